@@ -1,0 +1,55 @@
+# The verbs of this project. Each installs what it needs first (scripts/setup).
+# Cargo keeps its own books about what is up to date, so nothing here is a file.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help check test demo bench soak fmt clean
+MAKEFLAGS += --no-print-directory
+
+STATIC_CHECKS := \
+	"formatting" "cargo fmt --all --check" \
+	"house rules" "cargo xtask tidy" \
+	"shell scripts" "scripts/lint-shell" \
+	"lints" "cargo clippy --quiet --locked --workspace --all-targets -- -D warnings"
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+check: ## formatting, house rules, lints, unit tests (under two minutes when warm)
+	@scripts/setup check
+	@scripts/steps "make check" \
+		$(STATIC_CHECKS) \
+		"unit tests" "cargo test --quiet --locked --workspace --lib --bins"
+
+test: ## everything: check, all tests, a real kernel and its tools (under 20 minutes)
+	@scripts/setup test
+	@scripts/steps "make test" \
+		$(STATIC_CHECKS) \
+		"all cargo tests" "timeout 900 cargo test --quiet --locked --workspace" \
+		"release build" "cargo build --quiet --locked --release" \
+		"md against the kernel" "timeout 600 tests/interop/md.sh"
+
+demo: ## the RAID10 discard table on four sparse 1.9 TB images, with a real mkfs.xfs and fstrim
+	@scripts/setup demo
+	cargo build --quiet --locked --release
+	@scripts/demo
+
+bench: ## the demo's table with the full figures of the slow configuration, and the benches
+	@scripts/setup demo
+	cargo build --quiet --locked --release
+	@scripts/demo --full
+
+soak: ## the same tests for longer: every md geometry, random seeds, fuzzing where nightly is there
+	@scripts/setup test
+	@scripts/steps "make soak" \
+		"release build" "cargo build --quiet --locked --release" \
+		"long property tests" "PROPTEST_CASES=$${PROPTEST_CASES:-5000} cargo test --quiet --locked --release --workspace" \
+		"every md case against the kernel" "ALL=1 tests/interop/md.sh" \
+		"fuzzing" "scripts/fuzz $${FUZZ_SECONDS:-300}"
+
+fmt: ## format the Rust sources
+	cargo fmt --all
+
+clean: ## remove what was built
+	cargo clean
