@@ -1,0 +1,27 @@
+//! Chores of the repository, run as `cargo xtask CHORE`.
+//!
+//! `tidy` checks the house rules that no compiler lint knows: see [`tidy`].
+
+#![forbid(unsafe_code)]
+
+mod tidy;
+
+use std::process::ExitCode;
+
+const USAGE: &str =
+    "usage: cargo xtask tidy\n\n  tidy   check the house rules (ARCHITECTURE.md, \"Rules\")";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["tidy"] => tidy::run(),
+        ["help" | "--help" | "-h"] => {
+            println!("{USAGE}");
+            ExitCode::SUCCESS
+        }
+        _ => {
+            eprintln!("{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}

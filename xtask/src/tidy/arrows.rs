@@ -1,0 +1,354 @@
+//! The arrows between crates, and what of the standard library a crate may touch.
+//!
+//! `cli -> stack -> {lvm -> dm, md, btrfs, zfs, export} -> block`; `engine` and `sim` sit
+//! beside `block`. The layers that the simulator breaks must not reach around it to the
+//! machine: no clocks, threads, files or system calls of their own.
+
+use super::lex::{closing, find_word, is_identifier, line_of, without_tests};
+use super::{File, Finding, Tree};
+
+/// What each crate may depend on. `None` in the second place: on everything.
+/// Dev-dependencies are free, tests may plug any device under a layer.
+const ARROWS: &[(&str, Option<&[&str]>)] = &[
+    ("block", Some(&[])),
+    ("engine", Some(&["block"])),
+    ("sim", Some(&["block"])),
+    ("md", Some(&["block"])),
+    ("dm", Some(&["block"])),
+    ("lvm", Some(&["block", "dm", "md"])),
+    ("btrfs", Some(&["block"])),
+    ("zfs", Some(&["block"])),
+    ("export", Some(&["block", "engine"])),
+    (
+        "stack",
+        Some(&["block", "md", "dm", "lvm", "btrfs", "zfs", "export"]),
+    ),
+    ("cli", None),
+];
+
+/// Crates that run in the simulator as they are: no clock, thread or file of their own.
+const SIMULATED: &[&str] = &["block", "sim", "md", "dm", "lvm", "btrfs"];
+
+/// Doors to the operating system, closed to the simulated crates.
+const SYSTEM_CRATES: &[&str] = &[
+    "libc",
+    "rustix",
+    "nix",
+    "io-uring",
+    "tokio",
+    "mio",
+    "polling",
+    "memmap2",
+    "signal-hook",
+];
+const SYSTEM_MODULES: &[&str] = &["fs", "thread", "time", "net", "process", "os", "env"];
+/// Values, not doors.
+const HARMLESS: &[&str] = &["time::Duration", "thread::LocalKey", "thread::panicking"];
+
+/// Every dependency follows an arrow of the design.
+pub(crate) fn dependencies(tree: &Tree) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (manifest, name) in manifests(tree) {
+        let Some((_, allowed)) = ARROWS.iter().find(|(known, _)| *known == name) else {
+            found.push(Finding::error(
+                &manifest.path,
+                0,
+                format!("crate {name} has no arrows yet: give it some in xtask"),
+            ));
+            continue;
+        };
+        for (line, dependency) in normal_dependencies(&manifest.text) {
+            if let Some(ours) = our_crate(&dependency) {
+                if allowed.is_some_and(|allowed| !allowed.contains(&ours)) {
+                    found.push(Finding::error(
+                        &manifest.path,
+                        line,
+                        format!("there is no arrow {name} -> {ours}"),
+                    ));
+                }
+            } else if SIMULATED.contains(&name) && SYSTEM_CRATES.contains(&dependency.as_str()) {
+                let message = format!("{dependency} reaches around the simulator, {name} must not");
+                found.push(Finding::error(&manifest.path, line, message));
+            }
+        }
+    }
+    found
+}
+
+/// Every package takes the lints of the workspace.
+pub(crate) fn lints(tree: &Tree) -> Vec<Finding> {
+    let takes = |text: &str| {
+        let mut lines = text
+            .lines()
+            .map(str::trim)
+            .skip_while(|line| *line != "[lints]");
+        lines
+            .nth(1)
+            .is_some_and(|line| line.replace(' ', "") == "workspace=true")
+    };
+    let missing = tree.files.iter().filter(|file| {
+        let of_workspace = manifest_name(&file.path).is_some() || file.path == "xtask/Cargo.toml";
+        of_workspace && !takes(&file.text)
+    });
+    missing
+        .map(|file| Finding::error(&file.path, 0, "misses [lints] workspace = true"))
+        .collect()
+}
+
+/// Simulated crates use no module of std that reaches the machine, tests apart.
+pub(crate) fn standard_library(tree: &Tree) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for file in tree.rust() {
+        let Some((name, inside)) = file
+            .path
+            .strip_prefix("crates/")
+            .and_then(|path| path.split_once("/src/"))
+        else {
+            continue;
+        };
+        let only_tests = inside
+            .split('/')
+            .any(|part| part == "tests" || part == "tests.rs" || part.ends_with("_tests.rs"));
+        if !SIMULATED.contains(&name) || only_tests {
+            continue;
+        }
+        let code = without_tests(&file.code);
+        for (line, path) in std_paths(&code) {
+            let module = path.split("::").next().unwrap_or_default();
+            let harmless = HARMLESS
+                .iter()
+                .any(|known| path == *known || path.starts_with(&format!("{known}::")));
+            if SYSTEM_MODULES.contains(&module) && !harmless {
+                found.push(Finding::error(
+                    &file.path,
+                    line,
+                    format!("std::{path} reaches around the simulator"),
+                ));
+            }
+        }
+    }
+    found
+}
+
+fn manifests(tree: &Tree) -> impl Iterator<Item = (&File, &str)> {
+    tree.files
+        .iter()
+        .filter_map(|file| Some((file, manifest_name(&file.path)?)))
+}
+
+/// The name of the crate whose manifest this is.
+fn manifest_name(path: &str) -> Option<&str> {
+    path.strip_prefix("crates/")?
+        .strip_suffix("/Cargo.toml")
+        .filter(|name| !name.contains('/'))
+}
+
+fn our_crate(dependency: &str) -> Option<&str> {
+    if dependency == "ashlar" {
+        Some("cli")
+    } else {
+        dependency.strip_prefix("ashlar-")
+    }
+}
+
+/// The dependencies that are linked into what users run: (line, package).
+fn normal_dependencies(manifest: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    let mut inside = false;
+    for (index, line) in manifest.lines().enumerate() {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        if let Some(section) = line
+            .strip_prefix('[')
+            .and_then(|rest| rest.strip_suffix(']'))
+        {
+            let section = section.trim();
+            inside = section == "dependencies" || section.ends_with(".dependencies");
+            if let Some(at) = section
+                .find("dependencies.")
+                .filter(|at| !section[..*at].ends_with('-'))
+            {
+                found.push((
+                    index + 1,
+                    section[at + "dependencies.".len()..]
+                        .trim_matches('"')
+                        .to_owned(),
+                ));
+            }
+        } else if inside && let Some(end) = line.find(['=', '.', ' ']) {
+            let renamed = line
+                .split("package")
+                .nth(1)
+                .and_then(|rest| rest.split('"').nth(1));
+            found.push((
+                index + 1,
+                renamed.unwrap_or(&line[..end]).trim_matches('"').to_owned(),
+            ));
+        }
+    }
+    found
+}
+
+/// Every path below `std`, grouped uses taken apart: (line, path without `std::`).
+fn std_paths(code: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    let mut from = 0;
+    while let Some(at) = find_word(code, "std", from) {
+        from = at + "std".len();
+        if let Some(rest) = code[from..].strip_prefix("::") {
+            let mut leaves = Vec::new();
+            take_apart(rest, "", &mut leaves);
+            found.extend(leaves.into_iter().map(|leaf| (line_of(code, at), leaf)));
+        }
+    }
+    found
+}
+
+/// Follows one path, or each path of a braced group, at the start of `rest`.
+fn take_apart(rest: &str, prefix: &str, leaves: &mut Vec<String>) {
+    let rest = rest.trim_start();
+    if rest.starts_with('{') {
+        let group = &rest[1..closing(rest, 0).max(1)];
+        let mut start = 0;
+        while start < group.len() {
+            take_apart(&group[start..], prefix, leaves);
+            start += item_end(&group[start..]) + 1;
+        }
+        return;
+    }
+    let length = rest.bytes().take_while(|byte| is_identifier(*byte)).count();
+    let path = format!("{prefix}{}", &rest[..length]);
+    match rest[length..].strip_prefix("::") {
+        Some(deeper) if !deeper.starts_with(['<', '*']) => {
+            take_apart(deeper, &format!("{path}::"), leaves)
+        }
+        Some(_) | None => leaves.push(path),
+    }
+}
+
+/// Where the first item of a comma-separated list ends.
+fn item_end(list: &str) -> usize {
+    let mut depth = 0usize;
+    for (at, byte) in list.bytes().enumerate() {
+        match byte {
+            b'{' => depth += 1,
+            b'}' => depth = depth.saturating_sub(1),
+            b',' if depth == 0 => return at,
+            _ => {}
+        }
+    }
+    list.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::findings;
+    use super::*;
+
+    fn arrows_of(name: &str, body: &str) -> Vec<(usize, String)> {
+        findings(
+            dependencies,
+            &[(&format!("crates/{name}/Cargo.toml"), body)],
+        )
+    }
+
+    #[test]
+    fn a_dependency_against_the_arrows_is_found() {
+        let body = "[dependencies]\nashlar-engine.workspace = true\n";
+        assert_eq!(
+            arrows_of("md", body),
+            [(2, "there is no arrow md -> engine".to_owned())]
+        );
+        assert_eq!(arrows_of("export", body), []);
+        assert_eq!(arrows_of("cli", body), []);
+        assert_eq!(
+            arrows_of("block", "[dependencies]\nashlar-md = { path = \"../md\" }").len(),
+            1
+        );
+        assert_eq!(
+            arrows_of("stack", "[dependencies]\nashlar.workspace = true").len(),
+            1
+        );
+    }
+
+    #[test]
+    fn every_way_to_write_a_dependency_is_seen() {
+        for body in [
+            "[dependencies.ashlar-engine]\nworkspace = true",
+            "[target.'cfg(unix)'.dependencies]\nashlar-engine = \"1\"",
+            "[dependencies]\ne = { package = \"ashlar-engine\", path = \"x\" }",
+            "[dependencies]\n\"ashlar-engine\" = \"1\"",
+            "[build-dependencies]\n[dependencies]\nashlar-engine={}",
+        ] {
+            assert_eq!(arrows_of("md", body).len(), 1, "{body}");
+        }
+    }
+
+    #[test]
+    fn tests_may_use_any_crate() {
+        assert_eq!(
+            arrows_of(
+                "md",
+                "[dev-dependencies]\nashlar-sim.workspace = true\nlibc.workspace = true"
+            ),
+            []
+        );
+        assert_eq!(
+            arrows_of("md", "[dev-dependencies.ashlar-engine]\nworkspace = true"),
+            []
+        );
+    }
+
+    #[test]
+    fn system_crates_and_unknown_crates_are_found() {
+        assert_eq!(arrows_of("md", "[dependencies]\nlibc = \"0.2\"").len(), 1);
+        assert_eq!(arrows_of("engine", "[dependencies]\nlibc = \"0.2\""), []);
+        assert_eq!(arrows_of("bcache", "").len(), 1);
+    }
+
+    #[test]
+    fn a_package_without_the_lints_is_found() {
+        let check = |text| findings(lints, &[("crates/md/Cargo.toml", text)]).len();
+        assert_eq!(check("[package]\n\n[lints]\nworkspace = true\n"), 0);
+        assert_eq!(check("[package]\n[lints]\nworkspace = false"), 1);
+        assert_eq!(check("[package]"), 1);
+    }
+
+    #[test]
+    fn doors_to_the_machine_are_found() {
+        let check = |text| findings(standard_library, &[("crates/md/src/a.rs", text)]).len();
+        assert_eq!(check("use std::fs::File;"), 1);
+        assert_eq!(check("fn f() { std::thread::sleep(d) }"), 1);
+        assert_eq!(
+            check("use std::{cell::Cell, fs, time::{Duration, Instant}};"),
+            2
+        );
+        assert_eq!(
+            check("use std::{\n    collections::HashMap,\n    sync::{Arc, atomic::AtomicU64},\n};"),
+            0
+        );
+        assert_eq!(
+            check(
+                "use std::time::Duration;\nfn f() -> std::time::Duration { std::time::Duration::from_secs(1) }"
+            ),
+            0
+        );
+        assert_eq!(check("use std::time::SystemTime;"), 1);
+        assert_eq!(check("use std::time::*;"), 1);
+        assert_eq!(check("// std::fs\nfn f() { g(\"std::fs\") }"), 0);
+    }
+
+    #[test]
+    fn tests_and_the_engine_may_use_the_machine() {
+        let check = |path, text| findings(standard_library, &[(path, text)]).len();
+        assert_eq!(
+            check(
+                "crates/md/src/a.rs",
+                "#[cfg(test)]\nmod tests { use std::fs; }"
+            ),
+            0
+        );
+        assert_eq!(check("crates/md/src/raid1/tests.rs", "use std::fs;"), 0);
+        assert_eq!(check("crates/md/tests/a.rs", "use std::fs;"), 0);
+        assert_eq!(check("crates/engine/src/a.rs", "use std::fs;"), 0);
+    }
+}
