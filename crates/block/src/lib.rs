@@ -1,1 +1,58 @@
-//! block
+//! The block contract: what every layer, driver and export of ashlar is written against.
+//!
+//! # Theory
+//!
+//! A [`bio::Bio`] is one I/O. It travels down a stack of [`device::BlockDevice`]s; between any two
+//! of them stands a [`gateway::Gateway`], which checks it, splits it to the lower device's limits and
+//! emulates what that device does not know. At the bottom a [`queue::Queue`] gathers bios on the
+//! submitting thread's [`plug`], merges neighbours into [`request::Request`]s and hands these to a
+//! [`queue::Driver`].
+//!
+//! States of a bio: submitted, (split,) plugged, merged or waiting, issued, completed. It completes
+//! exactly once; its future gives the status; dropping the future never stops the I/O.
+//!
+//! Ordering: there is none between bios in flight. A submitter that needs B after A awaits A first.
+//! **Durability**: a write that completed is visible to every read submitted afterwards, and durable
+//! only after a flush that was submitted after that completion has completed, or at once if it
+//! carried FUA. See docs/internals/flush-and-fua.md.
+//!
+//! Ownership: data lives in a [`buffer::Buffer`]; the segments in a bio are counted references; the
+//! bytes belong to the driver until completion, and the buffer refuses access before.
+//!
+//! Threads: devices are shared by all reactor threads, futures and requests stay on one. Nothing
+//! here blocks, sleeps, reads a clock or touches a file: the engine and the simulator bring that
+//! (see [`runtime::Runtime`]), and so the code users run is the code the simulator breaks.
+
+#![deny(unsafe_code)]
+
+pub mod bio;
+pub mod buffer;
+pub mod byte_volume;
+pub mod clock;
+pub mod device;
+pub mod disk;
+pub mod gateway;
+pub mod limits;
+pub mod merge;
+pub mod plug;
+pub mod queue;
+pub mod request;
+pub mod runtime;
+pub mod split;
+pub mod stats;
+pub mod status;
+pub mod trace;
+pub mod units;
+
+pub use bio::{Bio, Flags, Op, Segments};
+pub use buffer::{Buffer, Segment};
+pub use byte_volume::ByteVolume;
+pub use device::{BlockDevice, Completion, IoFuture, LocalFuture};
+pub use disk::Disk;
+pub use gateway::Gateway;
+pub use limits::{Features, Limits};
+pub use queue::{Driver, Queue};
+pub use request::Request;
+pub use runtime::Runtime;
+pub use status::{BioResult, Status};
+pub use units::{Sector, Sectors};

@@ -60,7 +60,7 @@ impl Sector {
     /// Whether this is a multiple of `unit`.
     #[inline]
     pub const fn is_aligned(self, unit: Sectors) -> bool {
-        self.0 % unit.0 == 0
+        self.0.is_multiple_of(unit.0)
     }
 }
 

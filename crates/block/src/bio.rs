@@ -1,0 +1,243 @@
+//! The bio: one block I/O on its way down the stack.
+
+use bitflags::bitflags;
+use smallvec::SmallVec;
+
+use crate::buffer::{Buffer, Segment};
+use crate::units::{SECTOR_SIZE, Sector, Sectors};
+
+/// What a bio asks for (the kernel's `REQ_OP_*`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Op {
+    /// Fill the segments from the device.
+    Read,
+    /// Write the segments to the device.
+    Write,
+    /// Make every write that was acknowledged before this bio was submitted durable.
+    Flush,
+    /// The range is not needed any more; what it reads afterwards is undefined until it is written.
+    Discard,
+    /// The range reads as zeroes afterwards.
+    WriteZeroes,
+}
+
+impl Op {
+    /// Every operation, for tables and enumeration in tests.
+    pub const ALL: [Self; 5] =
+        [Self::Read, Self::Write, Self::Flush, Self::Discard, Self::WriteZeroes];
+
+    /// Whether the operation changes what is stored.
+    pub const fn is_write(self) -> bool {
+        matches!(self, Self::Write | Self::Discard | Self::WriteZeroes)
+    }
+
+    /// Whether the bio carries data segments.
+    pub const fn has_data(self) -> bool {
+        matches!(self, Self::Read | Self::Write)
+    }
+}
+
+bitflags! {
+    /// Modifiers of an operation.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    pub struct Flags: u16 {
+        /// The data is durable when the bio completes (forced unit access).
+        const FUA = 1;
+        /// Everything acknowledged before is durable before this bio's data is written.
+        const PREFLUSH = 1 << 1;
+        /// Somebody waits for this bio.
+        const SYNC = 1 << 2;
+        /// Fail with `Again` instead of waiting for a resource.
+        const NOWAIT = 1 << 3;
+        /// A speculative read: may fail for any reason, never retried.
+        const RAHEAD = 1 << 4;
+        /// Write-zeroes must keep the space allocated (the kernel's `REQ_NOUNMAP`, NBD's NO_HOLE).
+        const NOUNMAP = 1 << 5;
+        /// Write-zeroes only if it is faster than writing (NBD's FAST_ZERO): else `NotSupported`.
+        const FAST = 1 << 6;
+        /// Metadata of a file system or of an array.
+        const META = 1 << 7;
+        /// Never merged with another bio.
+        const NOMERGE = 1 << 8;
+    }
+}
+
+/// The data of a bio: usually one segment.
+pub type Segments = SmallVec<[Segment; 1]>;
+
+/// One block I/O. For reads and writes the segments' lengths add up to `len`; the other operations
+/// carry none.
+#[derive(Clone, Debug)]
+pub struct Bio {
+    /// What to do.
+    pub op: Op,
+    /// How.
+    pub flags: Flags,
+    /// First sector.
+    pub sector: Sector,
+    /// How many sectors (0 for a flush).
+    pub len: Sectors,
+    /// The data.
+    pub segments: Segments,
+    /// The submitter's I/O priority (`ioprio_set(2)`); bios of different priority never merge.
+    pub ioprio: u16,
+}
+
+impl Bio {
+    /// An I/O without data.
+    fn bare(op: Op, sector: Sector, len: Sectors) -> Self {
+        Self { op, flags: Flags::empty(), sector, len, segments: Segments::new(), ioprio: 0 }
+    }
+
+    fn with_data(op: Op, sector: Sector, segments: Segments) -> Self {
+        let bytes: usize = segments.iter().map(Segment::len).sum();
+        // A rest below a sector shows as a length that does not match, refused by the gateway.
+        let len = Sectors::from_bytes_floor(bytes as u64);
+        Self { segments, ..Self::bare(op, sector, len) }
+    }
+
+    /// A read that fills `segments`.
+    pub fn read(sector: Sector, segments: impl Into<Segments>) -> Self {
+        Self::with_data(Op::Read, sector, segments.into())
+    }
+
+    /// A write of `segments`.
+    pub fn write(sector: Sector, segments: impl Into<Segments>) -> Self {
+        Self::with_data(Op::Write, sector, segments.into())
+    }
+
+    /// A read into one whole buffer.
+    pub fn read_into(sector: Sector, buffer: &mut Buffer) -> Self {
+        Self::read(sector, [buffer.whole()])
+    }
+
+    /// A write of one whole buffer.
+    pub fn write_from(sector: Sector, buffer: &mut Buffer) -> Self {
+        Self::write(sector, [buffer.whole()])
+    }
+
+    /// A cache flush.
+    pub fn flush() -> Self {
+        Self::bare(Op::Flush, Sector::ZERO, Sectors::ZERO)
+    }
+
+    /// A discard.
+    pub fn discard(sector: Sector, len: Sectors) -> Self {
+        Self::bare(Op::Discard, sector, len)
+    }
+
+    /// A write of zeroes.
+    pub fn write_zeroes(sector: Sector, len: Sectors) -> Self {
+        Self::bare(Op::WriteZeroes, sector, len)
+    }
+
+    /// Adds flags.
+    #[must_use]
+    pub fn with_flags(mut self, flags: Flags) -> Self {
+        self.flags |= flags;
+        self
+    }
+
+    /// The sector after the last one.
+    #[inline]
+    pub fn end(&self) -> Sector {
+        self.sector + self.len
+    }
+
+    /// Bytes in the segments.
+    pub fn data_bytes(&self) -> u64 {
+        self.segments.iter().map(|s| s.len() as u64).sum()
+    }
+
+    /// A bio of the same operation and flags for the part `[at, at + len)` of this one's range
+    /// (absolute sectors), sent to `target` on a lower device.
+    pub fn slice_to(&self, at: Sector, len: Sectors, target: Sector) -> Self {
+        debug_assert!(at >= self.sector && at + len <= self.end());
+        let segments = if self.op.has_data() {
+            slice_segments(&self.segments, (at - self.sector).bytes(), len.bytes())
+        } else {
+            Segments::new()
+        };
+        Self { op: self.op, flags: self.flags, sector: target, len, segments, ioprio: self.ioprio }
+    }
+
+    /// Cuts off and returns the first `n` sectors.
+    ///
+    /// # Panics
+    /// When the bio is not longer than `n`.
+    pub fn split_front(&mut self, n: Sectors) -> Self {
+        assert!(n < self.len, "split at the end of a bio");
+        let front = self.slice_to(self.sector, n, self.sector);
+        *self = self.slice_to(self.sector + n, self.len - n, self.sector + n);
+        front
+    }
+}
+
+/// The part `[skip, skip + len)`, in bytes, of a list of segments.
+pub fn slice_segments(segments: &[Segment], skip: u64, len: u64) -> Segments {
+    let (mut skip, mut left) = (skip as usize, len as usize);
+    let mut out = Segments::new();
+    for segment in segments {
+        if left == 0 {
+            break;
+        }
+        if skip >= segment.len() {
+            skip -= segment.len();
+            continue;
+        }
+        let take = left.min(segment.len() - skip);
+        out.push(segment.slice(skip..skip + take));
+        skip = 0;
+        left -= take;
+    }
+    debug_assert_eq!(left, 0, "slice past the end of the segments");
+    out
+}
+
+/// Sectors that `bytes` of data fill, if they fill whole sectors.
+pub fn whole_sectors(bytes: u64) -> Option<Sectors> {
+    bytes.is_multiple_of(SECTOR_SIZE).then(|| Sectors::from_bytes_floor(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_split_bio_carries_its_data_along() {
+        let mut bytes = Vec::new();
+        for sector in 0..8u8 {
+            bytes.extend([sector; 512]);
+        }
+        let (mut a, mut b) =
+            (Buffer::from_slice(&bytes[..1536]), Buffer::from_slice(&bytes[1536..]));
+        let mut bio = Bio::write(Sector(100), Segments::from_iter([a.whole(), b.whole()]));
+        assert_eq!(bio.len, Sectors(8));
+        let front = bio.split_front(Sectors(5));
+        assert_eq!((front.sector, front.len), (Sector(100), Sectors(5)));
+        assert_eq!((bio.sector, bio.len), (Sector(105), Sectors(3)));
+        assert_eq!(front.segments.len(), 2);
+        assert_eq!((front.data_bytes(), bio.data_bytes()), (2560, 1536));
+        let mut first = [0];
+        bio.segments[0].copy_to(&mut first);
+        assert_eq!(first, [5]);
+    }
+
+    #[test]
+    fn slices_of_every_range_find_their_bytes() {
+        let all: Vec<u8> = (0..24).collect();
+        let mut parts: Vec<_> = all.chunks(7).map(Buffer::from_slice).collect();
+        let segments: Segments = parts.iter_mut().map(Buffer::whole).collect();
+        for skip in 0..24usize {
+            for len in 0..=24 - skip {
+                let mut got = Vec::new();
+                for s in slice_segments(&segments, skip as u64, len as u64) {
+                    let mut part = vec![0; s.len()];
+                    s.copy_to(&mut part);
+                    got.extend(part);
+                }
+                assert_eq!(got, &all[skip..skip + len]);
+            }
+        }
+    }
+}

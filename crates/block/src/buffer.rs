@@ -1,0 +1,360 @@
+//! Buffers: reference-counted, page-aligned, pooled memory for data in flight.
+//!
+//! A [`Buffer`] is owned by whoever submits the I/O. What travels in a bio are [`Segment`]s, cheap
+//! counted references to a part of it, which can be sliced and cloned (a mirrored write sends the
+//! same segments to every member). A driver reaches the bytes through a raw pointer or the copying
+//! methods; everybody else only through the `Buffer`, and only **while no segment of it is alive**:
+//! that is how "the buffer belongs to the driver until its completion arrives" is kept without a
+//! borrow that spans an await. The check is one atomic load.
+//!
+//! Memory comes from lists of free blocks, one set per thread, in classes of powers of two from
+//! 4 KiB; it is 4096-aligned (what O_DIRECT wants of any device we know). A recycled block holds
+//! what it held before: a reader that got fewer bytes than it asked for must not look further.
+//!
+//! The one file of this crate with `unsafe`. Concurrency: segments of one buffer may be used by
+//! several drivers at a time for reading (copies of a write), or by one for writing each byte (a
+//! read splits its segments into disjoint parts). Layers keep that by construction: `split_to` and
+//! `slice` are how a read is divided, and the same range is never given to two reads.
+#![allow(unsafe_code)]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::cell::RefCell;
+use std::fmt;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+/// Alignment of every buffer's first byte.
+pub const BUFFER_ALIGN: usize = 4096;
+const MIN_CLASS_SHIFT: u32 = 12;
+const CLASSES: usize = 12; // 4 KiB .. 8 MiB
+/// Free memory that a thread keeps for each class, bytes.
+const KEEP_PER_CLASS_BYTES: usize = 8 << 20;
+
+/// An aligned block of initialised memory.
+struct Block {
+    ptr: NonNull<u8>,
+    capacity: usize,
+}
+
+// SAFETY: a Block is plain memory, owned by exactly one Block value.
+unsafe impl Send for Block {}
+// SAFETY: access to the memory goes through raw pointers under the rules in the module text.
+unsafe impl Sync for Block {}
+
+thread_local! {
+    static FREE: RefCell<[Vec<Block>; CLASSES]> = const { RefCell::new([const { Vec::new() }; CLASSES]) };
+}
+
+fn class_of(len: usize) -> (usize, usize) {
+    let capacity = len.max(1 << MIN_CLASS_SHIFT).next_power_of_two();
+    ((capacity.trailing_zeros() - MIN_CLASS_SHIFT) as usize, capacity)
+}
+
+impl Block {
+    fn layout(capacity: usize) -> Layout {
+        // Capacities are powers of two of at least a page, below isize::MAX by the check in take().
+        Layout::from_size_align(capacity, BUFFER_ALIGN).expect("buffer capacity within isize")
+    }
+
+    fn take(len: usize) -> Self {
+        let (class, capacity) = class_of(len);
+        if class < CLASSES {
+            let pooled = FREE.try_with(|free| free.borrow_mut()[class].pop());
+            if let Ok(Some(block)) = pooled {
+                return block;
+            }
+        }
+        let layout = Self::layout(capacity);
+        // SAFETY: the layout has a non-zero size.
+        let ptr = unsafe { alloc_zeroed(layout) };
+        let Some(ptr) = NonNull::new(ptr) else { handle_alloc_error(layout) };
+        Self { ptr, capacity }
+    }
+
+    fn free(self) {
+        // SAFETY: allocated in take() with the same layout, and owned.
+        unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.capacity)) }
+    }
+}
+
+/// What a buffer's memory belongs to.
+struct Inner {
+    block: Option<Block>,
+    ptr: NonNull<u8>,
+}
+
+// SAFETY: see Block.
+unsafe impl Send for Inner {}
+// SAFETY: see Block.
+unsafe impl Sync for Inner {}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let Some(block) = self.block.take() else { return };
+        let (class, capacity) = class_of(block.capacity);
+        if class >= CLASSES {
+            return block.free();
+        }
+        let mut block = Some(block);
+        let kept = FREE.try_with(|free| {
+            let list = &mut free.borrow_mut()[class];
+            if (list.len() + 1) * capacity <= KEEP_PER_CLASS_BYTES.max(capacity) {
+                list.extend(block.take());
+            }
+        });
+        // Past its bound, or while the thread ends, memory goes back to the allocator.
+        if let (Some(block), Ok(()) | Err(_)) = (block, kept) {
+            block.free();
+        }
+    }
+}
+
+/// Owned data memory; see the module text.
+pub struct Buffer {
+    inner: Arc<Inner>,
+    len: usize,
+}
+
+impl Buffer {
+    /// `len` bytes with unspecified (but initialised) contents.
+    pub fn alloc(len: usize) -> Self {
+        let block = Block::take(len);
+        let ptr = block.ptr;
+        Self { inner: Arc::new(Inner { block: Some(block), ptr }), len }
+    }
+
+    /// `len` zero bytes.
+    pub fn zeroed(len: usize) -> Self {
+        let mut buffer = Self::alloc(len);
+        buffer.as_mut_slice().fill(0);
+        buffer
+    }
+
+    /// A copy of `bytes`.
+    pub fn from_slice(bytes: &[u8]) -> Self {
+        let mut buffer = Self::alloc(bytes.len());
+        buffer.as_mut_slice().copy_from_slice(bytes);
+        buffer
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    fn assert_unique(&self) {
+        // No Weak references exist, so a count of one means that we hold the only handle; nobody
+        // else can make a new one from it. Acquire pairs with the release in Segment's drop, so
+        // that what the driver wrote is seen.
+        assert!(Arc::strong_count(&self.inner) == 1, "buffer used while its I/O is in flight");
+        fence(Ordering::Acquire);
+    }
+
+    /// The bytes.
+    ///
+    /// # Panics
+    /// When a segment of this buffer is alive: the I/O has not ended.
+    pub fn as_slice(&self) -> &[u8] {
+        self.assert_unique();
+        // SAFETY: the memory is initialised, `len` is within the block, and no segment (the only
+        // other way to it) exists; a new one needs `&mut self`, which this borrow excludes.
+        unsafe { std::slice::from_raw_parts(self.inner.ptr.as_ptr(), self.len) }
+    }
+
+    /// The bytes, to be filled.
+    ///
+    /// # Panics
+    /// When a segment of this buffer is alive: the I/O has not ended.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        self.assert_unique();
+        // SAFETY: as in as_slice().
+        unsafe { std::slice::from_raw_parts_mut(self.inner.ptr.as_ptr(), self.len) }
+    }
+
+    /// Shortens the buffer to `len` bytes.
+    ///
+    /// # Panics
+    /// When it is shorter already.
+    pub fn truncate(&mut self, len: usize) {
+        assert!(len <= self.len);
+        self.len = len;
+    }
+
+    /// The part `range` (bytes) as a segment for a bio. Takes `&mut self` so that no borrow of the
+    /// bytes can be alive when one is made.
+    ///
+    /// # Panics
+    /// When the range is not within the buffer.
+    pub fn segment(&mut self, range: Range<usize>) -> Segment {
+        assert!(range.start <= range.end && range.end <= self.len, "segment out of its buffer");
+        let to_u32 = |n: usize| u32::try_from(n).expect("buffers are below 4 GiB");
+        Segment {
+            inner: Arc::clone(&self.inner),
+            offset: to_u32(range.start),
+            len: to_u32(range.end - range.start),
+        }
+    }
+
+    /// All of it as a segment.
+    pub fn whole(&mut self) -> Segment {
+        self.segment(0..self.len)
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} bytes)", self.len)
+    }
+}
+
+/// A counted reference to a part of a [`Buffer`].
+#[derive(Clone)]
+pub struct Segment {
+    inner: Arc<Inner>,
+    offset: u32,
+    len: u32,
+}
+
+impl Segment {
+    /// Length in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether it has no bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The part `range` of this segment (bytes from its start).
+    ///
+    /// # Panics
+    /// When the range is not within the segment.
+    pub fn slice(&self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.len());
+        // Within u32, since both are bounded by self.len.
+        Self {
+            inner: Arc::clone(&self.inner),
+            offset: self.offset + range.start as u32,
+            len: (range.end - range.start) as u32,
+        }
+    }
+
+    /// Cuts off and returns the first `n` bytes.
+    ///
+    /// # Panics
+    /// When it is shorter.
+    pub fn split_to(&mut self, n: usize) -> Self {
+        let front = self.slice(0..n);
+        self.offset += n as u32;
+        self.len -= n as u32;
+        front
+    }
+
+    /// Where the bytes are. Using the pointer is the driver's `unsafe`: it may write for a read
+    /// bio and read for a write bio, until it drops the segment.
+    #[inline]
+    pub fn as_ptr(&self) -> *mut u8 {
+        // SAFETY: offset is within the block that `inner` keeps alive.
+        unsafe { self.inner.ptr.as_ptr().add(self.offset as usize) }
+    }
+
+    /// Whether `other` follows this segment directly in memory, so that both can be one iovec.
+    #[inline]
+    pub fn is_followed_by(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner) && self.offset + self.len == other.offset
+    }
+
+    /// Appends `other`, which must satisfy [`Self::is_followed_by`].
+    pub fn extend(&mut self, other: &Self) {
+        assert!(self.is_followed_by(other));
+        self.len += other.len;
+    }
+
+    /// Copies the segment's first bytes out (a driver serving a write bio).
+    ///
+    /// # Panics
+    /// When `to` is longer than the segment.
+    pub fn copy_to(&self, to: &mut [u8]) {
+        assert!(to.len() <= self.len());
+        // SAFETY: in bounds; `to` is a distinct, exclusively borrowed slice (a segment's memory is
+        // never borrowed as a slice while the segment lives).
+        unsafe { std::ptr::copy_nonoverlapping(self.as_ptr(), to.as_mut_ptr(), to.len()) }
+    }
+
+    /// Fills the segment's first bytes (a driver serving a read bio).
+    ///
+    /// # Panics
+    /// When `from` is longer than the segment.
+    pub fn copy_from(&self, from: &[u8]) {
+        assert!(from.len() <= self.len());
+        // SAFETY: as in copy_to(); the contract gives a read bio's driver the memory to write.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.as_ptr(), from.len()) }
+    }
+
+    /// Fills the segment with zero bytes.
+    pub fn fill_zero(&self) {
+        // SAFETY: as in copy_from().
+        unsafe { std::ptr::write_bytes(self.as_ptr(), 0, self.len()) }
+    }
+}
+
+impl fmt::Debug for Segment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Segment({} bytes at {})", self.len, self.offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_aligned_and_recycled() {
+        let mut first = Buffer::alloc(5000);
+        let at = first.whole().as_ptr();
+        assert_eq!(at as usize % BUFFER_ALIGN, 0);
+        drop(first);
+        assert_eq!(Buffer::alloc(8192).whole().as_ptr(), at);
+    }
+
+    #[test]
+    fn segments_split_and_slice_their_bytes() {
+        let mut buffer = Buffer::from_slice(b"0123456789");
+        let mut tail = buffer.whole();
+        let front = tail.split_to(4);
+        let (mut a, mut b) = ([0; 4], [0; 3]);
+        front.copy_to(&mut a);
+        tail.slice(1..4).copy_to(&mut b);
+        assert_eq!((&a, &b), (b"0123", b"567"));
+        assert!(front.is_followed_by(&tail) && !tail.is_followed_by(&front));
+        tail.copy_from(b"xyz");
+        drop((front, tail));
+        assert_eq!(buffer.as_mut_slice(), b"0123xyz789");
+    }
+
+    #[test]
+    #[should_panic(expected = "in flight")]
+    fn bytes_of_a_buffer_in_flight_cannot_be_seen() {
+        let mut buffer = Buffer::zeroed(512);
+        let _in_flight = buffer.whole();
+        buffer.as_slice();
+    }
+
+    #[test]
+    fn the_free_lists_are_bounded() {
+        let many: Vec<_> = (0..20).map(|_| Buffer::alloc(1 << 20)).collect();
+        drop(many);
+        let kept = FREE.with(|free| free.borrow()[8].len());
+        assert!(kept <= 8, "{kept} blocks of 1 MiB kept");
+    }
+}

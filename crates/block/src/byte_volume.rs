@@ -1,0 +1,259 @@
+//! A volume addressed in bytes, for exports: requests of any alignment.
+//!
+//! Aligned requests go straight through. A write that covers a logical block only in part becomes
+//! read-modify-write, which must not lose another write to the rest of that block: writers hold the
+//! locks of the [`UNIT_BYTES`] units they touch, shared when aligned and alone when not. The units
+//! hash into [`BUCKETS`] locks that are taken in ascending order, so that two writers cannot wait for
+//! each other. Reads take no lock. Discards are rounded inwards to whole blocks.
+
+use std::ops::Range;
+
+use async_lock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use smallvec::SmallVec;
+
+use crate::bio::{Bio, Flags, Segments, slice_segments};
+use crate::buffer::{Buffer, Segment};
+use crate::device::IoFuture;
+use crate::gateway::Gateway;
+use crate::status::{BioResult, Status};
+use crate::units::{Sector, Sectors};
+
+/// Bytes that share a lock.
+pub const UNIT_BYTES: u64 = 1 << 20;
+/// Locks of a volume.
+pub const BUCKETS: usize = 64;
+
+/// Byte-addressed access to a block device.
+pub struct ByteVolume {
+    gateway: Gateway,
+    block_bytes: u64,
+    locks: Box<[RwLock<()>]>,
+}
+
+enum Guard<'a> {
+    Shared { _guard: RwLockReadGuard<'a, ()> },
+    Alone { _guard: RwLockWriteGuard<'a, ()> },
+}
+
+impl ByteVolume {
+    /// Bytes of `gateway`'s device.
+    pub fn new(gateway: Gateway) -> Self {
+        let block_bytes = u64::from(gateway.disk().limits().logical_block_bytes);
+        let locks = std::iter::repeat_with(|| RwLock::new(())).take(BUCKETS).collect();
+        Self { gateway, block_bytes, locks }
+    }
+
+    /// The device.
+    pub fn gateway(&self) -> &Gateway {
+        &self.gateway
+    }
+
+    /// The size in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.gateway.capacity().bytes()
+    }
+
+    /// The unit in which requests go straight through, bytes.
+    pub fn block_bytes(&self) -> u64 {
+        self.block_bytes
+    }
+
+    fn is_aligned(&self, offset: u64, len: u64) -> bool {
+        (offset | len) & (self.block_bytes - 1) == 0
+    }
+
+    /// The whole blocks that `[offset, offset + len)` touches.
+    fn outer(&self, offset: u64, len: u64) -> Range<u64> {
+        let mask = self.block_bytes - 1;
+        offset & !mask..(offset + len + mask) & !mask
+    }
+
+    /// The whole blocks within `[offset, offset + len)`; may be empty.
+    fn inner(&self, offset: u64, len: u64) -> Range<u64> {
+        let mask = self.block_bytes - 1;
+        let start = (offset + mask) & !mask;
+        start..((offset + len) & !mask).max(start)
+    }
+
+    /// The range in bounds, or the status of a request out of them.
+    fn check(&self, offset: u64, len: u64, out: Status) -> BioResult {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.size_bytes() => Ok(()),
+            Some(_) | None => Err(out),
+        }
+    }
+
+    /// Fills `segments` from byte `offset` on.
+    pub fn read(&self, offset: u64, segments: impl Into<Segments>) -> IoFuture<'_> {
+        let segments = segments.into();
+        let len: u64 = segments.iter().map(|s| s.len() as u64).sum();
+        if let Err(status) = self.check(offset, len, Status::Invalid) {
+            return IoFuture::failed(status);
+        }
+        if len == 0 {
+            return IoFuture::ready(Ok(()));
+        }
+        if self.is_aligned(offset, len) {
+            return self.gateway.submit(Bio::read(Sector::from_bytes_floor(offset), segments));
+        }
+        IoFuture::boxed(async move {
+            let outer = self.outer(offset, len);
+            let buffer = self.read_blocks(&outer).await?;
+            scatter(&buffer.as_slice()[(offset - outer.start) as usize..], &segments);
+            Ok(())
+        })
+    }
+
+    /// Writes `segments` from byte `offset` on; with `Flags::FUA` durable when done.
+    pub fn write(&self, offset: u64, segments: impl Into<Segments>, flags: Flags) -> IoFuture<'_> {
+        let segments = segments.into();
+        let len: u64 = segments.iter().map(|s| s.len() as u64).sum();
+        if let Err(status) = self.check(offset, len, Status::NoSpace) {
+            return IoFuture::failed(status);
+        }
+        if len == 0 {
+            return IoFuture::ready(Ok(()));
+        }
+        IoFuture::boxed(self.write_locked(offset, len, segments, flags))
+    }
+
+    async fn write_locked(
+        &self,
+        offset: u64,
+        len: u64,
+        segments: Segments,
+        flags: Flags,
+    ) -> BioResult {
+        if self.is_aligned(offset, len) {
+            let _locks = self.lock(&(offset..offset + len), true).await;
+            let bio = Bio::write(Sector::from_bytes_floor(offset), segments);
+            return self.gateway.submit(bio.with_flags(flags)).await;
+        }
+        let outer = self.outer(offset, len);
+        let _locks = self.lock(&outer, false).await;
+        let mut buffer = self.read_edges(&outer, offset, len).await?;
+        gather(&segments, &mut buffer.as_mut_slice()[(offset - outer.start) as usize..]);
+        self.gateway.write(Sector::from_bytes_floor(outer.start), &mut buffer, flags).await
+    }
+
+    /// Makes `[offset, offset + len)` read as zeroes.
+    ///
+    /// # Errors
+    /// The first status of its parts.
+    pub async fn write_zeroes(&self, offset: u64, len: u64, flags: Flags) -> BioResult {
+        self.check(offset, len, Status::NoSpace)?;
+        let inner = self.inner(offset, len);
+        // FUA on the last part alone would not cover the others: flush instead.
+        let part_flags = flags - Flags::FUA;
+        let edges = [offset..inner.start.min(offset + len), inner.end.max(offset)..offset + len];
+        if inner.start < inner.end {
+            let _locks = self.lock(&inner, true).await;
+            let (at, n) = sectors(&inner);
+            self.gateway.submit(Bio::write_zeroes(at, n).with_flags(part_flags)).await?;
+        }
+        let one_block = inner.start > offset + len;
+        for edge in edges.into_iter().take(if one_block { 1 } else { 2 }) {
+            if edge.start < edge.end {
+                let n = edge.end - edge.start;
+                let zeroes: Segments = [Buffer::zeroed(n as usize).whole()].into();
+                self.write_locked(edge.start, n, zeroes, part_flags).await?;
+            }
+        }
+        if flags.contains(Flags::FUA) { self.flush().await } else { Ok(()) }
+    }
+
+    /// Discards the whole blocks within `[offset, offset + len)`.
+    ///
+    /// # Errors
+    /// The discard's status.
+    pub async fn discard(&self, offset: u64, len: u64, flags: Flags) -> BioResult {
+        self.check(offset, len, Status::Invalid)?;
+        let inner = self.inner(offset, len);
+        if inner.start >= inner.end {
+            return Ok(());
+        }
+        let _locks = self.lock(&inner, true).await;
+        let (at, n) = sectors(&inner);
+        self.gateway.submit(Bio::discard(at, n).with_flags(flags)).await
+    }
+
+    /// Makes acknowledged writes durable.
+    ///
+    /// # Errors
+    /// The flush's status.
+    pub async fn flush(&self) -> BioResult {
+        self.gateway.flush().await
+    }
+
+    async fn read_blocks(&self, range: &Range<u64>) -> Result<Buffer, Status> {
+        let (at, n) = sectors(range);
+        self.gateway.read(at, n).await
+    }
+
+    /// A buffer for the blocks `outer` with those parts read that a write of `[offset, +len)` does
+    /// not cover.
+    async fn read_edges(
+        &self,
+        outer: &Range<u64>,
+        offset: u64,
+        len: u64,
+    ) -> Result<Buffer, Status> {
+        let size = (outer.end - outer.start) as usize;
+        let block = self.block_bytes as usize;
+        if size <= 2 * block {
+            return self.read_blocks(outer).await;
+        }
+        let mut buffer = Buffer::alloc(size);
+        if offset > outer.start {
+            let head = self.read_blocks(&(outer.start..outer.start + self.block_bytes)).await?;
+            buffer.as_mut_slice()[..block].copy_from_slice(head.as_slice());
+        }
+        if offset + len < outer.end {
+            let tail = self.read_blocks(&(outer.end - self.block_bytes..outer.end)).await?;
+            buffer.as_mut_slice()[size - block..].copy_from_slice(tail.as_slice());
+        }
+        Ok(buffer)
+    }
+
+    /// The locks of the units that `range` touches.
+    async fn lock(&self, range: &Range<u64>, shared: bool) -> SmallVec<[Guard<'_>; 1]> {
+        let (first, last) = (range.start / UNIT_BYTES, (range.end - 1) / UNIT_BYTES);
+        let mut wanted = 0u64;
+        for unit in first..=last.min(first + BUCKETS as u64 - 1) {
+            wanted |= 1 << (unit % BUCKETS as u64);
+        }
+        let mut guards = SmallVec::new();
+        while wanted != 0 {
+            let lock = &self.locks[wanted.trailing_zeros() as usize];
+            wanted &= wanted - 1;
+            guards.push(if shared {
+                Guard::Shared { _guard: lock.read().await }
+            } else {
+                Guard::Alone { _guard: lock.write().await }
+            });
+        }
+        guards
+    }
+}
+
+fn sectors(range: &Range<u64>) -> (Sector, Sectors) {
+    (Sector::from_bytes_floor(range.start), Sectors::from_bytes_floor(range.end - range.start))
+}
+
+/// Copies the start of `from` into all of `segments`.
+fn scatter(mut from: &[u8], segments: &[Segment]) {
+    for segment in segments {
+        let (part, rest) = from.split_at(segment.len());
+        segment.copy_from(part);
+        from = rest;
+    }
+}
+
+/// Copies all of `segments` to the start of `to`.
+fn gather(segments: &[Segment], mut to: &mut [u8]) {
+    for segment in slice_segments(segments, 0, segments.iter().map(|s| s.len() as u64).sum()) {
+        let (part, rest) = to.split_at_mut(segment.len());
+        segment.copy_to(part);
+        to = rest;
+    }
+}

@@ -1,0 +1,113 @@
+//! A block device, and the future of an I/O on it.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use crate::bio::Bio;
+use crate::disk::Disk;
+use crate::stats::Account;
+use crate::status::{BioResult, Status};
+
+/// A future that stays on its reactor's thread.
+pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// A block device: a driver with its queue, or a layer over other devices.
+///
+/// Devices are shared by all reactor threads; the futures they return belong to the thread that
+/// called. Only a [`Gateway`](crate::gateway::Gateway) calls `submit_bio`, and it has checked the
+/// bio by then: it lies within the capacity, is aligned, not empty, within the limits, and asks for
+/// nothing the device said it cannot do.
+pub trait BlockDevice: Send + Sync + 'static {
+    /// Name, capacity, limits, settings, counters.
+    fn disk(&self) -> &Disk;
+
+    /// Starts (now, or when first polled) the I/O, and tells how it ended. Dropping the future does
+    /// not stop the I/O. A layer must match every [`Op`](crate::bio::Op) explicitly.
+    fn submit_bio(&self, bio: Bio) -> IoFuture<'_>;
+}
+
+/// Where a driver leaves the result of a bio for the future that waits on the same thread.
+#[derive(Default)]
+pub struct Completion {
+    result: Cell<Option<BioResult>>,
+    waker: Cell<Option<Waker>>,
+}
+
+impl Completion {
+    /// Ends the I/O. The first result stands.
+    pub fn complete(&self, result: BioResult) {
+        if self.result.get().is_none() {
+            self.result.set(Some(result));
+            if let Some(waker) = self.waker.take() {
+                waker.wake();
+            }
+        }
+    }
+}
+
+enum Inner<'a> {
+    Ready(BioResult),
+    Completion(Rc<Completion>),
+    Boxed(LocalFuture<'a, BioResult>),
+}
+
+/// The end of an I/O.
+#[must_use = "an I/O's status must not be dropped"]
+pub struct IoFuture<'a> {
+    inner: Inner<'a>,
+    account: Option<Account<'a>>,
+}
+
+impl<'a> IoFuture<'a> {
+    /// An I/O that has ended.
+    pub fn ready(result: BioResult) -> Self {
+        Self { inner: Inner::Ready(result), account: None }
+    }
+
+    /// An I/O that fails.
+    pub fn failed(status: Status) -> Self {
+        Self::ready(Err(status))
+    }
+
+    /// An I/O whose driver completes `completion`.
+    pub fn completion(completion: Rc<Completion>) -> Self {
+        Self { inner: Inner::Completion(completion), account: None }
+    }
+
+    /// An I/O that is code of a layer.
+    pub fn boxed(future: impl Future<Output = BioResult> + 'a) -> Self {
+        Self { inner: Inner::Boxed(Box::pin(future)), account: None }
+    }
+
+    /// Has `account` counted as done when the I/O ends.
+    pub fn accounted(mut self, account: Account<'a>) -> Self {
+        self.account = Some(account);
+        self
+    }
+}
+
+impl Future for IoFuture<'_> {
+    type Output = BioResult;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<BioResult> {
+        let result = match &mut self.inner {
+            Inner::Ready(result) => *result,
+            Inner::Completion(completion) => match completion.result.get() {
+                Some(result) => result,
+                None => {
+                    completion.waker.set(Some(cx.waker().clone()));
+                    return Poll::Pending;
+                }
+            },
+            Inner::Boxed(future) => match future.as_mut().poll(cx) {
+                Poll::Ready(result) => result,
+                Poll::Pending => return Poll::Pending,
+            },
+        };
+        self.account = None;
+        Poll::Ready(result)
+    }
+}

@@ -1,0 +1,249 @@
+//! What every block device has: a name, a size, limits, live settings and statistics
+//! (the kernel's `gendisk` and its `request_queue`'s settings).
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use thiserror::Error;
+
+use crate::limits::Limits;
+use crate::stats::Stats;
+use crate::units::Sectors;
+
+/// Which merges a queue tries (`/sys/block/*/queue/nomerges`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Nomerges {
+    /// 0: all of them.
+    All,
+    /// 1: only with the request added last.
+    LastOnly,
+    /// 2: none.
+    None,
+}
+
+impl Nomerges {
+    const fn from_u8(value: u8) -> Option<Self> {
+        match value {
+            0 => Some(Self::All),
+            1 => Some(Self::LastOnly),
+            2 => Some(Self::None),
+            _ => None,
+        }
+    }
+}
+
+/// Why a live setting was not accepted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum SettingError {
+    /// Outside of what this device can do.
+    #[error("{value} is out of range: {min} to {max} is possible here")]
+    OutOfRange {
+        /// What was asked for.
+        value: u64,
+        /// The smallest value taken.
+        min: u64,
+        /// The largest value taken.
+        max: u64,
+    },
+    /// Not a multiple of the device's unit.
+    #[error("{value} is not a multiple of {unit}")]
+    NotAMultiple {
+        /// What was asked for.
+        value: u64,
+        /// The unit it must be a multiple of.
+        unit: u64,
+    },
+}
+
+/// A block device's identity, limits, live settings and counters. Shared by every thread; the
+/// settings are plain atomics that take effect for bios submitted afterwards.
+pub struct Disk {
+    name: String,
+    capacity: AtomicU64,
+    limits: Limits,
+    max_sectors: AtomicU64,
+    max_discard: AtomicU64,
+    nomerges: AtomicU8,
+    nr_requests: AtomicU32,
+    read_only: AtomicBool,
+    stats: Stats,
+}
+
+/// The default of `max_sectors_kb` (the kernel's `BLK_DEF_MAX_SECTORS_CAP`, in sectors).
+const DEFAULT_MAX_SECTORS: u64 = 2560;
+/// The default of `nr_requests`: what a multi-queue device of the kernel has without a scheduler.
+const DEFAULT_NR_REQUESTS: u32 = 128;
+
+impl Disk {
+    /// A disk with the settings at their defaults.
+    pub fn new(name: impl Into<String>, capacity: Sectors, limits: Limits) -> Self {
+        Self {
+            name: name.into(),
+            capacity: AtomicU64::new(capacity.0),
+            // A preferred size beyond the default cap raises it, as in the kernel.
+            max_sectors: AtomicU64::new(
+                limits
+                    .max_hw_sectors
+                    .0
+                    .min(DEFAULT_MAX_SECTORS.max(u64::from(limits.io_opt_bytes) / 512)),
+            ),
+            max_discard: AtomicU64::new(limits.max_hw_discard.0),
+            limits,
+            nomerges: AtomicU8::new(0),
+            nr_requests: AtomicU32::new(DEFAULT_NR_REQUESTS),
+            read_only: AtomicBool::new(false),
+            stats: Stats::default(),
+        }
+    }
+
+    /// The name, as under `/dev` (`md0`, `vg/lv`) or, for members, of the file.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The size.
+    pub fn capacity(&self) -> Sectors {
+        Sectors(self.capacity.load(Relaxed))
+    }
+
+    /// Changes the size (a grown array).
+    pub fn set_capacity(&self, capacity: Sectors) {
+        self.capacity.store(capacity.0, Relaxed);
+    }
+
+    /// The hard limits.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// I/O statistics.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Most sectors of a read or write, now (`max_sectors_kb`).
+    pub fn max_sectors(&self) -> Sectors {
+        Sectors(self.max_sectors.load(Relaxed))
+    }
+
+    /// Sets `max_sectors_kb`: at least a page, at most the hard limit.
+    ///
+    /// # Errors
+    /// Out of that range.
+    pub fn set_max_sectors_kb(&self, kib: u64) -> Result<(), SettingError> {
+        let max = self.limits.max_hw_sectors.0 / 2;
+        if !(4..=max).contains(&kib) {
+            return Err(SettingError::OutOfRange { value: kib, min: 4, max });
+        }
+        self.max_sectors.store(kib * 2, Relaxed);
+        Ok(())
+    }
+
+    /// Most sectors of a discard, now (`discard_max_bytes`).
+    pub fn max_discard(&self) -> Sectors {
+        Sectors(self.max_discard.load(Relaxed))
+    }
+
+    /// Sets `discard_max_bytes`. As in the kernel a value above the hard limit is taken as the hard
+    /// limit, 0 turns discards off, and the value must be a multiple of the granularity.
+    ///
+    /// # Errors
+    /// Not a multiple of the granularity.
+    pub fn set_max_discard_bytes(&self, bytes: u64) -> Result<(), SettingError> {
+        let unit = u64::from(self.limits.discard_granularity_bytes.max(512));
+        if !bytes.is_multiple_of(unit) {
+            return Err(SettingError::NotAMultiple { value: bytes, unit });
+        }
+        let wanted = Sectors::from_bytes_floor(bytes);
+        self.max_discard.store(wanted.min(self.limits.max_hw_discard).0, Relaxed);
+        Ok(())
+    }
+
+    /// Which merges are tried.
+    pub fn nomerges(&self) -> Nomerges {
+        Nomerges::from_u8(self.nomerges.load(Relaxed)).unwrap_or(Nomerges::None)
+    }
+
+    /// Sets `nomerges`: 0, 1 or 2.
+    ///
+    /// # Errors
+    /// Any other value.
+    pub fn set_nomerges(&self, value: u64) -> Result<(), SettingError> {
+        match u8::try_from(value).ok().filter(|v| Nomerges::from_u8(*v).is_some()) {
+            Some(v) => {
+                self.nomerges.store(v, Relaxed);
+                Ok(())
+            }
+            None => Err(SettingError::OutOfRange { value, min: 0, max: 2 }),
+        }
+    }
+
+    /// Requests in flight for each thread at most.
+    pub fn nr_requests(&self) -> u32 {
+        self.nr_requests.load(Relaxed)
+    }
+
+    /// Sets `nr_requests`: 4 (the kernel's smallest) to 65536.
+    ///
+    /// # Errors
+    /// Out of that range.
+    pub fn set_nr_requests(&self, value: u64) -> Result<(), SettingError> {
+        match u32::try_from(value) {
+            Ok(n @ 4..=65536) => {
+                self.nr_requests.store(n, Relaxed);
+                Ok(())
+            }
+            Ok(_) | Err(_) => Err(SettingError::OutOfRange { value, min: 4, max: 65536 }),
+        }
+    }
+
+    /// Whether writes are refused.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only.load(Relaxed)
+    }
+
+    /// Refuses writes from now on, or takes them again.
+    pub fn set_read_only(&self, read_only: bool) {
+        self.read_only.store(read_only, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn disk() -> Disk {
+        let limits = Limits {
+            max_hw_sectors: Sectors(8192),
+            max_hw_discard: Sectors(1 << 20),
+            discard_granularity_bytes: 4096,
+            ..Limits::default()
+        };
+        Disk::new("t", Sectors(1 << 20), limits)
+    }
+
+    #[test]
+    fn soft_limits_never_exceed_hard_ones() {
+        let d = disk();
+        assert_eq!(d.max_sectors(), Sectors(2560));
+        assert!(d.set_max_sectors_kb(4096).is_ok());
+        assert_eq!(
+            d.set_max_sectors_kb(4097),
+            Err(SettingError::OutOfRange { value: 4097, min: 4, max: 4096 })
+        );
+        assert!(d.set_max_discard_bytes(1 << 40).is_ok());
+        assert_eq!(d.max_discard(), Sectors(1 << 20));
+        assert!(d.set_max_discard_bytes(524_288).is_ok());
+        assert_eq!(d.max_discard(), Sectors(1024));
+        assert_eq!(
+            d.set_max_discard_bytes(1000),
+            Err(SettingError::NotAMultiple { value: 1000, unit: 4096 })
+        );
+    }
+
+    #[test]
+    fn settings_out_of_range_change_nothing() {
+        let d = disk();
+        assert!(d.set_nomerges(3).is_err() && d.set_nr_requests(3).is_err());
+        assert_eq!((d.nomerges(), d.nr_requests()), (Nomerges::All, 128));
+    }
+}

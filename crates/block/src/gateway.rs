@@ -1,0 +1,255 @@
+//! The gateway: the one place between any two layers.
+//!
+//! Every bio that goes to a device passes here. Checks: range, alignment, capability, read-only.
+//! Splits: to the device's limits, soft ones included (trace X). Emulates: write-zeroes by writes,
+//! FUA by a flush after the write, PREFLUSH by a flush before it; on a device without a volatile
+//! cache flushes are over at once. So no layer or driver does any of this, and what a device is
+//! given always fits it.
+//!
+//! Errors keep their status. When a bio was split, all its pieces that were started are waited for,
+//! the first error is the bio's, and no further piece is started after an error.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+
+use crate::bio::{Bio, Flags, Op, Segments};
+use crate::buffer::Buffer;
+use crate::device::{BlockDevice, IoFuture};
+use crate::disk::Disk;
+use crate::limits::Features;
+use crate::split::fitting_len;
+use crate::status::{BioResult, Status};
+use crate::trace::{self, Action};
+use crate::units::{Sector, Sectors};
+
+/// Pieces of one split bio in flight at a time; enough for any device to be busy, while a discard
+/// of terabytes in pieces of half a megabyte does not fill the memory.
+const SPLIT_WINDOW: usize = 128;
+/// Bytes of a buffer of zeroes written by the emulation of write-zeroes.
+const ZERO_BYTES: u64 = 1 << 20;
+/// Such writes in flight at a time.
+const ZERO_WINDOW: usize = 8;
+
+/// A handle on a block device through which bios are submitted.
+#[derive(Clone)]
+pub struct Gateway {
+    device: Arc<dyn BlockDevice>,
+}
+
+impl Gateway {
+    /// A gateway to `device`.
+    pub fn new(device: Arc<dyn BlockDevice>) -> Self {
+        Self { device }
+    }
+
+    /// The device's name, size, limits, settings and counters.
+    pub fn disk(&self) -> &Disk {
+        self.device.disk()
+    }
+
+    /// The device's size.
+    pub fn capacity(&self) -> Sectors {
+        self.disk().capacity()
+    }
+
+    /// Submits `bio`; the future ends with its status.
+    pub fn submit(&self, mut bio: Bio) -> IoFuture<'_> {
+        let disk = self.disk();
+        if let Err(status) = check(disk, &bio) {
+            return IoFuture::failed(status);
+        }
+        trace::bio(disk, Action::Queue, &bio);
+        let features = disk.limits().features;
+        if !features.contains(Features::WRITE_CACHE) {
+            bio.flags -= Flags::FUA | Flags::PREFLUSH;
+            if bio.op == Op::Flush {
+                return IoFuture::ready(Ok(()));
+            }
+        }
+        if bio.flags.intersects(Flags::FUA | Flags::PREFLUSH) {
+            let emulated = bio.flags.contains(Flags::PREFLUSH) || !self.takes_fua(&bio);
+            if emulated {
+                return IoFuture::boxed(self.submit_with_flushes(bio));
+            }
+        }
+        if bio.op == Op::WriteZeroes && !self.takes_write_zeroes() {
+            if bio.flags.contains(Flags::FAST) {
+                return IoFuture::failed(Status::NotSupported);
+            }
+            return IoFuture::boxed(self.write_zeroes_by_writes(bio));
+        }
+        if fitting_len(disk, &bio) == bio.len {
+            let zeroes = bio.op == Op::WriteZeroes && !bio.flags.contains(Flags::FAST);
+            if zeroes {
+                return IoFuture::boxed(self.write_zeroes_or_emulate(bio));
+            }
+            return self.start(bio);
+        }
+        IoFuture::boxed(self.submit_split(bio))
+    }
+
+    /// Hands a fitting bio to the device.
+    fn start(&self, bio: Bio) -> IoFuture<'_> {
+        let account = self.disk().stats().start(bio.op, bio.len);
+        self.device.submit_bio(bio).accounted(account)
+    }
+
+    /// Only writes have an FUA form below us; a discard or write-zeroes with FUA is followed by a
+    /// flush.
+    fn takes_fua(&self, bio: &Bio) -> bool {
+        bio.op == Op::Write && self.disk().limits().features.contains(Features::FUA)
+    }
+
+    fn takes_write_zeroes(&self) -> bool {
+        !self.disk().limits().max_write_zeroes.is_zero()
+    }
+
+    async fn submit_with_flushes(&self, mut bio: Bio) -> BioResult {
+        if bio.flags.contains(Flags::PREFLUSH) {
+            bio.flags -= Flags::PREFLUSH;
+            self.start(Bio::flush()).await?;
+        }
+        if !bio.flags.contains(Flags::FUA) || self.takes_fua(&bio) {
+            return Box::pin(self.submit(bio)).await;
+        }
+        bio.flags -= Flags::FUA;
+        Box::pin(self.submit(bio)).await?;
+        self.start(Bio::flush()).await
+    }
+
+    async fn submit_split(&self, bio: Bio) -> BioResult {
+        let mut rest = Some(bio);
+        let next = || {
+            let mut bio = rest.take()?;
+            let n = fitting_len(self.disk(), &bio);
+            if n == bio.len {
+                return Some(bio);
+            }
+            trace::range(self.disk(), Action::Split, bio.op, bio.flags, bio.sector, n);
+            let front = bio.split_front(n);
+            rest = Some(bio);
+            Some(front)
+        };
+        self.submit_window(std::iter::from_fn(next), SPLIT_WINDOW, |bio| {
+            if bio.op == Op::WriteZeroes && !bio.flags.contains(Flags::FAST) {
+                IoFuture::boxed(self.write_zeroes_or_emulate(bio))
+            } else {
+                self.start(bio)
+            }
+        })
+        .await
+    }
+
+    /// Submits `bios`, at most `window` at a time, and waits for all of them.
+    async fn submit_window<'a>(
+        &'a self,
+        mut bios: impl Iterator<Item = Bio>,
+        window: usize,
+        start: impl Fn(Bio) -> IoFuture<'a>,
+    ) -> BioResult {
+        let mut in_flight = FuturesUnordered::new();
+        let mut result = Ok(());
+        loop {
+            while result.is_ok() && in_flight.len() < window {
+                let Some(bio) = bios.next() else { break };
+                in_flight.push(start(bio));
+            }
+            match in_flight.next().await {
+                Some(done) => result = result.and(done),
+                None => return result,
+            }
+        }
+    }
+
+    /// A device may find out only now that it cannot write zeroes (an old file system below).
+    async fn write_zeroes_or_emulate(&self, bio: Bio) -> BioResult {
+        match self.start(bio.clone()).await {
+            Err(Status::NotSupported) => self.write_zeroes_by_writes(bio).await,
+            result => result,
+        }
+    }
+
+    async fn write_zeroes_by_writes(&self, bio: Bio) -> BioResult {
+        let mut zeroes = Buffer::zeroed(bio.len.bytes().min(ZERO_BYTES) as usize);
+        let zeroes = zeroes.whole();
+        let (mut at, end) = (bio.sector, bio.end());
+        let flags = bio.flags & (Flags::FUA | Flags::SYNC);
+        let writes = std::iter::from_fn(|| {
+            let len = (end - at).min(Sectors::from_bytes_floor(ZERO_BYTES));
+            if len.is_zero() {
+                return None;
+            }
+            let data: Segments = [zeroes.slice(0..len.bytes() as usize)].into();
+            let write = Bio::write(at, data).with_flags(flags);
+            at += len;
+            Some(write)
+        });
+        self.submit_window(writes, ZERO_WINDOW, |bio| self.submit(bio)).await
+    }
+
+    /// Reads `len` sectors at `sector`.
+    ///
+    /// # Errors
+    /// The read's status.
+    pub async fn read(&self, sector: Sector, len: Sectors) -> Result<Buffer, Status> {
+        let mut buffer = Buffer::alloc(len.bytes() as usize);
+        self.submit(Bio::read_into(sector, &mut buffer)).await?;
+        Ok(buffer)
+    }
+
+    /// Writes a whole buffer at `sector`.
+    ///
+    /// # Errors
+    /// The write's status.
+    pub async fn write(&self, sector: Sector, buffer: &mut Buffer, flags: Flags) -> BioResult {
+        self.submit(Bio::write_from(sector, buffer).with_flags(flags)).await
+    }
+
+    /// Makes acknowledged writes durable.
+    ///
+    /// # Errors
+    /// The flush's status.
+    pub async fn flush(&self) -> BioResult {
+        self.submit(Bio::flush()).await
+    }
+}
+
+/// Checks a bio against the device's contract.
+fn check(disk: &Disk, bio: &Bio) -> BioResult {
+    let limits = disk.limits();
+    if bio.op == Op::Flush {
+        let clean = bio.len.is_zero() && bio.segments.is_empty();
+        return if clean { Ok(()) } else { Err(Status::Invalid) };
+    }
+    if bio.op.is_write() && disk.is_read_only() {
+        return Err(Status::ReadOnly);
+    }
+    let block = limits.logical_block();
+    let end = bio.sector.checked_add(bio.len);
+    let in_range = end.is_some_and(|end| end <= disk.capacity().as_end());
+    // A read past the end fails as the kernel's does (EIO), everything else is the caller's fault.
+    if !in_range {
+        return Err(Status::Io);
+    }
+    let aligned = bio.sector.is_aligned(block) && bio.len.0.is_multiple_of(block.0);
+    let data = if bio.op.has_data() { bio.len.bytes() } else { 0 };
+    if bio.len.is_zero() || !aligned || bio.data_bytes() != data {
+        return Err(Status::Invalid);
+    }
+    if bio.op == Op::Discard && disk.max_discard().is_zero() {
+        return Err(Status::NotSupported);
+    }
+    Ok(())
+}
+
+/// Runs `futures` to their ends, all at the same time; the results keep their order.
+///
+/// For the fan-out of a layer (copies of a write): a handful of I/Os that are all started at the
+/// first poll.
+pub async fn all<'a>(futures: impl IntoIterator<Item = IoFuture<'a>>) -> VecDeque<BioResult> {
+    let all: Vec<IoFuture<'a>> = futures.into_iter().collect();
+    futures_util::future::join_all(all).await.into()
+}

@@ -1,0 +1,84 @@
+//! Which bio may join which request (the kernel's `blk_rq_merge_ok` and `blk_try_merge`).
+
+use crate::bio::{Bio, Flags, Op};
+use crate::limits::Limits;
+use crate::request::{QueuedBio, Request};
+use crate::units::Sectors;
+
+/// How a bio joins a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Merge {
+    /// It continues the request.
+    Back,
+    /// It ends where the request begins.
+    Front,
+    /// It is a further range of a discard.
+    Discard,
+}
+
+/// Flags that keep a bio out of any merge.
+const VETO: Flags = Flags::FUA.union(Flags::PREFLUSH).union(Flags::NOMERGE);
+/// Flags that both must have alike.
+const ALIKE: Flags = Flags::NOWAIT.union(Flags::RAHEAD).union(Flags::NOUNMAP).union(Flags::FAST);
+
+/// How `bio` can join `rq` on a device with `limits` and a soft bound of `max_sectors` for data and
+/// `max_discard` for discards; `None` if it cannot.
+pub fn try_merge(
+    rq: &Request,
+    bio: &Bio,
+    limits: &Limits,
+    max_sectors: Sectors,
+    max_discard: Sectors,
+) -> Option<Merge> {
+    let (op, flags) = (rq.op(), rq.flags());
+    if op != bio.op
+        || (flags | bio.flags).intersects(VETO)
+        || (flags ^ bio.flags).intersects(ALIKE)
+        || rq.ioprio() != bio.ioprio
+    {
+        return None;
+    }
+    let max = match op {
+        Op::Flush => return None,
+        Op::Read | Op::Write => max_sectors,
+        Op::WriteZeroes => limits.max_write_zeroes,
+        Op::Discard => max_discard,
+    };
+    let how = if rq.end() == bio.sector {
+        Merge::Back
+    } else if bio.end() == rq.sector {
+        Merge::Front
+    } else if op == Op::Discard && limits.max_discard_segments > 1 {
+        let room = rq.nr_bios() < usize::from(limits.max_discard_segments);
+        return (room && rq.len + bio.len <= max).then_some(Merge::Discard);
+    } else {
+        return None;
+    };
+    // A discard of several ranges has no front or back.
+    if op == Op::Discard && limits.max_discard_segments > 1 {
+        let room = rq.nr_bios() < usize::from(limits.max_discard_segments);
+        return (room && rq.len + bio.len <= max).then_some(Merge::Discard);
+    }
+    let segments = rq.nr_segments() + bio.segments.len();
+    let fits = rq.len + bio.len <= max && segments <= limits.max_segments as usize;
+    let (start, end) = match how {
+        Merge::Back | Merge::Discard => (rq.sector, bio.end()),
+        Merge::Front => (bio.sector, rq.end()),
+    };
+    let chunk = limits.chunk_sectors.0;
+    let one_chunk = chunk == 0 || !op.has_data() || start.0 / chunk == (end.0 - 1) / chunk;
+    (fits && one_chunk).then_some(how)
+}
+
+/// Puts `queued` into `rq` as [`try_merge`] allowed.
+pub(crate) fn merge(rq: &mut Request, queued: QueuedBio, how: Merge) {
+    rq.len += queued.bio.len;
+    rq.nr_segments += queued.bio.segments.len() as u32;
+    match how {
+        Merge::Back | Merge::Discard => rq.bios.push(queued),
+        Merge::Front => {
+            rq.sector = queued.bio.sector;
+            rq.bios.insert(0, queued);
+        }
+    }
+}

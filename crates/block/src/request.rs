@@ -1,0 +1,115 @@
+//! The request: one or more contiguous bios on their way to a driver as one I/O.
+
+use std::rc::Rc;
+
+use smallvec::SmallVec;
+
+use crate::bio::{Bio, Flags, Op};
+use crate::buffer::Segment;
+use crate::device::Completion;
+use crate::plug;
+use crate::status::{BioResult, Status};
+use crate::units::{Sector, Sectors};
+
+/// A bio in a request, and where its result goes.
+pub(crate) struct QueuedBio {
+    pub(crate) bio: Bio,
+    pub(crate) completion: Rc<Completion>,
+}
+
+/// What a driver executes: a contiguous range (for discards on devices that take several ranges,
+/// a list of ranges) with the segments of all its bios, in order.
+///
+/// The driver must end it with [`Request::complete`]; a request dropped without that fails.
+pub struct Request {
+    pub(crate) queue: usize,
+    pub(crate) bios: SmallVec<[QueuedBio; 1]>,
+    pub(crate) sector: Sector,
+    pub(crate) len: Sectors,
+    pub(crate) nr_segments: u32,
+}
+
+impl Request {
+    pub(crate) fn new(queue: usize, queued: QueuedBio) -> Self {
+        let (sector, len) = (queued.bio.sector, queued.bio.len);
+        let nr_segments = queued.bio.segments.len() as u32;
+        let mut bios = SmallVec::new();
+        bios.push(queued);
+        Self { queue, bios, sector, len, nr_segments }
+    }
+
+    fn first(&self) -> &Bio {
+        &self.bios[0].bio
+    }
+
+    /// The operation.
+    pub fn op(&self) -> Op {
+        self.first().op
+    }
+
+    /// The flags (of the first bio: those that matter to a driver are the same in all).
+    pub fn flags(&self) -> Flags {
+        self.first().flags
+    }
+
+    /// The I/O priority.
+    pub fn ioprio(&self) -> u16 {
+        self.first().ioprio
+    }
+
+    /// First sector.
+    pub fn sector(&self) -> Sector {
+        self.sector
+    }
+
+    /// Length of the contiguous range.
+    pub fn len(&self) -> Sectors {
+        self.len
+    }
+
+    /// Whether it covers nothing (a flush).
+    pub fn is_empty(&self) -> bool {
+        self.len.is_zero()
+    }
+
+    /// The sector after the last one.
+    pub fn end(&self) -> Sector {
+        self.sector + self.len
+    }
+
+    /// How many bios were merged into it.
+    pub fn nr_bios(&self) -> usize {
+        self.bios.len()
+    }
+
+    /// All data segments, in order of the device's sectors.
+    pub fn segments(&self) -> impl Iterator<Item = &Segment> {
+        self.bios.iter().flat_map(|b| &b.bio.segments)
+    }
+
+    /// How many segments there are.
+    pub fn nr_segments(&self) -> usize {
+        self.nr_segments as usize
+    }
+
+    /// The ranges, one for each bio (more than one only matters for discards).
+    pub fn ranges(&self) -> impl Iterator<Item = (Sector, Sectors)> {
+        self.bios.iter().map(|b| (b.bio.sector, b.bio.len))
+    }
+
+    /// Ends the request.
+    ///
+    /// When a request of several bios fails, its bios are tried again one by one, so that a bad
+    /// sector fails the bio that it lies in and not its neighbours.
+    pub fn complete(mut self, result: BioResult) {
+        plug::complete(&mut self, result);
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        if !self.bios.is_empty() {
+            plug::complete(self, Err(Status::Io));
+        }
+    }
+}

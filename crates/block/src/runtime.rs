@@ -1,0 +1,23 @@
+//! What a layer needs of the runtime it runs on: time and tasks.
+
+use std::time::Duration;
+
+use crate::device::LocalFuture;
+
+/// The reactor of the current thread, or the simulator.
+///
+/// The handle is shared by all threads; `sleep` and `spawn` act on the reactor of the thread that
+/// calls, and panic on a thread that has none.
+pub trait Runtime: Send + Sync + 'static {
+    /// Nanoseconds on a monotonic clock.
+    fn now_ns(&self) -> u64;
+
+    /// Time since the Unix epoch, for time stamps on disk.
+    fn wall_clock(&self) -> Duration;
+
+    /// Ends after `duration`.
+    fn sleep(&self, duration: Duration) -> LocalFuture<'static, ()>;
+
+    /// Runs `task` on the current reactor, to its end.
+    fn spawn(&self, task: LocalFuture<'static, ()>);
+}

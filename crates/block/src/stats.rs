@@ -1,0 +1,225 @@
+//! I/O statistics of a device: the fields of `/sys/block/*/stat`
+//! (kernel documentation, `Documentation/block/stat.rst`).
+//!
+//! Counters are kept in shards, one cache line group for each thread (threads beyond the number of
+//! shards share), so that counting an I/O writes no line that all threads share.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use crate::bio::Op;
+use crate::clock;
+use crate::units::Sectors;
+
+const SHARDS: usize = 16;
+
+thread_local! {
+    static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+/// The small number of the current thread, to choose its shard of a counter.
+pub(crate) fn thread_shard() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    SHARD.with(|shard| {
+        if shard.get() == usize::MAX {
+            shard.set(NEXT.fetch_add(1, Relaxed) % SHARDS);
+        }
+        shard.get()
+    })
+}
+
+/// The groups that the kernel counts by: write-zeroes count as writes there, and here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Group {
+    Read,
+    Write,
+    Discard,
+    Flush,
+}
+
+impl From<Op> for Group {
+    fn from(op: Op) -> Self {
+        match op {
+            Op::Read => Self::Read,
+            Op::Write | Op::WriteZeroes => Self::Write,
+            Op::Discard => Self::Discard,
+            Op::Flush => Self::Flush,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Counters {
+    started: AtomicU64,
+    ios: AtomicU64,
+    merges: AtomicU64,
+    sectors: AtomicU64,
+    ticks_ns: AtomicU64,
+}
+
+/// One thread's counters, on cache lines of their own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Shard {
+    groups: [Counters; 4],
+    /// When the I/Os in flight were last accounted, for `io_ticks`.
+    busy_since_ns: AtomicU64,
+    busy_ns: AtomicU64,
+    in_flight: AtomicU64,
+}
+
+/// The statistics of one device.
+#[derive(Default)]
+pub struct Stats {
+    shards: [Shard; SHARDS],
+}
+
+/// Sums over all threads for one group of operations.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct GroupTotals {
+    /// I/Os completed.
+    pub ios: u64,
+    /// I/Os that were merged into another.
+    pub merges: u64,
+    /// Sectors moved (or discarded).
+    pub sectors: u64,
+    /// Time that I/Os took, together, nanoseconds.
+    pub ticks_ns: u64,
+    /// I/Os in flight now.
+    pub in_flight: u64,
+}
+
+/// Sums over all threads.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Totals {
+    /// Reads.
+    pub read: GroupTotals,
+    /// Writes and write-zeroes.
+    pub write: GroupTotals,
+    /// Discards.
+    pub discard: GroupTotals,
+    /// Flushes.
+    pub flush: GroupTotals,
+    /// Time in which at least one I/O of a thread was in flight, nanoseconds.
+    pub io_ticks_ns: u64,
+}
+
+impl Totals {
+    /// I/Os in flight now.
+    pub fn in_flight(&self) -> u64 {
+        [self.read, self.write, self.discard, self.flush].iter().map(|g| g.in_flight).sum()
+    }
+
+    /// The 17 numbers of `/sys/block/*/stat`.
+    pub fn fields(&self) -> [u64; 17] {
+        const MS: u64 = 1_000_000;
+        let (r, w, d, f) = (self.read, self.write, self.discard, self.flush);
+        [
+            r.ios,
+            r.merges,
+            r.sectors,
+            r.ticks_ns / MS,
+            w.ios,
+            w.merges,
+            w.sectors,
+            w.ticks_ns / MS,
+            self.in_flight(),
+            self.io_ticks_ns / MS,
+            (r.ticks_ns + w.ticks_ns + d.ticks_ns + f.ticks_ns) / MS,
+            d.ios,
+            d.merges,
+            d.sectors,
+            d.ticks_ns / MS,
+            f.ios,
+            f.ticks_ns / MS,
+        ]
+    }
+}
+
+/// An I/O in flight; counted as done when dropped.
+pub struct Account<'a> {
+    stats: &'a Stats,
+    group: Group,
+    shard: u8,
+    sectors: Sectors,
+    started_ns: u64,
+}
+
+impl Stats {
+    /// Counts an I/O as started.
+    pub fn start(&self, op: Op, len: Sectors) -> Account<'_> {
+        let index = thread_shard();
+        let shard = &self.shards[index];
+        let group = Group::from(op);
+        let now = clock::now_ns();
+        shard.groups[group as usize].started.fetch_add(1, Relaxed);
+        if shard.in_flight.fetch_add(1, Relaxed) == 0 {
+            shard.busy_since_ns.store(now, Relaxed);
+        }
+        Account { stats: self, group, shard: index as u8, sectors: len, started_ns: now }
+    }
+
+    /// Counts `n` I/Os of operation `op` as merged into another.
+    pub fn merged(&self, op: Op, n: u64) {
+        self.shards[thread_shard()].groups[Group::from(op) as usize].merges.fetch_add(n, Relaxed);
+    }
+
+    /// The sums over all threads.
+    pub fn totals(&self) -> Totals {
+        let sum = |group: Group| {
+            let mut out = GroupTotals::default();
+            for shard in &self.shards {
+                let c = &shard.groups[group as usize];
+                let (started, done) = (c.started.load(Relaxed), c.ios.load(Relaxed));
+                out.ios += done;
+                out.in_flight += started.saturating_sub(done);
+                out.merges += c.merges.load(Relaxed);
+                out.sectors += c.sectors.load(Relaxed);
+                out.ticks_ns += c.ticks_ns.load(Relaxed);
+            }
+            out
+        };
+        Totals {
+            read: sum(Group::Read),
+            write: sum(Group::Write),
+            discard: sum(Group::Discard),
+            flush: sum(Group::Flush),
+            io_ticks_ns: self.shards.iter().map(|s| s.busy_ns.load(Relaxed)).sum(),
+        }
+    }
+}
+
+impl Drop for Account<'_> {
+    fn drop(&mut self) {
+        let shard = &self.stats.shards[usize::from(self.shard)];
+        let now = clock::now_ns();
+        let counters = &shard.groups[self.group as usize];
+        counters.sectors.fetch_add(self.sectors.0, Relaxed);
+        counters.ticks_ns.fetch_add(now.saturating_sub(self.started_ns), Relaxed);
+        counters.ios.fetch_add(1, Relaxed);
+        if shard.in_flight.fetch_sub(1, Relaxed) == 1 {
+            let since = shard.busy_since_ns.load(Relaxed);
+            shard.busy_ns.fetch_add(now.saturating_sub(since), Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stat_counts_what_is_done_and_what_is_in_flight() {
+        let stats = Stats::default();
+        clock::set_now_ns(5_000_000);
+        let read = stats.start(Op::Read, Sectors(8));
+        let zero = stats.start(Op::WriteZeroes, Sectors(16));
+        assert_eq!(stats.totals().in_flight(), 2);
+        clock::set_now_ns(9_000_000);
+        drop(read);
+        stats.merged(Op::Read, 3);
+        drop(zero);
+        let totals = stats.totals();
+        assert_eq!(totals.fields(), [1, 3, 8, 4, 1, 0, 16, 4, 0, 4, 8, 0, 0, 0, 0, 0, 0],);
+    }
+}

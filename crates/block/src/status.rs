@@ -1,0 +1,108 @@
+//! How an I/O ended: the kernel's `blk_status_t`, with the errno kept.
+
+use thiserror::Error;
+
+/// Why a bio failed. One variant for each `BLK_STS_*` a block device of ours can return; the text
+/// is the one the kernel logs (`block/blk-core.c`, table of status names).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Error)]
+pub enum Status {
+    /// The device does not know this operation.
+    #[error("operation not supported")]
+    NotSupported,
+    /// The device did not answer in time.
+    #[error("timeout")]
+    Timeout,
+    /// No room left (thin devices, sparse files).
+    #[error("critical space allocation error")]
+    NoSpace,
+    /// The path to the device failed, another may work.
+    #[error("recoverable transport error")]
+    Transport,
+    /// The device refused the command.
+    #[error("critical target error")]
+    Target,
+    /// Unreadable or unwritable medium.
+    #[error("critical medium error")]
+    Medium,
+    /// Data does not match its checksum.
+    #[error("protection error")]
+    Protection,
+    /// Out of memory or another resource of the host.
+    #[error("kernel resource error")]
+    Resource,
+    /// Would have to wait, and NOWAIT was asked for.
+    #[error("nonblocking retry error")]
+    Again,
+    /// Any other I/O error.
+    #[error("I/O error")]
+    Io,
+    /// The device is gone.
+    #[error("device offline")]
+    Offline,
+    /// The bio itself is wrong: range, alignment, flags.
+    #[error("invalid request")]
+    Invalid,
+    /// A write to a read-only device.
+    #[error("read-only device")]
+    ReadOnly,
+}
+
+/// What a bio ends with.
+pub type BioResult = Result<(), Status>;
+
+// Linux errno values, the same on every architecture that we run on (asm-generic/errno*.h).
+const TABLE: [(Status, i32); 13] = [
+    (Status::NotSupported, 95),
+    (Status::Timeout, 110),
+    (Status::NoSpace, 28),
+    (Status::Transport, 67),
+    (Status::Target, 121),
+    (Status::Medium, 61),
+    (Status::Protection, 84),
+    (Status::Resource, 12),
+    (Status::Again, 11),
+    (Status::Io, 5),
+    (Status::Offline, 19),
+    (Status::Invalid, 22),
+    (Status::ReadOnly, 30),
+];
+
+impl Status {
+    /// The errno a system call would return for this status (positive).
+    pub fn errno(self) -> i32 {
+        // The table has every variant: a test enumerates it.
+        TABLE.iter().find(|(s, _)| *s == self).map_or(5, |(_, e)| *e)
+    }
+
+    /// The status for an errno (positive) that a driver got; unknown ones are `Io`, as in the
+    /// kernel's `errno_to_blk_status`.
+    pub fn from_errno(errno: i32) -> Self {
+        match errno {
+            6 => Self::Offline,       // ENXIO
+            1 => Self::ReadOnly,      // EPERM: what a write to a sealed or immutable file gets
+            25 => Self::NotSupported, // ENOTTY: the ioctl is unknown to the device
+            122 => Self::NoSpace,     // EDQUOT
+            _ => TABLE.iter().find(|(_, e)| *e == errno).map_or(Self::Io, |(s, _)| *s),
+        }
+    }
+
+    /// Whether another path or copy may succeed where this one failed (all but faults of the
+    /// request itself), the question of the kernel's `blk_path_error`.
+    pub const fn is_retryable_elsewhere(self) -> bool {
+        !matches!(self, Self::NotSupported | Self::Invalid | Self::ReadOnly | Self::Again)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errno_round_trips_for_every_status() {
+        for (status, errno) in TABLE {
+            assert_eq!(status.errno(), errno);
+            assert_eq!(Status::from_errno(errno), status);
+        }
+        assert_eq!(Status::from_errno(9999), Status::Io);
+    }
+}

@@ -1,0 +1,141 @@
+//! Trace points: every step of a bio can be watched (blktrace's actions).
+//!
+//! With no reader a trace point is one load of a value that nobody writes, and a branch that is
+//! always predicted. With readers each event is handed to every one of them on the thread that
+//! fired it; a reader must be quick and must not submit I/O.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::bio::{Bio, Flags, Op};
+use crate::clock;
+use crate::disk::Disk;
+use crate::units::{Sector, Sectors};
+
+/// What happened to a bio or request; the letters are those of `blkparse(1)`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Action {
+    /// `A`: mapped to another device.
+    Remap,
+    /// `Q`: arrived at the device.
+    Queue,
+    /// `X`: split to fit the limits of the device.
+    Split,
+    /// `G`: became a request.
+    GetRequest,
+    /// `P`: the plug was set.
+    Plug,
+    /// `U`: the plug was removed.
+    Unplug,
+    /// `M`: merged to the end of a request.
+    BackMerge,
+    /// `F`: merged to the front of a request.
+    FrontMerge,
+    /// `I`: inserted into the list of those that wait for the driver.
+    Insert,
+    /// `D`: sent to the driver.
+    Issue,
+    /// `C`: completed.
+    Complete,
+}
+
+impl Action {
+    /// The letter that `blkparse` prints.
+    pub const fn letter(self) -> char {
+        match self {
+            Self::Remap => 'A',
+            Self::Queue => 'Q',
+            Self::Split => 'X',
+            Self::GetRequest => 'G',
+            Self::Plug => 'P',
+            Self::Unplug => 'U',
+            Self::BackMerge => 'M',
+            Self::FrontMerge => 'F',
+            Self::Insert => 'I',
+            Self::Issue => 'D',
+            Self::Complete => 'C',
+        }
+    }
+}
+
+/// One trace event.
+#[derive(Clone, Copy, Debug)]
+pub struct Event<'a> {
+    /// When, nanoseconds on the runtime's clock.
+    pub at_ns: u64,
+    /// On which device.
+    pub disk: &'a Disk,
+    /// What happened.
+    pub action: Action,
+    /// To which operation.
+    pub op: Op,
+    /// With which flags.
+    pub flags: Flags,
+    /// Where.
+    pub sector: Sector,
+    /// How much.
+    pub len: Sectors,
+}
+
+impl std::fmt::Debug for Disk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Disk({})", self.name())
+    }
+}
+
+/// Somebody who watches.
+pub trait Reader: Send + Sync + 'static {
+    /// Takes one event.
+    fn event(&self, event: &Event<'_>);
+}
+
+static ACTIVE: AtomicUsize = AtomicUsize::new(0);
+static READERS: RwLock<Vec<(usize, Arc<dyn Reader>)>> = RwLock::new(Vec::new());
+
+/// A reader's registration; watching ends when it is dropped.
+pub struct Watch {
+    id: usize,
+}
+
+/// Lets `reader` see every event of every device until the watch is dropped.
+pub fn watch(reader: Arc<dyn Reader>) -> Watch {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let id = NEXT.fetch_add(1, Relaxed);
+    READERS.write().unwrap_or_else(PoisonError::into_inner).push((id, reader));
+    ACTIVE.fetch_add(1, Relaxed);
+    Watch { id }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        ACTIVE.fetch_sub(1, Relaxed);
+        READERS.write().unwrap_or_else(PoisonError::into_inner).retain(|(id, _)| *id != self.id);
+    }
+}
+
+/// Whether anybody watches.
+#[inline]
+pub fn is_active() -> bool {
+    ACTIVE.load(Relaxed) != 0
+}
+
+/// Fires a trace point for a bio.
+#[inline]
+pub fn bio(disk: &Disk, action: Action, bio: &Bio) {
+    range(disk, action, bio.op, bio.flags, bio.sector, bio.len);
+}
+
+/// Fires a trace point for a range.
+#[inline]
+pub fn range(disk: &Disk, action: Action, op: Op, flags: Flags, sector: Sector, len: Sectors) {
+    if is_active() {
+        fire(&Event { at_ns: clock::now_ns(), disk, action, op, flags, sector, len });
+    }
+}
+
+#[cold]
+fn fire(event: &Event<'_>) {
+    for (_, reader) in READERS.read().unwrap_or_else(PoisonError::into_inner).iter() {
+        reader.event(event);
+    }
+}
