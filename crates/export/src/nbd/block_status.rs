@@ -1,0 +1,127 @@
+//! `BLOCK_STATUS` and its one metadata context, `base:allocation`.
+
+use std::ops::Range;
+
+/// The name of the context.
+pub const CONTEXT_NAME: &str = "base:allocation";
+/// The identifier under which the context is selected.
+pub const CONTEXT_ID: u32 = 1;
+/// State bit: not allocated.
+pub const STATE_HOLE: u32 = 1 << 0;
+/// State bit: reads as zeroes.
+pub const STATE_ZERO: u32 = 1 << 1;
+/// Most extents in one reply. The protocol's bound is 2^20; a client asks on from where a reply
+/// ended, and a reply of 64 KiB is already much.
+pub const MAX_EXTENTS: usize = 8192;
+
+/// A descriptor as it goes over the wire.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extent {
+    /// Bytes, not zero.
+    pub length: u32,
+    /// `STATE_*` bits.
+    pub state: u32,
+}
+
+/// Builds the descriptors for a request: neighbours of one state become one extent, the sum never
+/// exceeds the request, gaps are reported as allocated, and the count is bounded.
+#[derive(Debug)]
+pub struct Extents {
+    range: Range<u64>,
+    next: u64,
+    limit: usize,
+    found: Vec<Extent>,
+}
+
+impl Extents {
+    /// For a request for `length` bytes at `offset`; `one` is `NBD_CMD_FLAG_REQ_ONE`. The range was
+    /// checked to lie within the export.
+    pub fn new(offset: u64, length: u32, one: bool) -> Self {
+        let range = offset..offset.saturating_add(u64::from(length));
+        let limit = if one { 1 } else { MAX_EXTENTS };
+        Self { next: range.start, range, limit, found: Vec::new() }
+    }
+
+    /// Whether more could be told.
+    pub fn is_open(&self) -> bool {
+        self.next < self.range.end
+    }
+
+    /// Tells the state of `range` (bytes of the export). What lies before the last range told, or
+    /// outside the request, is ignored: a volume may answer in its own units.
+    pub fn tell(&mut self, range: Range<u64>, state: u32) {
+        if range.start > self.next {
+            self.append(range.start.min(self.range.end), 0);
+        }
+        self.append(range.end.min(self.range.end), state);
+    }
+
+    /// The descriptors; what was not told is allocated. Never empty.
+    pub fn finish(mut self) -> Vec<Extent> {
+        self.append(self.range.end, 0);
+        self.found
+    }
+
+    fn append(&mut self, end: u64, state: u32) {
+        let Some(length) = end.checked_sub(self.next).filter(|length| *length > 0) else { return };
+        // The whole request is no longer than 32 bits can say.
+        let length = u32::try_from(length).unwrap_or(u32::MAX);
+        let room = self.found.len() < self.limit;
+        match self.found.last_mut() {
+            Some(last) if last.state == state => last.length += length,
+            _ if room => self.found.push(Extent { length, state }),
+            // Full: the reply ends here, the client asks on.
+            _ => return self.range.end = self.next,
+        }
+        self.next = end;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(offset: u64, length: u32, one: bool, parts: &[(Range<u64>, u32)]) -> Vec<(u32, u32)> {
+        let mut extents = Extents::new(offset, length, one);
+        for (range, state) in parts {
+            extents.tell(range.clone(), *state);
+        }
+        extents.finish().iter().map(|extent| (extent.length, extent.state)).collect()
+    }
+
+    #[test]
+    fn a_volume_that_says_nothing_is_allocated() {
+        assert_eq!(told(512, 1024, false, &[]), [(1024, 0)]);
+        assert_eq!(told(u64::MAX - 9, 9, true, &[]), [(9, 0)]);
+    }
+
+    #[test]
+    fn neighbours_of_one_state_are_one_extent_and_gaps_are_allocated() {
+        let parts = [(100..200, 3), (200..300, 3), (350..360, 2)];
+        assert_eq!(told(100, 300, false, &parts), [(200, 3), (50, 0), (10, 2), (40, 0)]);
+    }
+
+    #[test]
+    fn what_lies_outside_the_request_is_cut_off() {
+        assert_eq!(told(100, 50, false, &[(0..120, 3), (110..1000, 1)]), [(20, 3), (30, 1)]);
+        assert_eq!(told(100, 50, false, &[(0..100, 3), (500..600, 3)]), [(50, 0)]);
+    }
+
+    #[test]
+    fn one_extent_is_one_however_much_is_told() {
+        assert_eq!(told(0, 100, true, &[(0..10, 3), (10..20, 0), (20..30, 3)]), [(10, 3)]);
+        assert_eq!(told(0, 100, true, &[(0..10, 3), (10..30, 3)]), [(30, 3)]);
+    }
+
+    #[test]
+    fn replies_are_bounded_and_contiguous() {
+        let mut extents = Extents::new(0, u32::MAX, false);
+        for i in 0..20_000_u64 {
+            extents.tell(i * 512..(i + 1) * 512, (i % 2) as u32);
+        }
+        assert!(!extents.is_open());
+        let found = extents.finish();
+        assert_eq!(found.len(), MAX_EXTENTS);
+        assert!(found.iter().all(|extent| extent.length == 512));
+    }
+}

@@ -1,0 +1,238 @@
+//! The handshake: fixed newstyle negotiation as a table of states.
+//!
+//! Bytes in, bytes out, no I/O. [`Handshake::step`] takes at most one message from the input, so
+//! that what a connection can make the server write between two of its own reads is bounded by the
+//! answer to one option.
+
+use super::info::ExportInfo;
+use super::option::{self, Agreed, Haggle, OPT_EXPORT_NAME, Outcome, REP_ERR_TOO_BIG, Replies};
+use super::wire::{FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, Fields, INIT_PASSWD, OPTS_MAGIC};
+
+/// Longest option data that is looked at, bytes. An input buffer must hold this and a header.
+pub const MAX_OPTION_DATA: u32 = 64 << 10;
+/// Longest option data that is skipped to answer `ERR_TOO_BIG`; beyond, the client is no client.
+pub const MAX_OPTION_SKIP: u32 = 1 << 20;
+/// Options after which a client that never starts transmission is dropped.
+pub const MAX_OPTIONS: u32 = 1024;
+/// Bytes of an option's header.
+pub const OPTION_HEADER_LEN: usize = 16;
+/// Input that [`Handshake::step`] may need in one piece.
+pub const MAX_MESSAGE: usize = OPTION_HEADER_LEN + MAX_OPTION_DATA as usize;
+
+/// Where the negotiation is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// The greeting is sent, the client's flags are awaited.
+    ClientFlags,
+    /// An option is awaited.
+    Options,
+    /// Data of an option that is too long is being skipped.
+    Skipping,
+    /// An export was chosen.
+    Transmission,
+    /// The connection is to be closed.
+    Closed,
+}
+
+/// What can happen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// Client flags, all known.
+    Flags,
+    /// Client flags that were not offered.
+    UnknownFlags,
+    /// Something that does not begin like an option.
+    BadMagic,
+    /// Another option than `EXPORT_NAME` from a client that knows no fixed newstyle.
+    NotFixed,
+    /// An option after [`MAX_OPTIONS`] others.
+    TooMany,
+    /// Option data longer than [`MAX_OPTION_DATA`].
+    TooLong,
+    /// Option data longer than [`MAX_OPTION_SKIP`], or a long one for `EXPORT_NAME`.
+    FarTooLong,
+    /// The data of a long option has passed.
+    Skipped,
+    /// An option was answered, with success or an error.
+    Answered,
+    /// An option chose an export.
+    Chosen,
+    /// An option ended the session: `ABORT`, or an unknown `EXPORT_NAME`.
+    Ended,
+}
+
+/// The negotiation: state, event, next state. Anything else cannot happen.
+pub const TABLE: &[(State, Event, State)] = &[
+    (State::ClientFlags, Event::Flags, State::Options),
+    (State::ClientFlags, Event::UnknownFlags, State::Closed),
+    (State::Options, Event::BadMagic, State::Closed),
+    (State::Options, Event::NotFixed, State::Closed),
+    (State::Options, Event::TooMany, State::Closed),
+    (State::Options, Event::TooLong, State::Skipping),
+    (State::Options, Event::FarTooLong, State::Closed),
+    (State::Options, Event::Answered, State::Options),
+    (State::Options, Event::Chosen, State::Transmission),
+    (State::Options, Event::Ended, State::Closed),
+    (State::Skipping, Event::Skipped, State::Options),
+];
+
+/// The states as a table in Markdown, for the format's document.
+pub fn state_table() -> String {
+    let row = |(state, event, next): &(State, Event, State)| format!("| {state:?} | {event:?} | {next:?} |\n");
+    let head = "| state | event | next |\n|---|---|---|\n";
+    std::iter::once(head.to_owned()).chain(TABLE.iter().map(row)).collect()
+}
+
+/// The options that are known as a table in Markdown, for the format's document.
+pub fn option_table() -> String {
+    let row = |row: &option::Row| format!("| {} | {} | {:?} | {} |\n", row.number, row.word, row.data, row.effect);
+    let head = "| type | option | data | effect |\n|---|---|---|---|\n";
+    std::iter::once(head.to_owned()).chain(option::TABLE.iter().map(row)).collect()
+}
+
+/// What was agreed, once transmission begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Session {
+    /// Index of the export in the slice given to [`Handshake::step`].
+    pub export: usize,
+    /// Whether replies are structured.
+    pub structured: bool,
+    /// Whether `BLOCK_STATUS` for `base:allocation` may be asked.
+    pub allocation: bool,
+}
+
+/// What [`Handshake::step`] came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// More input is needed; nothing was taken except skipped bytes.
+    Incomplete,
+    /// One message was taken, call again.
+    Taken,
+    /// Send what was written, then the transmission begins with the next byte.
+    Transmission(Session),
+    /// Send what was written, then close. The event says why.
+    Closed(Event),
+}
+
+/// A negotiation with one client.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Handshake {
+    state: State,
+    agreed: Agreed,
+    options: u32,
+    /// The option being skipped and the bytes of it that are still to come.
+    skipping: (u32, u32),
+}
+
+impl Default for Handshake {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Handshake {
+    /// A negotiation at its beginning: send [`Self::greeting`], then feed [`Self::step`].
+    pub fn new() -> Self {
+        Self { state: State::ClientFlags, agreed: Agreed::default(), options: 0, skipping: (0, 0) }
+    }
+
+    /// What the server sends first.
+    pub fn greeting() -> [u8; 18] {
+        let mut greeting = [0; 18];
+        greeting[..8].copy_from_slice(&INIT_PASSWD.to_be_bytes());
+        greeting[8..16].copy_from_slice(&OPTS_MAGIC.to_be_bytes());
+        greeting[16..].copy_from_slice(&(FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES).to_be_bytes());
+        greeting
+    }
+
+    /// Where the negotiation is.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Takes at most one message off the front of `input`, appends the answer to `out` and says how
+    /// many bytes were taken. `exports` must stay the same throughout.
+    pub fn step(&mut self, input: &[u8], exports: &[ExportInfo], out: &mut Vec<u8>) -> (usize, Step) {
+        match self.state {
+            State::ClientFlags => self.client_flags(input),
+            State::Options => self.option(input, exports, out),
+            State::Skipping => self.skip(input, out),
+            State::Transmission | State::Closed => (0, Step::Incomplete),
+        }
+    }
+
+    fn enter(&mut self, event: Event) -> Step {
+        let row = TABLE.iter().find(|(state, on, _)| *state == self.state && *on == event);
+        debug_assert!(row.is_some(), "{event:?} cannot happen in {:?}", self.state);
+        self.state = row.map_or(State::Closed, |(_, _, next)| *next);
+        if self.state == State::Closed { Step::Closed(event) } else { Step::Taken }
+    }
+
+    fn client_flags(&mut self, input: &[u8]) -> (usize, Step) {
+        let Some(flags) = Fields(input).u32() else { return (0, Step::Incomplete) };
+        let (fixed, no_zeroes) = (u32::from(FLAG_FIXED_NEWSTYLE), u32::from(FLAG_NO_ZEROES));
+        self.agreed.fixed_newstyle = flags & fixed != 0;
+        self.agreed.no_zeroes = flags & no_zeroes != 0;
+        let known = flags & !(fixed | no_zeroes) == 0;
+        (4, self.enter(if known { Event::Flags } else { Event::UnknownFlags }))
+    }
+
+    fn option(&mut self, input: &[u8], exports: &[ExportInfo], out: &mut Vec<u8>) -> (usize, Step) {
+        let mut fields = Fields(input);
+        let Some(magic) = fields.u64() else { return (0, Step::Incomplete) };
+        if magic != OPTS_MAGIC {
+            return (8, self.enter(Event::BadMagic));
+        }
+        let (Some(option), Some(len)) = (fields.u32(), fields.u32()) else { return (0, Step::Incomplete) };
+        if let Some(event) = self.veto(option, len) {
+            self.skipping = (option, len);
+            return (OPTION_HEADER_LEN, self.enter(event));
+        }
+        let Some(data) = fields.bytes(len) else { return (0, Step::Incomplete) };
+        let taken = OPTION_HEADER_LEN + data.len();
+        self.options += 1;
+        let mut haggle = Haggle { exports, agreed: &mut self.agreed, replies: Replies { option, out } };
+        let step = match option::answer(&mut haggle, data) {
+            Outcome::Answered => self.enter(Event::Answered),
+            Outcome::Ended => self.enter(Event::Ended),
+            Outcome::Chosen(export) => {
+                self.enter(Event::Chosen);
+                let Agreed { structured, allocation_of, .. } = self.agreed;
+                Step::Transmission(Session { export, structured, allocation: allocation_of == Some(export) })
+            }
+        };
+        (taken, step)
+    }
+
+    /// Why an option is not even looked at.
+    fn veto(&self, option: u32, len: u32) -> Option<Event> {
+        let export_name = option == OPT_EXPORT_NAME;
+        if !self.agreed.fixed_newstyle && !export_name {
+            Some(Event::NotFixed)
+        } else if self.options >= MAX_OPTIONS {
+            Some(Event::TooMany)
+        } else if len > MAX_OPTION_SKIP || len > MAX_OPTION_DATA && export_name {
+            Some(Event::FarTooLong)
+        } else if len > MAX_OPTION_DATA {
+            Some(Event::TooLong)
+        } else {
+            None
+        }
+    }
+
+    fn skip(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
+        let (option, left) = self.skipping;
+        let taken = input.len().min(left as usize);
+        self.skipping.1 = left - taken as u32;
+        if self.skipping.1 > 0 {
+            return (taken, Step::Incomplete);
+        }
+        self.options += 1;
+        Replies { option, out }.refuse(REP_ERR_TOO_BIG, "option data too long");
+        (taken, self.enter(Event::Skipped))
+    }
+}
+
+#[cfg(test)]
+#[path = "handshake_tests.rs"]
+mod tests;

@@ -1,0 +1,22 @@
+//! `NBD_OPT_EXPORT_NAME`: the old way into transmission, which cannot fail politely.
+
+use super::info::find;
+use super::option::{Haggle, Outcome};
+use super::wire::string;
+
+/// Zero bytes behind the answer, unless both sides agreed to leave them out.
+const RESERVED: usize = 124;
+
+pub(crate) fn answer(haggle: &mut Haggle<'_>, data: &[u8]) -> Outcome {
+    let Some(index) = string(data).and_then(|name| find(haggle.exports, name)) else {
+        return Outcome::Ended;
+    };
+    let export = &haggle.exports[index];
+    let out = &mut haggle.replies.out;
+    out.extend(export.size.to_be_bytes());
+    out.extend(export.transmission_flags(haggle.agreed.structured).to_be_bytes());
+    if !haggle.agreed.no_zeroes {
+        out.extend([0; RESERVED]);
+    }
+    Outcome::Chosen(index)
+}

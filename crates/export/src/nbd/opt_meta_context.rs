@@ -1,0 +1,80 @@
+//! `NBD_OPT_LIST_META_CONTEXT` and `NBD_OPT_SET_META_CONTEXT`; `base:allocation` is the only one.
+
+use super::block_status::{CONTEXT_ID, CONTEXT_NAME};
+use super::info::find;
+use super::option::{Haggle, Outcome, REP_ERR_INVALID, REP_ERR_UNKNOWN, REP_META_CONTEXT};
+use super::wire::{Fields, string};
+
+/// The wildcard that `LIST` must know and `SET` must ignore.
+const BASE_NAMESPACE: &str = "base:";
+
+/// Export name and queries of a request. Only what can select something of ours is kept of the
+/// queries, and how many there were.
+struct Queries<'a> {
+    name: &'a str,
+    count: u32,
+    wildcard: bool,
+    allocation: bool,
+}
+
+fn parse(data: &[u8]) -> Option<Queries<'_>> {
+    let mut fields = Fields(data);
+    let name = string(fields.counted()?)?;
+    let count = fields.u32()?;
+    let mut queries = Queries { name, count, wildcard: false, allocation: false };
+    // Each query takes four bytes at least, so the data bounds the loop whatever `count` says.
+    for _ in 0..count {
+        let query = string(fields.counted()?)?;
+        queries.wildcard |= query == BASE_NAMESPACE;
+        queries.allocation |= query == CONTEXT_NAME;
+    }
+    fields.rest().is_empty().then_some(queries)
+}
+
+fn send_context(haggle: &mut Haggle<'_>, id: u32) {
+    let mut context = id.to_be_bytes().to_vec();
+    context.extend(CONTEXT_NAME.as_bytes());
+    haggle.replies.send(REP_META_CONTEXT, &context);
+}
+
+/// Parses the request and finds its export.
+fn begin<'a>(haggle: &mut Haggle<'_>, data: &'a [u8]) -> Result<(usize, Queries<'a>), Outcome> {
+    let Some(queries) = parse(data) else {
+        return Err(haggle.replies.refuse(REP_ERR_INVALID, "malformed request"));
+    };
+    match find(haggle.exports, queries.name) {
+        Some(index) => Ok((index, queries)),
+        None => Err(haggle.replies.refuse(REP_ERR_UNKNOWN, "no such export")),
+    }
+}
+
+pub(crate) fn answer_list(haggle: &mut Haggle<'_>, data: &[u8]) -> Outcome {
+    let (_, queries) = match begin(haggle, data) {
+        Ok(begun) => begun,
+        Err(refused) => return refused,
+    };
+    if queries.count == 0 || queries.wildcard || queries.allocation {
+        // The identifier is reserved in this reply.
+        send_context(haggle, 0);
+    }
+    haggle.replies.ack();
+    Outcome::Answered
+}
+
+pub(crate) fn answer_set(haggle: &mut Haggle<'_>, data: &[u8]) -> Outcome {
+    // Replaces what was selected before, also when it fails.
+    haggle.agreed.allocation_of = None;
+    if !haggle.agreed.structured {
+        return haggle.replies.refuse(REP_ERR_INVALID, "negotiate structured replies first");
+    }
+    let (index, queries) = match begin(haggle, data) {
+        Ok(begun) => begun,
+        Err(refused) => return refused,
+    };
+    if queries.allocation {
+        haggle.agreed.allocation_of = Some(index);
+        send_context(haggle, CONTEXT_ID);
+    }
+    haggle.replies.ack();
+    Outcome::Answered
+}

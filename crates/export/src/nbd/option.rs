@@ -1,0 +1,170 @@
+//! Options: their table, and the replies they get.
+//!
+//! One row for each option that is known; everything else is answered `ERR_UNSUP` (so `STARTTLS`,
+//! `PEEK_EXPORT` and `EXTENDED_HEADERS`: a client goes on without them).
+
+use super::info::ExportInfo;
+use super::wire::REP_MAGIC;
+use super::{opt_abort, opt_export_name, opt_go, opt_list, opt_meta_context, opt_structured_reply};
+
+/// The only option that cannot be answered with an error.
+pub(crate) const OPT_EXPORT_NAME: u32 = 1;
+
+pub(crate) const REP_ACK: u32 = 1;
+pub(crate) const REP_SERVER: u32 = 2;
+pub(crate) const REP_INFO: u32 = 3;
+pub(crate) const REP_META_CONTEXT: u32 = 4;
+const REP_FLAG_ERROR: u32 = 1 << 31;
+pub(crate) const REP_ERR_UNSUP: u32 = REP_FLAG_ERROR + 1;
+pub(crate) const REP_ERR_INVALID: u32 = REP_FLAG_ERROR + 3;
+pub(crate) const REP_ERR_UNKNOWN: u32 = REP_FLAG_ERROR + 6;
+pub(crate) const REP_ERR_TOO_BIG: u32 = REP_FLAG_ERROR + 9;
+
+/// What an option's data may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Data {
+    /// None allowed: any is `ERR_INVALID`.
+    None,
+    /// Accepted and not looked at.
+    Ignored,
+    /// Parsed by the option.
+    Parsed,
+}
+
+/// What an option does to the negotiation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Outcome {
+    /// Answered: the client may send another.
+    Answered,
+    /// Transmission of this export (an index) begins.
+    Chosen(usize),
+    /// The session ends.
+    Ended,
+}
+
+/// What the client has agreed to so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Agreed {
+    pub(crate) fixed_newstyle: bool,
+    pub(crate) no_zeroes: bool,
+    pub(crate) structured: bool,
+    /// The export for which the last `SET_META_CONTEXT` selected `base:allocation`.
+    pub(crate) allocation_of: Option<usize>,
+}
+
+/// An option being answered.
+pub(crate) struct Haggle<'a> {
+    pub(crate) exports: &'a [ExportInfo],
+    pub(crate) agreed: &'a mut Agreed,
+    pub(crate) replies: Replies<'a>,
+}
+
+/// Where the replies to one option are written.
+pub(crate) struct Replies<'a> {
+    pub(crate) option: u32,
+    pub(crate) out: &'a mut Vec<u8>,
+}
+
+impl Replies<'_> {
+    /// Writes a reply of type `kind`. Payloads are strings of the protocol and fixed fields, far
+    /// below 32 bits of length.
+    pub(crate) fn send(&mut self, kind: u32, payload: &[u8]) {
+        self.out.extend(REP_MAGIC.to_be_bytes());
+        self.out.extend(self.option.to_be_bytes());
+        self.out.extend(kind.to_be_bytes());
+        self.out.extend((payload.len() as u32).to_be_bytes());
+        self.out.extend(payload);
+    }
+
+    /// Writes the reply that ends a success.
+    pub(crate) fn ack(&mut self) {
+        self.send(REP_ACK, &[]);
+    }
+
+    /// Writes an error with its message for a person; haggling goes on.
+    pub(crate) fn refuse(&mut self, kind: u32, message: &str) -> Outcome {
+        debug_assert!(kind & REP_FLAG_ERROR != 0);
+        self.send(kind, message.as_bytes());
+        Outcome::Answered
+    }
+}
+
+/// An option that is known.
+pub(crate) struct Row {
+    pub(crate) number: u32,
+    pub(crate) word: &'static str,
+    pub(crate) data: Data,
+    pub(crate) answer: fn(&mut Haggle<'_>, &[u8]) -> Outcome,
+    pub(crate) effect: &'static str,
+}
+
+/// The options that are known, by number.
+pub(crate) const TABLE: &[Row] = &[
+    Row {
+        number: OPT_EXPORT_NAME,
+        word: "EXPORT_NAME",
+        data: Data::Parsed,
+        answer: opt_export_name::answer,
+        effect: "transmission, or the connection is closed if there is no such export",
+    },
+    Row {
+        number: 2,
+        word: "ABORT",
+        data: Data::Ignored,
+        answer: opt_abort::answer,
+        effect: "ACK, then the connection is closed",
+    },
+    Row {
+        number: 3,
+        word: "LIST",
+        data: Data::None,
+        answer: opt_list::answer,
+        effect: "SERVER for each export, with its description, then ACK",
+    },
+    Row {
+        number: 6,
+        word: "INFO",
+        data: Data::Parsed,
+        answer: opt_go::answer_info,
+        effect: "INFO for EXPORT and each known item asked for, then ACK",
+    },
+    Row {
+        number: 7,
+        word: "GO",
+        data: Data::Parsed,
+        answer: opt_go::answer_go,
+        effect: "as INFO, then transmission",
+    },
+    Row {
+        number: 8,
+        word: "STRUCTURED_REPLY",
+        data: Data::None,
+        answer: opt_structured_reply::answer,
+        effect: "ACK; READ is answered in chunks",
+    },
+    Row {
+        number: 9,
+        word: "LIST_META_CONTEXT",
+        data: Data::Parsed,
+        answer: opt_meta_context::answer_list,
+        effect: "META_CONTEXT for base:allocation if asked for, then ACK",
+    },
+    Row {
+        number: 10,
+        word: "SET_META_CONTEXT",
+        data: Data::Parsed,
+        answer: opt_meta_context::answer_set,
+        effect: "selects base:allocation if asked for, after STRUCTURED_REPLY only",
+    },
+];
+
+/// Answers option `haggle.replies.option` with `data`.
+pub(crate) fn answer(haggle: &mut Haggle<'_>, data: &[u8]) -> Outcome {
+    let Some(row) = TABLE.iter().find(|row| row.number == haggle.replies.option) else {
+        return haggle.replies.refuse(REP_ERR_UNSUP, "option not supported");
+    };
+    if row.data == Data::None && !data.is_empty() {
+        return haggle.replies.refuse(REP_ERR_INVALID, "this option takes no data");
+    }
+    (row.answer)(haggle, data)
+}

@@ -1,0 +1,122 @@
+//! Structured reply chunks.
+//!
+//! Every reply of ours is one chunk with `DONE` set: a read's data is complete before the header is
+//! sent, so that no error can be found behind it.
+
+use super::block_status::Extent;
+use super::errno::Errno;
+use super::wire::{MAX_STRING, REPLY_FLAG_DONE, STRUCTURED_REPLY_MAGIC};
+
+const TYPE_NONE: u16 = 0;
+const TYPE_OFFSET_DATA: u16 = 1;
+const TYPE_BLOCK_STATUS: u16 = 5;
+const TYPE_ERROR: u16 = (1 << 15) + 1;
+
+/// Bytes of a chunk's header.
+pub const HEADER_LEN: usize = 20;
+/// Bytes before the data of a read: header and offset.
+pub const OFFSET_DATA_LEN: usize = HEADER_LEN + 8;
+
+fn header(cookie: u64, kind: u16, payload_len: u32) -> [u8; HEADER_LEN] {
+    let mut header = [0; HEADER_LEN];
+    header[..4].copy_from_slice(&STRUCTURED_REPLY_MAGIC.to_be_bytes());
+    header[4..6].copy_from_slice(&REPLY_FLAG_DONE.to_be_bytes());
+    header[6..8].copy_from_slice(&kind.to_be_bytes());
+    header[8..16].copy_from_slice(&cookie.to_be_bytes());
+    header[16..].copy_from_slice(&payload_len.to_be_bytes());
+    header
+}
+
+/// Success without a payload.
+pub fn none(cookie: u64) -> [u8; HEADER_LEN] {
+    header(cookie, TYPE_NONE, 0)
+}
+
+/// What goes before the `len` bytes (at most [`super::wire::MAX_PAYLOAD`], so that the sum fits)
+/// read at `offset`.
+pub fn offset_data(cookie: u64, offset: u64, len: u32) -> [u8; OFFSET_DATA_LEN] {
+    let mut bytes = [0; OFFSET_DATA_LEN];
+    bytes[..HEADER_LEN].copy_from_slice(&header(cookie, TYPE_OFFSET_DATA, len + 8));
+    bytes[HEADER_LEN..].copy_from_slice(&offset.to_be_bytes());
+    bytes
+}
+
+/// Failure, with a message for a person (cut at the longest string allowed).
+pub fn error(cookie: u64, error: Errno, message: &str) -> Vec<u8> {
+    let message = &message.as_bytes()[..message.floor_char_boundary(MAX_STRING)];
+    // At most 4096: fits both fields.
+    let len = message.len() as u16;
+    let mut bytes = header(cookie, TYPE_ERROR, 6 + u32::from(len)).to_vec();
+    bytes.extend(error.code().to_be_bytes());
+    bytes.extend(len.to_be_bytes());
+    bytes.extend(message);
+    bytes
+}
+
+/// The status of consecutive `extents` (at least one, at most
+/// [`super::block_status::MAX_EXTENTS`]) in the metadata context `context`.
+pub fn block_status(cookie: u64, context: u32, extents: &[Extent]) -> Vec<u8> {
+    debug_assert!(!extents.is_empty());
+    // MAX_EXTENTS keeps the length far below u32::MAX.
+    let payload_len = 4 + 8 * extents.len() as u32;
+    let mut bytes = header(cookie, TYPE_BLOCK_STATUS, payload_len).to_vec();
+    bytes.extend(context.to_be_bytes());
+    for extent in extents {
+        bytes.extend(extent.length.to_be_bytes());
+        bytes.extend(extent.state.to_be_bytes());
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::wire::Fields;
+    use super::*;
+
+    /// Checks the header and returns type and payload.
+    fn chunk(bytes: &[u8], cookie: u64) -> (u16, &[u8]) {
+        let mut fields = Fields(bytes);
+        assert_eq!(fields.u32(), Some(STRUCTURED_REPLY_MAGIC));
+        assert_eq!(fields.u16(), Some(REPLY_FLAG_DONE));
+        let kind = fields.u16().unwrap();
+        assert_eq!(fields.u64(), Some(cookie));
+        assert_eq!(fields.counted().map(<[u8]>::len), Some(bytes.len() - HEADER_LEN));
+        (kind, &bytes[HEADER_LEN..])
+    }
+
+    #[test]
+    fn success_has_no_payload() {
+        assert_eq!(chunk(&none(5), 5), (TYPE_NONE, &[][..]));
+    }
+
+    #[test]
+    fn read_data_is_announced_with_its_offset() {
+        let mut bytes = offset_data(6, 0x1_0000_0001, 3).to_vec();
+        bytes.extend(b"abc");
+        let (kind, payload) = chunk(&bytes, 6);
+        assert_eq!(kind, TYPE_OFFSET_DATA);
+        assert_eq!(payload, [0, 0, 0, 1, 0, 0, 0, 1, b'a', b'b', b'c']);
+    }
+
+    #[test]
+    fn an_error_carries_its_message_cut_between_characters() {
+        let bytes = error(7, Errno::Io, "no");
+        let (kind, payload) = chunk(&bytes, 7);
+        assert_eq!((kind, payload), (TYPE_ERROR, &[0, 0, 0, 5, 0, 2, b'n', b'o'][..]));
+        let two_bytes_each = "\u{e9}".repeat(MAX_STRING / 2 + 1);
+        let odd = format!("a{two_bytes_each}");
+        let bytes = error(7, Errno::Io, &odd);
+        let (_, payload) = chunk(&bytes, 7);
+        assert_eq!(payload.len() - 6, MAX_STRING - 1);
+        assert!(std::str::from_utf8(&payload[6..]).is_ok());
+    }
+
+    #[test]
+    fn extents_follow_their_context() {
+        let extents = [Extent { length: 512, state: 0 }, Extent { length: 1024, state: 3 }];
+        let bytes = block_status(8, 1, &extents);
+        let (kind, payload) = chunk(&bytes, 8);
+        assert_eq!(kind, TYPE_BLOCK_STATUS);
+        assert_eq!(payload, [0, 0, 0, 1, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 3]);
+    }
+}

@@ -1,0 +1,148 @@
+//! The numbers of the protocol and the big-endian fields they travel in.
+//!
+//! Names are those of the NBD protocol document ("Values") without the `NBD_` prefix.
+
+/// First magic of the greeting, ASCII `NBDMAGIC`.
+pub const INIT_PASSWD: u64 = 0x4e42_444d_4147_4943;
+/// Second magic of the greeting and first field of every option, ASCII `IHAVEOPT`.
+pub const OPTS_MAGIC: u64 = 0x4948_4156_454f_5054;
+/// First field of every reply to an option.
+pub const REP_MAGIC: u64 = 0x0003_e889_0455_65a9;
+/// First field of every transmission request.
+pub const REQUEST_MAGIC: u32 = 0x2560_9513;
+/// First field of a simple reply.
+pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
+/// First field of a structured reply chunk.
+pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
+
+/// Handshake flag: options get replies. Client flag of the same bit: understood.
+pub const FLAG_FIXED_NEWSTYLE: u16 = 1 << 0;
+/// Handshake flag: the 124 zeroes after `EXPORT_NAME` can be left out. Client flag of the same bit:
+/// leave them out.
+pub const FLAG_NO_ZEROES: u16 = 1 << 1;
+
+/// Transmission flag: always set.
+pub const FLAG_HAS_FLAGS: u16 = 1 << 0;
+/// Transmission flag: commands that write get `EPERM`.
+pub const FLAG_READ_ONLY: u16 = 1 << 1;
+/// Transmission flag: `FLUSH` may be sent.
+pub const FLAG_SEND_FLUSH: u16 = 1 << 2;
+/// Transmission flag: command flag `FUA` may be set.
+pub const FLAG_SEND_FUA: u16 = 1 << 3;
+/// Transmission flag: the medium rotates.
+pub const FLAG_ROTATIONAL: u16 = 1 << 4;
+/// Transmission flag: `TRIM` may be sent.
+pub const FLAG_SEND_TRIM: u16 = 1 << 5;
+/// Transmission flag: `WRITE_ZEROES` and its flag `NO_HOLE` may be sent.
+pub const FLAG_SEND_WRITE_ZEROES: u16 = 1 << 6;
+/// Transmission flag: `READ` may carry `DF`; only with structured replies.
+pub const FLAG_SEND_DF: u16 = 1 << 7;
+/// Transmission flag: several connections see one cache, a flush on any covers all.
+pub const FLAG_CAN_MULTI_CONN: u16 = 1 << 8;
+/// Transmission flag: `CACHE` may be sent.
+pub const FLAG_SEND_CACHE: u16 = 1 << 10;
+/// Transmission flag: `WRITE_ZEROES` may carry `FAST_ZERO`.
+pub const FLAG_SEND_FAST_ZERO: u16 = 1 << 11;
+
+/// Command flag: the reply waits for the data to be on stable storage.
+pub const CMD_FLAG_FUA: u16 = 1 << 0;
+/// Command flag of `WRITE_ZEROES`: keep the range allocated.
+pub const CMD_FLAG_NO_HOLE: u16 = 1 << 1;
+/// Command flag of `READ`: at most one content chunk.
+pub const CMD_FLAG_DF: u16 = 1 << 2;
+/// Command flag of `BLOCK_STATUS`: exactly one extent.
+pub const CMD_FLAG_REQ_ONE: u16 = 1 << 3;
+/// Command flag of `WRITE_ZEROES`: fail rather than be as slow as a write.
+pub const CMD_FLAG_FAST_ZERO: u16 = 1 << 4;
+
+/// Structured reply flag: last chunk of its reply.
+pub const REPLY_FLAG_DONE: u16 = 1 << 0;
+
+/// Longest string (export name, description, message) the protocol allows, bytes.
+pub const MAX_STRING: usize = 4096;
+/// Longest payload of a `READ` or `WRITE`, bytes: the default every client may count on.
+pub const MAX_PAYLOAD: u32 = 32 << 20;
+
+/// Reads big-endian fields off the front of a byte string. Every getter answers `None`, and takes
+/// nothing, when fewer bytes are left than it needs.
+#[derive(Clone, Copy)]
+pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (front, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*front)
+    }
+
+    pub(crate) fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    pub(crate) fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    pub(crate) fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    /// The next `len` bytes.
+    pub(crate) fn bytes(&mut self, len: u32) -> Option<&'a [u8]> {
+        let (front, rest) = self.0.split_at_checked(usize::try_from(len).ok()?)?;
+        self.0 = rest;
+        Some(front)
+    }
+
+    /// A 32-bit length and that many bytes.
+    pub(crate) fn counted(&mut self) -> Option<&'a [u8]> {
+        let mut ahead = *self;
+        let len = ahead.u32()?;
+        let bytes = ahead.bytes(len)?;
+        *self = ahead;
+        Some(bytes)
+    }
+
+    /// What is left.
+    pub(crate) const fn rest(self) -> &'a [u8] {
+        self.0
+    }
+}
+
+/// `bytes` as a string of the protocol: UTF-8, no NUL, at most [`MAX_STRING`] bytes.
+pub(crate) fn string(bytes: &[u8]) -> Option<&str> {
+    if bytes.len() > MAX_STRING || bytes.contains(&0) {
+        return None;
+    }
+    std::str::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_end_where_the_bytes_end() {
+        let mut fields = Fields(&[0, 1, 0, 0, 0, 2, 9, 8, 7]);
+        assert_eq!(fields.u16(), Some(1));
+        assert_eq!(fields.counted(), Some(&[9, 8][..]));
+        assert_eq!(fields.u16(), None);
+        assert_eq!(fields.rest(), [7]);
+    }
+
+    #[test]
+    fn a_counted_string_longer_than_its_frame_takes_nothing() {
+        let mut fields = Fields(&[255, 255, 255, 255, 1]);
+        assert_eq!(fields.counted(), None);
+        assert_eq!(fields.rest().len(), 5);
+    }
+
+    #[test]
+    fn strings_are_utf8_without_nul_and_bounded() {
+        assert_eq!(string(b"md0"), Some("md0"));
+        assert_eq!(string(b"a\0b"), None);
+        assert_eq!(string(&[0xff]), None);
+        assert_eq!(string(&[b'a'; MAX_STRING]).map(str::len), Some(MAX_STRING));
+        assert_eq!(string(&[b'a'; MAX_STRING + 1]), None);
+    }
+}
