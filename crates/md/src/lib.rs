@@ -1,1 +1,3 @@
 //! md
+pub mod raid0;
+pub mod raid10;

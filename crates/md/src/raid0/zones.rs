@@ -1,0 +1,261 @@
+//! Strip zones: how RAID 0 uses members of unequal size to their last chunk.
+//!
+//! Members are rounded down to whole chunks and stacked: the first zone stripes over all members
+//! up to the size of the smallest, the next over those that are larger, and so on.
+//!
+//! ```text
+//!            member 0   member 1   member 2
+//! zone 1         .          7          8       (the two that are larger)
+//!                .          5          6
+//! zone 0         2          3          4       (all three)
+//!                .          .          .
+//! ```
+//!
+//! **Two layouts.** Kernels before 3.14 chose the member of a chunk in a later zone by the chunk's
+//! number in the *array* (the original layout); 3.14 began, by mistake, to count from the start of
+//! the *zone* (the alternate layout). Both kinds of array exist, and reading one as the other
+//! returns the wrong data. The difference is where in the list of the zone's members its first
+//! chunk goes, so [`Zones::new`] rotates that list once and nothing after it knows about layouts:
+//! reads, writes and discards cannot disagree (the kernel's discards did until commit
+//! e836007089ba and destroyed data).
+//!
+//! Source of the facts: md(4) and the kernel's `drivers/md/raid0.c`.
+
+use ashlar_block::units::{Sector, Sectors};
+
+use super::{MAX_MEMBERS, Span};
+
+/// Which member holds the first chunk of the zones after the first. The number is the `layout`
+/// field of the superblock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// Layout 1: counted from the start of the array (kernels before 3.14).
+    Original = 1,
+    /// Layout 2: counted from the start of the zone (kernels from 3.14 on).
+    Alternate = 2,
+}
+
+/// Why no RAID 0 can be made from these members.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ZonesError {
+    /// The superblock gives no chunk size.
+    #[error("the chunk size must be set")]
+    NoChunk,
+    /// There are no members, or more than an array can have.
+    #[error("an array has 1 to {MAX_MEMBERS} members, not {0}")]
+    MemberCount(usize),
+    /// No member has room for a single chunk.
+    #[error("no member is as large as one chunk")]
+    Empty,
+    /// The members' sizes add up to more than 2^64 sectors.
+    #[error("the members' sizes add up to more than a device can have")]
+    TooLarge,
+    /// Members of unequal size, and the superblock does not say which kernel's layout they have.
+    #[error(
+        "cannot assemble a multi-zone RAID0 of unknown layout ({0}): set the layout to 1 (written \
+         by a kernel before 3.14) or 2 (by a later one); the wrong one returns wrong data"
+    )]
+    UnknownLayout(u32),
+}
+
+/// One zone: the same rows of a set of members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Zone {
+    /// The array sectors in the zone. The start is a multiple of the chunk size.
+    pub span: Span,
+    /// Where the zone begins in the data area of each of its members.
+    pub dev_start: Sector,
+    /// The members, in the order in which the zone's chunks go round them.
+    members: Box<[u16]>,
+}
+
+impl Zone {
+    /// The slots of the zone's members, the one that holds the zone's first chunk first.
+    pub fn members(&self) -> impl ExactSizeIterator<Item = usize> + '_ {
+        self.members.iter().map(|&m| usize::from(m))
+    }
+}
+
+/// Where an array sector lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapped {
+    /// The member's slot.
+    pub disk: usize,
+    /// The sector in the member's data area.
+    pub sector: Sector,
+    /// Sectors from here to the end of the chunk, at least one.
+    pub left: Sectors,
+}
+
+/// The chunk size with its logarithm, if it has one. RAID 0 chunks need not be powers of two.
+#[derive(Clone, Copy, Debug)]
+struct Chunk {
+    sectors: u64,
+    shift: Option<u32>,
+}
+
+impl Chunk {
+    fn new(size: Sectors) -> Self {
+        let sectors = size.0;
+        Self { sectors, shift: sectors.is_power_of_two().then_some(sectors.trailing_zeros()) }
+    }
+
+    /// The number of the chunk that holds `sector`, and the offset in it.
+    #[inline]
+    fn split(self, sector: u64) -> (u64, u64) {
+        match self.shift {
+            Some(shift) => (sector >> shift, sector & (self.sectors - 1)),
+            None => (sector / self.sectors, sector % self.sectors),
+        }
+    }
+}
+
+/// A position in a zone: chunk row, place in the row (index into the zone's members), offset.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Strip {
+    pub(super) row: u64,
+    pub(super) slot: u64,
+    pub(super) offset: u64,
+}
+
+/// The address map of a RAID 0 array.
+///
+/// Invariants: the zones follow one another without a gap, none is empty, every zone's start is a
+/// multiple of the chunk size, and every zone has fewer members than the one before it.
+#[derive(Clone, Debug)]
+pub struct Zones {
+    chunk: Chunk,
+    zones: Box<[Zone]>,
+    size: Sectors,
+}
+
+impl Zones {
+    /// The map of an array whose member in slot `i` has a data area of `members[i]`.
+    ///
+    /// `layout` is the superblock's field. As in the kernel it matters only when a zone after the
+    /// first has several members; then anything but 1 and 2 is refused.
+    ///
+    /// # Errors
+    /// See [`ZonesError`].
+    pub fn new(members: &[Sectors], chunk: Sectors, layout: u32) -> Result<Self, ZonesError> {
+        if chunk.is_zero() {
+            return Err(ZonesError::NoChunk);
+        }
+        if members.is_empty() || members.len() > MAX_MEMBERS {
+            return Err(ZonesError::MemberCount(members.len()));
+        }
+        let used: Vec<u64> = members.iter().map(|m| m.round_down(chunk).0).collect();
+        used.iter().try_fold(0u64, |sum, &u| sum.checked_add(u)).ok_or(ZonesError::TooLarge)?;
+
+        let chunk = Chunk::new(chunk);
+        let zones = stack(&used, chunk, layout)?;
+        let size = array_size(&used, chunk);
+        if size.is_zero() {
+            return Err(ZonesError::Empty);
+        }
+        Ok(Self { chunk, zones, size })
+    }
+
+    /// The array's size. For chunks that are no power of two it is up to a chunk per member
+    /// smaller than the zones, as the kernel's is.
+    #[inline]
+    pub fn size(&self) -> Sectors {
+        self.size
+    }
+
+    /// The chunk size.
+    #[inline]
+    pub fn chunk(&self) -> Sectors {
+        Sectors(self.chunk.sectors)
+    }
+
+    /// The zones in array order.
+    #[inline]
+    pub fn zones(&self) -> &[Zone] {
+        &self.zones
+    }
+
+    /// Where array sector `sector` lies. It must be below [`size`](Self::size); one beyond is
+    /// mapped past the end of its member, where the member's gateway refuses it.
+    #[inline]
+    pub fn map(&self, sector: Sector) -> Mapped {
+        debug_assert!(sector < self.size.as_end(), "{sector} is not in the array");
+        let zone = self
+            .zones
+            .iter()
+            .find(|z| sector < z.span.end())
+            .unwrap_or(&self.zones[self.zones.len() - 1]);
+        let at = self.strip(zone, sector);
+        Mapped {
+            disk: usize::from(zone.members[at.slot as usize]),
+            sector: zone.dev_start + Sectors(at.row * self.chunk.sectors + at.offset),
+            left: Sectors(self.chunk.sectors - at.offset),
+        }
+    }
+
+    /// The array sector that lies at `sector` of the data area of the member in slot `disk`;
+    /// `None` if the array does not use that sector.
+    pub fn unmap(&self, disk: usize, sector: Sector) -> Option<Sector> {
+        // Zones are stacked: the last one that begins at or below the sector is the only candidate.
+        let zone = self.zones.iter().rfind(|z| z.dev_start <= sector)?;
+        let slot = zone.members().position(|m| m == disk)?;
+        let (row, offset) = self.chunk.split((sector - zone.dev_start).0);
+        let chunk = row.checked_mul(zone.members.len() as u64)?.checked_add(slot as u64)?;
+        let in_zone = chunk.checked_mul(self.chunk.sectors)?.checked_add(offset)?;
+        let found = zone.span.start.checked_add(Sectors(in_zone))?;
+        (found < zone.span.end() && found < self.size.as_end()).then_some(found)
+    }
+
+    /// The place of array sector `sector` in `zone`. It may be the zone's end.
+    #[inline]
+    pub(super) fn strip(&self, zone: &Zone, sector: Sector) -> Strip {
+        let (chunk, offset) = self.chunk.split((sector - zone.span.start).0);
+        let width = zone.members.len() as u64;
+        Strip { row: chunk / width, slot: chunk % width, offset }
+    }
+}
+
+/// Stacks the zones. `used` are the members' sizes, multiples of the chunk; their sum fits.
+fn stack(used: &[u64], chunk: Chunk, layout: u32) -> Result<Box<[Zone]>, ZonesError> {
+    let mut tops: Vec<u64> = used.iter().copied().filter(|&u| u > 0).collect();
+    tops.sort_unstable();
+    tops.dedup();
+
+    let mut zones = Vec::with_capacity(tops.len());
+    let (mut start, mut bottom) = (0u64, 0u64);
+    for top in tops {
+        let mut members: Vec<u16> =
+            (0u16..).zip(used).filter(|&(_, &u)| u > bottom).map(|(slot, _)| slot).collect();
+        let width = members.len() as u64;
+        if start > 0 && width > 1 {
+            match known(layout)? {
+                Layout::Original => members.rotate_left((chunk.split(start).0 % width) as usize),
+                Layout::Alternate => {}
+            }
+        }
+        let len = (top - bottom) * width;
+        zones.push(Zone {
+            span: Span { start: Sector(start), len: Sectors(len) },
+            dev_start: Sector(bottom),
+            members: members.into(),
+        });
+        start += len;
+        bottom = top;
+    }
+    Ok(zones.into())
+}
+
+fn known(layout: u32) -> Result<Layout, ZonesError> {
+    match layout {
+        1 => Ok(Layout::Original),
+        2 => Ok(Layout::Alternate),
+        _ => Err(ZonesError::UnknownLayout(layout)),
+    }
+}
+
+/// The array's size as the kernel computes it: the members' sizes with the bits of `chunk - 1`
+/// cleared. For a power of two that changes nothing; for other chunk sizes it gives away part of
+/// each member, and an array must not change its size when it moves between the kernel and us.
+fn array_size(used: &[u64], chunk: Chunk) -> Sectors {
+    Sectors(used.iter().map(|u| u & !(chunk.sectors - 1)).sum())
+}
