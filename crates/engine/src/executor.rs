@@ -1,0 +1,106 @@
+//! Tasks of one reactor: a FIFO of the runnable ones, and a register of all that exist.
+//!
+//! Tasks are not `Send`: they are polled and dropped on their reactor's thread only. Their wakers
+//! may go anywhere; a wake-up from another thread travels as mail. When the reactor ends, the
+//! register lets it drop every task that is still waiting for something.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use async_task::{Builder, Runnable, Task};
+use slab::Slab;
+
+use crate::mailbox::{Mailbox, Message};
+use crate::reactor::{self, Core};
+
+/// The runnable tasks and the register of all.
+#[derive(Default)]
+pub(crate) struct Tasks {
+    ready: VecDeque<Runnable>,
+    all: Slab<Option<Waker>>,
+}
+
+impl Tasks {
+    pub(crate) fn push(&mut self, task: Runnable) {
+        self.ready.push_back(task);
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Runnable> {
+        self.ready.pop_front()
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.ready.is_empty()
+    }
+
+    /// Wakers of every task that has not ended.
+    pub(crate) fn wakers(&self) -> Vec<Waker> {
+        self.all.iter().filter_map(|(_, waker)| waker.clone()).collect()
+    }
+}
+
+/// A future that leaves the register when it is dropped.
+struct Registered<F> {
+    core: Rc<Core>,
+    place: usize,
+    future: F,
+}
+
+impl<F: Future> Future for Registered<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        // SAFETY: `future` is pinned with its container: it is never moved out, and drop() does not
+        // touch it.
+        unsafe { self.map_unchecked_mut(|this| &mut this.future) }.poll(cx)
+    }
+}
+
+impl<F> Drop for Registered<F> {
+    fn drop(&mut self) {
+        let waker = self.core.tasks.borrow_mut().all.try_remove(self.place);
+        drop(waker);
+    }
+}
+
+impl Core {
+    /// Makes a task of `future`; a panic in it goes to whoever awaits the task. It runs when the tasks queued before it have run.
+    pub(crate) fn spawn<F>(self: &Rc<Self>, future: F) -> Task<F::Output>
+    where
+        F: Future + 'static,
+        F::Output: 'static,
+    {
+        let place = self.tasks.borrow_mut().all.insert(None);
+        let future = Registered { core: Rc::clone(self), place, future };
+        let mailbox = Arc::clone(&self.mailbox);
+        let schedule = move |task: Runnable| schedule(&mailbox, task);
+        // SAFETY: the future is not Send, so its Runnable must be used and dropped on this thread
+        // only. schedule() is the only one to get Runnables: it queues them here, where the reactor
+        // runs or drops them, or mails them here, or leaks them. `schedule` itself is Send, Sync
+        // and 'static, and the future is 'static.
+        let (runnable, task) = unsafe {
+            Builder::new().propagate_panic(true).spawn_unchecked(move |()| future, schedule)
+        };
+        if let Some(waker) = self.tasks.borrow_mut().all.get_mut(place) {
+            *waker = Some(runnable.waker());
+        }
+        runnable.schedule();
+        task
+    }
+}
+
+/// Queues a woken task on its reactor, from whatever thread this is.
+fn schedule(mailbox: &Arc<Mailbox>, task: Runnable) {
+    if let Some(core) = reactor::try_current().filter(|core| Arc::ptr_eq(&core.mailbox, mailbox)) {
+        return core.tasks.borrow_mut().push(task);
+    }
+    if let Err(Message::Run(task)) = mailbox.send(Message::Run(task)) {
+        // The reactor has ended: the task must not be dropped on this thread, and its own is gone.
+        // All tasks were dropped as the reactor ended, so what leaks is an empty shell.
+        std::mem::forget(task);
+    }
+}

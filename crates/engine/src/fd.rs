@@ -1,0 +1,259 @@
+//! Asynchronous operations on a file descriptor.
+//!
+//! Buffers are given to an operation and come back with its result; the kernel uses them meanwhile,
+//! whatever becomes of the future.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+
+use ashlar_block::buffer::Segment;
+use io_uring::{opcode, types};
+
+use crate::op::{Op, Payload};
+use crate::reactor::{self, Core};
+use crate::vectored::Vectored;
+
+/// "At the file's position", for streams.
+const STREAM: u64 = u64::MAX;
+
+/// Bytes that an operation reads or writes.
+pub trait Bytes: Payload {
+    /// Where they are, and how many. The address stays valid while `self` exists, wherever it is
+    /// moved. (Implemented in this crate only.)
+    fn span(&mut self) -> (*mut u8, usize);
+}
+
+impl Bytes for Vec<u8> {
+    fn span(&mut self) -> (*mut u8, usize) {
+        (self.as_mut_ptr(), self.len())
+    }
+}
+
+impl Bytes for Segment {
+    fn span(&mut self) -> (*mut u8, usize) {
+        (self.as_ptr(), self.len())
+    }
+}
+
+/// A span without its first `skip` bytes, shortened to what an entry can carry.
+fn rest(span: (*mut u8, usize), skip: usize) -> (*mut u8, u32) {
+    let skip = skip.min(span.1);
+    let len = u32::try_from(span.1 - skip).unwrap_or(u32::MAX);
+    (span.0.wrapping_add(skip), len)
+}
+
+/// A descriptor used through the current thread's reactor. Clones are the same descriptor; it is
+/// closed when the last one, and the last operation, is gone.
+#[derive(Clone)]
+pub struct Fd {
+    core: Rc<Core>,
+    fd: Rc<OwnedFd>,
+}
+
+impl AsFd for Fd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Fd {
+    /// Takes a descriptor over.
+    ///
+    /// # Panics
+    /// On a thread without a reactor.
+    pub fn new(fd: OwnedFd) -> Self {
+        Self { core: reactor::current(), fd: Rc::new(fd) }
+    }
+
+    fn number(&self) -> types::Fd {
+        types::Fd(self.fd.as_raw_fd())
+    }
+
+    /// Submits an entry for this descriptor.
+    ///
+    /// # Safety
+    /// `payload` must own the memory that `entry` names, at addresses that moving it keeps.
+    pub(crate) unsafe fn submit<T: Payload>(
+        &self,
+        entry: io_uring::squeue::Entry,
+        payload: T,
+        cancellable: bool,
+    ) -> Op<T> {
+        // SAFETY: the caller's promise; the operation keeps the descriptor open.
+        unsafe { self.core.submit(entry, payload, Some(Rc::clone(&self.fd)), cancellable) }
+    }
+
+    /// Reads up to `buf.len()` bytes at `offset`, or from a stream.
+    pub fn read<B: Bytes>(&self, mut buf: B, offset: Option<u64>) -> Op<B> {
+        let (at, len) = rest(buf.span(), 0);
+        let entry = opcode::Read::new(self.number(), at, len).offset(offset.unwrap_or(STREAM));
+        // SAFETY: span() is memory that `buf` owns.
+        unsafe { self.submit(entry.build(), buf, offset.is_none()) }
+    }
+
+    /// Writes up to `buf.len()` bytes at `offset`, or to a stream.
+    pub fn write<B: Bytes>(&self, mut buf: B, offset: Option<u64>) -> Op<B> {
+        let (at, len) = rest(buf.span(), 0);
+        let entry = opcode::Write::new(self.number(), at, len).offset(offset.unwrap_or(STREAM));
+        // SAFETY: span() is memory that `buf` owns.
+        unsafe { self.submit(entry.build(), buf, offset.is_none()) }
+    }
+
+    /// Reads into chunks, at `offset` or from a stream; at most 1024 chunks are filled.
+    ///
+    /// # Panics
+    /// When a chunk is constant.
+    pub fn readv(&self, mut into: Box<Vectored>, offset: Option<u64>) -> Op<Box<Vectored>> {
+        assert!(into.is_writable(), "reading into constant bytes");
+        let (iov, count) = into.iov(0);
+        let entry = opcode::Readv::new(self.number(), iov, count).offset(offset.unwrap_or(STREAM));
+        // SAFETY: the array and the chunks it points to are on the heap, owned by `into`.
+        unsafe { self.submit(entry.build(), into, offset.is_none()) }
+    }
+
+    /// Writes chunks, at `offset` or to a stream, except their first `skip` bytes; at most 1024
+    /// chunks are taken.
+    pub fn writev(
+        &self,
+        mut from: Box<Vectored>,
+        skip: usize,
+        offset: Option<u64>,
+    ) -> Op<Box<Vectored>> {
+        let (iov, count) = from.iov(skip);
+        let entry = opcode::Writev::new(self.number(), iov, count).offset(offset.unwrap_or(STREAM));
+        // SAFETY: as in readv().
+        unsafe { self.submit(entry.build(), from, offset.is_none()) }
+    }
+
+    /// Receives from a socket, after the first `skip` bytes of `buf`. `all`: until it is full.
+    pub(crate) fn recv<B: Bytes>(&self, mut buf: B, skip: usize, all: bool) -> Op<B> {
+        let (at, len) = rest(buf.span(), skip);
+        let flags = if all { libc::MSG_WAITALL } else { 0 };
+        let entry = opcode::Recv::new(self.number(), at, len).flags(flags).build();
+        // SAFETY: span() is memory that `buf` owns.
+        unsafe { self.submit(entry, buf, true) }
+    }
+
+    /// Sends to a socket, after the first `skip` bytes of `buf`.
+    pub(crate) fn send<B: Bytes>(&self, mut buf: B, skip: usize) -> Op<B> {
+        let (at, len) = rest(buf.span(), skip);
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+        let entry = opcode::Send::new(self.number(), at, len).flags(flags).build();
+        // SAFETY: span() is memory that `buf` owns.
+        unsafe { self.submit(entry, buf, true) }
+    }
+
+    /// Sends chunks to a socket, after their first `skip` bytes.
+    pub(crate) fn sendmsg(&self, mut from: Box<Vectored>, skip: usize) -> Op<Box<Vectored>> {
+        let message = from.message(skip);
+        let flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
+        let entry = opcode::SendMsg::new(self.number(), message).flags(flags).build();
+        // SAFETY: header, array and chunks are on the heap, owned by the box.
+        unsafe { self.submit(entry, from, true) }
+    }
+
+    /// Ends when one of `events` (`libc::POLLIN`, ...) is there; gives those that are.
+    pub fn poll(&self, events: i16) -> Op<()> {
+        let entry = opcode::PollAdd::new(self.number(), u32::from(events as u16)).build();
+        // SAFETY: a poll names no memory.
+        unsafe { self.submit(entry, (), true) }
+    }
+
+    /// Ends when there is something to read.
+    ///
+    /// # Errors
+    /// Those of poll(2).
+    pub async fn readable(&self) -> io::Result<()> {
+        self.poll(libc::POLLIN).await.0.map(|_| ())
+    }
+
+    /// Ends when there is room for writing.
+    ///
+    /// # Errors
+    /// Those of poll(2).
+    pub async fn writable(&self) -> io::Result<()> {
+        self.poll(libc::POLLOUT).await.0.map(|_| ())
+    }
+
+    /// fdatasync(2), or fsync(2) when `metadata` matters.
+    pub fn sync(&self, metadata: bool) -> Op<()> {
+        let flags =
+            if metadata { types::FsyncFlags::empty() } else { types::FsyncFlags::DATASYNC };
+        let entry = opcode::Fsync::new(self.number()).flags(flags).build();
+        // SAFETY: names no memory.
+        unsafe { self.submit(entry, (), false) }
+    }
+
+    /// fallocate(2) with `mode` (`libc::FALLOC_FL_*`) on a range in bytes.
+    pub fn fallocate(&self, mode: i32, offset: u64, len: u64) -> Op<()> {
+        let entry = opcode::Fallocate::new(self.number(), len).offset(offset).mode(mode).build();
+        // SAFETY: names no memory.
+        unsafe { self.submit(entry, (), false) }
+    }
+
+    /// shutdown(2).
+    pub fn shutdown(&self, how: std::net::Shutdown) -> Op<()> {
+        let how = match how {
+            std::net::Shutdown::Read => libc::SHUT_RD,
+            std::net::Shutdown::Write => libc::SHUT_WR,
+            std::net::Shutdown::Both => libc::SHUT_RDWR,
+        };
+        let entry = opcode::Shutdown::new(self.number(), how).build();
+        // SAFETY: names no memory.
+        unsafe { self.submit(entry, (), false) }
+    }
+
+    /// Reads into `head` and then `body`, by a direct system call. For descriptors in non-blocking
+    /// mode whose data have usually come already (/dev/fuse), where a call costs less than a trip
+    /// through the ring.
+    ///
+    /// # Errors
+    /// `WouldBlock` when there is nothing (then await [`Self::readable`]); others of readv(2).
+    pub fn try_readv(&self, head: &mut [u8], body: &Segment) -> io::Result<usize> {
+        let iov = [
+            libc::iovec { iov_base: head.as_mut_ptr().cast(), iov_len: head.len() },
+            libc::iovec { iov_base: body.as_ptr().cast(), iov_len: body.len() },
+        ];
+        // SAFETY: both pieces are live memory that we may write; the call keeps neither.
+        counted(|| unsafe { libc::readv(self.fd.as_raw_fd(), iov.as_ptr(), 2) })
+    }
+
+    /// Writes `head` and then `body`, by a direct system call.
+    ///
+    /// # Errors
+    /// `WouldBlock` when there is no room; `InvalidInput` for more than [`MAX_TRY_SEGMENTS`];
+    /// others of writev(2).
+    pub fn try_writev(&self, head: &[u8], body: &[Segment]) -> io::Result<usize> {
+        if body.len() > MAX_TRY_SEGMENTS {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        let mut iov = [none; MAX_TRY_SEGMENTS + 1];
+        iov[0] = libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() };
+        for (place, segment) in iov[1..].iter_mut().zip(body) {
+            *place = libc::iovec { iov_base: segment.as_ptr().cast(), iov_len: segment.len() };
+        }
+        let count = body.len() as i32 + 1;
+        // SAFETY: all pieces are live, initialised memory; the call keeps none.
+        counted(|| unsafe { libc::writev(self.fd.as_raw_fd(), iov.as_ptr(), count) })
+    }
+}
+
+/// Segments that [`Fd::try_writev`] takes.
+pub const MAX_TRY_SEGMENTS: usize = 63;
+
+/// Runs a system call until it is not interrupted.
+fn counted(mut call: impl FnMut() -> isize) -> io::Result<usize> {
+    loop {
+        match usize::try_from(call()) {
+            Ok(count) => return Ok(count),
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    }
+}

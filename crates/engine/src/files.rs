@@ -1,0 +1,143 @@
+//! Registered files: a descriptor that the ring looked up once instead of at every I/O.
+//!
+//! A [`RingFile`] is shared by all reactors and gets a slot in each ring that uses it. The rings
+//! hold the file open until they have been told that it is gone.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use io_uring::types;
+
+use crate::mailbox::{Mailbox, Message};
+use crate::reactor::{self, Core};
+use crate::ring::Ring;
+
+/// How a ring knows a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    Unknown,
+    Slot(u32),
+    /// The table was full, or the kernel would not: use the descriptor.
+    Unregistered,
+}
+
+/// One ring's registered files.
+pub(crate) struct FileTable {
+    free: Vec<u32>,
+    /// By the file's id.
+    places: Vec<Place>,
+}
+
+impl FileTable {
+    pub(crate) fn new(ring: &Ring, size: u32) -> Self {
+        let size = match ring.register_table(size) {
+            Ok(()) => size,
+            Err(error) => {
+                tracing::debug!(%error, "no registered files");
+                0
+            }
+        };
+        Self { free: (0..size).rev().collect(), places: Vec::new() }
+    }
+
+    fn place(&mut self, id: usize) -> &mut Place {
+        if id >= self.places.len() {
+            self.places.resize(id + 1, Place::Unknown);
+        }
+        &mut self.places[id]
+    }
+}
+
+/// How an entry names its file.
+#[derive(Clone, Copy)]
+pub(crate) enum Target {
+    Fixed(types::Fixed),
+    Fd(types::Fd),
+}
+
+/// Applies a macro-free `match` to both kinds of target.
+macro_rules! on_target {
+    ($target:expr, $file:ident => $entry:expr) => {
+        match $target {
+            $crate::files::Target::Fixed($file) => $entry,
+            $crate::files::Target::Fd($file) => $entry,
+        }
+    };
+}
+pub(crate) use on_target;
+
+static NEXT_ID: AtomicUsize = AtomicUsize::new(0);
+
+/// A file for use by all reactors.
+pub(crate) struct RingFile {
+    fd: OwnedFd,
+    id: usize,
+    /// The reactors whose rings have it registered.
+    known_to: Mutex<Vec<Arc<Mailbox>>>,
+}
+
+impl RingFile {
+    pub(crate) fn new(fd: OwnedFd) -> Self {
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        Self { fd, id, known_to: Mutex::new(Vec::new()) }
+    }
+
+    pub(crate) fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// The file as `core`'s ring knows it; registers it at the first use.
+    pub(crate) fn target(&self, core: &Core) -> Target {
+        let place = *core.files.borrow_mut().place(self.id);
+        let place = if place == Place::Unknown { self.register(core) } else { place };
+        match place {
+            Place::Slot(slot) => Target::Fixed(types::Fixed(slot)),
+            Place::Unregistered | Place::Unknown => Target::Fd(types::Fd(self.fd.as_raw_fd())),
+        }
+    }
+
+    #[cold]
+    fn register(&self, core: &Core) -> Place {
+        let mut files = core.files.borrow_mut();
+        let mut place = Place::Unregistered;
+        if let Some(slot) = files.free.pop() {
+            match core.ring().register_file(slot, Some(self.fd.as_fd())) {
+                Ok(()) => place = Place::Slot(slot),
+                Err(error) => {
+                    tracing::debug!(%error, "file not registered with the ring");
+                    files.free.push(slot);
+                }
+            }
+        }
+        *files.place(self.id) = place;
+        let mut known_to = self.known_to.lock().unwrap_or_else(PoisonError::into_inner);
+        known_to.push(Arc::clone(&core.mailbox));
+        place
+    }
+}
+
+impl Drop for RingFile {
+    fn drop(&mut self) {
+        let id = self.id;
+        let known_to = self.known_to.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for mailbox in known_to.drain(..) {
+            let release = move || release(&reactor::current(), id);
+            // A reactor that has ended has closed its ring, and the files with it.
+            let (Ok(()) | Err(_)) = mailbox.send(Message::Call(Box::new(release)));
+        }
+    }
+}
+
+/// Gives the slot of file `id` back.
+fn release(core: &Core, id: usize) {
+    let mut files = core.files.borrow_mut();
+    let place = std::mem::replace(files.place(id), Place::Unknown);
+    if let Place::Slot(slot) = place {
+        match core.ring().register_file(slot, None) {
+            Ok(()) => files.free.push(slot),
+            // The slot stays taken: it must not be used for two files.
+            Err(error) => tracing::warn!(%error, "file stays registered with the ring"),
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! What other threads tell a reactor: the only place where threads of the engine meet.
+//!
+//! A short lock guards the list of messages; [`Doorbell`] tells whether the reactor sleeps. It is
+//! woken through an eventfd that it always has a read pending on, or, when the sender is a reactor
+//! too, by MSG_RING: a completion posted straight into the sleeper's ring.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{io, mem};
+
+use async_task::Runnable;
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::doorbell::Doorbell;
+
+/// A message to a reactor.
+pub(crate) enum Message {
+    /// Run a task of the reactor's that was woken on another thread.
+    Run(Runnable),
+    /// Call a closure on the reactor's thread.
+    Call(Box<dyn FnOnce() + Send>),
+}
+
+/// One reactor's mailbox, shared with everything that may wake one of its tasks.
+pub(crate) struct Mailbox {
+    /// `None` once the reactor has ended.
+    list: Mutex<Option<Vec<Message>>>,
+    bell: Doorbell,
+    event: OwnedFd,
+    /// The ring to wake by MSG_RING, or -1.
+    ring: AtomicI32,
+}
+
+impl Mailbox {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            list: Mutex::new(Some(Vec::new())),
+            bell: Doorbell::new(),
+            // Blocking, so that a read through the ring waits for the next wake-up.
+            event: eventfd(0, EventfdFlags::CLOEXEC)?,
+            ring: AtomicI32::new(-1),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Vec<Message>>> {
+        // A push or take that panicked (out of memory) leaves a valid list.
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leaves a message.
+    ///
+    /// # Errors
+    /// Gives the message back when the reactor has ended.
+    pub(crate) fn send(self: &Arc<Self>, message: Message) -> Result<(), Message> {
+        match self.lock().as_mut() {
+            Some(list) => list.push(message),
+            None => return Err(message),
+        }
+        self.notify();
+        Ok(())
+    }
+
+    /// Makes the reactor look around, with or without mail.
+    pub(crate) fn notify(self: &Arc<Self>) {
+        if self.bell.ring() && !crate::reactor::wake_by_ring(self) {
+            self.wake_by_event();
+        }
+    }
+
+    /// Wakes the reactor through its eventfd.
+    pub(crate) fn wake_by_event(&self) {
+        // A failure leaves the reactor asleep for ever; an eventfd write cannot fail short of a
+        // closed descriptor, and we own it. EINTR is retried.
+        while let Err(error) = rustix::io::write(&self.event, &1_u64.to_ne_bytes()) {
+            assert!(error == rustix::io::Errno::INTR, "waking a reactor: {error}");
+        }
+    }
+
+    pub(crate) fn event(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+
+    pub(crate) fn ring(&self) -> RawFd {
+        self.ring.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_ring(&self, ring: RawFd) {
+        self.ring.store(ring, Ordering::Release);
+    }
+
+    /// Reactor: takes all mail. Without any it costs one load.
+    pub(crate) fn take(&self) -> Vec<Message> {
+        if self.bell.answer() {
+            self.lock().as_mut().map(mem::take).unwrap_or_default()
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// Reactor: see [`Doorbell::fall_asleep`].
+    pub(crate) fn fall_asleep(&self) -> bool {
+        self.bell.fall_asleep()
+    }
+
+    /// Reactor: see [`Doorbell::wake_up`].
+    pub(crate) fn wake_up(&self) {
+        self.bell.wake_up();
+    }
+
+    /// Reactor, ending: takes all mail and refuses any more.
+    pub(crate) fn close(&self) -> Vec<Message> {
+        self.set_ring(-1);
+        self.lock().take().unwrap_or_default()
+    }
+}

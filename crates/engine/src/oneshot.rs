@@ -1,0 +1,70 @@
+//! A value passed once from one thread to a task of another.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+/// The sender went away without sending: its closure panicked, or its reactor ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the work was given up before it ended")]
+pub struct Cancelled;
+
+struct Slot<T> {
+    value: Option<T>,
+    waker: Option<Waker>,
+    closed: bool,
+}
+
+/// Sends the value, or closes the slot when dropped.
+pub(crate) struct Sender<T>(Arc<Mutex<Slot<T>>>);
+
+/// A future of what another thread sends.
+#[must_use = "a result of another thread must be looked at"]
+pub struct Receiver<T>(Arc<Mutex<Slot<T>>>);
+
+pub(crate) fn channel<T>() -> (Sender<T>, Receiver<T>) {
+    let slot = Arc::new(Mutex::new(Slot { value: None, waker: None, closed: false }));
+    (Sender(Arc::clone(&slot)), Receiver(slot))
+}
+
+fn lock<T>(slot: &Mutex<Slot<T>>) -> MutexGuard<'_, Slot<T>> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<T> Sender<T> {
+    pub(crate) fn send(self, value: T) {
+        lock(&self.0).value = Some(value);
+        // Dropping self wakes the receiver.
+    }
+}
+
+impl<T> Drop for Sender<T> {
+    fn drop(&mut self) {
+        let mut slot = lock(&self.0);
+        slot.closed = true;
+        let waker = slot.waker.take();
+        drop(slot);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl<T> Future for Receiver<T> {
+    type Output = Result<T, Cancelled>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut slot = lock(&self.0);
+        if let Some(value) = slot.value.take() {
+            return Poll::Ready(Ok(value));
+        }
+        if slot.closed {
+            return Poll::Ready(Err(Cancelled));
+        }
+        let former = slot.waker.replace(cx.waker().clone());
+        drop(slot);
+        drop(former);
+        Poll::Pending
+    }
+}

@@ -1,0 +1,302 @@
+//! Operations in flight: who owns their memory, and who is told.
+//!
+//! Each operation has a slot in its reactor's [`OpTable`] from submission until the kernel's
+//! completion. The slot **owns** what the kernel may touch (buffers, iovec arrays, descriptor), so
+//! that dropping the future of an operation frees nothing:
+//!
+//! | state    | the future...         | at the completion                               |
+//! |----------|-----------------------|-------------------------------------------------|
+//! | Waiting  | exists, maybe polled  | -> Done, wake the task                          |
+//! | Done     | has not collected yet | (cannot happen)                                 |
+//! | Orphaned | was dropped           | free the slot and what it owns                  |
+//! | Callback | never existed         | free the slot, hand its owner the result        |
+//!
+//! A slot's index is reused, so user data carry a generation too: a late cancel of the former
+//! occupant finds nothing.
+
+use std::any::Any;
+use std::future::Future;
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use ashlar_block::buffer::Segment;
+use io_uring::{cqueue, opcode, squeue};
+use slab::Slab;
+
+use crate::reactor::Core;
+use crate::ring::Completion;
+
+/// User data of entries whose completion nobody needs (cancels, wake-ups).
+pub(crate) const IGNORED: u64 = u64::MAX;
+
+/// Memory that the kernel may touch, in the shapes that need no allocation to be kept.
+pub enum Keep {
+    /// No memory.
+    Nothing,
+    /// A vector; its heap block does not move with it.
+    Bytes(Vec<u8>),
+    /// A part of a buffer.
+    Segment(Segment),
+    /// Anything else, boxed.
+    Any(Box<dyn Any>),
+}
+
+/// What an [`Op`] gives back beside its result.
+pub trait Payload: Sized + 'static {
+    /// For storage while in flight.
+    fn into_keep(self) -> Keep;
+    /// Back from storage. `None` if `keep` is not of this type, which cannot happen: a slot returns
+    /// what it was given.
+    fn from_keep(keep: Keep) -> Option<Self>;
+}
+
+impl Payload for () {
+    fn into_keep(self) -> Keep {
+        Keep::Nothing
+    }
+    fn from_keep(keep: Keep) -> Option<Self> {
+        matches!(keep, Keep::Nothing).then_some(())
+    }
+}
+
+impl Payload for Vec<u8> {
+    fn into_keep(self) -> Keep {
+        Keep::Bytes(self)
+    }
+    fn from_keep(keep: Keep) -> Option<Self> {
+        if let Keep::Bytes(bytes) = keep { Some(bytes) } else { None }
+    }
+}
+
+impl Payload for Segment {
+    fn into_keep(self) -> Keep {
+        Keep::Segment(self)
+    }
+    fn from_keep(keep: Keep) -> Option<Self> {
+        if let Keep::Segment(segment) = keep { Some(segment) } else { None }
+    }
+}
+
+/// A payload kept in a box, for what has no shape of its own in [`Keep`].
+impl<T: 'static> Payload for Box<T> {
+    fn into_keep(self) -> Keep {
+        Keep::Any(self)
+    }
+    fn from_keep(keep: Keep) -> Option<Self> {
+        if let Keep::Any(any) = keep { any.downcast().ok() } else { None }
+    }
+}
+
+/// The owner of an operation that is told of its end by a call instead of a task's wake-up.
+pub(crate) trait Complete {
+    /// `result` is the kernel's: a count, or minus an errno.
+    fn complete(self: Box<Self>, core: &Rc<Core>, result: i32);
+}
+
+enum State {
+    Waiting(Option<Waker>),
+    Done(i32),
+    Orphaned,
+    Callback(Box<dyn Complete>),
+}
+
+struct Slot {
+    generation: u32,
+    state: State,
+    keep: Keep,
+    /// Keeps the descriptor open, and its number from being reused, while the kernel has not even
+    /// looked at the entry.
+    _fd: Option<Rc<OwnedFd>>,
+    cancellable: bool,
+}
+
+/// All operations of one reactor.
+#[derive(Default)]
+pub(crate) struct OpTable {
+    slots: Slab<Slot>,
+    submitted: u32,
+}
+
+/// What a completion leads to, to be done when the table is no longer borrowed.
+pub(crate) enum Outcome {
+    Wake(Option<Waker>),
+    Call(Box<dyn Complete>, i32),
+    /// Dropping it frees an orphan's memory.
+    Free(#[expect(dead_code, reason = "held to be dropped")] Keep),
+    Nothing,
+}
+
+fn user_data(index: usize, generation: u32) -> u64 {
+    // Slab indices stay below u32::MAX: that many slots are hundreds of GiB.
+    (u64::from(generation) << 32) | index as u64
+}
+
+impl OpTable {
+    fn insert(&mut self, state: State, keep: Keep, fd: Option<Rc<OwnedFd>>, cancellable: bool) -> u64 {
+        // Never u32::MAX in the high half, so that no operation looks like IGNORED.
+        self.submitted = (self.submitted + 1) % u32::MAX;
+        let generation = self.submitted;
+        let index = self.slots.insert(Slot { generation, state, keep, _fd: fd, cancellable });
+        user_data(index, generation)
+    }
+
+    fn get(&mut self, key: u64) -> Option<&mut Slot> {
+        let (index, generation) = (key as u32 as usize, (key >> 32) as u32);
+        self.slots.get_mut(index).filter(|slot| slot.generation == generation)
+    }
+
+    fn take(&mut self, key: u64) -> Option<Slot> {
+        self.get(key)?;
+        self.slots.try_remove(key as u32 as usize)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Keys of the operations that may be cancelled when the reactor ends.
+    pub(crate) fn cancellable(&self) -> Vec<u64> {
+        let wanted = self.slots.iter().filter(|(_, slot)| slot.cancellable);
+        wanted.map(|(index, slot)| user_data(index, slot.generation)).collect()
+    }
+
+    /// Records a completion.
+    pub(crate) fn complete(&mut self, completion: Completion) -> Outcome {
+        let Completion { user_data: key, result, flags } = completion;
+        if key == IGNORED {
+            return Outcome::Nothing;
+        }
+        if cqueue::more(flags) {
+            // No multishot operation is ever submitted; were one to appear, its memory stays.
+            tracing::error!(key, "unexpected multishot completion");
+            return Outcome::Nothing;
+        }
+        match self.get(key).map(|slot| &mut slot.state) {
+            Some(state @ State::Waiting(_)) => match std::mem::replace(state, State::Done(result)) {
+                State::Waiting(waker) => Outcome::Wake(waker),
+                State::Done(_) | State::Orphaned | State::Callback(_) => Outcome::Nothing,
+            },
+            Some(State::Orphaned | State::Callback(_)) => match self.take(key) {
+                Some(Slot { state: State::Callback(owner), .. }) => Outcome::Call(owner, result),
+                Some(slot) => Outcome::Free(slot.keep),
+                None => Outcome::Nothing,
+            },
+            Some(State::Done(_)) | None => {
+                tracing::error!(key, result, "completion of no operation");
+                Outcome::Nothing
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Submits an operation whose end is told to `owner`.
+    ///
+    /// # Safety
+    /// All memory that `entry` names must be owned by `owner`, at addresses that do not change when
+    /// the box moves, or be static; its descriptor must stay open as long as `owner` exists.
+    pub(crate) unsafe fn submit_callback(&self, entry: squeue::Entry, owner: Box<dyn Complete>) {
+        let key = self.ops.borrow_mut().insert(State::Callback(owner), Keep::Nothing, None, false);
+        // SAFETY: the table holds `owner` until the completion is harvested.
+        unsafe { self.push(entry.user_data(key)) }
+    }
+
+    /// Submits an operation as a future.
+    ///
+    /// # Safety
+    /// All memory that `entry` names must be owned by `payload`, at addresses that do not change
+    /// when it moves, or be static; its descriptor must be `fd`'s, or stay open for ever.
+    pub(crate) unsafe fn submit<T: Payload>(
+        self: &Rc<Self>,
+        entry: squeue::Entry,
+        payload: T,
+        fd: Option<Rc<OwnedFd>>,
+        cancellable: bool,
+    ) -> Op<T> {
+        let state = State::Waiting(None);
+        let key = self.ops.borrow_mut().insert(state, payload.into_keep(), fd, cancellable);
+        // SAFETY: the table holds payload and descriptor until the completion is harvested,
+        // whatever happens to the future.
+        unsafe { self.push(entry.user_data(key)) }
+        Op { core: Rc::clone(self), key, collected: false, payload: PhantomData }
+    }
+
+    /// Asks the kernel to give an operation up. Its completion arrives all the same.
+    pub(crate) fn cancel(&self, key: u64) {
+        let entry = opcode::AsyncCancel::new(key).build().user_data(IGNORED);
+        // SAFETY: a cancel names no memory and no descriptor.
+        unsafe { self.push(entry) }
+    }
+}
+
+/// An operation in flight. Ends with the kernel's result and the payload.
+///
+/// It was submitted when it was made. Dropping it asks the kernel to cancel waits (poll, accept,
+/// receive, connect; data received meanwhile are lost) and lets everything else run to its end.
+#[must_use = "an operation's result is in its output"]
+pub struct Op<T: Payload> {
+    core: Rc<Core>,
+    key: u64,
+    collected: bool,
+    payload: PhantomData<fn() -> T>,
+}
+
+impl<T: Payload> Future for Op<T> {
+    type Output = (io::Result<usize>, T);
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        assert!(!self.collected, "operation polled after its end");
+        let core = Rc::clone(&self.core);
+        let mut ops = core.ops.borrow_mut();
+        let slot = ops.get(self.key).expect("an operation keeps its slot until collected");
+        match &mut slot.state {
+            State::Waiting(Some(waker)) => waker.clone_from(cx.waker()),
+            State::Waiting(none) => *none = Some(cx.waker().clone()),
+            State::Done(result) => {
+                let result = *result;
+                let slot = ops.take(self.key).expect("found just now");
+                self.collected = true;
+                let result = if result < 0 {
+                    Err(io::Error::from_raw_os_error(-result))
+                } else {
+                    Ok(result as usize)
+                };
+                let payload = T::from_keep(slot.keep).expect("a slot returns what it was given");
+                return Poll::Ready((result, payload));
+            }
+            State::Orphaned | State::Callback(_) => unreachable!("the future is here"),
+        }
+        Poll::Pending
+    }
+}
+
+impl<T: Payload> Drop for Op<T> {
+    fn drop(&mut self) {
+        if self.collected {
+            return;
+        }
+        let mut ops = self.core.ops.borrow_mut();
+        let Some(slot) = ops.get(self.key) else { return };
+        if matches!(slot.state, State::Done(_)) {
+            let freed = ops.take(self.key);
+            drop(ops);
+            drop(freed);
+        } else {
+            let former = std::mem::replace(&mut slot.state, State::Orphaned);
+            let cancellable = slot.cancellable;
+            drop(ops);
+            drop(former);
+            if cancellable {
+                self.core.cancel(self.key);
+            }
+        }
+    }
+}

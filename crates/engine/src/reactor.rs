@@ -1,0 +1,390 @@
+//! The reactor: one thread's tasks, timers, ring and mailbox, and the turn that drives them.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use async_task::Task;
+use io_uring::{opcode, squeue, types};
+
+use crate::executor::Tasks;
+use crate::files::FileTable;
+use crate::mailbox::{Mailbox, Message};
+use crate::op::{Complete, IGNORED, OpTable, Outcome};
+use crate::ring::{Completion, Ring};
+use crate::runtime::Handle;
+use crate::timer::{self, Timers};
+
+/// How long the end of a reactor waits for operations in flight, before it leaks them.
+const DRAIN_LIMIT: Duration = Duration::from_secs(30);
+
+/// The knobs of a reactor.
+#[derive(Clone, Copy, Debug)]
+pub struct ReactorConfig {
+    /// Size of the submission queue, entries. The kernel rounds it up to a power of two.
+    pub entries: u32,
+    /// Enter the kernel as soon as this many entries are queued, not only at the end of a turn.
+    /// 2 to 4 keep a disk's queue depth steady; a large number batches more.
+    pub submit_every: u32,
+    /// Tasks to run between two looks at the completions.
+    pub task_budget: u32,
+    /// Files to register with the ring; more than that are used by descriptor.
+    pub registered_files: u32,
+}
+
+impl Default for ReactorConfig {
+    fn default() -> Self {
+        Self { entries: 512, submit_every: 4, task_budget: 128, registered_files: 256 }
+    }
+}
+
+/// What the reactor's handles, tasks and operations share on its thread.
+pub(crate) struct Core {
+    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) tasks: RefCell<Tasks>,
+    pub(crate) timers: RefCell<Timers>,
+    pub(crate) ops: RefCell<OpTable>,
+    pub(crate) files: RefCell<FileTable>,
+    ring: RefCell<Ring>,
+    harvest: RefCell<Vec<Completion>>,
+    before_idle: Cell<fn()>,
+    config: ReactorConfig,
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Rc<Core>>> = const { RefCell::new(None) };
+}
+
+/// The current thread's reactor.
+///
+/// # Panics
+/// On a thread without one.
+pub(crate) fn current() -> Rc<Core> {
+    try_current().expect("not on a reactor's thread")
+}
+
+/// The current thread's reactor, if it has one.
+pub(crate) fn try_current() -> Option<Rc<Core>> {
+    CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()
+}
+
+/// Makes a task of `future` on the current reactor. Dropping the [`Task`] cancels it; `detach()`
+/// lets it run on.
+///
+/// # Panics
+/// On a thread without a reactor.
+pub fn spawn<F>(future: F) -> Task<F::Output>
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    current().spawn(future)
+}
+
+/// Lets the other runnable tasks run once.
+pub async fn yield_now() {
+    let mut yielded = false;
+    std::future::poll_fn(|cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Tells the sender's ring to post a wake-up into the ring behind `target`. False if that cannot
+/// be done from this thread; then the eventfd must do.
+pub(crate) fn wake_by_ring(target: &Arc<Mailbox>) -> bool {
+    let Some(core) = try_current().filter(|_| target.ring() >= 0) else { return false };
+    core.post_wake_up(target);
+    true
+}
+
+/// The block layer's flush on schedule: nobody is left to add to the plug.
+fn flush_plug() {
+    ashlar_block::plug::flush_current();
+}
+
+/// The owner of a reactor: made, run and dropped on one thread, which has no other.
+pub struct Reactor {
+    core: Rc<Core>,
+    /// Reads the mailbox's eventfd for ever.
+    _wake_up: Task<()>,
+}
+
+impl Reactor {
+    /// Sets the current thread's reactor up.
+    ///
+    /// # Errors
+    /// Those of io_uring_setup(2) and eventfd(2); `AlreadyExists` on a thread that has a reactor.
+    pub fn new(config: ReactorConfig) -> io::Result<Self> {
+        if try_current().is_some() {
+            let text = "this thread has a reactor already";
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+        }
+        let ring = Ring::new(config.entries)?;
+        let mailbox = Arc::new(Mailbox::new()?);
+        if ring.supports(opcode::MsgRingData::CODE) {
+            mailbox.set_ring(ring.fd());
+        }
+        let files = FileTable::new(&ring, config.registered_files);
+        let core = Rc::new(Core {
+            mailbox,
+            tasks: RefCell::default(),
+            timers: RefCell::default(),
+            ops: RefCell::default(),
+            files: RefCell::new(files),
+            ring: RefCell::new(ring),
+            harvest: RefCell::default(),
+            before_idle: Cell::new(flush_plug),
+            config,
+        });
+        CURRENT.set(Some(Rc::clone(&core)));
+        let wake_up = core.spawn(read_wake_ups(Rc::clone(&core)));
+        Ok(Self { core, _wake_up: wake_up })
+    }
+
+    /// Has `hook` called, instead of the flush of the block layer's plug, whenever no task is
+    /// runnable and before the ring is entered.
+    pub fn set_before_idle(&self, hook: fn()) {
+        self.core.before_idle.set(hook);
+    }
+
+    /// For use by other threads.
+    pub fn handle(&self) -> Handle {
+        Handle::new(Arc::clone(&self.core.mailbox))
+    }
+
+    /// As [`spawn`].
+    pub fn spawn<F>(&self, future: F) -> Task<F::Output>
+    where
+        F: Future + 'static,
+        F::Output: 'static,
+    {
+        self.core.spawn(future)
+    }
+
+    /// Runs `future`, and all tasks meanwhile, until it ends.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let mut future = std::pin::pin!(future);
+        let alarm = Arc::new(MainWaker {
+            woken: AtomicBool::new(true),
+            mailbox: Arc::clone(&self.core.mailbox),
+        });
+        let waker = Waker::from(Arc::clone(&alarm));
+        let mut cx = Context::from_waker(&waker);
+        loop {
+            if alarm.woken.swap(false, Ordering::AcqRel)
+                && let Poll::Ready(output) = future.as_mut().poll(&mut cx)
+            {
+                // What the future submitted last must not wait for another turn.
+                self.core.enter(None);
+                return output;
+            }
+            self.core.turn(|| alarm.woken.load(Ordering::Acquire));
+        }
+    }
+}
+
+/// Wakes the future of block_on().
+struct MainWaker {
+    woken: AtomicBool,
+    mailbox: Arc<Mailbox>,
+}
+
+impl Wake for MainWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // On the reactor's own thread the flag is enough (it is awake, and looks before it sleeps).
+        if !self.woken.swap(true, Ordering::AcqRel) {
+            self.mailbox.notify();
+        }
+    }
+}
+
+/// Keeps a read of the mailbox's eventfd pending; what matters is that its end wakes the reactor.
+async fn read_wake_ups(core: Rc<Core>) {
+    let mut counter = vec![0; 8];
+    loop {
+        let event = types::Fd(core.mailbox.event().as_raw_fd());
+        let entry = opcode::Read::new(event, counter.as_mut_ptr(), 8).build();
+        // SAFETY: the payload owns the eight bytes; the eventfd lives as long as the core, which
+        // the operation holds a count of.
+        let (result, same) = unsafe { core.submit(entry, counter, None, true) }.await;
+        if let Err(error) = result {
+            tracing::error!(%error, "reading a reactor's eventfd");
+            return;
+        }
+        counter = same;
+    }
+}
+
+/// A wake-up posted into another reactor's ring; if that fails, the eventfd does it.
+struct PostedWakeUp(Arc<Mailbox>);
+
+impl Complete for PostedWakeUp {
+    fn complete(self: Box<Self>, _: &Rc<Core>, result: i32) {
+        if result < 0 {
+            self.0.wake_by_event();
+        }
+    }
+}
+
+impl Core {
+    pub(crate) fn ring(&self) -> std::cell::Ref<'_, Ring> {
+        self.ring.borrow()
+    }
+
+    /// Queues an entry, and enters the kernel if enough are queued.
+    ///
+    /// # Safety
+    /// As [`Ring::push`].
+    pub(crate) unsafe fn push(&self, entry: squeue::Entry) {
+        let mut ring = self.ring.borrow_mut();
+        // SAFETY: the caller's promise.
+        unsafe { ring.push(entry) }
+        if ring.queued() >= self.config.submit_every {
+            check(ring.flush());
+        }
+    }
+
+    fn post_wake_up(&self, target: &Arc<Mailbox>) {
+        let owner = Box::new(PostedWakeUp(Arc::clone(target)));
+        let entry = opcode::MsgRingData::new(types::Fd(target.ring()), 0, IGNORED, None).build();
+        // SAFETY: the entry names no memory. The target's ring may be closed by then, and its
+        // number mean another file: that is an error, or another ring, which ignores the message.
+        unsafe { self.submit_callback(entry, owner) };
+        // At once: this thread's turn may be long.
+        check(self.ring.borrow_mut().flush());
+    }
+
+    /// Enters the kernel if there is anything to do there, or to sleep, and handles completions.
+    fn enter(self: &Rc<Self>, wait: Option<Option<Duration>>) {
+        {
+            let mut ring = self.ring.borrow_mut();
+            if wait.is_some() || ring.has_work() {
+                check(ring.enter(wait));
+            }
+        }
+        let mut harvest = self.harvest.take();
+        self.ring.borrow_mut().harvest(&mut harvest);
+        for completion in harvest.drain(..) {
+            let outcome = self.ops.borrow_mut().complete(completion);
+            match outcome {
+                Outcome::Wake(Some(waker)) => waker.wake(),
+                Outcome::Call(owner, result) => owner.complete(self, result),
+                Outcome::Wake(None) | Outcome::Free(_) | Outcome::Nothing => {}
+            }
+        }
+        self.harvest.replace(harvest);
+    }
+
+    fn take_mail(&self) {
+        for message in self.mailbox.take() {
+            match message {
+                Message::Run(task) => self.tasks.borrow_mut().push(task),
+                Message::Call(call) => call(),
+            }
+        }
+    }
+
+    fn next_task(&self) -> Option<async_task::Runnable> {
+        self.tasks.borrow_mut().pop()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.tasks.borrow().is_idle()
+    }
+
+    /// Runs what is due and runnable, submits, sleeps if there is nothing to do (and `busy` says
+    /// that the caller has nothing either), and handles completions.
+    fn turn(self: &Rc<Self>, busy: impl Fn() -> bool) {
+        let now = timer::now_ns();
+        ashlar_block::clock::set_now_ns(now);
+        self.take_mail();
+        if !self.timers.borrow().is_empty() {
+            let due = self.timers.borrow_mut().expire(now);
+            due.into_values().for_each(Waker::wake);
+        }
+        for _ in 0..self.config.task_budget {
+            let Some(task) = self.next_task() else { break };
+            task.run();
+        }
+        if self.is_idle() && !busy() {
+            self.before_idle.get()();
+        }
+        if self.is_idle() && !busy() && self.mailbox.fall_asleep() {
+            let limit = self.timers.borrow().next_in(timer::now_ns());
+            self.enter(Some(limit));
+            self.mailbox.wake_up();
+        } else {
+            self.enter(None);
+        }
+    }
+
+    /// Drops all tasks that are runnable, and the mail.
+    fn drop_runnable(&self, mail: Vec<Message>) {
+        for message in mail {
+            match message {
+                Message::Run(task) => self.tasks.borrow_mut().push(task),
+                Message::Call(call) => drop(call),
+            }
+        }
+        while let Some(task) = self.next_task() {
+            // A panic in some destructor must not keep the others from running.
+            let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(task)));
+            if dropped.is_err() {
+                tracing::error!("a task panicked when it was dropped");
+            }
+        }
+    }
+}
+
+/// The ring is how the reactor lives: an error that is not about load means a bug or a broken
+/// kernel, and the thread cannot go on.
+fn check(entered: io::Result<()>) {
+    if let Err(error) = entered {
+        panic!("io_uring_enter: {error}");
+    }
+}
+
+impl Drop for Reactor {
+    /// Drops all tasks, cancels waits, and returns when nothing is in flight any more. Operations
+    /// that do not end in time are leaked with their memory and the ring.
+    fn drop(&mut self) {
+        let core = &self.core;
+        core.drop_runnable(core.mailbox.close());
+        // Each waker makes its task runnable; dropping the Runnable drops the future.
+        let wakers = core.tasks.borrow().wakers();
+        wakers.iter().for_each(Waker::wake_by_ref);
+        drop(wakers);
+        core.drop_runnable(Vec::new());
+        for key in core.ops.borrow().cancellable() {
+            core.cancel(key);
+        }
+        let end = Instant::now() + DRAIN_LIMIT;
+        while !core.ops.borrow().is_empty() {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let count = core.ops.borrow().len();
+                tracing::error!(count, "operations never ended; leaking their memory");
+                std::mem::forget(Rc::clone(core));
+                break;
+            }
+            core.enter(Some(Some(left)));
+            core.drop_runnable(Vec::new());
+        }
+        CURRENT.set(None);
+    }
+}

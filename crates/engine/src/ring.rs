@@ -1,0 +1,228 @@
+//! One io_uring: set-up with fallback to older kernels, submission policy, harvest.
+//!
+//! Entries are queued with [`Ring::push`]. They reach the kernel at [`Ring::flush`] (no waiting,
+//! and completions are not run) or at [`Ring::enter`] (which also runs the kernel's deferred work
+//! and may wait). An entry that finds the queue full waits in a backlog: nothing is ever refused,
+//! and the number of operations in flight is bounded above us (queue depth, sockets, volumes).
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::time::Duration;
+
+use io_uring::types::{SubmitArgs, Timespec};
+use io_uring::{IoUring, Probe, cqueue, squeue};
+
+/// `IORING_ENTER_GETEVENTS` of the kernel's `include/uapi/linux/io_uring.h`.
+const ENTER_GETEVENTS: u32 = 1;
+
+/// A completion, as the kernel posted it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Completion {
+    /// What the entry carried.
+    pub(crate) user_data: u64,
+    /// Result, or minus an errno.
+    pub(crate) result: i32,
+    /// `IORING_CQE_F_*`.
+    pub(crate) flags: u32,
+}
+
+/// What the ring was set up with, from the newest kernels' to the oldest's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mode {
+    /// SINGLE_ISSUER, DEFER_TASKRUN (6.1): completions run when we enter, in our order.
+    Deferred,
+    /// COOP_TASKRUN (5.19): completions run at any of our system calls, without interrupting us.
+    Cooperative,
+    /// Nothing asked for (5.11, for EXT_ARG).
+    Plain,
+}
+
+pub(crate) struct Ring {
+    uring: IoUring,
+    backlog: VecDeque<squeue::Entry>,
+    queued: u32,
+    probe: Probe,
+}
+
+impl Ring {
+    /// Sets a ring up with room for `entries` submissions and four times as many completions.
+    ///
+    /// # Errors
+    /// Those of io_uring_setup(2) for the plainest flags, and `Unsupported` before Linux 5.11.
+    pub(crate) fn new(entries: u32) -> io::Result<Self> {
+        let build = |mode| {
+            let mut builder = IoUring::builder();
+            builder.setup_cqsize(entries.saturating_mul(4)).setup_clamp();
+            match mode {
+                Mode::Deferred => {
+                    builder.setup_single_issuer().setup_defer_taskrun();
+                    builder.setup_taskrun_flag().setup_submit_all();
+                }
+                Mode::Cooperative => {
+                    builder.setup_coop_taskrun().setup_taskrun_flag().setup_submit_all();
+                }
+                Mode::Plain => {}
+            }
+            builder.build(entries).map(|uring| (uring, mode))
+        };
+        let (uring, mode) = build(Mode::Deferred)
+            .or_else(|_| build(Mode::Cooperative))
+            .or_else(|_| build(Mode::Plain))?;
+        say_mode_once(mode);
+        let params = uring.params();
+        if !params.is_feature_ext_arg() || !params.is_feature_nodrop() {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "this kernel's io_uring is too old: Linux 5.11 or newer is needed",
+            ));
+        }
+        let mut probe = Probe::new();
+        uring.submitter().register_probe(&mut probe)?;
+        Ok(Self { uring, backlog: VecDeque::new(), queued: 0, probe })
+    }
+
+    /// Whether the kernel knows an opcode.
+    pub(crate) fn supports(&self, opcode: u8) -> bool {
+        self.probe.is_supported(opcode)
+    }
+
+    /// The ring's own descriptor, the target of MSG_RING.
+    pub(crate) fn fd(&self) -> RawFd {
+        self.uring.as_raw_fd()
+    }
+
+    /// Entries that the kernel has not been told of.
+    pub(crate) fn queued(&self) -> u32 {
+        self.queued
+    }
+
+    /// Queues an entry; the kernel sees it at the next [`Self::flush`] or [`Self::enter`].
+    ///
+    /// # Safety
+    /// All memory that the entry names must stay valid, and its descriptor open, until the
+    /// completion with the entry's user data has been harvested.
+    pub(crate) unsafe fn push(&mut self, entry: squeue::Entry) {
+        self.queued += 1;
+        // SAFETY: the caller's promise is push()'s requirement.
+        let full = !self.backlog.is_empty()
+            || unsafe { self.uring.submission().push(&entry) }.is_err();
+        if full {
+            self.backlog.push_back(entry);
+        }
+    }
+
+    /// Moves what fits of the backlog into the queue. Returns the queue's length.
+    fn refill(&mut self) -> u32 {
+        let mut queue = self.uring.submission();
+        while let Some(entry) = self.backlog.front() {
+            // SAFETY: the promise given to push() for this entry still holds: it is not complete.
+            if unsafe { queue.push(entry) }.is_err() {
+                break;
+            }
+            self.backlog.pop_front();
+        }
+        // At most the ring's size, a u32.
+        queue.len() as u32
+    }
+
+    fn note_consumed(&mut self, consumed: io::Result<usize>) -> io::Result<()> {
+        match consumed {
+            Ok(count) => {
+                self.queued = self.queued.saturating_sub(u32::try_from(count).unwrap_or(u32::MAX));
+                Ok(())
+            }
+            // EINTR and ETIME: we were woken; EAGAIN and EBUSY: the kernel is short of memory or of
+            // room for completions, and takes the rest after the next harvest.
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EINTR | libc::ETIME | libc::EAGAIN | libc::EBUSY) => Ok(()),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Hands queued entries to the kernel, without running completions.
+    ///
+    /// # Errors
+    /// Those of io_uring_enter(2) that waiting does not cure.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        let count = self.refill();
+        if count == 0 {
+            return Ok(());
+        }
+        // SAFETY: no argument block is passed, and `count` entries are in the queue.
+        let consumed = unsafe { self.uring.submitter().enter::<libc::sigset_t>(count, 0, 0, None) };
+        self.note_consumed(consumed)
+    }
+
+    /// Hands queued entries over and runs the kernel's deferred completions; when `wait` is given,
+    /// sleeps until one completion is there or that time is over (`None` inside: no limit).
+    ///
+    /// # Errors
+    /// As [`Self::flush`].
+    pub(crate) fn enter(&mut self, wait: Option<Option<Duration>>) -> io::Result<()> {
+        let count = self.refill();
+        let submitter = self.uring.submitter();
+        let consumed = match wait {
+            Some(Some(limit)) => {
+                let limit = Timespec::from(limit);
+                submitter.submit_with_args(1, &SubmitArgs::new().timespec(&limit))
+            }
+            Some(None) => submitter.submit_and_wait(1),
+            None => {
+                // SAFETY: as in flush().
+                unsafe { submitter.enter::<libc::sigset_t>(count, 0, ENTER_GETEVENTS, None) }
+            }
+        };
+        self.note_consumed(consumed)
+    }
+
+    /// Whether entering would do anything: entries to take over, or completions to run.
+    pub(crate) fn has_work(&mut self) -> bool {
+        if self.queued > 0 {
+            return true;
+        }
+        let queue = self.uring.submission();
+        queue.taskrun() || queue.cq_overflow()
+    }
+
+    /// Moves all completions that the kernel has posted to `into`.
+    pub(crate) fn harvest(&mut self, into: &mut Vec<Completion>) {
+        into.extend(self.uring.completion().map(|entry: cqueue::Entry| Completion {
+            user_data: entry.user_data(),
+            result: entry.result(),
+            flags: entry.flags(),
+        }));
+    }
+
+    /// Makes room for `count` registered files.
+    ///
+    /// # Errors
+    /// Those of io_uring_register(2); before Linux 5.19 there are none to be had.
+    pub(crate) fn register_table(&self, count: u32) -> io::Result<()> {
+        self.uring.submitter().register_files_sparse(count)
+    }
+
+    /// Puts a file into slot `slot`, or empties the slot.
+    ///
+    /// # Errors
+    /// Those of io_uring_register(2).
+    pub(crate) fn register_file(&self, slot: u32, file: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let fd = file.map_or(-1, |file| file.as_raw_fd());
+        self.uring.submitter().register_files_update(slot, &[fd]).map(|_| ())
+    }
+}
+
+fn say_mode_once(mode: Mode) {
+    use std::sync::Once;
+    static SAID: Once = Once::new();
+    SAID.call_once(|| match mode {
+        Mode::Deferred => tracing::debug!("io_uring with deferred task work"),
+        Mode::Cooperative => tracing::warn!(
+            "io_uring without DEFER_TASKRUN (Linux 6.1): using COOP_TASKRUN, somewhat slower"
+        ),
+        Mode::Plain => tracing::warn!(
+            "io_uring without COOP_TASKRUN (Linux 5.19): completions interrupt the reactors"
+        ),
+    });
+}

@@ -1,0 +1,125 @@
+//! Timers of one reactor: an ordered map of deadlines, looked at once a turn.
+//!
+//! The nearest deadline is the time limit of the reactor's sleep in the kernel; no timer costs a
+//! system call of its own.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::reactor::{self, Core};
+
+/// `CLOCK_MONOTONIC` in nanoseconds.
+pub fn now_ns() -> u64 {
+    nanoseconds(clock_gettime(ClockId::Monotonic))
+}
+
+/// `CLOCK_REALTIME` since the epoch.
+pub fn wall_clock() -> Duration {
+    Duration::from_nanos(nanoseconds(clock_gettime(ClockId::Realtime)))
+}
+
+/// Nanoseconds of a clock that does not go below zero; u64 lasts until the year 2554.
+fn nanoseconds(time: rustix::time::Timespec) -> u64 {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
+}
+
+/// Deadline in nanoseconds of [`now_ns`], and a number to tell equal ones apart (and keep them in
+/// the order in which they were set).
+type Key = (u64, u64);
+
+#[derive(Default)]
+pub(crate) struct Timers {
+    waiting: BTreeMap<Key, Waker>,
+    set: u64,
+}
+
+impl Timers {
+    fn insert(&mut self, deadline: u64, waker: Waker) -> Key {
+        self.set += 1;
+        let key = (deadline, self.set);
+        self.waiting.insert(key, waker);
+        key
+    }
+
+    /// The wakers whose time has come, in the order of their deadlines.
+    pub(crate) fn expire(&mut self, now: u64) -> BTreeMap<Key, Waker> {
+        let later = self.waiting.split_off(&(now.saturating_add(1), 0));
+        std::mem::replace(&mut self.waiting, later)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// How long until the first deadline.
+    pub(crate) fn next_in(&self, now: u64) -> Option<Duration> {
+        let (&(deadline, _), _) = self.waiting.first_key_value()?;
+        Some(Duration::from_nanos(deadline.saturating_sub(now)))
+    }
+}
+
+/// See [`sleep`].
+#[must_use = "a sleep does nothing unless awaited"]
+pub struct Sleep {
+    core: Rc<Core>,
+    deadline: u64,
+    key: Option<Key>,
+}
+
+/// Waits for `duration` of `CLOCK_MONOTONIC`, on the current reactor.
+///
+/// # Panics
+/// Outside a reactor's thread.
+pub fn sleep(duration: Duration) -> Sleep {
+    let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+    Sleep { core: reactor::current(), deadline: now_ns().saturating_add(nanos), key: None }
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let core = Rc::clone(&self.core);
+        let mut timers = core.timers.borrow_mut();
+        match self.key {
+            Some(key) => match timers.waiting.get_mut(&key) {
+                Some(waker) => waker.clone_from(cx.waker()),
+                None => return Poll::Ready(()),
+            },
+            None if self.deadline <= now_ns() => return Poll::Ready(()),
+            None => self.key = Some(timers.insert(self.deadline, cx.waker().clone())),
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(key) = self.key {
+            // The waker must be dropped after the borrow: it may be the last of its task.
+            let waker = self.core.timers.borrow_mut().waiting.remove(&key);
+            drop(waker);
+        }
+    }
+}
+
+/// `future`'s output, or `None` when `limit` passes before.
+pub async fn timeout<F: Future>(limit: Duration, future: F) -> Option<F::Output> {
+    let mut future = std::pin::pin!(future);
+    let mut limit = std::pin::pin!(sleep(limit));
+    std::future::poll_fn(|cx| {
+        if let Poll::Ready(output) = future.as_mut().poll(cx) {
+            return Poll::Ready(Some(output));
+        }
+        limit.as_mut().poll(cx).map(|()| None)
+    })
+    .await
+}

@@ -1,0 +1,113 @@
+//! Several pieces of memory that one call reads or writes.
+
+use ashlar_block::buffer::Segment;
+
+/// Pieces that one system call takes (`UIO_MAXIOV`).
+const MAX_PIECES: usize = 1024;
+
+/// One piece of memory, owned while the kernel uses it.
+pub enum Chunk {
+    /// Bytes of its own.
+    Bytes(Vec<u8>),
+    /// A part of a buffer.
+    Segment(Segment),
+    /// Constant bytes, to be written only.
+    Static(&'static [u8]),
+}
+
+impl Chunk {
+    fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Segment(segment) => segment.len(),
+            Self::Static(bytes) => bytes.len(),
+        }
+    }
+
+    fn start(&mut self) -> *mut u8 {
+        match self {
+            Self::Bytes(bytes) => bytes.as_mut_ptr(),
+            Self::Segment(segment) => segment.as_ptr(),
+            Self::Static(bytes) => bytes.as_ptr().cast_mut(),
+        }
+    }
+}
+
+/// A list of chunks with the arrays the kernel wants; to be reused, since it keeps its memory.
+pub struct Vectored {
+    chunks: Vec<Chunk>,
+    iov: Vec<libc::iovec>,
+    header: libc::msghdr,
+}
+
+impl Vectored {
+    /// An empty list.
+    pub fn new() -> Box<Self> {
+        // SAFETY: a msghdr of zero bytes is valid: no address, no data, no control message.
+        let header = unsafe { std::mem::zeroed() };
+        Box::new(Self { chunks: Vec::new(), iov: Vec::new(), header })
+    }
+
+    /// Appends a chunk.
+    pub fn push(&mut self, chunk: Chunk) {
+        self.chunks.push(chunk);
+    }
+
+    /// Appends bytes.
+    pub fn push_bytes(&mut self, bytes: Vec<u8>) {
+        self.chunks.push(Chunk::Bytes(bytes));
+    }
+
+    /// Appends a segment.
+    pub fn push_segment(&mut self, segment: Segment) {
+        self.chunks.push(Chunk::Segment(segment));
+    }
+
+    /// Removes all chunks, in order.
+    pub fn drain(&mut self) -> impl Iterator<Item = Chunk> + '_ {
+        self.iov.clear();
+        self.chunks.drain(..)
+    }
+
+    /// All bytes of all chunks.
+    pub fn len(&self) -> usize {
+        self.chunks.iter().map(Chunk::len).sum()
+    }
+
+    /// Whether there is not a byte in it.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(crate) fn is_writable(&self) -> bool {
+        !self.chunks.iter().any(|chunk| matches!(chunk, Chunk::Static(_)))
+    }
+
+    /// The array for what lies beyond the first `skip` bytes, or as much of it as one call takes.
+    pub(crate) fn iov(&mut self, mut skip: usize) -> (*const libc::iovec, u32) {
+        self.iov.clear();
+        for chunk in &mut self.chunks {
+            let len = chunk.len();
+            if skip >= len {
+                skip -= len;
+                continue;
+            }
+            if self.iov.len() == MAX_PIECES {
+                break;
+            }
+            // Within the chunk's memory, since skip < len.
+            let start = chunk.start().wrapping_add(skip);
+            self.iov.push(libc::iovec { iov_base: start.cast(), iov_len: len - skip });
+            skip = 0;
+        }
+        (self.iov.as_ptr(), self.iov.len() as u32)
+    }
+
+    /// As [`Self::iov`], in a message header for sendmsg.
+    pub(crate) fn message(&mut self, skip: usize) -> *const libc::msghdr {
+        let (iov, count) = self.iov(skip);
+        self.header.msg_iov = iov.cast_mut();
+        self.header.msg_iovlen = count as usize;
+        &raw const self.header
+    }
+}

@@ -1,0 +1,365 @@
+//! The reactor from outside: order, wake-ups across threads, time, ends.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Poll, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ashlar_engine::fd::Fd;
+use ashlar_engine::{
+    Cancelled, Engine, Handle, Reactor, ReactorConfig, now_ns, signal, sleep, spawn, timeout,
+    yield_now,
+};
+
+fn reactor() -> Reactor {
+    Reactor::new(ReactorConfig::default()).unwrap()
+}
+
+#[test]
+fn tasks_run_in_the_order_in_which_they_became_runnable() {
+    let log = Rc::new(RefCell::new(Vec::new()));
+    reactor().block_on(async {
+        let tasks: Vec<_> = (0..10)
+            .map(|id| {
+                let log = Rc::clone(&log);
+                spawn(async move {
+                    for round in 0..5 {
+                        log.borrow_mut().push((round, id));
+                        yield_now().await;
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await;
+        }
+    });
+    let expected: Vec<_> = (0..5).flat_map(|round| (0..10).map(move |id| (round, id))).collect();
+    assert_eq!(*log.borrow(), expected);
+}
+
+#[test]
+fn the_idle_hook_runs_when_nothing_is_runnable_and_what_it_wakes_runs() {
+    thread_local! { static WAITING: RefCell<Option<Waker>> = const { RefCell::new(None) }; }
+    let reactor = reactor();
+    reactor.set_before_idle(|| {
+        if let Some(waker) = WAITING.take() {
+            waker.wake();
+        }
+    });
+    reactor.block_on(async {
+        let mut polls = 0;
+        spawn(std::future::poll_fn(move |cx| {
+            polls += 1;
+            WAITING.set(Some(cx.waker().clone()));
+            if polls == 3 { Poll::Ready(()) } else { Poll::Pending }
+        }))
+        .await;
+    });
+}
+
+#[test]
+fn a_busy_task_does_not_starve_io() {
+    let (mut write, read) = std::io::pipe().map(|(r, w)| (w, r)).unwrap();
+    reactor().block_on(async {
+        let done = Rc::new(Cell::new(false));
+        let spin = {
+            let done = Rc::clone(&done);
+            spawn(async move {
+                while !done.get() {
+                    yield_now().await;
+                }
+            })
+        };
+        let fd = Fd::new(read.into());
+        std::io::Write::write_all(&mut write, b"x").unwrap();
+        let (got, buf) = fd.read(vec![0; 4], None).await;
+        assert_eq!((got.unwrap(), buf[0]), (1, b'x'));
+        done.set(true);
+        spin.await;
+    });
+}
+
+#[test]
+fn sleeps_end_in_order_and_not_early() {
+    reactor().block_on(async {
+        let start = now_ns();
+        let log = Rc::new(RefCell::new(Vec::new()));
+        let tasks: Vec<_> = [30_u64, 10, 20, 0, 10]
+            .into_iter()
+            .map(|ms| {
+                let log = Rc::clone(&log);
+                spawn(async move {
+                    sleep(Duration::from_millis(ms)).await;
+                    assert!(now_ns() >= start + ms * 1_000_000);
+                    log.borrow_mut().push(ms);
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await;
+        }
+        assert_eq!(*log.borrow(), [0, 10, 10, 20, 30]);
+    });
+}
+
+#[test]
+fn a_timeout_gives_up_and_a_fast_future_does_not_wait_for_it() {
+    reactor().block_on(async {
+        let never = std::future::pending::<()>();
+        assert_eq!(timeout(Duration::from_millis(5), never).await, None);
+        assert_eq!(timeout(Duration::from_secs(3600), async { 7 }).await, Some(7));
+    });
+}
+
+#[test]
+fn wakers_work_from_other_threads() {
+    // A flag set and a waker called by another thread, many times, with the reactor asleep, awake
+    // or falling asleep: each wake-up must be seen.
+    const ROUNDS: usize = 3000;
+    struct Shared {
+        count: AtomicUsize,
+        waker: std::sync::Mutex<Option<Waker>>,
+    }
+    let shared = Arc::new(Shared { count: AtomicUsize::new(0), waker: None.into() });
+    let other = Arc::clone(&shared);
+    let sender = thread::spawn(move || {
+        for round in 1..=ROUNDS {
+            let waker = loop {
+                if let Some(waker) = other.waker.lock().unwrap().take() {
+                    break waker;
+                }
+                thread::yield_now();
+            };
+            if round % 7 == 0 {
+                thread::sleep(Duration::from_micros(50));
+            }
+            other.count.store(round, Ordering::Release);
+            waker.wake();
+        }
+    });
+    let task = async move {
+        for round in 1..=ROUNDS {
+            std::future::poll_fn(|cx| {
+                if shared.count.load(Ordering::Acquire) >= round {
+                    return Poll::Ready(());
+                }
+                *shared.waker.lock().unwrap() = Some(cx.waker().clone());
+                Poll::Pending
+            })
+            .await;
+        }
+    };
+    let all = async { spawn(task).await };
+    assert!(reactor().block_on(async { timeout(Duration::from_secs(60), all).await }).is_some());
+    sender.join().unwrap();
+}
+
+#[test]
+fn reactors_call_each_other_back_and_forth() {
+    let engine = Engine::start(2).unwrap();
+    let [a, b] = [0, 1].map(|i| engine.handles()[i].clone());
+    let back = a.clone();
+    let sum = a.spawn_on(move || async move {
+        let mut sum = 0;
+        for i in 0..2000_u64 {
+            let back = back.clone();
+            sum += b
+                .spawn_on(move || async move { back.spawn_on(move || async move { i }).await })
+                .await
+                .unwrap()
+                .unwrap();
+        }
+        sum
+    });
+    let sum = reactor().block_on(async { timeout(Duration::from_secs(60), sum).await });
+    assert_eq!(sum, Some(Ok(1999 * 2000 / 2)));
+    engine.shutdown();
+}
+
+#[test]
+fn futures_on_a_reactor_need_not_be_send() {
+    let engine = Engine::start(1).unwrap();
+    let result = engine.handles()[0].spawn_on(|| async {
+        let cell = Rc::new(Cell::new(1));
+        yield_now().await;
+        cell.set(cell.get() + 1);
+        cell.get()
+    });
+    assert_eq!(reactor().block_on(result), Ok(2));
+}
+
+#[test]
+fn work_on_an_ended_reactor_is_cancelled() {
+    let engine = Engine::start(1).unwrap();
+    let handle = engine.handles()[0].clone();
+    let pending = handle.spawn_on(std::future::pending::<()>);
+    engine.shutdown();
+    let reactor = reactor();
+    assert_eq!(reactor.block_on(pending), Err(Cancelled));
+    assert_eq!(reactor.block_on(handle.spawn_on(|| async {})), Err(Cancelled));
+    assert!(!handle.is_current() && Handle::current().is_current());
+}
+
+#[test]
+fn a_panic_in_a_task_reaches_whoever_awaits_it_and_nobody_else() {
+    let engine = Engine::start(1).unwrap();
+    let handle = &engine.handles()[0];
+    let panicked = handle.spawn_on(|| async {
+        if now_ns() > 0 {
+            panic!("on purpose");
+        }
+    });
+    let reactor = reactor();
+    assert_eq!(reactor.block_on(panicked), Err(Cancelled));
+    assert_eq!(reactor.block_on(handle.spawn_on(|| async { 5 })), Ok(5));
+}
+
+struct SetOnDrop(Arc<AtomicBool>);
+
+impl Drop for SetOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+#[test]
+fn the_end_of_a_reactor_drops_tasks_that_wait_for_anything() {
+    let flags: Vec<_> = (0..4).map(|_| Arc::new(AtomicBool::new(false))).collect();
+    let (read, _write) = std::io::pipe().unwrap();
+    let reactor = reactor();
+    let guard = |i: usize| SetOnDrop(Arc::clone(&flags[i]));
+    reactor.block_on(async {
+        let (on_io, on_time, on_nothing, never_run) = (guard(0), guard(1), guard(2), guard(3));
+        let fd = Fd::new(read.into());
+        spawn(async move {
+            let _guard = on_io;
+            fd.read(vec![0; 64], None).await.0.unwrap();
+        })
+        .detach();
+        spawn(async move {
+            let _guard = on_time;
+            sleep(Duration::from_secs(3600)).await;
+        })
+        .detach();
+        spawn(async move {
+            let _guard = on_nothing;
+            std::future::pending::<()>().await;
+        })
+        .detach();
+        yield_now().await;
+        spawn(async move { drop(never_run) }).detach();
+    });
+    let start = Instant::now();
+    drop(reactor);
+    assert!(start.elapsed() < Duration::from_secs(10), "waits must be cancelled");
+    assert!(flags.iter().all(|flag| flag.load(Ordering::Acquire)));
+}
+
+#[test]
+fn a_waker_that_outlives_its_reactor_does_nothing() {
+    let waker = Rc::new(Cell::new(None));
+    let reactor = reactor();
+    reactor.block_on(async {
+        let out = Rc::clone(&waker);
+        spawn(std::future::poll_fn(move |cx| -> Poll<()> {
+            out.set(Some(cx.waker().clone()));
+            Poll::Pending
+        }))
+        .detach();
+        yield_now().await;
+        yield_now().await;
+    });
+    drop(reactor);
+    let waker = waker.take().unwrap();
+    waker.wake_by_ref();
+    thread::spawn(move || waker.wake()).join().unwrap();
+}
+
+#[test]
+fn a_dropped_read_keeps_its_buffer_until_the_kernel_is_done() {
+    // The orphan's memory must not be given to anybody else while the kernel may write to it.
+    reactor().block_on(async {
+        for round in 0..50 {
+            let (read, write) = std::io::pipe().unwrap();
+            let (read, write) = (Fd::new(read.into()), Fd::new(write.into()));
+            let mut orphan = Box::pin(read.read(vec![0; 4096], None));
+            let polled = std::future::poll_fn(|cx| {
+                Poll::Ready(Future::poll(orphan.as_mut(), cx).is_pending())
+            })
+            .await;
+            assert!(polled);
+            if round % 2 == 0 {
+                yield_now().await;
+            }
+            drop(orphan);
+            let others: Vec<_> = (0..32).map(|_| vec![0_u8; 4096]).collect();
+            // Whether the cancel or the data come first, nobody else's bytes change.
+            write.write(vec![0xff; 4096], None).await.0.unwrap();
+            sleep(Duration::from_micros(200)).await;
+            assert!(others.iter().flatten().all(|byte| *byte == 0));
+        }
+    });
+}
+
+#[test]
+fn a_cancelled_wait_leaves_the_data_to_the_next_reader() {
+    reactor().block_on(async {
+        let (read, write) = std::io::pipe().unwrap();
+        let (read, write) = (Fd::new(read.into()), Fd::new(write.into()));
+        assert!(timeout(Duration::from_millis(5), read.read(vec![0; 8], None)).await.is_none());
+        sleep(Duration::from_millis(5)).await;
+        write.write(b"kept".to_vec(), None).await.0.unwrap();
+        let (got, buf) = read.read(vec![0; 8], None).await;
+        assert_eq!(&buf[..got.unwrap()], b"kept");
+    });
+}
+
+#[test]
+fn more_operations_than_the_ring_holds_all_end() {
+    let config = ReactorConfig { entries: 8, submit_every: 1000, ..Default::default() };
+    Reactor::new(config).unwrap().block_on(async {
+        let file = Fd::new(tempfile::tempfile().unwrap().into());
+        let writes: Vec<_> =
+            (0..500_u64).map(|i| file.write(vec![i as u8; 16], Some(i * 16))).collect();
+        for write in writes {
+            assert_eq!(write.await.0.unwrap(), 16);
+        }
+        for i in 0..500_u64 {
+            let (got, buf) = file.read(vec![0; 16], Some(i * 16)).await;
+            assert_eq!((got.unwrap(), buf), (16, vec![i as u8; 16]));
+        }
+    });
+}
+
+#[test]
+fn a_thread_has_one_reactor_and_may_have_another_after_it() {
+    let first = reactor();
+    let second = Reactor::new(ReactorConfig::default());
+    assert!(second.is_err_and(|e| e.kind() == std::io::ErrorKind::AlreadyExists));
+    drop(first);
+    reactor().block_on(async {});
+}
+
+#[test]
+fn signals_arrive_as_futures() {
+    signal::block(&[signal::Signal::USR1]).unwrap();
+    reactor().block_on(async {
+        let signals = signal::Signals::new(&[signal::Signal::USR1]).unwrap();
+        // To this thread, where it is blocked; the others of the test run do not block it.
+        // SAFETY: tkill with our own ids is an ordinary signal to ourselves.
+        unsafe {
+            libc::syscall(
+                libc::SYS_tgkill,
+                libc::getpid(),
+                libc::gettid(),
+                signal::Signal::USR1.as_raw(),
+            )
+        };
+        let got = timeout(Duration::from_secs(10), signals.next()).await;
+        assert_eq!(got.unwrap().unwrap(), signal::Signal::USR1.as_raw());
+    });
+}

@@ -1,0 +1,128 @@
+//! Sockets: echo, vectored sends, ends of streams, stale socket files.
+
+use std::io::ErrorKind;
+use std::net::Shutdown;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ashlar_block::Buffer;
+use ashlar_engine::net::{Listener, Socket};
+use ashlar_engine::{Reactor, Vectored, spawn, timeout};
+
+fn run(test: impl Future<Output = ()>) {
+    Reactor::new(Default::default()).unwrap().block_on(async {
+        timeout(Duration::from_secs(60), test).await.expect("the test hangs");
+    });
+}
+
+async fn echo(listener: Listener) {
+    let socket = listener.accept().await.unwrap();
+    let mut buf = vec![0; 1000];
+    loop {
+        let (got, same) = socket.recv(buf).await;
+        buf = same;
+        let count = got.unwrap();
+        if count == 0 {
+            return;
+        }
+        socket.send_all(buf[..count].to_vec()).await.0.unwrap();
+    }
+}
+
+/// Sends far more than the sockets' buffers hold, vectored and with odd sizes, while receiving.
+async fn talk(socket: Socket) {
+    let bytes: Vec<u8> = (0..3_000_000_u32).map(|i| (i * 7 % 251) as u8).collect();
+    let socket = Rc::new(socket);
+    let sender = {
+        let (socket, bytes) = (Rc::clone(&socket), bytes.clone());
+        spawn(async move {
+            let mut list = Vectored::new();
+            // More chunks than one call takes, of many sizes.
+            for (i, part) in bytes.chunks(1231).enumerate() {
+                if i % 2 == 0 {
+                    list.push_bytes(part.to_vec());
+                } else {
+                    list.push_segment(Buffer::from_slice(part).whole());
+                }
+            }
+            let (sent, list) = socket.send_vectored(list).await;
+            sent.unwrap();
+            assert_eq!(list.len(), bytes.len());
+            socket.shutdown(Shutdown::Write).await.unwrap();
+        })
+    };
+    let mut back = Buffer::alloc(bytes.len());
+    let (got, segment) = socket.recv_exact(back.whole()).await;
+    got.unwrap();
+    drop(segment);
+    sender.await;
+    assert!(back.as_slice() == bytes);
+    assert_eq!(socket.recv(vec![0; 1]).await.0.unwrap(), 0);
+    let (ended, _) = socket.recv_exact(vec![0; 1]).await;
+    assert_eq!(ended.unwrap_err().kind(), ErrorKind::UnexpectedEof);
+}
+
+#[test]
+fn a_unix_socket_echoes() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    run(async {
+        let server = spawn(echo(Listener::bind_unix(&path).unwrap()));
+        talk(Socket::connect_unix(&path).await.unwrap()).await;
+        server.await;
+    });
+    assert!(!path.exists(), "the listener removes its socket");
+}
+
+#[test]
+fn a_tcp_socket_echoes() {
+    run(async {
+        let listener = Listener::bind_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = spawn(echo(listener));
+        talk(Socket::connect_tcp(address).await.unwrap()).await;
+        server.await;
+    });
+}
+
+#[test]
+fn a_stale_socket_is_replaced_and_a_live_one_or_a_file_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, file) = (dir.path().join("s"), dir.path().join("f"));
+    std::fs::write(&file, "keep").unwrap();
+    run(async {
+        // What a killed process leaves: bound, and nobody listens.
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let live = Listener::bind_unix(&path).unwrap();
+        let second = Listener::bind_unix(&path).map(|_| ());
+        assert_eq!(second.unwrap_err().kind(), ErrorKind::AddrInUse);
+        let over_file = Listener::bind_unix(&file).map(|_| ());
+        assert_eq!(over_file.unwrap_err().kind(), ErrorKind::AddrInUse);
+        drop(live);
+    });
+    assert_eq!(std::fs::read(&file).unwrap(), b"keep");
+}
+
+#[test]
+fn connecting_to_nobody_is_an_error() {
+    run(async {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let missing = Socket::connect_unix(&path).await.map(|_| ());
+        assert_eq!(missing.unwrap_err().kind(), ErrorKind::NotFound);
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let refused = Socket::connect_unix(&path).await.map(|_| ());
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    });
+}
+
+#[test]
+fn sending_to_a_closed_peer_fails_without_a_signal() {
+    run(async {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        drop(theirs);
+        let socket = Socket::from_fd(ours.into());
+        let (sent, _) = socket.send_all(vec![1; 10]).await;
+        assert_eq!(sent.unwrap_err().kind(), ErrorKind::BrokenPipe);
+    });
+}
