@@ -1,0 +1,158 @@
+//! The bad block log, format 1: ranges of a member that cannot be read and whose data is only on the
+//! other members.
+//!
+//! An array of 64-bit little-endian words: 54 bits of position, 10 bits of length, both in units of
+//! 2^shift sectors, position counted from the start of the device (not of the data). A word of all
+//! ones ends the list. The acknowledged bit the kernel keeps in memory is not stored: what is on disk
+//! is acknowledged. The kernel reads and writes at most one page of it.
+
+use ashlar_block::units::{Sector, Sectors};
+use thiserror::Error;
+
+/// The most sectors a log can have: one 4 KiB page.
+pub const MAX_LOG_SECTORS: u16 = 8;
+/// The most entries a log can have.
+pub const MAX_ENTRIES: usize = MAX_LOG_SECTORS as usize * 512 / 8;
+/// The largest shift with which every length still fits into the kernel's 31 bits.
+pub const MAX_SHIFT: u8 = 21;
+/// Longest range one entry holds as the kernel writes it, in units.
+pub const MAX_ENTRY_LEN: u64 = 512;
+
+const LEN_BITS: u32 = 10;
+const LEN_MASK: u64 = (1 << LEN_BITS) - 1;
+const END: u64 = u64::MAX;
+
+/// A range that cannot be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BadRange {
+    /// First sector, counted from the start of the device.
+    pub start: Sector,
+    /// Its length, never zero.
+    pub len: Sectors,
+}
+
+/// Why a log was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum BadBlockLogError {
+    /// The log has a size the kernel does not read.
+    #[error("bad block log of {found} bytes, not a multiple of 512 up to {max}")]
+    Size {
+        /// Bytes given.
+        found: usize,
+        /// Bytes there may be.
+        max: usize,
+    },
+    /// Units larger than the kernel can handle.
+    #[error("bad block log shift is {found}, more than {max}", max = MAX_SHIFT)]
+    Shift {
+        /// The shift found.
+        found: u8,
+    },
+    /// An entry of no length.
+    #[error("bad block log entry {index}: {word:#018x} has no length")]
+    Empty {
+        /// Index of the entry.
+        index: usize,
+        /// The entry.
+        word: u64,
+    },
+    /// An entry beyond the end of the number space.
+    #[error("bad block log entry {index}: {word:#018x} is beyond any device at shift {shift}")]
+    Overflow {
+        /// Index of the entry.
+        index: usize,
+        /// The entry.
+        word: u64,
+        /// The log's shift.
+        shift: u8,
+    },
+    /// More or longer ranges than the log can hold.
+    #[error("{needed} bad block entries needed, the log holds {available}")]
+    Full {
+        /// Entries needed.
+        needed: usize,
+        /// Entries there is room for.
+        available: usize,
+    },
+}
+
+/// The ranges of a log, in the order they are stored.
+///
+/// # Errors
+/// [`BadBlockLogError`] if the size or the shift is impossible or an entry is empty or overflows.
+pub fn parse(log: &[u8], shift: u8) -> Result<Vec<BadRange>, BadBlockLogError> {
+    let max = usize::from(MAX_LOG_SECTORS) * 512;
+    if !log.len().is_multiple_of(512) || log.len() > max {
+        return Err(BadBlockLogError::Size { found: log.len(), max });
+    }
+    if shift > MAX_SHIFT {
+        return Err(BadBlockLogError::Shift { found: shift });
+    }
+    let words = log.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+    words
+        .take_while(|word| *word != END)
+        .enumerate()
+        .map(|(index, word)| {
+            if word & LEN_MASK == 0 {
+                return Err(BadBlockLogError::Empty { index, word });
+            }
+            decode(word, shift).ok_or(BadBlockLogError::Overflow { index, word, shift })
+        })
+        .collect()
+}
+
+/// Whether a log lists nothing.
+pub fn is_empty(log: &[u8]) -> bool {
+    log.as_chunks::<8>().0.first().is_none_or(|word| u64::from_le_bytes(*word) == END)
+}
+
+/// The bytes of a log of `sectors` sectors listing `ranges`, each widened to whole units of 2^shift
+/// sectors and cut into entries of at most [`MAX_ENTRY_LEN`] units.
+///
+/// # Errors
+/// [`BadBlockLogError::Full`] if they do not fit, [`BadBlockLogError::Size`] or
+/// [`BadBlockLogError::Shift`] if the log itself is impossible, [`BadBlockLogError::Overflow`] if a
+/// range cannot be expressed.
+pub fn encode(ranges: &[BadRange], shift: u8, sectors: u16) -> Result<Vec<u8>, BadBlockLogError> {
+    if sectors == 0 || sectors > MAX_LOG_SECTORS {
+        let max = usize::from(MAX_LOG_SECTORS) * 512;
+        return Err(BadBlockLogError::Size { found: usize::from(sectors) * 512, max });
+    }
+    if shift > MAX_SHIFT {
+        return Err(BadBlockLogError::Shift { found: shift });
+    }
+    let available = usize::from(sectors) * 512 / 8;
+    let mut log = Vec::with_capacity(available * 8);
+    for (index, range) in ranges.iter().enumerate() {
+        let end = range.start.checked_add(range.len);
+        let end = end.ok_or(BadBlockLogError::Overflow { index, word: range.start.0, shift })?;
+        let mut start = range.start.0 >> shift;
+        let mut len = end.0.div_ceil(1 << shift) - start;
+        while len > 0 {
+            let part = len.min(MAX_ENTRY_LEN);
+            let word = start << LEN_BITS | part;
+            if word >> LEN_BITS != start {
+                return Err(BadBlockLogError::Overflow { index, word, shift });
+            }
+            if log.len() == available * 8 {
+                return Err(BadBlockLogError::Full { needed: available + 1, available });
+            }
+            log.extend_from_slice(&word.to_le_bytes());
+            start += part;
+            len -= part;
+        }
+    }
+    log.resize(available * 8, 0xff);
+    Ok(log)
+}
+
+fn decode(word: u64, shift: u8) -> Option<BadRange> {
+    let start = word >> LEN_BITS;
+    let len = (word & LEN_MASK) << shift;
+    let sector = Sector(start << shift);
+    if sector.0 >> shift != start {
+        return None;
+    }
+    sector.checked_add(Sectors(len))?;
+    Some(BadRange { start: sector, len: Sectors(len) })
+}

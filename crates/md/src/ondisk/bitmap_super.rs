@@ -1,0 +1,278 @@
+//! The superblock at the front of a write-intent bitmap: `bitmap_super_t` of the kernel's
+//! `drivers/md/md-bitmap.h`. 256 bytes, little-endian; the bits follow at once.
+
+use core::fmt;
+
+use ashlar_block::units::Sectors;
+use thiserror::Error;
+use uuid::Uuid;
+use zerocopy::byteorder::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::fields::MdadmUuid;
+use super::ondisk_layout;
+use super::text;
+
+/// "bitm", little-endian.
+pub const MAGIC: u32 = 0x6d74_6962;
+/// Bytes before the bits.
+pub const SIZE: usize = 256;
+/// Bitmap in the byte order of the machine that wrote it.
+pub const VERSION_HOST_ENDIAN: u32 = 3;
+/// The usual, little-endian bitmap.
+pub const VERSION_PORTABLE: u32 = 4;
+/// One bitmap per node of a cluster.
+pub const VERSION_CLUSTERED: u32 = 5;
+/// The "lockless" bitmap of Linux 6.18: one byte of state per chunk.
+pub const VERSION_LOCKLESS: u32 = 6;
+/// Most write-behind writes the kernel accepts.
+pub const MAX_WRITE_BEHIND: u32 = (1 << 14) - 1;
+
+/// Bits of [`BitmapSuper::state`].
+pub mod state {
+    /// The bits cannot be believed: everything must be resynced.
+    pub const STALE: u32 = 1 << 1;
+    /// A write of the bitmap failed.
+    pub const WRITE_ERROR: u32 = 1 << 2;
+    /// Lockless bitmap: the kernel has not initialised it yet.
+    pub const FIRST_USE: u32 = 1 << 3;
+    /// Lockless bitmap: all data is in sync at first use.
+    pub const CLEAN: u32 = 1 << 4;
+    /// The bits are in host byte order.
+    pub const HOST_ENDIAN: u32 = 1 << 15;
+}
+
+/// The bytes.
+#[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct BitmapSuper {
+    /// [`MAGIC`].
+    pub magic: U32,
+    /// 3 to 6.
+    pub version: U32,
+    /// The array's UUID, in the byte order of its superblock.
+    pub uuid: [u8; 16],
+    /// Updated before the superblock's own count of updates.
+    pub events: U64,
+    /// Count of updates when bits were last cleared, which happens only while no member is missing.
+    pub events_cleared: U64,
+    /// Sectors the bitmap covers: of a member, or of the array for RAID10.
+    pub sync_size: U64,
+    /// Bits of [`state`].
+    pub state: U32,
+    /// Bytes one bit stands for.
+    pub chunksize: U32,
+    /// Seconds between clearings of bits.
+    pub daemon_sleep: U32,
+    /// Write-behind writes allowed at a time, 0 for none.
+    pub write_behind: U32,
+    /// Sectors reserved for the bitmap, or 0 if nobody knows.
+    pub sectors_reserved: U32,
+    /// Nodes of the cluster.
+    pub nodes: U32,
+    /// Name of the cluster.
+    pub cluster_name: [u8; 64],
+    /// Zero.
+    pub pad: [u8; 120],
+}
+
+ondisk_layout!(BitmapSuper, SIZE, {
+    magic: 0, version: 4, uuid: 8, events: 24, events_cleared: 32, sync_size: 40, state: 48,
+    chunksize: 52, daemon_sleep: 56, write_behind: 60, sectors_reserved: 64, nodes: 68,
+    cluster_name: 72, pad: 136,
+});
+
+/// Why a bitmap superblock was refused; the kernel refuses the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum BitmapSuperError {
+    /// Fewer than 256 bytes.
+    #[error("bitmap superblock: {found} bytes, not {SIZE}")]
+    Truncated {
+        /// Bytes given.
+        found: usize,
+    },
+    /// Something else is there.
+    #[error("bitmap superblock: magic is {found:#010x}, not {MAGIC:#010x}")]
+    Magic {
+        /// Magic found.
+        found: u32,
+    },
+    /// A version nobody knows.
+    #[error("bitmap superblock: version {found}, not 3 to 6")]
+    Version {
+        /// Version found.
+        found: u32,
+    },
+    /// A chunk size that is below 512 bytes or no power of two.
+    #[error("bitmap superblock: chunk size of {found} bytes is not a power of two from 512 up")]
+    ChunkSize {
+        /// Bytes found.
+        found: u32,
+    },
+    /// A period of no seconds.
+    #[error("bitmap superblock: daemon sleep of {found} s is out of range")]
+    DaemonSleep {
+        /// Seconds found.
+        found: u32,
+    },
+    /// Too many write-behind writes.
+    #[error("bitmap superblock: write-behind limit of {found} is above {MAX_WRITE_BEHIND}")]
+    WriteBehind {
+        /// Limit found.
+        found: u32,
+    },
+    /// It covers more than can be counted.
+    #[error("bitmap superblock: sync size of {found} sectors is impossible")]
+    SyncSize {
+        /// Sectors found.
+        found: u64,
+    },
+}
+
+impl BitmapSuper {
+    /// A new bitmap superblock as `mdadm --create` writes it.
+    pub fn new(
+        uuid: [u8; 16],
+        sync_size: Sectors,
+        chunk_bytes: u32,
+        sleep: u32,
+        behind: u32,
+    ) -> Self {
+        Self {
+            magic: MAGIC.into(),
+            version: VERSION_PORTABLE.into(),
+            uuid,
+            events: 0.into(),
+            events_cleared: 0.into(),
+            sync_size: sync_size.0.into(),
+            state: 0.into(),
+            chunksize: chunk_bytes.into(),
+            daemon_sleep: sleep.into(),
+            write_behind: behind.into(),
+            sectors_reserved: 0.into(),
+            nodes: 0.into(),
+            cluster_name: [0; 64],
+            pad: [0; 120],
+        }
+    }
+
+    /// The superblock at the start of `bytes`, checked.
+    ///
+    /// # Errors
+    /// [`BitmapSuperError`] for what the kernel would refuse too.
+    pub fn parse(bytes: &[u8]) -> Result<Self, BitmapSuperError> {
+        let sb =
+            Self::from_bytes(bytes).ok_or(BitmapSuperError::Truncated { found: bytes.len() })?;
+        sb.check()?;
+        Ok(sb)
+    }
+
+    /// The superblock at the start of `bytes`, whatever it says; `None` if there are too few bytes.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        Self::read_from_prefix(bytes).ok().map(|(sb, _)| sb)
+    }
+
+    fn check(&self) -> Result<(), BitmapSuperError> {
+        let found = self.magic.get();
+        if found != MAGIC {
+            return Err(BitmapSuperError::Magic { found });
+        }
+        let found = self.version.get();
+        if !(VERSION_HOST_ENDIAN..=VERSION_LOCKLESS).contains(&found) {
+            return Err(BitmapSuperError::Version { found });
+        }
+        let found = self.chunksize.get();
+        if found < 512 || !found.is_power_of_two() {
+            return Err(BitmapSuperError::ChunkSize { found });
+        }
+        let found = self.daemon_sleep.get();
+        if found == 0 || found > i32::MAX as u32 {
+            return Err(BitmapSuperError::DaemonSleep { found });
+        }
+        let found = self.write_behind.get();
+        if found > MAX_WRITE_BEHIND {
+            return Err(BitmapSuperError::WriteBehind { found });
+        }
+        let found = self.sync_size.get();
+        if found > u64::MAX >> 9 {
+            return Err(BitmapSuperError::SyncSize { found });
+        }
+        Ok(())
+    }
+
+    /// Stores the count of updates.
+    pub fn set_events(&mut self, events: u64) {
+        self.events = events.into();
+    }
+
+    /// Bits the bitmap needs for what it covers; 0 if the chunk size is 0.
+    pub fn bits(&self) -> u64 {
+        let bytes = u128::from(self.sync_size.get()) << 9;
+        match u128::from(self.chunksize.get()) {
+            0 => 0,
+            chunk => u64::try_from(bytes.div_ceil(chunk)).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// Bytes of superblock and bits together, rounded up to `boundary`.
+    pub fn total_bytes(&self, boundary: u64) -> u64 {
+        self.bits()
+            .div_ceil(8)
+            .saturating_add(SIZE as u64)
+            .checked_next_multiple_of(boundary.max(1))
+            .unwrap_or(u64::MAX)
+    }
+
+    /// The text of `mdadm --examine-bitmap` for this superblock, without the line naming the file.
+    /// `dirty` is the number of bits set, if the bits were read.
+    pub fn describe(&self, dirty: Option<u64>) -> impl fmt::Display + '_ {
+        Description { sb: self, dirty }
+    }
+
+    fn state_name(&self) -> &'static str {
+        match self.state.get() {
+            0 => "OK",
+            state::STALE => "Out of date",
+            _ => "Unknown",
+        }
+    }
+}
+
+struct Description<'a> {
+    sb: &'a BitmapSuper,
+    dirty: Option<u64>,
+}
+
+impl fmt::Display for Description<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sb = self.sb;
+        writeln!(out, "           Magic : {:08x}", sb.magic.get())?;
+        writeln!(out, "         Version : {}", sb.version)?;
+        writeln!(out, "            UUID : {}", MdadmUuid(Uuid::from_bytes(sb.uuid)))?;
+        if sb.nodes.get() == 0 {
+            writeln!(out, "          Events : {}", sb.events)?;
+            writeln!(out, "  Events Cleared : {}", sb.events_cleared)?;
+            writeln!(out, "           State : {}", sb.state_name())?;
+        }
+        writeln!(out, "       Chunksize : {}", text::bitmap_chunk(sb.chunksize.get()))?;
+        writeln!(out, "          Daemon : {}s flush period", sb.daemon_sleep)?;
+        match sb.write_behind.get() {
+            0 => writeln!(out, "      Write Mode : Normal")?,
+            max => writeln!(out, "      Write Mode : Allow write behind, max {max}")?,
+        }
+        let size = Sectors(sb.sync_size.get());
+        writeln!(out, "       Sync Size : {}{}", size.0 / 2, text::human_size(size.bytes()))?;
+        if sb.nodes.get() != 0 {
+            writeln!(out, "   Cluster nodes : {}", sb.nodes)?;
+            writeln!(out, "    Cluster name : {:<64}", text::c_string(&sb.cluster_name))?;
+        } else if let Some(dirty) = self.dirty {
+            let bits = sb.bits();
+            let percent = 100.0 * dirty as f64 / bits.max(1) as f64;
+            writeln!(
+                out,
+                "          Bitmap : {bits} bits (chunks), {dirty} dirty ({percent:.1}%)"
+            )?;
+        }
+        Ok(())
+    }
+}

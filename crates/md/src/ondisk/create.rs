@@ -1,0 +1,534 @@
+//! New superblocks, exactly as `mdadm --create` of mdadm 4.2 makes them.
+//!
+//! Which numbers mdadm chooses is no part of the format, but users compare: an array made here has the
+//! same data offset, sizes, bitmap and bad block log places as one made there, down to the checksum.
+//! The golden images in `tests/images/md/create` hold it to that.
+
+use ashlar_block::units::{Sector, Sectors};
+use thiserror::Error;
+use uuid::Uuid;
+use zerocopy::FromZeros;
+
+use super::bitmap_super::BitmapSuper;
+use super::defect::SuperblockError;
+use super::fields::{DeviceFlags, Features, Level, MAGIC, Role, Timestamp, Version};
+use super::superblock::{Superblock, refusal, set_name_bytes};
+use super::superblock_1::{Block1, HEADER_SIZE, MAX_ROLES};
+use super::validate;
+
+/// RAID0 layout 1: as Linux did before 3.14. The default.
+pub const RAID0_ORIGINAL: u32 = 1;
+/// RAID0 layout 2: as Linux does since 3.14.
+pub const RAID0_ALTERNATE: u32 = 2;
+/// RAID10 layout "near=2", the default.
+pub const RAID10_NEAR_2: u32 = 0x102;
+/// Chunk size of striped levels if none is given: 512 KiB.
+pub const DEFAULT_CHUNK: Sectors = Sectors(1024);
+/// Seconds between clearings of bitmap bits if nothing is given.
+pub const DEFAULT_DAEMON_SLEEP: u32 = 5;
+
+/// Bytes of a bitmap chunk below which mdadm does not go by itself.
+const USUAL_BITMAP_CHUNK: u64 = 64 << 20;
+/// Member size above which mdadm adds a bitmap unasked: 100 GiB.
+const BITMAP_UNASKED_ABOVE: Sectors = Sectors(100 << 21);
+/// Sectors of a bad block log.
+const BAD_BLOCK_LOG: u64 = 8;
+const ONE_MIB: u64 = 2048;
+
+/// What array to make.
+#[derive(Clone, Debug)]
+pub struct CreateSpec {
+    /// 1.0, 1.1 or 1.2.
+    pub version: Version,
+    /// RAID 0, 1 or 10.
+    pub level: Level,
+    /// Layout; `None` for the level's default.
+    pub layout: Option<u32>,
+    /// Chunk size; `None` for the default. RAID1 has none.
+    pub chunk: Option<Sectors>,
+    /// Active members of the complete array.
+    pub raid_devices: u32,
+    /// The members by number, `None` for missing ones. Those from `raid_devices` on are spares.
+    pub members: Vec<Option<NewMember>>,
+    /// Sectors to use of each member; `None` for all there is.
+    pub size: Option<Sectors>,
+    /// Where data is to begin, not for 1.0; `None` to choose.
+    pub data_offset: Option<Sectors>,
+    /// Identity of the array.
+    pub set_uuid: Uuid,
+    /// Name of the array: see [`full_name`].
+    pub name: String,
+    /// Creation time in seconds since 1970.
+    pub ctime: u64,
+    /// Whether the members are known to be in sync.
+    pub assume_clean: bool,
+    /// Whether there is to be a bitmap.
+    pub bitmap: NewBitmap,
+    /// Most write-behind writes, 0 for none.
+    pub write_behind: u32,
+    /// Seconds between clearings of bitmap bits.
+    pub daemon_sleep: u32,
+    /// Whether there is to be a bad block log.
+    pub bad_block_log: bool,
+}
+
+/// A device that is to become a member.
+#[derive(Clone, Copy, Debug)]
+pub struct NewMember {
+    /// Its size.
+    pub device: Sectors,
+    /// Its new identity.
+    pub device_uuid: Uuid,
+    /// Its flags.
+    pub flags: DeviceFlags,
+}
+
+/// Whether a new array has a bitmap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NewBitmap {
+    /// If mdadm would add one unasked: redundant arrays with members above 100 GiB, or with
+    /// write-behind.
+    Auto,
+    /// No.
+    None,
+    /// Yes, with this many bytes to a bit, or a suitable number.
+    Internal {
+        /// Bytes one bit stands for.
+        chunk: Option<u64>,
+    },
+}
+
+/// What is to be written to one member.
+#[derive(Clone, Debug)]
+pub struct NewSuperblock {
+    /// Its superblock.
+    pub superblock: Superblock,
+    /// Its bitmap's superblock. All bytes behind it, up to [`BitmapSuper::total_bytes`] of 4096, are
+    /// to be 0xff.
+    pub bitmap: Option<BitmapSuper>,
+}
+
+/// Why an array cannot be made.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum CreateError {
+    /// 0.90 superblocks are read, not made.
+    #[error("no new arrays with version {0} superblocks")]
+    Version(Version),
+    /// A level that is not made.
+    #[error("no new arrays of {0}")]
+    Level(Level),
+    /// Fewer members than devices.
+    #[error("{given} members given for {needed} devices")]
+    TooFewMembers {
+        /// Members given.
+        given: usize,
+        /// Devices of the array.
+        needed: u32,
+    },
+    /// More than the role table can hold.
+    #[error("{given} members given, {MAX_ROLES} are possible")]
+    TooManyMembers {
+        /// Members given.
+        given: usize,
+    },
+    /// No member at all, or one missing that cannot be.
+    #[error("{0} cannot do without its missing members")]
+    Missing(Level),
+    /// Spares that could never be used.
+    #[error("{0} has no use for spares")]
+    Spares(Level),
+    /// A setting that means nothing for the level.
+    #[error("{level} has no {what}")]
+    Meaningless {
+        /// The level.
+        level: Level,
+        /// The setting.
+        what: &'static str,
+    },
+    /// A size of less than a chunk.
+    #[error("size is below the chunk size of {chunk} sectors")]
+    SizeBelowChunk {
+        /// Chunk size.
+        chunk: Sectors,
+    },
+    /// A member without room for any data.
+    #[error("member {number} with {device} sectors has no room for data")]
+    NoRoom {
+        /// Number of the member.
+        number: usize,
+        /// Its size.
+        device: Sectors,
+    },
+    /// A member with less room than asked for.
+    #[error("member {number} has room for {room} sectors of data, not {size}")]
+    TooSmall {
+        /// Number of the member.
+        number: usize,
+        /// Room for data.
+        room: Sectors,
+        /// Size asked for.
+        size: Sectors,
+    },
+    /// No place for a bitmap.
+    #[error("no room for a bitmap")]
+    NoRoomForBitmap,
+    /// A bitmap chunk that is impossible.
+    #[error("bitmap chunk of {chunk} bytes is not a power of two from {min} up to 2 GiB")]
+    BitmapChunk {
+        /// Bytes asked for.
+        chunk: u64,
+        /// Least possible.
+        min: u64,
+    },
+    /// A name that does not fit.
+    #[error("the name is longer than 31 bytes or has a zero byte")]
+    Name,
+    /// The result would be refused when read.
+    #[error(transparent)]
+    Impossible(#[from] SuperblockError),
+}
+
+/// The name mdadm stores for an array called `name` on this host: `host:name`, unless it has a colon
+/// already or would be too long, then the name alone, cut to 31 bytes.
+pub fn full_name(homehost: Option<&str>, name: &str) -> String {
+    match homehost {
+        Some(host) if !name.contains(':') && host.len() + 1 + name.len() < 32 => {
+            format!("{host}:{name}")
+        }
+        _ => name[..name.floor_char_boundary(31)].to_owned(),
+    }
+}
+
+/// Makes the superblocks of a new array, by member number; `None` for missing members.
+///
+/// # Errors
+/// Why there can be no such array: see [`CreateError`].
+pub fn create(spec: &CreateSpec) -> Result<Vec<Option<NewSuperblock>>, CreateError> {
+    let plan = Plan::new(spec)?;
+    let numbered = spec.members.iter().enumerate();
+    numbered
+        .map(|(number, member)| member.as_ref().map(|m| plan.member(spec, number, m)).transpose())
+        .collect()
+}
+
+/// What all members share.
+struct Plan {
+    chunk: Sectors,
+    layout: u32,
+    data_offset: Sectors,
+    size: Sectors,
+    bitmap: Option<(i32, BitmapSuper)>,
+    features: Features,
+}
+
+impl Plan {
+    fn new(spec: &CreateSpec) -> Result<Self, CreateError> {
+        check_members(spec)?;
+        let level = spec.level;
+        let (chunk, layout) = match level {
+            Level::Raid0 => {
+                (spec.chunk.unwrap_or(DEFAULT_CHUNK), spec.layout.unwrap_or(RAID0_ORIGINAL))
+            }
+            Level::Raid10 => {
+                (spec.chunk.unwrap_or(DEFAULT_CHUNK), spec.layout.unwrap_or(RAID10_NEAR_2))
+            }
+            Level::Raid1 => {
+                meaningless_if(spec.chunk.is_some_and(|chunk| chunk.0 != 0), level, "chunk size")?;
+                meaningless_if(spec.layout.is_some_and(|layout| layout != 0), level, "layout")?;
+                (Sectors::ZERO, 0)
+            }
+            Level::Linear
+            | Level::Raid4
+            | Level::Raid5
+            | Level::Raid6
+            | Level::Multipath
+            | Level::Faulty
+            | Level::Other(_) => return Err(CreateError::Level(level)),
+        };
+        let first = spec.members.iter().flatten().next().ok_or(CreateError::Missing(level))?;
+        let data_offset = match (spec.version, spec.data_offset) {
+            (Version::V1_0, Some(offset)) if offset.0 != 0 => {
+                return Err(CreateError::Meaningless { level, what: "data offset in version 1.0" });
+            }
+            (_, Some(offset)) => offset,
+            (_, None) => choose_data_offset(spec.version, first.device, chunk),
+        };
+        let size = choose_size(spec, chunk, data_offset)?;
+        let mut plan =
+            Self { chunk, layout, data_offset, size, bitmap: None, features: Features::default() };
+        if plan.wants_bitmap(spec)? {
+            plan.bitmap = Some(plan.new_bitmap(spec)?);
+            plan.features = plan.features.with(Features::BITMAP_OFFSET);
+        }
+        if level == Level::Raid0 && layout != 0 && plan.members_differ(spec) {
+            plan.features = plan.features.with(Features::RAID0_LAYOUT);
+        }
+        Ok(plan)
+    }
+
+    fn wants_bitmap(&self, spec: &CreateSpec) -> Result<bool, CreateError> {
+        match spec.bitmap {
+            NewBitmap::None => Ok(false),
+            NewBitmap::Auto => Ok(spec.level.is_redundant()
+                && (spec.write_behind != 0 || self.size > BITMAP_UNASKED_ABOVE)),
+            NewBitmap::Internal { .. } => {
+                meaningless_if(!spec.level.is_redundant(), spec.level, "bitmap")?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// The bitmap's offset from the superblock and its superblock.
+    fn new_bitmap(&self, spec: &CreateSpec) -> Result<(i32, BitmapSuper), CreateError> {
+        // A bitmap covers the members, but of RAID10 the array.
+        let covered = if spec.level == Level::Raid10 {
+            let copies = u64::from((self.layout & 255) * (self.layout >> 8 & 255)).max(1);
+            Sectors((self.size.0 / 2).saturating_mul(spec.raid_devices.into()) / copies * 2)
+        } else {
+            self.size
+        };
+        let room = bitmap_space(self.size);
+        if room == 0 {
+            return Err(CreateError::NoRoomForBitmap);
+        }
+        let max_bits = (room * 512 - 256) * 8;
+        let mut min = 4096;
+        let mut bits = covered.bytes() / min + 1;
+        while bits > max_bits {
+            min *= 2;
+            bits = bits.div_ceil(2);
+        }
+        let chunk = match spec.bitmap {
+            NewBitmap::Internal { chunk: Some(chunk) } => chunk,
+            NewBitmap::Internal { chunk: None } | NewBitmap::Auto | NewBitmap::None => {
+                min.max(USUAL_BITMAP_CHUNK)
+            }
+        };
+        if chunk < min || !chunk.is_power_of_two() {
+            return Err(CreateError::BitmapChunk { chunk, min });
+        }
+        let bytes = u32::try_from(chunk).map_err(|_| CreateError::BitmapChunk { chunk, min })?;
+        let uuid = spec.set_uuid.into_bytes();
+        let sb = BitmapSuper::new(uuid, covered, bytes, spec.daemon_sleep, spec.write_behind);
+        let offset = match spec.version {
+            Version::V1_0 => {
+                let bits = covered.bytes() / chunk + 1;
+                let pages = (bits.div_ceil(8) + 256).div_ceil(4096);
+                -((pages * 8 + BAD_BLOCK_LOG) as i32)
+            }
+            Version::V0_90 | Version::V1_1 | Version::V1_2 => 8,
+        };
+        Ok((offset, sb))
+    }
+
+    /// Whether a RAID0 needs to say which layout it has. mdadm compares sizes in bytes divided by the
+    /// chunk size in sectors, which is finer than needed; so it is done here.
+    fn members_differ(&self, spec: &CreateSpec) -> bool {
+        let own_offset = spec.data_offset.unwrap_or_default().0;
+        let chunk = self.chunk.0.max(1);
+        let mut rows = spec
+            .members
+            .iter()
+            .flatten()
+            .map(|member| member.device.bytes().saturating_sub(own_offset) / chunk);
+        let first = rows.next();
+        rows.any(|other| Some(other) != first)
+    }
+
+    fn member(
+        &self,
+        spec: &CreateSpec,
+        number: usize,
+        member: &NewMember,
+    ) -> Result<NewSuperblock, CreateError> {
+        let refused = refusal(spec.version, member.device);
+        let too_small = || refused(validate::too_small(spec.version, member.device));
+        let at = spec.version.super_offset(member.device).ok_or_else(too_small)?;
+        let mut block = self.shared_block(spec)?;
+        let header = &mut block.header;
+        header.dev_number = (number as u32).into();
+        header.device_uuid = member.device_uuid.into_bytes();
+        header.devflags = member.flags.merge_into(0);
+        header.super_offset = at.0.into();
+        header.data_offset = self.data_offset.0.into();
+        let (data_size, log) = self.places(spec.version, at, member.device);
+        header.data_size = data_size.0.into();
+        if let Some(offset) = log.filter(|_| spec.bad_block_log) {
+            header.bblog_size = (BAD_BLOCK_LOG as u16).into();
+            header.bblog_offset = (offset as u32).into();
+        }
+        block.seal();
+        let superblock = Superblock::from_block_1(block, spec.version, member.device)?;
+        let bitmap = self.bitmap.as_ref().map(|(_, sb)| sb.clone());
+        Ok(NewSuperblock { superblock, bitmap })
+    }
+
+    /// The part of the superblock that is the same on all members.
+    fn shared_block(&self, spec: &CreateSpec) -> Result<Box<Block1>, CreateError> {
+        let mut block = Box::new(Block1::new_zeroed());
+        let header = &mut block.header;
+        header.magic = MAGIC.into();
+        header.major_version = 1.into();
+        header.feature_map = self.features.0.into();
+        header.set_uuid = spec.set_uuid.into_bytes();
+        header.set_name = set_name_bytes(&spec.name).ok_or(CreateError::Name)?;
+        header.ctime = Timestamp::from_seconds(spec.ctime).raw().into();
+        header.utime = header.ctime;
+        header.level = (spec.level.raw() as u32).into();
+        header.layout = self.layout.into();
+        header.size = self.size.0.into();
+        let chunk = u32::try_from(self.chunk.0);
+        let level = spec.level;
+        let too_large = |_| CreateError::Meaningless { level, what: "chunk of 2 TiB or more" };
+        header.chunksize = chunk.map_err(too_large)?.into();
+        header.raid_disks = spec.raid_devices.into();
+        if let Some((offset, _)) = self.bitmap {
+            header.bitmap_offset = (offset as u32).into();
+        }
+        if spec.assume_clean || !spec.level.is_redundant() {
+            header.resync_offset = u64::MAX.into();
+        }
+        header.max_dev = (role_table_len(spec) as u32).into();
+        block.dev_roles = [Role::Spare.raw().into(); MAX_ROLES];
+        let active = spec.members.iter().take(spec.raid_devices as usize);
+        for ((slot, member), entry) in (0..).zip(active).zip(&mut block.dev_roles) {
+            if member.is_some() {
+                *entry = Role::Active(slot).raw().into();
+            }
+        }
+        Ok(block)
+    }
+
+    /// The size of the data area and the place of the bad block log relative to the superblock.
+    fn places(&self, version: Version, at: Sector, device: Sectors) -> (Sectors, Option<i32>) {
+        let bitmap = match &self.bitmap {
+            Some((_, sb)) => sb.total_bytes(4096) >> 9,
+            None => bitmap_space(self.size),
+        };
+        if version == Version::V1_0 {
+            // Whatever is between the used size and the superblock can be given up.
+            let reserved = (bitmap + BAD_BLOCK_LOG).min(at.0.saturating_sub(self.size.0));
+            let log = (reserved >= BAD_BLOCK_LOG).then_some(-(BAD_BLOCK_LOG as i32));
+            return (Sectors(at.0 - reserved), log);
+        }
+        let data = self.data_offset.0;
+        let behind_bitmap = 8 + bitmap;
+        let log = if data >= at.0 + behind_bitmap + BAD_BLOCK_LOG {
+            Some(behind_bitmap)
+        } else if data >= at.0 + 16 {
+            Some(data - BAD_BLOCK_LOG - at.0)
+        } else {
+            None
+        };
+        let log = log.and_then(|offset| i32::try_from(offset).ok());
+        (Sectors(device.0.saturating_sub(data)), log)
+    }
+}
+
+fn check_members(spec: &CreateSpec) -> Result<(), CreateError> {
+    if spec.version == Version::V0_90 {
+        return Err(CreateError::Version(spec.version));
+    }
+    let given = spec.members.len();
+    if given < spec.raid_devices as usize || spec.raid_devices == 0 {
+        return Err(CreateError::TooFewMembers { given, needed: spec.raid_devices.max(1) });
+    }
+    if given > MAX_ROLES {
+        return Err(CreateError::TooManyMembers { given });
+    }
+    if !spec.level.is_redundant() {
+        if spec.members.iter().any(Option::is_none) {
+            return Err(CreateError::Missing(spec.level));
+        }
+        if given > spec.raid_devices as usize {
+            return Err(CreateError::Spares(spec.level));
+        }
+    }
+    Ok(())
+}
+
+fn meaningless_if(given: bool, level: Level, what: &'static str) -> Result<(), CreateError> {
+    if given { Err(CreateError::Meaningless { level, what }) } else { Ok(()) }
+}
+
+/// Entries of the role table: as many as fit into the sectors the members need.
+fn role_table_len(spec: &CreateSpec) -> usize {
+    let active = spec.raid_devices as usize;
+    let spares = spec.members.iter().skip(active).flatten().count();
+    let bytes = (HEADER_SIZE + 2 * (active + spares)).next_multiple_of(512);
+    (bytes - HEADER_SIZE) / 2
+}
+
+/// Sectors set aside for a bitmap that may be added later.
+fn bitmap_space(size: Sectors) -> u64 {
+    const GIB: u64 = 2 << 20;
+    match size.0 {
+        0..128 => 0,
+        size if size - 128 >= 200 * GIB => 256,
+        size if size - 8 > 8 * GIB => 128,
+        _ => 8,
+    }
+}
+
+/// Where data begins: behind superblock, bitmap, bad block log and headroom for a later reshape, on a
+/// whole MiB. The headroom aims at a thousandth of the device, at most 128 MiB, and not less than two
+/// chunks.
+fn choose_data_offset(version: Version, device: Sectors, chunk: Sectors) -> Sectors {
+    if version == Version::V1_0 {
+        return Sectors::ZERO;
+    }
+    let mut headroom: u64 = 128 * ONE_MIB;
+    while headroom << 10 > device.0 && (chunk.0 == 0 || headroom / 2 >= chunk.0 * 2) {
+        headroom >>= 1;
+    }
+    Sectors((24 + bitmap_space(device) + headroom).next_multiple_of(ONE_MIB))
+}
+
+/// Sectors to use of each member. mdadm counts in KiB.
+fn choose_size(
+    spec: &CreateSpec,
+    chunk: Sectors,
+    data_offset: Sectors,
+) -> Result<Sectors, CreateError> {
+    let whole_chunks = |size: Sectors| match chunk.0 {
+        0 => size,
+        _ => size.round_down(chunk),
+    };
+    let wanted = whole_chunks(spec.size.unwrap_or_default().round_down(Sectors(2)));
+    if spec.size.is_some_and(|size| size.0 != 0) && wanted.is_zero() {
+        return Err(CreateError::SizeBelowChunk { chunk });
+    }
+    let mut least = Sectors::MAX;
+    for (number, member) in spec.members.iter().enumerate() {
+        let Some(member) = member else { continue };
+        let room = room_for_data(spec.version, member.device, data_offset);
+        let room = whole_chunks(room.unwrap_or_default().round_down(Sectors(2)));
+        if room.is_zero() {
+            return Err(CreateError::NoRoom { number, device: member.device });
+        }
+        if room < wanted {
+            return Err(CreateError::TooSmall { number, room, size: wanted });
+        }
+        least = least.min(room);
+    }
+    if !wanted.is_zero() {
+        return Ok(wanted);
+    }
+    if spec.level == Level::Raid0 {
+        // Uses all of each member, however different.
+        return Ok(Sectors::ZERO);
+    }
+    if spec.level == Level::Raid1 {
+        // So that it could be reshaped to a striped level.
+        return Ok(least.round_down(Sectors(128)));
+    }
+    Ok(least)
+}
+
+fn room_for_data(version: Version, device: Sectors, data_offset: Sectors) -> Option<Sectors> {
+    let (device, overhead) = match version {
+        Version::V1_0 => (device.0 & !7, 16 + BAD_BLOCK_LOG + bitmap_space(device)),
+        Version::V0_90 | Version::V1_1 | Version::V1_2 => (device.0, data_offset.0),
+    };
+    device.checked_sub(overhead).map(Sectors)
+}

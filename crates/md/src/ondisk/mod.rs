@@ -1,0 +1,53 @@
+//! Linux md's on-disk metadata: bytes to structs and back, nothing else.
+//!
+//! No I/O happens here. A caller reads the few ranges [`probe`] asks for and gets a [`Superblock`],
+//! the neutral description the rest of the crate works with; it changes fields of that and gets the
+//! bytes to write from [`Superblock::encode`].
+//!
+//! Three layers:
+//!
+//! | layer | modules |
+//! |---|---|
+//! | bytes as the disk has them, sizes and offsets asserted at compile time | [`superblock_1`], [`superblock_0_90`], [`bitmap_super`], [`bad_block_log`] |
+//! | what they mean, and whether that is possible | [`superblock`], [`fields`], [`validate`], [`defect`] |
+//! | what mdadm does with them | [`probe`], [`create`], [`examine`] |
+//!
+//! Invariants:
+//! - A [`Superblock`] that exists has passed [`validate`]: its geometry fits its device. The same
+//!   checks run before bytes are handed out for writing, so nothing is written that would be refused
+//!   when it is read again.
+//! - The block as read is kept, and `encode` touches only the fields it knows. Padding and fields of
+//!   newer kernels survive byte for byte.
+//! - Nothing here panics, loops or allocates without bound on any input.
+
+pub mod bad_block_log;
+pub mod bitmap_super;
+pub mod create;
+pub mod defect;
+pub mod examine;
+pub mod fields;
+pub mod probe;
+pub mod superblock;
+pub mod superblock_0_90;
+pub mod superblock_1;
+pub mod text;
+pub mod validate;
+
+pub use defect::{Defect, SuperblockError};
+pub use fields::{DeviceFlags, Features, Level, MAGIC, MdadmUuid, Role, Timestamp, Version};
+pub use superblock::{BadBlockLogPlace, Reshape, Superblock};
+
+#[cfg(test)]
+mod tests;
+
+/// Asserts at compile time that a struct has exactly this size and that its fields are at exactly
+/// these byte offsets. Every field of an on-disk struct is listed.
+macro_rules! ondisk_layout {
+    ($t:ty, $size:expr, { $($field:ident: $offset:expr),+ $(,)? }) => {
+        const _: () = {
+            assert!(core::mem::size_of::<$t>() == $size);
+            $(assert!(core::mem::offset_of!($t, $field) == $offset);)+
+        };
+    };
+}
+pub(crate) use ondisk_layout;

@@ -1,0 +1,88 @@
+//! Which superblock a device has.
+//!
+//! A device can carry several: a whole disk and its last partition share a 0.90 superblock, and
+//! re-creating an array with another version leaves the old one behind. mdadm takes the one created
+//! last, and of equally old ones the first in the order 0.90, 1.0, 1.1, 1.2; it does not look at
+//! checksums. Here a superblock that would be preferred but is damaged makes the device unusable
+//! instead of letting an older one win: assembling a stale array would destroy data.
+
+use ashlar_block::units::Sectors;
+
+use super::defect::{Defect, SuperblockError};
+use super::fields::Version;
+use super::superblock::{Superblock, refusal};
+use super::superblock_0_90::Block090;
+use super::superblock_1::{BLOCK_SIZE, Block1};
+use super::validate;
+
+/// A range of a device to read: byte offset and length.
+pub type Range = (u64, usize);
+
+/// What was found on a device.
+#[derive(Clone, Debug)]
+pub struct Probed {
+    /// The superblock to use: `None` if there is no md superblock at all, an error if the preferred
+    /// one cannot be used.
+    pub preferred: Option<Result<Box<Superblock>, SuperblockError>>,
+    /// Other md superblocks on the device, damaged or not.
+    pub others: Vec<Version>,
+    /// Versions that could not be looked for because their range was not read completely.
+    pub unread: Vec<SuperblockError>,
+}
+
+/// The ranges [`identify`] wants of a device with this many sectors: at most four, 4 KiB each.
+pub fn probe_ranges(device: Sectors) -> Vec<Range> {
+    let places = Version::ALL.iter().filter_map(|version| version.super_offset(device));
+    let mut ranges: Vec<Range> = places.map(|at| (at.bytes(), BLOCK_SIZE)).collect();
+    ranges.sort_unstable();
+    ranges.dedup();
+    ranges
+}
+
+/// Finds the superblock of a device with `device` sectors from what was read of it: byte offsets
+/// and the bytes there, as [`probe_ranges`] asked for.
+pub fn identify(device: Sectors, read: &[(u64, &[u8])]) -> Probed {
+    let mut unread = Vec::new();
+    let mut found = Vec::new();
+    for version in Version::ALL {
+        let Some(at) = version.super_offset(device) else { continue };
+        let bytes = read.iter().find(|(offset, _)| *offset == at.bytes());
+        let bytes = bytes.map_or(&[][..], |(_, bytes)| *bytes);
+        match created(version, bytes, device) {
+            Ok(ctime) => found.push((version, ctime, bytes)),
+            Err(defect @ Defect::Truncated { .. }) => unread.push(refusal(version, device)(defect)),
+            Err(_) => {}
+        }
+    }
+    // `max_by_key` would take the last of equals.
+    let best = found.iter().rev().max_by_key(|(_, ctime, _)| *ctime);
+    let preferred =
+        best.map(|&(version, _, bytes)| Superblock::parse(version, bytes, device).map(Box::new));
+    let best = best.map(|(version, _, _)| *version);
+    let others =
+        found.iter().map(|(version, _, _)| *version).filter(|v| Some(*v) != best).collect();
+    Probed { preferred, others, unread }
+}
+
+/// The creation time in seconds of the superblock of this version, if these bytes are one.
+fn created(version: Version, bytes: &[u8], device: Sectors) -> Result<u64, Defect> {
+    let truncated = Defect::Truncated { found: bytes.len(), wanted: BLOCK_SIZE };
+    let too_small = || validate::too_small(version, device);
+    let at = version.super_offset(device).ok_or_else(too_small)?;
+    match version {
+        Version::V0_90 => {
+            let block = Block090::from_bytes(bytes).ok_or(truncated)?;
+            match validate::identify_0_90(&block) {
+                Ok(()) => Ok(block.ctime.get().into()),
+                // Of no known age, but certainly a superblock: reported unless there is another.
+                Err(Defect::ForeignByteOrder) => Ok(0),
+                Err(defect) => Err(defect),
+            }
+        }
+        Version::V1_0 | Version::V1_1 | Version::V1_2 => {
+            let block = Block1::from_bytes(bytes).ok_or(truncated)?;
+            validate::identify_1(&block, at)?;
+            Ok(super::Timestamp::from_raw(block.header.ctime.get()).seconds)
+        }
+    }
+}
