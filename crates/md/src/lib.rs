@@ -1,3 +1,4 @@
 //! md
+pub mod ondisk;
 pub mod raid0;
 pub mod raid10;
