@@ -1,0 +1,368 @@
+//! Making and ending a mount.
+//!
+//! With the privilege to do so a mount is made by mount(2). An ordinary user's is made by the
+//! set-uid helper `fusermount3`, which gets one end of a socket as its standard input and sends the
+//! open `/dev/fuse` back through it (the `_FUSE_COMMFD` protocol of libfuse's `util/fusermount.c`).
+//!
+//! A mount is only ever ended when what is mounted at its place is still ours, known by the device
+//! number in `/proc/self/mountinfo`: no look at the file system itself, which would wait for the very
+//! server that is about to stop.
+
+use std::ffi::{CString, OsStr};
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
+    recvmsg, socketpair,
+};
+use thiserror::Error;
+
+use super::abi::MAX_WRITE;
+
+const DEVICE: &str = "/dev/fuse";
+const HELPER: &str = "fusermount3";
+/// Shown as the mount's source, and as the type's suffix (`fuse.ashlar`).
+const NAME: &str = "ashlar";
+
+/// How to mount.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MountOptions {
+    /// Whether other users may enter the mount, each as far as the file modes allow.
+    pub allow_other: bool,
+}
+
+/// Why a mount could not be made or ended. The text says what to do.
+#[derive(Debug, Error)]
+pub enum MountError {
+    /// The mount point cannot be used.
+    #[error("cannot mount on {path}: {source}")]
+    MountPoint {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The kernel has no FUSE.
+    #[error(
+        "{DEVICE} does not exist: load the kernel module (modprobe fuse) or give the container the device"
+    )]
+    NoDevice,
+    /// No access to the device.
+    #[error("{DEVICE} cannot be opened ({0}): this user needs read and write access to it")]
+    DeviceDenied(io::Error),
+    /// An ordinary user, and no helper.
+    #[error(
+        "{HELPER} was not found, which mounts for users other than root: install the package fuse3"
+    )]
+    NoHelper,
+    /// The helper refused.
+    #[error("{HELPER} failed: {0}")]
+    Helper(String),
+    /// `allow_other` as an ordinary user.
+    #[error(
+        "only root may let other users in, unless /etc/fuse.conf has the line user_allow_other"
+    )]
+    OtherUsersDenied,
+    /// mount(2) failed.
+    #[error("mounting on {path} failed: {source}")]
+    Mount {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file of the mount is open, or a loop device uses one.
+    #[error(
+        "{path} is in use: close its files (fuser -m {path}), detach its loop devices (losetup -D) and try again"
+    )]
+    Busy {
+        /// Where.
+        path: PathBuf,
+    },
+}
+
+/// A mount. Dropping it detaches it: new users find it gone, present ones keep it until they close.
+#[derive(Debug)]
+pub struct Mount {
+    path: PathBuf,
+    /// `major:minor` of the file system, as in mountinfo.
+    device: Option<String>,
+    by_helper: bool,
+}
+
+/// Mounts on the directory `path`. Gives the mount and the device to serve it with, on which the
+/// kernel's first request waits already.
+///
+/// What a server that died left mounted there is cleared away first.
+///
+/// # Errors
+/// See [`MountError`].
+pub fn mount(path: &Path, options: MountOptions) -> Result<(Mount, OwnedFd), MountError> {
+    let failed = |source| MountError::MountPoint { path: path.to_owned(), source };
+    let mut metadata = std::fs::metadata(path);
+    if let Err(error) = &metadata
+        && Errno::from_io_error(error) == Some(Errno::NOTCONN)
+    {
+        clear_stale(path)?;
+        metadata = std::fs::metadata(path);
+    }
+    let metadata = metadata.map_err(failed)?;
+    if !metadata.is_dir() {
+        return Err(failed(io::ErrorKind::NotADirectory.into()));
+    }
+    let path = path.canonicalize().map_err(failed)?;
+    let (fd, by_helper) = match by_syscall(&path, metadata.mode(), options)? {
+        Some(fd) => (fd, false),
+        None => (by_helper(&path, options)?, true),
+    };
+    let device = mounted_at(&path);
+    Ok((Mount { path, device, by_helper }, fd))
+}
+
+/// Mounts by mount(2); `None` without the privilege.
+fn by_syscall(
+    path: &Path,
+    mode: u32,
+    options: MountOptions,
+) -> Result<Option<OwnedFd>, MountError> {
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    if !uid.is_root() {
+        return Ok(None);
+    }
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let fd = rustix::fs::open(DEVICE, flags, Mode::empty()).map_err(|errno| match errno {
+        Errno::NOENT | Errno::NODEV | Errno::NXIO => MountError::NoDevice,
+        other => MountError::DeviceDenied(other.into()),
+    })?;
+    let data = format!(
+        "fd={},rootmode={mode:o},user_id={},group_id={},{}",
+        fd.as_raw_fd(),
+        uid.as_raw(),
+        gid.as_raw(),
+        common_options(options)
+    );
+    let failed = |source| MountError::Mount { path: path.to_owned(), source };
+    let data = CString::new(data).map_err(|error| failed(error.into()))?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    match rustix::mount::mount(NAME, path, "fuse.ashlar", flags, data.as_c_str()) {
+        Ok(()) => Ok(Some(fd)),
+        // Root without CAP_SYS_ADMIN, as in a container: the helper may be allowed to.
+        Err(Errno::PERM) => Ok(None),
+        Err(Errno::NODEV) => Err(MountError::NoDevice),
+        Err(errno) => Err(failed(errno.into())),
+    }
+}
+
+/// The kernel checks the file modes itself, and never asks for more data than it would write.
+fn common_options(options: MountOptions) -> String {
+    let others = if options.allow_other { ",allow_other" } else { "" };
+    format!("default_permissions,max_read={MAX_WRITE}{others}")
+}
+
+fn by_helper(path: &Path, options: MountOptions) -> Result<OwnedFd, MountError> {
+    let broken = |error: io::Error| MountError::Helper(error.to_string());
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+            .map_err(|errno| broken(errno.into()))?;
+    let mut helper = Command::new(HELPER);
+    helper.arg("-o").arg(format!("fsname={NAME},subtype={NAME},{}", common_options(options)));
+    helper.arg("--").arg(path);
+    // As standard input the socket reaches the helper and no other process started meanwhile.
+    helper.env("_FUSE_COMMFD", "0").stdin(Stdio::from(theirs));
+    run_helper(&mut helper)?;
+    // A command keeps its standard input open; with it closed, a silent helper shows as an end.
+    drop(helper);
+    receive_fd(&ours)
+        .map_err(broken)?
+        .ok_or_else(|| MountError::Helper("it ended well, but did not send the device".to_owned()))
+}
+
+fn run_helper(helper: &mut Command) -> Result<(), MountError> {
+    let output = helper.output().map_err(|error| {
+        let missing = error.kind() == io::ErrorKind::NotFound;
+        if missing { MountError::NoHelper } else { MountError::Helper(error.to_string()) }
+    })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let said = said.trim().trim_start_matches(HELPER).trim_start_matches(':').trim();
+    Err(if said.contains("user_allow_other") {
+        MountError::OtherUsersDenied
+    } else if said.contains("device not found") {
+        MountError::NoDevice
+    } else if said.is_empty() {
+        MountError::Helper(output.status.to_string())
+    } else {
+        MountError::Helper(said.to_owned())
+    })
+}
+
+/// The descriptor in the message that waits in `socket`.
+fn receive_fd(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
+    let mut byte = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(&mut byte)];
+    recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let fds = control.drain().find_map(|message| {
+        if let RecvAncillaryMessage::ScmRights(mut fds) = message { fds.next() } else { None }
+    });
+    Ok(fds)
+}
+
+impl Mount {
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Ends the mount, unless it is in use. Its server, which must be running, ends by itself.
+    /// A mount that the user has ended already is no error.
+    ///
+    /// # Errors
+    /// [`MountError::Busy`] when in use, after which it can be tried again; see the others.
+    pub fn unmount(&mut self) -> Result<(), MountError> {
+        self.end(false)
+    }
+
+    /// Detaches the mount even when it is in use. Its server ends when the last user has closed.
+    ///
+    /// # Errors
+    /// See [`MountError`].
+    pub fn detach(&mut self) -> Result<(), MountError> {
+        self.end(true)
+    }
+
+    fn end(&mut self, lazy: bool) -> Result<(), MountError> {
+        if self.device.is_none() || mounted_at(&self.path) != self.device {
+            self.device = None;
+            return Ok(());
+        }
+        end_at(&self.path, lazy, self.by_helper)?;
+        self.device = None;
+        Ok(())
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if let Err(error) = self.detach() {
+            tracing::warn!(%error, path = %self.path.display(), "a mount is left behind");
+        }
+    }
+}
+
+fn end_at(path: &Path, lazy: bool, by_helper: bool) -> Result<(), MountError> {
+    if !by_helper {
+        let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+        return match rustix::mount::unmount(path, flags | UnmountFlags::NOFOLLOW) {
+            Ok(()) => Ok(()),
+            Err(Errno::BUSY) => Err(MountError::Busy { path: path.to_owned() }),
+            Err(errno) => Err(MountError::Mount { path: path.to_owned(), source: errno.into() }),
+        };
+    }
+    let mut helper = Command::new(HELPER);
+    helper.arg("-u").args(lazy.then_some("-z")).arg("--").arg(path).stdin(Stdio::null());
+    match run_helper(&mut helper) {
+        Err(MountError::Helper(said)) if said.contains("busy") => {
+            Err(MountError::Busy { path: path.to_owned() })
+        }
+        result => result,
+    }
+}
+
+/// Unmounts what a dead server left at `path`.
+fn clear_stale(path: &Path) -> Result<(), MountError> {
+    tracing::warn!(path = %path.display(), "clearing away the mount of a server that has died");
+    end_at(path, true, !rustix::process::geteuid().is_root())
+}
+
+/// `major:minor` of the file system on top at `path`, which must be canonical.
+fn mounted_at(path: &Path) -> Option<String> {
+    // Without the table nothing is known to be ours, and nothing is unmounted.
+    find_device(&std::fs::read_to_string("/proc/self/mountinfo").ok()?, path)
+}
+
+/// Looks `path` up in the text of mountinfo (proc_pid_mountinfo(5)): the last line is on top.
+fn find_device(mountinfo: &str, path: &Path) -> Option<String> {
+    let mut found = None;
+    for line in mountinfo.lines() {
+        let mut fields = line.split(' ').skip(2);
+        if let (Some(device), Some(_root), Some(place)) =
+            (fields.next(), fields.next(), fields.next())
+            && OsStr::from_bytes(&unescape(place)) == path.as_os_str()
+        {
+            found = Some(device.to_owned());
+        }
+    }
+    found
+}
+
+/// Undoes the kernel's `\040` for white space and backslashes.
+fn unescape(text: &str) -> Vec<u8> {
+    let mut bytes = text.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    while let [first, rest @ ..] = bytes {
+        let octal = rest
+            .get(..3)
+            .filter(|_| *first == b'\\')
+            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        match octal {
+            Some(byte) => {
+                out.push(byte);
+                bytes = &rest[3..];
+            }
+            None => {
+                out.push(*first);
+                bytes = rest;
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTINFO: &str = "\
+22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
+61 22 0:44 / /mnt/a\\040b rw,nosuid,nodev - fuse.ashlar ashlar rw
+62 22 0:45 / /mnt/x rw - tmpfs none rw
+63 62 0:46 / /mnt/x rw - fuse.ashlar ashlar rw
+";
+
+    #[test]
+    fn the_topmost_mount_of_a_place_is_found() {
+        let device = |path: &str| find_device(MOUNTINFO, Path::new(path));
+        assert_eq!(device("/mnt/x").as_deref(), Some("0:46"));
+        assert_eq!(device("/mnt/a b").as_deref(), Some("0:44"));
+        assert_eq!(device("/mnt"), None);
+        assert_eq!(find_device("no such\nlines\n\n", Path::new("/")), None);
+    }
+
+    #[test]
+    fn escapes_of_mountinfo_are_undone() {
+        assert_eq!(unescape("a\\134b\\040\\011"), b"a\\b \t");
+        assert_eq!(unescape("end\\04"), b"end\\04");
+        assert_eq!(unescape("\\999"), b"\\999");
+    }
+
+    #[test]
+    fn a_mount_point_that_is_missing_or_a_file_is_refused() {
+        let missing = mount(Path::new("/nonexistent/dir"), MountOptions::default());
+        assert!(matches!(missing, Err(MountError::MountPoint { .. })));
+        let file = mount(Path::new("/proc/self/mountinfo"), MountOptions::default());
+        assert!(matches!(file, Err(MountError::MountPoint { .. })));
+    }
+}

@@ -1,0 +1,250 @@
+//! The loop over `/dev/fuse` on one reactor.
+//!
+//! Requests are read until there is none left, then the reactor turns; those on volumes become
+//! tasks of their own, so that a batch meets in the plug. The first 80 bytes of a message, where the
+//! headers of a WRITE are, go to a buffer of their own: the data of a WRITE then begins at the start
+//! of an aligned buffer and goes to the device without being copied. Only short data are copied
+//! out, because a large buffer held for each would waste memory.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::io::{self, IoSlice};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use ashlar_block::buffer::{Buffer, Segment};
+use ashlar_block::runtime::Runtime;
+use rustix::io::Errno;
+
+use super::abi::{self, MAX_WRITE, WRITE_HEAD, opcode};
+use super::dev::FuseDev;
+use super::job::{Job, Work};
+use super::reply;
+use super::request::Request;
+use super::session::{Action, Session};
+use super::tree::Namespace;
+
+/// Data of requests in flight on one reactor, bytes; when there is more, no further request is read.
+const IN_FLIGHT_BYTES: usize = 64 << 20;
+/// What a request weighs in that sum at least.
+const REQUEST_BYTES: usize = 4096;
+/// Payloads up to this length are copied out of the receive buffer, bytes.
+const COPY_BYTES: usize = 64 << 10;
+/// Requests read before other tasks get a turn.
+const BATCH: usize = 64;
+
+/// Serves a mount until it ends, and the requests that are in flight by then.
+///
+/// Several reactors may serve one session, each with a handle to the same connection.
+///
+/// # Errors
+/// Those of reading `/dev/fuse`, other than the end of the mount.
+pub async fn serve<D: FuseDev, N: Namespace>(
+    dev: Rc<D>,
+    session: Arc<Session<N>>,
+    runtime: Arc<dyn Runtime>,
+) -> io::Result<()> {
+    let server = Server { dev, session, runtime, gate: Rc::new(Gate::default()) };
+    let ended = server.run().await;
+    server.gate.below(1).await;
+    ended
+}
+
+struct Server<D, N> {
+    dev: Rc<D>,
+    session: Arc<Session<N>>,
+    runtime: Arc<dyn Runtime>,
+    gate: Rc<Gate>,
+}
+
+impl<D: FuseDev, N: Namespace> Server<D, N> {
+    async fn run(&self) -> io::Result<()> {
+        let mut inbox = Inbox::new();
+        let mut read = 0;
+        loop {
+            self.gate.below(IN_FLIGHT_BYTES).await;
+            match inbox.receive(&*self.dev) {
+                Ok(len) => self.dispatch(&mut inbox, len),
+                Err(error) => match Errno::from_io_error(&error) {
+                    Some(Errno::AGAIN) => {
+                        self.dev.readable().await?;
+                        read = 0;
+                    }
+                    // A request was taken back while it was handed over.
+                    Some(Errno::INTR | Errno::NOENT) => {}
+                    Some(Errno::NODEV) => return Ok(()),
+                    Some(_) | None => return Err(error),
+                },
+            }
+            read += 1;
+            if read >= BATCH {
+                read = 0;
+                give_way().await;
+            }
+        }
+    }
+
+    fn dispatch(&self, inbox: &mut Inbox, len: usize) {
+        let (message, payload) = inbox.message(len);
+        let action = match Request::parse(message, payload.len()) {
+            Ok(request) => self.session.handle(&request, payload),
+            Err(malformed) => {
+                tracing::error!("{malformed}");
+                self.session.refuse(&malformed)
+            }
+        };
+        match action {
+            Action::Reply(bytes) => send(&*self.dev, &[IoSlice::new(&bytes)]),
+            Action::Silent => {}
+            Action::Run(job) => {
+                let payload = job.wants_payload().then(|| inbox.take_payload(len));
+                self.start(job, payload);
+            }
+        }
+    }
+
+    fn start(&self, job: Job, payload: Option<Segment>) {
+        let weight = match job.work {
+            Work::Read { len, .. } | Work::Write { len, .. } => len.max(REQUEST_BYTES),
+            Work::Flush | Work::Zero { .. } => REQUEST_BYTES,
+        };
+        let promise = Promise {
+            dev: Rc::clone(&self.dev),
+            unique: Some(job.unique),
+            gate: Rc::clone(&self.gate),
+            weight,
+        };
+        self.gate.add(weight);
+        self.runtime.spawn(Box::pin(async move {
+            let done = job.run(payload).await;
+            match &done.data {
+                Some(data) => {
+                    promise.keep(&[IoSlice::new(&done.head), IoSlice::new(data.as_slice())]);
+                }
+                None => promise.keep(&[IoSlice::new(&done.head)]),
+            }
+        }));
+    }
+}
+
+/// Writes a reply.
+fn send<D: FuseDev>(dev: &D, parts: &[IoSlice<'_>]) {
+    match dev.write(parts).map_err(|error| (Errno::from_io_error(&error), error)) {
+        Ok(()) => {}
+        // The mount is gone, or the request was: nobody waits for the reply.
+        Err((Some(Errno::NODEV | Errno::NOENT), _)) => {}
+        Err((_, error)) => tracing::error!(%error, "a FUSE reply was not taken"),
+    }
+}
+
+/// That a request will be answered. Dropped unkept (its task panicked, or the reactor ends) it
+/// answers EIO: the process that waits must not hang.
+struct Promise<D: FuseDev> {
+    dev: Rc<D>,
+    unique: Option<u64>,
+    gate: Rc<Gate>,
+    weight: usize,
+}
+
+impl<D: FuseDev> Promise<D> {
+    fn keep(mut self, parts: &[IoSlice<'_>]) {
+        self.unique = None;
+        send(&*self.dev, parts);
+    }
+}
+
+impl<D: FuseDev> Drop for Promise<D> {
+    fn drop(&mut self) {
+        if let Some(unique) = self.unique.take() {
+            send(&*self.dev, &[IoSlice::new(&reply::error(unique, Errno::IO))]);
+        }
+        self.gate.remove(self.weight);
+    }
+}
+
+/// The weight of the requests in flight, and the one task that may wait for it to sink.
+#[derive(Default)]
+struct Gate {
+    weight: Cell<usize>,
+    waiting: RefCell<Option<Waker>>,
+}
+
+impl Gate {
+    fn add(&self, weight: usize) {
+        self.weight.set(self.weight.get() + weight);
+    }
+
+    fn remove(&self, weight: usize) {
+        self.weight.set(self.weight.get() - weight);
+        if let Some(waker) = self.waiting.take() {
+            waker.wake();
+        }
+    }
+
+    fn below(&self, bound: usize) -> impl Future<Output = ()> {
+        poll_fn(move |cx| {
+            if self.weight.get() < bound {
+                return Poll::Ready(());
+            }
+            *self.waiting.borrow_mut() = Some(cx.waker().clone());
+            Poll::Pending
+        })
+    }
+}
+
+/// Lets the tasks that are queued run.
+fn give_way() -> impl Future<Output = ()> {
+    let mut waited = false;
+    poll_fn(move |cx| {
+        if std::mem::replace(&mut waited, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+}
+
+/// Where requests are received.
+struct Inbox {
+    head: [u8; WRITE_HEAD],
+    body: Buffer,
+    /// A message other than WRITE that is longer than `head`, in one piece.
+    joined: Vec<u8>,
+}
+
+impl Inbox {
+    fn new() -> Self {
+        Self { head: [0; WRITE_HEAD], body: Buffer::alloc(MAX_WRITE), joined: Vec::new() }
+    }
+
+    fn receive<D: FuseDev>(&mut self, dev: &D) -> io::Result<usize> {
+        dev.try_read(&mut self.head, self.body.as_mut_slice())
+    }
+
+    /// The message of `len` bytes: headers and arguments, and the payload of a WRITE.
+    fn message(&mut self, len: usize) -> (&[u8], &[u8]) {
+        let head = &self.head[..len.min(WRITE_HEAD)];
+        let body = &self.body.as_slice()[..len.saturating_sub(WRITE_HEAD).min(MAX_WRITE)];
+        let code = head.get(4..8).and_then(|code| code.try_into().ok()).map(u32::from_ne_bytes);
+        if body.is_empty() || code == Some(opcode::WRITE) {
+            return (head, body);
+        }
+        self.joined.clear();
+        self.joined.extend_from_slice(head);
+        self.joined.extend_from_slice(body);
+        (&self.joined, &[])
+    }
+
+    /// The payload of the WRITE of `len` bytes that was just received, to be kept.
+    fn take_payload(&mut self, len: usize) -> Segment {
+        let payload = len.saturating_sub(WRITE_HEAD).min(MAX_WRITE);
+        if payload <= COPY_BYTES {
+            return Buffer::from_slice(&self.body.as_slice()[..payload]).whole();
+        }
+        let mut full = std::mem::replace(&mut self.body, Buffer::alloc(MAX_WRITE));
+        full.segment(0..payload)
+    }
+}
+
+const _: () = assert!(size_of::<abi::InHeader>() >= 8 && COPY_BYTES < MAX_WRITE);

@@ -1,0 +1,197 @@
+//! The loop, fed with recorded messages.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::rc::Rc;
+
+use ashlar_block::{LocalFuture, Runtime, Status};
+
+use super::super::abi::{self, opcode};
+use super::super::dev::FuseDev;
+use super::super::server::serve;
+use super::ram::Ram;
+use super::*;
+
+/// A device that hands out messages and keeps the replies. It ends when all were handed out.
+#[derive(Default)]
+struct Recorded {
+    messages: RefCell<VecDeque<Vec<u8>>>,
+    replies: RefCell<Vec<Vec<u8>>>,
+    /// Every other read finds nothing, so that each request is a batch of its own.
+    dry: Cell<bool>,
+}
+
+impl FuseDev for Recorded {
+    fn try_read(&self, head: &mut [u8], body: &mut [u8]) -> io::Result<usize> {
+        if !self.dry.replace(!self.dry.get()) {
+            return Err(Errno::AGAIN.into());
+        }
+        let Some(message) = self.messages.borrow_mut().pop_front() else {
+            return Err(Errno::NODEV.into());
+        };
+        let (front, back) = message.split_at(message.len().min(head.len()));
+        head[..front.len()].copy_from_slice(front);
+        body[..back.len()].copy_from_slice(back);
+        Ok(message.len())
+    }
+
+    /// Gives the tasks a turn.
+    async fn readable(&self) -> io::Result<()> {
+        let mut waited = false;
+        std::future::poll_fn(|_| {
+            if std::mem::replace(&mut waited, true) { Poll::Ready(Ok(())) } else { Poll::Pending }
+        })
+        .await
+    }
+
+    fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        self.replies.borrow_mut().push(parts.iter().flat_map(|part| part.to_vec()).collect());
+        Ok(())
+    }
+}
+
+thread_local! {
+    static TASKS: RefCell<VecDeque<LocalFuture<'static, ()>>> = const { RefCell::new(VecDeque::new()) };
+}
+
+struct TestRuntime;
+
+impl Runtime for TestRuntime {
+    fn now_ns(&self) -> u64 {
+        0
+    }
+
+    fn wall_clock(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn sleep(&self, _: Duration) -> LocalFuture<'static, ()> {
+        Box::pin(async {})
+    }
+
+    fn spawn(&self, task: LocalFuture<'static, ()>) {
+        TASKS.with_borrow_mut(|tasks| tasks.push_back(task));
+    }
+}
+
+/// Serves the messages; the tasks get a turn whenever the server waits.
+fn serve_all(ram: &Arc<Ram>, messages: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+    let dev = Rc::new(Recorded { messages: RefCell::new(messages.into()), ..Default::default() });
+    let (_, session) = session(&[("dev/md0", ram.volume())]);
+    let mut server = Box::pin(serve(Rc::clone(&dev), Arc::new(session), Arc::new(TestRuntime)));
+    let mut cx = Context::from_waker(Waker::noop());
+    for _ in 0..10_000 {
+        if let Poll::Ready(result) = server.as_mut().poll(&mut cx) {
+            result.expect("the end of the mount is no error");
+            return dev.replies.take();
+        }
+        let mut tasks = TASKS.take();
+        tasks.retain_mut(|task| task.as_mut().poll(&mut cx).is_pending());
+        TASKS.with_borrow_mut(|new| new.extend(tasks));
+    }
+    panic!("the server does not end");
+}
+
+/// What opens the volume: nodes 2 and 3, handle 1.
+fn opened() -> Vec<Vec<u8>> {
+    vec![
+        message(opcode::LOOKUP, 1, b"dev", &[0]),
+        message(opcode::LOOKUP, 2, b"md0", &[0]),
+        message(opcode::OPEN, 3, &abi::OpenIn { flags: 2, open_flags: 0 }, &[]),
+    ]
+}
+
+fn write_message(offset: u64, data: &[u8]) -> Vec<u8> {
+    let args = abi::WriteIn { fh: 1, offset, size: data.len() as u32, ..Default::default() };
+    message(opcode::WRITE, 3, &args, data)
+}
+
+fn read_message(offset: u64, size: u32) -> Vec<u8> {
+    message(opcode::READ, 3, &abi::ReadIn { fh: 1, offset, size, ..Default::default() }, &[])
+}
+
+#[test]
+fn payloads_of_every_class_of_size_arrive_whole() {
+    let ram = Ram::new("md0", 4 << 20);
+    let mut messages = opened();
+    let sizes = [1, 79, 80, 81, 4096, 65_535, 65_536, 65_537, 1 << 20];
+    let data = |len: usize| (0..len).map(|i| (i ^ len) as u8).collect::<Vec<_>>();
+    for len in sizes {
+        messages.push(write_message(1000, &data(len)));
+        messages.push(read_message(1000, len as u32));
+    }
+    let replies = serve_all(&ram, messages);
+    assert_eq!(replies.len(), 3 + 2 * sizes.len());
+    for (len, pair) in sizes.into_iter().zip(replies[3..].chunks(2)) {
+        assert_eq!(body::<abi::WriteOut>(&pair[0]).size as usize, len);
+        assert_eq!(reply_parts(&pair[1]), (0, &data(len)[..]));
+    }
+}
+
+#[test]
+fn messages_longer_than_the_head_are_joined() {
+    let ram = Ram::new("md0", 1 << 20);
+    let long = [b'x'; 255];
+    let mut messages = opened();
+    messages.push(message(opcode::LOOKUP, 1, &long[..], &[0]));
+    let forgets: Vec<_> = (0..100).map(|_| abi::ForgetOne { nodeid: 2, nlookup: 1 }).collect();
+    messages.push(message(
+        opcode::BATCH_FORGET,
+        0,
+        &abi::BatchForgetIn { count: 100, dummy: 0 },
+        forgets.as_bytes(),
+    ));
+    messages.push(message(opcode::GETATTR, 2, &[0u64; 2], &[]));
+    let replies = serve_all(&ram, messages);
+    assert_eq!(errno(&replies[3]), Some(Errno::NOENT));
+    assert_eq!(errno(&replies[4]), Some(Errno::STALE));
+    assert_eq!(replies.len(), 5);
+}
+
+#[test]
+fn more_data_than_may_be_in_flight_is_served_in_time() {
+    let ram = Ram::new("md0", 1 << 20);
+    let mut messages = opened();
+    messages.extend((0..200).map(|_| read_message(0, 1 << 20)));
+    let replies = serve_all(&ram, messages);
+    assert_eq!(replies.len(), 203);
+    assert!(replies[3..].iter().all(|reply| reply_parts(reply).1.len() == 1 << 20));
+}
+
+#[test]
+fn failures_and_nonsense_are_answered_too() {
+    let ram = Ram::new("md0", 1 << 20);
+    ram.break_with(Status::Io);
+    let mut messages = opened();
+    messages.push(write_message(0, &[0; 512]));
+    let mut nonsense = message(opcode::OPEN, 3, &[0u8; 3], &[]);
+    messages.push(nonsense.clone());
+    nonsense[0] = 1;
+    messages.push(nonsense);
+    messages.push(b"short".to_vec());
+    messages.push(message(4242, 1, &[0u8; 0], &[]));
+    let replies = serve_all(&ram, messages);
+    let errors: Vec<_> = replies[3..].iter().map(|reply| errno(reply)).collect();
+    assert_eq!(
+        errors,
+        [Some(Errno::IO), Some(Errno::INVAL), Some(Errno::INVAL), Some(Errno::NOSYS)]
+    );
+}
+
+#[test]
+fn a_request_whose_task_is_lost_is_answered_with_eio() {
+    let ram = Ram::new("md0", 1 << 20);
+    let dev = Rc::new(Recorded { messages: RefCell::new(opened().into()), ..Default::default() });
+    dev.messages.borrow_mut().push_back(read_message(0, 512));
+    let (_, session) = session(&[("dev/md0", ram.volume())]);
+    let mut server = Box::pin(serve(Rc::clone(&dev), Arc::new(session), Arc::new(TestRuntime)));
+    let mut cx = Context::from_waker(Waker::noop());
+    while !dev.messages.borrow().is_empty() {
+        assert!(server.as_mut().poll(&mut cx).is_pending());
+    }
+    assert_eq!(dev.replies.borrow().len(), 3);
+    drop(TASKS.take());
+    assert_eq!(errno(&dev.replies.borrow()[3]), Some(Errno::IO));
+    while server.as_mut().poll(&mut cx).is_pending() {}
+}
