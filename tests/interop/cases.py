@@ -1,0 +1,93 @@
+#!/usr/bin/python3
+"""cases.py [--all] - the arrays of the md interoperation suite, one a line:
+
+    name  level  layout  chunk  metadata  bitmap  sizes
+
+chunk is in KiB (0: the level has none), sizes is the size of each member image in KiB.
+
+Every shape (level, layout and number of members) is there. The other parameters are
+spread over the shapes so that within each level every pair of their values meets;
+--all gives every combination instead.
+"""
+
+import itertools
+import sys
+
+METADATA = ["1.2", "1.0", "1.1", "0.90"]
+CHUNKS = [4, 64, 512, 1024]
+BITMAPS = ["none", "internal"]
+MIB = 1024
+
+
+def shapes():
+    """Yields (level, layout, members, unequal)."""
+    for members in (2, 3, 4):
+        yield "0", "-", members, False
+    for layout in ("original", "alternate"):
+        for members in (2, 3, 5):
+            yield "0", layout, members, True
+    for members in (2, 3):
+        yield "1", "-", members, False
+    for kind in "nfo":
+        for copies in (2, 3):
+            for members in range(copies, 7):
+                yield "10", f"{kind}{copies}", members, False
+
+
+def options(level):
+    """Every combination of the parameters that a level has, as dictionaries. (mdadm makes no
+    RAID0 with 0.90 superblocks any more, because they have no field for its layout.)"""
+    metadatas = METADATA[:3] if level == "0" else METADATA
+    chunks = [0] if level == "1" else CHUNKS
+    bitmaps = ["none"] if level == "0" else BITMAPS
+    for metadata, chunk, bitmap in itertools.product(metadatas, chunks, bitmaps):
+        yield {"metadata": metadata, "chunk": chunk, "bitmap": bitmap}
+
+
+def pairs(option):
+    return set(itertools.combinations(sorted(option.items()), 2)) | {(item,) for item in option.items()}
+
+
+def sizes(level, members, chunk, unequal, salt):
+    """Member sizes in KiB: a few chunks and an odd rest, never a multiple of a chunk.
+    The rests differ between the members (the smallest one counts), but not in a RAID0 that
+    is to have one zone."""
+    base = max(3 * MIB, 10 * chunk)
+    rest = [41, 83, 7, 119, 59, 97] if unequal or level != "0" else [41]
+    steps = [0, 3, 1, 5, 2] if unequal else [0] * members
+    step = max(chunk, 640)
+    return [base + steps[i] * step + rest[(i + salt) % len(rest)] for i in range(members)]
+
+
+def spread(level, options_left, number, count):
+    """Picks `count` options for a shape: those that show most pairs of values not met yet."""
+    possible = list(options(level))
+    turn = number % len(possible)
+    chosen = []
+    for _ in range(count):
+        fresh = [o for o in possible[turn:] + possible[:turn] if o not in chosen]
+        chosen.append(max(fresh, key=lambda o: len(pairs(o) & options_left)))
+        options_left -= pairs(chosen[-1])
+    return chosen
+
+
+def cases(everything):
+    counts = {"0": 2, "1": 4, "10": 1}  # options for each shape; RAID10 has many shapes
+    unmet = {level: set().union(*map(pairs, options(level))) for level in counts}
+    for number, (level, layout, members, unequal) in enumerate(shapes()):
+        chosen = options(level) if everything else spread(level, unmet[level], number, counts[level])
+        for option in chosen:
+            chunk, bitmap = option["chunk"], option["bitmap"]
+            shape = f"raid{level}" + ("" if layout == "-" else f"-{layout}") + f"-x{members}"
+            name = f"{shape}-{chunk}k-{option['metadata']}" + ("-bitmap" if bitmap == "internal" else "")
+            yield name, level, layout, chunk, option["metadata"], bitmap, sizes(level, members, chunk, unequal, number)
+    assert everything or not any(unmet.values()), f"pairs of values that never meet: {unmet}"
+
+
+def main():
+    for *fields, member_sizes in cases("--all" in sys.argv[1:]):
+        print(*fields, ",".join(map(str, member_sizes)), sep="\t")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+#!/bin/bash
+# md-guest.sh MODE DIR CASES - the kernel's half of the md suite; runs inside UML.
+#
+#   make    per case: mdadm creates the array on DIR/NAME/m*.img, phase 1 is written and read
+#           back through a new assembly, the copies are compared by the kernel
+#   judge   per case: mdadm examines and assembles what ashlar made in DIR/NAME, phase 1 is
+#           verified, the copies are compared, phase 2 is written
+#
+# CASES is a file of lines as tests/interop/cases.py prints them. Prints one line per case:
+# "pass NAME" or "FAIL NAME" followed by what went wrong. Exit code 1 if any failed.
+set -u
+mode=$1 dir=$2 cases=$3
+here=$(dirname "$(realpath "$0")")
+md=/dev/md0
+modprobe -a loop raid0 raid1 raid10
+
+# stamp VERB PHASE - on the array of the current case
+stamp() {
+	local discards=()
+	[ "$mode" = make ] || discards=(--discards)
+	/usr/bin/python3 "$here/stamp.py" "$1" --seed "$name" --phase "$2" "${discards[@]}" $md
+}
+
+attach() {
+	loops=()
+	local image device
+	for image in "$dir/$name"/m?.img; do
+		device=$(losetup --find --show "$image") || return 1
+		loops+=("$device")
+	done
+}
+
+detach() {
+	[ ! -e /sys/block/md0/md ] || mdadm --quiet --stop $md
+	[ ${#loops[@]} = 0 ] || losetup --detach "${loops[@]}"
+}
+
+create() {
+	local options=(--metadata="$metadata" --level="$level" --raid-devices=${#loops[@]} --homehost=none --name="$name")
+	[ "$metadata" != 0.90 ] || options=("${options[@]:0:3}")
+	[ "$chunk" = 0 ] || options+=(--chunk="$chunk")
+	[ "$layout" = - ] || options+=(--layout="$layout")
+	[ "$level" = 0 ] || options+=(--assume-clean --bitmap="$bitmap")
+	mdadm --quiet --create $md --run "${options[@]}" "${loops[@]}"
+}
+
+assemble() { mdadm --quiet --assemble $md "${loops[@]}" && [ "$(cat /sys/block/md0/md/array_state)" != inactive ]; }
+
+# The array runs with every member and in the shape that the case says.
+shape() {
+	local state want
+	state=$(cat /sys/block/md0/md/degraded 2>/dev/null || echo 0)
+	[ "${state:-0}" = 0 ] || { echo "degraded: $state members missing"; return 1; }
+	want=raid$level
+	[ "$(cat /sys/block/md0/md/level)" = "$want" ] || { echo "level $(cat /sys/block/md0/md/level), not $want"; return 1; }
+	[ "$(cat /sys/block/md0/md/raid_disks)" = ${#loops[@]} ] || { echo "$(cat /sys/block/md0/md/raid_disks) members"; return 1; }
+	[ "$(cat /sys/block/md0/md/chunk_size)" = $((chunk * 1024)) ] || { echo "chunk $(cat /sys/block/md0/md/chunk_size)"; return 1; }
+	case $layout in
+	n?) want=$((256 + ${layout#n})) ;;
+	f?) want=$((1 + 256 * ${layout#f})) ;;
+	o?) want=$((65536 + 1 + 256 * ${layout#o})) ;;
+	original) want=1 ;;
+	alternate) want=2 ;;
+	-) return 0 ;;
+	esac
+	state=$(cat /sys/block/md0/md/layout)
+	[ "${state%% *}" = $want ] || { echo "layout $state, not $want"; return 1; }
+}
+
+# All copies are equal (RAID0 has none).
+copies_agree() {
+	[ "$level" != 0 ] || return 0
+	echo check >/sys/block/md0/md/sync_action || return 1
+	until [ "$(cat /sys/block/md0/md/sync_action)" = idle ]; do sleep 0.05; done
+	local mismatches
+	mismatches=$(cat /sys/block/md0/md/mismatch_cnt)
+	[ "$mismatches" = 0 ] || { echo "mismatch_cnt is $mismatches"; return 1; }
+}
+
+# mdadm finds a sound superblock on every member, all of them clean.
+superblocks_sound() {
+	local text want=${#loops[@]}
+	text=$(mdadm --examine "${loops[@]}" 2>&1)
+	if [ "$(grep -Ec '^ *State : clean$' <<<"$text")" != "$want" ] ||
+		[ "$(grep -Ec '^ *Checksum : [0-9a-f]+ - correct' <<<"$text")" != "$want" ]; then
+		printf '%s\n' "$text"
+		return 1
+	fi
+}
+
+make_case() {
+	attach && create && shape && stamp write 1 && copies_agree && mdadm --quiet --stop $md &&
+		superblocks_sound && assemble && shape && stamp verify 1
+}
+
+judge_case() {
+	attach && superblocks_sound && assemble && shape && stamp verify 1 && copies_agree &&
+		stamp write 2 && copies_agree && mdadm --quiet --stop $md && superblocks_sound
+}
+
+failed=0
+while IFS=$'\t' read -r name level layout chunk metadata bitmap _; do
+	loops=()
+	dmesg --clear
+	if output=$(exec 2>&1; "${mode}_case"; code=$?; detach && exit $code) &&
+		! dmesg | grep -Eq 'BUG|WARNING|I/O error|md/raid.*(error|nvalid|annot|failure)|md: .*(invalid|failed|kicking|not clean)'; then
+		echo "pass $name"
+	else
+		failed=1
+		echo "FAIL $name"
+		{ printf '%s\n' "$output"; dmesg | tail -n 20; } | sed 's/^/     /'
+	fi
+done <"$cases"
+exit $failed
