@@ -78,14 +78,18 @@ pub const TABLE: &[(State, Event, State)] = &[
 
 /// The states as a table in Markdown, for the format's document.
 pub fn state_table() -> String {
-    let row = |(state, event, next): &(State, Event, State)| format!("| {state:?} | {event:?} | {next:?} |\n");
+    let row = |(state, event, next): &(State, Event, State)| {
+        format!("| {state:?} | {event:?} | {next:?} |\n")
+    };
     let head = "| state | event | next |\n|---|---|---|\n";
     std::iter::once(head.to_owned()).chain(TABLE.iter().map(row)).collect()
 }
 
 /// The options that are known as a table in Markdown, for the format's document.
 pub fn option_table() -> String {
-    let row = |row: &option::Row| format!("| {} | {} | {:?} | {} |\n", row.number, row.word, row.data, row.effect);
+    let row = |row: &option::Row| {
+        format!("| {} | {} | {:?} | {} |\n", row.number, row.word, row.data, row.effect)
+    };
     let head = "| type | option | data | effect |\n|---|---|---|---|\n";
     std::iter::once(head.to_owned()).chain(option::TABLE.iter().map(row)).collect()
 }
@@ -152,7 +156,12 @@ impl Handshake {
 
     /// Takes at most one message off the front of `input`, appends the answer to `out` and says how
     /// many bytes were taken. `exports` must stay the same throughout.
-    pub fn step(&mut self, input: &[u8], exports: &[ExportInfo], out: &mut Vec<u8>) -> (usize, Step) {
+    pub fn step(
+        &mut self,
+        input: &[u8],
+        exports: &[ExportInfo],
+        out: &mut Vec<u8>,
+    ) -> (usize, Step) {
         match self.state {
             State::ClientFlags => self.client_flags(input),
             State::Options => self.option(input, exports, out),
@@ -183,7 +192,9 @@ impl Handshake {
         if magic != OPTS_MAGIC {
             return (8, self.enter(Event::BadMagic));
         }
-        let (Some(option), Some(len)) = (fields.u32(), fields.u32()) else { return (0, Step::Incomplete) };
+        let (Some(option), Some(len)) = (fields.u32(), fields.u32()) else {
+            return (0, Step::Incomplete);
+        };
         if let Some(event) = self.veto(option, len) {
             self.skipping = (option, len);
             return (OPTION_HEADER_LEN, self.enter(event));
@@ -191,14 +202,19 @@ impl Handshake {
         let Some(data) = fields.bytes(len) else { return (0, Step::Incomplete) };
         let taken = OPTION_HEADER_LEN + data.len();
         self.options += 1;
-        let mut haggle = Haggle { exports, agreed: &mut self.agreed, replies: Replies { option, out } };
+        let mut haggle =
+            Haggle { exports, agreed: &mut self.agreed, replies: Replies { option, out } };
         let step = match option::answer(&mut haggle, data) {
             Outcome::Answered => self.enter(Event::Answered),
             Outcome::Ended => self.enter(Event::Ended),
             Outcome::Chosen(export) => {
                 self.enter(Event::Chosen);
                 let Agreed { structured, allocation_of, .. } = self.agreed;
-                Step::Transmission(Session { export, structured, allocation: allocation_of == Some(export) })
+                Step::Transmission(Session {
+                    export,
+                    structured,
+                    allocation: allocation_of == Some(export),
+                })
             }
         };
         (taken, step)

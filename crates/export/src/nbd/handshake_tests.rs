@@ -2,7 +2,8 @@
 
 use super::super::info::{BlockSize, INFO_BLOCK_SIZE, INFO_DESCRIPTION, INFO_EXPORT, INFO_NAME};
 use super::super::option::{
-    REP_ACK, REP_ERR_INVALID, REP_ERR_UNKNOWN, REP_ERR_UNSUP, REP_INFO, REP_META_CONTEXT, REP_SERVER,
+    REP_ACK, REP_ERR_INVALID, REP_ERR_UNKNOWN, REP_ERR_UNSUP, REP_INFO, REP_META_CONTEXT,
+    REP_SERVER,
 };
 use super::super::wire::{FLAG_HAS_FLAGS, FLAG_SEND_DF, REP_MAGIC};
 use super::*;
@@ -40,7 +41,8 @@ impl Client {
     /// A client that has sent its flags.
     fn with_flags(flags: u32) -> Self {
         let mut client = Self { handshake: Handshake::new(), exports: exports() };
-        let (taken, _) = client.handshake.step(&flags.to_be_bytes(), &client.exports, &mut Vec::new());
+        let (taken, _) =
+            client.handshake.step(&flags.to_be_bytes(), &client.exports, &mut Vec::new());
         assert_eq!(taken, 4);
         client
     }
@@ -245,13 +247,16 @@ fn a_malformed_go_is_invalid_at_every_cut_and_with_every_surplus() {
 #[test]
 fn contexts_are_listed_for_no_query_the_wildcard_and_the_name() {
     let listed = |queries: &[&str]| {
-        let (step, mut answers) = Client::new().ask(OPT_LIST_META_CONTEXT, &contexts("md0", queries));
+        let (step, mut answers) =
+            Client::new().ask(OPT_LIST_META_CONTEXT, &contexts("md0", queries));
         assert_eq!(step, Step::Taken);
         assert_eq!(answers.pop(), Some((REP_ACK, vec![])));
         answers
     };
     let allocation = vec![(REP_META_CONTEXT, b"\0\0\0\0base:allocation".to_vec())];
-    for queries in [&[][..], &["base:"], &["base:allocation"], &["x-y:z", "base:", "base:allocation"]] {
+    for queries in
+        [&[][..], &["base:"], &["base:allocation"], &["x-y:z", "base:", "base:allocation"]]
+    {
         assert_eq!(listed(queries), allocation, "{queries:?}");
     }
     for queries in [&["qemu:"][..], &["base:other"], &["base"], &[""]] {
@@ -297,7 +302,11 @@ fn a_selection_holds_for_its_export_until_the_next_attempt() {
 fn a_malformed_context_request_is_invalid_at_every_cut() {
     let good = contexts("md0", &["base:allocation", "x:"]);
     for cut in 0..good.len() {
-        assert_eq!(Client::new().ask_one(OPT_LIST_META_CONTEXT, &good[..cut]), REP_ERR_INVALID, "cut {cut}");
+        assert_eq!(
+            Client::new().ask_one(OPT_LIST_META_CONTEXT, &good[..cut]),
+            REP_ERR_INVALID,
+            "cut {cut}"
+        );
     }
     // Four billion queries are announced and two are there.
     let mut many = good;
@@ -325,7 +334,9 @@ fn a_long_option_is_skipped_in_any_pieces_and_refused() {
 
 #[test]
 fn absurd_lengths_and_a_long_export_name_close() {
-    for (option, len) in [(OPT_GO, MAX_OPTION_SKIP + 1), (OPT_EXPORT_NAME, MAX_OPTION_DATA + 1), (99, u32::MAX)] {
+    for (option, len) in
+        [(OPT_GO, MAX_OPTION_SKIP + 1), (OPT_EXPORT_NAME, MAX_OPTION_DATA + 1), (99, u32::MAX)]
+    {
         let mut client = Client::new();
         let mut message = OPTS_MAGIC.to_be_bytes().to_vec();
         message.extend(option.to_be_bytes());
@@ -340,7 +351,10 @@ fn what_is_no_option_closes_as_soon_as_it_is_seen() {
     let mut client = Client::new();
     let (_, step) = client.handshake.step(b"GET / HT", &client.exports, &mut Vec::new());
     assert_eq!(step, Step::Closed(Event::BadMagic));
-    assert_eq!(client.handshake.step(b"TP/1.1", &client.exports, &mut Vec::new()), (0, Step::Incomplete));
+    assert_eq!(
+        client.handshake.step(b"TP/1.1", &client.exports, &mut Vec::new()),
+        (0, Step::Incomplete)
+    );
 }
 
 #[test]
@@ -409,7 +423,9 @@ fn random_bytes_behind_good_beginnings_never_panic_and_answers_are_bounded() {
                 Step::Taken => assert!(taken > 0),
                 Step::Transmission(_) | Step::Closed(_) => break,
                 Step::Incomplete if visible == input.len() => break,
-                Step::Incomplete => visible = input.len().min(visible + 1 + chance.below(64) as usize),
+                Step::Incomplete => {
+                    visible = input.len().min(visible + 1 + chance.below(64) as usize)
+                }
             }
         }
     }

@@ -1,6 +1,8 @@
 //! What the handshake tells about an export: the `NBD_INFO_*` items.
 
-use super::wire::{FLAG_HAS_FLAGS, FLAG_SEND_DF, FLAG_SEND_FAST_ZERO, FLAG_SEND_WRITE_ZEROES, MAX_PAYLOAD};
+use super::wire::{
+    FLAG_HAS_FLAGS, FLAG_SEND_DF, FLAG_SEND_FAST_ZERO, FLAG_SEND_WRITE_ZEROES, MAX_PAYLOAD,
+};
 
 /// Size and transmission flags; sent in every `GO` and `INFO`.
 pub const INFO_EXPORT: u16 = 0;
@@ -67,7 +69,9 @@ impl ExportInfo {
                 item.extend(self.transmission_flags(structured).to_be_bytes());
             }
             INFO_NAME => item.extend(self.name.as_bytes()),
-            INFO_DESCRIPTION if !self.description.is_empty() => item.extend(self.description.as_bytes()),
+            INFO_DESCRIPTION if !self.description.is_empty() => {
+                item.extend(self.description.as_bytes())
+            }
             INFO_BLOCK_SIZE => {
                 let BlockSize { minimum, preferred, maximum } = self.block_size;
                 for size in [minimum, preferred, maximum] {
@@ -93,7 +97,13 @@ mod tests {
 
     fn export(name: &str, flags: u16) -> ExportInfo {
         let block_size = BlockSize::with_preferred(4096);
-        ExportInfo { name: name.into(), description: String::new(), size: 1 << 20, flags, block_size }
+        ExportInfo {
+            name: name.into(),
+            description: String::new(),
+            size: 1 << 20,
+            flags,
+            block_size,
+        }
     }
 
     #[test]
@@ -108,7 +118,10 @@ mod tests {
     #[test]
     fn the_preferred_size_is_made_a_legal_one() {
         let preferred = |n| BlockSize::with_preferred(n).preferred;
-        assert_eq!([0, 1, 512, 3 * 4096, u32::MAX].map(preferred), [512, 512, 512, 16384, MAX_PAYLOAD]);
+        assert_eq!(
+            [0, 1, 512, 3 * 4096, u32::MAX].map(preferred),
+            [512, 512, 512, 16384, MAX_PAYLOAD]
+        );
     }
 
     #[test]

@@ -2,7 +2,16 @@
 //!
 //! Two layers. Below is the protocol as functions from bytes to bytes, with no I/O: [`handshake`]
 //! (a table of states) with a file for each option, [`transmission`] (a table of commands),
-//! [`reply_simple`], [`reply_structured`], [`block_status`].
+//! [`reply_simple`], [`reply_structured`], [`block_status`]. Above is [`server::serve`], which runs
+//! one connection over any [`Stream`](crate::stream::Stream) and the volumes of [`export::Exports`].
+//!
+//! States of a connection: handshake, transmission, draining (nothing is received any more, requests
+//! in flight end and are answered), closed. Ordering: none between requests in flight, as the
+//! protocol has it; a client that needs an order waits for replies. A flush is passed on when it is
+//! started, so it covers every write that was answered before it was received, on whatever
+//! connection: that, and no cache above the volume, is what CAN_MULTI_CONN promises. Of the layer
+//! below it is assumed that a volume fills a read's memory entirely when it reports success: buffers
+//! are recycled, and what they held before must not reach a client.
 //!
 //! Spoken: fixed newstyle, structured replies, `base:allocation`, all commands of the document
 //! except the experimental ones. Not spoken: TLS and extended headers, which are refused as
@@ -10,8 +19,11 @@
 
 pub mod block_status;
 pub mod errno;
+mod execute;
+pub mod export;
 pub mod handshake;
 pub mod info;
+mod input;
 mod opt_abort;
 mod opt_export_name;
 mod opt_go;
@@ -21,5 +33,9 @@ mod opt_structured_reply;
 mod option;
 pub mod reply_simple;
 pub mod reply_structured;
+pub mod server;
+#[cfg(test)]
+mod testing;
 pub mod transmission;
+pub mod transmit;
 pub mod wire;

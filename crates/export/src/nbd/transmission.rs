@@ -7,9 +7,10 @@
 use super::errno::Errno;
 use super::info::ExportInfo;
 use super::wire::{
-    CMD_FLAG_DF, CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLAG_REQ_ONE, FLAG_HAS_FLAGS,
-    FLAG_READ_ONLY, FLAG_SEND_CACHE, FLAG_SEND_DF, FLAG_SEND_FAST_ZERO, FLAG_SEND_FLUSH, FLAG_SEND_FUA,
-    FLAG_SEND_TRIM, FLAG_SEND_WRITE_ZEROES, Fields, MAX_PAYLOAD, REQUEST_MAGIC,
+    CMD_FLAG_DF, CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLAG_REQ_ONE,
+    FLAG_HAS_FLAGS, FLAG_READ_ONLY, FLAG_SEND_CACHE, FLAG_SEND_DF, FLAG_SEND_FAST_ZERO,
+    FLAG_SEND_FLUSH, FLAG_SEND_FUA, FLAG_SEND_TRIM, FLAG_SEND_WRITE_ZEROES, Fields, MAX_PAYLOAD,
+    REQUEST_MAGIC,
 };
 
 /// Bytes of a request without its payload.
@@ -38,8 +39,13 @@ impl Header {
         let magic = fields.u32()?;
         let flags = fields.u16()?;
         let number = fields.u16()?;
-        let header =
-            Self { flags, number, cookie: fields.u64()?, offset: fields.u64()?, length: fields.u32()? };
+        let header = Self {
+            flags,
+            number,
+            cookie: fields.u64()?,
+            offset: fields.u64()?,
+            length: fields.u32()?,
+        };
         (magic == REQUEST_MAGIC).then_some(header)
     }
 
@@ -134,7 +140,9 @@ const RULES: [Rule; 8] = [
 
 /// The rules as a table in Markdown, for the format's document.
 pub fn command_table() -> String {
-    let mut table = String::from("| type | command | flags | offset, length | past the end |\n|---|---|---|---|---|\n");
+    let mut table = String::from(
+        "| type | command | flags | offset, length | past the end |\n|---|---|---|---|---|\n",
+    );
     for rule in &RULES {
         let flags: Vec<_> = rule.flags.iter().map(|(flag, _)| flag_word(*flag)).collect();
         let extent = match rule.extent {
@@ -148,7 +156,8 @@ pub fn command_table() -> String {
             Extent::Payload | Extent::Effect => "EINVAL",
         };
         let number = rule.command as u16;
-        table += &format!("| {number} | {} | {} | {extent} | {past} |\n", rule.word, flags.join(", "));
+        table +=
+            &format!("| {number} | {} | {} | {extent} | {past} |\n", rule.word, flags.join(", "));
     }
     table
 }
@@ -180,7 +189,12 @@ pub struct Terms {
 impl Terms {
     /// The terms for `export` after a handshake.
     pub const fn new(export: &ExportInfo, structured: bool, allocation: bool) -> Self {
-        Self { size: export.size, flags: export.transmission_flags(structured), structured, allocation }
+        Self {
+            size: export.size,
+            flags: export.transmission_flags(structured),
+            structured,
+            allocation,
+        }
     }
 }
 
@@ -254,7 +268,9 @@ fn object(header: &Header, terms: &Terms) -> Result<Command, (Errno, &'static st
     }
     if rule.extent == Extent::Reserved {
         let zero = header.offset == 0 && header.length == 0;
-        return zero.then_some(rule.command).ok_or((Errno::Inval, "offset and length must be zero"));
+        return zero
+            .then_some(rule.command)
+            .ok_or((Errno::Inval, "offset and length must be zero"));
     }
     if header.length == 0 {
         return Err((Errno::Inval, "length is zero"));

@@ -60,7 +60,8 @@ fn the_rules_are_in_the_order_of_their_numbers() {
 
 #[test]
 fn headers_survive_the_wire_and_a_wrong_magic_is_no_header() {
-    let header = Header { flags: 0x0102, number: 0x0304, cookie: 5 << 40, offset: 6 << 41, length: 7 << 20 };
+    let header =
+        Header { flags: 0x0102, number: 0x0304, cookie: 5 << 40, offset: 6 << 41, length: 7 << 20 };
     let mut bytes = header.encode();
     assert_eq!(Header::parse(&bytes), Some(header));
     for at in 0..4 {
@@ -84,7 +85,11 @@ fn ranges_end_where_the_export_ends() {
             (u64::MAX, 4096, past),
             (5, 0, 22),
         ] {
-            assert_eq!(errno(header(command, offset, length), terms()), expected, "{command:?} {offset} {length}");
+            assert_eq!(
+                errno(header(command, offset, length), terms()),
+                expected,
+                "{command:?} {offset} {length}"
+            );
         }
     }
 }
@@ -96,7 +101,8 @@ fn payloads_are_bounded_and_effects_are_not() {
         assert_eq!(errno(header(command, 0, MAX_PAYLOAD), large), 0);
         let above = errno(header(command, 0, MAX_PAYLOAD + 1), large);
         let payload = [(Command::Read, 75), (Command::Write, u32::MAX)];
-        let expected = payload.iter().find(|(with, _)| *with == command).map_or(0, |(_, errno)| *errno);
+        let expected =
+            payload.iter().find(|(with, _)| *with == command).map_or(0, |(_, errno)| *errno);
         assert_eq!(above, expected, "{command:?}");
     }
     // Simple replies have no word for it.
@@ -109,7 +115,11 @@ fn a_read_only_export_refuses_what_writes() {
     let read_only = Terms { flags: ALL | FLAG_READ_ONLY, ..terms() };
     for command in RANGED {
         let writes = matches!(command, Command::Write | Command::Trim | Command::WriteZeroes);
-        assert_eq!(errno(header(command, 0, 512), read_only), if writes { 1 } else { 0 }, "{command:?}");
+        assert_eq!(
+            errno(header(command, 0, 512), read_only),
+            if writes { 1 } else { 0 },
+            "{command:?}"
+        );
     }
 }
 
@@ -119,7 +129,11 @@ fn what_was_not_offered_is_invalid() {
     for command in COMMANDS {
         let length = if RANGED.contains(&command) { 512 } else { 0 };
         let always = matches!(command, Command::Read | Command::Write | Command::Disc);
-        assert_eq!(errno(header(command, 0, length), bare), if always { 0 } else { 22 }, "{command:?}");
+        assert_eq!(
+            errno(header(command, 0, length), bare),
+            if always { 0 } else { 22 },
+            "{command:?}"
+        );
     }
 }
 
@@ -164,11 +178,15 @@ fn unknown_commands_are_invalid_and_carry_no_payload() {
 fn the_payload_of_a_refused_write_is_skipped() {
     let read_only = Terms { flags: ALL | FLAG_READ_ONLY, ..terms() };
     for (offset, terms) in [(SIZE, terms()), (0, read_only)] {
-        let Verdict::Refuse { skip, .. } = judge(&header(Command::Write, offset, 12_345), &terms) else {
+        let Verdict::Refuse { skip, .. } = judge(&header(Command::Write, offset, 12_345), &terms)
+        else {
             panic!()
         };
         assert_eq!(skip, 12_345);
-        let Verdict::Refuse { skip, .. } = judge(&header(Command::Read, SIZE, 12_345), &terms) else { panic!() };
+        let Verdict::Refuse { skip, .. } = judge(&header(Command::Read, SIZE, 12_345), &terms)
+        else {
+            panic!()
+        };
         assert_eq!(skip, 0);
     }
 }
@@ -176,14 +194,22 @@ fn the_payload_of_a_refused_write_is_skipped() {
 #[test]
 fn disc_is_understood_however_it_is_filled_in() {
     let header = Header { flags: 0xffff, ..header(Command::Disc, 5, 5) };
-    assert!(matches!(judge(&header, &terms()), Verdict::Run(Request { command: Command::Disc, .. })));
+    assert!(matches!(
+        judge(&header, &terms()),
+        Verdict::Run(Request { command: Command::Disc, .. })
+    ));
 }
 
 #[test]
 fn terms_take_the_flags_the_client_was_told() {
     let block_size = BlockSize::with_preferred(4096);
-    let info =
-        ExportInfo { name: "a".into(), description: String::new(), size: 5, flags: ALL & !FLAG_SEND_DF, block_size };
+    let info = ExportInfo {
+        name: "a".into(),
+        description: String::new(),
+        size: 5,
+        flags: ALL & !FLAG_SEND_DF,
+        block_size,
+    };
     assert_eq!(Terms::new(&info, true, false).flags, ALL);
     assert_eq!(Terms::new(&info, false, false).flags, ALL & !FLAG_SEND_DF);
 }

@@ -1,0 +1,147 @@
+//! Requests carried out on the volume.
+
+use ashlar_block::bio::Flags;
+use ashlar_block::buffer::{Buffer, Segment};
+use ashlar_block::status::{BioResult, Status};
+
+use super::block_status::{CONTEXT_ID, Extent, Extents};
+use super::errno::Errno;
+use super::export::Export;
+use super::transmission::{Command, Request};
+use super::wire::{CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLAG_REQ_ONE};
+use super::{reply_simple, reply_structured};
+
+/// The answer to a request, not encoded yet.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) cookie: u64,
+    pub(crate) answer: Answer,
+    /// Bytes of memory the request was admitted with.
+    pub(crate) cost: usize,
+}
+
+/// What a reply says.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// Success.
+    Done,
+    /// What was read at a byte position.
+    Data(u64, Segment),
+    /// The status of consecutive extents.
+    Extents(Vec<Extent>),
+    /// Failure, with a message for a person.
+    Failed(Errno, String),
+}
+
+impl Reply {
+    /// Appends the reply to `heads`, and returns the data that goes behind it.
+    pub(crate) fn encode(self, structured: bool, heads: &mut Vec<u8>) -> Option<Segment> {
+        let cookie = self.cookie;
+        match self.answer {
+            Answer::Data(offset, data) if structured => {
+                // Reads are at most MAX_PAYLOAD long.
+                heads.extend(reply_structured::offset_data(cookie, offset, data.len() as u32));
+                return Some(data);
+            }
+            Answer::Data(_, data) => {
+                heads.extend(reply_simple::header(cookie, None));
+                return Some(data);
+            }
+            Answer::Done if structured => heads.extend(reply_structured::none(cookie)),
+            Answer::Done => heads.extend(reply_simple::header(cookie, None)),
+            Answer::Failed(errno, message) if structured => {
+                heads.extend(reply_structured::error(cookie, errno, &message));
+            }
+            Answer::Failed(errno, _) => heads.extend(reply_simple::header(cookie, Some(errno))),
+            // Asked for only where replies are structured.
+            Answer::Extents(extents) => {
+                heads.extend(reply_structured::block_status(cookie, CONTEXT_ID, &extents));
+            }
+        }
+        None
+    }
+}
+
+/// Memory that a request holds until its reply is sent, bytes.
+pub(crate) fn cost(request: &Request) -> usize {
+    match request.command {
+        Command::Read | Command::Write => request.length as usize,
+        Command::Disc
+        | Command::Flush
+        | Command::Trim
+        | Command::Cache
+        | Command::WriteZeroes
+        | Command::BlockStatus => 0,
+    }
+}
+
+/// Carries `request` out; `payload` is what came with a `WRITE`.
+pub(crate) async fn execute(export: &Export, request: Request, payload: Option<Buffer>) -> Reply {
+    let fast = request.command == Command::WriteZeroes && request.flags & CMD_FLAG_FAST_ZERO != 0;
+    let answer = answer(export, &request, payload).await.unwrap_or_else(|status| {
+        Answer::Failed(Errno::from_status(status, fast), status.to_string())
+    });
+    Reply { cookie: request.cookie, answer, cost: cost(&request) }
+}
+
+async fn answer(
+    export: &Export,
+    request: &Request,
+    payload: Option<Buffer>,
+) -> Result<Answer, Status> {
+    let volume = export.volume();
+    let (offset, length) = (request.offset, u64::from(request.length));
+    match request.command {
+        Command::Read => {
+            let data = Buffer::alloc(request.length as usize).whole();
+            volume.read(offset, [data.clone()]).await?;
+            return Ok(Answer::Data(offset, data));
+        }
+        Command::Write => {
+            let data = payload.ok_or(Status::Invalid)?.whole();
+            volume.write(offset, [data], flags(request)).await?;
+        }
+        Command::Flush => volume.flush().await?,
+        Command::Trim => trim(export, request).await?,
+        Command::WriteZeroes => volume.write_zeroes(offset, length, flags(request)).await?,
+        Command::BlockStatus => return block_status(export, request).await,
+        // There is no cache to be filled; DISC never comes here.
+        Command::Cache | Command::Disc => {}
+    }
+    Ok(Answer::Done)
+}
+
+/// The bio flags for a request's command flags.
+fn flags(request: &Request) -> Flags {
+    let mut flags = Flags::empty();
+    for (bit, flag) in [
+        (CMD_FLAG_FUA, Flags::FUA),
+        (CMD_FLAG_NO_HOLE, Flags::NOUNMAP),
+        (CMD_FLAG_FAST_ZERO, Flags::FAST),
+    ] {
+        if request.flags & bit != 0 {
+            flags |= flag;
+        }
+    }
+    flags
+}
+
+/// TRIM is a hint: where discards were turned off since the client was told of them, nothing is done
+/// and that is success.
+async fn trim(export: &Export, request: &Request) -> BioResult {
+    let length = u64::from(request.length);
+    match export.volume().discard(request.offset, length, flags(request)).await {
+        Err(Status::NotSupported) => Ok(()),
+        result => result,
+    }
+}
+
+async fn block_status(export: &Export, request: &Request) -> Result<Answer, Status> {
+    let one = request.flags & CMD_FLAG_REQ_ONE != 0;
+    let mut extents = Extents::new(request.offset, request.length, one);
+    if let Some(allocation) = export.allocation() {
+        let end = request.offset + u64::from(request.length);
+        allocation.tell(request.offset..end, &mut extents).await?;
+    }
+    Ok(Answer::Extents(extents.finish()))
+}

@@ -1,0 +1,173 @@
+//! What is served: volumes under names.
+
+use std::ops::Range;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use ashlar_block::byte_volume::ByteVolume;
+use ashlar_block::device::LocalFuture;
+use ashlar_block::limits::Features;
+use ashlar_block::status::BioResult;
+use thiserror::Error;
+
+use super::block_status::Extents;
+use super::info::{BlockSize, ExportInfo};
+use super::wire::{
+    FLAG_CAN_MULTI_CONN, FLAG_HAS_FLAGS, FLAG_READ_ONLY, FLAG_ROTATIONAL, FLAG_SEND_CACHE,
+    FLAG_SEND_FAST_ZERO, FLAG_SEND_FLUSH, FLAG_SEND_FUA, FLAG_SEND_TRIM, FLAG_SEND_WRITE_ZEROES,
+    string,
+};
+
+/// Smallest I/O size that is recommended to clients, bytes.
+const PREFERRED_BYTES: u32 = 4096;
+
+/// Knows which parts of a volume are holes (a snapshot's exceptions, a thin volume's blocks).
+pub trait Allocation: Send + Sync {
+    /// Tells `extents` the states within `range` (bytes), in ascending order, until it is not open
+    /// any more. What is not told counts as allocated.
+    fn tell<'a>(
+        &'a self,
+        range: Range<u64>,
+        extents: &'a mut Extents,
+    ) -> LocalFuture<'a, BioResult>;
+}
+
+/// Why an export was not added.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum ExportError {
+    /// Not a string of the protocol.
+    #[error("an export's name and description are at most 4096 bytes without NUL")]
+    BadString,
+    /// There is one of that name.
+    #[error("an export named {0:?} exists")]
+    Exists(String),
+}
+
+/// A volume that is served.
+pub struct Export {
+    name: String,
+    description: String,
+    volume: ByteVolume,
+    read_only: bool,
+    allocation: Option<Arc<dyn Allocation>>,
+}
+
+impl Export {
+    /// `volume` under `name`.
+    ///
+    /// # Errors
+    /// The name is no string of the protocol.
+    pub fn new(name: impl Into<String>, volume: ByteVolume) -> Result<Self, ExportError> {
+        let name = name.into();
+        string(name.as_bytes()).ok_or(ExportError::BadString)?;
+        Ok(Self { name, description: String::new(), volume, read_only: false, allocation: None })
+    }
+
+    /// Sets the text that clients show to people.
+    ///
+    /// # Errors
+    /// It is no string of the protocol.
+    pub fn described(mut self, description: impl Into<String>) -> Result<Self, ExportError> {
+        self.description = description.into();
+        string(self.description.as_bytes()).ok_or(ExportError::BadString)?;
+        Ok(self)
+    }
+
+    /// Refuses commands that write.
+    #[must_use]
+    pub fn read_only(mut self) -> Self {
+        self.read_only = true;
+        self
+    }
+
+    /// Answers `BLOCK_STATUS` from `allocation`.
+    #[must_use]
+    pub fn with_allocation(mut self, allocation: Arc<dyn Allocation>) -> Self {
+        self.allocation = Some(allocation);
+        self
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The volume.
+    pub fn volume(&self) -> &ByteVolume {
+        &self.volume
+    }
+
+    /// Who knows the holes, if anybody does.
+    pub(crate) fn allocation(&self) -> Option<&dyn Allocation> {
+        self.allocation.as_deref()
+    }
+
+    /// What a client that connects now is told.
+    pub fn info(&self) -> ExportInfo {
+        let disk = self.volume.gateway().disk();
+        let limits = disk.limits();
+        // A volume's gateway is the same for all connections, and nothing is cached above it: a
+        // flush on one connection covers what was acknowledged on any.
+        let mut flags = FLAG_HAS_FLAGS
+            | FLAG_SEND_FLUSH
+            | FLAG_SEND_FUA
+            | FLAG_SEND_CACHE
+            | FLAG_CAN_MULTI_CONN;
+        if limits.features.contains(Features::ROTATIONAL) {
+            flags |= FLAG_ROTATIONAL;
+        }
+        if self.read_only || disk.is_read_only() {
+            flags |= FLAG_READ_ONLY;
+        } else {
+            flags |= FLAG_SEND_WRITE_ZEROES | FLAG_SEND_FAST_ZERO;
+            if !limits.max_hw_discard.is_zero() {
+                flags |= FLAG_SEND_TRIM;
+            }
+        }
+        ExportInfo {
+            name: self.name.clone(),
+            description: self.description.clone(),
+            size: self.volume.size_bytes(),
+            flags,
+            block_size: BlockSize::with_preferred(limits.physical_block_bytes.max(PREFERRED_BYTES)),
+        }
+    }
+}
+
+/// The exports of a server, shared by all its connections and changed while it runs. A connection
+/// sees the list as it was when it began.
+#[derive(Default)]
+pub struct Exports {
+    list: RwLock<Vec<Arc<Export>>>,
+}
+
+impl Exports {
+    /// No exports.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds an export.
+    ///
+    /// # Errors
+    /// There is one of that name.
+    pub fn add(&self, export: Export) -> Result<(), ExportError> {
+        let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
+        if list.iter().any(|other| other.name == export.name) {
+            return Err(ExportError::Exists(export.name));
+        }
+        list.push(Arc::new(export));
+        Ok(())
+    }
+
+    /// Hides an export from new connections and returns it; those that use it go on.
+    pub fn remove(&self, name: &str) -> Option<Arc<Export>> {
+        let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
+        let index = list.iter().position(|export| export.name == name)?;
+        Some(list.remove(index))
+    }
+
+    /// The exports there are now.
+    pub fn list(&self) -> Vec<Arc<Export>> {
+        self.list.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}

@@ -1,0 +1,120 @@
+//! What was received and not used yet.
+//!
+//! One receive takes many requests. How much is asked for adapts: it doubles while receives come
+//! back full and falls to [`MIN_WINDOW`] after a large payload, since what is received here of the
+//! next one must be copied, and what is not goes straight into the payload's own buffer.
+
+use std::io;
+
+use ashlar_block::bio::Segments;
+use ashlar_block::buffer::Buffer;
+
+use super::handshake::MAX_MESSAGE;
+use super::server::Disconnect;
+use crate::stream::Stream;
+
+/// Bytes of the receive buffer.
+const CAPACITY: usize = 128 << 10;
+/// Least that a receive asks for, bytes: 146 requests without payload.
+const MIN_WINDOW: usize = 4 << 10;
+/// A payload from which copying costs more than another system call.
+const LARGE_PAYLOAD: usize = 32 << 10;
+
+// So that a message that is incomplete leaves room for more of it.
+const _: () = assert!(CAPACITY > MAX_MESSAGE);
+
+/// The receiving end of a connection.
+pub(crate) struct Input<'a, S> {
+    stream: &'a S,
+    buffer: Buffer,
+    start: usize,
+    end: usize,
+    window: usize,
+}
+
+impl<'a, S: Stream> Input<'a, S> {
+    pub(crate) fn new(stream: &'a S) -> Self {
+        Self { stream, buffer: Buffer::alloc(CAPACITY), start: 0, end: 0, window: MIN_WINDOW }
+    }
+
+    /// What was received and not consumed.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.buffer.as_slice()[self.start..self.end]
+    }
+
+    /// Whether there is nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// Uses up `n` bytes of [`Self::bytes`].
+    pub(crate) fn consume(&mut self, n: usize) {
+        self.start += n;
+        debug_assert!(self.start <= self.end);
+        if self.is_empty() {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    /// Receives more; `false` is the end of the stream. At most [`MAX_MESSAGE`] bytes may be left
+    /// unconsumed.
+    pub(crate) async fn fill(&mut self) -> io::Result<bool> {
+        if CAPACITY - self.end < self.window {
+            let (start, end) = (self.start, self.end);
+            self.buffer.as_mut_slice().copy_within(start..end, 0);
+            (self.start, self.end) = (0, end - start);
+        }
+        let limit = CAPACITY.min(self.end + self.window);
+        let into: Segments = [self.buffer.segment(self.end..limit)].into();
+        let n = self.stream.recv(into).await?;
+        self.end += n;
+        self.adapt(n);
+        Ok(n > 0)
+    }
+
+    /// Widens the window that `n` bytes have filled.
+    fn adapt(&mut self, n: usize) {
+        if n == self.window {
+            self.window = (2 * self.window).min(CAPACITY);
+        }
+    }
+
+    /// The next `len` bytes as a buffer of their own.
+    pub(crate) async fn payload(&mut self, len: usize) -> Result<Buffer, Disconnect> {
+        let mut payload = Buffer::alloc(len);
+        let mut filled = len.min(self.end - self.start);
+        payload.as_mut_slice()[..filled].copy_from_slice(&self.bytes()[..filled]);
+        self.consume(filled);
+        if len >= LARGE_PAYLOAD {
+            self.window = MIN_WINDOW;
+        }
+        while filled < len {
+            // Nothing is left here. What comes behind the payload is received by the same call.
+            let rest = payload.segment(filled..len);
+            let into = Segments::from_iter([rest, self.buffer.segment(0..self.window)]);
+            let n = self.stream.recv(into).await?;
+            if n == 0 {
+                return Err(Disconnect::Truncated);
+            }
+            self.end = n.saturating_sub(len - filled);
+            filled += n - self.end;
+            self.adapt(self.end);
+        }
+        Ok(payload)
+    }
+
+    /// Throws the next `len` bytes away.
+    pub(crate) async fn skip(&mut self, mut len: usize) -> Result<(), Disconnect> {
+        loop {
+            let n = len.min(self.end - self.start);
+            self.consume(n);
+            len -= n;
+            if len == 0 {
+                return Ok(());
+            }
+            if !self.fill().await? {
+                return Err(Disconnect::Truncated);
+            }
+        }
+    }
+}

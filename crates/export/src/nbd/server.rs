@@ -1,0 +1,129 @@
+//! One connection, from greeting to end.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::pin;
+use std::task::Poll;
+
+use ashlar_block::buffer::Buffer;
+use thiserror::Error;
+
+use super::export::Exports;
+use super::handshake::{Event, Handshake, Session, Step};
+use super::info::ExportInfo;
+use super::input::Input;
+use super::transmission::Terms;
+use super::transmit::transmit;
+use crate::stream::Stream;
+
+/// How a connection ended as the protocol provides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// The client said `DISC`.
+    Disc,
+    /// The client closed its side between two messages.
+    Closed,
+    /// The client said `ABORT` during the handshake, or named an export that does not exist.
+    Negotiation,
+    /// The server was told to stop.
+    Stopped,
+}
+
+/// Why a connection was dropped.
+#[derive(Debug, Error)]
+pub enum Disconnect {
+    /// The connection failed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The stream ended within a message.
+    #[error("connection closed in the middle of a message")]
+    Truncated,
+    /// The handshake was broken off.
+    #[error("handshake broken off: {0:?}")]
+    Handshake(Event),
+    /// Not a request where one should be.
+    #[error("not a request: wrong magic")]
+    BadMagic,
+    /// A write of more than the maximum payload.
+    #[error("write of {0} bytes exceeds the maximum payload")]
+    Oversized(u32),
+}
+
+/// Serves one client on `stream`: handshake, transmission, and the end of every request that was
+/// started. The caller then closes the stream.
+///
+/// `stop` ends the connection early: requests in flight are finished and answered, those received
+/// behind them get `ESHUTDOWN`, and no more are received. A client that does not take its replies can
+/// hold that up; the caller sets the deadline and closes the socket.
+///
+/// The future must be polled to its end (spawned), not dropped: dropping it forgets requests half
+/// way.
+///
+/// # Errors
+/// The client broke the protocol or the connection failed. Requests in flight were finished all the
+/// same.
+pub async fn serve<S: Stream>(
+    stream: &S,
+    exports: &Exports,
+    stop: impl Future<Output = ()>,
+) -> Result<End, Disconnect> {
+    let mut stop = pin!(stop);
+    let list = exports.list();
+    let infos: Vec<ExportInfo> = list.iter().map(|export| export.info()).collect();
+    let mut input = Input::new(stream);
+    let session = {
+        let mut negotiation = pin!(negotiate(stream, &mut input, &infos));
+        let outcome = poll_fn(|cx| match negotiation.as_mut().poll(cx) {
+            Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+            Poll::Pending => stop.as_mut().poll(cx).map(|()| None),
+        });
+        match outcome.await {
+            Some(Ok(Ok(session))) => session,
+            Some(Ok(Err(end))) => return Ok(end),
+            Some(Err(disconnect)) => return Err(disconnect),
+            None => return Ok(End::Stopped),
+        }
+    };
+    let Session { export, structured, allocation } = session;
+    let terms = Terms::new(&infos[export], structured, allocation);
+    let export = &list[export];
+    tracing::debug!(export = export.name(), structured, allocation, "nbd transmission begins");
+    let result = transmit(stream, input, export, terms, stop).await;
+    tracing::debug!(export = export.name(), ?result, "nbd connection ends");
+    result
+}
+
+/// The handshake: the session, or how the connection ended in good order.
+async fn negotiate<S: Stream>(
+    stream: &S,
+    input: &mut Input<'_, S>,
+    exports: &[ExportInfo],
+) -> Result<Result<Session, End>, Disconnect> {
+    let mut handshake = Handshake::new();
+    let mut out = Handshake::greeting().to_vec();
+    loop {
+        if !out.is_empty() {
+            stream.send(vec![Buffer::from_slice(&out).whole()]).await?;
+            out.clear();
+        }
+        let (taken, step) = handshake.step(input.bytes(), exports, &mut out);
+        input.consume(taken);
+        let end = match step {
+            Step::Taken => continue,
+            Step::Incomplete if input.fill().await? => continue,
+            Step::Incomplete if input.is_empty() => return Ok(Err(End::Closed)),
+            Step::Incomplete => return Err(Disconnect::Truncated),
+            Step::Transmission(session) => Ok(Ok(session)),
+            Step::Closed(Event::Ended) => Ok(Err(End::Negotiation)),
+            Step::Closed(event) => Err(Disconnect::Handshake(event)),
+        };
+        if !out.is_empty() {
+            stream.send(vec![Buffer::from_slice(&out).whole()]).await?;
+        }
+        return end;
+    }
+}
+
+#[cfg(test)]
+#[path = "server_tests.rs"]
+mod tests;

@@ -1,0 +1,576 @@
+//! Whole connections: a client on one end of a pipe, the server on the other, a slow RAM disk below.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::future::{pending, poll_fn};
+use std::ops::Range;
+use std::sync::Arc;
+use std::task::Poll;
+
+use ashlar_block::device::LocalFuture;
+use ashlar_block::status::BioResult;
+use futures_util::future::join;
+
+use super::super::block_status::Extents;
+use super::super::export::{Allocation, Export, ExportError};
+use super::super::testing::{Chance, Client, Got, Pipe, SlowRam, pipe, run, turn};
+use super::super::transmission::Command;
+use super::super::transmit::{MAX_BYTES, MAX_REQUESTS};
+use super::super::wire::{
+    CMD_FLAG_DF, CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLAG_REQ_ONE,
+    FLAG_CAN_MULTI_CONN, FLAG_READ_ONLY, FLAG_ROTATIONAL, FLAG_SEND_TRIM, FLAG_SEND_WRITE_ZEROES,
+    MAX_PAYLOAD,
+};
+use super::*;
+
+const SIZE: usize = 4 << 20;
+
+fn exports(ram: &Arc<SlowRam>) -> Exports {
+    let exports = Exports::new();
+    exports.add(Export::new("md0", ram.volume()).unwrap()).unwrap();
+    exports
+}
+
+/// Runs the server on one end of a pipe and `client` on the other.
+fn session<T, F: Future<Output = T>>(
+    exports: &Exports,
+    fragment: usize,
+    client: impl FnOnce(Pipe) -> F,
+) -> (Result<End, Disconnect>, T) {
+    let (server, end) = pipe(1 << 20, fragment);
+    run(join(
+        async {
+            let result = serve(&server, exports, pending()).await;
+            server.close();
+            result
+        },
+        client(end),
+    ))
+}
+
+fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    let chance = Chance::new(seed * 2 + 1);
+    (0..len).map(|_| chance.below(256) as u8).collect()
+}
+
+#[test]
+fn every_command_does_what_it_says_with_both_kinds_of_reply() {
+    for structured in [false, true] {
+        let ram = SlowRam::new(SIZE, 3);
+        let exports = exports(&ram);
+        let (end, ()) = session(&exports, 5000, |pipe| async move {
+            let client = Client::connect(pipe, "md0", structured).await;
+            let data = pattern(10_000, 1);
+            let read = |offset, length| client.ask(Command::Read, 0, offset, length, &[]);
+            assert_eq!(client.ask(Command::Write, 0, 777, 10_000, &data).await, Got::Done);
+            let at = if structured { 777 } else { 0 };
+            assert_eq!(read(777, 10_000).await, Got::Data(at, data.clone()));
+            let df =
+                client.ask(Command::Read, if structured { CMD_FLAG_DF } else { 0 }, 777, 1, &[]);
+            assert_eq!(df.await, Got::Data(at, data[..1].to_vec()));
+            assert_eq!(client.ask(Command::Flush, 0, 0, 0, &[]).await, Got::Done);
+            for flags in [0, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLAG_FAST_ZERO] {
+                assert_eq!(
+                    client.ask(Command::Write, CMD_FLAG_FUA, 777, 10_000, &data).await,
+                    Got::Done
+                );
+                let zeroed = client.ask(Command::WriteZeroes, flags, 1024, 2048, &[]).await;
+                assert_eq!(zeroed, Got::Done, "flags {flags}");
+                let Got::Data(_, after) = read(777, 10_000).await else { panic!() };
+                assert_eq!(after[247..247 + 2048], [0; 2048]);
+                assert_eq!((&after[..247], &after[2295..]), (&data[..247], &data[2295..]));
+            }
+            for flags in [0, CMD_FLAG_FUA] {
+                assert_eq!(client.ask(Command::Trim, flags, 777, 10_000, &[]).await, Got::Done);
+            }
+            assert_eq!(client.ask(Command::Cache, 0, 0, 1 << 20, &[]).await, Got::Done);
+            if structured {
+                let status =
+                    client.ask(Command::BlockStatus, CMD_FLAG_REQ_ONE, 512, 1024, &[]).await;
+                assert_eq!(status, Got::Extents(vec![(1024, 0)]));
+            }
+            client.send(&Client::request(Command::Disc, 0, 0, 0, 0)).await;
+            assert_eq!(client.take(1).await, None);
+        });
+        assert_eq!(end.unwrap(), End::Disc);
+        let counts = ram.counts();
+        assert_eq!(counts.started, counts.ended);
+    }
+}
+
+#[test]
+fn errors_carry_errno_and_message_and_the_connection_goes_on() {
+    for structured in [false, true] {
+        let ram = SlowRam::new(SIZE, 1);
+        ram.fail(100);
+        let (end, ()) = session(&exports(&ram), 5000, |pipe| async move {
+            let client = Client::connect(pipe, "md0", structured).await;
+            let text = |text: &str| if structured { text.to_owned() } else { String::new() };
+            let past = text("range is not within the export");
+            let medium = text("critical medium error");
+            let ask = async |command, offset, length, data: &[u8]| {
+                client.ask(command, 0, offset, length, data).await
+            };
+            let end = SIZE as u64;
+            assert_eq!(ask(Command::Read, 51_000, 4096, &[]).await, Got::Failed(5, medium.clone()));
+            assert_eq!(ask(Command::Write, 51_200, 512, &[1; 512]).await, Got::Failed(5, medium));
+            assert_eq!(ask(Command::Read, end, 1, &[]).await, Got::Failed(22, past.clone()));
+            // The data of the refused write must not be taken for requests.
+            assert_eq!(
+                ask(Command::Write, end, 70_000, &[0x25; 70_000]).await,
+                Got::Failed(28, past)
+            );
+            let unknown = client.ask(Command::Read, 1 << 9, 0, 1, &[]).await;
+            assert_eq!(unknown, Got::Failed(22, text("unknown command flag")));
+            assert_eq!(ask(Command::Read, 0, 1, &[]).await, Got::Data(0, vec![0]));
+            client.pipe.close();
+        });
+        assert_eq!(end.unwrap(), End::Closed);
+    }
+}
+
+#[test]
+fn a_read_only_export_says_so_and_means_it() {
+    let ram = SlowRam::new(SIZE, 0);
+    let exports = Exports::new();
+    exports.add(Export::new("md0", ram.volume()).unwrap().read_only()).unwrap();
+    let flags = exports.list()[0].info().flags;
+    assert_eq!(flags & (FLAG_READ_ONLY | FLAG_SEND_TRIM | FLAG_SEND_WRITE_ZEROES), FLAG_READ_ONLY);
+    let (end, ()) = session(&exports, 5000, |pipe| async move {
+        let client = Client::connect(pipe, "md0", true).await;
+        for (command, data) in
+            [(Command::Write, &[1; 512][..]), (Command::Trim, &[]), (Command::WriteZeroes, &[])]
+        {
+            let got = client.ask(command, 0, 0, 512, data).await;
+            assert_eq!(got, Got::Failed(1, "the export is read-only".into()));
+        }
+        assert_eq!(client.ask(Command::Flush, 0, 0, 0, &[]).await, Got::Done);
+        client.pipe.close();
+    });
+    assert_eq!(end.unwrap(), End::Closed);
+    assert_eq!(ram.bytes(), vec![0; SIZE]);
+}
+
+#[test]
+fn an_export_tells_what_its_device_is() {
+    let ram = SlowRam::new(SIZE, 0);
+    let info = exports(&ram).list()[0].info();
+    assert_eq!(info.size, SIZE as u64);
+    let wanted = FLAG_ROTATIONAL | FLAG_SEND_TRIM | FLAG_CAN_MULTI_CONN | FLAG_SEND_WRITE_ZEROES;
+    assert_eq!(info.flags & wanted, wanted);
+    assert_eq!(info.block_size.preferred, 4096);
+}
+
+#[test]
+fn exports_have_distinct_legal_names() {
+    let ram = SlowRam::new(SIZE, 0);
+    let exports = exports(&ram);
+    let export = |name: &str| Export::new(name, ram.volume());
+    assert_eq!(exports.add(export("md0").unwrap()), Err(ExportError::Exists("md0".into())));
+    assert_eq!(export("a\0").err(), Some(ExportError::BadString));
+    assert_eq!(export(&"a".repeat(4097)).err(), Some(ExportError::BadString));
+    assert!(export("a").unwrap().described("\0").is_err());
+    assert_eq!(exports.remove("md0").map(|export| export.name().to_owned()), Some("md0".into()));
+    assert!(exports.remove("md0").is_none() && exports.list().is_empty());
+}
+
+/// Random requests, up to 40 in flight, against a plain vector. A request that overlaps a write in
+/// flight is put off, since the protocol orders nothing between the two.
+fn random_requests(seed: u64, structured: bool, fragment: usize, most_len: u64) {
+    let ram = SlowRam::new(SIZE, 6);
+    let (end, oracle) = session(&exports(&ram), fragment, |pipe| async move {
+        let chance = Chance::new(seed);
+        let client = Client::connect(pipe, "md0", structured).await;
+        let mut oracle = vec![0_u8; SIZE];
+        let mut in_flight: HashMap<u64, (Command, Range<usize>)> = HashMap::new();
+        let mut cookie = 0;
+        while cookie < 400 || !in_flight.is_empty() {
+            let length = 1 + chance.below(most_len) as usize;
+            let offset = chance.below((SIZE - length) as u64) as usize;
+            let round = if chance.below(2) == 0 { 511 } else { 0 };
+            let range = offset & !round..(offset & !round) + ((length + round) & !round).max(1);
+            let command =
+                [Command::Read, Command::Write, Command::WriteZeroes][chance.below(3) as usize];
+            let clash = in_flight.values().any(|(other, busy)| {
+                let overlap = busy.start < range.end && range.start < busy.end;
+                overlap && (*other != Command::Read || command != Command::Read)
+            });
+            if cookie < 400 && in_flight.len() < 40 && !clash && range.end <= SIZE {
+                cookie += 1;
+                let (at, len) = (range.start as u64, range.len() as u32);
+                let mut message = Client::request(command, 0, cookie, at, len);
+                if command == Command::Write {
+                    oracle[range.clone()].copy_from_slice(&pattern(range.len(), cookie));
+                    message.extend(&oracle[range.clone()]);
+                } else if command == Command::WriteZeroes {
+                    oracle[range.clone()].fill(0);
+                }
+                in_flight.insert(cookie, (command, range));
+                client.send(&message).await;
+                if chance.below(3) != 0 {
+                    continue;
+                }
+            }
+            if in_flight.is_empty() {
+                continue;
+            }
+            let read_len = |cookie: u64| match &in_flight[&cookie] {
+                (Command::Read, range) => range.len(),
+                _ => 0,
+            };
+            let (cookie, got) = client.reply(read_len).await.unwrap();
+            let (command, range) = in_flight.remove(&cookie).unwrap();
+            match (command, got) {
+                (Command::Read, Got::Data(_, data)) => {
+                    assert!(data == oracle[range], "cookie {cookie}")
+                }
+                (_, got) => assert_eq!(got, Got::Done),
+            }
+        }
+        client.pipe.close();
+        oracle
+    });
+    assert_eq!(end.unwrap(), End::Closed);
+    assert!(ram.bytes() == oracle, "seed {seed}: contents differ");
+}
+
+#[test]
+fn random_pipelined_requests_agree_with_a_vector() {
+    for seed in 0..12 {
+        random_requests(seed, seed % 2 == 0, 3 + seed as usize * 1500, 20_000);
+    }
+    for seed in 20..24 {
+        random_requests(seed, true, usize::MAX, 300_000);
+    }
+}
+
+#[test]
+fn requests_that_came_together_are_answered_together() {
+    let ram = SlowRam::new(SIZE, 0);
+    let exports = exports(&ram);
+    let (server, end) = pipe(1 << 20, usize::MAX);
+    let client = async {
+        let client = Client::connect(end, "md0", true).await;
+        let before = server.sends.get();
+        let burst: Vec<u8> =
+            (0..32).flat_map(|i| Client::request(Command::Read, 0, i, i * 4096, 4096)).collect();
+        client.send(&burst).await;
+        for _ in 0..32 {
+            assert!(matches!(client.reply(|_| 0).await, Some((_, Got::Data(..)))));
+        }
+        client.pipe.close();
+        server.sends.get() - before
+    };
+    let (end, sends) = run(join(serve(&server, &exports, pending()), client));
+    assert_eq!((end.unwrap(), sends), (End::Closed, 1));
+}
+
+#[test]
+fn a_client_that_takes_no_replies_is_held_back() {
+    let ram = SlowRam::new(SIZE, 40);
+    let exports = exports(&ram);
+    let (server, end) = pipe(64 << 10, usize::MAX);
+    let client = async {
+        let client = Client::connect(end, "md0", true).await;
+        let flood = async {
+            for i in 0..2000 {
+                client.send(&Client::request(Command::Read, 0, i, 0, 4096)).await;
+            }
+        };
+        let replies = async {
+            for _ in 0..20_000 {
+                turn().await;
+            }
+            let held = ram.counts();
+            // Some end at once.
+            assert!((MAX_REQUESTS - 8..=MAX_REQUESTS).contains(&held.most_at_a_time), "{held:?}");
+            assert!(held.started < 2 * MAX_REQUESTS + 32, "{held:?}");
+            for _ in 0..2000 {
+                client.reply(|_| 0).await.unwrap();
+            }
+        };
+        join(flood, replies).await;
+        client.pipe.close();
+    };
+    assert_eq!(run(join(serve(&server, &exports, pending()), client)).0.unwrap(), End::Closed);
+    assert_eq!(ram.counts().ended, 2000);
+}
+
+#[test]
+fn data_in_memory_is_bounded_and_one_request_always_gets_through() {
+    let ram = SlowRam::new(2 * MAX_PAYLOAD as usize, 200);
+    let (end, ()) = session(&exports(&ram), usize::MAX, |pipe| async move {
+        let client = Client::connect(pipe, "md0", true).await;
+        for i in 0..8 {
+            client.send(&Client::request(Command::Read, 0, i, 0, MAX_PAYLOAD)).await;
+        }
+        for _ in 0..8 {
+            assert!(matches!(client.reply(|_| 0).await, Some((_, Got::Data(..)))));
+        }
+        client.pipe.close();
+    });
+    assert_eq!(end.unwrap(), End::Closed);
+    // Two reads, each in 26 pieces of 1280 KiB at most.
+    assert_eq!(MAX_BYTES / MAX_PAYLOAD as usize, 2);
+    assert!((27..=2 * 26).contains(&ram.counts().most_at_a_time), "{:?}", ram.counts());
+}
+
+#[test]
+fn disc_lets_requests_in_flight_end_and_be_answered() {
+    let ram = SlowRam::new(SIZE, 50);
+    let (end, answered) = session(&exports(&ram), usize::MAX, |pipe| async move {
+        let client = Client::connect(pipe, "md0", true).await;
+        let mut burst: Vec<u8> =
+            (0..20).flat_map(|i| Client::request(Command::Read, 0, i, i * 4096, 4096)).collect();
+        burst.extend(Client::request(Command::Disc, 0, 0, 0, 0));
+        client.send(&burst).await;
+        let mut answered = 0;
+        while client.reply(|_| 0).await.is_some() {
+            answered += 1;
+        }
+        answered
+    });
+    assert_eq!((end.unwrap(), answered), (End::Disc, 20));
+}
+
+#[test]
+fn a_client_that_goes_away_in_the_middle_leaves_whole_requests_only() {
+    let write = Client::request(Command::Write, 0, 9, 8192, 4096);
+    let message = [write, vec![7; 4096]].concat();
+    for cut in [1, 27, 28, 29, 4000, message.len() - 1, message.len()] {
+        let ram = SlowRam::new(SIZE, 20);
+        let (end, ()) = session(&exports(&ram), 1000, |pipe| async {
+            let client = Client::connect(pipe, "md0", true).await;
+            let first = Client::request(Command::Write, 0, 8, 0, 512);
+            client.send(&[&first[..], &[1; 512], &message[..cut]].concat()).await;
+            client.pipe.close();
+            // It does not wait for replies, and takes none.
+            client.pipe.refuse();
+        });
+        let whole = cut == message.len();
+        // That the stream ended too early or that replies could not be sent, whatever was first.
+        assert!(
+            matches!(end, Err(Disconnect::Truncated | Disconnect::Io(_))),
+            "cut {cut}: {end:?}"
+        );
+        let (counts, bytes) = (ram.counts(), ram.bytes());
+        assert_eq!(counts.started, counts.ended, "cut {cut}");
+        assert_eq!(bytes[..512], [1; 512], "cut {cut}");
+        assert!(whole || bytes[512..].iter().all(|byte| *byte == 0), "cut {cut}");
+    }
+}
+
+#[test]
+fn what_is_no_request_ends_the_connection_after_those_that_were() {
+    let ram = SlowRam::new(SIZE, 5);
+    let oversized = Client::request(Command::Write, 0, 1, 0, MAX_PAYLOAD + 1);
+    let old_magic = [&[0x12, 0x56, 0x09, 0x53][..], &[0; 24]].concat();
+    for (garbage, expected) in
+        [(oversized, "exceeds the maximum payload"), (old_magic, "wrong magic")]
+    {
+        let (end, answered) = session(&exports(&ram), usize::MAX, |pipe| async move {
+            let client = Client::connect(pipe, "md0", true).await;
+            let good = Client::request(Command::Read, 0, 5, 0, 512);
+            client.send(&[&good[..], &garbage].concat()).await;
+            let first = client.reply(|_| 0).await;
+            (matches!(first, Some((5, Got::Data(..)))), client.reply(|_| 0).await)
+        });
+        assert_eq!(answered, (true, None));
+        assert!(end.unwrap_err().to_string().contains(expected));
+    }
+}
+
+#[test]
+fn a_broken_handshake_is_told_apart_from_a_polite_end() {
+    let ram = SlowRam::new(SIZE, 0);
+    let exports = exports(&ram);
+    let ended = |bytes: &'static [u8]| {
+        let (end, ()) = session(&exports, 7, |pipe| async move {
+            let (sent, _) = join(
+                async { Stream::send(&pipe, vec![Buffer::from_slice(bytes).whole()]).await },
+                async { pipe.close() },
+            )
+            .await;
+            sent.unwrap();
+        });
+        match end {
+            Ok(end) => format!("{end:?}"),
+            Err(error) => error.to_string(),
+        }
+    };
+    assert_eq!(ended(b"\0\0"), "connection closed in the middle of a message");
+    assert_eq!(ended(b"\0\0\0\x03"), "Closed");
+    assert_eq!(ended(b"\0\0\0\x03IHAVEOPT\0\0\0\x02\0\0\0\0"), "Negotiation");
+    assert_eq!(ended(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\x04nope"), "Negotiation");
+    assert_eq!(ended(b"\0\0\0\x08"), "handshake broken off: UnknownFlags");
+    assert_eq!(ended(b"GET / HTTP/1.1\r\n"), "handshake broken off: UnknownFlags");
+    assert_eq!(ended(b"\0\0\0\x03GET / HTTP/1.1\r\n"), "handshake broken off: BadMagic");
+}
+
+#[test]
+fn stopping_answers_what_runs_and_refuses_what_waits() {
+    let ram = SlowRam::new(SIZE, 100);
+    let exports = exports(&ram);
+    let (server, end) = pipe(1 << 20, usize::MAX);
+    let stop = Cell::new(false);
+    let stopped = poll_fn(|_| if stop.get() { Poll::Ready(()) } else { Poll::Pending });
+    let client = async {
+        let client = Client::connect(end, "md0", true).await;
+        let burst: Vec<u8> =
+            (0..140).flat_map(|i| Client::request(Command::Read, 0, i, i * 4096, 4096)).collect();
+        client.send(&burst).await;
+        while ram.counts().started < MAX_REQUESTS {
+            turn().await;
+        }
+        stop.set(true);
+        let (mut read, mut refused) = (0, 0);
+        while let Some((_, got)) = client.reply(|_| 0).await {
+            match got {
+                Got::Data(..) => read += 1,
+                Got::Failed(error, _) => {
+                    assert_eq!(error, 108);
+                    refused += 1;
+                }
+                Got::Done | Got::Extents(_) => panic!("{got:?}"),
+            }
+        }
+        (read, refused)
+    };
+    let serving = async {
+        let end = serve(&server, &exports, stopped).await;
+        server.close();
+        end
+    };
+    let (end, (read, refused)) = run(join(serving, client));
+    assert_eq!(end.unwrap(), End::Stopped);
+    assert_eq!(read + refused, 140);
+    assert!(read >= MAX_REQUESTS && refused > 0, "{read} read, {refused} refused");
+}
+
+#[test]
+fn stopping_ends_idle_connections_in_every_phase() {
+    let ram = SlowRam::new(SIZE, 0);
+    let exports = exports(&ram);
+    for transmission in [false, true] {
+        let (server, end) = pipe(1 << 20, usize::MAX);
+        let stop = Cell::new(false);
+        let stopped = poll_fn(|_| if stop.get() { Poll::Ready(()) } else { Poll::Pending });
+        let client = async {
+            let client =
+                if transmission { Some(Client::connect(end, "md0", true).await) } else { None };
+            for _ in 0..10 {
+                turn().await;
+            }
+            stop.set(true);
+            client
+        };
+        let (end, _client) = run(join(serve(&server, &exports, stopped), client));
+        assert_eq!(end.unwrap(), End::Stopped);
+    }
+}
+
+#[test]
+fn a_flush_covers_what_other_connections_were_told_is_written() {
+    let ram = SlowRam::new(SIZE, 4);
+    let exports = exports(&ram);
+    let (server_a, end_a) = pipe(1 << 20, usize::MAX);
+    let (server_b, end_b) = pipe(1 << 20, usize::MAX);
+    let clients = async {
+        let a = Client::connect(end_a, "md0", true).await;
+        let b = Client::connect(end_b, "md0", false).await;
+        let data = pattern(4096, 3);
+        assert_eq!(a.ask(Command::Write, 0, 4096, 4096, &data).await, Got::Done);
+        assert_ne!(ram.durable_bytes()[4096..8192], data);
+        assert_eq!(b.ask(Command::Flush, 0, 0, 0, &[]).await, Got::Done);
+        assert_eq!(ram.durable_bytes()[4096..8192], data);
+        // And FUA needs no flush.
+        assert_eq!(b.ask(Command::Write, CMD_FLAG_FUA, 100, 4096, &data).await, Got::Done);
+        assert_eq!(ram.durable_bytes()[100..4196], data);
+        a.pipe.close();
+        b.pipe.close();
+    };
+    let servers =
+        join(serve(&server_a, &exports, pending()), serve(&server_b, &exports, pending()));
+    let ((a, b), ()) = run(join(servers, clients));
+    assert_eq!((a.unwrap(), b.unwrap()), (End::Closed, End::Closed));
+}
+
+/// Every other 64 KiB is a hole.
+struct Stripes;
+
+impl Allocation for Stripes {
+    fn tell<'a>(
+        &'a self,
+        range: Range<u64>,
+        extents: &'a mut Extents,
+    ) -> LocalFuture<'a, BioResult> {
+        Box::pin(async move {
+            turn().await;
+            let mut at = range.start & !0xffff;
+            while at < range.end && extents.is_open() {
+                extents.tell(at..at + 0x1_0000, if at & 0x1_0000 == 0 { 0 } else { 3 });
+                at += 0x1_0000;
+            }
+            Ok(())
+        })
+    }
+}
+
+#[test]
+fn holes_are_told_by_who_knows_them() {
+    let ram = SlowRam::new(SIZE, 0);
+    let exports = Exports::new();
+    let export = Export::new("md0", ram.volume()).unwrap().with_allocation(Arc::new(Stripes));
+    exports.add(export).unwrap();
+    let (end, ()) = session(&exports, 5000, |pipe| async move {
+        let client = Client::connect(pipe, "md0", true).await;
+        let got = client.ask(Command::BlockStatus, 0, 0x8000, 0x2_0000, &[]).await;
+        assert_eq!(got, Got::Extents(vec![(0x8000, 0), (0x1_0000, 3), (0x8000, 0)]));
+        let got = client.ask(Command::BlockStatus, CMD_FLAG_REQ_ONE, 0x1_8000, 0x2_0000, &[]).await;
+        assert_eq!(got, Got::Extents(vec![(0x8000, 3)]));
+        client.pipe.close();
+    });
+    assert_eq!(end.unwrap(), End::Closed);
+}
+
+#[test]
+fn random_streams_never_panic_and_replies_are_bounded_by_requests() {
+    for seed in 0..300 {
+        let ram = SlowRam::new(1 << 20, 2);
+        let chance = Chance::new(seed + 1);
+        let fragment = 1 + chance.below(3000) as usize;
+        let (_, (sent, got)) = session(&exports(&ram), fragment, |pipe| async move {
+            let client = Client::connect(pipe, "md0", true).await;
+            let (mut stream, mut asked) = (Vec::new(), 0);
+            for _ in 0..chance.below(60) {
+                let command =
+                    [Command::Read, Command::Write, Command::Flush, Command::Trim, Command::Cache]
+                        .into_iter()
+                        .chain([Command::WriteZeroes, Command::BlockStatus])
+                        .nth(chance.below(7) as usize)
+                        .unwrap();
+                let length = chance.below(9000) as u32;
+                let flags = if chance.below(3) == 0 { 1 << chance.below(16) } else { 0 };
+                let offset = chance.below(1 << 21);
+                stream.extend(Client::request(command, flags, chance.below(9), offset, length));
+                asked += length as usize + 1000;
+                if command == Command::Write {
+                    stream.extend(pattern(length as usize, seed));
+                }
+                if chance.below(12) == 0 {
+                    stream.extend(pattern(chance.below(60) as usize, seed));
+                }
+            }
+            let end = client.send(&stream).await;
+            client.pipe.close();
+            let mut got = client.pipe.drain().len();
+            while client.take(1).await.is_some() {
+                got += 1 + client.pipe.drain().len();
+            }
+            (end, (asked, got)).1
+        });
+        assert!(got <= sent, "seed {seed}: {got} bytes for {sent}");
+        let counts = ram.counts();
+        assert_eq!(counts.started, counts.ended);
+    }
+}

@@ -1,0 +1,275 @@
+//! The transmission phase of one connection: receiving, carrying out and replying, interleaved in
+//! one task.
+//!
+//! Three parts share a [`Flow`]. The **receiver** parses requests and starts them as soon as they
+//! are admitted; the **requests** run in any order, each a future of its own; the **sender** takes
+//! all replies that are ready and sends them with one call, headers and data gathered. They are
+//! polled in this order until none gets further, so that everything that can be answered in a turn
+//! of the reactor goes out together.
+//!
+//! Bounds: at most [`MAX_REQUESTS`] requests and [`MAX_BYTES`] of their data between being parsed
+//! and being answered; beyond, receiving stops and the socket pushes back.
+//!
+//! A request that was started always runs to its end, whatever becomes of the connection: what ends
+//! early is receiving (DISC, end of stream, error, shutdown) or sending (error), never a request.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::pin;
+use std::task::Poll;
+
+use ashlar_block::buffer::{Buffer, Segment};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+
+use super::errno::Errno;
+use super::execute::{Answer, Reply, cost, execute};
+use super::export::Export;
+use super::input::Input;
+use super::server::{Disconnect, End};
+use super::transmission::{Command, Header, REQUEST_LEN, Request, Terms, Verdict, judge};
+use crate::stream::Stream;
+
+/// Requests of a connection in flight.
+pub const MAX_REQUESTS: usize = 128;
+/// Their data in memory, bytes; one request is always admitted.
+pub const MAX_BYTES: usize = 64 << 20;
+/// Replies sent with one call.
+const BATCH_REPLIES: usize = 64;
+/// Data after which a call takes no further reply, bytes.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// What the parts of a connection tell each other.
+#[derive(Default)]
+struct Flow {
+    requests: Cell<usize>,
+    bytes: Cell<usize>,
+    replies: RefCell<VecDeque<Reply>>,
+    stopping: Cell<bool>,
+    /// Counts whatever another part may wait for.
+    steps: Cell<u64>,
+}
+
+impl Flow {
+    fn step(&self) {
+        self.steps.set(self.steps.get() + 1);
+    }
+
+    /// Waits until a request that holds `cost` bytes may begin, and counts it.
+    async fn admit(&self, cost: usize) {
+        poll_fn(|_| {
+            let (requests, bytes) = (self.requests.get(), self.bytes.get());
+            let fits = requests < MAX_REQUESTS && bytes.saturating_add(cost) <= MAX_BYTES;
+            // No waker: the connection's task polls again after every step.
+            if fits || requests == 0 { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        self.requests.set(self.requests.get() + 1);
+        self.bytes.set(self.bytes.get() + cost);
+    }
+
+    fn reply(&self, reply: Reply) {
+        self.replies.borrow_mut().push_back(reply);
+        self.step();
+    }
+
+    fn answered(&self, requests: usize, bytes: usize) {
+        self.requests.set(self.requests.get() - requests);
+        self.bytes.set(self.bytes.get() - bytes);
+        self.step();
+    }
+
+    /// Ends when the server stops.
+    async fn stopped(&self) {
+        poll_fn(|_| if self.stopping.get() { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+}
+
+/// Serves `export` until the client or `stop` ends it and every request is through.
+pub(crate) async fn transmit<S: Stream>(
+    stream: &S,
+    input: Input<'_, S>,
+    export: &Export,
+    terms: Terms,
+    stop: impl Future<Output = ()>,
+) -> Result<End, Disconnect> {
+    let flow = Flow::default();
+    let running = RefCell::new(FuturesUnordered::new());
+    let start = |request, payload| {
+        running.borrow().push(execute(export, request, payload));
+        flow.step();
+    };
+    let mut stop = pin!(stop);
+    let mut receiver = pin!(receive(input, &terms, &flow, start));
+    let mut sender = pin!(send(stream, terms.structured, &flow));
+    let (mut ended, mut broken) = (None, None);
+    poll_fn(|cx| {
+        loop {
+            let before = flow.steps.get();
+            if !flow.stopping.get() && stop.as_mut().poll(cx).is_ready() {
+                flow.stopping.set(true);
+            }
+            if ended.is_none()
+                && broken.is_none()
+                && let Poll::Ready(end) = receiver.as_mut().poll(cx)
+            {
+                ended = Some(end);
+            }
+            while let Poll::Ready(Some(reply)) = running.borrow_mut().poll_next_unpin(cx) {
+                flow.reply(reply);
+            }
+            if broken.is_none()
+                && let Poll::Ready(error) = sender.as_mut().poll(cx)
+            {
+                broken = Some(error);
+            }
+            let sent = broken.is_some() || flow.requests.get() == 0;
+            if (ended.is_some() || broken.is_some()) && running.borrow().is_empty() && sent {
+                return Poll::Ready(());
+            }
+            if flow.steps.get() == before {
+                return Poll::Pending;
+            }
+        }
+    })
+    .await;
+    match (broken, ended) {
+        (_, Some(Err(disconnect))) => Err(disconnect),
+        (Some(error), _) => Err(error.into()),
+        (None, Some(Ok(end))) => Ok(end),
+        (None, None) => Ok(End::Closed),
+    }
+}
+
+/// Parses and starts requests until there are no more.
+async fn receive<S: Stream>(
+    mut input: Input<'_, S>,
+    terms: &Terms,
+    flow: &Flow,
+    start: impl Fn(Request, Option<Buffer>),
+) -> Result<End, Disconnect> {
+    loop {
+        let Some(bytes) = input.bytes().first_chunk::<REQUEST_LEN>() else {
+            if flow.stopping.get() {
+                return Ok(End::Stopped);
+            }
+            let more = or_stopped(flow, input.fill()).await.transpose()?;
+            match more {
+                Some(true) => continue,
+                Some(false) if input.is_empty() => return Ok(End::Closed),
+                Some(false) => return Err(Disconnect::Truncated),
+                None => return Ok(End::Stopped),
+            }
+        };
+        let header = Header::parse(bytes).ok_or(Disconnect::BadMagic)?;
+        input.consume(REQUEST_LEN);
+        let verdict = judge(&header, terms);
+        let (error, message, skip) = match verdict {
+            Verdict::Disconnect => return Err(Disconnect::Oversized(header.length)),
+            Verdict::Run(Request { command: Command::Disc, .. }) => return Ok(End::Disc),
+            Verdict::Run(request) if !flow.stopping.get() => {
+                flow.admit(cost(&request)).await;
+                let payload = match request.command {
+                    Command::Write => {
+                        match or_stopped(flow, input.payload(request.length as usize)).await {
+                            Some(payload) => Some(payload?),
+                            // Half a write is none; its client sees the connection end.
+                            None => {
+                                flow.answered(1, cost(&request));
+                                return Ok(End::Stopped);
+                            }
+                        }
+                    }
+                    Command::Read
+                    | Command::Disc
+                    | Command::Flush
+                    | Command::Trim
+                    | Command::Cache
+                    | Command::WriteZeroes
+                    | Command::BlockStatus => None,
+                };
+                start(request, payload);
+                continue;
+            }
+            Verdict::Run(request) => {
+                let skip = if request.command == Command::Write { request.length } else { 0 };
+                (Errno::Shutdown, "the server is shutting down", skip)
+            }
+            Verdict::Refuse { error, message, skip } => (error, message, skip),
+        };
+        flow.admit(0).await;
+        match or_stopped(flow, input.skip(skip as usize)).await {
+            Some(skipped) => skipped?,
+            None => {
+                flow.answered(1, 0);
+                return Ok(End::Stopped);
+            }
+        }
+        let answer = Answer::Failed(error, message.to_owned());
+        flow.reply(Reply { cookie: header.cookie, answer, cost: 0 });
+    }
+}
+
+/// `future`'s output, or `None` if it would have to wait while the server stops.
+async fn or_stopped<T>(flow: &Flow, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    let mut stopped = pin!(flow.stopped());
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => stopped.as_mut().poll(cx).map(|()| None),
+    })
+    .await
+}
+
+/// Sends replies as they come; ends only with an error.
+async fn send<S: Stream>(stream: &S, structured: bool, flow: &Flow) -> io::Error {
+    let mut heads = Vec::new();
+    loop {
+        poll_fn(|_| {
+            let none = flow.replies.borrow().is_empty();
+            if none { Poll::Pending } else { Poll::Ready(()) }
+        })
+        .await;
+        let (batch, requests, bytes) =
+            gather(&mut flow.replies.borrow_mut(), structured, &mut heads);
+        if let Err(error) = stream.send(batch).await {
+            return error;
+        }
+        flow.answered(requests, bytes);
+    }
+}
+
+/// Takes the replies of one call: the segments to send, how many replies they are and the memory
+/// these were admitted with. All headers share a buffer, of which the segments are parts; data goes
+/// out from where it was read to.
+fn gather(
+    replies: &mut VecDeque<Reply>,
+    structured: bool,
+    heads: &mut Vec<u8>,
+) -> (Vec<Segment>, usize, usize) {
+    heads.clear();
+    let (mut bytes, mut count) = (0, 0);
+    // Data, and where the headers that go before it end.
+    let mut data = Vec::with_capacity(replies.len().min(BATCH_REPLIES));
+    while count < BATCH_REPLIES && bytes < BATCH_BYTES {
+        let Some(reply) = replies.pop_front() else { break };
+        bytes += reply.cost;
+        count += 1;
+        if let Some(segment) = reply.encode(structured, heads) {
+            data.push((heads.len(), segment));
+        }
+    }
+    let mut heads = Buffer::from_slice(heads);
+    let mut batch = Vec::with_capacity(2 * data.len() + 1);
+    let mut at = 0;
+    for (end, segment) in data {
+        batch.extend([heads.segment(at..end), segment]);
+        at = end;
+    }
+    if at < heads.len() {
+        batch.push(heads.segment(at..heads.len()));
+    }
+    (batch, count, bytes)
+}

@@ -1,0 +1,28 @@
+//! A connection, as a protocol's server sees it.
+//!
+//! Memory goes in as segments, owned by the operation until it ends, so that a completion-based
+//! engine can hand it to the kernel. Both halves take `&self`: one receive and one send may be under
+//! way at the same time.
+
+use std::future::Future;
+use std::io;
+
+use ashlar_block::bio::Segments;
+use ashlar_block::buffer::Segment;
+
+/// A reliable, ordered stream of bytes in both directions.
+pub trait Stream {
+    /// Receives at least one byte into `into`, filling its segments in order, and ends with the
+    /// count; 0 is the end of the stream. `into` holds at least one byte. Dropping the future may
+    /// lose what was received.
+    ///
+    /// # Errors
+    /// The connection failed.
+    fn recv(&self, into: Segments) -> impl Future<Output = io::Result<usize>>;
+
+    /// Sends all bytes of `from`, in order, in as few system calls as it takes.
+    ///
+    /// # Errors
+    /// The connection failed; an unknown part was sent.
+    fn send(&self, from: Vec<Segment>) -> impl Future<Output = io::Result<()>>;
+}
