@@ -1,0 +1,114 @@
+//! A simulated disk: a [`Driver`] on virtual time behind the block layer's own [`Queue`].
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ashlar_block::{
+    BlockDevice, Disk, Driver, Features, Gateway, Limits, Queue, Request, Sectors, Status,
+};
+
+use crate::media::Media;
+use crate::model::{Clockwork, Model};
+use crate::rng::mix;
+use crate::scheduler::{self, Event};
+
+/// The driver of a simulated disk.
+pub struct SimDriver {
+    media: Media,
+    clockwork: Mutex<Clockwork>,
+}
+
+impl Driver for SimDriver {
+    fn queue_rq(&self, rq: Request) {
+        let core = scheduler::current();
+        if core.is_stopping() {
+            return rq.complete(Err(Status::Offline));
+        }
+        core.attach(&self.media);
+        let issued_ns = core.now_ns();
+        let (slowness, covered) = self.media.begin();
+        let end_ns = core.rng(|rng| {
+            let mut clockwork = self.clockwork.lock().unwrap_or_else(PoisonError::into_inner);
+            clockwork.end_ns(issued_ns, rq.op(), rq.sector(), rq.len(), rng)
+        });
+        let at_ns = match slowness {
+            Some(factor) => issued_ns.saturating_add((end_ns - issued_ns).saturating_mul(factor)),
+            // Never: past any limit of a simulation.
+            None => u64::MAX,
+        };
+        let media = self.media.clone();
+        core.at(at_ns, Box::new(InFlight { media, rq, issued_ns, covered }));
+    }
+}
+
+/// A command between its arrival and its end. It takes effect at its end; when the power fails
+/// before that it may have taken effect in part.
+struct InFlight {
+    media: Media,
+    rq: Request,
+    issued_ns: u64,
+    covered: u64,
+}
+
+impl Event for InFlight {
+    fn fire(self: Box<Self>) {
+        let Self { media, rq, issued_ns, covered } = *self;
+        let core = scheduler::current();
+        let result = core.rng(|rng| media.execute(&rq, issued_ns, covered, rng));
+        core.note(mix(rq.sector().0 ^ rq.len().0 << 40 ^ rq.op() as u64));
+        rq.complete(result);
+    }
+
+    fn cut(self: Box<Self>) {
+        let Self { media, rq, .. } = *self;
+        scheduler::current().rng(|rng| media.strand(&rq, rng));
+        rq.complete(Err(Status::Offline));
+    }
+}
+
+/// A simulated disk.
+pub struct SimDisk {
+    queue: Arc<Queue<SimDriver>>,
+}
+
+impl SimDisk {
+    /// A disk of zeroes with the times and limits of an NVMe SSD.
+    pub fn new(name: impl Into<String>, capacity: Sectors) -> Self {
+        Self::over(name, Media::new(capacity))
+    }
+
+    /// Such a disk over a medium that exists already.
+    pub fn over(name: impl Into<String>, media: Media) -> Self {
+        let model = Model::nvme();
+        Self::with(name, media, model.limits(), model)
+    }
+
+    /// A disk of any kind. Without `Features::WRITE_CACHE` in its limits its writes are durable
+    /// when they are acknowledged.
+    pub fn with(name: impl Into<String>, media: Media, limits: Limits, model: Model) -> Self {
+        let capacity = media.capacity();
+        media.set_volatile(limits.features.contains(Features::WRITE_CACHE));
+        let clockwork = Mutex::new(Clockwork::new(model, capacity));
+        let disk = Disk::new(name, capacity, limits);
+        Self { queue: Arc::new(Queue::new(disk, SimDriver { media, clockwork })) }
+    }
+
+    /// The way to submit to it.
+    pub fn gateway(&self) -> Gateway {
+        Gateway::new(self.device())
+    }
+
+    /// The device.
+    pub fn device(&self) -> Arc<dyn BlockDevice> {
+        Arc::<Queue<SimDriver>>::clone(&self.queue)
+    }
+
+    /// Name, settings, counters.
+    pub fn disk(&self) -> &Disk {
+        self.queue.disk()
+    }
+
+    /// What it stores, and its faults.
+    pub fn media(&self) -> &Media {
+        &self.queue.driver().media
+    }
+}

@@ -1,0 +1,265 @@
+//! How long a device takes: latency, bandwidth, parallelism, seeks, an IOPS cap.
+//!
+//! The figures of the presets are those of common devices, rounded. What matters is that they are
+//! the same at every run: a change of a layer shows in virtual time as a result, not as noise.
+
+use ashlar_block::{Features, Limits, Op, Sector, Sectors};
+
+use crate::rng::Rng;
+
+const MS: u64 = 1_000_000;
+const US: u64 = 1_000;
+const SECOND: u64 = 1_000_000_000;
+
+/// A cap on I/Os in a second, as providers of cloud disks enforce it: a token bucket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IopsCap {
+    /// I/Os in a second.
+    pub per_second: u64,
+    /// I/Os that may come at once after a pause.
+    pub burst: u64,
+    /// Bytes that count as one I/O (EBS gp2: 256 KiB).
+    pub unit_bytes: u64,
+}
+
+/// The cost of moving a head.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Seek {
+    /// The shortest seek, settling included, nanoseconds.
+    pub min_ns: u64,
+    /// From one end to the other, nanoseconds.
+    pub full_stroke_ns: u64,
+    /// One turn of the platter, nanoseconds; half of it is waited for after a seek.
+    pub turn_ns: u64,
+}
+
+/// The times of a device. All `_ns` are nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Model {
+    /// Commands worked on at a time.
+    pub parallelism: usize,
+    /// Fixed cost of a read.
+    pub read_ns: u64,
+    /// Fixed cost of a write.
+    pub write_ns: u64,
+    /// Cost of a flush.
+    pub flush_ns: u64,
+    /// Fixed cost of a discard or write-zeroes.
+    pub discard_ns: u64,
+    /// Cost of each MiB of a discard or write-zeroes.
+    pub discard_ns_per_mib: u64,
+    /// Bytes in a second over the device's bus, for all commands together.
+    pub bytes_per_second: u64,
+    /// The fixed cost varies by up to this part of it, in percent: it is what reorders completions.
+    pub jitter_percent: u64,
+    /// A head, if there is one.
+    pub seek: Option<Seek>,
+    /// A cap, if there is one.
+    pub iops_cap: Option<IopsCap>,
+}
+
+impl Model {
+    /// An NVMe SSD: 80 us, 3 GB/s, 32 commands at a time.
+    pub const fn nvme() -> Self {
+        Self {
+            parallelism: 32,
+            read_ns: 80 * US,
+            write_ns: 20 * US,
+            flush_ns: 500 * US,
+            discard_ns: 100 * US,
+            discard_ns_per_mib: 20,
+            bytes_per_second: 3_000_000_000,
+            jitter_percent: 50,
+            seek: None,
+            iops_cap: None,
+        }
+    }
+
+    /// A SATA SSD: 100 us, 520 MB/s, 8 commands at a time, slow discards.
+    pub const fn sata_ssd() -> Self {
+        Self {
+            parallelism: 8,
+            read_ns: 100 * US,
+            write_ns: 60 * US,
+            flush_ns: 2 * MS,
+            discard_ns: MS,
+            discard_ns_per_mib: 100,
+            bytes_per_second: 520_000_000,
+            ..Self::nvme()
+        }
+    }
+
+    /// A disk of 7200 turns a minute: 180 MB/s, seeks of 1 to 16 ms.
+    pub const fn hdd() -> Self {
+        Self {
+            parallelism: 1,
+            read_ns: 100 * US,
+            write_ns: 100 * US,
+            flush_ns: 8 * MS,
+            discard_ns: 100 * US,
+            discard_ns_per_mib: 100,
+            bytes_per_second: 180_000_000,
+            jitter_percent: 5,
+            seek: Some(Seek { min_ns: MS, full_stroke_ns: 16 * MS, turn_ns: 8_333_333 }),
+            iops_cap: None,
+        }
+    }
+
+    /// A cloud volume with a cap on IOPS that counts up to 256 KiB as one (EBS gp2).
+    pub const fn cloud_gp2(per_second: u64) -> Self {
+        Self {
+            parallelism: 64,
+            read_ns: 600 * US,
+            write_ns: 900 * US,
+            flush_ns: MS,
+            bytes_per_second: 250_000_000,
+            jitter_percent: 10,
+            iops_cap: Some(IopsCap { per_second, burst: 16, unit_bytes: 256 << 10 }),
+            ..Self::nvme()
+        }
+    }
+
+    /// The limits that a device of this kind tells: with a volatile cache and FUA, discards of any
+    /// size at 4 KiB granules, write-zeroes.
+    pub fn limits(&self) -> Limits {
+        let mut features = Features::WRITE_CACHE | Features::FUA;
+        if self.seek.is_some() {
+            features |= Features::ROTATIONAL;
+        }
+        Limits {
+            max_hw_discard: Sectors(1 << 32),
+            discard_granularity_bytes: 4096,
+            max_discard_segments: if self.seek.is_some() { 1 } else { 256 },
+            max_write_zeroes: Sectors(1 << 32),
+            physical_block_bytes: 4096,
+            features,
+            ..Limits::default()
+        }
+    }
+}
+
+/// A device's clockwork: the model and what it is busy with.
+pub(crate) struct Clockwork {
+    model: Model,
+    capacity: u64,
+    /// When each of the `parallelism` units is free again.
+    free_ns: Vec<u64>,
+    bus_free_ns: u64,
+    head: u64,
+    /// When the bucket of tokens will be full.
+    bucket_full_ns: u64,
+}
+
+fn transfer_ns(bytes: u64, per_second: u64) -> u64 {
+    (u128::from(bytes) * u128::from(SECOND) / u128::from(per_second.max(1))) as u64
+}
+
+impl Clockwork {
+    pub(crate) fn new(model: Model, capacity: Sectors) -> Self {
+        Self {
+            free_ns: vec![0; model.parallelism.max(1)],
+            model,
+            capacity: capacity.0.max(1),
+            bus_free_ns: 0,
+            head: 0,
+            bucket_full_ns: 0,
+        }
+    }
+
+    /// When a command that arrives at `now_ns` ends.
+    pub(crate) fn end_ns(
+        &mut self,
+        now_ns: u64,
+        op: Op,
+        at: Sector,
+        len: Sectors,
+        rng: &mut Rng,
+    ) -> u64 {
+        let model = self.model;
+        let (fixed, moved, per_mib) = match op {
+            Op::Read => (model.read_ns, len.bytes(), 0),
+            Op::Write => (model.write_ns, len.bytes(), 0),
+            Op::Flush => (model.flush_ns, 0, 0),
+            Op::Discard | Op::WriteZeroes => (model.discard_ns, 0, model.discard_ns_per_mib),
+        };
+        let jitter = rng.below(fixed * model.jitter_percent / 100 + 1);
+        let unit = (0..self.free_ns.len()).min_by_key(|&i| self.free_ns[i]).unwrap_or(0);
+        let mut start = now_ns.max(self.free_ns[unit]);
+        if let Some(cap) = model.iops_cap {
+            start = self.take_tokens(cap, start, moved);
+        }
+        let worked =
+            start + fixed + jitter + (len.bytes() >> 20) * per_mib + self.seek_ns(op, at, len);
+        let bus = worked.max(self.bus_free_ns);
+        let end = bus + transfer_ns(moved, model.bytes_per_second);
+        if moved > 0 {
+            self.bus_free_ns = end;
+        }
+        self.free_ns[unit] = end;
+        end
+    }
+
+    /// When the tokens for `bytes` are there, at `now_ns` or later.
+    fn take_tokens(&mut self, cap: IopsCap, now_ns: u64, bytes: u64) -> u64 {
+        let tokens = bytes.div_ceil(cap.unit_bytes.max(1)).max(1);
+        let burst = cap.burst.max(1);
+        let each = SECOND / cap.per_second.max(1);
+        let spare = burst.saturating_sub(tokens) * each;
+        let at_ns = now_ns.max(self.bucket_full_ns.saturating_sub(spare));
+        self.bucket_full_ns = self.bucket_full_ns.max(at_ns) + tokens * each;
+        at_ns
+    }
+
+    fn seek_ns(&mut self, op: Op, at: Sector, len: Sectors) -> u64 {
+        let (Some(seek), true) = (self.model.seek, op.has_data()) else { return 0 };
+        let distance = self.head.abs_diff(at.0);
+        self.head = at.0 + len.0;
+        if distance == 0 {
+            return 0;
+        }
+        // Seek time grows with the root of the distance.
+        let part = (u128::from(distance) * 1_000_000 / u128::from(self.capacity)) as u64;
+        let travel = seek.full_stroke_ns.saturating_sub(seek.min_ns) / 1000 * part.isqrt();
+        seek.min_ns + travel + seek.turn_ns / 2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(model: Model, commands: impl IntoIterator<Item = (Op, u64, u64)>) -> u64 {
+        let mut clockwork = Clockwork::new(model, Sectors(1 << 30));
+        let mut rng = Rng::new(1);
+        let mut last = 0;
+        for (op, at, len) in commands {
+            let end = clockwork.end_ns(0, op, Sector(at), Sectors(len), &mut rng);
+            last = last.max(end);
+        }
+        last
+    }
+
+    #[test]
+    fn an_iops_cap_counts_256_kib_as_one() {
+        let small = run(Model::cloud_gp2(1000), (0..3000).map(|i| (Op::Read, i * 8, 8)));
+        let large = run(Model::cloud_gp2(1000), (0..300).map(|i| (Op::Read, i * 512, 512)));
+        assert!((2_900 * MS..3_100 * MS).contains(&small), "{small}");
+        assert!((280 * MS..700 * MS).contains(&large), "{large}");
+    }
+
+    #[test]
+    fn heads_make_random_reads_slow_and_sequential_ones_fast() {
+        let sequential = run(Model::hdd(), (0..100).map(|i| (Op::Read, i * 512, 512)));
+        let scattered =
+            run(Model::hdd(), (0..100).map(|i| (Op::Read, i * 7_919_993 % (1 << 30), 512)));
+        assert!(scattered > 5 * sequential, "{scattered} {sequential}");
+    }
+
+    #[test]
+    fn bandwidth_bounds_large_transfers_and_parallelism_small_ones() {
+        let large = run(Model::nvme(), (0..1000).map(|i| (Op::Read, i * 2048, 2048)));
+        assert!((340 * MS..370 * MS).contains(&large), "{large}");
+        let small = run(Model::nvme(), (0..3200).map(|i| (Op::Read, i * 8, 8)));
+        assert!((8 * MS..13 * MS).contains(&small), "{small}");
+    }
+}

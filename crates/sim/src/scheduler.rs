@@ -1,0 +1,496 @@
+//! The scheduler: local tasks on virtual time, in an order that the seed chooses.
+//!
+//! One step is one of, tried in this order:
+//! 1. poll a runnable task, chosen by chance among all (so interleavings vary with the seed);
+//! 2. flush the plugs (what a reactor does when it has no runnable task);
+//! 3. let the time jump to the next timer or device event, and fire it.
+//!
+//! If none of them is possible while somebody waits for the main future, it will never end: that
+//! is a deadlock (a lost wake-up or completion), and panics naming the seed.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use ashlar_block::{LocalFuture, Runtime, clock, plug};
+use async_task::{Runnable, Task};
+
+use crate::media::Media;
+use crate::rng::{Rng, mix};
+
+/// Polls without any progress of time after which a simulation is taken to spin for ever.
+const MAX_STEPS_AT_ONE_TIME: u64 = 20_000_000;
+/// The virtual time that a simulation may take unless told otherwise.
+const DEFAULT_LIMIT: Duration = Duration::from_secs(100 * 86_400);
+/// What the wall clock shows when a simulation begins: 2025-01-01 UTC.
+const EPOCH: Duration = Duration::from_secs(1_735_689_600);
+
+/// Something that happens at a given time: the end of a command.
+pub(crate) trait Event {
+    /// The time has come.
+    fn fire(self: Box<Self>);
+    /// The world ends before it could happen.
+    fn cut(self: Box<Self>);
+}
+
+enum Due {
+    Wake(Waker),
+    Event(Box<dyn Event>),
+}
+
+pub(crate) struct Core {
+    seed: u64,
+    rng: RefCell<Rng>,
+    now_ns: Cell<u64>,
+    limit_ns: Cell<u64>,
+    steps: Cell<u64>,
+    steps_now: Cell<u64>,
+    fingerprint: Cell<u64>,
+    ready: Arc<Mutex<Vec<Runnable>>>,
+    tasks: RefCell<BTreeMap<u64, Task<()>>>,
+    due: RefCell<BTreeMap<(u64, u64), Due>>,
+    events: Cell<usize>,
+    next_id: Cell<u64>,
+    media: RefCell<Vec<Media>>,
+    stopping: Cell<bool>,
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Rc<Core>>> = const { RefCell::new(None) };
+}
+
+/// The simulation that runs on this thread.
+///
+/// # Panics
+/// When there is none.
+pub(crate) fn current() -> Rc<Core> {
+    CURRENT.with_borrow(Clone::clone).expect("a simulation runs on this thread")
+}
+
+impl Core {
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.now_ns.get()
+    }
+
+    pub(crate) fn rng<T>(&self, f: impl FnOnce(&mut Rng) -> T) -> T {
+        f(&mut self.rng.borrow_mut())
+    }
+
+    /// Whether the simulation is being taken down: devices must do nothing any more.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.get()
+    }
+
+    /// Remembers a medium that is used here, so that it is cut off with the others.
+    pub(crate) fn attach(&self, media: &Media) {
+        let mut all = self.media.borrow_mut();
+        if !all.iter().any(|m| m.is_same(media)) {
+            all.push(media.clone());
+        }
+    }
+
+    fn next_id(&self) -> u64 {
+        let id = self.next_id.get();
+        self.next_id.set(id + 1);
+        id
+    }
+
+    pub(crate) fn at(&self, at_ns: u64, event: Box<dyn Event>) {
+        let key = (at_ns.max(self.now_ns()), self.next_id());
+        self.events.set(self.events.get() + 1);
+        self.due.borrow_mut().insert(key, Due::Event(event));
+    }
+
+    /// Mixes something that happened into the fingerprint.
+    pub(crate) fn note(&self, what: u64) {
+        self.fingerprint.set(mix(self.fingerprint.get() ^ what).wrapping_add(self.now_ns()));
+    }
+
+    fn with_ready<T>(&self, f: impl FnOnce(&mut Vec<Runnable>) -> T) -> T {
+        f(&mut self.ready.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn spawn(self: &Rc<Self>, future: LocalFuture<'static, ()>) {
+        let id = self.next_id();
+        let core = Rc::downgrade(self);
+        let wrapped = async move {
+            future.await;
+            if let Some(core) = core.upgrade()
+                && let Some(task) = core.tasks.borrow_mut().remove(&id)
+            {
+                task.detach();
+            }
+        };
+        let ready = Arc::clone(&self.ready);
+        let schedule =
+            move |runnable| ready.lock().unwrap_or_else(PoisonError::into_inner).push(runnable);
+        let (runnable, task) = async_task::spawn_local(wrapped, schedule);
+        self.tasks.borrow_mut().insert(id, task);
+        runnable.schedule();
+    }
+
+    fn count_step(&self) {
+        self.steps.set(self.steps.get() + 1);
+        self.steps_now.set(self.steps_now.get() + 1);
+        assert!(
+            self.steps_now.get() < MAX_STEPS_AT_ONE_TIME,
+            "simulation with seed {}: spins at {} ns",
+            self.seed,
+            self.now_ns()
+        );
+    }
+
+    /// Jumps to the next thing that is due and lets it happen. False if there is none.
+    fn advance(&self) -> bool {
+        let Some(((at_ns, _), due)) = self.due.borrow_mut().pop_first() else { return false };
+        if at_ns > self.now_ns() {
+            self.now_ns.set(at_ns);
+            self.steps_now.set(0);
+            clock::set_now_ns(at_ns);
+        }
+        assert!(
+            at_ns <= self.limit_ns.get(),
+            "simulation with seed {}: still running after {at_ns} ns of its time",
+            self.seed
+        );
+        match due {
+            Due::Wake(waker) => waker.wake(),
+            Due::Event(event) => {
+                self.events.set(self.events.get() - 1);
+                event.fire();
+            }
+        }
+        true
+    }
+
+    fn next_due_ns(&self) -> Option<u64> {
+        self.due.borrow().first_key_value().map(|((at_ns, _), _)| *at_ns)
+    }
+
+    /// Drops every task and everything in flight. Requests end with errors that nobody sees.
+    fn shut_down(&self) {
+        self.stopping.set(true);
+        loop {
+            let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
+            let runnables = self.with_ready(std::mem::take);
+            if tasks.is_empty() && runnables.is_empty() {
+                break;
+            }
+            // Dropping the handle cancels: the task is scheduled once more to be dropped.
+            drop(tasks);
+            drop(runnables);
+        }
+        let due = std::mem::take(&mut *self.due.borrow_mut());
+        for due in due.into_values() {
+            match due {
+                Due::Wake(waker) => drop(waker),
+                Due::Event(event) => event.cut(),
+            }
+        }
+        while plug::flush_current() {}
+        drop(self.with_ready(std::mem::take));
+    }
+}
+
+struct MainWaker {
+    woken: AtomicBool,
+}
+
+impl Wake for MainWaker {
+    fn wake(self: Arc<Self>) {
+        self.woken.store(true, Relaxed);
+    }
+}
+
+/// When [`Sim::block_on_until`] gives up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stop {
+    /// Before anything happens later than this time (nanoseconds).
+    AtNs(u64),
+    /// After so many steps of the scheduler, counted from now: any point of a run can be reached.
+    AfterSteps(u64),
+}
+
+/// A simulation: the runtime of the current thread until it is dropped.
+///
+/// A run is a function of the seed: nothing of it depends on real time, threads or addresses.
+pub struct Sim {
+    core: Rc<Core>,
+}
+
+impl Sim {
+    /// Begins a simulation on this thread.
+    ///
+    /// # Panics
+    /// When one runs here already.
+    pub fn new(seed: u64) -> Self {
+        let core = Rc::new(Core {
+            seed,
+            rng: RefCell::new(Rng::new(seed)),
+            now_ns: Cell::new(0),
+            limit_ns: Cell::new(DEFAULT_LIMIT.as_nanos() as u64),
+            steps: Cell::new(0),
+            steps_now: Cell::new(0),
+            fingerprint: Cell::new(0),
+            ready: Arc::new(Mutex::new(Vec::new())),
+            tasks: RefCell::new(BTreeMap::new()),
+            due: RefCell::new(BTreeMap::new()),
+            events: Cell::new(0),
+            next_id: Cell::new(0),
+            media: RefCell::new(Vec::new()),
+            stopping: Cell::new(false),
+        });
+        CURRENT.with_borrow_mut(|current| {
+            assert!(current.is_none(), "a simulation runs on this thread already");
+            *current = Some(Rc::clone(&core));
+        });
+        clock::set_now_ns(0);
+        Self { core }
+    }
+
+    /// The seed.
+    pub fn seed(&self) -> u64 {
+        self.core.seed
+    }
+
+    /// The runtime handle for the layers.
+    pub fn runtime(&self) -> Arc<dyn Runtime> {
+        Arc::new(SimRuntime)
+    }
+
+    /// Virtual nanoseconds since the beginning.
+    pub fn now_ns(&self) -> u64 {
+        self.core.now_ns()
+    }
+
+    /// Steps of the scheduler so far.
+    pub fn steps(&self) -> u64 {
+        self.core.steps.get()
+    }
+
+    /// A digest of everything that happened, in order, with its times: the same for two runs only
+    /// if they took the same course.
+    pub fn fingerprint(&self) -> u64 {
+        self.core.fingerprint.get()
+    }
+
+    /// A generator for the test's own choices; it does not disturb the scheduler's.
+    pub fn rng(&self) -> Rng {
+        self.core.rng(Rng::fork)
+    }
+
+    /// Lets the simulation fail once it has taken this much virtual time (default: 100 days).
+    pub fn set_time_limit(&self, limit: Duration) {
+        self.core.limit_ns.set(limit.as_nanos() as u64);
+    }
+
+    /// Starts a task.
+    pub fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        self.core.spawn(Box::pin(task));
+    }
+
+    /// Runs until `future` ends.
+    ///
+    /// # Panics
+    /// When it can never end (deadlock), spins, or exceeds the time limit; the seed is named.
+    pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        match self.drive(pin!(future), None) {
+            Some(value) => value,
+            None => unreachable!("a run without a stop ends with its future"),
+        }
+    }
+
+    /// Runs until `future` ends, or until the stop: then the future is dropped and `None` is
+    /// returned; other tasks and I/O stay as they are.
+    ///
+    /// # Panics
+    /// As [`Self::block_on`].
+    pub fn block_on_until<T>(&self, future: impl Future<Output = T>, stop: Stop) -> Option<T> {
+        self.drive(pin!(future), Some(stop))
+    }
+
+    /// Runs until no task can run and no I/O is in flight. Tasks that sleep go on sleeping.
+    pub fn run_until_idle(&self) {
+        while self.poll_ready(None) || plug::flush_current() || self.fire_until_event() {}
+    }
+
+    /// Lets virtual time pass.
+    pub fn run_for(&self, duration: Duration) {
+        self.block_on(SimRuntime.sleep(duration));
+    }
+
+    fn fire_until_event(&self) -> bool {
+        self.core.events.get() > 0 && self.core.advance()
+    }
+
+    /// Polls one runnable task; the main one is the one numbered after the others.
+    fn poll_ready(&self, main: Option<&mut dyn FnMut()>) -> bool {
+        let core = &self.core;
+        let (ready, extra) = (core.with_ready(|r| r.len()), usize::from(main.is_some()));
+        if ready + extra == 0 {
+            return false;
+        }
+        core.count_step();
+        let chosen = core.rng(|rng| rng.index(ready + extra));
+        core.note(chosen as u64);
+        match main {
+            Some(poll) if chosen == ready => poll(),
+            Some(_) | None => {
+                let runnable = core.with_ready(|r| r.swap_remove(chosen));
+                runnable.run();
+            }
+        }
+        true
+    }
+
+    fn drive<T>(
+        &self,
+        mut future: Pin<&mut dyn Future<Output = T>>,
+        stop: Option<Stop>,
+    ) -> Option<T> {
+        let _name_the_seed = NameTheSeed(self.core.seed);
+        let core = &self.core;
+        let main = Arc::new(MainWaker { woken: AtomicBool::new(true) });
+        let waker = Waker::from(Arc::clone(&main));
+        let first_step = core.steps.get();
+        let mut out = None;
+        loop {
+            clock::set_now_ns(core.now_ns());
+            if let Some(Stop::AfterSteps(n)) = stop
+                && core.steps.get() - first_step >= n
+            {
+                return None;
+            }
+            let mut poll_main = || {
+                main.woken.store(false, Relaxed);
+                if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                    out = Some(value);
+                }
+            };
+            let runnable = main.woken.load(Relaxed).then_some(&mut poll_main as &mut dyn FnMut());
+            if self.poll_ready(runnable) {
+                if out.is_some() {
+                    return out;
+                }
+                continue;
+            }
+            if plug::flush_current() {
+                continue;
+            }
+            if let (Some(Stop::AtNs(stop_ns)), Some(due_ns)) = (stop, core.next_due_ns())
+                && due_ns > stop_ns
+            {
+                return None;
+            }
+            core.count_step();
+            assert!(
+                core.advance(),
+                "simulation with seed {}: deadlock at {} ns: the main future waits, no task can \
+                 run, no timer and no I/O is pending",
+                core.seed,
+                core.now_ns()
+            );
+        }
+    }
+
+    /// The power fails, now: every task is gone, nothing in flight completes, and of what the disks
+    /// used here had not made durable any part survives (see docs/internals/fault-model.md). Their
+    /// [`Media`] can be used by the disks of a new simulation.
+    pub fn power_cut(self) {
+        self.core.shut_down();
+        let media = std::mem::take(&mut *self.core.media.borrow_mut());
+        for medium in media {
+            self.core.rng(|rng| medium.power_cut(rng));
+        }
+    }
+
+    /// The process is killed, now: every task is gone; commands that the disks have got already
+    /// happen or not; what the disks acknowledged stays, in their caches.
+    pub fn kill(self) {
+        self.core.shut_down();
+        let media = std::mem::take(&mut *self.core.media.borrow_mut());
+        for medium in media {
+            self.core.rng(|rng| medium.settle(rng));
+        }
+    }
+}
+
+impl Drop for Sim {
+    fn drop(&mut self) {
+        self.core.shut_down();
+        CURRENT.with_borrow_mut(|current| *current = None);
+    }
+}
+
+/// Tells the seed when a test fails within a simulation.
+struct NameTheSeed(u64);
+
+impl Drop for NameTheSeed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the simulation's seed: {}", self.0);
+        }
+    }
+}
+
+/// The runtime of the simulation on the current thread.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SimRuntime;
+
+impl Runtime for SimRuntime {
+    fn now_ns(&self) -> u64 {
+        current().now_ns()
+    }
+
+    fn wall_clock(&self) -> Duration {
+        EPOCH + Duration::from_nanos(current().now_ns())
+    }
+
+    fn sleep(&self, duration: Duration) -> LocalFuture<'static, ()> {
+        let core = current();
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let at_ns = core.now_ns().saturating_add(nanos);
+        Box::pin(Sleep { key: (at_ns, core.next_id()), core, registered: false })
+    }
+
+    fn spawn(&self, task: LocalFuture<'static, ()>) {
+        current().spawn(task);
+    }
+}
+
+struct Sleep {
+    core: Rc<Core>,
+    key: (u64, u64),
+    registered: bool,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut due = self.core.due.borrow_mut();
+        // Registered and not there any more: fired.
+        if self.registered && !due.contains_key(&self.key) {
+            return Poll::Ready(());
+        }
+        // A waker may own a task that owns a sleep: it is dropped with no borrow held.
+        let old = due.insert(self.key, Due::Wake(cx.waker().clone()));
+        drop(due);
+        drop(old);
+        self.registered = true;
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        let due = self.core.due.borrow_mut().remove(&self.key);
+        drop(due);
+    }
+}
