@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use io_uring::types;
+use io_uring::{squeue, types};
 
 use crate::mailbox::{Mailbox, Message};
 use crate::reactor::{self, Core};
@@ -49,23 +49,12 @@ impl FileTable {
     }
 }
 
-/// How an entry names its file.
+/// How an entry names its file: a number, and what kind of number it is.
 #[derive(Clone, Copy)]
-pub(crate) enum Target {
-    Fixed(types::Fixed),
-    Fd(types::Fd),
+pub(crate) struct Target {
+    pub(crate) number: types::Fd,
+    pub(crate) flags: squeue::Flags,
 }
-
-/// Applies a macro-free `match` to both kinds of target.
-macro_rules! on_target {
-    ($target:expr, $file:ident => $entry:expr) => {
-        match $target {
-            $crate::files::Target::Fixed($file) => $entry,
-            $crate::files::Target::Fd($file) => $entry,
-        }
-    };
-}
-pub(crate) use on_target;
 
 static NEXT_ID: AtomicUsize = AtomicUsize::new(0);
 
@@ -92,8 +81,14 @@ impl RingFile {
         let place = *core.files.borrow_mut().place(self.id);
         let place = if place == Place::Unknown { self.register(core) } else { place };
         match place {
-            Place::Slot(slot) => Target::Fixed(types::Fixed(slot)),
-            Place::Unregistered | Place::Unknown => Target::Fd(types::Fd(self.fd.as_raw_fd())),
+            // Slots count from zero to a small table's size.
+            Place::Slot(slot) => {
+                Target { number: types::Fd(slot as i32), flags: squeue::Flags::FIXED_FILE }
+            }
+            Place::Unregistered | Place::Unknown => {
+                let number = types::Fd(self.fd.as_raw_fd());
+                Target { number, flags: squeue::Flags::empty() }
+            }
         }
     }
 

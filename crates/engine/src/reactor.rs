@@ -148,6 +148,7 @@ impl Reactor {
             config,
         });
         CURRENT.set(Some(Rc::clone(&core)));
+        tell_time();
         let wake_up = core.spawn(read_wake_ups(Rc::clone(&core)));
         Ok(Self { core, _wake_up: wake_up })
     }
@@ -277,6 +278,7 @@ impl Core {
                 check(ring.enter(wait));
             }
         }
+        tell_time();
         let mut harvest = self.harvest.take();
         self.ring.borrow_mut().harvest(&mut harvest);
         for completion in harvest.drain(..) {
@@ -310,11 +312,9 @@ impl Core {
     /// Runs what is due and runnable, submits, sleeps if there is nothing to do (and `busy` says
     /// that the caller has nothing either), and handles completions.
     fn turn(self: &Rc<Self>, busy: impl Fn() -> bool) {
-        let now = timer::now_ns();
-        ashlar_block::clock::set_now_ns(now);
         self.take_mail();
         if !self.timers.borrow().is_empty() {
-            let due = self.timers.borrow_mut().expire(now);
+            let due = self.timers.borrow_mut().expire(timer::now_ns());
             due.into_values().for_each(Waker::wake);
         }
         for _ in 0..self.config.task_budget {
@@ -325,7 +325,7 @@ impl Core {
             self.before_idle.get()();
         }
         if self.is_idle() && !busy() && self.mailbox.fall_asleep() {
-            let limit = self.timers.borrow().next_in(timer::now_ns());
+            let limit = self.timers.borrow().time_left();
             self.enter(Some(limit));
             self.mailbox.wake_up();
         } else {
@@ -349,6 +349,11 @@ impl Core {
             }
         }
     }
+}
+
+/// Sets the block layer's clock, once a turn.
+fn tell_time() {
+    ashlar_block::clock::set_now_ns(timer::now_ns());
 }
 
 /// The ring is how the reactor lives: an error that is not about load means a bug or a broken

@@ -60,9 +60,9 @@ impl Timers {
     }
 
     /// How long until the first deadline.
-    pub(crate) fn next_in(&self, now: u64) -> Option<Duration> {
+    pub(crate) fn time_left(&self) -> Option<Duration> {
         let (&(deadline, _), _) = self.waiting.first_key_value()?;
-        Some(Duration::from_nanos(deadline.saturating_sub(now)))
+        Some(Duration::from_nanos(deadline.saturating_sub(now_ns())))
     }
 }
 

@@ -1,0 +1,54 @@
+//! The ioctls of block devices (`include/uapi/linux/fs.h`).
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+const BLKROGET: libc::c_ulong = 0x125e;
+const BLKSSZGET: libc::c_ulong = 0x1268;
+const BLKDISCARD: libc::c_ulong = 0x1277;
+const BLKIOMIN: libc::c_ulong = 0x1278;
+const BLKIOOPT: libc::c_ulong = 0x1279;
+const BLKPBSZGET: libc::c_ulong = 0x127b;
+/// `_IOR(0x12, 114, size_t)`, on 64-bit machines with the generic encoding.
+const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
+
+/// An ioctl that writes one `T`, all of whose bit patterns are valid.
+fn get<T: Default>(fd: BorrowedFd<'_>, request: libc::c_ulong) -> io::Result<T> {
+    let mut value = T::default();
+    // SAFETY: every request passed here writes a value of the size of `T` (u32 or u64), to memory
+    // that is ours during the call.
+    if unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw mut value) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(value)
+}
+
+/// Size in bytes.
+pub(super) fn size(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    get::<u64>(fd, BLKGETSIZE64)
+}
+
+/// Whether the kernel refuses writes.
+pub(super) fn is_read_only(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    Ok(get::<u32>(fd, BLKROGET)? != 0)
+}
+
+/// Logical and physical block size, minimum and optimal I/O size; bytes.
+pub(super) fn block_sizes(fd: BorrowedFd<'_>) -> io::Result<[u32; 4]> {
+    Ok([
+        get(fd, BLKSSZGET)?,
+        get(fd, BLKPBSZGET)?,
+        get(fd, BLKIOMIN)?,
+        get(fd, BLKIOOPT)?,
+    ])
+}
+
+/// Discards a range of bytes; blocks.
+pub(super) fn discard(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
+    let range = [offset, len];
+    // SAFETY: BLKDISCARD reads two u64 at the pointer.
+    if unsafe { libc::ioctl(fd.as_raw_fd(), BLKDISCARD, range.as_ptr()) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! Files and block devices as the bottom of the stack.
+//!
+//! [`open`] finds out what a path is and what it can do; the device it returns is a
+//! [`Queue`](ashlar_block::Queue) over [`FileDriver`], which turns each request into one operation
+//! of the ring.
+
+mod ioctl;
+mod open;
+mod probe;
+mod request;
+mod sysfs;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use ashlar_block::queue::{Driver, Queue};
+use ashlar_block::request::Request;
+use ashlar_block::status::Status;
+
+pub use open::{OpenError, OpenOptions, open};
+
+use crate::files::RingFile;
+use probe::DirectAlign;
+
+/// A file or block device.
+pub type FileDevice = Queue<FileDriver>;
+
+/// What a path turned out to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A regular file: a disk image.
+    Image,
+    /// A block device.
+    Device,
+}
+
+/// What the driver and the requests in flight share.
+struct Shared {
+    file: RingFile,
+    path: PathBuf,
+    kind: Kind,
+    /// What O_DIRECT demands; `None` when the page cache is used.
+    direct: Option<DirectAlign>,
+    /// The ring discards on this device; else the ioctl does, in the pool.
+    ring_discard: AtomicBool,
+    /// A flush has failed. What was written before may be lost, and the kernel reports that only
+    /// once: so every later flush fails too, until the device is opened anew.
+    flush_failed: AtomicBool,
+    errors: AtomicU64,
+    locked: bool,
+}
+
+impl Shared {
+    /// Says that an I/O failed: the first time, and then ever more rarely.
+    fn log(&self, what: &str, offset: u64, status: Status) {
+        let count = self.errors.fetch_add(1, Ordering::Relaxed) + 1;
+        if count.is_power_of_two() {
+            let path = self.path.display();
+            tracing::error!(%path, what, offset, %status, errors = count, "I/O failed");
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // The rings may hold the file open a little longer; its lock must not stay with it.
+        if self.locked
+            && let Err(error) = open::unlock(self.file.fd())
+        {
+            tracing::warn!(path = %self.path.display(), %error, "unlocking");
+        }
+    }
+}
+
+/// The driver of one file or block device. Its requests must come from a reactor's thread.
+pub struct FileDriver {
+    shared: Arc<Shared>,
+}
+
+impl FileDriver {
+    /// Whether the page cache is bypassed.
+    pub fn is_direct(&self) -> bool {
+        self.shared.direct.is_some()
+    }
+
+    /// What the path is.
+    pub fn kind(&self) -> Kind {
+        self.shared.kind
+    }
+
+    /// The path it was opened by.
+    pub fn path(&self) -> &std::path::Path {
+        &self.shared.path
+    }
+}
+
+impl Driver for FileDriver {
+    fn queue_rq(&self, rq: Request) {
+        request::start(&self.shared, rq);
+    }
+}

@@ -1,0 +1,241 @@
+//! Opening: direct or buffered, claimed and locked, never by accident twice.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use ashlar_block::disk::Disk;
+use ashlar_block::limits::Limits;
+use ashlar_block::units::Sectors;
+use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use thiserror::Error;
+
+use super::probe::{self, DirectAlign};
+use super::{FileDevice, FileDriver, Kind, Shared, ioctl};
+use crate::files::RingFile;
+
+/// How to open a device.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// For reading only: no claim, and a lock that others who read may share.
+    pub read_only: bool,
+    /// Bypass the page cache where the file system lets us.
+    pub direct: bool,
+    /// Take the advisory lock. Without it, two writers can destroy everything: only for looking
+    /// at disks that are in use.
+    pub lock: bool,
+    /// Logical block size of an image, bytes (512 or 4096). A device has its own.
+    pub image_block_bytes: u32,
+    /// Name of the disk; the last part of the path by default.
+    pub name: Option<String>,
+}
+
+impl Default for OpenOptions {
+    /// For reading and writing, direct, locked, blocks of 512 bytes.
+    fn default() -> Self {
+        Self { read_only: false, direct: true, lock: true, image_block_bytes: 512, name: None }
+    }
+}
+
+/// Why a device could not be opened.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// A system call failed.
+    #[error("{path}: {source}", path = path.display())]
+    Io {
+        /// What was to be opened.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Another process holds the lock.
+    #[error(
+        "{path}: in use by another ashlar (or another program that locks its disk images)",
+        path = .0.display()
+    )]
+    InUse(PathBuf),
+    /// The kernel uses the device.
+    #[error(
+        "{path}: in use by the system: mounted, swapped to, or part of an array or volume group",
+        path = .0.display()
+    )]
+    Claimed(PathBuf),
+    /// Neither a regular file nor a block device.
+    #[error("{path}: neither a file nor a block device", path = .0.display())]
+    NotADisk(PathBuf),
+    /// A block size that cannot be.
+    #[error("{path}: a logical block of {bytes} bytes is not possible", path = path.display())]
+    BlockSize {
+        /// What was to be opened.
+        path: PathBuf,
+        /// The size asked for.
+        bytes: u32,
+    },
+}
+
+/// Opens a disk image or a block device. Blocks (briefly), so a reactor leaves it to the
+/// [pool](crate::blocking::run).
+///
+/// # Errors
+/// See [`OpenError`].
+pub fn open(path: &Path, options: &OpenOptions) -> Result<FileDevice, OpenError> {
+    let block = options.image_block_bytes;
+    if !matches!(block, 512 | 1024 | 2048 | 4096) {
+        return Err(OpenError::BlockSize { path: path.to_owned(), bytes: block });
+    }
+    let io = |source: Errno| OpenError::Io { path: path.to_owned(), source: source.into() };
+    let expected = kind_of(&rustix::fs::stat(path).map_err(io)?, path)?;
+    let (fd, asked_direct) = open_fd(path, options, expected)?;
+    let stat = rustix::fs::fstat(&fd).map_err(io)?;
+    let kind = kind_of(&stat, path)?;
+    if kind != expected {
+        // It was replaced meanwhile; the flags do not fit.
+        return Err(io(Errno::AGAIN));
+    }
+    let locked = options.lock && lock(&fd, path, options.read_only)?;
+    let min_block = if kind == Kind::Image { block } else { 0 };
+    let direct = if asked_direct { keep_direct(&fd, path, kind, min_block)? } else { None };
+    if direct.is_none() {
+        tracing::info!(path = %path.display(), "no direct I/O: using the page cache");
+    }
+    let (disk, read_only) = describe(path, options, &fd, &stat, kind, direct)
+        .map_err(|source| OpenError::Io { path: path.to_owned(), source })?;
+    disk.set_read_only(read_only);
+    let shared = Shared {
+        file: RingFile::new(fd),
+        path: path.to_owned(),
+        kind,
+        direct,
+        ring_discard: AtomicBool::new(true),
+        flush_failed: AtomicBool::new(false),
+        errors: AtomicU64::new(0),
+        locked,
+    };
+    Ok(FileDevice::new(disk, FileDriver { shared: Arc::new(shared) }))
+}
+
+fn kind_of(stat: &Stat, path: &Path) -> Result<Kind, OpenError> {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Ok(Kind::Image),
+        FileType::BlockDevice => Ok(Kind::Device),
+        FileType::Directory
+        | FileType::Symlink
+        | FileType::Fifo
+        | FileType::Socket
+        | FileType::CharacterDevice
+        | FileType::Unknown => Err(OpenError::NotADisk(path.to_owned())),
+    }
+}
+
+/// Opens, with O_DIRECT if it is wanted and taken; whether it was.
+fn open_fd(
+    path: &Path,
+    options: &OpenOptions,
+    kind: Kind,
+) -> Result<(OwnedFd, bool), OpenError> {
+    let mut flags = OFlags::CLOEXEC | OFlags::NOCTTY;
+    flags |= if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
+    if kind == Kind::Device && !options.read_only {
+        // Without O_CREAT and on a block device: claim it, against mounts and other claims.
+        flags |= OFlags::EXCL;
+    }
+    let try_open = |flags| rustix::fs::open(path, flags, Mode::empty());
+    let opened = if options.direct {
+        match try_open(flags | OFlags::DIRECT) {
+            Err(Errno::INVAL) => try_open(flags).map(|fd| (fd, false)),
+            other => other.map(|fd| (fd, true)),
+        }
+    } else {
+        try_open(flags).map(|fd| (fd, false))
+    };
+    opened.map_err(|errno| match errno {
+        Errno::BUSY if kind == Kind::Device => OpenError::Claimed(path.to_owned()),
+        source => OpenError::Io { path: path.to_owned(), source: source.into() },
+    })
+}
+
+/// Direct I/O if it works in units of our block, else none: images keep 512-byte blocks whatever
+/// they lie on, since what is on them may have been made with these.
+fn keep_direct(
+    fd: &OwnedFd,
+    path: &Path,
+    kind: Kind,
+    block: u32,
+) -> Result<Option<DirectAlign>, OpenError> {
+    let align = probe::direct_align(fd.as_fd());
+    let usable = align.filter(|align| kind == Kind::Device || align.offset <= block);
+    if usable.is_none() {
+        let io = |source: Errno| OpenError::Io { path: path.to_owned(), source: source.into() };
+        let flags = rustix::fs::fcntl_getfl(fd).map_err(io)?;
+        rustix::fs::fcntl_setfl(fd, flags - OFlags::DIRECT).map_err(io)?;
+    }
+    Ok(usable)
+}
+
+/// Size, limits and name; whether it can only be read.
+fn describe(
+    path: &Path,
+    options: &OpenOptions,
+    fd: &OwnedFd,
+    stat: &Stat,
+    kind: Kind,
+    direct: Option<DirectAlign>,
+) -> io::Result<(Disk, bool)> {
+    let mut read_only = options.read_only;
+    let (bytes, limits): (u64, Limits) = match kind {
+        Kind::Image => {
+            let bytes = u64::try_from(stat.st_size).unwrap_or(0);
+            let block = options.image_block_bytes;
+            (bytes, probe::image_limits(fd.as_fd(), stat, block, direct, !read_only))
+        }
+        Kind::Device => {
+            read_only |= ioctl::is_read_only(fd.as_fd())?;
+            (ioctl::size(fd.as_fd())?, probe::device_limits(fd.as_fd(), stat, direct)?)
+        }
+    };
+    let block = u64::from(limits.logical_block_bytes);
+    let capacity = Sectors::from_bytes_floor(bytes - bytes % block);
+    let last_part = || path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    let name = options.name.clone().unwrap_or_else(last_part);
+    Ok((Disk::new(name, capacity, limits), read_only))
+}
+
+/// Locks or unlocks the whole file for this open file description (fcntl_locking(2)): the lock
+/// conflicts with every other opening, in this process too, and ends with the last descriptor.
+fn set_lock(fd: &OwnedFd, kind: i32) -> io::Result<()> {
+    let lock = libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    // SAFETY: F_OFD_SETLK reads a flock.
+    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Takes the advisory lock, exclusive for writers. False where the file system has no locks.
+fn lock(fd: &OwnedFd, path: &Path, shared: bool) -> Result<bool, OpenError> {
+    let kind = if shared { libc::F_RDLCK } else { libc::F_WRLCK };
+    match set_lock(fd, kind) {
+        Ok(()) => Ok(true),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::EACCES) => Err(OpenError::InUse(path.to_owned())),
+            _ => {
+                tracing::warn!(path = %path.display(), %error, "not locked");
+                Ok(false)
+            }
+        },
+    }
+}
+
+/// Gives the lock up.
+pub(super) fn unlock(fd: &OwnedFd) -> io::Result<()> {
+    set_lock(fd, libc::F_UNLCK)
+}

@@ -1,0 +1,315 @@
+//! A request on its way through the ring.
+//!
+//! | op           | image                              | block device                         |
+//! |--------------|------------------------------------|--------------------------------------|
+//! | read, write  | read(v), write(v); FUA: RWF_DSYNC  | the same                             |
+//! | flush        | fdatasync                          | fdatasync                            |
+//! | discard      | fallocate PUNCH_HOLE               | uring_cmd DISCARD (6.12), or ioctl   |
+//! | write zeroes | fallocate PUNCH_HOLE or, NOUNMAP, ZERO_RANGE | the same, if offloaded     |
+//!
+//! Short transfers go on with the rest; a transfer of nothing inside the device means that the file
+//! was truncated under us, and fails. Memory that O_DIRECT would refuse is bounced.
+
+use std::cell::RefCell;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use ashlar_block::bio::{Flags, Op};
+use ashlar_block::buffer::{Buffer, Segment};
+use ashlar_block::request::Request;
+use ashlar_block::status::{BioResult, Status};
+use io_uring::types::{Fd, FsyncFlags};
+use io_uring::{opcode, squeue};
+
+use super::probe::DirectAlign;
+use super::{Kind, Shared, ioctl};
+use crate::blocking;
+use crate::op::Complete;
+use crate::reactor::{self, Core};
+
+/// `BLOCK_URING_CMD_DISCARD`, `_IO(0x12, 0)` of `include/uapi/linux/blkdev.h`.
+const BLOCK_URING_CMD_DISCARD: u32 = 0x1200;
+/// Interruptions of one operation before it counts as failed.
+const MAX_RETRIES: u32 = 100;
+/// Idle records that a thread keeps.
+const MAX_SPARE: usize = 256;
+/// Most bytes that one system call transfers (`MAX_RW_COUNT`, rounded down to 1 MiB).
+const MAX_CALL_BYTES: u32 = 0x7ff0_0000;
+
+thread_local! {
+    /// Records to be used again, so that an I/O allocates nothing.
+    static SPARE: RefCell<Vec<Box<InFlight>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Starts a request.
+pub(super) fn start(shared: &Arc<Shared>, rq: Request) {
+    let core = reactor::current();
+    let op = rq.op();
+    if op == Op::Flush && shared.flush_failed.load(Relaxed) {
+        return rq.complete(Err(Status::Io));
+    }
+    if op == Op::Discard && shared.kind == Kind::Device && !shared.ring_discard.load(Relaxed) {
+        return discard_by_ioctl(Arc::clone(shared), rq);
+    }
+    let spare = SPARE.with_borrow_mut(Vec::pop);
+    let mut this = spare.unwrap_or_default();
+    if op.has_data() {
+        this.take_data(&rq, shared.direct);
+    }
+    this.job = Some(Job { shared: Arc::clone(shared), rq });
+    this.submit(&core);
+}
+
+struct Job {
+    shared: Arc<Shared>,
+    rq: Request,
+}
+
+/// A request in flight, with all that the kernel may touch: the iovec array lies on the heap, the
+/// bytes belong to the request's segments or to `bounce`.
+#[derive(Default)]
+struct InFlight {
+    job: Option<Job>,
+    iov: Vec<libc::iovec>,
+    bounce: Option<(Buffer, Segment)>,
+    /// Bytes transferred.
+    done: u64,
+    retries: u32,
+}
+
+/// Appends a piece of memory, to the last one if it continues it.
+fn append(iov: &mut Vec<libc::iovec>, start: *mut u8, len: usize) {
+    if let Some(last) = iov.last_mut()
+        && last.iov_base.cast::<u8>().wrapping_add(last.iov_len) == start
+    {
+        last.iov_len += len;
+    } else if len > 0 {
+        iov.push(libc::iovec { iov_base: start.cast(), iov_len: len });
+    }
+}
+
+impl InFlight {
+    /// Lists the request's memory, or that of a bounce buffer if direct I/O would refuse it.
+    fn take_data(&mut self, rq: &Request, direct: Option<DirectAlign>) {
+        self.iov.clear();
+        for segment in rq.segments() {
+            append(&mut self.iov, segment.as_ptr(), segment.len());
+        }
+        let Some(align) = direct else { return };
+        let mask = align.memory as usize - 1;
+        let refused = |piece: &libc::iovec| (piece.iov_base as usize | piece.iov_len) & mask != 0;
+        if !self.iov.iter().any(refused) {
+            return;
+        }
+        let mut buffer = Buffer::alloc(rq.len().bytes() as usize);
+        if rq.op() == Op::Write {
+            let mut rest = buffer.as_mut_slice();
+            for segment in rq.segments() {
+                let part = rest.split_off_mut(..segment.len()).unwrap_or_default();
+                segment.copy_to(part);
+            }
+        }
+        let all = buffer.whole();
+        self.iov.clear();
+        append(&mut self.iov, all.as_ptr(), all.len());
+        self.bounce = Some((buffer, all));
+    }
+
+    /// Drops the first `count` bytes from the list.
+    fn advance(&mut self, mut count: usize) {
+        let whole = self.iov.iter().take_while(|piece| {
+            let covered = piece.iov_len <= count;
+            count -= if covered { piece.iov_len } else { 0 };
+            covered
+        });
+        let whole = whole.count();
+        self.iov.drain(..whole);
+        if let Some(first) = self.iov.first_mut() {
+            first.iov_base = first.iov_base.wrapping_byte_add(count);
+            first.iov_len -= count;
+        }
+    }
+
+    fn submit(self: Box<Self>, core: &Rc<Core>) {
+        let Some(job) = &self.job else { return };
+        let target = job.shared.file.target(core);
+        let entry = self.entry(job, target.number).flags(target.flags);
+        // SAFETY: the array and what it points to belong to `self`, on the heap; the file stays
+        // open while the job holds its `Shared`.
+        unsafe { core.submit_callback(entry, self) }
+    }
+
+    fn entry(&self, job: &Job, file: Fd) -> squeue::Entry {
+        let (rq, kind) = (&job.rq, job.shared.kind);
+        let (offset, len) = (rq.sector().bytes(), rq.len().bytes());
+        let prio = rq.ioprio();
+        match rq.op() {
+            Op::Read => {
+                let at = offset + self.done;
+                match self.iov[..] {
+                    [one] => {
+                        let len = call_len(one.iov_len);
+                        let read = opcode::Read::new(file, one.iov_base.cast(), len);
+                        read.offset(at).ioprio(prio).build()
+                    }
+                    _ => {
+                        let read = opcode::Readv::new(file, self.iov.as_ptr(), self.pieces());
+                        read.offset(at).ioprio(prio).build()
+                    }
+                }
+            }
+            Op::Write => {
+                let at = offset + self.done;
+                let flags = if rq.flags().contains(Flags::FUA) { libc::RWF_DSYNC } else { 0 };
+                match self.iov[..] {
+                    [one] => {
+                        let len = call_len(one.iov_len);
+                        let write = opcode::Write::new(file, one.iov_base.cast(), len);
+                        write.offset(at).ioprio(prio).rw_flags(flags).build()
+                    }
+                    _ => {
+                        let write = opcode::Writev::new(file, self.iov.as_ptr(), self.pieces());
+                        write.offset(at).ioprio(prio).rw_flags(flags).build()
+                    }
+                }
+            }
+            Op::Flush => opcode::Fsync::new(file).flags(FsyncFlags::DATASYNC).build(),
+            Op::Discard if kind == Kind::Device => {
+                let mut command = [0; 16];
+                command[..8].copy_from_slice(&len.to_ne_bytes());
+                let discard = opcode::UringCmd16::new(file, BLOCK_URING_CMD_DISCARD);
+                discard.addr(Some(offset)).cmd(command).build()
+            }
+            Op::Discard => fallocate(file, libc::FALLOC_FL_PUNCH_HOLE, offset, len),
+            Op::WriteZeroes => {
+                let keep = rq.flags().contains(Flags::NOUNMAP);
+                let mode =
+                    if keep { libc::FALLOC_FL_ZERO_RANGE } else { libc::FALLOC_FL_PUNCH_HOLE };
+                fallocate(file, mode, offset, len)
+            }
+        }
+    }
+
+    /// Pieces for one call; a longer list goes on after a short transfer.
+    fn pieces(&self) -> u32 {
+        self.iov.len().min(libc::UIO_MAXIOV as usize) as u32
+    }
+
+    /// Takes note of `count` transferred bytes. `None`: the rest is to be transferred.
+    fn progress(&mut self, job: &Job, count: u32) -> Option<BioResult> {
+        let total = job.rq.len().bytes();
+        let mut now = self.done + u64::from(count);
+        if now >= total {
+            return Some(Ok(()));
+        }
+        // Direct I/O goes on at a block boundary only.
+        let block = job.shared.direct.map_or(1, |align| u64::from(align.offset));
+        now -= now % block;
+        if now <= self.done {
+            return Some(Err(Status::Io));
+        }
+        self.advance((now - self.done) as usize);
+        self.done = now;
+        self.retries = 0;
+        None
+    }
+
+    /// Ends the request, and keeps the record for another.
+    fn finish(mut self: Box<Self>, result: BioResult) {
+        let bounce = self.bounce.take();
+        self.iov.clear();
+        (self.done, self.retries) = (0, 0);
+        let Some(Job { shared, rq }) = self.job.take() else { return };
+        SPARE.with_borrow_mut(|spare| {
+            if spare.len() < MAX_SPARE {
+                spare.push(self);
+            }
+        });
+        if let Err(status) = result
+            && !matches!(status, Status::NotSupported)
+        {
+            shared.log(name_of(rq.op()), rq.sector().bytes(), status);
+        }
+        if let (Some((buffer, all)), Op::Read, Ok(())) = (bounce, rq.op(), result) {
+            drop(all);
+            let mut rest = buffer.as_slice();
+            for segment in rq.segments() {
+                let (part, more) = rest.split_at(segment.len());
+                segment.copy_from(part);
+                rest = more;
+            }
+        }
+        rq.complete(result);
+    }
+}
+
+fn call_len(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX).min(MAX_CALL_BYTES)
+}
+
+fn fallocate(file: Fd, mode: i32, offset: u64, len: u64) -> squeue::Entry {
+    let mode = mode | libc::FALLOC_FL_KEEP_SIZE;
+    opcode::Fallocate::new(file, len).offset(offset).mode(mode).build()
+}
+
+fn name_of(op: Op) -> &'static str {
+    match op {
+        Op::Read => "read",
+        Op::Write => "write",
+        Op::Flush => "flush",
+        Op::Discard => "discard",
+        Op::WriteZeroes => "write zeroes",
+    }
+}
+
+impl Complete for InFlight {
+    fn complete(mut self: Box<Self>, core: &Rc<Core>, result: i32) {
+        let Some(job) = self.job.take() else { return };
+        let op = job.rq.op();
+        if let Ok(count) = u32::try_from(result) {
+            let ended = if op.has_data() { self.progress(&job, count) } else { Some(Ok(())) };
+            self.job = Some(job);
+            return match ended {
+                Some(result) => self.finish(result),
+                None => self.submit(core),
+            };
+        }
+        let errno = -result;
+        if matches!(errno, libc::EINTR | libc::EAGAIN) && self.retries < MAX_RETRIES {
+            self.retries += 1;
+            self.job = Some(job);
+            return self.submit(core);
+        }
+        let unknown = matches!(errno, libc::EOPNOTSUPP | libc::EINVAL | libc::ENOTTY);
+        if op == Op::Discard && job.shared.kind == Kind::Device && unknown {
+            job.shared.ring_discard.store(false, Relaxed);
+            return discard_by_ioctl(job.shared, job.rq);
+        }
+        if op == Op::Flush {
+            job.shared.flush_failed.store(true, Relaxed);
+        }
+        self.job = Some(job);
+        self.finish(Err(Status::from_errno(errno)));
+    }
+}
+
+/// Discards on a kernel whose ring cannot, in the pool.
+fn discard_by_ioctl(shared: Arc<Shared>, rq: Request) {
+    let (offset, len) = (rq.sector().bytes(), rq.len().bytes());
+    let device = Arc::clone(&shared);
+    let work = blocking::run(move || ioctl::discard(device.file.fd().as_fd(), offset, len));
+    let wait = async move {
+        let result = match work.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(Status::from_errno(error.raw_os_error().unwrap_or(libc::EIO))),
+            Err(crate::Cancelled) => Err(Status::Resource),
+        };
+        if let Err(status) = result {
+            shared.log("discard", offset, status);
+        }
+        rq.complete(result);
+    };
+    reactor::spawn(wait).detach();
+}
