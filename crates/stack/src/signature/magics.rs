@@ -1,0 +1,71 @@
+//! Signatures that are a constant at a constant place.
+
+use super::{Image, Signature, Usage};
+
+/// A magic number. A negative offset counts from the end of the device.
+struct Magic(&'static str, Usage, i64, &'static [u8]);
+
+/// The table; sources are each format's own headers, and `libblkid` for the offsets it reports.
+const MAGICS: &[Magic] = &[
+    Magic("xfs", Usage::FileSystem, 0, b"XFSB"),
+    Magic("btrfs", Usage::FileSystem, 0x1_0040, b"_BHRfS_M"),
+    Magic("f2fs", Usage::FileSystem, 0x400, b"\x10\x20\xf5\xf2"),
+    Magic("erofs", Usage::FileSystem, 0x400, b"\xe2\xe1\xf5\xe0"),
+    Magic("squashfs", Usage::FileSystem, 0, b"hsqs"),
+    Magic("jfs", Usage::FileSystem, 0x8000, b"JFS1"),
+    Magic("reiserfs", Usage::FileSystem, 0x1_0034, b"ReIsErFs"),
+    Magic("reiserfs", Usage::FileSystem, 0x1_0034, b"ReIsEr2Fs"),
+    Magic("reiserfs", Usage::FileSystem, 0x1_0034, b"ReIsEr3Fs"),
+    Magic("apfs", Usage::FileSystem, 0x20, b"NXSB"),
+    Magic("iso9660", Usage::FileSystem, 0x8001, b"CD001"),
+    Magic("udf", Usage::FileSystem, 0x8001, b"BEA01"),
+    Magic("ntfs", Usage::FileSystem, 3, b"NTFS    "),
+    Magic("exfat", Usage::FileSystem, 3, b"EXFAT   "),
+    Magic(
+        "bcachefs",
+        Usage::FileSystem,
+        0x1018,
+        b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef",
+    ),
+    Magic(
+        "bcache",
+        Usage::Member,
+        0x1018,
+        b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81",
+    ),
+    Magic("DM_snapshot_cow", Usage::Snapshot, 0, b"SnAp"),
+    Magic("VMFS_volume_member", Usage::Member, 0x10_0000, b"\x0d\xd0\x01\xc0"),
+    Magic("isw_raid_member", Usage::Member, -1024, b"Intel Raid ISM Cfg Sig. "),
+    Magic("ddf_raid_member", Usage::Member, -512, b"\xde\x11\xde\x11"),
+];
+
+pub(super) fn detect(image: &Image, found: &mut Vec<Signature>) {
+    for Magic(name, usage, offset, magic) in MAGICS {
+        let offset = match u64::try_from(*offset) {
+            Ok(offset) => Some(offset),
+            Err(_) => image.size().checked_sub(offset.unsigned_abs()),
+        };
+        if let Some(offset) = offset.filter(|offset| image.has(*offset, magic)) {
+            found.push(Signature { name, usage: *usage, offset });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_magic_of_the_table_is_found_alone() {
+        for Magic(name, usage, offset, magic) in MAGICS {
+            let size = 2 << 20;
+            let at = u64::try_from(*offset).unwrap_or(size - offset.unsigned_abs());
+            let mut bytes = vec![0; size as usize];
+            bytes[at as usize..][..magic.len()].copy_from_slice(magic);
+            let mut image = Image::new(size);
+            image.add(0, bytes);
+            let expected = Signature { name, usage: *usage, offset: at };
+            assert_eq!(super::super::detect(&image), [expected]);
+        }
+    }
+}

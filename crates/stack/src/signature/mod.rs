@@ -1,0 +1,104 @@
+//! What foreign data looks like: the magic numbers of file systems, partition tables, volume
+//! managers and encryption, found in bytes alone.
+//!
+//! Commands that destroy what is on a disk look here first and refuse without `--force`. So a
+//! doubt is a find: a two-byte magic is enough, checksums are not asked for. Names and offsets are
+//! those of `wipefs(8)`, which the tests compare with.
+
+mod boot;
+mod file_systems;
+mod image;
+mod magics;
+mod volumes;
+
+use std::fmt;
+
+use serde::Serialize;
+
+pub use image::Image;
+
+/// What kind of thing a signature belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Usage {
+    /// A file system.
+    FileSystem,
+    /// A partition table.
+    PartitionTable,
+    /// Part of a volume group, pool or array.
+    Member,
+    /// An encrypted volume.
+    Encrypted,
+    /// Swap space, or a hibernated system in it.
+    Swap,
+    /// The changed blocks of a device-mapper snapshot.
+    Snapshot,
+}
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::FileSystem => "file system",
+            Self::PartitionTable => "partition table",
+            Self::Member => "member",
+            Self::Encrypted => "encrypted volume",
+            Self::Swap => "swap space",
+            Self::Snapshot => "snapshot store",
+        })
+    }
+}
+
+/// A signature that was found.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
+pub struct Signature {
+    /// The type, as `wipefs` and `blkid` name it.
+    #[serde(rename = "type")]
+    pub name: &'static str,
+    /// What it stands for.
+    pub usage: Usage,
+    /// Where the magic number is, bytes from the start of the device.
+    pub offset: u64,
+}
+
+impl fmt::Display for Signature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // "LVM2_member member" would say it twice.
+        let name = self.name.strip_suffix("_member").unwrap_or(self.name);
+        write!(f, "{name} {} at {:#x}", self.usage, self.offset)
+    }
+}
+
+/// All signatures in `image`, in the order of their offsets.
+pub fn detect(image: &Image) -> Vec<Signature> {
+    let mut found = Vec::new();
+    magics::detect(image, &mut found);
+    file_systems::detect(image, &mut found);
+    boot::detect(image, &mut found);
+    volumes::detect(image, &mut found);
+    found.sort_by_key(|signature| (signature.offset, signature.name));
+    found.dedup();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_or_tiny_or_random_device_shows_nothing_and_harms_nothing() {
+        for size in [0, 1, 511, 512, 4096, 1 << 20] {
+            let mut image = Image::new(size as u64);
+            image.add(0, vec![0; size]);
+            assert_eq!(detect(&image), []);
+        }
+        assert_eq!(detect(&Image::new(u64::MAX)), []);
+    }
+
+    #[test]
+    fn a_signature_reads_like_a_sentence() {
+        let lvm = Signature { name: "LVM2_member", usage: Usage::Member, offset: 0x218 };
+        assert_eq!(lvm.to_string(), "LVM2 member at 0x218");
+        let ext = Signature { name: "ext4", usage: Usage::FileSystem, offset: 0x438 };
+        assert_eq!(ext.to_string(), "ext4 file system at 0x438");
+    }
+}
