@@ -19,10 +19,7 @@ const ARROWS: &[(&str, Option<&[&str]>)] = &[
     ("btrfs", Some(&["block"])),
     ("zfs", Some(&["block"])),
     ("export", Some(&["block", "engine"])),
-    (
-        "stack",
-        Some(&["block", "md", "dm", "lvm", "btrfs", "zfs", "export"]),
-    ),
+    ("stack", Some(&["block", "md", "dm", "lvm", "btrfs", "zfs", "export"])),
     ("cli", None),
 ];
 
@@ -30,17 +27,8 @@ const ARROWS: &[(&str, Option<&[&str]>)] = &[
 const SIMULATED: &[&str] = &["block", "sim", "md", "dm", "lvm", "btrfs"];
 
 /// Doors to the operating system, closed to the simulated crates.
-const SYSTEM_CRATES: &[&str] = &[
-    "libc",
-    "rustix",
-    "nix",
-    "io-uring",
-    "tokio",
-    "mio",
-    "polling",
-    "memmap2",
-    "signal-hook",
-];
+const SYSTEM_CRATES: &[&str] =
+    &["libc", "rustix", "nix", "io-uring", "tokio", "mio", "polling", "memmap2", "signal-hook"];
 const SYSTEM_MODULES: &[&str] = &["fs", "thread", "time", "net", "process", "os", "env"];
 /// Values, not doors.
 const HARMLESS: &[&str] = &["time::Duration", "thread::LocalKey", "thread::panicking"];
@@ -78,31 +66,22 @@ pub(crate) fn dependencies(tree: &Tree) -> Vec<Finding> {
 /// Every package takes the lints of the workspace.
 pub(crate) fn lints(tree: &Tree) -> Vec<Finding> {
     let takes = |text: &str| {
-        let mut lines = text
-            .lines()
-            .map(str::trim)
-            .skip_while(|line| *line != "[lints]");
-        lines
-            .nth(1)
-            .is_some_and(|line| line.replace(' ', "") == "workspace=true")
+        let mut lines = text.lines().map(str::trim).skip_while(|line| *line != "[lints]");
+        lines.nth(1).is_some_and(|line| line.replace(' ', "") == "workspace=true")
     };
     let missing = tree.files.iter().filter(|file| {
         let of_workspace = manifest_name(&file.path).is_some() || file.path == "xtask/Cargo.toml";
         of_workspace && !takes(&file.text)
     });
-    missing
-        .map(|file| Finding::error(&file.path, 0, "misses [lints] workspace = true"))
-        .collect()
+    missing.map(|file| Finding::error(&file.path, 0, "misses [lints] workspace = true")).collect()
 }
 
 /// Simulated crates use no module of std that reaches the machine, tests apart.
 pub(crate) fn standard_library(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for file in tree.rust() {
-        let Some((name, inside)) = file
-            .path
-            .strip_prefix("crates/")
-            .and_then(|path| path.split_once("/src/"))
+        let Some((name, inside)) =
+            file.path.strip_prefix("crates/").and_then(|path| path.split_once("/src/"))
         else {
             continue;
         };
@@ -131,24 +110,16 @@ pub(crate) fn standard_library(tree: &Tree) -> Vec<Finding> {
 }
 
 fn manifests(tree: &Tree) -> impl Iterator<Item = (&File, &str)> {
-    tree.files
-        .iter()
-        .filter_map(|file| Some((file, manifest_name(&file.path)?)))
+    tree.files.iter().filter_map(|file| Some((file, manifest_name(&file.path)?)))
 }
 
 /// The name of the crate whose manifest this is.
 fn manifest_name(path: &str) -> Option<&str> {
-    path.strip_prefix("crates/")?
-        .strip_suffix("/Cargo.toml")
-        .filter(|name| !name.contains('/'))
+    path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml").filter(|name| !name.contains('/'))
 }
 
 fn our_crate(dependency: &str) -> Option<&str> {
-    if dependency == "ashlar" {
-        Some("cli")
-    } else {
-        dependency.strip_prefix("ashlar-")
-    }
+    if dependency == "ashlar" { Some("cli") } else { dependency.strip_prefix("ashlar-") }
 }
 
 /// The dependencies that are linked into what users run: (line, package).
@@ -157,32 +128,20 @@ fn normal_dependencies(manifest: &str) -> Vec<(usize, String)> {
     let mut inside = false;
     for (index, line) in manifest.lines().enumerate() {
         let line = line.split('#').next().unwrap_or_default().trim();
-        if let Some(section) = line
-            .strip_prefix('[')
-            .and_then(|rest| rest.strip_suffix(']'))
-        {
+        if let Some(section) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
             let section = section.trim();
             inside = section == "dependencies" || section.ends_with(".dependencies");
-            if let Some(at) = section
-                .find("dependencies.")
-                .filter(|at| !section[..*at].ends_with('-'))
+            if let Some(at) =
+                section.find("dependencies.").filter(|at| !section[..*at].ends_with('-'))
             {
                 found.push((
                     index + 1,
-                    section[at + "dependencies.".len()..]
-                        .trim_matches('"')
-                        .to_owned(),
+                    section[at + "dependencies.".len()..].trim_matches('"').to_owned(),
                 ));
             }
         } else if inside && let Some(end) = line.find(['=', '.', ' ']) {
-            let renamed = line
-                .split("package")
-                .nth(1)
-                .and_then(|rest| rest.split('"').nth(1));
-            found.push((
-                index + 1,
-                renamed.unwrap_or(&line[..end]).trim_matches('"').to_owned(),
-            ));
+            let renamed = line.split("package").nth(1).and_then(|rest| rest.split('"').nth(1));
+            found.push((index + 1, renamed.unwrap_or(&line[..end]).trim_matches('"').to_owned()));
         }
     }
     found
@@ -245,29 +204,17 @@ mod tests {
     use super::*;
 
     fn arrows_of(name: &str, body: &str) -> Vec<(usize, String)> {
-        findings(
-            dependencies,
-            &[(&format!("crates/{name}/Cargo.toml"), body)],
-        )
+        findings(dependencies, &[(&format!("crates/{name}/Cargo.toml"), body)])
     }
 
     #[test]
     fn a_dependency_against_the_arrows_is_found() {
         let body = "[dependencies]\nashlar-engine.workspace = true\n";
-        assert_eq!(
-            arrows_of("md", body),
-            [(2, "there is no arrow md -> engine".to_owned())]
-        );
+        assert_eq!(arrows_of("md", body), [(2, "there is no arrow md -> engine".to_owned())]);
         assert_eq!(arrows_of("export", body), []);
         assert_eq!(arrows_of("cli", body), []);
-        assert_eq!(
-            arrows_of("block", "[dependencies]\nashlar-md = { path = \"../md\" }").len(),
-            1
-        );
-        assert_eq!(
-            arrows_of("stack", "[dependencies]\nashlar.workspace = true").len(),
-            1
-        );
+        assert_eq!(arrows_of("block", "[dependencies]\nashlar-md = { path = \"../md\" }").len(), 1);
+        assert_eq!(arrows_of("stack", "[dependencies]\nashlar.workspace = true").len(), 1);
     }
 
     #[test]
@@ -292,10 +239,7 @@ mod tests {
             ),
             []
         );
-        assert_eq!(
-            arrows_of("md", "[dev-dependencies.ashlar-engine]\nworkspace = true"),
-            []
-        );
+        assert_eq!(arrows_of("md", "[dev-dependencies.ashlar-engine]\nworkspace = true"), []);
     }
 
     #[test]
@@ -318,10 +262,7 @@ mod tests {
         let check = |text| findings(standard_library, &[("crates/md/src/a.rs", text)]).len();
         assert_eq!(check("use std::fs::File;"), 1);
         assert_eq!(check("fn f() { std::thread::sleep(d) }"), 1);
-        assert_eq!(
-            check("use std::{cell::Cell, fs, time::{Duration, Instant}};"),
-            2
-        );
+        assert_eq!(check("use std::{cell::Cell, fs, time::{Duration, Instant}};"), 2);
         assert_eq!(
             check("use std::{\n    collections::HashMap,\n    sync::{Arc, atomic::AtomicU64},\n};"),
             0
@@ -340,13 +281,7 @@ mod tests {
     #[test]
     fn tests_and_the_engine_may_use_the_machine() {
         let check = |path, text| findings(standard_library, &[(path, text)]).len();
-        assert_eq!(
-            check(
-                "crates/md/src/a.rs",
-                "#[cfg(test)]\nmod tests { use std::fs; }"
-            ),
-            0
-        );
+        assert_eq!(check("crates/md/src/a.rs", "#[cfg(test)]\nmod tests { use std::fs; }"), 0);
         assert_eq!(check("crates/md/src/raid1/tests.rs", "use std::fs;"), 0);
         assert_eq!(check("crates/md/tests/a.rs", "use std::fs;"), 0);
         assert_eq!(check("crates/engine/src/a.rs", "use std::fs;"), 0);

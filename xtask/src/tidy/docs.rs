@@ -4,11 +4,8 @@ use super::modules::join;
 use super::{File, Finding, Tree};
 
 /// Folders of the machines this was written on.
-const MACHINE_PATHS: &[&str] = &[
-    concat!("/wo", "rk/"),
-    concat!("/fa", "rm/"),
-    concat!("/tmp/", "bash_jobs"),
-];
+const MACHINE_PATHS: &[&str] =
+    &[concat!("/wo", "rk/"), concat!("/fa", "rm/"), concat!("/tmp/", "bash_jobs")];
 
 /// Hosts that packages come from: which ones is the business of apt and cargo.
 const REGISTRY_HOSTS: &[&str] = &[
@@ -27,11 +24,7 @@ const GENERATED: &[&str] = &["Cargo.lock", "fuzz/Cargo.lock"];
 /// No path of a machine and no host of a registry in any file.
 pub(crate) fn machine(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
-    for file in tree
-        .files
-        .iter()
-        .filter(|file| !GENERATED.contains(&file.path.as_str()))
-    {
+    for file in tree.files.iter().filter(|file| !GENERATED.contains(&file.path.as_str())) {
         for (index, line) in file.text.lines().enumerate() {
             let paths = MACHINE_PATHS.iter().filter(|path| starts_path(line, path));
             let hosts = REGISTRY_HOSTS.iter().filter(|host| line.contains(**host));
@@ -64,11 +57,7 @@ pub(crate) fn links(tree: &Tree) -> Vec<Finding> {
             .find(|line| !line.trim().is_empty())
             .is_some_and(|line| line.starts_with("# "))
         {
-            found.push(Finding::error(
-                &file.path,
-                1,
-                "does not open with a title (# ...)",
-            ));
+            found.push(Finding::error(&file.path, 1, "does not open with a title (# ...)"));
         }
         let folder = file.path.rsplit_once('/').map_or("", |(folder, _)| folder);
         for (line, target) in link_targets(&file.text) {
@@ -76,26 +65,12 @@ pub(crate) fn links(tree: &Tree) -> Vec<Finding> {
             if path.contains(':') || path.starts_with('/') {
                 continue;
             }
-            let there = if path.is_empty() {
-                file.path.clone()
-            } else {
-                join(folder, path)
-            };
+            let there = if path.is_empty() { file.path.clone() } else { join(folder, path) };
             let inside = format!("{there}/");
-            if !tree
-                .paths
-                .iter()
-                .any(|known| *known == there || known.starts_with(&inside))
-            {
-                found.push(Finding::error(
-                    &file.path,
-                    line,
-                    format!("{target} leads nowhere"),
-                ));
+            if !tree.paths.iter().any(|known| *known == there || known.starts_with(&inside)) {
+                found.push(Finding::error(&file.path, line, format!("{target} leads nowhere")));
             } else if !anchor.is_empty()
-                && tree
-                    .get(&there)
-                    .is_some_and(|page| !has_heading(page, anchor))
+                && tree.get(&there).is_some_and(|page| !has_heading(page, anchor))
             {
                 found.push(Finding::error(
                     &file.path,
@@ -122,10 +97,8 @@ fn link_targets(text: &str) -> Vec<(usize, String)> {
         let prose: String = line.split('`').step_by(2).collect::<Vec<_>>().join("`");
         for (at, _) in prose.match_indices("](") {
             let rest = &prose[at + 2..];
-            let target = rest[..rest.find(')').unwrap_or(rest.len())]
-                .split(' ')
-                .next()
-                .unwrap_or_default();
+            let target =
+                rest[..rest.find(')').unwrap_or(rest.len())].split(' ').next().unwrap_or_default();
             found.push((index + 1, target.to_owned()));
         }
     }
@@ -137,18 +110,11 @@ fn has_heading(page: &File, anchor: &str) -> bool {
     if !page.path.ends_with(".md") {
         return true;
     }
-    page.text
-        .lines()
-        .filter(|line| line.starts_with('#'))
-        .any(|line| {
-            let title = line.trim_start_matches('#').trim().to_lowercase();
-            let kept = title
-                .chars()
-                .filter(|c| c.is_alphanumeric() || " -_".contains(*c));
-            kept.map(|c| if c == ' ' { '-' } else { c })
-                .collect::<String>()
-                == anchor
-        })
+    page.text.lines().filter(|line| line.starts_with('#')).any(|line| {
+        let title = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = title.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect::<String>() == anchor
+    })
 }
 
 #[cfg(test)]
@@ -170,16 +136,8 @@ mod tests {
     fn registry_hosts_are_found_except_in_lock_files() {
         for host in REGISTRY_HOSTS {
             let text = format!("see https://{host}/x");
-            assert_eq!(
-                findings(machine, &[("README.md", &text)]).len(),
-                1,
-                "{host}"
-            );
-            assert_eq!(
-                findings(machine, &[("Cargo.lock", &text)]).len(),
-                0,
-                "{host}"
-            );
+            assert_eq!(findings(machine, &[("README.md", &text)]).len(), 1, "{host}");
+            assert_eq!(findings(machine, &[("Cargo.lock", &text)]).len(), 0, "{host}");
         }
     }
 

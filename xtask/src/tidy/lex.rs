@@ -27,11 +27,7 @@ pub(crate) fn code_only(text: &str) -> String {
             }
         }
         // A literal's closing quote must not be taken for the next one's opening.
-        at = if to > at {
-            to + usize::from(from > at)
-        } else {
-            at + 1
-        };
+        at = if to > at { to + usize::from(from > at) } else { at + 1 };
     }
     String::from_utf8_lossy(&code).into_owned()
 }
@@ -51,9 +47,7 @@ pub(crate) fn find_word(text: &str, word: &str, mut from: usize) -> Option<usize
     while let Some(found) = text.get(from..)?.find(word) {
         let (start, end) = (from + found, from + found + word.len());
         let free = |index: Option<usize>| {
-            index
-                .and_then(|i| bytes.get(i))
-                .is_none_or(|b| !is_identifier(*b))
+            index.and_then(|i| bytes.get(i)).is_none_or(|b| !is_identifier(*b))
         };
         if free(start.checked_sub(1)) && free(Some(end)) {
             return Some(start);
@@ -65,10 +59,7 @@ pub(crate) fn find_word(text: &str, word: &str, mut from: usize) -> Option<usize
 
 /// The line (from 1) of a byte offset.
 pub(crate) fn line_of(text: &str, offset: usize) -> usize {
-    1 + text.as_bytes()[..offset.min(text.len())]
-        .iter()
-        .filter(|byte| **byte == b'\n')
-        .count()
+    1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|byte| **byte == b'\n').count()
 }
 
 /// The offset of the bracket that closes the one at `open`, or the end of the code.
@@ -98,14 +89,10 @@ pub(crate) fn without_tests(code: &str) -> String {
             && find_word(&code[start..attribute_end], "not", 0).is_none();
         from = attribute_end;
         if is_test {
-            let body = code[attribute_end..]
-                .find(['{', ';'])
-                .map_or(code.len(), |i| attribute_end + i);
-            from = if code.as_bytes().get(body) == Some(&b'{') {
-                closing(code, body)
-            } else {
-                body
-            };
+            let body =
+                code[attribute_end..].find(['{', ';']).map_or(code.len(), |i| attribute_end + i);
+            from =
+                if code.as_bytes().get(body) == Some(&b'{') { closing(code, body) } else { body };
             for byte in &mut kept[start..from] {
                 if *byte != b'\n' {
                     *byte = b' ';
@@ -159,10 +146,7 @@ fn string_end(bytes: &[u8], mut at: usize) -> usize {
 
 /// The inside of the raw string whose `r` is at `at`; a raw identifier has none.
 fn raw_string(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
-    let hashes = bytes[at + 1..]
-        .iter()
-        .take_while(|byte| **byte == b'#')
-        .count();
+    let hashes = bytes[at + 1..].iter().take_while(|byte| **byte == b'#').count();
     let inside = at + hashes + 2;
     if bytes.get(inside - 1) != Some(&b'"') {
         return None;
@@ -191,10 +175,7 @@ mod tests {
     use super::*;
 
     fn squeezed(text: &str) -> String {
-        code_only(text)
-            .split_whitespace()
-            .collect::<Vec<_>>()
-            .join(" ")
+        code_only(text).split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
     #[test]
@@ -205,18 +186,9 @@ mod tests {
 
     #[test]
     fn insides_of_literals_vanish() {
-        assert_eq!(
-            squeezed(r#"f("unsafe", "a\"b // c") + g"#),
-            "f(\" \", \" \") + g"
-        );
-        assert_eq!(
-            squeezed("x(r#\"a \" unsafe\"#, br\"b\\\") y"),
-            "x(r#\" \"#, br\" \") y"
-        );
-        assert_eq!(
-            squeezed("m('\"', '\\'', '\\u{1F600}', b'x') z"),
-            "m(' ', ' ', ' ', b' ') z"
-        );
+        assert_eq!(squeezed(r#"f("unsafe", "a\"b // c") + g"#), "f(\" \", \" \") + g");
+        assert_eq!(squeezed("x(r#\"a \" unsafe\"#, br\"b\\\") y"), "x(r#\" \"#, br\" \") y");
+        assert_eq!(squeezed("m('\"', '\\'', '\\u{1F600}', b'x') z"), "m(' ', ' ', ' ', b' ') z");
     }
 
     #[test]
@@ -247,10 +219,7 @@ mod tests {
 
     #[test]
     fn words_are_whole() {
-        assert_eq!(
-            lines_with_word("unsafe_code\nx unsafe{\nnot_unsafe", "unsafe"),
-            [2]
-        );
+        assert_eq!(lines_with_word("unsafe_code\nx unsafe{\nnot_unsafe", "unsafe"), [2]);
         assert_eq!(find_word("aa a", "a", 0), Some(3));
         assert_eq!(find_word("aa", "a", 7), None);
     }
@@ -259,14 +228,9 @@ mod tests {
     fn test_items_are_cut_out() {
         let code = "use a;\n#[cfg(test)]\nmod tests { use b; { } }\nuse c;\n#[cfg(all(test, unix))] use d;\nuse e;\n#[cfg(not(test))] use f;";
         let kept = without_tests(code);
-        for (name, stays) in [
-            ("a", true),
-            ("b", false),
-            ("c", true),
-            ("d", false),
-            ("e", true),
-            ("f", true),
-        ] {
+        for (name, stays) in
+            [("a", true), ("b", false), ("c", true), ("d", false), ("e", true), ("f", true)]
+        {
             assert_eq!(kept.contains(&format!("use {name};")), stays, "{name}");
         }
         assert_eq!(kept.lines().count(), code.lines().count());

@@ -48,16 +48,8 @@ pub(crate) struct File {
 
 impl File {
     fn new(path: &str, text: &str) -> Self {
-        let code = if path.ends_with(".rs") {
-            lex::code_only(text)
-        } else {
-            String::new()
-        };
-        File {
-            path: path.to_owned(),
-            text: text.to_owned(),
-            code,
-        }
+        let code = if path.ends_with(".rs") { lex::code_only(text) } else { String::new() };
+        File { path: path.to_owned(), text: text.to_owned(), code }
     }
 }
 
@@ -73,10 +65,7 @@ impl Tree {
     #[cfg(test)]
     pub(crate) fn of(files: &[(&str, &str)]) -> Self {
         Tree {
-            files: files
-                .iter()
-                .map(|(path, text)| File::new(path, text))
-                .collect(),
+            files: files.iter().map(|(path, text)| File::new(path, text)).collect(),
             paths: files.iter().map(|(path, _)| (*path).to_owned()).collect(),
         }
     }
@@ -85,21 +74,12 @@ impl Tree {
     fn load(root: &Path) -> io::Result<Self> {
         let listing = Command::new("git")
             .current_dir(root)
-            .args([
-                "ls-files",
-                "-z",
-                "--cached",
-                "--others",
-                "--exclude-standard",
-            ])
+            .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
             .output()?;
         if !listing.status.success() {
             return Err(io::Error::other("git ls-files failed"));
         }
-        let mut tree = Tree {
-            files: Vec::new(),
-            paths: Vec::new(),
-        };
+        let mut tree = Tree { files: Vec::new(), paths: Vec::new() };
         let names = String::from_utf8_lossy(&listing.stdout).into_owned();
         for path in names.split('\0').filter(|path| root.join(path).is_file()) {
             tree.paths.push(path.to_owned());
@@ -140,27 +120,17 @@ pub(crate) struct Finding {
 
 impl Finding {
     pub(crate) fn error(path: &str, line: usize, message: impl Into<String>) -> Self {
-        Finding {
-            level: Level::Error,
-            path: path.to_owned(),
-            line,
-            message: message.into(),
-        }
+        Finding { level: Level::Error, path: path.to_owned(), line, message: message.into() }
     }
 
     pub(crate) fn warning(path: &str, line: usize, message: impl Into<String>) -> Self {
-        Finding {
-            level: Level::Warning,
-            ..Finding::error(path, line, message)
-        }
+        Finding { level: Level::Warning, ..Finding::error(path, line, message) }
     }
 }
 
 /// Checks the repository that this program was built in.
 pub(crate) fn run() -> ExitCode {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .unwrap_or(Path::new("."));
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
     let tree = match Tree::load(root) {
         Ok(tree) => tree,
         Err(error) => {
@@ -172,13 +142,7 @@ pub(crate) fn run() -> ExitCode {
     for (name, rule) in RULES {
         let mut findings = rule(&tree);
         findings.sort_unstable();
-        for Finding {
-            level,
-            path,
-            line,
-            message,
-        } in findings
-        {
+        for Finding { level, path, line, message } in findings {
             let word = match level {
                 Level::Error => {
                     errors += 1;
@@ -197,11 +161,7 @@ pub(crate) fn run() -> ExitCode {
         tree.paths.len(),
         RULES.len()
     );
-    if errors == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    if errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Test helper: the (line, message) pairs a rule finds in a tree of these files.
@@ -210,8 +170,5 @@ pub(crate) fn findings(
     rule: fn(&Tree) -> Vec<Finding>,
     files: &[(&str, &str)],
 ) -> Vec<(usize, String)> {
-    rule(&Tree::of(files))
-        .into_iter()
-        .map(|finding| (finding.line, finding.message))
-        .collect()
+    rule(&Tree::of(files)).into_iter().map(|finding| (finding.line, finding.message)).collect()
 }

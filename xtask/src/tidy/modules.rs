@@ -8,12 +8,8 @@ use super::{File, Finding, Tree};
 
 /// Each .rs file is a root that cargo knows, or declared by a file that is reached.
 pub(crate) fn reachable(tree: &Tree) -> Vec<Finding> {
-    let mut waiting: Vec<String> = tree
-        .rust()
-        .map(|file| &file.path)
-        .filter(|path| is_root(tree, path))
-        .cloned()
-        .collect();
+    let mut waiting: Vec<String> =
+        tree.rust().map(|file| &file.path).filter(|path| is_root(tree, path)).cloned().collect();
     let mut reached: BTreeSet<String> = BTreeSet::new();
     while let Some(path) = waiting.pop() {
         if let Some(file) = tree.get(&path)
@@ -23,14 +19,8 @@ pub(crate) fn reachable(tree: &Tree) -> Vec<Finding> {
         }
     }
     let lost = tree.rust().filter(|file| !reached.contains(&file.path));
-    lost.map(|file| {
-        Finding::error(
-            &file.path,
-            0,
-            "no `mod` declares it, so it is never compiled",
-        )
-    })
-    .collect()
+    lost.map(|file| Finding::error(&file.path, 0, "no `mod` declares it, so it is never compiled"))
+        .collect()
 }
 
 /// Whether cargo compiles this file by itself.
@@ -56,10 +46,7 @@ fn is_root(tree: &Tree, path: &str) -> bool {
 
 /// Splits a path at the folder of the nearest Cargo.toml.
 fn split_package<'a>(tree: &Tree, path: &'a str) -> Option<(&'a str, &'a str)> {
-    let cuts = path
-        .rmatch_indices('/')
-        .map(|(slash, _)| slash + 1)
-        .chain([0]);
+    let cuts = path.rmatch_indices('/').map(|(slash, _)| slash + 1).chain([0]);
     cuts.map(|cut| path.split_at(cut))
         .find(|(folder, _)| tree.get(&format!("{folder}Cargo.toml")).is_some())
 }
@@ -88,18 +75,13 @@ fn children(file: &File, root: bool) -> Vec<String> {
             found.extend(quoted(file, at).map(|name| join(folder, &name)));
         }
         let is_mod = file.code[at..].starts_with("mod ")
-            && at
-                .checked_sub(1)
-                .is_none_or(|before| !is_identifier(bytes[before]));
+            && at.checked_sub(1).is_none_or(|before| !is_identifier(bytes[before]));
         if !is_mod {
             at += 1;
             continue;
         }
         let start = at + "mod ".len();
-        let length = bytes[start..]
-            .iter()
-            .take_while(|byte| is_identifier(**byte))
-            .count();
+        let length = bytes[start..].iter().take_while(|byte| is_identifier(**byte)).count();
         let module = &file.code[start..start + length];
         let after = file.code[start + length..].trim_start();
         at = start + length;
@@ -108,11 +90,8 @@ fn children(file: &File, root: bool) -> Vec<String> {
             scopes.push(Some(module.to_owned()));
         } else if after.starts_with(';') {
             let inner: Vec<&str> = scopes.iter().flatten().map(String::as_str).collect();
-            let folder_of_child = [own.as_str()]
-                .into_iter()
-                .chain(inner)
-                .collect::<Vec<_>>()
-                .join("/");
+            let folder_of_child =
+                [own.as_str()].into_iter().chain(inner).collect::<Vec<_>>().join("/");
             match explicit.take() {
                 Some(name) => found.push(join(folder, &name)),
                 None => {
@@ -129,9 +108,7 @@ fn children(file: &File, root: bool) -> Vec<String> {
 fn quoted(file: &File, at: usize) -> Option<String> {
     let open = at + file.code[at..].find('"')? + 1;
     let end = open + file.code[open..].find('"')?;
-    find_word(&file.code[at..open], "mod", 0)
-        .is_none()
-        .then(|| file.text[open..end].to_owned())
+    find_word(&file.code[at..open], "mod", 0).is_none().then(|| file.text[open..end].to_owned())
 }
 
 /// `name` seen from `folder`, with its dots resolved.
@@ -154,36 +131,23 @@ mod tests {
     fn lost(files: &[(&str, &str)]) -> Vec<String> {
         let mut files = files.to_vec();
         files.push(("a/Cargo.toml", "[[bin]]\npath = \"odd/place.rs\""));
-        reachable(&Tree::of(&files))
-            .into_iter()
-            .map(|finding| finding.path)
-            .collect()
+        reachable(&Tree::of(&files)).into_iter().map(|finding| finding.path).collect()
     }
 
     #[test]
     fn a_file_without_a_mod_is_found() {
         assert_eq!(
-            lost(&[
-                ("a/src/lib.rs", "mod b;"),
-                ("a/src/b.rs", ""),
-                ("a/src/c.rs", "")
-            ]),
+            lost(&[("a/src/lib.rs", "mod b;"), ("a/src/b.rs", ""), ("a/src/c.rs", "")]),
             ["a/src/c.rs"]
         );
-        assert_eq!(
-            lost(&[("a/src/lib.rs", "// mod b;"), ("a/src/b.rs", "")]),
-            ["a/src/b.rs"]
-        );
+        assert_eq!(lost(&[("a/src/lib.rs", "// mod b;"), ("a/src/b.rs", "")]), ["a/src/b.rs"]);
         assert_eq!(lost(&[("elsewhere/x.rs", "")]), ["elsewhere/x.rs"]);
     }
 
     #[test]
     fn modules_are_followed_down() {
         let files = [
-            (
-                "a/src/lib.rs",
-                "pub(crate) mod b;\n#[cfg(test)] mod e { mod f; }",
-            ),
+            ("a/src/lib.rs", "pub(crate) mod b;\n#[cfg(test)] mod e { mod f; }"),
             ("a/src/b.rs", "mod c;"),
             ("a/src/b/c/mod.rs", "fn x() { if a { } } mod d;"),
             ("a/src/b/c/d.rs", ""),
@@ -204,10 +168,7 @@ mod tests {
     #[test]
     fn explicit_paths_includes_and_cargo_roots_count() {
         let files = [
-            (
-                "a/src/main.rs",
-                "#[path = \"../odd/b.rs\"]\nmod b;\nmod c;\ninclude!(\"d.rs\");",
-            ),
+            ("a/src/main.rs", "#[path = \"../odd/b.rs\"]\nmod b;\nmod c;\ninclude!(\"d.rs\");"),
             ("a/odd/b.rs", ""),
             ("a/odd/place.rs", ""),
             ("a/src/c.rs", ""),

@@ -39,11 +39,7 @@ fn length_with(tree: &Tree, allowed: &[(&str, usize, &str)]) -> Vec<Finding> {
                     format!("{lines} lines, its allowance is {limit} and may only fall"),
                 ));
             } else if lines <= SOFT_LINES {
-                found.push(Finding::error(
-                    path,
-                    0,
-                    "short enough by now: take its allowance out",
-                ));
+                found.push(Finding::error(path, 0, "short enough by now: take its allowance out"));
             }
         } else if lines > SOFT_LINES {
             found.push(Finding::warning(
@@ -54,11 +50,7 @@ fn length_with(tree: &Tree, allowed: &[(&str, usize, &str)]) -> Vec<Finding> {
         }
     }
     for (path, ..) in allowed.iter().filter(|(path, ..)| tree.get(path).is_none()) {
-        found.push(Finding::error(
-            path,
-            0,
-            "an allowance for a file that is not there",
-        ));
+        found.push(Finding::error(path, 0, "an allowance for a file that is not there"));
     }
     found
 }
@@ -77,20 +69,14 @@ pub(crate) fn theory(tree: &Tree) -> Vec<Finding> {
             ));
             continue;
         }
-        let first_of_crate = match file
-            .path
-            .strip_prefix("crates/")
-            .and_then(|path| path.split_once("/src/"))
-        {
-            Some((_, "lib.rs")) => true,
-            Some((name, "main.rs")) => tree.get(&format!("crates/{name}/src/lib.rs")).is_none(),
-            Some(_) | None => false,
-        };
-        let said = lines
-            .by_ref()
-            .take_while(is_doc)
-            .filter(|line| line.len() > "//! ".len())
-            .count();
+        let first_of_crate =
+            match file.path.strip_prefix("crates/").and_then(|path| path.split_once("/src/")) {
+                Some((_, "lib.rs")) => true,
+                Some((name, "main.rs")) => tree.get(&format!("crates/{name}/src/lib.rs")).is_none(),
+                Some(_) | None => false,
+            };
+        let said =
+            lines.by_ref().take_while(is_doc).filter(|line| line.len() > "//! ".len()).count();
         if first_of_crate && said < THEORY_LINES {
             let message = format!(
                 "{said} lines of theory, at least {THEORY_LINES}: states, invariants, ordering, what it assumes of the layer below"
@@ -122,11 +108,7 @@ pub(crate) fn ascii(tree: &Tree) -> Vec<Finding> {
 pub(crate) fn unfinished(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for file in tree.rust() {
-        for word in [
-            concat!("TO", "DO"),
-            concat!("FIX", "ME"),
-            concat!("XX", "X"),
-        ] {
+        for word in [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")] {
             for line in lines_with_word(&file.text, word) {
                 found.push(Finding::error(
                     &file.path,
@@ -158,14 +140,10 @@ pub(crate) fn ignored_tests(tree: &Tree) -> Vec<Finding> {
     for file in tree.rust() {
         for (at, _) in file.code.match_indices("#[ignore") {
             let rest = file.text[at + "#[ignore".len()..].trim_start();
-            let reason = rest
-                .strip_prefix('=')
-                .map(str::trim_start)
-                .and_then(|rest| rest.strip_prefix('"'));
+            let reason =
+                rest.strip_prefix('=').map(str::trim_start).and_then(|rest| rest.strip_prefix('"'));
             if !reason.is_some_and(|reason| {
-                reason
-                    .find('"')
-                    .is_some_and(|length| reason[..length].trim().len() >= 8)
+                reason.find('"').is_some_and(|length| reason[..length].trim().len() >= 8)
             }) {
                 let line = line_of(&file.text, at);
                 found.push(Finding::error(
@@ -188,30 +166,16 @@ mod tests {
     fn long_files_are_found() {
         let tree = |lines: usize| Tree::of(&[("crates/md/src/a.rs", &"//\n".repeat(lines))]);
         let level = |lines, allowed| {
-            length_with(&tree(lines), allowed)
-                .first()
-                .map(|finding| finding.level)
+            length_with(&tree(lines), allowed).first().map(|finding| finding.level)
         };
         assert_eq!(level(600, &[]), None);
         assert_eq!(level(601, &[]), Some(Level::Warning));
         assert_eq!(level(1_001, &[]), Some(Level::Error));
         let allowed: &[_] = &[("crates/md/src/a.rs", 700, "a table")];
         assert_eq!(level(700, allowed), None);
-        assert_eq!(
-            level(701, allowed),
-            Some(Level::Error),
-            "an allowance may only fall"
-        );
-        assert_eq!(
-            level(600, allowed),
-            Some(Level::Error),
-            "a spent allowance goes"
-        );
-        assert_eq!(
-            length_with(&Tree::of(&[]), allowed).len(),
-            1,
-            "an allowance for nothing goes"
-        );
+        assert_eq!(level(701, allowed), Some(Level::Error), "an allowance may only fall");
+        assert_eq!(level(600, allowed), Some(Level::Error), "a spent allowance goes");
+        assert_eq!(length_with(&Tree::of(&[]), allowed).len(), 1, "an allowance for nothing goes");
     }
 
     #[test]
@@ -230,25 +194,15 @@ mod tests {
             1,
             "a program without a library has its theory in main.rs"
         );
-        assert_eq!(
-            check("crates/md/src/raid0.rs", line),
-            0,
-            "other files need one line"
-        );
+        assert_eq!(check("crates/md/src/raid0.rs", line), 0, "other files need one line");
         assert_eq!(check("crates/md/src/raid0.rs", "use std;\n"), 1);
-        assert_eq!(
-            check("fuzz/fuzz_targets/a.rs", "#![no_main]\n//! Fuzzes.\n"),
-            0
-        );
+        assert_eq!(check("fuzz/fuzz_targets/a.rs", "#![no_main]\n//! Fuzzes.\n"), 0);
     }
 
     #[test]
     fn other_alphabets_are_found() {
         let files = [("a.rs", "//! a\n// caf\u{e9}\n"), ("b.md", "\u{e9}")];
-        assert_eq!(
-            findings(ascii, &files),
-            [(2, "\\u{e9} is not ASCII".to_owned())]
-        );
+        assert_eq!(findings(ascii, &files), [(2, "\\u{e9} is not ASCII".to_owned())]);
     }
 
     #[test]
@@ -256,11 +210,7 @@ mod tests {
         let check = |text: &str| findings(unfinished, &[("a.rs", text)]).len();
         assert_eq!(check("fn f() { todo!() }"), 1);
         assert_eq!(check("fn f() { unimplemented!(\"x\"); dbg!(1) }"), 2);
-        for word in [
-            concat!("TO", "DO"),
-            concat!("FIX", "ME"),
-            concat!("XX", "X"),
-        ] {
+        for word in [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")] {
             assert_eq!(check(&format!("// {word} later")), 1);
             assert_eq!(check(&format!("// {word}ABLE")), 0);
         }

@@ -17,9 +17,7 @@ const PLACES: &[&str] = &[
 ];
 
 fn allowed(path: &str) -> bool {
-    PLACES
-        .iter()
-        .any(|place| path == *place || (place.ends_with('/') && path.starts_with(place)))
+    PLACES.iter().any(|place| path == *place || (place.ends_with('/') && path.starts_with(place)))
 }
 
 /// `unsafe` stands in the listed places only.
@@ -36,9 +34,8 @@ pub(crate) fn allowed_places(tree: &Tree) -> Vec<Finding> {
         for line in lines_with_word(&file.code, "unsafe_code") {
             let text = file.code.lines().nth(line - 1).unwrap_or_default();
             if !text.contains("forbid(") && !text.contains("deny(") {
-                let opens_a_place = PLACES
-                    .iter()
-                    .any(|place| place.starts_with(parent(&file.path)));
+                let opens_a_place =
+                    PLACES.iter().any(|place| place.starts_with(parent(&file.path)));
                 if !opens_a_place {
                     found.push(Finding::error(
                         &file.path,
@@ -68,14 +65,9 @@ pub(crate) fn crate_attributes(tree: &Tree) -> Vec<Finding> {
         if PLACES.contains(&folder.as_str()) {
             continue;
         }
-        let has_place = tree
-            .rust()
-            .any(|other| other.path.starts_with(&folder) && allowed(&other.path));
-        let wanted = if has_place {
-            "#![deny(unsafe_code)]"
-        } else {
-            "#![forbid(unsafe_code)]"
-        };
+        let has_place =
+            tree.rust().any(|other| other.path.starts_with(&folder) && allowed(&other.path));
+        let wanted = if has_place { "#![deny(unsafe_code)]" } else { "#![forbid(unsafe_code)]" };
         if !file.code.contains(wanted) && !file.code.contains("#![forbid(unsafe_code)]") {
             found.push(Finding::error(&file.path, 0, format!("misses {wanted}")));
         }
@@ -92,40 +84,19 @@ mod tests {
     fn unsafe_code_in_the_wrong_place_is_found() {
         let check = |path, text| findings(allowed_places, &[(path, text)]).len();
         assert_eq!(check("crates/md/src/a.rs", "fn f() { unsafe { g() } }"), 1);
-        assert_eq!(
-            check("crates/block/src/bio.rs", "unsafe impl Send for A {}"),
-            1
-        );
-        assert_eq!(
-            check("crates/block/src/buffer.rs", "unsafe impl Send for A {}"),
-            0
-        );
-        assert_eq!(
-            check("crates/engine/src/uring/ring.rs", "unsafe { g() }"),
-            0
-        );
+        assert_eq!(check("crates/block/src/bio.rs", "unsafe impl Send for A {}"), 1);
+        assert_eq!(check("crates/block/src/buffer.rs", "unsafe impl Send for A {}"), 0);
+        assert_eq!(check("crates/engine/src/uring/ring.rs", "unsafe { g() }"), 0);
         assert_eq!(check("crates/export/src/ublk/ring.rs", "unsafe { g() }"), 0);
         assert_eq!(check("crates/export/src/nbd.rs", "unsafe { g() }"), 1);
-        assert_eq!(
-            check(
-                "crates/md/src/a.rs",
-                "// unsafe\nlet unsafe_word = \"unsafe\";"
-            ),
-            0
-        );
+        assert_eq!(check("crates/md/src/a.rs", "// unsafe\nlet unsafe_word = \"unsafe\";"), 0);
     }
 
     #[test]
     fn switching_the_lint_off_is_found() {
         let check = |path, text| findings(allowed_places, &[(path, text)]).len();
         assert_eq!(check("crates/md/src/lib.rs", "#![allow(unsafe_code)]"), 1);
-        assert_eq!(
-            check(
-                "crates/block/src/lib.rs",
-                "#[allow(unsafe_code)]\npub mod buffer;"
-            ),
-            0
-        );
+        assert_eq!(check("crates/block/src/lib.rs", "#[allow(unsafe_code)]\npub mod buffer;"), 0);
     }
 
     #[test]
@@ -135,27 +106,12 @@ mod tests {
             check(&[("crates/md/src/lib.rs", "//! md")]),
             [(0, "misses #![forbid(unsafe_code)]".to_owned())]
         );
-        assert_eq!(
-            check(&[("crates/md/src/lib.rs", "// #![forbid(unsafe_code)]")]).len(),
-            1
-        );
-        assert_eq!(
-            check(&[("crates/md/src/lib.rs", "#![deny(unsafe_code)]")]).len(),
-            1
-        );
-        assert_eq!(
-            check(&[("crates/md/src/lib.rs", "#![forbid(unsafe_code)]")]).len(),
-            0
-        );
-        assert_eq!(
-            check(&[("crates/engine/src/lib.rs", "//! engine")]).len(),
-            0
-        );
+        assert_eq!(check(&[("crates/md/src/lib.rs", "// #![forbid(unsafe_code)]")]).len(), 1);
+        assert_eq!(check(&[("crates/md/src/lib.rs", "#![deny(unsafe_code)]")]).len(), 1);
+        assert_eq!(check(&[("crates/md/src/lib.rs", "#![forbid(unsafe_code)]")]).len(), 0);
+        assert_eq!(check(&[("crates/engine/src/lib.rs", "//! engine")]).len(), 0);
         let buffer = ("crates/block/src/buffer.rs", "");
-        assert_eq!(
-            check(&[("crates/block/src/lib.rs", "#![deny(unsafe_code)]"), buffer]).len(),
-            0
-        );
+        assert_eq!(check(&[("crates/block/src/lib.rs", "#![deny(unsafe_code)]"), buffer]).len(), 0);
         assert_eq!(check(&[("crates/block/src/lib.rs", ""), buffer]).len(), 1);
     }
 }
