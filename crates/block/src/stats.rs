@@ -11,14 +11,15 @@ use crate::bio::Op;
 use crate::clock;
 use crate::units::Sectors;
 
-const SHARDS: usize = 16;
+/// Shards of a counter; see [`thread_shard`].
+pub const SHARDS: usize = 16;
 
 thread_local! {
     static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// The small number of the current thread, to choose its shard of a counter.
-pub(crate) fn thread_shard() -> usize {
+/// A small number of the current thread, below [`SHARDS`], to choose its shard of a counter.
+pub fn thread_shard() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     SHARD.with(|shard| {
         if shard.get() == usize::MAX {

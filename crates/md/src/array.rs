@@ -1,0 +1,339 @@
+//! A running array: its members, its state, and what happens when they change.
+//!
+//! # States
+//!
+//! ```text
+//!            first write              200 ms without a write, or stop
+//!   clean --------------> active --------------------------------------> clean
+//!     |                     |
+//!     +---- stop -----------+--> stopped: every I/O fails with `Offline`
+//! ```
+//!
+//! `clean` on disk is a promise that all copies are the same. So the superblocks say `active` before
+//! the first write goes to a member, and `clean` only after the last one has ended and the members
+//! were flushed. A write adds itself to `writing` and then looks at `active`; the way back to clean
+//! takes `active` away and then looks at `writing`; all of it sequentially consistent, so that one of
+//! the two sees the other. RAID 0 has no copies and keeps no such state.
+//!
+//! A member fails once and for good: `faulty` is set first, so that no I/O is sent to it any more, then
+//! the superblocks of the others say so, then the write that found it is acknowledged. The last copy
+//! of anything is never failed (md's rule): its errors go up to whoever asked instead.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use ashlar_block::stats::{SHARDS, thread_shard};
+use ashlar_block::{
+    Bio, BioResult, BlockDevice, Disk, IoFuture, Limits, Op, Runtime, Sectors, Status,
+};
+use async_lock::Mutex;
+use tracing::{error, info, warn};
+
+use crate::assemble::Plan;
+use crate::barrier::Barrier;
+use crate::personality::Personality;
+use crate::rdev::Rdev;
+use crate::superblocks::{Change, Superblocks};
+
+/// How long an array stays active without a write (the kernel's `safe_mode_delay`, in seconds its
+/// "0.200").
+pub const SAFE_MODE_DELAY: Duration = Duration::from_millis(200);
+
+/// Writes under way, counted on the writing thread's own cache line.
+#[derive(Default)]
+#[repr(align(128))]
+struct Writers(AtomicU64);
+
+/// Holds the array active while a write is under way.
+pub(crate) struct Writing<'a>(&'a Writers);
+
+/// An assembled array.
+pub struct Array {
+    me: Weak<Self>,
+    pub(crate) disk: Disk,
+    pub(crate) personality: Personality,
+    /// By slot.
+    pub(crate) members: Box<[Option<Rdev>]>,
+    pub(crate) barrier: Barrier,
+    pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) superblocks: Mutex<Superblocks>,
+    /// Copies may differ: read only the first one of each chunk.
+    pub(crate) first_copy_only: bool,
+    /// Notes of the assembly: members left out, and why.
+    pub(crate) notes: Vec<String>,
+    writing: Box<[Writers]>,
+    /// Counts writes, so that an idle time can be told.
+    writes_begun: Box<[Writers]>,
+    active: AtomicBool,
+    /// A change that writes depend on is on its way to the superblocks, or could not be recorded.
+    recording: AtomicBool,
+    stopped: AtomicBool,
+}
+
+impl Array {
+    /// Starts the array that `plan` describes under the name `name` (`md0`). Nothing is written:
+    /// the superblocks change with the first write.
+    pub fn start(plan: Plan, name: &str, runtime: Arc<dyn Runtime>) -> Arc<Self> {
+        let Plan { personality, members, superblocks, freshest, read_only, unsynced, notes } = plan;
+        let mut limits = Limits::stacking();
+        for rdev in members.iter().flatten() {
+            limits.stack(rdev.limits(), rdev.data_offset().as_end());
+        }
+        let mut limits = limits.finish_stacking();
+        personality.narrow(&mut limits, members.len());
+        let disk = Disk::new(name, personality.size(), limits);
+        disk.set_read_only(read_only);
+        let writers = || std::iter::repeat_with(Writers::default).take(SHARDS).collect();
+        for note in &notes {
+            warn!(array = name, "{note}");
+        }
+        info!(array = name, level = %personality.level(), size = %personality.size(), "started");
+        Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            disk,
+            personality,
+            members: members.into(),
+            barrier: Barrier::default(),
+            runtime,
+            superblocks: Mutex::new(Superblocks::new(superblocks, &freshest)),
+            first_copy_only: unsynced,
+            notes,
+            writing: writers(),
+            writes_begun: writers(),
+            active: AtomicBool::new(false),
+            recording: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
+        })
+    }
+
+    /// The member in `slot`, if it is here and in sync.
+    pub(crate) fn in_sync(&self, slot: usize) -> Option<&Rdev> {
+        self.members.get(slot)?.as_ref().filter(|rdev| rdev.is_in_sync())
+    }
+
+    /// Whether the level has copies, and so a state to keep.
+    pub(crate) fn is_redundant(&self) -> bool {
+        !matches!(self.personality, Personality::Raid0(_))
+    }
+
+    /// Whether the array was stopped.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(SeqCst)
+    }
+
+    /// Whether the superblocks say that writes are under way.
+    pub fn is_active(&self) -> bool {
+        self.active.load(SeqCst)
+    }
+
+    fn writers(&self) -> u64 {
+        self.writing.iter().map(|w| w.0.load(SeqCst)).sum()
+    }
+
+    fn writes_begun(&self) -> u64 {
+        self.writes_begun.iter().map(|w| w.0.load(SeqCst)).sum()
+    }
+
+    /// Says that a write begins, once the superblocks say that the array is active.
+    pub(crate) async fn write_start(&self) -> Result<Option<Writing<'_>>, Status> {
+        if !self.is_redundant() {
+            return Ok(None);
+        }
+        let shard = thread_shard();
+        self.writes_begun[shard].0.fetch_add(1, SeqCst);
+        let writing = &self.writing[shard];
+        writing.0.fetch_add(1, SeqCst);
+        let guard = Writing(writing);
+        if !self.active.load(SeqCst) {
+            self.go_active().await?;
+        }
+        Ok(Some(guard))
+    }
+
+    #[cold]
+    async fn go_active(&self) -> BioResult {
+        let mut superblocks = self.superblocks.lock().await;
+        // While we waited for the lock another write may have done it.
+        if !self.active.load(SeqCst) {
+            self.record(&mut superblocks, Change::Active).await?;
+            self.active.store(true, SeqCst);
+            if let Some(array) = self.me.upgrade() {
+                self.runtime.spawn(Box::pin(array.watch_idle()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings a change to the superblocks. While it is on its way, and for good if it fails, no write
+    /// is acknowledged (see [`Self::recorded`]).
+    async fn record(&self, superblocks: &mut Superblocks, change: Change) -> BioResult {
+        self.recording.store(true, SeqCst);
+        let now = self.runtime.wall_clock();
+        superblocks.update(&self.members, change, now, |rdev| self.may_fail(rdev)).await?;
+        self.recording.store(false, SeqCst);
+        Ok(())
+    }
+
+    /// Waits until every failure of a member is in the superblocks. A write that left out a failed
+    /// member may be acknowledged only then: after a crash the failed member must not pass for
+    /// one that has everything.
+    pub(crate) async fn recorded(&self) -> BioResult {
+        if !self.recording.load(SeqCst) {
+            return Ok(());
+        }
+        let _superblocks = self.superblocks.lock().await;
+        if self.recording.load(SeqCst) { Err(Status::Io) } else { Ok(()) }
+    }
+
+    /// Takes the array back to clean when it has been idle for a while; ends when it has.
+    async fn watch_idle(self: Arc<Self>) {
+        let mut seen = self.writes_begun();
+        loop {
+            self.runtime.sleep(SAFE_MODE_DELAY).await;
+            if self.is_stopped() {
+                return;
+            }
+            let now = self.writes_begun();
+            if now == seen && self.writers() == 0 {
+                match self.go_clean().await {
+                    Ok(true) => return,
+                    Ok(false) => {}
+                    Err(status) => {
+                        error!(array = self.disk.name(), %status, "cannot mark the array clean");
+                        return;
+                    }
+                }
+            }
+            seen = now;
+        }
+    }
+
+    /// Marks the array clean if no write is under way; true if it is clean then.
+    async fn go_clean(&self) -> Result<bool, Status> {
+        let mut superblocks = self.superblocks.lock().await;
+        if superblocks.is_clean() {
+            return Ok(true);
+        }
+        if self.first_copy_only {
+            return Ok(false);
+        }
+        self.active.store(false, SeqCst);
+        if self.writers() != 0 {
+            self.active.store(true, SeqCst);
+            return Ok(false);
+        }
+        // Nobody writes now: a write that begins waits for our lock. A member that cannot be
+        // flushed may hold less than the others, so it fails.
+        self.flush_members(&mut superblocks).await?;
+        self.record(&mut superblocks, Change::Clean).await?;
+        Ok(true)
+    }
+
+    async fn flush_members(&self, superblocks: &mut Superblocks) -> BioResult {
+        let flushes = self
+            .members
+            .iter()
+            .flatten()
+            .filter(|rdev| rdev.is_in_sync())
+            .map(|rdev| async move { (rdev, rdev.gateway().flush().await) });
+        let mut result = Ok(());
+        for (rdev, done) in futures_util::future::join_all(flushes).await {
+            if let Err(status) = done {
+                result = Err(status);
+                if self.may_fail(rdev) {
+                    error!(array = self.disk.name(), member = rdev.path(), %status, "flush failed, member failed");
+                    self.recording.store(true, SeqCst);
+                    rdev.set_faulty();
+                    self.record(superblocks, Change::Failure).await?;
+                    result = Ok(());
+                }
+            }
+        }
+        result
+    }
+
+    /// Whether the array can go on without `rdev`.
+    pub(crate) fn may_fail(&self, rdev: &Rdev) -> bool {
+        self.is_redundant()
+            && self.personality.is_readable_with(self.members.len(), |slot| {
+                self.in_sync(slot).is_some_and(|other| !std::ptr::eq(other, rdev))
+            })
+    }
+
+    /// Fails a member and records that in the superblocks; false if it holds the last copy of
+    /// something and has to stay.
+    ///
+    /// # Errors
+    /// The superblocks could not be written: then the caller's write must not be acknowledged.
+    pub(crate) async fn fail_member(&self, rdev: &Rdev, why: Status) -> Result<bool, Status> {
+        let mut superblocks = self.superblocks.lock().await;
+        if rdev.is_faulty() {
+            // Somebody else found it first, and the superblocks say so since we have the lock.
+            return Ok(true);
+        }
+        if !self.may_fail(rdev) {
+            return Ok(false);
+        }
+        error!(array = self.disk.name(), member = rdev.path(), status = %why, "member failed");
+        if self.disk.is_read_only() {
+            rdev.set_faulty();
+            return Ok(true);
+        }
+        // Before the member is left out, so that no write which leaves it out is acknowledged early.
+        self.recording.store(true, SeqCst);
+        rdev.set_faulty();
+        self.record(&mut superblocks, Change::Failure).await?;
+        Ok(true)
+    }
+
+    /// Stops the array: no new I/O, those under way end, everything is flushed, the superblocks say
+    /// clean. An array that cannot be marked clean is stopped all the same.
+    ///
+    /// # Errors
+    /// The flush or the superblocks failed: the array will have to be resynced.
+    pub async fn stop(&self) -> BioResult {
+        if self.stopped.swap(true, SeqCst) {
+            return Ok(());
+        }
+        while self.disk.stats().totals().in_flight() != 0 || self.writers() != 0 {
+            self.runtime.sleep(Duration::from_millis(1)).await;
+        }
+        if self.disk.is_read_only() {
+            return Ok(());
+        }
+        if self.is_redundant() {
+            self.go_clean().await.map(|_| ())
+        } else {
+            self.submit_flush().await
+        }
+    }
+}
+
+impl BlockDevice for Array {
+    fn disk(&self) -> &Disk {
+        &self.disk
+    }
+
+    fn submit_bio(&self, bio: Bio) -> IoFuture<'_> {
+        if self.is_stopped() {
+            return IoFuture::failed(Status::Offline);
+        }
+        match bio.op {
+            Op::Read | Op::Write if !self.is_redundant() => self.submit_striped(bio),
+            Op::Read => IoFuture::boxed(self.read_chunk(bio)),
+            Op::Write => IoFuture::boxed(self.write_chunk(bio)),
+            Op::Discard | Op::WriteZeroes => IoFuture::boxed(self.submit_ranged(bio)),
+            Op::Flush => IoFuture::boxed(self.submit_flush()),
+        }
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, SeqCst);
+    }
+}
+
+/// Sectors of a correction: a page, as md does it.
+pub(crate) const CORRECTION: Sectors = Sectors(8);

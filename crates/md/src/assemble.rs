@@ -1,0 +1,439 @@
+//! Which of the devices at hand make an array, and whether it may start.
+//!
+//! The rules are mdadm's. The member with the highest event count is the freshest, and what it says
+//! holds: which slot is whose, and who has failed. A member more than one event behind is stale and
+//! left out. An array starts by itself if every member that the freshest one knew as working is here;
+//! it starts with fewer only when asked ([`Options::run`]), and never with too few to hold all data.
+//!
+//! What this version cannot do safely is refused with the reason: arrays being reshaped, with a
+//! journal, of a cluster; members with known bad blocks; and arrays that were not stopped cleanly
+//! (their copies may differ until a resync), unless they are only read or have one copy left.
+
+use std::collections::BTreeMap;
+
+use ashlar_block::{Gateway, Sectors, Status};
+use thiserror::Error;
+use uuid::Uuid;
+
+use crate::ondisk::{Features, Level, MdadmUuid, Role, Superblock};
+use crate::personality::Personality;
+use crate::probe::has_bad_blocks;
+use crate::raid0::{Zones, ZonesError};
+use crate::raid10::geometry::{Geometry, GeometryError};
+use crate::rdev::Rdev;
+
+/// A device with a superblock.
+pub struct Candidate {
+    /// The device.
+    pub gateway: Gateway,
+    /// Its path, for messages.
+    pub path: String,
+    /// Its superblock.
+    pub sb: Box<Superblock>,
+}
+
+/// How to assemble.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Options {
+    /// Start with fewer members than last time (`mdadm --run`).
+    pub run: bool,
+    /// Only read; nothing at all is written.
+    pub read_only: bool,
+}
+
+/// An array that may start.
+pub struct Plan {
+    pub(crate) personality: Personality,
+    pub(crate) members: Vec<Option<Rdev>>,
+    pub(crate) superblocks: Vec<Option<Superblock>>,
+    pub(crate) freshest: Box<Superblock>,
+    pub(crate) read_only: bool,
+    pub(crate) unsynced: bool,
+    /// What the user should know: members left out, and why.
+    pub notes: Vec<String>,
+}
+
+/// Why an array does not start. Nothing was changed.
+#[derive(Debug, Error)]
+pub enum AssembleError {
+    /// There is nothing to assemble.
+    #[error("no member devices given")]
+    NoMembers,
+    /// Devices of several arrays.
+    #[error("{path} belongs to another array ({found}, not {wanted})")]
+    OtherArray {
+        /// The device.
+        path: String,
+        /// Its array.
+        found: MdadmUuid,
+        /// The array being assembled.
+        wanted: MdadmUuid,
+    },
+    /// Not a level of ours.
+    #[error("level {0} is not supported: only raid0, raid1 and raid10 can be assembled")]
+    Level(Level),
+    /// Something of the array that this version does not know how to handle safely.
+    #[error("the array {0}; let the kernel finish or remove that first")]
+    Unsupported(&'static str),
+    /// Members that are equally fresh and say different things.
+    #[error("{path} and {freshest} disagree about the array's {what}, and neither is older")]
+    Disagree {
+        /// One of them.
+        path: String,
+        /// The other.
+        freshest: String,
+        /// What about.
+        what: &'static str,
+    },
+    /// One device, or a copy of it, twice.
+    #[error("{first} and {second} are the same member (device UUID {uuid}): leave one out")]
+    SameMember {
+        /// One of them.
+        first: String,
+        /// The other.
+        second: String,
+        /// Their UUID.
+        uuid: MdadmUuid,
+    },
+    /// Two devices that both claim a slot.
+    #[error("{first} and {second} both claim slot {slot}: leave one out")]
+    SameSlot {
+        /// One of them.
+        first: String,
+        /// The other.
+        second: String,
+        /// The slot.
+        slot: u16,
+    },
+    /// Fewer members than the level can do with.
+    #[error(
+        "not enough members to start the array: {present} of {wanted}, missing slots {missing}"
+    )]
+    NotEnough {
+        /// Members here and usable.
+        present: usize,
+        /// Members of a complete array.
+        wanted: usize,
+        /// The slots without one.
+        missing: String,
+    },
+    /// Fewer members than last time.
+    #[error(
+        "only {present} of the {expected} members that worked last time are here, \
+         missing slots {missing}: use --run to start the array degraded"
+    )]
+    NeedsRun {
+        /// Members here and usable.
+        present: usize,
+        /// Members that the freshest one knew as working.
+        expected: usize,
+        /// The slots without one.
+        missing: String,
+    },
+    /// The copies may differ.
+    #[error(
+        "the array was not stopped cleanly, so its copies may differ and need a resync, which this \
+         version cannot do: serve it --read-only (the first copy is read), or let the kernel resync it"
+    )]
+    Unclean,
+    /// A member has ranges that cannot be read.
+    #[error(
+        "{0} has known bad blocks, which this version does not honour when writing: \
+         serve the array --read-only"
+    )]
+    BadBlocks(String),
+    /// A member that cannot be written, for an array that should be.
+    #[error("{0} cannot be written: serve the array --read-only")]
+    ReadOnlyMember(String),
+    /// The numbers make no RAID 0.
+    #[error(transparent)]
+    Zones(#[from] ZonesError),
+    /// The numbers make no RAID 10.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    /// A member cannot be read.
+    #[error("cannot read {path}: {status}")]
+    Read {
+        /// The member.
+        path: String,
+        /// Why.
+        status: Status,
+    },
+}
+
+/// The candidates of each array, by UUID.
+pub fn group(candidates: Vec<Candidate>) -> BTreeMap<Uuid, Vec<Candidate>> {
+    let mut arrays: BTreeMap<Uuid, Vec<Candidate>> = BTreeMap::new();
+    for candidate in candidates {
+        arrays.entry(candidate.sb.set_uuid).or_default().push(candidate);
+    }
+    arrays
+}
+
+/// Decides which of the candidates, all of one array, make it, and whether it may start.
+///
+/// # Errors
+/// See [`AssembleError`].
+pub async fn plan(candidates: Vec<Candidate>, options: &Options) -> Result<Plan, AssembleError> {
+    let newest = candidates.iter().rev().max_by_key(|c| c.sb.events);
+    let newest = newest.ok_or(AssembleError::NoMembers)?;
+    let (freshest, freshest_path) = (newest.sb.clone(), newest.path.clone());
+    check_supported(&freshest)?;
+
+    let mut notes = Vec::new();
+    let mut slots: Vec<Option<Candidate>> = Vec::new();
+    slots.resize_with(freshest.raid_disks as usize, || None);
+    for candidate in candidates {
+        let stale = candidate.sb.events + 1 < freshest.events;
+        if !stale {
+            check_same_array(&candidate, &freshest, &freshest_path)?;
+        }
+        let slot = match usable(&candidate, &freshest, stale) {
+            Ok(slot) => slot,
+            Err(note) => {
+                notes.push(format!("{} left out: {note}", candidate.path));
+                continue;
+            }
+        };
+        let Some(place) = slots.get_mut(usize::from(slot)) else { continue };
+        if let Some(other) = place {
+            return Err(same_slot(other, &candidate, slot));
+        }
+        *place = Some(candidate);
+    }
+    leave_out_bad_blocks(&mut slots, options, &mut notes).await?;
+
+    let personality = personality(&freshest, &slots, options)?;
+    let present: Vec<bool> = slots.iter().map(Option::is_some).collect();
+    check_enough(&freshest, &personality, &present, options)?;
+    let unsynced = check_clean(&freshest, &personality, &present, options, &mut notes)?;
+
+    let mut members = Vec::new();
+    let mut superblocks = Vec::new();
+    for candidate in slots {
+        let Some(Candidate { gateway, path, sb }) = candidate else {
+            members.push(None);
+            superblocks.push(None);
+            continue;
+        };
+        if !options.read_only && gateway.disk().is_read_only() {
+            return Err(AssembleError::ReadOnlyMember(path));
+        }
+        let data_offset = Sectors(sb.data_offset.0);
+        let write_mostly = sb.flags.write_mostly;
+        members.push(Some(Rdev::new(gateway, path, data_offset, sb.data_size, write_mostly, true)));
+        superblocks.push(Some(*sb));
+    }
+    let read_only = options.read_only;
+    Ok(Plan { personality, members, superblocks, freshest, read_only, unsynced, notes })
+}
+
+fn check_supported(sb: &Superblock) -> Result<(), AssembleError> {
+    if !matches!(sb.level, Level::Raid0 | Level::Raid1 | Level::Raid10) {
+        return Err(AssembleError::Level(sb.level));
+    }
+    let has = |feature| sb.features.intersects(feature);
+    if sb.reshape.is_some() || has(Features::RESHAPE_ACTIVE) {
+        return Err(AssembleError::Unsupported("is being reshaped"));
+    }
+    if has(Features::CLUSTERED) {
+        return Err(AssembleError::Unsupported("belongs to a cluster"));
+    }
+    if has(Features::JOURNAL) || has(Features::PPL) || has(Features::MULTIPLE_PPLS) {
+        return Err(AssembleError::Unsupported("has a journal"));
+    }
+    if !Features::ALL.contains(sb.features) {
+        return Err(AssembleError::Unsupported(
+            "has features that nobody knew when this was written",
+        ));
+    }
+    Ok(())
+}
+
+/// Members that are equally fresh must agree about what the array is.
+fn check_same_array(
+    candidate: &Candidate,
+    freshest: &Superblock,
+    freshest_path: &str,
+) -> Result<(), AssembleError> {
+    let sb = &candidate.sb;
+    if sb.set_uuid != freshest.set_uuid {
+        return Err(AssembleError::OtherArray {
+            path: candidate.path.clone(),
+            found: MdadmUuid(sb.set_uuid),
+            wanted: MdadmUuid(freshest.set_uuid),
+        });
+    }
+    let same_size = sb.level == Level::Raid0 || sb.size == freshest.size;
+    let facts = [
+        ("metadata version", sb.version == freshest.version),
+        ("level", sb.level == freshest.level),
+        ("layout", sb.layout == freshest.layout),
+        ("chunk size", sb.chunk == freshest.chunk),
+        ("number of members", sb.raid_disks == freshest.raid_disks),
+        ("size", same_size),
+    ];
+    match facts.iter().find(|(_, same)| !same) {
+        Some((what, _)) => Err(AssembleError::Disagree {
+            path: candidate.path.clone(),
+            freshest: freshest_path.to_owned(),
+            what,
+        }),
+        None => Ok(()),
+    }
+}
+
+/// The slot of a candidate, or why it is not used.
+fn usable(candidate: &Candidate, freshest: &Superblock, stale: bool) -> Result<u16, String> {
+    let sb = &candidate.sb;
+    if stale {
+        return Err(format!("it is out of date (events {} of {})", sb.events, freshest.events));
+    }
+    let known = freshest.roles.get(sb.dev_number as usize).copied().unwrap_or(Role::Spare);
+    let slot = match known {
+        Role::Active(slot) => slot,
+        Role::Faulty => return Err("the other members know it as failed".to_owned()),
+        Role::Spare => return Err("it is a spare".to_owned()),
+        Role::Journal => return Err("it is a journal".to_owned()),
+    };
+    if sb.role() != known {
+        return Err("it and the freshest member disagree about its slot".to_owned());
+    }
+    if sb.features.contains(Features::REPLACEMENT) {
+        return Err("it is a replacement that is not complete".to_owned());
+    }
+    match sb.recovery_offset {
+        Some(done) => Err(format!("it was being rebuilt, {done} sectors are done")),
+        None => Ok(slot),
+    }
+}
+
+fn same_slot(first: &Candidate, second: &Candidate, slot: u16) -> AssembleError {
+    let (a, b) = (first.path.clone(), second.path.clone());
+    let uuid = first.sb.device_uuid;
+    if uuid == second.sb.device_uuid && !uuid.is_nil() {
+        return AssembleError::SameMember { first: a, second: b, uuid: MdadmUuid(uuid) };
+    }
+    AssembleError::SameSlot { first: a, second: b, slot }
+}
+
+/// Members with bad blocks: for reading they are left out, for writing they are a reason to refuse.
+async fn leave_out_bad_blocks(
+    slots: &mut [Option<Candidate>],
+    options: &Options,
+    notes: &mut Vec<String>,
+) -> Result<(), AssembleError> {
+    for place in slots {
+        let Some(candidate) = place else { continue };
+        let bad = has_bad_blocks(&candidate.gateway, &candidate.sb).await;
+        let bad =
+            bad.map_err(|status| AssembleError::Read { path: candidate.path.clone(), status })?;
+        if bad && !options.read_only {
+            return Err(AssembleError::BadBlocks(candidate.path.clone()));
+        }
+        if bad {
+            notes.push(format!("{} left out: it has known bad blocks", candidate.path));
+            *place = None;
+        }
+    }
+    Ok(())
+}
+
+fn personality(
+    sb: &Superblock,
+    slots: &[Option<Candidate>],
+    options: &Options,
+) -> Result<Personality, AssembleError> {
+    let disks = slots.len();
+    Ok(match sb.level {
+        Level::Raid0 => {
+            let sizes: Option<Vec<Sectors>> =
+                slots.iter().map(|c| c.as_ref().map(|c| c.sb.data_size)).collect();
+            // Without all sizes there is no map; check_enough's message is the better one.
+            let sizes =
+                sizes.ok_or_else(|| not_enough(slots.iter().map(Option::is_some), options))?;
+            Personality::Raid0(Zones::new(&sizes, sb.chunk, sb.layout)?)
+        }
+        Level::Raid10 => Personality::Raid10(Geometry::new(sb.layout, disks, sb.chunk, sb.size)?),
+        Level::Raid1 => Personality::Raid1 { disks, size: sb.size },
+        Level::Linear
+        | Level::Raid4
+        | Level::Raid5
+        | Level::Raid6
+        | Level::Multipath
+        | Level::Faulty
+        | Level::Other(_) => return Err(AssembleError::Level(sb.level)),
+    })
+}
+
+fn list(slots: impl Iterator<Item = usize>) -> String {
+    slots.map(|slot| slot.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+fn not_enough(present: impl Iterator<Item = bool>, _: &Options) -> AssembleError {
+    let present: Vec<bool> = present.collect();
+    let missing = list((0..present.len()).filter(|slot| !present[*slot]));
+    let here = present.iter().filter(|p| **p).count();
+    AssembleError::NotEnough { present: here, wanted: present.len(), missing }
+}
+
+fn check_enough(
+    freshest: &Superblock,
+    personality: &Personality,
+    present: &[bool],
+    options: &Options,
+) -> Result<(), AssembleError> {
+    if !personality.is_readable_with(present.len(), |slot| present[slot]) {
+        return Err(not_enough(present.iter().copied(), options));
+    }
+    let expected: Vec<usize> = freshest
+        .roles
+        .iter()
+        .filter_map(|role| match role {
+            Role::Active(slot) => Some(usize::from(*slot)),
+            Role::Spare | Role::Faulty | Role::Journal => None,
+        })
+        .filter(|slot| *slot < present.len())
+        .collect();
+    let missing: Vec<usize> = expected.iter().copied().filter(|slot| !present[*slot]).collect();
+    if !missing.is_empty() && !options.run {
+        return Err(AssembleError::NeedsRun {
+            present: present.iter().filter(|p| **p).count(),
+            expected: expected.len(),
+            missing: list(missing.into_iter()),
+        });
+    }
+    Ok(())
+}
+
+/// Whether copies may differ; an error if that is not safe.
+fn check_clean(
+    freshest: &Superblock,
+    personality: &Personality,
+    present: &[bool],
+    options: &Options,
+    notes: &mut Vec<String>,
+) -> Result<bool, AssembleError> {
+    let redundant = !matches!(personality, Personality::Raid0(_));
+    if !redundant || freshest.is_clean() || !has_two_copies(personality, present) {
+        return Ok(false);
+    }
+    if !options.read_only {
+        return Err(AssembleError::Unclean);
+    }
+    notes.push(
+        "the array was not stopped cleanly: only the first copy of everything is read".into(),
+    );
+    Ok(true)
+}
+
+/// Whether some chunk has two copies here, which could differ.
+fn has_two_copies(personality: &Personality, present: &[bool]) -> bool {
+    // The pattern of a RAID 10 repeats after as many chunks as there are members.
+    let chunk = personality.chunk();
+    let chunks = if chunk.is_zero() { 1 } else { personality.size().0 / chunk.0 };
+    (0..chunks.min(present.len() as u64)).any(|c| {
+        let copies = personality.map(ashlar_block::Sector(c * chunk.0));
+        copies.iter().filter(|at| present[at.disk]).count() > 1
+    })
+}

@@ -1,0 +1,168 @@
+//! Makes an array: writes new superblocks to devices.
+//!
+//! Everything is decided and checked before the first write, so that a refusal changes nothing.
+//! Superblocks of older arrays at other places of the devices are erased first, or one of them might
+//! be taken for the device's.
+
+use ashlar_block::{Bio, Buffer, Flags, Gateway, Sector, Sectors, Status};
+use thiserror::Error;
+use zerocopy::IntoBytes;
+
+use crate::ondisk::create::{self as ondisk, CreateSpec, NewSuperblock};
+use crate::ondisk::probe::probe_ranges;
+use crate::ondisk::{Level, Version};
+use crate::personality::Personality;
+use crate::raid0::{Zones, ZonesError};
+use crate::raid10::geometry::{Geometry, GeometryError};
+
+/// A device to be made a member.
+pub struct NewDevice {
+    /// The device.
+    pub gateway: Gateway,
+    /// Its path, for messages.
+    pub path: String,
+    /// Whether every sector of it is known to read as zeroes (an image file that is one hole).
+    pub known_zero: bool,
+}
+
+/// What was made.
+#[derive(Clone, Debug)]
+pub struct Created {
+    /// Size of the array.
+    pub size: Sectors,
+    /// The members' superblocks, by number.
+    pub superblocks: Vec<Option<NewSuperblock>>,
+}
+
+/// Why no array was made.
+#[derive(Debug, Error)]
+pub enum CreateError {
+    /// The numbers do not make an array.
+    #[error(transparent)]
+    Spec(#[from] ondisk::CreateError),
+    /// The numbers make no RAID 0.
+    #[error(transparent)]
+    Zones(#[from] ZonesError),
+    /// The numbers make no RAID 10.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    /// The copies would differ.
+    #[error(
+        "{0} may hold old data, so the copies would differ until a first resync, which this version \
+         cannot do: use empty image files, or --assume-clean if the devices are known to be alike"
+    )]
+    NotInSync(String),
+    /// A device cannot be written.
+    #[error("{path} cannot be written: {status}")]
+    Write {
+        /// The device.
+        path: String,
+        /// Why.
+        status: Status,
+    },
+}
+
+/// Makes the array `spec` on `devices` (by number, `None` for missing members; `spec.members` must
+/// describe the same devices).
+///
+/// `spec.assume_clean` is taken as the user's word; without it a redundant array is made only of
+/// devices that are known to be alike.
+///
+/// # Errors
+/// See [`CreateError`]. Only [`CreateError::Write`] can come after something was written.
+pub async fn create(
+    spec: &CreateSpec,
+    devices: &[Option<NewDevice>],
+) -> Result<Created, CreateError> {
+    let mut spec = spec.clone();
+    if spec.level.is_redundant() && !spec.assume_clean {
+        let present = devices.iter().flatten().count();
+        let unknown = devices.iter().flatten().find(|device| !device.known_zero);
+        if let Some(device) = unknown.filter(|_| present > 1) {
+            return Err(CreateError::NotInSync(device.path.clone()));
+        }
+        spec.assume_clean = true;
+    }
+    let superblocks = ondisk::create(&spec)?;
+    let size = array_size(&spec, &superblocks)?;
+    for (device, new) in devices.iter().zip(&superblocks) {
+        let (Some(device), Some(new)) = (device, new) else { continue };
+        write(&device.gateway, new)
+            .await
+            .map_err(|status| CreateError::Write { path: device.path.clone(), status })?;
+    }
+    Ok(Created { size, superblocks })
+}
+
+/// The size of the array; an error if its geometry is impossible.
+fn array_size(
+    spec: &CreateSpec,
+    superblocks: &[Option<NewSuperblock>],
+) -> Result<Sectors, CreateError> {
+    let Some(first) = superblocks.iter().flatten().next() else {
+        return Err(ondisk::CreateError::Missing(spec.level).into());
+    };
+    let sb = &first.superblock;
+    let disks = spec.raid_devices as usize;
+    let personality = match spec.level {
+        Level::Raid0 => {
+            let sizes: Vec<Sectors> =
+                superblocks.iter().flatten().map(|new| new.superblock.data_size).collect();
+            Personality::Raid0(Zones::new(&sizes, sb.chunk, sb.layout)?)
+        }
+        Level::Raid10 => Personality::Raid10(Geometry::new(sb.layout, disks, sb.chunk, sb.size)?),
+        Level::Raid1 => Personality::Raid1 { disks, size: sb.size },
+        Level::Linear
+        | Level::Raid4
+        | Level::Raid5
+        | Level::Raid6
+        | Level::Multipath
+        | Level::Faulty
+        | Level::Other(_) => return Err(ondisk::CreateError::Level(spec.level).into()),
+    };
+    Ok(personality.size())
+}
+
+async fn write(gateway: &Gateway, new: &NewSuperblock) -> Result<(), Status> {
+    let sb = &new.superblock;
+    erase_others(gateway, sb.version).await?;
+    let block = gateway.disk().limits().logical_block_bytes;
+    if let (Some(bitmap), Some(at)) = (&new.bitmap, sb.bitmap_start()) {
+        // All bits set: nothing is known to be in sync until somebody says so.
+        let len = bitmap.total_bytes(4096) as usize;
+        let mut bytes = vec![0xff; len];
+        bytes[..bitmap.as_bytes().len()].copy_from_slice(bitmap.as_bytes());
+        write_at(gateway, at, &bytes).await?;
+    }
+    let bytes = sb.encode(block).map_err(|_| Status::Invalid)?;
+    write_at(gateway, sb.super_offset, &bytes).await
+}
+
+/// Overwrites what an older array left where another version has its superblock.
+async fn erase_others(gateway: &Gateway, version: Version) -> Result<(), Status> {
+    let size = gateway.capacity();
+    let probed = crate::probe::probe_all(gateway).await?;
+    let found = probed
+        .others
+        .into_iter()
+        .chain(probed.preferred.into_iter().filter_map(Result::ok).map(|sb| sb.version));
+    let places = probe_ranges(size);
+    for other in found.filter(|other| *other != version) {
+        let Some(at) = other.super_offset(size) else { continue };
+        let len = places.iter().find(|(offset, _)| *offset == at.bytes()).map_or(4096, |(_, n)| *n);
+        write_at(gateway, at, &vec![0; len]).await?;
+    }
+    Ok(())
+}
+
+/// Writes bytes that begin on a logical block, filling the last block up from the device.
+async fn write_at(gateway: &Gateway, at: Sector, bytes: &[u8]) -> Result<(), Status> {
+    let block = gateway.disk().limits().logical_block();
+    let from = at.round_down(block);
+    let to = (at + Sectors::from_bytes_ceil(bytes.len() as u64)).round_up(block);
+    let mut buffer: Buffer = gateway.read(from, to - from).await?;
+    let skip = (at - from).bytes() as usize;
+    buffer.as_mut_slice()[skip..skip + bytes.len()].copy_from_slice(bytes);
+    let bio = Bio::write_from(from, &mut buffer).with_flags(Flags::FUA | Flags::META);
+    gateway.submit(bio).await
+}

@@ -1,0 +1,115 @@
+//! What makes a level: the map from the array's sectors to its members'.
+
+use ashlar_block::{Limits, Sector, Sectors};
+
+use crate::barrier;
+use crate::ondisk::Level;
+use crate::raid0::Zones;
+use crate::raid10::geometry::{Geometry, Location};
+
+/// An array's level with its address map.
+#[derive(Clone, Debug)]
+pub enum Personality {
+    /// Striped, no redundancy.
+    Raid0(Zones),
+    /// Every member holds everything.
+    Raid1 {
+        /// How many members a complete array has.
+        disks: usize,
+        /// The array's size, which is also the used size of each member.
+        size: Sectors,
+    },
+    /// Striped copies.
+    Raid10(Geometry),
+}
+
+/// The places of the copies of one run of sectors: at most one for each member.
+pub type Copies = smallvec::SmallVec<[Location; 4]>;
+
+impl Personality {
+    /// The level.
+    pub fn level(&self) -> Level {
+        match self {
+            Self::Raid0(_) => Level::Raid0,
+            Self::Raid1 { .. } => Level::Raid1,
+            Self::Raid10(_) => Level::Raid10,
+        }
+    }
+
+    /// The array's size.
+    pub fn size(&self) -> Sectors {
+        match self {
+            Self::Raid0(zones) => zones.size(),
+            Self::Raid1 { size, .. } => *size,
+            Self::Raid10(geometry) => geometry.size(),
+        }
+    }
+
+    /// The copies of `sector` and of those after it up to the end of its chunk.
+    pub fn map(&self, sector: Sector) -> Copies {
+        match self {
+            Self::Raid0(zones) => {
+                let at = zones.map(sector);
+                Copies::from_iter([Location { disk: at.disk, sector: at.sector }])
+            }
+            Self::Raid1 { disks, .. } => {
+                (0..*disks).map(|disk| Location { disk, sector }).collect()
+            }
+            Self::Raid10(geometry) => geometry.map(sector).collect(),
+        }
+    }
+
+    /// Sectors from `sector` to where the map has to be asked again.
+    pub fn chunk_left(&self, sector: Sector) -> Sectors {
+        match self {
+            Self::Raid0(zones) => zones.map(sector).left,
+            Self::Raid1 { .. } => Sectors::MAX,
+            Self::Raid10(g) if g.is_plain_mirror() => Sectors::MAX,
+            Self::Raid10(geometry) => geometry.chunk_left(sector),
+        }
+    }
+
+    /// Whether all data can be read from those members for which `present` holds.
+    pub fn is_readable_with(&self, disks: usize, present: impl Fn(usize) -> bool) -> bool {
+        match self {
+            Self::Raid0(_) => (0..disks).all(present),
+            Self::Raid1 { disks, .. } => (0..*disks).any(present),
+            Self::Raid10(geometry) => geometry.is_readable_with(present),
+        }
+    }
+
+    /// Puts what the level wants into the limits that the members gave.
+    pub fn narrow(&self, limits: &mut Limits, disks: usize) {
+        let bytes = |n: Sectors| u32::try_from(n.bytes()).unwrap_or(u32::MAX);
+        match self {
+            Self::Raid0(zones) => {
+                let chunk = bytes(zones.chunk());
+                limits.io_min_bytes = limits.io_min_bytes.max(chunk);
+                limits.io_opt_bytes = chunk.saturating_mul(disks as u32);
+                limits.chunk_sectors = zones.chunk();
+            }
+            Self::Raid1 { .. } => limits.chunk_sectors = barrier::UNIT,
+            Self::Raid10(geometry) => {
+                let chunk = bytes(geometry.chunk());
+                let stripes = (disks / usize::from(geometry.layout().near)).max(1) as u32;
+                limits.io_min_bytes = limits.io_min_bytes.max(chunk);
+                limits.io_opt_bytes = chunk.saturating_mul(stripes);
+                limits.chunk_sectors = if geometry.is_plain_mirror() {
+                    barrier::UNIT
+                } else {
+                    geometry.chunk().min(barrier::UNIT)
+                };
+            }
+        }
+        // The members' own boundaries are kept by the members' gateways.
+    }
+
+    /// The superblock's chunk size, zero where the level has none.
+    pub fn chunk(&self) -> Sectors {
+        match self {
+            Self::Raid0(zones) => zones.chunk(),
+            Self::Raid1 { .. } => Sectors::ZERO,
+            Self::Raid10(geometry) => geometry.chunk(),
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Reads a device's md superblock.
+
+use ashlar_block::{Gateway, Sectors, Status};
+use thiserror::Error;
+
+use crate::ondisk::bad_block_log;
+use crate::ondisk::probe::{Probed, identify, probe_ranges};
+use crate::ondisk::{Superblock, SuperblockError};
+
+/// Why a device's superblock cannot be used.
+#[derive(Debug, Error)]
+pub enum ProbeError {
+    /// The device cannot be read.
+    #[error("cannot read the superblock: {0}")]
+    Read(#[from] Status),
+    /// A superblock is there, but damaged or impossible.
+    #[error(transparent)]
+    Superblock(#[from] SuperblockError),
+}
+
+/// Reads and identifies whatever md superblocks a device has.
+///
+/// # Errors
+/// The device cannot be read.
+pub async fn probe_all(gateway: &Gateway) -> Result<Probed, Status> {
+    let size = gateway.capacity();
+    let block = gateway.disk().limits().logical_block();
+    let mut read = Vec::new();
+    for (offset, len) in probe_ranges(size) {
+        let start = ashlar_block::Sector::from_bytes_floor(offset);
+        // Whole blocks around the range; a 4 KiB range of a device with larger blocks lies inside one.
+        let from = start.round_down(block);
+        let to = (start + Sectors::from_bytes_ceil(len as u64)).round_up(block).min(size.as_end());
+        let buffer = gateway.read(from, to - from).await?;
+        let skip = (start - from).bytes() as usize;
+        read.push((offset, buffer, skip));
+    }
+    let views: Vec<(u64, &[u8])> =
+        read.iter().map(|(offset, buffer, skip)| (*offset, &buffer.as_slice()[*skip..])).collect();
+    Ok(identify(size, &views))
+}
+
+/// The superblock that md would use; `None` if the device has none.
+///
+/// # Errors
+/// It has one that cannot be used, or cannot be read.
+pub async fn probe(gateway: &Gateway) -> Result<Option<Box<Superblock>>, ProbeError> {
+    let probed = probe_all(gateway).await?;
+    match probed.preferred {
+        Some(result) => Ok(Some(result?)),
+        None => Ok(None),
+    }
+}
+
+/// Whether the member's bad block log lists anything. A log that cannot be understood counts.
+///
+/// # Errors
+/// It cannot be read.
+pub async fn has_bad_blocks(gateway: &Gateway, sb: &Superblock) -> Result<bool, Status> {
+    let (Some(place), Some(at)) = (sb.bad_block_log, sb.bad_block_log_start()) else {
+        return Ok(false);
+    };
+    let block = gateway.disk().limits().logical_block();
+    let (from, to) = (at.round_down(block), (at + place.len).round_up(block));
+    let buffer = gateway.read(from, to - from).await?;
+    let log = &buffer.as_slice()[(at - from).bytes() as usize..][..place.len.bytes() as usize];
+    Ok(!bad_block_log::is_empty(log))
+}

@@ -1,0 +1,113 @@
+//! Arrays on simulated disks.
+#![allow(dead_code, unreachable_pub, missing_docs, reason = "each test uses its part")]
+
+use std::sync::Arc;
+
+use ashlar_block::{Gateway, Sectors};
+use ashlar_md::create::{Created, NewDevice, create};
+use ashlar_md::ondisk::create::{CreateSpec, DEFAULT_DAEMON_SLEEP, NewBitmap, NewMember};
+use ashlar_md::ondisk::{DeviceFlags, Level, Version};
+use ashlar_md::probe::probe;
+use ashlar_md::{Array, AssembleError, Candidate, Options, plan};
+use ashlar_sim::{Media, Sim, SimDisk};
+use uuid::Uuid;
+
+/// What to make: level, layout word (`None` for the default), chunk in KiB, members.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    pub level: Level,
+    pub layout: Option<u32>,
+    pub chunk_kib: u64,
+    pub members: usize,
+    pub version: Version,
+}
+
+impl Shape {
+    pub fn new(level: Level, layout: Option<u32>, chunk_kib: u64, members: usize) -> Self {
+        Self { level, layout, chunk_kib, members, version: Version::V1_2 }
+    }
+}
+
+/// Empty media for the members of an array.
+pub fn media(n: usize, size: Sectors) -> Vec<Media> {
+    (0..n).map(|_| Media::new(size)).collect()
+}
+
+/// Disks over the media, as a fresh boot sees them.
+pub fn disks(media: &[Media]) -> Vec<SimDisk> {
+    media.iter().enumerate().map(|(i, m)| SimDisk::over(format!("d{i}"), m.clone())).collect()
+}
+
+pub fn spec(shape: &Shape, sizes: &[Sectors]) -> CreateSpec {
+    let striped = shape.level != Level::Raid1;
+    CreateSpec {
+        version: shape.version,
+        level: shape.level,
+        layout: shape.layout,
+        chunk: striped.then(|| Sectors(shape.chunk_kib * 2)),
+        raid_devices: shape.members as u32,
+        members: sizes
+            .iter()
+            .enumerate()
+            .map(|(i, device)| {
+                Some(NewMember {
+                    device: *device,
+                    device_uuid: Uuid::from_u128(100 + i as u128),
+                    flags: DeviceFlags::default(),
+                })
+            })
+            .collect(),
+        size: None,
+        // Small, so that arrays fit small disks whatever the version wants by itself.
+        data_offset: (shape.version != Version::V1_0).then_some(Sectors(256)),
+        set_uuid: Uuid::from_u128(7),
+        name: "sim:0".into(),
+        ctime: 1_700_000_000,
+        assume_clean: true,
+        bitmap: NewBitmap::None,
+        write_behind: 0,
+        daemon_sleep: DEFAULT_DAEMON_SLEEP,
+        bad_block_log: false,
+    }
+}
+
+/// Makes the array on the disks.
+pub async fn make(shape: &Shape, disks: &[SimDisk]) -> Created {
+    let sizes: Vec<Sectors> = disks.iter().map(|d| d.disk().capacity()).collect();
+    let devices: Vec<_> = disks
+        .iter()
+        .enumerate()
+        .map(|(i, disk)| {
+            let (gateway, path) = (disk.gateway(), format!("d{i}"));
+            Some(NewDevice { gateway, path, known_zero: true })
+        })
+        .collect();
+    create(&spec(shape, &sizes), &devices).await.expect("create")
+}
+
+/// The disks that have a superblock, as candidates.
+pub async fn candidates(disks: &[impl std::borrow::Borrow<SimDisk>]) -> Vec<Candidate> {
+    let mut found = Vec::new();
+    for disk in disks {
+        let disk = disk.borrow();
+        let gateway = disk.gateway();
+        if let Ok(Some(sb)) = probe(&gateway).await {
+            found.push(Candidate { path: disk.disk().name().to_owned(), gateway, sb });
+        }
+    }
+    found
+}
+
+/// Assembles and starts the array on the disks.
+pub async fn start(
+    sim: &Sim,
+    disks: &[impl std::borrow::Borrow<SimDisk>],
+    options: &Options,
+) -> Result<Arc<Array>, AssembleError> {
+    let plan = plan(candidates(disks).await, options).await?;
+    Ok(Array::start(plan, "md0", sim.runtime()))
+}
+
+pub fn gateway(array: &Arc<Array>) -> Gateway {
+    Gateway::new(array.clone())
+}
