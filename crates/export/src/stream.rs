@@ -9,6 +9,8 @@ use std::io;
 
 use ashlar_block::bio::Segments;
 use ashlar_block::buffer::Segment;
+use ashlar_engine::Vectored;
+use ashlar_engine::net::Socket;
 
 /// A reliable, ordered stream of bytes in both directions.
 pub trait Stream {
@@ -25,4 +27,27 @@ pub trait Stream {
     /// # Errors
     /// The connection failed; an unknown part was sent.
     fn send(&self, from: Vec<Segment>) -> impl Future<Output = io::Result<()>>;
+}
+
+impl Stream for Socket {
+    async fn recv(&self, into: Segments) -> io::Result<usize> {
+        // The engine's receive takes one segment; the rest is left to the next call.
+        let Some(first) = into.into_iter().find(|segment| !segment.is_empty()) else { return Ok(0) };
+        loop {
+            let (received, _) = self.recv(first.clone()).await;
+            match received {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => return result,
+            }
+        }
+    }
+
+    async fn send(&self, mut from: Vec<Segment>) -> io::Result<()> {
+        if from.len() == 1 {
+            return self.send_all(from.remove(0)).await.0;
+        }
+        let mut chunks = Vectored::new();
+        from.into_iter().for_each(|segment| chunks.push_segment(segment));
+        self.send_vectored(chunks).await.0
+    }
 }

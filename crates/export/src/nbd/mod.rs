@@ -24,6 +24,7 @@ pub mod export;
 pub mod handshake;
 pub mod info;
 mod input;
+pub mod listen;
 mod opt_abort;
 mod opt_export_name;
 mod opt_go;

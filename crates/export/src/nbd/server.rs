@@ -38,6 +38,9 @@ pub enum Disconnect {
     /// The stream ended within a message.
     #[error("connection closed in the middle of a message")]
     Truncated,
+    /// The client took too long to choose an export.
+    #[error("handshake took too long")]
+    Impatient,
     /// The handshake was broken off.
     #[error("handshake broken off: {0:?}")]
     Handshake(Event),
@@ -54,7 +57,8 @@ pub enum Disconnect {
 ///
 /// `stop` ends the connection early: requests in flight are finished and answered, those received
 /// behind them get `ESHUTDOWN`, and no more are received. A client that does not take its replies can
-/// hold that up; the caller sets the deadline and closes the socket.
+/// hold that up; the caller sets the deadline and closes the socket. `patience` ends when a client
+/// that has chosen no export yet is to be dropped.
 ///
 /// The future must be polled to its end (spawned), not dropped: dropping it forgets requests half
 /// way.
@@ -66,8 +70,9 @@ pub async fn serve<S: Stream>(
     stream: &S,
     exports: &Exports,
     stop: impl Future<Output = ()>,
+    patience: impl Future<Output = ()>,
 ) -> Result<End, Disconnect> {
-    let mut stop = pin!(stop);
+    let (mut stop, mut patience) = (pin!(stop), pin!(patience));
     let list = exports.list();
     let infos: Vec<ExportInfo> = list.iter().map(|export| export.info()).collect();
     let mut input = Input::new(stream);
@@ -75,6 +80,9 @@ pub async fn serve<S: Stream>(
         let mut negotiation = pin!(negotiate(stream, &mut input, &infos));
         let outcome = poll_fn(|cx| match negotiation.as_mut().poll(cx) {
             Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+            Poll::Pending if patience.as_mut().poll(cx).is_ready() => {
+                Poll::Ready(Some(Err(Disconnect::Impatient)))
+            }
             Poll::Pending => stop.as_mut().poll(cx).map(|()| None),
         });
         match outcome.await {

@@ -40,7 +40,7 @@ fn session<T, F: Future<Output = T>>(
     let (server, end) = pipe(1 << 20, fragment);
     run(join(
         async {
-            let result = serve(&server, exports, pending()).await;
+            let result = serve(&server, exports, pending(), pending()).await;
             server.close();
             result
         },
@@ -261,7 +261,7 @@ fn requests_that_came_together_are_answered_together() {
         client.pipe.close();
         server.sends.get() - before
     };
-    let (end, sends) = run(join(serve(&server, &exports, pending()), client));
+    let (end, sends) = run(join(serve(&server, &exports, pending(), pending()), client));
     assert_eq!((end.unwrap(), sends), (End::Closed, 1));
 }
 
@@ -292,7 +292,7 @@ fn a_client_that_takes_no_replies_is_held_back() {
         join(flood, replies).await;
         client.pipe.close();
     };
-    assert_eq!(run(join(serve(&server, &exports, pending()), client)).0.unwrap(), End::Closed);
+    assert_eq!(run(join(serve(&server, &exports, pending(), pending()), client)).0.unwrap(), End::Closed);
     assert_eq!(ram.counts().ended, 2000);
 }
 
@@ -437,7 +437,7 @@ fn stopping_answers_what_runs_and_refuses_what_waits() {
         (read, refused)
     };
     let serving = async {
-        let end = serve(&server, &exports, stopped).await;
+        let end = serve(&server, &exports, stopped, pending()).await;
         server.close();
         end
     };
@@ -464,8 +464,33 @@ fn stopping_ends_idle_connections_in_every_phase() {
             stop.set(true);
             client
         };
-        let (end, _client) = run(join(serve(&server, &exports, stopped), client));
+        let (end, _client) = run(join(serve(&server, &exports, stopped, pending()), client));
         assert_eq!(end.unwrap(), End::Stopped);
+    }
+}
+
+#[test]
+fn a_client_that_never_chooses_is_dropped_and_one_that_has_chosen_is_not() {
+    let ram = SlowRam::new(SIZE, 0);
+    let exports = exports(&ram);
+    for chooses in [false, true] {
+        let (server, end) = pipe(1 << 20, usize::MAX);
+        let late = Cell::new(false);
+        let patience = poll_fn(|_| if late.get() { Poll::Ready(()) } else { Poll::Pending });
+        let client = async {
+            if chooses {
+                let client = Client::connect(end, "md0", true).await;
+                late.set(true);
+                assert_eq!(client.ask(Command::Flush, 0, 0, 0, &[]).await, Got::Done);
+                client.pipe.close();
+                None
+            } else {
+                late.set(true);
+                Some(end)
+            }
+        };
+        let (end, _open) = run(join(serve(&server, &exports, pending(), patience), client));
+        assert_eq!(matches!(end, Err(Disconnect::Impatient)), !chooses, "{end:?}");
     }
 }
 
@@ -490,7 +515,7 @@ fn a_flush_covers_what_other_connections_were_told_is_written() {
         b.pipe.close();
     };
     let servers =
-        join(serve(&server_a, &exports, pending()), serve(&server_b, &exports, pending()));
+        join(serve(&server_a, &exports, pending(), pending()), serve(&server_b, &exports, pending(), pending()));
     let ((a, b), ()) = run(join(servers, clients));
     assert_eq!((a.unwrap(), b.unwrap()), (End::Closed, End::Closed));
 }
