@@ -323,7 +323,9 @@ impl State {
 fn ranges_of(rq: &Request) -> Vec<Range<u64>> {
     match rq.op() {
         Op::Flush => Vec::new(),
-        Op::Read | Op::Write | Op::WriteZeroes => vec![rq.sector().0..rq.end().0],
+        Op::Read | Op::Write | Op::WriteZeroes => {
+            std::iter::once(rq.sector().0..rq.end().0).collect()
+        }
         Op::Discard => {
             let mut out: Vec<Range<u64>> = Vec::new();
             for (Sector(at), Sectors(len)) in rq.ranges() {

@@ -51,3 +51,13 @@ impl Rng {
         Self::new(self.next_u64())
     }
 }
+
+/// The seeds that a test runs: `count` of them; with `ASHLAR_SEEDS=n` in the environment n of them
+/// (a longer hunt), with `ASHLAR_SEED=n` that one alone (to have a failure again).
+pub fn seeds(count: u64) -> std::ops::Range<u64> {
+    let number = |name| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
+    match (number("ASHLAR_SEED"), number("ASHLAR_SEEDS")) {
+        (Some(one), _) => one..one + 1,
+        (None, many) => 0..many.unwrap_or(count),
+    }
+}

@@ -295,6 +295,11 @@ impl Sim {
         self.core.spawn(Box::pin(task));
     }
 
+    /// Starts a task that somebody waits for.
+    pub fn start<T: 'static>(&self, task: impl Future<Output = T> + 'static) -> Join<T> {
+        start(task)
+    }
+
     /// Runs until `future` ends.
     ///
     /// # Panics
@@ -492,5 +497,43 @@ impl Drop for Sleep {
     fn drop(&mut self) {
         let due = self.core.due.borrow_mut().remove(&self.key);
         drop(due);
+    }
+}
+
+/// Starts a task of the current simulation that somebody waits for; it runs on when the handle is
+/// dropped.
+pub fn start<T: 'static>(task: impl Future<Output = T> + 'static) -> Join<T> {
+    let slot = Rc::new(Slot { value: Cell::new(None), waker: Cell::new(None) });
+    let join = Join { slot: Rc::clone(&slot) };
+    current().spawn(Box::pin(async move {
+        slot.value.set(Some(task.await));
+        if let Some(waker) = slot.waker.take() {
+            waker.wake();
+        }
+    }));
+    join
+}
+
+struct Slot<T> {
+    value: Cell<Option<T>>,
+    waker: Cell<Option<Waker>>,
+}
+
+/// Ends with what the task ended with.
+pub struct Join<T> {
+    slot: Rc<Slot<T>>,
+}
+
+impl<T> Future for Join<T> {
+    type Output = T;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        match self.slot.value.take() {
+            Some(value) => Poll::Ready(value),
+            None => {
+                self.slot.waker.set(Some(cx.waker().clone()));
+                Poll::Pending
+            }
+        }
     }
 }

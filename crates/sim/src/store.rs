@@ -221,6 +221,7 @@ mod tests {
         let before = store.clone();
         store.fill(8..1 << 40, Fill::Zero);
         assert_eq!(store.get(1 << 39), [0; 512]);
-        assert_eq!(store.diff(&before, 1 << 41), [8..1 << 40]);
+        let changed = 8..1 << 40;
+        assert_eq!(store.diff(&before, 1 << 41), std::slice::from_ref(&changed));
     }
 }

@@ -1,0 +1,540 @@
+//! The oracle: knows every write that was submitted, acknowledged and made durable, and so what a
+//! read may return.
+//!
+//! Every sector that a test writes holds a **stamp**: its own address, a generation, and bytes that
+//! follow from both and the seed. So a sector that was read tells which write it comes from.
+//!
+//! The rules, for one sector. A write that succeeded **supersedes** every write that had ended
+//! before it was submitted. A read may return any write that was submitted before the read ended
+//! and was not superseded when the read began. A write is **durable** when it was acknowledged with
+//! FUA, or when a flush that was submitted after its acknowledgement succeeded. After a power cut
+//! any write may be there that no *durable* write supersedes; which one it is shows at the first
+//! read, and from then on it stays. A write that failed may have happened or not; it supersedes
+//! nothing. A discard writes "anything".
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
+
+use ashlar_block::{BioResult, Flags};
+use thiserror::Error;
+
+use crate::rng::mix;
+use crate::store::SectorData;
+
+/// What a sector holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Value {
+    /// Not known, or undefined.
+    Anything,
+    /// Zeroes.
+    Zeroes,
+    /// The stamp of this generation.
+    Stamp(u64),
+}
+
+/// A read that returned what it must not.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("sector {sector} holds {found}, allowed: {allowed:?}")]
+pub struct Violation {
+    /// Where.
+    pub sector: u64,
+    /// What was found.
+    pub found: String,
+    /// What would have been right.
+    pub allowed: Vec<Value>,
+}
+
+/// Position in the order of all begins and ends.
+type Moment = u64;
+
+/// A write to one sector.
+#[derive(Clone, Debug)]
+struct Version {
+    write: u64,
+    value: Value,
+    submitted: Moment,
+    ended: Option<Moment>,
+    ok: bool,
+    /// Acknowledged as durable by itself.
+    fua: bool,
+    /// When the first write that supersedes it was acknowledged.
+    superseded: Option<Moment>,
+    /// Left over by a power cut: the first read decides whether it is the one.
+    undecided: bool,
+}
+
+enum Kind {
+    Change { range: Range<u64> },
+    Flush,
+    Read { range: Range<u64> },
+}
+
+/// An I/O that has begun.
+#[must_use = "the oracle must be told how the I/O ended"]
+pub struct Ticket {
+    id: u64,
+    kind: Kind,
+    flags: Flags,
+    submitted: Moment,
+}
+
+struct State {
+    seed: u64,
+    initial: Value,
+    moment: Moment,
+    ids: u64,
+    /// Everything acknowledged before this is durable.
+    durable_before: Moment,
+    sectors: BTreeMap<u64, Vec<Version>>,
+    /// When the reads in flight began, with how many of them.
+    reading: BTreeMap<Moment, usize>,
+}
+
+/// The oracle; clones are the same one.
+#[derive(Clone)]
+pub struct Oracle {
+    state: Rc<RefCell<State>>,
+}
+
+/// The stamp of `generation` for `sector`.
+pub fn stamp(seed: u64, sector: u64, generation: u64) -> SectorData {
+    let mut data = [0; 512];
+    let mut word = mix(seed ^ mix(sector ^ mix(generation)));
+    for chunk in data.chunks_exact_mut(8) {
+        word = mix(word.wrapping_add(0x9e37_79b9_7f4a_7c15));
+        chunk.copy_from_slice(&word.to_le_bytes());
+    }
+    data[..8].copy_from_slice(&sector.to_le_bytes());
+    data[8..16].copy_from_slice(&generation.to_le_bytes());
+    data
+}
+
+impl State {
+    fn tick(&mut self) -> Moment {
+        self.moment += 1;
+        self.moment
+    }
+
+    fn versions(&mut self, sector: u64) -> &mut Vec<Version> {
+        let initial = self.initial;
+        self.sectors.entry(sector).or_insert_with(|| {
+            vec![Version {
+                write: 0,
+                value: initial,
+                submitted: 0,
+                ended: Some(0),
+                ok: true,
+                fua: true,
+                superseded: None,
+                undecided: false,
+            }]
+        })
+    }
+
+    fn begin_change(&mut self, range: Range<u64>, value: Value) -> (u64, Moment) {
+        self.ids += 1;
+        let (write, submitted) = (self.ids, self.tick());
+        for sector in range {
+            self.versions(sector).push(Version {
+                write,
+                value,
+                submitted,
+                ended: None,
+                ok: false,
+                fua: false,
+                superseded: None,
+                undecided: false,
+            });
+        }
+        (write, submitted)
+    }
+
+    fn end_change(&mut self, range: Range<u64>, id: u64, ok: bool, fua: bool) {
+        let now = self.tick();
+        let oldest_read = self.reading.first_key_value().map_or(now, |(moment, _)| *moment);
+        let durable_before = self.durable_before;
+        for sector in range {
+            let versions = self.versions(sector);
+            let Some(this) = versions.iter_mut().find(|v| v.write == id) else { continue };
+            (this.ended, this.ok, this.fua) = (Some(now), ok, ok && fua);
+            let submitted = this.submitted;
+            if !ok {
+                continue;
+            }
+            for older in versions.iter_mut() {
+                if older.ended.is_some_and(|ended| ended < submitted) {
+                    older.superseded.get_or_insert(now);
+                }
+            }
+            forget(versions, durable_before, oldest_read);
+        }
+    }
+
+    /// What a read that began at `began` may find in `sector`.
+    fn allowed(&mut self, sector: u64, began: Moment) -> Vec<Value> {
+        let possible = |v: &&Version| v.superseded.is_none_or(|when| when > began);
+        self.versions(sector).iter().filter(possible).map(|v| v.value).collect()
+    }
+
+    fn describe(&self, sector: u64, data: &SectorData) -> (Value, String) {
+        if data == &[0; 512] {
+            return (Value::Zeroes, "zeroes".into());
+        }
+        let (words, _) = data.as_chunks::<8>();
+        let (address, generation) = (u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1]));
+        let whole = data == &stamp(self.seed, address, generation);
+        match whole {
+            true if address == sector => {
+                (Value::Stamp(generation), format!("generation {generation}"))
+            }
+            true => (Value::Anything, format!("generation {generation} of sector {address}")),
+            false => (Value::Anything, "bytes that nobody wrote".into()),
+        }
+    }
+
+    fn check(&mut self, range: Range<u64>, began: Moment, data: &[u8]) -> Result<(), Violation> {
+        let (sectors, rest) = data.as_chunks::<512>();
+        assert!(rest.is_empty() && sectors.len() as u64 == range.end - range.start);
+        for (sector, data) in range.zip(sectors) {
+            let (found, text) = self.describe(sector, data);
+            let allowed = self.allowed(sector, began);
+            if !allowed.contains(&Value::Anything) && !allowed.contains(&found) {
+                return Err(Violation { sector, found: text, allowed });
+            }
+            self.decide(sector, found);
+        }
+        Ok(())
+    }
+
+    /// After a power cut the first look at a sector tells which of the possible writes is there.
+    fn decide(&mut self, sector: u64, found: Value) {
+        let versions = self.versions(sector);
+        if versions.iter().any(|v| v.undecided && v.value == found) {
+            versions.retain(|v| !v.undecided || v.value == found);
+            for version in versions {
+                version.undecided = false;
+            }
+        }
+    }
+
+    /// Everything in flight ends here, and what `lost` says may be lost is possible again.
+    fn crash(&mut self, power: bool) {
+        let now = self.tick();
+        let durable_before = self.durable_before;
+        for versions in self.sectors.values_mut() {
+            let all = std::mem::take(versions);
+            let gone = |v: &Version| match power {
+                true => all.iter().any(|w| w.is_durable(durable_before) && v.ended_before(w)),
+                false => v.superseded.is_some(),
+            };
+            let left = all.iter().filter(|v| !gone(v));
+            *versions = left
+                .map(|v| Version {
+                    submitted: now,
+                    ended: Some(now),
+                    ok: true,
+                    // What is there after a power cut is what is stored.
+                    fua: power || v.is_durable(durable_before),
+                    superseded: None,
+                    undecided: true,
+                    ..*v
+                })
+                .collect();
+        }
+        self.reading.clear();
+        self.tick();
+    }
+}
+
+impl Version {
+    fn is_durable(&self, durable_before: Moment) -> bool {
+        self.ok && (self.fua || self.ended.is_some_and(|ended| ended < durable_before))
+    }
+
+    fn ended_before(&self, other: &Self) -> bool {
+        self.ended.is_some_and(|ended| ended < other.submitted)
+    }
+}
+
+/// Drops the versions that neither a read in flight nor a power cut can bring back.
+fn forget(versions: &mut Vec<Version>, durable_before: Moment, oldest_read: Moment) {
+    let newest_durable = versions
+        .iter()
+        .filter(|v| v.is_durable(durable_before))
+        .map(|v| v.submitted)
+        .max()
+        .unwrap_or(0);
+    versions.retain(|v| {
+        let readable = v.superseded.is_none_or(|when| when > oldest_read);
+        readable || v.ended.is_none_or(|ended| ended >= newest_durable)
+    });
+}
+
+impl Oracle {
+    /// An oracle for a device that holds `initial` everywhere.
+    pub fn new(seed: u64, initial: Value) -> Self {
+        let state = State {
+            seed,
+            initial,
+            moment: 0,
+            ids: 0,
+            durable_before: 1,
+            sectors: BTreeMap::new(),
+            reading: BTreeMap::new(),
+        };
+        Self { state: Rc::new(RefCell::new(state)) }
+    }
+
+    /// A write of `range` begins: the ticket, and the bytes to write.
+    pub fn begin_write(&self, range: Range<u64>, flags: Flags) -> (Ticket, Vec<u8>) {
+        let mut state = self.state.borrow_mut();
+        let generation = state.ids + 1;
+        let (id, submitted) = state.begin_change(range.clone(), Value::Stamp(generation));
+        let seed = state.seed;
+        let data = range.clone().flat_map(|sector| stamp(seed, sector, generation)).collect();
+        (Ticket { id, kind: Kind::Change { range }, flags, submitted }, data)
+    }
+
+    fn begin(&self, range: Range<u64>, value: Value, flags: Flags) -> Ticket {
+        let (id, submitted) = self.state.borrow_mut().begin_change(range.clone(), value);
+        Ticket { id, kind: Kind::Change { range }, flags, submitted }
+    }
+
+    /// A write-zeroes of `range` begins.
+    pub fn begin_write_zeroes(&self, range: Range<u64>, flags: Flags) -> Ticket {
+        self.begin(range, Value::Zeroes, flags)
+    }
+
+    /// A discard of `range` begins.
+    pub fn begin_discard(&self, range: Range<u64>, flags: Flags) -> Ticket {
+        self.begin(range, Value::Anything, flags)
+    }
+
+    /// A flush begins.
+    pub fn begin_flush(&self) -> Ticket {
+        let submitted = self.state.borrow_mut().tick();
+        Ticket { id: 0, kind: Kind::Flush, flags: Flags::empty(), submitted }
+    }
+
+    /// A read of `range` begins.
+    pub fn begin_read(&self, range: Range<u64>) -> Ticket {
+        let mut state = self.state.borrow_mut();
+        let submitted = state.tick();
+        *state.reading.entry(submitted).or_insert(0) += 1;
+        Ticket { id: 0, kind: Kind::Read { range }, flags: Flags::empty(), submitted }
+    }
+
+    /// An I/O other than a read has ended.
+    pub fn end(&self, ticket: Ticket, result: BioResult) {
+        let mut state = self.state.borrow_mut();
+        let flushes = match ticket.kind {
+            Kind::Change { range } => {
+                let fua = ticket.flags.contains(Flags::FUA);
+                state.end_change(range, ticket.id, result.is_ok(), fua);
+                ticket.flags.contains(Flags::PREFLUSH)
+            }
+            Kind::Flush => true,
+            Kind::Read { .. } => {
+                state.end_read(ticket.submitted);
+                false
+            }
+        };
+        if flushes && result.is_ok() {
+            state.durable_before = state.durable_before.max(ticket.submitted);
+        }
+    }
+
+    /// A read has returned `data`.
+    ///
+    /// # Errors
+    /// The first sector that holds something it must not.
+    ///
+    /// # Panics
+    /// When the ticket is not that of a read of as many sectors.
+    pub fn check_read(&self, ticket: Ticket, data: &[u8]) -> Result<(), Violation> {
+        let Kind::Read { range } = ticket.kind else { panic!("the ticket of a read") };
+        let mut state = self.state.borrow_mut();
+        let result = state.check(range, ticket.submitted, data);
+        state.end_read(ticket.submitted);
+        result
+    }
+
+    /// Checks contents that were looked at without an I/O.
+    ///
+    /// # Errors
+    /// As [`Self::check_read`].
+    pub fn check_contents(&self, range: Range<u64>, data: &[u8]) -> Result<(), Violation> {
+        self.check_read(self.begin_read(range), data)
+    }
+
+    /// The power has failed.
+    pub fn power_cut(&self) {
+        self.state.borrow_mut().crash(true);
+    }
+
+    /// The process was killed: what was in flight happened or not, the rest stays as it is.
+    pub fn kill(&self) {
+        self.state.borrow_mut().crash(false);
+    }
+
+    /// What a read that begins now may find in `sector`.
+    pub fn allowed(&self, sector: u64) -> Vec<Value> {
+        let mut state = self.state.borrow_mut();
+        let now = state.tick();
+        state.allowed(sector, now)
+    }
+}
+
+impl State {
+    fn end_read(&mut self, began: Moment) {
+        if let Some(count) = self.reading.get_mut(&began) {
+            *count -= 1;
+            if *count == 0 {
+                self.reading.remove(&began);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ashlar_block::Status;
+
+    const PLAIN: Flags = Flags::empty();
+    use Value::{Anything, Stamp, Zeroes};
+
+    fn write(oracle: &Oracle, flags: Flags) -> u64 {
+        let (ticket, _) = oracle.begin_write(0..1, flags);
+        let id = ticket.id;
+        oracle.end(ticket, Ok(()));
+        id
+    }
+
+    fn flush(oracle: &Oracle) {
+        let ticket = oracle.begin_flush();
+        oracle.end(ticket, Ok(()));
+    }
+
+    #[test]
+    fn an_acknowledged_write_is_the_only_thing_to_read() {
+        let oracle = Oracle::new(1, Zeroes);
+        assert_eq!(oracle.allowed(0), [Zeroes]);
+        let a = write(&oracle, PLAIN);
+        assert_eq!(oracle.allowed(0), [Stamp(a)]);
+        let (b, _) = oracle.begin_write(0..1, PLAIN);
+        let (c, _) = oracle.begin_write(0..1, PLAIN);
+        let in_flight = [Stamp(a), Stamp(b.id), Stamp(c.id)];
+        assert_eq!(oracle.allowed(0), in_flight);
+        let overwritten = [Stamp(b.id), Stamp(c.id)];
+        oracle.end(c, Ok(()));
+        oracle.end(b, Ok(()));
+        assert_eq!(oracle.allowed(0), overwritten);
+    }
+
+    #[test]
+    fn a_read_that_began_earlier_may_return_the_old_value() {
+        let oracle = Oracle::new(1, Zeroes);
+        let a = write(&oracle, PLAIN);
+        let early = oracle.begin_read(0..1);
+        write(&oracle, PLAIN);
+        flush(&oracle);
+        write(&oracle, PLAIN);
+        let late = oracle.begin_read(0..1);
+        assert_eq!(oracle.check_read(early, &stamp(1, 0, a)), Ok(()));
+        assert!(oracle.check_read(late, &stamp(1, 0, a)).is_err());
+    }
+
+    #[test]
+    fn only_what_was_flushed_must_survive() {
+        let oracle = Oracle::new(1, Zeroes);
+        let a = write(&oracle, PLAIN);
+        flush(&oracle);
+        let b = write(&oracle, PLAIN);
+        let c = write(&oracle, PLAIN);
+        oracle.power_cut();
+        assert_eq!(oracle.allowed(0), [Stamp(a), Stamp(b), Stamp(c)]);
+        oracle.check_contents(0..1, &stamp(1, 0, b)).unwrap();
+        assert_eq!(oracle.allowed(0), [Stamp(b)]);
+        oracle.power_cut();
+        assert_eq!(oracle.allowed(0), [Stamp(b)]);
+    }
+
+    #[test]
+    fn a_flush_does_not_cover_what_was_in_flight_when_it_began() {
+        let oracle = Oracle::new(1, Zeroes);
+        let (a, _) = oracle.begin_write(0..1, PLAIN);
+        let a_id = a.id;
+        let early = oracle.begin_flush();
+        oracle.end(a, Ok(()));
+        oracle.end(early, Ok(()));
+        oracle.power_cut();
+        assert_eq!(oracle.allowed(0), [Zeroes, Stamp(a_id)]);
+    }
+
+    #[test]
+    fn fua_is_durable_and_preflush_makes_the_others_so() {
+        let oracle = Oracle::new(1, Zeroes);
+        write(&oracle, PLAIN);
+        let a = write(&oracle, Flags::FUA);
+        oracle.power_cut();
+        assert_eq!(oracle.allowed(0), [Stamp(a)]);
+        let b = write(&oracle, PLAIN);
+        let (other, _) = oracle.begin_write(9..10, Flags::PREFLUSH);
+        oracle.end(other, Ok(()));
+        oracle.power_cut();
+        assert_eq!(oracle.allowed(0), [Stamp(b)]);
+    }
+
+    #[test]
+    fn a_failed_write_may_have_happened_and_supersedes_nothing() {
+        let oracle = Oracle::new(1, Zeroes);
+        let a = write(&oracle, Flags::FUA);
+        let (b, _) = oracle.begin_write(0..1, Flags::FUA);
+        let b_id = b.id;
+        oracle.end(b, Err(Status::Io));
+        assert_eq!(oracle.allowed(0), [Stamp(a), Stamp(b_id)]);
+        flush(&oracle);
+        oracle.power_cut();
+        assert_eq!(oracle.allowed(0), [Stamp(a), Stamp(b_id)]);
+    }
+
+    #[test]
+    fn discarded_sectors_hold_anything_until_written() {
+        let oracle = Oracle::new(1, Zeroes);
+        write(&oracle, Flags::FUA);
+        let ticket = oracle.begin_discard(0..1, PLAIN);
+        oracle.end(ticket, Ok(()));
+        assert_eq!(oracle.allowed(0), [Anything]);
+        assert_eq!(oracle.check_contents(0..1, &[77; 512]), Ok(()));
+        let zeroes = oracle.begin_write_zeroes(0..1, PLAIN);
+        oracle.end(zeroes, Ok(()));
+        assert!(oracle.check_contents(0..1, &[77; 512]).is_err());
+        assert_eq!(oracle.check_contents(0..1, &[0; 512]), Ok(()));
+    }
+
+    #[test]
+    fn killing_the_process_loses_nothing_acknowledged() {
+        let oracle = Oracle::new(1, Zeroes);
+        let a = write(&oracle, PLAIN);
+        let (b, _) = oracle.begin_write(0..1, PLAIN);
+        oracle.kill();
+        assert_eq!(oracle.allowed(0), [Stamp(a), Stamp(b.id)]);
+    }
+
+    #[test]
+    fn misplaced_sectors_and_foreign_bytes_are_told_apart() {
+        let oracle = Oracle::new(1, Zeroes);
+        let a = write(&oracle, PLAIN);
+        let misplaced = oracle.check_contents(0..1, &stamp(1, 5, a)).unwrap_err();
+        assert_eq!(misplaced.found, format!("generation {a} of sector 5"));
+        let mut torn = stamp(1, 0, a);
+        torn[511] ^= 1;
+        assert_eq!(
+            oracle.check_contents(0..1, &torn).unwrap_err().found,
+            "bytes that nobody wrote"
+        );
+    }
+}
