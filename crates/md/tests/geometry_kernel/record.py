@@ -1,17 +1,15 @@
 #!/usr/bin/python3
 """record.py OUT - ask a running Linux kernel where RAID 0 and RAID 10 arrays put their sectors.
 
-Needs root on a kernel whose md may be played with (`uml-run --rw DIR record.py DIR/table.txt`).
-Arrays without superblock are made through sysfs, which takes layouts that mdadm does not make.
-Every sector of the array is written with its own number, and the members are read.
-One line per array (see main.rs for the grammar):
+Needs root on a kernel whose md0 may be played with, and takes 7 minutes there:
 
-    LEVEL LAYOUT CHUNK MEMBERS = SIZE: PLACES          all sizes in sectors of 512 bytes
+    tests/oracle/uml-run --timeout 900 --rw DIR record.py DIR/table.txt
 
-and for each array some discards: which sectors of the members they turn into zeros.
+The arrays have no superblock and are made through sysfs, which takes layouts that mdadm does not
+make. Every sector of an array is written with its own number, then the members are read, before
+and after discards. main.rs explains what is written to OUT.
 """
 
-import ctypes
 import fcntl
 import itertools
 import os
@@ -178,7 +176,7 @@ def cases():
                     for mode in range(3) if far > 1 else [0]:
                         bits = near | far << 8 | offset << 16 | mode << 17
                         yield "raid10", bits, PAGE, [(5 * far + 1) * PAGE] * disks
-    for bits in (0x101, 0x200, 0x505, 0x8_0102, 0x6_0201):
+    for bits in (0x002, 0x101, 0x200, 0x505, 0x8_0102, 0x6_0201):
         yield "raid10", bits, PAGE, [6 * PAGE] * 4
     for chunk in (8, 24, 40):
         for chunks in ([2, 2], [1, 3, 3], [3, 1, 3], [2, 4, 4, 6, 6], [5, 4, 3, 2, 1], [1, 1, 4, 4, 4], [2, 5, 7]):
