@@ -81,8 +81,7 @@ fn serve() {
             continue;
         }
         queue.idle += 1;
-        let (woken, wait) =
-            WORK.wait_timeout(queue, IDLE).unwrap_or_else(PoisonError::into_inner);
+        let (woken, wait) = WORK.wait_timeout(queue, IDLE).unwrap_or_else(PoisonError::into_inner);
         queue = woken;
         queue.idle -= 1;
         if wait.timed_out() && queue.jobs.is_empty() {

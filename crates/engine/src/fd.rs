@@ -178,8 +178,7 @@ impl Fd {
 
     /// fdatasync(2), or fsync(2) when `metadata` matters.
     pub fn sync(&self, metadata: bool) -> Op<()> {
-        let flags =
-            if metadata { types::FsyncFlags::empty() } else { types::FsyncFlags::DATASYNC };
+        let flags = if metadata { types::FsyncFlags::empty() } else { types::FsyncFlags::DATASYNC };
         let entry = opcode::Fsync::new(self.number()).flags(flags).build();
         // SAFETY: names no memory.
         unsafe { self.submit(entry, (), false) }

@@ -14,6 +14,7 @@ use rustix::net::addr::SocketAddrArg;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with, sockopt};
 
 use crate::fd::{Bytes, Fd};
+use crate::op::NewFd;
 use crate::vectored::Vectored;
 
 /// A listening socket.
@@ -80,7 +81,7 @@ impl Listener {
             .flags(libc::SOCK_CLOEXEC)
             .build();
         // SAFETY: the entry names no memory.
-        let (accepted, ()) = unsafe { self.fd.submit(entry, (), true) }.await;
+        let (accepted, NewFd) = unsafe { self.fd.submit(entry, NewFd, true) }.await;
         let number = i32::try_from(accepted?).map_err(io::Error::other)?;
         // SAFETY: the kernel has just made this descriptor for us; nobody else knows it.
         let fd = unsafe { OwnedFd::from_raw_fd(number) };
@@ -139,8 +140,7 @@ impl Socket {
     /// # Errors
     /// Those of socket(2) and connect(2).
     pub async fn connect_tcp(address: SocketAddr) -> io::Result<Self> {
-        let family =
-            if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let socket = Self::connect(family, &address).await?;
         sockopt::set_tcp_nodelay(&socket, true)?;
         Ok(socket)
@@ -196,7 +196,10 @@ impl Socket {
     }
 
     /// Sends all of `chunks`, in order, and gives the list back to be used again.
-    pub async fn send_vectored(&self, mut chunks: Box<Vectored>) -> (io::Result<()>, Box<Vectored>) {
+    pub async fn send_vectored(
+        &self,
+        mut chunks: Box<Vectored>,
+    ) -> (io::Result<()>, Box<Vectored>) {
         let (want, mut sent) = (chunks.len(), 0);
         while sent < want {
             let (done, same) = self.fd.sendmsg(chunks, sent).await;

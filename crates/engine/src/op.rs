@@ -18,7 +18,7 @@ use std::any::Any;
 use std::future::Future;
 use std::io;
 use std::marker::PhantomData;
-use std::os::fd::OwnedFd;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -41,6 +41,8 @@ pub enum Keep {
     Bytes(Vec<u8>),
     /// A part of a buffer.
     Segment(Segment),
+    /// No memory, but the result is a new descriptor, to be closed if nobody collects it.
+    NewFd,
     /// Anything else, boxed.
     Any(Box<dyn Any>),
 }
@@ -60,6 +62,18 @@ impl Payload for () {
     }
     fn from_keep(keep: Keep) -> Option<Self> {
         matches!(keep, Keep::Nothing).then_some(())
+    }
+}
+
+/// The payload of operations whose result is a new descriptor.
+pub(crate) struct NewFd;
+
+impl Payload for NewFd {
+    fn into_keep(self) -> Keep {
+        Keep::NewFd
+    }
+    fn from_keep(keep: Keep) -> Option<Self> {
+        matches!(keep, Keep::NewFd).then_some(Self)
     }
 }
 
@@ -125,9 +139,21 @@ pub(crate) struct OpTable {
 pub(crate) enum Outcome {
     Wake(Option<Waker>),
     Call(Box<dyn Complete>, i32),
-    /// Dropping it frees an orphan's memory.
-    Free(#[expect(dead_code, reason = "held to be dropped")] Keep),
+    /// An orphan's end.
+    Discard(Keep, i32),
     Nothing,
+}
+
+/// Frees what an operation leaves behind whose result nobody collects.
+pub(crate) fn discard(keep: Keep, result: i32) {
+    match keep {
+        Keep::NewFd if result >= 0 => {
+            // SAFETY: the kernel has made this descriptor for the operation; nobody knows it.
+            drop(unsafe { OwnedFd::from_raw_fd(result) });
+        }
+        Keep::NewFd | Keep::Nothing => {}
+        Keep::Bytes(_) | Keep::Segment(_) | Keep::Any(_) => drop(keep),
+    }
 }
 
 fn user_data(index: usize, generation: u32) -> u64 {
@@ -136,7 +162,13 @@ fn user_data(index: usize, generation: u32) -> u64 {
 }
 
 impl OpTable {
-    fn insert(&mut self, state: State, keep: Keep, fd: Option<Rc<OwnedFd>>, cancellable: bool) -> u64 {
+    fn insert(
+        &mut self,
+        state: State,
+        keep: Keep,
+        fd: Option<Rc<OwnedFd>>,
+        cancellable: bool,
+    ) -> u64 {
         // Never u32::MAX in the high half, so that no operation looks like IGNORED.
         self.submitted = (self.submitted + 1) % u32::MAX;
         let generation = self.submitted;
@@ -180,13 +212,15 @@ impl OpTable {
             return Outcome::Nothing;
         }
         match self.get(key).map(|slot| &mut slot.state) {
-            Some(state @ State::Waiting(_)) => match std::mem::replace(state, State::Done(result)) {
-                State::Waiting(waker) => Outcome::Wake(waker),
-                State::Done(_) | State::Orphaned | State::Callback(_) => Outcome::Nothing,
-            },
+            Some(state @ State::Waiting(_)) => {
+                match std::mem::replace(state, State::Done(result)) {
+                    State::Waiting(waker) => Outcome::Wake(waker),
+                    State::Done(_) | State::Orphaned | State::Callback(_) => Outcome::Nothing,
+                }
+            }
             Some(State::Orphaned | State::Callback(_)) => match self.take(key) {
                 Some(Slot { state: State::Callback(owner), .. }) => Outcome::Call(owner, result),
-                Some(slot) => Outcome::Free(slot.keep),
+                Some(slot) => Outcome::Discard(slot.keep, result),
                 None => Outcome::Nothing,
             },
             Some(State::Done(_)) | None => {
@@ -285,18 +319,20 @@ impl<T: Payload> Drop for Op<T> {
         }
         let mut ops = self.core.ops.borrow_mut();
         let Some(slot) = ops.get(self.key) else { return };
-        if matches!(slot.state, State::Done(_)) {
-            let freed = ops.take(self.key);
+        if let State::Done(result) = slot.state {
+            let slot = ops.take(self.key);
             drop(ops);
-            drop(freed);
-        } else {
-            let former = std::mem::replace(&mut slot.state, State::Orphaned);
-            let cancellable = slot.cancellable;
-            drop(ops);
-            drop(former);
-            if cancellable {
-                self.core.cancel(self.key);
+            if let Some(slot) = slot {
+                discard(slot.keep, result);
             }
+            return;
+        }
+        let former = std::mem::replace(&mut slot.state, State::Orphaned);
+        let cancellable = slot.cancellable;
+        drop(ops);
+        drop(former);
+        if cancellable {
+            self.core.cancel(self.key);
         }
     }
 }

@@ -240,7 +240,9 @@ mod tests {
         let mut oracle = vec![0_u8; SECTORS as usize * 512];
         let mut seed = 1_u64;
         let mut random = |below: u64| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (seed >> 33) % below
         };
         for _ in 0..3000 {

@@ -16,7 +16,7 @@ use io_uring::{opcode, squeue, types};
 use crate::executor::Tasks;
 use crate::files::FileTable;
 use crate::mailbox::{Mailbox, Message};
-use crate::op::{Complete, IGNORED, OpTable, Outcome};
+use crate::op::{self, Complete, IGNORED, OpTable, Outcome};
 use crate::ring::{Completion, Ring};
 use crate::runtime::Handle;
 use crate::timer::{self, Timers};
@@ -286,7 +286,8 @@ impl Core {
             match outcome {
                 Outcome::Wake(Some(waker)) => waker.wake(),
                 Outcome::Call(owner, result) => owner.complete(self, result),
-                Outcome::Wake(None) | Outcome::Free(_) | Outcome::Nothing => {}
+                Outcome::Discard(keep, result) => op::discard(keep, result),
+                Outcome::Wake(None) | Outcome::Nothing => {}
             }
         }
         self.harvest.replace(harvest);
@@ -365,8 +366,9 @@ fn check(entered: io::Result<()>) {
 }
 
 impl Drop for Reactor {
-    /// Drops all tasks, cancels waits, and returns when nothing is in flight any more. Operations
-    /// that do not end in time are leaked with their memory and the ring.
+    /// Drops all tasks, cancels waits, issues what is plugged, and returns when nothing is in
+    /// flight any more. Operations that do not end in time are leaked with their memory and the
+    /// ring.
     fn drop(&mut self) {
         let core = &self.core;
         core.drop_runnable(core.mailbox.close());
@@ -379,7 +381,11 @@ impl Drop for Reactor {
             core.cancel(key);
         }
         let end = Instant::now() + DRAIN_LIMIT;
-        while !core.ops.borrow().is_empty() {
+        loop {
+            core.before_idle.get()();
+            if core.ops.borrow().is_empty() {
+                break;
+            }
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let count = core.ops.borrow().len();

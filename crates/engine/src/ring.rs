@@ -105,8 +105,8 @@ impl Ring {
     pub(crate) unsafe fn push(&mut self, entry: squeue::Entry) {
         self.queued += 1;
         // SAFETY: the caller's promise is push()'s requirement.
-        let full = !self.backlog.is_empty()
-            || unsafe { self.uring.submission().push(&entry) }.is_err();
+        let full =
+            !self.backlog.is_empty() || unsafe { self.uring.submission().push(&entry) }.is_err();
         if full {
             self.backlog.push_back(entry);
         }

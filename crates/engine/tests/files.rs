@@ -13,9 +13,11 @@ use ashlar_block::gateway::Gateway;
 use ashlar_block::limits::Features;
 use ashlar_block::status::Status;
 use ashlar_block::units::{Sector, Sectors};
+use ashlar_engine::fd::Fd;
 use ashlar_engine::file::Kind;
 use ashlar_engine::{
-    FileDevice, OpenError, OpenOptions, Reactor, ReactorConfig, open, spawn, timeout,
+    Chunk, FileDevice, OpenError, OpenOptions, Reactor, ReactorConfig, Vectored, open, spawn,
+    timeout,
 };
 
 const MIB: u64 = 1 << 20;
@@ -107,7 +109,8 @@ async fn churn(path: &Path, options: &OpenOptions) {
                 oracle[bytes].fill(0);
             }
             4 => {
-                let flags = fua | if random.below(2) == 0 { Flags::NOUNMAP } else { Flags::empty() };
+                let flags =
+                    fua | if random.below(2) == 0 { Flags::NOUNMAP } else { Flags::empty() };
                 disk.submit(Bio::write_zeroes(start, len).with_flags(flags)).await.unwrap();
                 oracle[bytes].fill(0);
             }
@@ -262,8 +265,9 @@ fn a_lock_ends_with_the_device_even_after_it_was_used_by_several_reactors() {
             let disk = open_rw(&path);
             for handle in engine.handles() {
                 let disk = disk.clone();
-                let read = handle
-                    .spawn_on(move || async move { disk.read(Sector(0), Sectors(8)).await.map(|_| ()) });
+                let read = handle.spawn_on(move || async move {
+                    disk.read(Sector(0), Sectors(8)).await.map(|_| ())
+                });
                 read.await.unwrap().unwrap();
             }
             drop(disk);
@@ -322,6 +326,59 @@ fn the_future_of_a_read_can_be_dropped() {
         }
         // What was dropped in the plug or in flight still runs; then everything is idle again.
         disk.read(Sector(8), Sectors(8)).await.unwrap();
+    });
+}
+
+#[test]
+fn the_end_of_a_reactor_waits_for_writes_that_were_submitted() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(dir.path(), MIB);
+    run(async {
+        let disk = open_rw(&path);
+        for i in 0..256_u64 {
+            // Some are still in the plug when the reactor ends, all futures are dropped.
+            let mut data = Buffer::from_slice(&[(i % 251) as u8 + 1; 4096]);
+            drop(disk.submit(Bio::write_from(Sector(i * 8 % 2048), &mut data)));
+        }
+    });
+    let bytes = fs::read(&path).unwrap();
+    for (i, block) in bytes.chunks(4096).enumerate() {
+        assert!(block.iter().all(|byte| *byte == (i % 251) as u8 + 1), "block {i}");
+    }
+}
+
+#[test]
+fn descriptors_allocate_sync_and_write_vectors() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(dir.path(), 0);
+    run(async {
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        let fd = Fd::new(file.into());
+        fd.fallocate(0, 0, MIB).await.0.unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), MIB);
+        let mut list = Vectored::new();
+        list.push_bytes(b"head".to_vec());
+        list.push(Chunk::Static(b"-static-"));
+        list.push_segment(Buffer::from_slice(b"tail").whole());
+        let (wrote, _) = fd.writev(list, 2, Some(100)).await;
+        assert_eq!(wrote.unwrap(), 14);
+        fd.sync(false).await.0.unwrap();
+        fd.sync(true).await.0.unwrap();
+        let mut list = Vectored::new();
+        list.push_bytes(vec![0; 6]);
+        list.push_bytes(vec![0; 8]);
+        let (read, mut list) = fd.readv(list, Some(100)).await;
+        assert_eq!(read.unwrap(), 14);
+        let bytes: Vec<u8> = list
+            .drain()
+            .flat_map(|chunk| match chunk {
+                Chunk::Bytes(bytes) => bytes,
+                Chunk::Segment(_) | Chunk::Static(_) => unreachable!("not put in"),
+            })
+            .collect();
+        assert_eq!(bytes, b"ad-static-tail");
+        let failed = fd.read(vec![0; 4], Some(u64::MAX / 2 + 1)).await.0;
+        assert!(failed.is_err());
     });
 }
 

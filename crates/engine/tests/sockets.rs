@@ -3,9 +3,11 @@
 use std::io::ErrorKind;
 use std::net::Shutdown;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use ashlar_block::Buffer;
+use ashlar_engine::fd::Fd;
 use ashlar_engine::net::{Listener, Socket};
 use ashlar_engine::{Reactor, Vectored, spawn, timeout};
 
@@ -124,5 +126,66 @@ fn sending_to_a_closed_peer_fails_without_a_signal() {
         let socket = Socket::from_fd(ours.into());
         let (sent, _) = socket.send_all(vec![1; 10]).await;
         assert_eq!(sent.unwrap_err().kind(), ErrorKind::BrokenPipe);
+    });
+}
+
+#[test]
+fn a_connection_accepted_for_a_dropped_future_is_closed() {
+    run(async {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let listener = Listener::bind_unix(&path).unwrap();
+        let mut closed = 0;
+        for _ in 0..50 {
+            let mut accept = Box::pin(listener.accept());
+            let first = std::future::poll_fn(|cx| Poll::Ready(accept.as_mut().poll(cx))).await;
+            assert!(first.is_pending());
+            // Accepted (or not yet), and never collected.
+            let client = Socket::connect_unix(&path).await.unwrap();
+            drop(accept);
+            let end = timeout(Duration::from_millis(20), client.recv(vec![0; 1])).await;
+            match end {
+                Some((got, _)) => {
+                    assert_eq!(got.unwrap(), 0);
+                    closed += 1;
+                }
+                // The cancel was faster: the connection waits for the next accept.
+                None => drop(listener.accept().await.unwrap()),
+            }
+        }
+        assert!(closed > 0, "the case was never met");
+    });
+}
+
+#[test]
+fn messages_of_a_head_and_a_body_go_directly_when_there_is_room() {
+    run(async {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        let (ours, theirs) = (Fd::new(ours.into()), Fd::new(theirs.into()));
+        let (mut head, mut body) = ([0; 6], Buffer::zeroed(8));
+        let none = ours.try_readv(&mut head, &body.whole());
+        assert_eq!(none.unwrap_err().kind(), ErrorKind::WouldBlock);
+        let waiter = {
+            let ours = ours.clone();
+            spawn(async move { ours.readable().await })
+        };
+        let mut text = Buffer::from_slice(b"worldly");
+        let parts = [text.segment(0..3), text.segment(3..7)];
+        assert_eq!(theirs.try_writev(b"hello ", &parts).unwrap(), 13);
+        waiter.await.unwrap();
+        assert_eq!(ours.try_readv(&mut head, &body.whole()).unwrap(), 13);
+        assert_eq!((&head, &body.as_slice()[..7]), (b"hello ", &b"worldly"[..]));
+        ours.writable().await.unwrap();
+        // Until the peer's buffer is full.
+        let mut big = Buffer::zeroed(1 << 20);
+        let big = [big.whole()];
+        let full = loop {
+            if let Err(error) = theirs.try_writev(b"", &big) {
+                break error.kind();
+            }
+        };
+        assert_eq!(full, ErrorKind::WouldBlock);
     });
 }

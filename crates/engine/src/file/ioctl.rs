@@ -35,12 +35,7 @@ pub(super) fn is_read_only(fd: BorrowedFd<'_>) -> io::Result<bool> {
 
 /// Logical and physical block size, minimum and optimal I/O size; bytes.
 pub(super) fn block_sizes(fd: BorrowedFd<'_>) -> io::Result<[u32; 4]> {
-    Ok([
-        get(fd, BLKSSZGET)?,
-        get(fd, BLKPBSZGET)?,
-        get(fd, BLKIOMIN)?,
-        get(fd, BLKIOOPT)?,
-    ])
+    Ok([get(fd, BLKSSZGET)?, get(fd, BLKPBSZGET)?, get(fd, BLKIOMIN)?, get(fd, BLKIOOPT)?])
 }
 
 /// Discards a range of bytes; blocks.

@@ -131,11 +131,7 @@ fn kind_of(stat: &Stat, path: &Path) -> Result<Kind, OpenError> {
 }
 
 /// Opens, with O_DIRECT if it is wanted and taken; whether it was.
-fn open_fd(
-    path: &Path,
-    options: &OpenOptions,
-    kind: Kind,
-) -> Result<(OwnedFd, bool), OpenError> {
+fn open_fd(path: &Path, options: &OpenOptions, kind: Kind) -> Result<(OwnedFd, bool), OpenError> {
     let mut flags = OFlags::CLOEXEC | OFlags::NOCTTY;
     flags |= if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
     if kind == Kind::Device && !options.read_only {

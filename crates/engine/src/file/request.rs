@@ -40,6 +40,7 @@ const MAX_CALL_BYTES: u32 = 0x7ff0_0000;
 
 thread_local! {
     /// Records to be used again, so that an I/O allocates nothing.
+    #[expect(clippy::vec_box, reason = "the ring is given the boxes, whose addresses stay")]
     static SPARE: RefCell<Vec<Box<InFlight>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -287,7 +288,9 @@ impl Complete for InFlight {
             job.shared.ring_discard.store(false, Relaxed);
             return discard_by_ioctl(job.shared, job.rq);
         }
-        if op == Op::Flush {
+        // In the page cache, a failed synchronous write may have used up the report of another.
+        let fua = op == Op::Write && job.rq.flags().contains(Flags::FUA);
+        if op == Op::Flush || fua && job.shared.direct.is_none() {
             job.shared.flush_failed.store(true, Relaxed);
         }
         self.job = Some(job);

@@ -1,0 +1,247 @@
+//! Reads of 4 KiB at queue depth 32, beside fio: random and sequential, on one file.
+//!
+//! Usage: `randread [SECONDS [ROUNDS [FILE]]]`. Without FILE, 1 GiB is written to the temporary
+//! directory and removed at the end. Each round runs every configuration; the tables give medians,
+//! and the median of the ratios to fio in the same round. Run it on a quiet machine.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ashlar_block::{Bio, Buffer, Gateway, Sector};
+use ashlar_engine::fd::Fd;
+use ashlar_engine::{OpenOptions, Reactor, ReactorConfig, open, spawn};
+use rustix::time::{ClockId, clock_gettime};
+
+const BLOCK: u64 = 4096;
+const DEPTH: usize = 32;
+const FILE_BYTES: u64 = 1 << 30;
+
+#[derive(Clone, Copy, PartialEq)]
+enum Order {
+    Random,
+    Sequential,
+}
+
+/// I/Os per second, and nanoseconds of our CPU time for each.
+#[derive(Clone, Copy)]
+struct Score {
+    iops: f64,
+    cpu_ns: f64,
+}
+
+/// Where the next read of a task goes.
+struct Places {
+    blocks: u64,
+    order: Order,
+    state: Cell<u64>,
+    done: Cell<u64>,
+    end: Instant,
+}
+
+impl Places {
+    fn next(&self) -> Option<u64> {
+        let done = self.done.get();
+        if done.is_multiple_of(64) && Instant::now() >= self.end {
+            return None;
+        }
+        self.done.set(done + 1);
+        let state = self.state.get();
+        match self.order {
+            Order::Sequential => {
+                self.state.set(state + 1);
+                Some(state % self.blocks)
+            }
+            Order::Random => {
+                let mut x = state;
+                x ^= x << 13;
+                x ^= x >> 7;
+                x ^= x << 17;
+                self.state.set(x);
+                Some(x % self.blocks)
+            }
+        }
+    }
+}
+
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Runs 32 tasks of `task` for a while.
+fn measure<F, T>(
+    order: Order,
+    run: Duration,
+    config: ReactorConfig,
+    make_task: impl FnOnce() -> T,
+) -> Score
+where
+    F: Future<Output = ()> + 'static,
+    T: Fn(Rc<Places>) -> F,
+{
+    Reactor::new(config).expect("io_uring").block_on(async {
+        let task = make_task();
+        let start = Instant::now();
+        let places = Rc::new(Places {
+            blocks: FILE_BYTES / BLOCK,
+            order,
+            state: Cell::new(if order == Order::Random { 0x9e37_79b9_7f4a_7c15 } else { 0 }),
+            done: Cell::new(0),
+            end: start + run,
+        });
+        let cpu = cpu_time();
+        let tasks: Vec<_> = (0..DEPTH).map(|_| spawn(task(Rc::clone(&places)))).collect();
+        for task in tasks {
+            task.await;
+        }
+        let done = places.done.get() as f64;
+        Score {
+            iops: done / start.elapsed().as_secs_f64(),
+            cpu_ns: (cpu_time() - cpu).as_nanos() as f64 / done,
+        }
+    })
+}
+
+/// Reads straight through the ring.
+fn ring(path: &Path, order: Order, run: Duration, config: ReactorConfig) -> Score {
+    let path = path.to_owned();
+    measure(order, run, config, move || {
+        let file = File::options().read(true).custom_flags(libc::O_DIRECT).open(path);
+        let fd = Fd::new(file.expect("opening the file").into());
+        move |places: Rc<Places>| {
+            let fd = fd.clone();
+            async move {
+                let mut segment = Buffer::alloc(BLOCK as usize).whole();
+                while let Some(block) = places.next() {
+                    let (got, same) = fd.read(segment, Some(block * BLOCK)).await;
+                    assert_eq!(got.expect("read"), BLOCK as usize);
+                    segment = same;
+                }
+            }
+        }
+    })
+}
+
+/// Reads bios through gateway, plug and driver.
+fn queue(path: &Path, order: Order, run: Duration, nomerges: u64) -> Score {
+    let path = path.to_owned();
+    measure(order, run, ReactorConfig::default(), move || {
+        let device = open(&path, &OpenOptions::default()).expect("opening the file");
+        assert!(device.driver().is_direct(), "not on a file system with direct I/O");
+        let disk = Gateway::new(Arc::new(device));
+        disk.disk().set_nomerges(nomerges).expect("0 to 2");
+        move |places: Rc<Places>| {
+            let disk = disk.clone();
+            async move {
+                let mut buffer = Buffer::alloc(BLOCK as usize);
+                while let Some(block) = places.next() {
+                    let at = Sector(block * BLOCK / 512);
+                    disk.submit(Bio::read_into(at, &mut buffer)).await.expect("read");
+                }
+            }
+        }
+    })
+}
+
+/// fio with io_uring; its CPU time is its own account.
+fn fio(path: &Path, order: Order, run: Duration) -> Option<Score> {
+    let rw = if order == Order::Random { "randread" } else { "read" };
+    let out = Command::new("fio")
+        .args(["--name=fio", "--ioengine=io_uring", "--direct=1", "--bs=4k", "--iodepth=32"])
+        .args(["--time_based", "--thread", "--norandommap", "--output-format=terse"])
+        .arg(format!("--rw={rw}"))
+        .arg(format!("--runtime={}", run.as_secs_f64()))
+        .arg(format!("--filename={}", path.display()))
+        .output()
+        .ok()?;
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let line = text.lines().find(|line| line.contains(";fio"))?;
+    let field = |i: usize| line.split(';').nth(i)?.trim_end_matches('%').parse::<f64>().ok();
+    // Terse version 3: read IOPS is field 8 (from 1), user and system CPU are 88 and 89.
+    let iops = field(7)?;
+    let cpu = (field(87)? + field(88)?) / 100.0;
+    Some(Score { iops, cpu_ns: cpu * 1e9 / iops })
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+type Runner<'a> = Box<dyn Fn() -> Option<Score> + 'a>;
+
+fn table(title: &str, rounds: usize, mut runners: Vec<(&str, Runner<'_>)>) {
+    let mut scores: Vec<(&str, Vec<Score>)> = runners.iter().map(|r| (r.0, vec![])).collect();
+    for _ in 0..rounds {
+        for ((_, run), (_, into)) in runners.iter_mut().zip(&mut scores) {
+            into.extend(run());
+        }
+    }
+    println!(
+        "{title}\n  {:24} {:>8} {:>6} {:>10} {:>6}",
+        "", "IOPS", "x fio", "CPU ns/IO", "x fio"
+    );
+    let fio = scores[0].1.clone();
+    for (name, all) in &scores {
+        let ratio = |of: fn(&Score) -> f64| {
+            median(all.iter().zip(&fio).map(|(a, b)| of(a) / of(b)).collect())
+        };
+        println!(
+            "  {name:24} {:>7.0}k {:>6.2} {:>10.0} {:>6.2}",
+            median(all.iter().map(|s| s.iops / 1000.0).collect()),
+            ratio(|s| s.iops),
+            median(all.iter().map(|s| s.cpu_ns).collect()),
+            ratio(|s| s.cpu_ns),
+        );
+    }
+}
+
+/// A file of bytes that no file system can shorten.
+fn make_file(path: &Path) -> std::io::Result<()> {
+    let mut file = File::create(path)?;
+    let mut block = vec![0_u8; 1 << 20];
+    for i in 0..FILE_BYTES >> 20 {
+        block.iter_mut().enumerate().for_each(|(j, b)| *b = (i as usize + j) as u8);
+        file.write_all(&block)?;
+    }
+    file.sync_all()
+}
+
+fn main() -> std::io::Result<()> {
+    let mut args = std::env::args().skip(1);
+    let mut number = |default| args.next().and_then(|arg| arg.parse().ok()).unwrap_or(default);
+    let (seconds, rounds) = (number(3), number(3));
+    let run = Duration::from_secs(seconds);
+    let (path, temporary) = match args.next() {
+        Some(path) => (PathBuf::from(path), false),
+        None => (std::env::temp_dir().join(format!("randread-{}.img", std::process::id())), true),
+    };
+    if temporary {
+        make_file(&path)?;
+    }
+    let at = path.as_path();
+    let steady = ReactorConfig::default();
+    let batched = ReactorConfig { submit_every: 1 << 20, ..steady };
+    for order in [Order::Random, Order::Sequential] {
+        let title = if order == Order::Random { "random" } else { "sequential" };
+        let runners: Vec<(&str, Runner<'_>)> = vec![
+            ("fio", Box::new(move || fio(at, order, run))),
+            ("ring, submit every 4", Box::new(move || Some(ring(at, order, run, steady)))),
+            ("ring, submit per turn", Box::new(move || Some(ring(at, order, run, batched)))),
+            ("queue, no merges", Box::new(move || Some(queue(at, order, run, 2)))),
+            ("queue", Box::new(move || Some(queue(at, order, run, 0)))),
+        ];
+        table(title, rounds as usize, runners);
+    }
+    if temporary {
+        std::fs::remove_file(&path)?;
+    }
+    Ok(())
+}
