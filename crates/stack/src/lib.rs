@@ -17,7 +17,12 @@
 
 #![forbid(unsafe_code)]
 
+pub mod assemble;
 pub mod attributes;
+pub mod detail;
 pub mod graph;
+pub mod names;
+pub mod probe;
+pub mod scan;
 pub mod signature;
 pub mod spec;

@@ -9,6 +9,8 @@
 //! Texts end with a newline, as in sysfs. A value written may end with one.
 
 pub mod block;
+pub mod md;
+pub mod mdstat;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,0 +1,164 @@
+//! Names: of arrays under `/dev`, of members under `/sys/block`.
+//!
+//! The rules are mdadm's. The name in an array's superblock is `HOST:NAME` or `NAME`. A name that is
+//! a number is the array's number: `host:0` is `md0`. Any other array gets a number counted down from
+//! 127 and its name as a link in `/dev/md/`.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// The first number given to arrays whose name is none.
+const FIRST_FREE: u32 = 127;
+/// Numbers end here (the kernel's 20 bits of minor numbers).
+const MAX_NUMBER: u32 = (1 << 20) - 1;
+
+/// What an array is called.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ArrayName {
+    /// The number: `md127`.
+    pub number: u32,
+    /// The name in `/dev/md/`.
+    pub alias: Option<String>,
+}
+
+impl ArrayName {
+    /// The name of the device: `md127`.
+    pub fn device(&self) -> String {
+        format!("md{}", self.number)
+    }
+}
+
+/// Gives out names that nobody has yet.
+#[derive(Clone, Debug, Default)]
+pub struct Names {
+    numbers: BTreeSet<u32>,
+    aliases: BTreeSet<String>,
+}
+
+impl Names {
+    /// A name for the array whose superblock says `set_name`.
+    pub fn give(&mut self, set_name: &str) -> ArrayName {
+        let name = short_name(set_name);
+        if let Some(number) = number(name).filter(|number| self.numbers.insert(*number)) {
+            return ArrayName { number, alias: None };
+        }
+        let alias = is_file_name(name).then(|| self.give_alias(name));
+        ArrayName { number: self.give_number(), alias }
+    }
+
+    fn give_number(&mut self) -> u32 {
+        let mut down = (0..=FIRST_FREE).rev();
+        let free = down.find(|number| !self.numbers.contains(number));
+        let beyond = || (FIRST_FREE + 1..).find(|number| !self.numbers.contains(number));
+        let number = free.or_else(beyond).unwrap_or(MAX_NUMBER);
+        self.numbers.insert(number);
+        number
+    }
+
+    fn give_alias(&mut self, name: &str) -> String {
+        let numbered = (0..).map(|n| format!("{name}_{n}"));
+        let mut all = std::iter::once(name.to_owned()).chain(numbered);
+        // The iterator has no end, and finitely many names are taken.
+        all.find(|alias| self.aliases.insert(alias.clone())).unwrap_or_default()
+    }
+}
+
+/// The name without the host that made the array.
+pub fn short_name(set_name: &str) -> &str {
+    set_name.split_once(':').map_or(set_name, |(_, name)| name)
+}
+
+fn number(name: &str) -> Option<u32> {
+    let plain = name.bytes().all(|byte| byte.is_ascii_digit());
+    name.parse().ok().filter(|number| plain && *number <= MAX_NUMBER)
+}
+
+/// Whether a name can be one in a directory.
+fn is_file_name(name: &str) -> bool {
+    !name.is_empty()
+        && name != "."
+        && name != ".."
+        && !name.contains(|c: char| c == '/' || c.is_control())
+}
+
+/// The name for a superblock that a user means by `/dev/md0`, `md0`, `0`, `/dev/md/NAME` or
+/// `md/NAME`; `None` for anything else.
+pub fn parse_array_name(text: &str) -> Option<&str> {
+    let text = text.strip_prefix("/dev/").unwrap_or(text);
+    if let Some(name) = text.strip_prefix("md/") {
+        return is_file_name(name).then_some(name);
+    }
+    let digits = text.strip_prefix("md").unwrap_or(text);
+    number(digits).map(|_| digits)
+}
+
+/// Unique names for paths: the last part, or as many parts as make it unique, joined by `!`, which
+/// is what the kernel puts for a slash in a name under `/sys/block`.
+pub fn unique_names<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Vec<String> {
+    let mut taken = BTreeSet::new();
+    let mut name = |path: &Path| {
+        let parts: Vec<_> = path.iter().map(|part| part.to_string_lossy()).collect();
+        let tails = (0..parts.len()).rev().map(|start| parts[start..].join("!").replace('/', ""));
+        let numbered = (1..).map(|n| format!("{}#{n}", parts.join("!").replace('/', "")));
+        let mut all = tails.chain(numbered);
+        all.find(|name| !name.is_empty() && taken.insert(name.clone())).unwrap_or_default()
+    };
+    paths.into_iter().map(&mut name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_kept_and_other_names_count_down() {
+        let mut names = Names::default();
+        let mut give = |set_name: &str| {
+            let name = names.give(set_name);
+            (name.device(), name.alias)
+        };
+        assert_eq!(give("host:0"), ("md0".to_owned(), None));
+        assert_eq!(give("5"), ("md5".to_owned(), None));
+        assert_eq!(give("host:data"), ("md127".to_owned(), Some("data".to_owned())));
+        assert_eq!(give("other:data"), ("md126".to_owned(), Some("data_0".to_owned())));
+        assert_eq!(give("other:0"), ("md125".to_owned(), Some("0".to_owned())));
+        assert_eq!(give("124"), ("md124".to_owned(), None));
+        assert_eq!(give(""), ("md123".to_owned(), None));
+        assert_eq!(give("../etc"), ("md122".to_owned(), None));
+        assert_eq!(give("99999999999"), ("md121".to_owned(), Some("99999999999".to_owned())));
+    }
+
+    #[test]
+    fn numbers_do_not_run_out_at_zero() {
+        let mut names = Names::default();
+        let all: BTreeSet<u32> = (0..200).map(|_| names.give("").number).collect();
+        assert_eq!(all.len(), 200);
+    }
+
+    #[test]
+    fn array_names_are_read_as_mdadm_reads_them() {
+        for (text, name) in [
+            ("/dev/md0", Some("0")),
+            ("md127", Some("127")),
+            ("7", Some("7")),
+            ("/dev/md/data", Some("data")),
+            ("md/data", Some("data")),
+            ("data", None),
+            ("disk.img", None),
+            ("md", None),
+            ("md-1", None),
+            ("/dev/md/", None),
+            ("md/a/b", None),
+        ] {
+            assert_eq!(parse_array_name(text), name, "{text}");
+        }
+    }
+
+    #[test]
+    fn names_of_members_are_unique() {
+        let paths = ["/a/x.img", "/b/x.img", "y", "/a/x.img", "/a/x.img"].map(Path::new);
+        let names = unique_names(paths);
+        assert_eq!(names, ["x.img", "b!x.img", "y", "a!x.img", "!a!x.img"]);
+        assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
+    }
+}
