@@ -39,6 +39,9 @@ pub mod superblocks;
 
 mod io;
 
+#[cfg(test)]
+mod enumeration;
+
 pub use array::Array;
 pub use assemble::{AssembleError, Candidate, Options, Plan, group, plan};
 pub use status::{ArrayState, ArrayStatus, MemberStatus};

@@ -1,0 +1,191 @@
+//! New superblocks are mdadm's, byte for byte.
+
+use ashlar_block::units::Sectors;
+use uuid::Uuid;
+use zerocopy::IntoBytes;
+
+use super::{image_text, unpack};
+use crate::ondisk::create::{CreateSpec, NewBitmap, NewMember, create, full_name};
+use crate::ondisk::{DeviceFlags, Level, Superblock, Version};
+
+const SET_UUID: Uuid = Uuid::from_u128(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff);
+const DEVICE_UUID: Uuid = Uuid::from_u128(0xa0a1_a2a3_a4a5_a6a7_a8a9_aaab_acad_aeaf);
+
+/// A case as `tests/images/md/create/cases.txt` writes it.
+fn spec(case: &str) -> CreateSpec {
+    let columns: Vec<&str> = case.split_whitespace().collect();
+    let [version, level, layout, chunk, size, bitmap, options, raid_devices, members @ ..] =
+        &columns[..]
+    else {
+        panic!("too few columns: {case}");
+    };
+    let kib = |text: &str| (text != "-").then(|| Sectors(text.parse::<u64>().unwrap() * 2));
+    let option = |key: &str| {
+        options.split(',').find_map(|option| option.strip_prefix(key)?.strip_prefix('='))
+    };
+    let flag = |key: &str| options.split(',').any(|option| option == key);
+    let offset = |text: &str| {
+        let (number, unit) = text.split_at(text.len() - 1);
+        let sectors = if unit == "M" { 2048 } else { 2 };
+        Sectors(number.parse::<u64>().unwrap() * sectors)
+    };
+    let failfast = flag("failfast");
+    let member = |text: &&str| {
+        (*text != "missing").then(|| NewMember {
+            device: Sectors(text.trim_end_matches('w').parse().unwrap()),
+            device_uuid: DEVICE_UUID,
+            flags: DeviceFlags { write_mostly: text.ends_with('w'), failfast },
+        })
+    };
+    CreateSpec {
+        version: Version::ALL.into_iter().find(|known| known.to_string() == *version).unwrap(),
+        level: Level::from_raw(level.parse().unwrap()),
+        layout: match *layout {
+            "-" => None,
+            "original" => Some(1),
+            "alternate" => Some(2),
+            "dangerous" => Some(0),
+            raid10 => {
+                let copies: u32 = raid10[1..].parse().unwrap();
+                Some(match &raid10[..1] {
+                    "n" => 0x100 + copies,
+                    "f" => 1 + (copies << 8),
+                    _ => 0x1_0001 + (copies << 8),
+                })
+            }
+        },
+        chunk: kib(chunk),
+        raid_devices: raid_devices.parse().unwrap(),
+        members: members.iter().map(member).collect(),
+        size: kib(size),
+        data_offset: option("data-offset").map(offset),
+        set_uuid: SET_UUID,
+        name: full_name(option("homehost"), option("name").unwrap_or("t")),
+        ctime: 1_700_000_000,
+        assume_clean: flag("assume-clean"),
+        bitmap: match *bitmap {
+            "auto" => NewBitmap::Auto,
+            "none" => NewBitmap::None,
+            "internal" => NewBitmap::Internal { chunk: None },
+            chunk => NewBitmap::Internal { chunk: Some(chunk.parse().unwrap()) },
+        },
+        write_behind: option("write-behind").map_or(0, |text| text.parse().unwrap()),
+        daemon_sleep: option("delay").map_or(5, |text| text.parse().unwrap()),
+        bad_block_log: !flag("no-bad-block-log"),
+    }
+}
+
+#[test]
+fn every_case_gives_what_mdadm_wrote_byte_for_byte() {
+    let expected = image_text("create/expect.txt");
+    let mut compared = 0;
+    for record in expected.split("case ").skip(1) {
+        let (case, lines) = record.split_once('\n').unwrap();
+        let made = create(&spec(case));
+        if lines.trim() == "refused" {
+            assert!(made.is_err(), "mdadm refuses {case}");
+            continue;
+        }
+        let made = made.unwrap_or_else(|error| panic!("{case}: {error}"));
+        let mut number = 0;
+        for line in lines.lines() {
+            let (label, packed) = line.split_once(' ').unwrap();
+            let wanted = unpack(packed);
+            if label != "bitmap" {
+                number = label.parse().unwrap();
+            }
+            let new = made[number].as_ref().unwrap();
+            if label == "bitmap" {
+                compare_bitmap(case, new.bitmap.as_ref().unwrap(), &wanted);
+                continue;
+            }
+            let block = new.superblock.block_1().unwrap();
+            assert_eq!(wanted.len(), block.used_bytes(), "{case}, member {number}: length");
+            for (at, (ours, theirs)) in block.as_bytes().iter().zip(&wanted).enumerate() {
+                assert_eq!(ours, theirs, "{case}, member {number}: byte {at} of the superblock");
+            }
+            compared += 1;
+        }
+    }
+    assert!(compared > 200, "only {compared} superblocks were compared");
+}
+
+fn compare_bitmap(case: &str, ours: &crate::ondisk::bitmap_super::BitmapSuper, wanted: &[u8]) {
+    assert_eq!(ours.as_bytes(), &wanted[..256], "{case}: bitmap superblock");
+    let len = (ours.total_bytes(4096) as usize).min(wanted.len());
+    assert!(wanted[256..len].iter().all(|byte| *byte == 0xff), "{case}: bits are set");
+}
+
+#[test]
+fn what_is_created_can_be_read_back() {
+    for record in image_text("create/expect.txt").split("case ").skip(1) {
+        let (case, _) = record.split_once('\n').unwrap();
+        let Ok(made) = create(&spec(case)) else { continue };
+        for new in made.into_iter().flatten() {
+            let bytes = new.superblock.encode(4096).unwrap();
+            let (version, device) = (new.superblock.version, new.superblock.device_size());
+            assert_eq!(Superblock::parse(version, &bytes, device).unwrap(), new.superblock);
+        }
+    }
+}
+
+#[test]
+fn a_name_gets_the_host_before_it_if_that_fits() {
+    assert_eq!(full_name(Some("box"), "0"), "box:0");
+    assert_eq!(full_name(Some("box"), "other:0"), "other:0");
+    assert_eq!(full_name(None, "0"), "0");
+    let long = "0123456789012345678901234567";
+    assert_eq!(full_name(Some("box"), &long[..27]), format!("box:{}", &long[..27]));
+    assert_eq!(full_name(Some("box"), long), long);
+    assert_eq!(
+        full_name(None, "0123456789012345678901234567890123"),
+        "0123456789012345678901234567890"
+    );
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_its_reason() {
+    let refusals = [
+        ("0.90 1 - - - auto - 2 204800 204800", "no new arrays with version 0.90 superblocks"),
+        ("1.2 5 - - - auto - 3 204800 204800 204800", "no new arrays of raid5"),
+        ("1.2 1 - - - auto - 3 204800 204800", "2 members given for 3 devices"),
+        ("1.2 0 - - - auto - 2 204800 missing", "raid0 cannot do without its missing members"),
+        ("1.2 1 - - - auto - 2 missing missing", "raid1 cannot do without its missing members"),
+        ("1.2 0 - - - auto - 1 204800 204800", "raid0 has no use for spares"),
+        ("1.2 1 - 64 - auto - 2 204800 204800", "raid1 has no chunk size"),
+        ("1.2 1 n2 - - auto - 2 204800 204800", "raid1 has no layout"),
+        ("1.2 0 - - - internal - 2 204800 204800", "raid0 has no bitmap"),
+        (
+            "1.0 1 - - - auto data-offset=1M 2 204800 204800",
+            "raid1 has no data offset in version 1.0",
+        ),
+        (
+            "1.2 10 n2 512 100 none - 2 204800 204800",
+            "size is below the chunk size of 1024 sectors",
+        ),
+        ("1.2 1 - - - none - 2 204800 100", "member 1 with 100 sectors has no room for data"),
+        (
+            "1.2 1 - - 100000 none - 2 204800 102400",
+            "member 1 has room for 100352 sectors of data, not 200000",
+        ),
+        (
+            "1.2 1 - - - 1000000 - 2 204800 204800",
+            "bitmap chunk of 1000000 bytes is not a power of two from 4096 up to 2 GiB",
+        ),
+        (
+            "1.2 10 n3 - - none - 2 204800 204800",
+            "md superblock version 1.2 at sector 8: raid10 layout 0x103 makes 3 copies on 2 devices",
+        ),
+        (
+            "1.2 10 n2 12 - none - 2 204800 204800",
+            "md superblock version 1.2 at sector 8: raid10 with a chunk of 12288 bytes, not a power of two",
+        ),
+    ];
+    for (case, reason) in refusals {
+        let error = create(&spec(case)).expect_err(case);
+        assert_eq!(error.to_string(), reason, "{case}");
+    }
+    let mut named = spec("1.2 1 - - - auto - 2 204800 204800");
+    named.name = "x".repeat(32);
+    assert!(create(&named).is_err());
+}
