@@ -1,4 +1,5 @@
-//! Reads of 4 KiB at queue depth 32, beside fio: random and sequential, on one file.
+//! Reads of 4 KiB at queue depth 32, beside fio, on one file: random and sequential with direct I/O,
+//! and random from the page cache, which shows the CPU time and nothing else.
 //!
 //! Usage: `randread [SECONDS [ROUNDS [FILE]]]`. Without FILE, 1 GiB is written to the temporary
 //! directory and removed at the end. Each round runs every configuration; the tables give medians,
@@ -27,6 +28,15 @@ const FILE_BYTES: u64 = 1 << 30;
 enum Order {
     Random,
     Sequential,
+}
+
+/// What all configurations of a table have in common.
+#[derive(Clone, Copy)]
+struct Job<'a> {
+    path: &'a Path,
+    order: Order,
+    direct: bool,
+    run: Duration,
 }
 
 /// I/Os per second, and nanoseconds of our CPU time for each.
@@ -76,12 +86,7 @@ fn cpu_time() -> Duration {
 }
 
 /// Runs 32 tasks of `task` for a while.
-fn measure<F, T>(
-    order: Order,
-    run: Duration,
-    config: ReactorConfig,
-    make_task: impl FnOnce() -> T,
-) -> Score
+fn measure<F, T>(job: Job<'_>, config: ReactorConfig, make_task: impl FnOnce() -> T) -> Score
 where
     F: Future<Output = ()> + 'static,
     T: Fn(Rc<Places>) -> F,
@@ -91,10 +96,10 @@ where
         let start = Instant::now();
         let places = Rc::new(Places {
             blocks: FILE_BYTES / BLOCK,
-            order,
-            state: Cell::new(if order == Order::Random { 0x9e37_79b9_7f4a_7c15 } else { 0 }),
+            order: job.order,
+            state: Cell::new(if job.order == Order::Random { 0x9e37_79b9_7f4a_7c15 } else { 0 }),
             done: Cell::new(0),
-            end: start + run,
+            end: start + job.run,
         });
         let cpu = cpu_time();
         let tasks: Vec<_> = (0..DEPTH).map(|_| spawn(task(Rc::clone(&places)))).collect();
@@ -110,10 +115,10 @@ where
 }
 
 /// Reads straight through the ring.
-fn ring(path: &Path, order: Order, run: Duration, config: ReactorConfig) -> Score {
-    let path = path.to_owned();
-    measure(order, run, config, move || {
-        let file = File::options().read(true).custom_flags(libc::O_DIRECT).open(path);
+fn ring(job: Job<'_>, config: ReactorConfig) -> Score {
+    measure(job, config, || {
+        let flags = if job.direct { libc::O_DIRECT } else { 0 };
+        let file = File::options().read(true).custom_flags(flags).open(job.path);
         let fd = Fd::new(file.expect("opening the file").into());
         move |places: Rc<Places>| {
             let fd = fd.clone();
@@ -130,11 +135,11 @@ fn ring(path: &Path, order: Order, run: Duration, config: ReactorConfig) -> Scor
 }
 
 /// Reads bios through gateway, plug and driver.
-fn queue(path: &Path, order: Order, run: Duration, nomerges: u64) -> Score {
-    let path = path.to_owned();
-    measure(order, run, ReactorConfig::default(), move || {
-        let device = open(&path, &OpenOptions::default()).expect("opening the file");
-        assert!(device.driver().is_direct(), "not on a file system with direct I/O");
+fn queue(job: Job<'_>, nomerges: u64) -> Score {
+    measure(job, ReactorConfig::default(), || {
+        let options = OpenOptions { direct: job.direct, ..Default::default() };
+        let device = open(job.path, &options).expect("opening the file");
+        assert!(device.driver().is_direct() == job.direct, "a file system without direct I/O");
         let disk = Gateway::new(Arc::new(device));
         disk.disk().set_nomerges(nomerges).expect("0 to 2");
         move |places: Rc<Places>| {
@@ -151,14 +156,16 @@ fn queue(path: &Path, order: Order, run: Duration, nomerges: u64) -> Score {
 }
 
 /// fio with io_uring; its CPU time is its own account.
-fn fio(path: &Path, order: Order, run: Duration) -> Option<Score> {
-    let rw = if order == Order::Random { "randread" } else { "read" };
+fn fio(job: Job<'_>) -> Option<Score> {
+    let rw = if job.order == Order::Random { "randread" } else { "read" };
     let out = Command::new("fio")
-        .args(["--name=fio", "--ioengine=io_uring", "--direct=1", "--bs=4k", "--iodepth=32"])
+        .args(["--name=fio", "--ioengine=io_uring", "--bs=4k", "--iodepth=32"])
         .args(["--time_based", "--thread", "--norandommap", "--output-format=terse"])
+        .arg("--invalidate=0")
         .arg(format!("--rw={rw}"))
-        .arg(format!("--runtime={}", run.as_secs_f64()))
-        .arg(format!("--filename={}", path.display()))
+        .arg(format!("--direct={}", u8::from(job.direct)))
+        .arg(format!("--runtime={}", job.run.as_secs_f64()))
+        .arg(format!("--filename={}", job.path.display()))
         .output()
         .ok()?;
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
@@ -226,17 +233,25 @@ fn main() -> std::io::Result<()> {
     if temporary {
         make_file(&path)?;
     }
-    let at = path.as_path();
     let steady = ReactorConfig::default();
     let batched = ReactorConfig { submit_every: 1 << 20, ..steady };
-    for order in [Order::Random, Order::Sequential] {
-        let title = if order == Order::Random { "random" } else { "sequential" };
+    let tables = [
+        ("random", Order::Random, true),
+        ("sequential", Order::Sequential, true),
+        ("random, page cache", Order::Random, false),
+    ];
+    for (title, order, direct) in tables {
+        let job = Job { path: &path, order, direct, run };
+        if !direct {
+            // Into the page cache.
+            std::io::copy(&mut File::open(&path)?, &mut std::io::sink())?;
+        }
         let runners: Vec<(&str, Runner<'_>)> = vec![
-            ("fio", Box::new(move || fio(at, order, run))),
-            ("ring, submit every 4", Box::new(move || Some(ring(at, order, run, steady)))),
-            ("ring, submit per turn", Box::new(move || Some(ring(at, order, run, batched)))),
-            ("queue, no merges", Box::new(move || Some(queue(at, order, run, 2)))),
-            ("queue", Box::new(move || Some(queue(at, order, run, 0)))),
+            ("fio", Box::new(move || fio(job))),
+            ("ring, submit every 4", Box::new(move || Some(ring(job, steady)))),
+            ("ring, submit per turn", Box::new(move || Some(ring(job, batched)))),
+            ("queue, no merges", Box::new(move || Some(queue(job, 2)))),
+            ("queue", Box::new(move || Some(queue(job, 0)))),
         ];
         table(title, rounds as usize, runners);
     }

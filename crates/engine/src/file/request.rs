@@ -316,3 +316,97 @@ fn discard_by_ioctl(shared: Arc<Shared>, rq: Request) {
     };
     reactor::spawn(wait).detach();
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use ashlar_block::bio::Bio;
+    use ashlar_block::gateway::Gateway;
+    use ashlar_block::units::{Sector, Sectors};
+
+    use super::*;
+    use crate::{OpenOptions, Reactor, open};
+
+    /// The bytes that a list names.
+    fn bytes(iov: &[libc::iovec]) -> Vec<u8> {
+        let piece = |piece: &libc::iovec| {
+            // SAFETY: the tests below list parts of live, initialised arrays.
+            unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), piece.iov_len) }
+        };
+        iov.iter().flat_map(piece).copied().collect()
+    }
+
+    #[test]
+    fn a_list_advances_by_any_count_to_the_bytes_that_are_left() {
+        let all: Vec<u8> = (0..12).collect();
+        let parts = [&all[..4], &all[4..5], &all[5..12]].map(|part| {
+            // With a byte between, so that none continues another.
+            let mut own = part.to_vec();
+            own.push(0xff);
+            own
+        });
+        for count in 0..=12 {
+            let mut one = InFlight::default();
+            for part in &parts {
+                append(&mut one.iov, part.as_ptr().cast_mut(), part.len() - 1);
+            }
+            one.advance(count);
+            assert_eq!(bytes(&one.iov), all[count..]);
+            assert!(one.iov.iter().all(|piece| piece.iov_len > 0));
+        }
+    }
+
+    #[test]
+    fn pieces_that_continue_each_other_become_one() {
+        let all: Vec<u8> = (0..9).collect();
+        let mut iov = Vec::new();
+        for range in [0..3, 3..3, 3..7, 8..9] {
+            append(&mut iov, all[range.clone()].as_ptr().cast_mut(), range.len());
+        }
+        assert_eq!((iov.len(), bytes(&iov)), (2, vec![0, 1, 2, 3, 4, 5, 6, 8]));
+    }
+
+    #[test]
+    fn after_a_failed_flush_all_flushes_fail() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk.img");
+        std::fs::write(&path, [0; 4096]).unwrap();
+        Reactor::new(Default::default()).unwrap().block_on(async {
+            let device = open(&path, &OpenOptions::default()).unwrap();
+            let shared = Arc::clone(&device.driver().shared);
+            let disk = Gateway::new(Arc::new(device));
+            disk.flush().await.unwrap();
+            shared.flush_failed.store(true, Relaxed);
+            assert_eq!(disk.flush().await, Err(Status::Io));
+            disk.read(Sector(0), Sectors(1)).await.unwrap();
+        });
+    }
+
+    #[test]
+    fn devices_discard_by_ioctl_where_the_ring_cannot() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk.img");
+        std::fs::write(&path, vec![1; 1 << 20]).unwrap();
+        let made = Command::new("losetup").args(["--find", "--show"]).arg(&path).output();
+        let Some(made) = made.ok().filter(|made| made.status.success()) else {
+            return eprintln!("no loop device to test on");
+        };
+        let name = String::from_utf8(made.stdout).unwrap();
+        Reactor::new(Default::default()).unwrap().block_on(async {
+            let device = open(name.trim().as_ref(), &OpenOptions::default()).unwrap();
+            device.driver().shared.ring_discard.store(false, Relaxed);
+            let disk = Gateway::new(Arc::new(device));
+            let discarded = disk.submit(Bio::discard(Sector(8), Sectors(16))).await;
+            if !disk.disk().limits().max_hw_discard.is_zero() {
+                discarded.unwrap();
+                let read = disk.read(Sector(0), Sectors(32)).await.unwrap();
+                let expected: Vec<u8> =
+                    (0..32).flat_map(|s| [u8::from(!(8..24).contains(&s)); 512]).collect();
+                assert!(read.as_slice() == expected);
+            }
+        });
+        let detached = Command::new("losetup").args(["--detach", name.trim()]).status();
+        assert!(detached.is_ok_and(|status| status.success()));
+    }
+}
