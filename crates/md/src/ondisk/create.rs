@@ -498,11 +498,14 @@ fn choose_size(
     if spec.size.is_some_and(|size| size.0 != 0) && wanted.is_zero() {
         return Err(CreateError::SizeBelowChunk { chunk });
     }
+    // So that a RAID1 could be reshaped to a striped level. mdadm lets the result be zero, which
+    // the kernel takes for "all there is"; such an array has at most 64 KiB.
+    let granule = if spec.level == Level::Raid1 && wanted.is_zero() { 128 } else { 2 };
     let mut least = Sectors::MAX;
     for (number, member) in spec.members.iter().enumerate() {
         let Some(member) = member else { continue };
         let room = room_for_data(spec.version, member.device, data_offset);
-        let room = whole_chunks(room.unwrap_or_default().round_down(Sectors(2)));
+        let room = whole_chunks(room.unwrap_or_default().round_down(Sectors(granule)));
         if room.is_zero() {
             return Err(CreateError::NoRoom { number, device: member.device });
         }
@@ -517,10 +520,6 @@ fn choose_size(
     if spec.level == Level::Raid0 {
         // Uses all of each member, however different.
         return Ok(Sectors::ZERO);
-    }
-    if spec.level == Level::Raid1 {
-        // So that it could be reshaped to a striped level.
-        return Ok(least.round_down(Sectors(128)));
     }
     Ok(least)
 }
