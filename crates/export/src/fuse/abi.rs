@@ -177,8 +177,10 @@ wire! {
 pub(crate) const WRITE_HEAD: usize = size_of::<InHeader>() + size_of::<WriteIn>();
 /// The largest payload of a WRITE that we negotiate, bytes.
 pub(crate) const MAX_WRITE: usize = 1 << 20;
-/// Pages of a request that we negotiate: [`MAX_WRITE`] on machines with 4 KiB pages.
-pub(crate) const MAX_PAGES: u16 = 256;
+/// Pages of a request that we ask for: [`MAX_WRITE`] in pages of 4 KiB, and one more for data that
+/// begin within a page, which are otherwise cut at an odd place. Kernels grant 256 unless the sysctl
+/// `fs.fuse.max_pages_limit` was raised.
+pub(crate) const MAX_PAGES: u16 = 257;
 /// The largest READ that is served, bytes. Mounts ask for `max_read=` of [`MAX_WRITE`]; this bounds
 /// the memory of a request whatever the kernel does.
 pub(crate) const MAX_READ: usize = 32 << 20;

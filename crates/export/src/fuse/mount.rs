@@ -4,9 +4,10 @@
 //! set-uid helper `fusermount3`, which gets one end of a socket as its standard input and sends the
 //! open `/dev/fuse` back through it (the `_FUSE_COMMFD` protocol of libfuse's `util/fusermount.c`).
 //!
-//! A mount is only ever ended when what is mounted at its place is still ours, known by the device
-//! number in `/proc/self/mountinfo`: no look at the file system itself, which would wait for the very
-//! server that is about to stop.
+//! A mount is only ever ended when what is mounted at its place is still ours: the connection lives,
+//! and `/proc/self/mountinfo` shows its device number there (numbers of dead file systems are used
+//! again, that of a living one is not). The file system itself is not looked at, since that would
+//! wait for the very server that is about to stop.
 
 use std::ffi::{CString, OsStr};
 use std::io::{self, IoSliceMut};
@@ -17,6 +18,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -82,7 +84,7 @@ pub enum MountError {
     },
     /// A file of the mount is open, or a loop device uses one.
     #[error(
-        "{path} is in use: close its files (fuser -m {path}), detach its loop devices (losetup -D) and try again"
+        "{path} is in use: close its files (fuser -m {path}), detach loop devices on them (losetup -d) and try again"
     )]
     Busy {
         /// Where.
@@ -91,11 +93,15 @@ pub enum MountError {
 }
 
 /// A mount. Dropping it detaches it: new users find it gone, present ones keep it until they close.
+///
+/// It keeps the connection open. When its server has ended, drop it: requests that nobody will
+/// answer then fail instead of waiting.
 #[derive(Debug)]
 pub struct Mount {
     path: PathBuf,
-    /// `major:minor` of the file system, as in mountinfo.
+    /// `major:minor` of the file system, as in mountinfo; none once it has been ended.
     device: Option<String>,
+    connection: OwnedFd,
     by_helper: bool,
 }
 
@@ -124,8 +130,9 @@ pub fn mount(path: &Path, options: MountOptions) -> Result<(Mount, OwnedFd), Mou
         Some(fd) => (fd, false),
         None => (by_helper(&path, options)?, true),
     };
+    let connection = fd.try_clone().map_err(failed)?;
     let device = mounted_at(&path);
-    Ok((Mount { path, device, by_helper }, fd))
+    Ok((Mount { path, device, connection, by_helper }, fd))
 }
 
 /// Mounts by mount(2); `None` without the privilege.
@@ -244,13 +251,21 @@ impl Mount {
     }
 
     fn end(&mut self, lazy: bool) -> Result<(), MountError> {
-        if self.device.is_none() || mounted_at(&self.path) != self.device {
-            self.device = None;
-            return Ok(());
+        if self.device.is_some() && self.is_connected() && mounted_at(&self.path) == self.device {
+            end_at(&self.path, lazy, self.by_helper)?;
         }
-        end_at(&self.path, lazy, self.by_helper)?;
         self.device = None;
         Ok(())
+    }
+
+    /// Whether the kernel still has use for the connection.
+    fn is_connected(&self) -> bool {
+        let mut polled = [PollFd::new(&self.connection, PollFlags::empty())];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        match poll(&mut polled, Some(&now)) {
+            Ok(_) => !polled[0].revents().contains(PollFlags::ERR),
+            Err(_) => true,
+        }
     }
 }
 

@@ -110,7 +110,7 @@ fn init(offered: u64, minor: u32) -> Vec<u8> {
 fn init_takes_what_both_sides_know_and_nothing_else() {
     let out: abi::InitOut = body(&init(u64::MAX, 45));
     let agreed = u64::from(out.flags) | u64::from(out.flags2) << 32;
-    assert_eq!((out.major, out.minor, out.max_write, out.max_pages), (7, 45, 1 << 20, 256));
+    assert_eq!((out.major, out.minor, out.max_write, out.max_pages), (7, 45, 1 << 20, 257));
     assert_eq!(out.max_readahead, 131_072);
     assert!(out.max_background > 64 && out.congestion_threshold < out.max_background);
     assert_ne!(agreed & abi::init::DIRECT_IO_ALLOW_MMAP, 0);
