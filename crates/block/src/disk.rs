@@ -149,7 +149,8 @@ impl Disk {
     /// # Errors
     /// Not a multiple of the granularity.
     pub fn set_max_discard_bytes(&self, bytes: u64) -> Result<(), SettingError> {
-        let unit = u64::from(self.limits.discard_granularity_bytes.max(512));
+        let limits = &self.limits;
+        let unit = u64::from(limits.discard_granularity_bytes.max(limits.logical_block_bytes));
         if !bytes.is_multiple_of(unit) {
             return Err(SettingError::NotAMultiple { value: bytes, unit });
         }

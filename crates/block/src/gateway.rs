@@ -56,18 +56,29 @@ impl Gateway {
     }
 
     /// Submits `bio`; the future ends with its status.
-    pub fn submit(&self, mut bio: Bio) -> IoFuture<'_> {
+    pub fn submit(&self, bio: Bio) -> IoFuture<'_> {
         let disk = self.disk();
         if let Err(status) = check(disk, &bio) {
             return IoFuture::failed(status);
         }
         trace::bio(disk, Action::Queue, &bio);
-        let features = disk.limits().features;
-        if !features.contains(Features::WRITE_CACHE) {
+        self.pass_on(bio)
+    }
+
+    /// Brings a checked bio into a form that the device takes.
+    fn pass_on(&self, mut bio: Bio) -> IoFuture<'_> {
+        let disk = self.disk();
+        if !disk.limits().features.contains(Features::WRITE_CACHE) {
             bio.flags -= Flags::FUA | Flags::PREFLUSH;
             if bio.op == Op::Flush {
                 return IoFuture::ready(Ok(()));
             }
+        }
+        match bio.op {
+            // A flush is its own flush, and a read leaves nothing to make durable.
+            Op::Flush => bio.flags -= Flags::FUA | Flags::PREFLUSH,
+            Op::Read => bio.flags -= Flags::FUA,
+            Op::Write | Op::Discard | Op::WriteZeroes => {}
         }
         if bio.flags.intersects(Flags::FUA | Flags::PREFLUSH) {
             let emulated = bio.flags.contains(Flags::PREFLUSH) || !self.takes_fua(&bio);
@@ -113,10 +124,10 @@ impl Gateway {
             self.start(Bio::flush()).await?;
         }
         if !bio.flags.contains(Flags::FUA) || self.takes_fua(&bio) {
-            return Box::pin(self.submit(bio)).await;
+            return self.pass_on(bio).await;
         }
         bio.flags -= Flags::FUA;
-        Box::pin(self.submit(bio)).await?;
+        self.pass_on(bio).await?;
         self.start(Bio::flush()).await
     }
 

@@ -257,11 +257,15 @@ pub(crate) fn complete(rq: &mut Request, result: BioResult) {
     let bios = mem::take(&mut rq.bios);
     let Some(op) = bios.first().map(|b| b.bio.op) else { return };
     let one_by_one = bios.len() > 1 && result.is_err_and(Status::is_retryable_elsewhere);
-    let queue = CONTEXTS.with_borrow_mut(|contexts| {
+    let queue = CONTEXTS.try_with(|contexts| {
+        let mut contexts = contexts.borrow_mut();
         let context = contexts.get(id);
         context.in_flight = context.in_flight.saturating_sub(1);
         if trace::is_active() { context.queue.clone() } else { None }
     });
+    // The thread is ending, and this is a request that it had left: its submitters, which live on
+    // the same thread, are gone too.
+    let Ok(queue) = queue else { return };
     if let Some(queue) = &queue {
         let (sector, len) = (rq.sector, rq.len);
         trace::range(queue.disk(), Action::Complete, op, Flags::empty(), sector, len);

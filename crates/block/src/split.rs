@@ -5,54 +5,55 @@ use crate::disk::Disk;
 use crate::units::{Sector, Sectors};
 
 /// How many sectors of the front of `bio` fit the limits of `disk`: all of them, or where it must
-/// be split. Never zero for a bio that is not empty and a device that supports the operation.
+/// be split. Never zero for a bio that is not empty and a device that supports the operation; always
+/// whole logical blocks, even where a limit is below one.
 pub fn fitting_len(disk: &Disk, bio: &Bio) -> Sectors {
     let limits = disk.limits();
-    let fits = match bio.op {
+    let max = match bio.op {
         Op::Read | Op::Write => {
-            let block = limits.logical_block();
-            let mut max = bio.len.min(disk.max_sectors());
+            let mut max = disk.max_sectors();
             if !limits.chunk_sectors.is_zero() {
                 max = max.min(left_in_chunk(bio.sector, limits.chunk_sectors));
             }
             if bio.segments.len() > limits.max_segments as usize {
                 max = max.min(len_of_segments(bio, limits.max_segments as usize));
             }
-            if max < bio.len && max.0 > block.0 { max.round_down(block) } else { max }
+            max
         }
         Op::Discard => discard_len(disk, bio),
-        Op::WriteZeroes => bio.len.min(limits.max_write_zeroes),
+        Op::WriteZeroes => limits.max_write_zeroes,
         Op::Flush => bio.len,
     };
-    debug_assert!(!fits.is_zero() || bio.len.is_zero());
-    fits
+    if bio.len <= max {
+        return bio.len;
+    }
+    let block = limits.logical_block();
+    let blocks = max.round_down(block);
+    if blocks.is_zero() { block.min(bio.len) } else { blocks }
 }
 
 fn left_in_chunk(sector: Sector, chunk: Sectors) -> Sectors {
     Sectors(chunk.0 - sector.0 % chunk.0)
 }
 
-/// Whole logical blocks in the first `n` segments (at least one block: a driver whose limit is
-/// below that bounces).
+/// Whole sectors in the first `n` segments.
 fn len_of_segments(bio: &Bio, n: usize) -> Sectors {
     let bytes: u64 = bio.segments.iter().take(n).map(|s| s.len() as u64).sum();
-    Sectors::from_bytes_floor(bytes).0.max(1).into()
-}
-
-impl From<u64> for Sectors {
-    fn from(n: u64) -> Self {
-        Self(n)
-    }
+    Sectors::from_bytes_floor(bytes)
 }
 
 /// The kernel's `bio_split_discard`: the next piece begins on a granule, so that no granule is cut
 /// by the split and lost to both halves.
 fn discard_len(disk: &Disk, bio: &Bio) -> Sectors {
-    let (limits, max) = (disk.limits(), disk.max_discard());
+    let limits = disk.limits();
+    // Zero if discards were turned off since this one was let in: it is finished as the hardware
+    // likes it.
+    let soft = disk.max_discard();
+    let max = if soft.is_zero() { limits.max_hw_discard } else { soft };
     if bio.len <= max {
         return bio.len;
     }
-    let granule = u64::from(limits.discard_granularity_bytes.max(512)) / 512;
+    let granule = u64::from(limits.discard_granularity_bytes.max(limits.logical_block_bytes)) / 512;
     let first = u64::from(limits.discard_alignment_bytes) / 512 % granule;
     let end = bio.sector.0 + max.0;
     // Distance of `end` from the granule boundary before it.

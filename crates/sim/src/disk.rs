@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ashlar_block::{
-    BlockDevice, Disk, Driver, Features, Gateway, Limits, Queue, Request, Sectors, Status,
+    BlockDevice, Disk, Driver, Features, Flags, Gateway, Limits, Op, Queue, Request, Sectors,
+    Status,
 };
 
 use crate::media::Media;
@@ -14,11 +15,13 @@ use crate::scheduler::{self, Event};
 /// The driver of a simulated disk.
 pub struct SimDriver {
     media: Media,
+    limits: Limits,
     clockwork: Mutex<Clockwork>,
 }
 
 impl Driver for SimDriver {
     fn queue_rq(&self, rq: Request) {
+        assert_fits(&rq, &self.limits, self.media.capacity());
         let core = scheduler::current();
         if core.is_stopping() {
             return rq.complete(Err(Status::Offline));
@@ -37,6 +40,40 @@ impl Driver for SimDriver {
         };
         let media = self.media.clone();
         core.at(at_ns, Box::new(InFlight { media, rq, issued_ns, covered }));
+    }
+}
+
+/// Panics if a request breaks what the block layer promises drivers.
+fn assert_fits(rq: &Request, limits: &Limits, capacity: Sectors) {
+    let block = limits.logical_block();
+    let max = match rq.op() {
+        Op::Read | Op::Write => limits.max_hw_sectors,
+        Op::Discard => limits.max_hw_discard,
+        Op::WriteZeroes => limits.max_write_zeroes,
+        Op::Flush => {
+            assert!(rq.is_empty() && limits.features.contains(Features::WRITE_CACHE));
+            return;
+        }
+    };
+    let what = format!("{:?} of {} at {}, {limits:?}", rq.op(), rq.len(), rq.sector());
+    for (at, len) in rq.ranges() {
+        assert!(at.is_aligned(block) && len.0.is_multiple_of(block.0), "not aligned: {what}");
+        assert!(!len.is_zero() && at + len <= capacity.as_end(), "out of range: {what}");
+    }
+    // A limit below a block cannot be kept.
+    assert!(rq.len().0 <= max.0.max(block.0), "too long: {what}");
+    let fua_known = limits.features.contains(Features::WRITE_CACHE | Features::FUA);
+    assert!(fua_known || !rq.flags().contains(Flags::FUA), "FUA: {what}");
+    assert!(!rq.flags().contains(Flags::PREFLUSH), "PREFLUSH: {what}");
+    let ranges = if rq.op() == Op::Discard { rq.nr_bios() } else { 1 };
+    if limits.max_discard_segments > 1 {
+        assert!(ranges <= usize::from(limits.max_discard_segments), "ranges: {what}");
+    }
+    if rq.op().has_data() && rq.len() > block {
+        assert!(rq.nr_segments() <= limits.max_segments as usize, "segments: {what}");
+        let chunk = limits.chunk_sectors.0.max(1);
+        let (first, last) = (rq.sector().0 / chunk, (rq.end().0 - 1) / chunk);
+        assert!(limits.chunk_sectors.is_zero() || first == last, "crosses a chunk: {what}");
     }
 }
 
@@ -89,7 +126,7 @@ impl SimDisk {
         media.set_volatile(limits.features.contains(Features::WRITE_CACHE));
         let clockwork = Mutex::new(Clockwork::new(model, capacity));
         let disk = Disk::new(name, capacity, limits);
-        Self { queue: Arc::new(Queue::new(disk, SimDriver { media, clockwork })) }
+        Self { queue: Arc::new(Queue::new(disk, SimDriver { media, limits, clockwork })) }
     }
 
     /// The way to submit to it.

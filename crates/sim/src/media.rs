@@ -51,6 +51,8 @@ pub struct Command {
     pub ranges: Vec<Range<u64>>,
     /// How many bios it was merged from.
     pub bios: usize,
+    /// How many data segments it had.
+    pub segments: usize,
     /// How it ended.
     pub result: BioResult,
 }
@@ -586,6 +588,7 @@ impl Media {
                 flags: rq.flags(),
                 ranges: ranges_of(rq),
                 bios: rq.nr_bios(),
+                segments: rq.nr_segments(),
                 result,
             };
             state.log.push(command);
