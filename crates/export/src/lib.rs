@@ -1,1 +1,5 @@
 //! export
+
+pub mod fuse;
+pub mod nbd;
+pub mod stream;
