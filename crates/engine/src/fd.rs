@@ -70,11 +70,14 @@ impl Fd {
         types::Fd(self.fd.as_raw_fd())
     }
 
-    /// Submits an entry for this descriptor.
+    /// Submits any entry for this descriptor, for what has no method here (`uring_cmd`). The payload
+    /// may be `()`, a `Vec<u8>`, a [`Segment`] or a `Box`; `cancellable` entries are cancelled when
+    /// the future is dropped, others are left to end.
     ///
     /// # Safety
-    /// `payload` must own the memory that `entry` names, at addresses that moving it keeps.
-    pub(crate) unsafe fn submit<T: Payload>(
+    /// `payload` must own the memory that `entry` names, at addresses that moving it keeps; the
+    /// entry's descriptor must be this one; it must complete once (no multishot).
+    pub unsafe fn submit<T: Payload>(
         &self,
         entry: io_uring::squeue::Entry,
         payload: T,

@@ -49,7 +49,8 @@ impl Ring {
     /// Sets a ring up with room for `entries` submissions and four times as many completions.
     ///
     /// # Errors
-    /// Those of io_uring_setup(2) for the plainest flags, and `Unsupported` before Linux 5.11.
+    /// Those of io_uring_setup(2) for the plainest flags, explained, and `Unsupported` before Linux
+    /// 5.11.
     pub(crate) fn new(entries: u32) -> io::Result<Self> {
         let build = |mode| {
             let mut builder = IoUring::builder();
@@ -68,7 +69,8 @@ impl Ring {
         };
         let (uring, mode) = build(Mode::Deferred)
             .or_else(|_| build(Mode::Cooperative))
-            .or_else(|_| build(Mode::Plain))?;
+            .or_else(|_| build(Mode::Plain))
+            .map_err(explain)?;
         say_mode_once(mode);
         let params = uring.params();
         if !params.is_feature_ext_arg() || !params.is_feature_nodrop() {
@@ -211,6 +213,19 @@ impl Ring {
         let fd = file.map_or(-1, |file| file.as_raw_fd());
         self.uring.submitter().register_files_update(slot, &[fd]).map(|_| ())
     }
+}
+
+/// Says what usually stands behind a refusal.
+fn explain(error: io::Error) -> io::Error {
+    let why = match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => {
+            "not permitted here (sysctl kernel.io_uring_disabled, or a container's seccomp filter)"
+        }
+        Some(libc::ENOSYS) => "not in this kernel (or hidden by a container's seccomp filter)",
+        Some(libc::ENOMEM) => "no memory for the ring (limit of locked memory, ulimit -l)",
+        _ => return error,
+    };
+    io::Error::new(error.kind(), format!("io_uring: {why}: {error}"))
 }
 
 fn say_mode_once(mode: Mode) {
