@@ -36,11 +36,20 @@ pub struct ReactorConfig {
     pub task_budget: u32,
     /// Files to register with the ring; more than that are used by descriptor.
     pub registered_files: u32,
+    /// Set the ring up as on Linux 5.11, without what newer kernels have: for tests, and to find
+    /// out whether a fault is theirs.
+    pub plain_ring: bool,
 }
 
 impl Default for ReactorConfig {
     fn default() -> Self {
-        Self { entries: 512, submit_every: 4, task_budget: 128, registered_files: 256 }
+        Self {
+            entries: 512,
+            submit_every: 4,
+            task_budget: 128,
+            registered_files: 256,
+            plain_ring: false,
+        }
     }
 }
 
@@ -130,7 +139,7 @@ impl Reactor {
             let text = "this thread has a reactor already";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
         }
-        let ring = Ring::new(config.entries)?;
+        let ring = Ring::new(config.entries, config.plain_ring)?;
         let mailbox = Arc::new(Mailbox::new()?);
         if ring.supports(opcode::MsgRingData::CODE) {
             mailbox.set_ring(ring.fd());

@@ -46,12 +46,13 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Sets a ring up with room for `entries` submissions and four times as many completions.
+    /// Sets a ring up with room for `entries` submissions and four times as many completions;
+    /// `plain`: only with what Linux 5.11 has.
     ///
     /// # Errors
     /// Those of io_uring_setup(2) for the plainest flags, explained, and `Unsupported` before Linux
     /// 5.11.
-    pub(crate) fn new(entries: u32) -> io::Result<Self> {
+    pub(crate) fn new(entries: u32, plain: bool) -> io::Result<Self> {
         let build = |mode| {
             let mut builder = IoUring::builder();
             builder.setup_cqsize(entries.saturating_mul(4)).setup_clamp();
@@ -67,11 +68,17 @@ impl Ring {
             }
             builder.build(entries).map(|uring| (uring, mode))
         };
-        let (uring, mode) = build(Mode::Deferred)
-            .or_else(|_| build(Mode::Cooperative))
-            .or_else(|_| build(Mode::Plain))
-            .map_err(explain)?;
-        say_mode_once(mode);
+        let built = if plain {
+            build(Mode::Plain)
+        } else {
+            build(Mode::Deferred)
+                .or_else(|_| build(Mode::Cooperative))
+                .or_else(|_| build(Mode::Plain))
+        };
+        let (uring, mode) = built.map_err(explain)?;
+        if !plain {
+            say_mode_once(mode);
+        }
         let params = uring.params();
         if !params.is_feature_ext_arg() || !params.is_feature_nodrop() {
             return Err(io::Error::new(

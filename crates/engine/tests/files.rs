@@ -16,8 +16,8 @@ use ashlar_block::units::{Sector, Sectors};
 use ashlar_engine::fd::Fd;
 use ashlar_engine::file::Kind;
 use ashlar_engine::{
-    Chunk, FileDevice, OpenError, OpenOptions, Reactor, ReactorConfig, Vectored, open, spawn,
-    timeout,
+    Chunk, Engine, FileDevice, OpenError, OpenOptions, Reactor, ReactorConfig, Vectored, open,
+    sleep, spawn, timeout,
 };
 
 const MIB: u64 = 1 << 20;
@@ -140,6 +140,27 @@ fn files_behave_like_a_vector_of_bytes() {
 }
 
 #[test]
+fn everything_works_on_the_ring_of_an_old_kernel() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(dir.path(), 2 * MIB);
+    let config = ReactorConfig { plain_ring: true, registered_files: 0, ..Default::default() };
+    let reactor = Reactor::new(config).unwrap();
+    reactor.block_on(churn(&path, &OpenOptions::default()));
+    let engine = Engine::with_config(2, config).unwrap();
+    let other = engine.handles()[1].clone();
+    let both = engine.handles()[0].spawn_on(move || async move {
+        let mut sum = 0;
+        for i in 0..500 {
+            sum += other.spawn_on(move || async move { i }).await.unwrap();
+            sleep(Duration::from_micros(i)).await;
+        }
+        sum
+    });
+    let sum = reactor.block_on(async { timeout(Duration::from_secs(60), both).await });
+    assert_eq!(sum, Some(Ok(499 * 500 / 2)));
+}
+
+#[test]
 fn adjacent_bios_are_merged_and_all_get_their_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let path = image(dir.path(), 4 * MIB);
@@ -259,7 +280,7 @@ fn writers_exclude_everybody_and_readers_only_writers() {
 fn a_lock_ends_with_the_device_even_after_it_was_used_by_several_reactors() {
     let dir = tempfile::tempdir().unwrap();
     let path = image(dir.path(), MIB);
-    let engine = ashlar_engine::Engine::start(2).unwrap();
+    let engine = Engine::start(2).unwrap();
     run(async {
         for _ in 0..20 {
             let disk = open_rw(&path);
