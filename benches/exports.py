@@ -1,0 +1,185 @@
+#!/usr/bin/env python3
+"""Exports side by side: ashlar's NBD server and FUSE tree against what a user would run instead.
+
+    benches/exports.py [--seconds N] [--rounds N] [--dir DIR] [nbd-ram] [nbd-file] [fuse]
+
+Every round runs every contender on the same data, one after the other, in an order that turns from
+round to round. The tables give medians, and the median of the ratios within a round: absolute figures
+drift on a shared machine, ratios do not. Needs fio, nbdkit, qemu-storage-daemon, nbdfuse; fuse needs root.
+"""
+import argparse, json, os, platform, shutil, signal, subprocess, sys, tempfile, time
+from statistics import median
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ASHLAR = os.environ.get('ASHLAR', os.path.join(ROOT, 'target/release/ashlar'))
+SIZE = 1 << 30
+
+
+def wait_for(what, done, process, seconds=20):
+    end = time.monotonic() + seconds
+    while not done():
+        if process.poll() is not None:
+            sys.exit(f'{what}: ended with {process.returncode}')
+        if time.monotonic() > end:
+            process.kill()
+            sys.exit(f'{what}: not ready after {seconds} s')
+        time.sleep(0.02)
+
+
+class Server:
+    """A process, and what ends it."""
+
+    def __init__(self, name, argv, ready, stop=None):
+        self.name, self.stop_argv = name, stop
+        self.process = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
+        wait_for(name, ready, self.process)
+
+    def stop(self):
+        if self.stop_argv:
+            subprocess.run(self.stop_argv, check=True)
+        else:
+            self.process.send_signal(signal.SIGTERM)
+        self.process.wait(timeout=30)
+
+
+def fio(args, seconds, job):
+    bs, rw, depth = job
+    out = subprocess.run(
+        ['fio', '--name=j', f'--bs={bs}', f'--rw={rw}', f'--iodepth={depth}', '--time_based', '--norandommap',
+         '--randrepeat=0', f'--runtime={seconds}', '--output-format=json', f'--size={SIZE}', *args],
+        stdout=subprocess.PIPE, check=True).stdout.decode()
+    result = json.loads(out[out.index('{'):])['jobs'][0]
+    return result['read' if 'read' in rw else 'write']['iops']
+
+
+NBD_JOBS = [('4k', 'randread', 32), ('128k', 'read', 8), ('128k', 'write', 8)]
+
+
+def nbd_job(path, name, seconds, job):
+    return fio(['--ioengine=nbd', f'--uri=nbd+unix:///{name}?socket={path}'], seconds, job)
+
+
+def run(title, contenders, jobs, rounds, measure):
+    """contenders: name -> function that starts a server and gives (server, how to address it)."""
+    scores = {job: {name: [] for name in contenders} for job in jobs}
+    names = list(contenders)
+    for turn in range(rounds):
+        for name in names[turn % len(names):] + names[:turn % len(names)]:
+            server, address = contenders[name]()
+            try:
+                for job in jobs:
+                    scores[job][name].append(measure(address, job))
+            finally:
+                server.stop()
+    print(f'{title}')
+    rows = []
+    for job in jobs:
+        ours = scores[job]['ashlar']
+        print(f'  {job[1]} {job[0]}, queue depth {job[2]}')
+        for name in names:
+            theirs = scores[job][name]
+            ratio = median(a / b for a, b in zip(ours, theirs))
+            print(f'    {name:24} {median(theirs):10.0f} IOPS   ashlar is {ratio:5.2f} x')
+            rows.append({'title': title, 'job': job, 'name': name, 'iops': median(theirs), 'ratio': ratio})
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--seconds', type=int, default=4)
+    parser.add_argument('--rounds', type=int, default=3)
+    parser.add_argument('--dir', default=tempfile.gettempdir())
+    parser.add_argument('--json', help='append the results to this file')
+    parser.add_argument('tables', nargs='*', default=[])
+    args = parser.parse_args()
+    tables = args.tables or ['nbd-ram', 'nbd-file', 'fuse']
+    work = tempfile.mkdtemp(prefix='ashlar-bench.', dir=args.dir)
+    sock, control = os.path.join(work, 's'), os.path.join(work, 'c')
+    image = os.path.join(work, 'disk.img')
+    rows = []
+
+    def fresh(argv, name='', stop=None):
+        if os.path.exists(sock):
+            os.unlink(sock)
+        return Server(argv[0], argv, lambda: os.path.exists(sock), stop), name
+
+    def ashlar(disk, name):
+        return lambda: fresh([ASHLAR, 'serve', disk, '--nbd', f'unix:{sock}', '--control', control], name)
+
+    try:
+        print(f'{platform.release()}, {os.cpu_count()} CPUs, {args.rounds} rounds of {args.seconds} s')
+        if 'nbd-file' in tables or 'fuse' in tables:
+            with open(image, 'wb') as f:
+                for _ in range(SIZE >> 20):
+                    f.write(os.urandom(1 << 20))
+                os.fsync(f.fileno())
+        if 'nbd-ram' in tables:
+            rows += run('NBD, RAM', {
+                'ashlar': ashlar(f'ram:{SIZE >> 20}M', ''),
+                'nbdkit memory': lambda: fresh(['nbdkit', '-f', '-U', sock, 'memory', str(SIZE)]),
+            }, NBD_JOBS, args.rounds, lambda name, job: nbd_job(sock, name, args.seconds, job))
+        if 'nbd-file' in tables:
+            qsd = ['qemu-storage-daemon', '--blockdev',
+                   f'driver=file,filename={image},node-name=f,aio=io_uring,cache.direct=on,discard=unmap',
+                   '--nbd-server', f'addr.type=unix,addr.path={sock}',
+                   '--export', 'type=nbd,id=e,node-name=f,name=,writable=on']
+            rows += run('NBD, file with direct I/O', {
+                'ashlar': ashlar(image, ''),
+                'qemu-storage-daemon': lambda: fresh(qsd),
+                'nbdkit file': lambda: fresh(['nbdkit', '-f', '-U', sock, 'file', image, 'cache=none']),
+            }, NBD_JOBS, args.rounds, lambda name, job: nbd_job(sock, name, args.seconds, job))
+        if 'fuse' in tables:
+            if os.geteuid() != 0:
+                sys.exit('fuse: loop devices need root')
+            rows += fuse(args, work, image, control)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    if args.json:
+        with open(args.json, 'a') as f:
+            for row in rows:
+                f.write(json.dumps(row) + '\n')
+
+
+class Looped:
+    """A server whose file is behind a loop device."""
+
+    def __init__(self, server, path):
+        self.server = server
+        self.loop = subprocess.run(['losetup', '-f', '--show', '--direct-io=on', path], check=True,
+                                   stdout=subprocess.PIPE).stdout.decode().strip()
+
+    def stop(self):
+        subprocess.run(['losetup', '-d', self.loop], check=True)
+        time.sleep(0.2)
+        self.server.stop()
+
+
+def fuse(args, work, image, control):
+    mount, single = os.path.join(work, 'mnt'), os.path.join(work, 'single')
+    os.mkdir(mount)
+    open(single, 'w').close()
+
+    def ashlar():
+        path = os.path.join(mount, 'dev', os.path.basename(image))
+        server = Server('ashlar', [ASHLAR, 'serve', image, '--mount', mount, '--control', control],
+                        lambda: os.path.exists(path))
+        looped = Looped(server, path)
+        return looped, looped.loop
+
+    def nbdfuse():
+        server = Server('nbdfuse', ['nbdfuse', single, '--command', 'nbdkit', '-s', 'file', image],
+                        lambda: os.stat(single).st_size == SIZE, ['fusermount3', '-u', single])
+        looped = Looped(server, single)
+        return looped, looped.loop
+
+    jobs = [('128k', 'read', 8), ('128k', 'write', 8), ('4k', 'randread', 32)]
+
+    def measure(loop, job):
+        return fio([f'--filename={loop}', '--ioengine=libaio', '--direct=1'], args.seconds, job)
+
+    return run('FUSE and a direct-I/O loop device, file', {'ashlar': ashlar, 'nbdfuse on nbdkit file': nbdfuse},
+               jobs, args.rounds, measure)
+
+
+if __name__ == '__main__':
+    main()

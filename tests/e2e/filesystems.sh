@@ -1,0 +1,126 @@
+#!/bin/bash
+# filesystems.sh - ext4, xfs and btrfs live on ashlar's RAID10 arrays, through FUSE and a loop device.
+#
+# For each layout (n2, f2, o2) and file system: make the array and the file system, then rounds of: verify the
+# checksums of what is there, write files, delete some, fstrim, unmount, check the file system. After every fifth
+# round ashlar is stopped, the copies on the members are compared, and ashlar starts again. What fstrim discarded
+# beside a file would show.
+#
+# usage: filesystems.sh [-r ROUNDS] [LAYOUT...]     default: 20 rounds of each, n2 f2 o2
+# environment: ASHLAR=FILE the program, default target/release/ashlar; FS="ext4 xfs btrfs"; KEEP=1 keep the files
+# Needs root (loop devices, mounts) and the packages of scripts/setup test.
+set -euo pipefail
+here=$(dirname "$(realpath "$0")")
+root=$(dirname "$(dirname "$here")")
+ashlar=${ASHLAR:-$root/target/release/ashlar}
+rounds=20
+if [ "${1:-}" = -r ]; then rounds=$2; shift 2; fi
+layouts=("${@:-n2}")
+[ $# -gt 0 ] || layouts=(n2 f2 o2)
+read -ra kinds <<<"${FS:-ext4 xfs btrfs}"
+if [ "$(id -u)" != 0 ]; then
+	[ "${CI:-}" != true ] || { echo "filesystems.sh: CI must run as root" >&2; exit 1; }
+	echo "filesystems.sh: skipped: loop devices and mounts need root"
+	exit 0
+fi
+
+W=$(mktemp -d "${TMPDIR:-/tmp}/ashlar-fs.XXXXXX")
+server='' loop=''
+cleanup() {
+	if mountpoint -q "$W/mnt"; then umount "$W/mnt"; fi
+	[ -z "$loop" ] || losetup -d "$loop" || true
+	[ -z "$server" ] || { kill "$server" && wait "$server"; } || true
+	! mountpoint -q "$W/vol" || umount -l "$W/vol"
+	[ "${KEEP:-}" = 1 ] || rm -rf --one-file-system "$W"
+}
+trap cleanup EXIT
+mkdir "$W/mnt" "$W/vol"
+fail() { echo "filesystems.sh: $*" >&2; tail -n 20 "$W/log" >&2; exit 1; }
+
+# serve - start ashlar over the members and attach a loop device; direct I/O every other time
+turn=0
+serve() {
+	"$ashlar" serve "$W"/m?.img --mount "$W/vol" --control "$W/control" >>"$W/log" 2>&1 &
+	server=$!
+	for _ in $(seq 200); do
+		[ ! -e "$W/vol/dev/md0" ] || break
+		kill -0 $server 2>/dev/null || fail "ashlar serve ended"
+		sleep 0.05
+	done
+	turn=$((turn + 1))
+	local direct=off
+	[ $((turn % 2)) = 0 ] || direct=on
+	loop=$(losetup -f --show --direct-io=$direct "$W/vol/dev/md0")
+}
+
+# stop - detach, end ashlar with SIGTERM, and compare the members
+stop() {
+	losetup -d "$loop"
+	loop=''
+	udevadm settle 2>/dev/null || sleep 0.1
+	kill -TERM "$server"
+	wait "$server" || fail "ashlar serve ended with $?"
+	server=''
+	python3 "$here/copies.py" "$W"/m?.img || fail "the members' copies"
+}
+
+check() {
+	case $1 in
+	ext4) e2fsck -fn "$loop" >"$W/fsck" 2>&1 ;;
+	xfs) xfs_repair -n "$loop" >"$W/fsck" 2>&1 ;;
+	btrfs) btrfs check --check-data-csum "$loop" >"$W/fsck" 2>&1 ;;
+	esac || { cat "$W/fsck"; fail "$1: the file system is damaged"; }
+}
+
+make_fs() {
+	case $1 in
+	ext4) mkfs.ext4 -q -F "$loop" ;;
+	xfs) mkfs.xfs -q -f "$loop" ;;
+	btrfs) mkfs.btrfs -q -f "$loop" >/dev/null ;;
+	esac
+}
+
+# round NUMBER - verify what the last round left, write, delete, trim
+round() {
+	if [ -e "$W/sums" ]; then
+		(cd "$W/mnt" && sha256sum --quiet -c "$W/sums") || fail "round $1: a file changed"
+	fi
+	local i
+	for i in $(seq 12); do
+		# From a few bytes to some MiB, so that files begin and end anywhere in stripes.
+		head -c $((RANDOM * RANDOM % (4 << 20) + 1)) /dev/urandom >"$W/mnt/r$1-$i"
+	done
+	sync -f "$W/mnt"
+	find "$W/mnt" -type f -print0 | shuf -z -n 9 | xargs -0 -r rm -f
+	(cd "$W/mnt" && find . -type f -print0 | sort -z | xargs -0 -r sha256sum) >"$W/sums"
+	sync -f "$W/mnt"
+	fstrim "$W/mnt"
+}
+
+for layout in "${layouts[@]}"; do
+	for kind in "${kinds[@]}"; do
+		begin=$(date +%s)
+		rm -f "$W"/m?.img "$W/sums"
+		for m in 0 1 2 3; do truncate -s 384M "$W/m$m.img"; done
+		"$ashlar" md create --level=10 --layout="$layout" --chunk=64K --raid-devices=4 "$W"/m?.img >>"$W/log" 2>&1 ||
+			fail "md create"
+		serve
+		make_fs "$kind"
+		for n in $(seq "$rounds"); do
+			mount "$loop" "$W/mnt"
+			round "$n"
+			umount "$W/mnt"
+			check "$kind"
+			if [ $((n % 5)) = 0 ]; then
+				stop >>"$W/log"
+				serve
+			fi
+		done
+		mount "$loop" "$W/mnt"
+		(cd "$W/mnt" && sha256sum --quiet -c "$W/sums") || fail "a file changed"
+		umount "$W/mnt"
+		stop >>"$W/log"
+		allocated=$(du -cm "$W"/m?.img | awk 'END{print $1}')
+		echo "$layout $kind: $rounds rounds, copies equal, checks clean, $allocated MiB allocated, $(($(date +%s) - begin)) s"
+	done
+done
