@@ -8,13 +8,13 @@
 
 use std::ops::Range;
 
-use async_lock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use smallvec::SmallVec;
 
 use crate::bio::{Bio, Flags, Segments, slice_segments};
 use crate::buffer::{Buffer, Segment};
 use crate::device::IoFuture;
 use crate::gateway::Gateway;
+use crate::rwlock::{Guard, RwLock};
 use crate::status::{BioResult, Status};
 use crate::units::{Sector, Sectors};
 
@@ -27,19 +27,14 @@ pub const BUCKETS: usize = 64;
 pub struct ByteVolume {
     gateway: Gateway,
     block_bytes: u64,
-    locks: Box<[RwLock<()>]>,
-}
-
-enum Guard<'a> {
-    Shared { _guard: RwLockReadGuard<'a, ()> },
-    Alone { _guard: RwLockWriteGuard<'a, ()> },
+    locks: Box<[RwLock]>,
 }
 
 impl ByteVolume {
     /// Bytes of `gateway`'s device.
     pub fn new(gateway: Gateway) -> Self {
         let block_bytes = u64::from(gateway.disk().limits().logical_block_bytes);
-        let locks = std::iter::repeat_with(|| RwLock::new(())).take(BUCKETS).collect();
+        let locks = std::iter::repeat_with(RwLock::new).take(BUCKETS).collect();
         Self { gateway, block_bytes, locks }
     }
 
@@ -226,11 +221,7 @@ impl ByteVolume {
         while wanted != 0 {
             let lock = &self.locks[wanted.trailing_zeros() as usize];
             wanted &= wanted - 1;
-            guards.push(if shared {
-                Guard::Shared { _guard: lock.read().await }
-            } else {
-                Guard::Alone { _guard: lock.write().await }
-            });
+            guards.push(if shared { lock.read() } else { lock.write() }.await);
         }
         guards
     }

@@ -24,8 +24,12 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// Name, capacity, limits, settings, counters.
     fn disk(&self) -> &Disk;
 
-    /// Starts (now, or when first polled) the I/O, and tells how it ended. Dropping the future does
-    /// not stop the I/O. A layer must match every [`Op`](crate::bio::Op) explicitly.
+    /// Starts (now, or when first polled) the I/O, and tells how it ended. A layer must match every
+    /// [`Op`](crate::bio::Op) explicitly.
+    ///
+    /// Dropping the future stops nothing that was started, but what would have been started later
+    /// (further pieces of a split bio, the flush after an emulated FUA write) is not: such a bio may
+    /// have happened in part, as one that failed.
     fn submit_bio(&self, bio: Bio) -> IoFuture<'_>;
 }
 

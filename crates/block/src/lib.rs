@@ -9,7 +9,7 @@
 //! [`queue::Driver`].
 //!
 //! States of a bio: submitted, (split,) plugged, merged or waiting, issued, completed. It completes
-//! exactly once; its future gives the status; dropping the future never stops the I/O.
+//! exactly once; its future gives the status; dropping the future stops no I/O that was started.
 //!
 //! Ordering: there is none between bios in flight. A submitter that needs B after A awaits A first.
 //! **Durability**: a write that completed is visible to every read submitted afterwards, and durable
@@ -38,6 +38,7 @@ pub mod plug;
 pub mod queue;
 pub mod request;
 pub mod runtime;
+pub mod rwlock;
 pub mod split;
 pub mod stats;
 pub mod status;

@@ -127,7 +127,8 @@ impl Limits {
         self.io_opt_bytes = lcm_not_zero(self.io_opt_bytes, lower.io_opt_bytes);
         self.max_hw_sectors = self.max_hw_sectors.min(lower.max_hw_sectors);
         self.max_segments = self.max_segments.min(lower.max_segments);
-        self.chunk_sectors = min_not_zero(self.chunk_sectors, lower.chunk_sectors);
+        // A boundary of each lower device is one of ours; 0 is the identity.
+        self.chunk_sectors = Sectors(gcd(self.chunk_sectors.0, lower.chunk_sectors.0));
         self.dma_alignment_bytes = self.dma_alignment_bytes.max(lower.dma_alignment_bytes);
         self.max_hw_discard = min_not_zero(self.max_hw_discard, lower.max_hw_discard);
         self.max_write_zeroes = min_not_zero(self.max_write_zeroes, lower.max_write_zeroes);
@@ -158,6 +159,10 @@ impl Limits {
         }
         if self.max_write_zeroes == Sectors::MAX {
             self.max_write_zeroes = Sectors::ZERO;
+        }
+        // Boundaries within blocks cannot be kept; the lower gateways split where they must.
+        if !self.chunk_sectors.0.is_multiple_of(self.logical_block().0) {
+            self.chunk_sectors = Sectors::ZERO;
         }
         if !self.features.contains(Features::WRITE_CACHE) {
             self.features.remove(Features::FUA);

@@ -1,0 +1,264 @@
+//! A readers-writer lock for futures: first come, first served.
+//!
+//! Why not one from a library: with two waiting readers and a new writer the common one lets the
+//! readers wake each other in turn for as long as the writer holds the lock, so that the reactor
+//! never runs out of runnable tasks and the plug, in which the writer's bio waits, is never
+//! flushed (found by the simulator); and its mutex reads the machine's clock.
+//!
+//! The lock is handed over: whoever releases it takes the next waiters out of the queue, in order,
+//! and makes them holders before they are woken. So a waiter is woken once, and a newcomer cannot
+//! overtake. The inner mutex is held for a few instructions and never while a waker is called.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use smallvec::SmallVec;
+
+/// The lock; it guards no data of its own.
+#[derive(Default)]
+pub struct RwLock {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    holders: Holders,
+    queue: VecDeque<Waiter>,
+    next_id: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum Holders {
+    #[default]
+    Nobody,
+    Shared(usize),
+    Alone,
+}
+
+struct Waiter {
+    id: u64,
+    shared: bool,
+    waker: Waker,
+}
+
+type Wakers = SmallVec<[Waker; 4]>;
+
+impl State {
+    fn try_take(&mut self, shared: bool) -> bool {
+        let taken = match (self.holders, shared) {
+            (Holders::Nobody, true) => Holders::Shared(1),
+            (Holders::Shared(n), true) => Holders::Shared(n + 1),
+            (Holders::Nobody, false) => Holders::Alone,
+            (Holders::Shared(_), false) | (Holders::Alone, _) => return false,
+        };
+        self.holders = taken;
+        true
+    }
+
+    /// Makes holders of the waiters at the head of the queue, as many as can be.
+    fn hand_over(&mut self) -> Wakers {
+        let mut wakers = Wakers::new();
+        while let Some(first) = self.queue.front() {
+            if !self.try_take(first.shared) {
+                break;
+            }
+            wakers.extend(self.queue.pop_front().map(|waiter| waiter.waker));
+        }
+        wakers
+    }
+
+    fn release(&mut self) -> Wakers {
+        self.holders = match self.holders {
+            Holders::Shared(n) if n > 1 => Holders::Shared(n - 1),
+            Holders::Shared(_) | Holders::Alone | Holders::Nobody => Holders::Nobody,
+        };
+        self.hand_over()
+    }
+}
+
+impl RwLock {
+    /// A lock that nobody holds.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic cannot happen between two changes that belong together.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Holds the lock together with other readers.
+    pub fn read(&self) -> Acquire<'_> {
+        Acquire { lock: self, shared: true, stage: Stage::New }
+    }
+
+    /// Holds the lock alone.
+    pub fn write(&self) -> Acquire<'_> {
+        Acquire { lock: self, shared: false, stage: Stage::New }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Stage {
+    New,
+    /// In the queue under this number, or taken out of it as a new holder.
+    Waiting(u64),
+    Done,
+}
+
+/// Ends with the lock held.
+#[must_use = "the lock is taken when this is awaited"]
+pub struct Acquire<'a> {
+    lock: &'a RwLock,
+    shared: bool,
+    stage: Stage,
+}
+
+impl<'a> Future for Acquire<'a> {
+    type Output = Guard<'a>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Guard<'a>> {
+        let (lock, shared) = (self.lock, self.shared);
+        let mut state = lock.lock();
+        let held = match self.stage {
+            Stage::New if state.queue.is_empty() => state.try_take(shared),
+            Stage::New => false,
+            Stage::Waiting(id) => match state.queue.iter_mut().find(|waiter| waiter.id == id) {
+                Some(waiter) => {
+                    waiter.waker.clone_from(cx.waker());
+                    return Poll::Pending;
+                }
+                None => true,
+            },
+            Stage::Done => panic!("polled after its end"),
+        };
+        if held {
+            self.stage = Stage::Done;
+            return Poll::Ready(Guard { lock });
+        }
+        let id = state.next_id;
+        state.next_id += 1;
+        state.queue.push_back(Waiter { id, shared, waker: cx.waker().clone() });
+        self.stage = Stage::Waiting(id);
+        Poll::Pending
+    }
+}
+
+impl Drop for Acquire<'_> {
+    fn drop(&mut self) {
+        let Stage::Waiting(id) = self.stage else { return };
+        let mut state = self.lock.lock();
+        let place = state.queue.iter().position(|waiter| waiter.id == id);
+        let (waiter, wakers) = match place {
+            // Those behind may have waited for this one alone.
+            Some(at) => (state.queue.remove(at), state.hand_over()),
+            // Made a holder, and given up before it knew.
+            None => (None, state.release()),
+        };
+        drop(state);
+        drop(waiter);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Holds the lock until it is dropped.
+#[must_use = "the lock is released when this is dropped"]
+pub struct Guard<'a> {
+    lock: &'a RwLock,
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        let wakers = self.lock.lock().release();
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn poll<'a>(acquire: &mut Acquire<'a>, count: &Arc<Count>) -> Option<Guard<'a>> {
+        let waker = Waker::from(Arc::clone(count));
+        match Pin::new(acquire).poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(guard) => Some(guard),
+            Poll::Pending => None,
+        }
+    }
+
+    fn try_now<'a>(mut acquire: Acquire<'a>) -> Option<Guard<'a>> {
+        poll(&mut acquire, &Arc::default())
+    }
+
+    #[test]
+    fn readers_share_and_a_writer_is_alone() {
+        let lock = RwLock::new();
+        let (a, b) = (try_now(lock.read()), try_now(lock.read()));
+        assert!(a.is_some() && b.is_some() && try_now(lock.write()).is_none());
+        drop(a);
+        assert!(try_now(lock.write()).is_none());
+        drop(b);
+        let w = try_now(lock.write());
+        assert!(w.is_some() && try_now(lock.read()).is_none() && try_now(lock.write()).is_none());
+        drop(w);
+        assert!(try_now(lock.read()).is_some());
+    }
+
+    #[test]
+    fn waiters_are_served_in_order_and_woken_once() {
+        let lock = RwLock::new();
+        let first = try_now(lock.write()).unwrap();
+        let counts: Vec<Arc<Count>> = (0..5).map(|_| Arc::default()).collect();
+        let mut waiters = [lock.read(), lock.read(), lock.write(), lock.read(), lock.write()];
+        for (waiter, count) in waiters.iter_mut().zip(&counts) {
+            assert!(poll(waiter, count).is_none());
+        }
+        let woken = || counts.iter().map(|c| c.0.load(Relaxed)).collect::<Vec<_>>();
+        drop(first);
+        assert_eq!(woken(), [1, 1, 0, 0, 0]);
+        // Not overtaken by a reader that comes now, though readers hold it.
+        assert!(try_now(lock.read()).is_none());
+        let a = poll(&mut waiters[0], &counts[0]).unwrap();
+        let b = poll(&mut waiters[1], &counts[1]).unwrap();
+        assert!(poll(&mut waiters[2], &counts[2]).is_none());
+        drop((a, b));
+        assert_eq!(woken(), [1, 1, 1, 0, 0]);
+        drop(poll(&mut waiters[2], &counts[2]).unwrap());
+        assert_eq!(woken(), [1, 1, 1, 1, 0]);
+    }
+
+    #[test]
+    fn waiters_that_give_up_block_nobody() {
+        let lock = RwLock::new();
+        let reader = try_now(lock.read()).unwrap();
+        let count = Arc::default();
+        let (mut writer, mut late) = (lock.write(), lock.read());
+        assert!(poll(&mut writer, &count).is_none() && poll(&mut late, &count).is_none());
+        drop(writer);
+        assert_eq!(count.0.load(Relaxed), 1);
+        let late = poll(&mut late, &count).unwrap();
+        // One that gives up after the lock was handed to it passes it on.
+        let mut handed = lock.write();
+        assert!(poll(&mut handed, &count).is_none());
+        drop((reader, late));
+        assert!(try_now(lock.read()).is_none());
+        drop(handed);
+        assert!(try_now(lock.write()).is_some());
+    }
+}
