@@ -1,9 +1,12 @@
-//! Reads of 4 KiB at queue depth 32, beside fio, on one file: random and sequential with direct I/O,
-//! and random from the page cache, which shows the CPU time and nothing else.
+//! Reads in one process, side by side: the engine beside fio on one file, and RAID1 and RAID10 beside
+//! the bare file.
 //!
-//! Usage: `randread [SECONDS [ROUNDS [FILE]]]`. Without FILE, 1 GiB is written to the temporary
-//! directory and removed at the end. Each round runs every configuration; the tables give medians,
-//! and the median of the ratios to fio in the same round. Run it on a quiet machine.
+//! Usage: `ashlar-benches [SECONDS [ROUNDS]]`. Files of 1 GiB are written to the temporary directory
+//! and removed at the end. Each round runs every configuration; the tables give medians, and the
+//! median of the ratios to the first row in the same round. The page-cache table shows the CPU time
+//! and nothing else. Run it on a quiet machine.
+
+mod arrays;
 
 use std::cell::Cell;
 use std::fs::File;
@@ -18,6 +21,7 @@ use std::time::{Duration, Instant};
 use ashlar_block::{Bio, Buffer, Gateway, Sector};
 use ashlar_engine::fd::Fd;
 use ashlar_engine::{OpenOptions, Reactor, ReactorConfig, open, spawn};
+use ashlar_md::ondisk::Level;
 use rustix::time::{ClockId, clock_gettime};
 
 const BLOCK: u64 = 4096;
@@ -91,11 +95,25 @@ where
     F: Future<Output = ()> + 'static,
     T: Fn(Rc<Places>) -> F,
 {
+    measure_async(job, config, async || make_task())
+}
+
+/// As [`measure`], for tasks that take I/O to make.
+fn measure_async<F, T>(
+    job: Job<'_>,
+    config: ReactorConfig,
+    make_task: impl AsyncFnOnce() -> T,
+) -> Score
+where
+    F: Future<Output = ()> + 'static,
+    T: Fn(Rc<Places>) -> F,
+{
     Reactor::new(config).expect("io_uring").block_on(async {
-        let task = make_task();
+        let task = make_task().await;
         let start = Instant::now();
         let places = Rc::new(Places {
-            blocks: FILE_BYTES / BLOCK,
+            // What the smallest device of any row has.
+            blocks: FILE_BYTES / 2 / BLOCK,
             order: job.order,
             state: Cell::new(if job.order == Order::Random { 0x9e37_79b9_7f4a_7c15 } else { 0 }),
             done: Cell::new(0),
@@ -134,24 +152,28 @@ fn ring(job: Job<'_>, config: ReactorConfig) -> Score {
     })
 }
 
-/// Reads bios through gateway, plug and driver.
+fn open_disk(path: &Path, direct: bool) -> Gateway {
+    let options = OpenOptions { direct, ..Default::default() };
+    let device = open(path, &options).expect("opening the file");
+    assert!(device.driver().is_direct() == direct, "a file system without direct I/O");
+    Gateway::new(Arc::new(device))
+}
+
+/// Reads bios of `disk`.
+async fn read_all(disk: Gateway, places: Rc<Places>) {
+    let mut buffer = Buffer::alloc(BLOCK as usize);
+    while let Some(block) = places.next() {
+        let at = Sector(block * BLOCK / 512);
+        disk.submit(Bio::read_into(at, &mut buffer)).await.expect("read");
+    }
+}
+
+/// Reads through gateway, plug and driver.
 fn queue(job: Job<'_>, nomerges: u64) -> Score {
     measure(job, ReactorConfig::default(), || {
-        let options = OpenOptions { direct: job.direct, ..Default::default() };
-        let device = open(job.path, &options).expect("opening the file");
-        assert!(device.driver().is_direct() == job.direct, "a file system without direct I/O");
-        let disk = Gateway::new(Arc::new(device));
+        let disk = open_disk(job.path, job.direct);
         disk.disk().set_nomerges(nomerges).expect("0 to 2");
-        move |places: Rc<Places>| {
-            let disk = disk.clone();
-            async move {
-                let mut buffer = Buffer::alloc(BLOCK as usize);
-                while let Some(block) = places.next() {
-                    let at = Sector(block * BLOCK / 512);
-                    disk.submit(Bio::read_into(at, &mut buffer)).await.expect("read");
-                }
-            }
-        }
+        move |places: Rc<Places>| read_all(disk.clone(), places)
     })
 }
 
@@ -164,6 +186,7 @@ fn fio(job: Job<'_>) -> Option<Score> {
         .arg("--invalidate=0")
         .arg(format!("--rw={rw}"))
         .arg(format!("--direct={}", u8::from(job.direct)))
+        .arg(format!("--size={}", FILE_BYTES / 2))
         .arg(format!("--runtime={}", job.run.as_secs_f64()))
         .arg(format!("--filename={}", job.path.display()))
         .output()
@@ -193,12 +216,12 @@ fn table(title: &str, rounds: usize, mut runners: Vec<(&str, Runner<'_>)>) {
     }
     println!(
         "{title}\n  {:24} {:>8} {:>6} {:>10} {:>6}",
-        "", "IOPS", "x fio", "CPU ns/IO", "x fio"
+        "", "IOPS", "x 1st", "CPU ns/IO", "x 1st"
     );
-    let fio = scores[0].1.clone();
+    let first = scores[0].1.clone();
     for (name, all) in &scores {
         let ratio = |of: fn(&Score) -> f64| {
-            median(all.iter().zip(&fio).map(|(a, b)| of(a) / of(b)).collect())
+            median(all.iter().zip(&first).map(|(a, b)| of(a) / of(b)).collect())
         };
         println!(
             "  {name:24} {:>7.0}k {:>6.2} {:>10.0} {:>6.2}",
@@ -221,42 +244,68 @@ fn make_file(path: &Path) -> std::io::Result<()> {
     file.sync_all()
 }
 
+/// Work files, removed at the end.
+struct Files(Vec<PathBuf>);
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            if let Err(error) = std::fs::remove_file(path) {
+                eprintln!("{}: {error}", path.display());
+            }
+        }
+    }
+}
+
 fn main() -> std::io::Result<()> {
     let mut args = std::env::args().skip(1);
     let mut number = |default| args.next().and_then(|arg| arg.parse().ok()).unwrap_or(default);
-    let (seconds, rounds) = (number(3), number(3));
+    let (seconds, rounds) = (number(3), number(3) as usize);
     let run = Duration::from_secs(seconds);
-    let (path, temporary) = match args.next() {
-        Some(path) => (PathBuf::from(path), false),
-        None => (std::env::temp_dir().join(format!("randread-{}.img", std::process::id())), true),
-    };
-    if temporary {
-        make_file(&path)?;
+    let name =
+        |i| std::env::temp_dir().join(format!("ashlar-bench-{}-{i}.img", std::process::id()));
+    let files = Files((0..4).map(name).collect());
+    for path in &files.0 {
+        make_file(path)?;
     }
     let steady = ReactorConfig::default();
     let batched = ReactorConfig { submit_every: 1 << 20, ..steady };
     let tables = [
-        ("random", Order::Random, true),
-        ("sequential", Order::Sequential, true),
-        ("random, page cache", Order::Random, false),
+        ("random 4 KiB", Order::Random, true),
+        ("sequential 4 KiB", Order::Sequential, true),
+        ("random 4 KiB, page cache", Order::Random, false),
     ];
     for (title, order, direct) in tables {
-        let job = Job { path: &path, order, direct, run };
-        if !direct {
-            // Into the page cache.
-            std::io::copy(&mut File::open(&path)?, &mut std::io::sink())?;
-        }
+        let job = Job { path: &files.0[0], order, direct, run };
         let runners: Vec<(&str, Runner<'_>)> = vec![
-            ("fio", Box::new(move || fio(job))),
+            ("fio io_uring", Box::new(move || fio(job))),
             ("ring, submit every 4", Box::new(move || Some(ring(job, steady)))),
             ("ring, submit per turn", Box::new(move || Some(ring(job, batched)))),
             ("queue, no merges", Box::new(move || Some(queue(job, 2)))),
             ("queue", Box::new(move || Some(queue(job, 0)))),
         ];
-        table(title, rounds as usize, runners);
+        table(&format!("{title}, queue depth 32, one thread"), rounds, runners);
     }
-    if temporary {
-        std::fs::remove_file(&path)?;
+    // After the tables above: making arrays writes superblocks into the files.
+    for (title, order, direct) in tables {
+        let job = Job { path: &files.0[0], order, direct, run };
+        let all = &files.0;
+        let runners: Vec<(&str, Runner<'_>)> = vec![
+            ("bare file", Box::new(move || Some(queue(job, 0)))),
+            ("raid1 of 2", Box::new(move || Some(array(job, Level::Raid1, &all[..2])))),
+            ("raid10 n2 of 4", Box::new(move || Some(array(job, Level::Raid10, all)))),
+        ];
+        table(&format!("{title}, arrays beside the bare file"), rounds, runners);
     }
     Ok(())
+}
+
+/// Reads of an array made of `members`, the first 512 MiB of it.
+fn array(job: Job<'_>, level: Level, members: &[PathBuf]) -> Score {
+    measure_async(job, ReactorConfig::default(), async || {
+        let disks: Vec<Gateway> = members.iter().map(|m| open_disk(m, job.direct)).collect();
+        let array = arrays::make(level, &disks).await;
+        let volume = Gateway::new(array);
+        move |places: Rc<Places>| read_all(volume.clone(), places)
+    })
 }
