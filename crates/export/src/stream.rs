@@ -7,20 +7,24 @@
 use std::future::Future;
 use std::io;
 
-use ashlar_block::bio::Segments;
 use ashlar_block::buffer::Segment;
 use ashlar_engine::Vectored;
 use ashlar_engine::net::Socket;
 
 /// A reliable, ordered stream of bytes in both directions.
 pub trait Stream {
-    /// Receives at least one byte into `into`, filling its segments in order, and ends with the
-    /// count; 0 is the end of the stream. `into` holds at least one byte. Dropping the future may
-    /// lose what was received.
+    /// Receives at least one byte into `into`, from its start, and ends with the count; 0 is the end
+    /// of the stream. `into` is not empty. Dropping the future may lose what was received.
     ///
     /// # Errors
     /// The connection failed.
-    fn recv(&self, into: Segments) -> impl Future<Output = io::Result<usize>>;
+    fn recv(&self, into: Segment) -> impl Future<Output = io::Result<usize>>;
+
+    /// Fills all of `into`. Dropping the future may lose what was received.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` if the stream ends before; the connection failed.
+    fn recv_exact(&self, into: Segment) -> impl Future<Output = io::Result<()>>;
 
     /// Sends all bytes of `from`, in order, in as few system calls as it takes.
     ///
@@ -30,16 +34,18 @@ pub trait Stream {
 }
 
 impl Stream for Socket {
-    async fn recv(&self, into: Segments) -> io::Result<usize> {
-        // The engine's receive takes one segment; the rest is left to the next call.
-        let Some(first) = into.into_iter().find(|segment| !segment.is_empty()) else { return Ok(0) };
+    async fn recv(&self, into: Segment) -> io::Result<usize> {
         loop {
-            let (received, _) = self.recv(first.clone()).await;
+            let (received, _) = self.recv(into.clone()).await;
             match received {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 result => return result,
             }
         }
+    }
+
+    async fn recv_exact(&self, into: Segment) -> io::Result<()> {
+        self.recv_exact(into).await.0
     }
 
     async fn send(&self, mut from: Vec<Segment>) -> io::Result<()> {

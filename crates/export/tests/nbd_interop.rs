@@ -51,12 +51,17 @@ impl Future for Stop {
 struct Server {
     directory: PathBuf,
     socket: PathBuf,
+    port: Option<u16>,
     stop: Stop,
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
 impl Server {
     fn start(test: &str) -> Self {
+        Self::listening(test, false)
+    }
+
+    fn listening(test: &str, tcp: bool) -> Self {
         let name = format!("ashlar-nbd-{}-{test}", std::process::id());
         let directory = std::env::temp_dir().join(name);
         fs::create_dir_all(&directory).unwrap();
@@ -74,17 +79,26 @@ impl Server {
             exports.add(Export::new("frozen", ram("ram1")).unwrap().read_only()).unwrap();
             let reactor = Reactor::new(ReactorConfig::default())?;
             reactor.block_on(async {
-                let listener = Listener::bind_unix(path)?;
-                ready.send(()).unwrap();
+                let (listener, port) = if tcp {
+                    let listener = Listener::bind_tcp(([127, 0, 0, 1], 0).into())?;
+                    let port = listener.local_addr()?.port();
+                    (listener, Some(port))
+                } else {
+                    (Listener::bind_unix(path)?, None)
+                };
+                ready.send(port).unwrap();
                 listen(listener, exports, Config::default(), stopped).await
             })
         });
-        started.recv().expect("the server starts");
-        Self { directory, socket, stop, thread: Some(thread) }
+        let port = started.recv().expect("the server starts");
+        Self { directory, socket, port, stop, thread: Some(thread) }
     }
 
     fn uri(&self, export: &str) -> String {
-        format!("nbd+unix:///{export}?socket={}", self.socket.display())
+        match self.port {
+            Some(port) => format!("nbd://127.0.0.1:{port}/{export}"),
+            None => format!("nbd+unix:///{export}?socket={}", self.socket.display()),
+        }
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -125,7 +139,8 @@ fn image(path: &Path) -> Vec<u8> {
     let mut bytes = vec![0; SIZE];
     let mut state = 1_u64;
     for (i, word) in bytes.chunks_exact_mut(8).enumerate() {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         match i * 3 / (SIZE / 8) {
             0 => word.copy_from_slice(&state.to_be_bytes()),
             1 => {}
@@ -170,7 +185,12 @@ fn nbdinfo_sees_every_capability() {
 
 #[test]
 fn nbdcopy_gets_back_what_it_put_there_over_several_connections() {
-    let server = Server::start("copy");
+    for tcp in [false, true] {
+        copy_there_and_back(&Server::listening(if tcp { "tcp" } else { "copy" }, tcp));
+    }
+}
+
+fn copy_there_and_back(server: &Server) {
     let (source, copy) = (server.file("source"), server.file("copy"));
     let bytes = image(&source);
     let source = source.to_str().unwrap();
@@ -315,6 +335,7 @@ fn fio_verifies_its_random_writes() {
         "--verify_fatal=1",
         "--norandommap=0",
         "--do_verify=1",
+        "--verify_state_save=0",
     ];
     tool("fio", &arguments);
 }

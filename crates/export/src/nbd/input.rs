@@ -6,7 +6,6 @@
 
 use std::io;
 
-use ashlar_block::bio::Segments;
 use ashlar_block::buffer::Buffer;
 
 use super::handshake::MAX_MESSAGE;
@@ -65,40 +64,30 @@ impl<'a, S: Stream> Input<'a, S> {
             (self.start, self.end) = (0, end - start);
         }
         let limit = CAPACITY.min(self.end + self.window);
-        let into: Segments = [self.buffer.segment(self.end..limit)].into();
-        let n = self.stream.recv(into).await?;
+        let n = self.stream.recv(self.buffer.segment(self.end..limit)).await?;
         self.end += n;
-        self.adapt(n);
-        Ok(n > 0)
-    }
-
-    /// Widens the window that `n` bytes have filled.
-    fn adapt(&mut self, n: usize) {
         if n == self.window {
             self.window = (2 * self.window).min(CAPACITY);
         }
+        Ok(n > 0)
     }
 
     /// The next `len` bytes as a buffer of their own.
     pub(crate) async fn payload(&mut self, len: usize) -> Result<Buffer, Disconnect> {
         let mut payload = Buffer::alloc(len);
-        let mut filled = len.min(self.end - self.start);
-        payload.as_mut_slice()[..filled].copy_from_slice(&self.bytes()[..filled]);
-        self.consume(filled);
+        let here = len.min(self.end - self.start);
+        payload.as_mut_slice()[..here].copy_from_slice(&self.bytes()[..here]);
+        self.consume(here);
+        if here < len {
+            match self.stream.recv_exact(payload.segment(here..len)).await {
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    return Err(Disconnect::Truncated);
+                }
+                result => result?,
+            }
+        }
         if len >= LARGE_PAYLOAD {
             self.window = MIN_WINDOW;
-        }
-        while filled < len {
-            // Nothing is left here. What comes behind the payload is received by the same call.
-            let rest = payload.segment(filled..len);
-            let into = Segments::from_iter([rest, self.buffer.segment(0..self.window)]);
-            let n = self.stream.recv(into).await?;
-            if n == 0 {
-                return Err(Disconnect::Truncated);
-            }
-            self.end = n.saturating_sub(len - filled);
-            filled += n - self.end;
-            self.adapt(self.end);
         }
         Ok(payload)
     }

@@ -292,7 +292,10 @@ fn a_client_that_takes_no_replies_is_held_back() {
         join(flood, replies).await;
         client.pipe.close();
     };
-    assert_eq!(run(join(serve(&server, &exports, pending(), pending()), client)).0.unwrap(), End::Closed);
+    assert_eq!(
+        run(join(serve(&server, &exports, pending(), pending()), client)).0.unwrap(),
+        End::Closed
+    );
     assert_eq!(ram.counts().ended, 2000);
 }
 
@@ -514,8 +517,10 @@ fn a_flush_covers_what_other_connections_were_told_is_written() {
         a.pipe.close();
         b.pipe.close();
     };
-    let servers =
-        join(serve(&server_a, &exports, pending(), pending()), serve(&server_b, &exports, pending(), pending()));
+    let servers = join(
+        serve(&server_a, &exports, pending(), pending()),
+        serve(&server_b, &exports, pending(), pending()),
+    );
     let ((a, b), ()) = run(join(servers, clients));
     assert_eq!((a.unwrap(), b.unwrap()), (End::Closed, End::Closed));
 }

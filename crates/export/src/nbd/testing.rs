@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use ashlar_block::bio::{Bio, Op, Segments};
+use ashlar_block::bio::{Bio, Op};
 use ashlar_block::buffer::{Buffer, Segment};
 use ashlar_block::byte_volume::ByteVolume;
 use ashlar_block::device::{BlockDevice, IoFuture};
@@ -131,26 +131,30 @@ impl Pipe {
 }
 
 impl Stream for Pipe {
-    async fn recv(&self, into: Segments) -> io::Result<usize> {
+    async fn recv(&self, into: Segment) -> io::Result<usize> {
         turn().await;
         poll_fn(|_| {
             let mut from = self.from.borrow_mut();
             if from.bytes.is_empty() && !from.closed {
                 return Poll::Pending;
             }
-            let mut filled = 0;
-            for segment in &into {
-                let n = segment.len().min(from.bytes.len()).min(self.fragment.get() - filled);
-                let part: Vec<u8> = from.bytes.drain(..n).collect();
-                segment.copy_from(&part);
-                filled += n;
-                if n < segment.len() {
-                    break;
-                }
-            }
-            Poll::Ready(Ok(filled))
+            let n = into.len().min(from.bytes.len()).min(self.fragment.get());
+            let part: Vec<u8> = from.bytes.drain(..n).collect();
+            into.copy_from(&part);
+            Poll::Ready(Ok(n))
         })
         .await
+    }
+
+    async fn recv_exact(&self, mut into: Segment) -> io::Result<()> {
+        while !into.is_empty() {
+            let n = self.recv(into.clone()).await?;
+            if n == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            into.split_to(n);
+        }
+        Ok(())
     }
 
     async fn send(&self, from: Vec<Segment>) -> io::Result<()> {
@@ -325,7 +329,7 @@ impl Client {
         let mut got = Vec::new();
         while got.len() < len {
             let mut buffer = Buffer::alloc(len - got.len());
-            let n = self.pipe.recv([buffer.whole()].into()).await.unwrap();
+            let n = self.pipe.recv(buffer.whole()).await.unwrap();
             if n == 0 {
                 return None;
             }

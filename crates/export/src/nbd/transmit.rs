@@ -106,11 +106,11 @@ pub(crate) async fn transmit<S: Stream>(
     let mut sender = pin!(send(stream, terms.structured, &flow));
     let (mut ended, mut broken) = (None, None);
     poll_fn(|cx| {
+        if !flow.stopping.get() && stop.as_mut().poll(cx).is_ready() {
+            flow.stopping.set(true);
+        }
         loop {
             let before = flow.steps.get();
-            if !flow.stopping.get() && stop.as_mut().poll(cx).is_ready() {
-                flow.stopping.set(true);
-            }
             if ended.is_none()
                 && broken.is_none()
                 && let Poll::Ready(end) = receiver.as_mut().poll(cx)
