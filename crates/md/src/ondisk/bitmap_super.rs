@@ -9,7 +9,7 @@ use uuid::Uuid;
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::fields::MdadmUuid;
+use super::fields::{MdadmUuid, Version, swap_words};
 use super::ondisk_layout;
 use super::text;
 
@@ -224,9 +224,14 @@ impl BitmapSuper {
     }
 
     /// The text of `mdadm --examine-bitmap` for this superblock, without the line naming the file.
-    /// `dirty` is the number of bits set, if the bits were read.
-    pub fn describe(&self, dirty: Option<u64>) -> impl fmt::Display + '_ {
-        Description { sb: self, dirty }
+    /// `array` is the version of the array's superblock, on which the order of the UUID's bytes
+    /// depends; `dirty` is the number of bits set, if the bits were read.
+    pub fn describe(&self, array: Version, dirty: Option<u64>) -> impl fmt::Display + '_ {
+        let uuid = match array {
+            Version::V0_90 => swap_words(self.uuid),
+            Version::V1_0 | Version::V1_1 | Version::V1_2 => self.uuid,
+        };
+        Description { sb: self, uuid: Uuid::from_bytes(uuid), dirty }
     }
 
     fn state_name(&self) -> &'static str {
@@ -240,6 +245,7 @@ impl BitmapSuper {
 
 struct Description<'a> {
     sb: &'a BitmapSuper,
+    uuid: Uuid,
     dirty: Option<u64>,
 }
 
@@ -248,7 +254,7 @@ impl fmt::Display for Description<'_> {
         let sb = self.sb;
         writeln!(out, "           Magic : {:08x}", sb.magic.get())?;
         writeln!(out, "         Version : {}", sb.version)?;
-        writeln!(out, "            UUID : {}", MdadmUuid(Uuid::from_bytes(sb.uuid)))?;
+        writeln!(out, "            UUID : {}", MdadmUuid(self.uuid))?;
         if sb.nodes.get() == 0 {
             writeln!(out, "          Events : {}", sb.events)?;
             writeln!(out, "  Events Cleared : {}", sb.events_cleared)?;

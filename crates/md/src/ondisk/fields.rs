@@ -351,3 +351,10 @@ impl fmt::Display for MdadmUuid {
         Ok(())
     }
 }
+
+/// A UUID with the bytes of each of its four words reversed: between the order in which a 0.90
+/// superblock stores it and the order in which it is printed.
+pub(super) fn swap_words(mut uuid: [u8; 16]) -> [u8; 16] {
+    uuid.as_chunks_mut::<4>().0.iter_mut().for_each(|word| word.reverse());
+    uuid
+}

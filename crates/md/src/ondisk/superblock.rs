@@ -1,20 +1,33 @@
 //! The neutral form of a superblock of any version: what the rest of the crate reads and changes.
 
+use core::fmt;
+
 use ashlar_block::units::{Sector, Sectors};
 use uuid::Uuid;
 use zerocopy::IntoBytes;
 
 use super::defect::{Defect, SuperblockError};
-use super::fields::{DeviceFlags, Features, Level, Role, Timestamp, Version};
+use super::fields::{DeviceFlags, Features, Level, Role, Timestamp, Version, swap_words};
 use super::superblock_0_90::{self, Block090};
 use super::superblock_1::{Block1, MAX_ROLES};
 use super::{text, validate};
 
 /// The block as read.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq)]
 pub(super) enum Raw {
     V1(Box<Block1>),
     V090(Box<Block090>),
+}
+
+impl fmt::Debug for Raw {
+    /// Not the 4 KiB: what they say is in the other fields.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let checksum = match self {
+            Self::V1(block) => block.header.sb_csum,
+            Self::V090(block) => block.sb_csum,
+        };
+        write!(f, "checksum {:#010x}", checksum.get())
+    }
 }
 
 /// A superblock that passed all checks.
@@ -78,7 +91,7 @@ pub struct Superblock {
     /// Place of the bad block log, if there is one. Whether it lists anything is
     /// [`Features::BAD_BLOCKS`].
     pub bad_block_log: Option<BadBlockLogPlace>,
-    /// The reshape under way, if any.
+    /// The reshape under way, if any. Stands for [`Features::RESHAPE_ACTIVE`].
     pub reshape: Option<Reshape>,
     /// Logical block size of the array in bytes, 0 if not recorded.
     pub logical_block_size: u32,
@@ -200,6 +213,8 @@ impl Superblock {
         let at = at.ok_or_else(|| refused(validate::too_small(version, device)))?;
         let level = Level::from_raw(block.level.get() as i32);
         let bitmap = block.state.get() & superblock_0_90::state::BITMAP_PRESENT != 0;
+        let own = block.disks.get(block.this_disk.number.get() as usize);
+        let own_state = own.map_or(0, |entry| entry.state.get());
         let reshaping = block.minor_version.get() == 91 && block.reshape_position() != u64::MAX;
         Ok(Self {
             device,
@@ -225,9 +240,8 @@ impl Superblock {
             utime: Timestamp::from_seconds(block.utime.get().into()),
             device_uuid: Uuid::nil(),
             flags: DeviceFlags {
-                write_mostly: block.this_disk.state.get() & superblock_0_90::disk::WRITE_MOSTLY
-                    != 0,
-                failfast: block.this_disk.state.get() & superblock_0_90::disk::FAILFAST != 0,
+                write_mostly: own_state & superblock_0_90::disk::WRITE_MOSTLY != 0,
+                failfast: own_state & superblock_0_90::disk::FAILFAST != 0,
             },
             corrected_reads: 0,
             bitmap_offset: bitmap.then_some((superblock_0_90::BLOCK_SIZE >> 9) as i32),
@@ -275,11 +289,8 @@ impl Superblock {
     /// The UUID a bitmap of this array carries: the bytes of the array's UUID in the order in which
     /// they are on disk, which differs from the printed order in 0.90.
     pub fn bitmap_uuid(&self) -> [u8; 16] {
-        let mut uuid = self.set_uuid.into_bytes();
-        if self.version == Version::V0_90 {
-            uuid.as_chunks_mut::<4>().0.iter_mut().for_each(|word| word.reverse());
-        }
-        uuid
+        let uuid = self.set_uuid.into_bytes();
+        if self.version == Version::V0_90 { swap_words(uuid) } else { uuid }
     }
 
     /// The version 1 block as it was read, if this is one.
@@ -302,8 +313,8 @@ impl Superblock {
     /// long. A superblock nothing was changed in gives the bytes it was read from.
     ///
     /// Version 1 records every field except `version`, `super_offset`, `reshape` and
-    /// `logical_block_size`. 0.90 records `events`, `resync_offset`, `utime` and members that turned
-    /// [`Role::Faulty`].
+    /// `logical_block_size`. 0.90 records `events`, `resync_offset`, whole seconds of `utime` and
+    /// members that turned [`Role::Faulty`].
     ///
     /// # Errors
     /// [`Defect::NotRecordable`] for a change the version cannot record; any other defect if the
@@ -362,6 +373,7 @@ impl Superblock {
             .features
             .set_to(Features::RECOVERY_OFFSET, self.recovery_offset.is_some())
             .set_to(Features::BITMAP_OFFSET, self.bitmap_offset.is_some())
+            .set_to(Features::RESHAPE_ACTIVE, self.reshape.is_some())
             .0
             .into();
         // The field is shared with the journal's tail, so it is touched only for a rebuild.

@@ -12,7 +12,7 @@ const SET_UUID: Uuid = Uuid::from_u128(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff
 const DEVICE_UUID: Uuid = Uuid::from_u128(0xa0a1_a2a3_a4a5_a6a7_a8a9_aaab_acad_aeaf);
 
 /// A case as `tests/images/md/create/cases.txt` writes it.
-fn spec(case: &str) -> CreateSpec {
+pub(super) fn spec(case: &str) -> CreateSpec {
     let columns: Vec<&str> = case.split_whitespace().collect();
     let [version, level, layout, chunk, size, bitmap, options, raid_devices, members @ ..] =
         &columns[..]

@@ -9,6 +9,8 @@ mod probing;
 mod round_trip;
 mod words;
 
+use created::spec as created_spec;
+
 use std::path::PathBuf;
 
 /// A file below `tests/images/md` of the repository.
