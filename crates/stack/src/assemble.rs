@@ -113,10 +113,11 @@ pub async fn probe_all(disks: Vec<Disk>) -> Vec<Probed> {
 }
 
 /// Starts the arrays that the members among `probed` make. Disks that are no members are passed over:
-/// see [`Probed::candidate`].
+/// see [`Probed::candidate`]. With `rename` the first array gets that name, not its superblock's.
 pub async fn assemble(
     probed: &[Probed],
     options: &ashlar_md::Options,
+    rename: Option<&str>,
     runtime: &Arc<dyn Runtime>,
 ) -> Stack {
     let names = unique_names(probed.iter().map(|probed| probed.disk.path.as_path()));
@@ -129,6 +130,7 @@ pub async fn assemble(
         }
     }
     let mut given = Names::default();
+    let mut rename = rename;
     let (mut volumes, mut failures) = (Vec::new(), Vec::new());
     for (uuid, candidates) in ashlar_md::group(candidates) {
         let set_name = candidates.first().map_or_else(String::new, |c| c.sb.name.clone());
@@ -139,7 +141,7 @@ pub async fn assemble(
                 continue;
             }
         };
-        let name = given.give(&set_name);
+        let name = given.give(rename.take().unwrap_or(&set_name));
         let array = Array::start(plan, &name.device(), Arc::clone(runtime));
         let member_names = array.status().await.members.into_iter().map(|member| {
             let path = member.path?;

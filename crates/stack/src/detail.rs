@@ -156,7 +156,8 @@ fn members(status: &ArrayStatus) -> Vec<DetailMember> {
 fn copy_set(status: &ArrayStatus, slot: u16) -> Option<String> {
     let copies = (status.layout & 255) * (status.layout >> 8 & 255);
     let plain = status.level == Level::Raid10 && status.layout >> 17 == 0;
-    let fits = plain && (1..=26).contains(&copies) && status.raid_disks as u32 % copies == 0;
+    let fits =
+        plain && (1..=26).contains(&copies) && (status.raid_disks as u32).is_multiple_of(copies);
     let letter = char::from(b'A' + (u32::from(slot) % copies.max(1)) as u8);
     fits.then(|| format!(" set-{letter}"))
 }

@@ -21,7 +21,7 @@ pub async fn scan(probed: &[Probed], runtime: &Arc<dyn Runtime>) -> Graph {
         let id = graph.add_root(disk_node(disk));
         let Ok(contents) = &disk.contents else { continue };
         for found in contents.remains() {
-            let node = Node::new(found.name, found.usage.to_string());
+            let node = Node::new(found.usage.to_string(), found.name);
             graph.add_below(&[id], node.fact("offset", format_args!("{:#x}", found.offset)));
         }
         if let Md::Member(sb) = &contents.md {
@@ -29,7 +29,7 @@ pub async fn scan(probed: &[Probed], runtime: &Arc<dyn Runtime>) -> Graph {
         }
     }
     let options = ashlar_md::Options { run: true, read_only: true };
-    let stack = assemble(probed, &options, runtime).await;
+    let stack = assemble(probed, &options, None, runtime).await;
     for volume in &stack.volumes {
         let status = volume.view.status();
         let parents = members.remove(&status.uuid).unwrap_or_default();
@@ -53,7 +53,7 @@ pub async fn scan(probed: &[Probed], runtime: &Arc<dyn Runtime>) -> Graph {
         }
         let id = graph.add_below(&parents, node);
         for found in signatures(&volume.gateway).await.unwrap_or_default() {
-            graph.add_below(&[id], Node::new(found.name, found.usage.to_string()));
+            graph.add_below(&[id], Node::new(found.usage.to_string(), found.name));
         }
     }
     for failure in &stack.failures {

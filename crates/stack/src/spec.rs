@@ -32,8 +32,6 @@ pub struct Spec {
     pub read_only: bool,
     /// Start arrays that lack members.
     pub run: bool,
-    /// Assemble although event counts do not fit.
-    pub force: bool,
     /// Where to mount the volumes.
     pub mount: Option<PathBuf>,
     /// Where to listen for NBD clients.
@@ -198,7 +196,6 @@ mod tests {
             disks = ["a.img", "/dev/sdb"]
             read_only = true
             run = true
-            force = false
             mount = "/srv"
             nbd = ["unix:nbd.sock", "tcp:[::1]:10809"]
             control = "control.sock"
@@ -214,7 +211,7 @@ mod tests {
         let unix = Listen::Unix("/etc/ashlar/nbd.sock".into());
         assert_eq!(spec.nbd, [unix, Listen::Tcp("[::1]:10809".into())]);
         assert_eq!(spec.control.as_deref(), Some(Path::new("/etc/ashlar/control.sock")));
-        assert!(spec.read_only && spec.run && !spec.force);
+        assert!(spec.read_only && spec.run);
         let values: Vec<&str> = spec.set.values().map(|value| value.0.as_str()).collect();
         assert_eq!(values, ["0.2", "524288", "1"]);
         assert_eq!(parse("").unwrap(), Spec::default());

@@ -1,0 +1,91 @@
+//! The command line: global options and the list of verbs.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::commands;
+use crate::error::Result;
+
+/// The Linux block-storage stack in user space.
+///
+/// Assembles md RAID 0, 1 and 10 arrays from disks or disk images, in the kernel's own formats, and
+/// serves them as files and over NBD, with no kernel module and no root.
+#[derive(Parser, Debug)]
+#[command(
+    name = "ashlar",
+    version,
+    propagate_version = true,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    after_help = "\
+Exit codes: 0 done, 1 failed, 2 wrong usage.
+
+Environment: ASHLAR_LOG filters the log (error, warn, info, debug, trace, or per module as in
+ashlar_md=debug).
+
+Examples:
+  ashlar scan disk*.img
+  ashlar md create --level=10 --raid-devices=4 disk*.img
+  ashlar serve disk*.img --mount /mnt/volumes --nbd unix:/run/ashlar.nbd"
+)]
+pub(crate) struct Cli {
+    /// Log more: debug with -v, every I/O's way with -vv
+    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    pub(crate) verbose: u8,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The verbs.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    Scan(commands::scan::Scan),
+    Serve(Box<commands::serve::Serve>),
+    #[command(subcommand)]
+    Md(commands::md::Md),
+    Status(commands::status::Status),
+    Get(commands::get::Get),
+    Set(commands::set::Set),
+    Stop(commands::stop::Stop),
+    #[command(hide = true)]
+    Completions(commands::completions::Completions),
+    #[command(hide = true)]
+    Man(commands::man::Man),
+}
+
+impl Command {
+    /// Whether this may become a daemon, which logs what it does.
+    pub(crate) fn is_daemon(&self) -> bool {
+        match self {
+            Self::Serve(_) => true,
+            Self::Md(md) => md.is_daemon(),
+            Self::Scan(_)
+            | Self::Status(_)
+            | Self::Get(_)
+            | Self::Set(_)
+            | Self::Stop(_)
+            | Self::Completions(_)
+            | Self::Man(_) => false,
+        }
+    }
+
+    /// Runs the command.
+    ///
+    /// # Errors
+    /// What the user is to be told.
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        match self {
+            Self::Scan(command) => command.run(),
+            Self::Serve(command) => command.run(),
+            Self::Md(command) => command.run(),
+            Self::Status(command) => command.run(),
+            Self::Get(command) => command.run(),
+            Self::Set(command) => command.run(),
+            Self::Stop(command) => command.run(),
+            Self::Completions(command) => command.run(),
+            Self::Man(command) => command.run(),
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The client of a daemon's control socket.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ashlar_stack::detail::Detail;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use crate::daemon::interface::{
+    self, DetailReply, EntriesReply, Entry, Status, StatusReply, ValueReply,
+};
+use crate::daemon::varlink::{Call, Frames, MAX_REPLY, Reply, encode};
+use crate::error::{Error, Result};
+
+/// How long a daemon may take to answer: its main thread does nothing that takes long.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Where the control socket is by default.
+pub(crate) fn default_path() -> Option<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return Some("/run/ashlar.sock".into());
+    }
+    let directory = std::env::var_os("XDG_RUNTIME_DIR").filter(|path| !path.is_empty())?;
+    Some(Path::new(&directory).join("ashlar.sock"))
+}
+
+/// What to say when there is no place for a control socket.
+pub(crate) fn no_default_path() -> Error {
+    Error::plain("no control socket", "XDG_RUNTIME_DIR is not set").hint("give --control PATH")
+}
+
+/// A connection to a daemon.
+pub(crate) struct Client {
+    stream: UnixStream,
+    path: PathBuf,
+    frames: Frames,
+}
+
+impl Client {
+    /// Connects to the daemon at `path`, or where daemons are by default.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn connect(path: Option<&Path>) -> Result<Self> {
+        let path = match path {
+            Some(path) => path.to_owned(),
+            None => default_path().ok_or_else(no_default_path)?,
+        };
+        let failed = |error: io::Error| {
+            Error::new("cannot reach the daemon", path.display(), error)
+                .hint("start one with ashlar serve, or give the --control it was started with")
+        };
+        let stream = UnixStream::connect(&path).map_err(failed)?;
+        stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+        stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
+        Ok(Self { stream, path, frames: Frames::new(MAX_REPLY) })
+    }
+
+    /// The daemon's state.
+    ///
+    /// # Errors
+    /// The connection failed.
+    pub(crate) fn status(&mut self) -> Result<Status> {
+        let StatusReply { status } = self.call("Status", json!({}))?;
+        Ok(status)
+    }
+
+    /// The details of an array.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    pub(crate) fn detail(&mut self, name: &str) -> Result<Detail> {
+        let DetailReply { detail } = self.call("Detail", json!({ "name": name }))?;
+        Ok(detail)
+    }
+
+    /// An attribute's text.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(crate) fn get(&mut self, path: &str) -> Result<String> {
+        let ValueReply { value } = self.call("Get", json!({ "path": path }))?;
+        Ok(value)
+    }
+
+    /// Sets an attribute.
+    ///
+    /// # Errors
+    /// It cannot be written, or not to that value.
+    pub(crate) fn set(&mut self, path: &str, value: &str) -> Result<()> {
+        let _: Value = self.call("Set", json!({ "path": path, "value": value }))?;
+        Ok(())
+    }
+
+    /// What is in a directory; `None` if `path` is none.
+    ///
+    /// # Errors
+    /// There is nothing at `path`.
+    pub(crate) fn list(&mut self, path: &str) -> Result<Option<Vec<Entry>>> {
+        let reply = self.exchange("List", json!({ "path": path }))?;
+        if reply.error.as_deref().and_then(own_error) == Some("NotADirectory") {
+            return Ok(None);
+        }
+        let EntriesReply { entries } = self.understand(reply)?;
+        Ok(Some(entries))
+    }
+
+    /// Asks the daemon to stop.
+    ///
+    /// # Errors
+    /// The connection failed.
+    pub(crate) fn stop(&mut self) -> Result<()> {
+        let _: Value = self.call("Stop", json!({}))?;
+        Ok(())
+    }
+
+    fn call<T: DeserializeOwned>(&mut self, method: &str, parameters: Value) -> Result<T> {
+        let reply = self.exchange(method, parameters)?;
+        self.understand(reply)
+    }
+
+    fn exchange(&mut self, method: &str, parameters: Value) -> Result<Reply> {
+        let parameters = match parameters {
+            Value::Object(map) => map,
+            Value::Null
+            | Value::Bool(_)
+            | Value::Number(_)
+            | Value::String(_)
+            | Value::Array(_) => Map::new(),
+        };
+        let method = format!("{}.{method}", interface::NAME);
+        let call = Call { method, parameters, oneway: false, more: false, upgrade: false };
+        self.transfer(&encode(&call))
+            .map_err(|error| Error::new("cannot talk to the daemon", self.path.display(), error))
+    }
+
+    fn transfer(&mut self, message: &[u8]) -> io::Result<Reply> {
+        self.stream.write_all(message)?;
+        let mut buffer = [0; 4096];
+        loop {
+            if let Some(message) = self.frames.next().map_err(io::Error::other)? {
+                return Ok(serde_json::from_slice(&message)?);
+            }
+            match self.stream.read(&mut buffer)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                len => self.frames.push(&buffer[..len]),
+            }
+        }
+    }
+
+    fn understand<T: DeserializeOwned>(&self, reply: Reply) -> Result<T> {
+        if let Some(name) = reply.error {
+            return Err(refused(&name, &reply.parameters));
+        }
+        serde_json::from_value(reply.parameters).map_err(|error| {
+            Error::new("the daemon's answer was not understood", self.path.display(), error)
+        })
+    }
+}
+
+/// The name of an error of our interface.
+fn own_error(name: &str) -> Option<&str> {
+    name.strip_prefix(interface::NAME)?.strip_prefix('.')
+}
+
+fn refused(name: &str, parameters: &Value) -> Error {
+    let text = |key: &str| parameters.get(key).and_then(Value::as_str);
+    let place = text("path").or(text("parameter")).or(text("method")).unwrap_or_default();
+    let why = match own_error(name) {
+        Some("NotFound") => "there is no such thing",
+        Some("IsDirectory") => "is a directory",
+        Some("NotReadable") => "cannot be read",
+        Some("NotWritable") => "cannot be written",
+        Some("InvalidValue" | "Busy") => text("reason").unwrap_or(name),
+        Some(_) | None => name,
+    };
+    Error::new("the daemon refused", place, why)
+}

@@ -1,0 +1,27 @@
+//! `ashlar man`: manual pages, from the same text as `--help`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory};
+
+use crate::cli::Cli;
+use crate::error::{Error, Result};
+
+/// Write the manual pages
+///
+/// One for each command: ashlar.1, ashlar-serve.1, ashlar-md-create.1 and so on.
+#[derive(Args, Debug)]
+pub(crate) struct Man {
+    /// Where to: a directory that exists
+    directory: PathBuf,
+}
+
+impl Man {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        clap_mangen::generate_to(Cli::command(), &self.directory).map_err(|error| {
+            Error::new("cannot write the manual pages", self.directory.display(), error)
+        })?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

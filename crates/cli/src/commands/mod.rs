@@ -1,0 +1,37 @@
+//! The verbs: a file each, with the arguments and the function that does it.
+
+pub(crate) mod completions;
+pub(crate) mod get;
+pub(crate) mod man;
+pub(crate) mod md;
+pub(crate) mod scan;
+pub(crate) mod serve;
+pub(crate) mod set;
+pub(crate) mod status;
+pub(crate) mod stop;
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::client::Client;
+use crate::error::Result;
+
+/// Which daemon to talk to.
+#[derive(Args, Debug)]
+pub(crate) struct Daemon {
+    /// The daemon's control socket [default: $XDG_RUNTIME_DIR/ashlar.sock, for root
+    /// /run/ashlar.sock]
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+}
+
+impl Daemon {
+    /// Connects.
+    ///
+    /// # Errors
+    /// Nobody listens.
+    pub(crate) fn connect(&self) -> Result<Client> {
+        Client::connect(self.control.as_deref())
+    }
+}

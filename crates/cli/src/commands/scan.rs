@@ -1,0 +1,46 @@
+//! `ashlar scan`: what is on some disks.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::disks::{self, Access};
+use crate::error::Result;
+use crate::output;
+
+/// Show what is on disks, as a tree
+///
+/// Arrays are shown below each of their members, file systems below the array or disk they are on.
+/// Only reads, and takes no lock: disks in use can be looked at.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  ashlar scan disk*.img
+  ashlar scan --json /dev/sd[a-d]")]
+pub(crate) struct Scan {
+    /// Image files or block devices
+    #[arg(required = true, value_name = "DISK")]
+    disks: Vec<PathBuf>,
+
+    /// Print JSON, in the form of lsblk --json
+    #[arg(long)]
+    json: bool,
+}
+
+impl Scan {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let opened = disks::open_all(&self.disks, Access::Look)?;
+        let reactor = disks::reactor()?;
+        let graph = reactor.block_on(async {
+            let probed = ashlar_stack::assemble::probe_all(opened).await;
+            ashlar_stack::scan::scan(&probed, &disks::runtime()).await
+        });
+        if self.json {
+            output::print_json(&graph)?
+        } else {
+            output::print(&graph.to_text())?
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}

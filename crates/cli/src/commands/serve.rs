@@ -1,0 +1,145 @@
+//! `ashlar serve`: the daemon.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use ashlar_md::AssembleError;
+use ashlar_stack::assemble::Stack;
+use ashlar_stack::spec::{Listen, Spec};
+use clap::Args;
+
+use crate::daemon::{self, Config};
+use crate::error::{Error, Result};
+
+/// Assemble what is on disks and serve it
+///
+/// Runs in the foreground until SIGTERM, SIGINT, `ashlar stop`, or until its mount is unmounted.
+/// Prints a line for each volume and then `ready`. While the mount is in use (an open file, a loop
+/// device) it does not end; a second signal forces it to.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The mount looks like a Linux root: DIR/dev/md0 is the volume, DIR/sys/block/md0/queue/nomerges an
+attribute, DIR/proc/mdstat the state of the arrays. Over NBD a volume's export name is md0, or
+md/NAME for an array with a name; the empty name is the only volume if there is one.
+
+Exit codes: 0 stopped in good order, 1 not started or not stopped in good order, 2 wrong usage.
+
+Examples:
+  ashlar serve disk*.img --mount /mnt/volumes
+  ashlar serve disk*.img --nbd unix:/run/ashlar.nbd --nbd tcp:localhost:10809
+  ashlar serve --config /etc/ashlar/stack.toml
+  mount -o loop /mnt/volumes/dev/md0 /mnt/data")]
+pub(crate) struct Serve {
+    /// Image files or block devices
+    #[arg(value_name = "DISK")]
+    disks: Vec<PathBuf>,
+
+    /// Take disks and options from a file; options given here win, disks are added
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    #[command(flatten)]
+    options: ServeOptions,
+}
+
+/// How to serve.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct ServeOptions {
+    /// Mount the volumes and their attributes on a directory
+    #[arg(long, value_name = "DIR")]
+    pub(crate) mount: Option<PathBuf>,
+
+    /// Let other users into the mount, as far as the files' modes allow
+    #[arg(long, requires = "mount")]
+    pub(crate) allow_other: bool,
+
+    /// Listen for NBD clients: unix:PATH or tcp:HOST:PORT (may be repeated)
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) nbd: Vec<Listen>,
+
+    /// Write nothing to the disks, and refuse writes to the volumes
+    #[arg(long, alias = "readonly", short_alias = 'o')]
+    pub(crate) read_only: bool,
+
+    /// Start arrays with fewer members than they had last time
+    #[arg(short = 'R', long)]
+    pub(crate) run: bool,
+
+    /// Threads that do the I/O [default: one for each processor, at most 4]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) threads: Option<u16>,
+
+    /// The control socket [default: $XDG_RUNTIME_DIR/ashlar.sock, for root /run/ashlar.sock]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) control: Option<PathBuf>,
+}
+
+impl ServeOptions {
+    /// What the daemon is to do with `disks`.
+    pub(crate) fn into_config(self, disks: Vec<PathBuf>) -> Config {
+        let default = std::thread::available_parallelism().map_or(1, |n| n.get().min(4));
+        Config {
+            disks,
+            mount: self.mount,
+            allow_other: self.allow_other,
+            nbd: self.nbd,
+            read_only: self.read_only,
+            run: self.run,
+            threads: self.threads.map_or(default, usize::from),
+            control: self.control,
+            set: Vec::new(),
+        }
+    }
+}
+
+impl Serve {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let spec = match &self.config {
+            Some(path) => Spec::load(path)
+                .map_err(|error| Error::plain("cannot use the configuration", error))?,
+            None => Spec::default(),
+        };
+        daemon::serve(self.merge(spec)?, None, None)
+    }
+
+    /// The file's settings, with those of the command line before them.
+    fn merge(self, spec: Spec) -> Result<Config> {
+        let mut options = self.options;
+        options.mount = options.mount.or(spec.mount);
+        if options.nbd.is_empty() {
+            options.nbd = spec.nbd;
+        }
+        options.read_only |= spec.read_only;
+        options.run |= spec.run;
+        options.threads = options.threads.or(spec.threads);
+        if options.threads == Some(0) {
+            return Err(Error::plain("cannot use the configuration", "threads must not be 0"));
+        }
+        options.control = options.control.or(spec.control);
+        let disks: Vec<PathBuf> = spec.disks.into_iter().chain(self.disks).collect();
+        if disks.is_empty() {
+            let hint = "name disk images or block devices, or a --config that does";
+            return Err(Error::usage("no disks given").hint(hint));
+        }
+        let mut config = options.into_config(disks);
+        config.set = spec.set.into_iter().map(|(path, value)| (path, value.0)).collect();
+        Ok(config)
+    }
+}
+
+/// Fails if some array did not start.
+///
+/// # Errors
+/// The first that did not, and what to do about it.
+pub(crate) fn check_started(stack: &Stack) -> Result<()> {
+    let Some(failure) = stack.failures.first() else { return Ok(()) };
+    let error = Error::new("cannot start", failure, &failure.error);
+    let read_only = matches!(failure.error, AssembleError::Unclean | AssembleError::BadBlocks(_));
+    Err(if matches!(failure.error, AssembleError::NeedsRun { .. }) {
+        error.hint("if the others are gone for good, --run starts it without them")
+    } else if read_only {
+        error.hint("--read-only gives access to the data and changes nothing")
+    } else {
+        error
+    })
+}

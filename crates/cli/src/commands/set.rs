@@ -1,0 +1,36 @@
+//! `ashlar set`: settings of a running daemon.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::Daemon;
+use crate::error::Result;
+
+/// Change an attribute of a running daemon
+///
+/// What can be changed, and to what, is as in sysfs. Changes hold until the daemon ends; those to be
+/// made at each start belong into the [set] table of stack.toml.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  ashlar set sys/block/md0/queue/nomerges 2
+  ashlar set sys/block/md0/queue/discard_max_bytes 524288")]
+pub(crate) struct Set {
+    /// The attribute
+    path: String,
+
+    /// Its new value
+    #[arg(allow_hyphen_values = true)]
+    value: String,
+
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+impl Set {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        self.daemon.connect()?.set(self.path.trim_matches('/'), &self.value)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

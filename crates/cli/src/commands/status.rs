@@ -1,0 +1,64 @@
+//! `ashlar status`: what a running daemon serves.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use ashlar_stack::graph::human_size;
+use clap::Args;
+
+use super::Daemon;
+use crate::daemon::interface;
+use crate::error::Result;
+use crate::output;
+
+/// Show what a running daemon serves
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  ashlar status
+  ashlar status --json --control /run/other.sock")]
+pub(crate) struct Status {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+impl Status {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let status = self.daemon.connect()?.status()?;
+        if self.json {
+            output::print_json(&status)?
+        } else {
+            output::print(&text(&status))?
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn text(status: &interface::Status) -> String {
+    let mut out = format!("ashlar {}, process {}\n", status.version, status.pid);
+    if let Some(mount) = &status.mount {
+        out += &format!("mounted on {mount}\n");
+    }
+    for address in &status.nbd {
+        out += &format!("NBD at {address}\n");
+    }
+    for volume in &status.volumes {
+        let alias = volume.alias.as_deref().map_or(String::new(), |alias| format!(" ({alias})"));
+        // A String takes every write.
+        let (Ok(()) | Err(std::fmt::Error)) = write!(
+            out,
+            "{}{alias}: {} {}, {}, {} of {} devices\n",
+            volume.name,
+            volume.level,
+            human_size(volume.size),
+            volume.state,
+            volume.raid_devices.saturating_sub(volume.degraded),
+            volume.raid_devices,
+        );
+    }
+    out
+}

@@ -1,0 +1,271 @@
+//! The control socket: varlink on the main reactor.
+//!
+//! [`Service::call`] answers one message; [`serve`] moves them. A peer that sends what is no varlink
+//! loses its connection and disturbs nobody else; what it can make us keep is one message.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ashlar_engine::net::{Listener, Socket};
+use ashlar_engine::{sleep, spawn};
+use ashlar_stack::assemble::Stack;
+use ashlar_stack::attributes::{AttributeError, Attributes, Found};
+use ashlar_stack::detail::Detail;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use super::interface::{self, Entry, EntryKind, NameOnly, PathOnly, PathValue, VolumeStatus};
+use super::stop::Stop;
+use super::varlink::{Call, Frames, MAX_CALL, Reply, encode};
+
+/// Connections at a time; more are closed at once.
+const MAX_CONNECTIONS: usize = 64;
+/// Pause after an accept that failed for want of a resource.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// What the control socket speaks for.
+pub(crate) struct Service {
+    pub(crate) stack: Arc<Stack>,
+    pub(crate) attributes: Arc<Attributes>,
+    pub(crate) mount: Option<String>,
+    pub(crate) nbd: Vec<String>,
+    /// Told by `Stop`.
+    pub(crate) stop: Stop,
+}
+
+impl Service {
+    /// The answer to a message: bytes to send, if any.
+    ///
+    /// # Errors
+    /// It is no varlink call.
+    fn answer(&self, message: &[u8]) -> Result<Option<Vec<u8>>, serde_json::Error> {
+        let call: Call = serde_json::from_slice(message)?;
+        let oneway = call.oneway;
+        let reply = self.call(call);
+        Ok((!oneway).then(|| encode(&reply)))
+    }
+
+    fn call(&self, call: Call) -> Reply {
+        let Some((interface, method)) = call.method.rsplit_once('.') else {
+            return Reply::method_not_found(&call.method);
+        };
+        let result = match (interface, method) {
+            ("org.varlink.service", "GetInfo") => nothing(&call.parameters).map(|()| info()),
+            ("org.varlink.service", "GetInterfaceDescription") => describe(call.parameters),
+            (interface::NAME, "Status") => {
+                nothing(&call.parameters).map(|()| json!({ "status": self.status() }))
+            }
+            (interface::NAME, "Detail") => parse(call.parameters).and_then(|at| self.detail(&at)),
+            (interface::NAME, "Get") => parse(call.parameters).and_then(|at| self.get(&at)),
+            (interface::NAME, "Set") => parse(call.parameters).and_then(|at| self.set(&at)),
+            (interface::NAME, "List") => parse(call.parameters).and_then(|at| self.list(&at)),
+            (interface::NAME, "Stop") => nothing(&call.parameters).map(|()| {
+                self.stop.stop();
+                json!({})
+            }),
+            ("org.varlink.service" | interface::NAME, _) => {
+                Err(Reply::method_not_found(&call.method))
+            }
+            (other, _) => Err(Reply::interface_not_found(other)),
+        };
+        result.map_or_else(|error| error, Reply::ok)
+    }
+
+    fn status(&self) -> interface::Status {
+        let volumes = self.stack.volumes.iter().map(|volume| {
+            let status = volume.view.status();
+            VolumeStatus {
+                name: volume.name.device(),
+                alias: volume.name.alias.as_ref().map(|alias| format!("md/{alias}")),
+                level: status.level.to_string(),
+                size: status.size.bytes(),
+                state: status.state.name().to_owned(),
+                raid_devices: status.raid_disks,
+                degraded: status.degraded,
+            }
+        });
+        interface::Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            mount: self.mount.clone(),
+            nbd: self.nbd.clone(),
+            volumes: volumes.collect(),
+        }
+    }
+
+    fn detail(&self, NameOnly { name }: &NameOnly) -> Result<Value, Reply> {
+        let called = |volume: &&ashlar_stack::assemble::Volume| {
+            let alias = volume.name.alias.as_deref();
+            volume.name.device() == *name
+                || alias.is_some_and(|alias| *name == format!("md/{alias}"))
+        };
+        let volume = self.stack.volumes.iter().find(called);
+        let volume = volume.ok_or_else(|| control_error("NotFound", json!({ "path": name })))?;
+        let detail = Detail::new(&volume.view.status(), format!("/dev/{}", volume.name.device()));
+        Ok(json!({ "detail": detail }))
+    }
+
+    fn get(&self, PathOnly { path }: &PathOnly) -> Result<Value, Reply> {
+        match self.attributes.read(path) {
+            Ok(value) => Ok(json!({ "value": value })),
+            Err(error) => Err(attribute_error(path, &error)),
+        }
+    }
+
+    fn set(&self, PathValue { path, value }: &PathValue) -> Result<Value, Reply> {
+        match self.attributes.write(path, value) {
+            Ok(()) => Ok(json!({})),
+            Err(error) => Err(attribute_error(path, &error)),
+        }
+    }
+
+    fn list(&self, PathOnly { path }: &PathOnly) -> Result<Value, Reply> {
+        match self.attributes.lookup(path) {
+            Some(Found::Directory) => {}
+            Some(Found::Attribute { .. } | Found::Symlink(_) | Found::Volume(_)) => {
+                return Err(control_error("NotADirectory", json!({ "path": path })));
+            }
+            None => return Err(attribute_error(path, &AttributeError::NotFound)),
+        }
+        let entries = self.attributes.list(path).into_iter().filter_map(|name| {
+            let below = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
+            let kind = match self.attributes.lookup(&below)? {
+                Found::Directory => EntryKind::Directory,
+                Found::Symlink(_) => EntryKind::Symlink,
+                Found::Attribute { .. } => EntryKind::Attribute,
+                Found::Volume(_) => EntryKind::Volume,
+            };
+            Some(Entry { name, kind })
+        });
+        Ok(json!({ "entries": entries.collect::<Vec<_>>() }))
+    }
+}
+
+/// Parameters of a method.
+fn parse<T: DeserializeOwned>(parameters: Map<String, Value>) -> Result<T, Reply> {
+    serde_json::from_value(Value::Object(parameters)).map_err(|error| {
+        // The message has the parameter's name between backquotes, if it is about one.
+        let text = error.to_string();
+        Reply::invalid_parameter(text.split('`').nth(1).unwrap_or(&text))
+    })
+}
+
+/// Checks that a method without parameters was given none.
+fn nothing(parameters: &Map<String, Value>) -> Result<(), Reply> {
+    parameters.keys().next().map_or(Ok(()), |name| Err(Reply::invalid_parameter(name)))
+}
+
+fn control_error(name: &str, parameters: Value) -> Reply {
+    Reply::error(format!("{}.{name}", interface::NAME), parameters)
+}
+
+fn attribute_error(path: &str, error: &AttributeError) -> Reply {
+    let path_only = json!({ "path": path });
+    match error {
+        AttributeError::NotFound => control_error("NotFound", path_only),
+        AttributeError::IsDirectory => control_error("IsDirectory", path_only),
+        AttributeError::NotReadable | AttributeError::IsVolume => {
+            control_error("NotReadable", path_only)
+        }
+        AttributeError::NotWritable => control_error("NotWritable", path_only),
+        AttributeError::Invalid(reason) => {
+            control_error("InvalidValue", json!({ "path": path, "reason": reason }))
+        }
+        AttributeError::Busy(reason) => {
+            control_error("Busy", json!({ "path": path, "reason": reason }))
+        }
+    }
+}
+
+fn info() -> Value {
+    json!({
+        "vendor": "ashlar",
+        "product": "ashlar",
+        "version": env!("CARGO_PKG_VERSION"),
+        "url": "",
+        "interfaces": ["org.varlink.service", interface::NAME],
+    })
+}
+
+/// The interface every varlink service has (varlink.org, "Service Interface").
+const SERVICE_DESCRIPTION: &str = "\
+# The interface every varlink service has.
+interface org.varlink.service
+
+method GetInfo() -> (
+  vendor: string,
+  product: string,
+  version: string,
+  url: string,
+  interfaces: []string
+)
+
+method GetInterfaceDescription(interface: string) -> (description: string)
+
+error InterfaceNotFound (interface: string)
+error MethodNotFound (method: string)
+error MethodNotImplemented (method: string)
+error InvalidParameter (parameter: string)
+";
+
+fn describe(parameters: Map<String, Value>) -> Result<Value, Reply> {
+    match parameters.get("interface").and_then(Value::as_str) {
+        Some("org.varlink.service") => Ok(json!({ "description": SERVICE_DESCRIPTION })),
+        Some(interface::NAME) => Ok(json!({ "description": interface::DESCRIPTION })),
+        Some(other) => Err(Reply::interface_not_found(other)),
+        None => Err(Reply::invalid_parameter("interface")),
+    }
+}
+
+/// Answers whoever connects, for ever.
+pub(crate) async fn serve(listener: Listener, service: Rc<Service>) {
+    loop {
+        match listener.accept().await {
+            Ok(socket) => {
+                // Each connection holds a count of the service, beside our own.
+                if Rc::strong_count(&service) > MAX_CONNECTIONS {
+                    tracing::warn!("too many control connections");
+                    continue;
+                }
+                let service = Rc::clone(&service);
+                spawn(async move { converse(&socket, &service).await }).detach();
+            }
+            Err(error) => {
+                tracing::warn!(%error, "accepting a control connection");
+                sleep(RETRY).await;
+            }
+        }
+    }
+}
+
+/// One connection, to its end.
+async fn converse(socket: &Socket, service: &Service) {
+    let mut frames = Frames::new(MAX_CALL);
+    let mut buffer = vec![0; 4096];
+    loop {
+        loop {
+            let answer = match frames.next() {
+                Ok(Some(message)) => service.answer(&message),
+                Ok(None) => break,
+                Err(error) => return tracing::info!(%error, "control connection dropped"),
+            };
+            match answer {
+                Ok(Some(bytes)) => {
+                    if let (Err(error), _) = socket.send_all(bytes).await {
+                        return tracing::debug!(%error, "control connection lost");
+                    }
+                }
+                Ok(None) => {}
+                Err(error) => return tracing::info!(%error, "control connection dropped"),
+            }
+        }
+        let (received, same) = socket.recv(buffer).await;
+        buffer = same;
+        match received {
+            Ok(0) => return,
+            Ok(len) => frames.push(&buffer[..len]),
+            Err(error) => return tracing::debug!(%error, "control connection lost"),
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! The control interface: its methods, their parameters and errors, as data.
+//!
+//! [`DESCRIPTION`] is what a client is given that asks; the types beside it are what is sent. A test
+//! holds the two together.
+
+use ashlar_stack::detail::Detail;
+use serde::{Deserialize, Serialize};
+
+/// The interface's name.
+pub(crate) const NAME: &str = "io.ashlar.Control";
+
+/// The interface in varlink's language.
+pub(crate) const DESCRIPTION: &str = "\
+# Live state and settings of a running ashlar daemon.
+# Paths are those of a Linux root without the leading slash: sys/block/md0/queue/nomerges.
+interface io.ashlar.Control
+
+# A volume that is served. The size is in bytes.
+type Volume (
+  name: string,
+  alias: ?string,
+  level: string,
+  size: int,
+  state: string,
+  raid_devices: int,
+  degraded: int
+)
+
+type Status (
+  version: string,
+  pid: int,
+  mount: ?string,
+  nbd: []string,
+  volumes: []Volume
+)
+
+type Entry (name: string, kind: (directory, symlink, attribute, volume))
+
+# A slot of an array.
+type Member (
+  number: ?int,
+  slot: ?int,
+  state: string,
+  path: ?string,
+  read_errors: int,
+  corrected: int
+)
+
+# An array, with the facts of mdadm --detail. Times are seconds since 1970.
+type Detail (
+  device: string,
+  version: string,
+  created: int,
+  level: string,
+  size_kib: int,
+  used_dev_size_kib: ?int,
+  raid_devices: int,
+  updated: int,
+  state: string,
+  total_devices: int,
+  active_devices: int,
+  working_devices: int,
+  failed_devices: int,
+  layout: ?string,
+  chunk_kib: ?int,
+  consistency_policy: string,
+  name: string,
+  uuid: string,
+  events: int,
+  members: []Member,
+  notes: []string
+)
+
+method Status() -> (status: Status)
+
+# An array by its name (md0) or alias (md/data).
+method Detail(name: string) -> (detail: Detail)
+
+# The text of an attribute, with its final newline.
+method Get(path: string) -> (value: string)
+
+method Set(path: string, value: string) -> ()
+
+# What is in a directory.
+method List(path: string) -> (entries: []Entry)
+
+# Stop as on SIGTERM. The answer comes before the daemon has stopped.
+method Stop() -> ()
+
+error NotFound (path: string)
+error IsDirectory (path: string)
+error NotADirectory (path: string)
+error NotReadable (path: string)
+error NotWritable (path: string)
+error InvalidValue (path: string, reason: string)
+error Busy (path: string, reason: string)
+";
+
+/// Parameters of methods on one path, and of the errors about one.
+#[derive(Serialize, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PathOnly {
+    pub(crate) path: String,
+}
+
+/// Parameters of `Detail`.
+#[derive(Serialize, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NameOnly {
+    pub(crate) name: String,
+}
+
+/// Parameters of `Set`.
+#[derive(Serialize, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PathValue {
+    pub(crate) path: String,
+    pub(crate) value: String,
+}
+
+/// The answer of `Get`.
+#[derive(Serialize, Deserialize, Debug)]
+pub(crate) struct ValueReply {
+    pub(crate) value: String,
+}
+
+/// The answer of `List`.
+#[derive(Serialize, Deserialize, Debug)]
+pub(crate) struct EntriesReply {
+    pub(crate) entries: Vec<Entry>,
+}
+
+/// The answer of `Status`.
+#[derive(Serialize, Deserialize, Debug)]
+pub(crate) struct StatusReply {
+    pub(crate) status: Status,
+}
+
+/// The answer of `Detail`.
+#[derive(Serialize, Deserialize, Debug)]
+pub(crate) struct DetailReply {
+    pub(crate) detail: Detail,
+}
+
+/// A name in a directory.
+#[derive(Serialize, Deserialize, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) name: String,
+    pub(crate) kind: EntryKind,
+}
+
+/// What a name stands for.
+#[derive(Clone, Copy, Serialize, Deserialize, Debug, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum EntryKind {
+    Directory,
+    Symlink,
+    Attribute,
+    Volume,
+}
+
+/// A daemon's state.
+#[derive(Serialize, Deserialize, Debug)]
+pub(crate) struct Status {
+    pub(crate) version: String,
+    pub(crate) pid: u32,
+    pub(crate) mount: Option<String>,
+    pub(crate) nbd: Vec<String>,
+    pub(crate) volumes: Vec<VolumeStatus>,
+}
+
+/// A volume's state.
+#[derive(Serialize, Deserialize, Debug)]
+pub(crate) struct VolumeStatus {
+    pub(crate) name: String,
+    pub(crate) alias: Option<String>,
+    pub(crate) level: String,
+    pub(crate) size: u64,
+    pub(crate) state: String,
+    pub(crate) raid_devices: usize,
+    pub(crate) degraded: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The fields of `type NAME (...)` in the description.
+    fn described(name: &str) -> Vec<String> {
+        let start = DESCRIPTION.find(&format!("type {name} (")).unwrap();
+        let body = &DESCRIPTION[start..];
+        let (_, body) = body.split_once('(').unwrap();
+        let body = body.split("\n)").next().unwrap();
+        let fields = body.split([',', '\n']).filter_map(|part| part.split_once(':'));
+        fields.map(|(field, _)| field.trim().to_owned()).collect()
+    }
+
+    fn sent(value: serde_json::Value) -> Vec<String> {
+        let mut names: Vec<String> = value.as_object().unwrap().keys().cloned().collect();
+        names.sort_unstable();
+        names
+    }
+
+    fn check(name: &str, value: serde_json::Value) {
+        let mut described = described(name);
+        described.sort_unstable();
+        assert_eq!(described, sent(value), "{name}");
+    }
+
+    #[test]
+    fn the_description_has_the_fields_that_are_sent() {
+        let volume = VolumeStatus {
+            name: String::new(),
+            alias: None,
+            level: String::new(),
+            size: 0,
+            state: String::new(),
+            raid_devices: 0,
+            degraded: 0,
+        };
+        check("Volume", serde_json::to_value(volume).unwrap());
+        let status = Status {
+            version: String::new(),
+            pid: 1,
+            mount: None,
+            nbd: Vec::new(),
+            volumes: Vec::new(),
+        };
+        check("Status", serde_json::to_value(status).unwrap());
+        let member = ashlar_stack::detail::DetailMember {
+            number: None,
+            slot: None,
+            state: String::new(),
+            path: None,
+            read_errors: 0,
+            corrected: 0,
+        };
+        check("Member", serde_json::to_value(&member).unwrap());
+        let detail = Detail {
+            device: String::new(),
+            version: String::new(),
+            created: 0,
+            level: String::new(),
+            size_kib: 0,
+            used_dev_size_kib: None,
+            raid_devices: 0,
+            updated: 0,
+            state: String::new(),
+            total_devices: 0,
+            active_devices: 0,
+            working_devices: 0,
+            failed_devices: 0,
+            layout: None,
+            chunk_kib: None,
+            consistency_policy: String::new(),
+            name: String::new(),
+            uuid: String::new(),
+            events: 0,
+            members: vec![member],
+            notes: Vec::new(),
+        };
+        check("Detail", serde_json::to_value(detail).unwrap());
+    }
+}

@@ -1,0 +1,399 @@
+//! The daemon: assembles, serves, and stops in good order.
+//!
+//! # Threads
+//!
+//! The main thread's reactor has the control socket, the signals and the arrays' start and end; each
+//! further thread has a reactor that serves the mount and NBD clients, with no hop between threads
+//! on the way of an I/O.
+//!
+//! # The end
+//!
+//! ```text
+//! serving --signal, Stop, unmounted--> draining --unmounted--> stopping --> exit 0 (1 if not clean)
+//!                                         |
+//!                                         +--second signal--> detached --> stopping --> exit 1
+//! ```
+//!
+//! Draining: NBD clients get answers to what they have asked, and the mount is ended, which the kernel
+//! refuses while it is used. A daemon that died below a mounted loop device would take acknowledged
+//! data of that file system's cache with it, so this one serves on until the mount is free.
+
+pub(crate) mod control;
+pub(crate) mod interface;
+mod namespace;
+mod notify;
+mod stop;
+mod users;
+pub(crate) mod varlink;
+
+use std::fs::Permissions;
+use std::io;
+use std::net::ToSocketAddrs;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ashlar_block::ByteVolume;
+use ashlar_engine::net::Listener;
+use ashlar_engine::signal::{self, Signal, Signals};
+use ashlar_engine::{Cancelled, Engine, Handle, Receiver, sleep, spawn};
+use ashlar_export::fuse::dev::KernelDev;
+use ashlar_export::fuse::mount::{Mount, MountError, MountOptions, mount};
+use ashlar_export::fuse::server as fuse;
+use ashlar_export::fuse::session::Session;
+use ashlar_export::fuse::tree::Owner;
+use ashlar_export::nbd::export::{Export, Exports};
+use ashlar_export::nbd::listen::{self, listen};
+use ashlar_stack::assemble::{Probed, Stack, assemble, probe_all};
+use ashlar_stack::attributes::Attributes;
+use ashlar_stack::graph::human_size;
+use ashlar_stack::spec::Listen;
+use futures_util::StreamExt;
+use futures_util::future::{Either, select};
+use futures_util::stream::FuturesUnordered;
+
+use crate::client;
+use crate::commands::serve::check_started;
+use crate::disks::{self, Access};
+use crate::error::{Error, FAILURE, Result};
+use crate::output;
+use namespace::View;
+use stop::Stop;
+
+/// How often a busy mount is tried again.
+const RETRY: Duration = Duration::from_millis(200);
+/// How long it may be busy before the users are named.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// What to serve and how.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(crate) disks: Vec<PathBuf>,
+    pub(crate) mount: Option<PathBuf>,
+    pub(crate) allow_other: bool,
+    pub(crate) nbd: Vec<Listen>,
+    pub(crate) read_only: bool,
+    pub(crate) run: bool,
+    pub(crate) threads: usize,
+    pub(crate) control: Option<PathBuf>,
+    pub(crate) set: Vec<(String, String)>,
+}
+
+/// Which of the disks to use.
+pub(crate) type Filter<'a> = &'a dyn Fn(&Probed) -> bool;
+
+/// Serves until told to stop. With `rename` the first array gets that name; disks for which `filter`
+/// does not hold are left alone.
+///
+/// # Errors
+/// It could not start; nothing was written.
+pub(crate) fn serve(
+    config: Config,
+    rename: Option<&str>,
+    filter: Option<Filter<'_>>,
+) -> Result<ExitCode> {
+    let signals = [Signal::TERM, Signal::INT];
+    // Before any thread is started, so that all of them leave the signals to us.
+    signal::block(&signals).map_err(|error| Error::plain("cannot block signals", error))?;
+    let access = if config.read_only { Access::Read } else { Access::Write };
+    let disks = disks::open_all(&config.disks, access)?;
+    let reactor = disks::reactor()?;
+    let result = reactor.block_on(async {
+        let ends = Ends::listen(&signals);
+        let ends = ends.map_err(|error| Error::plain("cannot wait for signals", error))?;
+        let mut probed = probe_all(disks).await;
+        probed.retain(|disk| filter.is_none_or(|wanted| wanted(disk)));
+        for disk in &probed {
+            disk.candidate()
+                .map_err(|why| Error::new("cannot serve", disk.disk.path.display(), why))?;
+        }
+        let options = ashlar_md::Options { run: config.run, read_only: config.read_only };
+        let stack = assemble(&probed, &options, rename, &disks::runtime()).await;
+        check_started(&stack)?;
+        let stack = Arc::new(stack);
+        let served = run(&config, &stack, &ends).await;
+        // Whatever happened, the arrays are stopped in good order.
+        let stopped = stop_arrays(&stack).await;
+        let code = served?;
+        stopped.map(|()| code)
+    });
+    drop(reactor);
+    result
+}
+
+/// Says what runs.
+fn announce(stack: &Stack) -> Result<()> {
+    let mut text = String::new();
+    for volume in &stack.volumes {
+        let status = volume.view.status();
+        let alias = volume.name.alias.as_deref();
+        let alias = alias.map_or(String::new(), |alias| format!(" (md/{alias})"));
+        text += &format!(
+            "{}{alias}: {} {}, {}, {} of {} devices\n",
+            volume.name.device(),
+            status.level,
+            human_size(status.size.bytes()),
+            status.state.name(),
+            status.raid_disks - status.degraded,
+            status.raid_disks,
+        );
+    }
+    output::print(&(text + "ready\n"))
+}
+
+/// From assembled to no longer served.
+async fn run(config: &Config, stack: &Arc<Stack>, ends: &Ends) -> Result<ExitCode> {
+    let attributes = Arc::new(stack.attributes());
+    for (path, value) in &config.set {
+        let path = path.trim_matches('/');
+        attributes.write(path, value).map_err(|error| {
+            Error::new("cannot set", path, error).hint("see the [set] table of the configuration")
+        })?;
+    }
+    let engine = Engine::start(config.threads).map_err(disks::no_io_uring)?;
+    let control = bind_control(config.control.as_deref())?;
+    let draining = Stop::default();
+    let exports = exports(stack)?;
+    let mut servers = Vec::new();
+    for (index, address) in config.nbd.iter().enumerate() {
+        let handle = &engine.handles()[index % config.threads];
+        servers.push((address, start_nbd(handle, address, &exports, &draining).await?));
+    }
+    let mut mounted = match &config.mount {
+        Some(path) => Some(Mounted::start(&engine, path, config.allow_other, stack, &attributes)?),
+        None => None,
+    };
+    let service = Rc::new(control::Service {
+        stack: Arc::clone(stack),
+        attributes,
+        mount: mounted.as_ref().map(|mounted| mounted.mount.path().display().to_string()),
+        nbd: config.nbd.iter().map(Listen::to_string).collect(),
+        stop: ends.first.clone(),
+    });
+    let control = spawn(control::serve(control, service));
+    announce(stack)?;
+    notify::notify("READY=1");
+
+    match &mut mounted {
+        Some(mounted) => mounted.used_until(&ends.first).await,
+        None => ends.first.clone().await,
+    }
+    tracing::info!("stopping");
+    notify::notify("STOPPING=1");
+    draining.stop();
+    let mut code = ExitCode::SUCCESS;
+    if let Some(mounted) = mounted
+        && !mounted.end(&ends.second).await
+    {
+        code = ExitCode::from(FAILURE);
+    }
+    for (address, server) in servers {
+        if let Err(error) = server.await.unwrap_or_else(gone) {
+            tracing::error!(%address, %error, "NBD server failed");
+            code = ExitCode::from(FAILURE);
+        }
+    }
+    control.cancel().await;
+    engine.shutdown();
+    Ok(code)
+}
+
+/// A server whose thread ended, or that panicked.
+fn gone(cancelled: Cancelled) -> io::Result<()> {
+    Err(io::Error::other(cancelled))
+}
+
+/// The wishes to end: the first in good order, a second signal at once.
+struct Ends {
+    first: Stop,
+    second: Stop,
+}
+
+impl Ends {
+    /// Listens for `signals` for as long as the reactor runs.
+    ///
+    /// # Errors
+    /// Those of signalfd(2).
+    fn listen(signals: &[Signal]) -> io::Result<Self> {
+        let signals = Signals::new(signals)?;
+        let ends = Self { first: Stop::default(), second: Stop::default() };
+        let (first, second) = (ends.first.clone(), ends.second.clone());
+        let listen = async move {
+            loop {
+                if let Err(error) = signals.next().await {
+                    tracing::error!(%error, "waiting for signals");
+                    return;
+                }
+                if first.is_stopped() { second.stop() } else { first.stop() }
+            }
+        };
+        spawn(listen).detach();
+        Ok(ends)
+    }
+}
+
+/// Listens at `path`, or where daemons do by default.
+fn bind_control(path: Option<&Path>) -> Result<Listener> {
+    let path = match path {
+        Some(path) => path.to_owned(),
+        None => client::default_path().ok_or_else(client::no_default_path)?,
+    };
+    let failed = |error: io::Error| {
+        let in_use = error.kind() == io::ErrorKind::AddrInUse;
+        let error = Error::new("cannot open the control socket", path.display(), error);
+        let hint = if in_use {
+            "another daemon listens there: give this one another --control PATH"
+        } else {
+            "--control PATH puts it elsewhere"
+        };
+        error.hint(hint)
+    };
+    let listener = Listener::bind_unix(&path).map_err(failed)?;
+    // Whoever can write to the socket controls the daemon.
+    std::fs::set_permissions(&path, Permissions::from_mode(0o600)).map_err(failed)?;
+    Ok(listener)
+}
+
+/// The volumes, as NBD clients see them.
+fn exports(stack: &Stack) -> Result<Arc<Exports>> {
+    let exports = Exports::new();
+    for volume in &stack.volumes {
+        let name = match &volume.name.alias {
+            Some(alias) => format!("md/{alias}"),
+            None => volume.name.device(),
+        };
+        let export = Export::new(&name, ByteVolume::new(volume.gateway.clone()));
+        let added = export.and_then(|export| exports.add(export));
+        added.map_err(|error| Error::new("cannot export", &name, error))?;
+    }
+    Ok(Arc::new(exports))
+}
+
+/// A server on another thread: ends with its result.
+type Server = Receiver<io::Result<()>>;
+
+/// Serves NBD clients on the reactor of `handle`.
+async fn start_nbd(
+    handle: &Handle,
+    address: &Listen,
+    exports: &Arc<Exports>,
+    stop: &Stop,
+) -> Result<Server> {
+    let bound = Stop::default();
+    let (tell, at, exports, stop) =
+        (bound.clone(), address.clone(), Arc::clone(exports), stop.clone());
+    let server = handle.spawn_on(move || async move {
+        let listener = match &at {
+            Listen::Unix(path) => Listener::bind_unix(path)?,
+            Listen::Tcp(host) => {
+                let first = host.to_socket_addrs()?.next();
+                Listener::bind_tcp(first.ok_or(io::ErrorKind::AddrNotAvailable)?)?
+            }
+        };
+        tell.stop();
+        listen(listener, exports, listen::Config::default(), stop).await
+    });
+    match select(bound, server).await {
+        Either::Left(((), server)) => Ok(server),
+        Either::Right((result, _)) => {
+            let why = result.unwrap_or_else(gone).err().unwrap_or(io::ErrorKind::Other.into());
+            Err(Error::new("cannot listen for NBD clients", address, why))
+        }
+    }
+}
+
+/// The mount and those who serve it.
+struct Mounted {
+    mount: Mount,
+    servers: FuturesUnordered<Server>,
+}
+
+impl Mounted {
+    /// Mounts on `path` and serves from every reactor of `engine`.
+    fn start(
+        engine: &Engine,
+        path: &Path,
+        allow_other: bool,
+        stack: &Stack,
+        attributes: &Arc<Attributes>,
+    ) -> Result<Self> {
+        let failed = |error: MountError| Error::plain("cannot mount", error);
+        let volumes = stack.volumes.iter().map(|volume| {
+            let path = format!("dev/{}", volume.name.device());
+            (path, Arc::new(ByteVolume::new(volume.gateway.clone())))
+        });
+        let view = View { attributes: Arc::clone(attributes), volumes: volumes.collect() };
+        let owner = Owner {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            since: ashlar_engine::wall_clock(),
+        };
+        let session = Arc::new(Session::new(view, owner));
+        let (mount, fd) = mount(path, MountOptions { allow_other }).map_err(failed)?;
+        let servers = FuturesUnordered::new();
+        for handle in engine.handles() {
+            let fd: io::Result<OwnedFd> = fd.try_clone();
+            let fd = fd.map_err(|error| Error::new("cannot mount", path.display(), error))?;
+            let session = Arc::clone(&session);
+            servers.push(handle.spawn_on(move || async move {
+                let dev = Rc::new(KernelDev::new(fd)?);
+                fuse::serve(dev, session, disks::runtime()).await
+            }));
+        }
+        Ok(Self { mount, servers })
+    }
+
+    /// Waits until somebody has unmounted it, or `end`.
+    async fn used_until(&mut self, end: &Stop) {
+        if let Either::Left((Some(Ok(Err(error))), _)) =
+            select(self.servers.next(), end.clone()).await
+        {
+            tracing::error!(%error, "serving the mount failed");
+        }
+    }
+
+    /// Ends it once nobody uses it, or at once when `forced`; false in the latter case.
+    async fn end(mut self, forced: &Stop) -> bool {
+        let path = self.mount.path().to_owned();
+        let mut waited = Duration::ZERO;
+        while let Err(error) = self.mount.unmount() {
+            // Both are multiples of the same unit.
+            if waited == PATIENCE {
+                let users = users::users(&path).join(", ");
+                tracing::error!(%error, users, "still serving; a second signal ends this by force");
+            }
+            waited += RETRY;
+            if let Either::Right(_) = select(pin!(sleep(RETRY)), forced.clone()).await {
+                tracing::error!(path = %path.display(), "ended by force while in use");
+                if let Err(error) = self.mount.detach() {
+                    tracing::error!(%error, "the mount is left behind");
+                }
+                return false;
+            }
+        }
+        while let Some(ended) = self.servers.next().await {
+            if let Err(error) = ended.unwrap_or_else(gone) {
+                tracing::error!(%error, "serving the mount failed");
+            }
+        }
+        true
+    }
+}
+
+/// Stops the arrays.
+///
+/// # Errors
+/// Some could not be marked clean.
+async fn stop_arrays(stack: &Stack) -> Result<()> {
+    stack.stop().await.map_err(|failed| {
+        let names: Vec<&str> = failed.iter().map(|(name, _)| name.as_str()).collect();
+        let why: Vec<String> = failed.iter().map(|(_, status)| status.to_string()).collect();
+        Error::new("not stopped cleanly", names.join(", "), why.join(", "))
+            .hint("the copies may differ: the next start needs a resync")
+    })
+}

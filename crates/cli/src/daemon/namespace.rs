@@ -1,0 +1,44 @@
+//! The FUSE mount as a view of the attributes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ashlar_block::ByteVolume;
+use ashlar_export::fuse::tree::{Access, Entry, Namespace};
+use ashlar_stack::attributes::{AttributeError, Attributes, Found};
+use rustix::io::Errno;
+
+/// What the mount shows.
+pub(crate) struct View {
+    pub(crate) attributes: Arc<Attributes>,
+    /// By path.
+    pub(crate) volumes: HashMap<String, Arc<ByteVolume>>,
+}
+
+fn errno(error: &AttributeError) -> Errno {
+    Errno::from_raw_os_error(error.errno())
+}
+
+impl Namespace for View {
+    fn lookup(&self, path: &str) -> Option<Entry> {
+        Some(match self.attributes.lookup(path)? {
+            Found::Directory => Entry::Directory,
+            Found::Symlink(target) => Entry::Symlink(target),
+            Found::Attribute { writable: true } => Entry::Attribute(Access::ReadWrite),
+            Found::Attribute { writable: false } => Entry::Attribute(Access::ReadOnly),
+            Found::Volume(_) => Entry::Volume(Arc::clone(self.volumes.get(path)?)),
+        })
+    }
+
+    fn list(&self, path: &str) -> Vec<String> {
+        self.attributes.list(path)
+    }
+
+    fn read(&self, path: &str) -> Result<String, Errno> {
+        self.attributes.read(path).map_err(|error| errno(&error))
+    }
+
+    fn write(&self, path: &str, text: &str) -> Result<(), Errno> {
+        self.attributes.write(path, text).map_err(|error| errno(&error))
+    }
+}

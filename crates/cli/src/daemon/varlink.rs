@@ -1,0 +1,175 @@
+//! Varlink messages: JSON objects, each ended by a zero byte (varlink.org, "Protocol").
+//!
+//! No I/O. [`Frames`] cuts a stream into messages, [`Call`] and [`Reply`] are what is in them.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+/// The longest call that is taken, bytes.
+pub(crate) const MAX_CALL: usize = 64 << 10;
+/// The longest reply that is taken, bytes: the details of the largest array are shorter.
+pub(crate) const MAX_REPLY: usize = 4 << 20;
+
+/// A call of a method.
+#[derive(Serialize, Deserialize, Debug, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Call {
+    /// Interface and method: `io.ashlar.Control.Get`.
+    pub(crate) method: String,
+    /// The method's parameters.
+    #[serde(default)]
+    pub(crate) parameters: Map<String, Value>,
+    /// No reply is wanted.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) oneway: bool,
+    /// More than one reply is welcome. Our methods give one.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) more: bool,
+    /// The connection is to become another protocol. No method of ours does.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) upgrade: bool,
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+/// An answer.
+#[derive(Serialize, Deserialize, Debug, PartialEq)]
+pub(crate) struct Reply {
+    /// The error's full name, if it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<String>,
+    /// The method's or the error's parameters.
+    #[serde(default)]
+    pub(crate) parameters: Value,
+}
+
+impl Reply {
+    /// Success.
+    pub(crate) fn ok(parameters: Value) -> Self {
+        Self { error: None, parameters }
+    }
+
+    /// An error with its full name.
+    pub(crate) fn error(name: impl Into<String>, parameters: Value) -> Self {
+        Self { error: Some(name.into()), parameters }
+    }
+
+    /// There is no such interface.
+    pub(crate) fn interface_not_found(interface: &str) -> Self {
+        let parameters = json!({ "interface": interface });
+        Self::error("org.varlink.service.InterfaceNotFound", parameters)
+    }
+
+    /// There is no such method.
+    pub(crate) fn method_not_found(method: &str) -> Self {
+        Self::error("org.varlink.service.MethodNotFound", json!({ "method": method }))
+    }
+
+    /// A parameter is missing, unknown or of the wrong type.
+    pub(crate) fn invalid_parameter(parameter: &str) -> Self {
+        Self::error("org.varlink.service.InvalidParameter", json!({ "parameter": parameter }))
+    }
+}
+
+/// A message as it is sent.
+pub(crate) fn encode(message: &impl Serialize) -> Vec<u8> {
+    // Maps with string keys and plain values always have a JSON form.
+    let mut bytes = serde_json::to_vec(message).unwrap_or_default();
+    bytes.push(0);
+    bytes
+}
+
+/// Why a stream is no varlink.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a message is longer than {0} bytes")]
+pub(crate) struct TooLong(usize);
+
+/// Cuts a stream of bytes into messages.
+pub(crate) struct Frames {
+    max: usize,
+    bytes: Vec<u8>,
+    /// Bytes in front that have no end in them.
+    searched: usize,
+}
+
+impl Frames {
+    /// A stream whose messages have at most `max` bytes.
+    pub(crate) fn new(max: usize) -> Self {
+        Self { max, bytes: Vec::new(), searched: 0 }
+    }
+
+    /// Adds bytes that arrived.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next message, without its zero byte; `None` if it has not arrived yet.
+    ///
+    /// # Errors
+    /// It is too long. Nothing that follows can be understood.
+    pub(crate) fn next(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
+        let found = self.bytes[self.searched..].iter().position(|byte| *byte == 0);
+        let end = found.map(|at| self.searched + at);
+        self.searched = self.bytes.len();
+        if end.unwrap_or(self.bytes.len()) > self.max {
+            return Err(TooLong(self.max));
+        }
+        let Some(end) = end else { return Ok(None) };
+        let rest = self.bytes.split_off(end + 1);
+        let mut message = std::mem::replace(&mut self.bytes, rest);
+        message.truncate(end);
+        self.searched = 0;
+        Ok(Some(message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_cut_wherever_the_stream_was() {
+        let stream = b"one\0\0three\0rest";
+        for step in 1..stream.len() {
+            let mut frames = Frames::new(MAX_CALL);
+            let mut got = Vec::new();
+            for piece in stream.chunks(step) {
+                frames.push(piece);
+                while let Some(message) = frames.next().unwrap() {
+                    got.push(message);
+                }
+            }
+            assert_eq!(got, [&b"one"[..], b"", b"three"], "{step}");
+        }
+    }
+
+    #[test]
+    fn a_message_without_end_is_not_kept_for_ever() {
+        let mut frames = Frames::new(100);
+        frames.push(&[b'x'; 100]);
+        assert_eq!(frames.next(), Ok(None));
+        frames.push(b"x");
+        assert_eq!(frames.next(), Err(TooLong(100)));
+    }
+
+    #[test]
+    fn calls_and_replies_look_like_varlink() {
+        let call = Call {
+            method: "io.ashlar.Control.Get".into(),
+            parameters: Map::from_iter([("path".to_owned(), "a".into())]),
+            oneway: false,
+            more: false,
+            upgrade: false,
+        };
+        let text = br#"{"method":"io.ashlar.Control.Get","parameters":{"path":"a"}}"#;
+        assert_eq!(encode(&call), [&text[..], b"\0"].concat());
+        assert_eq!(serde_json::from_slice::<Call>(text).unwrap(), call);
+        let bare: Call = serde_json::from_str(r#"{"method":"a.B"}"#).unwrap();
+        assert!(bare.parameters.is_empty() && !bare.oneway);
+        let error = Reply::invalid_parameter("path");
+        let text = br#"{"error":"org.varlink.service.InvalidParameter","parameters":{"parameter":"path"}}"#;
+        assert_eq!(encode(&error), [&text[..], b"\0"].concat());
+    }
+}

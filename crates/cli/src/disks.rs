@@ -1,0 +1,111 @@
+//! Opening disks: image files or block devices, each at most once.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ashlar_block::{Gateway, Runtime};
+use ashlar_engine::file::{OpenError, OpenOptions};
+use ashlar_engine::{EngineRuntime, Reactor};
+use ashlar_stack::assemble::Disk;
+use rustix::io::Errno;
+
+use crate::error::{Error, Result};
+
+/// How disks are opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Access {
+    /// To look at, even when somebody uses them.
+    Look,
+    /// To read from, with nobody writing.
+    Read,
+    /// To write to, with nobody else using them.
+    Write,
+}
+
+/// Opens `paths`.
+///
+/// # Errors
+/// One of them cannot be opened, or is there twice.
+pub(crate) fn open_all(paths: &[PathBuf], access: Access) -> Result<Vec<Disk>> {
+    check_twice(paths)?;
+    paths.iter().map(|path| open(path, access)).collect()
+}
+
+/// Opens one disk.
+///
+/// # Errors
+/// It cannot be opened.
+pub(crate) fn open(path: &Path, access: Access) -> Result<Disk> {
+    let options = OpenOptions {
+        read_only: access != Access::Write,
+        lock: access != Access::Look,
+        ..OpenOptions::default()
+    };
+    let device = ashlar_engine::file::open(path, &options).map_err(|error| open_error(&error))?;
+    Ok(Disk { path: path.to_owned(), gateway: Gateway::new(Arc::new(device)) })
+}
+
+fn open_error(error: &OpenError) -> Error {
+    let failed = Error::plain("cannot open", error);
+    match error {
+        OpenError::InUse(_) => failed.hint("a running daemon has it: see ashlar status"),
+        OpenError::Claimed(_) => failed.hint("unmount it or stop what uses it first"),
+        OpenError::Io { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+            failed.hint("reading disks and writing to them takes the right to do so: run as root?")
+        }
+        OpenError::Io { .. } | OpenError::NotADisk(_) | OpenError::BlockSize { .. } => failed,
+    }
+}
+
+/// Refuses paths that are the same file or device.
+fn check_twice(paths: &[PathBuf]) -> Result<()> {
+    let mut seen: HashMap<(bool, u64, u64), &Path> = HashMap::new();
+    for path in paths {
+        // What cannot be looked at is reported when it is opened.
+        let Ok(metadata) = std::fs::metadata(path) else { continue };
+        let identity = if metadata.file_type().is_block_device() {
+            (true, metadata.rdev(), 0)
+        } else {
+            (false, metadata.dev(), metadata.ino())
+        };
+        if let Some(first) = seen.insert(identity, path) {
+            let why = format!("is the same as {}", first.display());
+            return Err(Error::new("given twice", path.display(), why));
+        }
+    }
+    Ok(())
+}
+
+/// Whether the file at `path` is one hole, so that it reads as zeroes everywhere.
+pub(crate) fn is_all_hole(path: &Path) -> bool {
+    let file = match File::open(path) {
+        Ok(file) if file.metadata().is_ok_and(|metadata| metadata.is_file()) => file,
+        Ok(_) | Err(_) => return false,
+    };
+    // ENXIO: no data at or behind this position (lseek(2), SEEK_DATA).
+    rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0)) == Err(Errno::NXIO)
+}
+
+/// A reactor for this thread.
+///
+/// # Errors
+/// The kernel has no io_uring, or does not allow it.
+pub(crate) fn reactor() -> Result<Reactor> {
+    Reactor::new(Default::default()).map_err(no_io_uring)
+}
+
+/// What to say when there is no reactor to be had.
+pub(crate) fn no_io_uring(error: std::io::Error) -> Error {
+    Error::plain("cannot set up io_uring", error).hint(
+        "Linux 5.11 or newer is needed, with io_uring allowed (sysctl kernel.io_uring_disabled, \
+         and the seccomp profile of a container)",
+    )
+}
+
+/// The runtime of the layers.
+pub(crate) fn runtime() -> Arc<dyn Runtime> {
+    Arc::new(EngineRuntime)
+}

@@ -1,0 +1,54 @@
+//! What a user sees when a command fails: one line, what, where and why, and a hint what to do.
+
+use std::fmt::Display;
+use std::process::ExitCode;
+
+/// A failed command.
+#[derive(Debug)]
+pub(crate) struct Error {
+    text: String,
+    hint: Option<String>,
+    code: u8,
+}
+
+/// What a command ends with.
+pub(crate) type Result<T = ExitCode> = std::result::Result<T, Error>;
+
+/// Exit code for what could not be done.
+pub(crate) const FAILURE: u8 = 1;
+/// Exit code for a command that makes no sense (clap's own, too).
+pub(crate) const USAGE: u8 = 2;
+
+impl Error {
+    /// `what` failed at `place` because of `why`: `ashlar: cannot open: disk.img: no such file`.
+    pub(crate) fn new(what: impl Display, place: impl Display, why: impl Display) -> Self {
+        Self { text: format!("{what}: {place}: {why}"), hint: None, code: FAILURE }
+    }
+
+    /// Something went wrong that has its place in its text.
+    pub(crate) fn plain(what: impl Display, why: impl Display) -> Self {
+        Self { text: format!("{what}: {why}"), hint: None, code: FAILURE }
+    }
+
+    /// Arguments that make no sense.
+    pub(crate) fn usage(text: impl Display) -> Self {
+        Self { text: text.to_string(), hint: None, code: USAGE }
+    }
+
+    /// With advice.
+    pub(crate) fn hint(mut self, hint: impl Display) -> Self {
+        self.hint = Some(hint.to_string());
+        self
+    }
+
+    /// Prints it and gives the exit code.
+    pub(crate) fn report(&self) -> ExitCode {
+        // One line, whatever the message of some layer looks like.
+        let text = self.text.lines().map(str::trim).collect::<Vec<_>>().join(" ");
+        eprintln!("ashlar: {text}");
+        if let Some(hint) = &self.hint {
+            eprintln!("hint: {hint}");
+        }
+        ExitCode::from(self.code)
+    }
+}

@@ -1,0 +1,140 @@
+//! Sizes, levels and layouts as mdadm's options take them.
+
+use ashlar_block::Sectors;
+use ashlar_md::ondisk::{Level, Version};
+use uuid::Uuid;
+
+/// A size in KiB, or with a suffix K, M, G, T, or `s` for sectors of 512 bytes.
+pub(crate) fn size(text: &str) -> Result<Sectors, String> {
+    let bad =
+        || format!("`{text}` is not a size: a number of KiB, or with K, M, G, T or s (sectors)");
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number: u64 = digits.parse().map_err(|_| bad())?;
+    let unit: u64 = match &text[digits.len()..] {
+        "s" => 1,
+        "" | "k" | "K" => 2,
+        "m" | "M" => 2 << 10,
+        "g" | "G" => 2 << 20,
+        "t" | "T" => 2 << 30,
+        _ => return Err(bad()),
+    };
+    let sectors = number.checked_mul(unit).filter(|sectors| *sectors <= u64::MAX >> 10);
+    sectors.map(Sectors).ok_or_else(bad)
+}
+
+/// A size as [`size`], or `max` for no limit.
+pub(crate) fn size_or_max(text: &str) -> Result<Option<Sectors>, String> {
+    if text == "max" { Ok(None) } else { size(text).map(Some) }
+}
+
+/// A level of those that can be made, by number or name.
+pub(crate) fn level(text: &str) -> Result<Level, String> {
+    match text {
+        "0" | "raid0" | "stripe" => Ok(Level::Raid0),
+        "1" | "raid1" | "mirror" => Ok(Level::Raid1),
+        "10" | "raid10" => Ok(Level::Raid10),
+        _ => Err(format!("`{text}` is not one of 0, raid0, stripe, 1, raid1, mirror, 10, raid10")),
+    }
+}
+
+/// A version of superblocks that can be made.
+pub(crate) fn metadata(text: &str) -> Result<Version, String> {
+    match text {
+        "1" | "1.2" | "default" => Ok(Version::V1_2),
+        "1.1" => Ok(Version::V1_1),
+        "1.0" => Ok(Version::V1_0),
+        _ => Err(format!("`{text}` is not one of 1.2, 1.1, 1.0")),
+    }
+}
+
+/// A layout, which depends on the level: `n2`, `f3`, `o2` for RAID10; `original`, `alternate` (or 1,
+/// 2) for RAID0.
+pub(crate) fn layout(level: Level, text: &str) -> Result<u32, String> {
+    let raid10 = || {
+        let (kind, copies) = text.split_at_checked(1)?;
+        let copies: u32 = copies.parse().ok().filter(|n| (1..=255).contains(n))?;
+        match kind {
+            "n" => Some(0x100 | copies),
+            "f" => Some(copies << 8 | 1),
+            "o" => Some(0x1_0000 | copies << 8 | 1),
+            _ => None,
+        }
+    };
+    let (found, possible) = match level {
+        Level::Raid10 => (raid10(), "n2, f2, o2 or the like"),
+        Level::Raid0 => (
+            match text {
+                "original" | "1" => Some(ashlar_md::ondisk::create::RAID0_ORIGINAL),
+                "alternate" | "2" => Some(ashlar_md::ondisk::create::RAID0_ALTERNATE),
+                _ => None,
+            },
+            "original or alternate",
+        ),
+        Level::Raid1
+        | Level::Linear
+        | Level::Raid4
+        | Level::Raid5
+        | Level::Raid6
+        | Level::Multipath
+        | Level::Faulty
+        | Level::Other(_) => return Err(format!("{level} has no layouts")),
+    };
+    found.ok_or_else(|| format!("`{text}` is no layout of {level}: {possible}"))
+}
+
+/// A UUID in mdadm's form (`01234567:89abcdef:...`) or the usual one.
+pub(crate) fn uuid(text: &str) -> Result<Uuid, String> {
+    let digits: String = text.chars().filter(|c| !matches!(c, ':' | '-' | '.' | ' ')).collect();
+    Uuid::try_parse(&digits).map_err(|_| format!("`{text}` is not a UUID: 32 hex digits"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_kib_unless_they_say_otherwise() {
+        for (text, sectors) in [
+            ("512", 1024),
+            ("512K", 1024),
+            ("1M", 2048),
+            ("3s", 3),
+            ("1G", 1 << 21),
+            ("2t", 1 << 32),
+        ] {
+            assert_eq!(size(text), Ok(Sectors(sectors)), "{text}");
+        }
+        for bad in ["", "K", "1KB", "1.5M", "-1", "18446744073709551615T", "1 K"] {
+            assert!(size(bad).is_err(), "{bad}");
+        }
+        assert_eq!(size_or_max("max"), Ok(None));
+    }
+
+    #[test]
+    fn layouts_have_mdadms_words() {
+        assert_eq!(layout(Level::Raid10, "n2"), Ok(0x102));
+        assert_eq!(layout(Level::Raid10, "f3"), Ok(0x301));
+        assert_eq!(layout(Level::Raid10, "o2"), Ok(0x1_0201));
+        assert_eq!(layout(Level::Raid0, "original"), Ok(1));
+        assert_eq!(layout(Level::Raid0, "alternate"), Ok(2));
+        for (level, bad) in [
+            (Level::Raid10, "n0"),
+            (Level::Raid10, "x2"),
+            (Level::Raid10, ""),
+            (Level::Raid10, "\u{e9}2"),
+            (Level::Raid10, "n256"),
+            (Level::Raid0, "n2"),
+            (Level::Raid1, "n2"),
+        ] {
+            assert!(layout(level, bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn uuids_are_read_in_both_forms() {
+        let expected = Uuid::from_u128(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
+        assert_eq!(uuid("01234567:89abcdef:01234567:89abcdef"), Ok(expected));
+        assert_eq!(uuid(&expected.hyphenated().to_string()), Ok(expected));
+        assert!(uuid("0123").is_err());
+    }
+}
