@@ -233,8 +233,9 @@ impl Mount {
         &self.path
     }
 
-    /// Ends the mount, unless it is in use. Its server, which must be running, ends by itself.
-    /// A mount that the user has ended already is no error.
+    /// Ends the mount, unless it is in use. Its server, which must be running, ends by itself, or
+    /// when the last copy of the mount in another mount namespace is gone (a container started
+    /// meanwhile has one). A mount that the user has ended already is no error.
     ///
     /// # Errors
     /// [`MountError::Busy`] when in use, after which it can be tried again; see the others.
