@@ -7,7 +7,7 @@ use std::ops::Range;
 use ashlar_block::{BioResult, Op, Status};
 
 use crate::ranges::RangeMap;
-use crate::store::{SectorData, Store};
+use crate::store::{Fill, SectorData, Store};
 
 /// How a sector lies about its contents until it is written again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,6 +25,11 @@ pub enum Corruption {
         /// The sector whose contents are returned.
         from: u64,
     },
+    /// Bytes that nobody wrote.
+    Garbage {
+        /// What they follow from.
+        seed: u64,
+    },
 }
 
 /// The fault overlay of a disk.
@@ -34,6 +39,8 @@ pub(crate) struct Faults {
     pub(crate) latent: RangeMap<()>,
     /// Writes fail.
     pub(crate) unwritable: RangeMap<()>,
+    /// Reads still to succeed before one fails, once.
+    pub(crate) fail_read_in: Option<u64>,
     /// Writes still to succeed before one fails.
     pub(crate) fail_write_in: Option<u64>,
     /// Commands still to be answered before one never is.
@@ -95,6 +102,7 @@ impl Faults {
         match self.corrupt.get(&sector) {
             None => store.get(sector),
             Some(Corruption::Misdirected { from }) => store.get(*from),
+            Some(Corruption::Garbage { seed }) => Fill::Noise(*seed).sector(sector),
             Some(Corruption::Flip { byte, mask }) => {
                 let mut data = store.get(sector);
                 data[byte % 512] ^= mask;

@@ -33,6 +33,7 @@ pub mod oracle;
 pub mod ranges;
 pub mod rng;
 pub mod scheduler;
+mod state;
 pub mod store;
 pub mod workload;
 

@@ -52,12 +52,13 @@ impl Rng {
     }
 }
 
-/// The seeds that a test runs: `count` of them; with `ASHLAR_SEEDS=n` in the environment n of them
-/// (a longer hunt), with `ASHLAR_SEED=n` that one alone (to have a failure again).
+/// The seeds that a test runs: `count` of them; if `ASHLAR_SEEDS=n` was in the environment of the
+/// build, n of them (a longer hunt), with `ASHLAR_SEED=n` that one alone (to have a failure again).
 pub fn seeds(count: u64) -> std::ops::Range<u64> {
-    let number = |name| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
-    match (number("ASHLAR_SEED"), number("ASHLAR_SEEDS")) {
-        (Some(one), _) => one..one + 1,
-        (None, many) => 0..many.unwrap_or(count),
+    let number = |text: Option<&str>| text.and_then(|text| text.parse::<u64>().ok());
+    let (one, many) = (number(option_env!("ASHLAR_SEED")), number(option_env!("ASHLAR_SEEDS")));
+    match one {
+        Some(one) => one..one + 1,
+        None => 0..many.unwrap_or(count),
     }
 }

@@ -408,27 +408,26 @@ impl Sim {
     /// used here had not made durable any part survives (see docs/internals/fault-model.md). Their
     /// [`Media`] can be used by the disks of a new simulation.
     pub fn power_cut(self) {
-        self.core.shut_down();
-        let media = std::mem::take(&mut *self.core.media.borrow_mut());
-        for medium in media {
+        for medium in self.take_media() {
             self.core.rng(|rng| medium.power_cut(rng));
         }
     }
 
     /// The process is killed, now: every task is gone; commands that the disks have got already
-    /// happen or not; what the disks acknowledged stays, in their caches.
-    pub fn kill(self) {
+    /// happen or not; what the disks acknowledged stays, in their caches. The same as a drop.
+    pub fn kill(self) {}
+
+    fn take_media(&self) -> Vec<Media> {
         self.core.shut_down();
-        let media = std::mem::take(&mut *self.core.media.borrow_mut());
-        for medium in media {
-            self.core.rng(|rng| medium.settle(rng));
-        }
+        std::mem::take(&mut *self.core.media.borrow_mut())
     }
 }
 
 impl Drop for Sim {
     fn drop(&mut self) {
-        self.core.shut_down();
+        for medium in self.take_media() {
+            self.core.rng(|rng| medium.settle(rng));
+        }
         CURRENT.with_borrow_mut(|current| *current = None);
     }
 }

@@ -26,7 +26,8 @@ pub enum Fill {
 }
 
 impl Fill {
-    fn sector(self, sector: u64) -> SectorData {
+    /// The contents of one sector.
+    pub fn sector(self, sector: u64) -> SectorData {
         let mut data = [0; 512];
         if let Self::Noise(seed) = self {
             let mut word = mix(seed ^ mix(sector));

@@ -259,3 +259,35 @@ fn the_oracle_notices_a_sector_that_lies() {
     let violation = sim.block_on(workload.verify(&disk.gateway(), &oracle)).unwrap_err();
     assert_eq!(violation.sector, 20);
 }
+
+#[test]
+fn what_was_in_flight_when_a_simulation_was_dropped_does_not_haunt_the_next() {
+    for seed in 0..40 {
+        let media = Media::new(Sectors(64));
+        let sim = Sim::new(seed);
+        let gateway = SimDisk::over("d", media.clone()).gateway();
+        let mut data = Buffer::from_slice(&[1; 512]);
+        let write = gateway.write(Sector(0), &mut data, Flags::empty());
+        assert!(sim.block_on_until(write, Stop::AtNs(1)).is_none());
+        drop(sim);
+        let sim = Sim::new(seed);
+        let gateway = SimDisk::over("d", media.clone()).gateway();
+        let mut data = Buffer::from_slice(&[2; 512]);
+        sim.block_on(gateway.write(Sector(0), &mut data, Flags::FUA)).unwrap();
+        sim.power_cut();
+        assert_eq!(media.peek(Sector(0)), [2; 512]);
+    }
+}
+
+#[test]
+fn a_transient_read_error_is_gone_at_the_next_try() {
+    let sim = Sim::new(1);
+    let disk = SimDisk::new("d", Sectors(64));
+    let gateway = disk.gateway();
+    disk.media().fail_nth_read(1);
+    sim.block_on(async {
+        for expected in [true, false, true] {
+            assert_eq!(gateway.read(Sector(0), Sectors(8)).await.is_ok(), expected);
+        }
+    });
+}
