@@ -290,11 +290,16 @@ impl Examine1<'_> {
             false => 0,
         };
         let slots = header.raid_disks.get().saturating_add(shrink);
+        let mut holders = vec![0_u32; slots.min(MAX_SLOTS) as usize];
+        for role in self.block.roles() {
+            if let Some(count) = holders.get_mut(usize::from(role.raw())) {
+                *count += 1;
+            }
+        }
         let mut inconsistent = false;
         write!(f, "   Array State : ")?;
-        for slot in 0..slots.min(MAX_SLOTS) {
-            let holders = self.block.roles().filter(|role| u32::from(role.raw()) == slot).count();
-            f.write_str(match holders {
+        for count in holders {
+            f.write_str(match count {
                 2 if header.level.get() > 0 => "R",
                 1 => "A",
                 0 => ".",
@@ -305,8 +310,8 @@ impl Examine1<'_> {
             })?;
         }
         writeln!(f, " ('A' == active, '.' == missing, 'R' == replacing)")?;
-        let regular = self.block.roles().map(|role| role.raw()).filter(|raw| *raw <= 0xff00);
-        inconsistent |= regular.into_iter().any(|raw| u32::from(raw) > slots);
+        let mut regular = self.block.roles().map(|role| role.raw()).filter(|raw| *raw <= 0xff00);
+        inconsistent |= regular.any(|raw| u32::from(raw) > slots);
         if !inconsistent {
             return Ok(());
         }
