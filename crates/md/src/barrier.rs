@@ -16,7 +16,13 @@
 //! the write. The write that steps back and the write that ends both notify the correction after
 //! their subtraction; the correction registers as a listener before it looks, so that it cannot
 //! miss the last one. The same holds for writes waiting for `raised` to become zero.
+//!
+//! Deadlock. A discard waits in one bucket while it is in others; so it takes them in ascending
+//! order, whatever the order of its units, and never waits in a bucket below one that it is in. A
+//! correction waits in its only bucket.
 
+use std::iter::Chain;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 use ashlar_block::{Sector, Sectors};
@@ -44,8 +50,10 @@ pub struct Barrier {
 /// A regular write's leave to be in its buckets.
 pub struct Pass<'a> {
     barrier: &'a Barrier,
-    first: u64,
-    count: u64,
+    /// The buckets of its units, ascending.
+    wanted: Chain<Range<usize>, Range<usize>>,
+    /// How many of them it is in.
+    count: usize,
 }
 
 /// A correction's hold on a bucket.
@@ -56,6 +64,18 @@ pub struct Raised<'a> {
 
 fn bucket_of(unit: u64) -> usize {
     (unit % BUCKETS as u64) as usize
+}
+
+/// The buckets of the units `first` to `last`, each once, ascending.
+fn buckets_of(first: u64, last: u64) -> Chain<Range<usize>, Range<usize>> {
+    let (low, high) = (bucket_of(first), bucket_of(last));
+    if last - first >= BUCKETS as u64 {
+        (0..BUCKETS).chain(0..0)
+    } else if low <= high {
+        (low..high + 1).chain(0..0)
+    } else {
+        (0..high + 1).chain(low..BUCKETS)
+    }
 }
 
 impl Default for Barrier {
@@ -70,9 +90,10 @@ impl Barrier {
     pub async fn wait(&self, sector: Sector, len: Sectors) -> Pass<'_> {
         let first = sector.0 >> UNIT_SHIFT;
         let last = (sector.0 + len.0.max(1) - 1) >> UNIT_SHIFT;
-        let mut pass = Pass { barrier: self, first, count: 0 };
-        for unit in first..=last.min(first + BUCKETS as u64 - 1) {
-            self.enter(&self.buckets[bucket_of(unit)]).await;
+        let wanted = buckets_of(first, last);
+        let mut pass = Pass { barrier: self, wanted: wanted.clone(), count: 0 };
+        for index in wanted {
+            self.enter(&self.buckets[index]).await;
             pass.count += 1;
         }
         pass
@@ -123,8 +144,8 @@ impl Barrier {
 
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
-        for unit in self.first..self.first + self.count {
-            self.barrier.leave(&self.barrier.buckets[bucket_of(unit)]);
+        for index in self.wanted.clone().take(self.count) {
+            self.barrier.leave(&self.barrier.buckets[index]);
         }
     }
 }
@@ -177,5 +198,32 @@ mod tests {
         assert!(barrier.raise(Sector(UNIT.0 * 777)).now_or_never().is_none());
         drop(all);
         assert!(barrier.raise(Sector(UNIT.0 * 777)).now_or_never().is_some());
+    }
+
+    #[test]
+    fn discards_that_wrap_round_the_buckets_do_not_wait_for_one_another() {
+        let barrier = Barrier::default();
+        let (seven, five) = (UNIT.0 * 7, UNIT.0 * 5);
+        let five_raised = barrier.raise(Sector(five)).now_or_never().unwrap();
+        // Buckets 7 to 1023 and 0 to 5: waits in 5, and must not be in 7 already.
+        let mut wraps = Box::pin(barrier.wait(Sector(seven), Sectors(UNIT.0 * 1023)));
+        assert!(wraps.as_mut().now_or_never().is_none());
+        let seven_raised = barrier.raise(Sector(seven)).now_or_never();
+        drop(seven_raised.expect("a discard that waits holds a bucket above"));
+        drop(five_raised);
+        assert!(wraps.now_or_never().is_some());
+    }
+
+    #[test]
+    fn the_buckets_of_any_units_are_theirs_each_once_ascending() {
+        let total = BUCKETS as u64;
+        for first in [0, 1, 5, total - 1, total, 3 * total - 2] {
+            for len in [1, 2, 3, total - 1, total, total + 1, 5 * total] {
+                let got: Vec<usize> = buckets_of(first, first + len - 1).collect();
+                let want: std::collections::BTreeSet<usize> =
+                    (first..first + len).map(bucket_of).collect();
+                assert_eq!(got, want.into_iter().collect::<Vec<_>>(), "{first} + {len}");
+            }
+        }
     }
 }
