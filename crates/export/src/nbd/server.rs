@@ -135,3 +135,7 @@ async fn negotiate<S: Stream>(
 #[cfg(test)]
 #[path = "server_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "server_random_tests.rs"]
+mod random_tests;

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::future::{Future, poll_fn};
+use std::future::{Future, pending, poll_fn};
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
@@ -18,7 +18,10 @@ use ashlar_block::gateway::Gateway;
 use ashlar_block::limits::{Features, Limits};
 use ashlar_block::status::Status;
 use ashlar_block::units::Sectors;
+use futures_util::future::join;
 
+use super::export::{Export, Exports};
+use super::server::{Disconnect, End, serve};
 use super::transmission::{Command, Header};
 use super::wire::{Fields, OPTS_MAGIC, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC};
 use crate::stream::Stream;
@@ -302,6 +305,39 @@ impl BlockDevice for SlowRam {
             result
         })
     }
+}
+
+/// Bytes of the tests' device.
+pub(crate) const SIZE: usize = 4 << 20;
+
+/// `ram` as `md0`.
+pub(crate) fn exports(ram: &Arc<SlowRam>) -> Exports {
+    let exports = Exports::new();
+    exports.add(Export::new("md0", ram.volume()).unwrap()).unwrap();
+    exports
+}
+
+/// Runs the server on one end of a pipe and `client` on the other.
+pub(crate) fn session<T, F: Future<Output = T>>(
+    exports: &Exports,
+    fragment: usize,
+    client: impl FnOnce(Pipe) -> F,
+) -> (Result<End, Disconnect>, T) {
+    let (server, end) = pipe(1 << 20, fragment);
+    run(join(
+        async {
+            let result = serve(&server, exports, pending(), pending()).await;
+            server.close();
+            result
+        },
+        client(end),
+    ))
+}
+
+/// `len` bytes that differ from those of other seeds.
+pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    let chance = Chance::new(seed * 2 + 1);
+    (0..len).map(|_| chance.below(256) as u8).collect()
 }
 
 /// A client's side of a connection.
