@@ -14,6 +14,7 @@ use crate::bio::{Bio, Flags, Segments, slice_segments};
 use crate::buffer::{Buffer, Segment};
 use crate::device::IoFuture;
 use crate::gateway::Gateway;
+use crate::limits::Features;
 use crate::rwlock::{Guard, RwLock};
 use crate::status::{BioResult, Status};
 use crate::units::{Sector, Sectors};
@@ -170,6 +171,24 @@ impl ByteVolume {
         let _locks = self.lock(&inner, true).await;
         let (at, n) = sectors(&inner);
         self.gateway.submit(Bio::discard(at, n).with_flags(flags)).await
+    }
+
+    /// Gives the space of `[offset, offset + len)` back so that it reads as zeroes (fallocate(2)'s
+    /// PUNCH_HOLE): a discard where discarded ranges read as zeroes, else a write-zeroes that must
+    /// be cheaper than writing.
+    ///
+    /// # Errors
+    /// `NotSupported` where zeroes would have to be written.
+    pub async fn punch_hole(&self, offset: u64, len: u64) -> BioResult {
+        let features = self.gateway.disk().limits().features;
+        if features.contains(Features::DISCARD_ZEROES) && self.is_aligned(offset, len) {
+            match self.discard(offset, len, Flags::empty()).await {
+                // Turned off by the user, or unknown to the file system below.
+                Err(Status::NotSupported) => {}
+                result => return result,
+            }
+        }
+        self.write_zeroes(offset, len, Flags::FAST).await
     }
 
     /// Makes acknowledged writes durable.

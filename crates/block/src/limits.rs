@@ -14,6 +14,9 @@ bitflags! {
         const FUA = 1 << 1;
         /// Seeks cost.
         const ROTATIONAL = 1 << 2;
+        /// A range whose discard succeeded reads as zeroes: punched holes of files do, disks do not
+        /// promise it.
+        const DISCARD_ZEROES = 1 << 3;
     }
 }
 
@@ -105,7 +108,7 @@ impl Limits {
             max_hw_discard: Sectors::MAX,
             max_discard_segments: 1,
             max_write_zeroes: Sectors::MAX,
-            features: Features::FUA,
+            features: Features::FUA | Features::DISCARD_ZEROES,
             ..Self::default()
         }
     }
@@ -136,6 +139,9 @@ impl Limits {
             self.stack_discard_alignment(lower, start);
         }
         self.features |= lower.features & (Features::WRITE_CACHE | Features::ROTATIONAL);
+        if !lower.features.contains(Features::DISCARD_ZEROES) {
+            self.features -= Features::DISCARD_ZEROES;
+        }
     }
 
     fn stack_discard_alignment(&mut self, lower: &Self, start: Sector) {
@@ -156,6 +162,7 @@ impl Limits {
     pub fn finish_stacking(mut self) -> Self {
         if self.max_hw_discard == Sectors::MAX {
             self.max_hw_discard = Sectors::ZERO;
+            self.features -= Features::DISCARD_ZEROES;
         }
         if self.max_write_zeroes == Sectors::MAX {
             self.max_write_zeroes = Sectors::ZERO;
@@ -218,6 +225,17 @@ mod tests {
         let mut through = Limits::stacking();
         through.stack(&Limits::default(), Sector::ZERO);
         assert_eq!(through.finish_stacking().features, Features::empty());
+    }
+
+    #[test]
+    fn discards_zero_only_if_they_do_on_every_lower_device() {
+        let zeroing = Limits { features: Features::DISCARD_ZEROES, ..disk(1000, 4096) };
+        let mut all = Limits::stacking();
+        all.stack(&zeroing, Sector::ZERO);
+        all.stack(&zeroing, Sector::ZERO);
+        assert!(all.finish_stacking().features.contains(Features::DISCARD_ZEROES));
+        all.stack(&disk(1000, 4096), Sector::ZERO);
+        assert!(!all.finish_stacking().features.contains(Features::DISCARD_ZEROES));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use ashlar_block::bio::{Bio, Op};
 use ashlar_block::buffer::Segment;
 use ashlar_block::device::{BlockDevice, IoFuture};
 use ashlar_block::disk::Disk;
-use ashlar_block::limits::Limits;
+use ashlar_block::limits::{Features, Limits};
 use ashlar_block::units::{Sector, Sectors};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
@@ -112,6 +112,7 @@ impl RamDevice {
             max_hw_discard: Sectors(u64::from(u32::MAX)),
             discard_granularity_bytes: PAGE as u32,
             max_write_zeroes: Sectors(u64::from(u32::MAX)),
+            features: Features::DISCARD_ZEROES,
             ..Limits::default()
         };
         Ok(Self { disk: Disk::new(name, capacity, limits), memory: Memory::new(bytes)? })

@@ -6,7 +6,7 @@
 //! level's planner allows it.
 
 use ashlar_block::gateway::all;
-use ashlar_block::{Bio, BioResult, Buffer, Flags, IoFuture, Op, Sectors, Status, trace};
+use ashlar_block::{Bio, BioResult, Buffer, Features, Flags, IoFuture, Op, Sectors, Status, trace};
 use tracing::warn;
 
 use crate::array::{Array, CORRECTION};
@@ -238,15 +238,20 @@ impl Array {
         Ok(())
     }
 
-    /// What a discarded range reads as is undefined, so a copy that was not discarded is as good as
-    /// one that was, and nobody fails for it (as in md). If no member can discard, the caller
-    /// is told so.
+    /// Where a discarded range reads as anything, a copy that was not discarded is as good as one
+    /// that was, and nobody fails for it (as in md); if no member can discard, the caller is told so.
+    /// Where the array promises zeroes, an error is the caller's to know: it will write them.
     fn judge_discard(&self, good: usize, bad: impl Iterator<Item = Status>) -> BioResult {
         let mut bad = bad.peekable();
-        if good == 0 && bad.peek().is_some() && bad.all(|s| s == Status::NotSupported) {
-            return Err(Status::NotSupported);
+        match bad.peek().copied() {
+            Some(first) if self.disk.limits().features.contains(Features::DISCARD_ZEROES) => {
+                Err(first)
+            }
+            Some(_) if good == 0 && bad.all(|s| s == Status::NotSupported) => {
+                Err(Status::NotSupported)
+            }
+            Some(_) | None => Ok(()),
         }
-        Ok(())
     }
 
     /// A discard or write-zeroes of any length.

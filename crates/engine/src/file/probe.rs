@@ -94,7 +94,7 @@ pub(super) fn image_limits(
         max_hw_discard: if_holes(MAX_DISCARD),
         discard_granularity_bytes: if holes { unit.max(block) } else { 0 },
         max_write_zeroes: if_holes(MAX_DISCARD),
-        features: Features::WRITE_CACHE | Features::FUA,
+        features: Features::WRITE_CACHE | Features::FUA | Features::DISCARD_ZEROES,
         ..Limits::default()
     }
 }

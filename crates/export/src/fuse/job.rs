@@ -32,6 +32,11 @@ pub(crate) enum Work {
         flags: Flags,
     },
     Flush,
+    /// Give the range's space back; it reads as zeroes.
+    PunchHole {
+        offset: u64,
+        len: u64,
+    },
     /// Make the range read as zeroes.
     Zero {
         offset: u64,
@@ -85,6 +90,10 @@ impl Job {
             }
             Work::Flush => {
                 volume.flush().await?;
+                reply::ok(unique)
+            }
+            Work::PunchHole { offset, len } => {
+                volume.punch_hole(offset, len).await?;
                 reply::ok(unique)
             }
             Work::Zero { offset, len, flags } => {

@@ -107,7 +107,7 @@ impl<D: FuseDev, N: Namespace> Server<D, N> {
     fn start(&self, job: Job, payload: Option<Segment>) {
         let weight = match job.work {
             Work::Read { len, .. } | Work::Write { len, .. } => len.max(REQUEST_BYTES),
-            Work::Flush | Work::Zero { .. } => REQUEST_BYTES,
+            Work::Flush | Work::PunchHole { .. } | Work::Zero { .. } => REQUEST_BYTES,
         };
         let promise = Promise {
             dev: Rc::clone(&self.dev),

@@ -14,9 +14,10 @@
 //! - **O_DSYNC and O_SYNC writes are FUA writes.** On files without page cache the kernel sends no
 //!   FSYNC after them, only the open flags in the WRITE.
 //! - **PUNCH_HOLE zeroes.** `fallocate(2)` promises that a hole reads as zeroes; mke2fs and loop's
-//!   write-zeroes rely on it, and loop's discards look the same. A discard promises nothing, so a
-//!   hole is a write-zeroes that may deallocate, and EOPNOTSUPP where the device could only do it by
-//!   writing (then loop falls back by itself, and fstrim is told, not served in hours).
+//!   write-zeroes rely on it, and loop's discards look the same. So a hole is a discard where
+//!   discarded ranges read as zeroes (image files), else a write-zeroes that may deallocate, and
+//!   EOPNOTSUPP where the device could only do it by writing (then loop falls back by itself, and
+//!   fstrim is told, not served in hours).
 //! - **Truncation to another size is EINVAL**, through O_TRUNC too. Ignoring it, as block devices
 //!   do, would be silent corruption: cp leaves holes in what it believes to be an empty file.
 //! - **LSEEK, FLUSH, ACCESS, xattrs are ENOSYS**: the kernel then does by itself what we would
@@ -373,13 +374,15 @@ impl<N: Namespace> Session<N> {
         if offset >= size || length == 0 || (end > size && mode & falloc::KEEP_SIZE == 0) {
             return Err(Errno::INVAL);
         }
-        let flags = match mode {
-            PUNCH_HOLE => Flags::FAST,
-            falloc::ZERO_RANGE | ZERO_RANGE_KEEP_SIZE => Flags::NOUNMAP,
+        let len = end.min(size) - offset;
+        let work = match mode {
+            PUNCH_HOLE => Work::PunchHole { offset, len },
+            falloc::ZERO_RANGE | ZERO_RANGE_KEEP_SIZE => {
+                Work::Zero { offset, len, flags: Flags::NOUNMAP }
+            }
             // Preallocation among others: no volume can promise it.
             _ => return Err(Errno::OPNOTSUPP),
         };
-        let work = Work::Zero { offset, len: end.min(size) - offset, flags };
         Ok(Action::Run(Job { unique, volume, work }))
     }
 

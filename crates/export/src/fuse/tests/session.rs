@@ -245,6 +245,29 @@ fn a_hole_reads_as_zeroes_and_may_deallocate() {
 }
 
 #[test]
+fn a_hole_is_a_discard_where_discarded_ranges_read_as_zeroes() {
+    let limits = Limits {
+        max_hw_discard: Sectors(1 << 20),
+        max_write_zeroes: Sectors(1 << 20),
+        features: Features::WRITE_CACHE | Features::DISCARD_ZEROES,
+        ..Limits::default()
+    };
+    let ram = Ram::with_limits("md0", MIB, limits);
+    let (_, session) = session(&[("dev/md0", ram.volume())]);
+    let fh = open(&session, "dev/md0", RDWR).unwrap().fh;
+    assert_eq!(fallocate(&session, fh, 4096, 8192, 0x03), None);
+    let ops = || ram.take_seen().iter().map(|s| s.op).collect::<Vec<_>>();
+    assert_eq!(ops(), [Op::Discard]);
+    // Not whole blocks: a discard would leave the rest as it is.
+    assert_eq!(fallocate(&session, fh, 100, 8192, 0x03), None);
+    assert!(ops().iter().all(|op| *op != Op::Discard));
+    // Turned off by the user.
+    ram.volume().gateway().disk().set_max_discard_bytes(0).unwrap();
+    assert_eq!(fallocate(&session, fh, 4096, 8192, 0x03), None);
+    assert_eq!(ops(), [Op::WriteZeroes]);
+}
+
+#[test]
 fn a_hole_is_refused_where_only_writing_could_make_it_and_zeroing_is_not() {
     let limits = Limits {
         max_hw_discard: Sectors(1 << 20),
