@@ -22,9 +22,13 @@ pub(crate) fn size(text: &str) -> Result<Sectors, String> {
     sectors.map(Sectors).ok_or_else(bad)
 }
 
+/// A size, or no limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Limit(pub(crate) Option<Sectors>);
+
 /// A size as [`size`], or `max` for no limit.
-pub(crate) fn size_or_max(text: &str) -> Result<Option<Sectors>, String> {
-    if text == "max" { Ok(None) } else { size(text).map(Some) }
+pub(crate) fn limit(text: &str) -> Result<Limit, String> {
+    if text == "max" { Ok(Limit(None)) } else { size(text).map(|size| Limit(Some(size))) }
 }
 
 /// A level of those that can be made, by number or name.
@@ -107,7 +111,8 @@ mod tests {
         for bad in ["", "K", "1KB", "1.5M", "-1", "18446744073709551615T", "1 K"] {
             assert!(size(bad).is_err(), "{bad}");
         }
-        assert_eq!(size_or_max("max"), Ok(None));
+        assert_eq!(limit("max"), Ok(Limit(None)));
+        assert_eq!(limit("2"), Ok(Limit(Some(Sectors(4)))));
     }
 
     #[test]

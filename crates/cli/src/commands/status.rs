@@ -1,6 +1,5 @@
 //! `ashlar status`: what a running daemon serves.
 
-use std::fmt::Write;
 use std::process::ExitCode;
 
 use ashlar_stack::graph::human_size;
@@ -48,9 +47,7 @@ fn text(status: &interface::Status) -> String {
     }
     for volume in &status.volumes {
         let alias = volume.alias.as_deref().map_or(String::new(), |alias| format!(" ({alias})"));
-        // A String takes every write.
-        let (Ok(()) | Err(std::fmt::Error)) = write!(
-            out,
+        out += &format!(
             "{}{alias}: {} {}, {}, {} of {} devices\n",
             volume.name,
             volume.level,

@@ -68,8 +68,8 @@ pub(crate) struct Create {
     uuid: Option<Uuid>,
 
     /// How much to use of each device, in KiB or with a suffix, or max
-    #[arg(short = 'z', long, value_parser = units::size_or_max)]
-    size: Option<Option<Sectors>>,
+    #[arg(short = 'z', long, value_parser = units::limit)]
+    size: Option<units::Limit>,
 
     /// Where data begins on each device, in KiB or with a suffix (s: sectors)
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
@@ -174,7 +174,7 @@ impl Create {
             chunk: self.chunk,
             raid_devices: self.raid_devices,
             members: members.iter().map(|device| device.as_ref().map(member)).collect(),
-            size: self.size.flatten(),
+            size: self.size.and_then(|limit| limit.0),
             data_offset: self.data_offset,
             set_uuid: self.uuid.unwrap_or_else(Uuid::new_v4),
             name: full_name(host.as_deref(), name),
@@ -183,7 +183,8 @@ impl Create {
             bitmap: NewBitmap::None,
             write_behind: 0,
             daemon_sleep: ashlar_md::ondisk::create::DEFAULT_DAEMON_SLEEP,
-            bad_block_log: true,
+            // Nobody here would write to one, and entries in one keep an array from being written.
+            bad_block_log: false,
         }
     }
 }

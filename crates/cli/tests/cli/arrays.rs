@@ -1,0 +1,224 @@
+//! `md create`, `examine`, `detail`, `assemble` and `scan` on image files.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::process::Command;
+
+use super::support::{Images, MIB};
+
+#[test]
+fn what_is_created_is_found_again() {
+    let cases: &[(usize, &[&str], &[&str])] = &[
+        (2, &["--level=0"], &["raid0", "original", "512K"]),
+        (2, &["-l", "stripe", "-c", "64", "--layout=alternate"], &["raid0", "alternate", "64K"]),
+        (2, &["--level=mirror"], &["raid1"]),
+        (4, &["-l10", "-pf2", "-c64K"], &["raid10", "far=2", "64K"]),
+        (3, &["--level=raid10", "--layout=o2"], &["raid10", "offset=2", "512K"]),
+        (4, &["--level=10", "-e1.0", "--size=16M"], &["raid10", "near=2"]),
+        (2, &["--level=1", "--metadata=1.1", "--name=data"], &["raid1"]),
+    ];
+    for (count, options, facts) in cases {
+        let images = Images::array(*count, 32 * MIB, options);
+        let refs = images.refs();
+        let scan = images.run(&["scan"], &refs).ok().out;
+        let detail = images.run(&["md", "detail"], &refs).ok().out;
+        let examine = images.run(&["md", "examine"], &refs).ok().out;
+        for fact in *facts {
+            assert!(scan.contains(fact) && detail.contains(fact), "{fact}: {scan}\n{detail}");
+        }
+        assert!(examine.contains(facts[0]), "{examine}");
+        let name = if options.contains(&"--name=data") { "md127" } else { "md0" };
+        let expected = format!("ashlar: /dev/{name} can be started with {count} drives.\n");
+        assert_eq!(images.run(&["md", "assemble"], &refs).ok().out, expected);
+    }
+}
+
+#[test]
+fn mdadm_reads_what_is_created_as_we_do() {
+    let images = Images::array(4, 32 * MIB, &["--level=10", "--layout=f2", "--name=x"]);
+    let theirs = Command::new("mdadm").arg("--examine").arg(images.path("d2")).output();
+    let Ok(theirs) = theirs else { return eprintln!("skipped: no mdadm") };
+    let theirs = String::from_utf8(theirs.stdout).unwrap();
+    let ours = images.run(&["md", "examine"], &["d2"]).ok().out;
+    // The first line has the path, and mdadm says of names whether the host is this one.
+    let lines = |text: &str| -> Vec<String> {
+        let lines = text.lines().skip(1).map(|line| line.trim_end().to_owned());
+        lines.filter(|line| !line.contains("Name :") && !line.is_empty()).collect()
+    };
+    assert_eq!(lines(&ours), lines(&theirs));
+}
+
+#[test]
+fn used_devices_are_refused_and_left_alone() {
+    let images = Images::array(2, 32 * MIB, &["--level=1"]);
+    let before = images.bytes();
+    images
+        .create(&["--level=0"])
+        .fails(1, &["cannot create: d0: has md member of 0 (raid1", "at 0x1000", "--force"]);
+    assert_eq!(images.bytes(), before);
+    images.create(&["--level=0", "--force"]).ok();
+    assert!(images.run(&["scan"], &images.refs()).ok().out.contains("raid0"));
+}
+
+#[test]
+fn foreign_signatures_are_refused_by_name_and_place() {
+    let cases: &[(u64, &[u8], &str)] = &[
+        (0x438, &[0x53, 0xef], "ext2 file system at 0x438"),
+        (0, b"XFSB", "xfs file system at 0x0"),
+        (0x1_0040, b"_BHRfS_M", "btrfs file system at 0x10040"),
+        (4086, b"SWAPSPACE2", "swap swap space at 0xff6"),
+        (512, b"EFI PART", "gpt partition table at 0x200"),
+        (510, &[0x55, 0xaa], "dos partition table at 0x1fe"),
+        (0, b"LUKS\xba\xbe", "crypto_LUKS encrypted volume at 0x0"),
+    ];
+    for (offset, magic, text) in cases {
+        let images = Images::new(2, 32 * MIB);
+        let file = OpenOptions::new().write(true).open(images.path("d1")).unwrap();
+        file.write_all_at(magic, *offset).unwrap();
+        let before = images.bytes();
+        images.create(&["--level=0"]).fails(1, &["cannot create: d1: has ", text, "hint: "]);
+        assert_eq!(images.bytes(), before, "{text}");
+        images.create(&["--level=0", "--force"]).ok();
+    }
+}
+
+#[test]
+fn a_damaged_member_is_refused_as_well() {
+    let images = Images::array(2, 32 * MIB, &["--level=1"]);
+    let file = OpenOptions::new().write(true).open(images.path("d0")).unwrap();
+    file.write_all_at(&[1, 2, 3], 4096 + 216).unwrap();
+    let refused = images.create(&["--level=0"]);
+    refused.fails(1, &["cannot create: d0: has md member, damaged: ", "hecksum"]);
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused_before_anything_is_written() {
+    let cases: &[(&[&str], i32, &str)] = &[
+        (&["--level=5"], 2, "--level"),
+        (&["--level=10", "--layout=x2"], 2, "--layout"),
+        (&["--level=1", "--layout=n2"], 2, "--layout"),
+        (&["--level=0", "--chunk=abc"], 2, "--chunk"),
+        (&["--level=0", "--chunk=3"], 1, "chunk"),
+        (&["--level=1", "--chunk=64"], 1, "chunk"),
+        (&["--level=0", "--metadata=0.90"], 2, "--metadata"),
+        (&["--level=0", "--bitmap=internal"], 2, "--bitmap"),
+        (&["--level=1", "--size=1G"], 1, "room"),
+        (&["--level=0", "--name=0123456789012345678901234567890123456789"], 0, ""),
+    ];
+    for (options, code, text) in cases {
+        let images = Images::new(2, 32 * MIB);
+        let before = images.bytes();
+        let run = images.create(options);
+        assert_eq!(run.code, Some(*code), "{options:?}: {run:?}");
+        assert!(run.err.contains(text), "{options:?}: {run:?}");
+        assert_eq!(images.bytes() == before, *code != 0, "{options:?}");
+    }
+}
+
+#[test]
+fn the_number_of_devices_must_be_right() {
+    let images = Images::new(3, 32 * MIB);
+    let create = ["md", "create", "--level=0", "--raid-devices=2"];
+    images.run(&create, &["d0", "d1", "d2"]).fails(2, &["--raid-devices=2 but 3 devices"]);
+    images.run(&create, &["d0"]).fails(2, &["--raid-devices=2 but 1 devices"]);
+    images.run(&create, &["/dev/md/data", "d0", "d1"]).ok();
+    assert!(images.run(&["md", "examine"], &["d0"]).ok().out.contains(":data"));
+}
+
+#[test]
+fn a_mirror_of_devices_with_data_wants_assume_clean() {
+    let images = Images::new(2, 32 * MIB);
+    fs::write(images.path("d1"), vec![1; 32 << 20]).unwrap();
+    images.create(&["--level=1"]).fails(1, &["d1 may hold old data", "--assume-clean"]);
+    images.create(&["--level=0"]).ok();
+    images.create(&["--level=1", "--assume-clean", "--force"]).ok();
+}
+
+#[test]
+fn a_device_may_come_later() {
+    let images = Images::new(1, 32 * MIB);
+    let create = ["md", "create", "--level=1", "--raid-devices=2"];
+    let run = images.run(&create, &["d0", "missing"]).ok();
+    assert!(run.out.contains("--run d0"), "{run:?}");
+    let run = images.run(&["md", "assemble", "--run"], &["d0"]).ok();
+    assert_eq!(run.out, "ashlar: /dev/md0 can be started with 1 drive (out of 2).\n");
+    let stripe = ["md", "create", "--force", "--level=0", "--raid-devices=2"];
+    images.run(&stripe, &["d0", "missing"]).fails(1, &["missing"]);
+}
+
+#[test]
+fn a_trial_changes_nothing_and_tells_what_would_be() {
+    let images = Images::array(4, 32 * MIB, &["--level=10"]);
+    let before = images.bytes();
+    let assemble =
+        |args: &[&str], files: &[&str]| images.run(&[&["md", "assemble"], args].concat(), files);
+    assemble(&[], &["d0", "d1", "d2"]).fails(1, &["3 of the 4", "missing slots 3", "--run"]);
+    let run = assemble(&["--run"], &["d0", "d1", "d2"]).ok();
+    assert_eq!(run.out, "ashlar: /dev/md0 can be started with 3 drives (out of 4).\n");
+    assemble(&["--run"], &["d0", "d1"]).fails(1, &["not enough members", "missing slots 2, 3"]);
+    let run = assemble(&["md7"], &images.refs()).ok();
+    assert_eq!(run.out, "ashlar: /dev/md7 can be started with 4 drives.\n");
+    assert_eq!(images.bytes(), before);
+}
+
+#[test]
+fn arrays_are_chosen_by_name_and_uuid() {
+    let images = Images::new(4, 32 * MIB);
+    let uuid = "01234567:89abcdef:01234567:89abcdef";
+    let create = ["md", "create", "--level=1", "--raid-devices=2"];
+    images.run(&[&create[..], &["--name=a", "--uuid", uuid]].concat(), &["d0", "d1"]).ok();
+    images.run(&[&create[..], &["--name=b"]].concat(), &["d2", "d3"]).ok();
+    let all = images.refs();
+    let both = images.run(&["md", "assemble"], &all).ok().out;
+    assert_eq!(both.lines().count(), 2, "{both}");
+    for filter in [&["--uuid", uuid][..], &["--name=a"]] {
+        let one = images.run(&[&["md", "assemble"], filter].concat(), &all).ok().out;
+        assert_eq!(one, "ashlar: /dev/md127 can be started with 2 drives.\n", "{filter:?}");
+    }
+    images.run(&["md", "assemble", "--name=c"], &all).fails(2, &["no member of that array"]);
+}
+
+#[test]
+fn json_says_what_the_text_says() {
+    let images = Images::array(2, 32 * MIB, &["--level=1"]);
+    let json = |args: &[&str]| -> serde_json::Value {
+        serde_json::from_str(&images.run(args, &images.refs()).ok().out).unwrap()
+    };
+    let scan = json(&["scan", "--json"]);
+    assert_eq!(scan["blockdevices"][1]["children"][0]["type"], "raid1");
+    let examine = json(&["md", "examine", "--json"]);
+    assert_eq!((&examine[1]["role"], &examine[1]["clean"]), (&"active 1".into(), &true.into()));
+    let detail = json(&["md", "detail", "--json"]);
+    assert_eq!((&detail[0]["level"], &detail[0]["raid_devices"]), (&"raid1".into(), &2.into()));
+}
+
+/// Any byte of a superblock may be anything: nothing panics, and nothing is written.
+#[test]
+fn damaged_superblocks_are_told_and_harm_nobody() {
+    let images = Images::array(2, 8 * MIB, &["--level=10"]);
+    let file = OpenOptions::new().read(true).write(true).open(images.path("d1")).unwrap();
+    let mut superblock = [0; 264];
+    file.read_exact_at(&mut superblock, 4096).unwrap();
+    for offset in (0..superblock.len()).step_by(11) {
+        let mut damaged = superblock;
+        damaged[offset] ^= 0x41;
+        file.write_all_at(&damaged, 4096).unwrap();
+        images.run(&["scan"], &["d0", "d1"]).ok();
+        let examine = images.run(&["md", "examine"], &["d1"]);
+        assert_eq!(examine.code, Some(1), "offset {offset}: {examine:?}");
+        let assemble = images.run(&["md", "assemble", "--run"], &["d0", "d1"]);
+        assert_eq!(assemble.code, Some(1), "offset {offset}: {assemble:?}");
+    }
+}
+
+#[test]
+fn a_disk_without_array_is_told_what_it_has() {
+    let images = Images::new(1, 32 * MIB);
+    let file = OpenOptions::new().write(true).open(images.path("d0")).unwrap();
+    images.run(&["md", "detail"], &["d0"]).fails(1, &["d0: holds no array"]);
+    file.write_all_at(b"XFSB", 0).unwrap();
+    let found = "d0: holds no array (found: xfs file system at 0x0)";
+    images.run(&["md", "assemble"], &["d0"]).fails(1, &[found]);
+    images.run(&["serve", "--control", "c"], &["d0"]).fails(1, &[found]);
+    images.run(&["md", "examine"], &["d0"]).fails(1, &["no md superblock: d0"]);
+}

@@ -1,0 +1,145 @@
+//! What every command has in common: help, usage errors, and errors that say what, where and why.
+
+use std::fs::{self, File};
+
+use super::support::{Images, MIB, ashlar, ashlar_in};
+
+/// Every command, and whether it takes disks.
+const COMMANDS: &[(&[&str], bool)] = &[
+    (&["scan"], true),
+    (&["serve"], true),
+    (&["md", "create"], true),
+    (&["md", "examine"], true),
+    (&["md", "detail"], true),
+    (&["md", "assemble"], true),
+    (&["status"], false),
+    (&["get"], false),
+    (&["set"], false),
+    (&["stop"], false),
+];
+
+/// The options without which a command is no command.
+fn needed<'a>(command: &[&str]) -> &'a [&'a str] {
+    match command {
+        ["md", "create"] => &["--level=0", "--raid-devices=1"],
+        _ => &[],
+    }
+}
+
+fn with_disk<'a>(command: &[&'a str], disk: &'a str) -> Vec<&'a str> {
+    [command, needed(command), &[disk]].concat()
+}
+
+fn disk_commands() -> impl Iterator<Item = &'static [&'static str]> {
+    COMMANDS.iter().filter(|(_, disks)| *disks).map(|(command, _)| *command)
+}
+
+#[test]
+fn every_command_has_help_with_examples() {
+    for (command, _) in COMMANDS {
+        let run = ashlar(&[command, &["--help"][..]].concat()).ok();
+        assert!(run.out.contains("Usage: ashlar") && run.out.contains("Examples:"), "{run:?}");
+        let short = ashlar(&[command, &["-h"][..]].concat()).ok();
+        assert!(short.out.contains("Usage: ashlar"), "{short:?}");
+        // The list of commands above is complete.
+        for word in *command {
+            assert!(ashlar(&["--help"]).out.contains(&format!("\n  {}", command[0])), "{word}");
+        }
+    }
+    let listed = ashlar(&["--help"]).ok().out;
+    let verbs = listed.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    for verb in verbs.lines().filter_map(|line| line.split_whitespace().next()) {
+        let known = verb == "help" || COMMANDS.iter().any(|(command, _)| command[0] == verb);
+        assert!(known, "{verb} is not tested here");
+    }
+}
+
+#[test]
+fn unknown_options_and_commands_are_usage_errors() {
+    for (command, _) in COMMANDS {
+        let run = ashlar(&[command, &["--no-such-option"][..]].concat());
+        assert_eq!(run.code, Some(2), "{run:?}");
+        assert!(run.err.contains("--no-such-option") && run.out.is_empty(), "{run:?}");
+    }
+    assert_eq!(ashlar(&["frobnicate"]).code, Some(2));
+    assert_eq!(ashlar(&[]).code, Some(2));
+    assert_eq!(ashlar(&["md"]).code, Some(2));
+}
+
+#[test]
+fn the_version_is_the_packages() {
+    let run = ashlar(&["--version"]).ok();
+    assert_eq!(run.out, format!("ashlar {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn a_missing_disk_is_named() {
+    for command in disk_commands() {
+        let run = ashlar(&with_disk(command, "/nonexistent/disk.img"));
+        run.fails(1, &["/nonexistent/disk.img", "No such file or directory"]);
+    }
+}
+
+#[test]
+fn what_is_no_disk_is_refused() {
+    for command in disk_commands() {
+        ashlar(&with_disk(command, "/dev/null")).fails(1, &["/dev/null", "neither a file nor"]);
+        ashlar(&with_disk(command, "/proc")).fails(1, &["/proc", "neither a file nor"]);
+    }
+}
+
+#[test]
+fn the_same_disk_twice_is_refused() {
+    let images = Images::new(1, MIB);
+    fs::hard_link(images.path("d0"), images.path("again")).unwrap();
+    for command in disk_commands() {
+        let needed: &[&str] = match command {
+            ["md", "create"] => &["--level=0", "--raid-devices=2"],
+            _ => &[],
+        };
+        for other in ["d0", "./d0", "again"] {
+            let args = [command, needed, &["d0", other]].concat();
+            images.run(&args, &[]).fails(1, &["given twice", "is the same as d0"]);
+        }
+    }
+}
+
+#[test]
+fn disks_of_any_size_are_looked_at_without_harm() {
+    let dir = tempfile::tempdir().unwrap();
+    for size in [0, 1, 511, 512, 513, 4095, 4096, 8192, 12_288, 65_536, 131_072, 4_000_001] {
+        File::create(dir.path().join("d")).unwrap().set_len(size).unwrap();
+        for command in disk_commands() {
+            let run = ashlar_in(dir.path(), &with_disk(command, "d"));
+            match command {
+                ["scan"] => assert_eq!(run.code, Some(0), "{size}: {run:?}"),
+                // Large enough for a member of an array with a little data.
+                ["md", "create"] if size > 1_000_000 => assert_eq!(run.code, Some(0), "{run:?}"),
+                _ => drop(run.fails(1, &["d"])),
+            }
+            File::create(dir.path().join("d")).unwrap().set_len(size).unwrap();
+        }
+    }
+}
+
+#[test]
+fn without_a_daemon_clients_say_so() {
+    let dir = tempfile::tempdir().unwrap();
+    for args in
+        [&["status"][..], &["get", "a"], &["set", "a", "1"], &["stop"], &["md", "detail", "md0"]]
+    {
+        let args = [args, &["--control", "none.sock"]].concat();
+        ashlar_in(dir.path(), &args).fails(1, &["cannot reach the daemon: none.sock", "hint: "]);
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let mut child = super::support::program()
+        .arg("--help")
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    assert!(child.wait().unwrap().code().is_some(), "killed by a signal");
+}

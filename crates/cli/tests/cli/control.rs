@@ -1,0 +1,249 @@
+//! The control socket: varlink spoken raw, and the commands that speak it.
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::support::{Daemon, Images, MIB};
+
+/// A raw connection.
+struct Raw(UnixStream);
+
+impl Raw {
+    fn to(daemon: &Daemon) -> Self {
+        let stream = UnixStream::connect(&daemon.control).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        Self(stream)
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        self.0.write_all(bytes).unwrap();
+    }
+
+    fn receive(&mut self) -> Value {
+        let mut message = Vec::new();
+        let mut byte = [0];
+        loop {
+            self.0.read_exact(&mut byte).unwrap();
+            if byte == [0] {
+                return serde_json::from_slice(&message).unwrap();
+            }
+            message.push(byte[0]);
+        }
+    }
+
+    fn call(&mut self, method: &str, parameters: Value) -> Value {
+        let call = json!({ "method": method, "parameters": parameters });
+        self.send(format!("{call}\0").as_bytes());
+        self.receive()
+    }
+
+    /// The daemon has closed the connection.
+    fn is_closed(&mut self) -> bool {
+        match self.0.read(&mut [0]) {
+            Ok(len) => len == 0,
+            Err(error) => error.kind() == ErrorKind::ConnectionReset,
+        }
+    }
+}
+
+fn daemon() -> (Images, Daemon) {
+    let images = Images::array(2, 32 * MIB, &["--level=1", "--name=data"]);
+    let daemon = images.serve(&[]);
+    (images, daemon)
+}
+
+const CONTROL: &str = "io.ashlar.Control";
+
+fn own(method: &str) -> String {
+    format!("{CONTROL}.{method}")
+}
+
+#[test]
+fn the_service_describes_itself() {
+    let (_images, daemon) = daemon();
+    let mut raw = Raw::to(&daemon);
+    let info = raw.call("org.varlink.service.GetInfo", json!({}));
+    assert_eq!(info["parameters"]["interfaces"], json!(["org.varlink.service", CONTROL]));
+    for interface in ["org.varlink.service", CONTROL] {
+        let method = "org.varlink.service.GetInterfaceDescription";
+        let reply = raw.call(method, json!({ "interface": interface }));
+        let text = reply["parameters"]["description"].as_str().unwrap();
+        assert!(text.contains(&format!("interface {interface}\n")), "{text}");
+    }
+    let unknown = json!({ "interface": "a.b" });
+    let reply = raw.call("org.varlink.service.GetInterfaceDescription", unknown.clone());
+    let error = json!({ "error": "org.varlink.service.InterfaceNotFound", "parameters": unknown });
+    assert_eq!(reply, error);
+    daemon.end();
+}
+
+#[test]
+fn values_are_read_and_written() {
+    let (_images, daemon) = daemon();
+    let mut raw = Raw::to(&daemon);
+    let path = "sys/block/md127/queue/nomerges";
+    let get = |raw: &mut Raw| raw.call(&own("Get"), json!({ "path": path }));
+    assert_eq!(get(&mut raw), json!({ "parameters": { "value": "0\n" } }));
+    let set = raw.call(&own("Set"), json!({ "path": path, "value": "2" }));
+    assert_eq!(set, json!({ "parameters": {} }));
+    assert_eq!(get(&mut raw)["parameters"]["value"], "2\n");
+    let list = raw.call(&own("List"), json!({ "path": "dev" }));
+    let entries = json!([
+        { "name": "md127", "kind": "volume" },
+        { "name": "md", "kind": "directory" },
+    ]);
+    assert_eq!(list["parameters"]["entries"], entries);
+    let status = raw.call(&own("Status"), json!({}));
+    let volume = &status["parameters"]["status"]["volumes"][0];
+    assert_eq!((&volume["alias"], &volume["level"]), (&json!("md/data"), &json!("raid1")));
+    for name in ["md127", "md/data"] {
+        let detail = raw.call(&own("Detail"), json!({ "name": name }));
+        assert_eq!(detail["parameters"]["detail"]["raid_devices"], 2);
+    }
+    daemon.end();
+}
+
+#[test]
+fn errors_have_their_names() {
+    let (_images, daemon) = daemon();
+    let mut raw = Raw::to(&daemon);
+    let path = |path: &str| json!({ "path": path });
+    let set = |at: &str, value: &str| json!({ "path": at, "value": value });
+    let cases = [
+        (own("Get"), path("no/such"), own("NotFound")),
+        (own("Get"), path("sys"), own("IsDirectory")),
+        (own("Get"), path("dev/md127"), own("NotReadable")),
+        (own("Set"), set("sys/block/md127/size", "1"), own("NotWritable")),
+        (own("Set"), set("sys/block/md127/queue/nomerges", "9"), own("InvalidValue")),
+        (own("Set"), set("sys/block/md127/queue/nomerges", ""), own("InvalidValue")),
+        (own("List"), path("proc/mdstat"), own("NotADirectory")),
+        (own("List"), path("nowhere"), own("NotFound")),
+        (own("Detail"), json!({ "name": "md1" }), own("NotFound")),
+        (own("Get"), json!({}), "org.varlink.service.InvalidParameter".to_owned()),
+        (own("Get"), json!({ "path": 1 }), "org.varlink.service.InvalidParameter".to_owned()),
+        (own("Status"), path("a"), "org.varlink.service.InvalidParameter".to_owned()),
+        (own("Frobnicate"), json!({}), "org.varlink.service.MethodNotFound".to_owned()),
+        ("a.b.C".to_owned(), json!({}), "org.varlink.service.InterfaceNotFound".to_owned()),
+        ("C".to_owned(), json!({}), "org.varlink.service.MethodNotFound".to_owned()),
+    ];
+    for (method, parameters, error) in cases {
+        let reply = raw.call(&method, parameters.clone());
+        assert_eq!(reply["error"], json!(error), "{method} {parameters}: {reply}");
+    }
+    daemon.end();
+}
+
+#[test]
+fn garbage_costs_its_own_connection_only() {
+    let (_images, daemon) = daemon();
+    let mut good = Raw::to(&daemon);
+    let deep = [b"{\"method\":".repeat(5000), b"\0".to_vec()].concat();
+    for garbage in [
+        &b"\0"[..],
+        b"hello\0",
+        b"{}\0",
+        b"[]\0",
+        b"{\"method\":1}\0",
+        b"\xff\xfe\0",
+        b"{\"method\":\"a.B\",\"unknown\":1}\0",
+        &deep,
+        &[b'x'; (64 << 10) + 1],
+    ] {
+        let mut bad = Raw::to(&daemon);
+        bad.send(garbage);
+        assert!(
+            bad.is_closed(),
+            "{:?}",
+            String::from_utf8_lossy(&garbage[..garbage.len().min(40)])
+        );
+        let status = good.call(&own("Status"), json!({}));
+        assert_eq!(status["parameters"]["status"]["pid"], daemon.pid());
+    }
+    // One that goes away in the middle of a message.
+    Raw::to(&daemon).send(b"{\"method\":");
+    assert!(good.call(&own("Status"), json!({}))["error"].is_null());
+    daemon.end();
+}
+
+#[test]
+fn calls_may_be_cut_and_joined_and_oneway() {
+    let (_images, daemon) = daemon();
+    let mut raw = Raw::to(&daemon);
+    let get = json!({ "method": own("Get"), "parameters": { "path": "proc/mdstat" } });
+    let oneway = json!({
+        "method": own("Set"),
+        "parameters": { "path": "sys/block/md127/queue/nomerges", "value": "1" },
+        "oneway": true,
+    });
+    let check = json!({
+        "method": own("Get"), "parameters": { "path": "sys/block/md127/queue/nomerges" }
+    });
+    let stream = format!("{get}\0{oneway}\0{check}\0");
+    for piece in stream.as_bytes().chunks(7) {
+        raw.send(piece);
+    }
+    let first = raw.receive();
+    let mdstat = first["parameters"]["value"].as_str().unwrap();
+    assert!(mdstat.contains("\nmd127 : active raid1 d1[1] d0[0]\n"), "{mdstat}");
+    assert_eq!(raw.receive()["parameters"]["value"], "1\n");
+    daemon.end();
+}
+
+#[test]
+fn more_connections_than_are_taken_are_turned_away() {
+    let (_images, daemon) = daemon();
+    let mut many: Vec<Raw> = (0..80).map(|_| Raw::to(&daemon)).collect();
+    assert!(many.last_mut().unwrap().is_closed());
+    assert!(many[0].call(&own("Status"), json!({}))["error"].is_null());
+    drop(many);
+    // Their ends are seen one after the other.
+    let again = (0..100).any(|_| {
+        std::thread::sleep(Duration::from_millis(20));
+        let mut raw = Raw::to(&daemon);
+        raw.0.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        raw.0.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    });
+    assert!(again, "no connection is taken any more");
+    daemon.end();
+}
+
+#[test]
+fn the_socket_is_its_owners_alone() {
+    let (_images, daemon) = daemon();
+    let mode = std::fs::metadata(&daemon.control).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let path = daemon.control.clone();
+    daemon.end();
+    assert!(!path.exists());
+}
+
+#[test]
+fn the_commands_ask_the_daemon() {
+    let (_images, daemon) = daemon();
+    let path = "sys/block/md127/queue/discard_max_bytes";
+    daemon.client(&["set", path, "1048576"]).ok();
+    assert_eq!(daemon.client(&["get", path]).ok().out, "1048576\n");
+    assert_eq!(daemon.client(&["get", &format!("/{path}/")]).ok().out, "1048576\n");
+    daemon.client(&["set", path, "x"]).fails(1, &[path, "`x` is not a number"]);
+    daemon.client(&["set", path, "-1"]).fails(1, &["`-1` is not a number"]);
+    daemon.client(&["set", "sys/block/md127/size", "1"]).fails(1, &["cannot be written"]);
+    daemon.client(&["get", "sys/nothing"]).fails(1, &["sys/nothing", "there is no such thing"]);
+    let all = daemon.client(&["get", "sys/block/md127"]).ok().out;
+    assert!(all.contains(&format!("{path}: 1048576\n")), "{all}");
+    assert!(all.contains("sys/block/md127/md/dev-d1/state: in_sync\n"), "{all}");
+    let json: Value =
+        serde_json::from_str(&daemon.client(&["get", "--json", ""]).ok().out).unwrap();
+    assert_eq!(json["sys/block/md127/md/level"], "raid1");
+    assert_eq!(json["sys/block/d0/size"], "65536");
+    let status = daemon.client(&["status"]).ok().out;
+    assert!(status.contains("md127 (md/data): raid1 31M, clean, 2 of 2 devices\n"), "{status}");
+    let detail = daemon.client(&["md", "detail", "/dev/md/data"]).ok().out;
+    assert!(detail.starts_with("/dev/md127:\n           Version : 1.2\n"), "{detail}");
+    daemon.client(&["md", "detail", "md3"]).fails(1, &["md3"]);
+    daemon.client(&["stop"]).ok();
+    assert_eq!(daemon.wait().0.code(), Some(0));
+}

@@ -1,0 +1,9 @@
+//! The command line as a user has it: the program is run, its output, exit codes and effects are
+//! looked at.
+
+mod arrays;
+mod conformance;
+mod control;
+mod generated;
+mod serving;
+mod support;

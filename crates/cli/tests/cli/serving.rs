@@ -1,0 +1,275 @@
+//! The daemon: what it serves, what it refuses, and how it ends.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::support::{Daemon, Images, MIB, program};
+
+/// An array served by a mount, or `None` where nothing can be mounted.
+fn mounted(images: &Images, args: &[&str]) -> Option<(Daemon, PathBuf)> {
+    if !PathBuf::from("/dev/fuse").exists() {
+        eprintln!("skipped: no /dev/fuse");
+        return None;
+    }
+    let mount = images.path("mnt");
+    fs::create_dir_all(&mount).unwrap();
+    Some((images.serve(&[&["--mount", "mnt"], args].concat()), mount))
+}
+
+fn pattern(seed: u8) -> Vec<u8> {
+    (0..MIB).map(|n| (n / 512) as u8 ^ (n % 251) as u8 ^ seed).collect()
+}
+
+#[test]
+fn what_is_written_to_the_mount_is_there_after_a_restart() {
+    let images = Images::array(4, 32 * MIB, &["--level=10", "--layout=f2", "--chunk=64K"]);
+    let Some((daemon, mount)) = mounted(&images, &[]) else { return };
+    assert_eq!(daemon.greeting, "md0: raid10 62M, clean, 4 of 4 devices\nready\n");
+    let volume = OpenOptions::new().read(true).write(true).open(mount.join("dev/md0")).unwrap();
+    assert_eq!(volume.metadata().unwrap().len(), 62 * MIB);
+    volume.write_all_at(&pattern(1), 12_345).unwrap();
+    volume.sync_all().unwrap();
+    drop(volume);
+    daemon.end();
+    // Any two neighbours can be missing in a far layout of two copies only one at a time.
+    for missing in ["d0", "d3"] {
+        let rest: Vec<&str> = images.refs().into_iter().filter(|name| *name != missing).collect();
+        let args = [&["--mount", "mnt", "--run", "--read-only"][..], &rest].concat();
+        let daemon = Daemon::start(images.dir.path(), &args);
+        let mut bytes = vec![0; MIB as usize];
+        let volume = File::open(mount.join("dev/md0")).unwrap();
+        volume.read_exact_at(&mut bytes, 12_345).unwrap();
+        assert!(bytes == pattern(1), "without {missing}");
+        let write = OpenOptions::new().write(true).open(mount.join("dev/md0"));
+        assert!(write.is_err(), "a read-only volume was opened for writing");
+        drop(volume);
+        daemon.end();
+    }
+}
+
+#[test]
+fn the_mount_shows_attributes_as_sysfs_does() {
+    let images = Images::array(2, 32 * MIB, &["--level=1", "--name=data"]);
+    let Some((daemon, mount)) = mounted(&images, &[]) else { return };
+    let read = |path: &str| fs::read_to_string(mount.join(path)).unwrap();
+    assert_eq!(
+        read("proc/mdstat"),
+        "Personalities : [raid0] [raid1] [raid10] \nmd127 : active raid1 d1[1] d0[0]\n      \
+         31744 blocks super 1.2 [2/2] [UU]\n      \nunused devices: <none>\n"
+    );
+    assert_eq!(read("sys/block/md127/md/rd0/state"), "in_sync\n");
+    assert_eq!(read("sys/block/md127/slaves/d1/size"), "65536\n");
+    assert_eq!(read("sys/block/d0/holders/md127/md/level"), "raid1\n");
+    assert_eq!(read("sys/block/md127/dev"), "9:127\n");
+    assert_eq!(fs::read_link(mount.join("dev/md/data")).unwrap(), PathBuf::from("../md127"));
+    assert_eq!(fs::metadata(mount.join("dev/md/data")).unwrap().len(), 31 * MIB);
+    let knob = mount.join("sys/block/md127/queue/nomerges");
+    fs::write(&knob, "2\n").unwrap();
+    assert_eq!(daemon.client(&["get", "sys/block/md127/queue/nomerges"]).ok().out, "2\n");
+    let refused = fs::write(&knob, "7\n").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(22));
+    let hidden = OpenOptions::new().write(true).open(mount.join("sys/block/md127/size"));
+    assert!(hidden.is_err());
+    daemon.end();
+}
+
+#[test]
+fn unmounting_ends_the_daemon() {
+    let images = Images::array(2, 32 * MIB, &["--level=0"]);
+    let Some((daemon, mount)) = mounted(&images, &[]) else { return };
+    let status = Command::new("umount").arg(&mount).status().unwrap();
+    assert!(status.success());
+    let (status, log) = daemon.wait();
+    assert_eq!(status.code(), Some(0), "{log}");
+}
+
+#[test]
+fn a_mount_in_use_is_not_abandoned() {
+    let images = Images::array(2, 32 * MIB, &["--level=1"]);
+    let Some((mut daemon, mount)) = mounted(&images, &[]) else { return };
+    let volume = OpenOptions::new().read(true).write(true).open(mount.join("dev/md0")).unwrap();
+    daemon.signal("TERM");
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    assert!(daemon.is_running());
+    // It still serves.
+    volume.write_all_at(&pattern(2), 0).unwrap();
+    volume.sync_all().unwrap();
+    drop(volume);
+    let (status, log) = daemon.wait();
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert!(log.contains("is in use") && log.contains("second signal"), "{log}");
+    let own = format!("(process {})", std::process::id());
+    assert!(log.contains(&own), "{log}");
+    let examine = images.run(&["md", "examine", "--json"], &images.refs()).ok().out;
+    assert_eq!(examine.matches("\"clean\": true").count(), 2, "{examine}");
+}
+
+#[test]
+fn a_second_signal_ends_it_by_force() {
+    let images = Images::array(2, 32 * MIB, &["--level=1"]);
+    let Some((mut daemon, mount)) = mounted(&images, &[]) else { return };
+    let volume = OpenOptions::new().read(true).write(true).open(mount.join("dev/md0")).unwrap();
+    volume.write_all_at(&pattern(3), 0).unwrap();
+    daemon.signal("INT");
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    assert!(daemon.is_running());
+    daemon.signal("INT");
+    let (status, log) = daemon.wait();
+    assert_eq!(status.code(), Some(1), "{log}");
+    assert!(log.contains("ended by force"), "{log}");
+    assert!(volume.write_all_at(&pattern(4), 0).is_err());
+    // What was acknowledged is there, and the arrays were stopped.
+    let examine = images.run(&["md", "examine", "--json"], &images.refs()).ok().out;
+    assert_eq!(examine.matches("\"clean\": true").count(), 2, "{examine}");
+}
+
+#[test]
+fn disks_in_use_are_not_opened_twice() {
+    let images = Images::array(2, 32 * MIB, &["--level=1"]);
+    let daemon = images.serve(&[]);
+    let again = images.run(&["serve", "--control", "other"], &images.refs());
+    again.fails(1, &["d0", "in use by another ashlar", "ashlar status"]);
+    images.run(&["md", "assemble"], &images.refs()).fails(1, &["in use"]);
+    images.create(&["--level=0", "--force"]).fails(1, &["in use"]);
+    // Looking is allowed.
+    images.run(&["scan"], &images.refs()).ok();
+    images.run(&["md", "examine"], &images.refs()).ok();
+    daemon.end();
+}
+
+#[test]
+fn two_daemons_want_two_control_sockets() {
+    let images = Images::array(2, 32 * MIB, &["--level=1"]);
+    let others = Images::array(2, 32 * MIB, &["--level=1"]);
+    let daemon = images.serve(&[]);
+    let control = daemon.control.to_str().unwrap();
+    let refused = others.run(&["serve", "--control", control], &others.refs());
+    refused.fails(1, &["cannot open the control socket", control, "another --control PATH"]);
+    let second = others.serve(&[]);
+    assert!(daemon.client(&["status"]).ok().out.contains(&daemon.pid().to_string()));
+    second.end();
+    daemon.end();
+}
+
+#[test]
+fn reading_only_changes_not_a_byte() {
+    let images = Images::array(4, 32 * MIB, &["--level=10"]);
+    let before = images.bytes();
+    let Some((daemon, mount)) = mounted(&images, &["--read-only"]) else { return };
+    assert_eq!(fs::read(mount.join("dev/md0")).unwrap().len() as u64, 60 * MIB);
+    assert_eq!(fs::read_to_string(mount.join("sys/block/md0/ro")).unwrap(), "1\n");
+    assert_eq!(
+        fs::read_to_string(mount.join("sys/block/md0/md/array_state")).unwrap(),
+        "readonly\n"
+    );
+    daemon.end();
+    assert!(images.bytes() == before);
+}
+
+#[test]
+fn a_writable_array_that_is_not_written_is_left_as_it_was() {
+    let images = Images::array(2, 32 * MIB, &["--level=1"]);
+    let before = images.bytes();
+    images.serve(&[]).end();
+    assert!(images.bytes() == before);
+}
+
+#[test]
+fn a_configuration_file_says_it_all() {
+    let images = Images::array(2, 32 * MIB, &["--level=1"]);
+    let text = "disks = [\"d0\", \"d1\"]\ncontrol = \"control\"\nthreads = 1\n\
+                nbd = [\"unix:nbd.sock\"]\n[set]\n\
+                \"sys/block/md0/queue/discard_max_bytes\" = 65536\n";
+    fs::write(images.path("stack.toml"), text).unwrap();
+    let mut command = program();
+    // From elsewhere: paths are relative to the file.
+    command.current_dir("/").args(["serve", "--config"]).arg(images.path("stack.toml"));
+    let daemon = Daemon::of(command, images.dir.path());
+    let path = "sys/block/md0/queue/discard_max_bytes";
+    assert_eq!(daemon.client(&["get", path]).ok().out, "65536\n");
+    let nbd = format!("NBD at unix:{}", images.path("nbd.sock").display());
+    assert!(daemon.client(&["status"]).ok().out.contains(&nbd));
+    daemon.end();
+    assert!(!images.path("nbd.sock").exists());
+}
+
+#[test]
+fn a_wrong_configuration_is_refused_with_its_place() {
+    let images = Images::array(2, 32 * MIB, &["--level=1"]);
+    let refuse = |text: &str, code: i32, parts: &[&str]| {
+        fs::write(images.path("stack.toml"), text).unwrap();
+        images.run(&["serve", "--control", "c", "--config", "stack.toml"], &[]).fails(code, parts);
+    };
+    refuse("disks = [\"d0\"]\nreadonly = true\n", 1, &["stack.toml:2:1: unknown field `readonly`"]);
+    refuse("disks = [\n", 1, &["stack.toml:"]);
+    refuse("", 2, &["no disks given"]);
+    refuse("disks = [\"d0\", \"d1\"]\nthreads = 0\n", 1, &["threads"]);
+    let set = "disks = [\"d0\", \"d1\"]\n[set]\n\"sys/block/md0/queue/nothing\" = 1\n";
+    refuse(set, 1, &["cannot set: sys/block/md0/queue/nothing: no such attribute"]);
+    let missing = images.run(&["serve", "--config", "none.toml"], &[]);
+    missing.fails(1, &["none.toml", "No such file"]);
+}
+
+#[test]
+fn what_cannot_be_served_is_said_before_ready() {
+    let images = Images::array(2, 32 * MIB, &["--level=1"]);
+    let serve =
+        |args: &[&str]| images.run(&[&["serve", "--control", "c"], args].concat(), &images.refs());
+    serve(&["--mount", "nowhere"]).fails(1, &["cannot mount", "nowhere"]);
+    serve(&["--nbd", "unix:no/such/dir/sock"]).fails(1, &["cannot listen", "no/such/dir/sock"]);
+    serve(&["--nbd", "tcp:192.0.2.1:1"]).fails(1, &["cannot listen", "tcp:192.0.2.1:1"]);
+    assert_eq!(serve(&["--nbd", "nonsense"]).code, Some(2));
+    assert_eq!(serve(&["--threads", "0"]).code, Some(2));
+    images.run(&["serve", "--control", "c"], &["d0"]).fails(1, &["1 of the 2", "--run"]);
+    // A socket of a daemon that is gone is no obstacle.
+    assert!(!images.path("c").exists());
+}
+
+#[test]
+fn nbd_clients_see_the_volume() {
+    let images = Images::array(2, 32 * MIB, &["--level=1", "--name=data"]);
+    let daemon = images.serve(&["--nbd", "unix:nbd.sock", "--nbd", "tcp:localhost:0"]);
+    let uri = format!("nbd+unix:///?socket={}", images.path("nbd.sock").display());
+    let output = Command::new("nbdinfo").args(["--json", &uri]).output();
+    if let Ok(output) = output {
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("\"export-name\": \"md/data\""), "{text}");
+        assert!(text.contains(&format!("\"export-size\": {}", 31 * MIB)), "{text}");
+    } else {
+        eprintln!("skipped: no nbdinfo");
+    }
+    daemon.end();
+}
+
+#[test]
+fn the_service_manager_is_told() {
+    let images = Images::array(2, 32 * MIB, &["--level=1"]);
+    let socket = UnixDatagram::bind(images.path("notify")).unwrap();
+    let mut command = program();
+    command.current_dir(images.dir.path()).env("NOTIFY_SOCKET", images.path("notify"));
+    command.args(["serve", "--control", "control", "d0", "d1"]);
+    let daemon = Daemon::of(command, images.dir.path());
+    let receive = || {
+        let mut buffer = [0; 64];
+        let len = socket.recv(&mut buffer).unwrap();
+        String::from_utf8(buffer[..len].to_vec()).unwrap()
+    };
+    assert_eq!(receive(), "READY=1");
+    daemon.end();
+    assert_eq!(receive(), "STOPPING=1");
+}
+
+#[test]
+fn assembling_with_a_mount_serves() {
+    let images = Images::array(2, 32 * MIB, &["--level=1"]);
+    let mut command = program();
+    command.current_dir(images.dir.path());
+    command.args(["md", "assemble", "md9", "--nbd", "unix:nbd.sock", "--control", "control"]);
+    command.args(["d0", "d1"]);
+    let daemon = Daemon::of(command, images.dir.path());
+    assert_eq!(daemon.greeting, "md9: raid1 31M, clean, 2 of 2 devices\nready\n");
+    daemon.end();
+}
