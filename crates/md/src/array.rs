@@ -15,9 +15,13 @@
 //! takes `active` away and then looks at `writing`; all of it sequentially consistent, so that one of
 //! the two sees the other. RAID 0 has no copies and keeps no such state.
 //!
+//! Stopping works the same way: a write counts itself and then looks at `stopped`.
+//!
 //! A member fails once and for good: `faulty` is set first, so that no I/O is sent to it any more, then
 //! the superblocks of the others say so, then the write that found it is acknowledged. The last copy
-//! of anything is never failed (md's rule): its errors go up to whoever asked instead.
+//! of anything is never failed (md's rule): its errors go up to whoever asked instead. If it shares
+//! other chunks with a member in sync, the two may differ from then on: the array is *unsynced*, its
+//! first copies alone are read, and it is not called clean any more.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
@@ -27,11 +31,12 @@ use ashlar_block::stats::{SHARDS, thread_shard};
 use ashlar_block::{
     Bio, BioResult, BlockDevice, Disk, IoFuture, Limits, Op, Runtime, Sectors, Status,
 };
-use async_lock::Mutex;
+use async_lock::{Mutex, OnceCell};
 use tracing::{error, info, warn};
 
 use crate::assemble::Plan;
 use crate::barrier::Barrier;
+use crate::finish::Finish;
 use crate::personality::Personality;
 use crate::rdev::Rdev;
 use crate::superblocks::{Change, Superblocks};
@@ -58,10 +63,12 @@ pub struct Array {
     pub(crate) barrier: Barrier,
     pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) superblocks: Mutex<Superblocks>,
-    /// Copies may differ: read only the first one of each chunk.
-    pub(crate) first_copy_only: bool,
     /// Notes of the assembly: members left out, and why.
     pub(crate) notes: Vec<String>,
+    /// Whether anything may be written to the members at all. (The disk's own flag is the user's.)
+    writable: bool,
+    /// Copies may differ: only the first one of each chunk is read.
+    unsynced: AtomicBool,
     writing: Box<[Writers]>,
     /// Counts writes, so that an idle time can be told.
     writes_begun: Box<[Writers]>,
@@ -69,6 +76,8 @@ pub struct Array {
     /// A change that writes depend on is on its way to the superblocks, or could not be recorded.
     recording: AtomicBool,
     stopped: AtomicBool,
+    /// How the stop ended.
+    end: OnceCell<BioResult>,
 }
 
 impl Array {
@@ -81,8 +90,11 @@ impl Array {
             limits.stack(rdev.limits(), rdev.data_offset().as_end());
         }
         let mut limits = limits.finish_stacking();
+        // The block size that the array was made for stays, whatever its members have become.
+        limits.logical_block_bytes = limits.logical_block_bytes.max(freshest.logical_block_size);
         personality.narrow(&mut limits, members.len());
-        let disk = Disk::new(name, personality.size(), limits);
+        let size = personality.size().round_down(limits.logical_block());
+        let disk = Disk::new(name, size, limits);
         disk.set_read_only(read_only);
         let writers = || std::iter::repeat_with(Writers::default).take(SHARDS).collect();
         for note in &notes {
@@ -97,13 +109,15 @@ impl Array {
             barrier: Barrier::default(),
             runtime,
             superblocks: Mutex::new(Superblocks::new(superblocks, &freshest)),
-            first_copy_only: unsynced,
             notes,
+            writable: !read_only,
+            unsynced: AtomicBool::new(unsynced),
             writing: writers(),
             writes_begun: writers(),
             active: AtomicBool::new(false),
             recording: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
+            end: OnceCell::new(),
         })
     }
 
@@ -127,6 +141,31 @@ impl Array {
         self.active.load(SeqCst)
     }
 
+    /// Whether copies may differ, so that only the first one of each chunk is read.
+    pub fn is_unsynced(&self) -> bool {
+        self.unsynced.load(SeqCst)
+    }
+
+    /// Whether anything may be written to the members.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// Has `work` run to its end, whatever becomes of the future.
+    pub(crate) fn finish<T, F>(&self, work: impl FnOnce(Arc<Self>) -> F + 'static) -> Finish<'_, T>
+    where
+        F: Future<Output = Result<T, Status>>,
+    {
+        // Whoever called us holds the array, so it is there.
+        let me = self.me.upgrade();
+        Finish::new(&*self.runtime, async move {
+            match me {
+                Some(array) => work(array).await,
+                None => Err(Status::Offline),
+            }
+        })
+    }
+
     fn writers(&self) -> u64 {
         self.writing.iter().map(|w| w.0.load(SeqCst)).sum()
     }
@@ -145,6 +184,9 @@ impl Array {
         let writing = &self.writing[shard];
         writing.0.fetch_add(1, SeqCst);
         let guard = Writing(writing);
+        if self.is_stopped() {
+            return Err(Status::Offline);
+        }
         if !self.active.load(SeqCst) {
             self.go_active().await?;
         }
@@ -165,8 +207,8 @@ impl Array {
         Ok(())
     }
 
-    /// Brings a change to the superblocks. While it is on its way, and for good if it fails, no write
-    /// is acknowledged (see [`Self::recorded`]).
+    /// Brings a change to the superblocks. While it is on its way, and until it succeeds, no write is
+    /// acknowledged (see [`Self::recorded`]).
     async fn record(&self, superblocks: &mut Superblocks, change: Change) -> BioResult {
         self.recording.store(true, SeqCst);
         let now = self.runtime.wall_clock();
@@ -182,8 +224,16 @@ impl Array {
         if !self.recording.load(SeqCst) {
             return Ok(());
         }
-        let _superblocks = self.superblocks.lock().await;
-        if self.recording.load(SeqCst) { Err(Status::Io) } else { Ok(()) }
+        let mut superblocks = self.superblocks.lock().await;
+        self.record_what_is_left(&mut superblocks).await
+    }
+
+    /// Tries again what could not be recorded.
+    async fn record_what_is_left(&self, superblocks: &mut Superblocks) -> BioResult {
+        if self.recording.load(SeqCst) {
+            self.record(superblocks, Change::Failure).await?;
+        }
+        Ok(())
     }
 
     /// Takes the array back to clean when it has been idle for a while; ends when it has.
@@ -215,7 +265,7 @@ impl Array {
         if superblocks.is_clean() {
             return Ok(true);
         }
-        if self.first_copy_only {
+        if self.is_unsynced() {
             return Ok(false);
         }
         self.active.store(false, SeqCst);
@@ -239,17 +289,14 @@ impl Array {
             .map(|rdev| async move { (rdev, rdev.gateway().flush().await) });
         let mut result = Ok(());
         for (rdev, done) in futures_util::future::join_all(flushes).await {
-            if let Err(status) = done {
+            let Err(status) = done else { continue };
+            if self.may_fail(rdev) {
+                self.set_faulty(rdev, status);
+            } else {
                 result = Err(status);
-                if self.may_fail(rdev) {
-                    error!(array = self.disk.name(), member = rdev.path(), %status, "flush failed, member failed");
-                    self.recording.store(true, SeqCst);
-                    rdev.set_faulty();
-                    self.record(superblocks, Change::Failure).await?;
-                    result = Ok(());
-                }
             }
         }
+        self.record_what_is_left(superblocks).await?;
         result
     }
 
@@ -268,23 +315,34 @@ impl Array {
     /// The superblocks could not be written: then the caller's write must not be acknowledged.
     pub(crate) async fn fail_member(&self, rdev: &Rdev, why: Status) -> Result<bool, Status> {
         let mut superblocks = self.superblocks.lock().await;
-        if rdev.is_faulty() {
-            // Somebody else found it first, and the superblocks say so since we have the lock.
-            return Ok(true);
+        // Perhaps somebody else found it first.
+        if !rdev.is_faulty() {
+            if !self.may_fail(rdev) {
+                return Ok(false);
+            }
+            self.set_faulty(rdev, why);
         }
-        if !self.may_fail(rdev) {
-            return Ok(false);
-        }
-        error!(array = self.disk.name(), member = rdev.path(), status = %why, "member failed");
-        if self.disk.is_read_only() {
-            rdev.set_faulty();
-            return Ok(true);
-        }
-        // Before the member is left out, so that no write which leaves it out is acknowledged early.
-        self.recording.store(true, SeqCst);
-        rdev.set_faulty();
-        self.record(&mut superblocks, Change::Failure).await?;
+        self.record_what_is_left(&mut superblocks).await?;
         Ok(true)
+    }
+
+    fn set_faulty(&self, rdev: &Rdev, why: Status) {
+        error!(array = self.disk.name(), member = rdev.path(), status = %why, "member failed");
+        // Before the member is left out, so that no write which leaves it out is acknowledged early.
+        if self.writable {
+            self.recording.store(true, SeqCst);
+        }
+        rdev.set_faulty();
+    }
+
+    /// Takes note that the member in `slot`, which has to stay, lacks something that was to be written.
+    pub(crate) fn lacks_a_write(&self, slot: usize) {
+        let present = |other| self.in_sync(other).is_some();
+        if self.personality.shares_data(self.members.len(), slot, present)
+            && !self.unsynced.swap(true, SeqCst)
+        {
+            error!(array = self.disk.name(), slot, "copies may differ now: a resync is needed");
+        }
     }
 
     /// Stops the array: no new I/O, those under way end, everything is flushed, the superblocks say
@@ -293,20 +351,24 @@ impl Array {
     /// # Errors
     /// The flush or the superblocks failed: the array will have to be resynced.
     pub async fn stop(&self) -> BioResult {
-        if self.stopped.swap(true, SeqCst) {
-            return Ok(());
-        }
+        self.stopped.store(true, SeqCst);
+        self.finish(|array| async move { *array.end.get_or_init(|| array.wind_up()).await }).await
+    }
+
+    async fn wind_up(&self) -> BioResult {
         while self.disk.stats().totals().in_flight() != 0 || self.writers() != 0 {
             self.runtime.sleep(Duration::from_millis(1)).await;
         }
-        if self.disk.is_read_only() {
+        if !self.writable {
             return Ok(());
         }
-        if self.is_redundant() {
-            self.go_clean().await.map(|_| ())
-        } else {
-            self.submit_flush().await
+        if !self.is_redundant() {
+            return self.submit_flush().await;
         }
+        if self.is_unsynced() {
+            self.submit_flush().await?;
+        }
+        if self.go_clean().await? { Ok(()) } else { Err(Status::Io) }
     }
 }
 
@@ -322,9 +384,10 @@ impl BlockDevice for Array {
         match bio.op {
             Op::Read | Op::Write if !self.is_redundant() => self.submit_striped(bio),
             Op::Read => IoFuture::boxed(self.read_chunk(bio)),
-            Op::Write => IoFuture::boxed(self.write_chunk(bio)),
-            Op::Discard | Op::WriteZeroes => IoFuture::boxed(self.submit_ranged(bio)),
-            Op::Flush => IoFuture::boxed(self.submit_flush()),
+            Op::Write | Op::Discard | Op::WriteZeroes => self.submit_write(bio),
+            Op::Flush => {
+                IoFuture::boxed(self.finish(|array| async move { array.submit_flush().await }))
+            }
         }
     }
 }

@@ -37,6 +37,7 @@ pub mod rdev;
 pub mod status;
 pub mod superblocks;
 
+mod finish;
 mod io;
 
 #[cfg(test)]

@@ -78,6 +78,18 @@ impl Personality {
         }
     }
 
+    /// Whether some chunk has a copy on `slot` and another one on a member for which `present` holds.
+    pub fn shares_data(&self, disks: usize, slot: usize, present: impl Fn(usize) -> bool) -> bool {
+        // The pattern of a RAID 10 repeats after as many chunks as there are members.
+        let chunk = self.chunk();
+        let chunks = if chunk.is_zero() { 1 } else { self.size().0 / chunk.0 };
+        (0..chunks.min(disks as u64)).any(|c| {
+            let copies = self.map(Sector(c * chunk.0));
+            copies.iter().any(|at| at.disk == slot)
+                && copies.iter().any(|at| at.disk != slot && present(at.disk))
+        })
+    }
+
     /// Puts what the level wants into the limits that the members gave.
     pub fn narrow(&self, limits: &mut Limits, disks: usize) {
         let bytes = |n: Sectors| u32::try_from(n.bytes()).unwrap_or(u32::MAX);

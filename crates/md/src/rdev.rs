@@ -1,6 +1,6 @@
 //! A member of an array.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use ashlar_block::stats::{SHARDS, thread_shard};
 use ashlar_block::{Bio, Gateway, IoFuture, Limits, Sector, Sectors};
@@ -15,7 +15,9 @@ struct Load {
 
 /// A member device: where its data lies, and how it does.
 ///
-/// `faulty` is set once and stays: a member that failed has missed writes.
+/// `faulty` is set once and stays: a member that failed has missed writes. Whoever leaves the member
+/// out because of it must also see that this is being recorded (see `array`), so it is read and set
+/// in the same order as that.
 pub struct Rdev {
     gateway: Gateway,
     path: String,
@@ -88,12 +90,12 @@ impl Rdev {
 
     /// Whether the member failed.
     pub fn is_faulty(&self) -> bool {
-        self.faulty.load(Relaxed)
+        self.faulty.load(SeqCst)
     }
 
     /// Marks the member failed; true if it was not before.
     pub fn set_faulty(&self) -> bool {
-        !self.faulty.swap(true, Relaxed)
+        !self.faulty.swap(true, SeqCst)
     }
 
     /// Whether it is read only if no other member can be.

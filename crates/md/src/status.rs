@@ -86,7 +86,8 @@ pub struct ArrayStatus {
     pub used_dev_size: Sectors,
     /// State.
     pub state: ArrayState,
-    /// Whether copies may differ because the array was not stopped cleanly.
+    /// Whether copies may differ: the array was not stopped cleanly, or a write failed on a copy that
+    /// had to stay.
     pub unsynced: bool,
     /// Event count.
     pub events: u64,
@@ -163,7 +164,7 @@ impl Array {
             size: self.personality.size(),
             used_dev_size,
             state: self.state(),
-            unsynced: self.first_copy_only,
+            unsynced: self.is_unsynced(),
             events: superblocks.events(),
             ctime: any.map_or(Timestamp::default(), |sb| sb.ctime),
             utime: any.map_or(Timestamp::default(), |sb| sb.utime),

@@ -10,13 +10,25 @@
 //! | a member failed | the write that found it is acknowledged |
 //! | active to clean | nothing; but every write before it has ended and was flushed |
 //!
-//! The event count goes up by one each time, and by two when a member fails: assembly accepts
-//! a member that is one event behind (a crash between two superblock writes), and a failed member
-//! must be further behind than that.
+//! # The event count
+//!
+//! Assembly accepts a member whose count is one behind the highest: the crash came between two
+//! superblock writes. So an update is made of rounds, each of which takes all members one up and
+//! ends before the next begins; no crash leaves a good member two behind. A member that failed must
+//! be further behind than one (older kernels go by the count alone), so an update that records a
+//! failure has as many rounds as make it two above whatever the failed member may have.
+//!
+//! A round that some member did not take, which may not fail, is tried again with the *same* count
+//! next time: otherwise each try would take the others one further away from it.
+//!
+//! # Bitmaps
 //!
 //! An internal bitmap is not kept up by this version. While the array is written its bitmap has an
-//! older event count than the superblocks, which md takes as "out of date: resync everything"; a clean
-//! stop brings the count up again, because then every copy is the same.
+//! older event count than the superblocks, which md takes as "out of date: resync everything".
+//! After the superblocks say clean the bitmap's count is brought up, because then every copy is the
+//! same; in this order, so that a bitmap is never as new as superblocks that say active.
+//! `events_cleared` goes along: a member that was away meanwhile must not come back by way of bits
+//! that were never set. Lockless bitmaps also say what was never written; such arrays are only read.
 
 use std::time::Duration;
 
@@ -30,7 +42,14 @@ use crate::rdev::Rdev;
 /// The superblocks, in the order of the array's members (a slot without member has none).
 pub struct Superblocks {
     blocks: Vec<Option<Superblock>>,
+    /// What every member in sync has reached.
     events: u64,
+    /// The highest count that any member may have.
+    tried: u64,
+    /// The count to be reached so that members which failed are too far behind.
+    goal: u64,
+    /// Some member is one behind since the last crash.
+    uneven: bool,
     clean: bool,
 }
 
@@ -48,11 +67,13 @@ pub enum Change {
 impl Superblocks {
     /// The superblocks as read at assembly, brought to the freshest's state in memory.
     pub fn new(mut blocks: Vec<Option<Superblock>>, freshest: &Superblock) -> Self {
+        let events = freshest.events;
+        let uneven = blocks.iter().flatten().any(|block| block.events != events);
         for block in blocks.iter_mut().flatten() {
             block.roles.clone_from(&freshest.roles);
-            block.events = freshest.events;
+            block.events = events;
         }
-        Self { blocks, events: freshest.events, clean: freshest.is_clean() }
+        Self { blocks, events, tried: events, goal: 0, uneven, clean: freshest.is_clean() }
     }
 
     /// The event count.
@@ -83,43 +104,72 @@ impl Superblocks {
         now: Duration,
         may_fail: impl Fn(&Rdev) -> bool,
     ) -> Result<(), Status> {
+        // What was found goes to everybody first, so that nobody is two behind in what follows.
+        while self.uneven {
+            self.uneven = !self.round(self.events, members, now, &may_fail).await?;
+        }
         match change {
             Change::Active => self.clean = false,
             Change::Clean => self.clean = true,
             Change::Failure => {}
         }
-        let mut failure = change == Change::Failure;
         loop {
-            self.events += if failure { 2 } else { 1 };
-            self.describe(members, now);
-            let failed = self.write_all(members).await;
-            if failed.is_empty() {
-                return Ok(());
-            }
-            for (rdev, status) in failed {
-                error!(member = rdev.path(), %status, "superblock write failed");
-                if !may_fail(rdev) {
-                    // On disk the old state or the new one; the next update writes both anew.
-                    self.clean = false;
-                    return Err(status);
+            let number = self.events.saturating_add(1);
+            if self.round(number, members, now, &may_fail).await? {
+                self.events = number;
+                if number >= self.goal {
+                    break;
                 }
-                rdev.set_faulty();
             }
-            failure = true;
         }
+        if self.clean {
+            self.bring_up_bitmaps(members).await;
+        }
+        Ok(())
     }
 
-    /// Puts the state into the superblocks in memory.
-    fn describe(&mut self, members: &[Option<Rdev>], now: Duration) {
+    /// Writes the state with the event count `number` to all members that have not failed; true if
+    /// all took it. Those that did not are faulty then.
+    async fn round(
+        &mut self,
+        number: u64,
+        members: &[Option<Rdev>],
+        now: Duration,
+        may_fail: &impl Fn(&Rdev) -> bool,
+    ) -> Result<bool, Status> {
+        if self.describe(members, number, now) {
+            self.goal = self.tried.saturating_add(2);
+        }
+        self.tried = self.tried.max(number);
+        let failed = self.write_all(members).await;
+        let all = failed.is_empty();
+        let mut result = Ok(all);
+        for (rdev, status) in failed {
+            error!(member = rdev.path(), %status, "superblock write failed");
+            if may_fail(rdev) {
+                rdev.set_faulty();
+            } else {
+                // On disk the old state or the new one; the next update writes it anew.
+                self.clean = false;
+                result = Err(status);
+            }
+        }
+        result
+    }
+
+    /// Puts the state into the superblocks in memory; true if a member's failure is new in it.
+    fn describe(&mut self, members: &[Option<Rdev>], number: u64, now: Duration) -> bool {
         let Some(mut roles) = self.blocks.iter().flatten().next().map(|b| b.roles.clone()) else {
-            return;
+            return false;
         };
         // Whoever is recorded as active but is not here and in sync has failed, or is missing.
+        let mut news = false;
         for role in &mut roles {
             if let Role::Active(slot) = *role {
                 let alive = members.get(usize::from(slot)).and_then(Option::as_ref);
                 if !alive.is_some_and(Rdev::is_in_sync) {
                     *role = Role::Faulty;
+                    news = true;
                 }
             }
         }
@@ -127,14 +177,14 @@ impl Superblocks {
         for (block, rdev) in self.blocks.iter_mut().zip(members) {
             let (Some(block), Some(rdev)) = (block, rdev) else { continue };
             block.roles.clone_from(&roles);
-            block.events = self.events;
+            block.events = number;
             block.utime = utime;
             block.resync_offset = if self.clean { Sectors::MAX } else { Sectors::ZERO };
             if block.block_1().is_some() {
-                let corrected = u32::try_from(rdev.errors().1).unwrap_or(u32::MAX);
-                block.corrected_reads = block.corrected_reads.max(corrected);
+                block.corrected_reads = u32::try_from(rdev.errors().1).unwrap_or(u32::MAX);
             }
         }
+        news
     }
 
     /// Writes every superblock; the members that did not take it.
@@ -152,14 +202,21 @@ impl Superblocks {
             error!(member = rdev.path(), %defect, "superblock cannot be written");
             Status::Invalid
         })?;
-        if self.clean
-            && let Some(at) = block.bitmap_start()
-        {
-            // Before the superblock: a bitmap that is newer than its superblock is never taken for
-            // one that is out of date, and all copies are the same already.
-            bring_up_bitmap(rdev, at, self.events).await?;
-        }
         write_at(rdev, block.super_offset, &bytes).await
+    }
+
+    /// A bitmap that stays behind is out of date and no danger, so its errors fail nobody.
+    async fn bring_up_bitmaps(&self, members: &[Option<Rdev>]) {
+        let writes = self.blocks.iter().zip(members).filter_map(|(block, rdev)| {
+            let rdev = rdev.as_ref().filter(|rdev| rdev.is_in_sync())?;
+            let at = block.as_ref()?.bitmap_start()?;
+            Some(async move { (rdev, bring_up_bitmap(rdev, at, self.events).await) })
+        });
+        for (rdev, result) in futures_util::future::join_all(writes).await {
+            if let Err(status) = result {
+                warn!(member = rdev.path(), %status, "the bitmap stays out of date");
+            }
+        }
     }
 }
 
@@ -175,12 +232,14 @@ async fn bring_up_bitmap(rdev: &Rdev, at: Sector, events: u64) -> Result<(), Sta
     let block = rdev.limits().logical_block();
     let len = Sectors::from_bytes_ceil(bitmap_super::SIZE as u64).round_up(block);
     let mut buffer = rdev.gateway().read(at, len).await?;
-    let Some(mut bitmap) = BitmapSuper::from_bytes(buffer.as_slice()) else {
-        warn!(member = rdev.path(), "the bitmap's superblock is damaged; left alone");
-        return Ok(());
+    let mut bitmap = match BitmapSuper::parse(buffer.as_slice()) {
+        Ok(bitmap) => bitmap,
+        Err(error) => {
+            warn!(member = rdev.path(), %error, "bitmap left alone");
+            return Ok(());
+        }
     };
     bitmap.set_events(events);
-    // A member that was away meanwhile must not come back by way of bits that were never set.
     bitmap.events_cleared = events.into();
     let encoded = zerocopy::IntoBytes::as_bytes(&bitmap);
     buffer.as_mut_slice()[..encoded.len()].copy_from_slice(encoded);

@@ -7,7 +7,7 @@ use ashlar_md::ondisk::{Level, Role};
 use ashlar_md::probe::probe;
 use ashlar_md::{ArrayState, AssembleError, Options};
 use ashlar_sim::Sim;
-use common::{Shape, candidates, disks, gateway, make, media, start};
+use common::{Shape, candidates, disks, gateway, make, media, stamped, start};
 
 const DISK: Sectors = Sectors(8192);
 
@@ -21,16 +21,6 @@ fn shapes() -> Vec<Shape> {
         Shape::new(Level::Raid10, Some(0x201), 64, 4),
         Shape::new(Level::Raid10, Some(0x1_0201), 64, 4),
     ]
-}
-
-fn stamped(sector: u64, len: u64, generation: u8) -> Vec<u8> {
-    (0..len)
-        .flat_map(|i| {
-            let mut bytes = [generation; 512];
-            bytes[..8].copy_from_slice(&(sector + i).to_le_bytes());
-            bytes
-        })
-        .collect()
 }
 
 #[test]

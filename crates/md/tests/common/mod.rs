@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use ashlar_block::{Gateway, Sectors};
+use ashlar_block::{BioResult, Buffer, Flags, Gateway, Sector, Sectors};
 use ashlar_md::create::{Created, NewDevice, create};
 use ashlar_md::ondisk::create::{CreateSpec, DEFAULT_DAEMON_SLEEP, NewBitmap, NewMember};
 use ashlar_md::ondisk::{DeviceFlags, Level, Version};
@@ -110,4 +110,44 @@ pub async fn start(
 
 pub fn gateway(array: &Arc<Array>) -> Gateway {
     Gateway::new(array.clone())
+}
+
+/// Sectors of the superblock of a member, by version 1.2: one logical block of 512 bytes.
+pub const SUPERBLOCK: std::ops::Range<u64> = 8..9;
+/// Where data begins on the members that [`spec`] makes.
+pub const DATA: u64 = 256;
+
+/// Bytes that tell their sector and generation.
+pub fn stamped(sector: u64, len: u64, generation: u8) -> Vec<u8> {
+    (0..len)
+        .flat_map(|i| {
+            let mut bytes = [generation; 512];
+            bytes[..8].copy_from_slice(&(sector + i).to_le_bytes());
+            bytes
+        })
+        .collect()
+}
+
+/// Writes stamped sectors.
+pub async fn write(volume: &Gateway, sector: u64, len: u64, generation: u8) -> BioResult {
+    let mut data = Buffer::from_slice(&stamped(sector, len, generation));
+    volume.write(Sector(sector), &mut data, Flags::empty()).await
+}
+
+/// Asks the superblocks on the disks, as another program would find them now.
+pub async fn all_clean(disks: &[SimDisk]) -> bool {
+    candidates(disks).await.iter().all(|c| c.sb.is_clean())
+}
+
+/// Array sectors whose copies on the members in sync are not the same.
+pub async fn differing(array: &Array, media: &[Media], len: u64) -> Vec<u64> {
+    let in_sync: Vec<bool> = array.status().await.members.iter().map(|m| m.in_sync).collect();
+    let bytes = |slot: usize, sector: Sector| media[slot].peek(sector + Sectors(DATA));
+    let differs = |sector: &u64| {
+        let copies = array.personality().map(Sector(*sector));
+        let mut present = copies.iter().filter(|at| in_sync[at.disk]);
+        let first = present.next().map(|at| bytes(at.disk, at.sector));
+        present.any(|at| Some(bytes(at.disk, at.sector)) != first)
+    };
+    (0..len).filter(differs).collect()
 }
