@@ -2,10 +2,23 @@
 //!
 //! # Theory
 //!
-//! A command is a file in [`commands`]: its arguments, and a function that runs it to an [`Error`] or
-//! an exit code. Those that look at disks run to their end on one reactor; `serve` becomes the
-//! [`daemon`]; `get`, `set`, `status`, `detail` and `stop` are clients of a running daemon's control
-//! socket. Nothing is written to a disk by any but `md create` and `serve`.
+//! A command is a file in [`commands`]: its arguments, and a function that runs it to an
+//! [`Error`](error::Error) or an exit code. Those that look at disks run to their end on one reactor;
+//! `serve` becomes the [`daemon`]; `get`, `set`, `status`, `detail` and `stop` are clients of a running
+//! daemon's control socket.
+//!
+//! States: a command parses, opens, probes, acts, reports. A daemon is starting, serving, draining,
+//! stopping; the table is in [`daemon`].
+//!
+//! Invariants: nothing is written to a disk but by `md create` and `serve`. What was refused has
+//! changed nothing. A disk is opened once, locked against other programs unless it is only looked
+//! at. Every failure ends in one line that says what, where and why, and in an exit code that is
+//! not 0.
+//!
+//! Ordering: at the end of a daemon first the clients, then the arrays, then the threads.
+//!
+//! Assumed of the layers below: that an assembled array that was not written to has changed nothing,
+//! and that one that was stopped is clean.
 
 #![forbid(unsafe_code)]
 

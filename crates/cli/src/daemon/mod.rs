@@ -116,9 +116,12 @@ pub(crate) fn serve(
         let stack = assemble(&probed, &options, rename, &disks::runtime()).await;
         check_started(&stack)?;
         let stack = Arc::new(stack);
-        let served = run(&config, &stack, &ends).await;
-        // Whatever happened, the arrays are stopped in good order.
+        let engine = Engine::start(config.threads).map_err(disks::no_io_uring)?;
+        let served = run(&config, &engine, &stack, &ends).await;
+        // Whatever happened, the arrays are stopped in good order, and before the threads that may
+        // still be in the middle of a write: its copies would differ.
         let stopped = stop_arrays(&stack).await;
+        engine.shutdown();
         let code = served?;
         stopped.map(|()| code)
     });
@@ -147,7 +150,12 @@ fn announce(stack: &Stack) -> Result<()> {
 }
 
 /// From assembled to no longer served.
-async fn run(config: &Config, stack: &Arc<Stack>, ends: &Ends) -> Result<ExitCode> {
+async fn run(
+    config: &Config,
+    engine: &Engine,
+    stack: &Arc<Stack>,
+    ends: &Ends,
+) -> Result<ExitCode> {
     let attributes = Arc::new(stack.attributes());
     for (path, value) in &config.set {
         let path = path.trim_matches('/');
@@ -155,7 +163,6 @@ async fn run(config: &Config, stack: &Arc<Stack>, ends: &Ends) -> Result<ExitCod
             Error::new("cannot set", path, error).hint("see the [set] table of the configuration")
         })?;
     }
-    let engine = Engine::start(config.threads).map_err(disks::no_io_uring)?;
     let control = bind_control(config.control.as_deref())?;
     let draining = Stop::default();
     let exports = exports(stack)?;
@@ -165,7 +172,7 @@ async fn run(config: &Config, stack: &Arc<Stack>, ends: &Ends) -> Result<ExitCod
         servers.push((address, start_nbd(handle, address, &exports, &draining).await?));
     }
     let mut mounted = match &config.mount {
-        Some(path) => Some(Mounted::start(&engine, path, config.allow_other, stack, &attributes)?),
+        Some(path) => Some(Mounted::start(engine, path, config.allow_other, stack, &attributes)?),
         None => None,
     };
     let service = Rc::new(control::Service {
@@ -199,7 +206,6 @@ async fn run(config: &Config, stack: &Arc<Stack>, ends: &Ends) -> Result<ExitCod
         }
     }
     control.cancel().await;
-    engine.shutdown();
     Ok(code)
 }
 

@@ -126,6 +126,65 @@ fn a_second_signal_ends_it_by_force() {
     assert_eq!(examine.matches("\"clean\": true").count(), 2, "{examine}");
 }
 
+/// The last moment of a daemon: writes under way end on both copies or on none that is called clean.
+#[test]
+fn copies_are_the_same_after_an_end_by_force_amid_writes() {
+    let images = Images::array(2, 32 * MIB, &["--level=1"]);
+    let Some((daemon, mount)) = mounted(&images, &["--threads", "2"]) else { return };
+    let writers: Vec<_> = (0..4_u64)
+        .map(|writer| {
+            let volume = OpenOptions::new().write(true).open(mount.join("dev/md0")).unwrap();
+            std::thread::spawn(move || {
+                let data = pattern(writer as u8);
+                let mut written = 0;
+                // Each on its own megabytes, shifted so that blocks are written in part.
+                while volume.write_all_at(&data, writer * 4 * MIB + written % MIB).is_ok() {
+                    written += 12_289;
+                }
+                written
+            })
+        })
+        .collect();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    daemon.signal("TERM");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    daemon.signal("TERM");
+    let (status, log) = daemon.wait();
+    assert_eq!(status.code(), Some(1), "{log}");
+    for writer in writers {
+        assert!(writer.join().unwrap() > 0);
+    }
+    let examine = images.run(&["md", "examine", "--json"], &images.refs()).ok().out;
+    assert_eq!(examine.matches("\"clean\": true").count(), 2, "{examine}");
+    let bytes = images.bytes();
+    assert!(bytes[0][MIB as usize..] == bytes[1][MIB as usize..], "the copies differ");
+}
+
+#[test]
+fn a_member_that_missed_writes_is_left_out() {
+    let images = Images::array(3, 32 * MIB, &["--level=1"]);
+    let Some((daemon, mount)) = mounted(&images, &[]) else { return };
+    daemon.end();
+    let degraded = &["--mount", "mnt", "--run", "d0", "d1"];
+    let daemon = Daemon::start(images.dir.path(), degraded);
+    assert_eq!(daemon.greeting, "md0: raid1 31M, clean, 2 of 3 devices\nready\n");
+    let mdstat = fs::read_to_string(mount.join("proc/mdstat")).unwrap();
+    assert!(mdstat.contains("[3/2] [UU_]"), "{mdstat}");
+    fs::OpenOptions::new()
+        .write(true)
+        .open(mount.join("dev/md0"))
+        .unwrap()
+        .write_all_at(&pattern(5), 0)
+        .unwrap();
+    let detail = daemon.client(&["md", "detail", "md0"]).ok().out;
+    assert!(detail.contains("degraded"), "{detail}");
+    daemon.end();
+    let all = images.run(&["md", "assemble"], &images.refs()).ok().out;
+    assert!(all.contains("2 drives (out of 3)") && all.contains("d2 left out"), "{all}");
+    let alone = images.run(&["md", "assemble", "--run", "--read-only"], &["d2", "d0"]).ok().out;
+    assert!(alone.contains("1 drive (out of 3)") && alone.contains("d2 left out"), "{alone}");
+}
+
 #[test]
 fn disks_in_use_are_not_opened_twice() {
     let images = Images::array(2, 32 * MIB, &["--level=1"]);
