@@ -2,7 +2,7 @@
 //!
 //! The rules are mdadm's. The member with the highest event count is the freshest, and what it says
 //! holds: which slot is whose, and who has failed. A member more than one event behind is stale and
-//! left out. An array starts by itself if every member that the freshest one knew as working is here;
+//! left out; one that went on without the others is an error. An array starts by itself if every member that the freshest one knew as working is here;
 //! it starts with fewer only when asked ([`Options::run`]), and never with too few to hold all data.
 //!
 //! What this version cannot do safely is refused with the reason: arrays being reshaped, with a
@@ -15,9 +15,9 @@ use ashlar_block::{Gateway, Sectors, Status};
 use thiserror::Error;
 use uuid::Uuid;
 
-use crate::ondisk::{Features, Level, MdadmUuid, Role, Superblock};
+use crate::ondisk::{Features, Level, MdadmUuid, Role, Superblock, bitmap_super};
 use crate::personality::Personality;
-use crate::probe::has_bad_blocks;
+use crate::probe::{has_bad_blocks, read_bitmap};
 use crate::raid0::{Zones, ZonesError};
 use crate::raid10::geometry::{Geometry, GeometryError};
 use crate::rdev::Rdev;
@@ -105,6 +105,27 @@ pub enum AssembleError {
         /// The slot.
         slot: u16,
     },
+    /// Both ran without the other since they were together.
+    #[error(
+        "{first} and {second} were each used without the other, so each has changes that the other \
+         lacks: leave one out, or use --run to take {first} alone"
+    )]
+    SplitBrain {
+        /// The one that went further.
+        first: String,
+        /// The other.
+        second: String,
+    },
+    /// A member whose data no I/O of whole blocks can reach.
+    #[error("the data of {path} begins at sector {data_offset}, within a block of {block} sectors")]
+    Misaligned {
+        /// The member.
+        path: String,
+        /// Where its data begins.
+        data_offset: Sectors,
+        /// Its logical block.
+        block: Sectors,
+    },
     /// Fewer members than the level can do with.
     #[error(
         "not enough members to start the array: {present} of {wanted}, missing slots {missing}"
@@ -180,18 +201,19 @@ pub async fn plan(candidates: Vec<Candidate>, options: &Options) -> Result<Plan,
     let (freshest, freshest_path) = (newest.sb.clone(), newest.path.clone());
     check_supported(&freshest)?;
 
-    let mut notes = Vec::new();
+    for candidate in &candidates {
+        check_same_array(candidate, &freshest)?;
+    }
+
+    let (mut notes, mut others) = (Vec::new(), Vec::new());
     let mut slots: Vec<Option<Candidate>> = Vec::new();
     slots.resize_with(freshest.raid_disks as usize, || None);
     for candidate in candidates {
-        let stale = candidate.sb.events + 1 < freshest.events;
-        if !stale {
-            check_same_array(&candidate, &freshest, &freshest_path)?;
-        }
-        let slot = match usable(&candidate, &freshest, stale) {
+        let slot = match slot_of(&candidate, &freshest, &freshest_path)? {
             Ok(slot) => slot,
             Err(note) => {
                 notes.push(format!("{} left out: {note}", candidate.path));
+                others.push(candidate);
                 continue;
             }
         };
@@ -201,9 +223,15 @@ pub async fn plan(candidates: Vec<Candidate>, options: &Options) -> Result<Plan,
         }
         *place = Some(candidate);
     }
+    if !options.run {
+        check_not_split(&slots, &others)?;
+    }
     leave_out_bad_blocks(&mut slots, options, &mut notes).await?;
+    if !options.read_only {
+        check_bitmaps(&slots).await?;
+    }
 
-    let personality = personality(&freshest, &slots, options)?;
+    let personality = personality(&freshest, &slots)?;
     let present: Vec<bool> = slots.iter().map(Option::is_some).collect();
     check_enough(&freshest, &personality, &present, options)?;
     let unsynced = check_clean(&freshest, &personality, &present, options, &mut notes)?;
@@ -216,12 +244,19 @@ pub async fn plan(candidates: Vec<Candidate>, options: &Options) -> Result<Plan,
             superblocks.push(None);
             continue;
         };
+        let block = gateway.disk().limits().logical_block();
+        if !sb.data_offset.is_aligned(block) {
+            let data_offset = Sectors(sb.data_offset.0);
+            return Err(AssembleError::Misaligned { path, data_offset, block });
+        }
         if !options.read_only && gateway.disk().is_read_only() {
             return Err(AssembleError::ReadOnlyMember(path));
         }
         let data_offset = Sectors(sb.data_offset.0);
         let write_mostly = sb.flags.write_mostly;
-        members.push(Some(Rdev::new(gateway, path, data_offset, sb.data_size, write_mostly, true)));
+        let rdev = Rdev::new(gateway, path, data_offset, sb.data_size, write_mostly, true);
+        rdev.count_corrected(Sectors(sb.corrected_reads.into()));
+        members.push(Some(rdev));
         superblocks.push(Some(*sb));
     }
     let read_only = options.read_only;
@@ -242,6 +277,9 @@ fn check_supported(sb: &Superblock) -> Result<(), AssembleError> {
     if has(Features::JOURNAL) || has(Features::PPL) || has(Features::MULTIPLE_PPLS) {
         return Err(AssembleError::Unsupported("has a journal"));
     }
+    if sb.events > u64::MAX / 2 {
+        return Err(AssembleError::Unsupported("has an impossible count of events"));
+    }
     if !Features::ALL.contains(sb.features) {
         return Err(AssembleError::Unsupported(
             "has features that nobody knew when this was written",
@@ -250,20 +288,25 @@ fn check_supported(sb: &Superblock) -> Result<(), AssembleError> {
     Ok(())
 }
 
+/// A device of another array must never decide about this one, however fresh it is.
+fn check_same_array(candidate: &Candidate, freshest: &Superblock) -> Result<(), AssembleError> {
+    if candidate.sb.set_uuid == freshest.set_uuid {
+        return Ok(());
+    }
+    Err(AssembleError::OtherArray {
+        path: candidate.path.clone(),
+        found: MdadmUuid(candidate.sb.set_uuid),
+        wanted: MdadmUuid(freshest.set_uuid),
+    })
+}
+
 /// Members that are equally fresh must agree about what the array is.
-fn check_same_array(
+fn check_same_shape(
     candidate: &Candidate,
     freshest: &Superblock,
     freshest_path: &str,
 ) -> Result<(), AssembleError> {
     let sb = &candidate.sb;
-    if sb.set_uuid != freshest.set_uuid {
-        return Err(AssembleError::OtherArray {
-            path: candidate.path.clone(),
-            found: MdadmUuid(sb.set_uuid),
-            wanted: MdadmUuid(freshest.set_uuid),
-        });
-    }
     let same_size = sb.level == Level::Raid0 || sb.size == freshest.size;
     let facts = [
         ("metadata version", sb.version == freshest.version),
@@ -283,12 +326,21 @@ fn check_same_array(
     }
 }
 
-/// The slot of a candidate, or why it is not used.
-fn usable(candidate: &Candidate, freshest: &Superblock, stale: bool) -> Result<u16, String> {
-    let sb = &candidate.sb;
-    if stale {
-        return Err(format!("it is out of date (events {} of {})", sb.events, freshest.events));
+/// The slot of a candidate, or a note why it is not used.
+fn slot_of(
+    candidate: &Candidate,
+    freshest: &Superblock,
+    freshest_path: &str,
+) -> Result<Result<u16, String>, AssembleError> {
+    let events = candidate.sb.events;
+    if events.saturating_add(1) < freshest.events {
+        return Ok(Err(format!("it is out of date (events {events} of {})", freshest.events)));
     }
+    check_same_shape(candidate, freshest, freshest_path)?;
+    Ok(usable(&candidate.sb, freshest))
+}
+
+fn usable(sb: &Superblock, freshest: &Superblock) -> Result<u16, String> {
     let known = freshest.roles.get(sb.dev_number as usize).copied().unwrap_or(Role::Spare);
     let slot = match known {
         Role::Active(slot) => slot,
@@ -305,6 +357,25 @@ fn usable(candidate: &Candidate, freshest: &Superblock, stale: bool) -> Result<u
     match sb.recovery_offset {
         Some(done) => Err(format!("it was being rebuilt, {done} sectors are done")),
         None => Ok(slot),
+    }
+}
+
+/// A device that takes itself for a member and all those that are used for failed ones has gone its
+/// own way. (One that missed the failure of some is only out of date.)
+fn check_not_split(slots: &[Option<Candidate>], others: &[Candidate]) -> Result<(), AssembleError> {
+    let Some(first) = slots.iter().flatten().max_by_key(|c| c.sb.events) else { return Ok(()) };
+    let failed_for = |sb: &Superblock, member: &Candidate| {
+        sb.roles.get(member.sb.dev_number as usize) == Some(&Role::Faulty)
+    };
+    let split = others.iter().find(|other| {
+        matches!(other.sb.role(), Role::Active(_))
+            && slots.iter().flatten().all(|member| failed_for(&other.sb, member))
+    });
+    match split {
+        Some(other) => {
+            Err(AssembleError::SplitBrain { first: first.path.clone(), second: other.path.clone() })
+        }
+        None => Ok(()),
     }
 }
 
@@ -326,12 +397,16 @@ async fn leave_out_bad_blocks(
     for place in slots {
         let Some(candidate) = place else { continue };
         let bad = has_bad_blocks(&candidate.gateway, &candidate.sb).await;
-        let bad =
-            bad.map_err(|status| AssembleError::Read { path: candidate.path.clone(), status })?;
-        if bad && !options.read_only {
-            return Err(AssembleError::BadBlocks(candidate.path.clone()));
+        if !options.read_only {
+            let path = candidate.path.clone();
+            match bad {
+                Ok(false) => continue,
+                Ok(true) => return Err(AssembleError::BadBlocks(path)),
+                Err(status) => return Err(AssembleError::Read { path, status }),
+            }
         }
-        if bad {
+        // A log that cannot be read may list anything.
+        if bad.unwrap_or(true) {
             notes.push(format!("{} left out: it has known bad blocks", candidate.path));
             *place = None;
         }
@@ -339,19 +414,28 @@ async fn leave_out_bad_blocks(
     Ok(())
 }
 
-fn personality(
-    sb: &Superblock,
-    slots: &[Option<Candidate>],
-    options: &Options,
-) -> Result<Personality, AssembleError> {
+/// A lockless bitmap says which parts were never written, and those are not copied to a new member.
+async fn check_bitmaps(slots: &[Option<Candidate>]) -> Result<(), AssembleError> {
+    for Candidate { gateway, path, sb } in slots.iter().flatten() {
+        let bitmap = read_bitmap(gateway, sb).await;
+        let bitmap = bitmap.map_err(|status| AssembleError::Read { path: path.clone(), status })?;
+        if bitmap.is_some_and(|b| b.version.get() == bitmap_super::VERSION_LOCKLESS) {
+            return Err(AssembleError::Unsupported(
+                "has a lockless bitmap, which cannot be kept up yet (it can be read)",
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn personality(sb: &Superblock, slots: &[Option<Candidate>]) -> Result<Personality, AssembleError> {
     let disks = slots.len();
     Ok(match sb.level {
         Level::Raid0 => {
             let sizes: Option<Vec<Sectors>> =
                 slots.iter().map(|c| c.as_ref().map(|c| c.sb.data_size)).collect();
             // Without all sizes there is no map; check_enough's message is the better one.
-            let sizes =
-                sizes.ok_or_else(|| not_enough(slots.iter().map(Option::is_some), options))?;
+            let sizes = sizes.ok_or_else(|| not_enough(slots.iter().map(Option::is_some)))?;
             Personality::Raid0(Zones::new(&sizes, sb.chunk, sb.layout)?)
         }
         Level::Raid10 => Personality::Raid10(Geometry::new(sb.layout, disks, sb.chunk, sb.size)?),
@@ -370,7 +454,7 @@ fn list(slots: impl Iterator<Item = usize>) -> String {
     slots.map(|slot| slot.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-fn not_enough(present: impl Iterator<Item = bool>, _: &Options) -> AssembleError {
+fn not_enough(present: impl Iterator<Item = bool>) -> AssembleError {
     let present: Vec<bool> = present.collect();
     let missing = list((0..present.len()).filter(|slot| !present[*slot]));
     let here = present.iter().filter(|p| **p).count();
@@ -384,7 +468,7 @@ fn check_enough(
     options: &Options,
 ) -> Result<(), AssembleError> {
     if !personality.is_readable_with(present.len(), |slot| present[slot]) {
-        return Err(not_enough(present.iter().copied(), options));
+        return Err(not_enough(present.iter().copied()));
     }
     let expected: Vec<usize> = freshest
         .roles
@@ -429,11 +513,6 @@ fn check_clean(
 
 /// Whether some chunk has two copies here, which could differ.
 fn has_two_copies(personality: &Personality, present: &[bool]) -> bool {
-    // The pattern of a RAID 10 repeats after as many chunks as there are members.
-    let chunk = personality.chunk();
-    let chunks = if chunk.is_zero() { 1 } else { personality.size().0 / chunk.0 };
-    (0..chunks.min(present.len() as u64)).any(|c| {
-        let copies = personality.map(ashlar_block::Sector(c * chunk.0));
-        copies.iter().filter(|at| present[at.disk]).count() > 1
-    })
+    let disks = present.len();
+    (0..disks).any(|slot| present[slot] && personality.shares_data(disks, slot, |s| present[s]))
 }

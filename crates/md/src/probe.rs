@@ -1,11 +1,12 @@
 //! Reads a device's md superblock.
 
-use ashlar_block::{Gateway, Sectors, Status};
+use ashlar_block::{Gateway, Sector, Sectors, Status};
 use thiserror::Error;
 
 use crate::ondisk::bad_block_log;
+use crate::ondisk::bitmap_super::{self, BitmapSuper};
 use crate::ondisk::probe::{Probed, identify, probe_ranges};
-use crate::ondisk::{Superblock, SuperblockError};
+use crate::ondisk::{Features, Superblock, SuperblockError};
 
 /// Why a device's superblock cannot be used.
 #[derive(Debug, Error)]
@@ -27,7 +28,7 @@ pub async fn probe_all(gateway: &Gateway) -> Result<Probed, Status> {
     let block = gateway.disk().limits().logical_block();
     let mut read = Vec::new();
     for (offset, len) in probe_ranges(size) {
-        let start = ashlar_block::Sector::from_bytes_floor(offset);
+        let start = Sector::from_bytes_floor(offset);
         // Whole blocks around the range; a 4 KiB range of a device with larger blocks lies inside one.
         let from = start.round_down(block);
         let to = (start + Sectors::from_bytes_ceil(len as u64)).round_up(block).min(size.as_end());
@@ -52,7 +53,8 @@ pub async fn probe(gateway: &Gateway) -> Result<Option<Box<Superblock>>, ProbeEr
     }
 }
 
-/// Whether the member's bad block log lists anything. A log that cannot be understood counts.
+/// Whether the member's bad block log lists anything. A log that cannot be understood counts; one
+/// that the superblock does not say is in use does not (its place holds whatever it did before).
 ///
 /// # Errors
 /// It cannot be read.
@@ -60,9 +62,30 @@ pub async fn has_bad_blocks(gateway: &Gateway, sb: &Superblock) -> Result<bool, 
     let (Some(place), Some(at)) = (sb.bad_block_log, sb.bad_block_log_start()) else {
         return Ok(false);
     };
+    if !sb.features.contains(Features::BAD_BLOCKS) {
+        return Ok(false);
+    }
+    let log = read_around(gateway, at, place.len).await?;
+    Ok(!bad_block_log::is_empty(&log))
+}
+
+/// The superblock of the member's bitmap; `None` if it has none, or none that md would use.
+///
+/// # Errors
+/// It cannot be read.
+pub async fn read_bitmap(
+    gateway: &Gateway,
+    sb: &Superblock,
+) -> Result<Option<BitmapSuper>, Status> {
+    let Some(at) = sb.bitmap_start() else { return Ok(None) };
+    let len = Sectors::from_bytes_ceil(bitmap_super::SIZE as u64);
+    Ok(BitmapSuper::parse(&read_around(gateway, at, len).await?).ok())
+}
+
+/// Reads sectors of any alignment.
+async fn read_around(gateway: &Gateway, at: Sector, len: Sectors) -> Result<Vec<u8>, Status> {
     let block = gateway.disk().limits().logical_block();
-    let (from, to) = (at.round_down(block), (at + place.len).round_up(block));
+    let (from, to) = (at.round_down(block), (at + len).round_up(block));
     let buffer = gateway.read(from, to - from).await?;
-    let log = &buffer.as_slice()[(at - from).bytes() as usize..][..place.len.bytes() as usize];
-    Ok(!bad_block_log::is_empty(log))
+    Ok(buffer.as_slice()[(at - from).bytes() as usize..][..len.bytes() as usize].to_vec())
 }

@@ -74,15 +74,22 @@ pub fn spec(shape: &Shape, sizes: &[Sectors]) -> CreateSpec {
 /// Makes the array on the disks.
 pub async fn make(shape: &Shape, disks: &[SimDisk]) -> Created {
     let sizes: Vec<Sectors> = disks.iter().map(|d| d.disk().capacity()).collect();
-    let devices: Vec<_> = disks
-        .iter()
-        .enumerate()
-        .map(|(i, disk)| {
-            let (gateway, path) = (disk.gateway(), format!("d{i}"));
-            Some(NewDevice { gateway, path, known_zero: true })
-        })
-        .collect();
-    create(&spec(shape, &sizes), &devices).await.expect("create")
+    make_with(&spec(shape, &sizes), disks).await
+}
+
+/// Makes an array of another kind.
+pub async fn make_with(spec: &CreateSpec, disks: &[SimDisk]) -> Created {
+    create(spec, &new_devices(disks)).await.expect("create")
+}
+
+/// The disks, to be made members.
+pub fn new_devices(disks: &[SimDisk]) -> Vec<Option<NewDevice>> {
+    let device = |disk: &SimDisk| NewDevice {
+        gateway: disk.gateway(),
+        path: disk.disk().name().to_owned(),
+        known_zero: true,
+    };
+    disks.iter().map(|disk| Some(device(disk))).collect()
 }
 
 /// The disks that have a superblock, as candidates.
