@@ -30,7 +30,7 @@ Examples:
   ashlar serve disk*.img --mount /mnt/volumes --nbd unix:/run/ashlar.nbd"
 )]
 pub(crate) struct Cli {
-    /// Log more: debug with -v, every I/O's way with -vv
+    /// Log more: debug with -v, trace with -vv
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
     pub(crate) verbose: u8,
 

@@ -92,6 +92,19 @@ mod tests {
             assert_eq!(detect(&image), []);
         }
         assert_eq!(detect(&Image::new(u64::MAX)), []);
+        // A generator of bytes that repeat after 2^64 steps (Knuth's MMIX constants).
+        let mut state = 1_u64;
+        let mut byte = || {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        };
+        for size in (0..64).map(|n| n * 1531) {
+            let mut image = Image::new(size as u64);
+            image.add(0, (0..size).map(|_| byte()).collect());
+            assert!(detect(&image).iter().all(|found| found.offset < size as u64));
+        }
     }
 
     #[test]
