@@ -183,8 +183,7 @@ impl Create {
             bitmap: NewBitmap::None,
             write_behind: 0,
             daemon_sleep: ashlar_md::ondisk::create::DEFAULT_DAEMON_SLEEP,
-            // Nobody here would write to one, and entries in one keep an array from being written.
-            bad_block_log: false,
+            bad_block_log: true,
         }
     }
 }
