@@ -174,8 +174,8 @@ impl State {
 
     /// What a read that began at `began` may find in `sector`.
     fn allowed(&mut self, sector: u64, began: Moment) -> Vec<Value> {
-        let possible = |v: &&Version| v.superseded.is_none_or(|when| when > began);
-        self.versions(sector).iter().filter(possible).map(|v| v.value).collect()
+        let versions = self.versions(sector);
+        versions.iter().filter(|v| v.is_readable(began)).map(|v| v.value).collect()
     }
 
     fn describe(&self, sector: u64, data: &SectorData) -> (Value, String) {
@@ -203,16 +203,23 @@ impl State {
             if !allowed.contains(&Value::Anything) && !allowed.contains(&found) {
                 return Err(Violation { sector, found: text, allowed });
             }
-            self.decide(sector, found);
+            self.decide(sector, found, began);
         }
         Ok(())
     }
 
-    /// After a power cut the first look at a sector tells which of the possible writes is there.
-    fn decide(&mut self, sector: u64, found: Value) {
+    /// After a power cut the first look at a sector tells which of the possible writes is there,
+    /// unless it may as well be a newer one.
+    fn decide(&mut self, sector: u64, found: Value, began: Moment) {
         let versions = self.versions(sector);
-        if versions.iter().any(|v| v.undecided && v.value == found) {
-            versions.retain(|v| !v.undecided || v.value == found);
+        let explains = |v: &Version| v.is_readable(began) && v.could_be(found);
+        if versions.iter().any(|v| !v.undecided && explains(v)) {
+            return;
+        }
+        let exact = versions.iter().any(|v| v.undecided && explains(v) && v.value == found);
+        let chosen = |v: &Version| explains(v) && (v.value == found || !exact);
+        if versions.iter().any(chosen) {
+            versions.retain(|v| !v.undecided || chosen(v));
             for version in versions {
                 version.undecided = false;
             }
@@ -251,6 +258,15 @@ impl State {
 impl Version {
     fn is_durable(&self, durable_before: Moment) -> bool {
         self.ok && (self.fua || self.ended.is_some_and(|ended| ended < durable_before))
+    }
+
+    /// Whether a read that began at `began` may return it.
+    fn is_readable(&self, began: Moment) -> bool {
+        self.superseded.is_none_or(|when| when > began)
+    }
+
+    fn could_be(&self, found: Value) -> bool {
+        self.value == found || self.value == Value::Anything
     }
 
     fn ended_before(&self, other: &Self) -> bool {
@@ -522,6 +538,22 @@ mod tests {
         let (b, _) = oracle.begin_write(0..1, PLAIN);
         oracle.kill();
         assert_eq!(oracle.allowed(0), [Stamp(a), Stamp(b.id)]);
+    }
+
+    #[test]
+    fn a_newer_write_of_the_same_value_decides_nothing_about_the_older_ones() {
+        let oracle = Oracle::new(1, Zeroes);
+        let discard = oracle.begin_discard(0..1, PLAIN);
+        oracle.end(discard, Ok(()));
+        let zeroes = oracle.begin_write_zeroes(0..1, PLAIN);
+        oracle.end(zeroes, Ok(()));
+        oracle.power_cut();
+        let newer = oracle.begin_write_zeroes(0..1, PLAIN);
+        oracle.end(newer, Ok(()));
+        oracle.check_contents(0..1, &[0; 512]).unwrap();
+        // The newer zeroes are lost: the sector holds what the discard left there.
+        oracle.power_cut();
+        assert_eq!(oracle.check_contents(0..1, &stamp(1, 0, 7)), Ok(()));
     }
 
     #[test]
