@@ -312,3 +312,33 @@ fn merging_pays_where_ios_are_counted() {
     let (merged, single) = (time(0), time(2));
     assert!(single > 20 * merged, "{single} {merged}");
 }
+
+#[test]
+fn one_flush_sends_off_the_plugs_of_all_queues() {
+    let (_one, first) = holder(limits());
+    let (_two, second) = holder(limits());
+    let mut ios = Vec::new();
+    for i in 0..3 {
+        ios.extend([first.submit(read(i * 8, 8)), second.submit(read(i * 8, 8))]);
+    }
+    assert_eq!(held(), []);
+    plug::flush_current();
+    assert_eq!(held(), [(Op::Read, 0, 24, 3), (Op::Read, 0, 24, 3)]);
+    end_all();
+    assert!(ios.iter_mut().all(|io| result(io) == Ok(())));
+}
+
+#[test]
+fn requests_that_wait_are_issued_when_others_fail_too() {
+    let (queue, gateway) = holder(limits());
+    ashlar_block::BlockDevice::disk(&*queue).set_nr_requests(4).unwrap();
+    let mut ios: Vec<_> = (0..20).map(|i| gateway.submit(read(i * 1000, 8))).collect();
+    plug::flush_current();
+    for i in 0..20 {
+        assert!(held().len() <= 4);
+        end_one(if i % 2 == 0 { Err(Status::Offline) } else { Ok(()) });
+    }
+    for (i, io) in (0..).zip(&mut ios) {
+        assert_eq!(result(io), if i % 2 == 0 { Err(Status::Offline) } else { Ok(()) });
+    }
+}
