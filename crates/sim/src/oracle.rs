@@ -61,8 +61,18 @@ struct Version {
     fua: bool,
     /// When the first write that supersedes it was acknowledged.
     superseded: Option<Moment>,
-    /// Left over by a power cut: the first read decides whether it is the one.
-    undecided: bool,
+    /// One of those that the first read after a crash decides between.
+    undecided: Undecided,
+}
+
+/// Whether a read has yet to show which of several writes is there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Undecided {
+    No,
+    /// The process was killed: those not seen may still be what is durable.
+    AfterKill,
+    /// The power failed: those not seen are gone.
+    AfterCut,
 }
 
 enum Kind {
@@ -128,7 +138,7 @@ impl State {
                 ok: true,
                 fua: true,
                 superseded: None,
-                undecided: false,
+                undecided: Undecided::No,
             }]
         })
     }
@@ -145,7 +155,7 @@ impl State {
                 ok: false,
                 fua: false,
                 superseded: None,
-                undecided: false,
+                undecided: Undecided::No,
             });
         }
         (write, submitted)
@@ -208,33 +218,37 @@ impl State {
         Ok(())
     }
 
-    /// After a power cut the first look at a sector tells which of the possible writes is there,
-    /// unless it may as well be a newer one.
+    /// After a crash the first look at a sector tells which of the possible writes is there, unless
+    /// it may as well be a newer one.
     fn decide(&mut self, sector: u64, found: Value, began: Moment) {
         let versions = self.versions(sector);
+        let open = |v: &Version| v.undecided != Undecided::No;
         let explains = |v: &Version| v.is_readable(began) && v.could_be(found);
-        if versions.iter().any(|v| !v.undecided && explains(v)) {
+        if versions.iter().any(|v| !open(v) && explains(v)) {
             return;
         }
-        let exact = versions.iter().any(|v| v.undecided && explains(v) && v.value == found);
-        let chosen = |v: &Version| explains(v) && (v.value == found || !exact);
-        if versions.iter().any(chosen) {
-            versions.retain(|v| !v.undecided || chosen(v));
-            for version in versions {
-                version.undecided = false;
+        let exact = versions.iter().any(|v| open(v) && explains(v) && v.value == found);
+        let chosen = |v: &Version| open(v) && explains(v) && (v.value == found || !exact);
+        if !versions.iter().any(chosen) {
+            return;
+        }
+        versions.retain(|v| v.undecided != Undecided::AfterCut || chosen(v));
+        for version in versions.iter_mut().filter(|v| open(v)) {
+            if !chosen(version) {
+                version.superseded = Some(0);
             }
+            version.undecided = Undecided::No;
         }
     }
 
-    /// Everything in flight ends here, and what `lost` says may be lost is possible again.
-    fn crash(&mut self, power: bool) {
+    /// The power fails: everything in flight ends, and what may be lost is possible again.
+    fn power_cut(&mut self) {
         let now = self.tick();
         let durable_before = self.durable_before;
         for versions in self.sectors.values_mut() {
             let all = std::mem::take(versions);
-            let gone = |v: &Version| match power {
-                true => all.iter().any(|w| w.is_durable(durable_before) && v.ended_before(w)),
-                false => v.superseded.is_some(),
+            let gone = |v: &&Version| {
+                all.iter().any(|w| w.is_durable(durable_before) && v.ended_before(w))
             };
             let left = all.iter().filter(|v| !gone(v));
             *versions = left
@@ -243,12 +257,25 @@ impl State {
                     ended: Some(now),
                     ok: true,
                     // What is there after a power cut is what is stored.
-                    fua: power || v.is_durable(durable_before),
+                    fua: true,
                     superseded: None,
-                    undecided: true,
+                    undecided: Undecided::AfterCut,
                     ..*v
                 })
                 .collect();
+        }
+        self.reading.clear();
+        self.tick();
+    }
+
+    /// The process is killed: everything in flight ends as if it had failed.
+    fn kill(&mut self) {
+        let now = self.tick();
+        for version in self.sectors.values_mut().flatten() {
+            version.ended.get_or_insert(now);
+            if version.superseded.is_none() {
+                version.undecided = Undecided::AfterKill;
+            }
         }
         self.reading.clear();
         self.tick();
@@ -387,12 +414,12 @@ impl Oracle {
 
     /// The power has failed.
     pub fn power_cut(&self) {
-        self.state.borrow_mut().crash(true);
+        self.state.borrow_mut().power_cut();
     }
 
     /// The process was killed: what was in flight happened or not, the rest stays as it is.
     pub fn kill(&self) {
-        self.state.borrow_mut().crash(false);
+        self.state.borrow_mut().kill();
     }
 
     /// What a read that begins now may find in `sector`.
@@ -415,158 +442,4 @@ impl State {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use ashlar_block::Status;
-
-    const PLAIN: Flags = Flags::empty();
-    use Value::{Anything, Stamp, Zeroes};
-
-    fn write(oracle: &Oracle, flags: Flags) -> u64 {
-        let (ticket, _) = oracle.begin_write(0..1, flags);
-        let id = ticket.id;
-        oracle.end(ticket, Ok(()));
-        id
-    }
-
-    fn flush(oracle: &Oracle) {
-        let ticket = oracle.begin_flush();
-        oracle.end(ticket, Ok(()));
-    }
-
-    #[test]
-    fn an_acknowledged_write_is_the_only_thing_to_read() {
-        let oracle = Oracle::new(1, Zeroes);
-        assert_eq!(oracle.allowed(0), [Zeroes]);
-        let a = write(&oracle, PLAIN);
-        assert_eq!(oracle.allowed(0), [Stamp(a)]);
-        let (b, _) = oracle.begin_write(0..1, PLAIN);
-        let (c, _) = oracle.begin_write(0..1, PLAIN);
-        let in_flight = [Stamp(a), Stamp(b.id), Stamp(c.id)];
-        assert_eq!(oracle.allowed(0), in_flight);
-        let overwritten = [Stamp(b.id), Stamp(c.id)];
-        oracle.end(c, Ok(()));
-        oracle.end(b, Ok(()));
-        assert_eq!(oracle.allowed(0), overwritten);
-    }
-
-    #[test]
-    fn a_read_that_began_earlier_may_return_the_old_value() {
-        let oracle = Oracle::new(1, Zeroes);
-        let a = write(&oracle, PLAIN);
-        let early = oracle.begin_read(0..1);
-        write(&oracle, PLAIN);
-        flush(&oracle);
-        write(&oracle, PLAIN);
-        let late = oracle.begin_read(0..1);
-        assert_eq!(oracle.check_read(early, &stamp(1, 0, a)), Ok(()));
-        assert!(oracle.check_read(late, &stamp(1, 0, a)).is_err());
-    }
-
-    #[test]
-    fn only_what_was_flushed_must_survive() {
-        let oracle = Oracle::new(1, Zeroes);
-        let a = write(&oracle, PLAIN);
-        flush(&oracle);
-        let b = write(&oracle, PLAIN);
-        let c = write(&oracle, PLAIN);
-        oracle.power_cut();
-        assert_eq!(oracle.allowed(0), [Stamp(a), Stamp(b), Stamp(c)]);
-        oracle.check_contents(0..1, &stamp(1, 0, b)).unwrap();
-        assert_eq!(oracle.allowed(0), [Stamp(b)]);
-        oracle.power_cut();
-        assert_eq!(oracle.allowed(0), [Stamp(b)]);
-    }
-
-    #[test]
-    fn a_flush_does_not_cover_what_was_in_flight_when_it_began() {
-        let oracle = Oracle::new(1, Zeroes);
-        let (a, _) = oracle.begin_write(0..1, PLAIN);
-        let a_id = a.id;
-        let early = oracle.begin_flush();
-        oracle.end(a, Ok(()));
-        oracle.end(early, Ok(()));
-        oracle.power_cut();
-        assert_eq!(oracle.allowed(0), [Zeroes, Stamp(a_id)]);
-    }
-
-    #[test]
-    fn fua_is_durable_and_preflush_makes_the_others_so() {
-        let oracle = Oracle::new(1, Zeroes);
-        write(&oracle, PLAIN);
-        let a = write(&oracle, Flags::FUA);
-        oracle.power_cut();
-        assert_eq!(oracle.allowed(0), [Stamp(a)]);
-        let b = write(&oracle, PLAIN);
-        let (other, _) = oracle.begin_write(9..10, Flags::PREFLUSH);
-        oracle.end(other, Ok(()));
-        oracle.power_cut();
-        assert_eq!(oracle.allowed(0), [Stamp(b)]);
-    }
-
-    #[test]
-    fn a_failed_write_may_have_happened_and_supersedes_nothing() {
-        let oracle = Oracle::new(1, Zeroes);
-        let a = write(&oracle, Flags::FUA);
-        let (b, _) = oracle.begin_write(0..1, Flags::FUA);
-        let b_id = b.id;
-        oracle.end(b, Err(Status::Io));
-        assert_eq!(oracle.allowed(0), [Stamp(a), Stamp(b_id)]);
-        flush(&oracle);
-        oracle.power_cut();
-        assert_eq!(oracle.allowed(0), [Stamp(a), Stamp(b_id)]);
-    }
-
-    #[test]
-    fn discarded_sectors_hold_anything_until_written() {
-        let oracle = Oracle::new(1, Zeroes);
-        write(&oracle, Flags::FUA);
-        let ticket = oracle.begin_discard(0..1, PLAIN);
-        oracle.end(ticket, Ok(()));
-        assert_eq!(oracle.allowed(0), [Anything]);
-        assert_eq!(oracle.check_contents(0..1, &[77; 512]), Ok(()));
-        let zeroes = oracle.begin_write_zeroes(0..1, PLAIN);
-        oracle.end(zeroes, Ok(()));
-        assert!(oracle.check_contents(0..1, &[77; 512]).is_err());
-        assert_eq!(oracle.check_contents(0..1, &[0; 512]), Ok(()));
-    }
-
-    #[test]
-    fn killing_the_process_loses_nothing_acknowledged() {
-        let oracle = Oracle::new(1, Zeroes);
-        let a = write(&oracle, PLAIN);
-        let (b, _) = oracle.begin_write(0..1, PLAIN);
-        oracle.kill();
-        assert_eq!(oracle.allowed(0), [Stamp(a), Stamp(b.id)]);
-    }
-
-    #[test]
-    fn a_newer_write_of_the_same_value_decides_nothing_about_the_older_ones() {
-        let oracle = Oracle::new(1, Zeroes);
-        let discard = oracle.begin_discard(0..1, PLAIN);
-        oracle.end(discard, Ok(()));
-        let zeroes = oracle.begin_write_zeroes(0..1, PLAIN);
-        oracle.end(zeroes, Ok(()));
-        oracle.power_cut();
-        let newer = oracle.begin_write_zeroes(0..1, PLAIN);
-        oracle.end(newer, Ok(()));
-        oracle.check_contents(0..1, &[0; 512]).unwrap();
-        // The newer zeroes are lost: the sector holds what the discard left there.
-        oracle.power_cut();
-        assert_eq!(oracle.check_contents(0..1, &stamp(1, 0, 7)), Ok(()));
-    }
-
-    #[test]
-    fn misplaced_sectors_and_foreign_bytes_are_told_apart() {
-        let oracle = Oracle::new(1, Zeroes);
-        let a = write(&oracle, PLAIN);
-        let misplaced = oracle.check_contents(0..1, &stamp(1, 5, a)).unwrap_err();
-        assert_eq!(misplaced.found, format!("generation {a} of sector 5"));
-        let mut torn = stamp(1, 0, a);
-        torn[511] ^= 1;
-        assert_eq!(
-            oracle.check_contents(0..1, &torn).unwrap_err().found,
-            "bytes that nobody wrote"
-        );
-    }
-}
+mod tests;

@@ -1,0 +1,167 @@
+//! The oracle's rules, one by one.
+
+use super::*;
+use ashlar_block::Status;
+
+const PLAIN: Flags = Flags::empty();
+use Value::{Anything, Stamp, Zeroes};
+
+fn write(oracle: &Oracle, flags: Flags) -> u64 {
+    let (ticket, _) = oracle.begin_write(0..1, flags);
+    let id = ticket.id;
+    oracle.end(ticket, Ok(()));
+    id
+}
+
+fn flush(oracle: &Oracle) {
+    let ticket = oracle.begin_flush();
+    oracle.end(ticket, Ok(()));
+}
+
+#[test]
+fn an_acknowledged_write_is_the_only_thing_to_read() {
+    let oracle = Oracle::new(1, Zeroes);
+    assert_eq!(oracle.allowed(0), [Zeroes]);
+    let a = write(&oracle, PLAIN);
+    assert_eq!(oracle.allowed(0), [Stamp(a)]);
+    let (b, _) = oracle.begin_write(0..1, PLAIN);
+    let (c, _) = oracle.begin_write(0..1, PLAIN);
+    let in_flight = [Stamp(a), Stamp(b.id), Stamp(c.id)];
+    assert_eq!(oracle.allowed(0), in_flight);
+    let overwritten = [Stamp(b.id), Stamp(c.id)];
+    oracle.end(c, Ok(()));
+    oracle.end(b, Ok(()));
+    assert_eq!(oracle.allowed(0), overwritten);
+}
+
+#[test]
+fn a_read_that_began_earlier_may_return_the_old_value() {
+    let oracle = Oracle::new(1, Zeroes);
+    let a = write(&oracle, PLAIN);
+    let early = oracle.begin_read(0..1);
+    write(&oracle, PLAIN);
+    flush(&oracle);
+    write(&oracle, PLAIN);
+    let late = oracle.begin_read(0..1);
+    assert_eq!(oracle.check_read(early, &stamp(1, 0, a)), Ok(()));
+    assert!(oracle.check_read(late, &stamp(1, 0, a)).is_err());
+}
+
+#[test]
+fn only_what_was_flushed_must_survive() {
+    let oracle = Oracle::new(1, Zeroes);
+    let a = write(&oracle, PLAIN);
+    flush(&oracle);
+    let b = write(&oracle, PLAIN);
+    let c = write(&oracle, PLAIN);
+    oracle.power_cut();
+    assert_eq!(oracle.allowed(0), [Stamp(a), Stamp(b), Stamp(c)]);
+    oracle.check_contents(0..1, &stamp(1, 0, b)).unwrap();
+    assert_eq!(oracle.allowed(0), [Stamp(b)]);
+    oracle.power_cut();
+    assert_eq!(oracle.allowed(0), [Stamp(b)]);
+}
+
+#[test]
+fn a_flush_does_not_cover_what_was_in_flight_when_it_began() {
+    let oracle = Oracle::new(1, Zeroes);
+    let (a, _) = oracle.begin_write(0..1, PLAIN);
+    let a_id = a.id;
+    let early = oracle.begin_flush();
+    oracle.end(a, Ok(()));
+    oracle.end(early, Ok(()));
+    oracle.power_cut();
+    assert_eq!(oracle.allowed(0), [Zeroes, Stamp(a_id)]);
+}
+
+#[test]
+fn fua_is_durable_and_preflush_makes_the_others_so() {
+    let oracle = Oracle::new(1, Zeroes);
+    write(&oracle, PLAIN);
+    let a = write(&oracle, Flags::FUA);
+    oracle.power_cut();
+    assert_eq!(oracle.allowed(0), [Stamp(a)]);
+    let b = write(&oracle, PLAIN);
+    let (other, _) = oracle.begin_write(9..10, Flags::PREFLUSH);
+    oracle.end(other, Ok(()));
+    oracle.power_cut();
+    assert_eq!(oracle.allowed(0), [Stamp(b)]);
+}
+
+#[test]
+fn a_failed_write_may_have_happened_and_supersedes_nothing() {
+    let oracle = Oracle::new(1, Zeroes);
+    let a = write(&oracle, Flags::FUA);
+    let (b, _) = oracle.begin_write(0..1, Flags::FUA);
+    let b_id = b.id;
+    oracle.end(b, Err(Status::Io));
+    assert_eq!(oracle.allowed(0), [Stamp(a), Stamp(b_id)]);
+    flush(&oracle);
+    oracle.power_cut();
+    assert_eq!(oracle.allowed(0), [Stamp(a), Stamp(b_id)]);
+}
+
+#[test]
+fn discarded_sectors_hold_anything_until_written() {
+    let oracle = Oracle::new(1, Zeroes);
+    write(&oracle, Flags::FUA);
+    let ticket = oracle.begin_discard(0..1, PLAIN);
+    oracle.end(ticket, Ok(()));
+    assert_eq!(oracle.allowed(0), [Anything]);
+    assert_eq!(oracle.check_contents(0..1, &[77; 512]), Ok(()));
+    let zeroes = oracle.begin_write_zeroes(0..1, PLAIN);
+    oracle.end(zeroes, Ok(()));
+    assert!(oracle.check_contents(0..1, &[77; 512]).is_err());
+    assert_eq!(oracle.check_contents(0..1, &[0; 512]), Ok(()));
+}
+
+#[test]
+fn killing_the_process_loses_nothing_acknowledged() {
+    let oracle = Oracle::new(1, Zeroes);
+    let a = write(&oracle, PLAIN);
+    let (b, _) = oracle.begin_write(0..1, PLAIN);
+    oracle.kill();
+    assert_eq!(oracle.allowed(0), [Stamp(a), Stamp(b.id)]);
+}
+
+#[test]
+fn a_newer_write_of_the_same_value_decides_nothing_about_the_older_ones() {
+    let oracle = Oracle::new(1, Zeroes);
+    let discard = oracle.begin_discard(0..1, PLAIN);
+    oracle.end(discard, Ok(()));
+    let zeroes = oracle.begin_write_zeroes(0..1, PLAIN);
+    oracle.end(zeroes, Ok(()));
+    oracle.power_cut();
+    let newer = oracle.begin_write_zeroes(0..1, PLAIN);
+    oracle.end(newer, Ok(()));
+    oracle.check_contents(0..1, &[0; 512]).unwrap();
+    // The newer zeroes are lost: the sector holds what the discard left there.
+    oracle.power_cut();
+    assert_eq!(oracle.check_contents(0..1, &stamp(1, 0, 7)), Ok(()));
+}
+
+#[test]
+fn what_a_kill_left_in_the_cache_may_be_lost_by_a_later_power_cut() {
+    let oracle = Oracle::new(1, Zeroes);
+    let a = write(&oracle, Flags::FUA);
+    let b = write(&oracle, PLAIN);
+    let (c, _) = oracle.begin_write(0..1, PLAIN);
+    let c_id = c.id;
+    oracle.kill();
+    assert_eq!(oracle.allowed(0), [Stamp(b), Stamp(c_id)]);
+    oracle.check_contents(0..1, &stamp(1, 0, c_id)).unwrap();
+    assert_eq!(oracle.allowed(0), [Stamp(c_id)]);
+    oracle.power_cut();
+    assert_eq!(oracle.allowed(0), [Stamp(a), Stamp(b), Stamp(c_id)]);
+}
+
+#[test]
+fn misplaced_sectors_and_foreign_bytes_are_told_apart() {
+    let oracle = Oracle::new(1, Zeroes);
+    let a = write(&oracle, PLAIN);
+    let misplaced = oracle.check_contents(0..1, &stamp(1, 5, a)).unwrap_err();
+    assert_eq!(misplaced.found, format!("generation {a} of sector 5"));
+    let mut torn = stamp(1, 0, a);
+    torn[511] ^= 1;
+    assert_eq!(oracle.check_contents(0..1, &torn).unwrap_err().found, "bytes that nobody wrote");
+}
