@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""cases.py [--all] - the arrays of the md interoperation suite, one a line:
+"""cases.py [--all] mdadm|ashlar - the arrays that one of them makes in the md suite, one a line:
 
     name  level  layout  chunk  metadata  bitmap  sizes
 
@@ -7,7 +7,8 @@ chunk is in KiB (0: the level has none), sizes is the size of each member image 
 
 Every shape (level, layout and number of members) is there. The other parameters are
 spread over the shapes so that within each level every pair of their values meets;
---all gives every combination instead.
+--all gives every combination instead. What ashlar cannot make is left out on its side:
+superblocks of version 0.90, and bitmaps. It reads both, so they are on mdadm's side.
 """
 
 import itertools
@@ -34,12 +35,12 @@ def shapes():
                 yield "10", f"{kind}{copies}", members, False
 
 
-def options(level):
+def options(level, maker):
     """Every combination of the parameters that a level has, as dictionaries. (mdadm makes no
     RAID0 with 0.90 superblocks any more, because they have no field for its layout.)"""
-    metadatas = METADATA[:3] if level == "0" else METADATA
+    metadatas = METADATA[:3] if level == "0" or maker == "ashlar" else METADATA
     chunks = [0] if level == "1" else CHUNKS
-    bitmaps = ["none"] if level == "0" else BITMAPS
+    bitmaps = ["none"] if level == "0" or maker == "ashlar" else BITMAPS
     for metadata, chunk, bitmap in itertools.product(metadatas, chunks, bitmaps):
         yield {"metadata": metadata, "chunk": chunk, "bitmap": bitmap}
 
@@ -59,23 +60,23 @@ def sizes(level, members, chunk, unequal, salt):
     return [base + steps[i] * step + rest[(i + salt) % len(rest)] for i in range(members)]
 
 
-def spread(level, options_left, number, count):
+def spread(possible, options_left, number, count):
     """Picks `count` options for a shape: those that show most pairs of values not met yet."""
-    possible = list(options(level))
     turn = number % len(possible)
     chosen = []
-    for _ in range(count):
+    for _ in range(min(count, len(possible))):
         fresh = [o for o in possible[turn:] + possible[:turn] if o not in chosen]
         chosen.append(max(fresh, key=lambda o: len(pairs(o) & options_left)))
         options_left -= pairs(chosen[-1])
     return chosen
 
 
-def cases(everything):
+def cases(everything, maker):
     counts = {"0": 2, "1": 4, "10": 1}  # options for each shape; RAID10 has many shapes
-    unmet = {level: set().union(*map(pairs, options(level))) for level in counts}
+    unmet = {level: set().union(*map(pairs, options(level, maker))) for level in counts}
     for number, (level, layout, members, unequal) in enumerate(shapes()):
-        chosen = options(level) if everything else spread(level, unmet[level], number, counts[level])
+        possible = list(options(level, maker))
+        chosen = possible if everything else spread(possible, unmet[level], number, counts[level])
         for option in chosen:
             chunk, bitmap = option["chunk"], option["bitmap"]
             shape = f"raid{level}" + ("" if layout == "-" else f"-{layout}") + f"-x{members}"
@@ -85,7 +86,11 @@ def cases(everything):
 
 
 def main():
-    for *fields, member_sizes in cases("--all" in sys.argv[1:]):
+    arguments = sys.argv[1:]
+    maker = arguments[-1] if arguments else ""
+    if maker not in ("mdadm", "ashlar") or arguments[:-1] not in ([], ["--all"]):
+        sys.exit(__doc__)
+    for *fields, member_sizes in cases(len(arguments) == 2, maker):
         print(*fields, ",".join(map(str, member_sizes)), sep="\t")
 
 

@@ -29,7 +29,7 @@ python=/usr/bin/python3 # Debian's, which python3-libnbd belongs to
 # ------------------------------------------------------------------ one case --
 # These run as `md.sh --case STEP NAME` with WORK set, so that xargs can run several.
 
-fields() { IFS=$'\t' read -r name level layout chunk metadata bitmap sizes < <(grep "^$1	" "$WORK/cases"); }
+fields() { IFS=$'\t' read -r name level layout chunk metadata bitmap sizes < <(grep -h "^$1	" "$WORK"/cases.?); }
 
 # new_images DIR - empty, sparse member images of the case in DIR
 new_images() {
@@ -49,7 +49,7 @@ with_server() {
 	socket=$(mktemp -u "$WORK/nbd.XXXXXX")
 	uri=nbd:$socket
 	# shellcheck disable=SC2086 # the arguments are words without blanks
-	"$ashlar" serve $arguments --nbd "unix:$socket" >"$socket.log" 2>&1 </dev/null &
+	"$ashlar" serve $arguments --nbd "unix:$socket" --control "$socket.control" >"$socket.log" 2>&1 </dev/null &
 	server=$!
 	for _ in $(seq 200); do
 		[ ! -S "$socket" ] || break
@@ -66,7 +66,7 @@ with_server() {
 	fi
 	wait $server || { echo "the server ended with $?"; status=1; }
 	[ $status = 0 ] || sed 's/^/server: /' "$socket.log"
-	rm -f "$socket" "$socket.log"
+	rm -f "$socket" "$socket.log" "$socket.control"
 	return $status
 }
 
@@ -82,7 +82,7 @@ verify_all() {
 	redundant || return 0
 	for member in "$dir"/m?.img; do
 		mv "$member" "$member.away"
-		with_server "$dir/*.img --read-only" stamp verify "$phase" "$@" || { echo "without ${member##*/}"; status=1; }
+		with_server "$dir/*.img --read-only --run" stamp verify "$phase" "$@" || { echo "without ${member##*/}"; status=1; }
 		mv "$member.away" "$member"
 	done
 	return $status
@@ -141,52 +141,53 @@ WORK=$(mktemp -d "${TMPDIR:-/tmp}/ashlar-md.XXXXXX") || exit 1
 export WORK
 trap '[ "${KEEP:-}" ] && echo "kept: $WORK" || rm -rf --one-file-system "$WORK"' EXIT
 trap 'exit 130' INT TERM HUP
-"$here/cases.py" ${ALL:+--all} | grep -E "${ONLY:-}" >"$WORK/cases"
-count=$(wc -l <"$WORK/cases")
-[ "$count" -gt 0 ] || { echo "md.sh: no case matches" >&2; exit 1; }
+# a: arrays that mdadm makes, b: arrays that ashlar makes
+"$here/cases.py" ${ALL:+--all} mdadm | grep -E "${ONLY:-}" >"$WORK/cases.a"
+"$here/cases.py" ${ALL:+--all} ashlar | grep -E "${ONLY:-}" >"$WORK/cases.b"
+[ -s "$WORK/cases.a" ] || [ -s "$WORK/cases.b" ] || { echo "md.sh: no case matches" >&2; exit 1; }
 mkdir "$WORK/a" "$WORK/b"
 failed=0
 
-# report WAY FILE - count FILE's verdicts and show the failures in full
-report() {
-	local passed
-	passed=$(grep -c '^pass ' "$2")
-	printf '%-44s %d of %d, %d s\n' "$1" "$passed" "$count" $((SECONDS - started))
-	[ "$passed" = "$count" ] || { grep -v '^pass ' "$2"; failed=1; }
+# stage WHAT CASES COMMAND... - run COMMAND, which prints a verdict for each case in a file;
+# count the verdicts and show the failures in full
+stage() {
+	local passed count what=$1 cases=$2
+	shift 2
+	"$@" >"$WORK/verdicts"
+	passed=$(grep -c '^pass ' "$WORK/verdicts")
+	count=$(wc -l <"$cases")
+	printf '%-44s %d of %d, %d s\n' "$what" "$passed" "$count" $((SECONDS - started))
+	[ "$passed" = "$count" ] || { grep -v '^pass ' "$WORK/verdicts"; failed=1; }
 	started=$SECONDS
 }
 
-# guests MODE DIR - run md-guest.sh on all cases, split over $jobs guests
+# guests MODE SIDE - run md-guest.sh on all cases of a side, split over $jobs guests
 guests() {
 	local list pids=()
 	rm -f "$WORK"/guest.*
-	split -n "r/$jobs" "$WORK/cases" "$WORK/guest."
+	split -n "r/$jobs" "$WORK/cases.$2" "$WORK/guest."
 	for list in "$WORK"/guest.??; do
 		[ -s "$list" ] || continue
-		"$root/tests/oracle/uml-run" --timeout $((60 + 15 * count)) --rw "$2" --log "$list.klog" \
-			"$here/md-guest.sh" "$1" "$2" "$list" >"$list.out" 2>&1 &
+		"$root/tests/oracle/uml-run" --timeout $((60 + 15 * $(wc -l <"$list"))) --rw "$WORK/$2" --log "$list.klog" \
+			"$here/md-guest.sh" "$1" "$WORK/$2" "$list" >"$list.out" 2>&1 &
 		pids+=($!)
 	done
 	wait "${pids[@]}"
 	cat "$WORK"/guest.??.out
 }
 
-# steps STEP - run a step of every case on the host
-steps() { cut -f1 "$WORK/cases" | xargs -P "$jobs" -I NAME "$0" --case "$1" NAME; }
+# steps STEP SIDE - run a step of every case of a side on the host
+steps() { cut -f1 "$WORK/cases.$2" | xargs -r -P "$jobs" -I NAME "$0" --case "$1" NAME; }
 
 started=$SECONDS
 $python "$here/stamp.py" selftest >"$WORK/selftest" || { cat "$WORK/selftest"; exit 1; }
-while IFS=$'\t' read -r name level layout chunk metadata bitmap sizes; do new_images "$WORK/a/$name"; done <"$WORK/cases"
-guests make "$WORK/a" >"$WORK/out"
-report "the kernel makes arrays and reads them back" "$WORK/out"
+while IFS=$'\t' read -r name level layout chunk metadata bitmap sizes; do new_images "$WORK/a/$name"; done <"$WORK/cases.a"
+a=$WORK/cases.a b=$WORK/cases.b
+stage "the kernel makes arrays and reads them back" "$a" guests make a
 if [ $kernel_only = 0 ]; then
-	steps read >"$WORK/out"
-	report "ashlar reads the kernel's arrays" "$WORK/out"
-	steps make >"$WORK/out"
-	report "ashlar makes arrays and reads them back" "$WORK/out"
-	guests judge "$WORK/b" >"$WORK/out"
-	report "the kernel reads and writes ashlar's arrays" "$WORK/out"
-	steps back >"$WORK/out"
-	report "ashlar reads what the kernel wrote there" "$WORK/out"
+	stage "ashlar reads the kernel's arrays" "$a" steps read a
+	stage "ashlar makes arrays and reads them back" "$b" steps make b
+	stage "the kernel reads and writes ashlar's arrays" "$b" guests judge b
+	stage "ashlar reads what the kernel wrote there" "$b" steps back b
 fi
 exit $failed
