@@ -273,7 +273,9 @@ impl State {
         let now = self.tick();
         for version in self.sectors.values_mut().flatten() {
             version.ended.get_or_insert(now);
-            if version.superseded.is_none() {
+            // What is seen from now on may be in the cache only: it tells nothing about what is
+            // durable below it.
+            if version.superseded.is_none() || version.undecided == Undecided::AfterCut {
                 version.undecided = Undecided::AfterKill;
             }
         }

@@ -165,3 +165,15 @@ fn misplaced_sectors_and_foreign_bytes_are_told_apart() {
     torn[511] ^= 1;
     assert_eq!(oracle.check_contents(0..1, &torn).unwrap_err().found, "bytes that nobody wrote");
 }
+
+#[test]
+fn what_is_seen_after_a_kill_decides_nothing_about_an_earlier_cut() {
+    let oracle = Oracle::new(1, Zeroes);
+    let a = write(&oracle, PLAIN);
+    oracle.power_cut();
+    let b = write(&oracle, PLAIN);
+    oracle.kill();
+    oracle.check_contents(0..1, &stamp(1, 0, b)).unwrap();
+    oracle.power_cut();
+    assert_eq!(oracle.allowed(0), [Zeroes, Stamp(a), Stamp(b)]);
+}
