@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ashlar_block::{Gateway, Runtime};
 use ashlar_engine::file::{OpenError, OpenOptions};
-use ashlar_engine::{EngineRuntime, Reactor};
+use ashlar_engine::{EngineRuntime, RamDevice, Reactor};
 use ashlar_stack::assemble::Disk;
 use rustix::io::Errno;
 
@@ -39,12 +39,26 @@ pub(crate) fn open_all(paths: &[PathBuf], access: Access) -> Result<Vec<Disk>> {
 /// # Errors
 /// It cannot be opened.
 pub(crate) fn open(path: &Path, access: Access) -> Result<Disk> {
+    if let Some(size) = path.to_str().and_then(|text| text.strip_prefix(RAM)) {
+        return open_ram(path, size);
+    }
     let options = OpenOptions {
         read_only: access != Access::Write,
         lock: access != Access::Look,
         ..OpenOptions::default()
     };
     let device = ashlar_engine::file::open(path, &options).map_err(|error| open_error(&error))?;
+    Ok(Disk { path: path.to_owned(), gateway: Gateway::new(Arc::new(device)) })
+}
+
+/// What a path begins with that stands for a RAM disk.
+const RAM: &str = "ram:";
+
+/// A RAM disk: for tests and measurements, and gone with the process.
+fn open_ram(path: &Path, size: &str) -> Result<Disk> {
+    let failed = |why: String| Error::new("cannot make a RAM disk", path.display(), why);
+    let size = crate::units::size(size).map_err(failed)?;
+    let device = RamDevice::new("ram", size).map_err(|error| failed(error.to_string()))?;
     Ok(Disk { path: path.to_owned(), gateway: Gateway::new(Arc::new(device)) })
 }
 

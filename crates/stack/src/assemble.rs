@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ashlar_block::{BlockDevice, Gateway, Runtime, Status};
+use ashlar_block::{BlockDevice, ByteVolume, Gateway, Runtime, Status};
 use ashlar_md::ondisk::MdadmUuid;
 use ashlar_md::{Array, AssembleError, Candidate};
 use thiserror::Error;
@@ -39,8 +39,16 @@ pub struct Volume {
     pub name: ArrayName,
     /// The array.
     pub view: Arc<ArrayView>,
-    /// The way to submit I/O to it.
-    pub gateway: Gateway,
+    /// Its bytes, for exports: all of them must share this.
+    pub bytes: Arc<ByteVolume>,
+}
+
+/// A disk that is no member of anything: a volume as it is.
+pub struct Plain {
+    /// What it is called.
+    pub name: String,
+    /// Its bytes, for exports: all of them must share this.
+    pub bytes: Arc<ByteVolume>,
 }
 
 /// An array that could not be started.
@@ -57,6 +65,8 @@ pub struct Failure {
 pub struct Stack {
     /// The disks that hold members, with their names under `sys/block`.
     pub members: Vec<(String, Gateway)>,
+    /// The disks that hold no member.
+    pub plain: Vec<Plain>,
     /// The running arrays.
     pub volumes: Vec<Volume>,
     /// The arrays that did not start.
@@ -112,8 +122,9 @@ pub async fn probe_all(disks: Vec<Disk>) -> Vec<Probed> {
     probed
 }
 
-/// Starts the arrays that the members among `probed` make. Disks that are no members are passed over:
-/// see [`Probed::candidate`]. With `rename` the first array gets that name, not its superblock's.
+/// Starts the arrays that the members among `probed` make. Disks that hold something else or nothing
+/// are volumes themselves; those whose metadata are damaged are passed over: see
+/// [`Probed::candidate`]. With `rename` the first array gets that name, not its superblock's.
 pub async fn assemble(
     probed: &[Probed],
     options: &ashlar_md::Options,
@@ -123,10 +134,18 @@ pub async fn assemble(
     let names = unique_names(probed.iter().map(|probed| probed.disk.path.as_path()));
     let mut members = Vec::new();
     let mut candidates = Vec::new();
+    let mut plain = Vec::new();
     for (name, probed) in names.into_iter().zip(probed) {
-        if let Ok(candidate) = probed.candidate() {
-            members.push((candidate.path.clone(), name, candidate.gateway.clone()));
-            candidates.push(candidate);
+        match probed.candidate() {
+            Ok(candidate) => {
+                members.push((candidate.path.clone(), name, candidate.gateway.clone()));
+                candidates.push(candidate);
+            }
+            Err(NotAMember::Foreign(_)) => {
+                let bytes = Arc::new(ByteVolume::new(probed.disk.gateway.clone()));
+                plain.push(Plain { name, bytes });
+            }
+            Err(NotAMember::Unreadable(_) | NotAMember::Damaged(_)) => {}
         }
     }
     let mut given = Names::default();
@@ -148,11 +167,11 @@ pub async fn assemble(
             members.iter().find(|(other, ..)| *other == path).map(|(_, name, _)| name.clone())
         });
         let member_names = member_names.collect();
-        let gateway = Gateway::new(Arc::clone(&array) as _);
-        volumes.push(Volume { name, view: ArrayView::new(array, member_names).await, gateway });
+        let bytes = Arc::new(ByteVolume::new(Gateway::new(Arc::clone(&array) as _)));
+        volumes.push(Volume { name, view: ArrayView::new(array, member_names).await, bytes });
     }
     let members = members.into_iter().map(|(_, name, gateway)| (name, gateway)).collect();
-    Stack { members, volumes, failures }
+    Stack { members, plain, volumes, failures }
 }
 
 impl Stack {
@@ -161,14 +180,19 @@ impl Stack {
         let mut tree = Attributes::default();
         for volume in &self.volumes {
             let name = volume.name.device();
-            tree.add_volume(&format!("dev/{name}"), volume.gateway.clone());
+            let gateway = volume.bytes.gateway();
+            tree.add_volume(&format!("dev/{name}"), gateway.clone());
             if let Some(alias) = &volume.name.alias {
                 tree.add_symlink(&format!("dev/md/{alias}"), &format!("../{name}"));
             }
-            tree.add_device(&name, &volume.gateway);
+            tree.add_device(&name, gateway);
             let number = format!("9:{}", volume.name.number);
             tree.add_text(&format!("sys/block/{name}/dev"), move || number.clone());
             tree.add_array(&name, &volume.view);
+        }
+        for Plain { name, bytes } in &self.plain {
+            tree.add_volume(&format!("dev/{name}"), bytes.gateway().clone());
+            tree.add_device(name, bytes.gateway());
         }
         for (name, gateway) in &self.members {
             tree.add_device(name, gateway);
@@ -184,16 +208,23 @@ impl Stack {
         tree
     }
 
-    /// Stops every array: I/O under way ends, members are flushed, superblocks say clean. All are
-    /// stopped whatever becomes of the others.
+    /// Stops every array: I/O under way ends, members are flushed, superblocks say clean; flushes the
+    /// other disks. All are stopped whatever becomes of the others.
     ///
     /// # Errors
-    /// The names of those that could not be marked clean, and why.
+    /// The names of those that could not be marked clean or flushed, and why.
     pub async fn stop(&self) -> Result<(), Vec<(String, Status)>> {
         let mut failed = Vec::new();
         for volume in &self.volumes {
             if let Err(status) = volume.view.array().stop().await {
                 failed.push((volume.name.device(), status));
+            }
+        }
+        for Plain { name, bytes } in &self.plain {
+            if !bytes.gateway().disk().is_read_only()
+                && let Err(status) = bytes.flush().await
+            {
+                failed.push((name.clone(), status));
             }
         }
         if failed.is_empty() { Ok(()) } else { Err(failed) }

@@ -52,7 +52,7 @@ pub async fn scan(probed: &[Probed], runtime: &Arc<dyn Runtime>) -> Graph {
             node = node.problem("degraded");
         }
         let id = graph.add_below(&parents, node);
-        for found in signatures(&volume.gateway).await.unwrap_or_default() {
+        for found in signatures(volume.bytes.gateway()).await.unwrap_or_default() {
             graph.add_below(&[id], Node::new(found.usage.to_string(), found.name));
         }
     }

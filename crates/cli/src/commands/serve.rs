@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ashlar_md::AssembleError;
-use ashlar_stack::assemble::Stack;
+use ashlar_stack::assemble::{Plain, Stack};
 use ashlar_stack::spec::{Listen, Spec};
 use clap::Args;
 
@@ -13,7 +13,8 @@ use crate::error::{Error, Result};
 
 /// Assemble what is on disks and serve it
 ///
-/// Runs in the foreground until SIGTERM, SIGINT, `ashlar stop`, or until its mount is unmounted.
+/// Members are assembled to arrays; a disk that holds anything else is served as it is, under its
+/// file's name. Runs in the foreground until SIGTERM, SIGINT, `ashlar stop`, or until its mount is unmounted.
 /// Prints a line for each volume and then `ready`. While the mount is in use (an open file, a loop
 /// device) it does not end; a second signal forces it to.
 #[derive(Args, Debug)]
@@ -30,7 +31,7 @@ Examples:
   ashlar serve --config /etc/ashlar/stack.toml
   mount -o loop /mnt/volumes/dev/md0 /mnt/data")]
 pub(crate) struct Serve {
-    /// Image files or block devices
+    /// Image files, block devices, or ram:SIZE for a RAM disk that ends with the daemon
     #[arg(value_name = "DISK")]
     disks: Vec<PathBuf>,
 
@@ -127,11 +128,16 @@ impl Serve {
     }
 }
 
-/// Fails if some array did not start.
+/// Fails if some array did not start, or its name is taken.
 ///
 /// # Errors
 /// The first that did not, and what to do about it.
 pub(crate) fn check_started(stack: &Stack) -> Result<()> {
+    let same = |plain: &&Plain| stack.volumes.iter().any(|v| v.name.device() == plain.name);
+    if let Some(plain) = stack.plain.iter().find(same) {
+        let why = "it is no member of an array but has the name of one: rename the file";
+        return Err(Error::new("cannot serve", &plain.name, why));
+    }
     let Some(failure) = stack.failures.first() else { return Ok(()) };
     let error = Error::new("cannot start", failure, &failure.error);
     let read_only = matches!(failure.error, AssembleError::Unclean | AssembleError::BadBlocks(_));

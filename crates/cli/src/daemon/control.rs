@@ -85,12 +85,21 @@ impl Service {
                 degraded: status.degraded,
             }
         });
+        let plain = self.stack.plain.iter().map(|plain| VolumeStatus {
+            name: plain.name.clone(),
+            alias: None,
+            level: "disk".to_owned(),
+            size: plain.bytes.size_bytes(),
+            state: "active".to_owned(),
+            raid_devices: 1,
+            degraded: 0,
+        });
         interface::Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             mount: self.mount.clone(),
             nbd: self.nbd.clone(),
-            volumes: volumes.collect(),
+            volumes: volumes.chain(plain).collect(),
         }
     }
 

@@ -15,7 +15,8 @@ pub(crate) const DESCRIPTION: &str = "\
 # Paths are those of a Linux root without the leading slash: sys/block/md0/queue/nomerges.
 interface io.ashlar.Control
 
-# A volume that is served. The size is in bytes.
+# A volume that is served: an array, or a disk that is no member (level disk).
+# The size is in bytes.
 type Volume (
   name: string,
   alias: ?string,

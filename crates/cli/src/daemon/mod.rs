@@ -38,7 +38,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ashlar_block::ByteVolume;
 use ashlar_engine::net::Listener;
 use ashlar_engine::signal::{self, Signal, Signals};
 use ashlar_engine::{Cancelled, Engine, Handle, Receiver, sleep, spawn};
@@ -49,7 +48,7 @@ use ashlar_export::fuse::session::Session;
 use ashlar_export::fuse::tree::Owner;
 use ashlar_export::nbd::export::{Export, Exports};
 use ashlar_export::nbd::listen::{self, listen};
-use ashlar_stack::assemble::{Probed, Stack, assemble, probe_all};
+use ashlar_stack::assemble::{NotAMember, Plain, Probed, Stack, assemble, probe_all};
 use ashlar_stack::attributes::Attributes;
 use ashlar_stack::graph::human_size;
 use ashlar_stack::spec::Listen;
@@ -87,8 +86,8 @@ pub(crate) struct Config {
 /// Which of the disks to use.
 pub(crate) type Filter<'a> = &'a dyn Fn(&Probed) -> bool;
 
-/// Serves until told to stop. With `rename` the first array gets that name; disks for which `filter`
-/// does not hold are left alone.
+/// Serves until told to stop. With `rename` the first array gets that name; with `filter` only members
+/// of arrays are served, and those for which it does not hold are left alone.
 ///
 /// # Errors
 /// It could not start; nothing was written.
@@ -109,8 +108,13 @@ pub(crate) fn serve(
         let mut probed = probe_all(disks).await;
         probed.retain(|disk| filter.is_none_or(|wanted| wanted(disk)));
         for disk in &probed {
-            disk.candidate()
-                .map_err(|why| Error::new("cannot serve", disk.disk.path.display(), why))?;
+            match disk.candidate() {
+                Ok(_) => {}
+                // A disk that is no member is a volume itself, unless arrays were asked for.
+                Err(NotAMember::Foreign(_))
+                    if filter.is_none() && !disk.disk.gateway.capacity().is_zero() => {}
+                Err(why) => return Err(Error::new("cannot serve", disk.disk.path.display(), why)),
+            }
         }
         let options = ashlar_md::Options { run: config.run, read_only: config.read_only };
         let stack = assemble(&probed, &options, rename, &disks::runtime()).await;
@@ -145,6 +149,9 @@ fn announce(stack: &Stack) -> Result<()> {
             status.raid_disks - status.degraded,
             status.raid_disks,
         );
+    }
+    for Plain { name, bytes } in &stack.plain {
+        text += &format!("{name}: disk {}\n", human_size(bytes.size_bytes()));
     }
     output::print(&(text + "ready\n"))
 }
@@ -268,12 +275,16 @@ fn bind_control(path: Option<&Path>) -> Result<Listener> {
 /// The volumes, as NBD clients see them.
 fn exports(stack: &Stack) -> Result<Arc<Exports>> {
     let exports = Exports::new();
-    for volume in &stack.volumes {
+    let arrays = stack.volumes.iter().map(|volume| {
         let name = match &volume.name.alias {
             Some(alias) => format!("md/{alias}"),
             None => volume.name.device(),
         };
-        let export = Export::new(&name, ByteVolume::new(volume.gateway.clone()));
+        (name, &volume.bytes)
+    });
+    let plain = stack.plain.iter().map(|plain| (plain.name.clone(), &plain.bytes));
+    for (name, bytes) in arrays.chain(plain) {
+        let export = Export::new(&name, Arc::clone(bytes));
         let added = export.and_then(|export| exports.add(export));
         added.map_err(|error| Error::new("cannot export", &name, error))?;
     }
@@ -329,11 +340,13 @@ impl Mounted {
         attributes: &Arc<Attributes>,
     ) -> Result<Self> {
         let failed = |error: MountError| Error::plain("cannot mount", error);
-        let volumes = stack.volumes.iter().map(|volume| {
-            let path = format!("dev/{}", volume.name.device());
-            (path, Arc::new(ByteVolume::new(volume.gateway.clone())))
-        });
-        let view = View { attributes: Arc::clone(attributes), volumes: volumes.collect() };
+        let arrays = stack.volumes.iter().map(|volume| (volume.name.device(), &volume.bytes));
+        let plain = stack.plain.iter().map(|plain| (plain.name.clone(), &plain.bytes));
+        let volumes = arrays
+            .chain(plain)
+            .map(|(name, bytes)| (format!("dev/{name}"), Arc::clone(bytes)))
+            .collect();
+        let view = View { attributes: Arc::clone(attributes), volumes };
         let owner = Owner {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),

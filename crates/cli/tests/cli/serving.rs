@@ -332,3 +332,30 @@ fn assembling_with_a_mount_serves() {
     assert_eq!(daemon.greeting, "md9: raid1 31M, clean, 2 of 2 devices\nready\n");
     daemon.end();
 }
+
+#[test]
+fn disks_without_an_array_and_ram_disks_are_volumes_themselves() {
+    let images = Images::new(1, 8 * MIB);
+    if !PathBuf::from("/dev/fuse").exists() {
+        eprintln!("skipped: no /dev/fuse");
+        return;
+    }
+    let mount = images.path("mnt");
+    fs::create_dir_all(&mount).unwrap();
+    let daemon = Daemon::start(images.dir.path(), &["--mount", "mnt", "d0", "ram:1M"]);
+    assert_eq!(daemon.greeting, "d0: disk 8M\nram:1M: disk 1M\nready\n");
+    let volume = OpenOptions::new().write(true).open(mount.join("dev/d0")).unwrap();
+    volume.write_all_at(&pattern(3), MIB).unwrap();
+    drop(volume);
+    let stat = daemon.client(&["get", "sys/block/d0/size"]).ok();
+    assert_eq!(stat.out, "16384\n");
+    daemon.end();
+    assert!(fs::read(images.path("d0")).unwrap()[MIB as usize..][..MIB as usize] == pattern(3));
+    let taken = images.path("md0");
+    fs::rename(images.path("d0"), &taken).unwrap();
+    let other = Images::array(2, 8 * MIB, &["--level=1"]);
+    let members = [other.path("d0"), other.path("d1")];
+    let files =
+        [taken.to_str().unwrap(), members[0].to_str().unwrap(), members[1].to_str().unwrap()];
+    images.run(&["serve", "--control", "c"], &files).fails(1, &["md0", "name of one"]);
+}

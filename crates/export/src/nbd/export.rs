@@ -46,18 +46,22 @@ pub enum ExportError {
 pub struct Export {
     name: String,
     description: String,
-    volume: ByteVolume,
+    volume: Arc<ByteVolume>,
     read_only: bool,
     allocation: Option<Arc<dyn Allocation>>,
 }
 
 impl Export {
-    /// `volume` under `name`.
+    /// `volume` under `name`. Whoever else serves the same volume must share this [`ByteVolume`]: it
+    /// has the locks that keep writes of parts of a block apart.
     ///
     /// # Errors
     /// The name is no string of the protocol.
-    pub fn new(name: impl Into<String>, volume: ByteVolume) -> Result<Self, ExportError> {
-        let name = name.into();
+    pub fn new(
+        name: impl Into<String>,
+        volume: impl Into<Arc<ByteVolume>>,
+    ) -> Result<Self, ExportError> {
+        let (name, volume) = (name.into(), volume.into());
         string(name.as_bytes()).ok_or(ExportError::BadString)?;
         Ok(Self { name, description: String::new(), volume, read_only: false, allocation: None })
     }
