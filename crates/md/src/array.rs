@@ -73,6 +73,8 @@ pub struct Array {
     /// Counts writes, so that an idle time can be told.
     writes_begun: Box<[Writers]>,
     active: AtomicBool,
+    /// Some superblock may say active.
+    dirty: AtomicBool,
     /// A change that writes depend on is on its way to the superblocks, or could not be recorded.
     recording: AtomicBool,
     stopped: AtomicBool,
@@ -96,6 +98,7 @@ impl Array {
         let size = personality.size().round_down(limits.logical_block());
         let disk = Disk::new(name, size, limits);
         disk.set_read_only(read_only);
+        let dirty = !freshest.is_clean() && !matches!(personality, Personality::Raid0(_));
         let writers = || std::iter::repeat_with(Writers::default).take(SHARDS).collect();
         for note in &notes {
             warn!(array = name, "{note}");
@@ -115,6 +118,7 @@ impl Array {
             writing: writers(),
             writes_begun: writers(),
             active: AtomicBool::new(false),
+            dirty: AtomicBool::new(dirty),
             recording: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             end: OnceCell::new(),
@@ -138,7 +142,7 @@ impl Array {
 
     /// Whether the superblocks say that writes are under way.
     pub fn is_active(&self) -> bool {
-        self.active.load(SeqCst)
+        self.dirty.load(SeqCst)
     }
 
     /// Whether copies may differ, so that only the first one of each chunk is read.
@@ -198,6 +202,7 @@ impl Array {
         let mut superblocks = self.superblocks.lock().await;
         // While we waited for the lock another write may have done it.
         if !self.active.load(SeqCst) {
+            self.dirty.store(true, SeqCst);
             self.record(&mut superblocks, Change::Active).await?;
             self.active.store(true, SeqCst);
             if let Some(array) = self.me.upgrade() {
@@ -277,6 +282,7 @@ impl Array {
         // flushed may hold less than the others, so it fails.
         self.flush_members(&mut superblocks).await?;
         self.record(&mut superblocks, Change::Clean).await?;
+        self.dirty.store(false, SeqCst);
         Ok(true)
     }
 

@@ -308,7 +308,8 @@ impl Array {
     /// know: it will write them.
     fn judge_discard(&self, parts: &Discarded) -> BioResult {
         let zeroes = self.disk.limits().features.contains(Features::DISCARD_ZEROES);
-        let enough = parts.good && self.is_redundant() && !zeroes;
+        // A copy that failed it is not needed if there are others, whatever these could do.
+        let enough = (parts.good || parts.unsupported) && self.is_redundant() && !zeroes;
         match (parts.failed, parts.unsupported) {
             (Some(status), _) if !enough => Err(status),
             (_, true) if zeroes || !parts.good => Err(Status::NotSupported),

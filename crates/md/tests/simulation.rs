@@ -1,0 +1,84 @@
+//! Thousands of short lives of random arrays: random work, members that fail in every way, power cuts
+//! and kills at random steps, and assembly again; everything that is read is checked by the oracle.
+//!
+//! A run is a function of its seed. `ASHLAR_SEED=n` runs seed n alone, `ASHLAR_SEEDS=n` the first n,
+//! `ASHLAR_SEEDS=a..b` those from a to b (a long hunt: `make soak`).
+//!
+//! What is checked, beside every read:
+//! - an I/O fails only if more members misbehave than the array can do without;
+//! - after a stop, or once it is idle, copies are the same, sector by sector;
+//! - an array that was stopped or idle starts again by itself, one that was not is only read, and then
+//!   a sector reads the same every time;
+//! - a member that failed is not used again;
+//! - a bitmap that was not kept up is out of date;
+//! - nothing but data areas and superblocks is ever written, and nothing at all by reading.
+
+mod common;
+
+#[path = "simulation/world.rs"]
+mod world;
+
+use std::ops::Range;
+
+use ashlar_md::ondisk::Level;
+use world::World;
+
+/// Seeds that once found something, by level.
+const REGRESSIONS: [(Level, &[u64]); 3] =
+    [(Level::Raid0, &[]), (Level::Raid1, &[]), (Level::Raid10, &[])];
+
+/// Most lives of one array.
+const LIVES: usize = 5;
+
+struct NameTheSeed(Level, u64);
+
+impl Drop for NameTheSeed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the run's seed: {}: try ASHLAR_SEED={}", self.0, self.1);
+        }
+    }
+}
+
+/// Which seeds to run, if the environment says so.
+fn wanted() -> Option<Range<u64>> {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    if let Some(one) = number("ASHLAR_SEED") {
+        return Some(one..one + 1);
+    }
+    if let Some(count) = number("ASHLAR_SEEDS") {
+        return Some(0..count);
+    }
+    let text = std::env::var("ASHLAR_SEEDS").ok()?;
+    let (from, to) = text.split_once("..")?;
+    Some(from.parse().ok()?..to.parse().ok()?)
+}
+
+fn run(level: Level, count: u64) {
+    let seeds = wanted().unwrap_or(0..count);
+    let known = REGRESSIONS.iter().filter(|(of, _)| *of == level);
+    for seed in known.flat_map(|(_, seeds)| seeds.iter().copied()).chain(seeds) {
+        let _name_the_seed = NameTheSeed(level, seed);
+        let mut world = World::new(level, seed);
+        for _ in 0..LIVES {
+            if !world.live() {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn raid1_keeps_what_it_promised() {
+    run(Level::Raid1, 1000);
+}
+
+#[test]
+fn raid10_keeps_what_it_promised() {
+    run(Level::Raid10, 1200);
+}
+
+#[test]
+fn raid0_keeps_what_it_promised() {
+    run(Level::Raid0, 300);
+}
