@@ -28,7 +28,8 @@ test: ## everything: check, all tests, a real kernel and its tools (under 20 min
 		$(STATIC_CHECKS) \
 		"all cargo tests" "timeout 900 cargo test --quiet --locked --workspace" \
 		"release build" "cargo build --quiet --locked --release" \
-		"md against the kernel" "timeout 600 tests/interop/md.sh"
+		"md against the kernel" "timeout 600 tests/interop/md.sh" \
+		"file systems on arrays" "timeout 400 tests/e2e/filesystems.sh -r 3"
 
 demo: ## the RAID10 discard table on four sparse 1.9 TB images, with a real mkfs.xfs and fstrim
 	@scripts/setup demo
@@ -46,6 +47,7 @@ soak: ## the same tests for longer: every md geometry, random seeds, fuzzing whe
 		"release build" "cargo build --quiet --locked --release" \
 		"long property tests" "PROPTEST_CASES=$${PROPTEST_CASES:-5000} cargo test --quiet --locked --release --workspace" \
 		"every md case against the kernel" "ALL=1 tests/interop/md.sh" \
+		"file systems on arrays" "tests/e2e/filesystems.sh -r 50" \
 		"fuzzing" "scripts/fuzz $${FUZZ_SECONDS:-300}"
 
 fmt: ## format the Rust sources
