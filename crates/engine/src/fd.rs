@@ -158,7 +158,11 @@ impl Fd {
 
     /// Ends when one of `events` (`libc::POLLIN`, ...) is there; gives those that are.
     pub fn poll(&self, events: i16) -> Op<()> {
-        let entry = opcode::PollAdd::new(self.number(), u32::from(events as u16)).build();
+        self.poll_mask(u32::from(events as u16))
+    }
+
+    fn poll_mask(&self, mask: u32) -> Op<()> {
+        let entry = opcode::PollAdd::new(self.number(), mask).build();
         // SAFETY: a poll names no memory.
         unsafe { self.submit(entry, (), true) }
     }
@@ -169,6 +173,17 @@ impl Fd {
     /// Those of poll(2).
     pub async fn readable(&self) -> io::Result<()> {
         self.poll(libc::POLLIN).await.0.map(|_| ())
+    }
+
+    /// Ends when there is something to read, where several reactors wait for the same: about one of
+    /// them is woken for each event (`EPOLLEXCLUSIVE`, epoll_ctl(2)). Who is woken must read until
+    /// there is nothing left.
+    ///
+    /// # Errors
+    /// Those of poll(2).
+    pub async fn readable_alone(&self) -> io::Result<()> {
+        let mask = (libc::EPOLLIN | libc::EPOLLEXCLUSIVE) as u32;
+        self.poll_mask(mask).await.0.map(|_| ())
     }
 
     /// Ends when there is room for writing.

@@ -55,7 +55,7 @@ impl FuseDev for KernelDev {
     }
 
     async fn readable(&self) -> io::Result<()> {
-        self.fd.readable().await
+        self.fd.readable_alone().await
     }
 
     fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
