@@ -6,6 +6,8 @@
 //! median of the ratios to the first row in the same round. The page-cache table shows the CPU time
 //! and nothing else. Run it on a quiet machine.
 
+#![forbid(unsafe_code)]
+
 mod arrays;
 
 use std::cell::Cell;

@@ -78,7 +78,7 @@ pub struct Stats {
 /// Sums over all threads for one group of operations.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct GroupTotals {
-    /// I/Os completed.
+    /// I/Os completed, without those that were merged into another.
     pub ios: u64,
     /// I/Os that were merged into another.
     pub merges: u64,
@@ -178,6 +178,9 @@ impl Stats {
                 out.sectors += c.sectors.load(Relaxed);
                 out.ticks_ns += c.ticks_ns.load(Relaxed);
             }
+            // Bios are counted as they end, requests are what is told: as in the kernel, what was
+            // merged is not an I/O of its own.
+            out.ios = out.ios.saturating_sub(out.merges);
             out
         };
         Totals {
@@ -214,13 +217,14 @@ mod tests {
         let stats = Stats::default();
         clock::set_now_ns(5_000_000);
         let read = stats.start(Op::Read, Sectors(8));
-        let zero = stats.start(Op::WriteZeroes, Sectors(16));
-        assert_eq!(stats.totals().in_flight(), 2);
-        clock::set_now_ns(9_000_000);
-        drop(read);
+        let merged: Vec<_> = (0..3).map(|_| stats.start(Op::Read, Sectors(8))).collect();
         stats.merged(Op::Read, 3);
+        let zero = stats.start(Op::WriteZeroes, Sectors(16));
+        assert_eq!(stats.totals().in_flight(), 5);
+        clock::set_now_ns(9_000_000);
+        drop((read, merged));
         drop(zero);
         let totals = stats.totals();
-        assert_eq!(totals.fields(), [1, 3, 8, 4, 1, 0, 16, 4, 0, 4, 8, 0, 0, 0, 0, 0, 0],);
+        assert_eq!(totals.fields(), [1, 3, 32, 16, 1, 0, 16, 4, 0, 4, 20, 0, 0, 0, 0, 0, 0]);
     }
 }
