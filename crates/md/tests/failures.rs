@@ -491,3 +491,96 @@ fn an_array_made_read_only_while_it_runs_is_still_stopped_cleanly() {
         assert_eq!(write(&gateway(&array), 0, 8, 2).await, Err(Status::ReadOnly));
     });
 }
+
+#[test]
+fn a_failed_or_missing_member_is_two_events_behind_for_those_who_go_by_the_count() {
+    type Break = fn(&ashlar_sim::Media);
+    let breaks: [Break; 4] = [
+        |m| m.fail_writes(DATA..DISK.0),
+        |m| m.fail_writes(SUPERBLOCK),
+        |m| m.drop_support(Op::Flush),
+        |m| m.kill(),
+    ];
+    for shape in [raid1(2), raid1(3), raid10(0x102, 4)] {
+        for (how, fail) in breaks.iter().enumerate() {
+            for idle in [false, true] {
+                let media = media(shape.members, DISK);
+                let sim = Sim::new(20);
+                sim.block_on(async {
+                    let disks = disks(&media);
+                    make(&shape, &disks).await;
+                    let array = start(&sim, &disks, &Options::default()).await.unwrap();
+                    let volume = gateway(&array);
+                    write(&volume, 0, 64, 1).await.unwrap();
+                    if idle {
+                        sim.runtime().sleep(Duration::from_secs(1)).await;
+                    }
+                    fail(&media[1]);
+                    write(&volume, 0, 64, 2).await.unwrap();
+                    volume.flush().await.unwrap();
+                    array.stop().await.unwrap();
+                    assert_eq!(array.degraded(), 1);
+                    media[1].heal();
+                    let found = candidates(&disks).await;
+                    let behind = found[0].sb.events - found[1].sb.events;
+                    assert!(behind >= 2, "{shape:?} {how} {idle}: {behind}");
+                });
+            }
+        }
+        let media = media(shape.members, DISK);
+        let sim = Sim::new(21);
+        sim.block_on(async {
+            let disks = disks(&media);
+            make(&shape, &disks).await;
+            let array = start(&sim, &disks[..shape.members - 1], &RUN).await.unwrap();
+            write(&gateway(&array), 0, 64, 1).await.unwrap();
+            let found = candidates(&disks).await;
+            assert!(found[0].sb.events - found[shape.members - 1].sb.events >= 2, "missing");
+        });
+    }
+}
+
+#[test]
+fn no_array_becomes_clean_around_a_write_that_began_while_a_failure_was_recorded() {
+    let mut cut_while_recording = 0;
+    for ms in (150..900).step_by(3) {
+        let media = media(3, DISK);
+        let sim = Sim::new(22);
+        let array = sim.block_on(async {
+            let disks = disks(&media);
+            make(&raid1(3), &disks).await;
+            let array = start(&sim, &disks, &Options::default()).await.unwrap();
+            write(&gateway(&array), 0, 64, 1).await.unwrap();
+            array
+        });
+        // Superblocks take their time on member 0, data on member 1.
+        media[0].slow_down(3000);
+        media[2].drop_support(Op::Flush);
+        let life = async {
+            let volume = gateway(&array);
+            let flush = async {
+                sim.runtime().sleep(Duration::from_millis(150)).await;
+                volume.flush().await
+            };
+            let late = async {
+                sim.runtime().sleep(Duration::from_millis(405)).await;
+                media[1].slow_down(20_000);
+                write(&volume, 0, 64, 2).await
+            };
+            join(flush, late).await
+        };
+        let done = sim.block_on_until(life, Stop::AtNs(ms * 1_000_000));
+        cut_while_recording += u32::from(done.is_none());
+        drop(array);
+        sim.power_cut();
+        media.iter().for_each(|m| m.heal());
+        let sim = Sim::new(23);
+        sim.block_on(async {
+            let disks = disks(&media);
+            if let Ok(array) = start(&sim, &disks, &RUN).await {
+                assert!(differing(&array, &media, 64).await.is_empty(), "cut after {ms} ms");
+            }
+        });
+    }
+    assert!(cut_while_recording > 50);
+}
