@@ -69,7 +69,8 @@ pub enum CreateError {
 /// devices that are known to be alike.
 ///
 /// # Errors
-/// See [`CreateError`]. Only [`CreateError::Write`] can come after something was written.
+/// See [`CreateError`]. Only [`CreateError::Write`] can come after something was written; what was is
+/// part of an array that does not start by itself.
 pub async fn create(
     spec: &CreateSpec,
     devices: &[Option<NewDevice>],
@@ -85,6 +86,9 @@ pub async fn create(
     }
     let superblocks = ondisk::create(&spec)?;
     let size = array_size(&spec, &superblocks)?;
+    if let Some(locked) = devices.iter().flatten().find(|d| d.gateway.disk().is_read_only()) {
+        return Err(CreateError::Write { path: locked.path.clone(), status: Status::ReadOnly });
+    }
     for (device, new) in devices.iter().zip(&superblocks) {
         let (Some(device), Some(new)) = (device, new) else { continue };
         write(&device.gateway, new)
