@@ -302,34 +302,6 @@ fn no_write_begins_when_no_superblock_can_say_so() {
 }
 
 #[test]
-fn a_read_is_good_even_if_its_correction_is_not_possible() {
-    for (bad_superblocks, shape) in [(true, raid1(2)), (false, raid1(2)), (true, raid10(0x201, 3))]
-    {
-        let media = media(shape.members, DISK);
-        let sim = Sim::new(13);
-        sim.block_on(async {
-            let disks = disks(&media);
-            make(&shape, &disks).await;
-            let array = start(&sim, &disks, &Options::default()).await.unwrap();
-            let volume = gateway(&array);
-            write(&volume, 0, 64, 1).await.unwrap();
-            sim.runtime().sleep(Duration::from_secs(1)).await;
-            assert_eq!(array.state(), ArrayState::Clean);
-            media[0].fail_reads(DATA..DATA + 64);
-            if bad_superblocks {
-                media.iter().for_each(|m| m.fail_writes(SUPERBLOCK));
-            } else {
-                media[0].fail_writes(DATA..DATA + 64);
-            }
-            for _ in 0..4 {
-                let got = volume.read(Sector(0), Sectors(64)).await.unwrap();
-                assert!(got.as_slice() == stamped(0, 64, 1), "{shape:?}");
-            }
-        });
-    }
-}
-
-#[test]
 fn what_some_member_does_not_know_fails_nobody() {
     for shape in [raid1(2), raid10(0x102, 4), raid10(0x201, 4)] {
         let media = media(shape.members, DISK);
@@ -376,23 +348,6 @@ fn a_write_that_would_rather_fail_than_wait_fails_no_member() {
         assert_eq!(array.degraded(), 0);
         array.stop().await.unwrap();
         assert!(differing(&array, &media, 700).await.is_empty());
-    });
-}
-
-#[test]
-fn a_read_ahead_that_fails_is_not_tried_again() {
-    let media = media(2, DISK);
-    let sim = Sim::new(16);
-    sim.block_on(async {
-        let disks = disks(&media);
-        make(&raid1(2), &disks).await;
-        let array = start(&sim, &disks, &Options::default()).await.unwrap();
-        media.iter().for_each(|m| m.fail_reads(DATA..DATA + 8));
-        media.iter().for_each(|m| m.clear_log());
-        let mut data = Buffer::zeroed(4096);
-        let ahead = Bio::read_into(Sector(0), &mut data).with_flags(Flags::RAHEAD);
-        assert_eq!(gateway(&array).submit(ahead).await, Err(Status::Medium));
-        assert_eq!(media.iter().map(|m| m.log().len()).sum::<usize>(), 1);
     });
 }
 
