@@ -15,9 +15,11 @@
 //!   are the same and flushed;
 //! - a discard touches no sector beside it, on any member, however it is cut up.
 //!
+//! Two writes to one sector that are in flight together may end differently on its copies, as in md.
+//!
 //! Ordering arguments stand where they are needed: active and clean at the top of `array`, what the
 //! superblocks must say before what at the top of `superblocks`, corrections against writes at the top
-//! of `barrier`.
+//! of `barrier`, dropped futures at the top of `finish`. docs/internals/md-writes.md has the whole.
 //!
 //! Assumed of the layer below: a sector is written whole or not at all; a flush or FUA write that was
 //! acknowledged is durable; what failed to be written may be old, new or unreadable, sector by sector.
