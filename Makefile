@@ -37,15 +37,17 @@ demo: ## the RAID10 discard table on four sparse 1.9 TB images, with a real mkfs
 	@scripts/demo
 
 bench: ## the demo's table with the full figures of the slow configuration, and the benches
-	@scripts/setup demo
-	cargo build --quiet --locked --release
+	@scripts/setup test
+	cargo build --quiet --locked --release --workspace
+	target/release/ashlar-benches
+	benches/exports.py
 	@scripts/demo --full
 
 soak: ## the same tests for longer: every md geometry, random seeds, fuzzing where nightly is there
 	@scripts/setup test
 	@scripts/steps "make soak" \
 		"release build" "cargo build --quiet --locked --release" \
-		"long property tests" "PROPTEST_CASES=$${PROPTEST_CASES:-5000} cargo test --quiet --locked --release --workspace" \
+		"long simulations" "ASHLAR_SEEDS=$${ASHLAR_SEEDS:-5000} cargo test --quiet --locked --release --workspace" \
 		"every md case against the kernel" "ALL=1 tests/interop/md.sh" \
 		"file systems on arrays" "tests/e2e/filesystems.sh -r 50" \
 		"fuzzing" "scripts/fuzz $${FUZZ_SECONDS:-300}"

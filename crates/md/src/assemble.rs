@@ -135,20 +135,20 @@ pub enum AssembleError {
         present: usize,
         /// Members of a complete array.
         wanted: usize,
-        /// The slots without one.
+        /// The slots without one, and why devices at hand were left out.
         missing: String,
     },
     /// Fewer members than last time.
     #[error(
-        "only {present} of the {expected} members that worked last time are here, \
-         missing slots {missing}: use --run to start the array degraded"
+        "only {present} of the {expected} members that worked last time are usable; --run starts the \
+         array degraded; missing slots {missing}"
     )]
     NeedsRun {
         /// Members here and usable.
         present: usize,
         /// Members that the freshest one knew as working.
         expected: usize,
-        /// The slots without one.
+        /// The slots without one, and why devices at hand were left out.
         missing: String,
     },
     /// The copies may differ.
@@ -231,9 +231,9 @@ pub async fn plan(candidates: Vec<Candidate>, options: &Options) -> Result<Plan,
         check_bitmaps(&slots).await?;
     }
 
-    let personality = personality(&freshest, &slots)?;
+    let personality = personality(&freshest, &slots, &notes)?;
     let present: Vec<bool> = slots.iter().map(Option::is_some).collect();
-    check_enough(&freshest, &personality, &present, options)?;
+    check_enough(&freshest, &personality, &present, options, &notes)?;
     let unsynced = check_clean(&freshest, &personality, &present, options, &mut notes)?;
 
     let mut members = Vec::new();
@@ -428,15 +428,22 @@ async fn check_bitmaps(slots: &[Option<Candidate>]) -> Result<(), AssembleError>
     Ok(())
 }
 
-fn personality(sb: &Superblock, slots: &[Option<Candidate>]) -> Result<Personality, AssembleError> {
+fn personality(
+    sb: &Superblock,
+    slots: &[Option<Candidate>],
+    notes: &[String],
+) -> Result<Personality, AssembleError> {
     let disks = slots.len();
     Ok(match sb.level {
         Level::Raid0 => {
             let sizes: Option<Vec<Sectors>> =
                 slots.iter().map(|c| c.as_ref().map(|c| c.sb.data_size)).collect();
             // Without all sizes there is no map; check_enough's message is the better one.
-            let sizes = sizes.ok_or_else(|| not_enough(slots.iter().map(Option::is_some)))?;
-            Personality::Raid0(Zones::new(&sizes, sb.chunk, sb.layout)?)
+            let sizes =
+                sizes.ok_or_else(|| not_enough(slots.iter().map(Option::is_some), notes))?;
+            // Without the feature nobody has said which layout it is, whatever the field holds.
+            let known = sb.features.contains(Features::RAID0_LAYOUT);
+            Personality::Raid0(Zones::new(&sizes, sb.chunk, if known { sb.layout } else { 0 })?)
         }
         Level::Raid10 => Personality::Raid10(Geometry::new(sb.layout, disks, sb.chunk, sb.size)?),
         Level::Raid1 => Personality::Raid1 { disks, size: sb.size },
@@ -454,9 +461,19 @@ fn list(slots: impl Iterator<Item = usize>) -> String {
     slots.map(|slot| slot.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-fn not_enough(present: impl Iterator<Item = bool>) -> AssembleError {
+/// The missing slots, and which devices at hand were left out and why.
+fn missing(slots: impl Iterator<Item = usize>, notes: &[String]) -> String {
+    let mut text = list(slots);
+    for note in notes {
+        text += "; ";
+        text += note;
+    }
+    text
+}
+
+fn not_enough(present: impl Iterator<Item = bool>, notes: &[String]) -> AssembleError {
     let present: Vec<bool> = present.collect();
-    let missing = list((0..present.len()).filter(|slot| !present[*slot]));
+    let missing = missing((0..present.len()).filter(|slot| !present[*slot]), notes);
     let here = present.iter().filter(|p| **p).count();
     AssembleError::NotEnough { present: here, wanted: present.len(), missing }
 }
@@ -466,9 +483,10 @@ fn check_enough(
     personality: &Personality,
     present: &[bool],
     options: &Options,
+    notes: &[String],
 ) -> Result<(), AssembleError> {
     if !personality.is_readable_with(present.len(), |slot| present[slot]) {
-        return Err(not_enough(present.iter().copied()));
+        return Err(not_enough(present.iter().copied(), notes));
     }
     let expected: Vec<usize> = freshest
         .roles
@@ -479,12 +497,12 @@ fn check_enough(
         })
         .filter(|slot| *slot < present.len())
         .collect();
-    let missing: Vec<usize> = expected.iter().copied().filter(|slot| !present[*slot]).collect();
-    if !missing.is_empty() && !options.run {
+    let gone: Vec<usize> = expected.iter().copied().filter(|slot| !present[*slot]).collect();
+    if !gone.is_empty() && !options.run {
         return Err(AssembleError::NeedsRun {
             present: present.iter().filter(|p| **p).count(),
             expected: expected.len(),
-            missing: list(missing.into_iter()),
+            missing: missing(gone.into_iter(), notes),
         });
     }
     Ok(())

@@ -190,7 +190,10 @@ fn a_raid0_needs_all_its_members() {
         }
         edit(&disks[1], |sb| sb.events += 7).await;
         let refused = start(sim, disks, &RUN).await.err();
-        assert!(matches!(refused, Some(AssembleError::NotEnough { .. })), "stale members");
+        let Some(AssembleError::NotEnough { missing, .. }) = refused else {
+            panic!("stale members: {refused:?}");
+        };
+        assert!(missing.contains("d0 left out: it is out of date"), "{missing}");
     });
 }
 

@@ -233,6 +233,10 @@ impl Stack {
 
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "array {} ({})", self.set_name, MdadmUuid(self.uuid))
+        let uuid = MdadmUuid(self.uuid);
+        match self.set_name.as_str() {
+            "" => write!(f, "array {uuid}"),
+            name => write!(f, "array {name} ({uuid})"),
+        }
     }
 }

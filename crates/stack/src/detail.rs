@@ -151,11 +151,11 @@ fn members(status: &ArrayStatus) -> Vec<DetailMember> {
     slots.chain(faulty.map(|member| row(member, None, "faulty".to_owned()))).collect()
 }
 
-/// The letter of the copies that a member of a RAID10 holds, where every member holds one of them
-/// only.
+/// The letter of the copies that a member of a RAID10 with near copies only holds, where every member
+/// holds one of them only.
 fn copy_set(status: &ArrayStatus, slot: u16) -> Option<String> {
-    let copies = (status.layout & 255) * (status.layout >> 8 & 255);
-    let plain = status.level == Level::Raid10 && status.layout >> 17 == 0;
+    let (copies, far) = (status.layout & 255, status.layout >> 8 & 255);
+    let plain = status.level == Level::Raid10 && far == 1;
     let fits =
         plain && (1..=26).contains(&copies) && (status.raid_disks as u32).is_multiple_of(copies);
     let letter = char::from(b'A' + (u32::from(slot) % copies.max(1)) as u8);
