@@ -28,8 +28,8 @@ test: ## everything: check, all tests, a real kernel and its tools (under 20 min
 		$(STATIC_CHECKS) \
 		"all cargo tests" "timeout 900 cargo test --quiet --locked --workspace" \
 		"release build" "cargo build --quiet --locked --release" \
-		"md against the kernel" "timeout 600 tests/interop/md.sh" \
-		"file systems on arrays" "timeout 400 tests/e2e/filesystems.sh"
+		"md against the kernel" "timeout 900 tests/interop/md.sh" \
+		"file systems on arrays" "timeout 900 tests/e2e/filesystems.sh"
 
 demo: ## the RAID10 discard table on four sparse 1.9 TB images, with a real mkfs.xfs and fstrim
 	@scripts/setup demo
