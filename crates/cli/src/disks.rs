@@ -30,21 +30,30 @@ pub(crate) enum Access {
 /// # Errors
 /// One of them cannot be opened, or is there twice.
 pub(crate) fn open_all(paths: &[PathBuf], access: Access) -> Result<Vec<Disk>> {
+    open_all_with(paths, access, true)
+}
+
+/// As [`open_all`], with direct I/O where it can be had or through the page cache.
+///
+/// # Errors
+/// As there.
+pub(crate) fn open_all_with(paths: &[PathBuf], access: Access, direct: bool) -> Result<Vec<Disk>> {
     check_twice(paths)?;
-    paths.iter().map(|path| open(path, access)).collect()
+    paths.iter().map(|path| open(path, access, direct)).collect()
 }
 
 /// Opens one disk.
 ///
 /// # Errors
 /// It cannot be opened.
-pub(crate) fn open(path: &Path, access: Access) -> Result<Disk> {
+fn open(path: &Path, access: Access, direct: bool) -> Result<Disk> {
     if let Some(size) = path.to_str().and_then(|text| text.strip_prefix(RAM)) {
         return open_ram(path, size);
     }
     let options = OpenOptions {
         read_only: access != Access::Write,
         lock: access != Access::Look,
+        direct,
         ..OpenOptions::default()
     };
     let device = ashlar_engine::file::open(path, &options).map_err(|error| open_error(&error))?;

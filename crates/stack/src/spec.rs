@@ -30,6 +30,8 @@ pub struct Spec {
     pub disks: Vec<PathBuf>,
     /// Write to nothing.
     pub read_only: bool,
+    /// Go through the page cache.
+    pub buffered: bool,
     /// Start arrays that lack members.
     pub run: bool,
     /// Where to mount the volumes.

@@ -62,6 +62,11 @@ pub(crate) struct ServeOptions {
     #[arg(long, alias = "readonly", short_alias = 'o')]
     pub(crate) read_only: bool,
 
+    /// Go through the host's page cache, not around it: for disks that are read again and again,
+    /// where memory is to spare. What was flushed is as durable as without
+    #[arg(long)]
+    pub(crate) buffered: bool,
+
     /// Start arrays with fewer members than they had last time
     #[arg(short = 'R', long)]
     pub(crate) run: bool,
@@ -85,6 +90,7 @@ impl ServeOptions {
             allow_other: self.allow_other,
             nbd: self.nbd,
             read_only: self.read_only,
+            buffered: self.buffered,
             run: self.run,
             threads: self.threads.map_or(default, usize::from),
             control: self.control,
@@ -111,6 +117,7 @@ impl Serve {
             options.nbd = spec.nbd;
         }
         options.read_only |= spec.read_only;
+        options.buffered |= spec.buffered;
         options.run |= spec.run;
         options.threads = options.threads.or(spec.threads);
         if options.threads == Some(0) {

@@ -77,6 +77,7 @@ pub(crate) struct Config {
     pub(crate) allow_other: bool,
     pub(crate) nbd: Vec<Listen>,
     pub(crate) read_only: bool,
+    pub(crate) buffered: bool,
     pub(crate) run: bool,
     pub(crate) threads: usize,
     pub(crate) control: Option<PathBuf>,
@@ -100,7 +101,7 @@ pub(crate) fn serve(
     // Before any thread is started, so that all of them leave the signals to us.
     signal::block(&signals).map_err(|error| Error::plain("cannot block signals", error))?;
     let access = if config.read_only { Access::Read } else { Access::Write };
-    let disks = disks::open_all(&config.disks, access)?;
+    let disks = disks::open_all_with(&config.disks, access, !config.buffered)?;
     let reactor = disks::reactor()?;
     let result = reactor.block_on(async {
         let ends = Ends::listen(&signals);

@@ -342,7 +342,8 @@ fn disks_without_an_array_and_ram_disks_are_volumes_themselves() {
     }
     let mount = images.path("mnt");
     fs::create_dir_all(&mount).unwrap();
-    let daemon = Daemon::start(images.dir.path(), &["--mount", "mnt", "d0", "ram:1M"]);
+    let daemon =
+        Daemon::start(images.dir.path(), &["--mount", "mnt", "--buffered", "d0", "ram:1M"]);
     assert_eq!(daemon.greeting, "d0: disk 8M\nram:1M: disk 1M\nready\n");
     let volume = OpenOptions::new().write(true).open(mount.join("dev/d0")).unwrap();
     volume.write_all_at(&pattern(3), MIB).unwrap();
