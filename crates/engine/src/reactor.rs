@@ -36,6 +36,9 @@ pub struct ReactorConfig {
     pub task_budget: u32,
     /// Files to register with the ring; more than that are used by descriptor.
     pub registered_files: u32,
+    /// Look for completions this long before sleeping, where the last wait was about as short: waking
+    /// a processor up takes longer than many an I/O, above all in a virtual machine.
+    pub spin: Duration,
     /// Set the ring up as on Linux 5.11, without what newer kernels have: for tests, and to find
     /// out whether a fault is theirs.
     pub plain_ring: bool,
@@ -44,6 +47,7 @@ pub struct ReactorConfig {
 impl Default for ReactorConfig {
     fn default() -> Self {
         Self {
+            spin: Duration::ZERO,
             entries: 512,
             submit_every: 4,
             task_budget: 128,
@@ -63,6 +67,8 @@ pub(crate) struct Core {
     ring: RefCell<Ring>,
     harvest: RefCell<Vec<Completion>>,
     before_idle: Cell<fn()>,
+    /// How long the last wait was, nanoseconds.
+    last_wait_ns: Cell<u64>,
     config: ReactorConfig,
 }
 
@@ -154,6 +160,7 @@ impl Reactor {
             ring: RefCell::new(ring),
             harvest: RefCell::default(),
             before_idle: Cell::new(flush_plug),
+            last_wait_ns: Cell::new(u64::MAX),
             config,
         });
         CURRENT.set(Some(Rc::clone(&core)));
@@ -336,11 +343,33 @@ impl Core {
         }
         if self.is_idle() && !busy() && self.mailbox.fall_asleep() {
             let limit = self.timers.borrow().time_left();
-            self.enter(Some(limit));
+            let start = timer::now_ns();
+            self.enter(if self.spin(start) { None } else { Some(limit) });
+            self.last_wait_ns.set(timer::now_ns() - start);
             self.mailbox.wake_up();
         } else {
             self.enter(None);
         }
+    }
+
+    /// Looks for completions for a while; true if there are some. (Mail makes a completion, too: we
+    /// are asleep for those who send.)
+    fn spin(&self, start_ns: u64) -> bool {
+        // Waiting a little longer than a completion takes is worth it; waiting in vain is not.
+        const WORTH: u64 = 4;
+        let spin_ns = u64::try_from(self.config.spin.as_nanos()).unwrap_or(u64::MAX);
+        if self.last_wait_ns.get() > spin_ns.saturating_mul(WORTH) {
+            return false;
+        }
+        let mut ring = self.ring.borrow_mut();
+        check(ring.flush());
+        while !ring.has_completions() {
+            if timer::now_ns() - start_ns > spin_ns {
+                return false;
+            }
+            std::hint::spin_loop();
+        }
+        true
     }
 
     /// Drops all tasks that are runnable, and the mail.

@@ -195,6 +195,14 @@ impl Ring {
         queue.taskrun() || queue.cq_overflow()
     }
 
+    /// Whether completions are posted, or would be by entering.
+    pub(crate) fn has_completions(&mut self) -> bool {
+        let queue = self.uring.submission();
+        let deferred = queue.taskrun() || queue.cq_overflow();
+        drop(queue);
+        deferred || !self.uring.completion().is_empty()
+    }
+
     /// Moves all completions that the kernel has posted to `into`.
     pub(crate) fn harvest(&mut self, into: &mut Vec<Completion>) {
         into.extend(self.uring.completion().map(|entry: cqueue::Entry| Completion {

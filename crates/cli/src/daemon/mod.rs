@@ -40,7 +40,7 @@ use std::time::Duration;
 
 use ashlar_engine::net::Listener;
 use ashlar_engine::signal::{self, Signal, Signals};
-use ashlar_engine::{Cancelled, Engine, Handle, Receiver, sleep, spawn};
+use ashlar_engine::{Cancelled, Engine, Handle, ReactorConfig, Receiver, sleep, spawn};
 use ashlar_export::fuse::dev::KernelDev;
 use ashlar_export::fuse::mount::{Mount, MountError, MountOptions, mount};
 use ashlar_export::fuse::server as fuse;
@@ -80,6 +80,7 @@ pub(crate) struct Config {
     pub(crate) buffered: bool,
     pub(crate) run: bool,
     pub(crate) threads: usize,
+    pub(crate) spin: Duration,
     pub(crate) control: Option<PathBuf>,
     pub(crate) set: Vec<(String, String)>,
 }
@@ -121,7 +122,8 @@ pub(crate) fn serve(
         let stack = assemble(&probed, &options, rename, &disks::runtime()).await;
         check_started(&stack)?;
         let stack = Arc::new(stack);
-        let engine = Engine::start(config.threads).map_err(disks::no_io_uring)?;
+        let reactors = ReactorConfig { spin: config.spin, ..ReactorConfig::default() };
+        let engine = Engine::with_config(config.threads, reactors).map_err(disks::no_io_uring)?;
         let served = run(&config, &engine, &stack, &ends).await;
         // Whatever happened, the arrays are stopped in good order, and before the threads that may
         // still be in the middle of a write: its copies would differ.
