@@ -9,7 +9,6 @@
 //! Errors keep their status. When a bio was split, all its pieces that were started are waited for,
 //! the first error is the bio's, and no further piece is started after an error.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use futures_util::StreamExt;
@@ -260,7 +259,6 @@ fn check(disk: &Disk, bio: &Bio) -> BioResult {
 ///
 /// For the fan-out of a layer (copies of a write): a handful of I/Os that are all started at the
 /// first poll.
-pub async fn all<'a>(futures: impl IntoIterator<Item = IoFuture<'a>>) -> VecDeque<BioResult> {
-    let all: Vec<IoFuture<'a>> = futures.into_iter().collect();
-    futures_util::future::join_all(all).await.into()
+pub async fn all<'a>(futures: impl IntoIterator<Item = IoFuture<'a>>) -> Vec<BioResult> {
+    futures_util::future::join_all(futures).await
 }
