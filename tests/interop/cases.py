@@ -35,10 +35,10 @@ def shapes():
                 yield "10", f"{kind}{copies}", members, False
 
 
-def options(level, maker):
-    """Every combination of the parameters that a level has, as dictionaries. (mdadm makes no
-    RAID0 with 0.90 superblocks any more, because they have no field for its layout.)"""
-    metadatas = METADATA[:3] if level == "0" or maker == "ashlar" else METADATA
+def options(level, unequal, maker):
+    """Every combination of the parameters that a level has, as dictionaries. (A RAID0 of unequal
+    members has a layout, for which 0.90 superblocks have no field.)"""
+    metadatas = METADATA[:3] if unequal or maker == "ashlar" else METADATA
     chunks = [0] if level == "1" else CHUNKS
     bitmaps = ["none"] if level == "0" or maker == "ashlar" else BITMAPS
     for metadata, chunk, bitmap in itertools.product(metadatas, chunks, bitmaps):
@@ -61,22 +61,24 @@ def sizes(level, members, chunk, unequal, salt):
 
 
 def spread(possible, options_left, number, count):
-    """Picks `count` options for a shape: those that show most pairs of values not met yet."""
+    """Picks `count` options for a shape: those that show most pairs of values not met yet, and
+    of equals the one with the metadata that not every shape can have."""
     turn = number % len(possible)
     chosen = []
     for _ in range(min(count, len(possible))):
         fresh = [o for o in possible[turn:] + possible[:turn] if o not in chosen]
-        chosen.append(max(fresh, key=lambda o: len(pairs(o) & options_left)))
+        chosen.append(max(fresh, key=lambda o: (len(pairs(o) & options_left), o["metadata"] == "0.90")))
         options_left -= pairs(chosen[-1])
     return chosen
 
 
 def cases(everything, maker):
     counts = {"0": 2, "1": 4, "10": 1}  # options for each shape; RAID10 has many shapes
-    unmet = {level: set().union(*map(pairs, options(level, maker))) for level in counts}
+    unmet = {level: set().union(*map(pairs, options(level, False, maker))) for level in counts}
     for number, (level, layout, members, unequal) in enumerate(shapes()):
-        possible = list(options(level, maker))
-        chosen = possible if everything else spread(possible, unmet[level], number, counts[level])
+        possible = list(options(level, unequal, maker))
+        count = counts[level] + (level == "0" and not unequal)  # one more, for 0.90
+        chosen = possible if everything else spread(possible, unmet[level], number, count)
         for option in chosen:
             chunk, bitmap = option["chunk"], option["bitmap"]
             shape = f"raid{level}" + ("" if layout == "-" else f"-{layout}") + f"-x{members}"

@@ -36,6 +36,10 @@ detach() {
 }
 
 create() {
+	if [ "$level-$metadata" = 0-0.90 ]; then
+		/usr/bin/python3 "$here/create-0.90.py" "$chunk" "${loops[@]}"
+		return
+	fi
 	local options=(--metadata="$metadata" --level="$level" --raid-devices=${#loops[@]} --homehost=none --name="$name")
 	[ "$metadata" != 0.90 ] || options=("${options[@]:0:3}")
 	[ "$chunk" = 0 ] || options+=(--chunk="$chunk")
