@@ -15,8 +15,10 @@ use super::text;
 
 /// "bitm", little-endian.
 pub const MAGIC: u32 = 0x6d74_6962;
-/// Bytes before the bits.
+/// Bytes of the superblock. The bits follow at once; the states of a lockless bitmap do not.
 pub const SIZE: usize = 256;
+/// Bytes before the states of a lockless bitmap.
+pub const LOCKLESS_START: usize = 1024;
 /// Bitmap in the byte order of the machine that wrote it.
 pub const VERSION_HOST_ENDIAN: u32 = 3;
 /// The usual, little-endian bitmap.
@@ -60,7 +62,7 @@ pub struct BitmapSuper {
     pub sync_size: U64,
     /// Bits of [`state`].
     pub state: U32,
-    /// Bytes one bit stands for.
+    /// Bytes one bit stands for; sectors one state stands for if lockless. See [`BitmapSuper::chunk`].
     pub chunksize: U32,
     /// Seconds between clearings of bits.
     pub daemon_sleep: U32,
@@ -107,6 +109,12 @@ pub enum BitmapSuperError {
     #[error("bitmap superblock: chunk size of {found} bytes is not a power of two from 512 up")]
     ChunkSize {
         /// Bytes found.
+        found: u32,
+    },
+    /// A chunk size of a lockless bitmap that is no power of two.
+    #[error("bitmap superblock: chunk size of {found} sectors is not a power of two")]
+    LocklessChunkSize {
+        /// Sectors found.
         found: u32,
     },
     /// A period of no seconds.
@@ -156,6 +164,23 @@ impl BitmapSuper {
         }
     }
 
+    /// A new lockless bitmap superblock as `mdadm --create --bitmap=lockless` writes it: whoever first
+    /// runs the array chooses the chunk size, and makes all states unwritten (clean if `clean`).
+    /// `reserved` is how many sectors the bitmap may have.
+    pub fn new_lockless(
+        uuid: [u8; 16],
+        sync_size: Sectors,
+        reserved: u32,
+        sleep: u32,
+        clean: bool,
+    ) -> Self {
+        let mut sb = Self::new(uuid, sync_size, 64 << 20, sleep, 0);
+        sb.version = VERSION_LOCKLESS.into();
+        sb.state = (state::FIRST_USE | if clean { state::CLEAN } else { 0 }).into();
+        sb.sectors_reserved = reserved.into();
+        sb
+    }
+
     /// The superblock at the start of `bytes`, checked.
     ///
     /// # Errors
@@ -182,7 +207,11 @@ impl BitmapSuper {
             return Err(BitmapSuperError::Version { found });
         }
         let found = self.chunksize.get();
-        if found < 512 || !found.is_power_of_two() {
+        if self.is_lockless() {
+            if !found.is_power_of_two() {
+                return Err(BitmapSuperError::LocklessChunkSize { found });
+            }
+        } else if found < 512 || !found.is_power_of_two() {
             return Err(BitmapSuperError::ChunkSize { found });
         }
         let found = self.daemon_sleep.get();
@@ -205,22 +234,36 @@ impl BitmapSuper {
         self.events = events.into();
     }
 
-    /// Bits the bitmap needs for what it covers; 0 if the chunk size is 0.
+    /// Whether it is a lockless bitmap's.
+    pub fn is_lockless(&self) -> bool {
+        self.version.get() == VERSION_LOCKLESS
+    }
+
+    /// What one bit or state stands for. (In a lockless bitmap that is not initialised the field means
+    /// nothing.)
+    pub fn chunk(&self) -> Sectors {
+        match (self.is_lockless(), self.chunksize.get()) {
+            (true, sectors) => Sectors(sectors.into()),
+            (false, bytes) => Sectors::from_bytes_floor(bytes.into()),
+        }
+    }
+
+    /// Bits, or states, that the bitmap needs for what it covers; 0 if the chunk size is 0.
     pub fn bits(&self) -> u64 {
-        let bytes = u128::from(self.sync_size.get()) << 9;
-        match u128::from(self.chunksize.get()) {
-            0 => 0,
-            chunk => u64::try_from(bytes.div_ceil(chunk)).unwrap_or(u64::MAX),
+        match self.chunk() {
+            Sectors::ZERO => 0,
+            chunk => self.sync_size.get().div_ceil(chunk.0),
         }
     }
 
     /// Bytes of superblock and bits together, rounded up to `boundary`.
     pub fn total_bytes(&self, boundary: u64) -> u64 {
-        self.bits()
-            .div_ceil(8)
-            .saturating_add(SIZE as u64)
-            .checked_next_multiple_of(boundary.max(1))
-            .unwrap_or(u64::MAX)
+        let bytes = if self.is_lockless() {
+            self.bits().saturating_add(LOCKLESS_START as u64)
+        } else {
+            self.bits().div_ceil(8).saturating_add(SIZE as u64)
+        };
+        bytes.checked_next_multiple_of(boundary.max(1)).unwrap_or(u64::MAX)
     }
 
     /// The text of `mdadm --examine-bitmap` for this superblock, without the line naming the file.
@@ -260,7 +303,8 @@ impl fmt::Display for Description<'_> {
             writeln!(out, "  Events Cleared : {}", sb.events_cleared)?;
             writeln!(out, "           State : {}", sb.state_name())?;
         }
-        writeln!(out, "       Chunksize : {}", text::bitmap_chunk(sb.chunksize.get()))?;
+        let chunk = u32::try_from(sb.chunk().bytes()).unwrap_or(u32::MAX);
+        writeln!(out, "       Chunksize : {}", text::bitmap_chunk(chunk))?;
         writeln!(out, "          Daemon : {}s flush period", sb.daemon_sleep)?;
         match sb.write_behind.get() {
             0 => writeln!(out, "      Write Mode : Normal")?,

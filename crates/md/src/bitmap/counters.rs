@@ -1,0 +1,425 @@
+//! What is known in memory of one chunk: a word with the number of writes in flight and five flags.
+//!
+//! | flag   | meaning                                                                       |
+//! |--------|-------------------------------------------------------------------------------|
+//! | ONDISK | the mark is durable on all members, and nobody is about to take it away       |
+//! | HELD   | the mark is durable, and somebody is about to take it away                    |
+//! | RECENT | a write began since the daemon last looked                                    |
+//! | NEEDED | the copies may differ: the mark stays until a sync                            |
+//! | RESYNC | a sync of the chunk is under way                                              |
+//!
+//! ONDISK and HELD are never both set. A write may begin by one atomic addition if it finds ONDISK;
+//! then, until it ends, the mark stays, because a mark is taken away only in two steps that each
+//! need a count of zero (of one, the discard's own, if a discard does it):
+//!
+//! 1. ONDISK becomes HELD, by one compare-and-swap of the whole word ([`Counter::hold`]).
+//! 2. After the members' data was flushed, HELD becomes nothing, likewise ([`Counter::clear`]), and
+//!    then the mark goes from the image, both under the image's lock.
+//!
+//! All accesses are to one word, so they have one order. A write's addition either comes before step
+//! 1, which then fails; or after it, and finds no ONDISK. In the latter case it takes the image's lock
+//! and asks ([`Counter::claim`]): if step 2 has not happened the mark still is durable, and the write
+//! turns HELD back to ONDISK; if it has, the write sets the mark anew and waits for it to be durable.
+//!
+//! The end of a write is a release, step 1 an acquire: so the flush between the steps comes after
+//! all writes that ended before step 1, and no others are in the chunk. Setting ONDISK is a release
+//! too, and the addition an acquire: so the write of the mark comes before the write of the data.
+//!
+//! The tests check this with loom.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+const COUNT: u32 = (1 << 24) - 1;
+/// More writes than this are not let into one chunk, so that additions that are taken back at once
+/// cannot overflow the count.
+const MOST: u32 = 1 << 23;
+const ONDISK: u32 = 1 << 24;
+const HELD: u32 = 1 << 25;
+const RECENT: u32 = 1 << 26;
+const NEEDED: u32 = 1 << 27;
+const RESYNC: u32 = 1 << 28;
+
+/// The operations of an atomic word that a counter needs; loom's stand in for std's in tests.
+pub(super) trait AtomicWord {
+    fn new(value: u32) -> Self;
+    fn load(&self, order: Ordering) -> u32;
+    fn add(&self, value: u32, order: Ordering) -> u32;
+    fn sub(&self, value: u32, order: Ordering) -> u32;
+    fn or(&self, value: u32, order: Ordering) -> u32;
+    /// `compare_exchange` with [`AcqRel`]; the value found if it did not take place.
+    fn replace(&self, old: u32, new: u32) -> Result<u32, u32>;
+}
+
+impl AtomicWord for AtomicU32 {
+    fn new(value: u32) -> Self {
+        Self::new(value)
+    }
+    fn load(&self, order: Ordering) -> u32 {
+        self.load(order)
+    }
+    fn add(&self, value: u32, order: Ordering) -> u32 {
+        self.fetch_add(value, order)
+    }
+    fn sub(&self, value: u32, order: Ordering) -> u32 {
+        self.fetch_sub(value, order)
+    }
+    fn or(&self, value: u32, order: Ordering) -> u32 {
+        self.fetch_or(value, order)
+    }
+    fn replace(&self, old: u32, new: u32) -> Result<u32, u32> {
+        self.compare_exchange(old, new, AcqRel, Acquire)
+    }
+}
+
+/// See the module text. What must be done under the image's lock says so.
+pub(super) struct Counter<A = AtomicU32>(A);
+
+impl<A: AtomicWord> Default for Counter<A> {
+    fn default() -> Self {
+        Self(A::new(0))
+    }
+}
+
+impl<A: AtomicWord> Counter<A> {
+    fn has(&self, flags: u32) -> bool {
+        self.0.load(Acquire) & flags != 0
+    }
+
+    /// Changes the word by `f`, unless that says no. Whether it was changed.
+    fn change(&self, mut f: impl FnMut(u32) -> Option<u32>) -> bool {
+        let mut old = self.0.load(Acquire);
+        while let Some(new) = f(old) {
+            match self.0.replace(old, new) {
+                Ok(_) => return true,
+                Err(found) => old = found,
+            }
+        }
+        false
+    }
+
+    /// A write begins if the mark is durable. If so, [`Self::leave`] must follow.
+    pub(super) fn try_enter(&self) -> bool {
+        if self.0.load(Relaxed) & ONDISK == 0 {
+            return false;
+        }
+        let old = self.0.add(1, Acquire);
+        if old & ONDISK == 0 || old & COUNT >= MOST {
+            self.leave();
+            return false;
+        }
+        if old & RECENT == 0 {
+            self.0.or(RECENT, Relaxed);
+        }
+        true
+    }
+
+    /// A write is to begin and will care for the mark; false if there are too many. If true,
+    /// [`Self::leave`] must follow.
+    pub(super) fn enter(&self) -> bool {
+        let fits = self.0.add(1, Acquire) & COUNT < MOST;
+        if !fits {
+            self.leave();
+        }
+        fits
+    }
+
+    /// A write ends.
+    pub(super) fn leave(&self) {
+        self.0.sub(1, Release);
+    }
+
+    /// Under the lock, having entered: whether the mark is durable. It stays then.
+    pub(super) fn claim(&self) -> bool {
+        self.release();
+        self.0.or(RECENT, Acquire) & ONDISK != 0
+    }
+
+    /// The mark is durable, and who says so has entered (or nobody else is there yet).
+    pub(super) fn settle(&self) {
+        self.0.or(ONDISK, Release);
+    }
+
+    /// Step 1: whether the chunk is idle and its mark durable. It is HELD then, and [`Self::clear`] or
+    /// [`Self::release`] must follow. Unless `now`, a chunk with a recent write is not idle; but the next
+    /// time it will be.
+    pub(super) fn hold(&self, now: bool) -> bool {
+        if now {
+            return self.change(|old| (old & !RECENT == ONDISK).then_some(HELD));
+        }
+        let mut idle = false;
+        let changed = self.change(|old| {
+            idle = old == ONDISK;
+            let aged = old & COUNT == 0 && old & RECENT != 0;
+            if idle { Some(HELD) } else { aged.then_some(old & !RECENT) }
+        });
+        changed && idle
+    }
+
+    /// Step 2, under the lock: whether the chunk is still idle. If not its mark stays.
+    pub(super) fn clear(&self) -> bool {
+        let cleared = self.0.replace(HELD, 0).is_ok();
+        if !cleared {
+            self.release();
+        }
+        cleared
+    }
+
+    /// HELD becomes ONDISK again, if nobody else saw to that.
+    pub(super) fn release(&self) {
+        self.change(|old| (old & HELD != 0).then_some(old & !HELD | ONDISK));
+    }
+
+    /// Under the lock: nothing is there, not even a durable mark.
+    pub(super) fn is_unused(&self) -> bool {
+        self.0.load(Acquire) == 0
+    }
+
+    /// Whether no write is in flight.
+    pub(super) fn is_idle(&self) -> bool {
+        !self.has(COUNT)
+    }
+
+    /// A discard of all of the chunk, which has entered and whose mark is durable, is alone there. It is
+    /// HELD then, and [`Self::discarded`] must follow.
+    pub(super) fn hold_alone(&self) {
+        self.change(|old| {
+            let alone = old & COUNT == 1 && old & ONDISK != 0 && old & RESYNC == 0;
+            alone.then_some(old & !(ONDISK | RECENT) | HELD)
+        });
+    }
+
+    /// Under the lock: a discard of all of the chunk has ended, but not left. Whether it was alone all
+    /// the time, so that the mark may go; if not, or unless `gone`, the mark stays.
+    pub(super) fn discarded(&self, gone: bool) -> bool {
+        let alone = gone
+            && self.change(|old| {
+                let alone = old & COUNT == 1 && old & HELD != 0 && old & RESYNC == 0;
+                alone.then_some(1)
+            });
+        if !alone {
+            self.release();
+        }
+        alone
+    }
+
+    /// The copies may differ.
+    pub(super) fn need(&self) {
+        self.0.or(NEEDED, Relaxed);
+    }
+
+    /// Whether the copies may differ: a sync is needed or under way.
+    pub(super) fn is_needed(&self) -> bool {
+        self.has(NEEDED | RESYNC)
+    }
+
+    /// Under the lock: a sync begins, unless one is under way.
+    pub(super) fn start_sync(&self) -> bool {
+        self.change(|old| (old & RESYNC == 0).then_some(old & !NEEDED | RESYNC))
+    }
+
+    /// Under the lock: the sync ends, if one is under way.
+    pub(super) fn end_sync(&self, well: bool) -> bool {
+        let needed = if well { 0 } else { NEEDED };
+        self.change(|old| (old & RESYNC != 0).then_some(old & !RESYNC | needed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use loom::sync::atomic::{AtomicBool, AtomicU32 as LoomU32};
+    use loom::sync::{Arc, Mutex};
+    use loom::thread;
+
+    impl AtomicWord for LoomU32 {
+        fn new(value: u32) -> Self {
+            Self::new(value)
+        }
+        fn load(&self, order: Ordering) -> u32 {
+            self.load(order)
+        }
+        fn add(&self, value: u32, order: Ordering) -> u32 {
+            self.fetch_add(value, order)
+        }
+        fn sub(&self, value: u32, order: Ordering) -> u32 {
+            self.fetch_sub(value, order)
+        }
+        fn or(&self, value: u32, order: Ordering) -> u32 {
+            self.fetch_or(value, order)
+        }
+        fn replace(&self, old: u32, new: u32) -> Result<u32, u32> {
+            self.compare_exchange(old, new, AcqRel, Acquire)
+        }
+    }
+
+    /// A chunk, its mark on the medium, and data in a member's cache and on its medium. The lock
+    /// stands for the image's; a mark is written under it, which is stricter than the batches are,
+    /// but what is checked is the word.
+    struct World {
+        counter: Counter<LoomU32>,
+        marked: Mutex<bool>,
+        /// The mark as the other thread may see it without the lock.
+        medium: AtomicBool,
+        /// Writes whose data went to the members.
+        written: LoomU32,
+        /// Of these, what the last flush found.
+        flushed: LoomU32,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let counter = Counter::default();
+            counter.settle();
+            Self {
+                counter,
+                marked: Mutex::new(true),
+                medium: AtomicBool::new(true),
+                written: LoomU32::new(0),
+                flushed: LoomU32::new(0),
+            }
+        }
+
+        fn begin(&self) {
+            if self.counter.try_enter() {
+                return;
+            }
+            assert!(self.counter.enter());
+            let mut marked = self.marked.lock().unwrap();
+            if !self.counter.claim() {
+                assert!(!*marked, "the mark is there and nobody knows");
+                *marked = true;
+                self.medium.store(true, Relaxed);
+                self.counter.settle();
+            }
+        }
+
+        fn write(&self) {
+            self.begin();
+            assert!(self.medium.load(Relaxed), "data before its mark");
+            self.written.fetch_add(1, Relaxed);
+            assert!(self.medium.load(Relaxed), "a mark went away under a write");
+            self.counter.leave();
+        }
+
+        fn clean(&self) {
+            if !self.counter.hold(true) {
+                return;
+            }
+            self.flushed.store(self.written.load(Relaxed), Relaxed);
+            let mut marked = self.marked.lock().unwrap();
+            if self.counter.clear() {
+                let (written, flushed) = (self.written.load(Relaxed), self.flushed.load(Relaxed));
+                assert_eq!(written, flushed, "the mark of data that was not flushed is taken away");
+                *marked = false;
+                self.medium.store(false, Relaxed);
+            }
+        }
+    }
+
+    fn check(writers: usize, cleans: usize) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(move || {
+            let world = Arc::new(World::new());
+            let writers: Vec<_> = (0..writers)
+                .map(|_| {
+                    let world = Arc::clone(&world);
+                    thread::spawn(move || world.write())
+                })
+                .collect();
+            for _ in 0..cleans {
+                world.clean();
+            }
+            for writer in writers {
+                writer.join().unwrap();
+            }
+            world.clean();
+            assert!(!*world.marked.lock().unwrap(), "an idle chunk stays marked");
+        });
+    }
+
+    #[test]
+    fn no_interleaving_of_a_write_and_the_daemon_leaves_data_without_a_mark() {
+        check(1, 2);
+    }
+
+    #[test]
+    fn no_interleaving_of_two_writes_and_the_daemon_leaves_data_without_a_mark() {
+        check(2, 1);
+    }
+
+    /// A discard takes the mark away as it ends; a write that came meanwhile keeps it.
+    #[test]
+    fn no_interleaving_lets_a_discard_take_a_writes_mark_away() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
+            let world = Arc::new(World::new());
+            let writer = {
+                let world = Arc::clone(&world);
+                thread::spawn(move || world.write())
+            };
+            world.begin();
+            world.counter.hold_alone();
+            let before = world.written.load(Relaxed);
+            {
+                let mut marked = world.marked.lock().unwrap();
+                if world.counter.discarded(true) {
+                    assert_eq!(before, world.written.load(Relaxed), "data written meanwhile");
+                    *marked = false;
+                    world.medium.store(false, Relaxed);
+                }
+            }
+            world.counter.leave();
+            writer.join().unwrap();
+            assert!(world.counter.is_idle());
+        });
+    }
+
+    type Plain = Counter<AtomicU32>;
+
+    #[test]
+    fn a_chunk_with_a_recent_write_is_held_only_the_second_time() {
+        let counter = Plain::default();
+        counter.settle();
+        assert!(counter.try_enter());
+        assert!(!counter.hold(false), "a write is in flight");
+        assert!(!counter.hold(true), "a write is in flight");
+        counter.leave();
+        assert!(!counter.hold(false), "a write was there a moment ago");
+        assert!(counter.hold(false));
+        assert!(counter.clear());
+        assert!(counter.is_unused());
+    }
+
+    #[test]
+    fn a_chunk_that_needs_a_sync_or_has_one_is_not_held() {
+        let counter = Plain::default();
+        counter.settle();
+        counter.need();
+        assert!(!counter.hold(true));
+        assert!(counter.start_sync() && !counter.start_sync());
+        assert!(!counter.hold(true));
+        counter.need();
+        assert!(counter.end_sync(true));
+        assert!(!counter.hold(true), "a write failed while the sync ran");
+        assert!(counter.start_sync() && counter.end_sync(false));
+        assert!(!counter.hold(true), "the sync was given up");
+        assert!(counter.start_sync() && counter.end_sync(true));
+        assert!(counter.hold(true));
+    }
+
+    #[test]
+    fn the_count_cannot_overflow_into_the_flags() {
+        let counter = Plain::default();
+        counter.settle();
+        for _ in 0..MOST {
+            assert!(counter.try_enter());
+        }
+        assert!(!counter.try_enter() && !counter.enter());
+        counter.leave();
+        assert!(counter.enter());
+    }
+}

@@ -1,0 +1,171 @@
+//! The image behind its lock, and the flights that carry its changes to the members.
+//!
+//! Flights are numbered. The **next** one is being loaded: changes that are made now will be on it. At
+//! most one is in the air. Two numbers tell those who wait how it went: all flights up to
+//! `durable` (or one after them, with their blocks) have arrived; flights up to `tried` and above
+//! `durable` have not.
+
+use std::sync::Arc;
+
+use ashlar_block::{BioResult, Status};
+use event_listener::listener;
+use futures_util::future::join_all;
+
+use super::image::Image;
+use super::{Bitmap, Store};
+use crate::ondisk::bitmap_super::BitmapSuper;
+
+/// What the lock protects.
+pub(super) struct Board {
+    pub(super) image: Image,
+    /// The superblock that will be in the image once the marks are settled.
+    pub(super) next: BitmapSuper,
+    /// The superblock that was there before the marks got another layout, until they are laid out.
+    pub(super) old_layout: Option<BitmapSuper>,
+    air: Option<Flight>,
+    loading: u64,
+    tried: u64,
+    durable: u64,
+    error: Status,
+}
+
+/// A change is durable once this flight has arrived.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Number(u64);
+
+struct Flight {
+    number: u64,
+    cargo: Arc<[Run]>,
+}
+
+/// Adjacent blocks as they were at take-off.
+struct Run {
+    offset: usize,
+    bytes: Vec<u8>,
+}
+
+impl Board {
+    pub(super) fn new(image: Image, next: BitmapSuper) -> Self {
+        Self {
+            image,
+            next,
+            old_layout: None,
+            air: None,
+            loading: 1,
+            tried: 0,
+            durable: 0,
+            error: Status::Io,
+        }
+    }
+
+    /// The flight that carries all changes that were made and are not in the air.
+    pub(super) fn loading(&self) -> Number {
+        Number(self.loading)
+    }
+
+    /// The flight to wait for until the mark of a chunk is durable, which is in the image and not known
+    /// to be durable.
+    pub(super) fn carrier(&mut self, chunk: u32) -> Number {
+        let aboard = |run: &Run| self.image.is_marked_in(run.offset, &run.bytes, chunk);
+        match &self.air {
+            Some(flight) if flight.cargo.iter().any(aboard) => Number(flight.number),
+            Some(_) | None => {
+                self.image.rewrite(chunk);
+                self.loading()
+            }
+        }
+    }
+
+    pub(super) fn is_flying(&self) -> bool {
+        self.air.is_some()
+    }
+
+    fn take_off(&mut self) -> Arc<[Run]> {
+        let runs = self.image.take_dirty();
+        let bytes = self.image.bytes();
+        let cargo: Arc<[Run]> = runs
+            .into_iter()
+            .map(|run| Run { offset: run.start, bytes: bytes[run].to_vec() })
+            .collect();
+        self.air = Some(Flight { number: self.loading, cargo: Arc::clone(&cargo) });
+        self.loading += 1;
+        cargo
+    }
+
+    /// The flight in the air arrived, failed, or (`None`) was given up.
+    fn land(&mut self, result: Option<BioResult>) {
+        let Some(flight) = self.air.take() else { return };
+        match result {
+            Some(Ok(())) => {
+                self.tried = flight.number;
+                self.durable = flight.number;
+                return;
+            }
+            Some(Err(status)) => {
+                self.tried = flight.number;
+                self.error = status;
+            }
+            None => {}
+        }
+        for run in &*flight.cargo {
+            self.image.touch_range(run.offset..run.offset + run.bytes.len());
+        }
+    }
+}
+
+/// What somebody who waits for a flight does next.
+enum Next<'a> {
+    Done(BioResult),
+    Wait,
+    Fly(Pilot<'a>),
+}
+
+/// Whoever flies the flight in the air. It is over when this is dropped.
+struct Pilot<'a> {
+    bitmap: &'a Bitmap,
+    cargo: Arc<[Run]>,
+    result: Option<BioResult>,
+}
+
+impl Pilot<'_> {
+    async fn fly(mut self, store: &dyn Store) {
+        let writes = self.cargo.iter().map(|run| store.write(run.offset as u64, &run.bytes));
+        let results = join_all(writes).await;
+        self.result = Some(results.into_iter().collect());
+    }
+}
+
+impl Drop for Pilot<'_> {
+    fn drop(&mut self) {
+        self.bitmap.board().land(self.result);
+        self.bitmap.landed.notify(usize::MAX);
+    }
+}
+
+impl Bitmap {
+    /// Waits until a flight has arrived, and flies if nobody does.
+    pub(super) async fn arrival(&self, of: Number, store: &dyn Store) -> BioResult {
+        loop {
+            // Listened first: who lands after the look is heard.
+            listener!(self.landed => landed);
+            match self.next(of) {
+                Next::Done(result) => return result,
+                Next::Wait => landed.await,
+                Next::Fly(pilot) => pilot.fly(store).await,
+            }
+        }
+    }
+
+    fn next(&self, of: Number) -> Next<'_> {
+        let mut board = self.board();
+        if board.durable >= of.0 {
+            Next::Done(Ok(()))
+        } else if board.tried >= of.0 {
+            Next::Done(Err(board.error))
+        } else if board.air.is_some() {
+            Next::Wait
+        } else {
+            Next::Fly(Pilot { bitmap: self, cargo: board.take_off(), result: None })
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! The write-intent bitmap: which parts of an array may have copies that differ.
+//!
+//! # Theory
+//!
+//! The array is cut into **chunks**, each of which is **marked** or not. The marks lie on every member
+//! behind a superblock ([`image`]), in the kernel's formats: classic (a bit for each chunk) or lockless
+//! (a byte, one of the states of [`lockless`]). After a crash, only marked chunks are synced; when a
+//! member returns, only chunks that were marked while it was away. So what must hold is
+//!
+//! > **At any moment, on every member's medium, every chunk is marked whose copies may differ.**
+//!
+//! Copies may differ from when a write is sent to the members until it is durable on all of them; and
+//! if some member did not take it, until a sync. The order that follows, what before what:
+//!
+//! | first                                          | then                                       | by |
+//! |------------------------------------------------|--------------------------------------------|----|
+//! | mark durable on all members                    | data sent to any                           | [`Bitmap::begin`] returns only then |
+//! | writes in the chunk ended, on all members      | the members' data flushed                  | a chunk is held only with no write in it |
+//! | data flushed on *all* members                  | mark taken away on any                     | [`Store::flush_data`] |
+//! | `events_cleared` durable                       | mark taken away on any                     | [`Bitmap::clean`] |
+//! | marks durable                                  | superblock that says they can be believed  | [`Bitmap::write_super`] |
+//! | bitmap's superblock with an event count        | the members' superblocks with that count   | the caller |
+//!
+//! The third line is more than the kernel gives: it flushes each member before that member's marks
+//! change, so that a power cut may leave one member with data that another lacks and no mark on the
+//! former.
+//!
+//! A mark in memory is not enough to say so: what one member has may not be on another. So marks that
+//! were loaded count as durable only after [`Bitmap::write_super`] wrote them to all members, and no
+//! write may begin before.
+//!
+//! # The fast path
+//!
+//! A write into a chunk whose mark is durable does one atomic addition as it begins and one as it ends
+//! ([`counters`] argues why the daemon cannot take the mark away meanwhile). All else takes a short
+//! lock, never held across an await, around the image.
+//!
+//! # Batches
+//!
+//! Changes of the image go to the members in numbered **flights**, one at a time, each with all
+//! blocks that have changed since the one before took off. Whoever needs a change durable waits for the
+//! flight that carries it; if none is in the air, whoever comes first takes off and writes for all.
+//! So writes that mark chunks at the same time share two flights at most: the first one's, and one
+//! for those who came while it was in the air. A flight that fails or is given up gives its blocks back,
+//! so that the next one carries them; success of a flight therefore speaks for all before it.
+//!
+//! # Discards
+//!
+//! A classic bitmap treats a discard as a write. A lockless one makes the chunks that lie wholly in it
+//! **unwritten**, which says that their copies may differ and nobody minds, so that they are never
+//! synced, not even to a new member. Only after the discard has ended, only if nothing was written into
+//! the chunk meanwhile, and only for whole chunks: a chunk that is discarded in part has data in
+//! the other part. (Linux 6.18 rounds the end of a discard up.)
+//!
+//! # Assumed of the layer below
+//!
+//! [`Store`] says it. Blocks are written whole or not at all, in any order.
+
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ashlar_block::{BioResult, LocalFuture, Sector, Sectors};
+use event_listener::Event;
+
+use crate::ondisk::Version;
+use crate::ondisk::bitmap_super::{self, BitmapSuper};
+
+mod clean;
+mod counters;
+mod flight;
+mod image;
+mod load;
+mod lockless;
+mod resize;
+mod superblock;
+mod sync;
+mod write;
+
+pub use load::{Assembled, BitmapError, Contents, Place};
+pub use lockless::{Action, State};
+pub use sync::{Purpose, Step};
+pub use write::{Discard, Intent};
+
+use counters::Counter;
+use flight::Board;
+
+/// What keeps the marks: the members of an array.
+pub trait Store {
+    /// Writes `bytes` at `offset` bytes from the start of the bitmap's superblock, both multiples of
+    /// the block, on every member that takes part. Ends when they are durable (preflush is not needed)
+    /// on all that are still members: a member that could not take them has failed, and the others'
+    /// superblocks say so, before this ends well.
+    ///
+    /// A future that is dropped must not leave a write behind that may reach a medium after one that
+    /// was begun later.
+    ///
+    /// # Errors
+    /// Some member does not have them and goes on being one.
+    fn write<'a>(&'a self, offset: u64, bytes: &'a [u8]) -> LocalFuture<'a, BioResult>;
+
+    /// Makes the data durable that was written to the members before.
+    ///
+    /// # Errors
+    /// Some member that the array should have, in sync, is not there or did not do it; also if that
+    /// member failed for it. Marks must stay then.
+    fn flush_data(&self) -> LocalFuture<'_, BioResult>;
+}
+
+/// The two formats.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A bit for each chunk (superblock version 3 or 4).
+    Classic,
+    /// A byte for each chunk (superblock version 6).
+    Lockless,
+}
+
+impl Kind {
+    const fn start(self) -> usize {
+        match self {
+            Self::Classic => bitmap_super::SIZE,
+            Self::Lockless => bitmap_super::LOCKLESS_START,
+        }
+    }
+}
+
+/// A write-intent bitmap in use. See the module text.
+pub struct Bitmap {
+    kind: Kind,
+    place: Place,
+    chunk: Sectors,
+    stale: bool,
+    counters: Box<[Counter]>,
+    /// The marks of the image are durable on all members, except those that wait for a flight.
+    settled: AtomicBool,
+    board: Mutex<Board>,
+    landed: Event,
+    /// One daemon pass, or laying out of the marks, at a time.
+    alone: async_lock::Mutex<()>,
+}
+
+impl Bitmap {
+    /// Classic or lockless.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Sectors that one mark stands for, a power of two.
+    pub fn chunk(&self) -> Sectors {
+        self.chunk
+    }
+
+    /// Array sectors covered.
+    pub fn size(&self) -> Sectors {
+        self.place.size
+    }
+
+    /// Number of chunks.
+    pub fn chunks(&self) -> u32 {
+        self.counters.len() as u32
+    }
+
+    /// Whether it was out of date when it was loaded, so that all chunks are marked.
+    pub fn was_stale(&self) -> bool {
+        self.stale
+    }
+
+    /// The time between two passes of the daemon ([`Self::clean`]).
+    pub fn daemon_sleep(&self) -> Duration {
+        Duration::from_secs(self.superblock().daemon_sleep.get().into())
+    }
+
+    /// The superblock as it is to be written next.
+    pub fn superblock(&self) -> BitmapSuper {
+        self.board().next.clone()
+    }
+
+    /// Whether a member that was last updated with this event count lacks nothing but what is marked.
+    pub fn covers(&self, member_events: u64) -> bool {
+        member_events >= self.superblock().events_cleared.get()
+    }
+
+    /// The whole bitmap as it is to be on a member, in whole blocks.
+    pub fn encode(&self) -> Vec<u8> {
+        let board = self.board();
+        let mut bytes = board.image.bytes().to_vec();
+        bytes[..bitmap_super::SIZE].copy_from_slice(zerocopy::IntoBytes::as_bytes(&board.next));
+        bytes
+    }
+
+    /// Number of marked chunks.
+    pub fn marked_chunks(&self) -> u64 {
+        self.board().image.marked().count() as u64
+    }
+
+    /// Number of chunks that need a sync or have one under way.
+    pub fn needed_chunks(&self) -> u64 {
+        self.counters.iter().filter(|counter| counter.is_needed()).count() as u64
+    }
+
+    /// The marked parts of the array, ascending, adjacent ones joined.
+    pub fn marked_runs(&self) -> Vec<(Sector, Sectors)> {
+        let board = self.board();
+        let mut runs: Vec<(Sector, Sectors)> = Vec::new();
+        for chunk in board.image.marked() {
+            let (start, end) = (self.start_of(chunk), self.end_of(chunk));
+            match runs.last_mut() {
+                Some((first, len)) if *first + *len == start => *len = end - *first,
+                Some(_) | None => runs.push((start, end - start)),
+            }
+        }
+        runs
+    }
+
+    /// As `/proc/mdstat` prints it: pages of 2,048 counters, and how many have any, as the kernel would
+    /// allocate them; all pages of a lockless bitmap.
+    pub fn mdstat(&self) -> String {
+        let (used, all) = match self.kind {
+            Kind::Classic => {
+                let board = self.board();
+                let mut pages: Vec<u32> = board.image.marked().map(|chunk| chunk / 2048).collect();
+                pages.dedup();
+                (pages.len(), self.counters.len().div_ceil(2048))
+            }
+            Kind::Lockless => {
+                let pages = (self.kind.start() + self.counters.len()).div_ceil(4096);
+                (pages, pages)
+            }
+        };
+        let (chunk, unit) = match self.chunk.bytes() {
+            bytes @ 0..1024 => (bytes, "B"),
+            bytes => (bytes >> 10, "KB"),
+        };
+        format!("bitmap: {used}/{all} pages [{}KB], {chunk}{unit} chunk", used * 4)
+    }
+
+    /// As `mdadm --examine-bitmap` prints it, without the line naming the file.
+    pub fn examine(&self, array: Version) -> String {
+        let marked = self.marked_chunks();
+        self.superblock().describe(array, Some(marked)).to_string()
+    }
+
+    /// How many chunks are in which state, as `md/llbitmap/bits` prints it.
+    pub fn states(&self) -> String {
+        let mut text = String::new();
+        let names = ["unwritten", "clean", "dirty", "need sync", "syncing"];
+        for (name, count) in names.iter().zip(self.board().image.count()) {
+            writeln!(text, "{name} {count}").expect("a string takes all");
+        }
+        text
+    }
+
+    fn board(&self) -> MutexGuard<'_, Board> {
+        self.board.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_settled(&self) -> bool {
+        self.settled.load(Ordering::Acquire)
+    }
+
+    fn counter(&self, chunk: u32) -> &Counter {
+        &self.counters[chunk as usize]
+    }
+
+    /// The chunk of a sector, which need not exist.
+    fn chunk_of(&self, sector: Sector) -> u64 {
+        sector.0 >> self.chunk.0.trailing_zeros()
+    }
+
+    fn start_of(&self, chunk: u32) -> Sector {
+        Sector(u64::from(chunk) * self.chunk.0)
+    }
+
+    /// Where the chunk ends; the last one ends with the array.
+    fn end_of(&self, chunk: u32) -> Sector {
+        Sector(((u64::from(chunk) + 1) * self.chunk.0).min(self.place.size.0))
+    }
+}

@@ -1,0 +1,65 @@
+//! The bitmap of an array that has got another size.
+
+use ashlar_block::Sectors;
+
+use super::image::Image;
+use super::load::Layout;
+use super::{Bitmap, BitmapError, Contents, Kind, Place, State};
+
+impl Bitmap {
+    /// The bitmap for another size, with chunks of the same size, or doubled as often as it takes to fit.
+    /// A chunk that takes the place of two promises what both do; of what is new, `contents` is known.
+    ///
+    /// No writes may be in flight, and this bitmap must not be used after the new one's
+    /// [`Self::write_super`] has begun, which puts it on the members in the place of this one.
+    ///
+    /// # Errors
+    /// [`BitmapError`]: it does not fit, or is in use.
+    pub fn resized(&self, size: Sectors, contents: Contents) -> Result<Self, BitmapError> {
+        let place = Place { size, ..self.place };
+        if !self.counters.iter().all(|counter| counter.is_idle()) {
+            return Err(BitmapError::Busy);
+        }
+        let layout = Layout::fitting(self.kind, self.chunk, place)?;
+        let board = self.board();
+        if board.is_flying() {
+            return Err(BitmapError::Busy);
+        }
+        let mut image = Image::new(layout.kind, layout.chunks, place.block as usize);
+        let mut needed = Vec::new();
+        let ratio = layout.chunk.0 / self.chunk.0;
+        for chunk in 0..layout.chunks {
+            let first = u64::from(chunk) * ratio;
+            let end = (u64::from(chunk) + 1) * layout.chunk.0;
+            // What the old bitmap does not cover of this chunk, then what it does.
+            let mut state = match end.min(size.0) > self.size().0 {
+                true => contents.state(self.kind),
+                false => State::Unwritten,
+            };
+            let mut need = state == State::NeedSync;
+            for old in first..(first + ratio).min(self.chunks().into()) {
+                let old = old as u32;
+                state = state.merge(match board.image.state(old) {
+                    State::Syncing => State::NeedSync,
+                    state => state,
+                });
+                need |= self.counter(old).is_needed();
+            }
+            if need {
+                needed.push(chunk);
+            }
+            image.set(chunk, state);
+        }
+        let mut next = board.next.clone();
+        next.sync_size = size.0.into();
+        next.chunksize = match self.kind {
+            Kind::Classic => (layout.chunk.bytes() as u32).into(),
+            Kind::Lockless => (layout.chunk.0 as u32).into(),
+        };
+        image.set_superblock(&next);
+        let bitmap = Self::assemble(layout, place, image, next);
+        bitmap.board().old_layout = Some(board.image.superblock());
+        needed.iter().for_each(|chunk| bitmap.counter(*chunk).need());
+        Ok(bitmap)
+    }
+}

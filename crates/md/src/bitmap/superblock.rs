@@ -1,0 +1,85 @@
+//! The bitmap's superblock: written before those of the members, and after the marks it vouches for.
+
+use std::sync::atomic::Ordering;
+
+use ashlar_block::BioResult;
+use zerocopy::IntoBytes;
+
+use super::{Bitmap, Kind, State, Store};
+use crate::ondisk::bitmap_super::SIZE;
+
+impl Bitmap {
+    /// Makes the superblock with this count of updates durable on all members; and the first time,
+    /// before, all marks. The array's own superblocks with that count may be written then, not before.
+    ///
+    /// Must succeed once before writes begin, and is called one at a time.
+    ///
+    /// # Errors
+    /// What the store says. The superblocks on the members are the old ones or the new ones.
+    pub async fn write_super(&self, events: u64, store: &dyn Store) -> BioResult {
+        if !self.is_settled() {
+            self.lay_out(store).await?;
+        }
+        let flight = {
+            let mut board = self.board();
+            board.next.events = events.into();
+            // It may be that the array goes on from older superblocks.
+            let cleared = board.next.events_cleared.get().min(events);
+            board.next.events_cleared = cleared.into();
+            let next = board.next.clone();
+            board.image.set_superblock(&next);
+            board.loading()
+        };
+        self.arrival(flight, store).await?;
+        let board = self.board();
+        if !self.is_settled() {
+            board.image.marked().for_each(|chunk| self.counter(chunk).settle());
+            self.settled.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Writes the whole bitmap, because a member has come that does not have it. [`Store::write`] must
+    /// reach that member already, and its superblock not yet name the bitmap.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn write_all(&self, store: &dyn Store) -> BioResult {
+        let flight = {
+            let mut board = self.board();
+            board.image.rewrite_all();
+            board.loading()
+        };
+        self.arrival(flight, store).await
+    }
+
+    /// Writes all marks, while the superblock on the members does not speak for them yet.
+    async fn lay_out(&self, store: &dyn Store) -> BioResult {
+        let _alone = self.alone.lock().await;
+        let old = self.board().old_layout.clone();
+        if let Some(old) = old {
+            // Between two layouts lies a bitmap with all chunks marked, which reads the same in both.
+            let mut bytes = self.board().image.bytes().to_vec();
+            let new = bytes[..SIZE].to_vec();
+            bytes[self.kind.start()..].fill(match self.kind {
+                Kind::Classic => 0xff,
+                Kind::Lockless => State::NeedSync.byte(),
+            });
+            bytes[..SIZE].copy_from_slice(old.as_bytes());
+            store.write(0, &bytes).await?;
+            bytes[..SIZE].copy_from_slice(&new);
+            store.write(0, &bytes[..self.place.block as usize]).await?;
+            let mut board = self.board();
+            board.old_layout = None;
+            board.image.rewrite_all();
+        }
+        let flight = {
+            let board = self.board();
+            if !board.image.is_dirty() {
+                return Ok(());
+            }
+            board.loading()
+        };
+        self.arrival(flight, store).await
+    }
+}

@@ -1,0 +1,98 @@
+//! Syncs by the bitmap: what they need to do, and what they did.
+
+use std::ops::Range;
+
+use ashlar_block::{Sector, Sectors};
+
+use super::lockless::{Action, State};
+use super::{Bitmap, Kind};
+
+/// Why data is copied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    /// Copies may differ since a crash, or because a write failed.
+    Resync,
+    /// A member returns that has all but what is marked.
+    Return,
+    /// A member gets data that had none: all of it, but what was never written.
+    Rebuild,
+}
+
+/// What a sync does from a sector on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Step {
+    /// Whether the data has to be synced.
+    pub needed: bool,
+    /// For how many sectors this holds: to the end of the chunk or of the array.
+    pub run: Sectors,
+}
+
+impl Bitmap {
+    /// What a sync would do from `sector` on.
+    pub fn needs_sync(&self, sector: Sector, purpose: Purpose) -> Step {
+        self.step(sector, purpose, |_| {})
+    }
+
+    /// A sync goes on at `sector`. Unless the array stays `degraded` after it, the chunk is being synced
+    /// from then on, and [`Self::end_sync`] or [`Self::close_sync`] must follow. To be called for every
+    /// part of a chunk; no write may be in flight there (the barrier sees to that).
+    pub fn start_sync(&self, sector: Sector, purpose: Purpose, degraded: bool) -> Step {
+        self.step(sector, purpose, |chunk| {
+            if degraded {
+                return;
+            }
+            let mut board = self.board();
+            if board.image.state(chunk).is_marked() && self.counter(chunk).start_sync() {
+                board.image.act(chunk, Action::StartSync);
+            }
+        })
+    }
+
+    fn step(&self, sector: Sector, purpose: Purpose, start: impl Fn(u32)) -> Step {
+        if sector >= self.size().as_end() {
+            return Step { needed: false, run: Sectors::ZERO };
+        }
+        let chunk = self.chunk_of(sector) as u32;
+        let run = self.end_of(chunk) - sector;
+        let state = self.board().image.state(chunk);
+        let needed = self.counter(chunk).is_needed()
+            || match purpose {
+                Purpose::Resync => false,
+                Purpose::Return => state.is_marked(),
+                Purpose::Rebuild => self.kind == Kind::Classic || state != State::Unwritten,
+            };
+        if needed {
+            start(chunk);
+        }
+        Step { needed, run }
+    }
+
+    /// The sync of `range` has ended, well on all members or not. Of what was synced well, chunks count
+    /// that lie in the range as a whole; of what was not, all that it touches.
+    ///
+    /// Marks stay until the daemon takes them away; a chunk in which a write failed meanwhile needs a
+    /// sync again.
+    pub fn end_sync(&self, range: Range<Sector>, well: bool) {
+        let unit = self.chunk.0;
+        let end = range.end.min(self.size().as_end());
+        let (first, last) = match well {
+            true if end == self.size().as_end() => {
+                (range.start.0.div_ceil(unit), end.0.div_ceil(unit))
+            }
+            true => (range.start.0.div_ceil(unit), end.0 / unit),
+            false => (range.start.0 / unit, end.0.div_ceil(unit)),
+        };
+        let mut board = self.board();
+        for chunk in first..last {
+            let chunk = chunk as u32;
+            if self.counter(chunk).end_sync(well) {
+                board.image.act(chunk, if well { Action::EndSync } else { Action::AbortSync });
+            }
+        }
+    }
+
+    /// No sync is under way any more: what was started and not ended was given up.
+    pub fn close_sync(&self) {
+        self.end_sync(Sector::ZERO..self.size().as_end(), false);
+    }
+}
