@@ -28,6 +28,7 @@
 
 pub mod array;
 pub mod assemble;
+pub mod badblocks;
 pub mod barrier;
 pub mod create;
 pub mod ondisk;
@@ -36,6 +37,7 @@ pub mod probe;
 pub mod raid0;
 pub mod raid10;
 pub mod rdev;
+pub mod read_errors;
 pub mod status;
 pub mod superblocks;
 

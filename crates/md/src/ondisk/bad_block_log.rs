@@ -20,7 +20,8 @@ pub const MAX_ENTRY_LEN: u64 = 512;
 
 const LEN_BITS: u32 = 10;
 const LEN_MASK: u64 = (1 << LEN_BITS) - 1;
-const END: u64 = u64::MAX;
+/// The word that ends the list. No entry looks like it: its length would be 1023 units.
+pub(crate) const END: u64 = u64::MAX;
 
 /// A range that cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -130,7 +131,7 @@ pub fn encode(ranges: &[BadRange], shift: u8, sectors: u16) -> Result<Vec<u8>, B
         let mut len = end.0.div_ceil(1 << shift) - start;
         while len > 0 {
             let part = len.min(MAX_ENTRY_LEN);
-            let word = start << LEN_BITS | part;
+            let word = entry(start, part);
             if word >> LEN_BITS != start {
                 return Err(BadBlockLogError::Overflow { index, word, shift });
             }
@@ -144,6 +145,11 @@ pub fn encode(ranges: &[BadRange], shift: u8, sectors: u16) -> Result<Vec<u8>, B
     }
     log.resize(available * 8, 0xff);
     Ok(log)
+}
+
+/// The word for `len` units, at most [`MAX_ENTRY_LEN`], from unit `start` below 2^54 on.
+pub(crate) const fn entry(start: u64, len: u64) -> u64 {
+    start << LEN_BITS | len
 }
 
 fn decode(word: u64, shift: u8) -> Option<BadRange> {
