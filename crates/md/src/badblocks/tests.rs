@@ -108,7 +108,7 @@ fn every_sequence_of_three_changes_lists_what_a_set_of_sectors_would() {
             for step in 0..3 {
                 let change = sequence / kinds.pow(step) % kinds;
                 let (start, len) = ranges[change / 2];
-                if change % 2 == 0 {
+                if change.is_multiple_of(2) {
                     set(&list, start, len).unwrap();
                     naive.set(start, len);
                 } else {
@@ -116,7 +116,7 @@ fn every_sequence_of_three_changes_lists_what_a_set_of_sectors_would() {
                     naive.clear(start, len);
                 }
                 // The second change meets a list that is on disk, or the third does.
-                if (sequence + step as usize) % 2 == 0 {
+                if (sequence + step as usize).is_multiple_of(2) {
                     write(&list);
                     naive.acknowledge();
                 }

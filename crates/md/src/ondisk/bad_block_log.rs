@@ -147,7 +147,7 @@ pub fn encode(ranges: &[BadRange], shift: u8, sectors: u16) -> Result<Vec<u8>, B
     Ok(log)
 }
 
-/// The word for `len` units, at most [`MAX_ENTRY_LEN`], from unit `start` below 2^54 on.
+/// The word for `len` units, at most [`MAX_ENTRY_LEN`], from unit `start` on, of which 54 bits fit.
 pub(crate) const fn entry(start: u64, len: u64) -> u64 {
     start << LEN_BITS | len
 }
