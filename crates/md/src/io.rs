@@ -184,7 +184,7 @@ impl Array {
     /// barrier: what was read before may be old already.
     async fn correct(&self, piece: &Bio, into: Sectors, bad: Copies) -> BioResult {
         let _writing = self.write_start().await?;
-        let _raised = self.barrier.raise(piece.sector).await;
+        let _raised = self.barrier.raise(piece.sector, piece.len).await;
         let Some(mut data) = self.read_good(piece, into, &bad).await else { return Ok(()) };
         // The caller gets what is on disk now.
         let mut rest = data.as_slice();

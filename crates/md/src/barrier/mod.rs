@@ -1,0 +1,320 @@
+//! Keeps regular I/O apart from the array's own I/O, and all I/O from changes of the array.
+//!
+//! Three parties, for RAID1 and RAID10 alike.
+//!
+//! - **Regular I/O** says [`Barrier::wait_read`] or [`Barrier::wait`] and holds a [`Pass`] until it
+//!   ends. If it failed and waits to be retried, it is put by with [`Pass::queue`].
+//! - **Sync I/O**, that is resync, recovery, check, repair, and a correction (a sector read from
+//!   one copy and written over another), says [`Barrier::raise`] and holds a [`Raised`]. While it
+//!   does, no regular write is in its buckets, so it cannot put old data over new.
+//! - **A change of the array** during which no I/O may be in flight says [`Barrier::freeze`] and
+//!   holds a [`Frozen`]. While it does, there is no sync I/O, and no regular I/O but what is
+//!   queued.
+//!
+//! The array's address space is cut into units of 64 MiB that are spread over 1,024 buckets. A read
+//! or write lies in one unit (the array's limits see to that); a long discard is in all the buckets
+//! that it touches. A unit's bucket is its number modulo 1,024, so neighbours have neighbouring
+//! buckets, and the buckets of a range are a range.
+//!
+//! # Why reads and sync I/O do not wait for each other
+//!
+//! A read goes to a copy that the array calls good, and sync I/O writes to others only, what such a
+//! copy holds. So a read sees the same data before, during and after; where copies differ because
+//! the array was never synced, it sees one or the other, as without sync I/O. Therefore reads are
+//! counted for a freeze alone. In the kernel sync I/O waits for the reads of its bucket as well,
+//! and reads that overlap without end keep it from ever beginning.
+//!
+//! # Nobody is overlooked
+//!
+//! A bucket has a word for reads (their number; frozen) and a word for writes (their number; the
+//! number of raises; frozen). To enter is one atomic addition, and the value before it says whether
+//! the way was free. To raise and to freeze are additions to the same word. All threads agree on
+//! the order of changes to one word, on every machine. So of two parties that exclude each other
+//! one comes second, finds the first in the value that its own addition returns, and steps back
+//! (regular I/O) or waits (the others). From then on nobody enters, so a number that was zero once
+//! has only those in it who are about to step back.
+//!
+//! In the kernel each party changes a word of its own and then looks at the other's. That is right
+//! only with a full fence between the change and the look, on both sides; in `freeze_array` there
+//! seems to be none, so that it could see no reader while a reader sees no freeze. With one word
+//! there is no gap to put a fence into. What remains for ordering is that what one did under the
+//! barrier comes before what the next does under it: all changes acquire and release. `model.rs`
+//! checks this, and that it would find the kernel's gap.
+//!
+//! # Nobody sleeps for ever
+//!
+//! Who must wait takes the bucket's lock, looks, and leaves a waker in its list, all under the
+//! lock. Who ends what others may wait for changes the word first, and if what it then holds says
+//! that somebody may wait, takes the lock and wakes the list. If the waiter looked before the
+//! change, its waker is in the list by then; if after, it saw the change. The woken look again, and
+//! nothing is handed to them, so a future that is dropped takes itself out of the list and owes
+//! nothing more.
+//!
+//! Nobody is starved. Who raises lets the writes go first that wait in the bucket (they wait for an
+//! earlier raise), then keeps new ones out and waits for those inside. So a write waits for the
+//! raises that were there when it came, and a raise for the writes that were there when it came.
+//! Who freezes keeps all out, then waits for one bucket after the other; what was empty stays
+//! empty.
+//!
+//! # Nobody waits in a circle
+//!
+//! Who takes several buckets takes them in ascending order. Consider those who wait in bucket *i*.
+//! A raise waits for writes that wait here, these wait for raises that are up here, and these wait
+//! for writes that are in here. Those are running, or wait in a bucket above *i*, as may the raises
+//! that are up. So each chain goes upward and ends at somebody who runs. A freeze waits for
+//! everybody; so those who wait while they hold other buckets are woken by it, give back what they
+//! hold, and begin again when it is over. It closes buckets upward and opens them downward, so they
+//! then wait in their first bucket until it has opened all.
+//!
+//! The callers' part: who holds a [`Pass`] or [`Raised`] does not wait for the barrier before it
+//! has given it back (who must freeze or wait to retry calls [`Pass::queue`] first), and who has
+//! several raises in flight drives them side by side, so that each comes to its end without the
+//! next.
+
+mod bucket;
+mod primitives;
+mod span;
+
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;
+
+use ashlar_block::rwlock::{Guard, RwLock};
+use ashlar_block::{Sector, Sectors};
+
+use bucket::{Bucket, Kind};
+use primitives::{Primitives, Std};
+use span::Span;
+
+pub use bucket::Counts;
+
+/// log2 of the sectors of a unit: 64 MiB.
+const UNIT_SHIFT: u32 = 17;
+/// Sectors of a unit, which no read or write crosses.
+pub const UNIT: Sectors = Sectors(1 << UNIT_SHIFT);
+
+/// See the module text. Sectors are the array's.
+pub struct Barrier<P: Primitives = Std> {
+    buckets: Box<[Bucket<P>]>,
+    /// Held by who freezes: one at a time, first come, first served.
+    freezers: RwLock,
+}
+
+impl Default for Barrier {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<P: Primitives> Barrier<P> {
+    fn new() -> Self {
+        let buckets = std::iter::repeat_with(Bucket::default).take(P::BUCKETS).collect();
+        Self { buckets, freezers: RwLock::new() }
+    }
+
+    #[inline]
+    fn span(sector: Sector, len: Sectors) -> Span {
+        let last = sector.0.saturating_add(len.0.saturating_sub(1));
+        Span::of(sector.0 >> UNIT_SHIFT, last >> UNIT_SHIFT, P::BUCKETS)
+    }
+
+    #[inline]
+    fn try_take(&self, kind: Kind, span: Span) -> Option<Pass<'_, P>> {
+        let entered = self.buckets[span.single()?].try_enter(kind);
+        entered.then(|| Pass { barrier: self, span, taken: 1, kind, queued: false })
+    }
+
+    async fn take(&self, kind: Kind, span: Span) -> Pass<'_, P> {
+        if let Some(pass) = self.try_take(kind, span) {
+            return pass;
+        }
+        let mut pass = Pass { barrier: self, span, taken: 0, kind, queued: false };
+        while let Some(index) = span.nth(pass.taken, P::BUCKETS) {
+            let bucket = &self.buckets[index];
+            if bucket.try_enter(kind) || bucket.enter(kind, pass.taken > 0).await {
+                pass.taken += 1;
+            } else {
+                pass.leave();
+            }
+        }
+        pass
+    }
+
+    /// Lets a regular read at `sector` begin, if the array is not frozen. It lies in one unit.
+    #[inline]
+    pub fn try_wait_read(&self, sector: Sector) -> Option<Pass<'_, P>> {
+        self.try_take(Kind::Read, Self::span(sector, Sectors(1)))
+    }
+
+    /// Lets a regular read at `sector` begin, once the array is not frozen. It lies in one unit.
+    pub async fn wait_read(&self, sector: Sector) -> Pass<'_, P> {
+        self.take(Kind::Read, Self::span(sector, Sectors(1))).await
+    }
+
+    /// Lets a regular write of `[sector, sector + len)` begin, if it lies in one unit, and neither
+    /// is there sync I/O in its bucket, nor is the array frozen.
+    #[inline]
+    pub fn try_wait(&self, sector: Sector, len: Sectors) -> Option<Pass<'_, P>> {
+        self.try_take(Kind::Write, Self::span(sector, len))
+    }
+
+    /// Lets a regular write or discard of `[sector, sector + len)` begin, once no sync I/O is in
+    /// its buckets and the array is not frozen.
+    pub async fn wait(&self, sector: Sector, len: Sectors) -> Pass<'_, P> {
+        self.take(Kind::Write, Self::span(sector, len)).await
+    }
+
+    /// Begins sync I/O of `[sector, sector + len)`, once no regular write is in its buckets and the
+    /// array is not frozen. Regular writes that wait already go first.
+    ///
+    /// Sync I/Os do not exclude each other: they write what they read from a good copy, and nothing
+    /// changes that meanwhile.
+    pub async fn raise(&self, sector: Sector, len: Sectors) -> Raised<'_, P> {
+        let span = Self::span(sector, len);
+        let mut raised = Raised { barrier: self, span, taken: 0 };
+        while let Some(index) = span.nth(raised.taken, P::BUCKETS) {
+            let bucket = &self.buckets[index];
+            if bucket.raise(raised.taken > 0).await {
+                raised.taken += 1;
+                bucket.without_writes().await;
+            } else {
+                raised.lower();
+            }
+        }
+        raised
+    }
+
+    /// Keeps all regular I/O and all sync I/O from beginning, and waits until none is there but
+    /// what is queued. One at a time.
+    pub async fn freeze(&self) -> Frozen<'_, P> {
+        let turn = self.freezers.write().await;
+        self.buckets.iter().for_each(Bucket::freeze);
+        let frozen = Frozen { barrier: self, _turn: turn };
+        for bucket in &self.buckets {
+            bucket.without_io().await;
+        }
+        frozen
+    }
+
+    /// What there is in the whole array. The counts are of slightly different moments if there is
+    /// I/O.
+    pub fn counts(&self) -> Counts {
+        self.buckets.iter().map(Bucket::counts).fold(Counts::default(), |sum, each| Counts {
+            reads: sum.reads + each.reads,
+            writes: sum.writes + each.writes,
+            raised: sum.raised + each.raised,
+            waiting: sum.waiting + each.waiting,
+            queued: sum.queued + each.queued,
+            locks: sum.locks + each.locks,
+        })
+    }
+
+    /// How often a lock was taken since the array began. Regular I/O takes none unless it meets
+    /// sync I/O or a freeze.
+    pub fn lock_acquisitions(&self) -> u64 {
+        self.counts().locks
+    }
+}
+
+/// A regular I/O's leave to be in its buckets, until it is dropped.
+#[must_use = "the I/O may not be in flight without it"]
+pub struct Pass<'a, P: Primitives = Std> {
+    barrier: &'a Barrier<P>,
+    span: Span,
+    /// In how many buckets of the span it is: all, unless it is queued or still waits.
+    taken: u16,
+    kind: Kind,
+    queued: bool,
+}
+
+const _: () = assert!(size_of::<Pass<'_>>() == 16);
+
+impl<P: Primitives> Pass<'_, P> {
+    #[inline]
+    fn leave(&mut self) {
+        match self.span.single() {
+            Some(index) if self.taken == 1 => self.barrier.buckets[index].leave(self.kind),
+            Some(_) | None => self.leave_each(),
+        }
+        self.taken = 0;
+    }
+
+    #[cold]
+    fn leave_each(&self) {
+        for bucket in self.buckets().take(self.taken.into()) {
+            bucket.leave(self.kind);
+        }
+    }
+
+    fn buckets(&self) -> impl Iterator<Item = &Bucket<P>> {
+        let indices = (0..).map_while(|n| self.span.nth(n, P::BUCKETS));
+        indices.map(|index| &self.barrier.buckets[index])
+    }
+
+    /// The I/O has failed and waits to be retried: it is in flight on no member, and nobody waits
+    /// for it.
+    pub fn queue(&mut self) {
+        if !self.queued {
+            self.buckets().for_each(Bucket::queue);
+            self.queued = true;
+            self.leave();
+        }
+    }
+
+    /// The queued I/O is to be retried: waits as it did to begin. Dropped, the I/O is still queued.
+    pub async fn unqueue(&mut self) {
+        if self.queued {
+            *self = self.barrier.take(self.kind, self.span).await;
+        }
+    }
+}
+
+impl<P: Primitives> Drop for Pass<'_, P> {
+    #[inline]
+    fn drop(&mut self) {
+        self.leave();
+        if self.queued {
+            self.buckets().for_each(Bucket::unqueue);
+        }
+    }
+}
+
+/// Keeps regular writes out of the buckets of a sync I/O, until it is dropped.
+#[must_use = "regular writes are kept out while it is held"]
+pub struct Raised<'a, P: Primitives = Std> {
+    barrier: &'a Barrier<P>,
+    span: Span,
+    /// In how many buckets of the span it is raised.
+    taken: u16,
+}
+
+impl<P: Primitives> Raised<'_, P> {
+    fn lower(&mut self) {
+        let indices = (0..self.taken).filter_map(|n| self.span.nth(n, P::BUCKETS));
+        indices.for_each(|index| self.barrier.buckets[index].lower());
+        self.taken = 0;
+    }
+}
+
+impl<P: Primitives> Drop for Raised<'_, P> {
+    fn drop(&mut self) {
+        self.lower();
+    }
+}
+
+/// Keeps all I/O but what is queued out of the array, until it is dropped.
+#[must_use = "I/O is kept out while it is held"]
+pub struct Frozen<'a, P: Primitives = Std> {
+    barrier: &'a Barrier<P>,
+    /// Given back last.
+    _turn: Guard<'a>,
+}
+
+impl<P: Primitives> Drop for Frozen<'_, P> {
+    fn drop(&mut self) {
+        // Downward, as the freeze went upward: who was sent back waits in its first bucket until
+        // all are open, and does not run to and fro.
+        self.barrier.buckets.iter().rev().for_each(Bucket::unfreeze);
+    }
+}
