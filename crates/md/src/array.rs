@@ -31,15 +31,17 @@ use ashlar_block::stats::{SHARDS, thread_shard};
 use ashlar_block::{
     Bio, BioResult, BlockDevice, Disk, IoFuture, Limits, Op, Runtime, Sectors, Status,
 };
-use async_lock::{Mutex, OnceCell};
+use async_lock::OnceCell;
+use futures_util::lock::Mutex;
 use tracing::{error, info, warn};
 
 use crate::assemble::Plan;
 use crate::barrier::Barrier;
 use crate::finish::Finish;
+use crate::members::{Index, Members, Place};
 use crate::personality::Personality;
 use crate::rdev::Rdev;
-use crate::superblocks::{Change, Superblocks};
+use crate::superblocks::{Change, Facts, Superblocks};
 
 /// How long an array stays active without a write (the kernel's `safe_mode_delay`, in seconds its
 /// "0.200").
@@ -58,8 +60,7 @@ pub struct Array {
     me: Weak<Self>,
     pub(crate) disk: Disk,
     pub(crate) personality: Personality,
-    /// By slot.
-    pub(crate) members: Box<[Option<Rdev>]>,
+    pub(crate) members: Members,
     pub(crate) barrier: Barrier,
     pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) superblocks: Mutex<Superblocks>,
@@ -67,8 +68,9 @@ pub struct Array {
     pub(crate) notes: Vec<String>,
     /// Whether anything may be written to the members at all. (The disk's own flag is the user's.)
     writable: bool,
-    /// Copies may differ: only the first one of each chunk is read.
-    unsynced: AtomicBool,
+    /// Copies are the same below this sector (of the array, writes under way apart); [`u64::MAX`] for
+    /// all. Beyond it only the first copy of each chunk is read.
+    in_sync_to: AtomicU64,
     writing: Box<[Writers]>,
     /// Counts writes, so that an idle time can be told.
     writes_begun: Box<[Writers]>,
@@ -86,19 +88,21 @@ impl Array {
     /// Starts the array that `plan` describes under the name `name` (`md0`). Nothing is written:
     /// the superblocks change with the first write.
     pub fn start(plan: Plan, name: &str, runtime: Arc<dyn Runtime>) -> Arc<Self> {
-        let Plan { personality, members, superblocks, freshest, read_only, unsynced, notes } = plan;
+        let Plan { personality, members, superblocks, freshest, read_only, in_sync_to, notes } =
+            plan;
+        let members = Members::new(personality.disks(), members);
         let mut limits = Limits::stacking();
-        for rdev in members.iter().flatten() {
+        for (_, rdev) in members.iter() {
             limits.stack(rdev.limits(), rdev.data_offset().as_end());
         }
         let mut limits = limits.finish_stacking();
         // The block size that the array was made for stays, whatever its members have become.
         limits.logical_block_bytes = limits.logical_block_bytes.max(freshest.logical_block_size);
-        personality.narrow(&mut limits, members.len());
+        personality.narrow(&mut limits, members.slots());
         let size = personality.size().round_down(limits.logical_block());
         let disk = Disk::new(name, size, limits);
         disk.set_read_only(read_only);
-        let dirty = !freshest.is_clean() && !matches!(personality, Personality::Raid0(_));
+        let dirty = !freshest.is_clean() && personality.is_redundant();
         let writers = || std::iter::repeat_with(Writers::default).take(SHARDS).collect();
         for note in &notes {
             warn!(array = name, "{note}");
@@ -108,13 +112,13 @@ impl Array {
             me: me.clone(),
             disk,
             personality,
-            members: members.into(),
+            superblocks: Mutex::new(Superblocks::new(superblocks, &members, &freshest)),
+            members,
             barrier: Barrier::default(),
             runtime,
-            superblocks: Mutex::new(Superblocks::new(superblocks, &freshest)),
             notes,
             writable: !read_only,
-            unsynced: AtomicBool::new(unsynced),
+            in_sync_to: AtomicU64::new(in_sync_to.0),
             writing: writers(),
             writes_begun: writers(),
             active: AtomicBool::new(false),
@@ -125,14 +129,9 @@ impl Array {
         })
     }
 
-    /// The member in `slot`, if it is here and in sync.
-    pub(crate) fn in_sync(&self, slot: usize) -> Option<&Rdev> {
-        self.members.get(slot)?.as_ref().filter(|rdev| rdev.is_in_sync())
-    }
-
     /// Whether the level has copies, and so a state to keep.
     pub(crate) fn is_redundant(&self) -> bool {
-        !matches!(self.personality, Personality::Raid0(_))
+        self.personality.is_redundant()
     }
 
     /// Whether the array was stopped.
@@ -145,9 +144,15 @@ impl Array {
         self.dirty.load(SeqCst)
     }
 
-    /// Whether copies may differ, so that only the first one of each chunk is read.
+    /// How far copies are known to be the same, writes under way apart; [`Sectors::MAX`] for all.
+    /// Beyond it only the first copy of each chunk is read.
+    pub fn in_sync_to(&self) -> Sectors {
+        Sectors(self.in_sync_to.load(SeqCst))
+    }
+
+    /// Whether copies may differ somewhere.
     pub fn is_unsynced(&self) -> bool {
-        self.unsynced.load(SeqCst)
+        self.in_sync_to() != Sectors::MAX
     }
 
     /// Whether anything may be written to the members.
@@ -216,8 +221,12 @@ impl Array {
     /// acknowledged (see [`Self::recorded`]).
     async fn record(&self, superblocks: &mut Superblocks, change: Change) -> BioResult {
         self.recording.store(true, SeqCst);
-        let now = self.runtime.wall_clock();
-        superblocks.update(&self.members, change, now, |rdev| self.may_fail(rdev)).await?;
+        let facts = Facts {
+            members: &self.members,
+            in_sync_to: self.in_sync_to(),
+            now: self.runtime.wall_clock(),
+        };
+        superblocks.update(facts, change, |rdev| self.may_fail(rdev)).await?;
         self.recording.store(false, SeqCst);
         Ok(())
     }
@@ -236,7 +245,7 @@ impl Array {
     /// Tries again what could not be recorded.
     async fn record_what_is_left(&self, superblocks: &mut Superblocks) -> BioResult {
         if self.recording.load(SeqCst) {
-            self.record(superblocks, Change::Failure).await?;
+            self.record(superblocks, Change::Members).await?;
         }
         Ok(())
     }
@@ -270,7 +279,8 @@ impl Array {
         if superblocks.is_clean() {
             return Ok(true);
         }
-        if self.is_unsynced() {
+        // While copies differ the array stays active, until it is stopped.
+        if self.is_unsynced() && !self.is_stopped() {
             return Ok(false);
         }
         self.active.store(false, SeqCst);
@@ -289,10 +299,9 @@ impl Array {
     async fn flush_members(&self, superblocks: &mut Superblocks) -> BioResult {
         let flushes = self
             .members
-            .iter()
-            .flatten()
-            .filter(|rdev| rdev.is_in_sync())
-            .map(|rdev| async move { (rdev, rdev.gateway().flush().await) });
+            .placed()
+            .filter(|(_, rdev)| !rdev.is_faulty())
+            .map(|(_, rdev)| async move { (rdev, rdev.gateway().flush().await) });
         let mut result = Ok(());
         for (rdev, done) in futures_util::future::join_all(flushes).await {
             let Err(status) = done else { continue };
@@ -308,10 +317,12 @@ impl Array {
 
     /// Whether the array can go on without `rdev`.
     pub(crate) fn may_fail(&self, rdev: &Rdev) -> bool {
-        self.is_redundant()
-            && self.personality.is_readable_with(self.members.len(), |slot| {
-                self.in_sync(slot).is_some_and(|other| !std::ptr::eq(other, rdev))
-            })
+        if !rdev.is_in_sync() {
+            return true;
+        }
+        let other =
+            |slot| self.members.both(slot).any(|(_, o)| o.is_in_sync() && !std::ptr::eq(o, rdev));
+        self.is_redundant() && self.personality.is_readable_with(other)
     }
 
     /// Fails a member and records that in the superblocks; false if it holds the last copy of
@@ -341,11 +352,12 @@ impl Array {
         rdev.set_faulty();
     }
 
-    /// Takes note that the member in `slot`, which has to stay, lacks something that was to be written.
-    pub(crate) fn lacks_a_write(&self, slot: usize) {
-        let present = |other| self.in_sync(other).is_some();
-        if self.personality.shares_data(self.members.len(), slot, present)
-            && !self.unsynced.swap(true, SeqCst)
+    /// Takes note that a member, which has to stay, lacks something that was to be written.
+    pub(crate) fn lacks_a_write(&self, index: Index) {
+        let Place::Slot(slot) = self.members.place(index) else { return };
+        let present = |other| self.members.in_sync(other).is_some();
+        if self.personality.shares_data(slot, present)
+            && self.in_sync_to.swap(0, SeqCst) == Sectors::MAX.0
         {
             error!(array = self.disk.name(), slot, "copies may differ now: a resync is needed");
         }
@@ -370,9 +382,6 @@ impl Array {
         }
         if !self.is_redundant() {
             return self.submit_flush().await;
-        }
-        if self.is_unsynced() {
-            self.submit_flush().await?;
         }
         if self.go_clean().await? { Ok(()) } else { Err(Status::Io) }
     }
@@ -403,6 +412,3 @@ impl Drop for Writing<'_> {
         self.0.0.fetch_sub(1, SeqCst);
     }
 }
-
-/// Sectors of a correction: a page, as md does it.
-pub(crate) const CORRECTION: Sectors = Sectors(8);

@@ -15,12 +15,13 @@ use ashlar_block::{Gateway, Sectors, Status};
 use thiserror::Error;
 use uuid::Uuid;
 
+use crate::members::Place;
 use crate::ondisk::{Features, Level, MdadmUuid, Role, Superblock, bitmap_super};
 use crate::personality::Personality;
 use crate::probe::{has_bad_blocks, read_bitmap};
 use crate::raid0::{Zones, ZonesError};
 use crate::raid10::geometry::{Geometry, GeometryError};
-use crate::rdev::Rdev;
+use crate::rdev::{NewRdev, Rdev, State};
 
 /// A device with a superblock.
 pub struct Candidate {
@@ -44,11 +45,13 @@ pub struct Options {
 /// An array that may start.
 pub struct Plan {
     pub(crate) personality: Personality,
-    pub(crate) members: Vec<Option<Rdev>>,
-    pub(crate) superblocks: Vec<Option<Superblock>>,
+    pub(crate) members: Vec<(Rdev, Place)>,
+    /// In the order of the members.
+    pub(crate) superblocks: Vec<Superblock>,
     pub(crate) freshest: Box<Superblock>,
     pub(crate) read_only: bool,
-    pub(crate) unsynced: bool,
+    /// How far copies are the same.
+    pub(crate) in_sync_to: Sectors,
     /// What the user should know: members left out, and why.
     pub notes: Vec<String>,
 }
@@ -151,12 +154,6 @@ pub enum AssembleError {
         /// The slots without one, and why devices at hand were left out.
         missing: String,
     },
-    /// The copies may differ.
-    #[error(
-        "the array was not stopped cleanly, so its copies may differ and need a resync, which this \
-         version cannot do: serve it --read-only (the first copy is read), or let the kernel resync it"
-    )]
-    Unclean,
     /// A member has ranges that cannot be read.
     #[error(
         "{0} has known bad blocks, which this version does not honour when writing: \
@@ -234,16 +231,12 @@ pub async fn plan(candidates: Vec<Candidate>, options: &Options) -> Result<Plan,
     let personality = personality(&freshest, &slots, &notes)?;
     let present: Vec<bool> = slots.iter().map(Option::is_some).collect();
     check_enough(&freshest, &personality, &present, options, &notes)?;
-    let unsynced = check_clean(&freshest, &personality, &present, options, &mut notes)?;
+    let in_sync_to = in_sync_to(&freshest, &personality, &present, &mut notes);
 
     let mut members = Vec::new();
     let mut superblocks = Vec::new();
-    for candidate in slots {
-        let Some(Candidate { gateway, path, sb }) = candidate else {
-            members.push(None);
-            superblocks.push(None);
-            continue;
-        };
+    for (slot, candidate) in slots.into_iter().enumerate() {
+        let Some(Candidate { gateway, path, sb }) = candidate else { continue };
         let block = gateway.disk().limits().logical_block();
         if !sb.data_offset.is_aligned(block) {
             let data_offset = Sectors(sb.data_offset.0);
@@ -252,15 +245,13 @@ pub async fn plan(candidates: Vec<Candidate>, options: &Options) -> Result<Plan,
         if !options.read_only && gateway.disk().is_read_only() {
             return Err(AssembleError::ReadOnlyMember(path));
         }
-        let data_offset = Sectors(sb.data_offset.0);
-        let write_mostly = sb.flags.write_mostly;
-        let rdev = Rdev::new(gateway, path, data_offset, sb.data_size, write_mostly, true);
+        let rdev = Rdev::new(gateway, NewRdev::of(&sb, path, State::IN_SYNC));
         rdev.count_corrected(Sectors(sb.corrected_reads.into()));
-        members.push(Some(rdev));
-        superblocks.push(Some(*sb));
+        members.push((rdev, Place::Slot(slot)));
+        superblocks.push(*sb);
     }
     let read_only = options.read_only;
-    Ok(Plan { personality, members, superblocks, freshest, read_only, unsynced, notes })
+    Ok(Plan { personality, members, superblocks, freshest, read_only, in_sync_to, notes })
 }
 
 fn check_supported(sb: &Superblock) -> Result<(), AssembleError> {
@@ -485,7 +476,7 @@ fn check_enough(
     options: &Options,
     notes: &[String],
 ) -> Result<(), AssembleError> {
-    if !personality.is_readable_with(present.len(), |slot| present[slot]) {
+    if !personality.is_readable_with(|slot| present[slot]) {
         return Err(not_enough(present.iter().copied(), notes));
     }
     let expected: Vec<usize> = freshest
@@ -508,29 +499,26 @@ fn check_enough(
     Ok(())
 }
 
-/// Whether copies may differ; an error if that is not safe.
-fn check_clean(
+/// How far copies are the same.
+fn in_sync_to(
     freshest: &Superblock,
     personality: &Personality,
     present: &[bool],
-    options: &Options,
     notes: &mut Vec<String>,
-) -> Result<bool, AssembleError> {
-    let redundant = !matches!(personality, Personality::Raid0(_));
-    if !redundant || freshest.is_clean() || !has_two_copies(personality, present) {
-        return Ok(false);
-    }
-    if !options.read_only {
-        return Err(AssembleError::Unclean);
+) -> Sectors {
+    let alone = !personality.is_redundant() || !has_two_copies(personality, present);
+    if freshest.is_clean() || alone {
+        return Sectors::MAX;
     }
     notes.push(
-        "the array was not stopped cleanly: only the first copy of everything is read".into(),
+        "the array was not stopped cleanly: until a resync the first copy of everything is read"
+            .into(),
     );
-    Ok(true)
+    freshest.resync_offset
 }
 
 /// Whether some chunk has two copies here, which could differ.
 fn has_two_copies(personality: &Personality, present: &[bool]) -> bool {
-    let disks = present.len();
-    (0..disks).any(|slot| present[slot] && personality.shares_data(disks, slot, |s| present[s]))
+    let here = |slot: usize| present[slot];
+    (0..present.len()).any(|slot| here(slot) && personality.shares_data(slot, here))
 }

@@ -16,11 +16,12 @@ use uuid::Uuid;
 
 use crate::array::Array;
 use crate::assemble::Plan;
+use crate::members::Place;
 use crate::ondisk::create::{CreateSpec, NewBitmap, NewMember, create};
 use crate::ondisk::{DeviceFlags, Level, Superblock, Version};
 use crate::personality::Personality;
 use crate::raid10::geometry::Geometry;
-use crate::rdev::Rdev;
+use crate::rdev::{NewRdev, Rdev, State};
 
 /// Where data begins on the member in a slot: different on each, so that a forgotten or foreign
 /// offset shows.
@@ -106,15 +107,24 @@ fn array(personality: Personality, disks: usize, dev: Sectors, sb: &Superblock) 
         let disk = Disk::new(format!("m{slot}"), Sectors(1 << 20), limits);
         let gateway = Gateway::new(Arc::new(Notebook { disk, slot, log: log.clone() }));
         let offset = Sectors(data_offset(slot));
-        Some(Rdev::new(gateway, format!("m{slot}"), offset, dev, false, true))
+        let new = NewRdev {
+            path: format!("m{slot}"),
+            number: slot as u32,
+            data_offset: offset,
+            data_size: dev,
+            state: State::IN_SYNC,
+            recovered: Sectors::ZERO,
+        };
+        (Rdev::new(gateway, new), Place::Slot(slot))
     });
     let plan = Plan {
         personality,
         members: members.collect(),
-        superblocks: vec![None; disks],
+        // None: so that none are written.
+        superblocks: Vec::new(),
         freshest: Box::new(sb.clone()),
         read_only: false,
-        unsynced: false,
+        in_sync_to: Sectors::MAX,
         notes: Vec::new(),
     };
     (Gateway::new(Array::start(plan, "md0", Arc::new(Alone))), log)

@@ -36,6 +36,29 @@ impl Personality {
         }
     }
 
+    /// How many members a complete array has.
+    pub fn disks(&self) -> usize {
+        match self {
+            Self::Raid0(zones) => zones.disks(),
+            Self::Raid1 { disks, .. } => *disks,
+            Self::Raid10(geometry) => geometry.disks(),
+        }
+    }
+
+    /// Whether the level has copies.
+    pub fn is_redundant(&self) -> bool {
+        !matches!(self, Self::Raid0(_))
+    }
+
+    /// What the array uses of each member; zero for a level whose members differ.
+    pub fn used_dev_size(&self) -> Sectors {
+        match self {
+            Self::Raid0(_) => Sectors::ZERO,
+            Self::Raid1 { size, .. } => *size,
+            Self::Raid10(geometry) => geometry.used_dev_sectors(),
+        }
+    }
+
     /// The array's size.
     pub fn size(&self) -> Sectors {
         match self {
@@ -70,20 +93,20 @@ impl Personality {
     }
 
     /// Whether all data can be read from those members for which `present` holds.
-    pub fn is_readable_with(&self, disks: usize, present: impl Fn(usize) -> bool) -> bool {
+    pub fn is_readable_with(&self, present: impl Fn(usize) -> bool) -> bool {
         match self {
-            Self::Raid0(_) => (0..disks).all(present),
+            Self::Raid0(_) => (0..self.disks()).all(present),
             Self::Raid1 { disks, .. } => (0..*disks).any(present),
             Self::Raid10(geometry) => geometry.is_readable_with(present),
         }
     }
 
     /// Whether some chunk has a copy on `slot` and another one on a member for which `present` holds.
-    pub fn shares_data(&self, disks: usize, slot: usize, present: impl Fn(usize) -> bool) -> bool {
+    pub fn shares_data(&self, slot: usize, present: impl Fn(usize) -> bool) -> bool {
         // The pattern of a RAID 10 repeats after as many chunks as there are members.
         let chunk = self.chunk();
         let chunks = if chunk.is_zero() { 1 } else { self.size().0 / chunk.0 };
-        (0..chunks.min(disks as u64)).any(|c| {
+        (0..chunks.min(self.disks() as u64)).any(|c| {
             let copies = self.map(Sector(c * chunk.0));
             copies.iter().any(|at| at.disk == slot)
                 && copies.iter().any(|at| at.disk != slot && present(at.disk))

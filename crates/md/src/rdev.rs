@@ -1,9 +1,12 @@
 //! A member of an array.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use ashlar_block::stats::{SHARDS, thread_shard};
 use ashlar_block::{Bio, Gateway, IoFuture, Limits, Sector, Sectors};
+use bitflags::bitflags;
+
+use crate::ondisk::{DeviceFlags, Superblock};
 
 /// What one thread knows of a member, for read balancing; on cache lines of its own.
 #[derive(Default)]
@@ -13,45 +16,97 @@ struct Load {
     next_sector: AtomicU64,
 }
 
+bitflags! {
+    /// What a member is and how it does (the kernel's `rdev->flags`).
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct State: u32 {
+        /// Has all data.
+        const IN_SYNC = 1;
+        /// Failed: it has missed writes, or could not be trusted. Never taken back.
+        const FAULTY = 1 << 1;
+        /// Read only if no other member can be.
+        const WRITE_MOSTLY = 1 << 2;
+        /// Not worth retrying on.
+        const FAILFAST = 1 << 3;
+        /// The user wants it replaced as soon as there is a spare.
+        const WANT_REPLACEMENT = 1 << 4;
+        /// Is to take the place of the member in its slot.
+        const REPLACEMENT = 1 << 5;
+        /// No member any more: the user took it out.
+        const REMOVED = 1 << 6;
+        /// Had a write error in this run.
+        const WRITE_ERROR = 1 << 7;
+    }
+}
+
 /// A member device: where its data lies, and how it does.
 ///
-/// `faulty` is set once and stays: a member that failed has missed writes. Whoever leaves the member
+/// A member that failed has missed writes, so `FAULTY` is set once and stays. Whoever leaves the member
 /// out because of it must also see that this is being recorded (see `array`), so it is read and set
 /// in the same order as that.
 pub struct Rdev {
     gateway: Gateway,
     path: String,
+    number: u32,
     data_offset: Sectors,
     data_size: Sectors,
-    write_mostly: bool,
-    in_sync: AtomicBool,
-    faulty: AtomicBool,
+    state: AtomicU32,
+    /// Sectors from the start of the data area that the member holds, if it is not in sync.
+    recovered: AtomicU64,
     read_errors: AtomicU64,
     corrected: AtomicU64,
     loads: Box<[Load]>,
+}
+
+/// What makes a member, apart from its device.
+#[derive(Clone, Debug)]
+pub struct NewRdev {
+    /// Where the user has the device.
+    pub path: String,
+    /// Its number in the superblocks.
+    pub number: u32,
+    /// Where its data area begins.
+    pub data_offset: Sectors,
+    /// The size of its data area.
+    pub data_size: Sectors,
+    /// What it is.
+    pub state: State,
+    /// Sectors that it holds already, if it is not in sync.
+    pub recovered: Sectors,
+}
+
+impl NewRdev {
+    /// A member as its superblock describes it.
+    pub fn of(sb: &Superblock, path: String, state: State) -> Self {
+        let flags =
+            [(State::WRITE_MOSTLY, sb.flags.write_mostly), (State::FAILFAST, sb.flags.failfast)];
+        let set = flags.iter().filter(|(_, set)| *set).map(|(flag, _)| *flag);
+        Self {
+            path,
+            number: sb.dev_number,
+            data_offset: Sectors(sb.data_offset.0),
+            data_size: sb.data_size,
+            state: set.fold(state, |all, flag| all | flag),
+            recovered: sb.recovery_offset.unwrap_or(Sectors::ZERO),
+        }
+    }
 }
 
 /// A read in flight on a member, for balancing.
 pub struct Reading<'a>(&'a Load);
 
 impl Rdev {
-    /// A member reached through `gateway`, whose data area begins at `data_offset`.
-    pub fn new(
-        gateway: Gateway,
-        path: String,
-        data_offset: Sectors,
-        data_size: Sectors,
-        write_mostly: bool,
-        in_sync: bool,
-    ) -> Self {
+    /// A member reached through `gateway`.
+    pub fn new(gateway: Gateway, new: NewRdev) -> Self {
+        let NewRdev { path, number, data_offset, data_size, state, recovered } = new;
         Self {
             gateway,
             path,
+            number,
             data_offset,
             data_size,
-            write_mostly,
-            in_sync: AtomicBool::new(in_sync),
-            faulty: AtomicBool::new(false),
+            state: AtomicU32::new(state.bits()),
+            recovered: AtomicU64::new(recovered.0),
             read_errors: AtomicU64::new(0),
             corrected: AtomicU64::new(0),
             loads: std::iter::repeat_with(Load::default).take(SHARDS).collect(),
@@ -66,6 +121,11 @@ impl Rdev {
     /// Where the user has the device: a path.
     pub fn path(&self) -> &str {
         &self.path
+    }
+
+    /// Its number in the superblocks.
+    pub fn number(&self) -> u32 {
+        self.number
     }
 
     /// Where the data area begins on the device.
@@ -83,27 +143,81 @@ impl Rdev {
         self.gateway.disk().limits()
     }
 
+    /// Everything that is known of the member.
+    pub fn state(&self) -> State {
+        State::from_bits_retain(self.state.load(SeqCst))
+    }
+
     /// Whether the member has all data and takes part in I/O.
+    #[inline]
     pub fn is_in_sync(&self) -> bool {
-        self.in_sync.load(Relaxed) && !self.is_faulty()
+        self.state() & (State::IN_SYNC | State::FAULTY) == State::IN_SYNC
     }
 
     /// Whether the member failed.
+    #[inline]
     pub fn is_faulty(&self) -> bool {
-        self.faulty.load(SeqCst)
+        self.state().contains(State::FAULTY)
+    }
+
+    /// Whether the user took it out.
+    pub fn is_removed(&self) -> bool {
+        self.state().contains(State::REMOVED)
+    }
+
+    /// Sets flags; what they were.
+    pub fn set(&self, flags: State) -> State {
+        State::from_bits_retain(self.state.fetch_or(flags.bits(), SeqCst))
+    }
+
+    /// Clears flags; what they were. `FAULTY` is never cleared.
+    pub fn clear(&self, flags: State) -> State {
+        debug_assert!(!flags.contains(State::FAULTY), "a failed member does not come back");
+        State::from_bits_retain(self.state.fetch_and(!flags.bits(), SeqCst))
     }
 
     /// Marks the member failed; true if it was not before.
     pub fn set_faulty(&self) -> bool {
-        !self.faulty.swap(true, SeqCst)
+        !self.set(State::FAULTY).contains(State::FAULTY)
     }
 
     /// Whether it is read only if no other member can be.
     pub fn is_write_mostly(&self) -> bool {
-        self.write_mostly
+        self.state().contains(State::WRITE_MOSTLY)
     }
 
-    /// Read errors seen, and those of them that were put right by rewriting.
+    /// The flags that its superblock keeps.
+    pub fn device_flags(&self) -> DeviceFlags {
+        let state = self.state();
+        DeviceFlags {
+            write_mostly: state.contains(State::WRITE_MOSTLY),
+            failfast: state.contains(State::FAILFAST),
+        }
+    }
+
+    /// How much of it has been rebuilt; [`Sectors::MAX`] if it is in sync.
+    pub fn recovered(&self) -> Sectors {
+        if self.state().contains(State::IN_SYNC) {
+            return Sectors::MAX;
+        }
+        Sectors(self.recovered.load(SeqCst))
+    }
+
+    /// Notes how much of it has been rebuilt.
+    pub fn set_recovered(&self, to: Sectors) {
+        self.recovered.store(to.0, SeqCst);
+    }
+
+    /// Whether it may be read up to `end`, a sector of its data area: it is in sync or was rebuilt
+    /// that far, and has not failed.
+    #[inline]
+    pub fn holds(&self, end: Sector) -> bool {
+        let state = self.state();
+        !state.contains(State::FAULTY)
+            && (state.contains(State::IN_SYNC) || self.recovered.load(SeqCst) >= end.0)
+    }
+
+    /// Read errors seen, and sectors that were put right by rewriting.
     pub fn errors(&self) -> (u64, u64) {
         (self.read_errors.load(Relaxed), self.corrected.load(Relaxed))
     }
@@ -141,7 +255,7 @@ impl Rdev {
         let pending = load.pending.load(Relaxed).saturating_add(SEQUENTIAL_BONUS);
         let sequential = load.next_sector.load(Relaxed) == sector.0;
         let cost = if sequential { pending - SEQUENTIAL_BONUS } else { pending };
-        if self.write_mostly { cost | 1 << 30 } else { cost }
+        if self.is_write_mostly() { cost | 1 << 30 } else { cost }
     }
 
     /// Notes that the current thread reads `[sector, sector + len)`, until the guard is dropped.

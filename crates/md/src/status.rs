@@ -4,8 +4,10 @@ use ashlar_block::Sectors;
 use uuid::Uuid;
 
 use crate::array::Array;
-use crate::ondisk::{Level, Timestamp, Version};
+use crate::members::{Index, Place};
+use crate::ondisk::{Level, Superblock, Timestamp, Version};
 use crate::personality::Personality;
+use crate::rdev::{Rdev, State};
 
 /// The kernel's `array_state`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,11 +34,15 @@ impl ArrayState {
     }
 }
 
-/// A slot of an array.
+/// A slot of an array, or a member beside the slots.
 #[derive(Clone, Debug)]
 pub struct MemberStatus {
-    /// The slot.
-    pub slot: u16,
+    /// The member's index in the array; `None` for an empty slot.
+    pub index: Option<Index>,
+    /// Its slot; `None` for a spare or a member that failed and was replaced.
+    pub slot: Option<u16>,
+    /// Whether it is to replace the member of its slot.
+    pub replacement: bool,
     /// Its path; `None` for a slot without member.
     pub path: Option<String>,
     /// Whether it takes part.
@@ -45,6 +51,12 @@ pub struct MemberStatus {
     pub faulty: bool,
     /// Whether it is read only when nobody else can be.
     pub write_mostly: bool,
+    /// Whether it fails at the first error.
+    pub failfast: bool,
+    /// Whether it is to be replaced when there is a spare.
+    pub want_replacement: bool,
+    /// How much of it has been rebuilt; [`Sectors::MAX`] for all.
+    pub recovered: Sectors,
     /// Where its data begins.
     pub data_offset: Sectors,
     /// The size of its data area.
@@ -57,6 +69,62 @@ pub struct MemberStatus {
     pub read_errors: u64,
     /// Sectors rewritten after a read error.
     pub corrected: u64,
+}
+
+impl MemberStatus {
+    /// Whether it is in no slot and has not failed.
+    pub fn is_spare(&self) -> bool {
+        self.slot.is_none() && self.index.is_some() && !self.faulty
+    }
+
+    /// A slot without a member.
+    pub fn empty(slot: usize) -> Self {
+        Self {
+            index: None,
+            slot: Some(slot as u16),
+            replacement: false,
+            path: None,
+            in_sync: false,
+            faulty: false,
+            write_mostly: false,
+            failfast: false,
+            want_replacement: false,
+            recovered: Sectors::ZERO,
+            data_offset: Sectors::ZERO,
+            data_size: Sectors::ZERO,
+            dev_number: 0,
+            device_uuid: Uuid::nil(),
+            read_errors: 0,
+            corrected: 0,
+        }
+    }
+
+    fn of(index: Index, rdev: &Rdev, place: Place, sb: Option<&Superblock>) -> Self {
+        let state = rdev.state();
+        let (read_errors, corrected) = rdev.errors();
+        let slot = match place {
+            Place::Slot(slot) | Place::Replacement(slot) => Some(slot as u16),
+            Place::Spare => None,
+        };
+        Self {
+            index: Some(index),
+            slot,
+            replacement: matches!(place, Place::Replacement(_)),
+            path: Some(rdev.path().to_owned()),
+            in_sync: rdev.is_in_sync(),
+            faulty: rdev.is_faulty(),
+            write_mostly: state.contains(State::WRITE_MOSTLY),
+            failfast: state.contains(State::FAILFAST),
+            want_replacement: state.contains(State::WANT_REPLACEMENT),
+            recovered: rdev.recovered(),
+            data_offset: rdev.data_offset(),
+            data_size: rdev.data_size(),
+            dev_number: rdev.number(),
+            device_uuid: sb.map_or(Uuid::nil(), |sb| sb.device_uuid),
+            read_errors,
+            corrected,
+        }
+    }
 }
 
 /// An array, as it is now.
@@ -95,7 +163,7 @@ pub struct ArrayStatus {
     pub ctime: Timestamp,
     /// When the superblocks were last written.
     pub utime: Timestamp,
-    /// By slot.
+    /// First the slots in order, then replacements, spares and failed members beside them.
     pub members: Vec<MemberStatus>,
     /// Notes of the assembly.
     pub notes: Vec<String>,
@@ -117,7 +185,7 @@ impl Array {
 
     /// Slots without a working member.
     pub fn degraded(&self) -> usize {
-        (0..self.members.len()).filter(|slot| self.in_sync(*slot).is_none()).count()
+        self.members.degraded()
     }
 
     /// The level and its map.
@@ -128,29 +196,17 @@ impl Array {
     /// Everything, as of now. Waits for a superblock update that is under way.
     pub async fn status(&self) -> ArrayStatus {
         let superblocks = self.superblocks.lock().await;
-        let any = (0..self.members.len()).find_map(|slot| superblocks.of(slot));
-        let members = self.members.iter().enumerate().map(|(slot, rdev)| {
-            let sb = superblocks.of(slot);
-            let (read_errors, corrected) = rdev.as_ref().map_or((0, 0), |r| r.errors());
-            MemberStatus {
-                slot: slot as u16,
-                path: rdev.as_ref().map(|r| r.path().to_owned()),
-                in_sync: rdev.as_ref().is_some_and(|r| r.is_in_sync()),
-                faulty: rdev.as_ref().is_some_and(|r| r.is_faulty()),
-                write_mostly: rdev.as_ref().is_some_and(|r| r.is_write_mostly()),
-                data_offset: rdev.as_ref().map_or(Sectors::ZERO, |r| r.data_offset()),
-                data_size: rdev.as_ref().map_or(Sectors::ZERO, |r| r.data_size()),
-                dev_number: sb.map_or(0, |sb| sb.dev_number),
-                device_uuid: sb.map_or(Uuid::nil(), |sb| sb.device_uuid),
-                read_errors,
-                corrected,
+        let any = superblocks.of(0);
+        let mut members: Vec<MemberStatus> =
+            (0..self.members.slots()).map(MemberStatus::empty).collect();
+        for (index, rdev) in self.members.iter() {
+            let place = self.members.place(index);
+            let status = MemberStatus::of(index, rdev, place, superblocks.of(index));
+            match place {
+                Place::Slot(slot) => members[slot] = status,
+                Place::Replacement(_) | Place::Spare => members.push(status),
             }
-        });
-        let used_dev_size = match &self.personality {
-            Personality::Raid0(_) => Sectors::ZERO,
-            Personality::Raid1 { size, .. } => *size,
-            Personality::Raid10(geometry) => geometry.used_dev_sectors(),
-        };
+        }
         ArrayStatus {
             name: self.disk.name().to_owned(),
             uuid: any.map_or(Uuid::nil(), |sb| sb.set_uuid),
@@ -159,16 +215,16 @@ impl Array {
             level: self.personality.level(),
             layout: any.map_or(0, |sb| sb.layout),
             chunk: self.personality.chunk(),
-            raid_disks: self.members.len(),
+            raid_disks: self.members.slots(),
             degraded: self.degraded(),
             size: self.personality.size(),
-            used_dev_size,
+            used_dev_size: self.personality.used_dev_size(),
             state: self.state(),
             unsynced: self.is_unsynced(),
             events: superblocks.events(),
             ctime: any.map_or(Timestamp::default(), |sb| sb.ctime),
             utime: any.map_or(Timestamp::default(), |sb| sb.utime),
-            members: members.collect(),
+            members,
             notes: self.notes.clone(),
         }
     }

@@ -35,14 +35,18 @@ use std::time::Duration;
 use ashlar_block::{Bio, Buffer, Flags, Sector, Sectors, Status};
 use tracing::{error, warn};
 
+use crate::members::{Index, Members, Place};
 use crate::ondisk::bitmap_super::{self, BitmapSuper};
-use crate::ondisk::{Role, Superblock, Timestamp};
-use crate::rdev::Rdev;
+use crate::ondisk::{Features, Role, Superblock, Timestamp};
+use crate::rdev::{Rdev, State};
 
-/// The superblocks, in the order of the array's members (a slot without member has none).
+/// The superblocks of an array's members.
 pub struct Superblocks {
-    blocks: Vec<Option<Superblock>>,
-    /// What every member in sync has reached.
+    /// By member index; all but the member's own fields are brought up when it is written.
+    blocks: Vec<Superblock>,
+    /// What each member ever used is for, by its number.
+    roles: Vec<Role>,
+    /// What every member in a slot has reached.
     events: u64,
     /// The highest count that any member may have.
     tried: u64,
@@ -60,20 +64,43 @@ pub enum Change {
     Active,
     /// Nothing has been written for a while, or the array stops.
     Clean,
-    /// Members failed.
-    Failure,
+    /// Members failed, came, went or got further with being rebuilt.
+    Members,
+}
+
+/// What an update needs to know of the array.
+#[derive(Clone, Copy)]
+pub struct Facts<'a> {
+    /// Its members.
+    pub members: &'a Members,
+    /// How far its copies are known to be the same when nobody writes; [`Sectors::MAX`] for all.
+    pub in_sync_to: Sectors,
+    /// Time since 1970.
+    pub now: Duration,
 }
 
 impl Superblocks {
-    /// The superblocks as read at assembly, brought to the freshest's state in memory.
-    pub fn new(mut blocks: Vec<Option<Superblock>>, freshest: &Superblock) -> Self {
+    /// The superblocks as read at assembly, by member index, brought to the freshest's state in memory.
+    pub fn new(blocks: Vec<Superblock>, members: &Members, freshest: &Superblock) -> Self {
         let events = freshest.events;
-        let uneven = blocks.iter().flatten().any(|block| block.events != events);
-        for block in blocks.iter_mut().flatten() {
+        let placed = |index| members.place(index) != Place::Spare;
+        let mut numbered = (0..).zip(&blocks);
+        let uneven = numbered.any(|(index, block)| placed(index) && block.events != events);
+        let roles = freshest.roles.clone();
+        let mut this = Self {
+            blocks,
+            roles,
+            events,
+            tried: events,
+            goal: 0,
+            uneven,
+            clean: freshest.is_clean(),
+        };
+        for block in &mut this.blocks {
             block.roles.clone_from(&freshest.roles);
             block.events = events;
         }
-        Self { blocks, events, tried: events, goal: 0, uneven, clean: freshest.is_clean() }
+        this
     }
 
     /// The event count.
@@ -81,14 +108,41 @@ impl Superblocks {
         self.events
     }
 
-    /// Whether the superblocks on disk say clean.
+    /// Whether the superblocks on disk say that nobody writes.
     pub fn is_clean(&self) -> bool {
         self.clean
     }
 
-    /// The superblock of the member in `slot`.
-    pub fn of(&self, slot: usize) -> Option<&Superblock> {
-        self.blocks.get(slot)?.as_ref()
+    /// The superblock of a member.
+    pub fn of(&self, index: Index) -> Option<&Superblock> {
+        self.blocks.get(index as usize)
+    }
+
+    /// Takes in the superblock of a member that was just added to the table, as its last.
+    pub fn push(&mut self, block: Superblock) {
+        self.blocks.push(block);
+    }
+
+    /// Changes every superblock: something of the array that all of them say.
+    pub fn change(&mut self, change: impl FnMut(&mut Superblock)) {
+        self.blocks.iter_mut().for_each(change);
+    }
+
+    /// Changes the superblock of one member.
+    pub fn change_one(&mut self, index: Index, change: impl FnOnce(&mut Superblock)) {
+        if let Some(block) = self.blocks.get_mut(index as usize) {
+            change(block);
+        }
+    }
+
+    /// A number for a new member: one that no member has or had since the table was made, as far as
+    /// there are such.
+    pub fn free_number(&self, slots: usize) -> u32 {
+        let unused = self.roles.iter().skip(slots).position(|role| *role == Role::Spare);
+        let taken = |number: usize| self.blocks.iter().any(|b| b.dev_number as usize == number);
+        let found = unused.map(|at| at + slots).filter(|number| !taken(*number));
+        let last = self.blocks.iter().map(|b| b.dev_number as usize + 1).max().unwrap_or(0);
+        found.unwrap_or_else(|| self.roles.len().max(slots).max(last)) as u32
     }
 
     /// Writes the array's state to all members that have not failed. Members that do not take it are
@@ -99,31 +153,30 @@ impl Superblocks {
     /// go on.
     pub async fn update(
         &mut self,
-        members: &[Option<Rdev>],
+        facts: Facts<'_>,
         change: Change,
-        now: Duration,
         may_fail: impl Fn(&Rdev) -> bool,
     ) -> Result<(), Status> {
         // What was found goes to everybody first, so that nobody is two behind in what follows.
         while self.uneven {
-            self.uneven = !self.round(self.events, members, now, &may_fail).await?;
+            self.uneven = !self.round(self.events, facts, &may_fail).await?;
         }
         match change {
             Change::Active => self.clean = false,
             Change::Clean => self.clean = true,
-            Change::Failure => {}
+            Change::Members => {}
         }
         loop {
             let number = self.events.saturating_add(1);
-            if self.round(number, members, now, &may_fail).await? {
+            if self.round(number, facts, &may_fail).await? {
                 self.events = number;
                 if number >= self.goal {
                     break;
                 }
             }
         }
-        if self.clean {
-            self.bring_up_bitmaps(members).await;
+        if self.clean && facts.in_sync_to == Sectors::MAX {
+            self.bring_up_bitmaps(facts.members).await;
         }
         Ok(())
     }
@@ -133,15 +186,14 @@ impl Superblocks {
     async fn round(
         &mut self,
         number: u64,
-        members: &[Option<Rdev>],
-        now: Duration,
+        facts: Facts<'_>,
         may_fail: &impl Fn(&Rdev) -> bool,
     ) -> Result<bool, Status> {
-        if self.describe(members, number, now) {
+        if self.describe(facts, number) {
             self.goal = self.tried.saturating_add(2);
         }
         self.tried = self.tried.max(number);
-        let failed = self.write_all(members).await;
+        let failed = self.write_all(facts.members).await;
         let all = failed.is_empty();
         let mut result = Ok(all);
         for (rdev, status) in failed {
@@ -158,39 +210,61 @@ impl Superblocks {
     }
 
     /// Puts the state into the superblocks in memory; true if a member's failure is new in it.
-    fn describe(&mut self, members: &[Option<Rdev>], number: u64, now: Duration) -> bool {
-        let Some(mut roles) = self.blocks.iter().flatten().next().map(|b| b.roles.clone()) else {
-            return false;
-        };
-        // Whoever is recorded as active but is not here and in sync has failed, or is missing.
-        let mut news = false;
-        for role in &mut roles {
-            if let Role::Active(slot) = *role {
-                let alive = members.get(usize::from(slot)).and_then(Option::as_ref);
-                if !alive.is_some_and(Rdev::is_in_sync) {
-                    *role = Role::Faulty;
-                    news = true;
-                }
-            }
-        }
-        let utime = Timestamp::from_seconds(now.as_secs());
-        for (block, rdev) in self.blocks.iter_mut().zip(members) {
-            let (Some(block), Some(rdev)) = (block, rdev) else { continue };
-            block.roles.clone_from(&roles);
+    fn describe(&mut self, facts: Facts<'_>, number: u64) -> bool {
+        let news = self.assign_roles(facts.members);
+        let utime = Timestamp::from_seconds(facts.now.as_secs());
+        for (index, rdev) in facts.members.iter() {
+            let Some(block) = self.blocks.get_mut(index as usize) else { continue };
+            block.roles.clone_from(&self.roles);
             block.events = number;
             block.utime = utime;
-            block.resync_offset = if self.clean { Sectors::MAX } else { Sectors::ZERO };
-            if block.block_1().is_some() {
-                block.corrected_reads = u32::try_from(rdev.errors().1).unwrap_or(u32::MAX);
+            block.resync_offset = if self.clean { facts.in_sync_to } else { Sectors::ZERO };
+            if block.block_1().is_none() {
+                continue;
             }
+            let place = facts.members.place(index);
+            let rebuilding = place != Place::Spare && !rdev.is_in_sync();
+            block.recovery_offset = rebuilding.then(|| rdev.recovered());
+            let replaces = matches!(place, Place::Replacement(_));
+            block.features = block.features.set_to(Features::REPLACEMENT, replaces);
+            block.flags = rdev.device_flags();
+            block.corrected_reads = u32::try_from(rdev.errors().1).unwrap_or(u32::MAX);
+        }
+        news
+    }
+
+    /// Says what each number is for; true if one that was active is not any more.
+    fn assign_roles(&mut self, members: &Members) -> bool {
+        let mut news = false;
+        for (_, rdev) in members.iter() {
+            let number = rdev.number() as usize;
+            if self.roles.len() <= number {
+                self.roles.resize(number + 1, Role::Spare);
+            }
+        }
+        for (number, role) in self.roles.iter_mut().enumerate() {
+            let present = members.iter().find(|(_, rdev)| rdev.number() as usize == number);
+            let now = match present {
+                Some((_, rdev)) if rdev.is_faulty() => Role::Faulty,
+                Some((index, _)) => match members.place(index) {
+                    Place::Slot(slot) | Place::Replacement(slot) => Role::Active(slot as u16),
+                    Place::Spare => Role::Spare,
+                },
+                // Whoever is recorded as active but is not here has failed, or is missing.
+                None if matches!(role, Role::Active(_)) => Role::Faulty,
+                None => *role,
+            };
+            news |= matches!(role, Role::Active(_)) && now == Role::Faulty;
+            *role = now;
         }
         news
     }
 
     /// Writes every superblock; the members that did not take it.
-    async fn write_all<'a>(&self, members: &'a [Option<Rdev>]) -> Vec<(&'a Rdev, Status)> {
-        let writes = self.blocks.iter().zip(members).filter_map(|(block, rdev)| {
-            let (block, rdev) = (block.as_ref()?, rdev.as_ref().filter(|rdev| !rdev.is_faulty())?);
+    async fn write_all<'a>(&self, members: &'a Members) -> Vec<(&'a Rdev, Status)> {
+        let able = |rdev: &Rdev| !rdev.state().contains(State::FAULTY);
+        let writes = members.iter().filter(|(_, rdev)| able(rdev)).filter_map(|(index, rdev)| {
+            let block = self.of(index)?;
             Some(async move { (rdev, self.write_one(block, rdev).await) })
         });
         let done = futures_util::future::join_all(writes).await;
@@ -206,10 +280,9 @@ impl Superblocks {
     }
 
     /// A bitmap that stays behind is out of date and no danger, so its errors fail nobody.
-    async fn bring_up_bitmaps(&self, members: &[Option<Rdev>]) {
-        let writes = self.blocks.iter().zip(members).filter_map(|(block, rdev)| {
-            let rdev = rdev.as_ref().filter(|rdev| rdev.is_in_sync())?;
-            let at = block.as_ref()?.bitmap_start()?;
+    async fn bring_up_bitmaps(&self, members: &Members) {
+        let writes = members.placed().filter_map(|(index, rdev)| {
+            let at = self.of(index).filter(|_| rdev.is_in_sync())?.bitmap_start()?;
             Some(async move { (rdev, bring_up_bitmap(rdev, at, self.events).await) })
         });
         for (rdev, result) in futures_util::future::join_all(writes).await {

@@ -200,9 +200,9 @@ impl Stack {
         let views: Vec<Arc<ArrayView>> =
             self.volumes.iter().map(|volume| Arc::clone(&volume.view)).collect();
         tree.add_text("proc/mdstat", move || {
-            mdstat::mdstat(views.iter().map(|view| view.status()), |array, slot| {
+            mdstat::mdstat(views.iter().map(|view| view.status()), |array, member| {
                 let view = views.iter().find(|view| view.array().disk().name() == array.name)?;
-                view.member_name(slot)
+                view.member_name(member)
             })
         });
         tree

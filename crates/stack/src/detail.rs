@@ -130,7 +130,7 @@ fn members(status: &ArrayStatus) -> Vec<DetailMember> {
     };
     let removed = |member: &MemberStatus| DetailMember {
         number: None,
-        slot: Some(member.slot),
+        slot: member.slot,
         state: "removed".to_owned(),
         path: None,
         read_errors: 0,
@@ -144,8 +144,8 @@ fn members(status: &ArrayStatus) -> Vec<DetailMember> {
         if member.write_mostly {
             state += " writemostly";
         }
-        state += &copy_set(status, member.slot).unwrap_or_default();
-        row(member, Some(member.slot), state)
+        state += &member.slot.and_then(|slot| copy_set(status, slot)).unwrap_or_default();
+        row(member, member.slot, state)
     });
     let faulty = status.members.iter().filter(|member| member.faulty);
     slots.chain(faulty.map(|member| row(member, None, "faulty".to_owned()))).collect()
@@ -219,7 +219,6 @@ mod tests {
 
     fn member(slot: u16, path: Option<&str>) -> MemberStatus {
         MemberStatus {
-            slot,
             path: path.map(str::to_owned),
             in_sync: path.is_some(),
             faulty: false,
@@ -227,9 +226,7 @@ mod tests {
             data_offset: Sectors(2048),
             data_size: Sectors(4096),
             dev_number: u32::from(slot),
-            device_uuid: Default::default(),
-            read_errors: 0,
-            corrected: 0,
+            ..MemberStatus::empty(usize::from(slot))
         }
     }
 

@@ -127,6 +127,7 @@ pub struct Zones {
     chunk: Chunk,
     zones: Box<[Zone]>,
     size: Sectors,
+    disks: usize,
 }
 
 impl Zones {
@@ -153,7 +154,7 @@ impl Zones {
         if size.is_zero() {
             return Err(ZonesError::Empty);
         }
-        Ok(Self { chunk, zones, size })
+        Ok(Self { chunk, zones, size, disks: members.len() })
     }
 
     /// The array's size. For chunks that are no power of two it is up to a chunk per member
@@ -161,6 +162,11 @@ impl Zones {
     #[inline]
     pub fn size(&self) -> Sectors {
         self.size
+    }
+
+    /// How many members the array has.
+    pub fn disks(&self) -> usize {
+        self.disks
     }
 
     /// The chunk size.

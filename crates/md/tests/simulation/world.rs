@@ -8,7 +8,7 @@ use ashlar_block::{Bio, BioResult, Features, Flags, Gateway, Limits, Sector, Sec
 use ashlar_md::ondisk::bitmap_super::BitmapSuper;
 use ashlar_md::ondisk::create::NewBitmap;
 use ashlar_md::ondisk::{Level, Role, Superblock};
-use ashlar_md::{Array, ArrayState, AssembleError, Options};
+use ashlar_md::{Array, ArrayState, Options};
 use ashlar_sim::oracle::stamp;
 use ashlar_sim::scheduler::start as start_task;
 use ashlar_sim::{Media, Mix, Model, Oracle, Rng, Sim, SimDisk, Snapshot, Stop, Value, Workload};
@@ -197,8 +197,8 @@ impl World {
             .map(|d| d.1)
             .collect();
         let whole = match sim.block_on(start(&sim, &here, &RUN)) {
+            Ok(array) if array.is_unsynced() => return self.only_look(sim, &here),
             Ok(array) => array.degraded() == 0,
-            Err(AssembleError::Unclean) => return self.only_look(sim, &here),
             Err(error) => panic!("{:?}: {error}", self.shape),
         };
         let script = self.script(whole && self.redundant());
@@ -218,7 +218,9 @@ impl World {
             let failed: Vec<usize> =
                 (0..self.shape.members).filter(|slot| is_faulty(&sim, &array, *slot)).collect();
             if stopped == Some(Ok(())) {
-                self.check_copies(&sim, &array);
+                if !array.is_unsynced() {
+                    self.check_copies(&sim, &array);
+                }
                 self.failed.extend(failed);
             }
         }

@@ -33,8 +33,8 @@ impl ArrayView {
     }
 
     /// The name of the member in `slot`.
-    pub fn member_name(&self, slot: u16) -> Option<&str> {
-        self.names.get(usize::from(slot))?.as_deref()
+    pub fn member_name(&self, member: &MemberStatus) -> Option<&str> {
+        self.names.get(usize::from(member.slot?))?.as_deref()
     }
 
     /// The status now. It never waits: while the superblocks are being written, what is in them is
@@ -106,7 +106,10 @@ const MEMBER_ROWS: &[Row<Member>] = &[
     }),
     Row::ro("size", |member| member.show(|m| (m.data_size.0 / 2).to_string())),
     Row::ro("slot", |member| {
-        member.show(|m| if m.faulty { "none".to_owned() } else { m.slot.to_string() })
+        member.show(|m| match m.slot.filter(|_| !m.faulty) {
+            Some(slot) => slot.to_string(),
+            None => "none".to_owned(),
+        })
     }),
     Row::ro("state", |member| member.show(member_state)),
 ];
@@ -154,22 +157,14 @@ impl Attributes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ashlar_block::Sectors;
 
     #[test]
     fn a_members_state_is_in_the_kernels_words_and_order() {
         let member = |in_sync, faulty, write_mostly| MemberStatus {
-            slot: 0,
-            path: None,
             in_sync,
             faulty,
             write_mostly,
-            data_offset: Sectors(2048),
-            data_size: Sectors(4096),
-            dev_number: 0,
-            device_uuid: Default::default(),
-            read_errors: 0,
-            corrected: 0,
+            ..MemberStatus::empty(0)
         };
         assert_eq!(member_state(&member(true, false, false)), "in_sync");
         assert_eq!(member_state(&member(true, false, true)), "in_sync,write_mostly");

@@ -3,12 +3,12 @@
 use std::fmt::Write;
 
 use ashlar_md::ondisk::Level;
-use ashlar_md::{ArrayState, ArrayStatus};
+use ashlar_md::{ArrayState, ArrayStatus, MemberStatus};
 
 /// The text for `arrays`; `name` gives the name of an array's member by its slot.
 pub fn mdstat<'a>(
     arrays: impl IntoIterator<Item = ArrayStatus>,
-    name: impl Fn(&ArrayStatus, u16) -> Option<&'a str>,
+    name: impl Fn(&ArrayStatus, &MemberStatus) -> Option<&'a str>,
 ) -> String {
     let mut out = String::from("Personalities : [raid0] [raid1] [raid10] \n");
     for array in arrays {
@@ -27,7 +27,7 @@ macro_rules! put {
 fn line<'a>(
     out: &mut String,
     array: &ArrayStatus,
-    name: impl Fn(&ArrayStatus, u16) -> Option<&'a str>,
+    name: impl Fn(&ArrayStatus, &MemberStatus) -> Option<&'a str>,
 ) {
     let running = array.state != ArrayState::Inactive;
     let read_only = if array.state == ArrayState::ReadOnly { " (read-only)" } else { "" };
@@ -37,7 +37,7 @@ fn line<'a>(
     }
     // The kernel's list has the member that was added last in front.
     for member in array.members.iter().rev() {
-        let Some(name) = name(array, member.slot) else { continue };
+        let Some(name) = name(array, member) else { continue };
         put!(out, " {name}[{}]", member.dev_number);
         let marks = [("(W)", member.write_mostly), ("(F)", member.faulty)];
         out.extend(marks.iter().filter(|(_, is)| *is).map(|(mark, _)| *mark));
@@ -97,14 +97,12 @@ fn level(out: &mut String, array: &ArrayStatus) {
 mod tests {
     use super::*;
     use ashlar_block::Sectors;
-    use ashlar_md::MemberStatus;
     use ashlar_md::ondisk::{Timestamp, Version};
 
     const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
     fn array(level: Level, layout: u32, chunk: u64, members: usize) -> ArrayStatus {
         let member = |slot: usize| MemberStatus {
-            slot: slot as u16,
             path: Some(NAMES[slot].to_owned()),
             in_sync: true,
             faulty: false,
@@ -112,9 +110,7 @@ mod tests {
             data_offset: Sectors(2048),
             data_size: Sectors(4096),
             dev_number: slot as u32,
-            device_uuid: Default::default(),
-            read_errors: 0,
-            corrected: 0,
+            ..MemberStatus::empty(slot)
         };
         ArrayStatus {
             name: "md0".to_owned(),
@@ -139,7 +135,7 @@ mod tests {
     }
 
     fn text(array: ArrayStatus) -> String {
-        let text = mdstat([array], |_, slot| Some(NAMES[usize::from(slot)]));
+        let text = mdstat([array], |_, member| Some(NAMES[usize::from(member.slot.unwrap())]));
         let text = text.strip_prefix("Personalities : [raid0] [raid1] [raid10] \n").unwrap();
         text.strip_suffix("unused devices: <none>").unwrap().to_owned()
     }
@@ -182,7 +178,7 @@ mod tests {
         sick.members[1].in_sync = false;
         sick.members[2].write_mostly = true;
         let names = [Some("a"), None, Some("c")];
-        let text = mdstat([sick], |_, slot| names[usize::from(slot)]);
+        let text = mdstat([sick], |_, member| names[usize::from(member.slot.unwrap())]);
         let expected = "md0 : active (read-only) raid1 c[2](W) a[0](F)\n      \
                         2093056 blocks super 1.2 [3/1] [__U]\n      \tresync=PENDING\n      \n";
         assert!(text.contains(expected), "{text}");

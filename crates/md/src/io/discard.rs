@@ -1,0 +1,120 @@
+//! Discards and write-zeroes of any length.
+
+use ashlar_block::{Bio, BioResult, Features, Op, Status, trace};
+
+use super::Answers;
+use crate::array::Array;
+use crate::personality::Personality;
+use crate::raid0::{MemberRange, Span};
+use crate::raid10;
+use crate::raid10::discard::DiscardPlan;
+
+/// Ranges or chunks of one discard under way at a time.
+const WINDOW: usize = 64;
+
+/// What the parts of a discard came to.
+#[derive(Default)]
+struct Discarded {
+    good: bool,
+    unsupported: bool,
+    failed: Option<Status>,
+}
+
+impl Discarded {
+    fn add(&mut self, answers: Answers) {
+        for (_, result) in answers {
+            match result {
+                Ok(()) => self.good = true,
+                Err(Status::NotSupported) => self.unsupported = true,
+                Err(status) => self.failed = self.failed.or(Some(status)),
+            }
+        }
+    }
+}
+
+impl Array {
+    /// What a discard comes to. Where a discarded range reads as anything, a copy that was not
+    /// discarded is as good as one that was, and nobody fails for it (as in md); if no member can
+    /// discard, the caller is told so. Where the array promises zeroes, an error is the caller's to
+    /// know: it will write them.
+    fn judge_discard(&self, parts: &Discarded) -> BioResult {
+        let zeroes = self.disk.limits().features.contains(Features::DISCARD_ZEROES);
+        // A copy that failed it is not needed if there are others, whatever these could do.
+        let enough = (parts.good || parts.unsupported) && self.is_redundant() && !zeroes;
+        match (parts.failed, parts.unsupported) {
+            (Some(status), _) if !enough => Err(status),
+            (_, true) if zeroes || !parts.good => Err(Status::NotSupported),
+            (Some(_) | None, _) => Ok(()),
+        }
+    }
+
+    /// A discard or write-zeroes of any length.
+    pub(super) async fn submit_ranged(&self, bio: Bio) -> BioResult {
+        let _writing = self.write_start().await?;
+        let _pass = self.pass(&bio).await;
+        let mut parts = Discarded::default();
+        let span = Span { start: bio.sector, len: bio.len };
+        match &self.personality {
+            Personality::Raid0(zones) => {
+                let ranges = crate::raid0::discard::plan(zones, span);
+                self.take(&bio, self.send_ranges(&bio, ranges).await, &mut parts).await?;
+            }
+            Personality::Raid1 { .. } => {
+                self.take(&bio, self.send_copies(&bio).await, &mut parts).await?;
+            }
+            Personality::Raid10(geometry) if geometry.is_plain_mirror() => {
+                self.take(&bio, self.send_copies(&bio).await, &mut parts).await?;
+            }
+            Personality::Raid10(geometry) => match raid10::discard::plan(geometry, span) {
+                DiscardPlan::Ordinary => self.submit_by_chunks(&bio, span, &mut parts).await?,
+                DiscardPlan::Striped(striped) => {
+                    self.submit_by_chunks(&bio, striped.head(), &mut parts).await?;
+                    let answers = self.send_ranges(&bio, striped.ranges()).await;
+                    self.take(&bio, answers, &mut parts).await?;
+                    self.submit_by_chunks(&bio, striped.tail(), &mut parts).await?;
+                }
+            },
+        }
+        if bio.op == Op::Discard { self.judge_discard(&parts) } else { Ok(()) }
+    }
+
+    /// Sends one range to each member.
+    async fn send_ranges(&self, bio: &Bio, ranges: impl Iterator<Item = MemberRange>) -> Answers {
+        trace::bio(&self.disk, trace::Action::Remap, bio);
+        let targets = ranges.flat_map(|range| {
+            let mut part = Bio { sector: range.span.start, len: range.span.len, ..bio.clone() };
+            part.segments.clear();
+            self.writable(range.disk).map(move |(index, rdev)| (index, rdev.submit(part.clone())))
+        });
+        self.gather(targets).await
+    }
+
+    /// Judges a part, or keeps it for the judgement of the whole discard.
+    async fn take(&self, bio: &Bio, answers: Answers, parts: &mut Discarded) -> BioResult {
+        if bio.op == Op::Discard {
+            parts.add(answers);
+            return Ok(());
+        }
+        self.judge(answers).await
+    }
+
+    /// The ordinary path: chunk by chunk.
+    async fn submit_by_chunks(&self, bio: &Bio, span: Span, parts: &mut Discarded) -> BioResult {
+        let mut at = span.start;
+        while at < span.end() {
+            let mut chunks = Vec::new();
+            while at < span.end() && chunks.len() < WINDOW {
+                let len = self.personality.chunk_left(at).min(span.end() - at);
+                let chunk = bio.slice_to(at, len, at);
+                chunks.push(async move { self.send_copies(&chunk).await });
+                at += len;
+            }
+            let mut result = Ok(());
+            for answers in futures_util::future::join_all(chunks).await {
+                result = result.and(self.take(bio, answers, parts).await);
+            }
+            result?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,91 @@
+//! Reads, writes, discards and flushes of an array.
+//!
+//! All levels go the same way: the personality says where the copies of a chunk are, and what has one
+//! copy only is simply a mirror of one. The array's limits make the gateway split reads and writes
+//! at chunk ends; discards and write-zeroes come whole, and go to each member as one range where the
+//! level's planner allows it.
+//!
+//! A slot may have two members: the one in use and one that is to replace it. Writes go to every member
+//! that has not failed, whether it is in sync or still being rebuilt; reads to those that hold the data.
+
+mod discard;
+mod read;
+mod write;
+
+use ashlar_block::gateway::all;
+use ashlar_block::{Bio, BioResult, IoFuture, Status, trace};
+use smallvec::SmallVec;
+
+use crate::array::Array;
+use crate::members::Index;
+use crate::rdev::Rdev;
+
+/// What members answered.
+type Answers = SmallVec<[(Index, BioResult); 4]>;
+
+impl Array {
+    /// A read or write of one chunk that has one copy: it needs no future of its own.
+    pub(crate) fn submit_striped(&self, bio: Bio) -> IoFuture<'_> {
+        let at = self.personality.map(bio.sector)[0];
+        trace::bio(&self.disk, trace::Action::Remap, &bio);
+        match self.members.member(at.disk) {
+            Some(rdev) => rdev.submit(Bio { sector: at.sector, ..bio }),
+            None => IoFuture::failed(Status::Io),
+        }
+    }
+
+    /// A flush of all members. One that cannot be flushed has lost writes, and fails.
+    pub(crate) async fn submit_flush(&self) -> BioResult {
+        let targets = self.members.placed().filter(|(_, rdev)| !rdev.is_faulty());
+        self.judge(self.gather(targets.map(|(index, rdev)| (index, rdev.submit_flush()))).await)
+            .await
+    }
+
+    /// The members that a write to `slot` goes to.
+    fn writable(&self, slot: usize) -> impl Iterator<Item = (Index, &Rdev)> {
+        self.members.both(slot).filter(|(_, rdev)| !rdev.is_faulty())
+    }
+
+    async fn gather<'a>(&self, targets: impl Iterator<Item = (Index, IoFuture<'a>)>) -> Answers {
+        let (members, mut futures): (SmallVec<[Index; 4]>, SmallVec<[IoFuture<'a>; 4]>) =
+            targets.unzip();
+        if futures.len() == 1
+            && let (Some(member), Some(only)) = (members.first(), futures.pop())
+        {
+            return Answers::from_iter([(*member, only.await)]);
+        }
+        members.into_iter().zip(all(futures).await).collect()
+    }
+
+    /// What a write, write-zeroes or flush on several members comes to. It is good if nobody who is
+    /// still a member lacks it: those that failed it fail, and the superblocks say so. If it failed on
+    /// all copies one of them stays (md's rule), so that copies remain the same.
+    async fn judge(&self, answers: Answers) -> BioResult {
+        let held = |index: Index| self.members.get(index).is_some_and(Rdev::is_in_sync);
+        // A member that is being rebuilt cannot stand in for one that is not.
+        let good = answers.iter().any(|(index, result)| result.is_ok() && held(*index));
+        let bad = || answers.iter().filter_map(|(index, result)| Some((*index, (*result).err()?)));
+        let Some((_, first)) = bad().next() else {
+            // No answer at all: nobody is left to write to.
+            return if good { self.recorded().await } else { Err(Status::Io) };
+        };
+        let refused = !good && bad().all(|(_, status)| !status.is_retryable_elsewhere());
+        if refused || !self.is_redundant() {
+            return Err(first);
+        }
+        let mut result = Ok(());
+        for (index, status) in bad() {
+            let Some(rdev) = self.members.get(index) else { continue };
+            match self.fail_member(rdev, status).await {
+                Ok(true) => {}
+                // A copy that must stay, because it is the last of something, lacks this.
+                Ok(false) => {
+                    self.lacks_a_write(index);
+                    result = Err(status);
+                }
+                Err(status) => result = Err(status),
+            }
+        }
+        result.and(self.recorded().await)
+    }
+}

@@ -1,0 +1,198 @@
+//! Reads: from the member with least to do, and what happens when it cannot be read.
+
+use ashlar_block::{Bio, BioResult, Buffer, Flags, Sectors, Status, trace};
+use smallvec::SmallVec;
+use tracing::warn;
+
+use crate::array::Array;
+use crate::members::Index;
+use crate::personality::Copies;
+use crate::raid10::geometry::Location;
+use crate::rdev::{Rdev, State};
+
+/// Sectors of a correction: a page, as md does it.
+const CORRECTION: Sectors = Sectors(8);
+
+/// A copy that a read could go to.
+#[derive(Clone, Copy)]
+struct Copy<'a> {
+    index: Index,
+    rdev: &'a Rdev,
+    at: Location,
+}
+
+/// Members' copies that could not be read, for a correction.
+type Bad = SmallVec<[(Index, Location); 2]>;
+
+impl Array {
+    /// A read within one chunk.
+    pub(crate) async fn read_chunk(&self, bio: Bio) -> BioResult {
+        let copies = self.personality.map(bio.sector);
+        let Some(copy) = self.best_copy(&bio, &copies) else { return Err(Status::Io) };
+        let result = {
+            let _reading = copy.rdev.reading(copy.at.sector, bio.len);
+            trace::bio(&self.disk, trace::Action::Remap, &bio);
+            copy.rdev.submit(Bio { sector: copy.at.sector, ..bio.clone() }).await
+        };
+        match result {
+            Err(status) if self.is_worth_another_copy(&bio, status) => {
+                warn!(
+                    array = self.disk.name(),
+                    member = copy.rdev.path(),
+                    sector = %copy.at.sector,
+                    %status,
+                    "read error, trying the other copies"
+                );
+                copy.rdev.count_read_error();
+                self.give_up_if_failfast(copy.rdev, status).await?;
+                self.read_again(&bio, &copies, copy.index).await
+            }
+            result => result,
+        }
+    }
+
+    fn is_worth_another_copy(&self, bio: &Bio, status: Status) -> bool {
+        status.is_retryable_elsewhere() && !bio.flags.contains(Flags::RAHEAD)
+    }
+
+    /// A failfast member is not worth a retry where others have the data.
+    async fn give_up_if_failfast(&self, rdev: &Rdev, why: Status) -> BioResult {
+        if rdev.state().contains(State::FAILFAST) && self.is_writable() {
+            self.fail_member(rdev, why).await?;
+        }
+        Ok(())
+    }
+
+    /// The copies that have `len` sectors, in the order of the map.
+    fn readable<'a>(
+        &'a self,
+        copies: &'a Copies,
+        into: Sectors,
+        len: Sectors,
+    ) -> impl Iterator<Item = Copy<'a>> {
+        copies.iter().flat_map(move |at| {
+            let held = self.members.both(at.disk);
+            held.filter(move |(_, rdev)| rdev.holds(at.sector + into + len))
+                .map(move |(index, rdev)| Copy { index, rdev, at: *at })
+        })
+    }
+
+    /// The copy to read: where copies may differ always the first, else the one whose member has
+    /// least to do.
+    fn best_copy<'a>(&'a self, bio: &Bio, copies: &'a Copies) -> Option<Copy<'a>> {
+        let mut readable = self.readable(copies, Sectors::ZERO, bio.len);
+        if bio.end() > self.in_sync_to().as_end() {
+            return readable.next();
+        }
+        readable.min_by_key(|copy| copy.rdev.read_cost(copy.at.sector))
+    }
+
+    /// Reads what could not be read from `failed` piece by piece from wherever it can be, and writes
+    /// it back to the copies that could not give it.
+    async fn read_again(&self, bio: &Bio, copies: &Copies, failed: Index) -> BioResult {
+        let block = self.disk.limits().logical_block();
+        // Where copies may differ, a block must not be read from here or from there depending on
+        // its neighbours.
+        let unit = if self.is_unsynced() { block } else { CORRECTION };
+        let mut at = bio.sector;
+        while at < bio.end() {
+            let aligned_end = (at + Sectors(1)).round_up(unit);
+            let len = Sectors::min(aligned_end - at, bio.end() - at);
+            let len = len.round_up(block).min(bio.end() - at);
+            self.read_piece(&bio.slice_to(at, len, at), at - bio.sector, copies, failed).await?;
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// One piece: tried on the copy that failed first, since most of it is likely good.
+    async fn read_piece(
+        &self,
+        piece: &Bio,
+        into: Sectors,
+        copies: &Copies,
+        failed: Index,
+    ) -> BioResult {
+        let mut order: SmallVec<[Copy<'_>; 4]> = self.readable(copies, into, piece.len).collect();
+        order.sort_by_key(|copy| copy.index != failed);
+        let mut bad = Bad::new();
+        let mut last = Status::Io;
+        for Copy { index, rdev, at } in order {
+            match rdev.submit(Bio { sector: at.sector + into, ..piece.clone() }).await {
+                Ok(()) => {
+                    if bad.is_empty() || !self.is_writable() {
+                        return Ok(());
+                    }
+                    let piece = piece.clone();
+                    let corrected = self
+                        .finish(move |array| async move { array.correct(&piece, into, bad).await });
+                    if let Err(status) = corrected.await {
+                        // What was read is good all the same.
+                        warn!(array = self.disk.name(), %status, "read error not corrected");
+                    }
+                    return Ok(());
+                }
+                Err(status) => {
+                    last = status;
+                    bad.push((index, at));
+                }
+            }
+        }
+        Err(last)
+    }
+
+    /// Writes a piece over the copies that could not be read, from one that can, and reads it back.
+    ///
+    /// Regular writes are kept out meanwhile, so the piece is read anew from a good copy under the
+    /// barrier: what was read before may be old already.
+    async fn correct(&self, piece: &Bio, into: Sectors, bad: Bad) -> BioResult {
+        let _writing = self.write_start().await?;
+        let _raised = self.barrier.raise(piece.sector, piece.len).await;
+        let Some(mut data) = self.read_good(piece, into, &bad).await else { return Ok(()) };
+        // The caller gets what is on disk now.
+        let mut rest = data.as_slice();
+        for segment in &piece.segments {
+            let (part, more) = rest.split_at(segment.len());
+            segment.copy_from(part);
+            rest = more;
+        }
+        let mut check = Buffer::alloc(data.len());
+        for (index, at) in bad {
+            let Some(rdev) = self.members.get(index).filter(|rdev| !rdev.is_faulty()) else {
+                continue;
+            };
+            let sector = at.sector + into;
+            let mut rewritten = rdev.submit(Bio::write_from(sector, &mut data)).await;
+            if rewritten.is_ok() {
+                rewritten = rdev.submit(Bio::read_into(sector, &mut check)).await;
+            }
+            match rewritten {
+                Ok(()) => {
+                    rdev.count_corrected(piece.len);
+                    warn!(array = self.disk.name(), member = rdev.path(), %sector, "read error corrected");
+                }
+                // A copy that can be neither read nor written. If it is the last of something
+                // else it stays.
+                Err(status) => {
+                    self.fail_member(rdev, status).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A piece as some copy has it that is not among the bad ones.
+    async fn read_good(&self, piece: &Bio, into: Sectors, bad: &Bad) -> Option<Buffer> {
+        let mut data = Buffer::alloc(piece.len.bytes() as usize);
+        let copies = self.personality.map(piece.sector - into);
+        for Copy { index, rdev, at } in self.readable(&copies, into, piece.len) {
+            if bad.contains(&(index, at)) {
+                continue;
+            }
+            if rdev.submit(Bio::read_into(at.sector + into, &mut data)).await.is_ok() {
+                return Some(data);
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,169 @@
+//! The members of a running array: who is in which slot.
+//!
+//! Members come and go while I/O runs. The I/O path looks at them without a lock and without counting
+//! references: a member that was ever part of the array stays in the table until the array is
+//! dropped, so a reference to it is good for as long as the array. What changes is an index in each
+//! slot, read with one load. A member that was taken out is marked `REMOVED` and fails I/O no more
+//! than any other failed one: nobody sends it any.
+//!
+//! Slots change under the lock of the superblocks only. A write that began before a member came into
+//! its slot does not go to it; recovery copies those later, because it raises the barrier, which
+//! waits for the writes under way. So the slots must be looked at *after* the barrier was passed.
+
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+use crate::rdev::{Rdev, State};
+
+/// Index of a member in the table, for its life.
+pub type Index = u32;
+
+const NOBODY: Index = Index::MAX;
+
+/// Where a member is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// In a slot: it holds the slot's data or is being rebuilt.
+    Slot(usize),
+    /// In a slot beside the member that it is to replace.
+    Replacement(usize),
+    /// In none.
+    Spare,
+}
+
+struct Slot {
+    member: AtomicU32,
+    replacement: AtomicU32,
+}
+
+/// See the module text.
+pub struct Members {
+    table: boxcar::Vec<Rdev>,
+    slots: Box<[Slot]>,
+}
+
+impl Members {
+    /// Members of an array with this many slots.
+    pub fn new(slots: usize, members: impl IntoIterator<Item = (Rdev, Place)>) -> Self {
+        let empty = || Slot { member: NOBODY.into(), replacement: NOBODY.into() };
+        let this = Self {
+            table: boxcar::Vec::new(),
+            slots: std::iter::repeat_with(empty).take(slots).collect(),
+        };
+        for (rdev, place) in members {
+            this.add(rdev, place);
+        }
+        this
+    }
+
+    /// How many slots there are.
+    #[inline]
+    pub fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Adds a member; its index.
+    pub fn add(&self, rdev: Rdev, place: Place) -> Index {
+        let index = self.table.push(rdev) as Index;
+        self.put(index, place);
+        index
+    }
+
+    /// Puts a member into a place; the slot must be free.
+    pub fn put(&self, index: Index, place: Place) {
+        match place {
+            Place::Slot(slot) => self.slots[slot].member.store(index, SeqCst),
+            Place::Replacement(slot) => self.slots[slot].replacement.store(index, SeqCst),
+            Place::Spare => {}
+        }
+    }
+
+    /// Takes a member out of its place.
+    pub fn take_out(&self, index: Index) {
+        match self.place(index) {
+            Place::Slot(slot) => self.slots[slot].member.store(NOBODY, SeqCst),
+            Place::Replacement(slot) => self.slots[slot].replacement.store(NOBODY, SeqCst),
+            Place::Spare => {}
+        }
+    }
+
+    /// Lets the replacement in `slot` be its member.
+    pub fn promote(&self, slot: usize) {
+        let replacement = self.slots[slot].replacement.load(SeqCst);
+        self.slots[slot].member.store(replacement, SeqCst);
+        self.slots[slot].replacement.store(NOBODY, SeqCst);
+    }
+
+    /// The member with an index.
+    #[inline]
+    pub fn get(&self, index: Index) -> Option<&Rdev> {
+        self.table.get(index as usize)
+    }
+
+    /// The member in `slot`, in whatever state.
+    #[inline]
+    pub fn member(&self, slot: usize) -> Option<&Rdev> {
+        self.indexed(self.slots.get(slot)?.member.load(SeqCst)).map(|(_, rdev)| rdev)
+    }
+
+    /// The replacement in `slot`, in whatever state.
+    #[inline]
+    pub fn replacement(&self, slot: usize) -> Option<&Rdev> {
+        self.indexed(self.slots.get(slot)?.replacement.load(SeqCst)).map(|(_, rdev)| rdev)
+    }
+
+    /// The member and the replacement in `slot`, with their indices.
+    #[inline]
+    pub fn both(&self, slot: usize) -> impl Iterator<Item = (Index, &Rdev)> {
+        let places = self.slots.get(slot).map(|slot| [&slot.member, &slot.replacement]);
+        places.into_iter().flatten().filter_map(|place| self.indexed(place.load(SeqCst)))
+    }
+
+    #[inline]
+    fn indexed(&self, index: Index) -> Option<(Index, &Rdev)> {
+        if index == NOBODY {
+            return None;
+        }
+        Some((index, self.get(index)?))
+    }
+
+    /// All members that were not taken out, with their indices.
+    pub fn iter(&self) -> impl Iterator<Item = (Index, &Rdev)> {
+        let all = self.table.iter().map(|(index, rdev)| (index as Index, rdev));
+        all.filter(|(_, rdev)| !rdev.is_removed())
+    }
+
+    /// All members in some slot.
+    pub fn placed(&self) -> impl Iterator<Item = (Index, &Rdev)> {
+        (0..self.slots()).flat_map(|slot| self.both(slot))
+    }
+
+    /// Where a member is.
+    pub fn place(&self, index: Index) -> Place {
+        for (number, slot) in self.slots.iter().enumerate() {
+            if slot.member.load(SeqCst) == index {
+                return Place::Slot(number);
+            }
+            if slot.replacement.load(SeqCst) == index {
+                return Place::Replacement(number);
+            }
+        }
+        Place::Spare
+    }
+
+    /// The member or replacement in `slot` that is in sync.
+    #[inline]
+    pub fn in_sync(&self, slot: usize) -> Option<&Rdev> {
+        self.both(slot).map(|(_, rdev)| rdev).find(|rdev| rdev.is_in_sync())
+    }
+
+    /// Slots without a member or replacement in sync.
+    pub fn degraded(&self) -> usize {
+        (0..self.slots()).filter(|slot| self.in_sync(*slot).is_none()).count()
+    }
+
+    /// Spares that could be put into a slot.
+    pub fn spares(&self) -> impl Iterator<Item = (Index, &Rdev)> {
+        let able = |rdev: &Rdev| !rdev.state().intersects(State::FAULTY | State::REMOVED);
+        self.iter().filter(move |(index, rdev)| able(rdev) && self.place(*index) == Place::Spare)
+    }
+}
