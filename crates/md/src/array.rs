@@ -37,11 +37,13 @@ use tracing::{error, info, warn};
 
 use crate::assemble::Plan;
 use crate::barrier::Barrier;
+use crate::bitmap_store::Bitmaps;
 use crate::finish::Finish;
 use crate::members::{Index, Members, Place};
 use crate::personality::Personality;
 use crate::rdev::Rdev;
 use crate::superblocks::{Change, Facts, Superblocks};
+use crate::sync;
 
 /// How long an array stays active without a write (the kernel's `safe_mode_delay`, in seconds its
 /// "0.200").
@@ -61,6 +63,8 @@ pub struct Array {
     pub(crate) disk: Disk,
     pub(crate) personality: Personality,
     pub(crate) members: Members,
+    pub(crate) bitmaps: Bitmaps,
+    pub(crate) sync: sync::Control,
     pub(crate) barrier: Barrier,
     pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) superblocks: Mutex<Superblocks>,
@@ -88,8 +92,16 @@ impl Array {
     /// Starts the array that `plan` describes under the name `name` (`md0`). Nothing is written:
     /// the superblocks change with the first write.
     pub fn start(plan: Plan, name: &str, runtime: Arc<dyn Runtime>) -> Arc<Self> {
-        let Plan { personality, members, superblocks, freshest, read_only, in_sync_to, notes } =
-            plan;
+        let Plan {
+            personality,
+            members,
+            superblocks,
+            freshest,
+            read_only,
+            in_sync_to,
+            bitmap,
+            notes,
+        } = plan;
         let members = Members::new(personality.disks(), members);
         let mut limits = Limits::stacking();
         for (_, rdev) in members.iter() {
@@ -114,6 +126,8 @@ impl Array {
             personality,
             superblocks: Mutex::new(Superblocks::new(superblocks, &members, &freshest)),
             members,
+            bitmaps: Bitmaps::new(bitmap),
+            sync: sync::Control::default(),
             barrier: Barrier::default(),
             runtime,
             notes,
@@ -343,7 +357,7 @@ impl Array {
         Ok(true)
     }
 
-    fn set_faulty(&self, rdev: &Rdev, why: Status) {
+    pub(crate) fn set_faulty(&self, rdev: &Rdev, why: Status) {
         error!(array = self.disk.name(), member = rdev.path(), status = %why, "member failed");
         // Before the member is left out, so that no write which leaves it out is acknowledged early.
         if self.writable {

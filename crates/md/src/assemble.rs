@@ -15,6 +15,8 @@ use ashlar_block::{Gateway, Sectors, Status};
 use thiserror::Error;
 use uuid::Uuid;
 
+use crate::badblocks::BadBlocks;
+use crate::bitmap::Bitmap;
 use crate::members::Place;
 use crate::ondisk::{Features, Level, MdadmUuid, Role, Superblock, bitmap_super};
 use crate::personality::Personality;
@@ -52,6 +54,7 @@ pub struct Plan {
     pub(crate) read_only: bool,
     /// How far copies are the same.
     pub(crate) in_sync_to: Sectors,
+    pub(crate) bitmap: Option<Bitmap>,
     /// What the user should know: members left out, and why.
     pub notes: Vec<String>,
 }
@@ -245,13 +248,22 @@ pub async fn plan(candidates: Vec<Candidate>, options: &Options) -> Result<Plan,
         if !options.read_only && gateway.disk().is_read_only() {
             return Err(AssembleError::ReadOnlyMember(path));
         }
-        let rdev = Rdev::new(gateway, NewRdev::of(&sb, path, State::IN_SYNC));
+        let rdev = Rdev::new(gateway, NewRdev::of(&sb, path, State::IN_SYNC, BadBlocks::none()));
         rdev.count_corrected(Sectors(sb.corrected_reads.into()));
         members.push((rdev, Place::Slot(slot)));
         superblocks.push(*sb);
     }
     let read_only = options.read_only;
-    Ok(Plan { personality, members, superblocks, freshest, read_only, in_sync_to, notes })
+    Ok(Plan {
+        personality,
+        members,
+        superblocks,
+        freshest,
+        read_only,
+        in_sync_to,
+        bitmap: None,
+        notes,
+    })
 }
 
 fn check_supported(sb: &Superblock) -> Result<(), AssembleError> {

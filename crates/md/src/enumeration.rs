@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use crate::array::Array;
 use crate::assemble::Plan;
+use crate::badblocks::BadBlocks;
 use crate::members::Place;
 use crate::ondisk::create::{CreateSpec, NewBitmap, NewMember, create};
 use crate::ondisk::{DeviceFlags, Level, Superblock, Version};
@@ -114,6 +115,8 @@ fn array(personality: Personality, disks: usize, dev: Sectors, sb: &Superblock) 
             data_size: dev,
             state: State::IN_SYNC,
             recovered: Sectors::ZERO,
+            bitmap: None,
+            bad: BadBlocks::none(),
         };
         (Rdev::new(gateway, new), Place::Slot(slot))
     });
@@ -125,6 +128,7 @@ fn array(personality: Personality, disks: usize, dev: Sectors, sb: &Superblock) 
         freshest: Box::new(sb.clone()),
         read_only: false,
         in_sync_to: Sectors::MAX,
+        bitmap: None,
         notes: Vec::new(),
     };
     (Gateway::new(Array::start(plan, "md0", Arc::new(Alone))), log)

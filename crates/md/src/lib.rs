@@ -43,8 +43,10 @@ pub mod read_errors;
 pub mod status;
 pub mod superblocks;
 
+mod bitmap_store;
 mod finish;
 mod io;
+mod sync;
 
 #[cfg(test)]
 mod enumeration;

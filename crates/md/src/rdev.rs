@@ -6,6 +6,7 @@ use ashlar_block::stats::{SHARDS, thread_shard};
 use ashlar_block::{Bio, Gateway, IoFuture, Limits, Sector, Sectors};
 use bitflags::bitflags;
 
+use crate::badblocks::BadBlocks;
 use crate::ondisk::{DeviceFlags, Superblock};
 
 /// What one thread knows of a member, for read balancing; on cache lines of its own.
@@ -15,6 +16,7 @@ struct Load {
     pending: AtomicU32,
     next_sector: AtomicU64,
 }
+use crate::read_errors::ReadErrors;
 
 bitflags! {
     /// What a member is and how it does (the kernel's `rdev->flags`).
@@ -53,13 +55,17 @@ pub struct Rdev {
     state: AtomicU32,
     /// Sectors from the start of the data area that the member holds, if it is not in sync.
     recovered: AtomicU64,
+    /// The device's sector where the superblock of its bitmap is; [`u64::MAX`] for none.
+    bitmap: AtomicU64,
+    bad: BadBlocks,
+    errors: ReadErrors,
     read_errors: AtomicU64,
     corrected: AtomicU64,
     loads: Box<[Load]>,
 }
 
 /// What makes a member, apart from its device.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct NewRdev {
     /// Where the user has the device.
     pub path: String,
@@ -73,11 +79,15 @@ pub struct NewRdev {
     pub state: State,
     /// Sectors that it holds already, if it is not in sync.
     pub recovered: Sectors,
+    /// Where its bitmap's superblock is, counted from the start of the device.
+    pub bitmap: Option<Sector>,
+    /// Its bad blocks.
+    pub bad: BadBlocks,
 }
 
 impl NewRdev {
     /// A member as its superblock describes it.
-    pub fn of(sb: &Superblock, path: String, state: State) -> Self {
+    pub fn of(sb: &Superblock, path: String, state: State, bad: BadBlocks) -> Self {
         let flags =
             [(State::WRITE_MOSTLY, sb.flags.write_mostly), (State::FAILFAST, sb.flags.failfast)];
         let set = flags.iter().filter(|(_, set)| *set).map(|(flag, _)| *flag);
@@ -88,6 +98,8 @@ impl NewRdev {
             data_size: sb.data_size,
             state: set.fold(state, |all, flag| all | flag),
             recovered: sb.recovery_offset.unwrap_or(Sectors::ZERO),
+            bitmap: sb.bitmap_start(),
+            bad,
         }
     }
 }
@@ -98,7 +110,7 @@ pub struct Reading<'a>(&'a Load);
 impl Rdev {
     /// A member reached through `gateway`.
     pub fn new(gateway: Gateway, new: NewRdev) -> Self {
-        let NewRdev { path, number, data_offset, data_size, state, recovered } = new;
+        let NewRdev { path, number, data_offset, data_size, state, recovered, bitmap, bad } = new;
         Self {
             gateway,
             path,
@@ -107,6 +119,9 @@ impl Rdev {
             data_size,
             state: AtomicU32::new(state.bits()),
             recovered: AtomicU64::new(recovered.0),
+            bitmap: AtomicU64::new(bitmap.map_or(u64::MAX, |at| at.0)),
+            bad,
+            errors: ReadErrors::default(),
             read_errors: AtomicU64::new(0),
             corrected: AtomicU64::new(0),
             loads: std::iter::repeat_with(Load::default).take(SHARDS).collect(),
@@ -215,6 +230,35 @@ impl Rdev {
         let state = self.state();
         !state.contains(State::FAULTY)
             && (state.contains(State::IN_SYNC) || self.recovered.load(SeqCst) >= end.0)
+    }
+
+    /// Where the superblock of its bitmap is, counted from the start of the device.
+    pub fn bitmap_start(&self) -> Option<Sector> {
+        let at = self.bitmap.load(SeqCst);
+        (at != u64::MAX).then_some(Sector(at))
+    }
+
+    /// Notes where its bitmap is, if it has one.
+    pub fn set_bitmap_start(&self, at: Option<Sector>) {
+        self.bitmap.store(at.map_or(u64::MAX, |at| at.0), SeqCst);
+    }
+
+    /// Its bad blocks; they count from the start of the device.
+    pub fn bad_blocks(&self) -> &BadBlocks {
+        &self.bad
+    }
+
+    /// Whether a range of its data area can be read: the member [holds](Self::holds) it and no block
+    /// in it is known to be bad.
+    #[inline]
+    pub fn can_read(&self, at: Sector, len: Sectors) -> bool {
+        self.holds(at + len)
+            && (self.bad.is_empty() || self.bad.check(at + self.data_offset, len).is_none())
+    }
+
+    /// The read errors that it may still have.
+    pub fn read_errors(&self) -> &ReadErrors {
+        &self.errors
     }
 
     /// Read errors seen, and sectors that were put right by rewriting.

@@ -1,6 +1,9 @@
 //! One thread's view of the barrier: who waits for whom, and what remains of who gives up.
 
 use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::task::{Context, Wake, Waker};
 
 use futures_util::FutureExt;
 
@@ -228,6 +231,38 @@ fn who_waits_with_buckets_in_hand_gives_way_to_a_freeze() {
     drop(now(freeze.as_mut()).expect("waits for who waits for it"));
     drop(now(in_three.as_mut()).unwrap());
     drop(now(discard.as_mut()).unwrap());
+    drop(now(raise.as_mut()).unwrap());
+    assert_nothing_is_left(&barrier);
+}
+
+/// A raise that is in bucket 0 waits in bucket 1 for a write. Nothing else but the freeze can tell it
+/// that the write will not get in.
+#[test]
+fn a_freeze_wakes_who_waits_with_buckets_in_hand() {
+    #[derive(Default)]
+    struct Woken(AtomicBool);
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Relaxed);
+        }
+    }
+    let barrier = Barrier::default();
+    let one = now(pin!(barrier.raise(unit(1), LEN))).unwrap();
+    let mut write = pin!(barrier.wait(unit(1), LEN));
+    assert!(now(write.as_mut()).is_none());
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut raise = pin!(barrier.raise(unit(0), Sectors(UNIT.0 * 2)));
+    assert!(raise.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    drop(one);
+    assert!(!woken.0.load(Relaxed), "the write goes first");
+    let mut freeze = pin!(barrier.freeze());
+    assert!(now(freeze.as_mut()).is_none());
+    assert!(now(write.as_mut()).is_none());
+    assert!(woken.0.load(Relaxed), "nothing wakes it any more");
+    assert!(now(raise.as_mut()).is_none());
+    drop(now(freeze.as_mut()).expect("it gave way"));
+    drop(now(write.as_mut()).unwrap());
     drop(now(raise.as_mut()).unwrap());
     assert_nothing_is_left(&barrier);
 }
