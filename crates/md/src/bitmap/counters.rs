@@ -133,11 +133,20 @@ impl<A: AtomicWord> Counter<A> {
     /// Under the lock, having entered: whether the mark is durable. It stays then.
     pub(super) fn claim(&self) -> bool {
         self.release();
-        self.0.or(RECENT, Acquire) & ONDISK != 0
+        let durable = self.has(ONDISK);
+        if durable {
+            self.0.or(RECENT, Relaxed);
+        }
+        durable
     }
 
-    /// The mark is durable, and who says so has entered (or nobody else is there yet).
+    /// The mark is durable, says a write that has entered.
     pub(super) fn settle(&self) {
+        self.0.or(ONDISK | RECENT, Release);
+    }
+
+    /// The mark was found, and is durable; nobody has entered yet.
+    pub(super) fn found(&self) {
         self.0.or(ONDISK, Release);
     }
 
@@ -271,7 +280,7 @@ mod tests {
     impl World {
         fn new() -> Self {
             let counter = Counter::default();
-            counter.settle();
+            counter.found();
             Self {
                 counter,
                 marked: Mutex::new(true),
@@ -383,7 +392,7 @@ mod tests {
     #[test]
     fn a_chunk_with_a_recent_write_is_held_only_the_second_time() {
         let counter = Plain::default();
-        counter.settle();
+        counter.found();
         assert!(counter.try_enter());
         assert!(!counter.hold(false), "a write is in flight");
         assert!(!counter.hold(true), "a write is in flight");
@@ -397,7 +406,7 @@ mod tests {
     #[test]
     fn a_chunk_that_needs_a_sync_or_has_one_is_not_held() {
         let counter = Plain::default();
-        counter.settle();
+        counter.found();
         counter.need();
         assert!(!counter.hold(true));
         assert!(counter.start_sync() && !counter.start_sync());
@@ -414,7 +423,7 @@ mod tests {
     #[test]
     fn the_count_cannot_overflow_into_the_flags() {
         let counter = Plain::default();
-        counter.settle();
+        counter.found();
         for _ in 0..MOST {
             assert!(counter.try_enter());
         }
