@@ -5,14 +5,21 @@
 #           back through a new assembly, the copies are compared by the kernel
 #   judge   per case: mdadm examines and assembles what ashlar made in DIR/NAME, phase 1 is
 #           verified, the copies are compared, phase 2 is written
+# and for md-crash.sh:
+#   prepare per case: mdadm creates the array, with a bitmap of small chunks if any
+#   stopped per case: assembled without a resync, the copies are equal, crash.py verifies
+#   recover per case: assembled with a resync, afterwards the copies are equal, crash.py verifies
+#   write   the first case: assembled, crash.py writes until the guest is killed
 #
 # CASES is a file of lines as tests/interop/cases.py prints them. Prints one line per case:
-# "pass NAME" or "FAIL NAME" followed by what went wrong. Exit code 1 if any failed.
+# "pass NAME" (and with recover, how much was resynced) or "FAIL NAME" followed by what went
+# wrong. Exit code 1 if any failed.
 set -u
 mode=$1 dir=$2 cases=$3
 here=$(dirname "$(realpath "$0")")
 md=/dev/md0
 modprobe -a loop raid0 raid1 raid10
+echo 1000000 >/proc/sys/dev/raid/speed_limit_min # resync and check without restraint
 
 # stamp VERB PHASE - on the array of the current case
 stamp() {
@@ -45,7 +52,7 @@ create() {
 	[ "$chunk" = 0 ] || options+=(--chunk="$chunk")
 	[ "$layout" = - ] || options+=(--layout="$layout")
 	[ "$level" = 0 ] || options+=(--assume-clean --bitmap="$bitmap")
-	mdadm --quiet --create $md --run "${options[@]}" "${loops[@]}"
+	mdadm --quiet --create $md --run "${options[@]}" "$@" "${loops[@]}"
 }
 
 assemble() { mdadm --quiet --assemble $md "${loops[@]}" && [ "$(cat /sys/block/md0/md/array_state)" != inactive ]; }
@@ -69,6 +76,33 @@ shape() {
 	esac
 	state=$(cat /sys/block/md0/md/layout)
 	[ "${state%% *}" = $want ] || { echo "layout $state, not $want"; return 1; }
+}
+
+# crash VERB - crash.py on the array of the current case
+crash() {
+	local discards=()
+	[ ! -e "$dir/$name/discards" ] || discards=(--discards)
+	/usr/bin/python3 "$here/crash.py" "$1" --seed "$name" --state "$dir/$name/state" --log "$dir/$name/log" "${discards[@]}" $md
+}
+
+# The array was running when it was left.
+left_running() {
+	local text
+	text=$(mdadm --examine "${loops[@]}" 2>&1)
+	grep -Eq '^ *State : active$' <<<"$text" || { printf '%s\n' "$text" "no member says that the array was active"; return 1; }
+}
+
+# resynced yes|no - the kernel did (or did not) make the copies equal after assembling
+resynced() {
+	local _ done=no
+	# Debian lets arrays start read-only until they are written, and so without a resync.
+	[ "$(cat /sys/block/md0/md/array_state)" != read-auto ] || mdadm --quiet --readwrite $md || return 1
+	for _ in $(seq 1200); do
+		[ "$(cat /sys/block/md0/md/sync_action) $(cat /sys/block/md0/md/resync_start)" != 'idle none' ] || break
+		sleep 0.05
+	done
+	! dmesg | grep -q 'md: md0: resync done' || done=yes
+	[ "$done" = "$1" ] || { echo "resynced: $done, not $1; $(cat /sys/block/md0/md/{sync_action,resync_start} | paste -s)"; return 1; }
 }
 
 # All copies are equal (RAID0 has none).
@@ -102,13 +136,38 @@ judge_case() {
 		stamp write 2 && copies_agree && mdadm --quiet --stop $md && superblocks_sound
 }
 
+prepare_case() {
+	local chunk_of_bitmap=()
+	[ "$bitmap" = none ] || chunk_of_bitmap=(--bitmap-chunk=16K)
+	attach && create "${chunk_of_bitmap[@]}" && shape && mdadm --quiet --stop $md && superblocks_sound
+}
+
+stopped_case() {
+	attach && superblocks_sound && assemble && shape && resynced no && copies_agree &&
+		crash verify && mdadm --quiet --stop $md && superblocks_sound
+}
+
+recover_case() {
+	attach && left_running && assemble && shape && resynced yes && copies_agree &&
+		crash verify && mdadm --quiet --stop $md && superblocks_sound
+}
+
+write_case() { attach && assemble && shape && crash write; }
+
+bad='BUG|WARNING|I/O error|md/raid.*(error|nvalid|annot|failure)|md: .*(invalid|failed|kicking|not clean)'
+[ "$mode" != recover ] || bad=${bad/|not clean/}
 failed=0
 while IFS=$'\t' read -r name level layout chunk metadata bitmap _; do
 	loops=()
 	dmesg --clear
 	if output=$(exec 2>&1; "${mode}_case"; code=$?; detach && exit $code) &&
-		! dmesg | grep -Eq 'BUG|WARNING|I/O error|md/raid.*(error|nvalid|annot|failure)|md: .*(invalid|failed|kicking|not clean)'; then
-		echo "pass $name"
+		! dmesg | grep -Eq "$bad"; then
+		how=''
+		if [ "$mode" = recover ]; then
+			how=' resynced by the bitmap'
+			if [ "$bitmap" = none ] || dmesg | grep -q 'bitmap file is out of date'; then how=' resynced in full'; fi
+		fi
+		echo "pass $name$how"
 	else
 		failed=1
 		echo "FAIL $name"

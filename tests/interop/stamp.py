@@ -148,6 +148,9 @@ class FileDevice:
     def flush(self):
         os.fsync(self.fd)
 
+    def gone(self):
+        return False
+
 
 class NbdDevice:
     """Writes are kept in flight as long as they do not touch one another."""
@@ -203,6 +206,10 @@ class NbdDevice:
     def flush(self):
         self.settle()
         self.handle.flush()
+
+    def gone(self):
+        """After an error: did the connection break, or was an answer an error?"""
+        return self.handle.aio_is_dead() or self.handle.aio_is_closed()
 
 
 def open_device(target):

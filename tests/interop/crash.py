@@ -1,0 +1,273 @@
+#!/usr/bin/python3
+"""crash.py - write to an array until somebody pulls the plug, and verify that what was flushed is there.
+
+    crash.py write  --seed NAME --state FILE --log FILE [--discards] [--seconds S] TARGET
+    crash.py verify --seed NAME --state FILE --log FILE [--discards] TARGET
+    crash.py selftest
+
+TARGET is as for stamp.py. `write` issues batches of writes (and discards and zeroes with --discards),
+flushes after each and only then notes in the log, durably, the generation that was flushed last; the
+next batch begins after that. It ends when the target goes away, with success; or, and then it notes
+that too, after S seconds.
+
+Each sector carries seed, generation and its own address, 32 times over. What is written follows from
+seed and state alone, so `verify` can replay it: all batches up to the flushed one must be there, one
+more may be there, sector by sector. Then it keeps in the state what it found, which is where the next
+round begins, and empties the log.
+"""
+
+import argparse
+import array
+import itertools
+import os
+import random
+import struct
+import sys
+import tempfile
+import time
+
+from stamp import SECTOR, FileDevice, open_device, seed_of
+
+ZERO = bytes(SECTOR)
+WINDOW = 2048  # sectors compared at a time
+HOT = 512  # sectors of each of the places that are written most
+
+
+def stamp(seed, generation, sector):
+    return struct.pack("<IIQ", seed, generation, sector) * (SECTOR // 16) if generation else ZERO
+
+
+def generation_of(seed, sector, data):
+    """The generation of a sector that was read, 0 for zeros, None if it is nothing we ever write there."""
+    if data == ZERO:
+        return 0
+    generation = struct.unpack_from("<II", data)[1]
+    return generation if data == stamp(seed, generation, sector) else None
+
+
+def batches(seed, sectors, first, discards):
+    """Yields for ever lists of (kind, first sector, count, generation), generations from `first` up."""
+    dice = random.Random(f"{seed} {first}")
+    hot = [dice.randrange(sectors - HOT) for _ in range(6)]
+    kinds = ["write"] * 12 + (["zero", "discard"] if discards else [])
+    number = itertools.count(first)
+    while True:
+        batch = []
+        for _ in range(dice.choice([1, 2, 8, 40, 120])):
+            kind = dice.choice(kinds)
+            low, room = (dice.choice(hot), HOT) if dice.random() < 0.6 else (0, sectors)
+            count = dice.choice([1, 8, 8, 8, 16, 64, 256])
+            at = low + dice.randrange(room - count + 1)
+            if dice.random() < 0.5:  # half of them at 4 KiB boundaries
+                at -= at % 8
+            batch.append((kind, at, count, next(number)))
+        yield batch
+
+
+class State:
+    """What is on the array for certain: the generation of each sector, and the next one to be written."""
+
+    def __init__(self, path, sectors):
+        self.path = path
+        self.next = 1
+        self.generation = array.array("I", bytes(4 * sectors))
+        if os.path.exists(path):
+            with open(path, "rb") as file:
+                (self.next,) = struct.unpack("<I", file.read(4))
+                self.generation = array.array("I", file.read())
+            assert len(self.generation) == sectors, "the state is that of another array"
+
+    def save(self):
+        with open(f"{self.path}.new", "wb") as file:
+            file.write(struct.pack("<I", self.next) + self.generation.tobytes())
+            os.fsync(file.fileno())
+        os.rename(f"{self.path}.new", self.path)
+
+
+def issue(device, seed, kind, first, count, generation):
+    if kind == "write":
+        data = b"".join(stamp(seed, generation, sector) for sector in range(first, first + count))
+        device.write(first * SECTOR, data)
+    elif kind == "zero":
+        device.zero(first * SECTOR, count * SECTOR)
+    else:
+        device.discard(first * SECTOR, count * SECTOR)
+
+
+def write(device, seed, state, log, discards, seconds):
+    """Returns how many operations were flushed, and whether the target went away."""
+    flushed = state.next - 1
+    end = time.monotonic() + seconds
+    with open(log, "w", encoding="ascii") as file:
+
+        def note(text):
+            print(text, file=file, flush=True)
+            os.fsync(file.fileno())
+
+        try:
+            for batch in batches(seed, len(state.generation), state.next, discards):
+                for operation in batch:
+                    issue(device, seed, *operation)
+                device.flush()
+                flushed = batch[-1][3]
+                note(flushed)
+                if time.monotonic() > end:
+                    note("end")
+                    return flushed - state.next + 1, False
+        except Exception:
+            if not device.gone():
+                raise
+    return flushed - state.next + 1, True
+
+
+def expected(seed, state, log, discards):
+    """What `write` has left: (generations, loose sectors, operations that may have been done, the last
+    generation). A loose sector was discarded after its last write, so that zeros are as good."""
+    with open(log, encoding="ascii") as file:
+        # A line that was cut off is one that was not written.
+        lines = [line.strip() for line in file if line.endswith("\n")]
+    ended = lines[-1:] == ["end"]
+    flushed = int(lines[-1 - ended]) if lines else 0
+    generation, loose = state.generation[:], bytearray(len(state.generation))
+    for batch in batches(seed, len(generation), state.next, discards):
+        if batch[-1][3] > flushed:
+            return generation, loose, [] if ended else batch, max(flushed, batch[-1][3])
+        for kind, first, count, number in batch:
+            end = first + count
+            loose[first:end] = (b"\1" if kind == "discard" else b"\0") * count
+            if kind != "discard":
+                generation[first:end] = array.array("I", [number if kind == "write" else 0]) * count
+    raise AssertionError("batches end never")
+
+
+def verify(device, seed, state, log, discards):
+    """Prints what is wrong; returns how many sectors are."""
+    want, loose, perhaps, last = expected(seed, state, log, discards)
+    wrong = newer = 0
+    for first in range(0, len(want), WINDOW):
+        count = min(WINDOW, len(want) - first)
+        data = device.read(first * SECTOR, count * SECTOR)
+        if data == b"".join(stamp(seed, want[s], s) for s in range(first, first + count)):
+            continue
+        for sector in range(first, first + count):
+            read = data[(sector - first) * SECTOR:][:SECTOR]
+            found = generation_of(seed, sector, read)
+            if found == want[sector] or (found == 0 and loose[sector]):
+                pass
+            elif found is not None and any(
+                found == (number if kind == "write" else 0) and at <= sector < at + length
+                for kind, at, length, number in perhaps
+            ):
+                newer += 1
+            else:
+                wrong += 1
+                if wrong <= 5:
+                    what = f"{read[:16].hex()}..." if found is None else f"generation {found}"
+                    print(f"sector {sector}: flushed was generation {want[sector]}, found {what}")
+            want[sector] = found or 0
+    flushed = (perhaps[0][3] if perhaps else last + 1) - state.next
+    print(f"{flushed} operations flushed, {len(want)} sectors compared, {newer} newer, {wrong} wrong")
+    if not wrong:
+        state.generation, state.next = want, last + 1
+        state.save()
+        os.truncate(log, 0)
+    return wrong
+
+
+def selftest():
+    """What was flushed and what was not is told apart, and damage is found."""
+
+    class Cut(FileDevice):
+        """Goes away after some operations; those after the last flush are lost, or some of them."""
+
+        left = 0
+        unflushed = []
+
+        def write(self, offset, data):
+            if self.left == 0:
+                raise OSError("gone")
+            self.left -= 1
+            self.unflushed.append((offset, self.read(offset, len(data))))
+            super().write(offset, data)
+
+        def zero(self, offset, length):
+            self.write(offset, bytes(length))
+
+        def discard(self, offset, length):
+            self.write(offset, bytes(length) if offset % 3 else self.read(offset, length))
+
+        def flush(self):
+            self.unflushed = []
+
+        def gone(self):
+            return self.left == 0
+
+        def lose(self, dice):
+            keep = dice.randrange(len(self.unflushed) + 1)
+            for offset, data in reversed(self.unflushed[keep:]):
+                super().write(offset, data)
+            self.unflushed = []
+
+    dice = random.Random(1)
+    seed = seed_of("selftest")
+    with tempfile.TemporaryDirectory() as directory:
+        image, path, log = (f"{directory}/{name}" for name in ("image", "state", "log"))
+        with open(image, "wb") as file:
+            file.truncate(2 << 20)
+        device = Cut(image)
+        sectors = device.size // SECTOR
+        for number in range(8):
+            state = State(path, sectors)
+            device.left = dice.randrange(1, 1500)
+            _, gone = write(device, seed, state, log, True, 3600 if number else 0)
+            if number == 0:
+                assert not gone, "the time was up"
+            else:
+                assert gone
+                device.lose(dice)
+            # One flushed sector with the generation before it, with that of a neighbour, torn, or empty.
+            want, loose, perhaps, last = expected(seed, state, log, True)
+            touched = {s for _, first, count, _ in perhaps for s in range(first, first + count)}
+            solid = [s for s in range(sectors) if want[s] and not loose[s] and s not in touched]
+            victim = dice.choice(solid)
+            good = device.read(victim * SECTOR, SECTOR)
+            for bad in (
+                stamp(seed, want[victim] - 1 or last + 1, victim),
+                stamp(seed, want[victim], victim + 1),
+                stamp(seed + 1, want[victim], victim),
+                good[:256] + bytes(256),
+                ZERO,
+            ):
+                device.left = 2
+                device.write(victim * SECTOR, bad)
+                assert verify(device, seed, State(path, sectors), log, True) == 1, "damage was not found"
+                device.write(victim * SECTOR, good)
+            assert verify(device, seed, State(path, sectors), log, True) == 0
+            assert verify(device, seed, State(path, sectors), log, True) == 0, "nothing changed since"
+    print("what is flushed and what is not is told apart")
+
+
+def main():
+    parser = argparse.ArgumentParser(usage=__doc__.split("\n\n")[1].strip())
+    parser.add_argument("verb", choices=["write", "verify", "selftest"])
+    parser.add_argument("target", nargs="?")
+    for option in ("--seed", "--state", "--log"):
+        parser.add_argument(option)
+    parser.add_argument("--discards", action="store_true")
+    parser.add_argument("--seconds", type=float, default=3600)
+    options = parser.parse_intermixed_args()
+    if options.verb == "selftest":
+        selftest()
+        return
+    if not (options.target and options.seed and options.state and options.log):
+        parser.error("TARGET, --seed, --state and --log are needed")
+    device = open_device(options.target)
+    seed, state = seed_of(options.seed), State(options.state, device.size // SECTOR)
+    if options.verb == "verify":
+        sys.exit(verify(device, seed, state, options.log, options.discards) != 0)
+    flushed, gone = write(device, seed, state, options.log, options.discards, options.seconds)
+    print(f"{flushed} operations flushed, " + ("then the target went away" if gone else "all of them"))
+
+
+if __name__ == "__main__":
+    main()

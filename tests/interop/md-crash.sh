@@ -1,0 +1,268 @@
+#!/bin/bash
+# md-crash.sh - md arrays whose server dies in the middle of writing.
+#
+#   stop     the kernel (UML) makes arrays with bitmaps; ashlar serves them, they are written over
+#            NBD, ashlar is stopped with SIGTERM; the kernel assembles them without a resync and
+#            finds all copies equal
+#   crash    ashlar serves them, they are written, ashlar is killed with SIGKILL at a random time;
+#            the kernel resyncs them, then finds all copies equal, and what was flushed is there
+#            (crash.py); ROUNDS times, each going on with the arrays as the last one left them
+#   power    the kernel writes them, its guest is killed with what was in its page cache; ashlar
+#            resyncs them, finds all copies equal, what was flushed is there; after a clean stop the
+#            kernel agrees
+#
+# usage: md-crash.sh [--power | --kernel-only]
+#   --power         the last part, too
+#   --kernel-only   the last part alone, with the kernel in ashlar's place: needs no ashlar binary
+# environment
+#   ROUNDS=N        default 3
+#   ONLY=REGEX, ASHLAR=FILE, JOBS=N, KEEP=1 as for md.sh
+#
+# Debian packages: scripts/setup test. Works as an ordinary user.
+set -u
+here=$(dirname "$(realpath "$0")")
+root=$(dirname "$(dirname "$here")")
+ashlar=${ASHLAR:-$root/target/release/ashlar}
+jobs=${JOBS:-$(nproc)}
+rounds=${ROUNDS:-3}
+python=/usr/bin/python3 # Debian's, which python3-libnbd belongs to
+
+# name, level, layout, chunk in KiB, metadata, bitmap, sizes in KiB; as cases.py prints them
+cases() {
+	tr -s ' ' '\t' <<-END
+		raid1-x3          1   -   0   1.2   internal  8233,8275,8199
+		raid1-x2-0.90     1   -   0   0.90  internal  8233,8275
+		raid10-n2-x4      10  n2  64  1.0   internal  6185,6227,6151,6263
+		raid10-n2-x3      10  n2  64  1.1   none      6185,6227,6151
+		raid10-f2-x3      10  f2  64  1.1   internal  6185,6227,6151
+		raid10-o2-x3      10  o2  64  1.2   internal  6185,6227,6151
+	END
+}
+
+# ------------------------------------------------------------------ one case --
+# These run as `md-crash.sh --case STEP NAME` with WORK set, so that xargs can run several.
+
+fields() {
+	# shellcheck disable=SC2034 # all fields have names
+	IFS=$'\t' read -r name level layout chunk metadata bitmap sizes < <(grep "^$1	" "$WORK/cases")
+	dir=$WORK/arrays/$name
+	socket=$WORK/$name.nbd
+}
+
+crash() {
+	timeout 120 $python "$here/crash.py" "$1" --seed "$name" --state "$dir/state" --log "$dir/log" --discards "${@:2}" "nbd:$socket"
+}
+
+# start_server - serve the case's members read-write
+start_server() {
+	"$ashlar" serve "$dir"/m?.img --nbd "unix:$socket" --control "$socket.control" >"$socket.log" 2>&1 </dev/null &
+	server=$!
+	for _ in $(seq 200); do
+		[ ! -S "$socket" ] || return 0
+		kill -0 $server 2>/dev/null || break
+		sleep 0.05
+	done
+	echo "the server did not start"
+	cat "$socket.log"
+	return 1
+}
+
+# end_server SIGNAL STATUS - it must still be there, and end with that status
+end_server() {
+	local status=0
+	kill "-$1" $server || { echo "the server went away"; status=1; }
+	# The shell announces who was killed: not here.
+	{ wait $server; } 2>/dev/null
+	local ended=$?
+	[ $ended = "$2" ] || { echo "the server ended with $ended"; status=1; }
+	[ $status = 0 ] || sed 's/^/server: /' "$socket.log"
+	rm -f "$socket" "$socket.control"
+	return $status
+}
+
+# writing - the first batch of crash.py has been flushed: the array is active
+writing() {
+	local _
+	for _ in $(seq 400); do
+		[ ! -s "$dir/log" ] || return 0
+		sleep 0.05
+	done
+	echo "nothing was written in 20 s"
+	return 1
+}
+
+random_sleep() { sleep "$((RANDOM % 1000 + 1))e-3"; }
+
+step_stop() {
+	: >"$dir/discards"
+	start_server || return 1
+	crash write --seconds 1 || { end_server KILL 137; return 1; }
+	end_server TERM 0
+}
+
+step_crash() {
+	local writer status=0
+	: >"$dir/discards" && : >"$dir/log"
+	start_server || return 1
+	crash write &
+	writer=$!
+	writing && random_sleep || status=1
+	end_server KILL 137 || status=1
+	wait $writer || { echo "crash.py write ended with $?"; status=1; }
+	sleep 0.2 # I/O that the dead process had in flight
+	return $status
+}
+
+step_power() {
+	local guest status=0
+	rm -f "$dir/discards" && : >"$dir/log"
+	grep "^$name	" "$WORK/cases" >"$dir/case"
+	"$root/tests/oracle/uml-run" --timeout 120 --rw "$WORK/arrays" "$here/md-guest.sh" write "$WORK/arrays" "$dir/case" >"$dir/guest" 2>&1 &
+	guest=$!
+	writing && random_sleep || status=1
+	kill -TERM $guest || { echo "the guest ended on its own"; status=1; }
+	{ wait $guest; } 2>/dev/null
+	[ $status = 0 ] || sed 's/^/guest: /' "$dir/guest"
+	return $status
+}
+
+# md ATTRIBUTE [VALUE] - read or write an attribute of the array that is served
+md() {
+	if [ $# = 1 ]; then
+		"$ashlar" get --control "$socket.control" "sys/block/md0/md/$1" | sed 's/^[^ ]*: //'
+	else
+		"$ashlar" set --control "$socket.control" "sys/block/md0/md/$1" "$2"
+	fi
+}
+
+idle() {
+	local _
+	for _ in $(seq 1200); do
+		[ "$(md sync_action) $(md resync_start)" != 'idle none' ] || return 0
+		sleep 0.05
+	done
+	echo "sync_action is $(md sync_action), resync_start $(md resync_start)"
+	return 1
+}
+
+# ashlar assembles what the kernel left behind, resyncs, checks
+step_recover() {
+	local status=0
+	start_server || return 1
+	idle && md sync_action check && idle || status=1
+	[ "$(md mismatch_cnt)" = 0 ] || { echo "mismatch_cnt is $(md mismatch_cnt)"; status=1; }
+	# The guest wrote without --discards.
+	timeout 120 $python "$here/crash.py" verify --seed "$name" --state "$dir/state" --log "$dir/log" "nbd:$socket" || status=1
+	end_server TERM 0 || status=1
+	return $status
+}
+
+if [ "${1:-}" = --case ]; then
+	fields "$3"
+	if output=$("step_$2" 2>&1); then
+		echo "pass $name"
+	else
+		echo "FAIL $name"
+		printf '%s\n' "$output" | sed 's/^/     /'
+	fi
+	exit 0
+fi
+
+# --------------------------------------------------------------------- suite --
+parts='stop crash' judge=ashlar
+case ${1:-} in
+--kernel-only) parts=power judge=kernel ;;
+--power) parts='stop crash power' ;;
+'') ;;
+*)
+	sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2
+	exit 2
+	;;
+esac
+[ $judge = kernel ] || [ -x "$ashlar" ] || {
+	echo "md-crash.sh: there is no $ashlar: cargo build --release, or set ASHLAR" >&2
+	exit 1
+}
+
+WORK=$(mktemp -d "${TMPDIR:-/tmp}/ashlar-md-crash.XXXXXX") || exit 1
+export WORK
+trap '[ "${KEEP:-}" ] && echo "kept: $WORK" || rm -rf --one-file-system "$WORK"' EXIT
+trap 'exit 130' INT TERM HUP
+cases | grep -E "${ONLY:-}" >"$WORK/cases" || { echo "md-crash.sh: no case matches" >&2; exit 1; }
+while IFS=$'\t' read -r name _ _ _ _ _ sizes; do
+	mkdir -p "$WORK/arrays/$name"
+	i=0
+	for size in ${sizes//,/ }; do truncate -s "${size}K" "$WORK/arrays/$name/m$((i++)).img"; done
+done <"$WORK/cases"
+
+# stage COMMAND... - run COMMAND, which prints a verdict for each case; count the verdicts. After
+# a failure the arrays are in no known state: show it in full, and end.
+stage() {
+	"$@" >"$WORK/verdicts"
+	cat "$WORK/verdicts" >>"$WORK/all"
+	[ "$(grep -c '^pass ' "$WORK/verdicts")" = "$(wc -l <"$WORK/cases")" ] && return
+	echo "$*:"
+	grep -v '^pass ' "$WORK/verdicts"
+	exit 1
+}
+
+# guests MODE - run md-guest.sh on all cases, split over $jobs guests
+guests() {
+	local list pids=()
+	rm -f "$WORK"/guest.*
+	split -n "r/$jobs" "$WORK/cases" "$WORK/guest."
+	for list in "$WORK"/guest.??; do
+		[ -s "$list" ] || continue
+		"$root/tests/oracle/uml-run" --timeout 300 --rw "$WORK/arrays" --log "$list.klog" \
+			"$here/md-guest.sh" "$1" "$WORK/arrays" "$list" >"$list.out" 2>&1 &
+		pids+=($!)
+	done
+	wait "${pids[@]}"
+	cat "$WORK"/guest.??.out
+}
+
+# steps STEP - run a step of every case on the host
+steps() { cut -f1 "$WORK/cases" | xargs -r -P "$jobs" -I NAME "$0" --case "$1" NAME; }
+
+# count WHAT - verdicts that end so
+count() { grep -c "$1\$" "$WORK/all"; }
+
+started=$SECONDS
+report() {
+	printf '%-58s %d s\n' "$1" $((SECONDS - started))
+	started=$SECONDS
+	: >"$WORK/all"
+}
+
+$python "$here/crash.py" selftest >"$WORK/selftest" || { cat "$WORK/selftest"; exit 1; }
+stage guests prepare
+arrays=$(wc -l <"$WORK/cases")
+report "the kernel makes $arrays arrays"
+for part in $parts; do
+	case $part in
+	stop)
+		stage steps stop
+		stage guests stopped
+		report "$arrays stopped by SIGTERM: no resync, copies equal"
+		;;
+	crash)
+		for ((round = 0; round < rounds; round++)); do
+			stage steps crash
+			stage guests recover
+		done
+		report "$((rounds * arrays)) killed while writing: resynced, nothing flushed lost"
+		;;
+	power)
+		for ((round = 0; round < rounds; round++)); do
+			stage steps power
+			if [ $judge = kernel ]; then
+				stage guests recover
+			else
+				stage steps recover
+				stage guests stopped
+			fi
+		done
+		report "$((rounds * arrays)) guests killed while writing: $judge resynced, nothing lost"
+		;;
+	esac
+done
