@@ -4,7 +4,7 @@ use ashlar_block::Sectors;
 use uuid::Uuid;
 
 use crate::array::Array;
-use crate::members::{Index, Place};
+use crate::members::{Index, Members, Place};
 use crate::ondisk::{Level, Superblock, Timestamp, Version};
 use crate::personality::Personality;
 use crate::rdev::{Rdev, State};
@@ -159,6 +159,8 @@ pub struct ArrayStatus {
     pub unsynced: bool,
     /// Event count.
     pub events: u64,
+    /// Sectors from the superblock to the bitmap, if there is one.
+    pub bitmap_offset: Option<i32>,
     /// When it was created.
     pub ctime: Timestamp,
     /// When the superblocks were last written.
@@ -186,6 +188,11 @@ impl Array {
     /// Slots without a working member.
     pub fn degraded(&self) -> usize {
         self.members.degraded()
+    }
+
+    /// The members.
+    pub fn members(&self) -> &Members {
+        &self.members
     }
 
     /// The level and its map.
@@ -222,6 +229,7 @@ impl Array {
             state: self.state(),
             unsynced: self.is_unsynced(),
             events: superblocks.events(),
+            bitmap_offset: any.and_then(|sb| sb.bitmap_offset),
             ctime: any.map_or(Timestamp::default(), |sb| sb.ctime),
             utime: any.map_or(Timestamp::default(), |sb| sb.utime),
             members,
