@@ -38,6 +38,8 @@ bitflags! {
         const REMOVED = 1 << 6;
         /// Had a write error in this run.
         const WRITE_ERROR = 1 << 7;
+        /// Comes back with all but what the bitmap marks: only that is rebuilt.
+        const RETURNS = 1 << 8;
     }
 }
 
@@ -55,6 +57,8 @@ pub struct Rdev {
     state: AtomicU32,
     /// Sectors from the start of the data area that the member holds, if it is not in sync.
     recovered: AtomicU64,
+    /// As many of them as are durable: what the superblocks may say.
+    durably_recovered: AtomicU64,
     /// The device's sector where the superblock of its bitmap is; [`u64::MAX`] for none.
     bitmap: AtomicU64,
     bad: BadBlocks,
@@ -119,6 +123,7 @@ impl Rdev {
             data_size,
             state: AtomicU32::new(state.bits()),
             recovered: AtomicU64::new(recovered.0),
+            durably_recovered: AtomicU64::new(recovered.0),
             bitmap: AtomicU64::new(bitmap.map_or(u64::MAX, |at| at.0)),
             bad,
             errors: ReadErrors::default(),
@@ -221,6 +226,16 @@ impl Rdev {
     /// Notes how much of it has been rebuilt.
     pub fn set_recovered(&self, to: Sectors) {
         self.recovered.store(to.0, SeqCst);
+    }
+
+    /// How much of what has been rebuilt would be there after a power cut.
+    pub fn durably_recovered(&self) -> Sectors {
+        Sectors(self.durably_recovered.load(SeqCst)).min(self.recovered())
+    }
+
+    /// Notes that what was rebuilt up to here has been flushed.
+    pub fn set_durably_recovered(&self, to: Sectors) {
+        self.durably_recovered.store(to.0, SeqCst);
     }
 
     /// Whether it may be read up to `end`, a sector of its data area: it is in sync or was rebuilt
