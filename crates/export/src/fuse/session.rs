@@ -327,7 +327,10 @@ impl<N: Namespace> Session<N> {
             Handle::Volume(volume) => {
                 let room = volume.size_bytes().saturating_sub(offset);
                 let len = (payload.len() as u64).min(room);
-                if len == 0 && size != 0 {
+                if size == 0 {
+                    return Ok(Action::Reply(reply::written(unique, 0)));
+                }
+                if len == 0 {
                     return Err(Errno::NOSPC);
                 }
                 let flags = if sync { Flags::FUA | Flags::SYNC } else { Flags::empty() };
@@ -405,7 +408,7 @@ impl<N: Namespace> Session<N> {
         }
         let names = lock(names);
         let mut list = DirectoryList::new(room);
-        for next in offset.saturating_add(1).. {
+        for next in offset.saturating_add(1)..=u64::MAX {
             let name = match next {
                 1 => ".",
                 2 => "..",

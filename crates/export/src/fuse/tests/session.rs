@@ -443,6 +443,30 @@ fn listings_are_the_same_in_any_number_of_goes() {
 }
 
 #[test]
+fn writing_nothing_succeeds_wherever_it_is_and_reaches_no_disk() {
+    let (ram, _, session) = with_disk();
+    let fh = open(&session, "dev/md0", RDWR).unwrap().fh;
+    ram.take_seen();
+    for offset in [0, 1, MIB as u64 - 1, MIB as u64, MIB as u64 + 1, u64::MAX] {
+        assert_eq!(write(&session, fh, offset, &[], 0), Ok(0), "at {offset}");
+        assert_eq!(write(&session, fh, offset, &[], abi::oflag::DSYNC), Ok(0), "at {offset}, O_DSYNC");
+    }
+    assert_eq!(ram.take_seen(), []);
+}
+
+#[test]
+fn a_listing_that_goes_on_behind_its_end_is_empty_wherever_that_is() {
+    let (_, _, session) = with_disk();
+    let reply = call(&session, &message(opcode::OPENDIR, 1, &abi::OpenIn::default(), &[]));
+    let fh = body::<abi::OpenOut>(&reply).fh;
+    for offset in [6, 7, 1 << 32, u64::MAX - 2, u64::MAX - 1, u64::MAX] {
+        let args = abi::ReadIn { fh, offset, size: 4096, ..Default::default() };
+        let reply = call(&session, &message(opcode::READDIR, 1, &args, &[]));
+        assert_eq!(reply_parts(&reply), (0, &[][..]), "at {offset}");
+    }
+}
+
+#[test]
 fn forgotten_nodes_are_stale() {
     let (_, _, session) = with_disk();
     let node = look_up(&session, "dev").unwrap().nodeid;
