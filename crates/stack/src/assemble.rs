@@ -6,16 +6,17 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ashlar_block::{BlockDevice, ByteVolume, Gateway, Runtime, Status};
+use ashlar_block::{ByteVolume, Gateway, Runtime, Status};
 use ashlar_md::ondisk::MdadmUuid;
-use ashlar_md::{Array, AssembleError, Candidate};
+use ashlar_md::{Array, AssembleError, Candidate, MemberStatus};
 use thiserror::Error;
 use uuid::Uuid;
 
-use crate::attributes::md::ArrayView;
-use crate::attributes::{Attributes, mdstat};
-use crate::names::{ArrayName, Names, unique_names};
+use crate::attributes::{Attributes, Source, Tree, mdstat};
+use crate::disks::Disks;
+use crate::names::{ArrayName, Names};
 use crate::probe::{Contents, Md, probe};
+use crate::view::{ArrayShape, ArrayView};
 
 /// A disk at hand.
 pub struct Disk {
@@ -34,6 +35,7 @@ pub struct Probed {
 }
 
 /// A running array.
+#[derive(Clone)]
 pub struct Volume {
     /// What it is called.
     pub name: ArrayName,
@@ -44,6 +46,7 @@ pub struct Volume {
 }
 
 /// A disk that is no member of anything: a volume as it is.
+#[derive(Clone)]
 pub struct Plain {
     /// What it is called.
     pub name: String,
@@ -63,9 +66,9 @@ pub struct Failure {
 
 /// What was made of some disks.
 pub struct Stack {
-    /// The disks that hold members, with their names under `sys/block`.
-    pub members: Vec<(String, Gateway)>,
-    /// The disks that hold no member.
+    /// All disks that are used.
+    pub disks: Arc<Disks>,
+    /// Those that hold no member.
     pub plain: Vec<Plain>,
     /// The running arrays.
     pub volumes: Vec<Volume>,
@@ -131,19 +134,20 @@ pub async fn assemble(
     rename: Option<&str>,
     runtime: &Arc<dyn Runtime>,
 ) -> Stack {
-    let names = unique_names(probed.iter().map(|probed| probed.disk.path.as_path()));
-    let mut members = Vec::new();
+    let disks = Arc::new(Disks::default());
     let mut candidates = Vec::new();
     let mut plain = Vec::new();
-    for (name, probed) in names.into_iter().zip(probed) {
+    for probed in probed {
+        let gateway = probed.disk.gateway.clone();
+        let path = probed.disk.path.display().to_string();
         match probed.candidate() {
             Ok(candidate) => {
-                members.push((candidate.path.clone(), name, candidate.gateway.clone()));
+                disks.add(&path, gateway);
                 candidates.push(candidate);
             }
             Err(NotAMember::Foreign(_)) => {
-                let bytes = Arc::new(ByteVolume::new(probed.disk.gateway.clone()));
-                plain.push(Plain { name, bytes });
+                let name = disks.add(&path, gateway.clone());
+                plain.push(Plain { name, bytes: Arc::new(ByteVolume::new(gateway)) });
             }
             Err(NotAMember::Unreadable(_) | NotAMember::Damaged(_)) => {}
         }
@@ -162,50 +166,28 @@ pub async fn assemble(
         };
         let name = given.give(rename.take().unwrap_or(&set_name));
         let array = Array::start(plan, &name.device(), Arc::clone(runtime));
-        let member_names = array.status().await.members.into_iter().map(|member| {
-            let path = member.path?;
-            members.iter().find(|(other, ..)| *other == path).map(|(_, name, _)| name.clone())
-        });
-        let member_names = member_names.collect();
         let bytes = Arc::new(ByteVolume::new(Gateway::new(Arc::clone(&array) as _)));
-        volumes.push(Volume { name, view: ArrayView::new(array, member_names).await, bytes });
+        volumes.push(Volume { name, view: ArrayView::new(array, Arc::clone(&disks)).await, bytes });
     }
-    let members = members.into_iter().map(|(_, name, gateway)| (name, gateway)).collect();
-    Stack { members, plain, volumes, failures }
+    Stack { disks, plain, volumes, failures }
 }
 
 impl Stack {
     /// The attributes of all that runs, the member disks' too.
     pub fn attributes(&self) -> Attributes {
-        let mut tree = Attributes::default();
-        for volume in &self.volumes {
-            let name = volume.name.device();
-            let gateway = volume.bytes.gateway();
-            tree.add_volume(&format!("dev/{name}"), gateway.clone());
-            if let Some(alias) = &volume.name.alias {
-                tree.add_symlink(&format!("dev/md/{alias}"), &format!("../{name}"));
-            }
-            tree.add_device(&name, gateway);
-            let number = format!("9:{}", volume.name.number);
-            tree.add_text(&format!("sys/block/{name}/dev"), move || number.clone());
-            tree.add_array(&name, &volume.view);
-        }
-        for Plain { name, bytes } in &self.plain {
-            tree.add_volume(&format!("dev/{name}"), bytes.gateway().clone());
-            tree.add_device(name, bytes.gateway());
-        }
-        for (name, gateway) in &self.members {
-            tree.add_device(name, gateway);
-        }
-        let views: Vec<Arc<ArrayView>> =
-            self.volumes.iter().map(|volume| Arc::clone(&volume.view)).collect();
-        tree.add_text("proc/mdstat", move || {
-            mdstat::mdstat(views.iter().map(|view| view.status()), |array, member| {
-                let view = views.iter().find(|view| view.array().disk().name() == array.name)?;
-                view.member_name(member)
-            })
-        });
-        tree
+        Attributes::new(Shown {
+            disks: Arc::clone(&self.disks),
+            plain: self.plain.clone(),
+            volumes: self.volumes.clone(),
+        })
+    }
+
+    /// The array that is called `md127` or `md/data`.
+    pub fn volume(&self, name: &str) -> Option<&Volume> {
+        self.volumes.iter().find(|volume| {
+            let alias = volume.name.alias.as_deref();
+            volume.name.device() == name || name.strip_prefix("md/").is_some_and(|n| Some(n) == alias)
+        })
     }
 
     /// Stops every array: I/O under way ends, members are flushed, superblocks say clean; flushes the
@@ -238,5 +220,53 @@ impl std::fmt::Display for Failure {
             "" => write!(f, "array {uuid}"),
             name => write!(f, "array {name} ({uuid})"),
         }
+    }
+}
+
+/// What attributes are shown of.
+struct Shown {
+    disks: Arc<Disks>,
+    plain: Vec<Plain>,
+    volumes: Vec<Volume>,
+}
+
+impl Source for Shown {
+    /// The names of the disks, and the shapes of the arrays.
+    type Shape = (Vec<String>, Vec<ArrayShape>);
+
+    fn shape(&self) -> Self::Shape {
+        let disks = self.disks.all().into_iter().map(|held| held.name);
+        let arrays = self.volumes.iter().map(|volume| volume.view.shape());
+        (disks.collect(), arrays.collect())
+    }
+
+    fn build(&self, (_, arrays): &Self::Shape) -> Tree {
+        let mut tree = Tree::default();
+        for (volume, shape) in self.volumes.iter().zip(arrays) {
+            let name = volume.name.device();
+            let gateway = volume.bytes.gateway();
+            tree.add_volume(&format!("dev/{name}"), gateway.clone());
+            if let Some(alias) = &volume.name.alias {
+                tree.add_symlink(&format!("dev/md/{alias}"), &format!("../{name}"));
+            }
+            tree.add_device(&name, gateway);
+            let number = format!("9:{}", volume.name.number);
+            tree.add_text(&format!("sys/block/{name}/dev"), move || number.clone());
+            tree.add_array(&name, &volume.view, shape);
+        }
+        for Plain { name, bytes } in &self.plain {
+            tree.add_volume(&format!("dev/{name}"), bytes.gateway().clone());
+        }
+        for held in self.disks.all() {
+            tree.add_device(&held.name, &held.gateway);
+        }
+        let views: Vec<Arc<ArrayView>> =
+            self.volumes.iter().map(|volume| Arc::clone(&volume.view)).collect();
+        tree.add_text("proc/mdstat", move || {
+            mdstat::mdstat(views.iter().map(|view| {
+                (view.snapshot(), |member: &MemberStatus| view.member_name(member))
+            }))
+        });
+        tree
     }
 }

@@ -9,8 +9,9 @@ use ashlar_md::ondisk::{Level, MdadmUuid};
 use ashlar_md::{ArrayState, ArrayStatus, MemberStatus};
 use serde::{Deserialize, Serialize};
 
-use crate::attributes::md::policy;
+use crate::progress::{Progress, Step};
 use crate::scan::layout_name;
+use crate::view::Snapshot;
 
 /// What `md detail` tells of an array.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -31,7 +32,9 @@ pub struct Detail {
     pub raid_devices: usize,
     /// When the superblocks were written, seconds since 1970.
     pub updated: u64,
-    /// `clean`, `active`, and what is wrong: `clean, degraded`.
+    /// Where the write-intent bitmap is: `Internal`.
+    pub intent_bitmap: Option<String>,
+    /// `clean`, `active`, what is wrong and what is done about it: `clean, degraded, recovering`.
     pub state: String,
     /// Members that are here: working, failed, and spare ones.
     pub total_devices: usize,
@@ -41,12 +44,20 @@ pub struct Detail {
     pub working_devices: usize,
     /// Members that have failed.
     pub failed_devices: usize,
+    /// Members that are not in sync, but have not failed: spares and those being rebuilt.
+    pub spare_devices: usize,
     /// Layout: `near=2`.
     pub layout: Option<String>,
     /// Chunk size in KiB.
     pub chunk_kib: Option<u64>,
-    /// How copies are kept the same: `resync`.
+    /// How copies are kept the same: `resync` or `bitmap`.
     pub consistency_policy: String,
+    /// What the array does by itself, in the word of `sync_action`.
+    pub sync_action: String,
+    /// How far that is.
+    pub sync: Option<DetailSync>,
+    /// Sectors that the last check found to differ.
+    pub mismatch_count: u64,
     /// Name in the superblock: `host:0`.
     pub name: String,
     /// Identity, as mdadm prints it.
@@ -59,15 +70,48 @@ pub struct Detail {
     pub notes: Vec<String>,
 }
 
+/// A resync, recovery, check or repair under way.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DetailSync {
+    /// mdadm's word: `Rebuild`, `Resync` or `Check`.
+    pub kind: String,
+    /// Hundredths done, as mdadm says.
+    pub percent: u64,
+    /// KiB done.
+    pub done_kib: u64,
+    /// All KiB.
+    pub total_kib: u64,
+    /// KiB a second.
+    pub speed_kib: u64,
+    /// Seconds left at that speed.
+    pub seconds_left: Option<u64>,
+}
+
+impl DetailSync {
+    fn new(progress: &Progress) -> Option<Self> {
+        let Step::Running(run) = progress.step else { return None };
+        Some(Self {
+            kind: progress.action.detail_names().1.to_owned(),
+            percent: run.per_mille() / 10,
+            done_kib: run.done.0 / 2,
+            total_kib: run.total.0 / 2,
+            speed_kib: run.speed_kib,
+            seconds_left: run.left.map(|left| left.as_secs()),
+        })
+    }
+}
+
 /// A slot of an array.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DetailMember {
     /// Number in the superblock; none for an empty slot.
     pub number: Option<u32>,
-    /// The slot; none for a member that failed.
+    /// The slot; none for a spare or a member that failed.
     pub slot: Option<u16>,
-    /// `active sync`, `faulty`, `removed`.
+    /// `active sync`, `spare rebuilding`, `spare`, `faulty`, `removed`.
     pub state: String,
+    /// Whether it is to take the place of the member in its slot.
+    pub replacement: bool,
     /// The device.
     pub path: Option<String>,
     /// Read errors seen.
@@ -77,10 +121,13 @@ pub struct DetailMember {
 }
 
 impl Detail {
-    /// Tells of the array with this status, which is at `device`.
-    pub fn new(status: &ArrayStatus, device: impl Into<String>) -> Self {
+    /// Tells of this array, which is at `device`.
+    pub fn new(array: &Snapshot, device: impl Into<String>) -> Self {
+        let status = &array.status;
         let here = || status.members.iter().filter(|member| member.path.is_some());
         let failed_devices = here().filter(|member| member.faulty).count();
+        let active_devices = here().filter(|member| member.in_sync).count();
+        let working_devices = here().count() - failed_devices;
         let redundant = status.level.is_redundant();
         let kib = |sectors: ashlar_block::Sectors| sectors.0 / 2;
         Self {
@@ -92,14 +139,19 @@ impl Detail {
             used_dev_size_kib: redundant.then(|| kib(status.used_dev_size)),
             raid_devices: status.raid_disks,
             updated: status.utime.seconds,
-            state: state(status),
+            intent_bitmap: array.bitmap.as_ref().map(|_| "Internal".to_owned()),
+            state: state(status, &array.progress),
             total_devices: here().count(),
-            active_devices: here().filter(|member| member.in_sync).count(),
-            working_devices: here().count() - failed_devices,
+            active_devices,
+            working_devices,
             failed_devices,
+            spare_devices: working_devices - active_devices,
             layout: layout_name(status.level, status.layout),
             chunk_kib: Some(kib(status.chunk)).filter(|kib| *kib != 0),
-            consistency_policy: policy(status.level).to_owned(),
+            consistency_policy: array.consistency_policy().to_owned(),
+            sync_action: array.progress.action.name().to_owned(),
+            sync: DetailSync::new(&array.progress),
+            mismatch_count: array.progress.mismatches.0,
             name: status.set_name.clone(),
             uuid: MdadmUuid(status.uuid).to_string(),
             events: status.events,
@@ -109,46 +161,79 @@ impl Detail {
     }
 }
 
-fn state(status: &ArrayStatus) -> String {
+fn state(status: &ArrayStatus, progress: &Progress) -> String {
     let dirty = status.state == ArrayState::Active || status.unsynced;
     let mut state = if dirty { "active" } else { "clean" }.to_owned();
     if status.degraded > 0 {
         state += ", degraded";
     }
-    state
+    let waits = match progress.step {
+        Step::None => return state,
+        Step::Running(_) => "",
+        Step::Delayed => " (DELAYED)",
+        Step::Pending => " (PENDING)",
+    };
+    state + ", " + progress.action.detail_names().0 + waits
 }
 
-/// As mdadm lists them: all slots, then the members that failed.
+/// As mdadm lists them: each slot and its replacement, then the others by number.
 fn members(status: &ArrayStatus) -> Vec<DetailMember> {
-    let row = |member: &MemberStatus, slot, state| DetailMember {
-        number: Some(member.dev_number),
-        slot,
-        state,
-        path: member.path.clone(),
-        read_errors: member.read_errors,
-        corrected: member.corrected,
-    };
-    let removed = |member: &MemberStatus| DetailMember {
+    let removed = |slot: usize| DetailMember {
         number: None,
-        slot: member.slot,
+        slot: Some(slot as u16),
         state: "removed".to_owned(),
+        replacement: false,
         path: None,
         read_errors: 0,
         corrected: 0,
     };
-    let slots = status.members.iter().map(|member| {
-        if member.path.is_none() || member.faulty {
-            return removed(member);
+    let placed = |member: &&MemberStatus| member.index.is_some() && !member.faulty;
+    let mut rows = Vec::new();
+    for slot in 0..status.raid_disks {
+        let here = status.members.iter().filter(|m| m.slot == Some(slot as u16)).filter(placed);
+        let (replacements, members): (Vec<_>, Vec<_>) = here.partition(|m| m.replacement);
+        if members.is_empty() {
+            rows.push(removed(slot));
         }
-        let mut state = if member.in_sync { "active sync" } else { "spare rebuilding" }.to_owned();
-        if member.write_mostly {
-            state += " writemostly";
-        }
-        state += &member.slot.and_then(|slot| copy_set(status, slot)).unwrap_or_default();
-        row(member, member.slot, state)
-    });
-    let faulty = status.members.iter().filter(|member| member.faulty);
-    slots.chain(faulty.map(|member| row(member, None, "faulty".to_owned()))).collect()
+        rows.extend(members.into_iter().chain(replacements).map(|m| row(status, m)));
+    }
+    let beside = status.members.iter().filter(|m| m.index.is_some());
+    let mut beside: Vec<&MemberStatus> = beside.filter(|m| m.faulty || m.slot.is_none()).collect();
+    beside.sort_by_key(|member| member.dev_number);
+    rows.extend(beside.into_iter().map(|member| row(status, member)));
+    rows
+}
+
+fn row(status: &ArrayStatus, member: &MemberStatus) -> DetailMember {
+    let slot = member.slot.filter(|_| !member.faulty);
+    let mut state = match (member.faulty, member.in_sync) {
+        (true, _) => "faulty".to_owned(),
+        (false, true) => "active sync".to_owned(),
+        (false, false) => String::new(),
+    };
+    let mut add = |word: &str| {
+        state += if state.is_empty() { "" } else { " " };
+        state += word;
+    };
+    if member.in_sync
+        && let Some(set) = slot.and_then(|slot| copy_set(status, slot))
+    {
+        add(&set);
+    }
+    let flags = [("writemostly", member.write_mostly), ("failfast", member.failfast)];
+    flags.iter().filter(|(_, is)| *is).for_each(|(word, _)| add(word));
+    if !member.faulty && !member.in_sync {
+        add(if slot.is_some() { "spare rebuilding" } else { "spare" });
+    }
+    DetailMember {
+        number: Some(member.dev_number),
+        slot,
+        state,
+        replacement: member.replacement,
+        path: member.path.clone(),
+        read_errors: member.read_errors,
+        corrected: member.corrected,
+    }
 }
 
 /// The letter of the copies that a member of a RAID10 with near copies only holds, where every member
@@ -159,7 +244,7 @@ fn copy_set(status: &ArrayStatus, slot: u16) -> Option<String> {
     let fits =
         plain && (1..=26).contains(&copies) && (status.raid_disks as u32).is_multiple_of(copies);
     let letter = char::from(b'A' + (u32::from(slot) % copies.max(1)) as u8);
-    fits.then(|| format!(" set-{letter}"))
+    fits.then(|| format!("set-{letter}"))
 }
 
 impl fmt::Display for Detail {
@@ -177,12 +262,15 @@ impl fmt::Display for Detail {
         line("Raid Devices", &self.raid_devices)?;
         line("Total Devices", &self.total_devices)?;
         line("Persistence", &"Superblock is persistent\n")?;
+        if let Some(bitmap) = &self.intent_bitmap {
+            line("Intent Bitmap", &format_args!("{bitmap}\n"))?;
+        }
         line("Update Time", &CTime(self.updated))?;
         line("State", &format_args!("{} ", self.state))?;
         line("Active Devices", &self.active_devices)?;
         line("Working Devices", &self.working_devices)?;
         line("Failed Devices", &self.failed_devices)?;
-        line("Spare Devices", &"0\n")?;
+        line("Spare Devices", &format_args!("{}\n", self.spare_devices))?;
         if let Some(layout) = &self.layout {
             line("Layout", layout)?;
         }
@@ -190,12 +278,17 @@ impl fmt::Display for Detail {
             line("Chunk Size", &format_args!("{kib}K\n"))?;
         }
         line("Consistency Policy", &format_args!("{}\n", self.consistency_policy))?;
+        if let Some(DetailSync { kind, percent, .. }) = &self.sync {
+            line(&format!("{kind} Status"), &format_args!("{percent}% complete\n"))?;
+        }
         line("Name", &self.name)?;
         line("UUID", &self.uuid)?;
         line("Events", &format_args!("{}\n", self.events))?;
         writeln!(f, "    Number   Major   Minor   RaidDevice State")?;
-        for (index, member) in self.members.iter().enumerate() {
-            if member.slot.is_none() && index == self.raid_devices {
+        let mut in_slots = true;
+        for member in &self.members {
+            if in_slots && member.slot.is_none() {
+                in_slots = false;
                 writeln!(f)?;
             }
             let cell = |number: Option<u64>| number.map_or("-".to_owned(), |n| n.to_string());
@@ -212,104 +305,4 @@ impl fmt::Display for Detail {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use ashlar_block::Sectors;
-    use ashlar_md::ondisk::{Timestamp, Version};
-
-    fn member(slot: u16, path: Option<&str>) -> MemberStatus {
-        MemberStatus {
-            path: path.map(str::to_owned),
-            in_sync: path.is_some(),
-            faulty: false,
-            write_mostly: false,
-            data_offset: Sectors(2048),
-            data_size: Sectors(4096),
-            dev_number: u32::from(slot),
-            ..MemberStatus::empty(usize::from(slot))
-        }
-    }
-
-    fn status() -> ArrayStatus {
-        ArrayStatus {
-            name: "md0".to_owned(),
-            uuid: uuid::Uuid::from_u128(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff),
-            set_name: "host:0".to_owned(),
-            version: Version::V1_2,
-            level: Level::Raid10,
-            layout: 0x102,
-            chunk: Sectors(1024),
-            raid_disks: 4,
-            degraded: 2,
-            size: Sectors(4_186_112),
-            used_dev_size: Sectors(2_093_056),
-            state: ArrayState::Clean,
-            unsynced: false,
-            events: 17,
-            ctime: Timestamp::from_seconds(1_000_000_000),
-            utime: Timestamp::from_seconds(1_000_000_001),
-            members: vec![
-                member(0, Some("a.img")),
-                MemberStatus { in_sync: false, faulty: true, ..member(1, Some("b.img")) },
-                member(2, None),
-                member(3, Some("d.img")),
-            ],
-            notes: Vec::new(),
-        }
-    }
-
-    #[test]
-    fn the_text_is_that_of_mdadm() {
-        let expected = "\
-/dev/md0:
-           Version : 1.2
-     Creation Time : Sun Sep  9 01:46:40 2001
-        Raid Level : raid10
-        Array Size : 2093056 (2044.00 MiB 2143.29 MB)
-     Used Dev Size : 1046528 (1022.00 MiB 1071.64 MB)
-      Raid Devices : 4
-     Total Devices : 3
-       Persistence : Superblock is persistent
-
-       Update Time : Sun Sep  9 01:46:41 2001
-             State : clean, degraded\u{20}
-    Active Devices : 2
-   Working Devices : 2
-    Failed Devices : 1
-     Spare Devices : 0
-
-            Layout : near=2
-        Chunk Size : 512K
-
-Consistency Policy : resync
-
-              Name : host:0
-              UUID : 00112233:44556677:8899aabb:ccddeeff
-            Events : 17
-
-    Number   Major   Minor   RaidDevice State
-       0       0        0        0      active sync set-A   a.img
-       -       0        0        1      removed
-       -       0        0        2      removed
-       3       0        0        3      active sync set-B   d.img
-
-       1       0        0        -      faulty   b.img
-";
-        assert_eq!(Detail::new(&status(), "/dev/md0").to_string(), expected);
-    }
-
-    #[test]
-    fn json_goes_both_ways() {
-        let detail = Detail::new(&status(), "/dev/md0");
-        let text = serde_json::to_string(&detail).unwrap();
-        assert_eq!(serde_json::from_str::<Detail>(&text).unwrap(), detail);
-    }
-
-    #[test]
-    fn a_raid0_has_no_used_size_and_no_sets() {
-        let raid0 = ArrayStatus { level: Level::Raid0, layout: 2, ..status() };
-        let text = Detail::new(&raid0, "x").to_string();
-        assert!(!text.contains("Used Dev Size") && !text.contains("set-"), "{text}");
-        assert!(text.contains("Consistency Policy : none\n"), "{text}");
-    }
-}
+mod tests;

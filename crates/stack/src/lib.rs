@@ -20,9 +20,15 @@
 pub mod assemble;
 pub mod attributes;
 pub mod detail;
+pub mod disks;
 pub mod graph;
 pub mod names;
 pub mod probe;
+pub mod progress;
 pub mod scan;
 pub mod signature;
 pub mod spec;
+pub mod view;
+
+#[cfg(test)]
+mod testing;

@@ -92,18 +92,15 @@ pub fn parse_array_name(text: &str) -> Option<&str> {
     number(digits).map(|_| digits)
 }
 
-/// Unique names for paths: the last part, or as many parts as make it unique, joined by `!`, which
-/// is what the kernel puts for a slash in a name under `/sys/block`.
-pub fn unique_names<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Vec<String> {
-    let mut taken = BTreeSet::new();
-    let mut name = |path: &Path| {
-        let parts: Vec<_> = path.iter().map(|part| part.to_string_lossy()).collect();
-        let tails = (0..parts.len()).rev().map(|start| parts[start..].join("!").replace('/', ""));
-        let numbered = (1..).map(|n| format!("{}#{n}", parts.join("!").replace('/', "")));
-        let mut all = tails.chain(numbered);
-        all.find(|name| !name.is_empty() && taken.insert(name.clone())).unwrap_or_default()
-    };
-    paths.into_iter().map(&mut name).collect()
+/// A name for the disk at `path` that is not `taken`: the last part of the path, or as many parts as
+/// make it unique, joined by `!`, which is what the kernel puts for a slash in a name under
+/// `/sys/block`.
+pub fn unique_name(path: &Path, taken: impl Fn(&str) -> bool) -> String {
+    let parts: Vec<_> = path.iter().map(|part| part.to_string_lossy()).collect();
+    let tails = (0..parts.len()).rev().map(|start| parts[start..].join("!").replace('/', ""));
+    let numbered = (1..).map(|n| format!("{}#{n}", parts.join("!").replace('/', "")));
+    // The numbers have no end, and finitely many names are taken.
+    tails.chain(numbered).find(|name| !name.is_empty() && !taken(name)).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -157,7 +154,10 @@ mod tests {
     #[test]
     fn names_of_members_are_unique() {
         let paths = ["/a/x.img", "/b/x.img", "y", "/a/x.img", "/a/x.img"].map(Path::new);
-        let names = unique_names(paths);
+        let mut names: Vec<String> = Vec::new();
+        for path in paths {
+            names.push(unique_name(path, |name| names.iter().any(|other| other == name)));
+        }
         assert_eq!(names, ["x.img", "b!x.img", "y", "a!x.img", "!a!x.img"]);
         assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ashlar_block::limits::Features;
 use ashlar_block::{Gateway, Sectors};
 
-use super::{Attributes, Row, number};
+use super::{Row, Tree, number};
 
 /// A number that the kernel keeps in 32 bits, where "no limit" is the largest.
 fn capped(sectors: Sectors) -> u64 {
@@ -106,15 +106,16 @@ const ROWS: &[Row<Gateway>] = &[
     Row::ro("queue/zoned", |_| "none".to_owned()),
 ];
 
-impl Attributes {
+impl Tree {
     /// Adds `sys/block/NAME` for a device.
-    pub fn add_device(&mut self, name: &str, gateway: &Gateway) {
+    pub(crate) fn add_device(&mut self, name: &str, gateway: &Gateway) {
         self.add_rows(&format!("sys/block/{name}"), &Arc::new(gateway.clone()), ROWS);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::outcome;
     use super::*;
     use ashlar_block::device::{BlockDevice, IoFuture};
     use ashlar_block::{Bio, Disk, Limits, Op};
@@ -135,8 +136,8 @@ mod tests {
         Gateway::new(Arc::new(Null(Disk::new("t", Sectors(2048), limits))))
     }
 
-    fn tree(gateway: &Gateway) -> Attributes {
-        let mut tree = Attributes::default();
+    fn tree(gateway: &Gateway) -> Tree {
+        let mut tree = Tree::default();
         tree.add_device("t", gateway);
         tree
     }
@@ -180,7 +181,7 @@ mod tests {
             ("queue/dma_alignment", "511"),
         ] {
             let path = format!("sys/block/t/{name}");
-            assert_eq!(tree.read(&path), Ok(format!("{text}\n")), "{name}");
+            assert_eq!(tree.read(&path), Ok(text.to_owned()), "{name}");
         }
     }
 
@@ -188,7 +189,9 @@ mod tests {
     fn settings_take_effect_and_hard_limits_hold() {
         let gateway = gateway(limits());
         let tree = tree(&gateway);
-        let set = |name: &str, value: &str| tree.write(&format!("sys/block/t/queue/{name}"), value);
+        let set = |name: &str, value: &str| {
+            outcome(tree.write(&format!("sys/block/t/queue/{name}"), value))
+        };
         assert_eq!(set("discard_max_bytes", "524288\n"), Ok(()));
         assert_eq!(gateway.disk().max_discard(), Sectors(1024));
         assert_eq!(set("discard_max_bytes", "1000").unwrap_err().errno(), 22);
@@ -196,7 +199,7 @@ mod tests {
         assert_eq!(gateway.disk().max_discard(), Sectors(1 << 20));
         assert_eq!(set("max_sectors_kb", "4097").unwrap_err().errno(), 22);
         assert_eq!(set("nomerges", "2"), Ok(()));
-        assert_eq!(tree.read("sys/block/t/queue/nomerges"), Ok("2\n".to_owned()));
+        assert_eq!(tree.read("sys/block/t/queue/nomerges"), Ok("2".to_owned()));
         assert_eq!(set("rotational", "1").unwrap_err().errno(), 13);
     }
 
@@ -204,8 +207,8 @@ mod tests {
     fn limits_without_bound_print_as_the_kernel_prints_them() {
         let tree = tree(&gateway(Limits::stacking()));
         let read = |name: &str| tree.read(&format!("sys/block/t/queue/{name}")).unwrap();
-        assert_eq!(read("max_hw_sectors_kb"), "2147483647\n");
-        assert_eq!(read("max_segments"), "65535\n");
+        assert_eq!(read("max_hw_sectors_kb"), "2147483647");
+        assert_eq!(read("max_segments"), "65535");
     }
 
     #[test]
@@ -214,10 +217,10 @@ mod tests {
         let tree = tree(&gateway);
         let read = gateway.disk().stats().start(Op::Read, Sectors(8));
         let write = gateway.disk().stats().start(Op::Discard, Sectors(8));
-        assert_eq!(tree.read("sys/block/t/inflight").unwrap(), "       1        1\n");
+        assert_eq!(tree.read("sys/block/t/inflight").unwrap(), "       1        1");
         drop((read, write));
         let stat = tree.read("sys/block/t/stat").unwrap();
-        assert_eq!(stat.len(), 17 * 9);
+        assert_eq!(stat.len(), 17 * 9 - 1);
         assert!(stat.starts_with("       1        0        8        0 "), "{stat}");
     }
 
@@ -243,7 +246,7 @@ mod tests {
             let ours = tree.read(&format!("sys/block/t/{}", row.name)).unwrap();
             let shape = |text: &str| {
                 let fields = text.split_whitespace().map(|field| field.parse::<u64>().is_ok());
-                (fields.collect::<Vec<_>>(), text.ends_with('\n'))
+                fields.collect::<Vec<_>>()
             };
             if row.name != "queue/scheduler" && row.name != "queue/write_cache" {
                 assert_eq!(shape(&ours), shape(&text), "{}: {ours:?} and {text:?}", row.name);

@@ -1,18 +1,22 @@
-//! `proc/mdstat`, byte for byte as the kernel writes it (`drivers/md/md.c`, `md_seq_show`).
+//! `proc/mdstat`, byte for byte as the kernel writes it (`drivers/md/md.c`, `md_seq_show` and
+//! `status_resync`).
 
 use std::fmt::Write;
 
 use ashlar_md::ondisk::Level;
 use ashlar_md::{ArrayState, ArrayStatus, MemberStatus};
 
-/// The text for `arrays`; `name` gives the name of an array's member by its slot.
-pub fn mdstat<'a>(
-    arrays: impl IntoIterator<Item = ArrayStatus>,
-    name: impl Fn(&ArrayStatus, &MemberStatus) -> Option<&'a str>,
-) -> String {
+use crate::progress::{Progress, Run, Step};
+use crate::view::Snapshot;
+
+/// The text for `arrays`, each with the names of its members.
+pub fn mdstat<N>(arrays: impl IntoIterator<Item = (Snapshot, N)>) -> String
+where
+    N: Fn(&MemberStatus) -> Option<String>,
+{
     let mut out = String::from("Personalities : [raid0] [raid1] [raid10] \n");
-    for array in arrays {
-        line(&mut out, &array, &name);
+    for (array, name) in arrays {
+        entry(&mut out, &array, name);
     }
     out + "unused devices: <none>"
 }
@@ -24,26 +28,32 @@ macro_rules! put {
     };
 }
 
-fn line<'a>(
-    out: &mut String,
-    array: &ArrayStatus,
-    name: impl Fn(&ArrayStatus, &MemberStatus) -> Option<&'a str>,
-) {
-    let running = array.state != ArrayState::Inactive;
-    let read_only = if array.state == ArrayState::ReadOnly { " (read-only)" } else { "" };
-    put!(out, "{} : {}active{read_only}", array.name, if running { "" } else { "in" });
+fn entry(out: &mut String, array: &Snapshot, name: impl Fn(&MemberStatus) -> Option<String>) {
+    let status = &array.status;
+    let running = status.state != ArrayState::Inactive;
+    let read_only = if status.state == ArrayState::ReadOnly { " (read-only)" } else { "" };
+    put!(out, "{} : {}active{read_only}", status.name, if running { "" } else { "in" });
     if running {
-        put!(out, " {}", array.level);
+        put!(out, " {}", status.level);
     }
     // The kernel's list has the member that was added last in front.
-    for member in array.members.iter().rev() {
-        let Some(name) = name(array, member) else { continue };
+    let mut members: Vec<&MemberStatus> = status.members.iter().collect();
+    members.sort_by_key(|member| std::cmp::Reverse(member.index));
+    for member in members {
+        let Some(name) = name(member) else { continue };
         put!(out, " {name}[{}]", member.dev_number);
-        let marks = [("(W)", member.write_mostly), ("(F)", member.faulty)];
+        // What failed is said to be nothing else.
+        let good = !member.faulty;
+        let marks = [
+            ("(W)", member.write_mostly),
+            ("(F)", member.faulty),
+            ("(S)", good && member.slot.is_none()),
+            ("(R)", good && member.replacement),
+        ];
         out.extend(marks.iter().filter(|(_, is)| *is).map(|(mark, _)| *mark));
     }
-    put!(out, "\n      {} blocks", array.size.0 / 2);
-    let version = array.version.to_string();
+    put!(out, "\n      {} blocks", status.size.0 / 2);
+    let version = status.version.to_string();
     if version != "0.90" {
         put!(out, " super {version}");
     }
@@ -51,10 +61,13 @@ fn line<'a>(
         out.push_str("\n       \n");
         return;
     }
-    level(out, array);
+    level(out, status);
     out.push_str("\n      ");
-    if array.unsynced {
-        out.push_str("\tresync=PENDING\n      ");
+    if status.level.is_redundant() && progress(out, &array.progress) {
+        out.push_str("\n      ");
+    }
+    if let Some(bitmap) = &array.bitmap {
+        put!(out, "{}\n", bitmap.mdstat);
     }
     out.push('\n');
 }
@@ -89,98 +102,35 @@ fn level(out: &mut String, array: &ArrayStatus) {
     }
     let working = array.raid_disks - array.degraded.min(array.raid_disks);
     put!(out, " [{}/{working}] [", array.raid_disks);
-    out.extend(array.members.iter().map(|member| if member.in_sync { 'U' } else { '_' }));
+    let slots = array.members.iter().take(array.raid_disks);
+    out.extend(slots.map(|member| if member.in_sync { 'U' } else { '_' }));
     out.push(']');
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use ashlar_block::Sectors;
-    use ashlar_md::ondisk::{Timestamp, Version};
-
-    const NAMES: [&str; 4] = ["a", "b", "c", "d"];
-
-    fn array(level: Level, layout: u32, chunk: u64, members: usize) -> ArrayStatus {
-        let member = |slot: usize| MemberStatus {
-            path: Some(NAMES[slot].to_owned()),
-            in_sync: true,
-            faulty: false,
-            write_mostly: false,
-            data_offset: Sectors(2048),
-            data_size: Sectors(4096),
-            dev_number: slot as u32,
-            ..MemberStatus::empty(slot)
-        };
-        ArrayStatus {
-            name: "md0".to_owned(),
-            uuid: Default::default(),
-            set_name: String::new(),
-            version: Version::V1_2,
-            level,
-            layout,
-            chunk: Sectors(chunk),
-            raid_disks: members,
-            degraded: 0,
-            size: Sectors(4_186_112),
-            used_dev_size: Sectors(2_093_056),
-            state: ArrayState::Clean,
-            unsynced: false,
-            events: 17,
-            ctime: Timestamp::default(),
-            utime: Timestamp::default(),
-            members: (0..members).map(member).collect(),
-            notes: Vec::new(),
+/// How far a sync is; false if there is nothing to say.
+fn progress(out: &mut String, progress: &Progress) -> bool {
+    let run = match progress.step {
+        Step::None => return false,
+        Step::Pending => {
+            out.push_str("\tresync=PENDING");
+            return true;
         }
-    }
-
-    fn text(array: ArrayStatus) -> String {
-        let text = mdstat([array], |_, member| Some(NAMES[usize::from(member.slot.unwrap())]));
-        let text = text.strip_prefix("Personalities : [raid0] [raid1] [raid10] \n").unwrap();
-        text.strip_suffix("unused devices: <none>").unwrap().to_owned()
-    }
-
-    #[test]
-    fn no_array_is_two_lines() {
-        let none = mdstat([], |_, _| None);
-        assert_eq!(none, "Personalities : [raid0] [raid1] [raid10] \nunused devices: <none>");
-    }
-
-    #[test]
-    fn each_level_reads_as_the_kernel_writes_it() {
-        assert_eq!(
-            text(array(Level::Raid10, 0x102, 1024, 4)),
-            "md0 : active raid10 d[3] c[2] b[1] a[0]\n      \
-             2093056 blocks super 1.2 512K chunks 2 near-copies [4/4] [UUUU]\n      \n"
-        );
-        let far = text(array(Level::Raid10, 0x201, 128, 3));
-        assert!(far.contains(" super 1.2 64K chunks 2 far-copies [3/3] [UUU]\n"), "{far}");
-        let offset = text(array(Level::Raid10, 0x1_0201, 128, 3));
-        assert!(offset.contains(" 64K chunks 2 offset-copies [3/3] [UUU]\n"), "{offset}");
-        assert_eq!(
-            text(array(Level::Raid0, 2, 1024, 2)),
-            "md0 : active raid0 b[1] a[0]\n      2093056 blocks super 1.2 512k chunks\n      \n"
-        );
-        assert_eq!(
-            text(array(Level::Raid1, 0, 0, 2)),
-            "md0 : active raid1 b[1] a[0]\n      2093056 blocks super 1.2 [2/2] [UU]\n      \n"
-        );
-    }
-
-    #[test]
-    fn failed_missing_and_read_only_are_shown() {
-        let mut sick = array(Level::Raid1, 0, 0, 3);
-        sick.degraded = 2;
-        sick.state = ArrayState::ReadOnly;
-        sick.unsynced = true;
-        sick.members[0].in_sync = false;
-        sick.members[0].faulty = true;
-        sick.members[1].in_sync = false;
-        sick.members[2].write_mostly = true;
-        let names = [Some("a"), None, Some("c")];
-        let text = mdstat([sick], |_, member| names[usize::from(member.slot.unwrap())]);
-        let expected = "md0 : active (read-only) raid1 c[2](W) a[0](F)\n      \
-                        2093056 blocks super 1.2 [3/1] [__U]\n      \tresync=PENDING\n      \n";
-        assert!(text.contains(expected), "{text}");
-    }
+        Step::Delayed => {
+            out.push_str("\tresync=DELAYED");
+            return true;
+        }
+        Step::Running(run) => run,
+    };
+    let Run { done, total, speed_kib, left } = run;
+    let per_mille = run.per_mille();
+    let filled = (per_mille / 50) as usize;
+    put!(out, "[{}>{}] ", "=".repeat(filled), ".".repeat(20 - filled));
+    put!(out, " {} ={:3}.{}%", progress.action.mdstat_name(), per_mille / 10, per_mille % 10);
+    put!(out, " ({}/{})", done.min(total).0 / 2, total.0 / 2);
+    let seconds = left.map_or(0, |left| left.as_secs());
+    put!(out, " finish={}.{}min speed={speed_kib}K/sec", seconds / 60, seconds % 60 / 6);
+    true
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,18 +6,26 @@
 //! write there. The control socket, the FUSE mount and `ashlar get`/`set` all ask here, so that they
 //! cannot disagree.
 //!
-//! Texts end with a newline, as in sysfs. A value written may end with one.
+//! Members of arrays come and go, and their directories with them: a tree is built from a [`Source`]
+//! and built again when that has changed its shape.
+//!
+//! Texts end with a newline, as in sysfs, unless there is none at all. A value written may end with
+//! one. Writing may take a while, like making a member fail: it is a future, which ends with what
+//! the writer is to be told.
 
 pub mod block;
 pub mod md;
 pub mod mdstat;
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+mod tree;
 
-use ashlar_block::Gateway;
+use std::sync::{Arc, Mutex, PoisonError};
+
 use ashlar_block::disk::SettingError;
+use ashlar_block::{Gateway, LocalFuture};
 use thiserror::Error;
+
+pub(crate) use tree::Tree;
 
 /// Why an attribute could not be read or written.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -72,39 +80,58 @@ pub(crate) fn number(text: &str) -> Result<u64, AttributeError> {
     value.ok_or_else(|| AttributeError::Invalid(format!("`{text}` is not a number")))
 }
 
-/// Takes a value for a thing of type `T`.
-pub(crate) type SetFn<T> = fn(&T, &str) -> Result<(), AttributeError>;
+/// Takes a value for a thing of type `T`, at once.
+pub(crate) type SetNow<T> = fn(&T, &str) -> Result<(), AttributeError>;
+
+/// Takes a value for a thing of type `T`, which may take a while.
+pub(crate) type SetLater<T> =
+    for<'a> fn(&'a T, &'a str) -> LocalFuture<'a, Result<(), AttributeError>>;
+
+/// How a value is taken. The final newline has been removed from it.
+pub(crate) enum Set<T> {
+    Now(SetNow<T>),
+    Later(SetLater<T>),
+}
+
+// Derived ones would ask the same of `T`.
+impl<T> Clone for Set<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Set<T> {}
 
 /// A row of the table for things of type `T`.
 pub(crate) struct Row<T> {
     /// The path below the thing's directory.
     pub(crate) name: &'static str,
-    /// The text, without the final newline.
-    pub(crate) get: fn(&T) -> String,
-    /// Takes a value, its final newline removed.
-    pub(crate) set: Option<SetFn<T>>,
+    /// The text, with or without the final newline.
+    pub(crate) get: Option<fn(&T) -> String>,
+    /// Takes a value.
+    pub(crate) set: Option<Set<T>>,
 }
 
 impl<T> Row<T> {
     /// A row that can be read.
     pub(crate) const fn ro(name: &'static str, get: fn(&T) -> String) -> Self {
-        Self { name, get, set: None }
+        Self { name, get: Some(get), set: None }
     }
 
     /// A row that can be read and written.
-    pub(crate) const fn rw(name: &'static str, get: fn(&T) -> String, set: SetFn<T>) -> Self {
-        Self { name, get, set: Some(set) }
+    pub(crate) const fn rw(name: &'static str, get: fn(&T) -> String, set: SetNow<T>) -> Self {
+        Self { name, get: Some(get), set: Some(Set::Now(set)) }
     }
-}
 
-type Get = Box<dyn Fn() -> String + Send + Sync>;
-type Set = Box<dyn Fn(&str) -> Result<(), AttributeError> + Send + Sync>;
+    /// A row that can be read and written, where writing takes a while.
+    pub(crate) const fn act(name: &'static str, get: fn(&T) -> String, set: SetLater<T>) -> Self {
+        Self { name, get: Some(get), set: Some(Set::Later(set)) }
+    }
 
-enum Node {
-    Directory(Vec<String>),
-    Symlink(String),
-    Attribute { get: Get, set: Option<Set> },
-    Volume(Gateway),
+    /// A row that can only be written.
+    pub(crate) const fn wo(name: &'static str, set: SetLater<T>) -> Self {
+        Self { name, get: None, set: Some(Set::Later(set)) }
+    }
 }
 
 /// What is at a path.
@@ -114,8 +141,10 @@ pub enum Found {
     Directory,
     /// A symlink to this target.
     Symlink(String),
-    /// An attribute, and whether it can be written.
+    /// An attribute, and what can be done with it.
     Attribute {
+        /// Whether it can be read.
+        readable: bool,
         /// Whether it can be written.
         writable: bool,
     },
@@ -123,86 +152,51 @@ pub enum Found {
     Volume(Gateway),
 }
 
-/// All attributes of a stack. Paths have no leading slash; the root is the empty path.
-pub struct Attributes {
-    nodes: BTreeMap<String, Node>,
+/// What attributes are made of.
+pub(crate) trait Source: Send + Sync + 'static {
+    /// What the names in the tree depend on.
+    type Shape: PartialEq + Send;
+
+    /// The shape now.
+    fn shape(&self) -> Self::Shape;
+
+    /// The tree of a shape. What its attributes say is asked when they are read.
+    fn build(&self, shape: &Self::Shape) -> Tree;
 }
 
-impl Default for Attributes {
-    fn default() -> Self {
-        let root = (String::new(), Node::Directory(Vec::new()));
-        Self { nodes: BTreeMap::from([root]) }
-    }
+/// All attributes of a stack. Paths have no leading slash; the root is the empty path.
+pub struct Attributes {
+    tree: Box<dyn Fn() -> Arc<Tree> + Send + Sync>,
 }
 
 impl Attributes {
-    /// Adds a node, and the directories above it. What is at the path already stays.
-    fn add(&mut self, path: &str, node: Node) {
-        if self.nodes.contains_key(path) {
-            return;
-        }
-        let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
-        self.add(parent, Node::Directory(Vec::new()));
-        if let Some(Node::Directory(names)) = self.nodes.get_mut(parent) {
-            names.push(name.to_owned());
-        }
-        self.nodes.insert(path.to_owned(), node);
-    }
-
-    /// Adds `rows` of `thing` below `directory`.
-    pub(crate) fn add_rows<T: Send + Sync + 'static>(
-        &mut self,
-        directory: &str,
-        thing: &Arc<T>,
-        rows: &'static [Row<T>],
-    ) {
-        for row in rows {
-            let reader = Arc::clone(thing);
-            let get = Box::new(move || (row.get)(&reader)) as Get;
-            let set = row.set.map(|set| {
-                let writer = Arc::clone(thing);
-                Box::new(move |value: &str| set(&writer, value)) as Set
-            });
-            self.add(&format!("{directory}/{}", row.name), Node::Attribute { get, set });
-        }
-    }
-
-    /// Adds an attribute that can only be read.
-    pub(crate) fn add_text(
-        &mut self,
-        path: &str,
-        get: impl Fn() -> String + Send + Sync + 'static,
-    ) {
-        self.add(path, Node::Attribute { get: Box::new(get), set: None });
-    }
-
-    /// Adds a symlink.
-    pub(crate) fn add_symlink(&mut self, path: &str, target: &str) {
-        self.add(path, Node::Symlink(target.to_owned()));
-    }
-
-    /// Adds a volume's file.
-    pub(crate) fn add_volume(&mut self, path: &str, gateway: Gateway) {
-        self.add(path, Node::Volume(gateway));
+    /// The attributes of `source`.
+    pub(crate) fn new<S: Source>(source: S) -> Self {
+        let built: Mutex<Option<(S::Shape, Arc<Tree>)>> = Mutex::new(None);
+        let tree = move || {
+            let shape = source.shape();
+            let mut built = built.lock().unwrap_or_else(PoisonError::into_inner);
+            match &*built {
+                Some((of, tree)) if *of == shape => Arc::clone(tree),
+                Some(_) | None => {
+                    let tree = Arc::new(source.build(&shape));
+                    *built = Some((shape, Arc::clone(&tree)));
+                    tree
+                }
+            }
+        };
+        Self { tree: Box::new(tree) }
     }
 
     /// What is at `path`; a symlink at its end is not followed, nor any on the way.
     pub fn lookup(&self, path: &str) -> Option<Found> {
-        Some(match self.nodes.get(path)? {
-            Node::Directory(_) => Found::Directory,
-            Node::Symlink(target) => Found::Symlink(target.clone()),
-            Node::Attribute { set, .. } => Found::Attribute { writable: set.is_some() },
-            Node::Volume(gateway) => Found::Volume(gateway.clone()),
-        })
+        (self.tree)().lookup(path)
     }
 
     /// The names in the directory at `path`, in the order they were added; none if it is no
     /// directory.
     pub fn list(&self, path: &str) -> Vec<String> {
-        match self.resolve(path).and_then(|path| self.nodes.get(&path)) {
-            Some(Node::Directory(names)) => names.clone(),
-            Some(Node::Symlink(_) | Node::Attribute { .. } | Node::Volume(_)) | None => Vec::new(),
-        }
+        (self.tree)().list(path)
     }
 
     /// The text of the attribute at `path`, symlinks followed.
@@ -210,117 +204,78 @@ impl Attributes {
     /// # Errors
     /// [`AttributeError`], as sysfs would.
     pub fn read(&self, path: &str) -> Result<String, AttributeError> {
-        match self.get(path)? {
-            Node::Attribute { get, .. } => Ok(get() + "\n"),
-            Node::Volume(_) => Err(AttributeError::IsVolume),
-            Node::Directory(_) | Node::Symlink(_) => Err(AttributeError::IsDirectory),
+        let mut text = (self.tree)().read(path)?;
+        if !text.is_empty() && !text.ends_with('\n') {
+            text.push('\n');
         }
+        Ok(text)
     }
 
     /// Sets the attribute at `path`, symlinks followed. One newline at the end of `value` is ignored.
+    /// What can be done at once is done by this call, the rest as the future is polled, which must be
+    /// on a reactor.
     ///
     /// # Errors
-    /// [`AttributeError`], as sysfs would; then nothing was changed.
-    pub fn write(&self, path: &str, value: &str) -> Result<(), AttributeError> {
-        match self.get(path)? {
-            Node::Attribute { set: Some(set), .. } => {
-                set(value.strip_suffix('\n').unwrap_or(value))
-            }
-            Node::Attribute { set: None, .. } => Err(AttributeError::NotWritable),
-            Node::Volume(_) => Err(AttributeError::IsVolume),
-            Node::Directory(_) | Node::Symlink(_) => Err(AttributeError::IsDirectory),
-        }
+    /// [`AttributeError`], as sysfs would; then nothing was changed, if not the text says otherwise.
+    pub fn write(&self, path: &str, value: &str) -> LocalFuture<'static, Result<(), AttributeError>> {
+        (self.tree)().write(path, value)
     }
+}
 
-    fn get(&self, path: &str) -> Result<&Node, AttributeError> {
-        let path = self.resolve(path).ok_or(AttributeError::NotFound)?;
-        self.nodes.get(&path).ok_or(AttributeError::NotFound)
-    }
-
-    /// `path` with its symlinks followed; slashes too many are taken as one. The tree's own symlinks
-    /// lead to no other symlink's ancestors, but the steps are bounded all the same, as in the kernel.
-    fn resolve(&self, path: &str) -> Option<String> {
-        const MAX_STEPS: usize = 40;
-        let mut done: Vec<String> = Vec::new();
-        let split = |path: &str| path.split('/').rev().map(str::to_owned).collect::<Vec<_>>();
-        let mut rest = split(path);
-        let mut steps = 0;
-        while let Some(part) = rest.pop() {
-            match part.as_str() {
-                "" | "." => continue,
-                ".." => {
-                    done.pop();
-                    continue;
-                }
-                _ => done.push(part),
-            }
-            if let Some(Node::Symlink(target)) = self.nodes.get(&done.join("/")) {
-                steps += 1;
-                if steps > MAX_STEPS {
-                    return None;
-                }
-                done.pop();
-                rest.extend(split(target));
-            }
-        }
-        Some(done.join("/"))
+/// What became of a write that does not wait for anything.
+#[cfg(test)]
+pub(crate) fn outcome(
+    mut written: LocalFuture<'static, Result<(), AttributeError>>,
+) -> Result<(), AttributeError> {
+    use std::task::{Context, Poll, Waker};
+    match written.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => panic!("it waits"),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-    const ROWS: &[Row<AtomicU64>] = &[
-        Row::ro("fixed", |_| "7".to_owned()),
-        Row::rw(
-            "deep/knob",
-            |n| n.load(Relaxed).to_string(),
-            |n, text| {
-                n.store(number(text)?, Relaxed);
-                Ok(())
-            },
-        ),
-    ];
+    /// So many files with a text.
+    struct Files(Arc<AtomicUsize>);
 
-    fn tree() -> Attributes {
-        let mut tree = Attributes::default();
-        tree.add_rows("sys/a", &Arc::new(AtomicU64::new(3)), ROWS);
-        tree.add_symlink("sys/b", "a/deep");
-        tree.add_symlink("sys/loop", "loop");
-        tree
-    }
+    impl Source for Files {
+        type Shape = usize;
 
-    #[test]
-    fn directories_above_an_attribute_exist_and_list_it_once() {
-        let tree = tree();
-        assert_eq!(tree.list(""), ["sys"]);
-        assert_eq!(tree.list("sys"), ["a", "b", "loop"]);
-        assert_eq!(tree.list("sys/a"), ["fixed", "deep"]);
-        assert_eq!(tree.list("sys/b"), ["knob"]);
-        assert_eq!(tree.list("sys/a/fixed"), [""; 0]);
-    }
-
-    #[test]
-    fn values_are_read_and_written_through_symlinks_too() {
-        let tree = tree();
-        assert_eq!(tree.read("sys/a/deep/knob"), Ok("3\n".to_owned()));
-        assert_eq!(tree.write("sys/b/knob", "12\n"), Ok(()));
-        assert_eq!(tree.read("/sys//b/../deep/knob"), Ok("12\n".to_owned()));
-    }
-
-    #[test]
-    fn errors_are_those_of_sysfs() {
-        let tree = tree();
-        let errno = |result: Result<(), AttributeError>| result.unwrap_err().errno();
-        assert_eq!(errno(tree.write("sys/a/fixed", "1")), 13);
-        assert_eq!(errno(tree.write("sys/a", "1")), 21);
-        assert_eq!(errno(tree.write("sys/a/none", "1")), 2);
-        assert_eq!(tree.read("sys/loop"), Err(AttributeError::NotFound));
-        for bad in ["", " 1", "-1", "1x", "0x10", "18446744073709551616", "1\n\n", "+"] {
-            assert_eq!(errno(tree.write("sys/b/knob", bad)), 22, "{bad:?}");
+        fn shape(&self) -> usize {
+            self.0.load(SeqCst)
         }
-        assert_eq!(tree.read("sys/b/knob"), Ok("3\n".to_owned()));
+
+        fn build(&self, count: &usize) -> Tree {
+            let mut tree = Tree::default();
+            for number in 0..*count {
+                let text = ["", "one", "two\n"][number % 3].to_owned();
+                tree.add_text(&format!("f{number}"), move || text.clone());
+            }
+            tree
+        }
+    }
+
+    #[test]
+    fn the_tree_follows_its_source_at_once() {
+        let count = Arc::new(AtomicUsize::new(1));
+        let files = Attributes::new(Files(Arc::clone(&count)));
+        assert_eq!(files.list(""), ["f0"]);
+        count.store(3, SeqCst);
+        assert!(files.lookup("f2").is_some());
+        count.store(0, SeqCst);
+        assert_eq!(files.read("f0"), Err(AttributeError::NotFound));
+        assert_eq!(files.list(""), [""; 0]);
+    }
+
+    #[test]
+    fn a_text_ends_with_one_newline_unless_there_is_none() {
+        let files = Attributes::new(Files(Arc::new(AtomicUsize::new(3))));
+        assert_eq!(files.read("f0"), Ok(String::new()));
+        assert_eq!(files.read("f1"), Ok("one\n".to_owned()));
+        assert_eq!(files.read("f2"), Ok("two\n".to_owned()));
     }
 }

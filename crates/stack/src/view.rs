@@ -1,0 +1,131 @@
+//! A running array as it is seen from outside: its status, never waited for, and its members' names.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use ashlar_md::bitmap::Kind;
+use ashlar_md::members::Index;
+use ashlar_md::{Array, ArrayStatus, MemberStatus};
+
+use crate::disks::Disks;
+use crate::progress::{Progress, Step};
+
+/// An array's bitmap.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BitmapStatus {
+    /// Classic or lockless.
+    pub kind: Kind,
+    /// What `proc/mdstat` says of it.
+    pub mdstat: String,
+}
+
+/// An array at one moment.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// What it is and how it does.
+    pub status: ArrayStatus,
+    /// What it does by itself.
+    pub progress: Progress,
+    /// Its bitmap.
+    pub bitmap: Option<BitmapStatus>,
+}
+
+impl Snapshot {
+    /// How copies are kept the same after a crash, in the kernel's word.
+    pub fn consistency_policy(&self) -> &'static str {
+        match (&self.bitmap, self.status.level.is_redundant()) {
+            (Some(_), _) => "bitmap",
+            (None, true) => "resync",
+            (None, false) => "none",
+        }
+    }
+}
+
+/// What the names below an array's directory depend on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct ArrayShape {
+    pub(crate) members: Vec<MemberShape>,
+    pub(crate) bitmap: Option<Kind>,
+}
+
+/// A member, as far as names depend on it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct MemberShape {
+    pub(crate) index: Index,
+    /// Its name under `sys/block`.
+    pub(crate) name: String,
+    /// The slot it is in; a failed member has left it.
+    pub(crate) slot: Option<u16>,
+    pub(crate) replacement: bool,
+}
+
+/// A running array, seen from outside.
+pub struct ArrayView {
+    array: Arc<Array>,
+    disks: Arc<Disks>,
+    /// The last status that could be had at once.
+    last: Mutex<ArrayStatus>,
+}
+
+impl ArrayView {
+    /// A view of `array`, whose members are among `disks`.
+    pub async fn new(array: Arc<Array>, disks: Arc<Disks>) -> Arc<Self> {
+        let last = Mutex::new(array.status().await);
+        Arc::new(Self { array, disks, last })
+    }
+
+    /// The array.
+    pub fn array(&self) -> &Arc<Array> {
+        &self.array
+    }
+
+    /// The name under `sys/block` of a member.
+    pub fn member_name(&self, member: &MemberStatus) -> Option<String> {
+        self.disks.name(member.path.as_deref()?)
+    }
+
+    /// The status now. It never waits: while the superblocks are being written, what is in them is
+    /// that of a moment ago.
+    pub fn status(&self) -> ArrayStatus {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut status = Box::pin(self.array.status());
+        match status.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(now) => *last = now,
+            Poll::Pending => {
+                last.state = self.array.state();
+                last.degraded = self.array.degraded();
+            }
+        }
+        last.clone()
+    }
+
+    /// What it does by itself.
+    pub fn progress(&self) -> Progress {
+        if self.array.is_unsynced() {
+            return Progress { step: Step::Pending, ..Progress::NONE };
+        }
+        Progress::NONE
+    }
+
+    /// Everything, now.
+    pub fn snapshot(&self) -> Snapshot {
+        let bitmap = self.array.bitmap();
+        let bitmap = bitmap.map(|b| BitmapStatus { kind: b.kind(), mdstat: b.mdstat() });
+        Snapshot { status: self.status(), progress: self.progress(), bitmap }
+    }
+
+    /// What the names depend on.
+    pub(crate) fn shape(&self) -> ArrayShape {
+        let status = self.status();
+        let members = status.members.iter().filter_map(|member| {
+            Some(MemberShape {
+                index: member.index?,
+                name: self.member_name(member)?,
+                slot: member.slot.filter(|_| !member.faulty),
+                replacement: member.replacement,
+            })
+        });
+        let bitmap = self.array.bitmap().map(|bitmap| bitmap.kind());
+        ArrayShape { members: members.collect(), bitmap }
+    }
+}
