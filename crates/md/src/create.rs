@@ -8,6 +8,7 @@ use ashlar_block::{Bio, Buffer, Flags, Gateway, Sector, Sectors, Status};
 use thiserror::Error;
 use zerocopy::IntoBytes;
 
+use crate::ondisk::bitmap_super::state;
 use crate::ondisk::create::{self as ondisk, CreateSpec, NewSuperblock};
 use crate::ondisk::probe::probe_ranges;
 use crate::ondisk::{Level, Version};
@@ -46,12 +47,6 @@ pub enum CreateError {
     /// The numbers make no RAID 10.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
-    /// The copies would differ.
-    #[error(
-        "{0} may hold old data, so the copies would differ until a first resync, which this version \
-         cannot do: use empty image files, or --assume-clean if the devices are known to be alike"
-    )]
-    NotInSync(String),
     /// A device cannot be written.
     #[error("{path} cannot be written: {status}")]
     Write {
@@ -65,8 +60,9 @@ pub enum CreateError {
 /// Makes the array `spec` on `devices` (by number, `None` for missing members; `spec.members` must
 /// describe the same devices).
 ///
-/// `spec.assume_clean` is taken as the user's word; without it a redundant array is made only of
-/// devices that are known to be alike.
+/// `spec.assume_clean` is taken as the user's word; without it the array will be resynced when it first
+/// runs, unless all its active members are known to be alike. Members from `spec.raid_devices` on are
+/// spares.
 ///
 /// # Errors
 /// See [`CreateError`]. Only [`CreateError::Write`] can come after something was written; what was is
@@ -76,15 +72,17 @@ pub async fn create(
     devices: &[Option<NewDevice>],
 ) -> Result<Created, CreateError> {
     let mut spec = spec.clone();
-    if spec.level.is_redundant() && !spec.assume_clean {
-        let present = devices.iter().flatten().count();
-        let unknown = devices.iter().flatten().find(|device| !device.known_zero);
-        if let Some(device) = unknown.filter(|_| present > 1) {
-            return Err(CreateError::NotInSync(device.path.clone()));
+    let believed = spec.assume_clean;
+    spec.assume_clean |= is_alike(&spec, devices);
+    let mut superblocks = ondisk::create(&spec)?;
+    for new in superblocks.iter_mut().flatten().filter(|_| !believed) {
+        // What nobody wrote is unwritten, even if it is the same everywhere: new members need not get
+        // it.
+        let bitmap = new.bitmap.as_mut().filter(|bitmap| bitmap.is_lockless());
+        if let Some(bitmap) = bitmap {
+            bitmap.state = (bitmap.state.get() & !state::CLEAN).into();
         }
-        spec.assume_clean = true;
     }
-    let superblocks = ondisk::create(&spec)?;
     let size = array_size(&spec, &superblocks)?;
     if let Some(locked) = devices.iter().flatten().find(|d| d.gateway.disk().is_read_only()) {
         return Err(CreateError::Write { path: locked.path.clone(), status: Status::ReadOnly });
@@ -96,6 +94,12 @@ pub async fn create(
             .map_err(|status| CreateError::Write { path: device.path.clone(), status })?;
     }
     Ok(Created { size, superblocks })
+}
+
+/// Whether the active members are known to hold the same: there is one, or all of them read as zeroes.
+fn is_alike(spec: &CreateSpec, devices: &[Option<NewDevice>]) -> bool {
+    let active = || devices.iter().take(spec.raid_devices as usize).flatten();
+    active().count() <= 1 || active().all(|device| device.known_zero)
 }
 
 /// The size of the array; an error if its geometry is impossible.
@@ -132,7 +136,7 @@ async fn write(gateway: &Gateway, new: &NewSuperblock) -> Result<(), Status> {
     erase_others(gateway, sb.version).await?;
     let block = gateway.disk().limits().logical_block_bytes;
     if let (Some(bitmap), Some(at)) = (&new.bitmap, sb.bitmap_start()) {
-        // All bits set: nothing is known to be in sync until somebody says so.
+        // All bits set, as mdadm does: whoever runs the array takes them away.
         let len = bitmap.total_bytes(4096) as usize;
         let mut bytes = vec![0xff; len];
         bytes[..bitmap.as_bytes().len()].copy_from_slice(bitmap.as_bytes());
@@ -143,7 +147,7 @@ async fn write(gateway: &Gateway, new: &NewSuperblock) -> Result<(), Status> {
 }
 
 /// Overwrites what an older array left where another version has its superblock.
-async fn erase_others(gateway: &Gateway, version: Version) -> Result<(), Status> {
+pub(crate) async fn erase_others(gateway: &Gateway, version: Version) -> Result<(), Status> {
     let size = gateway.capacity();
     let probed = crate::probe::probe_all(gateway).await?;
     let found = probed
@@ -160,7 +164,7 @@ async fn erase_others(gateway: &Gateway, version: Version) -> Result<(), Status>
 }
 
 /// Writes bytes that begin on a logical block, filling the last block up from the device.
-async fn write_at(gateway: &Gateway, at: Sector, bytes: &[u8]) -> Result<(), Status> {
+pub(crate) async fn write_at(gateway: &Gateway, at: Sector, bytes: &[u8]) -> Result<(), Status> {
     let block = gateway.disk().limits().logical_block();
     let from = at.round_down(block);
     let to = (at + Sectors::from_bytes_ceil(bytes.len() as u64)).round_up(block);

@@ -9,7 +9,7 @@ use thiserror::Error;
 use uuid::Uuid;
 use zerocopy::FromZeros;
 
-use super::bitmap_super::BitmapSuper;
+use super::bitmap_super::{self, BitmapSuper};
 use super::defect::SuperblockError;
 use super::fields::{DeviceFlags, Features, Level, MAGIC, Role, Timestamp, Version};
 use super::superblock::{Superblock, refusal, set_name_bytes};
@@ -32,8 +32,13 @@ const USUAL_BITMAP_CHUNK: u64 = 64 << 20;
 /// Member size above which mdadm adds a bitmap unasked: 100 GiB.
 const BITMAP_UNASKED_ABOVE: Sectors = Sectors(100 << 21);
 /// Sectors of a bad block log.
-const BAD_BLOCK_LOG: u64 = 8;
+pub(super) const BAD_BLOCK_LOG: u64 = 8;
+/// Sectors from a superblock in front of the data to the bitmap.
+pub(super) const BITMAP_OFFSET: u64 = 8;
+/// Most sectors of a bitmap whose chunk size nobody asked for, and of a lockless one: 128 KiB.
+pub(super) const USUAL_BITMAP_SPACE: u64 = 256;
 const ONE_MIB: u64 = 2048;
+const BITMAP_SUPER_SIZE: u64 = bitmap_super::SIZE as u64;
 
 /// What array to make.
 #[derive(Clone, Debug)]
@@ -96,6 +101,8 @@ pub enum NewBitmap {
         /// Bytes one bit stands for.
         chunk: Option<u64>,
     },
+    /// A lockless one, which also knows what was never written. mdadm makes them with version 1.2 only.
+    Lockless,
 }
 
 /// What is to be written to one member.
@@ -104,7 +111,7 @@ pub struct NewSuperblock {
     /// Its superblock.
     pub superblock: Superblock,
     /// Its bitmap's superblock. All bytes behind it, up to [`BitmapSuper::total_bytes`] of 4096, are
-    /// to be 0xff.
+    /// to be 0xff; those of a lockless one mean nothing until somebody runs the array.
     pub bitmap: Option<BitmapSuper>,
 }
 
@@ -172,6 +179,9 @@ pub enum CreateError {
     /// No place for a bitmap.
     #[error("no room for a bitmap")]
     NoRoomForBitmap,
+    /// Lockless bitmaps are for 1.2.
+    #[error("a lockless bitmap needs version 1.2 superblocks, not {0}")]
+    LocklessVersion(Version),
     /// A bitmap chunk that is impossible.
     #[error("bitmap chunk of {chunk} bytes is not a power of two from {min} up to 2 GiB")]
     BitmapChunk {
@@ -271,7 +281,7 @@ impl Plan {
             NewBitmap::None => Ok(false),
             NewBitmap::Auto => Ok(spec.level.is_redundant()
                 && (spec.write_behind != 0 || self.size > BITMAP_UNASKED_ABOVE)),
-            NewBitmap::Internal { .. } => {
+            NewBitmap::Internal { .. } | NewBitmap::Lockless => {
                 meaningless_if(!spec.level.is_redundant(), spec.level, "bitmap")?;
                 Ok(true)
             }
@@ -287,36 +297,21 @@ impl Plan {
         } else {
             self.size
         };
-        let room = bitmap_space(self.size);
-        if room == 0 {
-            return Err(CreateError::NoRoomForBitmap);
-        }
-        let max_bits = (room * 512 - 256) * 8;
-        let mut min = 4096;
-        let mut bits = covered.bytes() / min + 1;
-        while bits > max_bits {
-            min *= 2;
-            bits = bits.div_ceil(2);
-        }
-        let chunk = match spec.bitmap {
-            NewBitmap::Internal { chunk: Some(chunk) } => chunk,
-            NewBitmap::Internal { chunk: None } | NewBitmap::Auto | NewBitmap::None => {
-                min.max(USUAL_BITMAP_CHUNK)
-            }
-        };
-        if chunk < min || !chunk.is_power_of_two() {
-            return Err(CreateError::BitmapChunk { chunk, min });
-        }
-        let bytes = u32::try_from(chunk).map_err(|_| CreateError::BitmapChunk { chunk, min })?;
         let uuid = spec.set_uuid.into_bytes();
-        let sb = BitmapSuper::new(uuid, covered, bytes, spec.daemon_sleep, spec.write_behind);
-        let offset = match spec.version {
-            Version::V1_0 => {
-                let bits = covered.bytes() / chunk + 1;
-                let pages = (bits.div_ceil(8) + 256).div_ceil(4096);
-                -((pages * 8 + BAD_BLOCK_LOG) as i32)
+        if spec.bitmap == NewBitmap::Lockless {
+            let at = spec.version.super_offset(Sectors::MAX).unwrap_or_default();
+            if spec.version != Version::V1_2 {
+                return Err(CreateError::LocklessVersion(spec.version));
             }
-            Version::V0_90 | Version::V1_1 | Version::V1_2 => 8,
+            let room = self.data_offset.0.saturating_sub(at.0 + BITMAP_OFFSET + BAD_BLOCK_LOG);
+            let sb = lockless(uuid, covered, room, spec.daemon_sleep, spec.assume_clean)?;
+            return Ok((BITMAP_OFFSET as i32, sb));
+        }
+        let chunk = bitmap_chunk(spec.bitmap, covered, bitmap_space(self.size))?;
+        let sb = BitmapSuper::new(uuid, covered, chunk, spec.daemon_sleep, spec.write_behind);
+        let offset = match spec.version {
+            Version::V1_0 => before_superblock(covered, chunk, BAD_BLOCK_LOG),
+            Version::V0_90 | Version::V1_1 | Version::V1_2 => BITMAP_OFFSET as i32,
         };
         Ok((offset, sb))
     }
@@ -402,6 +397,7 @@ impl Plan {
     /// The size of the data area and the place of the bad block log relative to the superblock.
     fn places(&self, version: Version, at: Sector, device: Sectors) -> (Sectors, Option<i32>) {
         let bitmap = match &self.bitmap {
+            Some((_, sb)) if sb.is_lockless() => sb.sectors_reserved.get().into(),
             Some((_, sb)) => sb.total_bytes(4096) >> 9,
             None => bitmap_space(self.size),
         };
@@ -412,7 +408,7 @@ impl Plan {
             return (Sectors(at.0 - reserved), log);
         }
         let data = self.data_offset.0;
-        let behind_bitmap = 8 + bitmap;
+        let behind_bitmap = BITMAP_OFFSET + bitmap;
         let log = if data >= at.0 + behind_bitmap + BAD_BLOCK_LOG {
             Some(behind_bitmap)
         } else if data >= at.0 + 16 {
@@ -457,6 +453,57 @@ fn role_table_len(spec: &CreateSpec) -> usize {
     let spares = spec.members.iter().skip(active).flatten().count();
     let bytes = (HEADER_SIZE + 2 * (active + spares)).next_multiple_of(512);
     (bytes - HEADER_SIZE) / 2
+}
+
+/// A new lockless bitmap with at most `room` sectors.
+pub(super) fn lockless(
+    uuid: [u8; 16],
+    covered: Sectors,
+    room: u64,
+    sleep: u32,
+    clean: bool,
+) -> Result<BitmapSuper, CreateError> {
+    if room < BITMAP_OFFSET {
+        return Err(CreateError::NoRoomForBitmap);
+    }
+    let reserved = room.min(USUAL_BITMAP_SPACE) as u32;
+    Ok(BitmapSuper::new_lockless(uuid, covered, reserved, sleep, clean))
+}
+
+/// The bytes a bit stands for, of a bitmap that covers so many sectors and has so many.
+pub(super) fn bitmap_chunk(
+    wanted: NewBitmap,
+    covered: Sectors,
+    room: u64,
+) -> Result<u32, CreateError> {
+    if room <= 1 {
+        return Err(CreateError::NoRoomForBitmap);
+    }
+    let max_bits = (room * 512 - BITMAP_SUPER_SIZE) * 8;
+    let mut min = 4096;
+    let mut bits = covered.bytes() / min + 1;
+    while bits > max_bits {
+        min *= 2;
+        bits = bits.div_ceil(2);
+    }
+    let chunk = match wanted {
+        NewBitmap::Internal { chunk: Some(chunk) } => chunk,
+        NewBitmap::Internal { chunk: None }
+        | NewBitmap::Auto
+        | NewBitmap::None
+        | NewBitmap::Lockless => min.max(USUAL_BITMAP_CHUNK),
+    };
+    if chunk < min || !chunk.is_power_of_two() {
+        return Err(CreateError::BitmapChunk { chunk, min });
+    }
+    u32::try_from(chunk).map_err(|_| CreateError::BitmapChunk { chunk, min })
+}
+
+/// Offset of a bitmap that ends `behind` sectors before the superblock and begins on a whole page.
+pub(super) fn before_superblock(covered: Sectors, chunk: u32, behind: u64) -> i32 {
+    let bits = covered.bytes() / u64::from(chunk) + 1;
+    let pages = (bits.div_ceil(8) + BITMAP_SUPER_SIZE).div_ceil(4096);
+    -((pages * 8 + behind) as i32)
 }
 
 /// Sectors set aside for a bitmap that may be added later.

@@ -22,6 +22,7 @@
 
 pub mod bad_block_log;
 pub mod bitmap_super;
+pub mod change;
 pub mod create;
 pub mod defect;
 pub mod examine;

@@ -1,0 +1,196 @@
+//! What `mdadm --add` and `mdadm --grow` of mdadm 4.x put on the members of an array that exists: the
+//! superblock of a new member, the place of a bitmap.
+
+use ashlar_block::units::Sectors;
+
+use super::bitmap_super::BitmapSuper;
+use super::create::{
+    BAD_BLOCK_LOG, BITMAP_OFFSET, CreateError, DEFAULT_DAEMON_SLEEP, NewBitmap, NewMember,
+    USUAL_BITMAP_SPACE, before_superblock, bitmap_chunk, lockless,
+};
+use super::fields::{Features, Role, Version};
+use super::superblock::{Superblock, refusal};
+use super::superblock_1::{Block1, MAX_ROLES};
+use super::validate;
+
+/// The superblock of a device that joins an array as a spare with this `number`, made after that of a
+/// member, `model`. Data begins where it does there, and the bitmap and the bad block log have the
+/// same places. No bad blocks are taken over (mdadm once copied the list along with the superblock).
+///
+/// # Errors
+/// [`CreateError`]: the device is too small, or the version is 0.90.
+pub fn join(
+    model: &Superblock,
+    number: u32,
+    member: &NewMember,
+) -> Result<Superblock, CreateError> {
+    let (version, device) = (model.version, member.device);
+    let refused = refusal(version, device);
+    let too_small = || refused(validate::too_small(version, device));
+    let at = version.super_offset(device).ok_or_else(too_small)?;
+    if version == Version::V0_90 {
+        return Err(CreateError::Version(version));
+    }
+    let mut bytes = model.encode(512)?;
+    bytes.resize(size_of::<Block1>(), 0xff);
+    let mut block = Block1::from_bytes(&bytes).ok_or_else(too_small)?;
+    let room = match version {
+        Version::V0_90 | Version::V1_0 => at.0.saturating_sub(gap(model, at.0)),
+        Version::V1_1 | Version::V1_2 => device.0.saturating_sub(model.data_offset.0),
+    };
+    let size = model.size;
+    if room < size.0 {
+        let number = number as usize;
+        return Err(CreateError::TooSmall { number, room: Sectors(room), size });
+    }
+    let given = number as usize + 1;
+    if given > MAX_ROLES {
+        return Err(CreateError::TooManyMembers { given });
+    }
+    let header = &mut block.header;
+    let has_bitmap = model.bitmap_offset.is_some();
+    let features = Features::default().set_to(Features::BITMAP_OFFSET, has_bitmap);
+    header.feature_map = features.0.into();
+    header.dev_number = number.into();
+    header.device_uuid = member.device_uuid.into_bytes();
+    header.devflags = member.flags.merge_into(0);
+    header.super_offset = at.0.into();
+    header.data_size = room.into();
+    header.new_offset = 0.into();
+    header.recovery_offset = 0.into();
+    header.cnt_corrected_read = 0.into();
+    let roles = block.role_count();
+    if roles < given {
+        block.header.max_dev = (given as u32).into();
+        block.dev_roles[roles..given].fill(Role::Spare.raw().into());
+    }
+    block.dev_roles[number as usize] = Role::Spare.raw().into();
+    block.seal();
+    Ok(Superblock::from_block_1(block, version, device)?)
+}
+
+/// Sectors between data and superblock of a new member with version 1.0: as many as `model` has, but
+/// no more than its bitmap and bad block log need if the array's data does not fit otherwise.
+fn gap(model: &Superblock, at: u64) -> u64 {
+    let data_end = model.data_offset.0 + model.data_size.0;
+    let usual = model.super_offset.0.saturating_sub(data_end);
+    let before = |offset: Option<i32>| u64::from(offset.unwrap_or(0).min(0).unsigned_abs());
+    let least = before(model.bitmap_offset).max(before(model.bad_block_log.map(|log| log.offset)));
+    let spare = at.saturating_sub(model.data_offset.0 + model.size.0);
+    model.data_offset.0 + usual.min(spare).max(least)
+}
+
+/// A bitmap that is to be put on the members of an array that has none.
+#[derive(Clone, Debug)]
+pub struct NewPlace {
+    /// Sectors from each superblock to the bitmap, signed.
+    pub offset: i32,
+    /// Sectors from there to whatever comes behind, on every member.
+    pub area: Sectors,
+    /// Its superblock.
+    pub superblock: BitmapSuper,
+}
+
+/// Finds the place for a bitmap that covers `covered` sectors of an array with these members, as
+/// mdadm does: in front of the data behind the superblock, or with version 1.0 between the two. `clean`
+/// says that all copies are the same.
+///
+/// # Errors
+/// [`CreateError`]: there is no room, the chunk size is impossible, or the version is 0.90.
+pub fn place_bitmap<'a>(
+    members: impl IntoIterator<Item = &'a Superblock>,
+    covered: Sectors,
+    wanted: NewBitmap,
+    clean: bool,
+) -> Result<NewPlace, CreateError> {
+    let mut narrowest: Option<Room> = None;
+    let mut any = None;
+    for sb in members {
+        let room = Room::on(sb)?;
+        any = Some(sb);
+        narrowest = Some(match narrowest {
+            Some(other) => other.and(room)?,
+            None => room,
+        });
+    }
+    let (Some(sb), Some(room)) = (any, narrowest) else {
+        return Err(CreateError::NoRoomForBitmap);
+    };
+    let uuid = sb.bitmap_uuid();
+    if wanted == NewBitmap::Lockless {
+        if sb.version != Version::V1_2 {
+            return Err(CreateError::LocklessVersion(sb.version));
+        }
+        let superblock = lockless(uuid, covered, room.sectors, DEFAULT_DAEMON_SLEEP, clean)?;
+        let area = Sectors(superblock.sectors_reserved.get().into());
+        return Ok(NewPlace { offset: BITMAP_OFFSET as i32, area, superblock });
+    }
+    let asked = matches!(wanted, NewBitmap::Internal { chunk: Some(_) });
+    let usable = if asked { room.sectors } else { room.sectors.min(USUAL_BITMAP_SPACE) };
+    let chunk = bitmap_chunk(wanted, covered, usable)?;
+    let superblock = BitmapSuper::new(uuid, covered, chunk, DEFAULT_DAEMON_SLEEP, 0);
+    let (offset, area) = match room.offset {
+        Some(offset) => (offset, Sectors(room.sectors)),
+        None => {
+            let offset = before_superblock(covered, chunk, room.behind);
+            (offset, Sectors(u64::from(offset.unsigned_abs()) - room.behind))
+        }
+    };
+    if area.0 > room.sectors {
+        return Err(CreateError::NoRoomForBitmap);
+    }
+    Ok(NewPlace { offset, area, superblock })
+}
+
+/// The room that a member has for a bitmap.
+struct Room {
+    /// Where the bitmap begins; `None` to end it `behind` sectors before the superblock.
+    offset: Option<i32>,
+    behind: u64,
+    sectors: u64,
+}
+
+impl Room {
+    fn on(sb: &Superblock) -> Result<Self, CreateError> {
+        let log = sb.bad_block_log;
+        let (offset, behind, sectors) = match sb.version {
+            Version::V0_90 => return Err(CreateError::Version(sb.version)),
+            Version::V1_0 => {
+                let data_end = sb.data_offset.0 + sb.data_size.0;
+                let gap = sb.super_offset.0.saturating_sub(data_end);
+                let before = log.map_or(0, |log| u64::from(log.offset.min(0).unsigned_abs()));
+                let behind = before.max(BAD_BLOCK_LOG);
+                if gap < 6 && sb.roles.len() <= 384 {
+                    // A KiB behind the superblock, where only 3 KiB are free on any device.
+                    (Some(2), 0, 6)
+                } else {
+                    (None, behind, gap.saturating_sub(behind))
+                }
+            }
+            Version::V1_1 | Version::V1_2 => {
+                let end = match log {
+                    Some(log) => u64::from(log.offset.max(0).unsigned_abs()),
+                    None => {
+                        (sb.data_offset.0 - sb.super_offset.0).saturating_sub(BAD_BLOCK_LOG)
+                    }
+                };
+                (Some(BITMAP_OFFSET as i32), 0, end.saturating_sub(BITMAP_OFFSET))
+            }
+        };
+        if sectors <= 1 {
+            return Err(CreateError::NoRoomForBitmap);
+        }
+        Ok(Self { offset, behind, sectors })
+    }
+
+    /// The room that two members have.
+    fn and(self, other: Self) -> Result<Self, CreateError> {
+        // Of version 1.0, some may have room before the superblock and some only behind.
+        if self.offset != other.offset {
+            return Err(CreateError::NoRoomForBitmap);
+        }
+        let behind = self.behind.max(other.behind);
+        let sectors = (self.sectors + self.behind).min(other.sectors + other.behind);
+        Ok(Self { behind, sectors: sectors.saturating_sub(behind), ..self })
+    }
+}
