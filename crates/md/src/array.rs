@@ -23,7 +23,7 @@
 //! other chunks with a member in sync, the two may differ from then on: the array is *unsynced*, its
 //! first copies alone are read, and it is not called clean any more.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -37,11 +37,13 @@ use tracing::{error, info, warn};
 
 use crate::assemble::Plan;
 use crate::barrier::Barrier;
+use crate::bitmap::Store;
 use crate::bitmap_store::Bitmaps;
 use crate::finish::Finish;
 use crate::members::{Index, Members, Place};
 use crate::personality::Personality;
 use crate::rdev::Rdev;
+use crate::read_errors;
 use crate::superblocks::{Change, Facts, Superblocks};
 use crate::sync;
 
@@ -74,7 +76,7 @@ pub struct Array {
     writable: bool,
     /// Copies are the same below this sector (of the array, writes under way apart); [`u64::MAX`] for
     /// all. Beyond it only the first copy of each chunk is read.
-    in_sync_to: AtomicU64,
+    pub(crate) in_sync_to: AtomicU64,
     writing: Box<[Writers]>,
     /// Counts writes, so that an idle time can be told.
     writes_begun: Box<[Writers]>,
@@ -83,6 +85,9 @@ pub struct Array {
     dirty: AtomicBool,
     /// A change that writes depend on is on its way to the superblocks, or could not be recorded.
     recording: AtomicBool,
+    /// The bitmap is being tended.
+    tended: AtomicBool,
+    max_read_errors: AtomicU32,
     stopped: AtomicBool,
     /// How the stop ended.
     end: OnceCell<BioResult>,
@@ -120,14 +125,14 @@ impl Array {
             warn!(array = name, "{note}");
         }
         info!(array = name, level = %personality.level(), size = %personality.size(), "started");
-        Arc::new_cyclic(|me| Self {
+        let array = Arc::new_cyclic(|me| Self {
             me: me.clone(),
             disk,
             personality,
             superblocks: Mutex::new(Superblocks::new(superblocks, &members, &freshest)),
             members,
             bitmaps: Bitmaps::new(bitmap),
-            sync: sync::Control::default(),
+            sync: sync::Control::new(in_sync_to),
             barrier: Barrier::default(),
             runtime,
             notes,
@@ -138,9 +143,13 @@ impl Array {
             active: AtomicBool::new(false),
             dirty: AtomicBool::new(dirty),
             recording: AtomicBool::new(false),
+            tended: AtomicBool::new(false),
+            max_read_errors: read_errors::DEFAULT_MAX.into(),
             stopped: AtomicBool::new(false),
             end: OnceCell::new(),
-        })
+        });
+        array.start_sync();
+        array
     }
 
     /// Whether the level has copies, and so a state to keep.
@@ -225,7 +234,10 @@ impl Array {
             self.record(&mut superblocks, Change::Active).await?;
             self.active.store(true, SeqCst);
             if let Some(array) = self.me.upgrade() {
-                self.runtime.spawn(Box::pin(array.watch_idle()));
+                self.runtime.spawn(Box::pin(array.clone().watch_idle()));
+                if !self.tended.swap(true, SeqCst) {
+                    self.runtime.spawn(Box::pin(array.tend_bitmap()));
+                }
             }
         }
         Ok(())
@@ -233,12 +245,13 @@ impl Array {
 
     /// Brings a change to the superblocks. While it is on its way, and until it succeeds, no write is
     /// acknowledged (see [`Self::recorded`]).
-    async fn record(&self, superblocks: &mut Superblocks, change: Change) -> BioResult {
+    pub(crate) async fn record(&self, superblocks: &mut Superblocks, change: Change) -> BioResult {
         self.recording.store(true, SeqCst);
         let facts = Facts {
             members: &self.members,
-            in_sync_to: self.in_sync_to(),
+            in_sync_to: self.in_sync_to().min(self.sync.durable()),
             now: self.runtime.wall_clock(),
+            bitmap: self.bitmap().map(|bitmap| (bitmap, self as &dyn Store)),
         };
         superblocks.update(facts, change, |rdev| self.may_fail(rdev)).await?;
         self.recording.store(false, SeqCst);
@@ -254,6 +267,11 @@ impl Array {
         }
         let mut superblocks = self.superblocks.lock().await;
         self.record_what_is_left(&mut superblocks).await
+    }
+
+    /// Has whatever changed recorded before any write is acknowledged.
+    pub(crate) fn must_record(&self) {
+        self.recording.store(true, SeqCst);
     }
 
     /// Tries again what could not be recorded.
@@ -287,15 +305,51 @@ impl Array {
         }
     }
 
+    /// Takes marks out of the bitmap again, until the array is clean and none are left to be taken.
+    async fn tend_bitmap(self: Arc<Self>) {
+        loop {
+            let sleep = self.bitmap().map_or(SAFE_MODE_DELAY, |bitmap| bitmap.daemon_sleep());
+            self.runtime.sleep(sleep).await;
+            let Some(bitmap) = self.bitmap().filter(|_| !self.is_stopped()) else { break };
+            let may_clear = self.is_complete_array();
+            if let Err(status) = bitmap.clean(may_clear, &*self).await {
+                warn!(array = self.disk.name(), %status, "marks stay in the bitmap");
+            }
+            if !self.active.load(SeqCst) && (!may_clear || bitmap.marked_chunks() == 0) {
+                break;
+            }
+        }
+        self.tended.store(false, SeqCst);
+        // Somebody who found it tended a moment ago relies on it.
+        if self.active.load(SeqCst) && !self.is_stopped() && !self.tended.swap(true, SeqCst) {
+            self.runtime.spawn(Box::pin(Self::tend_again(self.clone())));
+        }
+    }
+
+    fn tend_again(self: Arc<Self>) -> ashlar_block::LocalFuture<'static, ()> {
+        Box::pin(self.tend_bitmap())
+    }
+
+    /// Whether every slot has a member in sync.
+    pub(crate) fn is_complete_array(&self) -> bool {
+        self.members.degraded() == 0
+    }
+
+    /// Read errors that a member may have within about an hour (the kernel's `max_read_errors`).
+    pub fn max_read_errors(&self) -> u32 {
+        self.max_read_errors.load(SeqCst)
+    }
+
+    /// Sets the read errors that a member may have.
+    pub fn set_max_read_errors(&self, max: u32) {
+        self.max_read_errors.store(max, SeqCst);
+    }
+
     /// Marks the array clean if no write is under way; true if it is clean then.
     async fn go_clean(&self) -> Result<bool, Status> {
         let mut superblocks = self.superblocks.lock().await;
         if superblocks.is_clean() {
             return Ok(true);
-        }
-        // While copies differ the array stays active, until it is stopped.
-        if self.is_unsynced() && !self.is_stopped() {
-            return Ok(false);
         }
         self.active.store(false, SeqCst);
         if self.writers() != 0 {
@@ -304,13 +358,20 @@ impl Array {
         }
         // Nobody writes now: a write that begins waits for our lock. A member that cannot be
         // flushed may hold less than the others, so it fails.
+        let in_sync_to = self.in_sync_to();
         self.flush_members(&mut superblocks).await?;
+        self.sync.set_durable(in_sync_to);
+        if self.is_stopped()
+            && let Some(bitmap) = self.bitmap()
+        {
+            bitmap.clean_now(self.is_complete_array() && !self.is_unsynced(), self).await?;
+        }
         self.record(&mut superblocks, Change::Clean).await?;
         self.dirty.store(false, SeqCst);
         Ok(true)
     }
 
-    async fn flush_members(&self, superblocks: &mut Superblocks) -> BioResult {
+    pub(crate) async fn flush_members(&self, superblocks: &mut Superblocks) -> BioResult {
         let flushes = self
             .members
             .placed()
@@ -361,9 +422,10 @@ impl Array {
         error!(array = self.disk.name(), member = rdev.path(), status = %why, "member failed");
         // Before the member is left out, so that no write which leaves it out is acknowledged early.
         if self.writable {
-            self.recording.store(true, SeqCst);
+            self.must_record();
         }
         rdev.set_faulty();
+        self.wake_sync();
     }
 
     /// Takes note that a member, which has to stay, lacks something that was to be written.
@@ -375,6 +437,7 @@ impl Array {
         {
             error!(array = self.disk.name(), slot, "copies may differ now: a resync is needed");
         }
+        self.wake_sync();
     }
 
     /// Stops the array: no new I/O, those under way end, everything is flushed, the superblocks say
@@ -388,6 +451,7 @@ impl Array {
     }
 
     async fn wind_up(&self) -> BioResult {
+        let _held = self.hold_sync().await;
         while self.disk.stats().totals().in_flight() != 0 || self.writers() != 0 {
             self.runtime.sleep(Duration::from_millis(1)).await;
         }

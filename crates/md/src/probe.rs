@@ -3,7 +3,9 @@
 use ashlar_block::{Gateway, Sector, Sectors, Status};
 use thiserror::Error;
 
-use crate::ondisk::bad_block_log;
+use crate::badblocks::BadBlocks;
+use crate::bitmap::{Assembled, Bitmap, BitmapError, Place};
+use crate::ondisk::bad_block_log::BadBlockLogError;
 use crate::ondisk::bitmap_super::{self, BitmapSuper};
 use crate::ondisk::probe::{Probed, identify, probe_ranges};
 use crate::ondisk::{Features, Superblock, SuperblockError};
@@ -53,20 +55,50 @@ pub async fn probe(gateway: &Gateway) -> Result<Option<Box<Superblock>>, ProbeEr
     }
 }
 
-/// Whether the member's bad block log lists anything. A log that cannot be understood counts; one
-/// that the superblock does not say is in use does not (its place holds whatever it did before).
+/// The member's bad blocks. A log that the superblock does not say is in use lists nothing (its place
+/// holds whatever it did before).
 ///
 /// # Errors
-/// It cannot be read.
-pub async fn has_bad_blocks(gateway: &Gateway, sb: &Superblock) -> Result<bool, Status> {
+/// It cannot be read; or, inside, it cannot be understood.
+pub async fn read_bad_blocks(
+    gateway: &Gateway,
+    sb: &Superblock,
+) -> Result<Result<BadBlocks, BadBlockLogError>, Status> {
     let (Some(place), Some(at)) = (sb.bad_block_log, sb.bad_block_log_start()) else {
-        return Ok(false);
+        return Ok(Ok(BadBlocks::none()));
     };
     if !sb.features.contains(Features::BAD_BLOCKS) {
-        return Ok(false);
+        return Ok(BadBlocks::empty(&place));
     }
     let log = read_around(gateway, at, place.len).await?;
-    Ok(!bad_block_log::is_empty(&log))
+    Ok(BadBlocks::from_log(&log, place.shift))
+}
+
+/// Why a member's bitmap is not used.
+#[derive(Debug, Error)]
+pub enum ReadBitmapError {
+    /// It cannot be read.
+    #[error("cannot read it: {0}")]
+    Read(#[from] Status),
+    /// It is no bitmap of this array.
+    #[error(transparent)]
+    Bitmap(#[from] BitmapError),
+}
+
+/// The bitmap that a member has for the array, whole.
+///
+/// # Errors
+/// It cannot be read or used.
+pub async fn read_whole_bitmap(
+    gateway: &Gateway,
+    sb: &Superblock,
+    place: Place,
+    array: Assembled,
+) -> Result<Bitmap, ReadBitmapError> {
+    let at = sb.bitmap_start().ok_or(Status::Invalid)?;
+    let first = read_around(gateway, at, Sectors::from_bytes_ceil(place.block.into())).await?;
+    let len = Bitmap::length(&first, place)?;
+    Ok(Bitmap::load(&read_around(gateway, at, len).await?, place, array)?)
 }
 
 /// The superblock of the member's bitmap; `None` if it has none, or none that md would use.

@@ -21,22 +21,19 @@
 //! A round that some member did not take, which may not fail, is tried again with the *same* count
 //! next time: otherwise each try would take the others one further away from it.
 //!
-//! # Bitmaps
+//! # Bitmap and bad blocks
 //!
-//! An internal bitmap is not kept up by this version. While the array is written its bitmap has an
-//! older event count than the superblocks, which md takes as "out of date: resync everything".
-//! After the superblocks say clean the bitmap's count is brought up, because then every copy is the
-//! same; in this order, so that a bitmap is never as new as superblocks that say active.
-//! `events_cleared` goes along: a member that was away meanwhile must not come back by way of bits
-//! that were never set. Lockless bitmaps also say what was never written; such arrays are only read.
+//! The bitmap's superblock is written before each round with the round's count: md takes a bitmap that is
+//! older than the superblocks as out of date. A member's bad block log is written before its
+//! superblock says that there is one to be read.
 
 use std::time::Duration;
 
 use ashlar_block::{Bio, Buffer, Flags, Sector, Sectors, Status};
-use tracing::{error, warn};
+use tracing::error;
 
+use crate::bitmap::{Bitmap, Store};
 use crate::members::{Index, Members, Place};
-use crate::ondisk::bitmap_super::{self, BitmapSuper};
 use crate::ondisk::{Features, Role, Superblock, Timestamp};
 use crate::rdev::{Rdev, State};
 
@@ -77,6 +74,8 @@ pub struct Facts<'a> {
     pub in_sync_to: Sectors,
     /// Time since 1970.
     pub now: Duration,
+    /// Its bitmap and where that is kept.
+    pub bitmap: Option<(&'a Bitmap, &'a dyn Store)>,
 }
 
 impl Superblocks {
@@ -175,9 +174,6 @@ impl Superblocks {
                 }
             }
         }
-        if self.clean && facts.in_sync_to == Sectors::MAX {
-            self.bring_up_bitmaps(facts.members).await;
-        }
         Ok(())
     }
 
@@ -189,6 +185,10 @@ impl Superblocks {
         facts: Facts<'_>,
         may_fail: &impl Fn(&Rdev) -> bool,
     ) -> Result<bool, Status> {
+        // Never older than the superblocks: that would say that it was not kept up.
+        if let Some((bitmap, store)) = facts.bitmap {
+            bitmap.write_super(number, store).await?;
+        }
         if self.describe(facts, number) {
             self.goal = self.tried.saturating_add(2);
         }
@@ -224,9 +224,13 @@ impl Superblocks {
             }
             let place = facts.members.place(index);
             let rebuilding = place != Place::Spare && !rdev.is_in_sync();
-            block.recovery_offset = rebuilding.then(|| rdev.recovered());
+            block.recovery_offset = rebuilding.then(|| rdev.durably_recovered());
             let replaces = matches!(place, Place::Replacement(_));
             block.features = block.features.set_to(Features::REPLACEMENT, replaces);
+            let lists = !rdev.bad_blocks().is_empty();
+            if !rdev.bad_blocks().changed() {
+                block.features = block.features.set_to(Features::BAD_BLOCKS, lists);
+            }
             block.flags = rdev.device_flags();
             block.corrected_reads = u32::try_from(rdev.errors().1).unwrap_or(u32::MAX);
         }
@@ -271,25 +275,27 @@ impl Superblocks {
         done.into_iter().filter_map(|(rdev, result)| Some((rdev, result.err()?))).collect()
     }
 
+    /// Writes a member's superblock, and its bad block log before it if that has changed.
     async fn write_one(&self, block: &Superblock, rdev: &Rdev) -> Result<(), Status> {
+        let image = match block.bad_block_log_start() {
+            Some(at) if rdev.bad_blocks().changed() => rdev.bad_blocks().take_image().zip(Some(at)),
+            Some(_) | None => None,
+        };
+        let Some((image, at)) = image else { return self.write_block(block, rdev).await };
+        write_blocks(rdev, at, image.bytes()).await?;
+        let mut block = block.clone();
+        block.features = block.features.set_to(Features::BAD_BLOCKS, !image.is_empty());
+        self.write_block(&block, rdev).await?;
+        rdev.bad_blocks().acknowledge(image);
+        Ok(())
+    }
+
+    async fn write_block(&self, block: &Superblock, rdev: &Rdev) -> Result<(), Status> {
         let bytes = block.encode(rdev.limits().logical_block_bytes).map_err(|defect| {
             error!(member = rdev.path(), %defect, "superblock cannot be written");
             Status::Invalid
         })?;
         write_at(rdev, block.super_offset, &bytes).await
-    }
-
-    /// A bitmap that stays behind is out of date and no danger, so its errors fail nobody.
-    async fn bring_up_bitmaps(&self, members: &Members) {
-        let writes = members.placed().filter_map(|(index, rdev)| {
-            let at = self.of(index).filter(|_| rdev.is_in_sync())?.bitmap_start()?;
-            Some(async move { (rdev, bring_up_bitmap(rdev, at, self.events).await) })
-        });
-        for (rdev, result) in futures_util::future::join_all(writes).await {
-            if let Err(status) = result {
-                warn!(member = rdev.path(), %status, "the bitmap stays out of date");
-            }
-        }
     }
 }
 
@@ -300,22 +306,14 @@ async fn write_at(rdev: &Rdev, at: Sector, bytes: &[u8]) -> Result<(), Status> {
     rdev.gateway().submit(bio).await
 }
 
-/// Gives the bitmap's superblock the event count of a clean array.
-async fn bring_up_bitmap(rdev: &Rdev, at: Sector, events: u64) -> Result<(), Status> {
+/// Writes sectors of metadata durably, with what surrounds them in their blocks.
+async fn write_blocks(rdev: &Rdev, at: Sector, bytes: &[u8]) -> Result<(), Status> {
     let block = rdev.limits().logical_block();
-    let len = Sectors::from_bytes_ceil(bitmap_super::SIZE as u64).round_up(block);
-    let mut buffer = rdev.gateway().read(at, len).await?;
-    let mut bitmap = match BitmapSuper::parse(buffer.as_slice()) {
-        Ok(bitmap) => bitmap,
-        Err(error) => {
-            warn!(member = rdev.path(), %error, "bitmap left alone");
-            return Ok(());
-        }
-    };
-    bitmap.set_events(events);
-    bitmap.events_cleared = events.into();
-    let encoded = zerocopy::IntoBytes::as_bytes(&bitmap);
-    buffer.as_mut_slice()[..encoded.len()].copy_from_slice(encoded);
-    let bio = Bio::write_from(at, &mut buffer).with_flags(Flags::FUA | Flags::META);
+    let from = at.round_down(block);
+    let to = (at + Sectors::from_bytes_ceil(bytes.len() as u64)).round_up(block);
+    let mut buffer = rdev.gateway().read(from, to - from).await?;
+    let skip = (at - from).bytes() as usize;
+    buffer.as_mut_slice()[skip..skip + bytes.len()].copy_from_slice(bytes);
+    let bio = Bio::write_from(from, &mut buffer).with_flags(Flags::FUA | Flags::META);
     rdev.gateway().submit(bio).await
 }

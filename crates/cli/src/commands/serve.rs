@@ -158,7 +158,7 @@ pub(crate) fn check_started(stack: &Stack) -> Result<()> {
     }
     let Some(failure) = stack.failures.first() else { return Ok(()) };
     let error = Error::new("cannot start", failure, &failure.error);
-    let read_only = matches!(failure.error, AssembleError::BadBlocks(_));
+    let read_only = matches!(failure.error, AssembleError::BadBlocks { .. });
     Err(if matches!(failure.error, AssembleError::NeedsRun { .. }) {
         error.hint("if the others are gone for good, --run starts it without them")
     } else if read_only {

@@ -4,6 +4,7 @@ use ashlar_block::{Bio, BioResult, Features, Op, Status, trace};
 
 use super::Answers;
 use crate::array::Array;
+use crate::bitmap::{Discard, Intent};
 use crate::personality::Personality;
 use crate::raid0::{MemberRange, Span};
 use crate::raid10;
@@ -18,6 +19,27 @@ struct Discarded {
     good: bool,
     unsupported: bool,
     failed: Option<Status>,
+    /// Some member may lack something of it.
+    lacking: bool,
+}
+
+/// What the bitmap holds for a range.
+enum Marks<'a> {
+    None,
+    Write(Intent<'a>),
+    Discard(Discard<'a>),
+}
+
+impl Marks<'_> {
+    /// The discard or write has ended; some copy may be `lacking` it.
+    fn end(self, lacking: bool) {
+        match self {
+            Self::Write(intent) if lacking => intent.failed(),
+            Self::Discard(discard) if lacking => discard.failed(),
+            Self::Discard(discard) => discard.done(),
+            Self::None | Self::Write(_) => {}
+        }
+    }
 }
 
 impl Discarded {
@@ -28,6 +50,7 @@ impl Discarded {
                 Err(Status::NotSupported) => self.unsupported = true,
                 Err(status) => self.failed = self.failed.or(Some(status)),
             }
+            self.lacking |= result.is_err();
         }
     }
 }
@@ -52,30 +75,49 @@ impl Array {
     pub(super) async fn submit_ranged(&self, bio: Bio) -> BioResult {
         let _writing = self.write_start().await?;
         let _pass = self.pass(&bio).await;
+        let marks = self.mark_range(&bio).await?;
         let mut parts = Discarded::default();
+        let sent = self.send_parts(&bio, &mut parts).await;
+        marks.end(sent.is_err() || parts.lacking || self.members.degraded() != 0);
+        sent?;
+        if bio.op == Op::Discard { self.judge_discard(&parts) } else { Ok(()) }
+    }
+
+    async fn send_parts(&self, bio: &Bio, parts: &mut Discarded) -> BioResult {
         let span = Span { start: bio.sector, len: bio.len };
         match &self.personality {
             Personality::Raid0(zones) => {
                 let ranges = crate::raid0::discard::plan(zones, span);
-                self.take(&bio, self.send_ranges(&bio, ranges).await, &mut parts).await?;
+                self.take(bio, self.send_ranges(bio, ranges).await, parts).await
             }
-            Personality::Raid1 { .. } => {
-                self.take(&bio, self.send_copies(&bio).await, &mut parts).await?;
-            }
+            Personality::Raid1 { .. } => self.take(bio, self.send_copies(bio).await, parts).await,
             Personality::Raid10(geometry) if geometry.is_plain_mirror() => {
-                self.take(&bio, self.send_copies(&bio).await, &mut parts).await?;
+                self.take(bio, self.send_copies(bio).await, parts).await
             }
             Personality::Raid10(geometry) => match raid10::discard::plan(geometry, span) {
-                DiscardPlan::Ordinary => self.submit_by_chunks(&bio, span, &mut parts).await?,
+                DiscardPlan::Ordinary => self.submit_by_chunks(bio, span, parts).await,
                 DiscardPlan::Striped(striped) => {
-                    self.submit_by_chunks(&bio, striped.head(), &mut parts).await?;
-                    let answers = self.send_ranges(&bio, striped.ranges()).await;
-                    self.take(&bio, answers, &mut parts).await?;
-                    self.submit_by_chunks(&bio, striped.tail(), &mut parts).await?;
+                    self.submit_by_chunks(bio, striped.head(), parts).await?;
+                    let answers = self.send_ranges(bio, striped.ranges()).await;
+                    self.take(bio, answers, parts).await?;
+                    self.submit_by_chunks(bio, striped.tail(), parts).await
                 }
             },
         }
-        if bio.op == Op::Discard { self.judge_discard(&parts) } else { Ok(()) }
+    }
+
+    /// Marks a range in the bitmap, if there is one.
+    async fn mark_range(&self, bio: &Bio) -> Result<Marks<'_>, Status> {
+        // Where the array promises zeroes, copies of what was discarded are the same, and a new member
+        // must get the zeroes: it is a write.
+        let zeroes = self.disk.limits().features.contains(Features::DISCARD_ZEROES);
+        match self.bitmap() {
+            None => Ok(Marks::None),
+            Some(bitmap) if bio.op == Op::Discard && !zeroes => {
+                Ok(Marks::Discard(bitmap.begin_discard(bio.sector, bio.len, self).await?))
+            }
+            Some(_) => Ok(self.intend(bio).await?.map_or(Marks::None, Marks::Write)),
+        }
     }
 
     /// Sends one range to each member.
@@ -95,6 +137,7 @@ impl Array {
             parts.add(answers);
             return Ok(());
         }
+        parts.lacking |= answers.iter().any(|(_, result)| result.is_err());
         self.judge(answers).await
     }
 

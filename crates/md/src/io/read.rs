@@ -24,18 +24,32 @@ struct Copy<'a> {
 /// Members' copies that could not be read, for a correction.
 type Bad = SmallVec<[(Index, Location); 2]>;
 
+/// The copy that counts where copies may differ: what is read until a resync, and what a resync copies.
+/// Members that are read last count last: with write-behind they may be behind.
+fn first<'a>(readable: impl Iterator<Item = Copy<'a>>) -> Option<Copy<'a>> {
+    readable.min_by_key(|copy| copy.rdev.is_write_mostly())
+}
+
 impl Array {
     /// A read within one chunk.
     pub(crate) async fn read_chunk(&self, bio: Bio) -> BioResult {
         let copies = self.personality.map(bio.sector);
-        let Some(copy) = self.best_copy(&bio, &copies) else { return Err(Status::Io) };
         let result = {
+            let _pass = match self.barrier.try_wait_read(bio.sector) {
+                Some(pass) => pass,
+                None => self.barrier.wait_read(bio.sector).await,
+            };
+            let Some(copy) = self.best_copy(&bio, &copies) else {
+                drop(_pass);
+                return self.read_again(&bio, &copies, None).await;
+            };
             let _reading = copy.rdev.reading(copy.at.sector, bio.len);
             trace::bio(&self.disk, trace::Action::Remap, &bio);
-            copy.rdev.submit(Bio { sector: copy.at.sector, ..bio.clone() }).await
+            let result = copy.rdev.submit(Bio { sector: copy.at.sector, ..bio.clone() }).await;
+            result.map_err(|status| (status, copy))
         };
         match result {
-            Err(status) if self.is_worth_another_copy(&bio, status) => {
+            Err((status, copy)) if self.is_worth_another_copy(&bio, status) => {
                 warn!(
                     array = self.disk.name(),
                     member = copy.rdev.path(),
@@ -43,11 +57,10 @@ impl Array {
                     %status,
                     "read error, trying the other copies"
                 );
-                copy.rdev.count_read_error();
-                self.give_up_if_failfast(copy.rdev, status).await?;
-                self.read_again(&bio, &copies, copy.index).await
+                self.count_read_error(copy.rdev, status).await?;
+                self.read_again(&bio, &copies, Some(copy.index)).await
             }
-            result => result,
+            result => result.map_err(|(status, _)| status),
         }
     }
 
@@ -55,9 +68,13 @@ impl Array {
         status.is_retryable_elsewhere() && !bio.flags.contains(Flags::RAHEAD)
     }
 
-    /// A failfast member is not worth a retry where others have the data.
-    async fn give_up_if_failfast(&self, rdev: &Rdev, why: Status) -> BioResult {
-        if rdev.state().contains(State::FAILFAST) && self.is_writable() {
+    /// Counts a read error of a member. One that has had too many of late fails, if others have its
+    /// data, and a failfast one at once.
+    async fn count_read_error(&self, rdev: &Rdev, why: Status) -> BioResult {
+        rdev.count_read_error();
+        rdev.read_errors().record(self.runtime.now_ns());
+        let too_many = rdev.read_errors().exceeded(self.max_read_errors());
+        if (too_many || rdev.state().contains(State::FAILFAST)) && self.is_writable() {
             self.fail_member(rdev, why).await?;
         }
         Ok(())
@@ -72,7 +89,7 @@ impl Array {
     ) -> impl Iterator<Item = Copy<'a>> {
         copies.iter().flat_map(move |at| {
             let held = self.members.both(at.disk);
-            held.filter(move |(_, rdev)| rdev.holds(at.sector + into + len))
+            held.filter(move |(_, rdev)| rdev.can_read(at.sector + into, len))
                 .map(move |(index, rdev)| Copy { index, rdev, at: *at })
         })
     }
@@ -80,16 +97,16 @@ impl Array {
     /// The copy to read: where copies may differ always the first, else the one whose member has
     /// least to do.
     fn best_copy<'a>(&'a self, bio: &Bio, copies: &'a Copies) -> Option<Copy<'a>> {
-        let mut readable = self.readable(copies, Sectors::ZERO, bio.len);
+        let readable = self.readable(copies, Sectors::ZERO, bio.len);
         if bio.end() > self.in_sync_to().as_end() {
-            return readable.next();
+            return first(readable);
         }
         readable.min_by_key(|copy| copy.rdev.read_cost(copy.at.sector))
     }
 
     /// Reads what could not be read from `failed` piece by piece from wherever it can be, and writes
     /// it back to the copies that could not give it.
-    async fn read_again(&self, bio: &Bio, copies: &Copies, failed: Index) -> BioResult {
+    async fn read_again(&self, bio: &Bio, copies: &Copies, failed: Option<Index>) -> BioResult {
         let block = self.disk.limits().logical_block();
         // Where copies may differ, a block must not be read from here or from there depending on
         // its neighbours.
@@ -111,18 +128,24 @@ impl Array {
         piece: &Bio,
         into: Sectors,
         copies: &Copies,
-        failed: Index,
+        failed: Option<Index>,
     ) -> BioResult {
         let mut order: SmallVec<[Copy<'_>; 4]> = self.readable(copies, into, piece.len).collect();
-        order.sort_by_key(|copy| copy.index != failed);
+        if self.is_unsynced() {
+            order.sort_by_key(|copy| copy.rdev.is_write_mostly());
+        } else {
+            order.sort_by_key(|copy| Some(copy.index) != failed);
+        }
         let mut bad = Bad::new();
         let mut last = Status::Io;
+        let pass = self.barrier.wait_read(piece.sector).await;
         for Copy { index, rdev, at } in order {
             match rdev.submit(Bio { sector: at.sector + into, ..piece.clone() }).await {
                 Ok(()) => {
                     if bad.is_empty() || !self.is_writable() {
                         return Ok(());
                     }
+                    drop(pass);
                     let piece = piece.clone();
                     let corrected = self
                         .finish(move |array| async move { array.correct(&piece, into, bad).await });

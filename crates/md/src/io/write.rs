@@ -1,11 +1,19 @@
 //! Writes.
+//!
+//! In this order: the superblocks say active, the barrier is passed, the bitmap's marks are durable, the
+//! data goes to every member that has not failed, what a member could not take is dealt with and
+//! recorded, the write is acknowledged. Members are looked at after the barrier was passed (see
+//! `members`).
 
-use ashlar_block::{Bio, BioResult, Flags, IoFuture, Op, Status, trace};
+use ashlar_block::{Bio, BioResult, Flags, IoFuture, Op, Sector, Sectors, Status, trace};
+use tracing::warn;
 
 use super::Answers;
 use crate::array::Array;
 use crate::barrier::Pass;
-use crate::rdev::Rdev;
+use crate::bitmap::Intent;
+use crate::members::Index;
+use crate::rdev::{Rdev, State};
 
 impl Array {
     /// A write, discard or write-zeroes. Those of an array with copies run to their end whatever
@@ -41,12 +49,35 @@ impl Array {
     async fn write_chunk(&self, bio: Bio) -> BioResult {
         let _writing = self.write_start().await?;
         let _pass = self.pass(&bio).await;
-        self.judge(self.send_copies(&bio).await).await
+        let intent = self.intend(&bio).await?;
+        let answers = self.send_copies(&bio).await;
+        let answers = self.keep_with_bad_blocks(&bio, answers).await;
+        if let Some(intent) = &intent
+            && !self.is_complete(bio.sector, &answers)
+        {
+            intent.failed();
+        }
+        self.judge(answers).await
     }
 
-    /// Waits until nothing keeps writes out of the bio's range. (The members are looked at after.)
+    /// Waits until nothing keeps writes out of the bio's range.
     pub(super) async fn pass(&self, bio: &Bio) -> Option<Pass<'_>> {
-        if self.is_redundant() { Some(self.barrier.wait(bio.sector, bio.len).await) } else { None }
+        if !self.is_redundant() {
+            return None;
+        }
+        match self.barrier.try_wait(bio.sector, bio.len) {
+            Some(pass) => Some(pass),
+            None => Some(self.barrier.wait(bio.sector, bio.len).await),
+        }
+    }
+
+    /// Marks the bio's range in the bitmap, if there is one.
+    pub(super) async fn intend(&self, bio: &Bio) -> Result<Option<Intent<'_>>, Status> {
+        let Some(bitmap) = self.bitmap() else { return Ok(None) };
+        if let Some(intent) = bitmap.try_begin(bio.sector, bio.len) {
+            return Ok(Some(intent));
+        }
+        Ok(Some(bitmap.begin(bio.sector, bio.len, self).await?))
     }
 
     /// Sends a bio that lies within one chunk to all copies.
@@ -58,5 +89,95 @@ impl Array {
             })
         });
         self.gather(targets).await
+    }
+
+    /// Whether every copy of the chunk that begins at `sector` was written: nobody failed, no slot is
+    /// empty. What is being rebuilt counts.
+    fn is_complete(&self, sector: Sector, answers: &Answers) -> bool {
+        let took = |slot: usize| {
+            let here = |index: &Index| self.members.both(slot).any(|(other, _)| other == *index);
+            answers.iter().any(|(index, result)| result.is_ok() && here(index))
+        };
+        answers.iter().all(|(_, result)| result.is_ok())
+            && self.personality.map(sector).iter().all(|copy| took(copy.disk))
+    }
+
+    /// What became of a write: on members that took it, known bad blocks are good again; of members that
+    /// did not, those with a bad block log try again block by block and list what cannot be written, if
+    /// another member has it all. They stay members then. The rest of the answers is to be judged.
+    async fn keep_with_bad_blocks(&self, bio: &Bio, mut answers: Answers) -> Answers {
+        let mut held = false;
+        for (index, result) in &answers {
+            let Some(rdev) = self.members.get(*index) else { continue };
+            held |= result.is_ok() && rdev.is_in_sync();
+            if result.is_ok() && !rdev.bad_blocks().is_empty() {
+                self.bad_blocks_are_good(*index, rdev, bio);
+            }
+        }
+        if !held {
+            return answers;
+        }
+        for (index, result) in &mut answers {
+            let Some(rdev) = self.members.get(*index) else { continue };
+            let Err(status) = *result else { continue };
+            // An error of the medium may be one of a few blocks; others are the device's.
+            let of_blocks = matches!(status, Status::Io | Status::Medium | Status::Protection);
+            let able = rdev.bad_blocks().has_log() && !rdev.is_faulty();
+            if of_blocks && able && !rdev.state().contains(State::FAILFAST) {
+                *result = self.write_block_by_block(*index, rdev, bio, status).await;
+            }
+        }
+        answers
+    }
+
+    /// The copies of `bio` on a member were written: no block of them is bad any more.
+    fn bad_blocks_are_good(&self, index: Index, rdev: &Rdev, bio: &Bio) {
+        let Some(at) = self.copy_on(index, bio.sector) else { return };
+        let at = at + rdev.data_offset();
+        if rdev.bad_blocks().check(at, bio.len).is_some()
+            && let Err(error) = rdev.bad_blocks().clear(at, bio.len)
+        {
+            // They stay listed, which costs reads and no data.
+            warn!(array = self.disk.name(), member = rdev.path(), %error, "bad blocks stay listed");
+        }
+    }
+
+    /// Where a member has its copy of the chunk that begins at `sector`.
+    fn copy_on(&self, index: Index, sector: Sector) -> Option<Sector> {
+        let copies = self.personality.map(sector);
+        let here = |slot| self.members.both(slot).any(|(other, _)| other == index);
+        copies.into_iter().find(|copy| here(copy.disk)).map(|copy| copy.sector)
+    }
+
+    /// Writes what could not be written as a whole; an error if the member cannot stay.
+    async fn write_block_by_block(
+        &self,
+        index: Index,
+        rdev: &Rdev,
+        bio: &Bio,
+        status: Status,
+    ) -> BioResult {
+        let Some(copy) = self.copy_on(index, bio.sector) else { return Err(status) };
+        warn!(array = self.disk.name(), member = rdev.path(), sector = %copy, %status, "write error");
+        rdev.set(State::WRITE_ERROR);
+        let block = rdev.bad_blocks().unit().max(self.disk.limits().logical_block());
+        let mut at = bio.sector;
+        let mut listed = false;
+        while at < bio.end() {
+            let on_member = copy + (at - bio.sector);
+            let len = Sectors::min(block - Sectors(on_member.0 % block.0), bio.end() - at);
+            let part = bio.slice_to(at, len, on_member);
+            if rdev.submit(part).await.is_err() {
+                let on_device = on_member + rdev.data_offset();
+                rdev.bad_blocks().set(on_device, len).map_err(|_| status)?;
+                listed = true;
+            }
+            at += len;
+        }
+        if listed {
+            // It is acknowledged when the log and the superblock have it.
+            self.must_record();
+        }
+        Ok(())
     }
 }

@@ -5,25 +5,29 @@
 //! left out; one that went on without the others is an error. An array starts by itself if every member that the freshest one knew as working is here;
 //! it starts with fewer only when asked ([`Options::run`]), and never with too few to hold all data.
 //!
+//! A member that was being rebuilt goes on being so, spares are spares again. An array that was not
+//! stopped cleanly starts, and its copies may differ until a resync: the bitmap says where.
+//!
 //! What this version cannot do safely is refused with the reason: arrays being reshaped, with a
-//! journal, of a cluster; members with known bad blocks; and arrays that were not stopped cleanly
-//! (their copies may differ until a resync), unless they are only read or have one copy left.
+//! journal, of a cluster.
 
 use std::collections::BTreeMap;
 
-use ashlar_block::{Gateway, Sectors, Status};
-use thiserror::Error;
+use ashlar_block::{Gateway, Sectors};
 use uuid::Uuid;
 
-use crate::badblocks::BadBlocks;
-use crate::bitmap::Bitmap;
+use crate::bitmap::{self, Assembled, Bitmap};
 use crate::members::Place;
-use crate::ondisk::{Features, Level, MdadmUuid, Role, Superblock, bitmap_super};
+use crate::ondisk::{Features, Level, MdadmUuid, Role, Superblock};
 use crate::personality::Personality;
-use crate::probe::{has_bad_blocks, read_bitmap};
-use crate::raid0::{Zones, ZonesError};
-use crate::raid10::geometry::{Geometry, GeometryError};
+use crate::probe::{read_bad_blocks, read_whole_bitmap};
+use crate::raid0::Zones;
+use crate::raid10::geometry::Geometry;
 use crate::rdev::{NewRdev, Rdev, State};
+
+mod error;
+
+pub use error::AssembleError;
 
 /// A device with a superblock.
 pub struct Candidate {
@@ -59,129 +63,6 @@ pub struct Plan {
     pub notes: Vec<String>,
 }
 
-/// Why an array does not start. Nothing was changed.
-#[derive(Debug, Error)]
-pub enum AssembleError {
-    /// There is nothing to assemble.
-    #[error("no member devices given")]
-    NoMembers,
-    /// Devices of several arrays.
-    #[error("{path} belongs to another array ({found}, not {wanted})")]
-    OtherArray {
-        /// The device.
-        path: String,
-        /// Its array.
-        found: MdadmUuid,
-        /// The array being assembled.
-        wanted: MdadmUuid,
-    },
-    /// Not a level of ours.
-    #[error("level {0} is not supported: only raid0, raid1 and raid10 can be assembled")]
-    Level(Level),
-    /// Something of the array that this version does not know how to handle safely.
-    #[error("the array {0}; let the kernel finish or remove that first")]
-    Unsupported(&'static str),
-    /// Members that are equally fresh and say different things.
-    #[error("{path} and {freshest} disagree about the array's {what}, and neither is older")]
-    Disagree {
-        /// One of them.
-        path: String,
-        /// The other.
-        freshest: String,
-        /// What about.
-        what: &'static str,
-    },
-    /// One device, or a copy of it, twice.
-    #[error("{first} and {second} are the same member (device UUID {uuid}): leave one out")]
-    SameMember {
-        /// One of them.
-        first: String,
-        /// The other.
-        second: String,
-        /// Their UUID.
-        uuid: MdadmUuid,
-    },
-    /// Two devices that both claim a slot.
-    #[error("{first} and {second} both claim slot {slot}: leave one out")]
-    SameSlot {
-        /// One of them.
-        first: String,
-        /// The other.
-        second: String,
-        /// The slot.
-        slot: u16,
-    },
-    /// Both ran without the other since they were together.
-    #[error(
-        "{first} and {second} were each used without the other, so each has changes that the other \
-         lacks: leave one out, or use --run to take {first} alone"
-    )]
-    SplitBrain {
-        /// The one that went further.
-        first: String,
-        /// The other.
-        second: String,
-    },
-    /// A member whose data no I/O of whole blocks can reach.
-    #[error("the data of {path} begins at sector {data_offset}, within a block of {block} sectors")]
-    Misaligned {
-        /// The member.
-        path: String,
-        /// Where its data begins.
-        data_offset: Sectors,
-        /// Its logical block.
-        block: Sectors,
-    },
-    /// Fewer members than the level can do with.
-    #[error(
-        "not enough members to start the array: {present} of {wanted}, missing slots {missing}"
-    )]
-    NotEnough {
-        /// Members here and usable.
-        present: usize,
-        /// Members of a complete array.
-        wanted: usize,
-        /// The slots without one, and why devices at hand were left out.
-        missing: String,
-    },
-    /// Fewer members than last time.
-    #[error(
-        "only {present} of the {expected} members that worked last time are usable; --run starts the \
-         array degraded; missing slots {missing}"
-    )]
-    NeedsRun {
-        /// Members here and usable.
-        present: usize,
-        /// Members that the freshest one knew as working.
-        expected: usize,
-        /// The slots without one, and why devices at hand were left out.
-        missing: String,
-    },
-    /// A member has ranges that cannot be read.
-    #[error(
-        "{0} has known bad blocks, which this version does not honour when writing: \
-         serve the array --read-only"
-    )]
-    BadBlocks(String),
-    /// A member that cannot be written, for an array that should be.
-    #[error("{0} cannot be written: serve the array --read-only")]
-    ReadOnlyMember(String),
-    /// The numbers make no RAID 0.
-    #[error(transparent)]
-    Zones(#[from] ZonesError),
-    /// The numbers make no RAID 10.
-    #[error(transparent)]
-    Geometry(#[from] GeometryError),
-    /// A member cannot be read.
-    #[error("cannot read {path}: {status}")]
-    Read {
-        /// The member.
-        path: String,
-        /// Why.
-        status: Status,
-    },
-}
-
 /// The candidates of each array, by UUID.
 pub fn group(candidates: Vec<Candidate>) -> BTreeMap<Uuid, Vec<Candidate>> {
     let mut arrays: BTreeMap<Uuid, Vec<Candidate>> = BTreeMap::new();
@@ -196,11 +77,9 @@ pub fn group(candidates: Vec<Candidate>) -> BTreeMap<Uuid, Vec<Candidate>> {
 /// # Errors
 /// See [`AssembleError`].
 pub async fn plan(candidates: Vec<Candidate>, options: &Options) -> Result<Plan, AssembleError> {
-    let newest = candidates.iter().rev().max_by_key(|c| c.sb.events);
-    let newest = newest.ok_or(AssembleError::NoMembers)?;
+    let newest = newest(&candidates).ok_or(AssembleError::NoMembers)?;
     let (freshest, freshest_path) = (newest.sb.clone(), newest.path.clone());
     check_supported(&freshest)?;
-
     for candidate in &candidates {
         check_same_array(candidate, &freshest)?;
     }
@@ -208,62 +87,160 @@ pub async fn plan(candidates: Vec<Candidate>, options: &Options) -> Result<Plan,
     let (mut notes, mut others) = (Vec::new(), Vec::new());
     let mut slots: Vec<Option<Candidate>> = Vec::new();
     slots.resize_with(freshest.raid_disks as usize, || None);
+    let mut beside = Vec::new();
     for candidate in candidates {
-        let slot = match slot_of(&candidate, &freshest, &freshest_path)? {
-            Ok(slot) => slot,
+        let place = match place_of(&candidate, &freshest, &freshest_path, options)? {
+            Ok(place) => place,
             Err(note) => {
                 notes.push(format!("{} left out: {note}", candidate.path));
                 others.push(candidate);
                 continue;
             }
         };
-        let Some(place) = slots.get_mut(usize::from(slot)) else { continue };
+        let Place::Slot(slot) = place else {
+            beside.push((candidate, place));
+            continue;
+        };
+        let Some(place) = slots.get_mut(slot) else { continue };
         if let Some(other) = place {
-            return Err(same_slot(other, &candidate, slot));
+            return Err(same_slot(other, &candidate, slot as u16));
         }
         *place = Some(candidate);
     }
     if !options.run {
         check_not_split(&slots, &others)?;
     }
-    leave_out_bad_blocks(&mut slots, options, &mut notes).await?;
-    if !options.read_only {
-        check_bitmaps(&slots).await?;
-    }
 
     let personality = personality(&freshest, &slots, &notes)?;
-    let present: Vec<bool> = slots.iter().map(Option::is_some).collect();
-    check_enough(&freshest, &personality, &present, options, &notes)?;
-    let in_sync_to = in_sync_to(&freshest, &personality, &present, &mut notes);
-
+    let in_slots = slots.into_iter().zip(0..).filter_map(|(c, slot)| Some((c?, Place::Slot(slot))));
     let mut members = Vec::new();
-    let mut superblocks = Vec::new();
-    for (slot, candidate) in slots.into_iter().enumerate() {
-        let Some(Candidate { gateway, path, sb }) = candidate else { continue };
-        let block = gateway.disk().limits().logical_block();
-        if !sb.data_offset.is_aligned(block) {
-            let data_offset = Sectors(sb.data_offset.0);
-            return Err(AssembleError::Misaligned { path, data_offset, block });
+    for (candidate, place) in in_slots.chain(beside) {
+        match join(&candidate, place, &freshest, options).await {
+            Ok(Ok(rdev)) => members.push((rdev, place, candidate.sb)),
+            Ok(Err(note)) => notes.push(format!("{} left out: {note}", candidate.path)),
+            // The array can do without a spare.
+            Err(error) if place == Place::Spare => notes.push(format!("no spare: {error}")),
+            Err(error) => return Err(error),
         }
-        if !options.read_only && gateway.disk().is_read_only() {
-            return Err(AssembleError::ReadOnlyMember(path));
-        }
-        let rdev = Rdev::new(gateway, NewRdev::of(&sb, path, State::IN_SYNC, BadBlocks::none()));
-        rdev.count_corrected(Sectors(sb.corrected_reads.into()));
-        members.push((rdev, Place::Slot(slot)));
-        superblocks.push(*sb);
     }
+    let in_slot = |slot| {
+        let here = move |(_, place, _): &&(Rdev, Place, _)| matches!(place, Place::Slot(s) | Place::Replacement(s) if *s == slot);
+        members.iter().filter(here).map(|(rdev, ..)| rdev)
+    };
+    let disks = personality.disks();
+    let here: Vec<bool> = (0..disks).map(|slot| in_slot(slot).next().is_some()).collect();
+    let in_sync: Vec<bool> = (0..disks).map(|slot| in_slot(slot).any(Rdev::is_in_sync)).collect();
+    check_enough(&freshest, &personality, &here, &in_sync, options, &notes)?;
+    let in_sync_to = in_sync_to(&freshest, &personality, &in_sync, &mut notes);
+    let bitmap = load_bitmap(&freshest, &personality, &members, in_sync_to, &mut notes).await;
+    let (members, superblocks) =
+        members.into_iter().map(|(rdev, place, sb)| ((rdev, place), *sb)).unzip();
     let read_only = options.read_only;
-    Ok(Plan {
-        personality,
-        members,
-        superblocks,
-        freshest,
-        read_only,
-        in_sync_to,
-        bitmap: None,
-        notes,
-    })
+    Ok(Plan { personality, members, superblocks, freshest, read_only, in_sync_to, bitmap, notes })
+}
+
+/// The candidate that knows best: of those that take themselves for members with data, if there are any,
+/// the first with the highest count of events. (A spare's count says nothing.)
+fn newest(candidates: &[Candidate]) -> Option<&Candidate> {
+    let key = |c: &&Candidate| (matches!(c.sb.role(), Role::Active(_)), c.sb.events);
+    candidates.iter().rev().max_by_key(key)
+}
+
+/// The candidate as a member, or a note why it is left out.
+async fn join(
+    candidate: &Candidate,
+    place: Place,
+    freshest: &Superblock,
+    options: &Options,
+) -> Result<Result<Rdev, String>, AssembleError> {
+    let Candidate { gateway, path, sb } = candidate;
+    let block = gateway.disk().limits().logical_block();
+    if !sb.data_offset.is_aligned(block) {
+        let data_offset = Sectors(sb.data_offset.0);
+        return Err(AssembleError::Misaligned { path: path.clone(), data_offset, block });
+    }
+    if !options.read_only && gateway.disk().is_read_only() {
+        return Err(AssembleError::ReadOnlyMember(path.clone()));
+    }
+    let bad = match read_bad_blocks(gateway, sb).await {
+        Ok(Ok(bad)) => bad,
+        // What it lists may be anything.
+        Ok(Err(why)) if options.read_only => return Ok(Err(why.to_string())),
+        Ok(Err(why)) => return Err(AssembleError::BadBlocks { path: path.clone(), why }),
+        Err(status) if options.read_only => return Ok(Err(status.to_string())),
+        Err(status) => return Err(AssembleError::Read { path: path.clone(), status }),
+    };
+    let mut state = match place {
+        Place::Slot(_) => State::empty(),
+        Place::Replacement(_) => State::REPLACEMENT,
+        Place::Spare => State::empty(),
+    };
+    let rebuilt = sb.recovery_offset.is_none() && place != Place::Spare;
+    if rebuilt {
+        state |= State::IN_SYNC;
+    }
+    let rdev = Rdev::new(gateway.clone(), NewRdev::of(sb, path.clone(), state, bad));
+    if !rebuilt && !freshest.is_clean() {
+        // Writes that were under way may be on it or not, wherever they were.
+        rdev.set_recovered(Sectors::ZERO);
+    }
+    rdev.count_corrected(Sectors(sb.corrected_reads.into()));
+    Ok(Ok(rdev))
+}
+
+/// The array's bitmap, as the first member in sync has it that has one. Without it (a note says why) the
+/// array is resynced as a whole if need be, and the bitmap on the members becomes out of date.
+async fn load_bitmap(
+    freshest: &Superblock,
+    personality: &Personality,
+    members: &[(Rdev, Place, Box<Superblock>)],
+    in_sync_to: Sectors,
+    notes: &mut Vec<String>,
+) -> Option<Bitmap> {
+    let size = match personality {
+        Personality::Raid0(_) => return None,
+        Personality::Raid1 { size, .. } => *size,
+        Personality::Raid10(geometry) => geometry.size(),
+    };
+    let with_bitmap = || {
+        let all = members.iter().filter(|(_, place, _)| *place != Place::Spare);
+        all.filter_map(|(rdev, _, sb)| Some((rdev, bitmap_area(rdev, sb)?, sb)))
+    };
+    let place = bitmap::Place {
+        size,
+        area: with_bitmap().map(|(_, area, _)| area).min()?,
+        block: members.iter().map(|(rdev, ..)| rdev.limits().logical_block_bytes).max()?,
+    };
+    let in_sync = (0..personality.disks()).all(|slot| {
+        let here =
+            |place: &Place| matches!(place, Place::Slot(s) | Place::Replacement(s) if *s == slot);
+        members.iter().any(|(rdev, place, _)| here(place) && rdev.is_in_sync())
+    });
+    let array = Assembled {
+        uuid: freshest.bitmap_uuid(),
+        events: freshest.events,
+        synced_to: in_sync_to.as_end(),
+        complete: in_sync,
+    };
+    for (rdev, _, sb) in with_bitmap().filter(|(rdev, ..)| rdev.is_in_sync()) {
+        match read_whole_bitmap(rdev.gateway(), sb, place, array).await {
+            Ok(bitmap) => return Some(bitmap),
+            Err(why) => notes.push(format!("the bitmap of {} is not used: {why}", rdev.path())),
+        }
+    }
+    None
+}
+
+/// Sectors from a member's bitmap to what lies behind it.
+fn bitmap_area(rdev: &Rdev, sb: &Superblock) -> Option<Sectors> {
+    let start = sb.bitmap_start()?;
+    let behind = [
+        Some(sb.data_offset),
+        Some(sb.super_offset),
+        sb.bad_block_log_start(),
+        Some(rdev.gateway().capacity().as_end()),
+    ];
+    behind.into_iter().flatten().filter(|at| *at > start).min().map(|end| end - start)
 }
 
 fn check_supported(sb: &Superblock) -> Result<(), AssembleError> {
@@ -329,38 +306,44 @@ fn check_same_shape(
     }
 }
 
-/// The slot of a candidate, or a note why it is not used.
-fn slot_of(
+/// The place of a candidate, or a note why it is not used.
+fn place_of(
     candidate: &Candidate,
     freshest: &Superblock,
     freshest_path: &str,
-) -> Result<Result<u16, String>, AssembleError> {
-    let events = candidate.sb.events;
-    if events.saturating_add(1) < freshest.events {
-        return Ok(Err(format!("it is out of date (events {events} of {})", freshest.events)));
+    options: &Options,
+) -> Result<Result<Place, String>, AssembleError> {
+    let sb = &candidate.sb;
+    let known = freshest.roles.get(sb.dev_number as usize).copied().unwrap_or(Role::Spare);
+    if known == Role::Spare && sb.role() == Role::Spare {
+        return Ok(match options.read_only {
+            false => Ok(Place::Spare),
+            true => Err("it is a spare".to_owned()),
+        });
+    }
+    if sb.events.saturating_add(1) < freshest.events {
+        let (events, of) = (sb.events, freshest.events);
+        return Ok(Err(format!("it is out of date (events {events} of {of})")));
     }
     check_same_shape(candidate, freshest, freshest_path)?;
-    Ok(usable(&candidate.sb, freshest))
+    Ok(usable(sb, known, options))
 }
 
-fn usable(sb: &Superblock, freshest: &Superblock) -> Result<u16, String> {
-    let known = freshest.roles.get(sb.dev_number as usize).copied().unwrap_or(Role::Spare);
+fn usable(sb: &Superblock, known: Role, options: &Options) -> Result<Place, String> {
     let slot = match known {
-        Role::Active(slot) => slot,
+        Role::Active(slot) => usize::from(slot),
         Role::Faulty => return Err("the other members know it as failed".to_owned()),
-        Role::Spare => return Err("it is a spare".to_owned()),
+        Role::Spare => return Err("the other members know it as a spare".to_owned()),
         Role::Journal => return Err("it is a journal".to_owned()),
     };
     if sb.role() != known {
         return Err("it and the freshest member disagree about its slot".to_owned());
     }
-    if sb.features.contains(Features::REPLACEMENT) {
-        return Err("it is a replacement that is not complete".to_owned());
+    if let Some(done) = sb.recovery_offset.filter(|_| options.read_only) {
+        return Err(format!("it was being rebuilt, {done} sectors are done"));
     }
-    match sb.recovery_offset {
-        Some(done) => Err(format!("it was being rebuilt, {done} sectors are done")),
-        None => Ok(slot),
-    }
+    let replaces = sb.features.contains(Features::REPLACEMENT);
+    Ok(if replaces { Place::Replacement(slot) } else { Place::Slot(slot) })
 }
 
 /// A device that takes itself for a member and all those that are used for failed ones has gone its
@@ -389,46 +372,6 @@ fn same_slot(first: &Candidate, second: &Candidate, slot: u16) -> AssembleError 
         return AssembleError::SameMember { first: a, second: b, uuid: MdadmUuid(uuid) };
     }
     AssembleError::SameSlot { first: a, second: b, slot }
-}
-
-/// Members with bad blocks: for reading they are left out, for writing they are a reason to refuse.
-async fn leave_out_bad_blocks(
-    slots: &mut [Option<Candidate>],
-    options: &Options,
-    notes: &mut Vec<String>,
-) -> Result<(), AssembleError> {
-    for place in slots {
-        let Some(candidate) = place else { continue };
-        let bad = has_bad_blocks(&candidate.gateway, &candidate.sb).await;
-        if !options.read_only {
-            let path = candidate.path.clone();
-            match bad {
-                Ok(false) => continue,
-                Ok(true) => return Err(AssembleError::BadBlocks(path)),
-                Err(status) => return Err(AssembleError::Read { path, status }),
-            }
-        }
-        // A log that cannot be read may list anything.
-        if bad.unwrap_or(true) {
-            notes.push(format!("{} left out: it has known bad blocks", candidate.path));
-            *place = None;
-        }
-    }
-    Ok(())
-}
-
-/// A lockless bitmap says which parts were never written, and those are not copied to a new member.
-async fn check_bitmaps(slots: &[Option<Candidate>]) -> Result<(), AssembleError> {
-    for Candidate { gateway, path, sb } in slots.iter().flatten() {
-        let bitmap = read_bitmap(gateway, sb).await;
-        let bitmap = bitmap.map_err(|status| AssembleError::Read { path: path.clone(), status })?;
-        if bitmap.is_some_and(|b| b.version.get() == bitmap_super::VERSION_LOCKLESS) {
-            return Err(AssembleError::Unsupported(
-                "has a lockless bitmap, which cannot be kept up yet (it can be read)",
-            ));
-        }
-    }
-    Ok(())
 }
 
 fn personality(
@@ -485,11 +428,12 @@ fn check_enough(
     freshest: &Superblock,
     personality: &Personality,
     present: &[bool],
+    in_sync: &[bool],
     options: &Options,
     notes: &[String],
 ) -> Result<(), AssembleError> {
-    if !personality.is_readable_with(|slot| present[slot]) {
-        return Err(not_enough(present.iter().copied(), notes));
+    if !personality.is_readable_with(|slot| in_sync[slot]) {
+        return Err(not_enough(in_sync.iter().copied(), notes));
     }
     let expected: Vec<usize> = freshest
         .roles

@@ -1,0 +1,228 @@
+//! Check and repair: copies are compared, and made the same if that is wanted.
+
+use std::ops::Range;
+
+use ashlar_block::{Bio, Buffer, Sector, Sectors, Status};
+use futures_util::future::join_all;
+use tracing::{info, warn};
+
+use super::drive::{Ended, Job, Step, Trouble};
+use super::source::{Part, Source};
+use super::window::{ALL, Piece, pieces};
+use crate::array::Array;
+use crate::bitmap::{self, Purpose};
+use crate::rdev::State;
+
+pub(super) struct Check<'a> {
+    array: &'a Array,
+    repair: bool,
+    range: Range<Sector>,
+    window_len: Sectors,
+}
+
+/// A copy of a piece as it was read.
+struct Read<'a> {
+    source: Source<'a>,
+    data: Buffer,
+    /// For each block of the smallest size whether it could be read; empty if all could.
+    blocks: Vec<bool>,
+}
+
+impl Array {
+    /// Compares all copies; makes them the same if `repair`.
+    pub(super) async fn check(&self, repair: bool) -> Ended {
+        let end = self.disk.capacity();
+        let unit = self.personality.chunk().0.max(Piece::BLOCK.0);
+        let start = self.sync.settings.sync_min().min(end).round_down(Sectors(unit));
+        let job = Check {
+            array: self,
+            repair,
+            range: start.as_end()..end.as_end(),
+            window_len: self.sync_window_len(),
+        };
+        info!(array = self.disk.name(), repair, "check");
+        let ended = self.drive(&job).await;
+        let mismatches = self.sync.mismatches();
+        info!(array = self.disk.name(), repair, %mismatches, ?ended, "check ended");
+        ended
+    }
+}
+
+impl Check<'_> {
+    fn needed(&self, at: Sector) -> bitmap::Step {
+        // What was never written, or discarded, may differ and nobody minds.
+        self.array.bitmap().map_or(ALL, |bitmap| bitmap.needs_sync(at, Purpose::Rebuild))
+    }
+
+    /// Compares the copies of a piece.
+    async fn compare(&self, piece: Piece) -> Result<Sectors, Trouble> {
+        let array = self.array;
+        let sources = array.sources(piece.at);
+        let reads = sources.iter().filter(|source| self.is_able(source, piece.len));
+        let reads = reads.map(|source| async move {
+            let mut data = Buffer::alloc(piece.len.bytes() as usize);
+            let result = if source.rdev.can_read(source.at, piece.len) {
+                source.rdev.submit(Bio::read_into(source.at, &mut data)).await
+            } else {
+                Err(Status::Medium)
+            };
+            (*source, data, result)
+        });
+        let mut copies: Vec<Read<'_>> = Vec::new();
+        for (source, data, result) in join_all(reads).await {
+            let blocks = match result {
+                Ok(()) => Vec::new(),
+                Err(status) if status.is_retryable_elsewhere() => {
+                    let member = source.rdev.path();
+                    warn!(array = array.disk.name(), member, %status, "read error of a check");
+                    source.rdev.count_read_error();
+                    vec![false]
+                }
+                Err(_) => continue,
+            };
+            copies.push(Read { source, data, blocks });
+        }
+        for copy in copies.iter_mut().filter(|copy| !copy.blocks.is_empty()) {
+            copy.blocks = self.read_blocks(copy, piece.len).await;
+        }
+        // A copy of which nothing can be read is not there (upstream's check once did without a first
+        // copy and compared with what was not).
+        copies.retain(|copy| copy.blocks.is_empty() || copy.blocks.contains(&true));
+        let mut trouble = None;
+        if copies.len() > 1 {
+            let mut into = Sectors::ZERO;
+            while into < piece.len {
+                let edge = (piece.at + into + Sectors(1)).round_up(Piece::BLOCK) - piece.at;
+                let part = Part { into, len: edge.min(piece.len) - into };
+                trouble = trouble.or(self.compare_block(&mut copies, part).await.err());
+                into += part.len;
+            }
+        }
+        match trouble {
+            Some(status) => Err(Trouble::Incomplete(status)),
+            None => Ok(piece.len),
+        }
+    }
+
+    /// Whether a copy is to be compared. Known bad blocks are written anew, but not on a member that
+    /// could not write some (as in the kernel).
+    fn is_able(&self, source: &Source<'_>, len: Sectors) -> bool {
+        source.rdev.holds(source.at + len)
+            && (source.rdev.can_read(source.at, len)
+                || !source.rdev.state().contains(State::WRITE_ERROR))
+    }
+
+    /// Reads a copy anew, block by block; which could be read.
+    async fn read_blocks(&self, copy: &mut Read<'_>, len: Sectors) -> Vec<bool> {
+        let unit = self.array.smallest_read();
+        let mut blocks = Vec::new();
+        let mut into = Sectors::ZERO;
+        while into < len {
+            let part = Part { into, len: unit.min(len - into) };
+            let from = into.bytes() as usize;
+            let data = copy.data.segment(from..from + part.len.bytes() as usize);
+            let (rdev, at) = (copy.source.rdev, copy.source.at + into);
+            let known_bad = !rdev.can_read(at, part.len);
+            blocks.push(!known_bad && rdev.submit(Bio::read(at, [data])).await.is_ok());
+            into += part.len;
+        }
+        blocks
+    }
+
+    /// Compares what counts as one.
+    async fn compare_block(&self, copies: &mut [Read<'_>], part: Part) -> Result<(), Status> {
+        let unit = self.array.smallest_read();
+        self.correct(copies, part, unit).await?;
+        let bytes = part.into.bytes() as usize..(part.into + part.len).bytes() as usize;
+        let Some((first, others)) = copies.split_first_mut() else { return Ok(()) };
+        let mut result = Ok(());
+        for other in others {
+            if first.data.as_slice()[bytes.clone()] == other.data.as_slice()[bytes.clone()] {
+                continue;
+            }
+            // As the kernel counts: the whole block, for each copy that is not the first's.
+            self.array.sync.count_mismatch(part.len);
+            if self.repair {
+                let data = first.data.segment(0..first.data.len());
+                result = result.and(self.array.put(other.source, part, &data).await);
+            }
+        }
+        result
+    }
+
+    /// Writes blocks that some copy could not give over it, as the first copy has them that can; in
+    /// memory too, so that the copies can be compared.
+    async fn correct(
+        &self,
+        copies: &mut [Read<'_>],
+        part: Part,
+        unit: Sectors,
+    ) -> Result<(), Status> {
+        let end = part.into + part.len;
+        let mut into = part.into;
+        while into < end {
+            let len = unit.min(end - into);
+            let block = (into.0 / unit.0) as usize;
+            let has = |copy: &Read<'_>| copy.blocks.get(block).copied().unwrap_or(true);
+            let bytes = into.bytes() as usize..(into + len).bytes() as usize;
+            let good = copies.iter().find(|copy| has(copy));
+            let good = good.map(|copy| copy.data.as_slice()[bytes.clone()].to_vec());
+            for copy in copies.iter_mut().filter(|copy| !has(copy)) {
+                let Some(good) = &good else {
+                    // Nobody knows what was there: there is nothing to compare.
+                    copy.data.as_mut_slice()[bytes.clone()].fill(0);
+                    continue;
+                };
+                copy.data.as_mut_slice()[bytes.clone()].copy_from_slice(good);
+                let data = copy.data.segment(0..copy.data.len());
+                let part = Part { into, len };
+                self.array.put(copy.source, part, &data).await?;
+                self.array.verify(copy.source, part).await?;
+            }
+            into += len;
+        }
+        Ok(())
+    }
+}
+
+impl Job for Check<'_> {
+    fn range(&self) -> Range<Sector> {
+        self.range.clone()
+    }
+
+    fn window_len(&self) -> Sectors {
+        self.window_len
+    }
+
+    fn next(&self, at: Sector) -> Step {
+        let to = (at + Sectors(1)).round_up(self.window_len).min(self.range.end);
+        let step = self.needed(at);
+        if step.needed || step.run.is_zero() {
+            Step::Window(to)
+        } else {
+            Step::Skip(Sector(at.0.saturating_add(step.run.0)).min(self.range.end))
+        }
+    }
+
+    async fn window(&self, range: Range<Sector>) -> Result<Sectors, Trouble> {
+        let array = self.array;
+        let _raised = array.barrier.raise(range.start, range.end - range.start).await;
+        if array.is_sync_interrupted() {
+            return Err(Trouble::Interrupted);
+        }
+        let pieces = pieces(&array.personality, range, |at| self.needed(at));
+        let mut moved = Ok(Sectors::ZERO);
+        for result in join_all(pieces.into_iter().map(|piece| self.compare(piece))).await {
+            moved = moved.and_then(|moved| Ok(moved + result?));
+        }
+        moved
+    }
+
+    fn advance(&self, _: Sector) -> bool {
+        true
+    }
+
+    fn wants_checkpoints(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,309 @@
+//! Drives a sync: windows side by side, their ends in order, checkpoints between.
+//!
+//! A window that has begun comes to its end whatever happens; only then does the sync. It would not do
+//! to drop one: its writes would go on without the barrier.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::ops::Range;
+use std::pin::pin;
+use std::time::Duration;
+
+use ashlar_block::{BioResult, LocalFuture, Sector, Sectors, Status};
+use futures_util::StreamExt;
+use futures_util::future::{Either, select};
+use futures_util::stream::FuturesUnordered;
+use tracing::warn;
+
+use super::pace::Pace;
+use crate::array::Array;
+
+/// Sectors under way at a time, at least.
+const IN_FLIGHT: Sectors = Sectors(32 * 1024);
+/// Windows under way at a time, at least.
+const MIN_WINDOWS: usize = 4;
+/// The longest sleep, so that regular I/O that ends is noticed.
+const SLICE: Duration = Duration::from_millis(100);
+/// Checkpoints in a whole sync.
+const CHECKPOINTS: u64 = 16;
+/// Steps without I/O before others get their turn.
+const STEPS_AT_ONCE: usize = 1024;
+
+/// What a sync does next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Step {
+    /// There is nothing to be done up to here.
+    Skip(Sector),
+    /// A window up to here.
+    Window(Sector),
+}
+
+/// Why a window was not done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Trouble {
+    /// The sync is to end.
+    Interrupted,
+    /// Something of it could not be done. The rest can, but this has to be done again.
+    Incomplete(Status),
+    /// There is no sense in going on.
+    Failed(Status),
+}
+
+/// How a sync ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Ended {
+    /// All is done.
+    Complete,
+    /// Somebody wanted it to end.
+    Interrupted,
+    /// The array has changed, so that it is to begin again.
+    Overtaken,
+    /// Something could not be done.
+    Failed,
+}
+
+impl Ended {
+    /// How it ended altogether, with what was left to do after it.
+    pub(super) fn with(self, result: BioResult) -> Self {
+        match (self, result) {
+            (Self::Complete, Err(_)) => Self::Failed,
+            (ended, _) => ended,
+        }
+    }
+}
+
+/// A sync, as [`Array::drive`] knows it. Its sectors are the array's or a member's.
+pub(super) trait Job {
+    /// What is to be done.
+    fn range(&self) -> Range<Sector>;
+    /// What the step from `at` on is. Lengths of windows are [`Self::window_len`] at most.
+    fn next(&self, at: Sector) -> Step;
+    /// The longest window.
+    fn window_len(&self) -> Sectors;
+    /// Does a window; sectors that were moved.
+    fn window(&self, range: Range<Sector>) -> impl Future<Output = Result<Sectors, Trouble>>;
+    /// All up to here is done; false if that means nothing any more, because the array has changed.
+    fn advance(&self, to: Sector) -> bool;
+    /// Whether something is gained if it is recorded how far the sync is.
+    fn wants_checkpoints(&self) -> bool;
+}
+
+/// Windows in order.
+struct Queue {
+    /// Number of the first that has not ended.
+    first: u64,
+    /// Where each ends, and whether it has ended.
+    windows: VecDeque<(Sector, bool)>,
+    completed: Sector,
+}
+
+impl Queue {
+    fn push(&mut self, end: Sector, ended: bool) -> u64 {
+        self.windows.push_back((end, ended));
+        self.collect();
+        self.first + self.windows.len() as u64 - 1
+    }
+
+    fn skip(&mut self, to: Sector) {
+        match self.windows.back_mut() {
+            Some((end, true)) => *end = to,
+            Some((_, false)) | None => {
+                self.push(to, true);
+            }
+        }
+    }
+
+    fn end(&mut self, number: u64) {
+        if let Some(window) = self.windows.get_mut((number - self.first) as usize) {
+            window.1 = true;
+        }
+        self.collect();
+    }
+
+    fn collect(&mut self) {
+        while let Some((end, true)) = self.windows.front() {
+            self.completed = *end;
+            self.windows.pop_front();
+            self.first += 1;
+        }
+    }
+}
+
+enum Event {
+    Window(u64, Sector, Result<Sectors, Trouble>),
+    Checkpoint(BioResult),
+}
+
+impl Array {
+    /// Does a job until it is done or has to end.
+    pub(super) async fn drive(&self, job: &impl Job) -> Ended {
+        let Range { start, end } = job.range();
+        let depth = (IN_FLIGHT.0 / job.window_len().0.max(1)) as usize;
+        let depth = depth.max(MIN_WINDOWS);
+        let settings = &self.sync.settings;
+        let mut queue = Queue { first: 0, windows: VecDeque::new(), completed: start };
+        let mut flights: FuturesUnordered<LocalFuture<'_, Event>> = FuturesUnordered::new();
+        let mut pace = Pace::default();
+        let (mut at, mut steps) = (start, 0);
+        let (mut recorded, mut recording) = (start, false);
+        // The first thing that was not done: nothing behind it counts.
+        let mut undone = Sector(u64::MAX);
+        let mut ended = Ended::Complete;
+        loop {
+            let listener = settings.changed.listen();
+            let mut wait = None;
+            if self.is_sync_interrupted() && ended == Ended::Complete && at < end {
+                ended = Ended::Interrupted;
+            }
+            while ended == Ended::Complete
+                && at < end
+                && at < settings.sync_max().as_end()
+                && queue.windows.len() < depth
+            {
+                steps += 1;
+                match job.next(at) {
+                    Step::Skip(to) => {
+                        queue.skip(to);
+                        at = to;
+                    }
+                    Step::Window(to) => {
+                        let now = self.runtime.now_ns();
+                        pace.look(now, &self.disk.stats().totals());
+                        wait = pace.delay(now, settings);
+                        if wait.is_some() {
+                            break;
+                        }
+                        pace.begin(now, to - at, settings);
+                        let number = queue.push(to, false);
+                        let window = at..to;
+                        flights.push(Box::pin(async move {
+                            Event::Window(number, window.start, job.window(window).await)
+                        }));
+                        at = to;
+                    }
+                }
+                if steps % STEPS_AT_ONCE == 0 {
+                    // Others have their turn; what is in flight is looked after at the next.
+                    wait = Some(Duration::ZERO);
+                    break;
+                }
+            }
+            let reached = queue.completed.min(undone);
+            if !job.advance(reached) && ended == Ended::Complete {
+                ended = Ended::Overtaken;
+            }
+            self.note_progress(queue.completed, end);
+            let step = Sectors(((end - start).0 / CHECKPOINTS).max(1));
+            let far = reached - recorded >= step && reached < end;
+            if far && !recording && ended == Ended::Complete && job.wants_checkpoints() {
+                (recorded, recording) = (reached, true);
+                flights.push(Box::pin(async { Event::Checkpoint(self.checkpoint_sync().await) }));
+            }
+            if flights.is_empty() && (at >= end || ended != Ended::Complete) {
+                break;
+            }
+            match self.next_event(&mut flights, listener, wait).await {
+                None => {}
+                Some(Event::Checkpoint(result)) => {
+                    recording = false;
+                    if let Err(status) = result {
+                        warn!(array = self.disk.name(), %status, "a sync's progress is not recorded");
+                    }
+                }
+                Some(Event::Window(number, _, Ok(moved))) => {
+                    self.note_moved(moved);
+                    queue.end(number);
+                }
+                Some(Event::Window(number, start, Err(trouble))) => {
+                    undone = undone.min(start);
+                    queue.end(number);
+                    if let Some(found) = self.heed(trouble)
+                        && ended == Ended::Complete
+                    {
+                        ended = found;
+                    }
+                }
+            }
+        }
+        if ended == Ended::Complete && undone < end { Ended::Failed } else { ended }
+    }
+
+    /// Whether a trouble ends the sync, and how.
+    fn heed(&self, trouble: Trouble) -> Option<Ended> {
+        match trouble {
+            Trouble::Interrupted => Some(Ended::Interrupted),
+            Trouble::Incomplete(status) => {
+                warn!(array = self.disk.name(), %status, "part of the array could not be synced");
+                None
+            }
+            Trouble::Failed(status) => {
+                warn!(array = self.disk.name(), %status, "the sync cannot go on");
+                Some(Ended::Failed)
+            }
+        }
+    }
+
+    /// Waits for a window, for a change of the settings, or for the time for the next window.
+    async fn next_event(
+        &self,
+        flights: &mut FuturesUnordered<LocalFuture<'_, Event>>,
+        changed: event_listener::EventListener,
+        wait: Option<Duration>,
+    ) -> Option<Event> {
+        let window = pin!(async {
+            match flights.next().await {
+                Some(event) => event,
+                // None in flight.
+                None => std::future::pending().await,
+            }
+        });
+        let time = pin!(async {
+            match wait {
+                Some(wait) => self.runtime.sleep(wait.min(SLICE)).await,
+                None => std::future::pending().await,
+            }
+        });
+        match select(window, select(changed, time)).await {
+            Either::Left((event, _)) => Some(event),
+            Either::Right(_) => None,
+        }
+    }
+
+    fn note_progress(&self, done: Sector, end: Sector) {
+        let mut progress = self.sync.progress();
+        progress.done = done - Sector::ZERO;
+        progress.total = end - Sector::ZERO;
+    }
+
+    fn note_moved(&self, moved: Sectors) {
+        let now = self.runtime.now_ns();
+        let mut progress = self.sync.progress();
+        progress.moved += moved;
+        let moved = progress.moved;
+        progress.marks.note(now, moved);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_count_as_done_in_order_only() {
+        let mut queue = Queue { first: 0, windows: VecDeque::new(), completed: Sector(5) };
+        queue.skip(Sector(8));
+        assert_eq!(queue.completed, Sector(8));
+        let (a, b) = (queue.push(Sector(10), false), queue.push(Sector(20), false));
+        queue.skip(Sector(30));
+        queue.skip(Sector(40));
+        let c = queue.push(Sector(50), false);
+        queue.end(b);
+        queue.end(c);
+        assert_eq!(queue.completed, Sector(8));
+        queue.end(a);
+        assert_eq!((queue.completed, queue.windows.len()), (Sector(50), 0));
+        let d = queue.push(Sector(60), false);
+        queue.end(d);
+        assert_eq!(queue.completed, Sector(60));
+    }
+}

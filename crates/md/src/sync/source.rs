@@ -1,0 +1,300 @@
+//! Where a sync reads from, and what it does with what cannot be read.
+//!
+//! Where copies may differ it matters which of them is taken: until then reads have returned *the first
+//! copy that can be read*, block by block, and the sync has to make that one the only one. So there is
+//! one rule, [`first_copy`], for both. What it says of a block does not depend on the length of the I/O
+//! that the block is part of.
+
+use ashlar_block::{Bio, Sector, Sectors, Segment, Status};
+use smallvec::SmallVec;
+use tracing::warn;
+
+use crate::array::Array;
+use crate::members::Index;
+use crate::rdev::{Rdev, State};
+
+/// Blocks that are read anew after a read error, where copies are the same: pages, as md does it.
+const PAGE: Sectors = Sectors(8);
+
+/// A member's copy of a run of sectors.
+#[derive(Clone, Copy)]
+pub(crate) struct Source<'a> {
+    pub(crate) index: Index,
+    pub(crate) rdev: &'a Rdev,
+    /// Where the run begins in the member's data area.
+    pub(crate) at: Sector,
+}
+
+/// The copies of a run on all members that have not failed, in the order in which they count.
+pub(crate) type Sources<'a> = SmallVec<[Source<'a>; 4]>;
+
+/// Part of a run: where it begins in it, and its length.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Part {
+    pub(super) into: Sectors,
+    pub(super) len: Sectors,
+}
+
+impl Part {
+    fn end(self) -> Sectors {
+        self.into + self.len
+    }
+}
+
+/// What reading a run from the copies that count came to.
+#[derive(Default)]
+pub(super) struct Fetched {
+    /// The only source that it came from, by its place among the sources.
+    pub(super) only: Option<usize>,
+    /// What some source could not give, and another did.
+    pub(super) bad: Vec<(usize, Part)>,
+    /// What no source could give, ascending; and why, if somebody was asked.
+    pub(super) lost: Vec<(Part, Option<Status>)>,
+}
+
+impl Fetched {
+    /// What was read, of a run of `len` sectors.
+    pub(super) fn good(&self, len: Sectors) -> SmallVec<[Part; 2]> {
+        let mut good = SmallVec::new();
+        let mut from = Sectors::ZERO;
+        for lost in self.lost.iter().map(|(lost, _)| *lost).chain([Part { into: len, len }]) {
+            if lost.into > from {
+                good.push(Part { into: from, len: lost.into - from });
+            }
+            from = lost.end();
+        }
+        good
+    }
+}
+
+/// Whether the first sector of a range can be read, and for how many this is so, in whole blocks.
+fn readable(rdev: &Rdev, at: Sector, len: Sectors, block: Sectors) -> (bool, Sectors) {
+    let held = rdev.recovered().0.saturating_sub(at.0);
+    let held = Sectors(held - held % block.0).min(len);
+    if rdev.is_faulty() || held.is_zero() {
+        return (false, len);
+    }
+    match rdev.bad_blocks().check(at + rdev.data_offset(), held) {
+        None => (true, held),
+        Some(bad) => {
+            let before = bad.start - (at + rdev.data_offset());
+            let before = Sectors(before.0 - before.0 % block.0);
+            if before.is_zero() {
+                let end = bad.start + bad.len - (at + rdev.data_offset());
+                (false, end.round_up(block).min(len))
+            } else {
+                (true, before)
+            }
+        }
+    }
+}
+
+/// The copy that counts at `into`, by its place among the sources, if any can be read there; and for
+/// how many sectors of `len` it is so.
+pub(crate) fn first_copy(
+    sources: &[Source<'_>],
+    into: Sectors,
+    len: Sectors,
+    block: Sectors,
+) -> (Option<usize>, Sectors) {
+    let mut run = len;
+    for (place, source) in sources.iter().enumerate() {
+        let (can, same) = readable(source.rdev, source.at + into, len, block);
+        run = run.min(same);
+        if can {
+            return (Some(place), run);
+        }
+    }
+    (None, run)
+}
+
+impl Array {
+    /// The copies of the run that begins at `sector`, on members that have not failed, in the order in
+    /// which they count: as the map says, but members that are read last come last, because with
+    /// write-behind they may be behind.
+    pub(crate) fn sources(&self, sector: Sector) -> Sources<'_> {
+        let mut sources = Sources::new();
+        for copy in self.personality.map(sector) {
+            for (index, rdev) in self.members.both(copy.disk) {
+                let at = copy.sector;
+                let seen = sources.iter().any(|other| other.index == index && other.at == at);
+                if !rdev.is_faulty() && !seen {
+                    sources.push(Source { index, rdev, at });
+                }
+            }
+        }
+        sources.sort_by_key(|source| source.rdev.is_write_mostly());
+        sources
+    }
+
+    /// Sectors that are read by themselves after a read error.
+    pub(super) fn smallest_read(&self) -> Sectors {
+        let block = self.disk.limits().logical_block();
+        // Where copies may differ each block is a question of its own.
+        if self.is_unsynced() { block } else { Sectors(block.0.max(PAGE.0)) }
+    }
+
+    /// Reads a run of sectors into `data`, each block from the first of the sources that can give it.
+    pub(super) async fn fetch(&self, sources: &[Source<'_>], data: &Segment) -> Fetched {
+        let block = self.disk.limits().logical_block();
+        let len = Sectors::from_bytes_floor(data.len() as u64);
+        let mut fetched = Fetched::default();
+        let mut used: SmallVec<[usize; 4]> = SmallVec::new();
+        // Members that did not answer at all are not asked for each block.
+        let mut gone: SmallVec<[(usize, Status); 4]> = SmallVec::new();
+        let mut todo = vec![Part { into: Sectors::ZERO, len }];
+        while let Some(part) = todo.pop() {
+            let able: SmallVec<[(usize, Source<'_>); 4]> = sources
+                .iter()
+                .copied()
+                .enumerate()
+                .filter(|(place, _)| gone.iter().all(|(other, _)| other != place))
+                .collect();
+            let asked: SmallVec<[Source<'_>; 4]> = able.iter().map(|(_, source)| *source).collect();
+            let (first, run) = first_copy(&asked, part.into, part.len, block);
+            if run < part.len {
+                todo.push(Part { into: part.into + run, len: part.len - run });
+            }
+            let part = Part { len: run, ..part };
+            let Some((place, source)) = first.map(|first| able[first]) else {
+                fetched.lost.push((part, gone.last().map(|(_, status)| *status)));
+                continue;
+            };
+            match self.read_part(source, part, data).await {
+                Ok(()) => used.push(place),
+                Err(status) if !is_of_blocks(status) => {
+                    gone.push((place, status));
+                    todo.push(part);
+                }
+                Err(_) if run > self.smallest_read() => {
+                    let half = Sectors(run.0 / 2).round_up(self.smallest_read());
+                    todo.push(Part { into: part.into + half, len: run - half });
+                    todo.push(Part { into: part.into, len: half });
+                }
+                Err(status) => {
+                    source.rdev.count_read_error();
+                    let others = able.iter().filter(|(other, _)| *other != place);
+                    let others: SmallVec<[_; 4]> = others.copied().collect();
+                    match self.read_elsewhere(&others, part, data).await {
+                        Ok(other) => {
+                            fetched.bad.push((place, part));
+                            used.push(other);
+                        }
+                        Err(other) => {
+                            let gone = gone.iter().map(|(_, status)| *status);
+                            let all = [status].into_iter().chain(other).chain(gone);
+                            fetched.lost.push((part, all.reduce(less_certain)));
+                        }
+                    }
+                }
+            }
+        }
+        let first = used.first().copied();
+        fetched.only = first.filter(|first| used.iter().all(|place| place == first));
+        fetched
+    }
+
+    /// Reads a block that the copy that counts could not give; who did, or why nobody did.
+    async fn read_elsewhere(
+        &self,
+        others: &[(usize, Source<'_>)],
+        part: Part,
+        data: &Segment,
+    ) -> Result<usize, Option<Status>> {
+        let mut error = None;
+        for (place, source) in others {
+            if !source.rdev.can_read(source.at + part.into, part.len) {
+                continue;
+            }
+            match self.read_part(*source, part, data).await {
+                Ok(()) => return Ok(*place),
+                Err(status) => error = error.into_iter().chain([status]).reduce(less_certain),
+            }
+        }
+        Err(error)
+    }
+
+    async fn read_part(
+        &self,
+        source: Source<'_>,
+        part: Part,
+        data: &Segment,
+    ) -> Result<(), Status> {
+        let result = source.rdev.submit(Bio::read(source.at + part.into, [slice(data, part)])).await;
+        if let Err(status) = result {
+            let (member, sector) = (source.rdev.path(), source.at + part.into);
+            warn!(array = self.disk.name(), member, %sector, %status, "read error of a sync");
+        }
+        result
+    }
+
+    /// Writes part of a run to one copy. A member that does not take it has failed.
+    ///
+    /// # Errors
+    /// It has to stay a member, and lacks this.
+    pub(super) async fn put(
+        &self,
+        target: Source<'_>,
+        part: Part,
+        data: &Segment,
+    ) -> Result<(), Status> {
+        let Source { rdev, at, .. } = target;
+        let at = at + part.into;
+        let result = rdev.submit(Bio::write(at, [slice(data, part)])).await;
+        match result {
+            Ok(()) => {
+                let on_device = at + rdev.data_offset();
+                if let Err(error) = rdev.bad_blocks().clear(on_device, part.len) {
+                    let member = rdev.path();
+                    warn!(array = self.disk.name(), member, %error, "bad blocks stay listed");
+                }
+                Ok(())
+            }
+            Err(status) if rdev.is_faulty() || self.fail_member(rdev, status).await? => Ok(()),
+            Err(status) => Err(status),
+        }
+    }
+
+    /// Whether what was written over a read error can be read now. A member on which it cannot has
+    /// failed, unless it must stay.
+    pub(super) async fn verify(&self, source: Source<'_>, part: Part) -> Result<(), Status> {
+        let mut check = ashlar_block::Buffer::alloc(part.len.bytes() as usize);
+        let at = source.at + part.into;
+        match source.rdev.submit(Bio::read_into(at, &mut check)).await {
+            Ok(()) => {
+                source.rdev.count_corrected(part.len);
+                let member = source.rdev.path();
+                warn!(array = self.disk.name(), member, sector = %at, "read error corrected");
+                Ok(())
+            }
+            Err(status) => self.fail_member(source.rdev, status).await.map(|_| ()),
+        }
+    }
+
+    /// Lists a part of a copy as bad, if its member has a log for that. It is acknowledged with the next
+    /// superblocks.
+    pub(super) fn note_bad(&self, target: Source<'_>, part: Part) -> bool {
+        let at = target.at + part.into + target.rdev.data_offset();
+        let noted = target.rdev.bad_blocks().set(at, part.len).is_ok();
+        if noted {
+            self.must_record();
+        }
+        noted && !target.rdev.state().contains(State::FAULTY)
+    }
+}
+
+/// Of two errors the one that leaves open whether the data is there.
+fn less_certain(one: Status, other: Status) -> Status {
+    if one == Status::Medium { other } else { one }
+}
+
+/// Whether an error may be one of few blocks; others are the device's.
+fn is_of_blocks(status: Status) -> bool {
+    matches!(status, Status::Io | Status::Medium | Status::Protection)
+}
+
+/// The bytes of a part of a run.
+pub(super) fn slice(data: &Segment, part: Part) -> Segment {
+    let from = part.into.bytes() as usize;
+    data.slice(from..from + part.len.bytes() as usize)
+}

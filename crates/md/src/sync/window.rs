@@ -1,0 +1,99 @@
+//! Windows and their pieces.
+
+use std::ops::Range;
+
+use ashlar_block::{Sector, Sectors};
+
+use crate::array::Array;
+use crate::barrier;
+use crate::bitmap;
+use crate::personality::Personality;
+
+/// The shortest window: 1 MiB.
+pub(super) const WINDOW: Sectors = Sectors(2048);
+/// The longest window.
+const MAX_WINDOW: Sectors = Sectors(8 * 2048);
+
+/// All is to be synced.
+pub(super) const ALL: bitmap::Step = bitmap::Step { needed: true, run: Sectors::MAX };
+
+/// A run of array sectors within one chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Piece {
+    pub(super) at: Sector,
+    pub(super) len: Sectors,
+}
+
+impl Piece {
+    /// What is compared as one (the kernel's `RESYNC_BLOCK_SIZE`): 64 KiB.
+    pub(super) const BLOCK: Sectors = Sectors(128);
+
+    pub(super) fn end(self) -> Sector {
+        self.at + self.len
+    }
+
+    /// Where its bytes are in a buffer that begins with the sector `start`.
+    pub(super) fn bytes_from(self, start: Sector) -> Range<usize> {
+        let from = (self.at - start).bytes() as usize;
+        from..from + self.len.bytes() as usize
+    }
+}
+
+/// The pieces of a range of the array that are `needed`, as this is asked with the first sector of
+/// each.
+pub(super) fn pieces(
+    personality: &Personality,
+    range: Range<Sector>,
+    needed: impl Fn(Sector) -> bitmap::Step,
+) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    let mut at = range.start;
+    while at < range.end {
+        let step = needed(at);
+        let run = personality.chunk_left(at).min(step.run).min(range.end - at);
+        // A bitmap that ends before the array cannot be, but must not stop us.
+        let len = if run.is_zero() { range.end - at } else { run };
+        if step.needed {
+            pieces.push(Piece { at, len });
+        }
+        at += len;
+    }
+    pieces
+}
+
+impl Array {
+    /// The longest window of a sync that walks the array: enough that each member gets long I/Os, and
+    /// never more than a barrier's unit.
+    pub(super) fn sync_window_len(&self) -> Sectors {
+        let stripes = match &self.personality {
+            Personality::Raid0(_) | Personality::Raid1 { .. } => 1,
+            Personality::Raid10(geometry) if geometry.is_plain_mirror() => 1,
+            Personality::Raid10(geometry) => geometry.disks().next_power_of_two() as u64,
+        };
+        Sectors(WINDOW.0 * stripes).min(MAX_WINDOW).min(barrier::UNIT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_what_is_needed_cut_at_chunks() {
+        let personality = Personality::Raid10(
+            crate::raid10::Geometry::new(0x102, 4, Sectors(16), Sectors(1024)).unwrap(),
+        );
+        let found = |needed: &dyn Fn(Sector) -> bitmap::Step| {
+            let pieces = pieces(&personality, Sector(8)..Sector(72), needed);
+            pieces.iter().map(|piece| (piece.at.0, piece.len.0)).collect::<Vec<_>>()
+        };
+        assert_eq!(found(&|_| ALL), [(8, 8), (16, 16), (32, 16), (48, 16), (64, 8)]);
+        let step = |at: Sector| bitmap::Step {
+            needed: (20..68).contains(&(at.0 / 4 * 4)),
+            run: Sectors(4 - at.0 % 4),
+        };
+        let quarters: Vec<(u64, u64)> = (20..68).step_by(4).map(|at| (at, 4)).collect();
+        assert_eq!(found(&step), quarters);
+        assert_eq!(found(&|_| bitmap::Step { needed: false, run: Sectors(5) }), []);
+    }
+}
