@@ -9,6 +9,8 @@
 #![forbid(unsafe_code)]
 
 mod arrays;
+mod barrier;
+mod locked_barrier;
 
 use std::cell::Cell;
 use std::fs::File;
@@ -260,7 +262,11 @@ impl Drop for Files {
 }
 
 fn main() -> std::io::Result<()> {
-    let mut args = std::env::args().skip(1);
+    let mut args = std::env::args().skip(1).peekable();
+    if args.next_if(|arg| arg == "barrier").is_some() {
+        barrier::run();
+        return Ok(());
+    }
     let mut number = |default| args.next().and_then(|arg| arg.parse().ok()).unwrap_or(default);
     let (seconds, rounds) = (number(3), number(3) as usize);
     let run = Duration::from_secs(seconds);

@@ -1,0 +1,186 @@
+//! What the I/O barrier costs: begins and ends of I/Os by several threads, beside barriers with a
+//! lock.
+//!
+//! Each thread walks through 16 units of 64 MiB in steps of 64 KiB, from a unit of its own, as many
+//! sequential readers of an array do. An I/O ends as soon as it has begun, so this is the barrier's
+//! cost and nothing else. In the last two tables one more thread raises and lowers without pause in
+//! the units one after the other, as a resync does.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use ashlar_block::{Sector, Sectors};
+use ashlar_md::barrier::{Barrier, UNIT};
+
+use crate::locked_barrier::LockedBarrier;
+use crate::median;
+
+/// Sectors of an I/O: 64 KiB.
+const STEP: Sectors = Sectors(128);
+const UNITS: u64 = 16;
+const THREADS: [u64; 4] = [1, 2, 4, 40];
+const RUN: Duration = Duration::from_millis(400);
+const ROUNDS: usize = 5;
+/// I/Os of a thread between two looks at the clock.
+const BATCH: u64 = 256;
+
+/// Begin and end of one I/O.
+trait Subject: Sync {
+    fn read(&self, at: Sector);
+    fn write(&self, at: Sector);
+    fn sync(&self, at: Sector);
+}
+
+impl Subject for Barrier {
+    fn read(&self, at: Sector) {
+        match self.try_wait_read(at) {
+            Some(pass) => drop(pass),
+            None => drop(block_on(self.wait_read(at))),
+        }
+    }
+
+    fn write(&self, at: Sector) {
+        match self.try_wait(at, STEP) {
+            Some(pass) => drop(pass),
+            None => drop(block_on(self.wait(at, STEP))),
+        }
+    }
+
+    fn sync(&self, at: Sector) {
+        drop(block_on(self.raise(at, STEP)));
+    }
+}
+
+impl Subject for LockedBarrier {
+    fn read(&self, at: Sector) {
+        self.wait_read(at);
+        self.allow(at);
+    }
+
+    fn write(&self, at: Sector) {
+        self.wait(at);
+        self.allow(at);
+    }
+
+    fn sync(&self, at: Sector) {
+        self.raise(at);
+        self.lower(at);
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+type Io = fn(&dyn Subject, Sector);
+
+#[derive(Clone, Copy)]
+struct Job {
+    title: &'static str,
+    io: Io,
+    sync: Resync,
+}
+
+/// Whether there is sync I/O, and whether it is what is counted.
+#[derive(Clone, Copy, PartialEq)]
+enum Resync {
+    No,
+    Beside,
+    Counted,
+}
+
+/// Millions of I/Os per second, of all threads together.
+fn measure(subject: &dyn Subject, job: Job, threads: u64) -> f64 {
+    let (stop, done) = (&AtomicBool::new(false), &AtomicU64::new(0));
+    let stopped = || stop.load(Ordering::Relaxed);
+    let start = Instant::now();
+    thread::scope(|scope| {
+        for id in 0..threads {
+            scope.spawn(move || {
+                let mut at = id * UNIT.0;
+                while !stopped() {
+                    for _ in 0..BATCH {
+                        (job.io)(subject, Sector(at % (UNITS * UNIT.0)));
+                        at += STEP.0;
+                    }
+                    if job.sync != Resync::Counted {
+                        done.fetch_add(BATCH, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+        if job.sync != Resync::No {
+            scope.spawn(move || {
+                let mut at = 0;
+                while !stopped() {
+                    subject.sync(Sector(at % (UNITS * UNIT.0)));
+                    at += STEP.0;
+                    if job.sync == Resync::Counted {
+                        done.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+        thread::sleep(RUN);
+        stop.store(true, Ordering::Relaxed);
+    });
+    done.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64() / 1e6
+}
+
+/// Prints the tables.
+pub(crate) fn run() {
+    let read: Io = |subject, at| subject.read(at);
+    let write: Io = |subject, at| subject.write(at);
+    let jobs = [
+        Job { title: "reads", io: read, sync: Resync::No },
+        Job { title: "writes", io: write, sync: Resync::No },
+        Job { title: "writes beside a resync", io: write, sync: Resync::Beside },
+        Job { title: "the raises of a resync beside writes", io: write, sync: Resync::Counted },
+    ];
+    for job in jobs {
+        let barrier = Barrier::default();
+        let (buckets, one) = (LockedBarrier::new(1024), LockedBarrier::new(1));
+        let subjects: [(&str, &dyn Subject); 3] = [
+            ("1,024 buckets, no lock", &barrier),
+            ("1,024 buckets, one lock", &buckets),
+            ("one bucket, one lock", &one),
+        ];
+        print!("{}, millions of begin and end per second\n  {:24}", job.title, "threads");
+        THREADS.iter().for_each(|threads| print!(" {threads:>8}"));
+        println!();
+        // Round by round, so that what else the machine does meets all alike.
+        let mut rates = [const { [const { Vec::new() }; THREADS.len()] }; 3];
+        for _ in 0..ROUNDS {
+            for (n, threads) in THREADS.into_iter().enumerate() {
+                for ((_, subject), rates) in subjects.iter().zip(&mut rates) {
+                    rates[n].push(measure(*subject, job, threads));
+                }
+            }
+        }
+        for ((name, _), rates) in subjects.iter().zip(rates) {
+            print!("  {name:24}");
+            rates.into_iter().for_each(|rates| print!(" {:>8.2}", median(rates)));
+            println!();
+        }
+        println!("  locks taken by the first: {}", barrier.lock_acquisitions());
+    }
+}
