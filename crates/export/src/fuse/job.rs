@@ -1,7 +1,8 @@
-//! Requests on a volume: the part of the protocol that waits.
+//! Requests that wait for something: those on a volume, and stores that take a while.
 
 use std::sync::Arc;
 
+use ashlar_block::LocalFuture;
 use ashlar_block::bio::Flags;
 use ashlar_block::buffer::{Buffer, Segment};
 use ashlar_block::byte_volume::ByteVolume;
@@ -10,15 +11,22 @@ use rustix::io::Errno;
 
 use super::reply;
 
-/// A request on a volume, checked against its size.
+/// A request that waits for something.
 pub struct Job {
     /// What the reply must carry.
     pub(crate) unique: u64,
-    pub(crate) volume: Arc<ByteVolume>,
-    pub(crate) work: Work,
+    pub(crate) task: Task,
 }
 
-/// What a [`Job`] does. Offsets and lengths are bytes.
+/// What a [`Job`] is about.
+pub(crate) enum Task {
+    /// A volume, against whose size the work was checked.
+    Volume(Arc<ByteVolume>, Work),
+    /// A text of so many bytes on its way into an attribute.
+    Store(u32, LocalFuture<'static, Result<(), Errno>>),
+}
+
+/// What is done on a volume. Offsets and lengths are bytes.
 #[derive(Debug, PartialEq, Clone, Copy)]
 pub(crate) enum Work {
     Read {
@@ -54,15 +62,39 @@ pub struct Done {
 }
 
 impl Job {
+    /// Work on a volume.
+    pub(crate) fn on(volume: &Arc<ByteVolume>, unique: u64, work: Work) -> Self {
+        Self { unique, task: Task::Volume(Arc::clone(volume), work) }
+    }
+
     /// Whether [`Self::run`] needs the request's payload.
     pub fn wants_payload(&self) -> bool {
-        matches!(self.work, Work::Write { .. })
+        matches!(self.task, Task::Volume(_, Work::Write { .. }))
+    }
+
+    /// Bytes of data that it holds while it runs.
+    pub(crate) fn data_bytes(&self) -> usize {
+        match self.task {
+            Task::Volume(_, Work::Read { len, .. } | Work::Write { len, .. }) => len,
+            Task::Volume(_, Work::Flush | Work::PunchHole { .. } | Work::Zero { .. })
+            | Task::Store(..) => 0,
+        }
     }
 
     /// Does the work. `payload` is the data of a write.
     pub async fn run(self, payload: Option<Segment>) -> Done {
-        let unique = self.unique;
-        match self.work(payload).await {
+        let Self { unique, task } = self;
+        let (volume, work) = match task {
+            Task::Volume(volume, work) => (volume, work),
+            Task::Store(size, stored) => {
+                let head = match stored.await {
+                    Ok(()) => reply::written(unique, size),
+                    Err(errno) => reply::error(unique, errno),
+                };
+                return Done { head, data: None };
+            }
+        };
+        match work.run(unique, &volume, payload).await {
             Ok(done) => done,
             Err(status) => {
                 // A hole that cannot be punched is a normal answer; everything else is worth a line.
@@ -75,28 +107,35 @@ impl Job {
         }
     }
 
-    async fn work(self, payload: Option<Segment>) -> Result<Done, Status> {
-        let Self { unique, volume, work } = self;
-        let head = match work {
-            Work::Read { offset, len } => {
+}
+
+impl Work {
+    async fn run(
+        self,
+        unique: u64,
+        volume: &ByteVolume,
+        payload: Option<Segment>,
+    ) -> Result<Done, Status> {
+        let head = match self {
+            Self::Read { offset, len } => {
                 let mut buffer = Buffer::alloc(len);
                 volume.read(offset, [buffer.whole()]).await?;
                 return Ok(Done { head: reply::header(unique, len).to_vec(), data: Some(buffer) });
             }
-            Work::Write { offset, len, flags } => {
+            Self::Write { offset, len, flags } => {
                 let payload = payload.filter(|p| p.len() >= len).ok_or(Status::Invalid)?;
                 volume.write(offset, [payload.slice(0..len)], flags).await?;
                 reply::written(unique, len as u32)
             }
-            Work::Flush => {
+            Self::Flush => {
                 volume.flush().await?;
                 reply::ok(unique)
             }
-            Work::PunchHole { offset, len } => {
+            Self::PunchHole { offset, len } => {
                 volume.punch_hole(offset, len).await?;
                 reply::ok(unique)
             }
-            Work::Zero { offset, len, flags } => {
+            Self::Zero { offset, len, flags } => {
                 volume.write_zeroes(offset, len, flags).await?;
                 reply::ok(unique)
             }

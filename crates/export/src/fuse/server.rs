@@ -19,7 +19,7 @@ use rustix::io::Errno;
 
 use super::abi::{self, MAX_WRITE, WRITE_HEAD, opcode};
 use super::dev::FuseDev;
-use super::job::{Job, Work};
+use super::job::Job;
 use super::reply;
 use super::request::Request;
 use super::session::{Action, Session};
@@ -105,10 +105,7 @@ impl<D: FuseDev, N: Namespace> Server<D, N> {
     }
 
     fn start(&self, job: Job, payload: Option<Segment>) {
-        let weight = match job.work {
-            Work::Read { len, .. } | Work::Write { len, .. } => len.max(REQUEST_BYTES),
-            Work::Flush | Work::PunchHole { .. } | Work::Zero { .. } => REQUEST_BYTES,
-        };
+        let weight = job.data_bytes().max(REQUEST_BYTES);
         let promise = Promise {
             dev: Rc::clone(&self.dev),
             unique: Some(job.unique),

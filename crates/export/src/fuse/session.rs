@@ -1,7 +1,7 @@
 //! The protocol: what each request does and what it is answered.
 //!
 //! A [`Session`] is sans-io. [`Session::handle`] takes a parsed request and gives an [`Action`]:
-//! a finished reply, or a [`Job`] on a volume that the server runs as a task of its own. It is
+//! a finished reply, or a [`Job`] that the server runs as a task of its own. It is
 //! shared by all reactor threads that serve a mount; locks are held for table look-ups only, never
 //! while the [`Namespace`] is asked and never across an await.
 //!
@@ -26,13 +26,14 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 
 use ashlar_block::bio::Flags;
 use ashlar_block::byte_volume::ByteVolume;
 use rustix::io::Errno;
 
 use super::abi::{self, falloc, fopen, init};
-use super::job::{Job, Work};
+use super::job::{Job, Task, Work};
 use super::reply::{self, DirectoryList};
 use super::request::{Malformed, Operation, Request};
 use super::tree::{Entry, Namespace, Nodes, Owner, child_path, inode_number};
@@ -50,7 +51,7 @@ pub enum Action {
     Reply(Vec<u8>),
     /// Write nothing.
     Silent,
-    /// Run this on a volume, and write what it gives.
+    /// Run this, and write what it gives.
     Run(Job),
 }
 
@@ -297,7 +298,7 @@ impl<N: Namespace> Session<N> {
                     return Ok(Action::Reply(reply::ok(unique)));
                 }
                 let work = Work::Read { offset, len: len as usize };
-                Ok(Action::Run(Job { unique, volume: Arc::clone(volume), work }))
+                Ok(Action::Run(Job::on(volume, unique, work)))
             }
             Handle::Attribute { path, text } => {
                 let fresh = if offset == 0 { Some(self.namespace.read(path)?) } else { None };
@@ -335,7 +336,7 @@ impl<N: Namespace> Session<N> {
                 }
                 let flags = if sync { Flags::FUA | Flags::SYNC } else { Flags::empty() };
                 let work = Work::Write { offset, len: len as usize, flags };
-                Ok(Action::Run(Job { unique, volume: Arc::clone(volume), work }))
+                Ok(Action::Run(Job::on(volume, unique, work)))
             }
             // As in sysfs every write is a store of its own, wherever the file position is.
             Handle::Attribute { path, .. } => {
@@ -343,8 +344,16 @@ impl<N: Namespace> Session<N> {
                     return Err(Errno::TOOBIG);
                 }
                 let text = std::str::from_utf8(payload).map_err(|_| Errno::INVAL)?;
-                self.namespace.write(path, text.strip_suffix('\n').unwrap_or(text))?;
-                Ok(Action::Reply(reply::written(unique, size)))
+                let mut store = self.namespace.store(path, text.strip_suffix('\n').unwrap_or(text));
+                // Most are over at once.
+                match store.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                    Poll::Ready(stored) => {
+                        stored.map(|()| Action::Reply(reply::written(unique, size)))
+                    }
+                    Poll::Pending => {
+                        Ok(Action::Run(Job { unique, task: Task::Store(size, store) }))
+                    }
+                }
             }
             Handle::Directory { .. } => Err(Errno::ISDIR),
         }
@@ -353,7 +362,7 @@ impl<N: Namespace> Session<N> {
     fn fsync(&self, unique: u64, fh: u64) -> Result<Action, Errno> {
         Ok(match &*self.opened_handle(fh)? {
             Handle::Volume(volume) => {
-                Action::Run(Job { unique, volume: Arc::clone(volume), work: Work::Flush })
+                Action::Run(Job::on(volume, unique, Work::Flush))
             }
             Handle::Attribute { .. } | Handle::Directory { .. } => Action::Reply(reply::ok(unique)),
         })
@@ -386,7 +395,7 @@ impl<N: Namespace> Session<N> {
             // Preallocation among others: no volume can promise it.
             _ => return Err(Errno::OPNOTSUPP),
         };
-        Ok(Action::Run(Job { unique, volume, work }))
+        Ok(Action::Run(Job::on(&volume, unique, work)))
     }
 
     fn ioctl(&self, unique: u64, fh: u64, cmd: u32, out_size: u32) -> Answer {

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use ashlar_block::LocalFuture;
 use ashlar_block::byte_volume::ByteVolume;
 use rustix::io::Errno;
 
@@ -31,11 +32,20 @@ pub trait Namespace: Send + Sync + 'static {
     /// What `read(2)` is to fail with.
     fn read(&self, path: &str) -> Result<String, Errno>;
 
-    /// Stores `text` (one `write(2)`, one final newline removed) in the attribute at `path`.
+    /// Stores `text` (one `write(2)`, one final newline removed) in the attribute at `path`. Where
+    /// nothing can be stored this need not be there.
     ///
     /// # Errors
     /// What `write(2)` is to fail with: EINVAL for a value not understood, EBUSY, ...
-    fn write(&self, path: &str, text: &str) -> Result<(), Errno>;
+    fn write(&self, _path: &str, _text: &str) -> Result<(), Errno> {
+        Err(Errno::ACCESS)
+    }
+
+    /// As [`Self::write`], for stores that may take a while: `write(2)` returns when the future ends,
+    /// which is polled on the reactor that the request came to.
+    fn store(&self, path: &str, text: &str) -> LocalFuture<'static, Result<(), Errno>> {
+        Box::pin(std::future::ready(self.write(path, text)))
+    }
 }
 
 /// A thing in the tree.

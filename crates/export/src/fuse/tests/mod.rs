@@ -1,12 +1,12 @@
 //! What the tests of this module share: a tree, messages, a runtime that needs no kernel.
 
 use std::collections::BTreeMap;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use ashlar_block::ByteVolume;
+use ashlar_block::{ByteVolume, LocalFuture};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -76,6 +76,22 @@ impl Namespace for Arc<Tree> {
         }
         self.values.lock().unwrap().insert(path.to_owned(), format!("{text}\n"));
         Ok(())
+    }
+
+    /// What is written to `kick` takes a while.
+    fn store(&self, path: &str, text: &str) -> LocalFuture<'static, Result<(), Errno>> {
+        let (tree, path, text) = (Self::clone(self), path.to_owned(), text.to_owned());
+        Box::pin(async move {
+            if path.ends_with("kick") {
+                let mut waited = false;
+                poll_fn(|cx| {
+                    cx.waker().wake_by_ref();
+                    if std::mem::replace(&mut waited, true) { Poll::Ready(()) } else { Poll::Pending }
+                })
+                .await;
+            }
+            tree.write(&path, &text)
+        })
     }
 }
 

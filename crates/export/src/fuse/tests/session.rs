@@ -382,6 +382,16 @@ fn an_attribute_s_access_is_kept_even_for_root() {
     assert_eq!(open(&session, "dev", RDONLY), Err(Errno::ISDIR));
 }
 
+#[test]
+fn a_store_that_takes_a_while_is_answered_when_it_has_ended() {
+    let (_, tree, session) = with_disk();
+    let path = "sys/block/md0/kick";
+    let fh = open(&session, path, WRONLY).unwrap().fh;
+    assert_eq!(write(&session, fh, 0, b"1\n", WRONLY), Ok(2));
+    assert_eq!(write(&session, fh, 0, b"9\n", WRONLY), Err(Errno::INVAL));
+    assert_eq!(tree.values.lock().unwrap()[path], "1\n");
+}
+
 /// Lists a directory in goes of `room` bytes: names, inode numbers, kinds, node ids.
 fn list(session: &TestSession, path: &str, room: u32, plus: bool) -> Vec<(String, u64, u32, u64)> {
     let node = if path.is_empty() { abi::ROOT_ID } else { look_up(session, path).unwrap().nodeid };
