@@ -39,14 +39,14 @@ impl Service {
     ///
     /// # Errors
     /// It is no varlink call.
-    fn answer(&self, message: &[u8]) -> Result<Option<Vec<u8>>, serde_json::Error> {
+    async fn answer(&self, message: &[u8]) -> Result<Option<Vec<u8>>, serde_json::Error> {
         let call: Call = serde_json::from_slice(message)?;
         let oneway = call.oneway;
-        let reply = self.call(call);
+        let reply = self.call(call).await;
         Ok((!oneway).then(|| encode(&reply)))
     }
 
-    fn call(&self, call: Call) -> Reply {
+    async fn call(&self, call: Call) -> Reply {
         let Some((interface, method)) = call.method.rsplit_once('.') else {
             return Reply::method_not_found(&call.method);
         };
@@ -58,7 +58,10 @@ impl Service {
             }
             (interface::NAME, "Detail") => parse(call.parameters).and_then(|at| self.detail(&at)),
             (interface::NAME, "Get") => parse(call.parameters).and_then(|at| self.get(&at)),
-            (interface::NAME, "Set") => parse(call.parameters).and_then(|at| self.set(&at)),
+            (interface::NAME, "Set") => match parse(call.parameters) {
+                Ok(at) => self.set(&at).await,
+                Err(error) => Err(error),
+            },
             (interface::NAME, "List") => parse(call.parameters).and_then(|at| self.list(&at)),
             (interface::NAME, "Stop") => nothing(&call.parameters).map(|()| {
                 self.stop.stop();
@@ -104,14 +107,9 @@ impl Service {
     }
 
     fn detail(&self, NameOnly { name }: &NameOnly) -> Result<Value, Reply> {
-        let called = |volume: &&ashlar_stack::assemble::Volume| {
-            let alias = volume.name.alias.as_deref();
-            volume.name.device() == *name
-                || alias.is_some_and(|alias| *name == format!("md/{alias}"))
-        };
-        let volume = self.stack.volumes.iter().find(called);
+        let volume = self.stack.volume(name);
         let volume = volume.ok_or_else(|| control_error("NotFound", json!({ "path": name })))?;
-        let detail = Detail::new(&volume.view.status(), format!("/dev/{}", volume.name.device()));
+        let detail = Detail::new(&volume.view.snapshot(), format!("/dev/{}", volume.name.device()));
         Ok(json!({ "detail": detail }))
     }
 
@@ -122,8 +120,8 @@ impl Service {
         }
     }
 
-    fn set(&self, PathValue { path, value }: &PathValue) -> Result<Value, Reply> {
-        match self.attributes.write(path, value) {
+    async fn set(&self, PathValue { path, value }: &PathValue) -> Result<Value, Reply> {
+        match self.attributes.write(path, value).await {
             Ok(()) => Ok(json!({})),
             Err(error) => Err(attribute_error(path, &error)),
         }
@@ -255,7 +253,7 @@ async fn converse(socket: &Socket, service: &Service) {
     loop {
         loop {
             let answer = match frames.next() {
-                Ok(Some(message)) => service.answer(&message),
+                Ok(Some(message)) => service.answer(&message).await,
                 Ok(None) => break,
                 Err(error) => return tracing::info!(%error, "control connection dropped"),
             };

@@ -37,14 +37,25 @@ type Status (
 
 type Entry (name: string, kind: (directory, symlink, attribute, volume))
 
-# A slot of an array.
+# A slot of an array, or a member beside the slots.
 type Member (
   number: ?int,
   slot: ?int,
   state: string,
+  replacement: bool,
   path: ?string,
   read_errors: int,
   corrected: int
+)
+
+# A resync, recovery, check or repair under way; kind is mdadm's word for it.
+type Sync (
+  kind: string,
+  percent: int,
+  done_kib: int,
+  total_kib: int,
+  speed_kib: int,
+  seconds_left: ?int
 )
 
 # An array, with the facts of mdadm --detail. Times are seconds since 1970.
@@ -57,14 +68,19 @@ type Detail (
   used_dev_size_kib: ?int,
   raid_devices: int,
   updated: int,
+  intent_bitmap: ?string,
   state: string,
   total_devices: int,
   active_devices: int,
   working_devices: int,
   failed_devices: int,
+  spare_devices: int,
   layout: ?string,
   chunk_kib: ?int,
   consistency_policy: string,
+  sync_action: string,
+  sync: ?Sync,
+  mismatch_count: int,
   name: string,
   uuid: string,
   events: int,
@@ -232,11 +248,21 @@ mod tests {
             number: None,
             slot: None,
             state: String::new(),
+            replacement: false,
             path: None,
             read_errors: 0,
             corrected: 0,
         };
         check("Member", serde_json::to_value(&member).unwrap());
+        let sync = ashlar_stack::detail::DetailSync {
+            kind: String::new(),
+            percent: 0,
+            done_kib: 0,
+            total_kib: 0,
+            speed_kib: 0,
+            seconds_left: None,
+        };
+        check("Sync", serde_json::to_value(&sync).unwrap());
         let detail = Detail {
             device: String::new(),
             version: String::new(),
@@ -246,14 +272,19 @@ mod tests {
             used_dev_size_kib: None,
             raid_devices: 0,
             updated: 0,
+            intent_bitmap: None,
             state: String::new(),
             total_devices: 0,
             active_devices: 0,
             working_devices: 0,
             failed_devices: 0,
+            spare_devices: 0,
             layout: None,
             chunk_kib: None,
             consistency_policy: String::new(),
+            sync_action: String::new(),
+            sync: Some(sync.clone()),
+            mismatch_count: 0,
             name: String::new(),
             uuid: String::new(),
             events: 0,

@@ -169,7 +169,7 @@ async fn run(
     let attributes = Arc::new(stack.attributes());
     for (path, value) in &config.set {
         let path = path.trim_matches('/');
-        attributes.write(path, value).map_err(|error| {
+        attributes.write(path, value).await.map_err(|error| {
             Error::new("cannot set", path, error).hint("see the [set] table of the configuration")
         })?;
     }

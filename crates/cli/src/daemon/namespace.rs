@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use ashlar_block::ByteVolume;
+use ashlar_block::{ByteVolume, LocalFuture};
 use ashlar_export::fuse::tree::{Access, Entry, Namespace};
 use ashlar_stack::attributes::{AttributeError, Attributes, Found};
 use rustix::io::Errno;
@@ -24,8 +24,13 @@ impl Namespace for View {
         Some(match self.attributes.lookup(path)? {
             Found::Directory => Entry::Directory,
             Found::Symlink(target) => Entry::Symlink(target),
-            Found::Attribute { writable: true } => Entry::Attribute(Access::ReadWrite),
-            Found::Attribute { writable: false } => Entry::Attribute(Access::ReadOnly),
+            Found::Attribute { readable, writable } => {
+                Entry::Attribute(match (readable, writable) {
+                    (true, true) => Access::ReadWrite,
+                    (false, true) => Access::WriteOnly,
+                    (_, false) => Access::ReadOnly,
+                })
+            }
             Found::Volume(_) => Entry::Volume(Arc::clone(self.volumes.get(path)?)),
         })
     }
@@ -38,7 +43,15 @@ impl Namespace for View {
         self.attributes.read(path).map_err(|error| errno(&error))
     }
 
-    fn write(&self, path: &str, text: &str) -> Result<(), Errno> {
-        self.attributes.write(path, text).map_err(|error| errno(&error))
+    fn store(&self, path: &str, text: &str) -> LocalFuture<'static, Result<(), Errno>> {
+        let path = path.to_owned();
+        let written = self.attributes.write(&path, text);
+        Box::pin(async move {
+            written.await.map_err(|error| {
+                // A program that writes has room for an errno only.
+                tracing::info!(path, %error, "not set");
+                errno(&error)
+            })
+        })
     }
 }

@@ -75,7 +75,7 @@ fn offline(devices: &[PathBuf]) -> Result<Vec<Detail>> {
         }
         let volumes = stack.volumes.iter();
         let detail = |volume: &ashlar_stack::assemble::Volume| {
-            Detail::new(&volume.view.status(), format!("/dev/{}", volume.name.device()))
+            Detail::new(&volume.view.snapshot(), format!("/dev/{}", volume.name.device()))
         };
         Ok(volumes.map(detail).collect())
     })
