@@ -266,6 +266,29 @@ impl Bitmap {
         Ok(bitmap)
     }
 
+    /// Takes over the marks that another member's bitmap has, loaded likewise, and this one lacks: a mark
+    /// counts if any member has it. (A crash may come before a member that could not take a mark is
+    /// recorded as failed.) To be done before [`Self::write_super`], with bitmaps that are not out of
+    /// date; one that is, or has another layout, changes nothing.
+    pub fn absorb(&mut self, other: &Self) {
+        let like = |bitmap: &Self| (bitmap.kind, bitmap.chunk, bitmap.place);
+        if self.is_settled() || other.stale || like(self) != like(other) {
+            return;
+        }
+        let theirs = other.board();
+        let mut board = self.board();
+        for chunk in 0..self.chunks() {
+            let state = board.image.state(chunk);
+            board.image.set(chunk, state.merge(theirs.image.state(chunk)));
+            if other.counter(chunk).is_needed() {
+                self.counter(chunk).need();
+            }
+        }
+        // Marks were taken away at the later of the two counts.
+        let cleared = theirs.next.events_cleared.get().max(board.next.events_cleared.get());
+        board.next.events_cleared = cleared.into();
+    }
+
     /// A new bitmap with this superblock, whose chunk size and size are those of the array. It is on no
     /// member before [`Self::write_super`], or somebody writes [`Self::encode`].
     ///

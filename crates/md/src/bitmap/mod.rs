@@ -73,6 +73,7 @@ mod flight;
 mod image;
 mod load;
 mod lockless;
+mod quiet;
 mod resize;
 mod superblock;
 mod sync;
@@ -90,8 +91,8 @@ use flight::Board;
 pub trait Store {
     /// Writes `bytes` at `offset` bytes from the start of the bitmap's superblock, both multiples of
     /// the block, on every member that takes part. Ends when they are durable (preflush is not needed)
-    /// on all that are still members: a member that could not take them has failed, and the others'
-    /// superblocks say so, before this ends well.
+    /// on all that are still members. A member that could not take them has failed; whoever then writes
+    /// data must first see to it that the others' superblocks say so.
     ///
     /// A future that is dropped must not leave a write behind that may reach a medium after one that
     /// was begun later.
@@ -100,7 +101,8 @@ pub trait Store {
     /// Some member does not have them and goes on being one.
     fn write<'a>(&'a self, offset: u64, bytes: &'a [u8]) -> LocalFuture<'a, BioResult>;
 
-    /// Makes the data durable that was written to the members before.
+    /// Makes the data durable that was written to the members before, on all that take writes: also on
+    /// those that are being rebuilt, and on replacements.
     ///
     /// # Errors
     /// Some member that the array should have, in sync, is not there or did not do it; also if that

@@ -447,6 +447,31 @@ fn a_crash_while_the_marks_are_laid_out_anew_loses_none() {
     }
 }
 
+#[test]
+fn a_mark_counts_if_any_member_has_it() {
+    for kind in [Kind::Classic, Kind::Lockless] {
+        let load = |bytes: &[u8]| Bitmap::load(bytes, place(10, 8), crashed(7)).unwrap();
+        let mut bytes = some(kind, 7);
+        let other = load(&bytes);
+        let (at, byte) = if kind == Kind::Classic { (256, 1 << 3 | 1) } else { (1024 + 6, 1) };
+        bytes[at] = byte;
+        bytes[32] = 5;
+        let mut bitmap = load(&bytes);
+        let before: &[u32] = if kind == Kind::Classic { &[0, 3] } else { &[3] };
+        assert_eq!(needed(&bitmap), before);
+        bitmap.absorb(&load(&some(kind, 6)));
+        assert_eq!(needed(&bitmap), before, "that one is out of date");
+        bitmap.absorb(&other);
+        let both: &[u32] = if kind == Kind::Classic { &[0, 3, 6] } else { &[3, 6] };
+        assert_eq!(needed(&bitmap), both);
+        assert!(!bitmap.covers(4) && bitmap.covers(5));
+        let store = Manual::automatic();
+        now(bitmap.write_super(8, &store)).unwrap();
+        let again = Bitmap::load(&store.area.borrow(), place(10, 8), crashed(8)).unwrap();
+        assert_eq!(needed(&again), both);
+    }
+}
+
 /// A member that comes gets the whole bitmap.
 #[test]
 fn a_new_member_gets_the_whole_bitmap() {
@@ -459,4 +484,24 @@ fn a_new_member_gets_the_whole_bitmap() {
     assert_eq!(*store.area.borrow(), before);
     let store: &dyn Store = &store;
     now(bitmap.write_all(store)).unwrap();
+}
+
+/// The table of states in the documentation.
+#[test]
+fn the_documented_states_are_the_codes() {
+    let document = include_str!("../../../../docs/formats/md.md");
+    let rows: Vec<(u8, &str)> = document
+        .lines()
+        .skip_while(|line| *line != "| byte | state | meaning |")
+        .skip(2)
+        .map_while(|line| line.strip_prefix("| "))
+        .map(|row| {
+            let mut cells = row.split(" | ");
+            (cells.next().unwrap().parse().unwrap(), cells.next().unwrap())
+        })
+        .collect();
+    let bitmap = bitmap(Kind::Lockless, 1, 8, Contents::InSync);
+    let text = bitmap.states();
+    let names = text.lines().map(|line| line.rsplit_once(' ').unwrap().0);
+    assert_eq!(rows, State::ALL.map(State::byte).into_iter().zip(names).collect::<Vec<_>>());
 }
