@@ -41,7 +41,7 @@ use crate::bitmap::Store;
 use crate::bitmap_store::Bitmaps;
 use crate::finish::Finish;
 use crate::members::{Index, Members, Place};
-use crate::personality::Personality;
+use crate::personality::Personalities;
 use crate::rdev::Rdev;
 use crate::read_errors;
 use crate::superblocks::{Change, Facts, Superblocks};
@@ -63,7 +63,7 @@ pub(crate) struct Writing<'a>(&'a Writers);
 pub struct Array {
     me: Weak<Self>,
     pub(crate) disk: Disk,
-    pub(crate) personality: Personality,
+    pub(crate) personality: Personalities,
     pub(crate) members: Members,
     pub(crate) bitmaps: Bitmaps,
     pub(crate) sync: sync::Control,
@@ -128,7 +128,7 @@ impl Array {
         let array = Arc::new_cyclic(|me| Self {
             me: me.clone(),
             disk,
-            personality,
+            personality: Personalities::new(personality),
             superblocks: Mutex::new(Superblocks::new(superblocks, &members, &freshest)),
             members,
             bitmaps: Bitmaps::new(bitmap),
@@ -235,12 +235,19 @@ impl Array {
             self.active.store(true, SeqCst);
             if let Some(array) = self.me.upgrade() {
                 self.runtime.spawn(Box::pin(array.clone().watch_idle()));
-                if !self.tended.swap(true, SeqCst) {
-                    self.runtime.spawn(Box::pin(array.tend_bitmap()));
-                }
+                array.tend();
             }
         }
         Ok(())
+    }
+
+    /// Has somebody take marks out of the bitmap again.
+    pub(crate) fn tend(&self) {
+        if let Some(array) = self.me.upgrade()
+            && !self.tended.swap(true, SeqCst)
+        {
+            self.runtime.spawn(Box::pin(array.tend_bitmap()));
+        }
     }
 
     /// Brings a change to the superblocks. While it is on its way, and until it succeeds, no write is

@@ -32,6 +32,7 @@ pub mod badblocks;
 pub mod barrier;
 pub mod bitmap;
 pub mod create;
+pub mod manage;
 pub mod members;
 pub mod ondisk;
 pub mod personality;

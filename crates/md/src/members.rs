@@ -132,6 +132,12 @@ impl Members {
         all.filter(|(_, rdev)| !rdev.is_removed())
     }
 
+    /// Those that were members and were taken out, the last one first.
+    pub fn removed(&self) -> impl Iterator<Item = &Rdev> {
+        let all = (0..self.table.count()).rev().filter_map(|index| self.table.get(index));
+        all.filter(|rdev| rdev.is_removed())
+    }
+
     /// All members in some slot.
     pub fn placed(&self) -> impl Iterator<Item = (Index, &Rdev)> {
         (0..self.slots()).flat_map(|slot| self.both(slot))

@@ -1,5 +1,8 @@
 //! What makes a level: the map from the array's sectors to its members'.
 
+use std::ops::Deref;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
 use ashlar_block::{Limits, Sector, Sectors};
 
 use crate::barrier;
@@ -146,5 +149,35 @@ impl Personality {
             Self::Raid1 { .. } => Sectors::ZERO,
             Self::Raid10(geometry) => geometry.chunk(),
         }
+    }
+}
+
+/// The personalities that an array has had since it was started, and the one it has: it gets another
+/// one when its size changes. They stay as long as the array, so that the present one is found with a
+/// load and what was found stays good.
+pub(crate) struct Personalities {
+    table: boxcar::Vec<Personality>,
+    current: AtomicUsize,
+}
+
+impl Personalities {
+    pub(crate) fn new(first: Personality) -> Self {
+        let this = Self { table: boxcar::Vec::new(), current: AtomicUsize::new(0) };
+        this.set(first);
+        this
+    }
+
+    /// From now on the array has this one. No I/O may be in flight: the array is frozen.
+    pub(crate) fn set(&self, new: Personality) {
+        self.current.store(self.table.push(new), SeqCst);
+    }
+}
+
+impl Deref for Personalities {
+    type Target = Personality;
+
+    #[inline]
+    fn deref(&self) -> &Personality {
+        &self.table[self.current.load(SeqCst)]
     }
 }

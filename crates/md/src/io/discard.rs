@@ -85,7 +85,7 @@ impl Array {
 
     async fn send_parts(&self, bio: &Bio, parts: &mut Discarded) -> BioResult {
         let span = Span { start: bio.sector, len: bio.len };
-        match &self.personality {
+        match self.personality() {
             Personality::Raid0(zones) => {
                 let ranges = crate::raid0::discard::plan(zones, span);
                 self.take(bio, self.send_ranges(bio, ranges).await, parts).await

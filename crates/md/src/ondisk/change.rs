@@ -170,9 +170,7 @@ impl Room {
             Version::V1_1 | Version::V1_2 => {
                 let end = match log {
                     Some(log) => u64::from(log.offset.max(0).unsigned_abs()),
-                    None => {
-                        (sb.data_offset.0 - sb.super_offset.0).saturating_sub(BAD_BLOCK_LOG)
-                    }
+                    None => (sb.data_offset.0 - sb.super_offset.0).saturating_sub(BAD_BLOCK_LOG),
                 };
                 (Some(BITMAP_OFFSET as i32), 0, end.saturating_sub(BITMAP_OFFSET))
             }

@@ -124,7 +124,7 @@ impl<'a> Recovery<'a> {
 
     /// The array sector of which `slot` has a copy at a sector of its data area.
     fn unmap(&self, slot: usize, at: Sector) -> Option<Sector> {
-        match &self.array.personality {
+        match self.array.personality() {
             Personality::Raid0(_) => None,
             Personality::Raid1 { size, .. } => (at < size.as_end()).then_some(at),
             Personality::Raid10(geometry) => geometry.unmap(slot, at),
@@ -133,7 +133,7 @@ impl<'a> Recovery<'a> {
 
     /// Sectors of a member from `at` to where [`Self::unmap`] has to be asked again.
     fn chunk_left(&self, at: Sector) -> Sectors {
-        match &self.array.personality {
+        match self.array.personality() {
             Personality::Raid10(geometry) => geometry.chunk_left(at),
             Personality::Raid0(_) | Personality::Raid1 { .. } => Sectors::MAX,
         }
@@ -387,7 +387,7 @@ impl Job for Recovery<'_> {
         let mut to = (at + Sectors(1)).round_up(WINDOW).min(self.end);
         // Where the copies of a window are far apart in the array (the areas of a far layout), it is
         // cut, so that its barrier stays short.
-        if let Personality::Raid10(geometry) = &self.array.personality
+        if let Personality::Raid10(geometry) = self.array.personality()
             && !geometry.layout().offset
             && !geometry.stride().is_zero()
         {

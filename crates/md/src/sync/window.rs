@@ -65,7 +65,7 @@ impl Array {
     /// The longest window of a sync that walks the array: enough that each member gets long I/Os, and
     /// never more than a barrier's unit.
     pub(super) fn sync_window_len(&self) -> Sectors {
-        let stripes = match &self.personality {
+        let stripes = match self.personality() {
             Personality::Raid0(_) | Personality::Raid1 { .. } => 1,
             Personality::Raid10(geometry) if geometry.is_plain_mirror() => 1,
             Personality::Raid10(geometry) => geometry.disks().next_power_of_two() as u64,

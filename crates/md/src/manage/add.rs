@@ -1,0 +1,238 @@
+//! New members (`mdadm --add`, `--add-spare`).
+
+use ashlar_block::{Bio, Buffer, Features, Flags, Gateway, Sector, Status};
+use tracing::info;
+use uuid::Uuid;
+
+use super::ManageError;
+use crate::array::Array;
+use crate::assemble::Candidate;
+use crate::badblocks::BadBlocks;
+use crate::create::{erase_others, write_at};
+use crate::members::{Index, Place};
+use crate::ondisk::create::{CreateError, NewMember};
+use crate::ondisk::{DeviceFlags, Superblock, change};
+use crate::probe::{ProbeError, probe};
+use crate::rdev::{NewRdev, Rdev, State};
+use crate::superblocks::{Change, Superblocks};
+
+/// How a device is to join.
+#[derive(Clone, Copy, Debug)]
+pub struct AddOptions {
+    /// The identity of the new member; a random one.
+    pub device_uuid: Uuid,
+    /// Read it only when no other member can be; `None` for as it was, or no.
+    pub write_mostly: Option<bool>,
+    /// Fail it at the first error; `None` for as it was, or no.
+    pub failfast: Option<bool>,
+    /// Do not try whether it was a member that lacks only what the bitmap marks (`--add-spare`).
+    pub spare_only: bool,
+}
+
+/// How a device joined.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Added {
+    /// As a spare, which will be rebuilt as a whole if there is a place for it.
+    Spare(Index),
+    /// Into its old slot, to get what it lacks by the bitmap.
+    Returned(Index),
+}
+
+impl Added {
+    /// The new member's index.
+    pub fn index(self) -> Index {
+        match self {
+            Self::Spare(index) | Self::Returned(index) => index,
+        }
+    }
+}
+
+impl AddOptions {
+    pub(super) fn flags(&self, old: DeviceFlags) -> DeviceFlags {
+        DeviceFlags {
+            write_mostly: self.write_mostly.unwrap_or(old.write_mostly),
+            failfast: self.failfast.unwrap_or(old.failfast),
+        }
+    }
+}
+
+impl Array {
+    /// Adds a device, as `mdadm --add` does: if it was a member and lacks only what the bitmap marks, it
+    /// goes back to its slot, unless `options.spare_only`. Else all that it holds is given up: it gets a
+    /// new superblock as a spare, with no bad blocks, and is rebuilt as a whole where it is needed.
+    ///
+    /// # Errors
+    /// [`ManageError`]. Only [`ManageError::Device`] and [`ManageError::Record`] can come after something
+    /// was written to the device; it is no member then.
+    pub async fn add(
+        &self,
+        gateway: Gateway,
+        path: &str,
+        options: AddOptions,
+    ) -> Result<Added, ManageError> {
+        let path = path.to_owned();
+        self.change(move |array| async move { array.add_now(gateway, path, options).await }).await
+    }
+
+    async fn add_now(
+        &self,
+        gateway: Gateway,
+        path: String,
+        options: AddOptions,
+    ) -> Result<Added, ManageError> {
+        self.check_manageable()?;
+        let mut superblocks = self.superblocks.lock().await;
+        self.check_device(&gateway, &path)?;
+        let old = match probe(&gateway).await {
+            Ok(old) => old,
+            // Damaged: it is overwritten.
+            Err(ProbeError::Superblock(_)) => None,
+            Err(error @ ProbeError::Read(_)) => return Err(ManageError::Probe { path, error }),
+        };
+        if let Some(sb) = old {
+            self.check_new(&superblocks, &sb, &path)?;
+            let candidate = Candidate { gateway: gateway.clone(), path: path.clone(), sb };
+            if !options.spare_only && self.slot_for(&superblocks, &candidate).is_ok() {
+                drop(superblocks);
+                return Ok(Added::Returned(self.re_add_now(candidate, options).await?));
+            }
+        }
+        self.check_recordable(&superblocks)?;
+        if !self.personality.is_readable_with(|slot| self.members.in_sync(slot).is_some()) {
+            return Err(ManageError::ArrayFailed { array: self.name(), path });
+        }
+        let index = self.add_spare(&mut superblocks, gateway, path, options).await?;
+        drop(superblocks);
+        self.wake_sync();
+        Ok(Added::Spare(index))
+    }
+
+    /// Writes a new member's metadata, durably, its superblock last, and has the others know it.
+    async fn add_spare(
+        &self,
+        superblocks: &mut Superblocks,
+        gateway: Gateway,
+        path: String,
+        options: AddOptions,
+    ) -> Result<Index, ManageError> {
+        let member = NewMember {
+            device: gateway.capacity(),
+            device_uuid: options.device_uuid,
+            flags: options.flags(DeviceFlags::default()),
+        };
+        let model = self.model(superblocks).ok_or_else(|| ManageError::Version(self.name()))?;
+        let number = superblocks.free_number(self.members.slots());
+        let sb = change::join(model, number, &member).map_err(|error| match error {
+            CreateError::TooSmall { .. } => ManageError::TooSmall(path.clone()),
+            error => ManageError::Metadata(error),
+        })?;
+        if !sb.data_offset.is_aligned(gateway.disk().limits().logical_block()) {
+            let why = "the data of the members begins within one of its blocks";
+            return Err(ManageError::Misfit { path, why });
+        }
+        let failed = |status| ManageError::Device { path: path.clone(), status };
+        self.write_metadata(&gateway, &sb).await.map_err(failed)?;
+        let bad = match &sb.bad_block_log {
+            Some(place) => BadBlocks::empty(place).map_err(|_| failed(Status::Invalid))?,
+            None => BadBlocks::none(),
+        };
+        info!(array = self.disk.name(), member = path, "added");
+        let rdev = Rdev::new(gateway, NewRdev::of(&sb, path, State::empty(), bad));
+        let index = self.join(superblocks, rdev, Place::Spare, sb);
+        if let Err(status) = self.record(superblocks, Change::Members).await {
+            self.drop_member(index);
+            return Err(self.not_recorded(status));
+        }
+        Ok(index)
+    }
+
+    async fn write_metadata(&self, gateway: &Gateway, sb: &Superblock) -> Result<(), Status> {
+        erase_others(gateway, sb.version).await?;
+        if let (Some(bitmap), Some(at)) = (self.bitmap(), sb.bitmap_start()) {
+            write_at(gateway, at, &bitmap.encode()).await?;
+        }
+        if let (Some(place), Some(at)) = (sb.bad_block_log, sb.bad_block_log_start()) {
+            // What was there may look like a log.
+            write_at(gateway, at, &vec![0xff; place.len.bytes() as usize]).await?;
+        }
+        let block = gateway.disk().limits().logical_block_bytes;
+        let bytes = sb.encode(block).map_err(|_| Status::Invalid)?;
+        write_block(gateway, sb.super_offset, &bytes).await
+    }
+
+    /// Takes a member into the table.
+    pub(super) fn join(
+        &self,
+        superblocks: &mut Superblocks,
+        rdev: Rdev,
+        place: Place,
+        sb: Superblock,
+    ) -> Index {
+        superblocks.push(sb);
+        self.members.add(rdev, place)
+    }
+
+    /// Takes a member out of the array that has never been of use.
+    pub(super) fn drop_member(&self, index: Index) {
+        self.members.take_out(index);
+        if let Some(rdev) = self.members.get(index) {
+            rdev.set(State::FAULTY | State::REMOVED);
+        }
+    }
+
+    /// Whether the array's I/O fits a device that is not a member yet.
+    pub(super) fn check_device(&self, gateway: &Gateway, path: &str) -> Result<(), ManageError> {
+        let same = |rdev: &Rdev| std::ptr::eq(rdev.gateway().disk(), gateway.disk());
+        if self.members.iter().any(|(_, rdev)| same(rdev) || rdev.path() == path) {
+            return Err(ManageError::IsMember(path.to_owned()));
+        }
+        if gateway.disk().is_read_only() {
+            return Err(ManageError::ReadOnlyDevice(path.to_owned()));
+        }
+        let (limits, ours) = (gateway.disk().limits(), self.disk.limits());
+        let largest = self.members.iter().map(|(_, rdev)| rdev.limits().logical_block_bytes).max();
+        let misfit = |why| Err(ManageError::Misfit { path: path.to_owned(), why });
+        if limits.logical_block_bytes > largest.unwrap_or(0) {
+            return misfit("its logical blocks are larger than those of the other members");
+        }
+        let lacks = |feature| ours.features.contains(feature) && !limits.features.contains(feature);
+        if !limits.max_hw_discard.is_zero() && lacks(Features::DISCARD_ZEROES) {
+            return misfit(
+                "what is discarded on it does not read as zeroes, as the array promises",
+            );
+        }
+        if limits.features.contains(Features::WRITE_CACHE)
+            && !ours.features.contains(Features::WRITE_CACHE)
+        {
+            return misfit("it has a volatile write cache, which the array says not to have");
+        }
+        Ok(())
+    }
+
+    /// Whether the device is not a member by another path.
+    pub(super) fn check_new(
+        &self,
+        superblocks: &Superblocks,
+        sb: &Superblock,
+        path: &str,
+    ) -> Result<(), ManageError> {
+        let known = |index| {
+            superblocks.of(index).is_some_and(|known| {
+                known.set_uuid == sb.set_uuid
+                    && known.device_uuid == sb.device_uuid
+                    && !known.device_uuid.is_nil()
+            })
+        };
+        match self.members.iter().any(|(index, _)| known(index)) {
+            true => Err(ManageError::IsMember(path.to_owned())),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Writes whole blocks, durably.
+async fn write_block(gateway: &Gateway, at: Sector, bytes: &[u8]) -> Result<(), Status> {
+    let mut buffer = Buffer::from_slice(bytes);
+    let bio = Bio::write_from(at, &mut buffer).with_flags(Flags::FUA | Flags::META);
+    gateway.submit(bio).await
+}

@@ -1,0 +1,112 @@
+//! A bitmap that comes or goes (`mdadm --grow --bitmap`).
+
+use ashlar_block::{Sector, Sectors};
+use tracing::info;
+
+use super::ManageError;
+use crate::array::Array;
+use crate::bitmap::{Bitmap, Contents, Place};
+use crate::ondisk::create::{CreateError, NewBitmap};
+use crate::ondisk::{Superblock, change};
+use crate::rdev::Rdev;
+use crate::superblocks::{Change, Superblocks};
+
+impl Array {
+    /// Gives the array a bitmap ([`NewBitmap::Auto`]: an internal one) or takes it away
+    /// ([`NewBitmap::None`]).
+    ///
+    /// # Errors
+    /// [`ManageError::BitmapPresent`], [`ManageError::NoBitmap`], and [`ManageError::Metadata`] if there is no
+    /// room for one on some member.
+    pub async fn set_bitmap(&self, wanted: NewBitmap) -> Result<(), ManageError> {
+        self.change(move |array| async move {
+            array.check_manageable()?;
+            let _held = array.hold_sync().await;
+            let _frozen = array.barrier.freeze().await;
+            let mut superblocks = array.superblocks.lock().await;
+            array.check_recordable(&superblocks)?;
+            match wanted {
+                NewBitmap::None => array.remove_bitmap(&mut superblocks).await,
+                NewBitmap::Auto | NewBitmap::Internal { .. } | NewBitmap::Lockless => {
+                    array.add_bitmap(&mut superblocks, wanted).await
+                }
+            }
+        })
+        .await
+    }
+
+    async fn add_bitmap(
+        &self,
+        superblocks: &mut Superblocks,
+        wanted: NewBitmap,
+    ) -> Result<(), ManageError> {
+        if self.is_bitmap_named(superblocks) {
+            return Err(ManageError::BitmapPresent(self.name()));
+        }
+        let members: Vec<(&Rdev, &Superblock)> = self
+            .members
+            .iter()
+            .filter(|(_, rdev)| !rdev.is_faulty())
+            .filter_map(|(index, rdev)| Some((rdev, superblocks.of(index)?)))
+            .collect();
+        let size = self.personality().size();
+        let alike = !self.is_unsynced();
+        let sbs = members.iter().map(|(_, sb)| *sb);
+        let mut new = change::place_bitmap(sbs, size, wanted, alike)?;
+        // No member that is away may come back by it: it knows of nothing that was written without that.
+        new.superblock.set_events(superblocks.events());
+        new.superblock.events_cleared = superblocks.events().into();
+        let blocks = members.iter().map(|(rdev, _)| rdev.limits().logical_block_bytes);
+        let place = Place { size, area: new.area, block: blocks.max().unwrap_or(512) };
+        let contents = if alike { Contents::InSync } else { Contents::NeedsSync };
+        let bitmap = Bitmap::new(&new.superblock, place, contents)?;
+        let mut starts = Vec::new();
+        for (rdev, sb) in &members {
+            let start = sb.super_offset.0.checked_add_signed(new.offset.into()).map(Sector);
+            let fits = |at: &Sector| at.bytes().is_multiple_of(place.block.into());
+            starts.push((*rdev, start.filter(fits).ok_or(CreateError::NoRoomForBitmap)?));
+        }
+        for (rdev, start) in &starts {
+            rdev.set_bitmap_start(Some(*start));
+        }
+        if let Err(status) = bitmap.write_super(superblocks.events(), self).await {
+            starts.iter().for_each(|(rdev, _)| rdev.set_bitmap_start(None));
+            return Err(self.not_recorded(status));
+        }
+        info!(array = self.disk.name(), chunk = %bitmap.chunk(), "bitmap added");
+        self.bitmaps.set(Some(bitmap));
+        superblocks.change(|sb| sb.bitmap_offset = Some(new.offset));
+        self.must_record();
+        self.tend();
+        let recorded = self.record(superblocks, Change::Members).await;
+        recorded.map_err(|status| self.not_recorded(status))
+    }
+
+    async fn remove_bitmap(&self, superblocks: &mut Superblocks) -> Result<(), ManageError> {
+        if !self.is_bitmap_named(superblocks) {
+            return Err(ManageError::NoBitmap(self.name()));
+        }
+        if let Some(bitmap) = self.bitmap() {
+            // What only the bitmap knew.
+            if bitmap.needed_chunks() > 0 && self.is_complete_array() {
+                self.set_in_sync_to(Sectors::ZERO, Sectors::ZERO);
+            }
+            bitmap.quiet().await.retire();
+        }
+        info!(array = self.disk.name(), "bitmap removed");
+        self.bitmaps.set(None);
+        superblocks.change(|sb| sb.bitmap_offset = None);
+        for (_, rdev) in self.members.iter() {
+            rdev.set_bitmap_start(None);
+        }
+        self.must_record();
+        let recorded = self.record(superblocks, Change::Members).await;
+        recorded.map_err(|status| self.not_recorded(status))
+    }
+
+    /// Whether the superblocks name a bitmap, in use or not.
+    fn is_bitmap_named(&self, superblocks: &Superblocks) -> bool {
+        self.bitmap().is_some()
+            || self.model(superblocks).is_some_and(|sb| sb.bitmap_offset.is_some())
+    }
+}

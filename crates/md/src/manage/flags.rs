@@ -1,0 +1,140 @@
+//! Flags of members (`md/dev-*/state` in sysfs).
+
+use uuid::Uuid;
+
+use super::{AddOptions, ManageError};
+use crate::array::Array;
+use crate::assemble::Candidate;
+use crate::members::{Index, Place};
+use crate::probe::probe;
+use crate::rdev::State;
+use crate::superblocks::Change;
+
+/// What a user may say of a member.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MemberFlag {
+    /// It is read only if no other member can be.
+    WriteMostly,
+    /// It fails at the first error.
+    Failfast,
+    /// It is to be replaced.
+    WantReplacement,
+    /// It had a write error.
+    WriteError,
+}
+
+/// A flag that is set or taken away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FlagChange {
+    /// Which.
+    pub flag: MemberFlag,
+    /// Whether it is set.
+    pub on: bool,
+}
+
+impl FlagChange {
+    /// The change that sysfs has this word for, as `-writemostly`.
+    pub fn from_word(word: &str) -> Option<Self> {
+        let (word, on) = word.strip_prefix('-').map_or((word, true), |word| (word, false));
+        let flag = match word {
+            "writemostly" => MemberFlag::WriteMostly,
+            "failfast" => MemberFlag::Failfast,
+            "want_replacement" => MemberFlag::WantReplacement,
+            "write_error" => MemberFlag::WriteError,
+            _ => return None,
+        };
+        Some(Self { flag, on })
+    }
+}
+
+impl Array {
+    /// Sets or takes away a flag of a member. [`MemberFlag::WantReplacement`] is taken no notice of for
+    /// members that cannot be replaced, as in the kernel.
+    ///
+    /// # Errors
+    /// [`ManageError`].
+    pub async fn set_flag(&self, index: Index, change: FlagChange) -> Result<(), ManageError> {
+        self.change(move |array| async move { array.set_flag_now(index, change).await }).await
+    }
+
+    async fn set_flag_now(&self, index: Index, change: FlagChange) -> Result<(), ManageError> {
+        self.check_manageable()?;
+        let mut superblocks = self.superblocks.lock().await;
+        let rdev = self.member(index)?;
+        let (state, on_disk) = match change.flag {
+            MemberFlag::WriteMostly => (State::WRITE_MOSTLY, true),
+            MemberFlag::Failfast => (State::FAILFAST, true),
+            MemberFlag::WantReplacement => (State::WANT_REPLACEMENT, false),
+            MemberFlag::WriteError => (State::WRITE_ERROR, false),
+        };
+        if on_disk {
+            self.check_recordable(&superblocks)?;
+        }
+        let replaceable = matches!(self.members.place(index), Place::Slot(_));
+        if change.flag == MemberFlag::WantReplacement && change.on && !replaceable {
+            return Ok(());
+        }
+        let before = if change.on { rdev.set(state) } else { rdev.clear(state) };
+        if on_disk && before.contains(state) != change.on {
+            let recorded = self.record(&mut superblocks, Change::Members).await;
+            recorded.map_err(|status| self.not_recorded(status))?;
+        }
+        drop(superblocks);
+        if change.flag == MemberFlag::WantReplacement {
+            self.wake_sync();
+        }
+        Ok(())
+    }
+
+    /// Does what the kernel does when the word is written to the member's `state`: `faulty`, `remove`,
+    /// `re-add`, the flags of [`FlagChange::from_word`], and `in_sync` and `-blocked`, which change
+    /// nothing.
+    ///
+    /// # Errors
+    /// [`ManageError::Word`] for another word, or one that means nothing for this member.
+    pub async fn set_member_state(&self, index: Index, word: &str) -> Result<(), ManageError> {
+        let word = word.trim_end_matches('\n');
+        match word {
+            "faulty" => self.fail(index).await,
+            "remove" => self.remove(index).await,
+            "re-add" => {
+                self.change(move |array| async move { array.re_add_failed(index).await }).await
+            }
+            "-blocked" => self.member(index).map(|_| ()),
+            "in_sync" | "insync" if self.member(index)?.is_in_sync() => Ok(()),
+            _ => match FlagChange::from_word(word) {
+                Some(change) => self.set_flag(index, change).await,
+                None => Err(ManageError::Word(word.to_owned())),
+            },
+        }
+    }
+
+    /// Puts a member that failed, and has not been removed, back into its slot.
+    async fn re_add_failed(&self, index: Index) -> Result<(), ManageError> {
+        self.check_manageable()?;
+        let rdev = self.member(index)?;
+        if !rdev.is_faulty() {
+            return Err(ManageError::Word("re-add".to_owned()));
+        }
+        let (gateway, path) = (rdev.gateway().clone(), rdev.path().to_owned());
+        let found = probe(&gateway).await;
+        let found = found.map_err(|error| ManageError::Probe { path: path.clone(), error })?;
+        let array = self.name();
+        let no_superblock = "it has no superblock";
+        let sb =
+            found.ok_or(ManageError::ReAdd { path: path.clone(), array, why: no_superblock })?;
+        let options = AddOptions {
+            device_uuid: Uuid::nil(),
+            write_mostly: None,
+            failfast: None,
+            spare_only: false,
+        };
+        // It makes way for itself.
+        rdev.set(State::REMOVED);
+        let result = self.re_add_now(Candidate { gateway, path, sb }, options).await;
+        if result.is_err() {
+            rdev.clear(State::REMOVED);
+        }
+        result.map(|_| ())
+    }
+}

@@ -1,0 +1,171 @@
+//! Another size (`mdadm --grow --size`).
+
+use std::sync::atomic::Ordering::SeqCst;
+
+use ashlar_block::Sectors;
+use tracing::info;
+
+use super::ManageError;
+use crate::array::Array;
+use crate::bitmap::Contents;
+use crate::personality::Personality;
+use crate::raid10::geometry::Geometry;
+use crate::superblocks::{Change, Superblocks};
+
+/// How the array is to get another size.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct GrowOptions {
+    /// What is new is the same on all members already, as the user knows: it is not synced.
+    pub assume_clean: bool,
+    /// The array may shrink: what lies behind its new end is lost.
+    pub force: bool,
+}
+
+impl Array {
+    /// Changes how much of each member the array uses; `None` for all that every member has. The
+    /// array's new size. New space is synced, unless `options.assume_clean`.
+    ///
+    /// # Errors
+    /// [`ManageError::NoRoom`] if a member, or a spare, has less; [`ManageError::Shrinks`] if the array would
+    /// become smaller and may not; [`ManageError::FarLayout`].
+    pub async fn grow_size(
+        &self,
+        used_of_each: Option<Sectors>,
+        options: GrowOptions,
+    ) -> Result<Sectors, ManageError> {
+        self.change(move |array| async move { array.grow_now(used_of_each, options).await }).await
+    }
+
+    async fn grow_now(
+        &self,
+        used_of_each: Option<Sectors>,
+        options: GrowOptions,
+    ) -> Result<Sectors, ManageError> {
+        self.check_manageable()?;
+        let _held = self.hold_sync().await;
+        let _frozen = self.barrier.freeze().await;
+        let mut superblocks = self.superblocks.lock().await;
+        self.check_recordable(&superblocks)?;
+        let new = self.with_size(&superblocks, used_of_each)?;
+        let (from, to) = (self.personality().size(), new.size());
+        if to < from && !options.force {
+            return Err(ManageError::Shrinks { array: self.name(), from, to });
+        }
+        let changes = new.used_dev_size() != self.personality().used_dev_size();
+        if to < from {
+            self.disk.set_capacity(self.whole_blocks(to));
+            self.resize_bitmap(&superblocks, to, Contents::InSync).await?;
+            self.record_size(&mut superblocks, new, true).await?;
+        } else {
+            // Again if it could not be done after the size was recorded.
+            if changes {
+                self.check_bitmap(to).await?;
+                self.record_size(&mut superblocks, new, options.assume_clean).await?;
+            }
+            let assumed = options.assume_clean;
+            let contents = if assumed { Contents::InSync } else { Contents::NeverWritten };
+            self.resize_bitmap(&superblocks, to, contents).await?;
+            self.disk.set_capacity(self.whole_blocks(to));
+        }
+        info!(array = self.disk.name(), %from, %to, "size changed");
+        Ok(self.disk.capacity())
+    }
+
+    fn whole_blocks(&self, size: Sectors) -> Sectors {
+        size.round_down(self.disk.limits().logical_block())
+    }
+
+    /// The personality with another size.
+    fn with_size(
+        &self,
+        superblocks: &Superblocks,
+        used_of_each: Option<Sectors>,
+    ) -> Result<Personality, ManageError> {
+        let members = || self.members.iter().filter(|(_, rdev)| !rdev.is_faulty());
+        let room = members().map(|(_, rdev)| rdev.data_size()).min().unwrap_or_default();
+        let unit = self.disk.limits().logical_block().max(self.personality().chunk());
+        let wanted = used_of_each.unwrap_or(room).round_down(unit);
+        if let Some((_, small)) = members().find(|(_, rdev)| rdev.data_size() < wanted) {
+            let (path, room) = (small.path().to_owned(), small.data_size());
+            return Err(ManageError::NoRoom { path, room, wanted });
+        }
+        match self.personality() {
+            Personality::Raid1 { disks, .. } if !wanted.is_zero() => {
+                Ok(Personality::Raid1 { disks: *disks, size: wanted })
+            }
+            Personality::Raid10(geometry) if !wanted.is_zero() => {
+                let layout = geometry.layout();
+                if layout.far > 1 && !layout.offset {
+                    return Err(ManageError::FarLayout);
+                }
+                let layout = self.model(superblocks).map_or(0, |sb| sb.layout);
+                let (disks, chunk) = (geometry.disks(), geometry.chunk());
+                Ok(Personality::Raid10(Geometry::new(layout, disks, chunk, wanted)?))
+            }
+            Personality::Raid0(_) | Personality::Raid1 { .. } | Personality::Raid10(_) => {
+                Err(ManageError::Size(wanted))
+            }
+        }
+    }
+
+    /// Has the array and the superblocks take the new size. Copies of what is new are the same only if
+    /// `alike`.
+    async fn record_size(
+        &self,
+        superblocks: &mut Superblocks,
+        new: Personality,
+        alike: bool,
+    ) -> Result<(), ManageError> {
+        let used = new.used_dev_size();
+        let (old, to) = (self.personality().size(), new.size());
+        let still = |at: Sectors| match to > old {
+            true if alike => at,
+            true => at.min(old),
+            false if at >= to => Sectors::MAX,
+            false => at,
+        };
+        self.set_in_sync_to(still(self.in_sync_to()), still(self.sync.durable()));
+        self.personality.set(new);
+        superblocks.change(|sb| sb.size = used);
+        self.must_record();
+        let recorded = self.record(superblocks, Change::Members).await;
+        recorded.map_err(|status| self.not_recorded(status))
+    }
+
+    /// Notes how far copies are the same, and how far that is durable. The array is frozen.
+    pub(super) fn set_in_sync_to(&self, to: Sectors, durable: Sectors) {
+        self.in_sync_to.store(to.0, SeqCst);
+        self.sync.set_durable(durable);
+    }
+
+    /// Whether the bitmap, if there is one, can cover this size where it is.
+    async fn check_bitmap(&self, size: Sectors) -> Result<(), ManageError> {
+        let Some(bitmap) = self.bitmap() else { return Ok(()) };
+        let _quiet = bitmap.quiet().await;
+        bitmap.resized(size, Contents::NeedsSync)?;
+        Ok(())
+    }
+
+    /// Has the bitmap, if there is one, cover this size.
+    async fn resize_bitmap(
+        &self,
+        superblocks: &Superblocks,
+        size: Sectors,
+        contents: Contents,
+    ) -> Result<(), ManageError> {
+        let Some(bitmap) = self.bitmap().filter(|bitmap| bitmap.size() != size) else {
+            return Ok(());
+        };
+        let quiet = bitmap.quiet().await;
+        let new = bitmap.resized(size, contents)?;
+        quiet.retire();
+        // Whatever comes of it, what is on the members is the old one no more.
+        self.bitmaps.set(Some(new));
+        let Some(new) = self.bitmap() else { return Ok(()) };
+        let written = new.write_super(superblocks.events(), self).await;
+        written.map_err(|status| {
+            self.must_record();
+            self.not_recorded(status)
+        })
+    }
+}

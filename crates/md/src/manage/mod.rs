@@ -1,0 +1,276 @@
+//! Changes of a running array's members and shape: mdadm's Manage mode and what of its Grow mode needs
+//! no reshape.
+//!
+//! # Order
+//!
+//! Changes exclude each other: each holds the superblocks' lock from its first look to its end. Those
+//! of the array's shape (size, bitmap) first end what is being synced and freeze the array, because
+//! the I/O path reads both without a lock. Those of membership freeze nothing: who is in a slot is
+//! looked at with one load after the barrier was passed, and a member that has just come is not read
+//! before recovery, which raises the barrier in each place, so that writes that did not see the member
+//! have ended there before it copies what they wrote.
+//!
+//! # Crashes
+//!
+//! Each change is on the members as soon as *one* superblock with it is: the next assembly takes the
+//! freshest superblock's word. So whatever a superblock promises is durable on all members before the
+//! first superblock is written, and what a superblock promises that is not yet overwritten stays true
+//! until the last one is:
+//!
+//! | change | before the superblocks | after |
+//! |---|---|---|
+//! | a device is added | its bitmap, bad block log, superblock as a spare | |
+//! | a spare is put into a slot | its bitmap | it is rebuilt |
+//! | a bitmap is added | the bitmap on all members | writes |
+//! | a bitmap is removed | | it is written no more |
+//! | the array grows | | the bitmap covers the new part, writes go there |
+//! | the array shrinks | no write goes beyond; the bitmap covers less | |
+//!
+//! A change that could not be recorded stands all the same, if it cannot be taken back: no write is
+//! acknowledged until it is recorded.
+//!
+//! Messages are mdadm's where it has one.
+
+use ashlar_block::{Sectors, Status};
+use thiserror::Error;
+
+use crate::array::Array;
+use crate::bitmap::BitmapError;
+use crate::members::Index;
+use crate::ondisk::create::CreateError;
+use crate::ondisk::{Level, Superblock, SuperblockError, Version};
+use crate::probe::ProbeError;
+use crate::raid10::geometry::GeometryError;
+use crate::rdev::Rdev;
+use crate::superblocks::Superblocks;
+
+mod add;
+mod bitmap;
+mod flags;
+mod grow;
+mod remove;
+mod replace;
+mod returning;
+
+pub use add::{AddOptions, Added};
+pub use flags::{FlagChange, MemberFlag};
+pub use grow::GrowOptions;
+
+/// Why a change was not made. Unless it says otherwise the array is as it was.
+#[derive(Debug, Error)]
+pub enum ManageError {
+    /// The array is only read.
+    #[error("{0} is read-only")]
+    ReadOnly(String),
+    /// The array was stopped.
+    #[error("{0} is not running")]
+    Stopped(String),
+    /// The level's members cannot be changed.
+    #[error("{array} is a {level}: its members and shape cannot be changed while it runs")]
+    Level {
+        /// The array.
+        array: String,
+        /// Its level.
+        level: Level,
+    },
+    /// The metadata version cannot record the change.
+    #[error("{0} has version 0.90 superblocks, which cannot record that here")]
+    Version(String),
+    /// There is no such member.
+    #[error("{array} has no member {index}")]
+    NoMember {
+        /// The array.
+        array: String,
+        /// What was asked for.
+        index: Index,
+    },
+    /// The device is in the array.
+    #[error("{0} is a member already")]
+    IsMember(String),
+    /// The device has less room than the array uses of its members.
+    #[error("{0} not large enough to join array")]
+    TooSmall(String),
+    /// The device cannot be written.
+    #[error("{0} is read-only, it cannot be a member")]
+    ReadOnlyDevice(String),
+    /// The array's I/O does not fit the device.
+    #[error("{path} cannot join while the array runs: {why}")]
+    Misfit {
+        /// The device.
+        path: String,
+        /// What does not fit.
+        why: &'static str,
+    },
+    /// The array has no copy of some of its data.
+    #[error(
+        "{array} has failed so using --add cannot work and might destroy data on {path}. You should \
+         stop the array and re-assemble it"
+    )]
+    ArrayFailed {
+        /// The array.
+        array: String,
+        /// The device.
+        path: String,
+    },
+    /// The device lacks more than the bitmap knows of.
+    #[error("--re-add for {path} to {array} is not possible: {why}; use --add to rebuild it")]
+    ReAdd {
+        /// The device.
+        path: String,
+        /// The array.
+        array: String,
+        /// Why not.
+        why: &'static str,
+    },
+    /// The member holds the last copy of something.
+    #[error("set device faulty failed for {0}: Device or resource busy")]
+    LastCopy(String),
+    /// The member is in use.
+    #[error("hot remove failed for {0}: Device or resource busy")]
+    InUse(String),
+    /// Only members in slots that work can be replaced.
+    #[error("{0} is not active and so cannot be replaced")]
+    NotActive(String),
+    /// A failed member cannot replace another.
+    #[error("{0} is faulty and cannot be a replacement")]
+    FaultyReplacement(String),
+    /// A member in a slot cannot replace another.
+    #[error("{0} is active and cannot be a replacement")]
+    ActiveReplacement(String),
+    /// The member is being replaced.
+    #[error("{0} is being replaced by another member already")]
+    BeingReplaced(String),
+    /// A word that is no state, or one that cannot be set now.
+    #[error("a member cannot be set to '{0}'")]
+    Word(String),
+    /// A member has less room than the new size needs.
+    #[error("{path} has room for {room} sectors, not {wanted}")]
+    NoRoom {
+        /// The member.
+        path: String,
+        /// Sectors of its data area.
+        room: Sectors,
+        /// Sectors wanted of it.
+        wanted: Sectors,
+    },
+    /// A smaller size, without the user's word for it.
+    #[error(
+        "{array} would shrink from {from} to {to} sectors, and what lies behind would be lost: \
+         --force does it"
+    )]
+    Shrinks {
+        /// The array.
+        array: String,
+        /// Its size.
+        from: Sectors,
+        /// What it would be.
+        to: Sectors,
+    },
+    /// The kernel does not resize far layouts either.
+    #[error("the size of a raid10 with far copies cannot be changed")]
+    FarLayout,
+    /// The size makes no array.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    /// No array is so small.
+    #[error("{0} sectors of each member make no array")]
+    Size(Sectors),
+    /// There is one.
+    #[error("bitmap already present on {0}")]
+    BitmapPresent(String),
+    /// There is none.
+    #[error("no bitmap found on {0}")]
+    NoBitmap(String),
+    /// A new member's superblock or a bitmap's place cannot be.
+    #[error(transparent)]
+    Metadata(#[from] CreateError),
+    /// The bitmap cannot be.
+    #[error(transparent)]
+    Bitmap(#[from] BitmapError),
+    /// The device's superblock is damaged or cannot be read.
+    #[error("{path}: {error}")]
+    Probe {
+        /// The device.
+        path: String,
+        /// What is wrong.
+        error: ProbeError,
+    },
+    /// A superblock that cannot be written.
+    #[error(transparent)]
+    Superblock(#[from] SuperblockError),
+    /// The device could not be read or written.
+    #[error("{path}: {status}")]
+    Device {
+        /// The device.
+        path: String,
+        /// Why.
+        status: Status,
+    },
+    /// The superblocks or the bitmap could not be written. Whether the change is on the members is
+    /// not known; it is tried again before the next write is acknowledged.
+    #[error("{array}: cannot record the change: {status}")]
+    Record {
+        /// The array.
+        array: String,
+        /// Why.
+        status: Status,
+    },
+}
+
+impl Array {
+    pub(super) fn name(&self) -> String {
+        self.disk.name().to_owned()
+    }
+
+    /// Whether members and shape can be changed at all.
+    fn check_manageable(&self) -> Result<(), ManageError> {
+        if !self.is_redundant() {
+            let level = self.personality.level();
+            return Err(ManageError::Level { array: self.name(), level });
+        }
+        if self.is_stopped() {
+            return Err(ManageError::Stopped(self.name()));
+        }
+        if !self.is_writable() || self.disk.is_read_only() {
+            return Err(ManageError::ReadOnly(self.name()));
+        }
+        Ok(())
+    }
+
+    /// Whether the superblocks can say more than that members fail.
+    fn check_recordable(&self, superblocks: &Superblocks) -> Result<(), ManageError> {
+        match self.model(superblocks) {
+            Some(sb) if sb.version != Version::V0_90 => Ok(()),
+            Some(_) | None => Err(ManageError::Version(self.name())),
+        }
+    }
+
+    fn member(&self, index: Index) -> Result<&Rdev, ManageError> {
+        let here = self.members.get(index).filter(|rdev| !rdev.is_removed());
+        here.ok_or_else(|| ManageError::NoMember { array: self.name(), index })
+    }
+
+    /// The superblock that others are made after: of a member in sync.
+    fn model<'a>(&self, superblocks: &'a Superblocks) -> Option<&'a Superblock> {
+        let mut in_sync = self.members.placed().filter(|(_, rdev)| rdev.is_in_sync());
+        superblocks.of(in_sync.next()?.0)
+    }
+
+    /// Runs a change to its end, whatever becomes of the caller.
+    async fn change<T: 'static, F>(
+        &self,
+        work: impl FnOnce(std::sync::Arc<Self>) -> F + 'static,
+    ) -> Result<T, ManageError>
+    where
+        F: Future<Output = Result<T, ManageError>>,
+    {
+        match self.finish(|array| async move { Ok(work(array).await) }).await {
+            Ok(result) => result,
+            Err(status) => Err(self.not_recorded(status)),
+        }
+    }
+
+    fn not_recorded(&self, status: Status) -> ManageError {
+        ManageError::Record { array: self.name(), status }
+    }
+}

@@ -1,0 +1,134 @@
+//! Members that come back (`mdadm --re-add`).
+
+use tracing::info;
+
+use super::{AddOptions, ManageError};
+use crate::array::Array;
+use crate::assemble::Candidate;
+use crate::members::{Index, Place};
+use crate::ondisk::{Features, Role};
+use crate::probe::read_bad_blocks;
+use crate::rdev::{NewRdev, Rdev, State};
+use crate::superblocks::{Change, Superblocks};
+
+impl Array {
+    /// Puts a device that was a member back into its slot, if the bitmap knows all that it lacks.
+    ///
+    /// # Errors
+    /// [`ManageError::ReAdd`] if it does not, or the device was no member, or its slot is taken.
+    pub async fn re_add(
+        &self,
+        candidate: Candidate,
+        options: AddOptions,
+    ) -> Result<Index, ManageError> {
+        self.change(move |array| async move { array.re_add_now(candidate, options).await }).await
+    }
+
+    pub(super) async fn re_add_now(
+        &self,
+        candidate: Candidate,
+        options: AddOptions,
+    ) -> Result<Index, ManageError> {
+        self.check_manageable()?;
+        // What is being rebuilt goes on together with this one.
+        let _held = self.hold_sync().await;
+        let mut superblocks = self.superblocks.lock().await;
+        self.check_device(&candidate.gateway, &candidate.path)?;
+        self.check_new(&superblocks, &candidate.sb, &candidate.path)?;
+        let refused =
+            |why| ManageError::ReAdd { path: candidate.path.clone(), array: self.name(), why };
+        let slot = self.slot_for(&superblocks, &candidate).map_err(refused)?;
+        let failed = |status| ManageError::Device { path: candidate.path.clone(), status };
+        let bad = read_bad_blocks(&candidate.gateway, &candidate.sb).await.map_err(failed)?;
+        let bad = bad.map_err(|_| refused("its bad block log cannot be understood"))?;
+        let Candidate { gateway, path, mut sb } = candidate;
+        if let Some(model) = self.model(&superblocks) {
+            sb.size = model.size;
+            sb.bitmap_offset = model.bitmap_offset;
+        }
+        sb.flags = options.flags(sb.flags);
+        sb.recovery_offset = None;
+        info!(array = self.disk.name(), member = path, slot, "re-added");
+        let rdev = Rdev::new(gateway, NewRdev::of(&sb, path, State::RETURNS, bad));
+        if let Some((failed, _)) = self.members.both(slot).next() {
+            self.vacate(failed);
+        }
+        let index = self.join(&mut superblocks, rdev, Place::Slot(slot), *sb);
+        // The bitmap that it has is an old one.
+        if let Err(status) = self.settle_in(&mut superblocks).await {
+            self.drop_member(index);
+            return Err(self.not_recorded(status));
+        }
+        Ok(index)
+    }
+
+    /// The slot that a device can go back to with what it has, or why there is none.
+    pub(super) fn slot_for(
+        &self,
+        superblocks: &Superblocks,
+        candidate: &Candidate,
+    ) -> Result<usize, &'static str> {
+        let sb = &candidate.sb;
+        let model = self.model(superblocks).ok_or("the array has no member in sync")?;
+        let same = (sb.set_uuid, sb.version, sb.level, sb.layout, sb.chunk, sb.raid_disks);
+        let ours = (
+            model.set_uuid,
+            model.version,
+            model.level,
+            model.layout,
+            model.chunk,
+            model.raid_disks,
+        );
+        if same != ours {
+            return Err("it was no member of this array");
+        }
+        if sb.block_1().is_none() {
+            return Err("version 0.90 superblocks cannot record it");
+        }
+        let Role::Active(slot) = sb.role() else { return Err("it was not an active member") };
+        let slot = usize::from(slot);
+        if sb.features.contains(Features::REPLACEMENT) {
+            return Err("it was to replace another member");
+        }
+        // One that was returning had everything but what is marked, and has now.
+        let was_returning = sb.features.contains(Features::RECOVERY_BITMAP);
+        if sb.recovery_offset.is_some() && !was_returning {
+            return Err("it was being rebuilt");
+        }
+        let Some(bitmap) = self.bitmap() else { return Err("the array has no bitmap") };
+        if !bitmap.covers(sb.events) {
+            return Err("it is too far behind for the bitmap");
+        }
+        let failed_for_it = |(_, rdev): (Index, &Rdev)| {
+            rdev.is_in_sync() && sb.roles.get(rdev.number() as usize) == Some(&Role::Faulty)
+        };
+        if sb.events > superblocks.events() || self.members.placed().any(failed_for_it) {
+            return Err("it was used without the others");
+        }
+        let data_size = sb.data_size;
+        if data_size < self.personality.used_dev_size() || data_size < model.size {
+            return Err("it is too small");
+        }
+        if !sb.data_offset.is_aligned(candidate.gateway.disk().limits().logical_block()) {
+            return Err("its data begins within a block");
+        }
+        if self.members.iter().any(|(_, rdev)| rdev.number() == sb.dev_number) {
+            return Err("another member has its number");
+        }
+        let taken = slot >= self.members.slots()
+            || self.members.both(slot).any(|(_, rdev)| !rdev.is_faulty());
+        if taken { Err("its slot is taken") } else { Ok(slot) }
+    }
+
+    /// Has members that have just come to slots take the bitmap, and then all superblocks say where
+    /// they are.
+    pub(super) async fn settle_in(
+        &self,
+        superblocks: &mut Superblocks,
+    ) -> Result<(), ashlar_block::Status> {
+        if let Some(bitmap) = self.bitmap() {
+            bitmap.write_all(self).await?;
+        }
+        self.record(superblocks, Change::Members).await
+    }
+}
