@@ -40,6 +40,7 @@ use crate::barrier::Barrier;
 use crate::bitmap::Store;
 use crate::bitmap_store::Bitmaps;
 use crate::finish::Finish;
+use crate::io::behind::Behind;
 use crate::members::{Index, Members, Place};
 use crate::personality::Personalities;
 use crate::rdev::Rdev;
@@ -66,6 +67,7 @@ pub struct Array {
     pub(crate) personality: Personalities,
     pub(crate) members: Members,
     pub(crate) bitmaps: Bitmaps,
+    pub(crate) behind: Behind,
     pub(crate) sync: sync::Control,
     pub(crate) barrier: Barrier,
     pub(crate) runtime: Arc<dyn Runtime>,
@@ -131,6 +133,7 @@ impl Array {
             personality: Personalities::new(personality),
             superblocks: Mutex::new(Superblocks::new(superblocks, &members, &freshest)),
             members,
+            behind: Behind::default(),
             bitmaps: Bitmaps::new(bitmap),
             sync: sync::Control::new(in_sync_to),
             barrier: Barrier::default(),
@@ -148,8 +151,16 @@ impl Array {
             stopped: AtomicBool::new(false),
             end: OnceCell::new(),
         });
+        if let Some(bitmap) = array.bitmap() {
+            array.behind.set_limit(bitmap.superblock().write_behind.get());
+        }
         array.start_sync();
         array
+    }
+
+    /// The array itself, for what outlives the caller's reference.
+    pub(crate) fn me(&self) -> Option<Arc<Self>> {
+        self.me.upgrade()
     }
 
     /// Whether the level has copies, and so a state to keep.
@@ -353,7 +364,7 @@ impl Array {
     }
 
     /// Marks the array clean if no write is under way; true if it is clean then.
-    async fn go_clean(&self) -> Result<bool, Status> {
+    pub(crate) async fn go_clean(&self) -> Result<bool, Status> {
         let mut superblocks = self.superblocks.lock().await;
         if superblocks.is_clean() {
             return Ok(true);

@@ -75,6 +75,7 @@ impl Array {
     pub(super) async fn submit_ranged(&self, bio: Bio) -> BioResult {
         let _writing = self.write_start().await?;
         let _pass = self.pass(&bio).await;
+        self.behind.clear_of(bio.sector, bio.end()).await;
         let marks = self.mark_range(&bio).await?;
         let mut parts = Discarded::default();
         let sent = self.send_parts(&bio, &mut parts).await;

@@ -8,6 +8,7 @@
 //! A slot may have two members: the one in use and one that is to replace it. Writes go to every member
 //! that has not failed, whether it is in sync or still being rebuilt; reads to those that hold the data.
 
+pub(crate) mod behind;
 mod discard;
 mod read;
 mod write;
@@ -36,6 +37,7 @@ impl Array {
 
     /// A flush of all members. One that cannot be flushed has lost writes, and fails.
     pub(crate) async fn submit_flush(&self) -> BioResult {
+        self.behind.all_ended().await;
         let targets = self.members.placed().filter(|(_, rdev)| !rdev.is_faulty());
         self.judge(self.gather(targets.map(|(index, rdev)| (index, rdev.submit_flush()))).await)
             .await

@@ -43,6 +43,9 @@ impl Array {
                 drop(_pass);
                 return self.read_again(&bio, &copies, None).await;
             };
+            if copy.rdev.is_write_mostly() {
+                self.behind.clear_of(bio.sector, bio.end()).await;
+            }
             let _reading = copy.rdev.reading(copy.at.sector, bio.len);
             trace::bio(&self.disk, trace::Action::Remap, &bio);
             let result = copy.rdev.submit(Bio { sector: copy.at.sector, ..bio.clone() }).await;

@@ -35,6 +35,12 @@ impl Array {
         }
         // For the same reason, and as in md, copies are waited for.
         bio.flags -= Flags::NOWAIT;
+        if bio.op == Op::Write
+            && !bio.flags.contains(Flags::FUA)
+            && self.may_write_behind(bio.sector)
+        {
+            return self.write_behind(bio);
+        }
         IoFuture::boxed(self.finish(|array| async move {
             match bio.op {
                 Op::Write => array.write_chunk(bio).await,
@@ -49,6 +55,7 @@ impl Array {
     async fn write_chunk(&self, bio: Bio) -> BioResult {
         let _writing = self.write_start().await?;
         let _pass = self.pass(&bio).await;
+        self.behind.clear_of(bio.sector, bio.end()).await;
         let intent = self.intend(&bio).await?;
         let answers = self.send_copies(&bio).await;
         let answers = self.keep_with_bad_blocks(&bio, answers).await;
@@ -93,7 +100,7 @@ impl Array {
 
     /// Whether every copy of the chunk that begins at `sector` was written: nobody failed, no slot is
     /// empty. What is being rebuilt counts.
-    fn is_complete(&self, sector: Sector, answers: &Answers) -> bool {
+    pub(super) fn is_complete(&self, sector: Sector, answers: &Answers) -> bool {
         let took = |slot: usize| {
             let here = |index: &Index| self.members.both(slot).any(|(other, _)| other == *index);
             answers.iter().any(|(index, result)| result.is_ok() && here(index))
@@ -105,7 +112,7 @@ impl Array {
     /// What became of a write: on members that took it, known bad blocks are good again; of members that
     /// did not, those with a bad block log try again block by block and list what cannot be written, if
     /// another member has it all. They stay members then. The rest of the answers is to be judged.
-    async fn keep_with_bad_blocks(&self, bio: &Bio, mut answers: Answers) -> Answers {
+    pub(super) async fn keep_with_bad_blocks(&self, bio: &Bio, mut answers: Answers) -> Answers {
         let mut held = false;
         for (index, result) in &answers {
             let Some(rdev) = self.members.get(*index) else { continue };

@@ -1,0 +1,198 @@
+//! Write-behind: writes that are acknowledged before the members that are read last have them.
+//!
+//! An array of one fast member and a slow or distant one (`--write-mostly`, with a bitmap that allows
+//! `--write-behind`) acknowledges a write when the members that are read have it. The data is copied,
+//! because its owner may reuse it; the bitmap's mark stays until the last member has it, so a crash
+//! leaves nothing undone that is not marked, and a resync copies from a member that is read.
+//!
+//! What keeps the promises of a block device:
+//! - a write, behind or not, waits for those behind that it overlaps: on a slow member the older would
+//!   else come after the newer;
+//! - a read that has to go to a slow member waits for what it overlaps;
+//! - a flush waits for all of them, and so makes durable on every member what was acknowledged. (The
+//!   kernel flushes without waiting.)
+
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ashlar_block::device::Completion;
+use ashlar_block::{Bio, BioResult, Buffer, IoFuture, Sector, Status};
+use event_listener::{Event, listener};
+use futures_util::future::{Either, select};
+use smallvec::SmallVec;
+use tracing::warn;
+
+use super::Answers;
+use crate::array::Array;
+use crate::members::Index;
+use crate::rdev::Rdev;
+
+/// The writes of an array that some member does not have yet though they may be acknowledged.
+#[derive(Default)]
+pub(crate) struct Behind {
+    /// How many there may be; zero if none may.
+    limit: AtomicU32,
+    /// How many there are.
+    count: AtomicU32,
+    ranges: Mutex<Vec<(Sector, Sector)>>,
+    ended: Event,
+}
+
+/// A write behind, until it is dropped.
+struct Entry<'a> {
+    behind: &'a Behind,
+    range: (Sector, Sector),
+}
+
+impl Behind {
+    /// Allows `limit` writes behind at a time (the bitmap's `backlog`).
+    pub(crate) fn set_limit(&self, limit: u32) {
+        self.limit.store(limit, SeqCst);
+    }
+
+    /// How many writes behind are allowed.
+    pub(crate) fn limit(&self) -> u32 {
+        self.limit.load(SeqCst)
+    }
+
+    fn ranges(&self) -> MutexGuard<'_, Vec<(Sector, Sector)>> {
+        self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until no write behind overlaps `[start, end)`.
+    pub(super) async fn clear_of(&self, start: Sector, end: Sector) {
+        while self.count.load(SeqCst) != 0 {
+            listener!(self.ended => ended);
+            if !self.ranges().iter().any(|(from, to)| *from < end && start < *to) {
+                return;
+            }
+            ended.await;
+        }
+    }
+
+    /// Waits until there is none at all that began before.
+    pub(super) async fn all_ended(&self) {
+        self.clear_of(Sector::ZERO, Sector(u64::MAX)).await;
+    }
+
+    /// Counts a write in, once it overlaps none.
+    async fn enter(&self, start: Sector, end: Sector) -> Entry<'_> {
+        loop {
+            self.clear_of(start, end).await;
+            let mut ranges = self.ranges();
+            // Another one may have come first.
+            if !ranges.iter().any(|(from, to)| *from < end && start < *to) {
+                ranges.push((start, end));
+                self.count.fetch_add(1, SeqCst);
+                return Entry { behind: self, range: (start, end) };
+            }
+        }
+    }
+}
+
+impl Drop for Entry<'_> {
+    fn drop(&mut self) {
+        let mut ranges = self.behind.ranges();
+        if let Some(at) = ranges.iter().position(|range| *range == self.range) {
+            ranges.swap_remove(at);
+        }
+        drop(ranges);
+        self.behind.count.fetch_sub(1, SeqCst);
+        self.behind.ended.notify(usize::MAX);
+    }
+}
+
+impl Array {
+    /// Whether a write may be acknowledged before the members have it that are read last: there is
+    /// one of these and one in sync that is not, and not too many are under way.
+    pub(super) fn may_write_behind(&self, sector: Sector) -> bool {
+        let limit = self.behind.limit();
+        if limit == 0 || self.behind.count.load(SeqCst) >= limit || self.bitmap().is_none() {
+            return false;
+        }
+        let (mut last, mut first) = (false, false);
+        for copy in self.personality.map(sector) {
+            for (_, rdev) in self.writable(copy.disk) {
+                last |= rdev.is_write_mostly();
+                first |= !rdev.is_write_mostly() && rdev.is_in_sync();
+            }
+        }
+        last && first
+    }
+
+    /// A write that is acknowledged when the members have it that are not read last.
+    pub(super) fn write_behind(&self, bio: Bio) -> IoFuture<'_> {
+        let Some(array) = self.me() else { return IoFuture::failed(Status::Offline) };
+        let acknowledged = Rc::new(Completion::default());
+        let completion = Rc::clone(&acknowledged);
+        self.runtime.spawn(Box::pin(async move {
+            let ended = array.write_in_two(bio, &acknowledged).await;
+            // Only what failed before it was acknowledged is still to be told.
+            acknowledged.complete(ended);
+        }));
+        IoFuture::completion(completion)
+    }
+
+    async fn write_in_two(&self, bio: Bio, acknowledged: &Completion) -> BioResult {
+        let _writing = self.write_start().await?;
+        let _pass = self.pass(&bio).await;
+        let _entry = self.behind.enter(bio.sector, bio.end()).await;
+        let intent = self.intend(&bio).await?;
+        let mut copy = copy_of(&bio);
+        let kept = Bio { segments: [copy.whole()].into(), ..bio.clone() };
+        let first = Box::pin(self.send_to(&bio, |rdev| !rdev.is_write_mostly()));
+        let last = Box::pin(self.send_to(&kept, Rdev::is_write_mostly));
+        let (mut answers, last) = match select(first, last).await {
+            Either::Left((answers, last)) => (answers, Either::Left(last)),
+            Either::Right((late, first)) => (first.await, Either::Right(late)),
+        };
+        let held = |(index, result): &(Index, BioResult)| {
+            result.is_ok() && self.members.get(*index).is_some_and(Rdev::is_in_sync)
+        };
+        if answers.iter().any(held) {
+            let taken = std::mem::take(&mut answers);
+            let taken = self.keep_with_bad_blocks(&bio, taken).await;
+            answers.extend(taken.iter().copied());
+            acknowledged.complete(self.judge(taken).await);
+        }
+        answers.extend(match last {
+            Either::Left(last) => last.await,
+            Either::Right(answers) => answers,
+        });
+        let answers = self.keep_with_bad_blocks(&kept, answers).await;
+        if let Some(intent) = &intent
+            && !self.is_complete(bio.sector, &answers)
+        {
+            intent.failed();
+        }
+        let ended = self.judge(answers).await;
+        if let Err(status) = ended {
+            warn!(array = self.disk.name(), %status, "a write behind failed");
+        }
+        ended
+    }
+
+    /// Sends a bio to those copies whose members are `wanted`.
+    async fn send_to(&self, bio: &Bio, wanted: impl Fn(&Rdev) -> bool) -> Answers {
+        let mut targets: SmallVec<[(Index, IoFuture<'_>); 4]> = SmallVec::new();
+        for at in self.personality.map(bio.sector) {
+            for (index, rdev) in self.writable(at.disk).filter(|(_, rdev)| wanted(rdev)) {
+                targets.push((index, rdev.submit(Bio { sector: at.sector, ..bio.clone() })));
+            }
+        }
+        self.gather(targets.into_iter()).await
+    }
+}
+
+/// The data of a write, for when its owner does not keep it any longer.
+fn copy_of(bio: &Bio) -> Buffer {
+    let mut copy = Buffer::alloc(bio.len.bytes() as usize);
+    let mut rest = copy.as_mut_slice();
+    for segment in &bio.segments {
+        let (part, more) = rest.split_at_mut(segment.len());
+        segment.copy_to(part);
+        rest = more;
+    }
+    copy
+}
