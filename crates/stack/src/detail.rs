@@ -9,7 +9,7 @@ use ashlar_md::ondisk::{Level, MdadmUuid};
 use ashlar_md::{ArrayState, ArrayStatus, MemberStatus};
 use serde::{Deserialize, Serialize};
 
-use crate::progress::{Progress, Step};
+use crate::progress::{Progress, Step, detail_names, last_name};
 use crate::scan::layout_name;
 use crate::view::Snapshot;
 
@@ -56,6 +56,10 @@ pub struct Detail {
     pub sync_action: String,
     /// How far that is.
     pub sync: Option<DetailSync>,
+    /// Whether something is done or about to be, so that it can be waited for.
+    pub sync_busy: bool,
+    /// What was done last, or is, in that word; `none` if there was nothing.
+    pub last_sync_action: String,
     /// Sectors that the last check found to differ.
     pub mismatch_count: u64,
     /// Name in the superblock: `host:0`.
@@ -91,7 +95,7 @@ impl DetailSync {
     fn new(progress: &Progress) -> Option<Self> {
         let Step::Running(run) = progress.step else { return None };
         Some(Self {
-            kind: progress.action.detail_names().1.to_owned(),
+            kind: detail_names(progress.action).1.to_owned(),
             percent: run.per_mille() / 10,
             done_kib: run.done.0 / 2,
             total_kib: run.total.0 / 2,
@@ -151,6 +155,8 @@ impl Detail {
             consistency_policy: array.consistency_policy().to_owned(),
             sync_action: array.progress.action.name().to_owned(),
             sync: DetailSync::new(&array.progress),
+            sync_busy: array.progress.busy,
+            last_sync_action: last_name(&array.progress).to_owned(),
             mismatch_count: array.progress.mismatches.0,
             name: status.set_name.clone(),
             uuid: MdadmUuid(status.uuid).to_string(),
@@ -170,10 +176,9 @@ fn state(status: &ArrayStatus, progress: &Progress) -> String {
     let waits = match progress.step {
         Step::None => return state,
         Step::Running(_) => "",
-        Step::Delayed => " (DELAYED)",
         Step::Pending => " (PENDING)",
     };
-    state + ", " + progress.action.detail_names().0 + waits
+    state + ", " + detail_names(progress.action).0 + waits
 }
 
 /// As mdadm lists them: each slot and its replacement, then the others by number.

@@ -1,76 +1,46 @@
 //! What an array does by itself: resync, recovery, check or repair, and how far it is.
 
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use ashlar_block::Sectors;
+use ashlar_md::Array;
+use ashlar_md::sync::Action;
 
-/// What an array does by itself, with the words of the kernel's `sync_action`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Action {
-    /// Nothing.
-    Idle,
-    /// Nothing, and it is not to begin anything.
-    Frozen,
-    /// Makes copies the same after a crash.
-    Resync,
-    /// Fills a new member.
-    Recover,
-    /// Compares copies.
-    Check,
-    /// Compares copies and makes them the same.
-    Repair,
+/// The word for an action in `proc/mdstat`: a repair is a resync there.
+pub const fn mdstat_name(action: Action) -> &'static str {
+    match action {
+        Action::Recover => "recovery",
+        Action::Check => "check",
+        Action::Resync | Action::Repair | Action::Idle | Action::Frozen => "resync",
+    }
 }
 
-impl Action {
-    /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Idle, Self::Frozen, Self::Resync, Self::Recover, Self::Check, Self::Repair];
-
-    /// The word in `sync_action`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Idle => "idle",
-            Self::Frozen => "frozen",
-            Self::Resync => "resync",
-            Self::Recover => "recover",
-            Self::Check => "check",
-            Self::Repair => "repair",
-        }
+/// mdadm's words for an action: that of the state (`recovering`) and that of the line about it
+/// (`Rebuild`).
+pub(crate) const fn detail_names(action: Action) -> (&'static str, &'static str) {
+    match action {
+        Action::Recover => ("recovering", "Rebuild"),
+        Action::Check => ("checking", "Check"),
+        Action::Resync | Action::Repair | Action::Idle | Action::Frozen => ("resyncing", "Resync"),
     }
+}
 
-    /// The action with this word.
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|action| action.name() == word)
-    }
-
-    /// The word in `proc/mdstat`: a repair is a resync there.
-    pub const fn mdstat_name(self) -> &'static str {
-        match self {
-            Self::Recover => "recovery",
-            Self::Check => "check",
-            Self::Resync | Self::Repair | Self::Idle | Self::Frozen => "resync",
-        }
-    }
-
-    /// The words of mdadm: that of the state (`recovering`) and that of the line about it (`Rebuild`).
-    pub(crate) const fn detail_names(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Recover => ("recovering", "Rebuild"),
-            Self::Check => ("checking", "Check"),
-            Self::Resync | Self::Repair | Self::Idle | Self::Frozen => ("resyncing", "Resync"),
-        }
+/// The word in `last_sync_action`.
+pub(crate) fn last_name(progress: &Progress) -> &'static str {
+    match progress.last {
+        Action::Idle => "none",
+        last => last.name(),
     }
 }
 
 /// How far it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Nothing is under way or due.
+    /// Nothing is under way.
     None,
-    /// Something is due, but the array is only read.
+    /// A resync is due, but nothing is under way.
     Pending,
-    /// Waits for its turn.
-    Delayed,
     /// Under way.
     Running(Run),
 }
@@ -104,33 +74,49 @@ impl Run {
 /// What an array does by itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
-    /// What it does or is about to.
+    /// What it does; frozen if that is nothing and shall stay so.
     pub action: Action,
-    /// What it did last, or does.
-    pub last: Option<Action>,
+    /// What it did last, or does; idle if there was nothing.
+    pub last: Action,
     /// How far it is.
     pub step: Step,
     /// Sectors found to differ by the last check or repair.
     pub mismatches: Sectors,
+    /// Whether something is under way, or about to be.
+    pub busy: bool,
 }
 
 impl Progress {
-    /// Nothing, now or ever before.
-    pub const NONE: Self =
-        Self { action: Action::Idle, last: None, step: Step::None, mismatches: Sectors::ZERO };
+    /// That of an array, now.
+    pub(crate) fn of(array: &Array) -> Self {
+        let status = array.sync_status();
+        let step = match status.action {
+            Action::Idle | Action::Frozen if array.is_unsynced() => Step::Pending,
+            Action::Idle | Action::Frozen => Step::None,
+            Action::Resync | Action::Recover | Action::Check | Action::Repair => {
+                Step::Running(Run {
+                    done: status.done,
+                    total: status.total,
+                    speed_kib: status.speed_kib,
+                    left: status.eta,
+                })
+            }
+        };
+        let mut ended = Box::pin(array.sync_ended());
+        let ended = ended.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        Self {
+            action: status.action,
+            last: status.last,
+            step,
+            mismatches: status.mismatches,
+            busy: ended.is_pending(),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn words_are_read_back() {
-        for action in Action::ALL {
-            assert_eq!(Action::parse(action.name()), Some(action));
-        }
-        assert_eq!(Action::parse("reshape"), None);
-    }
 
     #[test]
     fn per_mille_never_says_done_before_it_is() {

@@ -2,10 +2,20 @@
 
 use ashlar_block::Sectors;
 use ashlar_md::ondisk::{Level, Timestamp, Version};
+use ashlar_md::sync::Action;
 use ashlar_md::{ArrayState, ArrayStatus, MemberStatus};
 
-use crate::progress::Progress;
+use crate::progress::{Progress, Step};
 use crate::view::Snapshot;
+
+/// Nothing is or was under way.
+pub(crate) const IDLE: Progress = Progress {
+    action: Action::Idle,
+    last: Action::Idle,
+    step: Step::None,
+    mismatches: Sectors::ZERO,
+    busy: false,
+};
 
 /// A working member, in a slot, whose number is that of its index.
 pub(crate) fn member(slot: usize, number: u32) -> MemberStatus {
@@ -50,5 +60,5 @@ pub(crate) fn snapshot(level: Level, layout: u32, chunk: u64, members: usize) ->
         members: (0..members).map(|slot| member(slot, slot as u32)).collect(),
         notes: Vec::new(),
     };
-    Snapshot { status, progress: Progress::NONE, bitmap: None }
+    Snapshot { status, progress: IDLE, bitmap: None }
 }

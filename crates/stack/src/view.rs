@@ -8,7 +8,7 @@ use ashlar_md::members::Index;
 use ashlar_md::{Array, ArrayStatus, MemberStatus};
 
 use crate::disks::Disks;
-use crate::progress::{Progress, Step};
+use crate::progress::Progress;
 
 /// An array's bitmap.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -101,10 +101,7 @@ impl ArrayView {
 
     /// What it does by itself.
     pub fn progress(&self) -> Progress {
-        if self.array.is_unsynced() {
-            return Progress { step: Step::Pending, ..Progress::NONE };
-        }
-        Progress::NONE
+        Progress::of(&self.array)
     }
 
     /// Everything, now.

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use ashlar_md::ondisk::Level;
 use ashlar_md::{ArrayState, ArrayStatus, MemberStatus};
 
-use crate::progress::{Progress, Run, Step};
+use crate::progress::{Progress, Run, Step, mdstat_name};
 use crate::view::Snapshot;
 
 /// The text for `arrays`, each with the names of its members.
@@ -115,17 +115,13 @@ fn progress(out: &mut String, progress: &Progress) -> bool {
             out.push_str("\tresync=PENDING");
             return true;
         }
-        Step::Delayed => {
-            out.push_str("\tresync=DELAYED");
-            return true;
-        }
         Step::Running(run) => run,
     };
     let Run { done, total, speed_kib, left } = run;
     let per_mille = run.per_mille();
     let filled = (per_mille / 50) as usize;
     put!(out, "[{}>{}] ", "=".repeat(filled), ".".repeat(20 - filled));
-    put!(out, " {} ={:3}.{}%", progress.action.mdstat_name(), per_mille / 10, per_mille % 10);
+    put!(out, " {} ={:3}.{}%", mdstat_name(progress.action), per_mille / 10, per_mille % 10);
     put!(out, " ({}/{})", done.min(total).0 / 2, total.0 / 2);
     let seconds = left.map_or(0, |left| left.as_secs());
     put!(out, " finish={}.{}min speed={speed_kib}K/sec", seconds / 60, seconds % 60 / 6);

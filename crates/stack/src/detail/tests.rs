@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use ashlar_block::Sectors;
 use ashlar_md::bitmap::Kind;
+use ashlar_md::sync::Action;
 
 use super::*;
-use crate::progress::{Action, Run};
-use crate::testing::{member, snapshot, spare};
+use crate::progress::Run;
+use crate::testing::{IDLE, member, snapshot, spare};
 use crate::view::BitmapStatus;
 
 fn degraded() -> Snapshot {
@@ -76,7 +77,7 @@ fn a_rebuild_is_told_as_mdadm_tells_it() {
         left: Some(Duration::from_secs(2)),
     };
     array.progress =
-        Progress { action: Action::Recover, step: Step::Running(run), ..Progress::NONE };
+        Progress { action: Action::Recover, step: Step::Running(run), ..IDLE };
     let text = Detail::new(&array, "/dev/md0").to_string();
     let expected = "
        Persistence : Superblock is persistent
@@ -121,12 +122,11 @@ fn the_state_says_what_is_done_and_what_is_waited_for() {
         (Action::Check, run, "clean, checking", Some("      Check Status : 0% complete\n\n")),
         (Action::Resync, run, "clean, resyncing", Some("     Resync Status : 0% complete\n\n")),
         (Action::Repair, run, "clean, resyncing", Some("     Resync Status : 0% complete\n\n")),
-        (Action::Resync, Step::Pending, "clean, resyncing (PENDING)", None),
-        (Action::Resync, Step::Delayed, "clean, resyncing (DELAYED)", None),
+        (Action::Idle, Step::Pending, "clean, resyncing (PENDING)", None),
         (Action::Idle, Step::None, "clean", None),
     ] {
         let mut array = snapshot(Level::Raid1, 0, 0, 2);
-        array.progress = Progress { action, step, ..Progress::NONE };
+        array.progress = Progress { action, step, ..IDLE };
         let text = Detail::new(&array, "x").to_string();
         assert!(text.contains(&format!("             State : {state} \n")), "{text}");
         match status {

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use ashlar_md::bitmap::{Bitmap, Kind};
+use ashlar_md::ondisk::create::NewBitmap;
 
-use crate::attributes::{Row, Tree};
+use crate::attributes::{AttributeError, Row, Tree};
 use crate::view::ArrayView;
 
 /// The type in use, as the kernel marks it.
@@ -26,9 +27,15 @@ const CLASSIC: &[Row<ArrayView>] = &[
         of(view, |_| clear.to_string(), "")
     }),
     Row::ro("bitmap/chunksize", |view| of(view, |b| b.chunk().bytes().to_string(), "0")),
-    Row::ro("bitmap/location", |view| match view.status().bitmap_offset {
-        Some(offset) if view.array().bitmap().is_some() => format!("{offset:+}"),
-        Some(_) | None => "none".to_owned(),
+    Row::act("bitmap/location", location, |view, text| {
+        Box::pin(async move {
+            // Where it would be is not for the user to choose, as the kernel has it.
+            if text != "none" {
+                let why = "only `none` can be written; ashlar md grow --bitmap adds one";
+                return Err(AttributeError::Invalid(why.to_owned()));
+            }
+            Ok(view.array().set_bitmap(NewBitmap::None).await?)
+        })
     }),
     Row::ro("bitmap/metadata", |_| "internal".to_owned()),
     Row::ro("bitmap/time_base", |view| of(view, |b| b.daemon_sleep().as_secs().to_string(), "5")),
@@ -45,6 +52,13 @@ const LOCKLESS: &[Row<ArrayView>] = &[
         of(view, |b| metadata(b, offset), "no bitmap")
     }),
 ];
+
+fn location(view: &ArrayView) -> String {
+    match view.status().bitmap_offset {
+        Some(offset) if view.array().bitmap().is_some() => format!("{offset:+}"),
+        Some(_) | None => "none".to_owned(),
+    }
+}
 
 /// A text of the bitmap, or `none` without one.
 fn of(view: &ArrayView, text: impl FnOnce(&Bitmap) -> String, none: &str) -> String {

@@ -22,6 +22,7 @@ impl Member {
         status.members.iter().find(|m| m.index == Some(self.index)).map(text).unwrap_or_default()
     }
 
+    /// What is not in its status.
     fn rdev<T: Default>(&self, look: impl FnOnce(&Rdev) -> T) -> T {
         self.view.array().members().get(self.index).map(look).unwrap_or_default()
     }
@@ -44,7 +45,15 @@ const ROWS: &[Row<Member>] = &[
             None => "none".to_owned(),
         })
     }),
-    Row::ro("state", |member| member.show(state)),
+    Row::act(
+        "state",
+        |member| member.show(state),
+        |member, word| {
+            Box::pin(async move {
+                Ok(member.view.array().set_member_state(member.index, word).await?)
+            })
+        },
+    ),
     Row::ro("unacknowledged_bad_blocks", |member| {
         member.rdev(|rdev| rdev.bad_blocks().unacknowledged_text())
     }),

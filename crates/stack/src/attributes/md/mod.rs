@@ -10,18 +10,81 @@ mod sync;
 
 use std::sync::Arc;
 
-use super::{Row, Tree};
+use ashlar_block::Sectors;
+use ashlar_md::manage::{GrowOptions, ManageError};
+
+use super::{AttributeError, Row, Tree, number};
 use crate::view::{ArrayShape, ArrayView};
+
+impl From<ManageError> for AttributeError {
+    fn from(error: ManageError) -> Self {
+        let text = error.to_string();
+        match error {
+            ManageError::InUse(_)
+            | ManageError::LastCopy(_)
+            | ManageError::IsMember(_)
+            | ManageError::BeingReplaced(_)
+            | ManageError::BitmapPresent(_) => Self::Busy(text),
+            ManageError::ReadOnly(_)
+            | ManageError::Stopped(_)
+            | ManageError::Level { .. }
+            | ManageError::Version(_)
+            | ManageError::NoMember { .. }
+            | ManageError::TooSmall(_)
+            | ManageError::ReadOnlyDevice(_)
+            | ManageError::Misfit { .. }
+            | ManageError::ArrayFailed { .. }
+            | ManageError::ReAdd { .. }
+            | ManageError::NotActive(_)
+            | ManageError::FaultyReplacement(_)
+            | ManageError::ActiveReplacement(_)
+            | ManageError::Word(_)
+            | ManageError::NoRoom { .. }
+            | ManageError::Shrinks { .. }
+            | ManageError::FarLayout
+            | ManageError::Geometry(_)
+            | ManageError::Size(_)
+            | ManageError::NoBitmap(_)
+            | ManageError::Metadata(_)
+            | ManageError::Bitmap(_)
+            | ManageError::Probe { .. }
+            | ManageError::Superblock(_)
+            | ManageError::Device { .. }
+            | ManageError::Record { .. } => Self::Invalid(text),
+        }
+    }
+}
 
 /// For all levels.
 const ROWS: &[Row<ArrayView>] = &[
     Row::ro("array_size", |_| "default".to_owned()),
     Row::ro("array_state", |view| view.array().state().name().to_owned()),
     Row::ro("chunk_size", |view| view.status().chunk.bytes().to_string()),
-    Row::ro("component_size", |view| (view.status().used_dev_size.0 / 2).to_string()),
+    Row::act(
+        "component_size",
+        |view| (view.status().used_dev_size.0 / 2).to_string(),
+        |view, text| {
+            Box::pin(async move {
+                let kib = number(text)?.checked_mul(2).map(Sectors);
+                let size = kib.ok_or_else(|| AttributeError::Invalid("too large".to_owned()))?;
+                view.array().grow_size(Some(size), GrowOptions::default()).await?;
+                Ok(())
+            })
+        },
+    ),
     Row::ro("consistency_policy", |view| view.snapshot().consistency_policy().to_owned()),
     Row::ro("layout", |view| view.status().layout.to_string()),
     Row::ro("level", |view| view.status().level.to_string()),
+    Row::rw(
+        "max_read_errors",
+        |view| view.array().max_read_errors().to_string(),
+        |view, text| {
+            let max = number(text)?.try_into();
+            let max = max.map_err(|_| AttributeError::Invalid("too many".to_owned()))?;
+            view.array().set_max_read_errors(max);
+            Ok(())
+        },
+    ),
     Row::ro("metadata_version", |view| view.status().version.to_string()),
     Row::ro("raid_disks", |view| view.status().raid_disks.to_string()),
     Row::ro("reshape_position", |_| "none".to_owned()),

@@ -1,27 +1,112 @@
 //! What an array does by itself: the group of attributes that levels with redundancy have.
 
-use crate::attributes::Row;
-use crate::progress::Step;
+use ashlar_block::Sectors;
+use ashlar_md::sync::{Request, SyncError, SyncSettings};
+
+use crate::attributes::{AttributeError, Row, number};
+use crate::progress::{Step, last_name};
 use crate::view::ArrayView;
 
 pub(super) const ROWS: &[Row<ArrayView>] = &[
     Row::ro("degraded", |view| view.array().degraded().to_string()),
-    Row::ro("last_sync_action", |view| {
-        view.progress().last.map_or("none", |action| action.name()).to_owned()
-    }),
+    Row::ro("last_sync_action", |view| last_name(&view.progress()).to_owned()),
     Row::ro("mismatch_cnt", |view| view.progress().mismatches.to_string()),
-    Row::ro("sync_action", |view| view.progress().action.name().to_owned()),
-    Row::ro("sync_completed", completed),
+    Row::rw(
+        "sync_action",
+        |view| view.progress().action.name().to_owned(),
+        |view, word| Ok(view.array().request_sync(word.parse::<Request>()?)?),
+    ),
+    Row::ro("sync_completed", |view| match view.progress().step {
+        Step::None | Step::Pending => "none".to_owned(),
+        Step::Running(run) => format!("{} / {}", run.done, run.total),
+    }),
+    Row::rw(
+        "sync_max",
+        |view| match settings(view).sync_max() {
+            Sectors::MAX => "max".to_owned(),
+            at => at.to_string(),
+        },
+        |view, text| {
+            let max = if text == "max" { Sectors::MAX } else { Sectors(number(text)?) };
+            Ok(view.array().set_sync_bounds(settings(view).sync_min(), max)?)
+        },
+    ),
+    Row::rw(
+        "sync_min",
+        |view| settings(view).sync_min().to_string(),
+        |view, text| {
+            let min = Sectors(number(text)?);
+            Ok(view.array().set_sync_bounds(min, settings(view).sync_max())?)
+        },
+    ),
     Row::ro("sync_speed", |view| match view.progress().step {
         Step::Running(run) => run.speed_kib.to_string(),
-        Step::None | Step::Pending | Step::Delayed => "none".to_owned(),
+        Step::None | Step::Pending => "none".to_owned(),
     }),
+    Row::rw(
+        "sync_speed_max",
+        |view| speed(settings(view).speed_max_kib(), settings(view).own_speed_max_kib()),
+        |view, text| {
+            settings(view).set_speed_max_kib(own_speed(text)?);
+            Ok(())
+        },
+    ),
+    Row::rw(
+        "sync_speed_min",
+        |view| speed(settings(view).speed_min_kib(), settings(view).own_speed_min_kib()),
+        |view, text| {
+            settings(view).set_speed_min_kib(own_speed(text)?);
+            Ok(())
+        },
+    ),
 ];
 
-fn completed(view: &ArrayView) -> String {
-    match view.progress().step {
-        Step::None | Step::Pending => "none".to_owned(),
-        Step::Delayed => "delayed".to_owned(),
-        Step::Running(run) => format!("{} / {}", run.done, run.total),
+fn settings(view: &ArrayView) -> &SyncSettings {
+    view.array().sync_settings()
+}
+
+impl From<SyncError> for AttributeError {
+    fn from(error: SyncError) -> Self {
+        match error {
+            SyncError::Busy => Self::Busy(error.to_string()),
+            SyncError::Reshape
+            | SyncError::Unknown
+            | SyncError::ReadOnly
+            | SyncError::NotRedundant
+            | SyncError::Stopped
+            | SyncError::Bound => Self::Invalid(error.to_string()),
+        }
+    }
+}
+
+/// A speed, and whether it is the array's own.
+fn speed(kib: u64, own: Option<u64>) -> String {
+    format!("{kib} ({})", if own.is_some() { "local" } else { "system" })
+}
+
+/// A speed of the array's own, or `system` for none. The kernel keeps it in 31 bits.
+fn own_speed(text: &str) -> Result<Option<u64>, AttributeError> {
+    if text == "system" {
+        return Ok(None);
+    }
+    match number(text)? {
+        kib @ 1..=0x7fff_ffff => Ok(Some(kib)),
+        _ => Err(AttributeError::Invalid(format!("`{text}` is no speed in KiB a second"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn speeds_say_whose_they_are() {
+        assert_eq!(speed(1000, None), "1000 (system)");
+        assert_eq!(speed(5, Some(5)), "5 (local)");
+        assert_eq!(own_speed("system"), Ok(None));
+        assert_eq!(own_speed("70000"), Ok(Some(70_000)));
+        for bad in ["0", "-1", "", "max", "2147483648"] {
+            assert_eq!(own_speed(bad).unwrap_err().errno(), 22, "{bad}");
+        }
     }
 }

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use ashlar_block::Sectors;
 use ashlar_md::bitmap::Kind;
+use ashlar_md::sync::Action;
 
 use super::*;
-use crate::progress::Action;
-use crate::testing::{member, snapshot, spare};
+use crate::testing::{IDLE, member, snapshot, spare};
 use crate::view::BitmapStatus;
 
 fn text(array: Snapshot) -> String {
@@ -76,7 +76,7 @@ fn a_rebuild_with_spare_and_replacement_is_shown_to_its_end() {
             speed_kib: 95_530,
             left: Some(Duration::from_secs(7)),
         }),
-        ..Progress::NONE
+        ..IDLE
     };
     let bitmap = "bitmap: 0/1 pages [0KB], 65536KB chunk".to_owned();
     array.bitmap = Some(BitmapStatus { kind: Kind::Classic, mdstat: bitmap });
@@ -90,7 +90,7 @@ fn a_rebuild_with_spare_and_replacement_is_shown_to_its_end() {
 }
 
 #[test]
-fn each_action_has_its_word_and_waiting_is_one() {
+fn each_action_has_its_word() {
     for (action, word) in [
         (Action::Resync, "resync"),
         (Action::Repair, "resync"),
@@ -100,16 +100,13 @@ fn each_action_has_its_word_and_waiting_is_one() {
         let mut array = snapshot(Level::Raid10, 0x102, 1024, 4);
         let run =
             Run { done: Sectors(8), total: Sectors(8 << 20), speed_kib: 4, left: None };
-        array.progress = Progress { action, step: Step::Running(run), ..Progress::NONE };
+        array.progress = Progress { action, step: Step::Running(run), ..IDLE };
         let expected = format!(
             "\n      [>....................]  {word} =  0.0% (4/4194304) finish=0.0min speed=4K/sec\n      \n"
         );
         let all = text(array);
         assert!(all.ends_with(&expected), "{all}");
     }
-    let mut array = snapshot(Level::Raid1, 0, 0, 2);
-    array.progress.step = Step::Delayed;
-    assert!(text(array).ends_with(" [UU]\n      \tresync=DELAYED\n      \n"));
 }
 
 #[test]
