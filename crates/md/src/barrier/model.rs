@@ -1,4 +1,5 @@
-//! All interleavings of a few threads under the C11 memory model, by loom.
+//! What two or three threads can do to each other under the C11 memory model, by loom: all
+//! interleavings in which a running thread is interrupted up to three times (of three threads, twice).
 //!
 //! Checked: nobody is inside together with whom it excludes; what one did is seen by the next;
 //! nobody sleeps for ever (to loom a deadlock); nobody runs to and fro (it reaches loom's limit).
@@ -214,10 +215,10 @@ fn nobody_waits_for_what_is_queued_and_it_waits_to_be_retried() {
         block_on(pass.unqueue());
         array.shares_data();
     }
-    explore::<One>(2, &[sync, retried]);
-    explore::<One>(2, &[freeze, retried]);
-    explore::<One>(2, &[freezes, freezes]);
-    explore::<One>(2, &[freezes, sync]);
+    explore::<One>(3, &[sync, retried]);
+    explore::<One>(3, &[freeze, retried]);
+    explore::<One>(3, &[freezes, freezes]);
+    explore::<One>(3, &[freezes, sync]);
 }
 
 #[test]
@@ -270,9 +271,9 @@ fn nobody_waits_in_a_circle() {
         array.shares_data();
     }
     type Two = Loom<2>;
-    explore::<Two>(2, &[discard, sync_both]);
-    explore::<Two>(2, &[discard, freeze]);
-    explore::<Two>(2, &[sync_both, freeze]);
+    explore::<Two>(3, &[discard, sync_both]);
+    explore::<Two>(3, &[discard, freeze]);
+    explore::<Two>(3, &[sync_both, freeze]);
     explore::<Two>(2, &[discard, sync_second, freeze]);
     explore::<Two>(2, &[sync_both, write_second, freeze]);
 }
