@@ -137,9 +137,9 @@ impl Superblocks {
     /// A number for a new member: one that no member has or had since the table was made, as far as
     /// there are such.
     pub fn free_number(&self, slots: usize) -> u32 {
-        let unused = self.roles.iter().skip(slots).position(|role| *role == Role::Spare);
         let taken = |number: usize| self.blocks.iter().any(|b| b.dev_number as usize == number);
-        let found = unused.map(|at| at + slots).filter(|number| !taken(*number));
+        let unused = |number: &usize| self.roles[*number] == Role::Spare && !taken(*number);
+        let found = (slots..self.roles.len()).find(unused);
         let last = self.blocks.iter().map(|b| b.dev_number as usize + 1).max().unwrap_or(0);
         found.unwrap_or_else(|| self.roles.len().max(slots).max(last)) as u32
     }

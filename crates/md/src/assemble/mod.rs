@@ -78,17 +78,18 @@ pub fn group(candidates: Vec<Candidate>) -> BTreeMap<Uuid, Vec<Candidate>> {
 /// See [`AssembleError`].
 pub async fn plan(candidates: Vec<Candidate>, options: &Options) -> Result<Plan, AssembleError> {
     let newest = newest(&candidates).ok_or(AssembleError::NoMembers)?;
-    let (freshest, freshest_path) = (newest.sb.clone(), newest.path.clone());
+    let (mut freshest, freshest_path) = (newest.sb.clone(), newest.path.clone());
     check_supported(&freshest)?;
     for candidate in &candidates {
         check_same_array(candidate, &freshest)?;
     }
+    take_back_spares(&mut freshest, &candidates);
 
     let (mut notes, mut others) = (Vec::new(), Vec::new());
     let mut slots: Vec<Option<Candidate>> = Vec::new();
     slots.resize_with(freshest.raid_disks as usize, || None);
     let mut beside = Vec::new();
-    for candidate in candidates {
+    for mut candidate in candidates {
         let place = match place_of(&candidate, &freshest, &freshest_path, options)? {
             Ok(place) => place,
             Err(note) => {
@@ -97,6 +98,7 @@ pub async fn plan(candidates: Vec<Candidate>, options: &Options) -> Result<Plan,
                 continue;
             }
         };
+        candidate.sb.follow(&freshest);
         let Place::Slot(slot) = place else {
             beside.push((candidate, place));
             continue;
@@ -133,6 +135,13 @@ pub async fn plan(candidates: Vec<Candidate>, options: &Options) -> Result<Plan,
     check_enough(&freshest, &personality, &here, &in_sync, options, &notes)?;
     let in_sync_to = in_sync_to(&freshest, &personality, &in_sync, &mut notes);
     let bitmap = load_bitmap(&freshest, &personality, &members, in_sync_to, &mut notes).await;
+    if bitmap.as_ref().is_some_and(|bitmap| !bitmap.was_stale()) {
+        let returns = |sb: &Superblock| sb.features.contains(Features::RECOVERY_BITMAP);
+        let returning = members.iter().filter(|(rdev, _, sb)| !rdev.is_in_sync() && returns(sb));
+        returning.for_each(|(rdev, ..)| {
+            rdev.set(State::RETURNS);
+        });
+    }
     let (members, superblocks) =
         members.into_iter().map(|(rdev, place, sb)| ((rdev, place), *sb)).unzip();
     let read_only = options.read_only;
@@ -144,6 +153,23 @@ pub async fn plan(candidates: Vec<Candidate>, options: &Options) -> Result<Plan,
 fn newest(candidates: &[Candidate]) -> Option<&Candidate> {
     let key = |c: &&Candidate| (matches!(c.sb.role(), Role::Active(_)), c.sb.events);
     candidates.iter().rev().max_by_key(key)
+}
+
+/// A spare that was put into a slot when power failed may not know of it. It has nothing of the slot's
+/// data, and is a spare still.
+fn take_back_spares(freshest: &mut Superblock, candidates: &[Candidate]) {
+    for Candidate { sb, .. } in candidates {
+        let current = sb.events.saturating_add(1) >= freshest.events;
+        let same = |other: &&Candidate| other.sb.dev_number == sb.dev_number;
+        let alone = candidates.iter().filter(same).count() == 1;
+        if current
+            && alone
+            && sb.role() == Role::Spare
+            && let Some(role @ Role::Active(_)) = freshest.roles.get_mut(sb.dev_number as usize)
+        {
+            *role = Role::Spare;
+        }
+    }
 }
 
 /// The candidate as a member, or a note why it is left out.
@@ -287,7 +313,9 @@ fn check_same_shape(
     freshest_path: &str,
 ) -> Result<(), AssembleError> {
     let sb = &candidate.sb;
-    let same_size = sb.level == Level::Raid0 || sb.size == freshest.size;
+    // One that is behind may have missed a change of the size.
+    let size_matters = sb.level != Level::Raid0 && sb.events == freshest.events;
+    let same_size = !size_matters || sb.size == freshest.size;
     let facts = [
         ("metadata version", sb.version == freshest.version),
         ("level", sb.level == freshest.level),
@@ -315,6 +343,9 @@ fn place_of(
 ) -> Result<Result<Place, String>, AssembleError> {
     let sb = &candidate.sb;
     let known = freshest.roles.get(sb.dev_number as usize).copied().unwrap_or(Role::Spare);
+    if sb.level.is_redundant() && sb.data_size < freshest.size {
+        return Ok(Err("it is smaller than what the array uses of each member".to_owned()));
+    }
     if known == Role::Spare && sb.role() == Role::Spare {
         return Ok(match options.read_only {
             false => Ok(Place::Spare),

@@ -259,6 +259,15 @@ impl Superblock {
         })
     }
 
+    /// Takes over what a fresher superblock says of the shape of a redundant array: how much is used of
+    /// each member, and where its bitmap is. (0.90 cannot record changes of these, so there are none.)
+    pub fn follow(&mut self, fresher: &Self) {
+        if self.version != Version::V0_90 && self.level.is_redundant() {
+            self.size = fresher.size;
+            self.bitmap_offset = fresher.bitmap_offset;
+        }
+    }
+
     /// What this member is for, by its own superblock. A number outside the table is a spare.
     pub fn role(&self) -> Role {
         self.roles.get(self.dev_number as usize).copied().unwrap_or(Role::Spare)

@@ -119,6 +119,8 @@ struct Orders {
     interrupted: bool,
     /// Counts everything that may make it worth while to look again.
     news: u64,
+    /// The news when spares were last put to use, as far as they could be.
+    spares_seen: Option<u64>,
     /// An action that did not succeed, and the news before it.
     gave_up: Option<(Action, u64)>,
 }
@@ -306,9 +308,11 @@ impl Array {
             let listener = self.sync.ended.listen();
             let orders = self.sync.orders();
             let stands = orders.frozen || orders.holds > 0;
+            let spares_seen = orders.spares_seen == Some(orders.news);
             let busy = orders.busy || (orders.requested.is_some() && !stands);
             drop(orders);
             let idle = stands || self.is_stopped() || !self.is_writable();
+            let busy = busy || (!idle && !spares_seen && self.wants_spares());
             if !busy && (idle || self.next_action().is_none()) {
                 return;
             }
@@ -353,7 +357,9 @@ impl Array {
                 }
                 orders.busy = true;
                 orders.interrupted = false;
+                orders.spares_seen = Some(orders.news);
             }
+            self.take_spares().await;
             let action = self.begin_sync();
             if let Some(action) = action {
                 let ended = match action {
