@@ -21,6 +21,7 @@ pub mod assemble;
 pub mod attributes;
 pub mod detail;
 pub mod disks;
+pub mod events;
 pub mod graph;
 pub mod names;
 pub mod probe;

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use ashlar_block::{BlockDevice, Sector, Sectors};
 use ashlar_md::bitmap::{Bitmap, Kind};
 use ashlar_md::ondisk::create::NewBitmap;
 
-use crate::attributes::{AttributeError, Row, Tree};
+use crate::attributes::{AttributeError, Row, Tree, number};
 use crate::view::ArrayView;
 
 /// The type in use, as the kernel marks it.
@@ -18,6 +19,41 @@ const TYPE: &[Row<ArrayView>] = &[Row::ro("bitmap_type", |view| {
     };
     types.map(mark).concat()
 })];
+
+/// Marks chunks by hand: `NUMBER` or `FIRST-LAST`, as many as are wanted.
+const SET_BITS: &[Row<ArrayView>] = &[Row::wo("bitmap_set_bits", |view, text| {
+    Box::pin(async move {
+        let array = view.array();
+        let invalid = |why: &str| AttributeError::Invalid(why.to_owned());
+        let bitmap = array.bitmap().ok_or_else(|| invalid("the array has no bitmap"))?;
+        if array.disk().is_read_only() {
+            return Err(invalid("the array is read-only"));
+        }
+        let chunks = chunks(text, bitmap.chunks())?;
+        for (first, last) in chunks {
+            let start = Sector(u64::from(first) * bitmap.chunk().0);
+            let end = ((u64::from(last) + 1) * bitmap.chunk().0).min(bitmap.size().0);
+            // A write that nobody has seen the end of is what a mark stands for.
+            let marked = bitmap.begin(start, Sectors(end) - Sectors(start.0), &**array).await;
+            marked
+                .map_err(|status| AttributeError::Busy(format!("the bitmap is not in use: {status}")))?
+                .failed();
+        }
+        Ok(())
+    })
+})];
+
+/// The ranges of chunks in a text, first and last, all below `count`.
+fn chunks(text: &str, count: u32) -> Result<Vec<(u32, u32)>, AttributeError> {
+    let range = |word: &str| {
+        let (first, last) = word.split_once('-').unwrap_or((word, word));
+        let (first, last) = (number(first)?, number(last)?);
+        let fits = first <= last && last < u64::from(count);
+        let why = || AttributeError::Invalid(format!("`{word}`: there are {count} chunks"));
+        fits.then_some((first as u32, last as u32)).ok_or_else(why)
+    };
+    text.split_ascii_whitespace().map(range).collect()
+}
 
 /// Of arrays without a lockless bitmap.
 const CLASSIC: &[Row<ArrayView>] = &[
@@ -84,10 +120,25 @@ impl Tree {
         kind: Option<Kind>,
     ) {
         self.add_rows(directory, view, TYPE);
+        self.add_rows(directory, view, SET_BITS);
         let rows = match kind {
             Some(Kind::Lockless) => LOCKLESS,
             Some(Kind::Classic) | None => CLASSIC,
         };
         self.add_rows(directory, view, rows);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_are_numbers_and_ranges() {
+        assert_eq!(chunks("", 4), Ok(Vec::new()));
+        assert_eq!(chunks("0 2-3\t1", 4), Ok(vec![(0, 0), (2, 3), (1, 1)]));
+        for bad in ["4", "2-4", "3-2", "-1", "1-", "x", "1,2", "18446744073709551616"] {
+            assert_eq!(chunks(bad, 4).unwrap_err().errno(), 22, "{bad}");
+        }
     }
 }
