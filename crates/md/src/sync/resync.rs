@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use ashlar_block::{BioResult, Buffer, Sector, Sectors, Segment, Status};
 use futures_util::future::join_all;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::drive::{Ended, Job, Step, Trouble};
 use super::source::Part;
@@ -27,6 +27,11 @@ pub(super) struct Resync<'a> {
 impl Array {
     /// Makes all copies the same, as far as is not known that they are.
     pub(super) async fn resync(&self) -> Ended {
+        // If nobody writes the superblocks say so, and how far copies are the same: progress that was
+        // recorded outlives a crash.
+        if let Err(status) = self.go_clean().await {
+            warn!(array = self.disk.name(), %status, "a resync's progress will not outlive a crash");
+        }
         let Some(job) = Resync::begin(self).await else { return Ended::Overtaken };
         info!(array = self.disk.name(), from = job.reached.get(), "resync");
         let ended = self.drive(&job).await;
