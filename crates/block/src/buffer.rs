@@ -32,7 +32,7 @@ const CLASSES: usize = 12; // 4 KiB .. 8 MiB
 /// Free memory that a thread keeps for each class, bytes.
 const KEEP_PER_CLASS_BYTES: usize = 8 << 20;
 
-/// An aligned block of initialised memory.
+/// An aligned block of initialised memory. Dropped, it goes back to the allocator.
 struct Block {
     ptr: NonNull<u8>,
     capacity: usize,
@@ -72,8 +72,10 @@ impl Block {
         let Some(ptr) = NonNull::new(ptr) else { handle_alloc_error(layout) };
         Self { ptr, capacity }
     }
+}
 
-    fn free(self) {
+impl Drop for Block {
+    fn drop(&mut self) {
         // SAFETY: allocated in take() with the same layout, and owned.
         unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.capacity)) }
     }
@@ -95,7 +97,7 @@ impl Drop for Inner {
         let Some(block) = self.block.take() else { return };
         let (class, capacity) = class_of(block.capacity);
         if class >= CLASSES {
-            return block.free();
+            return;
         }
         let mut block = Some(block);
         let kept = FREE.try_with(|free| {
@@ -106,7 +108,7 @@ impl Drop for Inner {
         });
         // Past its bound, or while the thread ends, memory goes back to the allocator.
         if let (Some(block), Ok(()) | Err(_)) = (block, kept) {
-            block.free();
+            drop(block);
         }
     }
 }
