@@ -505,3 +505,38 @@ fn the_documented_states_are_the_codes() {
     let names = text.lines().map(|line| line.rsplit_once(' ').unwrap().0);
     assert_eq!(rows, State::ALL.map(State::byte).into_iter().zip(names).collect::<Vec<_>>());
 }
+
+/// What Linux 6.1 wrote while chunks were written, and what mdadm makes of it.
+#[test]
+fn marks_that_the_kernel_made_are_those_of_what_was_written() {
+    let file = |name: &str| {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+        std::fs::read(root.join("../../tests/images/md/raid1-marks").join(name)).unwrap()
+    };
+    let text = |name: &str| String::from_utf8(file(name)).unwrap();
+    let bytes = file("marks.bin");
+    let sb = BitmapSuper::parse(&bytes).unwrap();
+    let place = Place { size: Sectors(sb.sync_size.get()), area: Sectors(8), block: 512 };
+    let array = Assembled {
+        uuid: sb.uuid,
+        events: sb.events.get(),
+        synced_to: Sector(u64::MAX),
+        complete: false,
+    };
+    let bitmap = Bitmap::load(&bytes, place, array).unwrap();
+    let written: BTreeSet<u32> = text("written.txt")
+        .lines()
+        .flat_map(|line| {
+            let (start, len) = line.split_once(' ').unwrap();
+            let (start, len): (u32, u32) = (start.parse().unwrap(), len.parse().unwrap());
+            start / 8..(start + len).div_ceil(8)
+        })
+        .collect();
+    assert_eq!(needed(&bitmap), written.into_iter().collect::<Vec<_>>());
+    assert_eq!(bitmap.examine(Version::V1_2), text("expect-marks.txt"));
+    // Written again, it is the same.
+    let store = Manual::automatic();
+    now(bitmap.write_super(sb.events.get(), &store)).unwrap();
+    let ours = store.area.take();
+    assert_eq!(ours[..], bytes[..ours.len()]);
+}
