@@ -235,8 +235,8 @@ fn who_waits_with_buckets_in_hand_gives_way_to_a_freeze() {
     assert_nothing_is_left(&barrier);
 }
 
-/// A raise that is in bucket 0 waits in bucket 1 for a write. Nothing else but the freeze can tell it
-/// that the write will not get in.
+/// A raise that is in bucket 0 waits in bucket 1 for a write. Nothing else but the freeze can tell
+/// it that the write will not get in.
 #[test]
 fn a_freeze_wakes_who_waits_with_buckets_in_hand() {
     #[derive(Default)]
