@@ -10,7 +10,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use crate::daemon::interface::{
-    self, DetailReply, EntriesReply, Entry, Status, StatusReply, ValueReply,
+    self, DetailReply, DoneReply, EntriesReply, Entry, Grow, Manage, SizeReply, Status,
+    StatusReply, ValueReply,
 };
 use crate::daemon::varlink::{Call, Frames, MAX_REPLY, Reply, encode};
 use crate::error::{Error, Result};
@@ -95,6 +96,24 @@ impl Client {
         Ok(())
     }
 
+    /// Changes a member of an array; what was done, in words.
+    ///
+    /// # Errors
+    /// It was refused.
+    pub(crate) fn manage(&mut self, change: &Manage) -> Result<Vec<String>> {
+        let DoneReply { done } = self.call_long("Manage", json!(change))?;
+        Ok(done)
+    }
+
+    /// Changes the size or bitmap of an array; its size then, in bytes.
+    ///
+    /// # Errors
+    /// It was refused.
+    pub(crate) fn grow(&mut self, change: &Grow) -> Result<u64> {
+        let SizeReply { size } = self.call_long("Grow", json!(change))?;
+        Ok(size)
+    }
+
     /// What is in a directory; `None` if `path` is none.
     ///
     /// # Errors
@@ -115,6 +134,16 @@ impl Client {
     pub(crate) fn stop(&mut self) -> Result<()> {
         let _: Value = self.call("Stop", json!({}))?;
         Ok(())
+    }
+
+    /// A call that waits for I/O on an array: it takes as long as that does.
+    fn call_long<T: DeserializeOwned>(&mut self, method: &str, parameters: Value) -> Result<T> {
+        let failed = |error| Error::new("cannot talk to the daemon", self.path.display(), error);
+        self.stream.set_read_timeout(None).map_err(failed)?;
+        let result = self.call(method, parameters);
+        let failed = |error| Error::new("cannot talk to the daemon", self.path.display(), error);
+        self.stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+        result
     }
 
     fn call<T: DeserializeOwned>(&mut self, method: &str, parameters: Value) -> Result<T> {
@@ -168,6 +197,13 @@ fn own_error(name: &str) -> Option<&str> {
 
 fn refused(name: &str, parameters: &Value) -> Error {
     let text = |key: &str| parameters.get(key).and_then(Value::as_str);
+    if own_error(name) == Some("Refused") {
+        let error = Error::failed(text("reason").unwrap_or(name));
+        return match text("hint") {
+            Some(hint) => error.hint(hint),
+            None => error,
+        };
+    }
     let place = text("path").or(text("parameter")).or(text("method")).unwrap_or_default();
     let why = match own_error(name) {
         Some("NotFound") => "there is no such thing",

@@ -42,11 +42,11 @@ pub(crate) fn open_all_with(paths: &[PathBuf], access: Access, direct: bool) -> 
     paths.iter().map(|path| open(path, access, direct)).collect()
 }
 
-/// Opens one disk.
+/// Opens one disk, with direct I/O where it can be had or through the page cache.
 ///
 /// # Errors
 /// It cannot be opened.
-fn open(path: &Path, access: Access, direct: bool) -> Result<Disk> {
+pub(crate) fn open(path: &Path, access: Access, direct: bool) -> Result<Disk> {
     if let Some(size) = path.to_str().and_then(|text| text.strip_prefix(RAM)) {
         return open_ram(path, size);
     }
@@ -83,17 +83,31 @@ fn open_error(error: &OpenError) -> Error {
     }
 }
 
+/// What tells one file or device from another.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Identity {
+    /// A device, by its number.
+    Device(u64),
+    /// A file, by its file system and inode.
+    File(u64, u64),
+}
+
+/// The identity of what is at `path`; `None` if that cannot be looked at.
+pub(crate) fn identity(path: &Path) -> Option<Identity> {
+    let metadata = std::fs::metadata(path).ok()?;
+    Some(if metadata.file_type().is_block_device() {
+        Identity::Device(metadata.rdev())
+    } else {
+        Identity::File(metadata.dev(), metadata.ino())
+    })
+}
+
 /// Refuses paths that are the same file or device.
 fn check_twice(paths: &[PathBuf]) -> Result<()> {
-    let mut seen: HashMap<(bool, u64, u64), &Path> = HashMap::new();
+    let mut seen: HashMap<Identity, &Path> = HashMap::new();
     for path in paths {
         // What cannot be looked at is reported when it is opened.
-        let Ok(metadata) = std::fs::metadata(path) else { continue };
-        let identity = if metadata.file_type().is_block_device() {
-            (true, metadata.rdev(), 0)
-        } else {
-            (false, metadata.dev(), metadata.ino())
-        };
+        let Some(identity) = identity(path) else { continue };
         if let Some(first) = seen.insert(identity, path) {
             let why = format!("is the same as {}", first.display());
             return Err(Error::new("given twice", path.display(), why));

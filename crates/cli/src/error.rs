@@ -30,6 +30,11 @@ impl Error {
         Self { text: format!("{what}: {why}"), hint: None, code: FAILURE }
     }
 
+    /// Something could not be done, in words that say all.
+    pub(crate) fn failed(text: impl Display) -> Self {
+        Self { text: text.to_string(), hint: None, code: FAILURE }
+    }
+
     /// Arguments that make no sense.
     pub(crate) fn usage(text: impl Display) -> Self {
         Self { text: text.to_string(), hint: None, code: USAGE }
@@ -39,6 +44,11 @@ impl Error {
     pub(crate) fn hint(mut self, hint: impl Display) -> Self {
         self.hint = Some(hint.to_string());
         self
+    }
+
+    /// What went wrong, and the advice, for somebody else to print.
+    pub(crate) fn into_parts(self) -> (String, Option<String>) {
+        (self.text, self.hint)
     }
 
     /// Prints it and gives the exit code.

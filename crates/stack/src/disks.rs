@@ -28,12 +28,9 @@ pub struct Disks {
 }
 
 impl Disks {
-    /// Adds a disk, unless there is one with this path; its name.
+    /// Adds a disk; its name.
     pub fn add(&self, path: &str, gateway: Gateway) -> String {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(held) = table.iter().find(|held| held.path == path) {
-            return held.name.clone();
-        }
         let taken = |name: &str| table.iter().any(|held| held.name == name);
         let name = unique_name(Path::new(path), taken);
         table.push(Held { path: path.to_owned(), name: name.clone(), gateway });
@@ -44,11 +41,6 @@ impl Disks {
     pub fn remove(&self, path: &str) {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         table.retain(|held| held.path != path);
-    }
-
-    /// The disk with this path.
-    pub fn get(&self, path: &str) -> Option<Held> {
-        self.read(|table| table.iter().find(|held| held.path == path).cloned())
     }
 
     /// The name of the disk with this path.

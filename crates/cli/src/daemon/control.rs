@@ -3,13 +3,15 @@
 //! [`Service::call`] answers one message; [`serve`] moves them. A peer that sends what is no varlink
 //! loses its connection and disturbs nobody else; what it can make us keep is one message.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ashlar_engine::net::{Listener, Socket};
 use ashlar_engine::{sleep, spawn};
-use ashlar_stack::assemble::Stack;
+use ashlar_stack::assemble::{Stack, Volume};
 use ashlar_stack::attributes::{AttributeError, Attributes, Found};
 use ashlar_stack::detail::Detail;
 use serde::de::DeserializeOwned;
@@ -18,6 +20,7 @@ use serde_json::{Map, Value, json};
 use super::interface::{self, Entry, EntryKind, NameOnly, PathOnly, PathValue, VolumeStatus};
 use super::stop::Stop;
 use super::varlink::{Call, Frames, MAX_CALL, Reply, encode};
+use crate::disks::Identity;
 
 /// Connections at a time; more are closed at once.
 const MAX_CONNECTIONS: usize = 64;
@@ -30,6 +33,10 @@ pub(crate) struct Service {
     pub(crate) attributes: Arc<Attributes>,
     pub(crate) mount: Option<String>,
     pub(crate) nbd: Vec<String>,
+    /// Whether disks are opened for direct I/O.
+    pub(crate) direct: bool,
+    /// Which files and devices the disks are, by path.
+    pub(crate) identities: RefCell<HashMap<String, Identity>>,
     /// Told by `Stop`.
     pub(crate) stop: Stop,
 }
@@ -60,6 +67,14 @@ impl Service {
             (interface::NAME, "Get") => parse(call.parameters).and_then(|at| self.get(&at)),
             (interface::NAME, "Set") => match parse(call.parameters) {
                 Ok(at) => self.set(&at).await,
+                Err(error) => Err(error),
+            },
+            (interface::NAME, "Manage") => match parse(call.parameters) {
+                Ok(at) => self.manage(&at).await,
+                Err(error) => Err(error),
+            },
+            (interface::NAME, "Grow") => match parse(call.parameters) {
+                Ok(at) => self.grow(&at).await,
                 Err(error) => Err(error),
             },
             (interface::NAME, "List") => parse(call.parameters).and_then(|at| self.list(&at)),
@@ -106,9 +121,14 @@ impl Service {
         }
     }
 
-    fn detail(&self, NameOnly { name }: &NameOnly) -> Result<Value, Reply> {
+    /// The array with this name.
+    pub(super) fn volume(&self, name: &str) -> Result<&Volume, Reply> {
         let volume = self.stack.volume(name);
-        let volume = volume.ok_or_else(|| control_error("NotFound", json!({ "path": name })))?;
+        volume.ok_or_else(|| control_error("NotFound", json!({ "path": name })))
+    }
+
+    fn detail(&self, NameOnly { name }: &NameOnly) -> Result<Value, Reply> {
+        let volume = self.volume(name)?;
         let detail = Detail::new(&volume.view.snapshot(), format!("/dev/{}", volume.name.device()));
         Ok(json!({ "detail": detail }))
     }
@@ -163,7 +183,8 @@ fn nothing(parameters: &Map<String, Value>) -> Result<(), Reply> {
     parameters.keys().next().map_or(Ok(()), |name| Err(Reply::invalid_parameter(name)))
 }
 
-fn control_error(name: &str, parameters: Value) -> Reply {
+/// An error of our interface.
+pub(super) fn control_error(name: &str, parameters: Value) -> Reply {
     Reply::error(format!("{}.{name}", interface::NAME), parameters)
 }
 

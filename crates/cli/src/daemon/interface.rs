@@ -80,6 +80,8 @@ type Detail (
   consistency_policy: string,
   sync_action: string,
   sync: ?Sync,
+  sync_busy: bool,
+  last_sync_action: string,
   mismatch_count: int,
   name: string,
   uuid: string,
@@ -98,6 +100,31 @@ method Get(path: string) -> (value: string)
 
 method Set(path: string, value: string) -> ()
 
+# Changes the members of an array. The action is add, re-add, fail, remove or replace; the disk a path
+# or a name under sys/block, for fail also the word detached, for remove detached or failed. With is
+# the spare that shall replace the disk. Says what was done, a line each.
+method Manage(
+  name: string,
+  action: string,
+  disk: string,
+  with: ?string,
+  write_mostly: ?bool,
+  failfast: ?bool,
+  spare: ?bool,
+  force: ?bool
+) -> (done: []string)
+
+# Changes the size or the bitmap of an array. The size is max or KiB of each member, the bitmap
+# internal, lockless or none, its chunk bytes. The new size is that of the array in bytes.
+method Grow(
+  name: string,
+  size: ?string,
+  bitmap: ?string,
+  bitmap_chunk: ?int,
+  assume_clean: ?bool,
+  force: ?bool
+) -> (size: int)
+
 # What is in a directory.
 method List(path: string) -> (entries: []Entry)
 
@@ -111,7 +138,68 @@ error NotReadable (path: string)
 error NotWritable (path: string)
 error InvalidValue (path: string, reason: string)
 error Busy (path: string, reason: string)
+error Refused (reason: string, hint: ?string)
 ";
+
+/// Parameters of `Manage`.
+#[derive(Serialize, Deserialize, Debug, Default)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Manage {
+    pub(crate) name: String,
+    pub(crate) action: ManageAction,
+    pub(crate) disk: String,
+    #[serde(default)]
+    pub(crate) with: Option<String>,
+    #[serde(default)]
+    pub(crate) write_mostly: Option<bool>,
+    #[serde(default)]
+    pub(crate) failfast: Option<bool>,
+    #[serde(default)]
+    pub(crate) spare: Option<bool>,
+    #[serde(default)]
+    pub(crate) force: Option<bool>,
+}
+
+/// What `Manage` is to do.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug, Default)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum ManageAction {
+    #[default]
+    Add,
+    ReAdd,
+    Fail,
+    Remove,
+    Replace,
+}
+
+/// The answer of `Manage`.
+#[derive(Serialize, Deserialize, Debug)]
+pub(crate) struct DoneReply {
+    pub(crate) done: Vec<String>,
+}
+
+/// Parameters of `Grow`.
+#[derive(Serialize, Deserialize, Debug, Default)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Grow {
+    pub(crate) name: String,
+    #[serde(default)]
+    pub(crate) size: Option<String>,
+    #[serde(default)]
+    pub(crate) bitmap: Option<String>,
+    #[serde(default)]
+    pub(crate) bitmap_chunk: Option<u64>,
+    #[serde(default)]
+    pub(crate) assume_clean: Option<bool>,
+    #[serde(default)]
+    pub(crate) force: Option<bool>,
+}
+
+/// The answer of `Grow`.
+#[derive(Serialize, Deserialize, Debug)]
+pub(crate) struct SizeReply {
+    pub(crate) size: u64,
+}
 
 /// Parameters of methods on one path, and of the errors about one.
 #[derive(Serialize, Deserialize, Debug)]
@@ -284,6 +372,8 @@ mod tests {
             consistency_policy: String::new(),
             sync_action: String::new(),
             sync: Some(sync.clone()),
+            sync_busy: false,
+            last_sync_action: String::new(),
             mismatch_count: 0,
             name: String::new(),
             uuid: String::new(),
@@ -292,5 +382,22 @@ mod tests {
             notes: Vec::new(),
         };
         check("Detail", serde_json::to_value(detail).unwrap());
+    }
+
+    #[test]
+    fn the_description_has_the_parameters_that_are_taken() {
+        for (method, parameters) in [
+            ("Manage", serde_json::to_value(Manage::default()).unwrap()),
+            ("Grow", serde_json::to_value(Grow::default()).unwrap()),
+        ] {
+            let start = DESCRIPTION.find(&format!("method {method}(")).unwrap();
+            let (_, body) = DESCRIPTION[start..].split_once('(').unwrap();
+            let body = body.split(") ->").next().unwrap();
+            let fields = body.split([',', '\n']).filter_map(|part| part.split_once(':'));
+            let mut fields: Vec<String> =
+                fields.map(|(field, _)| field.trim().to_owned()).collect();
+            fields.sort_unstable();
+            assert_eq!(fields, sent(parameters), "{method}");
+        }
     }
 }

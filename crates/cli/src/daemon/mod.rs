@@ -20,12 +20,15 @@
 
 pub(crate) mod control;
 pub(crate) mod interface;
+mod manage;
 mod namespace;
 mod notify;
 mod stop;
 mod users;
 pub(crate) mod varlink;
+mod watch;
 
+use std::collections::HashMap;
 use std::fs::Permissions;
 use std::io;
 use std::net::ToSocketAddrs;
@@ -173,6 +176,9 @@ async fn run(
             Error::new("cannot set", path, error).hint("see the [set] table of the configuration")
         })?;
     }
+    let identity =
+        |path: &PathBuf| Some((path.display().to_string(), disks::identity(path)?));
+    let identities: HashMap<_, _> = config.disks.iter().filter_map(identity).collect();
     let control = bind_control(config.control.as_deref())?;
     let draining = Stop::default();
     let exports = exports(stack)?;
@@ -190,9 +196,12 @@ async fn run(
         attributes,
         mount: mounted.as_ref().map(|mounted| mounted.mount.path().display().to_string()),
         nbd: config.nbd.iter().map(Listen::to_string).collect(),
+        direct: !config.buffered,
+        identities: identities.into(),
         stop: ends.first.clone(),
     });
     let control = spawn(control::serve(control, service));
+    let watch = spawn(watch::log_events(Arc::clone(stack)));
     announce(stack)?;
     notify::notify("READY=1");
 
@@ -216,6 +225,7 @@ async fn run(
         }
     }
     control.cancel().await;
+    watch.cancel().await;
     Ok(code)
 }
 

@@ -1,0 +1,287 @@
+//! Changes of running arrays that a client asks for: members that come and go, size, bitmap.
+//!
+//! A disk that is to come is opened and locked as at the start, and refused if anything else is known
+//! to be on it. A member is known by its path, by its name under `sys/block`, or by being the same
+//! file or device as a path that is given: the same that was opened. (Under the path of a disk that
+//! failed there may be another by now.)
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ashlar_block::{Gateway, Sectors};
+use ashlar_md::manage::{AddOptions, Added, GrowOptions, ManageError};
+use ashlar_md::members::Index;
+use ashlar_md::ondisk::create::NewBitmap;
+use ashlar_md::{Candidate, MemberStatus};
+use ashlar_stack::assemble::Volume;
+use ashlar_stack::probe::{Contents, Md, probe};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::control::{Service, control_error};
+use super::interface::{DoneReply, Grow, Manage, ManageAction, SizeReply};
+use super::varlink::Reply;
+use crate::disks::{self, Access};
+use crate::error::Error;
+
+/// A refusal, with advice.
+fn refused(reason: impl std::fmt::Display, hint: Option<&str>) -> Reply {
+    control_error("Refused", json!({ "reason": reason.to_string(), "hint": hint }))
+}
+
+fn not_done(error: &ManageError) -> Reply {
+    refused(error, None)
+}
+
+fn cannot_open(error: Error) -> Reply {
+    let (text, hint) = error.into_parts();
+    refused(text, hint.as_deref())
+}
+
+/// A reply of these fields.
+fn reply(fields: impl serde::Serialize) -> Result<Value, Reply> {
+    serde_json::to_value(fields).map_err(|error| refused(error, None))
+}
+
+impl Service {
+    /// Changes members.
+    pub(super) async fn manage(&self, at: &Manage) -> Result<Value, Reply> {
+        let volume = self.volume(&at.name)?;
+        let done = match at.action {
+            ManageAction::Add => vec![self.add(volume, at).await?],
+            ManageAction::ReAdd => vec![self.re_add(volume, at).await?],
+            ManageAction::Fail => self.fail(volume, &at.disk).await?,
+            ManageAction::Remove => self.remove(volume, &at.disk).await?,
+            ManageAction::Replace => self.replace(volume, at).await?,
+        };
+        for line in &done {
+            tracing::info!(array = volume.name.device(), "{line}");
+        }
+        reply(DoneReply { done })
+    }
+
+    /// Changes size or bitmap.
+    pub(super) async fn grow(&self, at: &Grow) -> Result<Value, Reply> {
+        let array = self.volume(&at.name)?.view.array();
+        if let Some(text) = &at.bitmap {
+            let wanted = match text.as_str() {
+                "none" => NewBitmap::None,
+                "internal" => NewBitmap::Internal { chunk: at.bitmap_chunk },
+                "lockless" => NewBitmap::Lockless,
+                _ => return Err(Reply::invalid_parameter("bitmap")),
+            };
+            array.set_bitmap(wanted).await.map_err(|error| not_done(&error))?;
+        }
+        if let Some(text) = &at.size {
+            let kib = |text: &str| text.parse::<u64>().ok()?.checked_mul(2).map(Sectors);
+            let size = match text.as_str() {
+                "max" => None,
+                text => Some(kib(text).ok_or_else(|| Reply::invalid_parameter("size"))?),
+            };
+            let options = GrowOptions {
+                assume_clean: at.assume_clean == Some(true),
+                force: at.force == Some(true),
+            };
+            array.grow_size(size, options).await.map_err(|error| not_done(&error))?;
+        }
+        reply(SizeReply { size: array.status().await.size.bytes() })
+    }
+
+    async fn add(&self, volume: &Volume, at: &Manage) -> Result<String, Reply> {
+        let array = volume.view.array();
+        let new = self.open(volume, &at.disk)?;
+        let contents = new.contents().await?;
+        if at.force != Some(true) {
+            check_free(&new.path, &contents, array.status().await.uuid)?;
+        }
+        let added = array.add(new.gateway.clone(), &new.path, options(at)).await;
+        let added = added.map_err(|error| not_done(&error))?;
+        let path = self.keep(new);
+        Ok(match added {
+            Added::Spare(_) => format!("added {path}"),
+            Added::Returned(_) => format!("re-added {path}"),
+        })
+    }
+
+    async fn re_add(&self, volume: &Volume, at: &Manage) -> Result<String, Reply> {
+        let array = volume.view.array();
+        let new = self.open(volume, &at.disk)?;
+        let Md::Member(sb) = new.contents().await?.md else {
+            let why = format!("--re-add for {} to {} is not possible", new.path, array.status().await.name);
+            return Err(refused(why, Some("it is no member of an array: --add makes it one")));
+        };
+        let (gateway, path) = (new.gateway.clone(), new.path.clone());
+        let candidate = Candidate { gateway, path, sb };
+        array.re_add(candidate, options(at)).await.map_err(|error| not_done(&error))?;
+        Ok(format!("re-added {}", self.keep(new)))
+    }
+
+    async fn fail(&self, volume: &Volume, disk: &str) -> Result<Vec<String>, Reply> {
+        let mut done = Vec::new();
+        for (index, path) in self.chosen(volume, disk, false).await? {
+            volume.view.array().fail(index).await.map_err(|error| not_done(&error))?;
+            done.push(format!("set {path} faulty in /dev/{}", volume.name.device()));
+        }
+        Ok(done)
+    }
+
+    async fn remove(&self, volume: &Volume, disk: &str) -> Result<Vec<String>, Reply> {
+        let mut done = Vec::new();
+        for (index, path) in self.chosen(volume, disk, true).await? {
+            volume.view.array().remove(index).await.map_err(|error| not_done(&error))?;
+            done.push(format!("hot removed {path} from /dev/{}", volume.name.device()));
+        }
+        Ok(done)
+    }
+
+    async fn replace(&self, volume: &Volume, at: &Manage) -> Result<Vec<String>, Reply> {
+        let members = volume.view.array().status().await.members;
+        let device = volume.name.device();
+        let old = self.member(volume, &members, &at.disk)?;
+        let with = at.with.as_deref().map(|with| self.member(volume, &members, with)).transpose()?;
+        let number = old.dev_number;
+        let (index, with_index) = (index_of(old), with.map(index_of));
+        let replaced = volume.view.array().replace(index, with_index).await;
+        replaced.map_err(|error| not_done(&error))?;
+        let path = |member: &MemberStatus| member.path.clone().unwrap_or_default();
+        let mut done =
+            vec![format!("Marked {} (device {number} in /dev/{device}) for replacement", path(old))];
+        done.extend(with.map(|with| {
+            format!("Marked {} in /dev/{device} as replacement for device {number}", path(with))
+        }));
+        Ok(done)
+    }
+
+    /// The members that a user means: one, or by a word those that have failed or whose devices are
+    /// gone. There may be none.
+    async fn chosen(
+        &self,
+        volume: &Volume,
+        disk: &str,
+        failed: bool,
+    ) -> Result<Vec<(Index, String)>, Reply> {
+        let members = volume.view.array().status().await.members;
+        let gone = |path: &String| {
+            let now = disks::identity(Path::new(path));
+            now.is_none() || now != self.identities.borrow().get(path).copied()
+        };
+        let is_chosen: &dyn Fn(&MemberStatus) -> bool = match disk {
+            "failed" if failed => &|member| member.faulty,
+            "detached" if failed => &|member| member.path.as_ref().is_some_and(gone),
+            "detached" => &|member| !member.faulty && member.path.as_ref().is_some_and(gone),
+            _ => {
+                let member = self.member(volume, &members, disk)?;
+                return Ok(vec![(index_of(member), member.path.clone().unwrap_or_default())]);
+            }
+        };
+        let chosen = members.iter().filter(|member| is_chosen(member));
+        Ok(chosen.filter_map(|member| Some((member.index?, member.path.clone()?))).collect())
+    }
+
+    /// The member that a user means.
+    fn member<'a>(
+        &self,
+        volume: &Volume,
+        members: &'a [MemberStatus],
+        disk: &str,
+    ) -> Result<&'a MemberStatus, Reply> {
+        let wanted = disks::identity(Path::new(disk));
+        let is_meant = |member: &&MemberStatus| {
+            let Some(path) = member.path.as_deref() else { return false };
+            let name = self.stack.disks.name(path);
+            path == disk
+                || name.as_deref() == Some(disk)
+                || (wanted.is_some() && self.identities.borrow().get(path).copied() == wanted)
+        };
+        members.iter().find(is_meant).ok_or_else(|| {
+            let device = volume.name.device();
+            refused(format!("{disk} does not appear to be a component of /dev/{device}"), None)
+        })
+    }
+
+    /// Opens a disk that is to become a member, or finds it among those that were.
+    fn open(&self, volume: &Volume, disk: &str) -> Result<New, Reply> {
+        let wanted = disks::identity(Path::new(disk));
+        let identities = self.identities.borrow();
+        let same = |path: &str| wanted.is_some() && identities.get(path).copied() == wanted;
+        let held = self.stack.disks.all().into_iter().find(|held| same(&held.path));
+        drop(identities);
+        let Some(held) = held else {
+            let opened = disks::open(Path::new(disk), Access::Write, self.direct);
+            let gateway = opened.map_err(cannot_open)?.gateway;
+            return Ok(New { path: disk.to_owned(), gateway, is_held: false });
+        };
+        let plain = self.stack.plain.iter().any(|plain| plain.name == held.name);
+        if plain {
+            return Err(refused(
+                format!("{disk} is in use: it is served as the volume {}", held.name),
+                Some("leave it out of what is served at the start"),
+            ));
+        }
+        for other in &self.stack.volumes {
+            let has = |m: &MemberStatus| m.path.as_deref() == Some(held.path.as_str());
+            let Some(member) = other.view.status().members.into_iter().find(has) else { continue };
+            let ours = Arc::ptr_eq(&other.view, &volume.view);
+            let hint = (member.faulty && ours).then_some("remove it first");
+            let why = format!("{disk} is in use: it is a member of /dev/{}", other.name.device());
+            return Err(refused(why, hint));
+        }
+        Ok(New { path: held.path, gateway: held.gateway, is_held: true })
+    }
+
+    /// Keeps a disk that is a member now; its path.
+    fn keep(&self, new: New) -> String {
+        if !new.is_held {
+            // One of that path that was a member once is another file by now.
+            self.stack.disks.remove(&new.path);
+            self.stack.disks.add(&new.path, new.gateway);
+            let identity = disks::identity(Path::new(&new.path));
+            self.identities.borrow_mut().extend(identity.map(|id| (new.path.clone(), id)));
+        }
+        new.path
+    }
+}
+
+/// A disk that is to be a member.
+struct New {
+    path: String,
+    gateway: Gateway,
+    /// It was a member before.
+    is_held: bool,
+}
+
+impl New {
+    async fn contents(&self) -> Result<Contents, Reply> {
+        let contents = probe(&self.gateway).await;
+        contents.map_err(|status| refused(format!("cannot read {}: {status}", self.path), None))
+    }
+}
+
+/// The index of a member that is one.
+fn index_of(member: &MemberStatus) -> Index {
+    // Only slots without member have none, and these have no path to be found by.
+    member.index.unwrap_or(Index::MAX)
+}
+
+fn options(at: &Manage) -> AddOptions {
+    AddOptions {
+        device_uuid: Uuid::new_v4(),
+        write_mostly: at.write_mostly,
+        failfast: at.failfast,
+        spare_only: at.spare == Some(true),
+    }
+}
+
+/// Refuses a disk with something on it, other than what it had as a member of the array `uuid`.
+fn check_free(path: &str, contents: &Contents, uuid: Uuid) -> Result<(), Reply> {
+    let hint = Some("nothing was changed; --force overwrites what is there");
+    match &contents.md {
+        // What is in its data area is part of the array's data.
+        Md::Member(sb) if sb.set_uuid == uuid => Ok(()),
+        Md::None | Md::Member(_) | Md::Damaged(_) if !contents.is_empty() => {
+            let why = format!("{path} has {}", contents.claims().join(", "));
+            Err(refused(why, hint))
+        }
+        Md::None | Md::Member(_) | Md::Damaged(_) => Ok(()),
+    }
+}
