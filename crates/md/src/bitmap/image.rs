@@ -221,7 +221,10 @@ mod tests {
     #[test]
     fn only_blocks_that_changed_are_written_and_near_ones_together() {
         let mut image = Image::new(Kind::Lockless, 100_000, 512);
-        assert_eq!(image.take_dirty(), [0..(1024usize + 100_000).next_multiple_of(512)]);
+        assert_eq!(
+            image.take_dirty(),
+            [Range { start: 0, end: (1024 + 100_000usize).next_multiple_of(512) }]
+        );
         assert!(!image.is_dirty() && image.take_dirty().is_empty());
         image.act(0, Action::Write);
         image.act(0, Action::Write);
@@ -236,7 +239,7 @@ mod tests {
         image.act(60_000, Action::Write);
         assert!(!image.is_dirty(), "a chunk was marked twice");
         image.touch_range(1536..2048);
-        assert_eq!(image.take_dirty(), [1536..2048]);
+        assert_eq!(image.take_dirty(), [Range { start: 1536, end: 2048 }]);
     }
 
     #[test]

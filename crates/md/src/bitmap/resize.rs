@@ -4,6 +4,7 @@ use ashlar_block::Sectors;
 
 use super::image::Image;
 use super::load::Layout;
+use super::lockless::Action;
 use super::{Bitmap, BitmapError, Contents, Kind, Place, State};
 
 impl Bitmap {
@@ -39,10 +40,8 @@ impl Bitmap {
             let mut need = state == State::NeedSync;
             for old in first..(first + ratio).min(self.chunks().into()) {
                 let old = old as u32;
-                state = state.merge(match board.image.state(old) {
-                    State::Syncing => State::NeedSync,
-                    state => state,
-                });
+                let found = board.image.state(old);
+                state = state.merge(found.after(Action::AbortSync).unwrap_or(found));
                 need |= self.counter(old).is_needed();
             }
             if need {
