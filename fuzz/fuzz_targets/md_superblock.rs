@@ -6,6 +6,7 @@
 #![no_main]
 
 use ashlar_block::units::Sectors;
+use ashlar_md::badblocks::BadBlocks;
 use ashlar_md::ondisk::bad_block_log;
 use ashlar_md::ondisk::bitmap_super::BitmapSuper;
 use ashlar_md::ondisk::examine::{Examine1, Examine090};
@@ -81,6 +82,12 @@ fn print(bytes: &[u8], device: Sectors) {
 fn lists(bytes: &[u8], shift: u8) {
     if let Ok(ranges) = bad_block_log::parse(bytes, shift) {
         assert!(ranges.len() <= bad_block_log::MAX_ENTRIES);
+    }
+    if let Ok(list) = BadBlocks::from_log(bytes, shift) {
+        let image = list.take_image().expect("there is a log");
+        let again = BadBlocks::from_log(image.bytes(), shift).expect("our own log");
+        assert_eq!(again.text(), list.text());
+        assert!(image.is_empty() == list.is_empty() && image.bytes().len() == bytes.len());
     }
     if let Ok(bitmap) = BitmapSuper::parse(bytes) {
         assert!(bitmap.total_bytes(4096) >= 4096);
