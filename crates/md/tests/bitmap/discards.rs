@@ -1,7 +1,7 @@
 //! What a discard does to the states of a lockless bitmap, compared with a naive account of it.
 
 use ashlar_block::{Sector, Sectors};
-use ashlar_md::bitmap::{Bitmap, Contents, Kind, State};
+use ashlar_md::bitmap::{Bitmap, Contents, Kind, Purpose, State};
 
 use crate::store::{Manual, now};
 
@@ -152,4 +152,26 @@ fn a_discard_of_a_classic_bitmap_is_a_write() {
     now(bitmap.begin_discard(Sector(40), Sectors(8), &store)).unwrap().failed();
     now(bitmap.clean_now(true, &store)).unwrap();
     assert_eq!(bitmap.encode()[256], 0b10_0000);
+}
+
+#[test]
+fn a_chunk_that_is_being_synced_stays_marked() {
+    for first in ["sync", "discard"] {
+        let (bitmap, store) = with_states([State::NeedSync; 7]);
+        let sync = || bitmap.start_sync(Sector(8), Purpose::Resync, false).needed;
+        let begin = || now(bitmap.begin_discard(Sector(8), Sectors(8), &store)).unwrap();
+        let discard = if first == "sync" {
+            assert!(sync());
+            begin()
+        } else {
+            let discard = begin();
+            assert!(sync());
+            discard
+        };
+        discard.done();
+        assert_eq!(states(&bitmap)[1], State::Syncing, "{first} first");
+        bitmap.end_sync(Sector(8)..Sector(16), true);
+        now(bitmap.clean_now(true, &store)).unwrap();
+        assert_eq!(states(&bitmap)[1], State::Clean, "{first} first");
+    }
 }
