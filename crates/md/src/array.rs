@@ -265,15 +265,19 @@ impl Array {
     /// acknowledged (see [`Self::recorded`]).
     pub(crate) async fn record(&self, superblocks: &mut Superblocks, change: Change) -> BioResult {
         self.recording.store(true, SeqCst);
-        let facts = Facts {
+        superblocks.update(self.facts(), change, |rdev| self.may_fail(rdev)).await?;
+        self.recording.store(false, SeqCst);
+        Ok(())
+    }
+
+    /// What superblocks say of the array.
+    pub(crate) fn facts(&self) -> Facts<'_> {
+        Facts {
             members: &self.members,
             in_sync_to: self.in_sync_to().min(self.sync.durable()),
             now: self.runtime.wall_clock(),
             bitmap: self.bitmap().map(|bitmap| (bitmap, self as &dyn Store)),
-        };
-        superblocks.update(facts, change, |rdev| self.may_fail(rdev)).await?;
-        self.recording.store(false, SeqCst);
-        Ok(())
+        }
     }
 
     /// Waits until every failure of a member is in the superblocks. A write that left out a failed

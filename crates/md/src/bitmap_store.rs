@@ -76,12 +76,12 @@ impl Store for Array {
 
     fn flush_data(&self) -> LocalFuture<'_, BioResult> {
         Box::pin(async move {
-            let flushes = (0..self.members.slots()).map(|slot| async move {
-                match self.members.in_sync(slot) {
-                    Some(rdev) => rdev.gateway().flush().await,
-                    None => Err(Status::Offline),
-                }
-            });
+            if !self.is_complete_array() {
+                return Err(Status::Offline);
+            }
+            // Those that are being rebuilt or are to replace others have what was written, too.
+            let flushes = self.members.placed().filter(|(_, rdev)| !rdev.is_faulty());
+            let flushes = flushes.map(|(_, rdev)| rdev.submit_flush());
             join_all(flushes).await.into_iter().collect()
         })
     }

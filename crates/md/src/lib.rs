@@ -19,7 +19,7 @@
 //!
 //! Ordering arguments stand where they are needed: active and clean at the top of `array`, what the
 //! superblocks must say before what at the top of `superblocks`, corrections against writes at the top
-//! of `barrier`, dropped futures at the top of `finish`. docs/internals/md-writes.md has the whole.
+//! of `barrier`, dropped futures at the top of `finish`. docs/internals/crash-model.md has the whole.
 //!
 //! Assumed of the layer below: a sector is written whole or not at all; a flush or FUA write that was
 //! acknowledged is durable; what failed to be written may be old, new or unreadable, sector by sector.
@@ -43,11 +43,11 @@ pub mod rdev;
 pub mod read_errors;
 pub mod status;
 pub mod superblocks;
+pub mod sync;
 
 mod bitmap_store;
 mod finish;
 mod io;
-mod sync;
 
 #[cfg(test)]
 mod enumeration;

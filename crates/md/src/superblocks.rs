@@ -144,6 +144,21 @@ impl Superblocks {
         found.unwrap_or_else(|| self.roles.len().max(slots).max(last)) as u32
     }
 
+    /// Writes the superblock of a member that has just come, with the count that the others have, before
+    /// any of these says that it is there.
+    ///
+    /// # Errors
+    /// What the member says.
+    pub async fn introduce(&mut self, index: Index, facts: Facts<'_>) -> Result<(), Status> {
+        if self.describe(facts, self.events) {
+            self.goal = self.tried.saturating_add(2);
+        }
+        match (self.of(index), facts.members.get(index)) {
+            (Some(block), Some(rdev)) => self.write_one(block, rdev).await,
+            (_, None) | (None, _) => Ok(()),
+        }
+    }
+
     /// Writes the array's state to all members that have not failed. Members that do not take it are
     /// marked faulty, as far as `may_fail` lets them, and the others are told.
     ///
@@ -227,6 +242,8 @@ impl Superblocks {
             block.recovery_offset = rebuilding.then(|| rdev.durably_recovered());
             let replaces = matches!(place, Place::Replacement(_));
             block.features = block.features.set_to(Features::REPLACEMENT, replaces);
+            let returns = rebuilding && rdev.state().contains(State::RETURNS);
+            block.features = block.features.set_to(Features::RECOVERY_BITMAP, returns);
             let lists = !rdev.bad_blocks().is_empty();
             if !rdev.bad_blocks().changed() {
                 block.features = block.features.set_to(Features::BAD_BLOCKS, lists);

@@ -214,7 +214,7 @@ async fn join(
     Ok(Ok(rdev))
 }
 
-/// The array's bitmap, as the first member in sync has it that has one. Without it (a note says why) the
+/// The array's bitmap: a mark counts if any member in sync has it. Without one (a note says why) the
 /// array is resynced as a whole if need be, and the bitmap on the members becomes out of date.
 async fn load_bitmap(
     freshest: &Superblock,
@@ -248,13 +248,25 @@ async fn load_bitmap(
         synced_to: in_sync_to.as_end(),
         complete: in_sync,
     };
+    let mut found: Option<Bitmap> = None;
     for (rdev, _, sb) in with_bitmap().filter(|(rdev, ..)| rdev.is_in_sync()) {
-        match read_whole_bitmap(rdev.gateway(), sb, place, array).await {
-            Ok(bitmap) => return Some(bitmap),
-            Err(why) => notes.push(format!("the bitmap of {} is not used: {why}", rdev.path())),
-        }
+        let bitmap = match read_whole_bitmap(rdev.gateway(), sb, place, array).await {
+            Ok(bitmap) => bitmap,
+            Err(why) => {
+                notes.push(format!("the bitmap of {} is not used: {why}", rdev.path()));
+                continue;
+            }
+        };
+        found = Some(match found {
+            Some(mut first) if !first.was_stale() && !bitmap.was_stale() => {
+                first.absorb(&bitmap);
+                first
+            }
+            Some(first) if !first.was_stale() => first,
+            Some(_) | None => bitmap,
+        });
     }
-    None
+    found
 }
 
 /// Sectors from a member's bitmap to what lies behind it.
@@ -364,6 +376,10 @@ fn usable(sb: &Superblock, known: Role, options: &Options) -> Result<Place, Stri
     let slot = match known {
         Role::Active(slot) => usize::from(slot),
         Role::Faulty => return Err("the other members know it as failed".to_owned()),
+        // Power failed when it alone knew of a slot: it has nothing of the slot's data.
+        Role::Spare if sb.recovery_offset.is_some() && !options.read_only => {
+            return Ok(Place::Spare);
+        }
         Role::Spare => return Err("the other members know it as a spare".to_owned()),
         Role::Journal => return Err("it is a journal".to_owned()),
     };

@@ -47,10 +47,13 @@ impl Discarded {
         for (_, result) in answers {
             match result {
                 Ok(()) => self.good = true,
+                // What is discarded here and not there may differ: nobody minds.
                 Err(Status::NotSupported) => self.unsupported = true,
-                Err(status) => self.failed = self.failed.or(Some(status)),
+                Err(status) => {
+                    self.failed = self.failed.or(Some(status));
+                    self.lacking = true;
+                }
             }
-            self.lacking |= result.is_err();
         }
     }
 }
@@ -115,7 +118,9 @@ impl Array {
         match self.bitmap() {
             None => Ok(Marks::None),
             Some(bitmap) if bio.op == Op::Discard && !zeroes => {
-                Ok(Marks::Discard(bitmap.begin_discard(bio.sector, bio.len, self).await?))
+                let marks = bitmap.begin_discard(bio.sector, bio.len, self).await?;
+                self.marks_are_recorded().await?;
+                Ok(Marks::Discard(marks))
             }
             Some(_) => Ok(self.intend(bio).await?.map_or(Marks::None, Marks::Write)),
         }

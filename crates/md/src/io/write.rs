@@ -84,7 +84,15 @@ impl Array {
         if let Some(intent) = bitmap.try_begin(bio.sector, bio.len) {
             return Ok(Some(intent));
         }
-        Ok(Some(bitmap.begin(bio.sector, bio.len, self).await?))
+        let intent = bitmap.begin(bio.sector, bio.len, self).await?;
+        self.marks_are_recorded().await?;
+        Ok(Some(intent))
+    }
+
+    /// A member that did not take the marks has failed. Before data is sent that it will lack without
+    /// a mark, the superblocks of the others say so.
+    pub(super) async fn marks_are_recorded(&self) -> BioResult {
+        self.recorded().await
     }
 
     /// Sends a bio that lies within one chunk to all copies.

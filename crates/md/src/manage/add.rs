@@ -122,9 +122,12 @@ impl Array {
         };
         let model = self.model(superblocks).ok_or_else(|| ManageError::Version(self.name()))?;
         let number = superblocks.free_number(self.members.slots());
-        let sb = change::join(model, number, &member).map_err(|error| match error {
-            CreateError::TooSmall { .. } => ManageError::TooSmall(path.clone()),
-            error => ManageError::Metadata(error),
+        let sb = change::join(model, number, &member).map_err(|error| {
+            if matches!(error, CreateError::TooSmall { .. }) {
+                ManageError::TooSmall(path.clone())
+            } else {
+                ManageError::Metadata(error)
+            }
         })?;
         if !sb.data_offset.is_aligned(gateway.disk().limits().logical_block()) {
             let why = "the data of the members begins within one of its blocks";

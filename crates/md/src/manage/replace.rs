@@ -25,7 +25,7 @@ impl Array {
 
     async fn replace_now(&self, index: Index, with: Option<Index>) -> Result<(), ManageError> {
         self.check_manageable()?;
-        // A sync must not begin with a member that the superblocks do not know in its slot.
+        // Recovery must not begin with a member that may be taken back.
         let _held = self.hold_sync().await;
         let mut superblocks = self.superblocks.lock().await;
         self.check_recordable(&superblocks)?;
@@ -59,7 +59,7 @@ impl Array {
         }
         rdev.set(State::WANT_REPLACEMENT);
         self.put_spare(with, spare, Place::Replacement(slot));
-        if let Err(status) = self.settle_in(&mut superblocks).await {
+        if let Err(status) = self.settle_in(&mut superblocks, None).await {
             self.take_back(with);
             return Err(self.not_recorded(status));
         }
@@ -108,7 +108,7 @@ impl Array {
         if !changed && taken.is_empty() {
             return false;
         }
-        match self.settle_in(superblocks).await {
+        match self.settle_in(superblocks, None).await {
             Ok(()) => true,
             Err(status) => {
                 error!(array = self.disk.name(), %status, "spares cannot be put to use");

@@ -1,5 +1,6 @@
 //! Members that come back (`mdadm --re-add`).
 
+use ashlar_block::BioResult;
 use tracing::info;
 
 use super::{AddOptions, ManageError};
@@ -54,8 +55,9 @@ impl Array {
             self.vacate(failed);
         }
         let index = self.join(&mut superblocks, rdev, Place::Slot(slot), *sb);
-        // The bitmap that it has is an old one.
-        if let Err(status) = self.settle_in(&mut superblocks).await {
+        // It first: else a crash leaves superblocks that take it for a member and one of its own that
+        // is too old to be one.
+        if let Err(status) = self.settle_in(&mut superblocks, Some(index)).await {
             self.drop_member(index);
             return Err(self.not_recorded(status));
         }
@@ -121,13 +123,17 @@ impl Array {
     }
 
     /// Has members that have just come to slots take the bitmap, and then all superblocks say where
-    /// they are.
+    /// they are, that of `first` before the others.
     pub(super) async fn settle_in(
         &self,
         superblocks: &mut Superblocks,
-    ) -> Result<(), ashlar_block::Status> {
+        first: Option<Index>,
+    ) -> BioResult {
         if let Some(bitmap) = self.bitmap() {
             bitmap.write_all(self).await?;
+        }
+        if let Some(first) = first {
+            superblocks.introduce(first, self.facts()).await?;
         }
         self.record(superblocks, Change::Members).await
     }

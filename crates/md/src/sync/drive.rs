@@ -45,6 +45,8 @@ pub(super) enum Trouble {
     Interrupted,
     /// Something of it could not be done. The rest can, but this has to be done again.
     Incomplete(Status),
+    /// The array has changed, so that it is to begin again.
+    Overtaken,
     /// There is no sense in going on.
     Failed(Status),
 }
@@ -232,6 +234,7 @@ impl Array {
     fn heed(&self, trouble: Trouble) -> Option<Ended> {
         match trouble {
             Trouble::Interrupted => Some(Ended::Interrupted),
+            Trouble::Overtaken => Some(Ended::Overtaken),
             Trouble::Incomplete(status) => {
                 warn!(array = self.disk.name(), %status, "part of the array could not be synced");
                 None

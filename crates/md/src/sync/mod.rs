@@ -306,11 +306,12 @@ impl Array {
     pub async fn sync_ended(&self) {
         loop {
             let listener = self.sync.ended.listen();
-            let orders = self.sync.orders();
-            let stands = orders.frozen || orders.holds > 0;
-            let spares_seen = orders.spares_seen == Some(orders.news);
-            let busy = orders.busy || (orders.requested.is_some() && !stands);
-            drop(orders);
+            let (busy, stands, spares_seen) = {
+                let orders = self.sync.orders();
+                let stands = orders.frozen || orders.holds > 0;
+                let busy = orders.busy || (orders.requested.is_some() && !stands);
+                (busy, stands, orders.spares_seen == Some(orders.news))
+            };
             let idle = stands || self.is_stopped() || !self.is_writable();
             let busy = busy || (!idle && !spares_seen && self.wants_spares());
             if !busy && (idle || self.next_action().is_none()) {

@@ -122,6 +122,17 @@ impl<'a> Recovery<'a> {
         self.targets.iter().filter(here).copied()
     }
 
+    /// Whether there is still somebody to be rebuilt.
+    fn any_left(&self) -> Result<(), Trouble> {
+        if self.left().next().is_some() {
+            Ok(())
+        } else if self.targets.iter().all(|target| target.rdev.is_faulty()) {
+            Err(Trouble::Failed(Status::Offline))
+        } else {
+            Err(Trouble::Overtaken)
+        }
+    }
+
     /// The array sector of which `slot` has a copy at a sector of its data area.
     fn unmap(&self, slot: usize, at: Sector) -> Option<Sector> {
         match self.array.personality() {
@@ -274,9 +285,10 @@ impl<'a> Recovery<'a> {
             rdev: target.rdev,
             at: range.start,
         };
-        let writes = group.targets.iter().flat_map(|target| {
-            runs.iter().map(|part| array.put(on(target), *part, &window))
-        });
+        let writes = group
+            .targets
+            .iter()
+            .flat_map(|target| runs.iter().map(|part| array.put(on(target), *part, &window)));
         for result in join_all(writes).await {
             // It failed, and no superblock can say so.
             result.map_err(Trouble::Incomplete)?;
@@ -348,8 +360,10 @@ impl<'a> Recovery<'a> {
             info!(array = array.disk.name(), member, slot, "rebuilt");
         }
         array.record(&mut superblocks, Change::Members).await?;
+        // Where copies may differ, members that were in sync before may as well: that is for the resync.
         if let Some(bitmap) = array.bitmap()
             && !self.stays_degraded()
+            && !array.is_unsynced()
         {
             bitmap.end_sync(Sector::ZERO..bitmap.size().as_end(), true);
         }
@@ -416,13 +430,7 @@ impl Job for Recovery<'_> {
 
     async fn window(&self, range: Range<Sector>) -> Result<Sectors, Trouble> {
         let array = self.array;
-        let Some(hull) = self.hull(&range) else {
-            return if self.left().next().is_none() {
-                Err(Trouble::Failed(Status::Offline))
-            } else {
-                Ok(Sectors::ZERO)
-            };
-        };
+        let Some(hull) = self.hull(&range) else { return self.any_left().map(|()| Sectors::ZERO) };
         let _raised = array.barrier.raise(hull.start, hull.end - hull.start).await;
         if array.is_sync_interrupted() {
             return Err(Trouble::Interrupted);
@@ -432,9 +440,7 @@ impl Job for Recovery<'_> {
         for done in join_all(groups.iter().map(|group| self.copy(group, &range))).await {
             result = result.and_then(|moved| Ok(Sectors::max(moved, done?)));
         }
-        if self.left().next().is_none() {
-            return Err(Trouble::Failed(Status::Offline));
-        }
+        self.any_left()?;
         if result.is_err()
             && let Some(bitmap) = array.bitmap()
         {

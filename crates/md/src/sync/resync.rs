@@ -100,9 +100,8 @@ impl<'a> Resync<'a> {
         let mut trouble = None;
         let good = fetched.good(piece.len);
         let targets = sources.iter().enumerate().filter(|(at, _)| Some(*at) != fetched.only);
-        let writes = targets.flat_map(|(_, target)| {
-            good.iter().map(|part| array.put(*target, *part, &data))
-        });
+        let writes = targets
+            .flat_map(|(_, target)| good.iter().map(|part| array.put(*target, *part, &data)));
         for result in join_all(writes).await {
             trouble = trouble.or(result.err());
         }

@@ -220,7 +220,8 @@ impl Array {
         part: Part,
         data: &Segment,
     ) -> Result<(), Status> {
-        let result = source.rdev.submit(Bio::read(source.at + part.into, [slice(data, part)])).await;
+        let result =
+            source.rdev.submit(Bio::read(source.at + part.into, [slice(data, part)])).await;
         if let Err(status) = result {
             let (member, sector) = (source.rdev.path(), source.at + part.into);
             warn!(array = self.disk.name(), member, %sector, %status, "read error of a sync");
