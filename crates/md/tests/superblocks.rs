@@ -3,13 +3,13 @@
 mod common;
 
 use ashlar_block::{Sector, Sectors};
+use ashlar_md::Options;
 use ashlar_md::create::{CreateError, create};
 use ashlar_md::ondisk::bitmap_super::{self, BitmapSuper};
 use ashlar_md::ondisk::create::NewBitmap;
 use ashlar_md::ondisk::superblock_0_90::{Block090, disk, state};
 use ashlar_md::ondisk::{Level, MAGIC, Role, Superblock, Version};
 use ashlar_md::probe::probe;
-use ashlar_md::{AssembleError, Options};
 use ashlar_sim::{Media, Sim, SimDisk, Snapshot};
 use common::{
     Shape, all_clean, candidates, disks, gateway, make, make_with, media, new_devices, spec,
@@ -20,7 +20,6 @@ use std::time::Duration;
 const DISK: Sectors = Sectors(4096);
 const RW: Options = Options { run: false, read_only: false };
 const RUN: Options = Options { run: true, read_only: false };
-const READ_ONLY: Options = Options { run: true, read_only: true };
 
 #[test]
 fn every_version_keeps_its_superblock_in_its_place_and_touches_nothing_else() {

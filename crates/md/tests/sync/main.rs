@@ -6,7 +6,6 @@ mod common;
 
 mod checks;
 mod control;
-mod crashes;
 mod recovery;
 mod resync;
 mod speed;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ashlar_block::{Runtime, Sectors};
+use ashlar_block::Sectors;
 use ashlar_md::sync::Action;
 use ashlar_sim::{Rng, Sim};
 use futures_util::future::join;
@@ -75,9 +75,10 @@ fn reads_during_a_resync_see_what_they_saw_before() {
         let sim = Sim::new(3);
         fill(&sim, &shape, &media);
         crash(&media, USED, &mut Rng::new(9));
-        media.iter().for_each(|medium| medium.slow_down(5));
         sim.block_on(async {
             let array = start_on(&sim, &media).await;
+            array.sync_settings().set_speed_max_kib(Some(128 << 10));
+            array.sync_settings().set_speed_min_kib(Some(128 << 10));
             let first = read_all(&array).await;
             let mut looks = 0;
             while array.is_unsynced() {

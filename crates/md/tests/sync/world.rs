@@ -7,7 +7,7 @@ use std::time::Duration;
 use ashlar_block::{Runtime, Sector, Sectors};
 use ashlar_md::ondisk::{Features, Level, Role, Superblock, Version};
 use ashlar_md::{Array, Options};
-use ashlar_sim::{Media, Rng, Sim, SimDisk, SimRuntime};
+use ashlar_sim::{Media, Rng, Sim, SimRuntime};
 use futures_util::future::join_all;
 use uuid::Uuid;
 
@@ -184,9 +184,4 @@ impl Writer {
 /// Starts the array on media, in whatever state.
 pub async fn start_on(sim: &Sim, media: &[Media]) -> Arc<Array> {
     start(sim, &disks(media), &RUN).await.unwrap()
-}
-
-/// Starts the array on disks of some kind.
-pub async fn start_with(sim: &Sim, disks: &[SimDisk]) -> Arc<Array> {
-    start(sim, disks, &RUN).await.unwrap()
 }

@@ -1,14 +1,12 @@
 //! New arrays: spares, bitmaps, and whether there is something to be resynced.
 
-mod common;
-
+use crate::common::{Shape, candidates, disks, media, new_devices, spec};
 use ashlar_block::Sectors;
 use ashlar_md::create::{CreateError, NewDevice, create};
 use ashlar_md::ondisk::bitmap_super::state;
 use ashlar_md::ondisk::create::{CreateError as SpecError, CreateSpec, NewBitmap};
 use ashlar_md::ondisk::{Level, Role, Version};
 use ashlar_sim::Sim;
-use common::{Shape, candidates, disks, media, new_devices, spec};
 
 const DISK: Sectors = Sectors(4096);
 

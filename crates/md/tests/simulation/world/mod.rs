@@ -1,0 +1,326 @@
+//! One random array with its disks, and its lives.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ashlar_block::{BioResult, Features, Gateway, Limits, Runtime, Sector, Sectors};
+use ashlar_md::ondisk::create::NewBitmap;
+use ashlar_md::ondisk::{Level, Version};
+use ashlar_md::{Array, ArrayState, Options};
+use ashlar_sim::oracle::stamp;
+use ashlar_sim::{Media, Model, Oracle, Rng, Sim, SimDisk, SimRuntime, Snapshot, Stop, Value};
+use futures_util::future::{join, join_all, select};
+
+use crate::common::{Shape, candidates, gateway, make_with, spec, start};
+
+mod checks;
+mod operator;
+mod places;
+mod script;
+
+use places::Places;
+use script::{End, Facts, Script, misbehave};
+
+const RUN: Options = Options { run: true, read_only: false };
+const READ_ONLY: Options = Options { run: true, read_only: true };
+
+/// See the module text.
+pub(crate) struct World {
+    seed: u64,
+    rng: Rng,
+    shape: Shape,
+    media: Vec<Media>,
+    kinds: Vec<Limits>,
+    places: Vec<Places>,
+    new: Vec<Snapshot>,
+    oracle: Oracle,
+    size: u64,
+    /// Sectors of a logical block.
+    block: u64,
+    /// The disks whose members are known to have failed.
+    failed: BTreeSet<usize>,
+    /// The disks that somebody added in this life, or tried to.
+    added: RefCell<BTreeSet<usize>>,
+}
+
+/// A life that came to its end.
+struct Lived {
+    array: Arc<Array>,
+    /// What is known of the copies.
+    quiet: Quiet,
+}
+
+/// Whether nothing is under way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Quiet {
+    /// Something may be.
+    No,
+    /// Nothing is, everything is on the disks and the superblocks say so.
+    Recorded,
+    /// No write is.
+    Synced,
+}
+
+fn random_shape(level: Level, rng: &mut Rng) -> Shape {
+    let chunk_kib = [4, 4, 8][rng.index(3)];
+    let mut shape = if level == Level::Raid1 {
+        Shape::new(level, None, 0, 2 + rng.index(3))
+    } else if level == Level::Raid10 {
+        let layouts = [0x102, 0x102, 0x103, 0x201, 0x301, 0x202, 0x1_0201, 0x1_0301];
+        let layout: u32 = layouts[rng.index(layouts.len())];
+        let copies = ((layout & 255) * (layout >> 8 & 255)) as usize;
+        Shape::new(level, Some(layout), chunk_kib, copies + rng.index(6 - copies))
+    } else {
+        Shape::new(level, None, chunk_kib, 2 + rng.index(3))
+    };
+    shape.version = Version::ALL[1 + rng.index(3)];
+    shape
+}
+
+fn random_limits(rng: &mut Rng, logical_block_bytes: u32) -> Limits {
+    let full = Limits { logical_block_bytes, ..Model::nvme().limits() };
+    match rng.below(6) {
+        0 => Limits { features: Features::WRITE_CACHE, ..full },
+        1 => Limits { features: Features::empty(), ..full },
+        2 => Limits { max_hw_discard: Sectors::ZERO, max_write_zeroes: Sectors::ZERO, ..full },
+        _ => full,
+    }
+}
+
+impl World {
+    /// A random new array of this level.
+    pub(crate) fn new(level: Level, seed: u64) -> Self {
+        let mut rng = Rng::new(seed ^ 0x6d64);
+        let shape = random_shape(level, &mut rng);
+        let block = if rng.chance(1, 5) { 8 } else { 1 };
+        let spares = if level == Level::Raid0 { 0 } else { [0, 0, 1, 2][rng.index(4)] };
+        // Now and then one that is synced in several windows.
+        let least = if rng.chance(1, 12) { 5000 } else { 400 };
+        let sizes: Vec<Sectors> = (0..shape.members + spares)
+            .map(|_| Sectors(least + rng.below(160)).round_down(Sectors(block)))
+            .collect();
+        let media: Vec<Media> = sizes.iter().map(|size| Media::new(*size)).collect();
+        // The array has the largest block of its members.
+        let mut kinds: Vec<Limits> = sizes.iter().map(|_| random_limits(&mut rng, 512)).collect();
+        let large = rng.index(shape.members);
+        kinds[large].logical_block_bytes = block as u32 * 512;
+        let mut world = Self {
+            seed,
+            rng,
+            kinds,
+            media,
+            places: Vec::new(),
+            new: Vec::new(),
+            oracle: Oracle::new(seed, Value::Zeroes),
+            size: 0,
+            block,
+            failed: BTreeSet::new(),
+            added: RefCell::default(),
+            shape,
+        };
+        world.make(&sizes);
+        world
+    }
+
+    fn make(&mut self, sizes: &[Sectors]) {
+        let sim = Sim::new(self.rng.next_u64());
+        let disks = self.disks();
+        sim.block_on(async {
+            let mut spec = spec(&self.shape, sizes);
+            if self.redundant() && self.rng.chance(1, 2) {
+                spec.bitmap = NewBitmap::Internal { chunk: None };
+            }
+            let made = make_with(&spec, &disks).await;
+            let array = start(&sim, &disks, &READ_ONLY).await.expect("a new array");
+            self.size = gateway(&array).capacity().0;
+            let used = array.status().await.used_dev_size;
+            for new in made.superblocks.iter().flatten() {
+                let sb = &new.superblock;
+                let used = if self.redundant() { used } else { sb.data_size };
+                self.places.push(Places::of(sb, used.0, self.block));
+            }
+        });
+        drop(sim);
+        // What is not the array's is recognised when it is overwritten.
+        for ((medium, places), size) in self.media.iter().zip(&self.places).zip(sizes) {
+            for sector in (0..size.0).filter(|sector| !places.hold(*sector)) {
+                medium.poke(Sector(sector), &stamp(self.seed, sector, u64::MAX));
+            }
+            self.new.push(medium.snapshot());
+        }
+    }
+
+    fn disks(&self) -> Vec<SimDisk> {
+        let disk = |(at, (medium, limits)): (usize, (&Media, &Limits))| {
+            SimDisk::with(format!("d{at}"), medium.clone(), *limits, Model::nvme())
+        };
+        self.media.iter().zip(&self.kinds).enumerate().map(disk).collect()
+    }
+
+    /// The number of the disk with this path.
+    fn disk_at(&self, path: &str) -> usize {
+        path[1..].parse().expect("the name of a disk")
+    }
+
+    fn redundant(&self) -> bool {
+        self.shape.level != Level::Raid0
+    }
+
+    /// One life: from assembly to an end.
+    pub(crate) fn live(&mut self) {
+        let sim = Sim::new(self.rng.next_u64());
+        sim.set_time_limit(Duration::from_secs(3600));
+        let disks = self.disks();
+        let end = End::random(&mut self.rng);
+        let rng = self.rng.fork();
+        let stop = match end {
+            End::Step(n) => Stop::AfterSteps(n),
+            End::Done | End::Synced | End::Idle | End::Stop | End::StopEarly => {
+                Stop::AfterSteps(u64::MAX)
+            }
+        };
+        let ended = sim.block_on_until(self.life(&sim, &disks, end, rng), stop);
+        let added = self.added.take();
+        self.failed.retain(|disk| !added.contains(disk));
+        for disk in added {
+            self.places[disk].allow_erasing(self.media[disk].capacity());
+        }
+        if let Some(Lived { array, quiet }) = ended {
+            if quiet != Quiet::No && !array.is_unsynced() {
+                self.check_copies(&array);
+            }
+            if quiet == Quiet::Recorded {
+                let faulty = array.members().iter().filter(|(_, rdev)| rdev.is_faulty());
+                let faulty: Vec<usize> =
+                    faulty.map(|(_, rdev)| self.disk_at(rdev.path())).collect();
+                self.failed.extend(faulty);
+            }
+        }
+        for medium in &self.media {
+            medium.heal();
+        }
+        if self.rng.chance(2, 3) {
+            sim.power_cut();
+            self.oracle.power_cut();
+        } else {
+            sim.kill();
+            self.oracle.kill();
+        }
+        self.check_outside();
+    }
+
+    async fn life(&self, sim: &Sim, disks: &[SimDisk], end: End, mut rng: Rng) -> Lived {
+        let array = start(sim, disks, &RUN).await;
+        let array = array.unwrap_or_else(|error| panic!("{:?}: {error}", self.shape));
+        let volume = gateway(&array);
+        for (_, rdev) in array.members().placed() {
+            let failed = self.failed.contains(&self.disk_at(rdev.path()));
+            assert!(!failed || !rdev.is_in_sync(), "{} failed and is used again", rdev.path());
+        }
+        let (redundant, unsynced) = (self.redundant(), array.is_unsynced());
+        let (size, block, disk_count) = (self.size, self.block, disks.len());
+        let spare = redundant && array.degraded() == 0;
+        let facts = Facts { size, block, disks: disk_count, spare, redundant };
+        let script = Script::random(facts, end, &mut rng);
+        if std::env::var_os("ASHLAR_SEED").is_some() {
+            eprintln!("{:?} unsynced: {unsynced}, {script:#?}", self.shape);
+            eprintln!("{:#?}", array.status().await.notes);
+        }
+        self.settle(&array, &mut rng).await;
+        let mut faults = rng.fork();
+        let trouble = async {
+            // A member that is read because copies may differ must not fail: another one may hold what
+            // was there before.
+            while array.is_unsynced() {
+                SimRuntime.sleep(Duration::from_micros(200)).await;
+            }
+            for &disk in &script.victims {
+                misbehave(&self.media[disk], self.places[disk].data, &mut faults);
+            }
+        };
+        let trouble = Box::pin(trouble);
+        let work = Box::pin(self.work(&volume, &script, &mut rng));
+        let work = async {
+            let operator = self.operate(&array, disks, &script, self.rng.clone().fork());
+            join(operator, select_first(work, trouble)).await;
+        };
+        if end == End::StopEarly {
+            let stop = async {
+                SimRuntime.sleep(Duration::from_micros(self.rng.clone().below(4000))).await;
+                array.stop().await
+            };
+            let ((), stopped) = join(work, stop).await;
+            return self.recorded(array.clone(), stopped, &script);
+        }
+        work.await;
+        self.come_to_an_end(array, disks, &script).await
+    }
+
+    async fn come_to_an_end(&self, array: Arc<Array>, disks: &[SimDisk], script: &Script) -> Lived {
+        match script.end {
+            End::Step(_) | End::Done => Lived { array, quiet: Quiet::No },
+            End::Synced => {
+                array.sync_ended().await;
+                Lived { array, quiet: Quiet::Synced }
+            }
+            End::Stop | End::StopEarly => {
+                let stopped = array.stop().await;
+                self.recorded(array, stopped, script)
+            }
+            End::Idle => {
+                // A slow member may take its time.
+                for _ in 0..600 {
+                    SimRuntime.sleep(Duration::from_secs(1)).await;
+                    if array.state() == ArrayState::Clean && self.redundant() {
+                        let told = self.says_clean(&array, disks).await;
+                        assert!(told, "{:?}: not recorded", self.shape);
+                        return self.recorded(array, Ok(()), script);
+                    }
+                }
+                let may_stay = script.too_many || !self.redundant();
+                assert!(may_stay, "{:?}: never clean", self.shape);
+                Lived { array, quiet: Quiet::No }
+            }
+        }
+    }
+
+    /// Whether the superblocks of all members in sync say clean. (One that died unnoticed cannot say
+    /// anything.)
+    async fn says_clean(&self, array: &Array, disks: &[SimDisk]) -> bool {
+        let members = array.status().await.members;
+        let mut found = candidates(disks).await.into_iter().filter(|candidate| {
+            members.iter().any(|m| m.in_sync && m.path.as_deref() == Some(&*candidate.path))
+        });
+        found.all(|candidate| candidate.sb.is_clean())
+    }
+
+    /// The array was stopped, or became clean: then everything is on the disks.
+    fn recorded(&self, array: Arc<Array>, stopped: BioResult, script: &Script) -> Lived {
+        assert!(script.too_many || stopped.is_ok(), "{:?}: stop: {stopped:?}", self.shape);
+        let flush = self.oracle.begin_flush();
+        self.oracle.end(flush, stopped);
+        let quiet = if stopped.is_ok() { Quiet::Recorded } else { Quiet::No };
+        Lived { array, quiet }
+    }
+
+    async fn work(&self, volume: &Gateway, script: &Script, rng: &mut Rng) {
+        let mut parts = script.work.iter().map(|part| (part, rng.fork())).collect::<Vec<_>>();
+        let running = parts.iter_mut().map(|(part, rng)| part.run(volume, &self.oracle, rng));
+        for ended in join_all(running).await {
+            ended.unwrap_or_else(|violation| panic!("{:?}: {violation}", self.shape));
+        }
+    }
+}
+
+/// Runs the first to its end, and the other beside it.
+async fn select_first(
+    first: impl Future<Output = ()> + Unpin,
+    other: impl Future<Output = ()> + Unpin,
+) {
+    use futures_util::future::Either;
+    if let Either::Right(((), first)) = select(first, other).await {
+        first.await;
+    }
+}

@@ -1,0 +1,53 @@
+//! Where an array may write on a disk.
+
+use std::ops::Range;
+
+use ashlar_block::Sectors;
+use ashlar_md::ondisk::Superblock;
+use ashlar_md::ondisk::probe::probe_ranges;
+
+/// Where things are on a disk.
+pub(crate) struct Places {
+    /// Where data begins.
+    pub(crate) data: u64,
+    /// All that may be written.
+    areas: Vec<Range<u64>>,
+}
+
+/// Sectors that hold these bytes.
+fn sectors(at: u64, bytes: u64) -> Range<u64> {
+    at / 512..(at + bytes).div_ceil(512)
+}
+
+impl Places {
+    /// Of a member with this superblock, of which `used` sectors hold data, with blocks of `block`
+    /// sectors.
+    pub(crate) fn of(sb: &Superblock, used: u64, block: u64) -> Self {
+        let (at, data) = (sb.super_offset.0, sb.data_offset.0);
+        let mut areas = vec![at..at + block, data..data + used];
+        let log = sb.bad_block_log_start().zip(sb.bad_block_log);
+        areas.extend(log.map(|(start, log)| start.0..start.0 + log.len.0));
+        let mut places = Self { data, areas };
+        places.allow_bitmap(sb);
+        places
+    }
+
+    /// A bitmap may come to where the superblock has it, up to what lies behind.
+    pub(crate) fn allow_bitmap(&mut self, sb: &Superblock) {
+        let Some(start) = sb.bitmap_start() else { return };
+        let behind = self.areas.iter().map(|area| area.start).filter(|at| *at > start.0);
+        let end = behind.min().unwrap_or(sb.device_size().0).min(start.0 + 64);
+        self.areas.push(start.0..end);
+    }
+
+    /// A disk that is added loses the superblocks that it has anywhere.
+    pub(crate) fn allow_erasing(&mut self, device: Sectors) {
+        let ranges = probe_ranges(device).into_iter();
+        self.areas.extend(ranges.map(|(at, len)| sectors(at, len as u64)));
+    }
+
+    /// Whether a sector may be written.
+    pub(crate) fn hold(&self, sector: u64) -> bool {
+        self.areas.iter().any(|area| area.contains(&sector))
+    }
+}
