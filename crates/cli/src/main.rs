@@ -29,6 +29,7 @@ mod daemon;
 mod disks;
 mod error;
 mod output;
+mod progress;
 mod units;
 
 use std::process::ExitCode;

@@ -186,7 +186,8 @@ impl Stack {
     pub fn volume(&self, name: &str) -> Option<&Volume> {
         self.volumes.iter().find(|volume| {
             let alias = volume.name.alias.as_deref();
-            volume.name.device() == name || name.strip_prefix("md/").is_some_and(|n| Some(n) == alias)
+            volume.name.device() == name
+                || name.strip_prefix("md/").is_some_and(|n| Some(n) == alias)
         })
     }
 
@@ -263,9 +264,11 @@ impl Source for Shown {
         let views: Vec<Arc<ArrayView>> =
             self.volumes.iter().map(|volume| Arc::clone(&volume.view)).collect();
         tree.add_text("proc/mdstat", move || {
-            mdstat::mdstat(views.iter().map(|view| {
-                (view.snapshot(), |member: &MemberStatus| view.member_name(member))
-            }))
+            mdstat::mdstat(
+                views.iter().map(|view| {
+                    (view.snapshot(), |member: &MemberStatus| view.member_name(member))
+                }),
+            )
         });
         tree
     }

@@ -28,10 +28,7 @@ pub(crate) const fn detail_names(action: Action) -> (&'static str, &'static str)
 
 /// The word in `last_sync_action`.
 pub(crate) fn last_name(progress: &Progress) -> &'static str {
-    match progress.last {
-        Action::Idle => "none",
-        last => last.name(),
-    }
+    if progress.last == Action::Idle { "none" } else { progress.last.name() }
 }
 
 /// How far it is.

@@ -79,7 +79,7 @@ fn collect(client: &mut Client, path: &str, found: &mut Vec<(String, String)>) -
                 collect(client, &below, found)?;
             }
             EntryKind::Attribute => found.push((below.clone(), client.get(&below)?)),
-            EntryKind::Symlink | EntryKind::Volume => {}
+            EntryKind::Symlink | EntryKind::WriteOnly | EntryKind::Volume => {}
         }
     }
     Ok(true)

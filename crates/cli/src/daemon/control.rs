@@ -148,19 +148,22 @@ impl Service {
     }
 
     fn list(&self, PathOnly { path }: &PathOnly) -> Result<Value, Reply> {
-        match self.attributes.lookup(path) {
+        let not_found = || attribute_error(path, &AttributeError::NotFound);
+        let real = self.attributes.resolve(path).ok_or_else(not_found)?;
+        match self.attributes.lookup(&real) {
             Some(Found::Directory) => {}
             Some(Found::Attribute { .. } | Found::Symlink(_) | Found::Volume(_)) => {
                 return Err(control_error("NotADirectory", json!({ "path": path })));
             }
-            None => return Err(attribute_error(path, &AttributeError::NotFound)),
+            None => return Err(not_found()),
         }
         let entries = self.attributes.list(path).into_iter().filter_map(|name| {
-            let below = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
+            let below = if real.is_empty() { name.clone() } else { format!("{real}/{name}") };
             let kind = match self.attributes.lookup(&below)? {
                 Found::Directory => EntryKind::Directory,
                 Found::Symlink(_) => EntryKind::Symlink,
-                Found::Attribute { .. } => EntryKind::Attribute,
+                Found::Attribute { readable: true, .. } => EntryKind::Attribute,
+                Found::Attribute { readable: false, .. } => EntryKind::WriteOnly,
                 Found::Volume(_) => EntryKind::Volume,
             };
             Some(Entry { name, kind })

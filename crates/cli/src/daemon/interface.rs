@@ -35,7 +35,8 @@ type Status (
   volumes: []Volume
 )
 
-type Entry (name: string, kind: (directory, symlink, attribute, volume))
+# A writeonly entry is an attribute that cannot be read.
+type Entry (name: string, kind: (directory, symlink, attribute, writeonly, volume))
 
 # A slot of an array, or a member beside the slots.
 type Member (
@@ -142,7 +143,7 @@ error Refused (reason: string, hint: ?string)
 ";
 
 /// Parameters of `Manage`.
-#[derive(Serialize, Deserialize, Debug, Default)]
+#[derive(Clone, Serialize, Deserialize, Debug, Default)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Manage {
     pub(crate) name: String,
@@ -261,6 +262,7 @@ pub(crate) enum EntryKind {
     Directory,
     Symlink,
     Attribute,
+    WriteOnly,
     Volume,
 }
 

@@ -55,7 +55,7 @@ impl Service {
             ManageAction::Replace => self.replace(volume, at).await?,
         };
         for line in &done {
-            tracing::info!(array = volume.name.device(), "{line}");
+            tracing::debug!(array = volume.name.device(), "{line}");
         }
         reply(DoneReply { done })
     }
@@ -107,7 +107,11 @@ impl Service {
         let array = volume.view.array();
         let new = self.open(volume, &at.disk)?;
         let Md::Member(sb) = new.contents().await?.md else {
-            let why = format!("--re-add for {} to {} is not possible", new.path, array.status().await.name);
+            let why = format!(
+                "--re-add for {} to {} is not possible",
+                new.path,
+                array.status().await.name
+            );
             return Err(refused(why, Some("it is no member of an array: --add makes it one")));
         };
         let (gateway, path) = (new.gateway.clone(), new.path.clone());
@@ -138,14 +142,17 @@ impl Service {
         let members = volume.view.array().status().await.members;
         let device = volume.name.device();
         let old = self.member(volume, &members, &at.disk)?;
-        let with = at.with.as_deref().map(|with| self.member(volume, &members, with)).transpose()?;
+        let with =
+            at.with.as_deref().map(|with| self.member(volume, &members, with)).transpose()?;
         let number = old.dev_number;
         let (index, with_index) = (index_of(old), with.map(index_of));
         let replaced = volume.view.array().replace(index, with_index).await;
         replaced.map_err(|error| not_done(&error))?;
         let path = |member: &MemberStatus| member.path.clone().unwrap_or_default();
-        let mut done =
-            vec![format!("Marked {} (device {number} in /dev/{device}) for replacement", path(old))];
+        let mut done = vec![format!(
+            "Marked {} (device {number} in /dev/{device}) for replacement",
+            path(old)
+        )];
         done.extend(with.map(|with| {
             format!("Marked {} in /dev/{device} as replacement for device {number}", path(with))
         }));

@@ -176,8 +176,7 @@ async fn run(
             Error::new("cannot set", path, error).hint("see the [set] table of the configuration")
         })?;
     }
-    let identity =
-        |path: &PathBuf| Some((path.display().to_string(), disks::identity(path)?));
+    let identity = |path: &PathBuf| Some((path.display().to_string(), disks::identity(path)?));
     let identities: HashMap<_, _> = config.disks.iter().filter_map(identity).collect();
     let control = bind_control(config.control.as_deref())?;
     let draining = Stop::default();
@@ -201,7 +200,7 @@ async fn run(
         stop: ends.first.clone(),
     });
     let control = spawn(control::serve(control, service));
-    let watch = spawn(watch::log_events(Arc::clone(stack)));
+    let watch = spawn(watch::log_progress(Arc::clone(stack)));
     announce(stack)?;
     notify::notify("READY=1");
 

@@ -101,7 +101,12 @@ fn options_that_make_no_sense_are_refused_before_anything_is_written() {
         (&["--level=0", "--chunk=3"], 1, "chunk"),
         (&["--level=1", "--chunk=64"], 1, "chunk"),
         (&["--level=0", "--metadata=0.90"], 2, "--metadata"),
-        (&["--level=0", "--bitmap=internal"], 2, "--bitmap"),
+        (&["--level=0", "--bitmap=internal"], 1, "bitmap"),
+        (&["--level=1", "--bitmap=clustered"], 2, "--bitmap"),
+        (&["--level=1", "--bitmap=internal", "--bitmap-chunk=3K"], 1, "bitmap chunk"),
+        (&["--level=1", "--write-behind"], 2, "--write-mostly"),
+        (&["--level=1", "--write-behind=0"], 2, "--write-behind"),
+        (&["--level=1", "--spare-devices=1"], 2, "--spare-devices=1 but 2 devices"),
         (&["--level=1", "--size=1G"], 1, "room"),
         (&["--level=0", "--name=0123456789012345678901234567890123456789"], 0, ""),
     ];
@@ -126,12 +131,34 @@ fn the_number_of_devices_must_be_right() {
 }
 
 #[test]
-fn a_mirror_of_devices_with_data_wants_assume_clean() {
-    let images = Images::new(2, 32 * MIB);
-    fs::write(images.path("d1"), vec![1; 32 << 20]).unwrap();
-    images.create(&["--level=1"]).fails(1, &["d1 may hold old data", "--assume-clean"]);
-    images.create(&["--level=0"]).ok();
-    images.create(&["--level=1", "--assume-clean", "--force"]).ok();
+fn a_mirror_of_devices_with_data_is_to_be_resynced() {
+    for (options, clean) in [(&["--level=1"][..], false), (&["--level=1", "--assume-clean"], true)]
+    {
+        let images = Images::new(2, 32 * MIB);
+        fs::write(images.path("d1"), vec![1; 32 << 20]).unwrap();
+        images.create(options).ok();
+        let json = images.run(&["md", "examine", "--json"], &["d0"]).ok().out;
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json[0]["clean"], clean);
+    }
+}
+
+#[test]
+fn spares_flags_and_bitmaps_are_made_as_asked_for() {
+    let images = Images::new(3, 32 * MIB);
+    let create = ["md", "create", "--homehost=any", "-l1", "-n2", "-x1", "--bitmap=internal"];
+    let more = ["--bitmap-chunk=1M", "--write-behind=100", "d0", "--write-mostly", "d1", "d2"];
+    let run = images.run(&create, &more).ok();
+    assert!(run.out.contains(": raid1, 2 devices, 1 spare, 31M, "), "{run:?}");
+    let examine = |name: &str| images.run(&["md", "examine"], &[name]).ok().out;
+    assert!(examine("d2").contains("Device Role : spare\n"), "{}", examine("d2"));
+    assert!(!examine("d0").contains("write-mostly") && examine("d1").contains("write-mostly"));
+    let bitmap = images.run(&["md", "examine", "--bitmap"], &["d0"]).ok().out;
+    assert!(bitmap.starts_with("        Filename : d0\n           Magic : 6d746962\n"), "{bitmap}");
+    assert!(bitmap.contains("      Write Mode : Allow write behind, max 100\n"), "{bitmap}");
+    assert!(bitmap.contains("          Bitmap : 31 bits (chunks), "), "{bitmap}");
+    let bad = images.run(&["md", "examine", "--badblocks"], &["d0"]).ok().out;
+    assert_eq!(bad, "Bad-blocks list is empty in d0\n");
 }
 
 #[test]

@@ -5,5 +5,6 @@ mod arrays;
 mod conformance;
 mod control;
 mod generated;
+mod managing;
 mod serving;
 mod support;

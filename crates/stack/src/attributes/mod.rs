@@ -193,6 +193,11 @@ impl Attributes {
         (self.tree)().lookup(path)
     }
 
+    /// `path` with all symlinks followed; `None` if they lead in circles.
+    pub fn resolve(&self, path: &str) -> Option<String> {
+        (self.tree)().resolve(path)
+    }
+
     /// The names in the directory at `path`, in the order they were added; none if it is no
     /// directory.
     pub fn list(&self, path: &str) -> Vec<String> {
@@ -217,7 +222,11 @@ impl Attributes {
     ///
     /// # Errors
     /// [`AttributeError`], as sysfs would; then nothing was changed, if not the text says otherwise.
-    pub fn write(&self, path: &str, value: &str) -> LocalFuture<'static, Result<(), AttributeError>> {
+    pub fn write(
+        &self,
+        path: &str,
+        value: &str,
+    ) -> LocalFuture<'static, Result<(), AttributeError>> {
         (self.tree)().write(path, value)
     }
 }

@@ -137,7 +137,7 @@ impl Tree {
 
     /// `path` with its symlinks followed; slashes too many are taken as one. The tree's own symlinks
     /// lead to no other symlink's ancestors, but the steps are bounded all the same, as in the kernel.
-    fn resolve(&self, path: &str) -> Option<String> {
+    pub(crate) fn resolve(&self, path: &str) -> Option<String> {
         const MAX_STEPS: usize = 40;
         let mut done: Vec<String> = Vec::new();
         let split = |path: &str| path.split('/').rev().map(str::to_owned).collect::<Vec<_>>();

@@ -76,8 +76,7 @@ fn a_rebuild_is_told_as_mdadm_tells_it() {
         speed_kib: 1,
         left: Some(Duration::from_secs(2)),
     };
-    array.progress =
-        Progress { action: Action::Recover, step: Step::Running(run), ..IDLE };
+    array.progress = Progress { action: Action::Recover, step: Step::Running(run), ..IDLE };
     let text = Detail::new(&array, "/dev/md0").to_string();
     let expected = "
        Persistence : Superblock is persistent
@@ -112,12 +111,7 @@ Consistency Policy : bitmap
 
 #[test]
 fn the_state_says_what_is_done_and_what_is_waited_for() {
-    let run = Step::Running(Run {
-        done: Sectors(0),
-        total: Sectors(8),
-        speed_kib: 0,
-        left: None,
-    });
+    let run = Step::Running(Run { done: Sectors(0), total: Sectors(8), speed_kib: 0, left: None });
     for (action, step, state, status) in [
         (Action::Check, run, "clean, checking", Some("      Check Status : 0% complete\n\n")),
         (Action::Resync, run, "clean, resyncing", Some("     Resync Status : 0% complete\n\n")),

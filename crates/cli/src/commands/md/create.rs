@@ -6,12 +6,13 @@ use std::time::SystemTime;
 
 use ashlar_block::Sectors;
 use ashlar_md::create::{Created, NewDevice, create};
+use ashlar_md::ondisk::bitmap_super::MAX_WRITE_BEHIND;
 use ashlar_md::ondisk::create::{CreateSpec, NewBitmap, NewMember, full_name};
 use ashlar_md::ondisk::{DeviceFlags, Level, MdadmUuid, Version};
 use ashlar_stack::graph::human_size;
 use ashlar_stack::names::parse_array_name;
 use ashlar_stack::probe::probe;
-use clap::Args;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use uuid::Uuid;
 
 use crate::disks::{self, Access};
@@ -24,7 +25,8 @@ use crate::{output, units};
 /// which anything is known to be (a file system, a partition table, a member of an array) are
 /// refused without --force, and then nothing has been changed.
 ///
-/// RAID1 and RAID10 want members that are alike: empty image files, or --assume-clean.
+/// Unless the members of a RAID1 or RAID10 are empty image files, or --assume-clean is given, their
+/// copies are made the same when the array is served for the first time.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 made, 1 refused or failed, 2 wrong usage.
@@ -32,7 +34,9 @@ Exit codes: 0 made, 1 refused or failed, 2 wrong usage.
 Examples:
   truncate -s 1G disk0.img disk1.img disk2.img disk3.img
   ashlar md create --level=10 --layout=f2 --chunk=512K --raid-devices=4 disk?.img
-  ashlar md create /dev/md/data --level=mirror --raid-devices=2 disk0.img missing")]
+  ashlar md create /dev/md/data --level=mirror --raid-devices=2 disk0.img missing
+  ashlar md create -l1 -n2 -x1 --bitmap=internal disk0.img disk1.img spare.img
+  ashlar md create -l1 -n2 --write-behind disk0.img --write-mostly slow.img")]
 pub(crate) struct Create {
     /// RAID level: 0, raid0, stripe, 1, raid1, mirror, 10 or raid10
     #[arg(short, long, value_parser = units::level)]
@@ -79,9 +83,23 @@ pub(crate) struct Create {
     #[arg(long)]
     assume_clean: bool,
 
-    /// Write-intent bitmap: none is the only choice so far
-    #[arg(short, long, default_value = "none", value_parser = ["none"])]
-    bitmap: String,
+    /// Number of spares, which are named behind the devices of the array
+    #[arg(short = 'x', long, value_name = "COUNT", default_value_t = 0)]
+    spare_devices: u32,
+
+    /// Write-intent bitmap: internal, lockless or none [default: internal if a device is larger than
+    /// 100G, or for --write-behind]
+    #[arg(short, long, value_parser = ["internal", "lockless", "none"])]
+    bitmap: Option<String>,
+
+    /// What a bit of the bitmap stands for, in KiB or with a suffix [default: 64M, less for small
+    /// arrays]
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    bitmap_chunk: Option<Sectors>,
+
+    /// Acknowledge writes to write-mostly devices before they are there, up to so many at a time
+    #[arg(long, value_name = "COUNT", num_args = 0..=1, require_equals = true, default_missing_value = "256", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_WRITE_BEHIND)))]
+    write_behind: Option<u32>,
 
     /// Overwrite whatever is on the devices
     #[arg(short, long)]
@@ -91,26 +109,101 @@ pub(crate) struct Create {
     #[arg(short = 'R', long, hide_short_help = true)]
     run: bool,
 
-    /// The array, as /dev/md0, md0 or /dev/md/NAME, if wanted; then the devices: image files, block
-    /// devices, or the word missing for one that is to come later
-    #[arg(required = true, value_name = "[NAME] DEVICE")]
-    devices: Vec<PathBuf>,
+    #[command(flatten)]
+    devices: Devices,
 }
 
 /// The word that stands for a device that is not there.
 const MISSING: &str = "missing";
 
+/// A device that is to be a member.
+#[derive(Clone, Debug)]
+struct NewPath {
+    path: PathBuf,
+    flags: DeviceFlags,
+}
+
+impl NewPath {
+    fn is_missing(&self) -> bool {
+        self.path == Path::new(MISSING)
+    }
+}
+
+/// The devices. As mdadm has it, flags of devices hold for those that come behind.
+#[derive(Clone, Debug)]
+struct Devices {
+    list: Vec<NewPath>,
+}
+
+const DEVICES: &str = "devices";
+const WRITE_MOSTLY: &str = "write-mostly";
+const FAILFAST: &str = "failfast";
+
+impl Args for Devices {
+    fn augment_args(command: Command) -> Command {
+        let flag = |name, help| Arg::new(name).long(name).action(ArgAction::SetTrue).help(help);
+        let write_mostly = "Read from the devices named behind this only if no others can be";
+        let devices = Arg::new(DEVICES)
+            .value_name("[NAME] DEVICE")
+            .required(true)
+            .num_args(1..)
+            .value_parser(clap::value_parser!(PathBuf))
+            .help(
+                "The array, as /dev/md0, md0 or /dev/md/NAME, if wanted; then the devices: image \
+                 files, block devices, or the word missing for one that is to come later",
+            );
+        command
+            .arg(flag(WRITE_MOSTLY, write_mostly).short('W'))
+            .arg(flag(FAILFAST, "Let the devices named behind this fail at their first error"))
+            .arg(devices)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Devices {
+    fn from_arg_matches(matches: &ArgMatches) -> std::result::Result<Self, clap::Error> {
+        let from = |flag| match matches.get_flag(flag) {
+            true => matches.index_of(flag),
+            false => None,
+        };
+        let (write_mostly, failfast) = (from(WRITE_MOSTLY), from(FAILFAST));
+        let paths = matches.get_many::<PathBuf>(DEVICES).into_iter().flatten();
+        let places = matches.indices_of(DEVICES).into_iter().flatten();
+        let device = |(path, place): (&PathBuf, usize)| NewPath {
+            path: path.clone(),
+            flags: DeviceFlags {
+                write_mostly: write_mostly.is_some_and(|from| from < place),
+                failfast: failfast.is_some_and(|from| from < place),
+            },
+        };
+        Ok(Self { list: paths.zip(places).map(device).collect() })
+    }
+
+    fn update_from_arg_matches(
+        &mut self,
+        matches: &ArgMatches,
+    ) -> std::result::Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
 impl Create {
     pub(crate) fn run(self) -> Result<ExitCode> {
+        self.check_write_behind()?;
         let (name, devices) = self.split_name()?;
+        let paths: Vec<PathBuf> = devices.iter().map(|device| device.path.clone()).collect();
         let layout = self.layout.as_deref().map(|text| units::layout(self.level, text));
         let layout =
             layout.transpose().map_err(|why| Error::usage(format_args!("--layout: {why}")))?;
         let here: Vec<PathBuf> =
-            devices.iter().filter(|path| **path != Path::new(MISSING)).cloned().collect();
+            paths.iter().filter(|path| **path != Path::new(MISSING)).cloned().collect();
         let mut opened = disks::open_all(&here, Access::Write)?.into_iter();
         let reactor = disks::reactor()?;
-        let members: Vec<Option<NewDevice>> = devices
+        let members: Vec<Option<NewDevice>> = paths
             .iter()
             .map(|path| {
                 if path == Path::new(MISSING) {
@@ -121,7 +214,8 @@ impl Create {
                 Some(NewDevice { gateway, path: path.display().to_string(), known_zero })
             })
             .collect();
-        let spec = self.spec(&name, layout, &members);
+        let flags: Vec<DeviceFlags> = devices.iter().map(|device| device.flags).collect();
+        let spec = self.spec(&name, layout, &members, &flags);
         let created = reactor.block_on(async {
             if !self.force {
                 refuse_used(&members).await?;
@@ -130,42 +224,77 @@ impl Create {
                 .await
                 .map_err(|error| Error::new("cannot create", display(&spec.name), error))
         })?;
-        output::print(&report(&spec, &created, &devices))?;
+        output::print(&report(&spec, &created, &paths))?;
         Ok(ExitCode::SUCCESS)
     }
 
+    /// Write-behind is for members that are written only, and is kept in the bitmap.
+    fn check_write_behind(&self) -> Result<()> {
+        let written_only = self.devices.list.iter().any(|device| device.flags.write_mostly);
+        let why = match self.write_behind {
+            None => return Ok(()),
+            Some(_) if self.level != Level::Raid1 => "is for raid1",
+            Some(_) if !written_only => "needs a device behind --write-mostly",
+            Some(_) if matches!(self.bitmap.as_deref(), Some("none" | "lockless")) => {
+                "needs an internal bitmap"
+            }
+            Some(_) => return Ok(()),
+        };
+        Err(Error::usage(format_args!("--write-behind {why}")))
+    }
+
     /// The name for the superblock and the devices.
-    fn split_name(&self) -> Result<(String, Vec<PathBuf>)> {
-        let mut devices = self.devices.clone();
-        let first = devices[0].to_str().unwrap_or_default();
-        let named = parse_array_name(first).filter(|_| !devices[0].exists()).map(str::to_owned);
+    fn split_name(&self) -> Result<(String, &[NewPath])> {
+        let mut devices = self.devices.list.as_slice();
+        let first = devices.first().map(|device| device.path.as_path());
+        let named = first.filter(|path| !path.exists()).and_then(Path::to_str);
+        let named = named.and_then(parse_array_name).map(str::to_owned);
         if named.is_some() {
-            devices.remove(0);
+            devices = &devices[1..];
         }
-        if devices.len() != self.raid_devices as usize {
-            let text = format!(
-                "--raid-devices={} but {} devices are given",
-                self.raid_devices,
-                devices.len()
-            );
+        let wanted = self.raid_devices as usize + self.spare_devices as usize;
+        if devices.len() != wanted {
+            let spares = match self.spare_devices {
+                0 => String::new(),
+                spares => format!(" --spare-devices={spares}"),
+            };
+            let (raid, given) = (self.raid_devices, devices.len());
+            let text = format!("--raid-devices={raid}{spares} but {given} devices are given");
             let hint = "give as many devices, with the word missing for those to come later";
             return Err(Error::usage(text).hint(hint));
+        }
+        if devices[self.raid_devices as usize..].iter().any(|spare| spare.is_missing()) {
+            return Err(Error::usage("a spare cannot be missing"));
         }
         let name = self.name.clone().or(named).unwrap_or_else(|| "0".to_owned());
         Ok((name, devices))
     }
 
-    fn spec(&self, name: &str, layout: Option<u32>, members: &[Option<NewDevice>]) -> CreateSpec {
+    fn bitmap(&self) -> NewBitmap {
+        match self.bitmap.as_deref() {
+            Some("none") => NewBitmap::None,
+            Some("lockless") => NewBitmap::Lockless,
+            None if self.bitmap_chunk.is_none() => NewBitmap::Auto,
+            Some(_) | None => NewBitmap::Internal { chunk: self.bitmap_chunk.map(Sectors::bytes) },
+        }
+    }
+
+    fn spec(
+        &self,
+        name: &str,
+        layout: Option<u32>,
+        members: &[Option<NewDevice>],
+        flags: &[DeviceFlags],
+    ) -> CreateSpec {
         let host = match self.homehost.as_deref() {
             Some("any" | "none" | "<none>" | "") => None,
             Some(host) => Some(host.to_owned()),
             None => hostname(),
         };
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let member = |device: &NewDevice| NewMember {
-            device: device.gateway.capacity(),
-            device_uuid: Uuid::new_v4(),
-            flags: DeviceFlags::default(),
+        let member = |(device, flags): (&Option<NewDevice>, &DeviceFlags)| {
+            let device = device.as_ref()?.gateway.capacity();
+            Some(NewMember { device, device_uuid: Uuid::new_v4(), flags: *flags })
         };
         CreateSpec {
             version: self.metadata,
@@ -173,15 +302,15 @@ impl Create {
             layout,
             chunk: self.chunk,
             raid_devices: self.raid_devices,
-            members: members.iter().map(|device| device.as_ref().map(member)).collect(),
+            members: members.iter().zip(flags).map(member).collect(),
             size: self.size.and_then(|limit| limit.0),
             data_offset: self.data_offset,
             set_uuid: self.uuid.unwrap_or_else(Uuid::new_v4),
             name: full_name(host.as_deref(), name),
             ctime: since_epoch.map_or(0, |time| time.as_secs()),
             assume_clean: self.assume_clean,
-            bitmap: NewBitmap::None,
-            write_behind: 0,
+            bitmap: self.bitmap(),
+            write_behind: self.write_behind.unwrap_or(0),
             daemon_sleep: ashlar_md::ondisk::create::DEFAULT_DAEMON_SLEEP,
             bad_block_log: true,
         }
@@ -220,8 +349,13 @@ fn report(spec: &CreateSpec, created: &Created, devices: &[PathBuf]) -> String {
         .map(|path| path.display().to_string())
         .collect();
     let degraded = if paths.len() < devices.len() { " --run" } else { "" };
+    let spares = match devices.len().saturating_sub(spec.raid_devices as usize) {
+        0 => String::new(),
+        1 => ", 1 spare".to_owned(),
+        spares => format!(", {spares} spares"),
+    };
     format!(
-        "array {} created: {}, {} devices, {}, UUID {}\nserve it with: ashlar serve{degraded} {}\n",
+        "array {} created: {}, {} devices{spares}, {}, UUID {}\nserve it with: ashlar serve{degraded} {}\n",
         spec.name,
         spec.level,
         spec.raid_devices,

@@ -1,13 +1,13 @@
 //! `ashlar md detail`: an array, as mdadm --detail prints it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ashlar_stack::assemble::{assemble, probe_all};
 use ashlar_stack::detail::Detail;
-use ashlar_stack::names::parse_array_name;
 use clap::Args;
 
+use super::ArrayName;
 use crate::commands::Daemon;
 use crate::disks::{self, Access};
 use crate::error::{Error, Result};
@@ -38,7 +38,7 @@ pub(crate) struct DetailCommand {
 impl DetailCommand {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let details = match running_name(&self.what) {
-            Some(name) => vec![self.daemon.connect()?.detail(name)?],
+            Some(name) => vec![self.daemon.connect()?.detail(name.as_str())?],
             None => offline(&self.what)?,
         };
         let text: Vec<String> = details.iter().map(Detail::to_string).collect();
@@ -52,11 +52,9 @@ impl DetailCommand {
 }
 
 /// The name, if that is what was given and no file is called so.
-fn running_name(what: &[PathBuf]) -> Option<&str> {
+fn running_name(what: &[PathBuf]) -> Option<ArrayName> {
     let [one] = what else { return None };
-    let text = one.to_str()?;
-    let is_name = parse_array_name(text).is_some() && !Path::new(one).is_file();
-    is_name.then(|| text.strip_prefix("/dev/").unwrap_or(text))
+    ArrayName::of_running(one.to_str()?)
 }
 
 /// Tells of the arrays on `devices` by assembling them for reading only.

@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ashlar_block::{Gateway, Sectors};
+use ashlar_block::{Gateway, Sector, Sectors, Status};
+use ashlar_md::bitmap::State;
+use ashlar_md::ondisk::bad_block_log::{self, BadRange};
 use ashlar_md::ondisk::bitmap_super::{self, BitmapSuper};
-use ashlar_md::ondisk::{MdadmUuid, Role, Superblock, examine};
+use ashlar_md::ondisk::{Features, MdadmUuid, Role, Superblock, examine};
 use ashlar_stack::probe::{Md, probe};
 use ashlar_stack::scan::layout_name;
 use clap::Args;
@@ -16,17 +18,30 @@ use crate::error::{Error, FAILURE, Result};
 use crate::output;
 
 /// Print the superblocks on devices, as mdadm --examine does
+///
+/// With --bitmap or --badblocks, their write-intent bitmaps or bad block logs instead, as mdadm
+/// --examine-bitmap and --examine-badblocks do.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 all have one, 1 some have none or a damaged one.
 
 Examples:
   ashlar md examine disk*.img
-  ashlar md examine --json /dev/sda1")]
+  ashlar md examine --json /dev/sda1
+  ashlar md examine --bitmap disk0.img
+  ashlar md examine --badblocks disk*.img")]
 pub(crate) struct Examine {
     /// Image files or block devices
     #[arg(required = true, value_name = "DEVICE")]
     devices: Vec<PathBuf>,
+
+    /// Print the write-intent bitmaps
+    #[arg(short = 'X', long, conflicts_with_all = ["json", "badblocks"])]
+    bitmap: bool,
+
+    /// Print the bad blocks that are known
+    #[arg(long, conflicts_with = "json")]
+    badblocks: bool,
 
     /// Print JSON
     #[arg(long)]
@@ -94,6 +109,18 @@ impl Examine {
             let contents = reactor.block_on(probe(&disk.gateway));
             let contents = contents.map_err(|status| Error::new("cannot read", &path, status))?;
             match contents.md {
+                Md::Member(sb) if self.bitmap => {
+                    match reactor.block_on(bitmap_text(&disk.gateway, &sb)) {
+                        Ok(of_it) => text += &format!("        Filename : {path}\n{of_it}"),
+                        Err(why) => {
+                            Error::new("no bitmap", &path, why).report();
+                            code = ExitCode::from(FAILURE);
+                        }
+                    }
+                }
+                Md::Member(sb) if self.badblocks => {
+                    text += &reactor.block_on(bad_blocks_text(&disk.gateway, &sb, &path))?;
+                }
                 Md::Member(sb) => {
                     let bitmap = reactor.block_on(read_bitmap(&disk.gateway, &sb));
                     text += &format!("{path}:\n{}", examine::examine(&sb, bitmap.as_ref()));
@@ -118,12 +145,76 @@ impl Examine {
     }
 }
 
-/// The superblock of the bitmap, if there is one and it can be read.
-async fn read_bitmap(gateway: &Gateway, sb: &Superblock) -> Option<BitmapSuper> {
-    let at = sb.bitmap_start()?;
+/// Bytes of a device from a sector on, in whole blocks read.
+async fn read(gateway: &Gateway, at: Sector, bytes: usize) -> std::result::Result<Vec<u8>, Status> {
     let block = gateway.disk().limits().logical_block();
     let from = at.round_down(block);
-    let end = (at + Sectors::from_bytes_ceil(bitmap_super::SIZE as u64)).round_up(block);
-    let buffer = gateway.read(from, end - from).await.ok()?;
-    BitmapSuper::from_bytes(buffer.as_slice().get((at - from).bytes() as usize..)?)
+    let end = (at + Sectors::from_bytes_ceil(bytes as u64)).round_up(block);
+    let buffer = gateway.read(from, end - from).await?;
+    let skip = (at - from).bytes() as usize;
+    Ok(buffer.as_slice().iter().skip(skip).take(bytes).copied().collect())
+}
+
+/// The superblock of the bitmap, if there is one and it can be read.
+async fn read_bitmap(gateway: &Gateway, sb: &Superblock) -> Option<BitmapSuper> {
+    let bytes = read(gateway, sb.bitmap_start()?, bitmap_super::SIZE).await.ok()?;
+    BitmapSuper::from_bytes(&bytes)
+}
+
+/// The bitmap in words (`mdadm --examine-bitmap`), or why not.
+async fn bitmap_text(gateway: &Gateway, sb: &Superblock) -> std::result::Result<String, String> {
+    let start = sb.bitmap_start().ok_or("the array has none")?;
+    let unreadable = |status: Status| status.to_string();
+    let first = read(gateway, start, bitmap_super::SIZE).await.map_err(unreadable)?;
+    let bitmap = BitmapSuper::parse(&first).map_err(|error| error.to_string())?;
+    let marked = marked(gateway, start, &bitmap).await.map_err(unreadable)?;
+    Ok(bitmap.describe(sb.version, Some(marked)).to_string())
+}
+
+/// How many chunks are marked.
+async fn marked(
+    gateway: &Gateway,
+    start: Sector,
+    bitmap: &BitmapSuper,
+) -> std::result::Result<u64, Status> {
+    const PIECE: u64 = 1 << 20;
+    let lockless = bitmap.is_lockless();
+    let (header, per_byte) =
+        if lockless { (bitmap_super::LOCKLESS_START, 1) } else { (bitmap_super::SIZE, 8) };
+    let (header, chunks) = (header as u64, bitmap.bits());
+    let end = header.saturating_add(chunks.div_ceil(per_byte));
+    let mut marked = 0;
+    let mut at = 0;
+    while at < end {
+        let len = PIECE.min(end - at);
+        let piece = read(gateway, start + Sectors::from_bytes_floor(at), len as usize).await?;
+        for (offset, byte) in (at..).zip(piece).skip_while(|(offset, _)| *offset < header) {
+            if lockless {
+                marked += u64::from(State::from_byte(byte).is_marked());
+            } else {
+                // Bits behind the last chunk count for nothing.
+                let left = (chunks - (offset - header) * 8).min(8);
+                marked += u64::from((u16::from(byte) & ((1 << left) - 1)).count_ones());
+            }
+        }
+        at += len;
+    }
+    Ok(marked)
+}
+
+/// The bad blocks in words (`mdadm --examine-badblocks`).
+async fn bad_blocks_text(gateway: &Gateway, sb: &Superblock, path: &str) -> Result<String> {
+    let (Some(place), Some(start)) = (sb.bad_block_log, sb.bad_block_log_start()) else {
+        return Ok(format!("No bad-blocks list configured on {path}\n"));
+    };
+    if !sb.features.contains(Features::BAD_BLOCKS) {
+        return Ok(format!("Bad-blocks list is empty in {path}\n"));
+    }
+    let log = read(gateway, start, place.len.bytes() as usize).await;
+    let log = log.map_err(|status| Error::new("cannot read the bad block log", path, status))?;
+    let ranges = bad_block_log::parse(&log, place.shift)
+        .map_err(|error| Error::new("damaged bad block log", path, error))?;
+    let line = |range: BadRange| format!("{:>20} for {} sectors\n", range.start, range.len);
+    let lines: String = ranges.into_iter().map(line).collect();
+    Ok(format!("Bad-blocks on {path}:\n{lines}"))
 }

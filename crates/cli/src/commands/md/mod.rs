@@ -1,19 +1,29 @@
 //! `ashlar md`: arrays, with mdadm's verbs and option names.
 
+pub(crate) mod action;
 pub(crate) mod assemble;
 pub(crate) mod create;
 pub(crate) mod detail;
 pub(crate) mod examine;
+pub(crate) mod grow;
+pub(crate) mod manage;
+pub(crate) mod members;
+pub(crate) mod monitor;
 
+use std::path::Path;
 use std::process::ExitCode;
+use std::str::FromStr;
 
+use ashlar_stack::names::parse_array_name;
 use clap::Subcommand;
 
+use crate::client::Client;
 use crate::error::Result;
 
-/// Make, look at and assemble md arrays
+/// Make, look at, assemble and change md arrays
 ///
-/// The verbs and options are mdadm's.
+/// The verbs and options are mdadm's. add, re-add, fail, remove, replace, grow, action, wait and
+/// monitor talk to the daemon that serves the array.
 #[derive(Subcommand, Debug)]
 #[command(after_help = "\
 Exit codes are mdadm's: 0 done, 1 failed, 2 wrong usage.
@@ -22,19 +32,46 @@ Examples:
   ashlar md create --level=1 --raid-devices=2 a.img b.img
   ashlar md examine a.img
   ashlar md detail a.img b.img
-  ashlar md assemble a.img b.img")]
+  ashlar md assemble a.img b.img
+  ashlar md fail md0 a.img
+  ashlar md add md0 c.img
+  ashlar md action md0 check")]
 pub(crate) enum Md {
     Create(create::Create),
     Examine(examine::Examine),
     Detail(detail::DetailCommand),
     Assemble(Box<assemble::Assemble>),
+    Add(members::Add),
+    ReAdd(members::ReAdd),
+    #[command(alias = "set-faulty")]
+    Fail(members::Fail),
+    Remove(members::Remove),
+    Replace(members::Replace),
+    Grow(grow::GrowCommand),
+    Action(action::Action),
+    Wait(action::Wait),
+    Monitor(monitor::MonitorCommand),
+    #[command(hide = true)]
+    Manage(manage::Manage),
 }
 
 impl Md {
     pub(crate) fn is_daemon(&self) -> bool {
         match self {
             Self::Assemble(command) => command.serves(),
-            Self::Create(_) | Self::Examine(_) | Self::Detail(_) => false,
+            Self::Create(_)
+            | Self::Examine(_)
+            | Self::Detail(_)
+            | Self::Add(_)
+            | Self::ReAdd(_)
+            | Self::Fail(_)
+            | Self::Remove(_)
+            | Self::Replace(_)
+            | Self::Grow(_)
+            | Self::Action(_)
+            | Self::Wait(_)
+            | Self::Monitor(_)
+            | Self::Manage(_) => false,
         }
     }
 
@@ -44,6 +81,69 @@ impl Md {
             Self::Examine(command) => command.run(),
             Self::Detail(command) => command.run(),
             Self::Assemble(command) => command.run(),
+            Self::Add(command) => command.run(),
+            Self::ReAdd(command) => command.run(),
+            Self::Fail(command) => command.run(),
+            Self::Remove(command) => command.run(),
+            Self::Replace(command) => command.run(),
+            Self::Grow(command) => command.run(),
+            Self::Action(command) => command.run(),
+            Self::Wait(command) => command.run(),
+            Self::Monitor(command) => command.run(),
+            Self::Manage(command) => command.run(),
         }
+    }
+}
+
+/// A running array, as the daemon calls it: `md0`, `md/data`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct ArrayName(String);
+
+impl ArrayName {
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The array that `text` means, if it is no file.
+    fn of_running(text: &str) -> Option<Self> {
+        if Path::new(text).is_file() { None } else { text.parse().ok() }
+    }
+}
+
+impl FromStr for ArrayName {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let name = parse_array_name(text);
+        let name = name.ok_or_else(|| format!("`{text}` is no array: md0, /dev/md0 or md/NAME"))?;
+        let number = name.bytes().all(|byte| byte.is_ascii_digit());
+        let named = text.contains("md/");
+        Ok(Self(if number && !named { format!("md{name}") } else { format!("md/{name}") }))
+    }
+}
+
+/// The attribute `sync_action` of an array.
+fn sync_action(client: &mut Client, name: &str) -> Result<String> {
+    let device = client.detail(name)?.device;
+    let device = device.strip_prefix("/dev/").unwrap_or(&device);
+    Ok(format!("sys/block/{device}/md/sync_action"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrays_are_named_as_the_daemon_names_them() {
+        for (text, name) in [
+            ("md0", "md0"),
+            ("/dev/md127", "md127"),
+            ("7", "md7"),
+            ("/dev/md/data", "md/data"),
+            ("md/5", "md/5"),
+        ] {
+            assert_eq!(text.parse(), Ok(ArrayName(name.to_owned())), "{text}");
+        }
+        assert!("data".parse::<ArrayName>().is_err());
     }
 }

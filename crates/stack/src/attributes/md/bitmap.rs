@@ -36,7 +36,9 @@ const SET_BITS: &[Row<ArrayView>] = &[Row::wo("bitmap_set_bits", |view, text| {
             // A write that nobody has seen the end of is what a mark stands for.
             let marked = bitmap.begin(start, Sectors(end) - Sectors(start.0), &**array).await;
             marked
-                .map_err(|status| AttributeError::Busy(format!("the bitmap is not in use: {status}")))?
+                .map_err(|status| {
+                    AttributeError::Busy(format!("the bitmap is not in use: {status}"))
+                })?
                 .failed();
         }
         Ok(())

@@ -49,9 +49,9 @@ const ROWS: &[Row<Member>] = &[
         "state",
         |member| member.show(state),
         |member, word| {
-            Box::pin(async move {
-                Ok(member.view.array().set_member_state(member.index, word).await?)
-            })
+            Box::pin(
+                async move { Ok(member.view.array().set_member_state(member.index, word).await?) },
+            )
         },
     ),
     Row::ro("unacknowledged_bad_blocks", |member| {

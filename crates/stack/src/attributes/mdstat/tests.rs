@@ -98,8 +98,7 @@ fn each_action_has_its_word() {
         (Action::Recover, "recovery"),
     ] {
         let mut array = snapshot(Level::Raid10, 0x102, 1024, 4);
-        let run =
-            Run { done: Sectors(8), total: Sectors(8 << 20), speed_kib: 4, left: None };
+        let run = Run { done: Sectors(8), total: Sectors(8 << 20), speed_kib: 4, left: None };
         array.progress = Progress { action, step: Step::Running(run), ..IDLE };
         let expected = format!(
             "\n      [>....................]  {word} =  0.0% (4/4194304) finish=0.0min speed=4K/sec\n      \n"

@@ -1,0 +1,93 @@
+//! `ashlar md action` and `wait`: what an array does by itself.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::{ArrayName, sync_action};
+use crate::commands::Daemon;
+use crate::error::{FAILURE, Result};
+use crate::progress::{Shown, follow};
+
+/// Have a running array check or repair its copies, or stop doing so
+///
+/// The words are the kernel's: check compares all copies and counts what differs (see mismatch_cnt);
+/// repair makes them the same as well; idle ends what runs, and what is necessary (a resync after a
+/// crash, the rebuild of a member) begins again; frozen lets nothing begin; resync and recover begin
+/// what is necessary now. What has begun is shown until it ends; interrupting this command does not
+/// end it.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 refused.
+
+The speed is bounded by sys/block/md0/md/sync_speed_max, and by sync_speed_min while the array is
+used; both can be changed at any time.
+
+Examples:
+  ashlar md action md0 check
+  ashlar md action md0 repair --no-wait
+  ashlar md action md0 idle
+  ashlar set sys/block/md0/md/sync_speed_max 50000")]
+pub(crate) struct Action {
+    /// The array: md0, /dev/md0 or /dev/md/NAME
+    array: ArrayName,
+
+    /// What to do
+    #[arg(value_parser = ["check", "repair", "idle", "frozen", "resync", "recover"])]
+    action: String,
+
+    /// Return at once
+    #[arg(long)]
+    no_wait: bool,
+
+    #[command(flatten)]
+    shown: Shown,
+
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+impl Action {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let mut client = self.daemon.connect()?;
+        let path = sync_action(&mut client, self.array.as_str())?;
+        client.set(&path, &self.action)?;
+        if !self.no_wait && !matches!(self.action.as_str(), "idle" | "frozen") {
+            follow(&mut client, self.array.as_str(), self.shown)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Wait until running arrays have ended what they do by themselves
+///
+/// A resync, rebuild, check or repair is shown until it ends, one array after the other.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 there was something to wait for on every array, 1 on some there was not, or it failed.
+
+Examples:
+  ashlar md wait md0
+  ashlar md wait md0 md1 --interval 60")]
+pub(crate) struct Wait {
+    /// The arrays: md0, /dev/md0 or /dev/md/NAME
+    #[arg(required = true)]
+    arrays: Vec<ArrayName>,
+
+    #[command(flatten)]
+    shown: Shown,
+
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+impl Wait {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let mut client = self.daemon.connect()?;
+        let mut waited = true;
+        for array in &self.arrays {
+            waited &= follow(&mut client, array.as_str(), self.shown)?;
+        }
+        Ok(if waited { ExitCode::SUCCESS } else { ExitCode::from(FAILURE) })
+    }
+}

@@ -1,0 +1,84 @@
+//! `ashlar md grow`: another size or bitmap of a running array.
+
+use std::process::ExitCode;
+
+use ashlar_stack::graph::human_size;
+use clap::Args;
+use serde_json::json;
+
+use super::ArrayName;
+use crate::commands::Daemon;
+use crate::daemon::interface;
+use crate::error::Result;
+use crate::{output, units};
+
+/// Change the size or the bitmap of a running array
+///
+/// Of raid1 and raid10 arrays. A larger array is resynced in its new part only. The number of
+/// devices, the level, the layout and the chunk size stay as they are.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 refused or failed, 2 wrong usage.
+
+Examples:
+  ashlar md grow md0 --size=max
+  ashlar md grow md0 --bitmap=internal
+  ashlar md grow /dev/md/data --bitmap=none")]
+pub(crate) struct GrowCommand {
+    /// The array: md0, /dev/md0 or /dev/md/NAME
+    array: ArrayName,
+
+    /// How much to use of each member, in KiB or with a suffix, or max
+    #[arg(short = 'z', long, value_parser = units::limit, required_unless_present = "bitmap")]
+    size: Option<units::Limit>,
+
+    /// Write-intent bitmap: internal, lockless or none
+    #[arg(short, long, value_parser = ["internal", "lockless", "none"], conflicts_with = "size")]
+    bitmap: Option<String>,
+
+    /// What a bit of the bitmap stands for, in KiB or with a suffix [default: 64M, less for small
+    /// arrays]
+    #[arg(long, value_name = "SIZE", value_parser = units::size, requires = "bitmap")]
+    bitmap_chunk: Option<ashlar_block::Sectors>,
+
+    /// Take the new part to be the same on all members
+    #[arg(long, requires = "size")]
+    assume_clean: bool,
+
+    /// Make the array smaller even so; what lies behind the new end is lost
+    #[arg(short, long, requires = "size")]
+    force: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+impl GrowCommand {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let size = self.size.map(|limit| match limit.0 {
+            Some(size) => (size.0 / 2).to_string(),
+            None => "max".to_owned(),
+        });
+        let change = interface::Grow {
+            name: self.array.as_str().to_owned(),
+            size,
+            bitmap: self.bitmap.clone(),
+            bitmap_chunk: self.bitmap_chunk.map(ashlar_block::Sectors::bytes),
+            assume_clean: self.assume_clean.then_some(true),
+            force: self.force.then_some(true),
+        };
+        let size = self.daemon.connect()?.grow(&change)?;
+        if self.json {
+            output::print_json(&json!({ "size": size }))?;
+        } else if let Some(bitmap) = &self.bitmap {
+            output::print(&format!("{}: bitmap {bitmap}\n", self.array.as_str()))?;
+        } else {
+            output::print(&format!("{}: {}\n", self.array.as_str(), human_size(size)))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,252 @@
+//! `ashlar md add`, `re-add`, `fail`, `remove` and `replace`: members of a running array.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::ArrayName;
+use crate::client::Client;
+use crate::commands::Daemon;
+use crate::daemon::interface::{self, ManageAction};
+use crate::error::Result;
+use crate::output;
+
+/// A disk, as the daemon is to understand it: its working directory may be another than ours.
+pub(super) fn for_daemon(disk: &str) -> String {
+    let path = Path::new(disk).canonicalize();
+    path.map_or_else(|_| disk.to_owned(), |path| path.display().to_string())
+}
+
+/// Changes, one after the other, up to the first that is refused.
+pub(super) fn change(
+    client: &mut Client,
+    changes: impl IntoIterator<Item = interface::Manage>,
+    json: bool,
+) -> Result<ExitCode> {
+    for change in changes {
+        for line in client.manage(&change)? {
+            if json {
+                output::print(&format!("{}\n", serde_json::json!({ "done": line })))?;
+            } else {
+                output::print(&format!("{line}\n"))?;
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the flags of new members are to be.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub(super) struct Flags {
+    /// Read from it only if no other member can be
+    #[arg(short = 'W', long, overrides_with = "readwrite")]
+    write_mostly: bool,
+
+    /// Read from it as from the others, even if it was write-mostly before
+    #[arg(long, overrides_with = "write_mostly")]
+    readwrite: bool,
+
+    /// Let it fail at its first error
+    #[arg(long, overrides_with = "nofailfast")]
+    failfast: bool,
+
+    /// Give it time to get over errors, even if it was failfast before
+    #[arg(long, overrides_with = "failfast")]
+    nofailfast: bool,
+}
+
+impl Flags {
+    fn pair(set: bool, clear: bool) -> Option<bool> {
+        if set { Some(true) } else { clear.then_some(false) }
+    }
+
+    fn on(self, change: interface::Manage) -> interface::Manage {
+        interface::Manage {
+            write_mostly: Self::pair(self.write_mostly, self.readwrite),
+            failfast: Self::pair(self.failfast, self.nofailfast),
+            ..change
+        }
+    }
+}
+
+/// The array and the disks of a command.
+#[derive(Args, Debug)]
+struct Which {
+    /// The array: md0, /dev/md0 or /dev/md/NAME
+    array: ArrayName,
+
+    /// Image files or block devices
+    #[arg(required = true, value_name = "DISK")]
+    disks: Vec<String>,
+
+    /// Print JSON, a line for each change
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+impl Which {
+    fn change(
+        &self,
+        action: ManageAction,
+        with: impl Fn(interface::Manage) -> interface::Manage,
+    ) -> Result<ExitCode> {
+        let changes = self.disks.iter().map(|disk| {
+            with(interface::Manage {
+                name: self.array.as_str().to_owned(),
+                action,
+                disk: for_daemon(disk),
+                ..interface::Manage::default()
+            })
+        });
+        change(&mut self.daemon.connect()?, changes, self.json)
+    }
+}
+
+/// Add disks to a running array
+///
+/// A disk that was a member, and of which the bitmap knows what it lacks, goes back to its place.
+/// Any other becomes a spare, which is rebuilt as a whole where a member is missing or to be
+/// replaced. Disks on which anything else is known to be are refused without --force.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 refused or failed, 2 wrong usage.
+
+Examples:
+  ashlar md add md0 disk4.img
+  ashlar md add /dev/md0 /dev/sdd --write-mostly
+  ashlar md wait md0")]
+pub(crate) struct Add {
+    #[command(flatten)]
+    which: Which,
+
+    #[command(flatten)]
+    flags: Flags,
+
+    /// Make it a spare, whatever it was before
+    #[arg(long, alias = "add-spare")]
+    spare: bool,
+
+    /// Overwrite whatever is on it
+    #[arg(short, long)]
+    force: bool,
+}
+
+impl Add {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let (spare, force) = (self.spare.then_some(true), self.force.then_some(true));
+        self.which.change(ManageAction::Add, |change| {
+            self.flags.on(interface::Manage { spare, force, ..change })
+        })
+    }
+}
+
+/// Put disks that were members back into a running array
+///
+/// Only as the members they were, to get what they lack by the bitmap. Refused if that is not
+/// possible; `ashlar md add` then makes them spares.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 refused or failed, 2 wrong usage.
+
+Examples:
+  ashlar md re-add md0 disk1.img")]
+pub(crate) struct ReAdd {
+    #[command(flatten)]
+    which: Which,
+
+    #[command(flatten)]
+    flags: Flags,
+}
+
+impl ReAdd {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        self.which.change(ManageAction::ReAdd, |change| self.flags.on(change))
+    }
+}
+
+/// Mark members of a running array as failed
+///
+/// The array goes on without them, and a spare takes over if there is one. The last copy of
+/// anything cannot fail. A member is named by its path or by its name under sys/block; `detached`
+/// means those whose devices are gone.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 refused or failed, 2 wrong usage.
+
+Examples:
+  ashlar md fail md0 disk1.img
+  ashlar md fail md0 detached")]
+pub(crate) struct Fail {
+    #[command(flatten)]
+    which: Which,
+}
+
+impl Fail {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        self.which.change(ManageAction::Fail, |change| change)
+    }
+}
+
+/// Take failed members and spares out of a running array
+///
+/// A member that works must fail first. `failed` means all that have failed, `detached` those
+/// whose devices are gone.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 refused or failed, 2 wrong usage.
+
+Examples:
+  ashlar md remove md0 disk1.img
+  ashlar md remove md0 failed")]
+pub(crate) struct Remove {
+    #[command(flatten)]
+    which: Which,
+}
+
+impl Remove {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        self.which.change(ManageAction::Remove, |change| change)
+    }
+}
+
+/// Replace members of a running array by spares
+///
+/// A member goes on working until its replacement has all its data, and then counts as failed, so
+/// that the array is as safe as before at any time. Without a spare it is replaced as soon as there
+/// is one.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 refused or failed, 2 wrong usage.
+
+Examples:
+  ashlar md add md0 disk4.img
+  ashlar md replace md0 disk1.img --with disk4.img
+  ashlar md wait md0")]
+pub(crate) struct Replace {
+    #[command(flatten)]
+    which: Which,
+
+    /// The spares to take, in the order of the disks that they replace
+    #[arg(long, value_name = "SPARE")]
+    with: Vec<String>,
+}
+
+impl Replace {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let spares = self.with.iter().map(|spare| Some(for_daemon(spare)));
+        let spares: Vec<_> =
+            spares.chain(std::iter::repeat(None)).take(self.which.disks.len()).collect();
+        let changes = self.which.disks.iter().zip(spares).map(|(disk, with)| interface::Manage {
+            name: self.which.array.as_str().to_owned(),
+            action: ManageAction::Replace,
+            disk: for_daemon(disk),
+            with,
+            ..interface::Manage::default()
+        });
+        change(&mut self.which.daemon.connect()?, changes, self.which.json)
+    }
+}

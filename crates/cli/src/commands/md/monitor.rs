@@ -1,0 +1,91 @@
+//! `ashlar md monitor`: what happens to running arrays, as mdadm --monitor tells it.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use ashlar_stack::detail::Detail;
+use ashlar_stack::events::{Event, Monitor};
+use clap::Args;
+use serde_json::json;
+
+use super::ArrayName;
+use crate::client::Client;
+use crate::commands::Daemon;
+use crate::error::Result;
+use crate::output;
+
+/// Print what happens to running arrays
+///
+/// A line for each event, with mdadm's names: NewArray, DegradedArray, Fail, FailSpare, SpareActive,
+/// RebuildStarted, Rebuild20 and so on, RebuildFinished, DeviceDisappeared. Runs until it is
+/// interrupted; while there is no daemon its arrays have disappeared.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  ashlar md monitor
+  ashlar md monitor --json md0 | while read -r event; do notify \"$event\"; done
+  ashlar md monitor --oneshot")]
+pub(crate) struct MonitorCommand {
+    /// The arrays: md0, /dev/md0 or /dev/md/NAME [default: all]
+    arrays: Vec<ArrayName>,
+
+    /// Print JSON, a line for each event
+    #[arg(long)]
+    json: bool,
+
+    /// Look once, print what is worth it, and end
+    #[arg(short = '1', long)]
+    oneshot: bool,
+
+    /// Seconds between two looks
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    delay: u64,
+
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+impl MonitorCommand {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let mut monitor = Monitor::default();
+        // The first look must be possible.
+        let mut client = Some(self.daemon.connect()?);
+        loop {
+            let seen = client.take().and_then(|mut client| {
+                let now = self.look(&mut client).ok()?;
+                Some((client, now))
+            });
+            let now = match seen {
+                Some((same, now)) => {
+                    client = Some(same);
+                    now
+                }
+                None => Vec::new(),
+            };
+            for event in monitor.look(&now) {
+                output::print(&self.line(&event))?;
+            }
+            if self.oneshot {
+                return Ok(ExitCode::SUCCESS);
+            }
+            std::thread::sleep(Duration::from_secs(self.delay));
+            if client.is_none() {
+                client = self.daemon.connect().ok();
+            }
+        }
+    }
+
+    /// The arrays as they are now.
+    fn look(&self, client: &mut Client) -> Result<Vec<Detail>> {
+        if !self.arrays.is_empty() {
+            return self.arrays.iter().map(|array| client.detail(array.as_str())).collect();
+        }
+        let volumes = client.status()?.volumes;
+        let arrays = volumes.iter().filter(|volume| volume.level != "disk");
+        arrays.map(|volume| client.detail(&volume.name)).collect()
+    }
+
+    fn line(&self, event: &Event) -> String {
+        if self.json { format!("{}\n", json!(event)) } else { format!("{event}\n") }
+    }
+}

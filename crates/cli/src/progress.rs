@@ -1,0 +1,178 @@
+//! Long work, followed to its end: a bar on a terminal, a line now and then elsewhere.
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use ashlar_stack::detail::{Detail, DetailSync};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::json;
+
+use crate::client::Client;
+use crate::error::Result;
+use crate::output;
+
+/// How often the daemon is asked.
+const POLL: Duration = Duration::from_millis(200);
+
+/// How progress is shown.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub(crate) struct Shown {
+    /// Print JSON, a line each time
+    #[arg(long)]
+    json: bool,
+
+    /// Seconds between two lines, where standard error is no terminal and so shows no bar
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    interval: u64,
+}
+
+/// Where it is shown.
+enum Display {
+    Bar(ProgressBar),
+    Lines { json: bool, interval: Duration, last: Option<Instant> },
+}
+
+impl Display {
+    fn new(shown: Shown) -> Self {
+        if !shown.json && std::io::stderr().is_terminal() {
+            let bar = ProgressBar::with_draw_target(Some(1000), ProgressDrawTarget::stderr());
+            let style = ProgressStyle::with_template("{prefix} [{bar:30}] {msg}");
+            // Without a style that can be parsed there is indicatif's own.
+            if let Ok(style) = style {
+                bar.set_style(style.progress_chars("=>."));
+            }
+            return Self::Bar(bar);
+        }
+        let interval = Duration::from_secs(shown.interval);
+        Self::Lines { json: shown.json, interval, last: None }
+    }
+
+    fn show(&mut self, detail: &Detail, sync: &DetailSync) -> Result<()> {
+        match self {
+            Self::Bar(bar) => {
+                bar.set_prefix(format!("{} {}", short(detail), detail.sync_action));
+                bar.set_position(sync.done_kib * 1000 / sync.total_kib.max(1));
+                bar.set_message(words(sync));
+                bar.tick();
+            }
+            Self::Lines { json, interval, last } => {
+                if last.is_some_and(|last| last.elapsed() < *interval) {
+                    return Ok(());
+                }
+                *last = Some(Instant::now());
+                let text = if *json {
+                    let action = &detail.sync_action;
+                    json!({ "array": detail.device, "action": action, "progress": sync })
+                        .to_string()
+                } else {
+                    format!("{}: {} {}", short(detail), detail.sync_action, words(sync))
+                };
+                output::print(&(text + "\n"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The last word.
+    fn end(self, detail: &Detail) -> Result<()> {
+        let Detail { last_sync_action: last, mismatch_count: found, .. } = detail;
+        let text = match self {
+            Self::Bar(bar) => {
+                bar.finish_and_clear();
+                conclusion(detail)
+            }
+            Self::Lines { json: false, .. } => conclusion(detail),
+            Self::Lines { json: true, .. } => {
+                json!({ "array": detail.device, "ended": last, "mismatch_count": found })
+                    .to_string()
+            }
+        };
+        output::print(&(text + "\n"))
+    }
+}
+
+/// `md0`.
+fn short(detail: &Detail) -> &str {
+    detail.device.strip_prefix("/dev/").unwrap_or(&detail.device)
+}
+
+/// `27% (286592/1047552 KiB), 95530 KiB/s, 0:07 left`.
+fn words(sync: &DetailSync) -> String {
+    let DetailSync { percent, done_kib, total_kib, speed_kib, seconds_left, .. } = sync;
+    let text = format!("{percent}% ({done_kib}/{total_kib} KiB), {speed_kib} KiB/s");
+    match seconds_left {
+        Some(seconds) => format!("{text}, {} left", clock(*seconds)),
+        None => text,
+    }
+}
+
+/// `1:02:03`, or `2:03` below an hour.
+fn clock(seconds: u64) -> String {
+    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    if hours > 0 {
+        format!("{hours}:{minutes:02}:{seconds:02}")
+    } else {
+        format!("{minutes}:{seconds:02}")
+    }
+}
+
+/// What came of it.
+fn conclusion(detail: &Detail) -> String {
+    let (array, action) = (short(detail), detail.last_sync_action.as_str());
+    let found = detail.mismatch_count;
+    let state = &detail.state;
+    match (action, found) {
+        ("check", 0) => format!("{array}: check ended, all copies are the same; {state}"),
+        ("check", found) => format!(
+            "{array}: check ended, {found} sectors differ; `ashlar md action {array} repair` makes \
+             them the same; {state}"
+        ),
+        ("repair", found) => format!("{array}: repair ended, {found} sectors differed; {state}"),
+        ("recover", _) => format!("{array}: recovery ended; {state}"),
+        (action, _) => format!("{array}: {action} ended; {state}"),
+    }
+}
+
+/// Shows what the array `name` does by itself until it does nothing more; false if that was so from
+/// the start.
+///
+/// # Errors
+/// The daemon is gone.
+pub(crate) fn follow(client: &mut Client, name: &str, shown: Shown) -> Result<bool> {
+    let mut detail = client.detail(name)?;
+    if !detail.sync_busy {
+        return Ok(false);
+    }
+    let mut display = Display::new(shown);
+    while detail.sync_busy {
+        if let Some(sync) = &detail.sync {
+            display.show(&detail, sync)?;
+        }
+        std::thread::sleep(POLL);
+        detail = client.detail(name)?;
+    }
+    display.end(&detail)?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_reads_as_a_sentence() {
+        let sync = DetailSync {
+            kind: "Check".to_owned(),
+            percent: 27,
+            done_kib: 286_592,
+            total_kib: 1_047_552,
+            speed_kib: 95_530,
+            seconds_left: Some(7),
+        };
+        assert_eq!(words(&sync), "27% (286592/1047552 KiB), 95530 KiB/s, 0:07 left");
+        let unknown = DetailSync { seconds_left: None, ..sync };
+        assert_eq!(words(&unknown), "27% (286592/1047552 KiB), 95530 KiB/s");
+        assert_eq!(clock(59), "0:59");
+        assert_eq!(clock(3723), "1:02:03");
+    }
+}
