@@ -156,6 +156,32 @@ impl Fd {
         unsafe { self.submit(entry, from, true) }
     }
 
+    /// Sends to a socket what it takes of `buf` beyond the first `skip` bytes, by a direct system
+    /// call. What is queued for the ring goes to the kernel first: the copy may be long, and others
+    /// need not wait for it.
+    ///
+    /// # Errors
+    /// `WouldBlock` when there is no room; others of send(2).
+    pub(crate) fn try_send<B: Bytes>(&self, buf: &mut B, skip: usize) -> io::Result<usize> {
+        let (at, len) = rest(buf.span(), skip);
+        self.core.submit_queued();
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        // SAFETY: span() is memory that `buf` owns; the call does not keep it.
+        counted(|| unsafe { libc::send(self.fd.as_raw_fd(), at.cast(), len as usize, flags) })
+    }
+
+    /// As [`Self::try_send`], for chunks.
+    ///
+    /// # Errors
+    /// `WouldBlock` when there is no room; others of sendmsg(2).
+    pub(crate) fn try_sendmsg(&self, from: &mut Vectored, skip: usize) -> io::Result<usize> {
+        let message = from.message(skip);
+        self.core.submit_queued();
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        // SAFETY: header, array and chunks belong to `from`; the call keeps none.
+        counted(|| unsafe { libc::sendmsg(self.fd.as_raw_fd(), message, flags) })
+    }
+
     /// Ends when one of `events` (`libc::POLLIN`, ...) is there; gives those that are.
     pub fn poll(&self, events: i16) -> Op<()> {
         self.poll_mask(u32::from(events as u16))

@@ -180,9 +180,16 @@ impl Socket {
         (Ok(()), buf)
     }
 
-    /// Sends all of `buf`.
+    /// Sends all of `buf`: at once what the socket has room for, the rest through the ring.
     pub async fn send_all<B: Bytes>(&self, mut buf: B) -> (io::Result<()>, B) {
         let (want, mut sent) = (buf.span().1, 0);
+        if want > 0 {
+            match self.fd.try_send(&mut buf, 0) {
+                Ok(count) => sent = count,
+                Err(error) if is_transient(&error) => {}
+                Err(error) => return (Err(error), buf),
+            }
+        }
         while sent < want {
             let (done, same) = self.fd.send(buf, sent).await;
             buf = same;
@@ -195,12 +202,19 @@ impl Socket {
         (Ok(()), buf)
     }
 
-    /// Sends all of `chunks`, in order, and gives the list back to be used again.
+    /// As [`Self::send_all`] for `chunks`, in order; gives the list back to be used again.
     pub async fn send_vectored(
         &self,
         mut chunks: Box<Vectored>,
     ) -> (io::Result<()>, Box<Vectored>) {
         let (want, mut sent) = (chunks.len(), 0);
+        if want > 0 {
+            match self.fd.try_sendmsg(&mut chunks, 0) {
+                Ok(count) => sent = count,
+                Err(error) if is_transient(&error) => {}
+                Err(error) => return (Err(error), chunks),
+            }
+        }
         while sent < want {
             let (done, same) = self.fd.sendmsg(chunks, sent).await;
             chunks = same;

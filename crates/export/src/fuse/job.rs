@@ -106,7 +106,6 @@ impl Job {
             }
         }
     }
-
 }
 
 impl Work {

@@ -361,9 +361,7 @@ impl<N: Namespace> Session<N> {
 
     fn fsync(&self, unique: u64, fh: u64) -> Result<Action, Errno> {
         Ok(match &*self.opened_handle(fh)? {
-            Handle::Volume(volume) => {
-                Action::Run(Job::on(volume, unique, Work::Flush))
-            }
+            Handle::Volume(volume) => Action::Run(Job::on(volume, unique, Work::Flush)),
             Handle::Attribute { .. } | Handle::Directory { .. } => Action::Reply(reply::ok(unique)),
         })
     }

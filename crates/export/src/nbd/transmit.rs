@@ -4,8 +4,11 @@
 //! Three parts share a [`Flow`]. The **receiver** parses requests and starts them as soon as they
 //! are admitted; the **requests** run in any order, each a future of its own; the **sender** takes
 //! all replies that are ready and sends them with one call, headers and data gathered. They are
-//! polled in this order until none gets further, so that everything that can be answered in a turn
-//! of the reactor goes out together.
+//! polled in this order until none gets further.
+//!
+//! What is begun goes to the disks before replies are copied to the socket, and more is received
+//! after both: a disk that waits costs more than a client that does. The first reply of a turn goes
+//! out alone, those behind it in ever larger calls: the client wakes up while they are copied.
 //!
 //! Bounds: at most [`MAX_REQUESTS`] requests and [`MAX_BYTES`] of their data between being parsed
 //! and being answered; beyond, receiving stops and the socket pushes back.
@@ -21,6 +24,7 @@ use std::pin::pin;
 use std::task::Poll;
 
 use ashlar_block::buffer::{Buffer, Segment};
+use ashlar_block::plug;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
@@ -36,7 +40,9 @@ use crate::stream::Stream;
 pub const MAX_REQUESTS: usize = 128;
 /// Their data in memory, bytes; one request is always admitted.
 pub const MAX_BYTES: usize = 64 << 20;
-/// Replies sent with one call.
+/// Replies sent with the first call of a turn; each further one may take twice as many.
+const FIRST_REPLIES: usize = 1;
+/// Replies sent with one call at most.
 const BATCH_REPLIES: usize = 64;
 /// Data after which a call takes no further reply, bytes.
 const BATCH_BYTES: usize = 1 << 20;
@@ -48,6 +54,8 @@ struct Flow {
     bytes: Cell<usize>,
     replies: RefCell<VecDeque<Reply>>,
     stopping: Cell<bool>,
+    /// Requests were started that have not been passed to the disks yet.
+    begun: Cell<bool>,
     /// Counts whatever another part may wait for.
     steps: Cell<u64>,
 }
@@ -81,6 +89,11 @@ impl Flow {
         self.step();
     }
 
+    /// Waits until what was started is on its way.
+    async fn submitted(&self) {
+        poll_fn(|_| if self.begun.get() { Poll::Pending } else { Poll::Ready(()) }).await;
+    }
+
     /// Ends when the server stops.
     async fn stopped(&self) {
         poll_fn(|_| if self.stopping.get() { Poll::Ready(()) } else { Poll::Pending }).await;
@@ -99,6 +112,7 @@ pub(crate) async fn transmit<S: Stream>(
     let running = RefCell::new(FuturesUnordered::new());
     let start = |request, payload| {
         running.borrow().push(execute(export, request, payload));
+        flow.begun.set(true);
         flow.step();
     };
     let mut stop = pin!(stop);
@@ -119,6 +133,10 @@ pub(crate) async fn transmit<S: Stream>(
             }
             while let Poll::Ready(Some(reply)) = running.borrow_mut().poll_next_unpin(cx) {
                 flow.reply(reply);
+            }
+            if flow.begun.take() {
+                plug::flush_current();
+                flow.step();
             }
             if broken.is_none()
                 && let Poll::Ready(error) = sender.as_mut().poll(cx)
@@ -155,6 +173,7 @@ async fn receive<S: Stream>(
             if flow.stopping.get() {
                 return Ok(End::Stopped);
             }
+            flow.submitted().await;
             let more = or_stopped(flow, input.fill()).await.transpose()?;
             match more {
                 Some(true) => continue,
@@ -226,14 +245,19 @@ async fn or_stopped<T>(flow: &Flow, future: impl Future<Output = T>) -> Option<T
 /// Sends replies as they come; ends only with an error.
 async fn send<S: Stream>(stream: &S, structured: bool, flow: &Flow) -> io::Error {
     let mut heads = Vec::new();
+    let mut most = FIRST_REPLIES;
     loop {
         poll_fn(|_| {
-            let none = flow.replies.borrow().is_empty();
-            if none { Poll::Pending } else { Poll::Ready(()) }
+            if flow.replies.borrow().is_empty() {
+                most = FIRST_REPLIES;
+                return Poll::Pending;
+            }
+            Poll::Ready(())
         })
         .await;
         let (batch, requests, bytes) =
-            gather(&mut flow.replies.borrow_mut(), structured, &mut heads);
+            gather(&mut flow.replies.borrow_mut(), most, structured, &mut heads);
+        most = (2 * most).min(BATCH_REPLIES);
         if let Err(error) = stream.send(batch).await {
             return error;
         }
@@ -241,19 +265,20 @@ async fn send<S: Stream>(stream: &S, structured: bool, flow: &Flow) -> io::Error
     }
 }
 
-/// Takes the replies of one call: the segments to send, how many replies they are and the memory
+/// Takes the replies of one call, at most `most`: the segments to send, how many replies they are and the memory
 /// these were admitted with. All headers share a buffer, of which the segments are parts; data goes
 /// out from where it was read to.
 fn gather(
     replies: &mut VecDeque<Reply>,
+    most: usize,
     structured: bool,
     heads: &mut Vec<u8>,
 ) -> (Vec<Segment>, usize, usize) {
     heads.clear();
     let (mut bytes, mut count) = (0, 0);
     // Data, and where the headers that go before it end.
-    let mut data = Vec::with_capacity(replies.len().min(BATCH_REPLIES));
-    while count < BATCH_REPLIES && bytes < BATCH_BYTES {
+    let mut data = Vec::with_capacity(replies.len().min(most));
+    while count < most && bytes < BATCH_BYTES {
         let Some(reply) = replies.pop_front() else { break };
         bytes += reply.cost;
         count += 1;

@@ -86,7 +86,11 @@ impl Namespace for Arc<Tree> {
                 let mut waited = false;
                 poll_fn(|cx| {
                     cx.waker().wake_by_ref();
-                    if std::mem::replace(&mut waited, true) { Poll::Ready(()) } else { Poll::Pending }
+                    if std::mem::replace(&mut waited, true) {
+                        Poll::Ready(())
+                    } else {
+                        Poll::Pending
+                    }
                 })
                 .await;
             }
