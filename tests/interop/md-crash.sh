@@ -127,21 +127,26 @@ step_power() {
 }
 
 # md ATTRIBUTE [VALUE] - read or write an attribute of the array that is served
-md() {
+md() (
+	set -o pipefail
+	local device
+	device=$("$ashlar" get --control "$socket.control" proc/mdstat | sed -n 's/^ *\(md[0-9]*\) : active.*/\1/p')
 	if [ $# = 1 ]; then
-		"$ashlar" get --control "$socket.control" "sys/block/md0/md/$1" | sed 's/^[^ ]*: //'
+		"$ashlar" get --control "$socket.control" "sys/block/$device/md/$1" | sed 's/^[^ ]*: //'
 	else
-		"$ashlar" set --control "$socket.control" "sys/block/md0/md/$1" "$2"
+		"$ashlar" set --control "$socket.control" "sys/block/$device/md/$1" "$2"
 	fi
-}
+)
 
+# idle - wait for the end of a resync or check, at most a minute
 idle() {
-	local _
-	for _ in $(seq 1200); do
-		[ "$(md sync_action) $(md resync_start)" != 'idle none' ] || return 0
-		sleep 0.05
+	local _ state
+	for _ in $(seq 600); do
+		state=$(md sync_action 2>&1 && md resync_start 2>&1) || break
+		[ "$state" != $'idle\nnone' ] || return 0
+		sleep 0.1
 	done
-	echo "sync_action is $(md sync_action), resync_start $(md resync_start)"
+	echo "sync_action and resync_start: $state"
 	return 1
 }
 
