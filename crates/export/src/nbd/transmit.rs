@@ -265,9 +265,9 @@ async fn send<S: Stream>(stream: &S, structured: bool, flow: &Flow) -> io::Error
     }
 }
 
-/// Takes the replies of one call, at most `most`: the segments to send, how many replies they are and the memory
-/// these were admitted with. All headers share a buffer, of which the segments are parts; data goes
-/// out from where it was read to.
+/// Takes the replies of one call, at most `most`: the segments to send, how many replies they are
+/// and the memory these were admitted with. All headers share a buffer, of which the segments are
+/// parts; data goes out from where it was read to.
 fn gather(
     replies: &mut VecDeque<Reply>,
     most: usize,
