@@ -373,9 +373,10 @@ impl Array {
         if superblocks.is_clean() {
             return Ok(true);
         }
-        self.active.store(false, SeqCst);
+        let was_active = self.active.swap(false, SeqCst);
         if self.writers() != 0 {
-            self.active.store(true, SeqCst);
+            // Not if it was not: whoever writes then is waiting for our lock to make it active.
+            self.active.store(was_active, SeqCst);
             return Ok(false);
         }
         // Nobody writes now: a write that begins waits for our lock. A member that cannot be
