@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use ashlar_block::{Gateway, Sectors};
-use ashlar_engine::EngineRuntime;
+use ashlar_block::{Buffer, Flags, Gateway, Runtime, Sector, Sectors};
 use ashlar_md::create::{NewDevice, create};
 use ashlar_md::ondisk::create::{CreateSpec, DEFAULT_DAEMON_SLEEP, NewBitmap, NewMember};
 use ashlar_md::ondisk::{DeviceFlags, Level, Version};
@@ -11,27 +10,52 @@ use ashlar_md::probe::probe;
 use ashlar_md::{Array, Candidate, Options, plan};
 use uuid::Uuid;
 
+use crate::common::Outcome;
+
+/// Where the data areas of members begin.
+pub(crate) const DATA_OFFSET: Sectors = Sectors(2048);
+
+/// What array to make.
+#[derive(Clone, Copy)]
+pub(crate) struct Recipe {
+    pub(crate) level: Level,
+    pub(crate) bitmap: NewBitmap,
+    /// Otherwise it is resynced as soon as it runs.
+    pub(crate) assume_clean: bool,
+}
+
+impl Recipe {
+    /// An array in sync, without a bitmap.
+    pub(crate) fn clean(level: Level) -> Self {
+        Self { level, bitmap: NewBitmap::None, assume_clean: true }
+    }
+}
+
 /// Makes an array of the level's default layout on `disks`, whose contents do not matter, and starts
-/// it.
-pub(crate) async fn make(level: Level, disks: &[Gateway]) -> Arc<Array> {
+/// it on the current reactor.
+pub(crate) async fn make(
+    recipe: Recipe,
+    disks: &[Gateway],
+    runtime: Arc<dyn Runtime>,
+) -> Outcome<Arc<Array>> {
     let members = disks.iter().map(|disk| {
         let (device, device_uuid) = (disk.capacity(), Uuid::new_v4());
         Some(NewMember { device, device_uuid, flags: DeviceFlags::default() })
     });
     let spec = CreateSpec {
         version: Version::V1_2,
-        level,
+        level: recipe.level,
         layout: None,
         chunk: None,
         raid_devices: disks.len() as u32,
         members: members.collect(),
         size: None,
-        data_offset: Some(Sectors(2048)),
+        data_offset: Some(DATA_OFFSET),
         set_uuid: Uuid::new_v4(),
         name: "bench:0".into(),
         ctime: 0,
-        assume_clean: true,
-        bitmap: NewBitmap::None,
+        assume_clean: recipe.assume_clean,
+        bitmap: recipe.bitmap,
         write_behind: 0,
         daemon_sleep: DEFAULT_DAEMON_SLEEP,
         bad_block_log: false,
@@ -43,12 +67,38 @@ pub(crate) async fn make(level: Level, disks: &[Gateway]) -> Arc<Array> {
             Some(NewDevice { gateway: disk.clone(), path, known_zero: false })
         })
         .collect();
-    create(&spec, &devices).await.expect("making an array");
+    create(&spec, &devices).await?;
+    assemble(disks, runtime).await
+}
+
+/// As [`make`], with a bitmap that has no marks: a new one has them all.
+pub(crate) async fn make_unmarked(
+    recipe: Recipe,
+    disks: &[Gateway],
+    runtime: Arc<dyn Runtime>,
+) -> Outcome<Arc<Array>> {
+    let array = make(recipe, disks, Arc::clone(&runtime)).await?;
+    let mut zeroes = Buffer::zeroed(4096);
+    Gateway::new(Arc::<Array>::clone(&array))
+        .write(Sector::ZERO, &mut zeroes, Flags::empty())
+        .await?;
+    // Who stops an array in sync takes its marks out.
+    array.stop().await?;
+    drop(array);
+    let array = assemble(disks, runtime).await?;
+    match array.bitmap().map(|bitmap| bitmap.marked_chunks()) {
+        None | Some(0) => Ok(array),
+        Some(n) => Err(format!("{n} marks are left in the bitmap").into()),
+    }
+}
+
+/// Starts the array that is on `disks`, on the current reactor.
+async fn assemble(disks: &[Gateway], runtime: Arc<dyn Runtime>) -> Outcome<Arc<Array>> {
     let mut candidates = Vec::new();
     for disk in disks {
-        let sb = probe(disk).await.expect("probing").expect("a superblock");
+        let sb = probe(disk).await?.ok_or("a new member has no superblock")?;
         candidates.push(Candidate { gateway: disk.clone(), path: sb.name.clone(), sb });
     }
-    let plan = plan(candidates, &Options::default()).await.expect("assembling");
-    Array::start(plan, "md0", Arc::new(EngineRuntime))
+    let plan = plan(candidates, &Options::default()).await?;
+    Ok(Array::start(plan, "md0", runtime))
 }

@@ -6,25 +6,20 @@
 //! cost and nothing else. In the last two tables one more thread raises and lowers without pause in
 //! the units one after the other, as a resync does.
 
-use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use ashlar_block::{Sector, Sectors};
 use ashlar_md::barrier::{Barrier, UNIT};
 
+use crate::common::{Outcome, Settings, block_on, median};
 use crate::locked_barrier::LockedBarrier;
-use crate::median;
 
 /// Sectors of an I/O: 64 KiB.
 const STEP: Sectors = Sectors(128);
 const UNITS: u64 = 16;
 const THREADS: [u64; 4] = [1, 2, 4, 40];
-const RUN: Duration = Duration::from_millis(400);
-const ROUNDS: usize = 5;
 /// I/Os of a thread between two looks at the clock.
 const BATCH: u64 = 256;
 
@@ -72,25 +67,6 @@ impl Subject for LockedBarrier {
     }
 }
 
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-fn block_on<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park(),
-        }
-    }
-}
-
 type Io = fn(&dyn Subject, Sector);
 
 #[derive(Clone, Copy)]
@@ -109,7 +85,7 @@ enum Resync {
 }
 
 /// Millions of I/Os per second, of all threads together.
-fn measure(subject: &dyn Subject, job: Job, threads: u64) -> f64 {
+fn measure(subject: &dyn Subject, job: Job, threads: u64, run: Duration) -> f64 {
     let (stop, done) = (&AtomicBool::new(false), &AtomicU64::new(0));
     let stopped = || stop.load(Ordering::Relaxed);
     let start = Instant::now();
@@ -140,14 +116,17 @@ fn measure(subject: &dyn Subject, job: Job, threads: u64) -> f64 {
                 }
             });
         }
-        thread::sleep(RUN);
+        thread::sleep(run);
         stop.store(true, Ordering::Relaxed);
     });
     done.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64() / 1e6
 }
 
 /// Prints the tables.
-pub(crate) fn run() {
+///
+/// # Errors
+/// None.
+pub(crate) fn run(settings: Settings) -> Outcome {
     let read: Io = |subject, at| subject.read(at);
     let write: Io = |subject, at| subject.write(at);
     let jobs = [
@@ -169,10 +148,10 @@ pub(crate) fn run() {
         println!();
         // Round by round, so that what else the machine does meets all alike.
         let mut rates = [const { [const { Vec::new() }; THREADS.len()] }; 3];
-        for _ in 0..ROUNDS {
+        for _ in 0..settings.rounds {
             for (n, threads) in THREADS.into_iter().enumerate() {
                 for ((_, subject), rates) in subjects.iter().zip(&mut rates) {
-                    rates[n].push(measure(*subject, job, threads));
+                    rates[n].push(measure(*subject, job, threads, settings.run));
                 }
             }
         }
@@ -183,4 +162,5 @@ pub(crate) fn run() {
         }
         println!("  locks taken by the first: {}", barrier.lock_acquisitions());
     }
+    Ok(())
 }

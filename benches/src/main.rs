@@ -1,319 +1,68 @@
-//! Reads in one process, side by side: the engine beside fio on one file, and RAID1 and RAID10 beside
-//! the bare file.
+//! Benches, all in one process.
 //!
-//! Usage: `ashlar-benches [SECONDS [ROUNDS]]`. Files of 1 GiB are written to the temporary directory
-//! and removed at the end. Each round runs every configuration; the tables give medians, and the
-//! median of the ratios to the first row in the same round. The page-cache table shows the CPU time
-//! and nothing else. Run it on a quiet machine.
+//! Usage: `ashlar-benches [NAME] [SECONDS [ROUNDS]]`, where NAME is one of
+//!
+//! | name | what |
+//! |---|---|
+//! | `reads` | the engine beside fio, arrays beside the bare file; without a name, too |
+//! | `barrier` | begin and end of I/Os at the barrier alone, lock-free beside locked |
+//! | `raid1-read` | whole arrays, lock-free barrier beside locked |
+//! | `beside-resync` | regular I/O beside a resync in other buckets, md's barrier beside a global one |
+//! | `two-members` | reads of a RAID1 beside reads of one member |
+//! | `bitmap` | writes with bitmaps beside writes without |
+//! | `resync` | the speed of a resync beside its members' |
+//!
+//! Each configuration runs for so many seconds in each of so many rounds (3 and 3 unless given); tables
+//! give medians. Files of 1 GiB are written to the temporary directory and removed at the end. Run it
+//! on a quiet machine. A rate that is below what is wanted is printed, and no failure.
 
 #![forbid(unsafe_code)]
 
 mod arrays;
 mod barrier;
+mod beside_resync;
+mod bitmap;
+mod common;
+mod devices;
+mod load;
 mod locked_barrier;
+mod raid1_read;
+mod reads;
+mod report;
+mod resync;
+mod two_members;
 
-use std::cell::Cell;
-use std::fs::File;
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::rc::Rc;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use ashlar_block::{Bio, Buffer, Gateway, Sector};
-use ashlar_engine::fd::Fd;
-use ashlar_engine::{OpenOptions, Reactor, ReactorConfig, open, spawn};
-use ashlar_md::ondisk::Level;
-use rustix::time::{ClockId, clock_gettime};
+use common::{Outcome, Settings};
 
-const BLOCK: u64 = 4096;
-const DEPTH: usize = 32;
-const FILE_BYTES: u64 = 1 << 30;
+type Bench = fn(Settings) -> Outcome;
 
-#[derive(Clone, Copy, PartialEq)]
-enum Order {
-    Random,
-    Sequential,
+const BENCHES: [(&str, Bench); 7] = [
+    ("reads", reads::run),
+    ("barrier", barrier::run),
+    ("raid1-read", raid1_read::run),
+    ("beside-resync", beside_resync::run),
+    ("two-members", two_members::run),
+    ("bitmap", bitmap::run),
+    ("resync", resync::run),
+];
+
+fn usage() -> String {
+    let names = BENCHES.map(|(name, _)| name).join("|");
+    format!("usage: ashlar-benches [{names}] [SECONDS [ROUNDS]]")
 }
 
-/// What all configurations of a table have in common.
-#[derive(Clone, Copy)]
-struct Job<'a> {
-    path: &'a Path,
-    order: Order,
-    direct: bool,
-    run: Duration,
-}
-
-/// I/Os per second, and nanoseconds of our CPU time for each.
-#[derive(Clone, Copy)]
-struct Score {
-    iops: f64,
-    cpu_ns: f64,
-}
-
-/// Where the next read of a task goes.
-struct Places {
-    blocks: u64,
-    order: Order,
-    state: Cell<u64>,
-    done: Cell<u64>,
-    end: Instant,
-}
-
-impl Places {
-    fn next(&self) -> Option<u64> {
-        let done = self.done.get();
-        if done.is_multiple_of(64) && Instant::now() >= self.end {
-            return None;
-        }
-        self.done.set(done + 1);
-        let state = self.state.get();
-        match self.order {
-            Order::Sequential => {
-                self.state.set(state + 1);
-                Some(state % self.blocks)
-            }
-            Order::Random => {
-                let mut x = state;
-                x ^= x << 13;
-                x ^= x >> 7;
-                x ^= x << 17;
-                self.state.set(x);
-                Some(x % self.blocks)
-            }
-        }
-    }
-}
-
-fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
-
-/// Runs 32 tasks of `task` for a while.
-fn measure<F, T>(job: Job<'_>, config: ReactorConfig, make_task: impl FnOnce() -> T) -> Score
-where
-    F: Future<Output = ()> + 'static,
-    T: Fn(Rc<Places>) -> F,
-{
-    measure_async(job, config, async || make_task())
-}
-
-/// As [`measure`], for tasks that take I/O to make.
-fn measure_async<F, T>(
-    job: Job<'_>,
-    config: ReactorConfig,
-    make_task: impl AsyncFnOnce() -> T,
-) -> Score
-where
-    F: Future<Output = ()> + 'static,
-    T: Fn(Rc<Places>) -> F,
-{
-    Reactor::new(config).expect("io_uring").block_on(async {
-        let task = make_task().await;
-        let start = Instant::now();
-        let places = Rc::new(Places {
-            // What the smallest device of any row has.
-            blocks: FILE_BYTES / 2 / BLOCK,
-            order: job.order,
-            state: Cell::new(if job.order == Order::Random { 0x9e37_79b9_7f4a_7c15 } else { 0 }),
-            done: Cell::new(0),
-            end: start + job.run,
-        });
-        let cpu = cpu_time();
-        let tasks: Vec<_> = (0..DEPTH).map(|_| spawn(task(Rc::clone(&places)))).collect();
-        for task in tasks {
-            task.await;
-        }
-        let done = places.done.get() as f64;
-        Score {
-            iops: done / start.elapsed().as_secs_f64(),
-            cpu_ns: (cpu_time() - cpu).as_nanos() as f64 / done,
-        }
-    })
-}
-
-/// Reads straight through the ring.
-fn ring(job: Job<'_>, config: ReactorConfig) -> Score {
-    measure(job, config, || {
-        let flags = if job.direct { libc::O_DIRECT } else { 0 };
-        let file = File::options().read(true).custom_flags(flags).open(job.path);
-        let fd = Fd::new(file.expect("opening the file").into());
-        move |places: Rc<Places>| {
-            let fd = fd.clone();
-            async move {
-                let mut segment = Buffer::alloc(BLOCK as usize).whole();
-                while let Some(block) = places.next() {
-                    let (got, same) = fd.read(segment, Some(block * BLOCK)).await;
-                    assert_eq!(got.expect("read"), BLOCK as usize);
-                    segment = same;
-                }
-            }
-        }
-    })
-}
-
-fn open_disk(path: &Path, direct: bool) -> Gateway {
-    let options = OpenOptions { direct, ..Default::default() };
-    let device = open(path, &options).expect("opening the file");
-    assert!(device.driver().is_direct() == direct, "a file system without direct I/O");
-    Gateway::new(Arc::new(device))
-}
-
-/// Reads bios of `disk`.
-async fn read_all(disk: Gateway, places: Rc<Places>) {
-    let mut buffer = Buffer::alloc(BLOCK as usize);
-    while let Some(block) = places.next() {
-        let at = Sector(block * BLOCK / 512);
-        disk.submit(Bio::read_into(at, &mut buffer)).await.expect("read");
-    }
-}
-
-/// Reads through gateway, plug and driver.
-fn queue(job: Job<'_>, nomerges: u64) -> Score {
-    measure(job, ReactorConfig::default(), || {
-        let disk = open_disk(job.path, job.direct);
-        disk.disk().set_nomerges(nomerges).expect("0 to 2");
-        move |places: Rc<Places>| read_all(disk.clone(), places)
-    })
-}
-
-/// fio with io_uring; its CPU time is its own account.
-fn fio(job: Job<'_>) -> Option<Score> {
-    let rw = if job.order == Order::Random { "randread" } else { "read" };
-    let out = Command::new("fio")
-        .args(["--name=fio", "--ioengine=io_uring", "--bs=4k", "--iodepth=32"])
-        .args(["--time_based", "--thread", "--norandommap", "--output-format=terse"])
-        .arg("--invalidate=0")
-        .arg(format!("--rw={rw}"))
-        .arg(format!("--direct={}", u8::from(job.direct)))
-        .arg(format!("--size={}", FILE_BYTES / 2))
-        .arg(format!("--runtime={}", job.run.as_secs_f64()))
-        .arg(format!("--filename={}", job.path.display()))
-        .output()
-        .ok()?;
-    let text = String::from_utf8_lossy(&out.stdout).into_owned();
-    let line = text.lines().find(|line| line.contains(";fio"))?;
-    let field = |i: usize| line.split(';').nth(i)?.trim_end_matches('%').parse::<f64>().ok();
-    // Terse version 3: read IOPS is field 8 (from 1), user and system CPU are 88 and 89.
-    let iops = field(7)?;
-    let cpu = (field(87)? + field(88)?) / 100.0;
-    Some(Score { iops, cpu_ns: cpu * 1e9 / iops })
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-type Runner<'a> = Box<dyn Fn() -> Option<Score> + 'a>;
-
-fn table(title: &str, rounds: usize, mut runners: Vec<(&str, Runner<'_>)>) {
-    let mut scores: Vec<(&str, Vec<Score>)> = runners.iter().map(|r| (r.0, vec![])).collect();
-    for _ in 0..rounds {
-        for ((_, run), (_, into)) in runners.iter_mut().zip(&mut scores) {
-            into.extend(run());
-        }
-    }
-    println!(
-        "{title}\n  {:24} {:>8} {:>6} {:>10} {:>6}",
-        "", "IOPS", "x 1st", "CPU ns/IO", "x 1st"
-    );
-    let first = scores[0].1.clone();
-    for (name, all) in &scores {
-        let ratio = |of: fn(&Score) -> f64| {
-            median(all.iter().zip(&first).map(|(a, b)| of(a) / of(b)).collect())
-        };
-        println!(
-            "  {name:24} {:>7.0}k {:>6.2} {:>10.0} {:>6.2}",
-            median(all.iter().map(|s| s.iops / 1000.0).collect()),
-            ratio(|s| s.iops),
-            median(all.iter().map(|s| s.cpu_ns).collect()),
-            ratio(|s| s.cpu_ns),
-        );
-    }
-}
-
-/// A file of bytes that no file system can shorten.
-fn make_file(path: &Path) -> std::io::Result<()> {
-    let mut file = File::create(path)?;
-    let mut block = vec![0_u8; 1 << 20];
-    for i in 0..FILE_BYTES >> 20 {
-        block.iter_mut().enumerate().for_each(|(j, b)| *b = (i as usize + j) as u8);
-        file.write_all(&block)?;
-    }
-    file.sync_all()
-}
-
-/// Work files, removed at the end.
-struct Files(Vec<PathBuf>);
-
-impl Drop for Files {
-    fn drop(&mut self) {
-        for path in &self.0 {
-            if let Err(error) = std::fs::remove_file(path) {
-                eprintln!("{}: {error}", path.display());
-            }
-        }
-    }
-}
-
-fn main() -> std::io::Result<()> {
+fn main() -> Outcome {
     let mut args = std::env::args().skip(1).peekable();
-    if args.next_if(|arg| arg == "barrier").is_some() {
-        barrier::run();
-        return Ok(());
+    let named = args.next_if(|arg| arg.parse::<f64>().is_err());
+    let name = named.as_deref().unwrap_or("reads");
+    let (_, bench) = BENCHES.iter().find(|(known, _)| *known == name).ok_or_else(usage)?;
+    let seconds = args.next().map_or(Ok(3.0), |arg| arg.parse()).map_err(|_| usage())?;
+    let rounds = args.next().map_or(Ok(3), |arg| arg.parse()).map_err(|_| usage())?;
+    let run = Duration::try_from_secs_f64(seconds).map_err(|_| usage())?;
+    if args.next().is_some() || run.is_zero() || rounds == 0 {
+        return Err(usage().into());
     }
-    let mut number = |default| args.next().and_then(|arg| arg.parse().ok()).unwrap_or(default);
-    let (seconds, rounds) = (number(3), number(3) as usize);
-    let run = Duration::from_secs(seconds);
-    let name =
-        |i| std::env::temp_dir().join(format!("ashlar-bench-{}-{i}.img", std::process::id()));
-    let files = Files((0..4).map(name).collect());
-    for path in &files.0 {
-        make_file(path)?;
-    }
-    let steady = ReactorConfig::default();
-    let batched = ReactorConfig { submit_every: 1 << 20, ..steady };
-    let tables = [
-        ("random 4 KiB", Order::Random, true),
-        ("sequential 4 KiB", Order::Sequential, true),
-        ("random 4 KiB, page cache", Order::Random, false),
-    ];
-    for (title, order, direct) in tables {
-        let job = Job { path: &files.0[0], order, direct, run };
-        let runners: Vec<(&str, Runner<'_>)> = vec![
-            ("fio io_uring", Box::new(move || fio(job))),
-            ("ring, submit every 4", Box::new(move || Some(ring(job, steady)))),
-            ("ring, submit per turn", Box::new(move || Some(ring(job, batched)))),
-            ("queue, no merges", Box::new(move || Some(queue(job, 2)))),
-            ("queue", Box::new(move || Some(queue(job, 0)))),
-        ];
-        table(&format!("{title}, queue depth 32, one thread"), rounds, runners);
-    }
-    // After the tables above: making arrays writes superblocks into the files.
-    for (title, order, direct) in tables {
-        let job = Job { path: &files.0[0], order, direct, run };
-        let all = &files.0;
-        let runners: Vec<(&str, Runner<'_>)> = vec![
-            ("bare file", Box::new(move || Some(queue(job, 0)))),
-            ("raid1 of 2", Box::new(move || Some(array(job, Level::Raid1, &all[..2])))),
-            ("raid10 n2 of 4", Box::new(move || Some(array(job, Level::Raid10, all)))),
-        ];
-        table(&format!("{title}, arrays beside the bare file"), rounds, runners);
-    }
-    Ok(())
-}
-
-/// Reads of an array made of `members`, the first 512 MiB of it.
-fn array(job: Job<'_>, level: Level, members: &[PathBuf]) -> Score {
-    measure_async(job, ReactorConfig::default(), async || {
-        let disks: Vec<Gateway> = members.iter().map(|m| open_disk(m, job.direct)).collect();
-        let array = arrays::make(level, &disks).await;
-        let volume = Gateway::new(array);
-        move |places: Rc<Places>| read_all(volume.clone(), places)
-    })
+    bench(Settings { run, rounds })
 }

@@ -1,0 +1,245 @@
+//! Load: jobs that keep a number of I/Os in flight each, on reactors or in a simulation.
+//!
+//! A device that answers in the submission, such as RAM, has never more than one I/O in flight for a
+//! job, whatever its depth. Its tasks take turns all the same, each with its own buffer, so that the
+//! depth shows in the caches.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use ashlar_block::{Bio, BioResult, Buffer, Gateway, Runtime, Sector, Status};
+use ashlar_engine::{Engine, EngineRuntime, now_ns, yield_now};
+use ashlar_sim::Sim;
+
+use crate::common::{Outcome, block_on, cpu_time};
+
+/// I/Os of a job between two looks at the clock.
+const LOOK: u64 = 16;
+const SECTOR: u64 = 512;
+
+/// Where the next I/O of a job goes.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Order {
+    Random,
+    /// Each job from a place of its own, and around.
+    Sequential,
+}
+
+/// When a job ends.
+#[derive(Clone, Copy)]
+pub(crate) enum Until {
+    Passed(Duration),
+    /// It has moved this many bytes.
+    Moved(u64),
+}
+
+/// What each of some jobs does.
+#[derive(Clone)]
+pub(crate) struct Load {
+    pub(crate) write: bool,
+    pub(crate) bytes: u64,
+    pub(crate) depth: usize,
+    pub(crate) order: Order,
+    /// The part of the device that all jobs share, in bytes.
+    pub(crate) span: Range<u64>,
+    pub(crate) until: Until,
+}
+
+/// What was done.
+#[derive(Clone, Copy)]
+pub(crate) struct Score {
+    /// I/Os in a second.
+    pub(crate) iops: f64,
+    /// Bytes in a second.
+    pub(crate) rate: f64,
+    /// Nanoseconds of CPU time for an I/O; in a simulation those of the simulator, too.
+    pub(crate) cpu_ns: f64,
+}
+
+impl Score {
+    /// What `done` I/Os of `bytes` in some time, with some CPU time, come to.
+    pub(crate) fn new(done: u64, bytes: u64, time: Duration, cpu: Duration) -> Self {
+        let (done, time) = (done as f64, time.as_secs_f64());
+        Self {
+            iops: done / time,
+            rate: done * bytes as f64 / time,
+            cpu_ns: cpu.as_nanos() as f64 / done,
+        }
+    }
+}
+
+/// Lets all jobs begin at the same time, when all have their memory.
+struct Start {
+    missing: AtomicUsize,
+    /// When it was, on the runtime's clock, and the CPU time by then.
+    begun: OnceLock<(u64, Duration)>,
+}
+
+impl Start {
+    fn of(jobs: usize) -> Arc<Self> {
+        Arc::new(Self { missing: AtomicUsize::new(jobs), begun: OnceLock::new() })
+    }
+
+    async fn wait(&self, runtime: &dyn Runtime) -> u64 {
+        self.missing.fetch_sub(1, Relaxed);
+        while self.missing.load(Relaxed) > 0 {
+            yield_now().await;
+        }
+        self.begun.get_or_init(|| (runtime.now_ns(), cpu_time())).0
+    }
+
+    fn score(&self, now_ns: u64, loads: Loads<'_>, done: u64) -> Score {
+        let (begun_ns, cpu) = self.begun.get().copied().unwrap_or_default();
+        let bytes = loads.first().map_or(0, |(_, load)| load.bytes);
+        Score::new(done, bytes, Duration::from_nanos(now_ns - begun_ns), cpu_time() - cpu)
+    }
+}
+
+/// A job at work.
+struct Job {
+    disk: Gateway,
+    load: Load,
+    runtime: Arc<dyn Runtime>,
+    end_ns: u64,
+    started: Cell<u64>,
+    state: Cell<u64>,
+    running: Cell<usize>,
+    failed: Cell<BioResult>,
+    waiter: Cell<Option<Waker>>,
+}
+
+impl Job {
+    fn next(&self) -> Option<Sector> {
+        let started = self.started.get();
+        let over = match self.load.until {
+            Until::Passed(_) => {
+                started.is_multiple_of(LOOK) && self.runtime.now_ns() >= self.end_ns
+            }
+            Until::Moved(bytes) => started * self.load.bytes >= bytes,
+        };
+        if over || self.failed.get().is_err() {
+            return None;
+        }
+        self.started.set(started + 1);
+        let blocks = (self.load.span.end - self.load.span.start) / self.load.bytes;
+        let mut x = self.state.get();
+        let block = x % blocks;
+        match self.load.order {
+            Order::Sequential => x += 1,
+            Order::Random => {
+                x ^= x << 13;
+                x ^= x >> 7;
+                x ^= x << 17;
+            }
+        }
+        self.state.set(x);
+        Some(Sector((self.load.span.start + block * self.load.bytes) / SECTOR))
+    }
+
+    async fn keep_busy(self: Rc<Self>, mut buffer: Buffer) {
+        while let Some(at) = self.next() {
+            let bio = if self.load.write {
+                Bio::write_from(at, &mut buffer)
+            } else {
+                Bio::read_into(at, &mut buffer)
+            };
+            if let Err(status) = self.disk.submit(bio).await {
+                self.failed.set(Err(status));
+            }
+            yield_now().await;
+        }
+        self.running.set(self.running.get() - 1);
+        if let Some(waiter) = self.waiter.take() {
+            waiter.wake();
+        }
+    }
+}
+
+/// Runs the job `id` of `jobs` on the current reactor; how many I/Os it did.
+async fn job(
+    disk: Gateway,
+    load: Load,
+    id: u64,
+    jobs: u64,
+    start: Arc<Start>,
+    runtime: Arc<dyn Runtime>,
+) -> Result<u64, Status> {
+    let buffer = |_| Buffer::zeroed(load.bytes as usize);
+    let buffers: Vec<Buffer> = (0..load.depth).map(buffer).collect();
+    let begun_ns = start.wait(&*runtime).await;
+    let end_ns = match load.until {
+        Until::Passed(time) => begun_ns + time.as_nanos() as u64,
+        Until::Moved(_) => u64::MAX,
+    };
+    let first = match load.order {
+        Order::Sequential => (load.span.end - load.span.start) / load.bytes * id / jobs,
+        Order::Random => 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(id + 1),
+    };
+    let job = Rc::new(Job {
+        disk,
+        end_ns,
+        started: Cell::new(0),
+        state: Cell::new(first),
+        running: Cell::new(load.depth),
+        failed: Cell::new(Ok(())),
+        waiter: Cell::new(None),
+        runtime: Arc::clone(&runtime),
+        load,
+    });
+    for buffer in buffers {
+        runtime.spawn(Box::pin(Rc::clone(&job).keep_busy(buffer)));
+    }
+    poll_fn(|cx| {
+        job.waiter.set(Some(cx.waker().clone()));
+        if job.running.get() == 0 { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    job.failed.get().map(|()| job.started.get())
+}
+
+/// Loads with which disk: what runs at the same time.
+pub(crate) type Loads<'a> = &'a [(&'a Gateway, Load)];
+
+/// Runs jobs on reactors, one after the other in turn, and waits for all. The I/Os of a score are of
+/// the size of the first load.
+///
+/// # Errors
+/// An I/O failed.
+pub(crate) fn on_engine(engine: &Engine, loads: Loads<'_>) -> Outcome<Score> {
+    let (start, jobs) = (Start::of(loads.len()), loads.len() as u64);
+    let mut running = Vec::new();
+    for ((id, (disk, load)), handle) in (0..).zip(loads).zip(engine.handles().iter().cycle()) {
+        let (disk, load, start) = (Gateway::clone(disk), load.clone(), Arc::clone(&start));
+        let runtime = Arc::new(EngineRuntime);
+        running.push(handle.spawn_on(move || job(disk, load, id, jobs, start, runtime)));
+    }
+    let mut done = 0;
+    for job in running {
+        done += block_on(job)??;
+    }
+    Ok(start.score(now_ns(), loads, done))
+}
+
+/// Runs jobs in a simulation, in virtual time. As [`on_engine`].
+///
+/// # Errors
+/// An I/O failed.
+pub(crate) fn in_sim(sim: &Sim, loads: Loads<'_>) -> Outcome<Score> {
+    let (start, jobs) = (Start::of(loads.len()), loads.len() as u64);
+    let begin = |(id, (disk, load)): (u64, &(&Gateway, Load))| {
+        let (disk, load) = (Gateway::clone(disk), load.clone());
+        sim.start(job(disk, load, id, jobs, Arc::clone(&start), sim.runtime()))
+    };
+    let running: Vec<_> = (0..).zip(loads).map(begin).collect();
+    let mut done = 0;
+    for job in running {
+        done += sim.block_on(job)?;
+    }
+    Ok(start.score(sim.now_ns(), loads, done))
+}

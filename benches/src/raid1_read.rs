@@ -1,0 +1,96 @@
+//! What the barrier costs in reads and writes of whole arrays, lock-free beside locked.
+//!
+//! Sequential I/O of 64 KiB at depth 128, each job on a thread of its own. The members are RAM disks
+//! that were written before, or hollow ones that move no data. See `devices` for what is in series with
+//! what. The ratio of interest is the one of the two arrays with a second barrier, where threads
+//! contend for processors that are there.
+
+use std::sync::Arc;
+
+use ashlar_block::{Gateway, Sectors};
+use ashlar_engine::{Engine, EngineRuntime};
+use ashlar_md::barrier::Barrier;
+use ashlar_md::ondisk::Level;
+
+use crate::arrays::{self, Recipe};
+use crate::common::{Outcome, Settings, block_on};
+use crate::devices::{Extra, Guarded, Hollow, ram};
+use crate::load::{Load, Order, Until, on_engine};
+use crate::locked_barrier::LockedBarrier;
+use crate::report::{Grid, Unit};
+
+const GIB: u64 = 1 << 30;
+const COLUMNS: [&str; 4] = ["1 job", "2 jobs", "4 jobs", "40 jobs"];
+const JOBS: [usize; 4] = [1, 2, 4, 40];
+const ROWS: [&str; 3] = ["md", "md, a lock-free barrier", "md, a locked barrier"];
+
+struct Case {
+    title: &'static str,
+    level: Level,
+    members: usize,
+    hollow: bool,
+    write: bool,
+}
+
+/// Prints the tables.
+///
+/// # Errors
+/// An I/O failed, or a reactor could not be started.
+pub(crate) fn run(settings: Settings) -> Outcome {
+    let case = |title, level, members, hollow, write| Case { title, level, members, hollow, write };
+    for case in [
+        case("reads, RAID1 of 2 RAM disks", Level::Raid1, 2, false, false),
+        case("reads, RAID10 n2 of 4 RAM disks", Level::Raid10, 4, false, false),
+        case("reads, RAID1 of 2 hollow disks", Level::Raid1, 2, true, false),
+        case("reads, RAID10 n2 of 4 hollow disks", Level::Raid10, 4, true, false),
+        case("writes, RAID1 of 2 hollow disks", Level::Raid1, 2, true, true),
+    ] {
+        table(settings, &case)?;
+    }
+    Ok(())
+}
+
+fn table(settings: Settings, case: &Case) -> Outcome {
+    let members = if case.hollow {
+        let member = |_| Hollow::gateway("hollow", Sectors::from_bytes_floor(GIB));
+        (0..case.members).map(member).collect::<Outcome<_>>()?
+    } else {
+        ram(case.members, GIB)?
+    };
+    // Where the array was made its own tasks run.
+    let home = Engine::start(1)?;
+    let recipe = Recipe::clean(case.level);
+    let array = block_on(home.handles()[0].spawn_on(move || async move {
+        arrays::make(recipe, &members, Arc::new(EngineRuntime)).await
+    }))??;
+    let array = Gateway::new(array);
+    let load = Load {
+        write: case.write,
+        bytes: 64 << 10,
+        depth: 128,
+        order: Order::Sequential,
+        span: 0..array.capacity().bytes() >> 26 << 26,
+        until: Until::Passed(settings.run),
+    };
+    if !case.hollow {
+        let until = Until::Moved(load.span.end);
+        let fill = Load { write: true, bytes: 1 << 20, depth: 4, until, ..load.clone() };
+        on_engine(&home, &[(&array, fill)])?;
+    }
+    let second = Arc::new(Barrier::default());
+    let subjects = [
+        Guarded::before(array.clone(), Extra::Nothing),
+        Guarded::before(array.clone(), Extra::LockFree(Arc::clone(&second))),
+        Guarded::before(array.clone(), Extra::Locked(LockedBarrier::new(1024))),
+    ];
+    let grid = Grid::measure(&COLUMNS, &ROWS, Unit::Kiops, settings.rounds, |_, row, column| {
+        let engine = Engine::start(JOBS[column])?;
+        on_engine(&engine, &vec![(&subjects[row], load.clone()); JOBS[column]])
+    })?;
+    grid.print(&format!("{} of 64 KiB, sequential, depth 128 for each job", case.title));
+    grid.print_cpu();
+    grid.print_ratio(1, 2, Some(1.7));
+    grid.print_ratio(0, 2, None);
+    println!("  locks taken by the lock-free barrier: {}", second.lock_acquisitions());
+    Ok(())
+}
