@@ -387,7 +387,11 @@ impl Array {
         if self.is_stopped()
             && let Some(bitmap) = self.bitmap()
         {
-            bitmap.clean_now(self.is_complete_array() && !self.is_unsynced(), self).await?;
+            // Marks that stay cost a sync; a member that failed meanwhile must not cost the clean state.
+            let may_clear = self.is_complete_array() && !self.is_unsynced();
+            if let Err(status) = bitmap.clean_now(may_clear, self).await {
+                warn!(array = self.disk.name(), %status, "marks stay in the bitmap");
+            }
         }
         self.record(&mut superblocks, Change::Clean).await?;
         self.dirty.store(false, SeqCst);

@@ -82,7 +82,13 @@ impl Array {
         let marks = self.mark_range(&bio).await?;
         let mut parts = Discarded::default();
         let sent = self.send_parts(&bio, &mut parts).await;
-        marks.end(sent.is_err() || parts.lacking || self.members.degraded() != 0);
+        let degraded = self.members.degraded() != 0;
+        let lacking = sent.is_err() || parts.lacking;
+        marks.end(lacking || degraded);
+        if lacking && !degraded {
+            // Nobody failed for it, so nobody else has the marked chunks synced.
+            self.wake_sync();
+        }
         sent?;
         if bio.op == Op::Discard { self.judge_discard(&parts) } else { Ok(()) }
     }
