@@ -433,6 +433,9 @@ impl Array {
                 // As in the kernel: bounds are for one time.
                 if asked_for {
                     settings.set_sync_min(Sectors::ZERO);
+                } else if self.bitmap().is_some() {
+                    // Marks that were kept for it may go, though nobody writes.
+                    self.tend();
                 }
                 settings.set_sync_max(Sectors::MAX);
                 orders.gave_up = None;
