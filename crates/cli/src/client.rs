@@ -10,11 +10,11 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use crate::daemon::interface::{
-    self, DetailReply, DoneReply, EntriesReply, Entry, Grow, Manage, SizeReply, Status,
-    StatusReply, ValueReply,
+    self, Attach, DetailReply, DoneReply, EntriesReply, Entry, Grow, Manage, SizeReply,
+    StartedReply, Status, StatusReply, ValueReply,
 };
 use crate::daemon::varlink::{Call, Frames, MAX_REPLY, Reply, encode};
-use crate::error::{Error, Result};
+use crate::error::{Error, FAILURE, Result};
 
 /// How long a daemon may take to answer: its main thread does nothing that takes long.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -103,6 +103,32 @@ impl Client {
     pub(crate) fn manage(&mut self, change: &Manage) -> Result<Vec<String>> {
         let DoneReply { done } = self.call_long("Manage", json!(change))?;
         Ok(done)
+    }
+
+    /// Hands in a disk with a member; what became of it, in words.
+    ///
+    /// # Errors
+    /// It was refused.
+    pub(crate) fn attach(&mut self, at: &Attach) -> Result<Vec<String>> {
+        let DoneReply { done } = self.call_long("Attach", json!(at))?;
+        Ok(done)
+    }
+
+    /// Has the daemon let go of a member; what was done, in words.
+    ///
+    /// # Errors
+    /// It was refused.
+    pub(crate) fn detach(&mut self, disk: &str) -> Result<Vec<String>> {
+        let DoneReply { done } = self.call_long("Detach", json!({ "disk": disk }))?;
+        Ok(done)
+    }
+
+    /// Has arrays start that wait for members: those that did, and those that did not, in words.
+    ///
+    /// # Errors
+    /// The connection failed.
+    pub(crate) fn start_waiting(&mut self) -> Result<StartedReply> {
+        self.call_long("StartWaiting", json!({}))
     }
 
     /// Changes the size or bitmap of an array; its size then, in bytes.
@@ -198,7 +224,9 @@ fn own_error(name: &str) -> Option<&str> {
 fn refused(name: &str, parameters: &Value) -> Error {
     let text = |key: &str| parameters.get(key).and_then(Value::as_str);
     if own_error(name) == Some("Refused") {
-        let error = Error::failed(text("reason").unwrap_or(name));
+        let code = parameters.get("code").and_then(Value::as_u64);
+        let code = code.and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILURE);
+        let error = Error::failed(text("reason").unwrap_or(name)).code(code);
         return match text("hint") {
             Some(hint) => error.hint(hint),
             None => error,

@@ -46,6 +46,12 @@ impl Error {
         self
     }
 
+    /// To end the program with this code.
+    pub(crate) fn code(mut self, code: u8) -> Self {
+        self.code = code;
+        self
+    }
+
     /// What went wrong, and the advice, for somebody else to print.
     pub(crate) fn into_parts(self) -> (String, Option<String>) {
         (self.text, self.hint)
@@ -53,12 +59,17 @@ impl Error {
 
     /// Prints it and gives the exit code.
     pub(crate) fn report(&self) -> ExitCode {
+        ExitCode::from(self.print())
+    }
+
+    /// Prints it and gives the number of the exit code.
+    pub(crate) fn print(&self) -> u8 {
         // One line, whatever the message of some layer looks like.
         let text = self.text.lines().map(str::trim).collect::<Vec<_>>().join(" ");
         eprintln!("ashlar: {text}");
         if let Some(hint) = &self.hint {
             eprintln!("hint: {hint}");
         }
-        ExitCode::from(self.code)
+        self.code
     }
 }

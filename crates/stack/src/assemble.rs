@@ -8,15 +8,16 @@ use std::sync::Arc;
 
 use ashlar_block::{ByteVolume, Gateway, Runtime, Status};
 use ashlar_md::ondisk::MdadmUuid;
-use ashlar_md::{Array, AssembleError, Candidate, MemberStatus};
+use ashlar_md::{AssembleError, Candidate};
 use thiserror::Error;
 use uuid::Uuid;
 
-use crate::attributes::{Attributes, Source, Tree, mdstat};
+use crate::arrays::Arrays;
+use crate::attributes::{Attributes, Shown};
 use crate::disks::Disks;
-use crate::names::{ArrayName, Names};
+use crate::incremental;
+use crate::names::Names;
 use crate::probe::{Contents, Md, probe};
-use crate::view::{ArrayShape, ArrayView};
 
 /// A disk at hand.
 pub struct Disk {
@@ -32,17 +33,6 @@ pub struct Probed {
     pub disk: Disk,
     /// What is on it, or why that cannot be known.
     pub contents: Result<Contents, Status>,
-}
-
-/// A running array.
-#[derive(Clone)]
-pub struct Volume {
-    /// What it is called.
-    pub name: ArrayName,
-    /// The array.
-    pub view: Arc<ArrayView>,
-    /// Its bytes, for exports: all of them must share this.
-    pub bytes: Arc<ByteVolume>,
 }
 
 /// A disk that is no member of anything: a volume as it is.
@@ -62,6 +52,8 @@ pub struct Failure {
     pub uuid: Uuid,
     /// Why.
     pub error: AssembleError,
+    /// Its members, as far as they are there.
+    pub candidates: Vec<Candidate>,
 }
 
 /// What was made of some disks.
@@ -70,10 +62,12 @@ pub struct Stack {
     pub disks: Arc<Disks>,
     /// Those that hold no member.
     pub plain: Vec<Plain>,
-    /// The running arrays.
-    pub volumes: Vec<Volume>,
+    /// The arrays.
+    pub arrays: Arc<Arrays>,
     /// The arrays that did not start.
     pub failures: Vec<Failure>,
+    /// The names that are given.
+    pub(crate) names: Names,
 }
 
 /// A disk that is part of nothing.
@@ -152,24 +146,20 @@ pub async fn assemble(
             Err(NotAMember::Unreadable(_) | NotAMember::Damaged(_)) => {}
         }
     }
-    let mut given = Names::default();
+    let (mut names, arrays, mut failures) = (Names::default(), Arrays::default(), Vec::new());
     let mut rename = rename;
-    let (mut volumes, mut failures) = (Vec::new(), Vec::new());
     for (uuid, candidates) in ashlar_md::group(candidates) {
         let set_name = candidates.first().map_or_else(String::new, |c| c.sb.name.clone());
-        let plan = match ashlar_md::plan(candidates, options).await {
-            Ok(plan) => plan,
-            Err(error) => {
-                failures.push(Failure { set_name, uuid, error });
-                continue;
+        let kept = candidates.iter().map(incremental::copy).collect();
+        match ashlar_md::plan(candidates, options).await {
+            Ok(plan) => {
+                let name = names.give(rename.take().unwrap_or(&set_name));
+                arrays.start(uuid, incremental::start(plan, name, &disks, runtime).await);
             }
-        };
-        let name = given.give(rename.take().unwrap_or(&set_name));
-        let array = Array::start(plan, &name.device(), Arc::clone(runtime));
-        let bytes = Arc::new(ByteVolume::new(Gateway::new(Arc::clone(&array) as _)));
-        volumes.push(Volume { name, view: ArrayView::new(array, Arc::clone(&disks)).await, bytes });
+            Err(error) => failures.push(Failure { set_name, uuid, error, candidates: kept }),
+        }
     }
-    Stack { disks, plain, volumes, failures }
+    Stack { disks, plain, arrays: Arc::new(arrays), failures, names }
 }
 
 impl Stack {
@@ -178,16 +168,7 @@ impl Stack {
         Attributes::new(Shown {
             disks: Arc::clone(&self.disks),
             plain: self.plain.clone(),
-            volumes: self.volumes.clone(),
-        })
-    }
-
-    /// The array that is called `md127` or `md/data`.
-    pub fn volume(&self, name: &str) -> Option<&Volume> {
-        self.volumes.iter().find(|volume| {
-            let alias = volume.name.alias.as_deref();
-            volume.name.device() == name
-                || name.strip_prefix("md/").is_some_and(|n| Some(n) == alias)
+            arrays: Arc::clone(&self.arrays),
         })
     }
 
@@ -198,7 +179,7 @@ impl Stack {
     /// The names of those that could not be marked clean or flushed, and why.
     pub async fn stop(&self) -> Result<(), Vec<(String, Status)>> {
         let mut failed = Vec::new();
-        for volume in &self.volumes {
+        for volume in self.arrays.running() {
             if let Err(status) = volume.view.array().stop().await {
                 failed.push((volume.name.device(), status));
             }
@@ -221,55 +202,5 @@ impl std::fmt::Display for Failure {
             "" => write!(f, "array {uuid}"),
             name => write!(f, "array {name} ({uuid})"),
         }
-    }
-}
-
-/// What attributes are shown of.
-struct Shown {
-    disks: Arc<Disks>,
-    plain: Vec<Plain>,
-    volumes: Vec<Volume>,
-}
-
-impl Source for Shown {
-    /// The names of the disks, and the shapes of the arrays.
-    type Shape = (Vec<String>, Vec<ArrayShape>);
-
-    fn shape(&self) -> Self::Shape {
-        let disks = self.disks.all().into_iter().map(|held| held.name);
-        let arrays = self.volumes.iter().map(|volume| volume.view.shape());
-        (disks.collect(), arrays.collect())
-    }
-
-    fn build(&self, (_, arrays): &Self::Shape) -> Tree {
-        let mut tree = Tree::default();
-        for (volume, shape) in self.volumes.iter().zip(arrays) {
-            let name = volume.name.device();
-            let gateway = volume.bytes.gateway();
-            tree.add_volume(&format!("dev/{name}"), gateway.clone());
-            if let Some(alias) = &volume.name.alias {
-                tree.add_symlink(&format!("dev/md/{alias}"), &format!("../{name}"));
-            }
-            tree.add_device(&name, gateway);
-            let number = format!("9:{}", volume.name.number);
-            tree.add_text(&format!("sys/block/{name}/dev"), move || number.clone());
-            tree.add_array(&name, &volume.view, shape);
-        }
-        for Plain { name, bytes } in &self.plain {
-            tree.add_volume(&format!("dev/{name}"), bytes.gateway().clone());
-        }
-        for held in self.disks.all() {
-            tree.add_device(&held.name, &held.gateway);
-        }
-        let views: Vec<Arc<ArrayView>> =
-            self.volumes.iter().map(|volume| Arc::clone(&volume.view)).collect();
-        tree.add_text("proc/mdstat", move || {
-            mdstat::mdstat(
-                views.iter().map(|view| {
-                    (view.snapshot(), |member: &MemberStatus| view.member_name(member))
-                }),
-            )
-        });
-        tree
     }
 }

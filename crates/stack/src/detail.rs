@@ -9,9 +9,13 @@ use ashlar_md::ondisk::{Level, MdadmUuid};
 use ashlar_md::{ArrayState, ArrayStatus, MemberStatus};
 use serde::{Deserialize, Serialize};
 
+use crate::arrays::{Waiting, WaitingMember};
 use crate::progress::{Progress, Step, detail_names, last_name};
 use crate::scan::layout_name;
 use crate::view::Snapshot;
+
+/// The state of an array that does not run.
+pub const INACTIVE: &str = "inactive";
 
 /// What `md detail` tells of an array.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -167,6 +171,73 @@ impl Detail {
     }
 }
 
+impl Detail {
+    /// Tells of an array that does not run: what its superblocks say.
+    pub fn waiting(array: &Waiting, device: impl Into<String>) -> Self {
+        let here = array.members.len();
+        let member = |member: &WaitingMember| DetailMember {
+            number: Some(member.number),
+            slot: None,
+            state: "spare".to_owned(),
+            replacement: false,
+            path: Some(member.path.clone()),
+            read_errors: 0,
+            corrected: 0,
+        };
+        Self {
+            device: device.into(),
+            version: array.version.to_string(),
+            created: 0,
+            level: array.level.to_string(),
+            size_kib: 0,
+            used_dev_size_kib: None,
+            raid_devices: array.raid_disks as usize,
+            updated: 0,
+            intent_bitmap: None,
+            state: INACTIVE.to_owned(),
+            total_devices: here,
+            active_devices: 0,
+            working_devices: here,
+            failed_devices: 0,
+            spare_devices: here,
+            layout: None,
+            chunk_kib: None,
+            consistency_policy: "none".to_owned(),
+            sync_action: "idle".to_owned(),
+            sync: None,
+            sync_busy: false,
+            last_sync_action: "none".to_owned(),
+            mismatch_count: 0,
+            name: array.set_name.clone(),
+            uuid: MdadmUuid(array.uuid).to_string(),
+            events: array.events,
+            members: array.members.iter().map(member).collect(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// The text for an array that does not run.
+    fn write_inactive(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}:", self.device)?;
+        let mut line = |key: &str, value: &dyn fmt::Display| writeln!(f, "{key:>18} : {value}");
+        line("Version", &self.version)?;
+        line("Raid Level", &self.level)?;
+        line("Total Devices", &self.total_devices)?;
+        line("Persistence", &"Superblock is persistent\n")?;
+        line("State", &self.state)?;
+        line("Working Devices", &format_args!("{}\n", self.working_devices))?;
+        line("Name", &self.name)?;
+        line("UUID", &self.uuid)?;
+        line("Events", &format_args!("{}\n", self.events))?;
+        writeln!(f, "    Number   Major   Minor   RaidDevice\n")?;
+        for member in &self.members {
+            let path = member.path.as_deref().unwrap_or_default();
+            writeln!(f, "       -   {0:>5}    {0:>5}        -        {path}", 0)?;
+        }
+        Ok(())
+    }
+}
+
 fn state(status: &ArrayStatus, progress: &Progress) -> String {
     let dirty = status.state == ArrayState::Active || status.unsynced;
     let mut state = if dirty { "active" } else { "clean" }.to_owned();
@@ -254,6 +325,9 @@ fn copy_set(status: &ArrayStatus, slot: u16) -> Option<String> {
 
 impl fmt::Display for Detail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.state == INACTIVE {
+            return self.write_inactive(f);
+        }
         let size = |kib: u64| format!("{kib}{}", human_size(kib.saturating_mul(1024)));
         writeln!(f, "{}:", self.device)?;
         let mut line = |key: &str, value: &dyn fmt::Display| writeln!(f, "{key:>18} : {value}");

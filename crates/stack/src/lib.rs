@@ -4,8 +4,8 @@
 //!
 //! Four steps, each a module that can be used without the next: what is on a disk ([`signature`],
 //! bytes alone; [`probe`], through a device), what belongs together ([`graph`]), what is made of it
-//! ([`assemble`]), and how it looks from outside ([`attributes`]). [`spec`] is the file that says
-//! which disks and how.
+//! ([`assemble`], and [`incremental`] for what comes later), and how it looks from outside
+//! ([`attributes`]). [`spec`] is the file that says which disks and how.
 //!
 //! Invariants: nothing here writes to a disk; the layers that do are started by [`assemble`] and
 //! write by their own rules. Every name is given once: a volume's name is unique, and so is a
@@ -17,12 +17,14 @@
 
 #![forbid(unsafe_code)]
 
+pub mod arrays;
 pub mod assemble;
 pub mod attributes;
 pub mod detail;
 pub mod disks;
 pub mod events;
 pub mod graph;
+pub mod incremental;
 pub mod names;
 pub mod probe;
 pub mod progress;

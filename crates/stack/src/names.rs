@@ -26,6 +26,20 @@ impl ArrayName {
     pub fn device(&self) -> String {
         format!("md{}", self.number)
     }
+
+    /// Whether `name` means this: `md127`, or `md/data`.
+    pub fn is(&self, name: &str) -> bool {
+        let alias = self.alias.as_deref();
+        name == self.device() || name.strip_prefix("md/").is_some_and(|name| Some(name) == alias)
+    }
+
+    /// The path under which users know it, as mdadm prints it: `/dev/md/data`, or `/dev/md0`.
+    pub fn path(&self) -> String {
+        match &self.alias {
+            Some(alias) => format!("/dev/md/{alias}"),
+            None => format!("/dev/{}", self.device()),
+        }
+    }
 }
 
 /// Gives out names that nobody has yet.
@@ -44,6 +58,19 @@ impl Names {
         }
         let alias = is_file_name(name).then(|| self.give_alias(name));
         ArrayName { number: self.give_number(), alias }
+    }
+
+    /// Gives the number of `device` to no array, if that is a name of one.
+    pub fn reserve(&mut self, device: &str) {
+        self.numbers.extend(device.strip_prefix("md").and_then(number));
+    }
+
+    /// Takes a name back that nobody has any more.
+    pub fn take_back(&mut self, name: &ArrayName) {
+        self.numbers.remove(&name.number);
+        if let Some(alias) = &name.alias {
+            self.aliases.remove(alias);
+        }
     }
 
     fn give_number(&mut self) -> u32 {
@@ -123,6 +150,21 @@ mod tests {
         assert_eq!(give(""), ("md123".to_owned(), None));
         assert_eq!(give("../etc"), ("md122".to_owned(), None));
         assert_eq!(give("99999999999"), ("md121".to_owned(), Some("99999999999".to_owned())));
+    }
+
+    #[test]
+    fn names_come_back_and_can_be_kept_from_arrays() {
+        let mut names = Names::default();
+        names.reserve("md0");
+        names.reserve("disk.img");
+        let zero = names.give("host:0");
+        assert_eq!((zero.device(), zero.path()), ("md127".to_owned(), "/dev/md/0".to_owned()));
+        assert!(zero.is("md127") && zero.is("md/0") && !zero.is("md0") && !zero.is("0"));
+        let five = names.give("5");
+        assert_eq!(five.path(), "/dev/md5");
+        names.take_back(&zero);
+        names.take_back(&five);
+        assert_eq!((names.give("h:0"), names.give("5")), (zero, five));
     }
 
     #[test]

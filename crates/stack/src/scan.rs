@@ -30,7 +30,7 @@ pub async fn scan(probed: &[Probed], runtime: &Arc<dyn Runtime>) -> Graph {
     }
     let options = ashlar_md::Options { run: true, read_only: true };
     let stack = assemble(probed, &options, None, runtime).await;
-    for volume in &stack.volumes {
+    for volume in stack.arrays.running() {
         let status = volume.view.status();
         let parents = members.remove(&status.uuid).unwrap_or_default();
         let mut node = Node::new(status.level.to_string(), volume.name.device())

@@ -34,6 +34,8 @@ pub struct Spec {
     pub buffered: bool,
     /// Start arrays that lack members.
     pub run: bool,
+    /// Have arrays that lack members wait for them.
+    pub incremental: bool,
     /// Where to mount the volumes.
     pub mount: Option<PathBuf>,
     /// Where to listen for NBD clients.
@@ -198,6 +200,7 @@ mod tests {
             disks = ["a.img", "/dev/sdb"]
             read_only = true
             run = true
+            incremental = true
             mount = "/srv"
             nbd = ["unix:nbd.sock", "tcp:[::1]:10809"]
             control = "control.sock"
@@ -213,7 +216,7 @@ mod tests {
         let unix = Listen::Unix("/etc/ashlar/nbd.sock".into());
         assert_eq!(spec.nbd, [unix, Listen::Tcp("[::1]:10809".into())]);
         assert_eq!(spec.control.as_deref(), Some(Path::new("/etc/ashlar/control.sock")));
-        assert!(spec.read_only && spec.run);
+        assert!(spec.read_only && spec.run && spec.incremental);
         let values: Vec<&str> = spec.set.values().map(|value| value.0.as_str()).collect();
         assert_eq!(values, ["0.2", "524288", "1"]);
         assert_eq!(parse("").unwrap(), Spec::default());

@@ -30,6 +30,7 @@ Examples:
   ashlar serve disk*.img --mount /mnt/volumes
   ashlar serve disk*.img --nbd unix:/run/ashlar.nbd --nbd tcp:localhost:10809
   ashlar serve --config /etc/ashlar/stack.toml
+  ashlar serve --incremental --mount /mnt/volumes
   mount -o loop /mnt/volumes/dev/md0 /mnt/data")]
 pub(crate) struct Serve {
     /// Image files, block devices, or ram:SIZE for a RAM disk that ends with the daemon
@@ -72,6 +73,11 @@ pub(crate) struct ServeOptions {
     #[arg(short = 'R', long)]
     pub(crate) run: bool,
 
+    /// Start with what is there: arrays that lack members wait for them, as `ashlar md incremental`
+    /// hands them in
+    #[arg(short = 'I', long)]
+    pub(crate) incremental: bool,
+
     /// Threads that do the I/O [default: one for each processor, at most 4]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) threads: Option<u16>,
@@ -103,6 +109,7 @@ impl ServeOptions {
             read_only: self.read_only,
             buffered: self.buffered,
             run: self.run,
+            incremental: self.incremental,
             threads: self.threads.map_or(default, usize::from),
             control: self.control,
             set: Vec::new(),
@@ -130,14 +137,15 @@ impl Serve {
         options.read_only |= spec.read_only;
         options.buffered |= spec.buffered;
         options.run |= spec.run;
+        options.incremental |= spec.incremental;
         options.threads = options.threads.or(spec.threads);
         if options.threads == Some(0) {
             return Err(Error::plain("cannot use the configuration", "threads must not be 0"));
         }
         options.control = options.control.or(spec.control);
         let disks: Vec<PathBuf> = spec.disks.into_iter().chain(self.disks).collect();
-        if disks.is_empty() {
-            let hint = "name disk images or block devices, or a --config that does";
+        if disks.is_empty() && !options.incremental {
+            let hint = "name disk images or block devices, a --config that does, or --incremental";
             return Err(Error::usage("no disks given").hint(hint));
         }
         let mut config = options.into_config(disks);
@@ -151,7 +159,8 @@ impl Serve {
 /// # Errors
 /// The first that did not, and what to do about it.
 pub(crate) fn check_started(stack: &Stack) -> Result<()> {
-    let same = |plain: &&Plain| stack.volumes.iter().any(|v| v.name.device() == plain.name);
+    let arrays = stack.arrays.running();
+    let same = |plain: &&Plain| arrays.iter().any(|v| v.name.device() == plain.name);
     if let Some(plain) = stack.plain.iter().find(same) {
         let why = "it is no member of an array but has the name of one: rename the file";
         return Err(Error::new("cannot serve", &plain.name, why));

@@ -11,16 +11,21 @@ use std::time::Duration;
 
 use ashlar_engine::net::{Listener, Socket};
 use ashlar_engine::{sleep, spawn};
-use ashlar_stack::assemble::{Stack, Volume};
+use ashlar_export::nbd::export::Exports;
+use ashlar_stack::arrays::Volume;
+use ashlar_stack::assemble::Stack;
 use ashlar_stack::attributes::{AttributeError, Attributes, Found};
-use ashlar_stack::detail::Detail;
+use ashlar_stack::detail::{Detail, INACTIVE};
+use ashlar_stack::incremental::Collector;
+use ashlar_stack::names::ArrayName;
+use futures_util::lock::Mutex;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use super::interface::{self, Entry, EntryKind, NameOnly, PathOnly, PathValue, VolumeStatus};
 use super::stop::Stop;
 use super::varlink::{Call, Frames, MAX_CALL, Reply, encode};
-use crate::disks::Identity;
+use crate::disks::{Access, Identity};
 
 /// Connections at a time; more are closed at once.
 const MAX_CONNECTIONS: usize = 64;
@@ -33,12 +38,22 @@ pub(crate) struct Service {
     pub(crate) attributes: Arc<Attributes>,
     pub(crate) mount: Option<String>,
     pub(crate) nbd: Vec<String>,
+    /// What NBD clients find.
+    pub(crate) exports: Arc<Exports>,
+    /// How disks are opened.
+    pub(crate) access: Access,
     /// Whether disks are opened for direct I/O.
     pub(crate) direct: bool,
+    /// What waits for members. Its lock is held for one change of what there is at a time.
+    pub(crate) collector: Mutex<Collector>,
+    /// Attributes to set once they are there, with their values.
+    pub(crate) deferred: RefCell<Vec<(String, String)>>,
     /// Which files and devices the disks are, by path.
     pub(crate) identities: RefCell<HashMap<String, Identity>>,
     /// Told by `Stop`.
     pub(crate) stop: Stop,
+    /// Whether the end has begun: no array starts any more.
+    pub(crate) draining: Stop,
 }
 
 impl Service {
@@ -77,6 +92,18 @@ impl Service {
                 Ok(at) => self.grow(&at).await,
                 Err(error) => Err(error),
             },
+            (interface::NAME, "Attach") => match parse(call.parameters) {
+                Ok(at) => self.attach(&at).await,
+                Err(error) => Err(error),
+            },
+            (interface::NAME, "Detach") => match parse(call.parameters) {
+                Ok(at) => self.detach(&at).await,
+                Err(error) => Err(error),
+            },
+            (interface::NAME, "StartWaiting") => match nothing(&call.parameters) {
+                Ok(()) => self.start_waiting().await,
+                Err(error) => Err(error),
+            },
             (interface::NAME, "List") => parse(call.parameters).and_then(|at| self.list(&at)),
             (interface::NAME, "Stop") => nothing(&call.parameters).map(|()| {
                 self.stop.stop();
@@ -91,11 +118,12 @@ impl Service {
     }
 
     fn status(&self) -> interface::Status {
-        let volumes = self.stack.volumes.iter().map(|volume| {
+        let running = self.stack.arrays.running();
+        let volumes = running.iter().map(|volume| {
             let status = volume.view.status();
             VolumeStatus {
                 name: volume.name.device(),
-                alias: volume.name.alias.as_ref().map(|alias| format!("md/{alias}")),
+                alias: alias(&volume.name),
                 level: status.level.to_string(),
                 size: status.size.bytes(),
                 state: status.state.name().to_owned(),
@@ -112,22 +140,41 @@ impl Service {
             raid_devices: 1,
             degraded: 0,
         });
+        let waiting = self.stack.arrays.waiting().into_iter().map(|array| VolumeStatus {
+            name: array.name.device(),
+            alias: alias(&array.name),
+            level: array.level.to_string(),
+            size: 0,
+            state: INACTIVE.to_owned(),
+            raid_devices: array.raid_disks as usize,
+            degraded: (array.raid_disks as usize).saturating_sub(array.members.len()),
+        });
         interface::Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             mount: self.mount.clone(),
             nbd: self.nbd.clone(),
-            volumes: volumes.chain(plain).collect(),
+            volumes: volumes.chain(waiting).chain(plain).collect(),
         }
     }
 
-    /// The array with this name.
-    pub(super) fn volume(&self, name: &str) -> Result<&Volume, Reply> {
-        let volume = self.stack.volume(name);
-        volume.ok_or_else(|| control_error("NotFound", json!({ "path": name })))
+    /// The running array with this name.
+    pub(super) fn volume(&self, name: &str) -> Result<Volume, Reply> {
+        let volume = self.stack.arrays.find(name);
+        volume.ok_or_else(|| match self.stack.arrays.find_waiting(name) {
+            Some(array) => refused(
+                format_args!("{} is inactive: it waits for members", array.name.path()),
+                Some("ashlar md incremental hands them in, or starts it with --run --scan"),
+            ),
+            None => control_error("NotFound", json!({ "path": name })),
+        })
     }
 
     fn detail(&self, NameOnly { name }: &NameOnly) -> Result<Value, Reply> {
+        if let Some(array) = self.stack.arrays.find_waiting(name) {
+            let detail = Detail::waiting(&array, format!("/dev/{}", array.name.device()));
+            return Ok(json!({ "detail": detail }));
+        }
         let volume = self.volume(name)?;
         let detail = Detail::new(&volume.view.snapshot(), format!("/dev/{}", volume.name.device()));
         Ok(json!({ "detail": detail }))
@@ -172,6 +219,11 @@ impl Service {
     }
 }
 
+/// The other name of an array.
+fn alias(name: &ArrayName) -> Option<String> {
+    name.alias.as_ref().map(|alias| format!("md/{alias}"))
+}
+
 /// Parameters of a method.
 fn parse<T: DeserializeOwned>(parameters: Map<String, Value>) -> Result<T, Reply> {
     serde_json::from_value(Value::Object(parameters)).map_err(|error| {
@@ -189,6 +241,21 @@ fn nothing(parameters: &Map<String, Value>) -> Result<(), Reply> {
 /// An error of our interface.
 pub(super) fn control_error(name: &str, parameters: Value) -> Reply {
     Reply::error(format!("{}.{name}", interface::NAME), parameters)
+}
+
+/// A refusal, with advice.
+pub(super) fn refused(reason: impl std::fmt::Display, hint: Option<&str>) -> Reply {
+    refused_with(reason, hint, None)
+}
+
+/// A refusal for which a command is to end with this code.
+pub(super) fn refused_with(
+    reason: impl std::fmt::Display,
+    hint: Option<&str>,
+    code: Option<u8>,
+) -> Reply {
+    let reason = reason.to_string();
+    control_error("Refused", json!({ "reason": reason, "hint": hint, "code": code }))
 }
 
 fn attribute_error(path: &str, error: &AttributeError) -> Reply {

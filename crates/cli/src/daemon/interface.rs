@@ -126,6 +126,17 @@ method Grow(
   force: ?bool
 ) -> (size: int)
 
+# Hands in a disk with a member, as mdadm --incremental: the array starts once all members are there
+# that worked last time, or with run as many as have all data. To a running array the member comes
+# back, if its bitmap knows what it lacks. Says what became of it, a line each.
+method Attach(disk: string, run: ?bool) -> (done: []string)
+
+# Takes the member on a disk out of whatever array it is in (mdadm --incremental --fail).
+method Detach(disk: string) -> (done: []string)
+
+# Starts the arrays that wait for members with those that are there, if these have all data.
+method StartWaiting() -> (done: []string, failed: []string)
+
 # What is in a directory.
 method List(path: string) -> (entries: []Entry)
 
@@ -139,7 +150,8 @@ error NotReadable (path: string)
 error NotWritable (path: string)
 error InvalidValue (path: string, reason: string)
 error Busy (path: string, reason: string)
-error Refused (reason: string, hint: ?string)
+# The code is what a command is to end with, if not 1.
+error Refused (reason: string, hint: ?string, code: ?int)
 ";
 
 /// Parameters of `Manage`.
@@ -177,6 +189,29 @@ pub(crate) enum ManageAction {
 #[derive(Serialize, Deserialize, Debug)]
 pub(crate) struct DoneReply {
     pub(crate) done: Vec<String>,
+}
+
+/// Parameters of `Attach`.
+#[derive(Serialize, Deserialize, Debug, Default)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Attach {
+    pub(crate) disk: String,
+    #[serde(default)]
+    pub(crate) run: Option<bool>,
+}
+
+/// Parameters of `Detach`.
+#[derive(Serialize, Deserialize, Debug, Default)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DiskOnly {
+    pub(crate) disk: String,
+}
+
+/// The answer of `StartWaiting`.
+#[derive(Serialize, Deserialize, Debug)]
+pub(crate) struct StartedReply {
+    pub(crate) done: Vec<String>,
+    pub(crate) failed: Vec<String>,
 }
 
 /// Parameters of `Grow`.
@@ -391,6 +426,8 @@ mod tests {
         for (method, parameters) in [
             ("Manage", serde_json::to_value(Manage::default()).unwrap()),
             ("Grow", serde_json::to_value(Grow::default()).unwrap()),
+            ("Attach", serde_json::to_value(Attach::default()).unwrap()),
+            ("Detach", serde_json::to_value(DiskOnly::default()).unwrap()),
         ] {
             let start = DESCRIPTION.find(&format!("method {method}(")).unwrap();
             let (_, body) = DESCRIPTION[start..].split_once('(').unwrap();

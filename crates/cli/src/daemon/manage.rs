@@ -13,23 +13,18 @@ use ashlar_md::manage::{AddOptions, Added, GrowOptions, ManageError};
 use ashlar_md::members::Index;
 use ashlar_md::ondisk::create::NewBitmap;
 use ashlar_md::{Candidate, MemberStatus};
-use ashlar_stack::assemble::Volume;
+use ashlar_stack::arrays::Volume;
 use ashlar_stack::probe::{Contents, Md, probe};
-use serde_json::{Value, json};
+use serde_json::Value;
 use uuid::Uuid;
 
-use super::control::{Service, control_error};
+use super::control::{Service, refused};
 use super::interface::{DoneReply, Grow, Manage, ManageAction, SizeReply};
 use super::varlink::Reply;
-use crate::disks::{self, Access};
+use crate::disks;
 use crate::error::Error;
 
-/// A refusal, with advice.
-fn refused(reason: impl std::fmt::Display, hint: Option<&str>) -> Reply {
-    control_error("Refused", json!({ "reason": reason.to_string(), "hint": hint }))
-}
-
-fn not_done(error: &ManageError) -> Reply {
+pub(super) fn not_done(error: &ManageError) -> Reply {
     refused(error, None)
 }
 
@@ -39,14 +34,14 @@ fn cannot_open(error: Error) -> Reply {
 }
 
 /// A reply of these fields.
-fn reply(fields: impl serde::Serialize) -> Result<Value, Reply> {
+pub(super) fn reply(fields: impl serde::Serialize) -> Result<Value, Reply> {
     serde_json::to_value(fields).map_err(|error| refused(error, None))
 }
 
 impl Service {
     /// Changes members.
     pub(super) async fn manage(&self, at: &Manage) -> Result<Value, Reply> {
-        let volume = self.volume(&at.name)?;
+        let volume = &self.volume(&at.name)?;
         let done = match at.action {
             ManageAction::Add => vec![self.add(volume, at).await?],
             ManageAction::ReAdd => vec![self.re_add(volume, at).await?],
@@ -62,7 +57,8 @@ impl Service {
 
     /// Changes size or bitmap.
     pub(super) async fn grow(&self, at: &Grow) -> Result<Value, Reply> {
-        let array = self.volume(&at.name)?.view.array();
+        let volume = self.volume(&at.name)?;
+        let array = volume.view.array();
         if let Some(text) = &at.bitmap {
             let wanted = match text.as_str() {
                 "none" => NewBitmap::None,
@@ -89,7 +85,7 @@ impl Service {
 
     async fn add(&self, volume: &Volume, at: &Manage) -> Result<String, Reply> {
         let array = volume.view.array();
-        let new = self.open(volume, &at.disk)?;
+        let new = self.open(Some(volume), &at.disk)?;
         let contents = new.contents().await?;
         if at.force != Some(true) {
             check_free(&new.path, &contents, array.status().await.uuid)?;
@@ -105,7 +101,7 @@ impl Service {
 
     async fn re_add(&self, volume: &Volume, at: &Manage) -> Result<String, Reply> {
         let array = volume.view.array();
-        let new = self.open(volume, &at.disk)?;
+        let new = self.open(Some(volume), &at.disk)?;
         let Md::Member(sb) = new.contents().await?.md else {
             let why = format!(
                 "--re-add for {} to {} is not possible",
@@ -186,7 +182,7 @@ impl Service {
     }
 
     /// The member that a user means.
-    fn member<'a>(
+    pub(super) fn member<'a>(
         &self,
         volume: &Volume,
         members: &'a [MemberStatus],
@@ -207,14 +203,15 @@ impl Service {
     }
 
     /// Opens a disk that is to become a member, or finds it among those that were.
-    fn open(&self, volume: &Volume, disk: &str) -> Result<New, Reply> {
+    /// `volume` is the array that it is for, if that runs.
+    pub(super) fn open(&self, volume: Option<&Volume>, disk: &str) -> Result<New, Reply> {
         let wanted = disks::identity(Path::new(disk));
         let identities = self.identities.borrow();
         let same = |path: &str| wanted.is_some() && identities.get(path).copied() == wanted;
         let held = self.stack.disks.all().into_iter().find(|held| same(&held.path));
         drop(identities);
         let Some(held) = held else {
-            let opened = disks::open(Path::new(disk), Access::Write, self.direct);
+            let opened = disks::open(Path::new(disk), self.access, self.direct);
             let gateway = opened.map_err(cannot_open)?.gateway;
             return Ok(New { path: disk.to_owned(), gateway, is_held: false });
         };
@@ -225,10 +222,17 @@ impl Service {
                 Some("leave it out of what is served at the start"),
             ));
         }
-        for other in &self.stack.volumes {
+        for other in self.stack.arrays.waiting() {
+            if other.members.iter().any(|member| member.path == held.path) {
+                let name = other.name.path();
+                let why = format!("{disk} is in use: it waits for the other members of {name}");
+                return Err(refused(why, None));
+            }
+        }
+        for other in self.stack.arrays.running() {
             let has = |m: &MemberStatus| m.path.as_deref() == Some(held.path.as_str());
             let Some(member) = other.view.status().members.into_iter().find(has) else { continue };
-            let ours = Arc::ptr_eq(&other.view, &volume.view);
+            let ours = volume.is_some_and(|volume| Arc::ptr_eq(&other.view, &volume.view));
             let hint = (member.faulty && ours).then_some("remove it first");
             let why = format!("{disk} is in use: it is a member of /dev/{}", other.name.device());
             return Err(refused(why, hint));
@@ -237,7 +241,7 @@ impl Service {
     }
 
     /// Keeps a disk that is a member now; its path.
-    fn keep(&self, new: New) -> String {
+    pub(super) fn keep(&self, new: New) -> String {
         if !new.is_held {
             // One of that path that was a member once is another file by now.
             self.stack.disks.remove(&new.path);
@@ -250,22 +254,22 @@ impl Service {
 }
 
 /// A disk that is to be a member.
-struct New {
-    path: String,
-    gateway: Gateway,
+pub(super) struct New {
+    pub(super) path: String,
+    pub(super) gateway: Gateway,
     /// It was a member before.
-    is_held: bool,
+    pub(super) is_held: bool,
 }
 
 impl New {
-    async fn contents(&self) -> Result<Contents, Reply> {
+    pub(super) async fn contents(&self) -> Result<Contents, Reply> {
         let contents = probe(&self.gateway).await;
         contents.map_err(|status| refused(format!("cannot read {}: {status}", self.path), None))
     }
 }
 
 /// The index of a member that is one.
-fn index_of(member: &MemberStatus) -> Index {
+pub(super) fn index_of(member: &MemberStatus) -> Index {
     // Only slots without member have none, and these have no path to be found by.
     member.index.unwrap_or(Index::MAX)
 }

@@ -19,6 +19,7 @@
 //! data of that file system's cache with it, so this one serves on until the mount is free.
 
 pub(crate) mod control;
+mod incremental;
 pub(crate) mod interface;
 mod manage;
 mod namespace;
@@ -41,6 +42,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ashlar_block::ByteVolume;
 use ashlar_engine::net::Listener;
 use ashlar_engine::signal::{self, Signal, Signals};
 use ashlar_engine::{Cancelled, Engine, Handle, ReactorConfig, Receiver, sleep, spawn};
@@ -49,14 +51,17 @@ use ashlar_export::fuse::mount::{Mount, MountError, MountOptions, mount};
 use ashlar_export::fuse::server as fuse;
 use ashlar_export::fuse::session::Session;
 use ashlar_export::fuse::tree::Owner;
-use ashlar_export::nbd::export::{Export, Exports};
+use ashlar_export::nbd::export::{Export, ExportError, Exports};
 use ashlar_export::nbd::listen::{self, listen};
 use ashlar_stack::assemble::{NotAMember, Plain, Probed, Stack, assemble, probe_all};
-use ashlar_stack::attributes::Attributes;
+use ashlar_stack::attributes::{AttributeError, Attributes};
 use ashlar_stack::graph::human_size;
+use ashlar_stack::incremental::Collector;
+use ashlar_stack::names::ArrayName;
 use ashlar_stack::spec::Listen;
 use futures_util::StreamExt;
 use futures_util::future::{Either, select};
+use futures_util::lock::Mutex;
 use futures_util::stream::FuturesUnordered;
 
 use crate::client;
@@ -82,10 +87,17 @@ pub(crate) struct Config {
     pub(crate) read_only: bool,
     pub(crate) buffered: bool,
     pub(crate) run: bool,
+    pub(crate) incremental: bool,
     pub(crate) threads: usize,
     pub(crate) spin: Duration,
     pub(crate) control: Option<PathBuf>,
     pub(crate) set: Vec<(String, String)>,
+}
+
+impl Config {
+    fn access(&self) -> Access {
+        if self.read_only { Access::Read } else { Access::Write }
+    }
 }
 
 /// Which of the disks to use.
@@ -104,8 +116,7 @@ pub(crate) fn serve(
     let signals = [Signal::TERM, Signal::INT];
     // Before any thread is started, so that all of them leave the signals to us.
     signal::block(&signals).map_err(|error| Error::plain("cannot block signals", error))?;
-    let access = if config.read_only { Access::Read } else { Access::Write };
-    let disks = disks::open_all_with(&config.disks, access, !config.buffered)?;
+    let disks = disks::open_all_with(&config.disks, config.access(), !config.buffered)?;
     let reactor = disks::reactor()?;
     let result = reactor.block_on(async {
         let ends = Ends::listen(&signals);
@@ -122,12 +133,16 @@ pub(crate) fn serve(
             }
         }
         let options = ashlar_md::Options { run: config.run, read_only: config.read_only };
-        let stack = assemble(&probed, &options, rename, &disks::runtime()).await;
+        let mut stack = assemble(&probed, &options, rename, &disks::runtime()).await;
+        if !config.incremental {
+            check_started(&stack)?;
+        }
+        let collector = Collector::new(&mut stack, options, disks::runtime());
         check_started(&stack)?;
         let stack = Arc::new(stack);
         let reactors = ReactorConfig { spin: config.spin, ..ReactorConfig::default() };
         let engine = Engine::with_config(config.threads, reactors).map_err(disks::no_io_uring)?;
-        let served = run(&config, &engine, &stack, &ends).await;
+        let served = run(&config, &engine, &stack, collector, &ends).await;
         // Whatever happened, the arrays are stopped in good order, and before the threads that may
         // still be in the middle of a write: its copies would differ.
         let stopped = stop_arrays(&stack).await;
@@ -142,7 +157,7 @@ pub(crate) fn serve(
 /// Says what runs.
 fn announce(stack: &Stack) -> Result<()> {
     let mut text = String::new();
-    for volume in &stack.volumes {
+    for volume in stack.arrays.running() {
         let status = volume.view.status();
         let alias = volume.name.alias.as_deref();
         let alias = alias.map_or(String::new(), |alias| format!(" (md/{alias})"));
@@ -156,6 +171,15 @@ fn announce(stack: &Stack) -> Result<()> {
             status.raid_disks,
         );
     }
+    for array in stack.arrays.waiting() {
+        text += &format!(
+            "{}: {}, inactive, {} of {} devices\n",
+            array.name.device(),
+            array.level,
+            array.members.len(),
+            array.raid_disks,
+        );
+    }
     for Plain { name, bytes } in &stack.plain {
         text += &format!("{name}: disk {}\n", human_size(bytes.size_bytes()));
     }
@@ -167,14 +191,24 @@ async fn run(
     config: &Config,
     engine: &Engine,
     stack: &Arc<Stack>,
+    collector: Collector,
     ends: &Ends,
 ) -> Result<ExitCode> {
     let attributes = Arc::new(stack.attributes());
+    let mut deferred = Vec::new();
     for (path, value) in &config.set {
         let path = path.trim_matches('/');
-        attributes.write(path, value).await.map_err(|error| {
-            Error::new("cannot set", path, error).hint("see the [set] table of the configuration")
-        })?;
+        match attributes.write(path, value).await {
+            Ok(()) => {}
+            // The array may come.
+            Err(AttributeError::NotFound) if config.incremental => {
+                deferred.push((path.to_owned(), value.clone()));
+            }
+            Err(error) => {
+                let hint = "see the [set] table of the configuration";
+                return Err(Error::new("cannot set", path, error).hint(hint));
+            }
+        }
     }
     let identity = |path: &PathBuf| Some((path.display().to_string(), disks::identity(path)?));
     let identities: HashMap<_, _> = config.disks.iter().filter_map(identity).collect();
@@ -187,7 +221,7 @@ async fn run(
         servers.push((address, start_nbd(handle, address, &exports, &draining).await?));
     }
     let mut mounted = match &config.mount {
-        Some(path) => Some(Mounted::start(engine, path, config.allow_other, stack, &attributes)?),
+        Some(path) => Some(Mounted::start(engine, path, config.allow_other, &attributes)?),
         None => None,
     };
     let service = Rc::new(control::Service {
@@ -195,11 +229,16 @@ async fn run(
         attributes,
         mount: mounted.as_ref().map(|mounted| mounted.mount.path().display().to_string()),
         nbd: config.nbd.iter().map(Listen::to_string).collect(),
+        exports,
+        access: config.access(),
         direct: !config.buffered,
+        collector: Mutex::new(collector),
+        deferred: deferred.into(),
         identities: identities.into(),
         stop: ends.first.clone(),
+        draining: draining.clone(),
     });
-    let control = spawn(control::serve(control, service));
+    let control = spawn(control::serve(control, Rc::clone(&service)));
     let watch = spawn(watch::log_progress(Arc::clone(stack)));
     announce(stack)?;
     notify::notify("READY=1");
@@ -224,6 +263,8 @@ async fn run(
         }
     }
     control.cancel().await;
+    // An array that is just being started is stopped with the others.
+    drop(service.collector.lock().await);
     watch.cancel().await;
     Ok(code)
 }
@@ -287,20 +328,23 @@ fn bind_control(path: Option<&Path>) -> Result<Listener> {
 /// The volumes, as NBD clients see them.
 fn exports(stack: &Stack) -> Result<Arc<Exports>> {
     let exports = Exports::new();
-    let arrays = stack.volumes.iter().map(|volume| {
-        let name = match &volume.name.alias {
-            Some(alias) => format!("md/{alias}"),
-            None => volume.name.device(),
-        };
-        (name, &volume.bytes)
-    });
-    let plain = stack.plain.iter().map(|plain| (plain.name.clone(), &plain.bytes));
-    for (name, bytes) in arrays.chain(plain) {
-        let export = Export::new(&name, Arc::clone(bytes));
+    let failed = |name: &str, error| Error::new("cannot export", name, error);
+    for volume in stack.arrays.running() {
+        let added = export(&volume.name, &volume.bytes).and_then(|export| exports.add(export));
+        added.map_err(|error| failed(&volume.name.device(), error))?;
+    }
+    for Plain { name, bytes } in &stack.plain {
+        let export = Export::new(name, Arc::clone(bytes));
         let added = export.and_then(|export| exports.add(export));
-        added.map_err(|error| Error::new("cannot export", &name, error))?;
+        added.map_err(|error| failed(name, error))?;
     }
     Ok(Arc::new(exports))
+}
+
+/// An array, as NBD clients see it.
+fn export(name: &ArrayName, bytes: &Arc<ByteVolume>) -> std::result::Result<Export, ExportError> {
+    let name = name.alias.as_ref().map_or_else(|| name.device(), |alias| format!("md/{alias}"));
+    Export::new(name, Arc::clone(bytes))
 }
 
 /// A server on another thread: ends with its result.
@@ -348,17 +392,10 @@ impl Mounted {
         engine: &Engine,
         path: &Path,
         allow_other: bool,
-        stack: &Stack,
         attributes: &Arc<Attributes>,
     ) -> Result<Self> {
         let failed = |error: MountError| Error::plain("cannot mount", error);
-        let arrays = stack.volumes.iter().map(|volume| (volume.name.device(), &volume.bytes));
-        let plain = stack.plain.iter().map(|plain| (plain.name.clone(), &plain.bytes));
-        let volumes = arrays
-            .chain(plain)
-            .map(|(name, bytes)| (format!("dev/{name}"), Arc::clone(bytes)))
-            .collect();
-        let view = View { attributes: Arc::clone(attributes), volumes };
+        let view = View { attributes: Arc::clone(attributes) };
         let owner = Owner {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),

@@ -1,9 +1,8 @@
 //! The FUSE mount as a view of the attributes.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use ashlar_block::{ByteVolume, LocalFuture};
+use ashlar_block::LocalFuture;
 use ashlar_export::fuse::tree::{Access, Entry, Namespace};
 use ashlar_stack::attributes::{AttributeError, Attributes, Found};
 use rustix::io::Errno;
@@ -11,8 +10,6 @@ use rustix::io::Errno;
 /// What the mount shows.
 pub(crate) struct View {
     pub(crate) attributes: Arc<Attributes>,
-    /// By path.
-    pub(crate) volumes: HashMap<String, Arc<ByteVolume>>,
 }
 
 fn errno(error: &AttributeError) -> Errno {
@@ -31,7 +28,7 @@ impl Namespace for View {
                     (_, false) => Access::ReadOnly,
                 })
             }
-            Found::Volume(_) => Entry::Volume(Arc::clone(self.volumes.get(path)?)),
+            Found::Volume(bytes) => Entry::Volume(bytes),
         })
     }
 

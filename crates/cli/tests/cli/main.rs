@@ -5,6 +5,7 @@ mod arrays;
 mod conformance;
 mod control;
 mod generated;
+mod incremental;
 mod managing;
 mod serving;
 mod support;

@@ -6,11 +6,17 @@ use std::fmt::Write;
 use ashlar_md::ondisk::Level;
 use ashlar_md::{ArrayState, ArrayStatus, MemberStatus};
 
+use crate::arrays::Waiting;
 use crate::progress::{Progress, Run, Step, mdstat_name};
 use crate::view::Snapshot;
 
-/// The text for `arrays`, each with the names of its members.
-pub fn mdstat<N>(arrays: impl IntoIterator<Item = (Snapshot, N)>) -> String
+/// The text for `arrays`, each with the names of its members, and those that are `waiting`, whose
+/// members have their names by path.
+pub fn mdstat<N>(
+    arrays: impl IntoIterator<Item = (Snapshot, N)>,
+    waiting: &[Waiting],
+    name: impl Fn(&str) -> Option<String>,
+) -> String
 where
     N: Fn(&MemberStatus) -> Option<String>,
 {
@@ -18,6 +24,7 @@ where
     for (array, name) in arrays {
         entry(&mut out, &array, name);
     }
+    waiting.iter().for_each(|array| inactive(&mut out, array, &name));
     out + "unused devices: <none>"
 }
 
@@ -26,6 +33,23 @@ macro_rules! put {
     ($out:expr, $($arg:tt)*) => {
         let (Ok(()) | Err(std::fmt::Error)) = write!($out, $($arg)*);
     };
+}
+
+/// An array that was never started: all that the kernel knows of it are its members.
+fn inactive(out: &mut String, array: &Waiting, name: impl Fn(&str) -> Option<String>) {
+    put!(out, "{} : inactive", array.name.device());
+    for member in array.members.iter().rev() {
+        let Some(name) = name(&member.path) else { continue };
+        let write_mostly = if member.write_mostly { "(W)" } else { "" };
+        put!(out, " {name}[{}]{write_mostly}(S)", member.number);
+    }
+    let blocks: u64 = array.members.iter().map(|member| member.data_size.0 / 2).sum();
+    put!(out, "\n      {blocks} blocks");
+    let version = array.version.to_string();
+    if version != "0.90" {
+        put!(out, " super {version}");
+    }
+    out.push_str("\n       \n");
 }
 
 fn entry(out: &mut String, array: &Snapshot, name: impl Fn(&MemberStatus) -> Option<String>) {

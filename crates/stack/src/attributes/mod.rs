@@ -17,14 +17,16 @@ pub mod block;
 pub mod md;
 pub mod mdstat;
 
+mod shown;
 mod tree;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ashlar_block::disk::SettingError;
-use ashlar_block::{Gateway, LocalFuture};
+use ashlar_block::{ByteVolume, LocalFuture};
 use thiserror::Error;
 
+pub(crate) use shown::Shown;
 pub(crate) use tree::Tree;
 
 /// Why an attribute could not be read or written.
@@ -149,7 +151,7 @@ pub enum Found {
         writable: bool,
     },
     /// A volume.
-    Volume(Gateway),
+    Volume(Arc<ByteVolume>),
 }
 
 /// What attributes are made of.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ashlar_block::{Gateway, LocalFuture};
+use ashlar_block::{ByteVolume, LocalFuture};
 
 use super::{AttributeError, Found, Row, Set};
 
@@ -17,7 +17,7 @@ enum Node {
     Directory(Vec<String>),
     Symlink(String),
     Attribute { read: Option<Reader>, write: Option<Writer> },
-    Volume(Gateway),
+    Volume(Arc<ByteVolume>),
 }
 
 /// See the module text. Paths have no leading slash; the root is the empty path.
@@ -83,8 +83,8 @@ impl Tree {
     }
 
     /// Adds a volume's file.
-    pub(crate) fn add_volume(&mut self, path: &str, gateway: Gateway) {
-        self.add(path, Node::Volume(gateway));
+    pub(crate) fn add_volume(&mut self, path: &str, bytes: &Arc<ByteVolume>) {
+        self.add(path, Node::Volume(Arc::clone(bytes)));
     }
 
     /// See [`Attributes::lookup`](super::Attributes::lookup).
@@ -95,7 +95,7 @@ impl Tree {
             Node::Attribute { read, write } => {
                 Found::Attribute { readable: read.is_some(), writable: write.is_some() }
             }
-            Node::Volume(gateway) => Found::Volume(gateway.clone()),
+            Node::Volume(bytes) => Found::Volume(Arc::clone(bytes)),
         })
     }
 

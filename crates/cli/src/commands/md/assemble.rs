@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use ashlar_stack::arrays::Volume;
 use ashlar_stack::assemble::{Probed, Stack, assemble, probe_all};
 use ashlar_stack::names::{parse_array_name, short_name};
 use clap::Args;
@@ -102,7 +103,7 @@ impl Assemble {
 }
 
 fn report(stack: &Stack) -> String {
-    let line = |volume: &ashlar_stack::assemble::Volume| {
+    let line = |volume: &Volume| {
         let status = volume.view.status();
         let working = status.raid_disks - status.degraded;
         let out_of = if status.degraded == 0 {
@@ -120,5 +121,5 @@ fn report(stack: &Stack) -> String {
         }
         text
     };
-    stack.volumes.iter().map(line).collect()
+    stack.arrays.running().iter().map(line).collect()
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use ashlar_stack::arrays::Volume;
 use ashlar_stack::assemble::{assemble, probe_all};
 use ashlar_stack::detail::Detail;
 use clap::Args;
@@ -71,10 +72,9 @@ fn offline(devices: &[PathBuf]) -> Result<Vec<Detail>> {
         if let Some(failure) = stack.failures.first() {
             return Err(Error::new("cannot tell", failure, &failure.error));
         }
-        let volumes = stack.volumes.iter();
-        let detail = |volume: &ashlar_stack::assemble::Volume| {
+        let detail = |volume: &Volume| {
             Detail::new(&volume.view.snapshot(), format!("/dev/{}", volume.name.device()))
         };
-        Ok(volumes.map(detail).collect())
+        Ok(stack.arrays.running().iter().map(detail).collect())
     })
 }

@@ -6,6 +6,7 @@ pub(crate) mod create;
 pub(crate) mod detail;
 pub(crate) mod examine;
 pub(crate) mod grow;
+pub(crate) mod incremental;
 pub(crate) mod manage;
 pub(crate) mod members;
 pub(crate) mod monitor;
@@ -22,7 +23,7 @@ use crate::error::Result;
 
 /// Make, look at, assemble and change md arrays
 ///
-/// The verbs and options are mdadm's. add, re-add, fail, remove, replace, grow, action, wait and
+/// The verbs and options are mdadm's. incremental, add, re-add, fail, remove, replace, grow, action, wait and
 /// monitor talk to the daemon that serves the array.
 #[derive(Subcommand, Debug)]
 #[command(after_help = "\
@@ -41,6 +42,7 @@ pub(crate) enum Md {
     Examine(examine::Examine),
     Detail(detail::DetailCommand),
     Assemble(Box<assemble::Assemble>),
+    Incremental(incremental::Incremental),
     Add(members::Add),
     ReAdd(members::ReAdd),
     #[command(alias = "set-faulty")]
@@ -62,6 +64,7 @@ impl Md {
             Self::Create(_)
             | Self::Examine(_)
             | Self::Detail(_)
+            | Self::Incremental(_)
             | Self::Add(_)
             | Self::ReAdd(_)
             | Self::Fail(_)
@@ -81,6 +84,7 @@ impl Md {
             Self::Examine(command) => command.run(),
             Self::Detail(command) => command.run(),
             Self::Assemble(command) => command.run(),
+            Self::Incremental(command) => command.run(),
             Self::Add(command) => command.run(),
             Self::ReAdd(command) => command.run(),
             Self::Fail(command) => command.run(),

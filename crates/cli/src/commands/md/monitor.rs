@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ashlar_stack::detail::Detail;
+use ashlar_stack::detail::{Detail, INACTIVE};
 use ashlar_stack::events::{Event, Monitor};
 use clap::Args;
 use serde_json::json;
@@ -81,7 +81,8 @@ impl MonitorCommand {
             return self.arrays.iter().map(|array| client.detail(array.as_str())).collect();
         }
         let volumes = client.status()?.volumes;
-        let arrays = volumes.iter().filter(|volume| volume.level != "disk");
+        let arrays =
+            volumes.iter().filter(|volume| volume.level != "disk" && volume.state != INACTIVE);
         arrays.map(|volume| client.detail(&volume.name)).collect()
     }
 

@@ -7,6 +7,7 @@
 mod bitmap;
 mod member;
 mod sync;
+mod waiting;
 
 use std::sync::Arc;
 

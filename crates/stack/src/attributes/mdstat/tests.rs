@@ -4,21 +4,25 @@ use std::time::Duration;
 
 use ashlar_block::Sectors;
 use ashlar_md::bitmap::Kind;
+use ashlar_md::ondisk::Version;
 use ashlar_md::sync::Action;
 
 use super::*;
+use crate::arrays::WaitingMember;
+use crate::names::ArrayName;
 use crate::testing::{IDLE, member, snapshot, spare};
 use crate::view::BitmapStatus;
 
 fn text(array: Snapshot) -> String {
-    let text = mdstat([(array, |member: &MemberStatus| member.path.clone())]);
+    let name = |member: &MemberStatus| member.path.clone();
+    let text = mdstat([(array, name)], &[], |_| None);
     let text = text.strip_prefix("Personalities : [raid0] [raid1] [raid10] \n").unwrap();
     text.strip_suffix("unused devices: <none>").unwrap().to_owned()
 }
 
 #[test]
 fn no_array_is_two_lines() {
-    let none = mdstat::<fn(&MemberStatus) -> Option<String>>([]);
+    let none = mdstat::<fn(&MemberStatus) -> Option<String>>([], &[], |_| None);
     assert_eq!(none, "Personalities : [raid0] [raid1] [raid10] \nunused devices: <none>");
 }
 
@@ -118,4 +122,32 @@ fn the_time_left_is_in_minutes_and_tenths() {
         let all = text(array);
         assert!(all.contains(&format!(" finish={expected}min speed=1K/sec\n")), "{all}");
     }
+}
+
+#[test]
+fn an_array_that_waits_for_members_is_inactive() {
+    let member = |number: u32| WaitingMember {
+        path: format!("/disks/{number}"),
+        number,
+        data_offset: Sectors(2048),
+        data_size: Sectors(2_093_056),
+        write_mostly: number == 2,
+    };
+    let waiting = Waiting {
+        name: ArrayName { number: 127, alias: Some("data".to_owned()) },
+        uuid: uuid::Uuid::nil(),
+        set_name: "host:data".to_owned(),
+        version: Version::V1_2,
+        level: Level::Raid1,
+        raid_disks: 3,
+        events: 17,
+        members: vec![member(0), member(2)],
+    };
+    let name = |path: &str| path.strip_prefix("/disks/").map(|number| format!("sd{number}"));
+    let text = mdstat::<fn(&MemberStatus) -> Option<String>>([], &[waiting], name);
+    assert_eq!(
+        text,
+        "Personalities : [raid0] [raid1] [raid10] \nmd127 : inactive sd2[2](W)(S) sd0[0](S)\n      \
+         2093056 blocks super 1.2\n       \nunused devices: <none>"
+    );
 }

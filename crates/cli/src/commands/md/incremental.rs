@@ -1,0 +1,88 @@
+//! `ashlar md incremental`: members that come one by one.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::members::for_daemon;
+use crate::commands::Daemon;
+use crate::daemon::interface::Attach;
+use crate::error::{Error, FAILURE, Result};
+use crate::output;
+
+/// Hand members to a running daemon one by one, as mdadm --incremental does
+///
+/// The daemon collects them by array. An array starts and is served once all members are there that
+/// worked when it was last used; with --run as soon as all data are there. A member that comes to a
+/// running array goes back to its place if the bitmap knows what it lacks, and a spare becomes a
+/// spare; any other is refused, since it would have to be overwritten. The daemon need not have any
+/// array before: see `ashlar serve --incremental`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes are mdadm's: 0 taken in (whether or not an array has started), 1 no member, in use, or the
+array cannot be started, 2 not taken by its array, or wrong usage.
+
+Examples:
+  ashlar serve --incremental --mount /mnt/volumes
+  ashlar md incremental disk0.img
+  ashlar md incremental disk1.img disk2.img
+  ashlar md incremental --run --scan
+  ashlar md incremental --fail disk1.img")]
+pub(crate) struct Incremental {
+    /// Image files or block devices
+    #[arg(required_unless_present = "scan", value_name = "DEVICE")]
+    devices: Vec<String>,
+
+    /// Start arrays with fewer members than they had last time
+    #[arg(short = 'R', long)]
+    run: bool,
+
+    /// With --run: start all arrays that wait, as far as their members have all data
+    #[arg(short, long, requires = "run", conflicts_with = "devices")]
+    scan: bool,
+
+    /// Take the devices out of whatever array they are in
+    #[arg(short, long, conflicts_with_all = ["run", "scan"])]
+    fail: bool,
+
+    /// Print only what fails
+    #[arg(short, long)]
+    quiet: bool,
+
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+impl Incremental {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let mut client = self.daemon.connect()?;
+        if self.scan {
+            let started = client.start_waiting()?;
+            self.tell(&started.done)?;
+            started.failed.iter().for_each(|line| {
+                Error::failed(line).print();
+            });
+            return Ok(ExitCode::from(if started.failed.is_empty() { 0 } else { FAILURE }));
+        }
+        // As mdadm has it, each device counts for itself.
+        let mut code = 0;
+        for device in &self.devices {
+            let disk = for_daemon(device);
+            let done = if self.fail {
+                client.detach(&disk)
+            } else {
+                client.attach(&Attach { disk, run: self.run.then_some(true) })
+            };
+            match done {
+                Ok(lines) => self.tell(&lines)?,
+                Err(error) => code |= error.print(),
+            }
+        }
+        Ok(ExitCode::from(code))
+    }
+
+    fn tell(&self, lines: &[String]) -> Result<()> {
+        let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        if self.quiet { Ok(()) } else { output::print(&text) }
+    }
+}

@@ -1,0 +1,212 @@
+//! Members that are handed in one by one, as udev does it by `mdadm --incremental`.
+//!
+//! The sentences are mdadm's, and so are the exit codes that go with refusals: 1 for a disk that is no
+//! member or an array that cannot start, 2 for a member that an array does not take.
+
+use ashlar_md::Candidate;
+use ashlar_md::manage::{AddOptions, ManageError};
+use ashlar_md::ondisk::{Role, Superblock};
+use ashlar_stack::arrays::Volume;
+use ashlar_stack::attributes::AttributeError;
+use ashlar_stack::incremental::{Attached, Collector};
+use ashlar_stack::probe::Md;
+use futures_util::lock::MutexGuard;
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::control::{Service, refused, refused_with};
+use super::export;
+use super::interface::{Attach, DiskOnly, DoneReply, StartedReply};
+use super::manage::{New, index_of, not_done, reply};
+use super::varlink::Reply;
+use crate::disks;
+
+/// The code for a member that an array does not take.
+const NOT_TAKEN: Option<u8> = Some(2);
+
+impl Service {
+    /// Takes in a member.
+    pub(super) async fn attach(&self, at: &Attach) -> Result<Value, Reply> {
+        let mut collector = self.collector().await?;
+        let new = self.open(None, &at.disk)?;
+        let sb = match new.contents().await?.md {
+            Md::Member(sb) => sb,
+            Md::Damaged(error) => return Err(refused(format!("{}: {error}", new.path), None)),
+            Md::None => {
+                return Err(refused(format!("no recognisable superblock on {}.", new.path), None));
+            }
+        };
+        let done = match self.stack.arrays.of(sb.set_uuid) {
+            Some(volume) => vec![self.join(&volume, new, sb).await?],
+            None => self.collect(&mut collector, new, sb, at.run == Some(true)).await?,
+        };
+        done.iter().for_each(|line| tracing::info!("{line}"));
+        reply(DoneReply { done })
+    }
+
+    /// Lets go of a member, wherever it is.
+    pub(super) async fn detach(&self, DiskOnly { disk }: &DiskOnly) -> Result<Value, Reply> {
+        let mut collector = self.collector().await?;
+        let waiting = self.stack.arrays.waiting();
+        let mut paths = waiting.iter().flat_map(|array| &array.members).map(|member| &member.path);
+        if let Some(path) = paths.find(|path| self.is_meant(path, disk))
+            && let Some(name) = collector.detach(path)
+        {
+            self.forget(path);
+            return reply(DoneReply { done: vec![format!("removed {path} from {}", name.path())] });
+        }
+        for volume in self.stack.arrays.running() {
+            let array = volume.view.array();
+            let members = array.status().await.members;
+            let Ok(member) = self.member(&volume, &members, disk) else { continue };
+            let (index, path) = (index_of(member), member.path.clone().unwrap_or_default());
+            let mut done = Vec::new();
+            if !member.faulty {
+                array.fail(index).await.map_err(|error| not_done(&error))?;
+                done.push(format!("set {path} faulty in {}", volume.name.path()));
+            }
+            array.remove(index).await.map_err(|error| not_done(&error))?;
+            done.push(format!("hot removed {path} from {}", volume.name.path()));
+            return reply(DoneReply { done });
+        }
+        Err(refused(format!("{disk} does not appear to be a component of any array"), None))
+    }
+
+    /// Starts what waits, as far as that is possible.
+    pub(super) async fn start_waiting(&self) -> Result<Value, Reply> {
+        let mut collector = self.collector().await?;
+        let (mut done, mut failed) = (Vec::new(), Vec::new());
+        for started in collector.start_waiting().await {
+            match started {
+                Ok(volume) => {
+                    self.serve_also(&volume).await;
+                    done.push(format!("started array {}", volume.name.path()));
+                }
+                Err(why) => {
+                    let name = why.name.path();
+                    failed.push(format!("failed to start array {name}: {}", why.error));
+                }
+            }
+        }
+        reply(StartedReply { done, failed })
+    }
+
+    /// The collector, for one change. None begins any more once the daemon is about to end, so that no
+    /// array is left running.
+    async fn collector(&self) -> Result<MutexGuard<'_, Collector>, Reply> {
+        let collector = self.collector.lock().await;
+        if self.draining.is_stopped() {
+            return Err(refused("the daemon is about to end", None));
+        }
+        Ok(collector)
+    }
+
+    /// Whether the disk at `path` is the one that a user means.
+    fn is_meant(&self, path: &str, disk: &str) -> bool {
+        let wanted = disks::identity(disk.as_ref());
+        path == disk
+            || self.stack.disks.name(path).as_deref() == Some(disk)
+            || (wanted.is_some() && self.identities.borrow().get(path).copied() == wanted)
+    }
+
+    /// A member of an array that does not run.
+    async fn collect(
+        &self,
+        collector: &mut Collector,
+        new: New,
+        sb: Box<Superblock>,
+        run: bool,
+    ) -> Result<Vec<String>, Reply> {
+        let waiting = self.stack.arrays.waiting();
+        let existing = waiting.iter().find(|array| array.uuid == sb.set_uuid);
+        let candidate = Candidate { gateway: new.gateway.clone(), path: new.path.clone(), sb };
+        // Its name must be there when the array starts.
+        let was_held = new.is_held;
+        let path = self.keep(new);
+        let volume = match collector.attach(candidate, run).await {
+            Ok(Attached::Started(volume)) => volume,
+            Ok(Attached::NotEnough(name, count)) => {
+                let name = name.path();
+                return Ok(vec![format!(
+                    "{path} attached to {name}, not enough to start ({count})."
+                )]);
+            }
+            Ok(Attached::NotSafe(name)) => {
+                let name = name.path();
+                return Ok(vec![format!("{path} attached to {name}, not enough to start safely.")]);
+            }
+            Err(error) => {
+                if !was_held {
+                    self.forget(&path);
+                }
+                return Err(match existing {
+                    Some(array) => {
+                        let name = array.name.path();
+                        let why =
+                            format!("failed to add {path} to existing array {name}: {error}.");
+                        refused_with(why, None, NOT_TAKEN)
+                    }
+                    None => refused(format!("{path}: {error}"), None),
+                });
+            }
+        };
+        self.serve_also(&volume).await;
+        let started = format!("{path} attached to {}, which has been started.", volume.name.path());
+        Ok(std::iter::once(started).chain(volume.view.status().notes).collect())
+    }
+
+    /// A member of an array that runs. What is a spare becomes one; what was a member only comes back
+    /// as it was, since making it a spare would overwrite it.
+    async fn join(&self, volume: &Volume, new: New, sb: Box<Superblock>) -> Result<String, Reply> {
+        let array = volume.view.array();
+        let (gateway, path) = (new.gateway.clone(), new.path.clone());
+        let options = AddOptions {
+            device_uuid: Uuid::new_v4(),
+            write_mostly: None,
+            failfast: None,
+            spare_only: sb.role() == Role::Spare,
+        };
+        let name = volume.name.path();
+        if options.spare_only {
+            let added = array.add(gateway, &path, options).await;
+            added.map_err(|error| not_taken(&path, &name, &error))?;
+        } else {
+            let candidate = Candidate { gateway, path: path.clone(), sb };
+            let added = array.re_add(candidate, options).await;
+            added.map_err(|error| not_taken(&path, &name, &error))?;
+        }
+        Ok(format!("{} attached to {name} which is already active.", self.keep(new)))
+    }
+
+    /// Serves an array that has just started. The mount shows it by itself.
+    async fn serve_also(&self, volume: &Volume) {
+        let device = volume.name.device();
+        if let Err(error) = export(&volume.name, &volume.bytes).and_then(|e| self.exports.add(e)) {
+            tracing::error!(array = device, %error, "not served to NBD clients");
+        }
+        for (path, value) in self.deferred.take() {
+            match self.attributes.write(&path, &value).await {
+                Ok(()) => {}
+                Err(AttributeError::NotFound) => self.deferred.borrow_mut().push((path, value)),
+                Err(error) => tracing::error!(path, %error, "not set"),
+            }
+        }
+    }
+
+    /// Forgets a disk that is used for nothing.
+    fn forget(&self, path: &str) {
+        self.stack.disks.remove(path);
+        self.identities.borrow_mut().remove(path);
+    }
+}
+
+fn not_taken(path: &str, name: &str, error: &ManageError) -> Reply {
+    if let ManageError::ReAdd { why, .. } = error {
+        let reason =
+            format!("can only add {path} to {name} as a spare, and force-spare is not set.");
+        let hint = format!("{why}; ashlar md add makes it a spare, overwriting what it has");
+        return refused_with(reason, Some(&hint), NOT_TAKEN);
+    }
+    let reason = format!("failed to add {path} to existing array {name}: {error}.");
+    refused_with(reason, None, NOT_TAKEN)
+}

@@ -1,0 +1,155 @@
+//! The arrays that a stack has: those that run, and those that wait for members.
+//!
+//! Arrays are added while the stack runs ([`crate::incremental`]) and never taken away: one that runs
+//! keeps its place in the list. The lock is taken to look things up, not for I/O.
+
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use ashlar_block::{ByteVolume, Sectors};
+use ashlar_md::Candidate;
+use ashlar_md::ondisk::{Level, Version};
+use uuid::Uuid;
+
+use crate::names::ArrayName;
+use crate::view::ArrayView;
+
+/// A running array.
+#[derive(Clone)]
+pub struct Volume {
+    /// What it is called.
+    pub name: ArrayName,
+    /// The array.
+    pub view: Arc<ArrayView>,
+    /// Its bytes, for exports: all of them must share this.
+    pub bytes: Arc<ByteVolume>,
+}
+
+/// An array that does not run yet: more of its members are to come (`mdadm --incremental`).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Waiting {
+    /// What it is called, and will be.
+    pub name: ArrayName,
+    /// Its identity.
+    pub uuid: Uuid,
+    /// Its name in the superblocks.
+    pub set_name: String,
+    /// Version of the superblocks.
+    pub version: Version,
+    /// Its level.
+    pub level: Level,
+    /// Members of the complete array.
+    pub raid_disks: u32,
+    /// The highest count of events of a member that is here.
+    pub events: u64,
+    /// Those that are here, in the order they came.
+    pub members: Vec<WaitingMember>,
+}
+
+/// A member of an array that does not run yet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WaitingMember {
+    /// Where the user has it.
+    pub path: String,
+    /// Its index in the role table.
+    pub number: u32,
+    /// Where its data begins.
+    pub data_offset: Sectors,
+    /// The size of its data area.
+    pub data_size: Sectors,
+    /// Whether it is read last only.
+    pub write_mostly: bool,
+}
+
+impl Waiting {
+    /// The array of these members, of which there is at least one; what they do not agree about is
+    /// told as the one with most events has it.
+    pub(crate) fn new(name: ArrayName, candidates: &[Candidate]) -> Option<Self> {
+        let sb = &candidates.iter().max_by_key(|candidate| candidate.sb.events)?.sb;
+        let member = |candidate: &Candidate| WaitingMember {
+            path: candidate.path.clone(),
+            number: candidate.sb.dev_number,
+            data_offset: Sectors(candidate.sb.data_offset.0),
+            data_size: candidate.sb.data_size,
+            write_mostly: candidate.sb.flags.write_mostly,
+        };
+        Some(Self {
+            name,
+            uuid: sb.set_uuid,
+            set_name: sb.name.clone(),
+            version: sb.version,
+            level: sb.level,
+            raid_disks: sb.raid_disks,
+            events: sb.events,
+            members: candidates.iter().map(member).collect(),
+        })
+    }
+}
+
+/// See the module text.
+#[derive(Default)]
+pub struct Arrays {
+    table: RwLock<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    running: Vec<Volume>,
+    waiting: Vec<Waiting>,
+}
+
+impl Arrays {
+    /// Those that run, in the order they were started.
+    pub fn running(&self) -> Vec<Volume> {
+        self.read().running.clone()
+    }
+
+    /// Those that wait for members, in the order their first ones came.
+    pub fn waiting(&self) -> Vec<Waiting> {
+        self.read().waiting.clone()
+    }
+
+    /// The running array that is called `md127` or `md/data`.
+    pub fn find(&self, name: &str) -> Option<Volume> {
+        self.read().running.iter().find(|volume| volume.name.is(name)).cloned()
+    }
+
+    /// The array that waits and is called so.
+    pub fn find_waiting(&self, name: &str) -> Option<Waiting> {
+        self.read().waiting.iter().find(|waiting| waiting.name.is(name)).cloned()
+    }
+
+    /// The running array with this identity.
+    pub fn of(&self, uuid: Uuid) -> Option<Volume> {
+        let all = self.running();
+        all.into_iter().find(|volume| volume.view.status().uuid == uuid)
+    }
+
+    /// Adds one that runs; it waits no more.
+    pub(crate) fn start(&self, uuid: Uuid, volume: Volume) {
+        let mut table = self.write();
+        table.waiting.retain(|waiting| waiting.uuid != uuid);
+        table.running.push(volume);
+    }
+
+    /// Adds one that waits, or tells of its members anew.
+    pub(crate) fn wait(&self, waiting: Waiting) {
+        let mut table = self.write();
+        match table.waiting.iter_mut().find(|other| other.uuid == waiting.uuid) {
+            Some(known) => *known = waiting,
+            None => table.waiting.push(waiting),
+        }
+    }
+
+    /// Forgets one that waits.
+    pub(crate) fn forget(&self, uuid: Uuid) {
+        self.write().waiting.retain(|waiting| waiting.uuid != uuid);
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Table> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Table> {
+        self.table.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}

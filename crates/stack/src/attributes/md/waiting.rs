@@ -1,0 +1,47 @@
+//! Arrays that wait for members: the little that `sys/block/NAME/md/` has of an inactive array.
+
+use crate::arrays::Waiting;
+use crate::attributes::Tree;
+use crate::disks::Disks;
+
+impl Tree {
+    /// Adds the directory of an array that does not run, whose members are among `disks`.
+    pub(crate) fn add_waiting(&mut self, array: &Waiting, disks: &Disks) {
+        let name = array.name.device();
+        let directory = format!("sys/block/{name}/md");
+        self.add_fixed(&format!("sys/block/{name}/dev"), format!("9:{}", array.name.number));
+        self.add_fixed(&format!("sys/block/{name}/size"), "0");
+        for (attribute, text) in [
+            ("array_state", "inactive".to_owned()),
+            ("level", array.level.to_string()),
+            ("metadata_version", array.version.to_string()),
+            ("raid_disks", array.raid_disks.to_string()),
+            ("uuid", array.uuid.hyphenated().to_string()),
+        ] {
+            self.add_fixed(&format!("{directory}/{attribute}"), text);
+        }
+        for member in &array.members {
+            let Some(member_name) = disks.name(&member.path) else { continue };
+            let device = format!("{directory}/dev-{member_name}");
+            for (attribute, text) in [
+                ("offset", member.data_offset.to_string()),
+                ("size", (member.data_size.0 / 2).to_string()),
+                ("slot", "none".to_owned()),
+                ("state", "spare".to_owned()),
+            ] {
+                self.add_fixed(&format!("{device}/{attribute}"), text);
+            }
+            self.add_symlink(&format!("{device}/block"), &format!("../../../{member_name}"));
+            let slaves = format!("sys/block/{name}/slaves/{member_name}");
+            self.add_symlink(&slaves, &format!("../../{member_name}"));
+            let holders = format!("sys/block/{member_name}/holders/{name}");
+            self.add_symlink(&holders, &format!("../../{name}"));
+        }
+    }
+
+    /// Adds an attribute that says the same for ever.
+    fn add_fixed(&mut self, path: &str, text: impl Into<String>) {
+        let text = text.into();
+        self.add_text(path, move || text.clone());
+    }
+}

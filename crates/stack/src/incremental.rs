@@ -1,0 +1,202 @@
+//! Arrays whose members come one by one, as `mdadm --incremental` has it.
+//!
+//! A [`Collector`] keeps what came of arrays that do not run. An array starts once all members that
+//! its freshest superblock calls active are there, or by [`Collector::start_waiting`] with as many as
+//! hold all data. Nothing is written to a member that waits.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ashlar_block::{ByteVolume, Gateway, Runtime};
+use ashlar_md::{Array, AssembleError, Candidate, Options};
+use uuid::Uuid;
+
+use crate::arrays::{Arrays, Volume, Waiting};
+use crate::assemble::{Failure, Stack};
+use crate::disks::Disks;
+use crate::names::{ArrayName, Names};
+use crate::view::ArrayView;
+
+/// What became of a member that was handed in.
+pub enum Attached {
+    /// The array cannot be started by this many members in sync.
+    NotEnough(ArrayName, usize),
+    /// It could be, but more members worked last time.
+    NotSafe(ArrayName),
+    /// It was.
+    Started(Volume),
+}
+
+/// An array that did not start although it should.
+pub struct NotStarted {
+    /// What it is called.
+    pub name: ArrayName,
+    /// Why not.
+    pub error: AssembleError,
+}
+
+/// See the module text. Only one for each stack.
+pub struct Collector {
+    arrays: Arc<Arrays>,
+    disks: Arc<Disks>,
+    runtime: Arc<dyn Runtime>,
+    options: Options,
+    names: Names,
+    waiting: BTreeMap<Uuid, (ArrayName, Vec<Candidate>)>,
+}
+
+/// The same once more, for an assembly that may fail.
+pub(crate) fn copy(candidate: &Candidate) -> Candidate {
+    let Candidate { gateway, path, sb } = candidate;
+    Candidate { gateway: gateway.clone(), path: path.clone(), sb: sb.clone() }
+}
+
+/// Starts an array of `plan`'s members, which are among `disks`.
+pub(crate) async fn start(
+    plan: ashlar_md::Plan,
+    name: ArrayName,
+    disks: &Arc<Disks>,
+    runtime: &Arc<dyn Runtime>,
+) -> Volume {
+    let array = Array::start(plan, &name.device(), Arc::clone(runtime));
+    let bytes = Arc::new(ByteVolume::new(Gateway::new(Arc::clone(&array) as _)));
+    Volume { name, view: ArrayView::new(array, Arc::clone(disks)).await, bytes }
+}
+
+/// Whether more members may help: how many there are in sync, if they are too few at all.
+fn lacks_members(error: &AssembleError) -> Option<Option<usize>> {
+    match error {
+        AssembleError::NotEnough { present, .. } => Some(Some(*present)),
+        AssembleError::NeedsRun { .. } => Some(None),
+        AssembleError::NoMembers
+        | AssembleError::OtherArray { .. }
+        | AssembleError::Level(_)
+        | AssembleError::Unsupported(_)
+        | AssembleError::Disagree { .. }
+        | AssembleError::SameMember { .. }
+        | AssembleError::SameSlot { .. }
+        | AssembleError::SplitBrain { .. }
+        | AssembleError::Misaligned { .. }
+        | AssembleError::BadBlocks { .. }
+        | AssembleError::ReadOnlyMember(_)
+        | AssembleError::Zones(_)
+        | AssembleError::Geometry(_)
+        | AssembleError::Read { .. } => None,
+    }
+}
+
+impl Collector {
+    /// A collector for what comes to `stack`, of which arrays that only lacked members do not count as
+    /// failures any more: they wait. By `options` arrays start later; their `run` is that of
+    /// [`Self::attach`].
+    pub fn new(stack: &mut Stack, options: Options, runtime: Arc<dyn Runtime>) -> Self {
+        let mut names = std::mem::take(&mut stack.names);
+        // A disk that is called as an array would be is in that one's way.
+        stack.plain.iter().for_each(|plain| names.reserve(&plain.name));
+        let (arrays, disks) = (Arc::clone(&stack.arrays), Arc::clone(&stack.disks));
+        let mut this = Self { arrays, disks, runtime, options, names, waiting: BTreeMap::new() };
+        let all = std::mem::take(&mut stack.failures);
+        let (waiting, failures): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|failure| lacks_members(&failure.error).is_some());
+        stack.failures = failures;
+        for Failure { set_name, uuid, candidates, .. } in waiting {
+            let name = this.names.give(&set_name);
+            this.keep(uuid, name, candidates);
+        }
+        this
+    }
+
+    /// Takes in a member of an array that does not run, which is among the disks; with `run` the array
+    /// starts as soon as all data are there.
+    ///
+    /// # Errors
+    /// It cannot be in one array with those that wait already, or the array is none that could ever
+    /// start. It is not kept then.
+    pub async fn attach(&mut self, new: Candidate, run: bool) -> Result<Attached, AssembleError> {
+        let uuid = new.sb.set_uuid;
+        let mut members = Vec::new();
+        if let Some((_, waiting)) = self.waiting.get(&uuid) {
+            members.extend(waiting.iter().map(copy));
+        }
+        let set_name = new.sb.name.clone();
+        members.push(new);
+        let error = match self.try_start(uuid, &set_name, members, run).await {
+            Ok(volume) => return Ok(Attached::Started(volume)),
+            Err(error) => error,
+        };
+        match (self.waiting.get(&uuid), lacks_members(&error)) {
+            (Some((name, _)), Some(Some(count))) => Ok(Attached::NotEnough(name.clone(), count)),
+            (Some((name, _)), Some(None)) => Ok(Attached::NotSafe(name.clone())),
+            (Some(_) | None, None) | (None, Some(_)) => Err(error),
+        }
+    }
+
+    /// Starts all arrays that wait and have enough members to hold all data
+    /// (`mdadm --incremental --run --scan`). The others wait on.
+    pub async fn start_waiting(&mut self) -> Vec<Result<Volume, NotStarted>> {
+        let mut results = Vec::new();
+        for Waiting { name, uuid, set_name, .. } in self.arrays.waiting() {
+            let Some((_, members)) = self.waiting.get(&uuid) else { continue };
+            let members = members.iter().map(copy).collect();
+            let started = self.try_start(uuid, &set_name, members, true).await;
+            results.push(started.map_err(|error| NotStarted { name, error }));
+        }
+        results
+    }
+
+    /// Lets go of the member at `path` of an array that waits; the name of that array.
+    pub fn detach(&mut self, path: &str) -> Option<ArrayName> {
+        let has = |members: &Vec<Candidate>| members.iter().any(|member| member.path == path);
+        let found = self.waiting.iter().find(|(_, (_, members))| has(members));
+        let uuid = *found?.0;
+        let (name, mut members) = self.waiting.remove(&uuid)?;
+        members.retain(|member| member.path != path);
+        if members.is_empty() {
+            self.names.take_back(&name);
+            self.arrays.forget(uuid);
+        } else {
+            self.keep(uuid, name.clone(), members);
+        }
+        Some(name)
+    }
+
+    /// Starts an array if that is possible. If it only lacks members these are kept.
+    async fn try_start(
+        &mut self,
+        uuid: Uuid,
+        set_name: &str,
+        members: Vec<Candidate>,
+        run: bool,
+    ) -> Result<Volume, AssembleError> {
+        let kept = members.iter().map(copy).collect();
+        let options = Options { run: run || self.options.run, ..self.options };
+        let plan = match ashlar_md::plan(members, &options).await {
+            Err(error) if lacks_members(&error).is_none() => return Err(error),
+            plan => plan,
+        };
+        let name = match self.waiting.get(&uuid) {
+            Some((name, _)) => name.clone(),
+            None => self.names.give(set_name),
+        };
+        match plan {
+            Ok(plan) => {
+                let volume = start(plan, name, &self.disks, &self.runtime).await;
+                self.waiting.remove(&uuid);
+                self.arrays.start(uuid, volume.clone());
+                Ok(volume)
+            }
+            Err(error) => {
+                self.keep(uuid, name, kept);
+                Err(error)
+            }
+        }
+    }
+
+    /// Keeps the members of an array that waits.
+    fn keep(&mut self, uuid: Uuid, name: ArrayName, members: Vec<Candidate>) {
+        if let Some(waiting) = Waiting::new(name.clone(), &members) {
+            self.arrays.wait(waiting);
+            self.waiting.insert(uuid, (name, members));
+        }
+    }
+}
