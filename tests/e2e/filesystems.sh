@@ -13,7 +13,7 @@ set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 root=$(dirname "$(dirname "$here")")
 ashlar=${ASHLAR:-$root/target/release/ashlar}
-rounds=20
+arguments=("$@") rounds=20
 if [ "${1:-}" = -r ]; then rounds=$2; shift 2; fi
 layouts=("${@:-n2}")
 [ $# -gt 0 ] || layouts=(n2 f2 o2)
@@ -23,6 +23,9 @@ if [ "$(id -u)" != 0 ]; then
 	echo "filesystems.sh: skipped: loop devices and mounts need root"
 	exit 0
 fi
+# In a mount namespace of its own: others that are made meanwhile would keep a copy of each mount, so that umount
+# does not end it; and no mount outlives this one.
+[ "${ASHLAR_UNSHARED:-}" = $$ ] || ASHLAR_UNSHARED=$$ exec unshare --mount --propagation private "$0" "${arguments[@]}"
 
 W=$(mktemp -d "${TMPDIR:-/tmp}/ashlar-fs.XXXXXX")
 server='' loop=''
