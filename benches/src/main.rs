@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `reads` | the engine beside fio, arrays beside the bare file; without a name, too |
 //! | `barrier` | begin and end of I/Os at the barrier alone, lock-free beside locked |
+//! | `overhead` | CPU time of I/Os through md that move no data |
 //! | `raid1-read` | whole arrays, lock-free barrier beside locked |
 //! | `beside-resync` | regular I/O beside a resync in other buckets, md's barrier beside a global one |
 //! | `two-members` | reads of a RAID1 beside reads of one member |
@@ -26,6 +27,7 @@ mod common;
 mod devices;
 mod load;
 mod locked_barrier;
+mod overhead;
 mod raid1_read;
 mod reads;
 mod report;
@@ -38,9 +40,10 @@ use common::{Outcome, Settings};
 
 type Bench = fn(Settings) -> Outcome;
 
-const BENCHES: [(&str, Bench); 7] = [
+const BENCHES: [(&str, Bench); 8] = [
     ("reads", reads::run),
     ("barrier", barrier::run),
+    ("overhead", overhead::run),
     ("raid1-read", raid1_read::run),
     ("beside-resync", beside_resync::run),
     ("two-members", two_members::run),

@@ -42,6 +42,7 @@ fn print(
 ) -> Outcome {
     let grid = Grid::measure(&COLUMNS, &ROWS, Unit::Kiops, rounds, run)?;
     grid.print(title);
+    grid.print_cpu();
     grid.print_ratio(1, 0, None);
     grid.print_ratio(2, 0, Some(1.8));
     grid.print_ratio(2, 1, None);
