@@ -43,6 +43,8 @@ pub(crate) struct Faults {
     pub(crate) fail_read_in: Option<u64>,
     /// Writes still to succeed before one fails.
     pub(crate) fail_write_in: Option<u64>,
+    /// Flushes still to succeed before one fails and takes the cache along.
+    pub(crate) fail_flush_in: Option<u64>,
     /// Commands still to be answered before one never is.
     pub(crate) hang_in: Option<u64>,
     pub(crate) corrupt: BTreeMap<u64, Corruption>,

@@ -205,6 +205,12 @@ impl Media {
         self.lock().faults.fail_read_in = Some(n);
     }
 
+    /// The `n`-th flush from now (0 is the next) fails (`Io`), and whatever was not durable is gone: what
+    /// was there before is read again. Flushes after it succeed, with nothing left to make durable.
+    pub fn fail_nth_flush(&self, n: u64) {
+        self.lock().faults.fail_flush_in = Some(n);
+    }
+
     /// The `n`-th command from now (0 is the next) never ends.
     pub fn hang_nth_command(&self, n: u64) {
         self.lock().faults.hang_in = Some(n);

@@ -207,6 +207,17 @@ impl State {
         }
     }
 
+    /// The cache is gone with all that FUA had not made durable.
+    fn lose_cache(&mut self) {
+        // Flushes in flight count by these numbers.
+        self.first_change = self.covered();
+        self.cached_bytes = 0;
+        for cached in std::mem::take(&mut self.cache).into_iter().filter(|c| c.forced) {
+            cached.change.apply(cached.change.range(), &mut self.durable);
+        }
+        self.current = self.durable.clone();
+    }
+
     fn discard(&self, range: Range<u64>, rng: &mut Rng) -> Vec<Change> {
         let fill = |range, fill| Change::Fill { range, fill };
         match self.discard_reads {
@@ -274,6 +285,10 @@ impl State {
         self.faults.check(rq.op())?;
         match rq.op() {
             Op::Read => self.read(rq),
+            Op::Flush if countdown(&mut self.faults.fail_flush_in) => {
+                self.lose_cache();
+                Err(Status::Io)
+            }
             Op::Flush => {
                 if !self.faults.lies_about_flush {
                     self.flush(covered);

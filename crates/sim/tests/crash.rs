@@ -313,3 +313,33 @@ fn a_transient_read_error_is_gone_at_the_next_try() {
         }
     });
 }
+
+#[test]
+fn a_flush_that_fails_takes_what_was_not_durable_along_and_the_next_one_tells_nothing() {
+    let media = Media::new(Sectors(64));
+    let sim = Sim::new(1);
+    let gateway = SimDisk::over("d", media.clone()).gateway();
+    let write = async |sector: u64, byte: u8, flags| {
+        let mut data = Buffer::from_slice(&[byte; 512]);
+        gateway.write(Sector(sector), &mut data, flags).await.unwrap();
+    };
+    sim.block_on(async {
+        write(0, 1, Flags::empty()).await;
+        write(1, 1, Flags::empty()).await;
+        gateway.flush().await.unwrap();
+        write(0, 2, Flags::empty()).await;
+        write(1, 2, Flags::empty()).await;
+        write(1, 3, Flags::FUA).await;
+        media.fail_nth_flush(0);
+        assert_eq!(gateway.flush().await, Err(Status::Io));
+        assert_eq!(gateway.flush().await, Ok(()));
+        let read = gateway.read(Sector(0), Sectors(1)).await.unwrap();
+        assert_eq!(read.as_slice(), [1; 512]);
+        write(2, 4, Flags::empty()).await;
+        gateway.flush().await.unwrap();
+    });
+    sim.power_cut();
+    for (sector, byte) in [(0, 1), (1, 3), (2, 4)] {
+        assert_eq!(media.peek(Sector(sector)), [byte; 512], "sector {sector}");
+    }
+}
