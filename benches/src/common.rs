@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use ashlar_block::Gateway;
 use ashlar_engine::{OpenOptions, open};
+use rustix::fs::{Advice, fadvise};
 use rustix::time::{ClockId, clock_gettime};
 
 /// What a bench ends with. An error is a malfunction; a slow machine is none.
@@ -62,6 +63,8 @@ impl Files {
                 file.write_all(&block)?;
             }
             file.sync_all()?;
+            // Direct writes would have to drop it first.
+            fadvise(&file, 0, None, Advice::DontNeed)?;
         }
         Ok(files)
     }

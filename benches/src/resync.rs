@@ -3,7 +3,8 @@
 //! Without a speed limit, a whole array, superblocks and checkpoints included. The slower member is
 //! the one that takes longer for its part: the first is read, the second written, alone and
 //! sequentially, 1 MiB at depth 16. On files on one disk the two share the disk: there the row of both
-//! at once, which is a copy without md, is what can be had.
+//! without md is what can be had, the one with depth 8 with as much in flight as md has: 16 windows of
+//! 1 MiB, each of which is either read or written. Virtual time has no noise: one round is enough.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,9 +20,10 @@ use crate::common::{Files, Outcome, Settings, block_on};
 use crate::load::{Load, Order, Score, Until, in_sim, on_engine};
 use crate::report::{Grid, Unit};
 
-const ROWS: [&str; 4] = [
+const ROWS: [&str; 5] = [
     "slower member alone",
-    "both at once without md",
+    "both without md",
+    "both without md, depth 8",
     "resync, RAID1",
     "resync, RAID10 n2 of 4, a pair",
 ];
@@ -43,50 +45,54 @@ fn models(column: usize) -> [Model; 2] {
 /// # Errors
 /// An I/O failed, or a reactor could not be started.
 pub(crate) fn run(settings: Settings) -> Outcome {
-    let grid =
-        Grid::measure(&COLUMNS, &ROWS, Unit::Megabytes, settings.rounds, |round, row, column| {
-            let disks = || {
-                let disk = |model: Model| {
-                    let media = Media::new(Sectors::from_bytes_floor(SIM_BYTES));
-                    SimDisk::with("sim", media, model.limits(), model).gateway()
-                };
-                models(column).into_iter().cycle().map(disk).take(4).collect::<Vec<_>>()
+    let grid = Grid::measure(&COLUMNS, &ROWS, Unit::Megabytes, 1, |round, row, column| {
+        let disks = || {
+            let disk = |model: Model| {
+                let media = Media::new(Sectors::from_bytes_floor(SIM_BYTES));
+                SimDisk::with("sim", media, model.limits(), model).gateway()
             };
-            let alone = |part: usize| {
-                let sim = Sim::new(round as u64);
-                let disks = disks();
-                in_sim(&sim, &[(&disks[part], whole(part == 1, SIM_BYTES))])
-            };
-            let both = || {
-                let sim = Sim::new(round as u64);
-                let disks = disks();
-                let both =
-                    [(&disks[0], whole(false, SIM_BYTES)), (&disks[1], whole(true, SIM_BYTES))];
-                in_sim(&sim, &both).map(half)
-            };
-            let resync = |level, members: usize| {
-                let sim = Sim::new(round as u64);
-                let disks = disks();
-                let array = sim.block_on(start(level, disks[..members].to_vec(), sim.runtime()))?;
-                let start_ns = sim.now_ns();
-                sim.block_on(array.sync_ended());
-                let time = Duration::from_nanos(sim.now_ns() - start_ns);
-                resynced(&array, members, time)
-            };
-            cell(row, alone, both, resync)
-        })?;
+            models(column).into_iter().cycle().map(disk).take(4).collect::<Vec<_>>()
+        };
+        let alone = |part: usize| {
+            let sim = Sim::new(round as u64);
+            let disks = disks();
+            in_sim(&sim, &[(&disks[part], whole(part == 1, 16, SIM_BYTES))])
+        };
+        let both = |depth: usize| {
+            let sim = Sim::new(round as u64);
+            let disks = disks();
+            let both = [
+                (&disks[0], whole(false, depth, SIM_BYTES)),
+                (&disks[1], whole(true, depth, SIM_BYTES)),
+            ];
+            in_sim(&sim, &both).map(half)
+        };
+        let resync = |level, members: usize| {
+            let sim = Sim::new(round as u64);
+            let disks = disks();
+            let array = sim.block_on(start(level, disks[..members].to_vec(), sim.runtime()))?;
+            let start_ns = sim.now_ns();
+            sim.block_on(array.sync_ended());
+            let time = Duration::from_nanos(sim.now_ns() - start_ns);
+            resynced(&array, members, time)
+        };
+        cell(row, alone, both, resync)
+    })?;
     print(&grid, "Resync of idle arrays, virtual time");
-    grid.print_ratio(3, 0, Some(0.9));
+    grid.print_ratio(4, 0, Some(0.9));
     let files = Files::make(4, FILE_BYTES)?;
     let grid =
-        Grid::measure(&["files"], &ROWS[..3], Unit::Megabytes, settings.rounds, |_, row, _| {
+        Grid::measure(&["files"], &ROWS[..4], Unit::Megabytes, settings.rounds, |_, row, _| {
             let engine = Engine::start(1)?;
             let disks = files.disks();
-            let alone =
-                |part: usize| on_engine(&engine, &[(&disks[part], whole(part == 1, FILE_BYTES))]);
-            let both = || {
-                let both =
-                    [(&disks[0], whole(false, FILE_BYTES)), (&disks[1], whole(true, FILE_BYTES))];
+            let alone = |part: usize| {
+                on_engine(&engine, &[(&disks[part], whole(part == 1, 16, FILE_BYTES))])
+            };
+            let both = |depth: usize| {
+                let both = [
+                    (&disks[0], whole(false, depth, FILE_BYTES)),
+                    (&disks[1], whole(true, depth, FILE_BYTES)),
+                ];
                 on_engine(&engine, &both).map(half)
             };
             let resync = |level, members: usize| {
@@ -107,14 +113,15 @@ pub(crate) fn run(settings: Settings) -> Outcome {
 
 fn print(grid: &Grid<'_>, title: &str) {
     grid.print(title);
-    grid.print_ratio(2, 0, Some(0.9));
-    grid.print_ratio(2, 1, None);
+    grid.print_ratio(3, 0, Some(0.9));
+    grid.print_ratio(3, 1, None);
+    grid.print_ratio(3, 2, None);
 }
 
 fn cell(
     row: usize,
     alone: impl Fn(usize) -> Outcome<Score>,
-    both: impl Fn() -> Outcome<Score>,
+    both: impl Fn(usize) -> Outcome<Score>,
     resync: impl Fn(Level, usize) -> Outcome<Score>,
 ) -> Outcome<Score> {
     match row {
@@ -122,17 +129,18 @@ fn cell(
             let (first, second) = (alone(0)?, alone(1)?);
             Ok(if first.rate < second.rate { first } else { second })
         }
-        1 => both(),
-        2 => resync(Level::Raid1, 2),
+        1 => both(16),
+        2 => both(8),
+        3 => resync(Level::Raid1, 2),
         _ => resync(Level::Raid10, 4),
     }
 }
 
 /// Reads or writes of a whole disk, but for a rest that arrays do not use either.
-fn whole(write: bool, bytes: u64) -> Load {
+fn whole(write: bool, depth: usize, bytes: u64) -> Load {
     let span = 0..bytes - (16 << 20);
     let until = Until::Moved(span.end);
-    Load { write, bytes: 1 << 20, depth: 16, order: Order::Sequential, span, until }
+    Load { write, bytes: 1 << 20, depth, order: Order::Sequential, span, until }
 }
 
 /// What one of two loads did that ran together.
