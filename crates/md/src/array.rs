@@ -39,6 +39,7 @@ use crate::assemble::Plan;
 use crate::barrier::Barrier;
 use crate::bitmap::Store;
 use crate::bitmap_store::Bitmaps;
+use crate::canary::{Rule, broken};
 use crate::finish::Finish;
 use crate::io::behind::Behind;
 use crate::members::{Index, Members, Place};
@@ -242,7 +243,9 @@ impl Array {
         // While we waited for the lock another write may have done it.
         if !self.active.load(SeqCst) {
             self.dirty.store(true, SeqCst);
-            self.record(&mut superblocks, Change::Active).await?;
+            if !broken(Rule::ActiveIsRecorded) {
+                self.record(&mut superblocks, Change::Active).await?;
+            }
             self.active.store(true, SeqCst);
             if let Some(array) = self.me.upgrade() {
                 self.runtime.spawn(Box::pin(array.clone().watch_idle()));
@@ -274,10 +277,19 @@ impl Array {
     pub(crate) fn facts(&self) -> Facts<'_> {
         Facts {
             members: &self.members,
-            in_sync_to: self.in_sync_to().min(self.sync.durable()),
+            in_sync_to: self.recordable_bound(),
             now: self.runtime.wall_clock(),
             bitmap: self.bitmap().map(|bitmap| (bitmap, self as &dyn Store)),
         }
+    }
+
+    /// How far superblocks may say that copies are the same.
+    fn recordable_bound(&self) -> Sectors {
+        let bound = self.in_sync_to().min(self.sync.durable());
+        if self.is_unsynced() && broken(Rule::BoundIsReached) {
+            return Sectors(bound.0.saturating_add(crate::sync::WINDOW.0));
+        }
+        bound
     }
 
     /// Waits until every failure of a member is in the superblocks. A write that left out a failed
@@ -333,7 +345,7 @@ impl Array {
             let sleep = self.bitmap().map_or(SAFE_MODE_DELAY, |bitmap| bitmap.daemon_sleep());
             self.runtime.sleep(sleep).await;
             let Some(bitmap) = self.bitmap().filter(|_| !self.is_stopped()) else { break };
-            let may_clear = self.is_complete_array();
+            let may_clear = self.is_complete_array() || broken(Rule::MarksStayForAbsent);
             if let Err(status) = bitmap.clean(may_clear, &*self).await {
                 warn!(array = self.disk.name(), %status, "marks stay in the bitmap");
             }
@@ -382,7 +394,9 @@ impl Array {
         // Nobody writes now: a write that begins waits for our lock. A member that cannot be
         // flushed may hold less than the others, so it fails.
         let in_sync_to = self.in_sync_to();
-        self.flush_members(&mut superblocks).await?;
+        if !broken(Rule::CleanIsFlushed) {
+            self.flush_members(&mut superblocks).await?;
+        }
         self.sync.set_durable(in_sync_to);
         if self.is_stopped()
             && let Some(bitmap) = self.bitmap()
@@ -419,7 +433,7 @@ impl Array {
 
     /// Whether the array can go on without `rdev`.
     pub(crate) fn may_fail(&self, rdev: &Rdev) -> bool {
-        if !rdev.is_in_sync() {
+        if !rdev.is_in_sync() || broken(Rule::LastCopyStays) {
             return true;
         }
         let other =
@@ -448,7 +462,7 @@ impl Array {
     pub(crate) fn set_faulty(&self, rdev: &Rdev, why: Status) {
         error!(array = self.disk.name(), member = rdev.path(), status = %why, "member failed");
         // Before the member is left out, so that no write which leaves it out is acknowledged early.
-        if self.writable {
+        if self.writable && !broken(Rule::FailuresAreRecorded) {
             self.must_record();
         }
         rdev.set_faulty();

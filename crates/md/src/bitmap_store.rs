@@ -8,6 +8,7 @@ use tracing::error;
 
 use crate::array::Array;
 use crate::bitmap::{Bitmap, Store};
+use crate::canary::{Rule, broken};
 
 const NONE: u32 = u32::MAX;
 
@@ -53,7 +54,9 @@ impl Store for Array {
         // Not given up half way: a late write must not come after a newer one.
         Box::pin(self.finish(move |array| async move {
             let at = |start: Sector| start + Sectors::from_bytes_floor(offset);
-            let flags = Flags::FUA | Flags::META | Flags::SYNC;
+            let durable = !broken(Rule::MarksAreDurable);
+            let flags = if durable { Flags::FUA } else { Flags::empty() };
+            let flags = flags | Flags::META | Flags::SYNC;
             let writes = array.members.placed().filter(|(_, rdev)| !rdev.is_faulty());
             let writes = writes.filter_map(|(_, rdev)| {
                 let bio = Bio::write(at(rdev.bitmap_start()?), [bytes.clone()]).with_flags(flags);
@@ -76,7 +79,10 @@ impl Store for Array {
 
     fn flush_data(&self) -> LocalFuture<'_, BioResult> {
         Box::pin(async move {
-            if !self.is_complete_array() {
+            // Those that are being rebuilt or are to replace others have what was written, too.
+            self.flush_all().await?;
+            // Also after it: a member that failed meanwhile may have been left out.
+            if !self.is_complete_array() && !broken(Rule::MarksStayForAbsent) {
                 return Err(Status::Offline);
             }
             // Those that are being rebuilt or are to replace others have what was written, too.

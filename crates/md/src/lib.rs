@@ -31,6 +31,7 @@ pub mod assemble;
 pub mod badblocks;
 pub mod barrier;
 pub mod bitmap;
+pub mod canary;
 pub mod create;
 pub mod manage;
 pub mod members;

@@ -7,6 +7,7 @@ use ashlar_block::{Bio, Gateway, IoFuture, Limits, Sector, Sectors};
 use bitflags::bitflags;
 
 use crate::badblocks::BadBlocks;
+use crate::canary::{Rule, broken};
 use crate::ondisk::{DeviceFlags, Superblock};
 
 /// What one thread knows of a member, for read balancing; on cache lines of its own.
@@ -244,7 +245,9 @@ impl Rdev {
     pub fn holds(&self, end: Sector) -> bool {
         let state = self.state();
         !state.contains(State::FAULTY)
-            && (state.contains(State::IN_SYNC) || self.recovered.load(SeqCst) >= end.0)
+            && (state.contains(State::IN_SYNC)
+                || self.recovered.load(SeqCst) >= end.0
+                || broken(Rule::RebuildingIsNotRead))
     }
 
     /// Where the superblock of its bitmap is, counted from the start of the device.
@@ -268,7 +271,9 @@ impl Rdev {
     #[inline]
     pub fn can_read(&self, at: Sector, len: Sectors) -> bool {
         self.holds(at + len)
-            && (self.bad.is_empty() || self.bad.check(at + self.data_offset, len).is_none())
+            && (self.bad.is_empty()
+                || self.bad.check(at + self.data_offset, len).is_none()
+                || broken(Rule::BadBlocksAreNotRead))
     }
 
     /// The read errors that it may still have.

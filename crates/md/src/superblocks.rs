@@ -33,6 +33,7 @@ use ashlar_block::{Bio, Buffer, Flags, Sector, Sectors, Status};
 use tracing::error;
 
 use crate::bitmap::{Bitmap, Store};
+use crate::canary::{Rule, broken};
 use crate::members::{Index, Members, Place};
 use crate::ondisk::{Features, Role, Superblock, Timestamp};
 use crate::rdev::{Rdev, State};
@@ -204,7 +205,7 @@ impl Superblocks {
         if let Some((bitmap, store)) = facts.bitmap {
             bitmap.write_super(number, store).await?;
         }
-        if self.describe(facts, number) {
+        if self.describe(facts, number) && !broken(Rule::FailuresAreTwoBehind) {
             self.goal = self.tried.saturating_add(2);
         }
         self.tried = self.tried.max(number);
@@ -319,7 +320,9 @@ impl Superblocks {
 /// Writes whole blocks of metadata, durably.
 async fn write_at(rdev: &Rdev, at: Sector, bytes: &[u8]) -> Result<(), Status> {
     let mut buffer = Buffer::from_slice(bytes);
-    let bio = Bio::write_from(at, &mut buffer).with_flags(Flags::FUA | Flags::META | Flags::SYNC);
+    let durable = !broken(Rule::SuperblocksAreDurable);
+    let fua = if durable { Flags::FUA } else { Flags::empty() };
+    let bio = Bio::write_from(at, &mut buffer).with_flags(fua | Flags::META | Flags::SYNC);
     rdev.gateway().submit(bio).await
 }
 

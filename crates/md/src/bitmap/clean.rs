@@ -4,6 +4,7 @@ use ashlar_block::BioResult;
 
 use super::lockless::Action;
 use super::{Bitmap, Store};
+use crate::canary::{Rule, broken};
 
 /// Chunks whose marks are about to go. They stay if this is dropped.
 struct Held<'a> {
@@ -41,7 +42,9 @@ impl Bitmap {
         if may_clear {
             let held = self.hold(now);
             if !held.chunks.is_empty() {
-                store.flush_data().await?;
+                if !broken(Rule::MarksGoAfterFlush) {
+                    store.flush_data().await?;
+                }
                 self.advance_cleared(store).await?;
                 held.clear();
             }
@@ -74,7 +77,7 @@ impl Bitmap {
     async fn advance_cleared(&self, store: &dyn Store) -> BioResult {
         let flight = {
             let mut board = self.board();
-            if board.next.events_cleared == board.next.events {
+            if board.next.events_cleared == board.next.events || broken(Rule::ClearingIsNoted) {
                 return Ok(());
             }
             board.next.events_cleared = board.next.events;

@@ -7,6 +7,7 @@ use ashlar_block::{Sector, Sectors, Status};
 use super::flight::Number;
 use super::lockless::{Action, State};
 use super::{Bitmap, Kind, Store};
+use crate::canary::{Rule, broken};
 
 /// Chunks of a span that are taken without the lock.
 const FAST: u32 = 4;
@@ -79,7 +80,9 @@ impl Bitmap {
         let chunks = self.span(sector, len)?;
         let intent = self.enter(chunks.clone())?;
         if let Some(flight) = self.mark(chunks.clone()) {
-            self.arrival(flight, store).await?;
+            if !broken(Rule::MarksComeFirst) {
+                self.arrival(flight, store).await?;
+            }
             for chunk in chunks {
                 self.counter(chunk).settle();
             }
@@ -149,7 +152,10 @@ impl Bitmap {
     ) -> Result<Discard<'_>, Status> {
         let chunks = self.span(sector, len)?;
         let end = sector + len;
-        let is_whole = |chunk: u32| self.start_of(chunk) >= sector && self.end_of(chunk) <= end;
+        let is_whole = |chunk: u32| {
+            let whole = self.start_of(chunk) >= sector && self.end_of(chunk) <= end;
+            whole || broken(Rule::ForgetsWholeChunks)
+        };
         let intent = self.enter(chunks.clone())?;
         let marked: Vec<u32> = {
             let board = self.board();

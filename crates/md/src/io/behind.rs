@@ -25,6 +25,7 @@ use tracing::warn;
 
 use super::Answers;
 use crate::array::Array;
+use crate::canary::{Rule, broken};
 use crate::members::Index;
 use crate::rdev::Rdev;
 
@@ -138,7 +139,8 @@ impl Array {
         let _writing = self.write_start().await?;
         let _pass = self.pass(&bio).await;
         let _entry = self.behind.enter(bio.sector, bio.end()).await;
-        let intent = self.intend(&bio).await?;
+        let marked = !broken(Rule::BehindIsMarked);
+        let intent = if marked { self.intend(&bio).await? } else { None };
         let mut copy = copy_of(&bio);
         let kept = Bio { segments: [copy.whole()].into(), ..bio.clone() };
         let first = Box::pin(self.send_to(&bio, |rdev| !rdev.is_write_mostly()));

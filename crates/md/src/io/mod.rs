@@ -18,6 +18,7 @@ use ashlar_block::{Bio, BioResult, IoFuture, Status, trace};
 use smallvec::SmallVec;
 
 use crate::array::Array;
+use crate::canary::{Rule, broken};
 use crate::members::Index;
 use crate::rdev::Rdev;
 
@@ -37,15 +38,26 @@ impl Array {
 
     /// A flush of all members. One that cannot be flushed has lost writes, and fails.
     pub(crate) async fn submit_flush(&self) -> BioResult {
-        self.behind.all_ended().await;
-        let targets = self.members.placed().filter(|(_, rdev)| !rdev.is_faulty());
-        self.judge(self.gather(targets.map(|(index, rdev)| (index, rdev.submit_flush()))).await)
-            .await
+        // Not stopped meanwhile.
+        let _writing = self.is_redundant().then(|| self.hold_open());
+        if !broken(Rule::FlushWaitsForBehind) {
+            self.behind.all_ended().await;
+        }
+        let targets = || self.members.placed().filter(|(_, rdev)| !rdev.is_faulty());
+        let skipped = usize::from(broken(Rule::FlushReachesAll));
+        let flushes = targets().skip(skipped).map(|(index, rdev)| (index, rdev.submit_flush()));
+        let result = self.judge(self.gather(flushes).await).await;
+        let mut spoilt = false;
+        for (_, rdev) in targets() {
+            spoilt |= rdev.clear(State::UNFLUSHED).contains(State::UNFLUSHED);
+        }
+        if spoilt { result.and(Err(Status::Io)) } else { result }
     }
 
     /// The members that a write to `slot` goes to.
     fn writable(&self, slot: usize) -> impl Iterator<Item = (Index, &Rdev)> {
-        self.members.both(slot).filter(|(_, rdev)| !rdev.is_faulty())
+        let writable = |rdev: &Rdev| rdev.is_in_sync() || !broken(Rule::RebuildingIsWritten);
+        self.members.both(slot).filter(move |(_, rdev)| !rdev.is_faulty() && writable(rdev))
     }
 
     async fn gather<'a>(&self, targets: impl Iterator<Item = (Index, IoFuture<'a>)>) -> Answers {
@@ -78,6 +90,9 @@ impl Array {
         let mut result = Ok(());
         for (index, status) in bad() {
             let Some(rdev) = self.members.get(index) else { continue };
+            if good && broken(Rule::FailedWritesFailMembers) {
+                continue;
+            }
             match self.fail_member(rdev, status).await {
                 Ok(true) => {}
                 // A copy that must stay, because it is the last of something, lacks this.

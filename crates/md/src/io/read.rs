@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 use tracing::warn;
 
 use crate::array::Array;
+use crate::canary::{Rule, broken};
 use crate::members::Index;
 use crate::personality::Copies;
 use crate::raid10::geometry::Location;
@@ -43,7 +44,7 @@ impl Array {
                 drop(_pass);
                 return self.read_again(&bio, &copies, None).await;
             };
-            if copy.rdev.is_write_mostly() {
+            if copy.rdev.is_write_mostly() && !broken(Rule::BehindIsNotRead) {
                 self.behind.clear_of(bio.sector, bio.end()).await;
             }
             let _reading = copy.rdev.reading(copy.at.sector, bio.len);
@@ -100,9 +101,9 @@ impl Array {
     /// The copy to read: where copies may differ always the first, else the one whose member has
     /// least to do.
     fn best_copy<'a>(&'a self, bio: &Bio, copies: &'a Copies) -> Option<Copy<'a>> {
-        let readable = self.readable(copies, Sectors::ZERO, bio.len);
-        if bio.end() > self.in_sync_to().as_end() {
-            return first(readable);
+        if bio.end() > self.in_sync_to().as_end() && !broken(Rule::UnsyncedReadsFirst) {
+            let held = self.held(copies).filter(|copy| copy.rdev.holds(copy.at.sector + bio.len));
+            return first(held).filter(|copy| copy.rdev.can_read(copy.at.sector, bio.len));
         }
         readable.min_by_key(|copy| copy.rdev.read_cost(copy.at.sector))
     }
@@ -173,7 +174,10 @@ impl Array {
     /// barrier: what was read before may be old already.
     async fn correct(&self, piece: &Bio, into: Sectors, bad: Bad) -> BioResult {
         let _writing = self.write_start().await?;
-        let _raised = self.barrier.raise(piece.sector, piece.len).await;
+        let _raised = match broken(Rule::CorrectionsRaise) {
+            false => Some(self.barrier.raise(piece.sector, piece.len).await),
+            true => None,
+        };
         let Some(mut data) = self.read_good(piece, into, &bad).await else { return Ok(()) };
         // The caller gets what is on disk now.
         let mut rest = data.as_slice();

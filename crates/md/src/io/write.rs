@@ -12,6 +12,7 @@ use super::Answers;
 use crate::array::Array;
 use crate::barrier::Pass;
 use crate::bitmap::Intent;
+use crate::canary::{Rule, broken};
 use crate::members::Index;
 use crate::rdev::{Rdev, State};
 
@@ -189,7 +190,7 @@ impl Array {
             }
             at += len;
         }
-        if listed {
+        if listed && !broken(Rule::BadBlocksAreRecorded) {
             // It is acknowledged when the log and the superblock have it.
             self.must_record();
         }

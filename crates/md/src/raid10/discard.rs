@@ -28,6 +28,7 @@
 use ashlar_block::units::{Sector, Sectors};
 
 use super::geometry::{Edge, Geometry};
+use crate::canary::{Rule, broken};
 use crate::raid0::{MemberRange, Span};
 
 /// How a discard is to be done.
@@ -58,8 +59,13 @@ pub fn plan(geometry: &Geometry, span: Span) -> DiscardPlan<'_> {
         return DiscardPlan::Ordinary;
     }
     // At least two stripes long, so that a whole one is left between the rounded ends.
-    let from = span.start.round_up(stripe);
-    let to = span.end().round_down(stripe);
+    let (from, to) = if broken(Rule::DiscardsRoundInwards)
+        && span.end().round_up(stripe) <= geometry.size().as_end()
+    {
+        (span.start.round_down(stripe), span.end().round_up(stripe))
+    } else {
+        (span.start.round_up(stripe), span.end().round_down(stripe))
+    };
     DiscardPlan::Striped(Striped {
         geometry,
         head: Span::between(span.start, from),

@@ -93,11 +93,13 @@ use event_listener::Event;
 use tracing::error;
 
 use crate::array::Array;
+use crate::canary::{Rule, broken};
 use crate::members::Index;
 use crate::rdev::Rdev;
 use crate::superblocks::Change;
 use drive::Ended;
 use pace::Marks;
+pub(crate) use window::WINDOW;
 
 pub use status::{
     Action, DEFAULT_SPEED_MAX_KIB, DEFAULT_SPEED_MIN_KIB, Request, SyncError, SyncSettings,
@@ -457,7 +459,9 @@ impl Array {
         let rebuilt = self.members.placed().filter(|(_, rdev)| !rdev.is_in_sync());
         let rebuilt: Vec<(Index, &Rdev, Sectors)> =
             rebuilt.map(|(index, rdev)| (index, rdev, rdev.recovered())).collect();
-        self.flush_members(&mut superblocks).await?;
+        if !broken(Rule::RebuiltIsFlushed) {
+            self.flush_members(&mut superblocks).await?;
+        }
         self.sync.set_durable(in_sync_to);
         for (_, rdev, recovered) in &rebuilt {
             rdev.set_durably_recovered(*recovered);

@@ -14,6 +14,7 @@ use super::window::{ALL, Piece, WINDOW};
 use crate::array::Array;
 use crate::barrier;
 use crate::bitmap::{self, Purpose};
+use crate::canary::{Rule, broken};
 use crate::members::{Index, Place};
 use crate::personality::Personality;
 use crate::rdev::{Rdev, State};
@@ -352,7 +353,9 @@ impl<'a> Recovery<'a> {
     async fn complete(&self) -> BioResult {
         let array = self.array;
         let mut superblocks = array.superblocks.lock().await;
-        array.flush_members(&mut superblocks).await?;
+        if !broken(Rule::RebuiltIsFlushed) {
+            array.flush_members(&mut superblocks).await?;
+        }
         for target in self.left() {
             target.rdev.set(State::IN_SYNC);
             target.rdev.clear(State::RETURNS);

@@ -10,7 +10,7 @@ use crate::bitmap;
 use crate::personality::Personality;
 
 /// The shortest window: 1 MiB.
-pub(super) const WINDOW: Sectors = Sectors(2048);
+pub(crate) const WINDOW: Sectors = Sectors(2048);
 /// The longest window.
 const MAX_WINDOW: Sectors = Sectors(8 * 2048);
 

@@ -1,5 +1,7 @@
-//! Thousands of short lives of random arrays: random work, members that fail in every way, power cuts
-//! and kills at random steps, and assembly again; everything that is read is checked by the oracle.
+//! Thousands of short lives of random arrays: random work, members that fail in every way, are away and
+//! return, bitmaps of both kinds, write-behind, bad block logs, an operator who changes whatever can be
+//! changed, power cuts and kills at random steps, and assembly again; everything that is read is
+//! checked by the oracle.
 //!
 //! A run is a function of its seed. `ASHLAR_SEED=n` runs seed n alone, `ASHLAR_SEEDS=n` the first n,
 //! `ASHLAR_SEEDS=a..b` those from a to b (a long hunt: `make soak`).
@@ -8,7 +10,8 @@
 //! - an I/O fails only if more members misbehave than the array can do without;
 //! - an array that was not stopped cleanly is resynced while there is work, and no sector reads
 //!   differently for it;
-//! - after a stop, once it is idle, and when a sync has ended, copies are the same, sector by sector;
+//! - after a stop, once it is idle, and when a sync or a repair has ended, copies are the same, sector by
+//!   sector;
 //! - an array starts again whatever happened to it;
 //! - a member that failed is not used again before it was added again;
 //! - nothing but data areas and metadata is ever written;
@@ -23,9 +26,10 @@ use std::ops::Range;
 use ashlar_md::ondisk::Level;
 use world::World;
 
-/// Seeds that once found something, by level.
+/// Seeds that once found something, by level. A change of the world makes other runs of them: what they
+/// found before has tests in `found.rs`.
 const REGRESSIONS: [(Level, &[u64]); 3] =
-    [(Level::Raid0, &[]), (Level::Raid1, &[82]), (Level::Raid10, &[158])];
+    [(Level::Raid0, &[]), (Level::Raid1, &[]), (Level::Raid10, &[])];
 
 /// Most lives of one array.
 const LIVES: usize = 5;

@@ -1,9 +1,14 @@
 //! What is looked at from outside.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use ashlar_block::{Bio, Flags, Sector, Sectors};
+use ashlar_block::{Bio, Buffer, Flags, Sector, Sectors};
 use ashlar_md::Array;
+use ashlar_md::bitmap::{Bitmap, Purpose};
+use ashlar_md::raid10::geometry::Location;
+use ashlar_md::sync::Request;
+use ashlar_sim::oracle::stamp;
 use ashlar_sim::{Rng, Value};
 
 use super::World;
@@ -15,16 +20,30 @@ impl World {
         self.oracle.allowed(sector).contains(&Value::Anything)
     }
 
+    /// Flushes the array.
+    pub(crate) async fn flush(&self, array: &Arc<Array>) {
+        let flush = self.oracle.begin_flush();
+        self.oracle.end(flush, gateway(array).flush().await);
+    }
+
     /// Reads everything, in pieces of any size. What is undefined since the last life, and may differ
     /// from copy to copy, is written first.
     pub(crate) async fn settle(&self, array: &Arc<Array>, rng: &mut Rng) {
         let volume = gateway(array);
         // What a killed process left in the disks' caches is there for good now.
-        let flush = self.oracle.begin_flush();
-        self.oracle.end(flush, volume.flush().await);
+        self.flush(array).await;
         let mut at = 0;
-        while let Some(from) = (at..self.size).find(|sector| self.is_undefined(*sector)) {
-            at = (from..self.size).find(|at| !self.is_undefined(*at)).unwrap_or(self.size);
+        // What was discarded and nothing else may as well stay so.
+        let leave = rng.chance(1, 2);
+        let open = |sector: u64| {
+            let allowed = self.oracle.allowed(sector);
+            allowed.contains(&Value::Anything)
+                && !(leave && allowed.iter().all(|value| *value == Value::Anything))
+        };
+        let unit = self.block;
+        let open = |sector: u64| (sector - sector % unit..).take(unit as usize).any(open);
+        while let Some(from) = (at..self.size).find(|sector| open(*sector)) {
+            at = (from..self.size).find(|at| !open(*at)).unwrap_or(self.size);
             let ticket = self.oracle.begin_write_zeroes(from..at, Flags::FUA);
             let zeroes = Bio::write_zeroes(Sector(from), Sectors(at - from));
             self.oracle.end(ticket, volume.submit(zeroes.with_flags(Flags::FUA)).await);
@@ -33,12 +52,62 @@ impl World {
         while at < self.size {
             let to = self.size.min(at + self.block * (1 + rng.below(200)));
             let ticket = self.oracle.begin_read(at..to);
-            let data = volume.read(Sector(at), Sectors(to - at)).await;
+            let mut data = volume.read(Sector(at), Sectors(to - at)).await;
+            if data.is_err() && self.may_lose.get() {
+                self.give_up(array, at..to).await;
+                data = volume.read(Sector(at), Sectors(to - at)).await;
+            }
             let data = data.unwrap_or_else(|e| panic!("{:?}: sector {at}: {e}", self.shape));
             let checked = self.oracle.check_read(ticket, data.as_slice());
             checked.unwrap_or_else(|violation| panic!("{:?}: {violation}", self.shape));
             at = to;
         }
+    }
+
+    /// Writes anew what all members list as bad: it is lost.
+    async fn give_up(&self, array: &Arc<Array>, range: Range<u64>) {
+        for from in range.step_by(self.block as usize) {
+            let can_read = |at: Location| {
+                let held = array.members().both(at.disk).filter(|(_, rdev)| rdev.is_in_sync());
+                let mut held = held.map(|(_, rdev)| rdev.can_read(at.sector, Sectors(self.block)));
+                held.any(|can| can)
+            };
+            if !array.personality().map(Sector(from)).into_iter().any(can_read) {
+                let range = from..from + self.block;
+                let (ticket, data) = self.oracle.begin_write(range, Flags::empty());
+                let mut data = Buffer::from_slice(&data);
+                let written = gateway(array).write(Sector(from), &mut data, Flags::empty()).await;
+                self.oracle.end(ticket, written);
+            }
+        }
+    }
+
+    /// Spoils a copy of something behind everybody's back, and has it repaired.
+    pub(crate) async fn repair(&self, array: &Arc<Array>) {
+        let mut rng = self.rng.clone().fork();
+        let sector = rng.below(self.size);
+        let needed = |bitmap: &Bitmap| bitmap.needs_sync(Sector(sector), Purpose::Rebuild).needed;
+        let compared = array.bitmap().is_none_or(needed) && !self.is_undefined(sector);
+        let mut copies = Vec::new();
+        for at in array.personality().map(Sector(sector)) {
+            let here = array.members().both(at.disk).filter(|(_, rdev)| rdev.is_in_sync());
+            copies.extend(here.map(|(_, rdev)| (rdev, at.sector + rdev.data_offset())));
+        }
+        // The first counts, as for reads where copies may differ.
+        copies.sort_by_key(|(rdev, _)| rdev.is_write_mostly());
+        let healthy = !array.is_unsynced() && !super::operator::lists_bad_blocks(array);
+        if !compared || copies.len() < 2 || !healthy {
+            return;
+        }
+        let (rdev, at) = copies[1 + rng.index(copies.len() - 1)];
+        self.media[self.disk_at(rdev.path())].poke(at, &stamp(self.seed, sector, u64::MAX));
+        let asked = array.request_sync(Request::Repair);
+        assert_eq!(asked, Ok(()), "{:?}: repair", self.shape);
+        array.sync_ended().await;
+        let found = array.sync_status().mismatches;
+        assert!(!found.is_zero(), "{:?}: nothing found at {sector}", self.shape);
+        // What was spoiled is durable. What repairs it is only now.
+        self.flush(array).await;
     }
 
     /// All copies on members in sync are the same, but for what was discarded, and blocks that are
@@ -54,6 +123,9 @@ impl World {
                         held.push((disk, self.media[disk].peek(on_disk)));
                     }
                 }
+            }
+            if held.is_empty() && self.may_lose.get() {
+                continue;
             }
             assert!(!held.is_empty(), "{:?}: no copy of sector {sector}", self.shape);
             let same = held.iter().all(|(_, data)| *data == held[0].1);

@@ -1,13 +1,13 @@
 //! One random array with its disks, and its lives.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ashlar_block::{BioResult, Features, Gateway, Limits, Runtime, Sector, Sectors};
-use ashlar_md::ondisk::create::NewBitmap;
-use ashlar_md::ondisk::{Level, Version};
+use ashlar_md::ondisk::create::{CreateSpec, NewBitmap};
+use ashlar_md::ondisk::{Level, Version, change};
 use ashlar_md::{Array, ArrayState, Options};
 use ashlar_sim::oracle::stamp;
 use ashlar_sim::{Media, Model, Oracle, Rng, Sim, SimDisk, SimRuntime, Snapshot, Stop, Value};
@@ -41,6 +41,10 @@ pub(crate) struct World {
     block: u64,
     /// The disks whose members are known to have failed.
     failed: BTreeSet<usize>,
+    /// More than could be done without has failed while members listed bad blocks.
+    may_lose: Cell<bool>,
+    /// The last life ended with all that there is on all members.
+    whole: bool,
     /// The disks that somebody added in this life, or tried to.
     added: RefCell<BTreeSet<usize>>,
 }
@@ -117,6 +121,8 @@ impl World {
             size: 0,
             block,
             failed: BTreeSet::new(),
+            may_lose: Cell::new(false),
+            whole: false,
             added: RefCell::default(),
             shape,
         };
@@ -129,8 +135,8 @@ impl World {
         let disks = self.disks();
         sim.block_on(async {
             let mut spec = spec(&self.shape, sizes);
-            if self.redundant() && self.rng.chance(1, 2) {
-                spec.bitmap = NewBitmap::Internal { chunk: None };
+            if self.redundant() {
+                self.furnish(&mut spec);
             }
             let made = make_with(&spec, &disks).await;
             let array = start(&sim, &disks, &READ_ONLY).await.expect("a new array");
@@ -139,7 +145,15 @@ impl World {
             for new in made.superblocks.iter().flatten() {
                 let sb = &new.superblock;
                 let used = if self.redundant() { used } else { sb.data_size };
-                self.places.push(Places::of(sb, used.0, self.block));
+                let mut places = Places::of(sb, used.0, self.block);
+                for bitmap in [NewBitmap::Internal { chunk: Some(8192) }, NewBitmap::Lockless] {
+                    let size = Sectors(self.size);
+                    if let Ok(new) = change::place_bitmap([sb], size, bitmap, true) {
+                        let at = sb.super_offset.0.saturating_add_signed(new.offset.into());
+                        places.allow_bitmap_at(at, sb.device_size().0);
+                    }
+                }
+                self.places.push(places);
             }
         });
         drop(sim);
@@ -149,6 +163,25 @@ impl World {
                 medium.poke(Sector(sector), &stamp(self.seed, sector, u64::MAX));
             }
             self.new.push(medium.snapshot());
+        }
+    }
+
+    /// What a redundant array may have besides copies.
+    fn furnish(&mut self, spec: &mut CreateSpec) {
+        let rng = &mut self.rng;
+        spec.daemon_sleep = 1;
+        spec.bad_block_log = rng.chance(1, 3);
+        spec.bitmap = match rng.below(4) {
+            0 => NewBitmap::None,
+            1 if self.shape.version == Version::V1_2 => NewBitmap::Lockless,
+            _ => NewBitmap::Internal { chunk: Some(4096 << rng.below(3)) },
+        };
+        if rng.chance(1, 3) {
+            let mut members = spec.members.iter_mut().flatten().skip(1);
+            members.by_ref().filter(|_| rng.chance(1, 2)).for_each(|m| m.flags.write_mostly = true);
+            if matches!(spec.bitmap, NewBitmap::Internal { .. }) {
+                spec.write_behind = 1 + rng.below(4) as u32;
+            }
         }
     }
 
@@ -177,7 +210,7 @@ impl World {
         let rng = self.rng.fork();
         let stop = match end {
             End::Step(n) => Stop::AfterSteps(n),
-            End::Done | End::Synced | End::Idle | End::Stop | End::StopEarly => {
+            End::Done | End::Synced | End::Idle | End::Stop | End::StopEarly | End::Repaired => {
                 Stop::AfterSteps(u64::MAX)
             }
         };
@@ -187,7 +220,12 @@ impl World {
         for disk in added {
             self.places[disk].allow_erasing(self.media[disk].capacity());
         }
+        self.whole = false;
         if let Some(Lived { array, quiet }) = ended {
+            self.whole = quiet == Quiet::Recorded
+                && !array.is_unsynced()
+                && array.degraded() == 0
+                && !operator::lists_bad_blocks(&array);
             if quiet != Quiet::No && !array.is_unsynced() {
                 self.check_copies(&array);
             }
@@ -212,8 +250,7 @@ impl World {
     }
 
     async fn life(&self, sim: &Sim, disks: &[SimDisk], end: End, mut rng: Rng) -> Lived {
-        let array = start(sim, disks, &RUN).await;
-        let array = array.unwrap_or_else(|error| panic!("{:?}: {error}", self.shape));
+        let array = self.assemble(sim, disks, &mut rng).await;
         let volume = gateway(&array);
         for (_, rdev) in array.members().placed() {
             let failed = self.failed.contains(&self.disk_at(rdev.path()));
@@ -221,7 +258,7 @@ impl World {
         }
         let (redundant, unsynced) = (self.redundant(), array.is_unsynced());
         let (size, block, disk_count) = (self.size, self.block, disks.len());
-        let spare = redundant && array.degraded() == 0;
+        let spare = redundant && array.degraded() == 0 && !operator::lists_bad_blocks(&array);
         let facts = Facts { size, block, disks: disk_count, spare, redundant };
         let script = Script::random(facts, end, &mut rng);
         if std::env::var_os("ASHLAR_SEED").is_some() {
@@ -229,6 +266,7 @@ impl World {
             eprintln!("{:#?}", array.status().await.notes);
         }
         self.settle(&array, &mut rng).await;
+        self.may_lose.set(self.may_lose.get() | script.too_many);
         let mut faults = rng.fork();
         let trouble = async {
             // A member that is read because copies may differ must not fail: another one may hold what
@@ -245,6 +283,7 @@ impl World {
         let work = async {
             let operator = self.operate(&array, disks, &script, self.rng.clone().fork());
             join(operator, select_first(work, trouble)).await;
+            self.trickle(&volume, &script).await;
         };
         if end == End::StopEarly {
             let stop = async {
@@ -258,11 +297,42 @@ impl World {
         self.come_to_an_end(array, disks, &script).await
     }
 
+    /// Starts the array; perhaps without one of its disks, if the others can do without it.
+    async fn assemble(&self, sim: &Sim, disks: &[SimDisk], rng: &mut Rng) -> Arc<Array> {
+        if self.whole && self.redundant() && rng.chance(1, 4) {
+            let away = rng.index(disks.len());
+            let there = disks.iter().enumerate().filter(|(at, _)| *at != away);
+            let there: Vec<&SimDisk> = there.map(|(_, disk)| disk).collect();
+            if let Ok(array) = start(sim, &there, &RUN).await {
+                return array;
+            }
+        }
+        let array = start(sim, disks, &RUN).await;
+        array.unwrap_or_else(|error| panic!("{:?}: {error}", self.shape))
+    }
+
+    /// A write now and then in the array's first sectors.
+    async fn trickle(&self, volume: &Gateway, script: &Script) {
+        let mut rng = self.rng.clone().fork();
+        let Some(first) = script.work.first() else { return };
+        for _ in 0..script.trickle {
+            SimRuntime.sleep(Duration::from_millis(20 + rng.below(150))).await;
+            let done = script::one_write(first).run(volume, &self.oracle, &mut rng).await;
+            done.unwrap_or_else(|violation| panic!("{:?}: {violation}", self.shape));
+        }
+    }
+
     async fn come_to_an_end(&self, array: Arc<Array>, disks: &[SimDisk], script: &Script) -> Lived {
+        Self::let_go(&array);
         match script.end {
             End::Step(_) | End::Done => Lived { array, quiet: Quiet::No },
-            End::Synced => {
+            End::Synced | End::Repaired => {
+                // What is written behind is not waited for otherwise.
+                self.flush(&array).await;
                 array.sync_ended().await;
+                if script.end == End::Repaired && script.victims.is_empty() {
+                    self.repair(&array).await;
+                }
                 Lived { array, quiet: Quiet::Synced }
             }
             End::Stop | End::StopEarly => {

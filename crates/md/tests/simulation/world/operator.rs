@@ -1,7 +1,9 @@
 //! Somebody who fails, removes, adds and replaces members while there is work.
 
-use ashlar_block::Runtime;
+use ashlar_block::{Runtime, Sectors};
 use ashlar_md::manage::AddOptions;
+use ashlar_md::ondisk::Level;
+use ashlar_md::ondisk::create::NewBitmap;
 use ashlar_md::sync::Request;
 use ashlar_md::{Array, MemberStatus};
 use ashlar_sim::{Rng, SimDisk, SimRuntime};
@@ -9,6 +11,12 @@ use uuid::Uuid;
 
 use super::World;
 use super::script::{Act, Script};
+
+/// Whether a member in sync has blocks that it does not have.
+pub(super) fn lists_bad_blocks(array: &Array) -> bool {
+    let mut members = array.members().placed();
+    members.any(|(_, rdev)| !rdev.is_faulty() && !rdev.bad_blocks().is_empty())
+}
 
 impl World {
     /// Does what the script says. Refusals are answers too.
@@ -25,6 +33,17 @@ impl World {
             if std::env::var_os("ASHLAR_SEED").is_some() {
                 eprintln!("{act:?}: {done:?}");
             }
+        }
+    }
+
+    /// Takes back what the operator set and what would keep a sync from its end.
+    pub(crate) fn let_go(array: &Array) {
+        if array.set_sync_bounds(Sectors::ZERO, Sectors::MAX).is_ok() {
+            array.sync_settings().set_speed_max_kib(None);
+        }
+        // Those that cannot are not synced.
+        if array.request_sync(Request::Idle).is_err() {
+            assert!(array.is_stopped() || array.personality().level() == Level::Raid0);
         }
     }
 
@@ -45,8 +64,8 @@ impl World {
         match act {
             Act::Fail => {
                 // While copies may differ one that failed may have been read last.
-                if array.is_unsynced() {
-                    return Err("unsynced".to_owned());
+                if array.is_unsynced() || lists_bad_blocks(array) {
+                    return Err("others may not have it all".to_owned());
                 }
                 let (index, path) = pick(&|m| m.in_sync).ok_or_else(nobody)?;
                 array.fail(index).await.map_err(|e| e.to_string()).map(|()| path)
@@ -78,15 +97,69 @@ impl World {
                 let added = array.add(disks[disk].gateway(), path, options).await;
                 added.map_err(|e| e.to_string()).map(|added| format!("{path} {added:?}"))
             }
-            Act::Check => {
-                array.request_sync(Request::Check).map_err(|e| e.to_string()).map(|()| nobody())
+            Act::ReAdd => {
+                let (index, path) = pick(&|m| m.faulty).ok_or_else(nobody)?;
+                self.added.borrow_mut().insert(self.disk_at(&path));
+                let done = array.set_member_state(index, "re-add").await;
+                done.map_err(|e| e.to_string()).map(|()| path)
             }
-            Act::Idle => {
-                array.request_sync(Request::Idle).map_err(|e| e.to_string()).map(|()| nobody())
+            Act::Bitmap => {
+                let new = [NewBitmap::Internal { chunk: Some(8192) }, NewBitmap::Lockless];
+                let wanted =
+                    if array.bitmap().is_some() { NewBitmap::None } else { new[rng.index(2)] };
+                let done = array.set_bitmap(wanted).await;
+                done.map_err(|e| e.to_string()).map(|()| format!("{wanted:?}"))
+            }
+            Act::WriteMostly | Act::Failfast => {
+                // While copies may differ it would change which of them is read.
+                if array.is_unsynced() {
+                    return Err("unsynced".to_owned());
+                }
+                let (index, path) = pick(&|m| m.in_sync).ok_or_else(nobody)?;
+                let word = if act == Act::Failfast { "failfast" } else { "writemostly" };
+                let word = if rng.chance(1, 2) { format!("-{word}") } else { word.to_owned() };
+                let done = array.set_member_state(index, &word).await;
+                done.map_err(|e| e.to_string()).map(|()| format!("{word} {path}"))
+            }
+            Act::Speed => {
+                let speed = [None, Some(1), Some(1000)][rng.index(3)];
+                array.sync_settings().set_speed_max_kib(speed);
+                Ok(format!("{speed:?}"))
+            }
+            Act::Bounds => {
+                let chunk = array.personality().chunk().0.max(8);
+                let bound = |rng: &mut Rng| Sectors(rng.below(self.size / chunk + 1) * chunk);
+                let (from, to) = (bound(rng), bound(rng));
+                let to = if rng.chance(1, 2) { Sectors::MAX } else { to };
+                let done = array.set_sync_bounds(from.min(to), from.max(to));
+                done.map_err(|e| e.to_string()).map(|()| format!("{from} {to}"))
+            }
+            Act::Wait if array.sync_settings().sync_max() != Sectors::MAX => {
+                Err("it would be for ever".to_owned())
             }
             Act::Wait => {
                 array.sync_ended().await;
                 Ok(nobody())
+            }
+            Act::Check | Act::Repair | Act::Idle | Act::Frozen => {
+                let request = match act {
+                    Act::Check => Request::Check,
+                    Act::Repair => Request::Repair,
+                    Act::Frozen => Request::Frozen,
+                    Act::Idle
+                    | Act::Fail
+                    | Act::Remove
+                    | Act::Add
+                    | Act::ReAdd
+                    | Act::Replace
+                    | Act::Bitmap
+                    | Act::WriteMostly
+                    | Act::Failfast
+                    | Act::Speed
+                    | Act::Bounds
+                    | Act::Wait => Request::Idle,
+                };
+                array.request_sync(request).map_err(|e| e.to_string()).map(|()| nobody())
             }
         }
     }

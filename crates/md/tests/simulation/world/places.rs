@@ -34,10 +34,16 @@ impl Places {
 
     /// A bitmap may come to where the superblock has it, up to what lies behind.
     pub(crate) fn allow_bitmap(&mut self, sb: &Superblock) {
-        let Some(start) = sb.bitmap_start() else { return };
-        let behind = self.areas.iter().map(|area| area.start).filter(|at| *at > start.0);
-        let end = behind.min().unwrap_or(sb.device_size().0).min(start.0 + 64);
-        self.areas.push(start.0..end);
+        if let Some(start) = sb.bitmap_start() {
+            self.allow_bitmap_at(start.0, sb.device_size().0);
+        }
+    }
+
+    /// A bitmap may come to a sector of a device of this size.
+    pub(crate) fn allow_bitmap_at(&mut self, start: u64, device: u64) {
+        let behind = self.areas.iter().map(|area| area.start).filter(|at| *at > start);
+        let end = behind.min().unwrap_or(device).min(start + 64);
+        self.areas.push(start..end);
     }
 
     /// A disk that is added loses the superblocks that it has anywhere.

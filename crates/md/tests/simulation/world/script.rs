@@ -23,6 +23,8 @@ pub(crate) enum End {
     Stop,
     /// Stopped in the midst of it.
     StopEarly,
+    /// After the work one copy of something is spoiled, and the copies are repaired.
+    Repaired,
 }
 
 impl End {
@@ -32,6 +34,7 @@ impl End {
             0..3 => Self::Step(rng.below(600)),
             3..5 => Self::Step(rng.below(6000)),
             5 => Self::Done,
+            6 if rng.chance(1, 3) => Self::Repaired,
             6 => Self::Idle,
             7 => Self::StopEarly,
             8..10 => Self::Synced,
@@ -53,6 +56,22 @@ pub(crate) enum Act {
     Replace,
     /// Has the copies compared.
     Check,
+    /// Has them compared and made the same.
+    Repair,
+    /// Puts back a member that failed.
+    ReAdd,
+    /// Takes the bitmap away, or has another one.
+    Bitmap,
+    /// Has a member read last, or no longer.
+    WriteMostly,
+    /// Has a member fail at its first error, or no longer.
+    Failfast,
+    /// Keeps anything from being synced.
+    Frozen,
+    /// Sets how fast a sync may be.
+    Speed,
+    /// Sets where a sync begins and waits.
+    Bounds,
     /// Ends what is synced.
     Idle,
     /// Waits until everything is synced.
@@ -68,7 +87,7 @@ pub(crate) struct Facts {
     pub(crate) block: u64,
     /// Its disks, spares among them.
     pub(crate) disks: usize,
-    /// Whether one member can be done without.
+    /// Whether one member can be done without: all are there and none lists bad blocks.
     pub(crate) spare: bool,
     /// Whether its members can be changed.
     pub(crate) redundant: bool,
@@ -86,6 +105,8 @@ pub(crate) struct Script {
     pub(crate) victims: Vec<usize>,
     /// More misbehave than can be done without, perhaps.
     pub(crate) too_many: bool,
+    /// Writes after the work, one at a time, with pauses in which marks are taken away.
+    pub(crate) trickle: usize,
     /// What the operator does, each after some time.
     pub(crate) acts: Vec<(Duration, Act)>,
 }
@@ -102,20 +123,34 @@ impl Script {
         let fails = acts.iter().any(|(_, act)| *act == Act::Fail);
         let too_many = victims.len() > usize::from(facts.spare && !fails);
         let tolerate = too_many || end == End::StopEarly;
-        Self { work: random_work(facts, tolerate, rng), end, victims, too_many, acts }
+        let trickle = if rng.chance(1, 6) { rng.index(40) } else { 0 };
+        Self { work: random_work(facts, tolerate, rng), end, victims, too_many, trickle, acts }
     }
+}
+
+/// One write in the span of a workload.
+pub(crate) fn one_write(of: &Workload) -> Workload {
+    let mix = Mix { write: 1, read: 0, ..READS };
+    Workload { ios: 1, tasks: 1, mix, tolerate_errors: true, ..of.clone() }
 }
 
 fn random_acts(rng: &mut Rng) -> Vec<(Duration, Act)> {
     let mut act = || {
         let delay = [100, 1000, 20_000][rng.index(3)];
-        let act = match rng.below(12) {
-            0..3 => Act::Fail,
-            3..5 => Act::Remove,
-            5..8 => Act::Add,
-            8 => Act::Replace,
-            9 => Act::Check,
-            10 => Act::Idle,
+        let act = match rng.below(24) {
+            0..4 => Act::Fail,
+            4..7 => Act::Remove,
+            7..11 => Act::Add,
+            11 => Act::ReAdd,
+            12..14 => Act::Replace,
+            14 => Act::Check,
+            15 => Act::Repair,
+            16 => Act::Idle,
+            17 => Act::Frozen,
+            18 => Act::Speed,
+            19 => Act::Bounds,
+            20 => Act::Bitmap,
+            21 => [Act::WriteMostly, Act::Failfast][rng.index(2)],
             _ => Act::Wait,
         };
         (Duration::from_micros(rng.below(delay)), act)

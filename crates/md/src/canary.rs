@@ -1,0 +1,97 @@
+//! Rules that can be broken on purpose, to see that tests notice (the feature `canaries`).
+//!
+//! Each rule is one of docs/internals/crash-model.md. The code that keeps it asks [`broken`], which is a
+//! constant `false` unless the feature is on: nothing of this is in any other build. `tests/canaries.rs`
+//! breaks one after the other and has the simulation find it.
+
+/// What the code does, and one can have it not do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rule {
+    /// Superblocks say active before the first write.
+    ActiveIsRecorded,
+    /// Bad blocks are in the log before the write that found them is acknowledged.
+    BadBlocksAreRecorded,
+    /// Blocks that are listed as bad are not read.
+    BadBlocksAreNotRead,
+    /// A raised barrier waits for the writes that are under way.
+    BarrierWaitsForWrites,
+    /// A write behind has its mark before it is acknowledged.
+    BehindIsMarked,
+    /// A read from a member that may be behind waits for what is behind.
+    BehindIsNotRead,
+    /// A resync's bound is recorded when it is reached, not before.
+    BoundIsReached,
+    /// The members are flushed before superblocks say clean.
+    CleanIsFlushed,
+    /// `events_cleared` goes ahead before marks are taken away.
+    ClearingIsNoted,
+    /// Corrections raise the barrier.
+    CorrectionsRaise,
+    /// The body of a discard is rounded inwards.
+    DiscardsRoundInwards,
+    /// A member that failed a write fails, although another has the data.
+    FailedWritesFailMembers,
+    /// A member's failure is in the superblocks before what found it is acknowledged.
+    FailuresAreRecorded,
+    /// A member that failed is two events behind.
+    FailuresAreTwoBehind,
+    /// A flush goes to all members.
+    FlushReachesAll,
+    /// A flush waits for what is behind.
+    FlushWaitsForBehind,
+    /// A lockless bitmap forgets only chunks that were discarded as a whole.
+    ForgetsWholeChunks,
+    /// The last copy of anything never fails.
+    LastCopyStays,
+    /// Marks are durable before data is sent.
+    MarksComeFirst,
+    /// Marks are written with FUA.
+    MarksAreDurable,
+    /// Data is flushed before marks are taken away.
+    MarksGoAfterFlush,
+    /// Marks stay while a member is missing.
+    MarksStayForAbsent,
+    /// What is being rebuilt is written too.
+    RebuildingIsWritten,
+    /// A member is not read beyond what was rebuilt.
+    RebuildingIsNotRead,
+    /// Members are flushed before superblocks say what was rebuilt.
+    RebuiltIsFlushed,
+    /// Superblocks are written with FUA.
+    SuperblocksAreDurable,
+    /// Where copies may differ the first is read.
+    UnsyncedReadsFirst,
+}
+
+#[cfg(feature = "canaries")]
+mod choice {
+    use std::cell::Cell;
+
+    use super::Rule;
+
+    thread_local! {
+        static BROKEN: Cell<Option<Rule>> = const { Cell::new(None) };
+    }
+
+    /// From now on this thread breaks a rule, or none.
+    pub fn break_rule(rule: Option<Rule>) {
+        BROKEN.set(rule);
+    }
+
+    /// Whether this thread breaks a rule.
+    pub(crate) fn broken(rule: Rule) -> bool {
+        BROKEN.get() == Some(rule)
+    }
+}
+
+#[cfg(feature = "canaries")]
+pub use choice::break_rule;
+#[cfg(feature = "canaries")]
+pub(crate) use choice::broken;
+
+/// Whether a rule is broken on purpose: never, in this build.
+#[cfg(not(feature = "canaries"))]
+#[inline]
+pub(crate) const fn broken(_: Rule) -> bool {
+    false
+}

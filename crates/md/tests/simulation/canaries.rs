@@ -1,0 +1,104 @@
+//! Each rule of the crash model is broken once, and the simulation has to find it: if it does not, it
+//! is too weak to find a real bug there.
+
+#[path = "../common/mod.rs"]
+mod common;
+#[allow(dead_code, reason = "the simulation itself uses the rest")]
+mod world;
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
+
+use ashlar_md::canary::{Rule, break_rule};
+use ashlar_md::ondisk::Level;
+use world::World;
+
+/// Lives of each array.
+const LIVES: usize = 5;
+
+thread_local! {
+    static EXPECTED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Lets panics that are looked for pass without a word.
+fn keep_quiet() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !EXPECTED.get() {
+                usual(info);
+            }
+        }));
+    });
+}
+
+/// Runs arrays of these levels in turn until the broken rule is found; fails if that takes more than
+/// `bound` runs.
+fn is_found(rule: Rule, levels: &[Level], bound: u64) {
+    keep_quiet();
+    for seed in 0..bound {
+        let level = levels[seed as usize % levels.len()];
+        break_rule(Some(rule));
+        EXPECTED.set(true);
+        let run = catch_unwind(AssertUnwindSafe(|| {
+            let mut world = World::new(level, seed);
+            (0..LIVES).for_each(|_| world.live());
+        }));
+        EXPECTED.set(false);
+        break_rule(None);
+        if let Err(why) = run {
+            let text = why.downcast_ref::<String>().map_or("", String::as_str);
+            let text: String = text.chars().take(300).collect();
+            println!("{rule:?}: found by run {} ({level}, seed {seed}): {text}", seed + 1);
+            return;
+        }
+    }
+    panic!("{rule:?} is broken and {bound} runs did not find it");
+}
+
+const MIRROR: &[Level] = &[Level::Raid1];
+const STRIPED: &[Level] = &[Level::Raid10];
+const BOTH: &[Level] = &[Level::Raid1, Level::Raid10];
+
+macro_rules! canaries {
+    ($($name:ident: $rule:ident, $levels:expr, $bound:expr;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                is_found(Rule::$rule, $levels, $bound);
+            }
+        )*
+    };
+}
+
+canaries! {
+    a_write_before_the_array_is_active: ActiveIsRecorded, BOTH, 2000;
+    a_bad_block_that_is_not_recorded: BadBlocksAreRecorded, BOTH, 2000;
+    a_bad_block_that_is_read: BadBlocksAreNotRead, BOTH, 2000;
+    a_barrier_that_does_not_wait_for_writes: BarrierWaitsForWrites, BOTH, 2000;
+    a_write_behind_without_a_mark: BehindIsMarked, MIRROR, 2000;
+    a_read_of_what_is_behind: BehindIsNotRead, MIRROR, 2000;
+    a_bound_that_is_recorded_ahead: BoundIsReached, BOTH, 2000;
+    clean_without_a_flush: CleanIsFlushed, BOTH, 2000;
+    marks_taken_away_in_secret: ClearingIsNoted, BOTH, 2000;
+    corrections_without_a_barrier: CorrectionsRaise, BOTH, 2000;
+    a_discard_that_is_rounded_outwards: DiscardsRoundInwards, STRIPED, 2000;
+    a_failed_write_that_fails_nobody: FailedWritesFailMembers, BOTH, 2000;
+    a_failure_that_is_not_recorded: FailuresAreRecorded, BOTH, 2000;
+    a_failure_one_event_behind: FailuresAreTwoBehind, BOTH, 2000;
+    a_flush_that_leaves_out_a_member: FlushReachesAll, BOTH, 2000;
+    a_flush_that_does_not_wait_for_what_is_behind: FlushWaitsForBehind, MIRROR, 2000;
+    a_bitmap_that_forgets_what_was_discarded_in_part: ForgetsWholeChunks, BOTH, 2000;
+    a_last_copy_that_fails: LastCopyStays, BOTH, 2000;
+    data_before_its_mark: MarksComeFirst, BOTH, 2000;
+    marks_in_caches: MarksAreDurable, BOTH, 2000;
+    marks_taken_away_before_a_flush: MarksGoAfterFlush, BOTH, 2000;
+    marks_taken_away_while_a_member_is_missing: MarksStayForAbsent, BOTH, 2000;
+    a_member_that_is_rebuilt_and_not_written: RebuildingIsWritten, BOTH, 2000;
+    a_member_that_is_read_before_it_is_rebuilt: RebuildingIsNotRead, BOTH, 2000;
+    a_rebuilt_member_that_was_not_flushed: RebuiltIsFlushed, BOTH, 2000;
+    superblocks_in_caches: SuperblocksAreDurable, BOTH, 2000;
+    any_copy_of_an_unsynced_array: UnsyncedReadsFirst, BOTH, 2000;
+}
