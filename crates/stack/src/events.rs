@@ -22,6 +22,11 @@ pub struct Event {
 }
 
 impl Event {
+    /// A message for each array, to see that messages arrive.
+    pub fn tests(arrays: &[Detail]) -> Vec<Self> {
+        arrays.iter().map(|detail| event("TestMessage", &detail.device, None, None)).collect()
+    }
+
     /// Whether it is bad news.
     pub fn is_critical(&self) -> bool {
         matches!(

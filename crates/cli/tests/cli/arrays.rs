@@ -48,6 +48,38 @@ fn mdadm_reads_what_is_created_as_we_do() {
     assert_eq!(lines(&ours), lines(&theirs));
 }
 
+/// mdadm takes a bitmap out of a device, or as a file of its own, which is what it lies in.
+#[test]
+fn mdadm_reads_our_bitmaps_as_we_do() {
+    let images = Images::new(2, 32 * MIB);
+    let create = ["md", "create", "-l1", "-n2", "--bitmap=internal", "--bitmap-chunk=64K"];
+    images.run(&[&create[..], &["--write-behind=9"]].concat(), &["d0", "-W", "d1"]).ok();
+    let bytes = fs::read(images.path("d0")).unwrap();
+    // 8 sectors behind the superblock at 8: see docs/formats/md.md.
+    fs::write(images.path("bitmap"), &bytes[16 * 512..][..256 + 62]).unwrap();
+    let theirs = Command::new("mdadm").arg("-X").arg(images.path("bitmap")).output();
+    let Ok(theirs) = theirs else { return eprintln!("skipped: no mdadm") };
+    let theirs = String::from_utf8(theirs.stdout).unwrap();
+    let ours = images.run(&["md", "examine", "-X"], &["d0"]).ok().out;
+    let lines = |text: &str| -> Vec<String> {
+        text.lines().skip(1).map(|line| line.trim_end().to_owned()).collect()
+    };
+    assert_eq!(lines(&ours), lines(&theirs));
+    assert!(ours.contains("496 bits (chunks), "), "{ours}");
+}
+
+#[test]
+fn a_policy_is_a_bitmap_or_none() {
+    for (policy, bitmap) in [("bitmap", true), ("resync", false)] {
+        let images = Images::new(2, 32 * MIB);
+        images.create(&["--level=1", "--consistency-policy", policy]).ok();
+        let detail = images.run(&["md", "detail"], &images.refs()).ok().out;
+        let expected = format!("Consistency Policy : {policy}\n");
+        assert!(detail.contains(&expected), "{detail}");
+        assert_eq!(detail.contains("Intent Bitmap : Internal"), bitmap, "{detail}");
+    }
+}
+
 #[test]
 fn used_devices_are_refused_and_left_alone() {
     let images = Images::array(2, 32 * MIB, &["--level=1"]);
@@ -105,6 +137,9 @@ fn options_that_make_no_sense_are_refused_before_anything_is_written() {
         (&["--level=1", "--bitmap=clustered"], 2, "--bitmap"),
         (&["--level=1", "--bitmap=internal", "--bitmap-chunk=3K"], 1, "bitmap chunk"),
         (&["--level=1", "--write-behind"], 2, "--write-mostly"),
+        (&["--level=1", "--consistency-policy=ppl"], 2, "--consistency-policy"),
+        (&["--level=1", "-k", "resync", "--bitmap=internal"], 2, "contradicts"),
+        (&["--level=1", "-k", "bitmap", "--bitmap=none"], 2, "contradicts"),
         (&["--level=1", "--write-behind=0"], 2, "--write-behind"),
         (&["--level=1", "--spare-devices=1"], 2, "--spare-devices=1 but 2 devices"),
         (&["--level=1", "--size=1G"], 1, "room"),

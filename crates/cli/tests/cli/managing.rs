@@ -127,6 +127,13 @@ fn what_would_do_harm_is_refused_with_the_reason() {
     md(&["grow", "md0", "--size=8M"]).fails(1, &["--force"]);
     md(&["grow", "md0", "--size=1G"]).fails(1, &["has room for"]);
     md(&["grow", "md0", "--bitmap=none"]).fails(1, &["no bitmap found on md0"]);
+    for (option, value) in
+        [("--raid-devices", "3"), ("--level", "10"), ("--layout", "f2"), ("--chunk", "64")]
+    {
+        let why = format!("cannot grow: md0: {option}: this needs a reshape");
+        md(&["grow", "md0", option, value, "--size=max"]).fails(1, &[&why, "mdadm"]);
+    }
+    md(&["grow", "md0"]).fails_usage("--size");
     assert!(images.bytes() == before, "something was written");
     md(&["fail", "md0", "d1"]).ok();
     md(&["fail", "md0", "d0"]).fails(1, &["set device faulty failed for d0"]);
@@ -156,7 +163,13 @@ fn a_member_that_was_away_comes_back_by_the_bitmap() {
     let daemon = serve(&images, &["d0", "d1"]);
     let out = |args: &[&str]| daemon.client(&[&["md"], args].concat()).ok().out;
     assert_eq!(attribute(&daemon, "md/consistency_policy"), "bitmap");
-    assert_eq!(attribute(&daemon, "md/bitmap/location"), "+8");
+    let bitmap = ["location", "metadata", "time_base", "backlog", "can_clear", "chunksize"]
+        .map(|name| attribute(&daemon, &format!("md/bitmap/{name}")));
+    assert_eq!(bitmap, ["+8", "internal", "5", "0", "true", "67108864"]);
+    assert!(attribute(&daemon, "md/bitmap/space").parse::<u32>().is_ok());
+    assert_eq!(attribute(&daemon, "md/max_read_errors"), "20");
+    daemon.client(&["set", "sys/block/md0/md/max_read_errors", "5"]).ok();
+    assert_eq!(attribute(&daemon, "md/max_read_errors"), "5");
     out(&["fail", "md0", "d1"]);
     out(&["remove", "md0", "d1"]);
     assert_eq!(out(&["re-add", "md0", "d1", "--write-mostly"]), "re-added d1\n");
@@ -314,6 +327,9 @@ fn events_are_told_as_they_happen() {
     let daemon = serve(&images, &["d0", "d1"]);
     let once = daemon.client(&["md", "monitor", "--oneshot"]).ok().out;
     assert_eq!(once, "NewArray event detected on md device /dev/md0\n");
+    let test = daemon.client(&["md", "monitor", "--oneshot", "--test", "md0"]).ok().out;
+    assert_eq!(test, format!("TestMessage event detected on md device /dev/md0\n{once}"));
+    daemon.client(&["md", "monitor", "-1", "md5"]).fails(1, &["md5", "there is no such thing"]);
     let mut command = program();
     command.args(["md", "monitor", "--json", "--control", "control"]);
     let child = command.current_dir(images.dir.path()).stdout(Stdio::piped()).spawn().unwrap();
@@ -341,6 +357,29 @@ impl Drop for Killed {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
     }
+}
+
+#[test]
+fn the_exit_code_of_detail_tells_how_an_array_does() {
+    let images = array(4, 4, &["--level=10"]);
+    let files =
+        |args: &[&str], files: &[&str]| images.run(&[&["md", "detail"], args].concat(), files);
+    let test = |files_given: &[&str]| files(&["--test"], files_given).code;
+    assert_eq!(test(&["d0", "d1", "d2", "d3"]), Some(0));
+    assert_eq!(test(&["d0", "d1", "d2"]), Some(1));
+    assert_eq!(test(&["d0", "d1"]), Some(2));
+    assert_eq!(test(&["nothing"]), Some(4));
+    files(&[], &["d0", "d1", "d2"]).ok();
+    files(&[], &["d0", "d1"]).fails(1, &["cannot tell", "not enough members"]);
+    let daemon = serve(&images, &["d0", "d1", "d2", "d3"]);
+    let running = |name: &str| daemon.client(&["md", "detail", "--test", name]).code;
+    assert_eq!((running("md0"), running("md1")), (Some(0), Some(4)));
+    daemon.client(&["md", "fail", "md0", "d1"]).ok();
+    assert_eq!(running("md0"), Some(1));
+    daemon.end();
+    let daemon = serve(&images, &["--incremental", "d0"]);
+    assert_eq!(daemon.client(&["md", "detail", "-t", "md0"]).code, Some(2));
+    daemon.end();
 }
 
 #[test]

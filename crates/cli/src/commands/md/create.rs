@@ -92,6 +92,11 @@ pub(crate) struct Create {
     #[arg(short, long, value_parser = ["internal", "lockless", "none"])]
     bitmap: Option<String>,
 
+    /// How copies are made the same after a crash: resync (all of them), or bitmap (those it marks,
+    /// which --bitmap implies)
+    #[arg(short = 'k', long, value_name = "POLICY", value_parser = ["resync", "bitmap"])]
+    consistency_policy: Option<String>,
+
     /// What a bit of the bitmap stands for, in KiB or with a suffix [default: 64M, less for small
     /// arrays]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
@@ -193,6 +198,7 @@ impl FromArgMatches for Devices {
 
 impl Create {
     pub(crate) fn run(self) -> Result<ExitCode> {
+        self.check_policy()?;
         self.check_write_behind()?;
         let (name, devices) = self.split_name()?;
         let paths: Vec<PathBuf> = devices.iter().map(|device| device.path.clone()).collect();
@@ -226,6 +232,26 @@ impl Create {
         })?;
         output::print(&report(&spec, &created, &paths))?;
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// A policy and a bitmap must not contradict one another.
+    fn check_policy(&self) -> Result<()> {
+        let bitmap = self.bitmap.as_deref();
+        let wants_bitmap = bitmap.is_some_and(|bitmap| bitmap != "none")
+            || self.bitmap_chunk.is_some()
+            || self.write_behind.is_some();
+        let clash = match self.consistency_policy.as_deref() {
+            Some("resync") => wants_bitmap,
+            Some("bitmap") => bitmap == Some("none"),
+            Some(_) | None => false,
+        };
+        if !clash {
+            return Ok(());
+        }
+        let policy = self.consistency_policy.as_deref().unwrap_or_default();
+        let text =
+            format_args!("--consistency-policy={policy} contradicts what is said of a bitmap");
+        Err(Error::usage(text))
     }
 
     /// Write-behind is for members that are written only, and is kept in the bitmap.
@@ -271,10 +297,12 @@ impl Create {
     }
 
     fn bitmap(&self) -> NewBitmap {
+        let policy = self.consistency_policy.as_deref();
         match self.bitmap.as_deref() {
             Some("none") => NewBitmap::None,
             Some("lockless") => NewBitmap::Lockless,
-            None if self.bitmap_chunk.is_none() => NewBitmap::Auto,
+            None if policy == Some("resync") => NewBitmap::None,
+            None if policy.is_none() && self.bitmap_chunk.is_none() => NewBitmap::Auto,
             Some(_) | None => NewBitmap::Internal { chunk: self.bitmap_chunk.map(Sectors::bytes) },
         }
     }

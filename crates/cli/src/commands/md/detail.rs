@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use ashlar_md::AssembleError;
 use ashlar_stack::arrays::Volume;
 use ashlar_stack::assemble::{assemble, probe_all};
-use ashlar_stack::detail::Detail;
+use ashlar_stack::detail::{Detail, INACTIVE};
 use clap::Args;
 
 use super::ArrayName;
@@ -20,13 +21,22 @@ use crate::output;
 /// are told from their superblocks, and nothing is started or written.
 #[derive(Args, Debug)]
 #[command(after_help = "\
+Exit codes: 0 told, 1 failed, 2 wrong usage. With --test they are mdadm's: 0 the arrays work normally, 1
+at least one member has failed or is missing, 2 so many that an array cannot be used, 4 it could not
+be found out.
+
 Examples:
   ashlar md detail md0
+  ashlar md detail --test md0 >/dev/null || echo look after it
   ashlar md detail disk*.img")]
 pub(crate) struct DetailCommand {
     /// A running array's name, or the members of arrays
     #[arg(required = true, value_name = "NAME|DEVICE")]
     what: Vec<PathBuf>,
+
+    /// Have the exit code tell how the arrays do
+    #[arg(short, long)]
+    test: bool,
 
     /// Print JSON
     #[arg(long)]
@@ -38,18 +48,43 @@ pub(crate) struct DetailCommand {
 
 impl DetailCommand {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let details = match running_name(&self.what) {
-            Some(name) => vec![self.daemon.connect()?.detail(name.as_str())?],
-            None => offline(&self.what)?,
-        };
+        let unknown = |error: Error| if self.test { error.code(UNKNOWN) } else { error };
+        let (details, unusable) = self.details().map_err(unknown)?;
         let text: Vec<String> = details.iter().map(Detail::to_string).collect();
-        if self.json {
-            output::print_json(&details)?
-        } else {
-            output::print(&text.concat())?
+        let printed =
+            if self.json { output::print_json(&details) } else { output::print(&text.concat()) };
+        printed.map_err(unknown)?;
+        let mut code = details.iter().map(health).max().unwrap_or(0);
+        for error in unusable {
+            error.print();
+            code = UNUSABLE;
         }
-        Ok(ExitCode::SUCCESS)
+        Ok(if self.test { ExitCode::from(code) } else { ExitCode::SUCCESS })
     }
+
+    /// The arrays, and why others cannot be used; without --test these are errors.
+    fn details(&self) -> Result<(Vec<Detail>, Vec<Error>)> {
+        if let Some(name) = running_name(&self.what) {
+            return Ok((vec![self.daemon.connect()?.detail(name.as_str())?], Vec::new()));
+        }
+        let (details, mut failed) = offline(&self.what)?;
+        let fatal = failed.iter().position(|failed| !self.test || !failed.lacks_members);
+        match fatal {
+            Some(index) => Err(failed.swap_remove(index).error),
+            None => Ok((details, failed.into_iter().map(|failed| failed.error).collect())),
+        }
+    }
+}
+
+/// An array cannot be used.
+const UNUSABLE: u8 = 2;
+/// How it is could not be found out.
+const UNKNOWN: u8 = 4;
+
+/// How an array does, as the exit code of `mdadm --detail --test`.
+fn health(detail: &Detail) -> u8 {
+    let complete = detail.active_devices == detail.raid_devices;
+    if detail.state == INACTIVE { UNUSABLE } else { u8::from(!complete) }
 }
 
 /// The name, if that is what was given and no file is called so.
@@ -58,8 +93,15 @@ fn running_name(what: &[PathBuf]) -> Option<ArrayName> {
     ArrayName::of_running(one.to_str()?)
 }
 
+/// An array that cannot be assembled.
+struct Failed {
+    /// Whether for want of members.
+    lacks_members: bool,
+    error: Error,
+}
+
 /// Tells of the arrays on `devices` by assembling them for reading only.
-fn offline(devices: &[PathBuf]) -> Result<Vec<Detail>> {
+fn offline(devices: &[PathBuf]) -> Result<(Vec<Detail>, Vec<Failed>)> {
     let opened = disks::open_all(devices, Access::Look)?;
     let reactor = disks::reactor()?;
     reactor.block_on(async {
@@ -69,12 +111,13 @@ fn offline(devices: &[PathBuf]) -> Result<Vec<Detail>> {
         }
         let options = ashlar_md::Options { run: true, read_only: true };
         let stack = assemble(&probed, &options, None, &disks::runtime()).await;
-        if let Some(failure) = stack.failures.first() {
-            return Err(Error::new("cannot tell", failure, &failure.error));
-        }
+        let failed = stack.failures.iter().map(|failure| {
+            let lacks_members = matches!(failure.error, AssembleError::NotEnough { .. });
+            Failed { lacks_members, error: Error::new("cannot tell", failure, &failure.error) }
+        });
         let detail = |volume: &Volume| {
             Detail::new(&volume.view.snapshot(), format!("/dev/{}", volume.name.device()))
         };
-        Ok(stack.arrays.running().iter().map(detail).collect())
+        Ok((stack.arrays.running().iter().map(detail).collect(), failed.collect()))
     })
 }

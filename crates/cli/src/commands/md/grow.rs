@@ -9,13 +9,14 @@ use serde_json::json;
 use super::ArrayName;
 use crate::commands::Daemon;
 use crate::daemon::interface;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::{output, units};
 
 /// Change the size or the bitmap of a running array
 ///
 /// Of raid1 and raid10 arrays. A larger array is resynced in its new part only. The number of
-/// devices, the level, the layout and the chunk size stay as they are.
+/// devices, the level, the layout and the chunk size stay as they are: what would change them, a
+/// reshape, is refused.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 refused or failed, 2 wrong usage.
@@ -29,7 +30,7 @@ pub(crate) struct GrowCommand {
     array: ArrayName,
 
     /// How much to use of each member, in KiB or with a suffix, or max
-    #[arg(short = 'z', long, value_parser = units::limit, required_unless_present = "bitmap")]
+    #[arg(short = 'z', long, value_parser = units::limit, required_unless_present_any = ["bitmap", "raid_devices", "level", "layout", "chunk"])]
     size: Option<units::Limit>,
 
     /// Write-intent bitmap: internal, lockless or none
@@ -49,6 +50,9 @@ pub(crate) struct GrowCommand {
     #[arg(short, long, requires = "size")]
     force: bool,
 
+    #[command(flatten)]
+    reshape: Reshape,
+
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -57,8 +61,47 @@ pub(crate) struct GrowCommand {
     daemon: Daemon,
 }
 
+/// What mdadm would reshape. Any value will do: nothing is done with it.
+#[derive(Args, Debug)]
+struct Reshape {
+    /// Refused
+    #[arg(short = 'n', long, hide_short_help = true)]
+    raid_devices: Option<String>,
+
+    /// Refused
+    #[arg(short, long, hide_short_help = true)]
+    level: Option<String>,
+
+    /// Refused
+    #[arg(short = 'p', long, hide_short_help = true)]
+    layout: Option<String>,
+
+    /// Refused
+    #[arg(short, long, hide_short_help = true)]
+    chunk: Option<String>,
+}
+
+impl Reshape {
+    /// Refuses what was asked for, if anything was.
+    fn check(&self, array: &ArrayName) -> Result<()> {
+        let all = [
+            ("--raid-devices", &self.raid_devices),
+            ("--level", &self.level),
+            ("--layout", &self.layout),
+            ("--chunk", &self.chunk),
+        ];
+        let Some((option, _)) = all.iter().find(|(_, value)| value.is_some()) else {
+            return Ok(());
+        };
+        let why = "this needs a reshape, which ashlar does not do; nothing was changed";
+        let error = Error::new("cannot grow", array.as_str(), format_args!("{option}: {why}"));
+        Err(error.hint("stop the array, and let mdadm and the kernel reshape it"))
+    }
+}
+
 impl GrowCommand {
     pub(crate) fn run(self) -> Result<ExitCode> {
+        self.reshape.check(&self.array)?;
         let size = self.size.map(|limit| match limit.0 {
             Some(size) => (size.0 / 2).to_string(),
             None => "max".to_owned(),

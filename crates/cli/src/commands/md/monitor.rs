@@ -17,10 +17,12 @@ use crate::output;
 /// Print what happens to running arrays
 ///
 /// A line for each event, with mdadm's names: NewArray, DegradedArray, Fail, FailSpare, SpareActive,
-/// RebuildStarted, Rebuild20 and so on, RebuildFinished, DeviceDisappeared. Runs until it is
+/// RebuildStarted, Rebuild20 and so on, RebuildFinished, DeviceDisappeared, TestMessage. Runs until it is
 /// interrupted; while there is no daemon its arrays have disappeared.
 #[derive(Args, Debug)]
 #[command(after_help = "\
+Exit codes: 0 done with --oneshot, whatever it has found, 1 no daemon or no such array, 2 wrong usage.
+
 Examples:
   ashlar md monitor
   ashlar md monitor --json md0 | while read -r event; do notify \"$event\"; done
@@ -37,6 +39,10 @@ pub(crate) struct MonitorCommand {
     #[arg(short = '1', long)]
     oneshot: bool,
 
+    /// First print an event TestMessage for each array
+    #[arg(short, long)]
+    test: bool,
+
     /// Seconds between two looks
     #[arg(short, long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     delay: u64,
@@ -48,21 +54,22 @@ pub(crate) struct MonitorCommand {
 impl MonitorCommand {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let mut monitor = Monitor::default();
+        let mut test = self.test;
         // The first look must be possible.
         let mut client = Some(self.daemon.connect()?);
+        let mut first = true;
         loop {
-            let seen = client.take().and_then(|mut client| {
-                let now = self.look(&mut client).ok()?;
-                Some((client, now))
-            });
-            let now = match seen {
-                Some((same, now)) => {
-                    client = Some(same);
-                    now
+            let now = match client.as_mut().map(|client| self.look(client)) {
+                Some(Ok(now)) => now,
+                Some(Err(error)) if first => return Err(error),
+                Some(Err(_)) | None => {
+                    client = None;
+                    Vec::new()
                 }
-                None => Vec::new(),
             };
-            for event in monitor.look(&now) {
+            first = false;
+            let tests = if std::mem::take(&mut test) { Event::tests(&now) } else { Vec::new() };
+            for event in tests.into_iter().chain(monitor.look(&now)) {
                 output::print(&self.line(&event))?;
             }
             if self.oneshot {
@@ -78,7 +85,11 @@ impl MonitorCommand {
     /// The arrays as they are now.
     fn look(&self, client: &mut Client) -> Result<Vec<Detail>> {
         if !self.arrays.is_empty() {
-            return self.arrays.iter().map(|array| client.detail(array.as_str())).collect();
+            let details = self.arrays.iter().map(|array| client.detail(array.as_str()));
+            let waits = |detail: &Result<Detail>| {
+                detail.as_ref().is_ok_and(|detail| detail.state == INACTIVE)
+            };
+            return details.filter(|detail| !waits(detail)).collect();
         }
         let volumes = client.status()?.volumes;
         let arrays =

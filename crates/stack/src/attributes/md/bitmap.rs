@@ -76,6 +76,9 @@ const CLASSIC: &[Row<ArrayView>] = &[
         })
     }),
     Row::ro("bitmap/metadata", |_| "internal".to_owned()),
+    Row::ro("bitmap/space", |view| {
+        of(view, |b| b.superblock().sectors_reserved.get().to_string(), "0")
+    }),
     Row::ro("bitmap/time_base", |view| of(view, |b| b.daemon_sleep().as_secs().to_string(), "5")),
 ];
 
