@@ -55,25 +55,25 @@ fn assert_fits(rq: &Request, limits: &Limits, capacity: Sectors) {
             return;
         }
     };
-    let what = format!("{:?} of {} at {}, {limits:?}", rq.op(), rq.len(), rq.sector());
+    let what = || format!("{:?} of {} at {}, {limits:?}", rq.op(), rq.len(), rq.sector());
     for (at, len) in rq.ranges() {
-        assert!(at.is_aligned(block) && len.0.is_multiple_of(block.0), "not aligned: {what}");
-        assert!(!len.is_zero() && at + len <= capacity.as_end(), "out of range: {what}");
+        assert!(at.is_aligned(block) && len.0.is_multiple_of(block.0), "not aligned: {}", what());
+        assert!(!len.is_zero() && at + len <= capacity.as_end(), "out of range: {}", what());
     }
     // A limit below a block cannot be kept.
-    assert!(rq.len().0 <= max.0.max(block.0), "too long: {what}");
+    assert!(rq.len().0 <= max.0.max(block.0), "too long: {}", what());
     let fua_known = limits.features.contains(Features::WRITE_CACHE | Features::FUA);
-    assert!(fua_known || !rq.flags().contains(Flags::FUA), "FUA: {what}");
-    assert!(!rq.flags().contains(Flags::PREFLUSH), "PREFLUSH: {what}");
+    assert!(fua_known || !rq.flags().contains(Flags::FUA), "FUA: {}", what());
+    assert!(!rq.flags().contains(Flags::PREFLUSH), "PREFLUSH: {}", what());
     let ranges = if rq.op() == Op::Discard { rq.nr_bios() } else { 1 };
     if limits.max_discard_segments > 1 {
-        assert!(ranges <= usize::from(limits.max_discard_segments), "ranges: {what}");
+        assert!(ranges <= usize::from(limits.max_discard_segments), "ranges: {}", what());
     }
     if rq.op().has_data() && rq.len() > block {
-        assert!(rq.nr_segments() <= limits.max_segments as usize, "segments: {what}");
+        assert!(rq.nr_segments() <= limits.max_segments as usize, "segments: {}", what());
         let chunk = limits.chunk_sectors.0.max(1);
         let (first, last) = (rq.sector().0 / chunk, (rq.end().0 - 1) / chunk);
-        assert!(limits.chunk_sectors.is_zero() || first == last, "crosses a chunk: {what}");
+        assert!(limits.chunk_sectors.is_zero() || first == last, "crosses a chunk: {}", what());
     }
 }
 

@@ -338,7 +338,10 @@ impl Oracle {
         let generation = state.ids + 1;
         let (id, submitted) = state.begin_change(range.clone(), Value::Stamp(generation));
         let seed = state.seed;
-        let data = range.clone().flat_map(|sector| stamp(seed, sector, generation)).collect();
+        let mut data = Vec::with_capacity((range.end - range.start) as usize * 512);
+        for sector in range.clone() {
+            data.extend_from_slice(&stamp(seed, sector, generation));
+        }
         (Ticket { id, kind: Kind::Change { range }, flags, submitted }, data)
     }
 

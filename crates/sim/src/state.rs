@@ -317,7 +317,7 @@ impl State {
         }
         let mut bytes = Vec::with_capacity(rq.len().bytes() as usize);
         for sector in range {
-            bytes.extend(self.faults.look(&self.current, sector));
+            bytes.extend_from_slice(&self.faults.look(&self.current, sector));
         }
         let mut rest = &bytes[..];
         for segment in rq.segments() {

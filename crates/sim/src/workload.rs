@@ -205,7 +205,8 @@ impl Worker {
             self.oracle.end(ticket, result);
             return Ok(result);
         }
-        let data: Vec<u8> = buffers.iter().flat_map(|b| b.as_slice().to_vec()).collect();
+        let parts: Vec<&[u8]> = buffers.iter().map(Buffer::as_slice).collect();
+        let data = parts.concat();
         self.oracle.check_read(ticket, &data)?;
         Ok(Ok(()))
     }
