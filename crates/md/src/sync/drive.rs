@@ -157,11 +157,8 @@ impl Array {
             if self.is_sync_interrupted() && ended == Ended::Complete && at < end {
                 ended = Ended::Interrupted;
             }
-            while ended == Ended::Complete
-                && at < end
-                && at < settings.sync_max().as_end()
-                && queue.windows.len() < depth
-            {
+            let bound = settings.sync_max().as_end();
+            while ended == Ended::Complete && at < end.min(bound) && queue.windows.len() < depth {
                 steps += 1;
                 match job.next(at) {
                     Step::Skip(to) => {
@@ -169,6 +166,7 @@ impl Array {
                         at = to;
                     }
                     Step::Window(to) => {
+                        let to = to.min(bound);
                         let now = self.runtime.now_ns();
                         pace.look(now, &self.disk.stats().totals());
                         wait = pace.delay(now, settings);

@@ -128,6 +128,29 @@ fn a_check_keeps_to_its_bounds() {
 }
 
 #[test]
+fn nothing_is_synced_beyond_a_bound_within_a_window() {
+    let media = media(2, DISK);
+    let sim = Sim::new(7);
+    fill(&sim, &raid1(2), &media);
+    sim.block_on(async {
+        let array = start_on(&sim, &media).await;
+        let bound = Sectors(2048 + 1024);
+        for sector in [bound.0 - 1, bound.0] {
+            media[1].poke(Sector(DATA + sector), &[1; 512]);
+        }
+        array.set_sync_bounds(Sectors::ZERO, bound).unwrap();
+        array.request_sync(Request::Repair).unwrap();
+        sim.runtime().sleep(Duration::from_secs(60)).await;
+        let status = array.sync_status();
+        assert_eq!((status.action, status.done), (Action::Repair, bound));
+        assert_eq!(status.mismatches, Sectors(128));
+        array.set_sync_bounds(Sectors::ZERO, Sectors::MAX).unwrap();
+        array.sync_ended().await;
+        assert_eq!(array.sync_status().mismatches, Sectors(256));
+    });
+}
+
+#[test]
 fn an_automatic_sync_comes_before_a_check_that_was_asked_for() {
     let media = media(3, DISK);
     let sim = Sim::new(4);
