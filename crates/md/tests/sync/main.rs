@@ -6,6 +6,7 @@ mod common;
 
 mod checks;
 mod control;
+mod crashes;
 mod recovery;
 mod resync;
 mod speed;
