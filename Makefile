@@ -29,6 +29,8 @@ test: ## everything: check, all tests, a real kernel and its tools (under 20 min
 		"all cargo tests" "timeout 900 cargo test --quiet --locked --workspace" \
 		"release build" "cargo build --quiet --locked --release" \
 		"md against the kernel" "timeout 900 tests/interop/md.sh" \
+		"members between ashlar and the kernel" "timeout 600 tests/interop/md-members.sh" \
+		"arrays that crash" "ROUNDS=1 timeout 600 tests/interop/md-crash.sh" \
 		"file systems on arrays" "timeout 900 tests/e2e/filesystems.sh"
 
 demo: ## the RAID10 discard table on four sparse 1.9 TB images, with a real mkfs.xfs and fstrim
@@ -49,6 +51,8 @@ soak: ## the same tests for longer: every md geometry, random seeds, fuzzing whe
 		"release build" "cargo build --quiet --locked --release" \
 		"long simulations" "ASHLAR_SEEDS=$${ASHLAR_SEEDS:-5000} cargo test --quiet --locked --release --workspace" \
 		"every md case against the kernel" "ALL=1 tests/interop/md.sh" \
+		"members between ashlar and the kernel" "ALL=1 tests/interop/md-members.sh" \
+		"arrays that crash" "ROUNDS=$${ROUNDS:-10} tests/interop/md-crash.sh" \
 		"file systems on arrays" "tests/e2e/filesystems.sh -r 50" \
 		"fuzzing" "scripts/fuzz $${FUZZ_SECONDS:-300}"
 

@@ -11,8 +11,7 @@
 #            resyncs them, finds all copies equal, what was flushed is there; after a clean stop the
 #            kernel agrees
 #
-# usage: md-crash.sh [--power | --kernel-only]
-#   --power         the last part, too
+# usage: md-crash.sh [--kernel-only]
 #   --kernel-only   the last part alone, with the kernel in ashlar's place: needs no ashlar binary
 # environment
 #   ROUNDS=N        default 3
@@ -110,6 +109,8 @@ step_crash() {
 	end_server KILL 137 || status=1
 	wait $writer || { echo "crash.py write ended with $?"; status=1; }
 	sleep 0.2 # I/O that the dead process had in flight
+	# What the bitmap says, for mdadm to find the same.
+	[ "$bitmap" = none ] || "$ashlar" md examine --bitmap "$dir/m0.img" | sed -n 's/.* bits (chunks), \([0-9]*\) dirty .*/\1/p' >"$dir/bits"
 	return $status
 }
 
@@ -174,10 +175,9 @@ if [ "${1:-}" = --case ]; then
 fi
 
 # --------------------------------------------------------------------- suite --
-parts='stop crash' judge=ashlar
+parts='stop crash power' judge=ashlar
 case ${1:-} in
 --kernel-only) parts=power judge=kernel ;;
---power) parts='stop crash power' ;;
 '') ;;
 *)
 	sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2

@@ -8,7 +8,8 @@
 # and for md-crash.sh:
 #   prepare per case: mdadm creates the array, with a bitmap of small chunks if any
 #   stopped per case: assembled without a resync, the copies are equal, crash.py verifies
-#   recover per case: assembled with a resync, afterwards the copies are equal, crash.py verifies
+#   recover per case: mdadm counts the dirty bits that ashlar did, assembled with a resync, afterwards
+#           the copies are equal, crash.py verifies
 #   write   the first case: assembled, crash.py writes until the guest is killed
 #
 # CASES is a file of lines as tests/interop/cases.py prints them. Prints one line per case:
@@ -92,6 +93,15 @@ left_running() {
 	grep -Eq '^ *State : active$' <<<"$text" || { printf '%s\n' "$text" "no member says that the array was active"; return 1; }
 }
 
+# mdadm counts the bits that ashlar counted in the bitmap of an array that was being written.
+bits_agree() {
+	local bits want
+	[ -e "$dir/$name/bits" ] || return 0
+	want=$(<"$dir/$name/bits")
+	bits=$(mdadm --examine-bitmap "${loops[0]}" | sed -n 's/.* bits (chunks), \([0-9]*\) dirty .*/\1/p')
+	[ "$bits" = "$want" ] && [ "$bits" -gt 0 ] || { echo "dirty bits: mdadm counts $bits, ashlar $want"; return 1; }
+}
+
 # resynced yes|no - the kernel did (or did not) make the copies equal after assembling
 resynced() {
 	local _ done=no
@@ -148,7 +158,7 @@ stopped_case() {
 }
 
 recover_case() {
-	attach && left_running && assemble && shape && resynced yes && copies_agree &&
+	attach && left_running && bits_agree && assemble && shape && resynced yes && copies_agree &&
 		crash verify && mdadm --quiet --stop $md && superblocks_sound
 }
 

@@ -1,12 +1,12 @@
 #!/usr/bin/python3
 """stamp.py - write stamps to a block device, and compare what is read with what was written.
 
-    stamp.py write  --seed NAME --phase N [--discards] TARGET
-    stamp.py verify --seed NAME --phase N [--discards] TARGET
+    stamp.py write  --seed NAME --phase N [--discards] [--few] [--sectors N] TARGET
+    stamp.py verify --seed NAME --phase N [--discards] [--few] [--sectors N] TARGET
     stamp.py selftest
 
 TARGET is a block device, a file, or NBD: nbd:SOCKET or nbd:SOCKET:EXPORT (without EXPORT:
-the only one the server lists).
+the only one the server lists). With --sectors only so many from its beginning are used.
 
 Each sector of 512 bytes carries a stamp of its own: seed, generation and its address, 32
 times over. So a sector that is at the wrong place, stale, torn or of another array says so
@@ -15,7 +15,8 @@ itself, and the comparer knows nothing of layouts.
 What is written follows from seed, size and phase alone: phase 1 fills the device with gaps
 and overwrites at random, later phases overwrite more. Whoever verifies replays the same
 operations on a model, so that kernel and ashlar share nothing but the image. With --discards,
-phase 1 discards and zeroes, too (the later phases only write).
+phase 1 discards and zeroes, too (the later phases only write). With --few the later phases write
+to a few small places only.
 
 In the model a sector has a generation (0: never written or zeroed, reads as zeros) and can be
 "loose": discarded after its last write. Loose sectors may read as zeros or as they were, as
@@ -34,6 +35,7 @@ SECTOR = 512
 MAGIC = 0xA54C
 WINDOW = 2048  # sectors compared at a time
 RANDOM_OPERATIONS = 150
+FEW_OPERATIONS = 10
 
 
 def stamp(seed, generation, sector):
@@ -46,7 +48,7 @@ def payload(seed, generation, first, count):
     return b"".join(stamp(seed, generation, sector) for sector in range(first, first + count))
 
 
-def operations(seed, sectors, phase, discards):
+def operations(seed, sectors, phase, discards, few=False):
     """Yields (kind, first sector, count, generation) of one phase."""
     dice = random.Random(seed * 1000 + phase)
     if phase == 1:
@@ -60,9 +62,10 @@ def operations(seed, sectors, phase, discards):
         for first, count in extents:
             yield "write", first, count, 1
     kinds = ["write"] * 4 + (["discard", "discard", "zero"] if discards and phase == 1 else [])
-    for number in range(RANDOM_OPERATIONS):
+    few = few and phase > 1
+    for number in range(FEW_OPERATIONS if few else RANDOM_OPERATIONS):
         kind = dice.choice(kinds)
-        largest = min(sectors, 1024 if kind == "write" else sectors // 3)
+        largest = min(sectors, (64 if few else 1024) if kind == "write" else sectors // 3)
         count = 1 + int(largest ** dice.random()) % largest
         first = dice.randrange(sectors - count + 1)
         if dice.random() < 0.5:  # half of them at 4 KiB boundaries
@@ -86,9 +89,9 @@ class Model:
             self.generation[first:end] = [generation if kind == "write" else 0] * count
             self.loose[first:end] = bytes(count)
 
-    def replay(self, phase, discards):
+    def replay(self, phase, discards, few=False):
         for done in range(1, phase + 1):
-            for operation in operations(self.seed, len(self.loose), done, discards):
+            for operation in operations(self.seed, len(self.loose), done, discards, few):
                 self.apply(*operation)
 
     def mismatches(self, device):
@@ -216,9 +219,9 @@ def open_device(target):
     return NbdDevice(target[len("nbd:"):]) if target.startswith("nbd:") else FileDevice(target)
 
 
-def write(device, seed, phase, discards):
+def write(device, seed, phase, discards, few=False):
     number = 0
-    for kind, first, count, generation in operations(seed, device.size // SECTOR, phase, discards):
+    for kind, first, count, generation in operations(seed, device.size // SECTOR, phase, discards, few):
         if kind == "write":
             device.write(first * SECTOR, payload(seed, generation, first, count))
         elif kind == "discard":
@@ -232,9 +235,9 @@ def write(device, seed, phase, discards):
     print(f"phase {phase}: {number} operations on {device.size} bytes")
 
 
-def verify(device, seed, phase, discards):
+def verify(device, seed, phase, discards, few=False):
     model = Model(seed, device.size // SECTOR)
-    model.replay(phase, discards)
+    model.replay(phase, discards, few)
     wrong = 0
     for sector, read in model.mismatches(device):
         wrong += 1
@@ -304,6 +307,8 @@ def main():
     parser.add_argument("--seed")
     parser.add_argument("--phase", type=int)
     parser.add_argument("--discards", action="store_true")
+    parser.add_argument("--few", action="store_true")
+    parser.add_argument("--sectors", type=int)
     options = parser.parse_intermixed_args()
     if options.verb == "selftest":
         selftest()
@@ -311,7 +316,8 @@ def main():
     if not (options.target and options.seed and options.phase):
         parser.error("TARGET, --seed and --phase are needed")
     device = open_device(options.target)
-    arguments = (device, seed_of(options.seed), options.phase, options.discards)
+    device.size = options.sectors * SECTOR if options.sectors else device.size
+    arguments = (device, seed_of(options.seed), options.phase, options.discards, options.few)
     if options.verb == "write":
         write(*arguments)
     elif not verify(*arguments):
