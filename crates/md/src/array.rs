@@ -24,12 +24,13 @@
 //! first copies alone are read, and it is not called clean any more.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use ashlar_block::stats::{SHARDS, thread_shard};
 use ashlar_block::{
-    Bio, BioResult, BlockDevice, Disk, IoFuture, Limits, Op, Runtime, Sectors, Status,
+    Bio, BioResult, BlockDevice, Disk, Features, IoFuture, Limits, Op, Runtime, Sector, Sectors,
+    Status,
 };
 use async_lock::OnceCell;
 use futures_util::lock::Mutex;
@@ -44,7 +45,7 @@ use crate::finish::Finish;
 use crate::io::behind::Behind;
 use crate::members::{Index, Members, Place};
 use crate::personality::Personalities;
-use crate::rdev::Rdev;
+use crate::rdev::{Rdev, State};
 use crate::read_errors;
 use crate::superblocks::{Change, Facts, Superblocks};
 use crate::sync;
@@ -86,8 +87,14 @@ pub struct Array {
     active: AtomicBool,
     /// Some superblock may say active.
     dirty: AtomicBool,
-    /// A change that writes depend on is on its way to the superblocks, or could not be recorded.
-    recording: AtomicBool,
+    /// Counts the changes that writes depend on.
+    changes: AtomicU64,
+    /// How many of them are in the superblocks: if not all, some are on their way, or could not be
+    /// recorded.
+    recorded: AtomicU64,
+    /// Held while somebody looks whether a member may fail, and fails it: of two that hold the same
+    /// data only one may.
+    failing: std::sync::Mutex<()>,
     /// The bitmap is being tended.
     tended: AtomicBool,
     max_read_errors: AtomicU32,
@@ -116,6 +123,13 @@ impl Array {
             limits.stack(rdev.limits(), rdev.data_offset().as_end());
         }
         let mut limits = limits.finish_stacking();
+        if personality.is_redundant() {
+            // Writes behind may be missing on a member whose own cache loses nothing.
+            if !limits.features.contains(Features::WRITE_CACHE) {
+                limits.features |= Features::FUA;
+            }
+            limits.features |= Features::WRITE_CACHE;
+        }
         // The block size that the array was made for stays, whatever its members have become.
         limits.logical_block_bytes = limits.logical_block_bytes.max(freshest.logical_block_size);
         personality.narrow(&mut limits, members.slots());
@@ -146,7 +160,9 @@ impl Array {
             writes_begun: writers(),
             active: AtomicBool::new(false),
             dirty: AtomicBool::new(dirty),
-            recording: AtomicBool::new(false),
+            changes: AtomicU64::new(0),
+            recorded: AtomicU64::new(0),
+            failing: std::sync::Mutex::default(),
             tended: AtomicBool::new(false),
             max_read_errors: read_errors::DEFAULT_MAX.into(),
             stopped: AtomicBool::new(false),
@@ -223,11 +239,8 @@ impl Array {
         if !self.is_redundant() {
             return Ok(None);
         }
-        let shard = thread_shard();
-        self.writes_begun[shard].0.fetch_add(1, SeqCst);
-        let writing = &self.writing[shard];
-        writing.0.fetch_add(1, SeqCst);
-        let guard = Writing(writing);
+        self.writes_begun[thread_shard()].0.fetch_add(1, SeqCst);
+        let guard = self.hold_open();
         if self.is_stopped() {
             return Err(Status::Offline);
         }
@@ -235,6 +248,13 @@ impl Array {
             self.go_active().await?;
         }
         Ok(Some(guard))
+    }
+
+    /// Keeps the array from being marked clean, or stopped, until it is dropped.
+    pub(crate) fn hold_open(&self) -> Writing<'_> {
+        let writing = &self.writing[thread_shard()];
+        writing.0.fetch_add(1, SeqCst);
+        Writing(writing)
     }
 
     #[cold]
@@ -267,9 +287,16 @@ impl Array {
     /// Brings a change to the superblocks. While it is on its way, and until it succeeds, no write is
     /// acknowledged (see [`Self::recorded`]).
     pub(crate) async fn record(&self, superblocks: &mut Superblocks, change: Change) -> BioResult {
-        self.recording.store(true, SeqCst);
-        superblocks.update(self.facts(), change, |rdev| self.may_fail(rdev)).await?;
-        self.recording.store(false, SeqCst);
+        self.must_record();
+        // What changes from here on may be in what is written, or not.
+        let changes = self.changes.load(SeqCst);
+        let fail = |rdev: &Rdev| {
+            self.try_fail(rdev, |rdev| {
+                rdev.set_faulty();
+            })
+        };
+        superblocks.update(self.facts(), change, fail).await?;
+        self.recorded.fetch_max(changes, SeqCst);
         Ok(())
     }
 
@@ -296,21 +323,29 @@ impl Array {
     /// member may be acknowledged only then: after a crash the failed member must not pass for
     /// one that has everything.
     pub(crate) async fn recorded(&self) -> BioResult {
-        if !self.recording.load(SeqCst) {
+        if self.is_recorded() {
             return Ok(());
         }
         let mut superblocks = self.superblocks.lock().await;
         self.record_what_is_left(&mut superblocks).await
     }
 
-    /// Has whatever changed recorded before any write is acknowledged.
+    /// Has whatever changed recorded before any write is acknowledged. To be called after the change, so
+    /// that no superblocks without it count.
     pub(crate) fn must_record(&self) {
-        self.recording.store(true, SeqCst);
+        self.changes.fetch_add(1, SeqCst);
+    }
+
+    #[inline]
+    fn is_recorded(&self) -> bool {
+        // In this order: what was recorded never exceeds what has changed.
+        let recorded = self.recorded.load(SeqCst);
+        recorded == self.changes.load(SeqCst)
     }
 
     /// Tries again what could not be recorded.
     async fn record_what_is_left(&self, superblocks: &mut Superblocks) -> BioResult {
-        if self.recording.load(SeqCst) {
+        if !self.is_recorded() {
             self.record(superblocks, Change::Members).await?;
         }
         Ok(())
@@ -348,6 +383,9 @@ impl Array {
             let may_clear = self.is_complete_array() || broken(Rule::MarksStayForAbsent);
             if let Err(status) = bitmap.clean(may_clear, &*self).await {
                 warn!(array = self.disk.name(), %status, "marks stay in the bitmap");
+                if let Err(status) = self.recorded().await {
+                    warn!(array = self.disk.name(), %status, "cannot record what failed");
+                }
             }
             if !self.active.load(SeqCst) && (!may_clear || bitmap.marked_chunks() == 0) {
                 break;
@@ -413,21 +451,30 @@ impl Array {
     }
 
     pub(crate) async fn flush_members(&self, superblocks: &mut Superblocks) -> BioResult {
-        let flushes = self
-            .members
-            .placed()
-            .filter(|(_, rdev)| !rdev.is_faulty())
-            .map(|(_, rdev)| async move { (rdev, rdev.gateway().flush().await) });
+        let result = self.flush_all().await;
+        self.record_what_is_left(superblocks).await?;
+        result
+    }
+
+    /// Flushes all members. One that cannot be flushed may have lost what it had acknowledged: it fails,
+    /// which is not recorded yet. One that has to stay spoils the next flush that somebody asks for,
+    /// since nobody was told.
+    ///
+    /// # Errors
+    /// A member that has to stay was not flushed.
+    pub(crate) async fn flush_all(&self) -> BioResult {
+        let targets = self.members.placed().filter(|(_, rdev)| !rdev.is_faulty());
+        let flushes =
+            targets.map(|(index, rdev)| async move { (index, rdev, rdev.submit_flush().await) });
         let mut result = Ok(());
-        for (rdev, done) in futures_util::future::join_all(flushes).await {
+        for (index, rdev, done) in futures_util::future::join_all(flushes).await {
             let Err(status) = done else { continue };
-            if self.may_fail(rdev) {
-                self.set_faulty(rdev, status);
-            } else {
+            if !self.try_fail(rdev, |rdev| self.set_faulty(rdev, status)) {
+                rdev.set(State::UNFLUSHED);
+                self.lacks_a_write(index);
                 result = Err(status);
             }
         }
-        self.record_what_is_left(superblocks).await?;
         result
     }
 
@@ -448,29 +495,59 @@ impl Array {
     /// The superblocks could not be written: then the caller's write must not be acknowledged.
     pub(crate) async fn fail_member(&self, rdev: &Rdev, why: Status) -> Result<bool, Status> {
         let mut superblocks = self.superblocks.lock().await;
-        // Perhaps somebody else found it first.
-        if !rdev.is_faulty() {
-            if !self.may_fail(rdev) {
-                return Ok(false);
-            }
-            self.set_faulty(rdev, why);
+        self.fail_with(&mut superblocks, rdev, why).await
+    }
+
+    /// As [`Self::fail_member`], by who has the superblocks.
+    pub(crate) async fn fail_with(
+        &self,
+        superblocks: &mut Superblocks,
+        rdev: &Rdev,
+        why: Status,
+    ) -> Result<bool, Status> {
+        if !self.try_fail(rdev, |rdev| self.set_faulty(rdev, why)) {
+            return Ok(false);
         }
-        self.record_what_is_left(&mut superblocks).await?;
+        self.record_what_is_left(superblocks).await?;
         Ok(true)
     }
 
+    /// Fails a member, with `fail`, if it may; true if it has failed then.
+    pub(crate) fn try_fail(&self, rdev: &Rdev, fail: impl FnOnce(&Rdev)) -> bool {
+        let _one_at_a_time = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        // Perhaps somebody else found it first.
+        if rdev.is_faulty() {
+            return true;
+        }
+        let may = self.may_fail(rdev);
+        if may {
+            fail(rdev);
+        }
+        may
+    }
+
+    /// To be called by way of [`Self::try_fail`].
     pub(crate) fn set_faulty(&self, rdev: &Rdev, why: Status) {
         error!(array = self.disk.name(), member = rdev.path(), status = %why, "member failed");
-        // Before the member is left out, so that no write which leaves it out is acknowledged early.
-        if self.writable && !broken(Rule::FailuresAreRecorded) {
+        let recorded = self.writable && !broken(Rule::FailuresAreRecorded);
+        // Before the member is left out, so that no write which leaves it out is acknowledged early, and
+        // after, so that superblocks that were on their way do not count.
+        if recorded {
             self.must_record();
         }
         rdev.set_faulty();
+        if recorded {
+            self.must_record();
+        }
         self.wake_sync();
     }
 
     /// Takes note that a member, which has to stay, lacks something that was to be written.
     pub(crate) fn lacks_a_write(&self, index: Index) {
+        // Whatever it lacks is marked.
+        if let Some(bitmap) = self.bitmap() {
+            bitmap.need_marked(Sector::ZERO);
+        }
         let Place::Slot(slot) = self.members.place(index) else { return };
         let present = |other| self.members.in_sync(other).is_some();
         if self.personality.shares_data(slot, present)
@@ -502,7 +579,11 @@ impl Array {
         if !self.is_redundant() {
             return self.submit_flush().await;
         }
-        if self.go_clean().await? { Ok(()) } else { Err(Status::Io) }
+        // Writes that came too late are counted for a moment.
+        while !self.go_clean().await? {
+            self.runtime.sleep(Duration::from_millis(1)).await;
+        }
+        Ok(())
     }
 }
 

@@ -66,10 +66,8 @@ impl Store for Array {
             for (rdev, done) in join_all(writes).await {
                 let Err(status) = done else { continue };
                 error!(member = rdev.path(), %status, "bitmap write failed");
-                if array.may_fail(rdev) {
-                    // Who writes waits for this to be recorded before it is acknowledged.
-                    array.set_faulty(rdev, status);
-                } else {
+                // Who writes waits for this to be recorded before it is acknowledged.
+                if !array.try_fail(rdev, |rdev| array.set_faulty(rdev, status)) {
                     result = Err(status);
                 }
             }
@@ -85,10 +83,7 @@ impl Store for Array {
             if !self.is_complete_array() && !broken(Rule::MarksStayForAbsent) {
                 return Err(Status::Offline);
             }
-            // Those that are being rebuilt or are to replace others have what was written, too.
-            let flushes = self.members.placed().filter(|(_, rdev)| !rdev.is_faulty());
-            let flushes = flushes.map(|(_, rdev)| rdev.submit_flush());
-            join_all(flushes).await.into_iter().collect()
+            Ok(())
         })
     }
 }

@@ -10,7 +10,7 @@
 //! its slot does not go to it; recovery copies those later, because it raises the barrier, which
 //! waits for the writes under way. So the slots must be looked at *after* the barrier was passed.
 
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use crate::rdev::{Rdev, State};
 
@@ -30,9 +30,32 @@ pub enum Place {
     Spare,
 }
 
-struct Slot {
-    member: AtomicU32,
-    replacement: AtomicU32,
+/// Who is in a slot. Both in one word: whoever looks while a replacement becomes the member finds it
+/// in the one place or the other.
+struct Slot(AtomicU64);
+
+impl Slot {
+    const fn new() -> Self {
+        Self(AtomicU64::new(Self::word([NOBODY; 2])))
+    }
+
+    const fn word([member, replacement]: [Index; 2]) -> u64 {
+        member as u64 | (replacement as u64) << 32
+    }
+
+    /// The member and the replacement.
+    #[inline]
+    fn load(&self) -> [Index; 2] {
+        let word = self.0.load(SeqCst);
+        [word as u32, (word >> 32) as u32]
+    }
+
+    /// Only under the lock of the superblocks, so nobody else changes it meanwhile.
+    fn change(&self, change: impl FnOnce(&mut [Index; 2])) {
+        let mut indices = self.load();
+        change(&mut indices);
+        self.0.store(Self::word(indices), SeqCst);
+    }
 }
 
 /// See the module text.
@@ -44,10 +67,9 @@ pub struct Members {
 impl Members {
     /// Members of an array with this many slots.
     pub fn new(slots: usize, members: impl IntoIterator<Item = (Rdev, Place)>) -> Self {
-        let empty = || Slot { member: NOBODY.into(), replacement: NOBODY.into() };
         let this = Self {
             table: boxcar::Vec::new(),
-            slots: std::iter::repeat_with(empty).take(slots).collect(),
+            slots: std::iter::repeat_with(Slot::new).take(slots).collect(),
         };
         for (rdev, place) in members {
             this.add(rdev, place);
@@ -71,8 +93,8 @@ impl Members {
     /// Puts a member into a place; the slot must be free.
     pub fn put(&self, index: Index, place: Place) {
         match place {
-            Place::Slot(slot) => self.slots[slot].member.store(index, SeqCst),
-            Place::Replacement(slot) => self.slots[slot].replacement.store(index, SeqCst),
+            Place::Slot(slot) => self.slots[slot].change(|indices| indices[0] = index),
+            Place::Replacement(slot) => self.slots[slot].change(|indices| indices[1] = index),
             Place::Spare => {}
         }
     }
@@ -80,17 +102,15 @@ impl Members {
     /// Takes a member out of its place.
     pub fn take_out(&self, index: Index) {
         match self.place(index) {
-            Place::Slot(slot) => self.slots[slot].member.store(NOBODY, SeqCst),
-            Place::Replacement(slot) => self.slots[slot].replacement.store(NOBODY, SeqCst),
+            Place::Slot(slot) => self.slots[slot].change(|indices| indices[0] = NOBODY),
+            Place::Replacement(slot) => self.slots[slot].change(|indices| indices[1] = NOBODY),
             Place::Spare => {}
         }
     }
 
     /// Lets the replacement in `slot` be its member.
     pub fn promote(&self, slot: usize) {
-        let replacement = self.slots[slot].replacement.load(SeqCst);
-        self.slots[slot].member.store(replacement, SeqCst);
-        self.slots[slot].replacement.store(NOBODY, SeqCst);
+        self.slots[slot].change(|indices| *indices = [indices[1], NOBODY]);
     }
 
     /// The member with an index.
@@ -102,20 +122,20 @@ impl Members {
     /// The member in `slot`, in whatever state.
     #[inline]
     pub fn member(&self, slot: usize) -> Option<&Rdev> {
-        self.indexed(self.slots.get(slot)?.member.load(SeqCst)).map(|(_, rdev)| rdev)
+        self.indexed(self.slots.get(slot)?.load()[0]).map(|(_, rdev)| rdev)
     }
 
     /// The replacement in `slot`, in whatever state.
     #[inline]
     pub fn replacement(&self, slot: usize) -> Option<&Rdev> {
-        self.indexed(self.slots.get(slot)?.replacement.load(SeqCst)).map(|(_, rdev)| rdev)
+        self.indexed(self.slots.get(slot)?.load()[1]).map(|(_, rdev)| rdev)
     }
 
     /// The member and the replacement in `slot`, with their indices.
     #[inline]
     pub fn both(&self, slot: usize) -> impl Iterator<Item = (Index, &Rdev)> {
-        let places = self.slots.get(slot).map(|slot| [&slot.member, &slot.replacement]);
-        places.into_iter().flatten().filter_map(|place| self.indexed(place.load(SeqCst)))
+        let indices = self.slots.get(slot).map(Slot::load);
+        indices.into_iter().flatten().filter_map(|index| self.indexed(index))
     }
 
     #[inline]
@@ -146,10 +166,11 @@ impl Members {
     /// Where a member is.
     pub fn place(&self, index: Index) -> Place {
         for (number, slot) in self.slots.iter().enumerate() {
-            if slot.member.load(SeqCst) == index {
+            let [member, replacement] = slot.load();
+            if member == index {
                 return Place::Slot(number);
             }
-            if slot.replacement.load(SeqCst) == index {
+            if replacement == index {
                 return Place::Replacement(number);
             }
         }

@@ -41,6 +41,9 @@ bitflags! {
         const WRITE_ERROR = 1 << 7;
         /// Comes back with all but what the bitmap marks: only that is rebuilt.
         const RETURNS = 1 << 8;
+        /// Could not be flushed when nobody had asked for it, and had to stay: the next flush that
+        /// somebody asks for fails.
+        const UNFLUSHED = 1 << 9;
     }
 }
 

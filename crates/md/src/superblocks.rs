@@ -161,7 +161,7 @@ impl Superblocks {
     }
 
     /// Writes the array's state to all members that have not failed. Members that do not take it are
-    /// marked faulty, as far as `may_fail` lets them, and the others are told.
+    /// failed by `fail`, which says whether they may, and the others are told.
     ///
     /// # Errors
     /// A member that may not fail did not take its superblock: nothing that depends on the change may
@@ -170,11 +170,11 @@ impl Superblocks {
         &mut self,
         facts: Facts<'_>,
         change: Change,
-        may_fail: impl Fn(&Rdev) -> bool,
+        fail: impl Fn(&Rdev) -> bool,
     ) -> Result<(), Status> {
         // What was found goes to everybody first, so that nobody is two behind in what follows.
         while self.uneven {
-            self.uneven = !self.round(self.events, facts, &may_fail).await?;
+            self.uneven = !self.round(self.events, facts, &fail).await?;
         }
         match change {
             Change::Active => self.clean = false,
@@ -183,7 +183,7 @@ impl Superblocks {
         }
         loop {
             let number = self.events.saturating_add(1);
-            if self.round(number, facts, &may_fail).await? {
+            if self.round(number, facts, &fail).await? {
                 self.events = number;
                 if number >= self.goal {
                     break;
@@ -199,7 +199,7 @@ impl Superblocks {
         &mut self,
         number: u64,
         facts: Facts<'_>,
-        may_fail: &impl Fn(&Rdev) -> bool,
+        fail: &impl Fn(&Rdev) -> bool,
     ) -> Result<bool, Status> {
         // Never older than the superblocks: that would say that it was not kept up.
         if let Some((bitmap, store)) = facts.bitmap {
@@ -214,9 +214,7 @@ impl Superblocks {
         let mut result = Ok(all);
         for (rdev, status) in failed {
             error!(member = rdev.path(), %status, "superblock write failed");
-            if may_fail(rdev) {
-                rdev.set_faulty();
-            } else {
+            if !fail(rdev) {
                 // On disk the old state or the new one; the next update writes it anew.
                 self.clean = false;
                 result = Err(status);
@@ -300,6 +298,8 @@ impl Superblocks {
             Some(_) | None => None,
         };
         let Some((image, at)) = image else { return self.write_block(block, rdev).await };
+        // A block that is bad no longer has been written: durably, before the log forgets it.
+        rdev.submit_flush().await?;
         write_blocks(rdev, at, image.bytes()).await?;
         let mut block = block.clone();
         block.features = block.features.set_to(Features::BAD_BLOCKS, !image.is_empty());

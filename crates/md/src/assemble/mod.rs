@@ -113,6 +113,9 @@ pub async fn plan(candidates: Vec<Candidate>, options: &Options) -> Result<Plan,
         check_not_split(&slots, &others)?;
     }
 
+    if !options.read_only {
+        finish_replacements(&mut slots, &mut beside, &mut notes);
+    }
     let personality = personality(&freshest, &slots, &notes)?;
     let in_slots = slots.into_iter().zip(0..).filter_map(|(c, slot)| Some((c?, Place::Slot(slot))));
     let mut members = Vec::new();
@@ -172,6 +175,27 @@ fn take_back_spares(freshest: &mut Superblock, candidates: &[Candidate]) {
     }
 }
 
+/// Replacements that have everything take their slots. Were the old members left in them until recovery
+/// notices, then what was being written at a crash could read one way before and another way after.
+fn finish_replacements(
+    slots: &mut [Option<Candidate>],
+    beside: &mut Vec<(Candidate, Place)>,
+    notes: &mut Vec<String>,
+) {
+    let done = |(candidate, place): &mut (Candidate, Place)| {
+        matches!(place, Place::Replacement(_)) && candidate.sb.recovery_offset.is_none()
+    };
+    let done: Vec<_> = beside.extract_if(.., done).collect();
+    for (candidate, place) in done {
+        let Place::Replacement(slot) = place else { continue };
+        let Some(place) = slots.get_mut(slot) else { continue };
+        if let Some(old) = place {
+            notes.push(format!("{} left out: {} has replaced it", old.path, candidate.path));
+        }
+        *place = Some(candidate);
+    }
+}
+
 /// The candidate as a member, or a note why it is left out.
 async fn join(
     candidate: &Candidate,
@@ -209,6 +233,7 @@ async fn join(
     if !rebuilt && !freshest.is_clean() {
         // Writes that were under way may be on it or not, wherever they were.
         rdev.set_recovered(Sectors::ZERO);
+        rdev.set_durably_recovered(Sectors::ZERO);
     }
     rdev.count_corrected(Sectors(sb.corrected_reads.into()));
     Ok(Ok(rdev))

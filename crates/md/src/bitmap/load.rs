@@ -332,7 +332,7 @@ impl Bitmap {
     }
 
     /// Marked chunks that end behind `from` need a sync.
-    pub(super) fn need_marked(&self, from: Sector) {
+    pub(crate) fn need_marked(&self, from: Sector) {
         for chunk in self.board().image.marked() {
             if self.end_of(chunk) > from {
                 self.counter(chunk).need();

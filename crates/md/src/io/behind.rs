@@ -12,6 +12,7 @@
 //! - a flush waits for all of them, and so makes durable on every member what was acknowledged. (The
 //!   kernel flushes without waiting.)
 
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -36,14 +37,27 @@ pub(crate) struct Behind {
     limit: AtomicU32,
     /// How many there are.
     count: AtomicU32,
-    ranges: Mutex<Vec<(Sector, Sector)>>,
+    list: Mutex<List>,
     ended: Event,
+}
+
+/// The writes behind, in the order in which they began.
+#[derive(Default)]
+struct List {
+    begun: u64,
+    ranges: Vec<(u64, Range<Sector>)>,
+}
+
+impl List {
+    fn is_clear(&self, of: &Range<Sector>) -> bool {
+        !self.ranges.iter().any(|(_, range)| range.start < of.end && of.start < range.end)
+    }
 }
 
 /// A write behind, until it is dropped.
 struct Entry<'a> {
     behind: &'a Behind,
-    range: (Sector, Sector),
+    number: u64,
 }
 
 impl Behind {
@@ -57,36 +71,48 @@ impl Behind {
         self.limit.load(SeqCst)
     }
 
-    fn ranges(&self) -> MutexGuard<'_, Vec<(Sector, Sector)>> {
-        self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
+    fn list(&self) -> MutexGuard<'_, List> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until no write behind overlaps `[start, end)`.
-    pub(super) async fn clear_of(&self, start: Sector, end: Sector) {
+    /// Waits until `done` says so of the list. Nobody is there if the list is empty.
+    async fn wait(&self, done: impl Fn(&List) -> bool) {
         while self.count.load(SeqCst) != 0 {
             listener!(self.ended => ended);
-            if !self.ranges().iter().any(|(from, to)| *from < end && start < *to) {
+            if done(&self.list()) {
                 return;
             }
             ended.await;
         }
     }
 
-    /// Waits until there is none at all that began before.
+    /// Waits until no write behind overlaps `[start, end)`.
+    pub(super) async fn clear_of(&self, start: Sector, end: Sector) {
+        self.wait(|list| list.is_clear(&(start..end))).await;
+    }
+
+    /// Waits until those have ended that have begun.
     pub(super) async fn all_ended(&self) {
-        self.clear_of(Sector::ZERO, Sector(u64::MAX)).await;
+        if self.count.load(SeqCst) == 0 {
+            return;
+        }
+        let begun = self.list().begun;
+        self.wait(|list| list.ranges.iter().all(|(number, _)| *number > begun)).await;
     }
 
     /// Counts a write in, once it overlaps none.
     async fn enter(&self, start: Sector, end: Sector) -> Entry<'_> {
+        let range = start..end;
         loop {
             self.clear_of(start, end).await;
-            let mut ranges = self.ranges();
+            let mut list = self.list();
             // Another one may have come first.
-            if !ranges.iter().any(|(from, to)| *from < end && start < *to) {
-                ranges.push((start, end));
+            if list.is_clear(&range) {
+                list.begun += 1;
+                let number = list.begun;
+                list.ranges.push((number, range));
                 self.count.fetch_add(1, SeqCst);
-                return Entry { behind: self, range: (start, end) };
+                return Entry { behind: self, number };
             }
         }
     }
@@ -94,11 +120,7 @@ impl Behind {
 
 impl Drop for Entry<'_> {
     fn drop(&mut self) {
-        let mut ranges = self.behind.ranges();
-        if let Some(at) = ranges.iter().position(|range| *range == self.range) {
-            ranges.swap_remove(at);
-        }
-        drop(ranges);
+        self.behind.list().ranges.retain(|(number, _)| *number != self.number);
         self.behind.count.fetch_sub(1, SeqCst);
         self.behind.ended.notify(usize::MAX);
     }

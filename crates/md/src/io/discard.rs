@@ -124,6 +124,7 @@ impl Array {
         match self.bitmap() {
             None => Ok(Marks::None),
             Some(bitmap) if bio.op == Op::Discard && !zeroes => {
+                self.recorded().await?;
                 let marks = bitmap.begin_discard(bio.sector, bio.len, self).await?;
                 self.marks_are_recorded().await?;
                 Ok(Marks::Discard(marks))

@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 use crate::array::Array;
 use crate::canary::{Rule, broken};
 use crate::members::Index;
-use crate::rdev::Rdev;
+use crate::rdev::{Rdev, State};
 
 /// What members answered.
 type Answers = SmallVec<[(Index, BioResult); 4]>;

@@ -61,7 +61,12 @@ impl Array {
                     %status,
                     "read error, trying the other copies"
                 );
-                self.count_read_error(copy.rdev, status).await?;
+                let index = copy.index;
+                // Superblocks that are being written are not left half way.
+                self.finish(
+                    move |array| async move { array.count_read_error(index, status).await },
+                )
+                .await?;
                 self.read_again(&bio, &copies, Some(copy.index)).await
             }
             result => result.map_err(|(status, _)| status),
@@ -74,7 +79,8 @@ impl Array {
 
     /// Counts a read error of a member. One that has had too many of late fails, if others have its
     /// data, and a failfast one at once.
-    async fn count_read_error(&self, rdev: &Rdev, why: Status) -> BioResult {
+    async fn count_read_error(&self, index: Index, why: Status) -> BioResult {
+        let Some(rdev) = self.members.get(index) else { return Ok(()) };
         rdev.count_read_error();
         rdev.read_errors().record(self.runtime.now_ns());
         let too_many = rdev.read_errors().exceeded(self.max_read_errors());
@@ -84,27 +90,32 @@ impl Array {
         Ok(())
     }
 
-    /// The copies that have `len` sectors, in the order of the map.
+    /// The copies, in the order of the map.
+    fn held<'a>(&'a self, copies: &'a Copies) -> impl Iterator<Item = Copy<'a>> {
+        copies.iter().flat_map(move |at| {
+            self.members.both(at.disk).map(move |(index, rdev)| Copy { index, rdev, at: *at })
+        })
+    }
+
+    /// Those that have `len` sectors.
     fn readable<'a>(
         &'a self,
         copies: &'a Copies,
         into: Sectors,
         len: Sectors,
     ) -> impl Iterator<Item = Copy<'a>> {
-        copies.iter().flat_map(move |at| {
-            let held = self.members.both(at.disk);
-            held.filter(move |(_, rdev)| rdev.can_read(at.sector + into, len))
-                .map(move |(index, rdev)| Copy { index, rdev, at: *at })
-        })
+        self.held(copies).filter(move |copy| copy.rdev.can_read(copy.at.sector + into, len))
     }
 
     /// The copy to read: where copies may differ always the first, else the one whose member has
-    /// least to do.
+    /// least to do. None if no copy can give all of it, or not the one that counts: then pieces are
+    /// to be read.
     fn best_copy<'a>(&'a self, bio: &Bio, copies: &'a Copies) -> Option<Copy<'a>> {
         if bio.end() > self.in_sync_to().as_end() && !broken(Rule::UnsyncedReadsFirst) {
             let held = self.held(copies).filter(|copy| copy.rdev.holds(copy.at.sector + bio.len));
             return first(held).filter(|copy| copy.rdev.can_read(copy.at.sector, bio.len));
         }
+        let readable = self.readable(copies, Sectors::ZERO, bio.len);
         readable.min_by_key(|copy| copy.rdev.read_cost(copy.at.sector))
     }
 
@@ -144,6 +155,9 @@ impl Array {
         let mut last = Status::Io;
         let pass = self.barrier.wait_read(piece.sector).await;
         for Copy { index, rdev, at } in order {
+            if rdev.is_write_mostly() {
+                self.behind.clear_of(piece.sector, piece.end()).await;
+            }
             match rdev.submit(Bio { sector: at.sector + into, ..piece.clone() }).await {
                 Ok(()) => {
                     if bad.is_empty() || !self.is_writable() {

@@ -85,6 +85,8 @@ impl Array {
         if let Some(intent) = bitmap.try_begin(bio.sector, bio.len) {
             return Ok(Some(intent));
         }
+        // A bitmap that is not on the members yet takes no marks.
+        self.recorded().await?;
         let intent = bitmap.begin(bio.sector, bio.len, self).await?;
         self.marks_are_recorded().await?;
         Ok(Some(intent))

@@ -81,7 +81,7 @@ impl Array {
         options: AddOptions,
     ) -> Result<Added, ManageError> {
         self.check_manageable()?;
-        let mut superblocks = self.superblocks.lock().await;
+        let mut superblocks = self.superblocks_to_change().await?;
         self.check_device(&gateway, &path)?;
         let old = match probe(&gateway).await {
             Ok(old) => old,

@@ -8,7 +8,7 @@ use crate::array::Array;
 use crate::bitmap::{Bitmap, Contents, Place};
 use crate::ondisk::create::{CreateError, NewBitmap};
 use crate::ondisk::{Superblock, change};
-use crate::rdev::Rdev;
+use crate::rdev::{Rdev, State};
 use crate::superblocks::{Change, Superblocks};
 
 impl Array {
@@ -23,7 +23,7 @@ impl Array {
             array.check_manageable()?;
             let _held = array.hold_sync().await;
             let _frozen = array.barrier.freeze().await;
-            let mut superblocks = array.superblocks.lock().await;
+            let mut superblocks = array.superblocks_to_change().await?;
             array.check_recordable(&superblocks)?;
             match wanted {
                 NewBitmap::None => array.remove_bitmap(&mut superblocks).await,
@@ -43,6 +43,10 @@ impl Array {
         if self.is_bitmap_named(superblocks) {
             return Err(ManageError::BitmapPresent(self.name()));
         }
+        // What is not marked is the same everywhere, after a crash as well.
+        let flushed = self.flush_members(superblocks).await;
+        flushed.map_err(|status| self.not_recorded(status))?;
+        self.nobody_returns();
         let members: Vec<(&Rdev, &Superblock)> = self
             .members
             .iter()
@@ -86,6 +90,7 @@ impl Array {
         if !self.is_bitmap_named(superblocks) {
             return Err(ManageError::NoBitmap(self.name()));
         }
+        self.nobody_returns();
         if let Some(bitmap) = self.bitmap() {
             // What only the bitmap knew.
             if bitmap.needed_chunks() > 0 && self.is_complete_array() {
@@ -102,6 +107,14 @@ impl Array {
         self.must_record();
         let recorded = self.record(superblocks, Change::Members).await;
         recorded.map_err(|status| self.not_recorded(status))
+    }
+
+    /// A member that was coming back by the old bitmap gets everything from where it is: no other bitmap
+    /// knows what it lacks.
+    fn nobody_returns(&self) {
+        for (_, rdev) in self.members.placed() {
+            rdev.clear(State::RETURNS);
+        }
     }
 
     /// Whether the superblocks name a bitmap, in use or not.

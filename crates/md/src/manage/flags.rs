@@ -1,5 +1,6 @@
 //! Flags of members (`md/dev-*/state` in sysfs).
 
+use futures_util::future::OptionFuture;
 use uuid::Uuid;
 
 use super::{AddOptions, ManageError};
@@ -59,7 +60,11 @@ impl Array {
 
     async fn set_flag_now(&self, index: Index, change: FlagChange) -> Result<(), ManageError> {
         self.check_manageable()?;
-        let mut superblocks = self.superblocks.lock().await;
+        // No write is behind on a member that is read now, and none takes it for one thing and then
+        // the other.
+        let frozen = (change.flag == MemberFlag::WriteMostly).then(|| self.barrier.freeze());
+        let _frozen = OptionFuture::from(frozen).await;
+        let mut superblocks = self.superblocks_to_change().await?;
         let rdev = self.member(index)?;
         let (state, on_disk) = match change.flag {
             MemberFlag::WriteMostly => (State::WRITE_MOSTLY, true),

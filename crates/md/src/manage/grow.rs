@@ -44,7 +44,7 @@ impl Array {
         self.check_manageable()?;
         let _held = self.hold_sync().await;
         let _frozen = self.barrier.freeze().await;
-        let mut superblocks = self.superblocks.lock().await;
+        let mut superblocks = self.superblocks_to_change().await?;
         self.check_recordable(&superblocks)?;
         let new = self.with_size(&superblocks, used_of_each)?;
         let (from, to) = (self.personality().size(), new.size());

@@ -32,6 +32,7 @@
 //! Messages are mdadm's where it has one.
 
 use ashlar_block::{Sectors, Status};
+use futures_util::lock::MutexGuard;
 use thiserror::Error;
 
 use crate::array::Array;
@@ -235,6 +236,14 @@ impl Array {
             return Err(ManageError::ReadOnly(self.name()));
         }
         Ok(())
+    }
+
+    /// The superblocks, for a change. A stop takes them last: who gets them later changes nothing.
+    async fn superblocks_to_change(&self) -> Result<MutexGuard<'_, Superblocks>, ManageError> {
+        self.check_manageable()?;
+        let superblocks = self.superblocks.lock().await;
+        self.check_manageable()?;
+        Ok(superblocks)
     }
 
     /// Whether the superblocks can say more than that members fail.

@@ -16,9 +16,9 @@ impl Array {
     /// [`ManageError::LastCopy`] if it holds the last copy of something.
     pub async fn fail(&self, index: Index) -> Result<(), ManageError> {
         self.change(move |array| async move {
-            array.check_manageable()?;
+            let mut superblocks = array.superblocks_to_change().await?;
             let rdev = array.member(index)?;
-            let failed = array.fail_member(rdev, Status::Offline).await;
+            let failed = array.fail_with(&mut superblocks, rdev, Status::Offline).await;
             match failed.map_err(|status| array.not_recorded(status))? {
                 true => array.wake_sync(),
                 false => return Err(ManageError::LastCopy(rdev.path().to_owned())),
@@ -34,8 +34,7 @@ impl Array {
     /// [`ManageError::InUse`] if the member is in a slot and has not failed.
     pub async fn remove(&self, index: Index) -> Result<(), ManageError> {
         self.change(move |array| async move {
-            array.check_manageable()?;
-            let mut superblocks = array.superblocks.lock().await;
+            let mut superblocks = array.superblocks_to_change().await?;
             let rdev = array.member(index)?;
             if array.members.place(index) != Place::Spare {
                 if !rdev.is_faulty() {

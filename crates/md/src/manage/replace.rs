@@ -27,7 +27,7 @@ impl Array {
         self.check_manageable()?;
         // Recovery must not begin with a member that may be taken back.
         let _held = self.hold_sync().await;
-        let mut superblocks = self.superblocks.lock().await;
+        let mut superblocks = self.superblocks_to_change().await?;
         self.check_recordable(&superblocks)?;
         let rdev = self.member(index)?;
         let path = rdev.path().to_owned();

@@ -33,7 +33,7 @@ impl Array {
         self.check_manageable()?;
         // What is being rebuilt goes on together with this one.
         let _held = self.hold_sync().await;
-        let mut superblocks = self.superblocks.lock().await;
+        let mut superblocks = self.superblocks_to_change().await?;
         self.check_device(&candidate.gateway, &candidate.path)?;
         self.check_new(&superblocks, &candidate.sb, &candidate.path)?;
         let refused =

@@ -73,7 +73,8 @@ impl<'a> Resync<'a> {
     async fn complete(&self) -> BioResult {
         let array = self.array;
         if let Some(bitmap) = self.bitmap {
-            bitmap.end_sync(Sector::ZERO..self.end, true);
+            // To its end, which may lie behind the last whole block.
+            bitmap.end_sync(Sector::ZERO..bitmap.size().as_end(), true);
         }
         let mut superblocks = array.superblocks.lock().await;
         array.flush_members(&mut superblocks).await?;
