@@ -245,7 +245,7 @@ impl Array {
             return Err(Status::Offline);
         }
         if !self.active.load(SeqCst) {
-            self.go_active().await?;
+            Box::pin(self.go_active()).await?;
         }
         Ok(Some(guard))
     }
@@ -326,8 +326,11 @@ impl Array {
         if self.is_recorded() {
             return Ok(());
         }
-        let mut superblocks = self.superblocks.lock().await;
-        self.record_what_is_left(&mut superblocks).await
+        Box::pin(async {
+            let mut superblocks = self.superblocks.lock().await;
+            self.record_what_is_left(&mut superblocks).await
+        })
+        .await
     }
 
     /// Has whatever changed recorded before any write is acknowledged. To be called after the change, so
@@ -550,9 +553,11 @@ impl Array {
         }
         let Place::Slot(slot) = self.members.place(index) else { return };
         let present = |other| self.members.in_sync(other).is_some();
-        if self.personality.shares_data(slot, present)
-            && self.in_sync_to.swap(0, SeqCst) == Sectors::MAX.0
-        {
+        if self.personality.shares_data(slot, present) {
+            // A resync finds that out by itself. Were it news, one that fails would begin again for ever.
+            if self.in_sync_to.swap(0, SeqCst) != Sectors::MAX.0 {
+                return;
+            }
             error!(array = self.disk.name(), slot, "copies may differ now: a resync is needed");
         }
         self.wake_sync();

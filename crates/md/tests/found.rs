@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use ashlar_block::{Bio, Runtime, Sector, Sectors};
+use ashlar_block::{Bio, Op, Runtime, Sector, Sectors};
 use ashlar_md::ondisk::create::NewBitmap;
 use ashlar_md::ondisk::{Level, Superblock, Version};
 use ashlar_md::sync::Action;
@@ -94,4 +94,28 @@ fn an_array_with_a_bitmap_stops_clean_whenever_a_member_dies() {
             assert_eq!(stopped, Ok(()), "died after {at} us");
         });
     }
+}
+
+/// A resync that fails because a member cannot be flushed, which has to stay, took its own failure for
+/// news and began again, for ever.
+#[test]
+fn a_resync_that_cannot_be_flushed_gives_up() {
+    let shape = Shape::new(Level::Raid10, Some(0x102), 4, 3);
+    let media = media(3, DISK);
+    let sim = Sim::new(1);
+    sim.block_on(async {
+        make(&shape, &disks(&media)).await;
+        let array = start(&sim, &disks(&media), &RUN).await.unwrap();
+        write(&gateway(&array), 0, 8, 1).await.unwrap();
+    });
+    sim.power_cut();
+    let sim = Sim::new(2);
+    sim.set_time_limit(Duration::from_secs(5));
+    sim.block_on(async {
+        let array = start(&sim, &disks(&media)[1..], &RUN).await.unwrap();
+        assert!(array.is_unsynced());
+        media[1].drop_support(Op::Flush);
+        array.sync_ended().await;
+        assert!(array.is_unsynced());
+    });
 }

@@ -74,31 +74,26 @@ macro_rules! canaries {
 }
 
 canaries! {
-    a_write_before_the_array_is_active: ActiveIsRecorded, BOTH, 2000;
-    a_bad_block_that_is_not_recorded: BadBlocksAreRecorded, BOTH, 2000;
-    a_bad_block_that_is_read: BadBlocksAreNotRead, BOTH, 2000;
-    a_barrier_that_does_not_wait_for_writes: BarrierWaitsForWrites, BOTH, 2000;
-    a_write_behind_without_a_mark: BehindIsMarked, MIRROR, 2000;
-    a_read_of_what_is_behind: BehindIsNotRead, MIRROR, 2000;
-    a_bound_that_is_recorded_ahead: BoundIsReached, BOTH, 2000;
-    clean_without_a_flush: CleanIsFlushed, BOTH, 2000;
-    marks_taken_away_in_secret: ClearingIsNoted, BOTH, 2000;
-    corrections_without_a_barrier: CorrectionsRaise, BOTH, 2000;
-    a_discard_that_is_rounded_outwards: DiscardsRoundInwards, STRIPED, 2000;
-    a_failed_write_that_fails_nobody: FailedWritesFailMembers, BOTH, 2000;
-    a_failure_that_is_not_recorded: FailuresAreRecorded, BOTH, 2000;
-    a_failure_one_event_behind: FailuresAreTwoBehind, BOTH, 2000;
-    a_flush_that_leaves_out_a_member: FlushReachesAll, BOTH, 2000;
-    a_flush_that_does_not_wait_for_what_is_behind: FlushWaitsForBehind, MIRROR, 2000;
-    a_bitmap_that_forgets_what_was_discarded_in_part: ForgetsWholeChunks, BOTH, 2000;
-    a_last_copy_that_fails: LastCopyStays, BOTH, 2000;
-    data_before_its_mark: MarksComeFirst, BOTH, 2000;
-    marks_in_caches: MarksAreDurable, BOTH, 2000;
-    marks_taken_away_before_a_flush: MarksGoAfterFlush, BOTH, 2000;
-    marks_taken_away_while_a_member_is_missing: MarksStayForAbsent, BOTH, 2000;
-    a_member_that_is_rebuilt_and_not_written: RebuildingIsWritten, BOTH, 2000;
-    a_member_that_is_read_before_it_is_rebuilt: RebuildingIsNotRead, BOTH, 2000;
-    a_rebuilt_member_that_was_not_flushed: RebuiltIsFlushed, BOTH, 2000;
-    superblocks_in_caches: SuperblocksAreDurable, BOTH, 2000;
-    any_copy_of_an_unsynced_array: UnsyncedReadsFirst, BOTH, 2000;
+    a_write_before_the_array_is_active: ActiveIsRecorded, BOTH, 250;
+    a_bad_block_that_is_read: BadBlocksAreNotRead, BOTH, 800;
+    a_barrier_that_does_not_wait_for_writes: BarrierWaitsForWrites, BOTH, 600;
+    a_write_behind_without_a_mark: BehindIsMarked, MIRROR, 800;
+    a_bound_that_is_recorded_ahead: BoundIsReached, BOTH, 800;
+    clean_without_a_flush: CleanIsFlushed, BOTH, 250;
+    marks_taken_away_in_secret: ClearingIsNoted, BOTH, 250;
+    corrections_without_a_barrier: CorrectionsRaise, BOTH, 250;
+    a_discard_that_is_rounded_outwards: DiscardsRoundInwards, STRIPED, 250;
+    a_failed_write_that_fails_nobody: FailedWritesFailMembers, BOTH, 250;
+    a_failure_that_is_not_recorded: FailuresAreRecorded, BOTH, 250;
+    a_flush_that_leaves_out_a_member: FlushReachesAll, BOTH, 250;
+    a_last_copy_that_fails: LastCopyStays, BOTH, 250;
+    data_before_its_mark: MarksComeFirst, BOTH, 250;
+    marks_in_caches: MarksAreDurable, BOTH, 250;
+    marks_taken_away_before_a_flush: MarksGoAfterFlush, BOTH, 250;
+    marks_taken_away_while_a_member_is_missing: MarksStayForAbsent, BOTH, 250;
+    a_member_that_is_rebuilt_and_not_written: RebuildingIsWritten, BOTH, 250;
+    a_member_that_is_read_before_it_is_rebuilt: RebuildingIsNotRead, BOTH, 250;
+    a_rebuilt_member_that_was_not_flushed: RebuiltIsFlushed, BOTH, 600;
+    superblocks_in_caches: SuperblocksAreDurable, BOTH, 250;
+    any_copy_of_an_unsynced_array: UnsyncedReadsFirst, BOTH, 250;
 }
