@@ -312,13 +312,14 @@ impl Rdev {
         self.gateway.submit(Bio::flush())
     }
 
-    /// How good this member is for a read at `sector`, by what the current thread has in flight
-    /// there: lower is better. A member that the thread read up to `sector` last is preferred while
+    /// How good this member is for a read at `sector`, by what the current thread (`shard` is its
+    /// [`thread_shard`]) has in flight there: lower is better. A member that the thread read up to `sector` last is preferred while
     /// it has at most that many I/Os more to do than the others: its disk reads on, and its queue
     /// merges, which is worth more than an even spread.
-    pub fn read_cost(&self, sector: Sector) -> u32 {
+    #[inline]
+    pub fn read_cost(&self, shard: usize, sector: Sector) -> u32 {
         const SEQUENTIAL_BONUS: u32 = 64;
-        let load = &self.loads[thread_shard()];
+        let load = &self.loads[shard];
         let pending = load.pending.load(Relaxed).saturating_add(SEQUENTIAL_BONUS);
         let sequential = load.next_sector.load(Relaxed) == sector.0;
         let cost = if sequential { pending - SEQUENTIAL_BONUS } else { pending };

@@ -21,10 +21,9 @@ use ashlar_block::device::Completion;
 use ashlar_block::{Bio, BioResult, Buffer, IoFuture, Sector, Status};
 use event_listener::{Event, listener};
 use futures_util::future::{Either, select};
-use smallvec::SmallVec;
 use tracing::warn;
 
-use super::Answers;
+use super::{Answers, Sent, gather};
 use crate::array::Array;
 use crate::canary::{Rule, broken};
 use crate::members::Index;
@@ -77,13 +76,19 @@ impl Behind {
 
     /// Waits until `done` says so of the list. Nobody is there if the list is empty.
     async fn wait(&self, done: impl Fn(&List) -> bool) {
-        while self.count.load(SeqCst) != 0 {
+        while !self.is_empty() {
             listener!(self.ended => ended);
             if done(&self.list()) {
                 return;
             }
             ended.await;
         }
+    }
+
+    /// Whether there is none.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.count.load(SeqCst) == 0
     }
 
     /// Waits until no write behind overlaps `[start, end)`.
@@ -93,7 +98,7 @@ impl Behind {
 
     /// Waits until those have ended that have begun.
     pub(super) async fn all_ended(&self) {
-        if self.count.load(SeqCst) == 0 {
+        if self.is_empty() {
             return;
         }
         let begun = self.list().begun;
@@ -199,13 +204,13 @@ impl Array {
 
     /// Sends a bio to those copies whose members are `wanted`.
     async fn send_to(&self, bio: &Bio, wanted: impl Fn(&Rdev) -> bool) -> Answers {
-        let mut targets: SmallVec<[(Index, IoFuture<'_>); 4]> = SmallVec::new();
+        let mut targets = Sent::new();
         for at in self.personality.map(bio.sector) {
             for (index, rdev) in self.writable(at.disk).filter(|(_, rdev)| wanted(rdev)) {
                 targets.push((index, rdev.submit(Bio { sector: at.sector, ..bio.clone() })));
             }
         }
-        self.gather(targets.into_iter()).await
+        gather(targets).await
     }
 }
 

@@ -2,7 +2,7 @@
 
 use ashlar_block::{Bio, BioResult, Features, Op, Status, trace};
 
-use super::Answers;
+use super::{Answers, gather};
 use crate::array::Array;
 use crate::bitmap::{Discard, Intent};
 use crate::personality::Personality;
@@ -141,7 +141,7 @@ impl Array {
             part.segments.clear();
             self.writable(range.disk).map(move |(index, rdev)| (index, rdev.submit(part.clone())))
         });
-        self.gather(targets).await
+        gather(targets.collect()).await
     }
 
     /// Judges a part, or keeps it for the judgement of the whole discard.

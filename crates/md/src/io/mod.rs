@@ -13,7 +13,10 @@ mod discard;
 mod read;
 mod write;
 
-use ashlar_block::gateway::all;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::Poll;
+
 use ashlar_block::{Bio, BioResult, IoFuture, Status, trace};
 use smallvec::SmallVec;
 
@@ -24,6 +27,26 @@ use crate::rdev::{Rdev, State};
 
 /// What members answered.
 type Answers = SmallVec<[(Index, BioResult); 4]>;
+
+/// What is on its way to members.
+type Sent<'a> = SmallVec<[(Index, IoFuture<'a>); 4]>;
+
+/// Waits for all answers.
+async fn gather(mut sent: Sent<'_>) -> Answers {
+    let mut answers = Answers::new();
+    poll_fn(|cx| {
+        sent.retain(|(index, future)| match Pin::new(future).poll(cx) {
+            Poll::Ready(result) => {
+                answers.push((*index, result));
+                false
+            }
+            Poll::Pending => true,
+        });
+        if sent.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    answers
+}
 
 impl Array {
     /// A read or write of one chunk that has one copy: it needs no future of its own.
@@ -46,7 +69,7 @@ impl Array {
         let targets = || self.members.placed().filter(|(_, rdev)| !rdev.is_faulty());
         let skipped = usize::from(broken(Rule::FlushReachesAll));
         let flushes = targets().skip(skipped).map(|(index, rdev)| (index, rdev.submit_flush()));
-        let result = self.judge(self.gather(flushes).await).await;
+        let result = self.judge(gather(flushes.collect()).await).await;
         let mut spoilt = false;
         for (_, rdev) in targets() {
             spoilt |= rdev.clear(State::UNFLUSHED).contains(State::UNFLUSHED);
@@ -58,17 +81,6 @@ impl Array {
     fn writable(&self, slot: usize) -> impl Iterator<Item = (Index, &Rdev)> {
         let writable = |rdev: &Rdev| rdev.is_in_sync() || !broken(Rule::RebuildingIsWritten);
         self.members.both(slot).filter(move |(_, rdev)| !rdev.is_faulty() && writable(rdev))
-    }
-
-    async fn gather<'a>(&self, targets: impl Iterator<Item = (Index, IoFuture<'a>)>) -> Answers {
-        let (members, mut futures): (SmallVec<[Index; 4]>, SmallVec<[IoFuture<'a>; 4]>) =
-            targets.unzip();
-        if futures.len() == 1
-            && let (Some(member), Some(only)) = (members.first(), futures.pop())
-        {
-            return Answers::from_iter([(*member, only.await)]);
-        }
-        members.into_iter().zip(all(futures).await).collect()
     }
 
     /// What a write, write-zeroes or flush on several members comes to. It is good if nobody who is

@@ -1,5 +1,6 @@
 //! Reads: from the member with least to do, and what happens when it cannot be read.
 
+use ashlar_block::stats::thread_shard;
 use ashlar_block::{Bio, BioResult, Buffer, Flags, Sectors, Status, trace};
 use smallvec::SmallVec;
 use tracing::warn;
@@ -33,44 +34,49 @@ fn first<'a>(readable: impl Iterator<Item = Copy<'a>>) -> Option<Copy<'a>> {
 
 impl Array {
     /// A read within one chunk.
+    ///
+    /// What seldom happens is in futures of their own, so that this one stays small: it is made for
+    /// each read.
     pub(crate) async fn read_chunk(&self, bio: Bio) -> BioResult {
-        let copies = self.personality.map(bio.sector);
-        let result = {
+        let failed = {
             let _pass = match self.barrier.try_wait_read(bio.sector) {
                 Some(pass) => pass,
-                None => self.barrier.wait_read(bio.sector).await,
+                None => Box::pin(self.barrier.wait_read(bio.sector)).await,
             };
-            let Some(copy) = self.best_copy(&bio, &copies) else {
-                drop(_pass);
-                return self.read_again(&bio, &copies, None).await;
-            };
-            if copy.rdev.is_write_mostly() && !broken(Rule::BehindIsNotRead) {
-                self.behind.clear_of(bio.sector, bio.end()).await;
+            match self.best_copy(&bio) {
+                None => None,
+                Some(copy) => {
+                    if copy.rdev.is_write_mostly() && !broken(Rule::BehindIsNotRead) {
+                        Box::pin(self.behind.clear_of(bio.sector, bio.end())).await;
+                    }
+                    let _reading = copy.rdev.reading(copy.at.sector, bio.len);
+                    trace::bio(&self.disk, trace::Action::Remap, &bio);
+                    let part = Bio { sector: copy.at.sector, ..bio.clone() };
+                    match copy.rdev.submit(part).await {
+                        Ok(()) => return Ok(()),
+                        Err(status) => Some((copy.index, status)),
+                    }
+                }
             }
-            let _reading = copy.rdev.reading(copy.at.sector, bio.len);
-            trace::bio(&self.disk, trace::Action::Remap, &bio);
-            let result = copy.rdev.submit(Bio { sector: copy.at.sector, ..bio.clone() }).await;
-            result.map_err(|status| (status, copy))
         };
-        match result {
-            Err((status, copy)) if self.is_worth_another_copy(&bio, status) => {
-                warn!(
-                    array = self.disk.name(),
-                    member = copy.rdev.path(),
-                    sector = %copy.at.sector,
-                    %status,
-                    "read error, trying the other copies"
-                );
-                let index = copy.index;
-                // Superblocks that are being written are not left half way.
-                self.finish(
-                    move |array| async move { array.count_read_error(index, status).await },
-                )
-                .await?;
-                self.read_again(&bio, &copies, Some(copy.index)).await
+        Box::pin(self.read_failed(bio, failed)).await
+    }
+
+    /// What becomes of a read that no copy could give at once, or that failed on a member.
+    #[cold]
+    async fn read_failed(&self, bio: Bio, failed: Option<(Index, Status)>) -> BioResult {
+        if let Some((index, status)) = failed {
+            if !self.is_worth_another_copy(&bio, status) {
+                return Err(status);
             }
-            result => result.map_err(|(status, _)| status),
+            let member = self.members.get(index).map_or("", Rdev::path);
+            let (array, sector) = (self.disk.name(), bio.sector);
+            warn!(array, member, %sector, %status, "read error, trying the other copies");
+            // Superblocks that are being written are not left half way.
+            self.finish(move |array| async move { array.count_read_error(index, status).await })
+                .await?;
         }
+        self.read_again(&bio, failed.map(|(index, _)| index)).await
     }
 
     fn is_worth_another_copy(&self, bio: &Bio, status: Status) -> bool {
@@ -91,9 +97,9 @@ impl Array {
     }
 
     /// The copies, in the order of the map.
-    fn held<'a>(&'a self, copies: &'a Copies) -> impl Iterator<Item = Copy<'a>> {
-        copies.iter().flat_map(move |at| {
-            self.members.both(at.disk).map(move |(index, rdev)| Copy { index, rdev, at: *at })
+    fn held<'a>(&'a self, copies: &Copies) -> impl Iterator<Item = Copy<'a>> {
+        copies.iter().flat_map(|at| {
+            self.members.both(at.disk).map(|(index, rdev)| Copy { index, rdev, at: *at })
         })
     }
 
@@ -110,18 +116,33 @@ impl Array {
     /// The copy to read: where copies may differ always the first, else the one whose member has
     /// least to do. None if no copy can give all of it, or not the one that counts: then pieces are
     /// to be read.
-    fn best_copy<'a>(&'a self, bio: &Bio, copies: &'a Copies) -> Option<Copy<'a>> {
+    fn best_copy(&self, bio: &Bio) -> Option<Copy<'_>> {
+        let copies = self.personality.map(bio.sector);
         if bio.end() > self.in_sync_to().as_end() && !broken(Rule::UnsyncedReadsFirst) {
-            let held = self.held(copies).filter(|copy| copy.rdev.holds(copy.at.sector + bio.len));
+            let held = self.held(&copies).filter(|copy| copy.rdev.holds(copy.at.sector + bio.len));
             return first(held).filter(|copy| copy.rdev.can_read(copy.at.sector, bio.len));
         }
-        let readable = self.readable(copies, Sectors::ZERO, bio.len);
-        readable.min_by_key(|copy| copy.rdev.read_cost(copy.at.sector))
+        let shard = thread_shard();
+        let mut best: Option<(u32, Copy<'_>)> = None;
+        // By hand: this is where a read spends its time, and adapters keep a state of their own.
+        for at in &copies {
+            for (index, rdev) in self.members.both(at.disk) {
+                if !rdev.can_read(at.sector, bio.len) {
+                    continue;
+                }
+                let cost = rdev.read_cost(shard, at.sector);
+                if best.is_none_or(|(least, _)| cost < least) {
+                    best = Some((cost, Copy { index, rdev, at: *at }));
+                }
+            }
+        }
+        best.map(|(_, copy)| copy)
     }
 
     /// Reads what could not be read from `failed` piece by piece from wherever it can be, and writes
     /// it back to the copies that could not give it.
-    async fn read_again(&self, bio: &Bio, copies: &Copies, failed: Option<Index>) -> BioResult {
+    async fn read_again(&self, bio: &Bio, failed: Option<Index>) -> BioResult {
+        let copies = self.personality.map(bio.sector);
         let block = self.disk.limits().logical_block();
         // Where copies may differ, a block must not be read from here or from there depending on
         // its neighbours.
@@ -131,7 +152,7 @@ impl Array {
             let aligned_end = (at + Sectors(1)).round_up(unit);
             let len = Sectors::min(aligned_end - at, bio.end() - at);
             let len = len.round_up(block).min(bio.end() - at);
-            self.read_piece(&bio.slice_to(at, len, at), at - bio.sector, copies, failed).await?;
+            self.read_piece(&bio.slice_to(at, len, at), at - bio.sector, &copies, failed).await?;
             at += len;
         }
         Ok(())

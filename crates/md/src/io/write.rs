@@ -8,7 +8,7 @@
 use ashlar_block::{Bio, BioResult, Flags, IoFuture, Op, Sector, Sectors, Status, trace};
 use tracing::warn;
 
-use super::Answers;
+use super::{Answers, Sent, gather};
 use crate::array::Array;
 use crate::barrier::Pass;
 use crate::bitmap::Intent;
@@ -46,20 +46,47 @@ impl Array {
             match bio.op {
                 Op::Write => array.write_chunk(bio).await,
                 Op::Read | Op::Flush | Op::Discard | Op::WriteZeroes => {
-                    array.submit_ranged(bio).await
+                    Box::pin(array.submit_ranged(bio)).await
                 }
             }
         }))
     }
 
     /// A write within one chunk, to all copies.
+    ///
+    /// What seldom happens is in futures of their own, so that this one stays small: it is made for
+    /// each write.
     async fn write_chunk(&self, bio: Bio) -> BioResult {
         let _writing = self.write_start().await?;
         let _pass = self.pass(&bio).await;
-        self.behind.clear_of(bio.sector, bio.end()).await;
+        if !self.behind.is_empty() {
+            Box::pin(self.behind.clear_of(bio.sector, bio.end())).await;
+        }
         let intent = self.intend(&bio).await?;
-        let answers = self.send_copies(&bio).await;
-        let answers = self.keep_with_bad_blocks(&bio, answers).await;
+        let (copies, everywhere) = self.copies_of(&bio);
+        let answers = gather(copies).await;
+        if (everywhere || intent.is_none()) && self.is_plain(&answers) {
+            return self.recorded().await;
+        }
+        Box::pin(self.settle(&bio, intent, answers)).await
+    }
+
+    /// Whether all members took a write, and none of them has bad blocks.
+    fn is_plain(&self, answers: &Answers) -> bool {
+        let mut held = false;
+        let plain = answers.iter().all(|(index, result)| {
+            self.members.get(*index).is_some_and(|rdev| {
+                held |= rdev.is_in_sync();
+                result.is_ok() && rdev.bad_blocks().is_empty()
+            })
+        });
+        plain && held
+    }
+
+    /// What becomes of a write that some member did not take, or has not had the blocks of before.
+    #[cold]
+    async fn settle(&self, bio: &Bio, intent: Option<Intent<'_>>, answers: Answers) -> BioResult {
+        let answers = self.keep_with_bad_blocks(bio, answers).await;
         if let Some(intent) = &intent
             && !self.is_complete(bio.sector, &answers)
         {
@@ -75,7 +102,7 @@ impl Array {
         }
         match self.barrier.try_wait(bio.sector, bio.len) {
             Some(pass) => Some(pass),
-            None => Some(self.barrier.wait(bio.sector, bio.len).await),
+            None => Some(Box::pin(self.barrier.wait(bio.sector, bio.len)).await),
         }
     }
 
@@ -85,11 +112,14 @@ impl Array {
         if let Some(intent) = bitmap.try_begin(bio.sector, bio.len) {
             return Ok(Some(intent));
         }
-        // A bitmap that is not on the members yet takes no marks.
-        self.recorded().await?;
-        let intent = bitmap.begin(bio.sector, bio.len, self).await?;
-        self.marks_are_recorded().await?;
-        Ok(Some(intent))
+        Box::pin(async {
+            // A bitmap that is not on the members yet takes no marks.
+            self.recorded().await?;
+            let intent = bitmap.begin(bio.sector, bio.len, self).await?;
+            self.marks_are_recorded().await?;
+            Ok(Some(intent))
+        })
+        .await
     }
 
     /// A member that did not take the marks has failed. Before data is sent that it will lack without
@@ -98,15 +128,24 @@ impl Array {
         self.recorded().await
     }
 
-    /// Sends a bio that lies within one chunk to all copies.
-    pub(super) async fn send_copies(&self, bio: &Bio) -> Answers {
+    /// Sends a bio that lies within one chunk to all copies; and whether there was somebody to send it to
+    /// for every one.
+    fn copies_of(&self, bio: &Bio) -> (Sent<'_>, bool) {
         trace::bio(&self.disk, trace::Action::Remap, bio);
-        let targets = self.personality.map(bio.sector).into_iter().flat_map(|at| {
-            self.writable(at.disk).map(move |(index, rdev)| {
-                (index, rdev.submit(Bio { sector: at.sector, ..bio.clone() }))
-            })
-        });
-        self.gather(targets).await
+        let (mut sent, mut everywhere) = (Sent::new(), true);
+        for at in self.personality.map(bio.sector) {
+            let before = sent.len();
+            for (index, rdev) in self.writable(at.disk) {
+                sent.push((index, rdev.submit(Bio { sector: at.sector, ..bio.clone() })));
+            }
+            everywhere &= sent.len() > before;
+        }
+        (sent, everywhere)
+    }
+
+    /// The same, until all have answered.
+    pub(super) async fn send_copies(&self, bio: &Bio) -> Answers {
+        gather(self.copies_of(bio).0).await
     }
 
     /// Whether every copy of the chunk that begins at `sector` was written: nobody failed, no slot is
