@@ -8,6 +8,7 @@ create --level=1 --raid-devices=2 --bitmap=internal --bitmap-chunk=4K --delay=1 
 while ! mdadm --examine-bitmap "$D1" | grep -q ' 0 dirty'; do sleep 1; done
 mdadm /dev/md0 --fail "$D0" >/dev/null
 capture "$D1" # for the files of every case; the marks come now
+# shellcheck disable=SC2154 # recipe.sh sets it
 rm -f "$case_dir/written.txt"
 write() {
 	dd if=/dev/urandom of=/dev/md0 bs=512 seek="$1" count="$2" oflag=direct status=none
