@@ -24,7 +24,8 @@ pub(super) struct Check<'a> {
 struct Read<'a> {
     source: Source<'a>,
     data: Buffer,
-    /// For each block of the smallest size whether it could be read; empty if all could.
+    /// For each block of the smallest size whether it could be read; empty if all could. A copy of
+    /// which nothing could is a copy nevertheless: it is to be corrected.
     blocks: Vec<bool>,
 }
 
@@ -82,19 +83,18 @@ impl Check<'_> {
             };
             copies.push(Read { source, data, blocks });
         }
-        for copy in copies.iter_mut().filter(|copy| !copy.blocks.is_empty()) {
-            copy.blocks = self.read_blocks(copy, piece.len).await;
-        }
-        // A copy of which nothing can be read is not there (upstream's check once did without a first
-        // copy and compared with what was not).
-        copies.retain(|copy| copy.blocks.is_empty() || copy.blocks.contains(&true));
         let mut trouble = None;
+        // Asked once: it changes when a write leaves copies that differ.
+        let unit = array.smallest_read();
         if copies.len() > 1 {
+            for copy in copies.iter_mut().filter(|copy| !copy.blocks.is_empty()) {
+                copy.blocks = self.read_blocks(copy, piece.len, unit).await;
+            }
             let mut into = Sectors::ZERO;
             while into < piece.len {
                 let edge = (piece.at + into + Sectors(1)).round_up(Piece::BLOCK) - piece.at;
                 let part = Part { into, len: edge.min(piece.len) - into };
-                trouble = trouble.or(self.compare_block(&mut copies, part).await.err());
+                trouble = trouble.or(self.compare_block(&mut copies, part, unit).await.err());
                 into += part.len;
             }
         }
@@ -112,9 +112,8 @@ impl Check<'_> {
                 || !source.rdev.state().contains(State::WRITE_ERROR))
     }
 
-    /// Reads a copy anew, block by block; which could be read.
-    async fn read_blocks(&self, copy: &mut Read<'_>, len: Sectors) -> Vec<bool> {
-        let unit = self.array.smallest_read();
+    /// Reads a copy anew, a `unit` at a time; which could be read.
+    async fn read_blocks(&self, copy: &mut Read<'_>, len: Sectors, unit: Sectors) -> Vec<bool> {
         let mut blocks = Vec::new();
         let mut into = Sectors::ZERO;
         while into < len {
@@ -130,8 +129,12 @@ impl Check<'_> {
     }
 
     /// Compares what counts as one.
-    async fn compare_block(&self, copies: &mut [Read<'_>], part: Part) -> Result<(), Status> {
-        let unit = self.array.smallest_read();
+    async fn compare_block(
+        &self,
+        copies: &mut [Read<'_>],
+        part: Part,
+        unit: Sectors,
+    ) -> Result<(), Status> {
         self.correct(copies, part, unit).await?;
         let bytes = part.into.bytes() as usize..(part.into + part.len).bytes() as usize;
         let Some((first, others)) = copies.split_first_mut() else { return Ok(()) };
@@ -161,8 +164,8 @@ impl Check<'_> {
         let end = part.into + part.len;
         let mut into = part.into;
         while into < end {
-            let len = unit.min(end - into);
             let block = (into.0 / unit.0) as usize;
+            let len = Sectors(unit.0 - into.0 % unit.0).min(end - into);
             let has = |copy: &Read<'_>| copy.blocks.get(block).copied().unwrap_or(true);
             let bytes = into.bytes() as usize..(into + len).bytes() as usize;
             let good = copies.iter().find(|copy| has(copy));
@@ -176,8 +179,10 @@ impl Check<'_> {
                 copy.data.as_mut_slice()[bytes.clone()].copy_from_slice(good);
                 let data = copy.data.segment(0..copy.data.len());
                 let part = Part { into, len };
-                self.array.put(copy.source, part, &data).await?;
-                self.array.verify(copy.source, part).await?;
+                if !copy.source.rdev.is_faulty() {
+                    self.array.put(copy.source, part, &data).await?;
+                    self.array.verify(copy.source, part).await?;
+                }
             }
             into += len;
         }

@@ -224,6 +224,10 @@ fn a_clean_bitmap_makes_a_resync_short() {
         let mut spec = crate::common::spec(&raid1(2), &sizes);
         spec.bitmap = NewBitmap::Internal { chunk: Some(1 << 20) };
         crate::common::make_with(&spec, &new).await;
+        // All of a new bitmap is marked, until the array is used.
+        let array = start(&sim, &new, &RUN).await.unwrap();
+        write(&gateway(&array), 0, 8, 0).await.unwrap();
+        array.stop().await.unwrap();
         let array = start(&sim, &new, &RUN).await.unwrap();
         for at in [0, 100, 200] {
             write(&gateway(&array), at * 2048, 8, 1).await.unwrap();

@@ -130,6 +130,15 @@ pub fn replacement(media: &mut Vec<Media>, slot: usize) {
     });
 }
 
+/// The first copy of every sector of the array, as it is on the media.
+pub fn first_copies(array: &Array, media: &[Media]) -> Vec<u8> {
+    let copy = |sector| {
+        let copy = array.personality().map(Sector(sector))[0];
+        media[copy.disk].peek(copy.sector + Sectors(DATA))
+    };
+    (0..array.personality().size().0).flat_map(copy).collect()
+}
+
 /// Reads all of the array.
 pub async fn read_all(array: &Arc<Array>) -> Vec<u8> {
     let volume = gateway(array);
