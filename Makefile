@@ -31,7 +31,8 @@ test: ## everything: check, all tests, a real kernel and its tools (under 20 min
 		"md against the kernel" "timeout 900 tests/interop/md.sh" \
 		"members between ashlar and the kernel" "timeout 600 tests/interop/md-members.sh" \
 		"arrays that crash" "ROUNDS=1 timeout 600 tests/interop/md-crash.sh" \
-		"file systems on arrays" "timeout 900 tests/e2e/filesystems.sh"
+		"file systems on arrays" "timeout 900 tests/e2e/filesystems.sh" \
+		"file systems whose daemon is killed" "timeout 300 tests/e2e/kill.sh"
 
 demo: ## the RAID10 discard table on four sparse 1.9 TB images, with a real mkfs.xfs and fstrim
 	@scripts/setup demo
@@ -54,6 +55,7 @@ soak: ## the same tests for longer: every md geometry, random seeds, fuzzing whe
 		"members between ashlar and the kernel" "ALL=1 tests/interop/md-members.sh" \
 		"arrays that crash" "ROUNDS=$${ROUNDS:-10} tests/interop/md-crash.sh" \
 		"file systems on arrays" "tests/e2e/filesystems.sh -r 50" \
+		"file systems whose daemon is killed" "timeout 3000 tests/e2e/kill.sh -r 50" \
 		"fuzzing" "scripts/fuzz $${FUZZ_SECONDS:-300}"
 
 fmt: ## format the Rust sources
