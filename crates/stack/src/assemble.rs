@@ -150,7 +150,7 @@ pub async fn assemble(
     let mut rename = rename;
     for (uuid, candidates) in ashlar_md::group(candidates) {
         let set_name = candidates.first().map_or_else(String::new, |c| c.sb.name.clone());
-        let kept = candidates.iter().map(incremental::copy).collect();
+        let kept = candidates.clone();
         match ashlar_md::plan(candidates, options).await {
             Ok(plan) => {
                 let name = names.give(rename.take().unwrap_or(&set_name));

@@ -45,12 +45,6 @@ pub struct Collector {
     waiting: BTreeMap<Uuid, (ArrayName, Vec<Candidate>)>,
 }
 
-/// The same once more, for an assembly that may fail.
-pub(crate) fn copy(candidate: &Candidate) -> Candidate {
-    let Candidate { gateway, path, sb } = candidate;
-    Candidate { gateway: gateway.clone(), path: path.clone(), sb: sb.clone() }
-}
-
 /// Starts an array of `plan`'s members, which are among `disks`.
 pub(crate) async fn start(
     plan: ashlar_md::Plan,
@@ -116,7 +110,7 @@ impl Collector {
         let uuid = new.sb.set_uuid;
         let mut members = Vec::new();
         if let Some((_, waiting)) = self.waiting.get(&uuid) {
-            members.extend(waiting.iter().map(copy));
+            members.extend(waiting.iter().cloned());
         }
         let set_name = new.sb.name.clone();
         members.push(new);
@@ -137,7 +131,7 @@ impl Collector {
         let mut results = Vec::new();
         for Waiting { name, uuid, set_name, .. } in self.arrays.waiting() {
             let Some((_, members)) = self.waiting.get(&uuid) else { continue };
-            let members = members.iter().map(copy).collect();
+            let members = members.clone();
             let started = self.try_start(uuid, &set_name, members, true).await;
             results.push(started.map_err(|error| NotStarted { name, error }));
         }
@@ -168,7 +162,7 @@ impl Collector {
         members: Vec<Candidate>,
         run: bool,
     ) -> Result<Volume, AssembleError> {
-        let kept = members.iter().map(copy).collect();
+        let kept = members.clone();
         let options = Options { run: run || self.options.run, ..self.options };
         let plan = match ashlar_md::plan(members, &options).await {
             Err(error) if lacks_members(&error).is_none() => return Err(error),

@@ -30,6 +30,7 @@ mod error;
 pub use error::AssembleError;
 
 /// A device with a superblock.
+#[derive(Clone)]
 pub struct Candidate {
     /// The device.
     pub gateway: Gateway,
