@@ -92,6 +92,8 @@ pub struct Array {
     /// How many of them are in the superblocks: if not all, some are on their way, or could not be
     /// recorded.
     recorded: AtomicU64,
+    /// Counts what members lack that have to stay.
+    lacking: AtomicU64,
     /// Held while somebody looks whether a member may fail, and fails it: of two that hold the same
     /// data only one may.
     failing: std::sync::Mutex<()>,
@@ -162,6 +164,7 @@ impl Array {
             dirty: AtomicBool::new(dirty),
             changes: AtomicU64::new(0),
             recorded: AtomicU64::new(0),
+            lacking: AtomicU64::new(0),
             failing: std::sync::Mutex::default(),
             tended: AtomicBool::new(false),
             max_read_errors: read_errors::DEFAULT_MAX.into(),
@@ -382,6 +385,8 @@ impl Array {
         loop {
             let sleep = self.bitmap().map_or(SAFE_MODE_DELAY, |bitmap| bitmap.daemon_sleep());
             self.runtime.sleep(sleep).await;
+            // A stop waits for the bitmap to be written, or finds it left alone.
+            let _open = self.hold_open();
             let Some(bitmap) = self.bitmap().filter(|_| !self.is_stopped()) else { break };
             let may_clear = self.is_complete_array() || broken(Rule::MarksStayForAbsent);
             if let Err(status) = bitmap.clean(may_clear, &*self).await {
@@ -547,20 +552,32 @@ impl Array {
 
     /// Takes note that a member, which has to stay, lacks something that was to be written.
     pub(crate) fn lacks_a_write(&self, index: Index) {
+        self.lacking.fetch_add(1, SeqCst);
         // Whatever it lacks is marked.
         if let Some(bitmap) = self.bitmap() {
             bitmap.need_marked(Sector::ZERO);
         }
-        let Place::Slot(slot) = self.members.place(index) else { return };
-        let present = |other| self.members.in_sync(other).is_some();
-        if self.personality.shares_data(slot, present) {
-            // A resync finds that out by itself. Were it news, one that fails would begin again for ever.
-            if self.in_sync_to.swap(0, SeqCst) != Sectors::MAX.0 {
-                return;
-            }
+        let (Place::Slot(slot) | Place::Replacement(slot)) = self.members.place(index) else {
+            return;
+        };
+        // What is being rebuilt was written too, and is read as far as it was rebuilt.
+        let written = |slot| {
+            let mut others = self.members.both(slot).filter(|(other, _)| *other != index);
+            others.any(|(_, rdev)| !rdev.is_faulty())
+        };
+        let shared = written(slot) || self.personality.shares_data(slot, written);
+        // A sync that runs finds out by itself. Were it news to one that was not flushed, and fails for
+        // that, it would begin again for ever.
+        if shared && self.in_sync_to.swap(0, SeqCst) == Sectors::MAX.0 {
             error!(array = self.disk.name(), slot, "copies may differ now: a resync is needed");
+            self.wake_sync();
         }
-        self.wake_sync();
+    }
+
+    /// How often a member that has to stay did not get what others may have. It counts while the write is
+    /// still under way.
+    pub(crate) fn lacking(&self) -> u64 {
+        self.lacking.load(SeqCst)
     }
 
     /// Stops the array: no new I/O, those under way end, everything is flushed, the superblocks say

@@ -8,13 +8,14 @@ use std::task::{Context, Poll, Waker};
 use ashlar_block::{Bio, BlockDevice, Buffer, IoFuture, Sector, Sectors, Status};
 use ashlar_md::Array;
 use ashlar_md::manage::{AddOptions, FlagChange, GrowOptions, ManageError, MemberFlag};
+use ashlar_md::ondisk::Level;
 use ashlar_md::ondisk::create::NewBitmap;
 use ashlar_sim::{Media, Sim, SimDisk};
 use futures_util::future::{join, join3};
 use uuid::Uuid;
 
-use crate::common::{all_clean, disks, gateway, make_with, media, start, write};
-use crate::world::{DISK, INTERNAL, RUN, begin, begin_on, mirror, sleep_us};
+use crate::common::{DATA, Shape, all_clean, disks, gateway, make_with, media, spec, start, write};
+use crate::world::{DISK, INTERNAL, RUN, begin, begin_on, cut, flushed, lose, mirror, sleep_us};
 
 /// What somebody asks for just before the stop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -163,6 +164,55 @@ fn writes_that_come_too_late_do_not_spoil_a_stop() {
                 std::hint::spin_loop();
             }
             assert_eq!(sim.block_on(array.stop()), Ok(()), "round {round}");
+        });
+    }
+}
+
+/// Marks were being taken out of the bitmap as the array was stopped, and still were when the stop had
+/// ended and the array was assembled anew: a mark of the new one was overwritten, and after a power cut
+/// the copies that it was about stayed different.
+#[test]
+fn the_bitmap_is_not_written_any_more_when_a_stop_has_ended() {
+    // The bitmap's second block has no event count that would tell that it is old.
+    let size = Sectors(1 << 16);
+    let mut spec = spec(&Shape::new(Level::Raid1, None, 0, 2), &[size; 2]);
+    spec.bitmap = NewBitmap::Internal { chunk: Some(4096) };
+    spec.daemon_sleep = 1;
+    let at = 60_000;
+    for seed in 0..8 {
+        let media: Vec<Media> = media(2, size);
+        let sim = Sim::new(seed);
+        let left = sim.block_on(async {
+            let array = begin(&sim, &spec, &media).await;
+            let marked = || array.bitmap().is_some_and(|bitmap| bitmap.marked_chunks() > 0);
+            while marked() {
+                sleep_us(100_000).await;
+            }
+            flushed(&array, at - 1000, 8, 1).await;
+            sleep_us(500_000).await;
+            media.iter().for_each(|medium| medium.slow_down(200));
+            while marked() {
+                sleep_us(10).await;
+            }
+            media.iter().for_each(|medium| medium.slow_down(1));
+            sleep_us(seed * 600).await;
+            array.stop().await.unwrap();
+            let again = start(&sim, &disks(&media), &RUN).await.unwrap();
+            write(&gateway(&again), at, 8, 2).await.unwrap();
+            // Whatever is late comes before the cut.
+            sleep_us(100_000).await;
+            cut(&media)
+        });
+        drop(sim);
+        lose(&left[1]);
+        let sim = Sim::new(1);
+        sim.block_on(async {
+            let array = start(&sim, &disks(&left), &RUN).await.unwrap();
+            array.sync_ended().await;
+            let copies = left.iter().map(|medium| medium.peek(Sector(DATA + at)));
+            let copies: Vec<_> = copies.collect();
+            assert!(copies[0] == copies[1], "seed {seed}: copies differ");
+            array.stop().await.unwrap();
         });
     }
 }
