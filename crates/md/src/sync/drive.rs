@@ -24,8 +24,15 @@ const IN_FLIGHT: Sectors = Sectors(32 * 1024);
 const MIN_WINDOWS: usize = 4;
 /// The longest sleep, so that regular I/O that ends is noticed.
 const SLICE: Duration = Duration::from_millis(100);
-/// Checkpoints in a whole sync.
+/// Windows that are remembered because one before them has not ended, as a multiple of those under
+/// way: that one is slow should not keep others from beginning.
+const AHEAD: usize = 4;
+/// Checkpoints in a whole sync, of those that do not come because of the time.
 const CHECKPOINTS: u64 = 16;
+/// The part of the time that checkpoints take, at most: to a hard disk each is a few long seeks.
+const CHECKPOINT_SHARE: u64 = 50;
+/// The longest time without one, as in the kernel (`UPDATE_FREQUENCY`): five minutes.
+const CHECKPOINT_NS: u64 = 300 * 1_000_000_000;
 /// Steps without I/O before others get their turn.
 const STEPS_AT_ONCE: usize = 1024;
 
@@ -131,6 +138,46 @@ impl Queue {
     }
 }
 
+/// When it is recorded how far a sync is.
+struct Checkpoints {
+    /// So much is worth one.
+    step: Sectors,
+    /// What was recorded last, or is being.
+    recorded: Sector,
+    /// When that began.
+    begun_ns: u64,
+    recording: bool,
+    not_before_ns: u64,
+}
+
+impl Checkpoints {
+    fn new(range: Range<Sector>, now_ns: u64) -> Self {
+        Self {
+            step: Sectors(((range.end - range.start).0 / CHECKPOINTS).max(1)),
+            recorded: range.start,
+            begun_ns: now_ns,
+            recording: false,
+            not_before_ns: now_ns,
+        }
+    }
+
+    fn is_due(&self, now_ns: u64, reached: Sector) -> bool {
+        if self.recording || now_ns < self.not_before_ns || reached <= self.recorded {
+            return false;
+        }
+        reached - self.recorded >= self.step || now_ns >= self.begun_ns + CHECKPOINT_NS
+    }
+
+    fn begin(&mut self, now_ns: u64, reached: Sector) {
+        (self.recorded, self.begun_ns, self.recording) = (reached, now_ns, true);
+    }
+
+    fn end(&mut self, now_ns: u64) {
+        self.recording = false;
+        self.not_before_ns = now_ns + CHECKPOINT_SHARE * (now_ns - self.begun_ns);
+    }
+}
+
 enum Event {
     Window(u64, Sector, Result<Sectors, Trouble>),
     Checkpoint(BioResult),
@@ -147,7 +194,7 @@ impl Array {
         let mut flights: FuturesUnordered<LocalFuture<'_, Event>> = FuturesUnordered::new();
         let mut pace = Pace::default();
         let (mut at, mut steps) = (start, 0);
-        let (mut recorded, mut recording) = (start, false);
+        let mut checkpoints = Checkpoints::new(start..end, self.runtime.now_ns());
         // The first thing that was not done: nothing behind it counts.
         let mut undone = Sector(u64::MAX);
         let mut ended = Ended::Complete;
@@ -158,7 +205,11 @@ impl Array {
                 ended = Ended::Interrupted;
             }
             let bound = settings.sync_max().as_end();
-            while ended == Ended::Complete && at < end.min(bound) && queue.windows.len() < depth {
+            while ended == Ended::Complete
+                && at < end.min(bound)
+                && flights.len() - usize::from(checkpoints.recording) < depth
+                && queue.windows.len() < AHEAD * depth
+            {
                 steps += 1;
                 match job.next(at) {
                     Step::Skip(to) => {
@@ -193,10 +244,10 @@ impl Array {
                 ended = Ended::Overtaken;
             }
             self.note_progress(queue.completed, end);
-            let step = Sectors(((end - start).0 / CHECKPOINTS).max(1));
-            let far = reached - recorded >= step && reached < end;
-            if far && !recording && ended == Ended::Complete && job.wants_checkpoints() {
-                (recorded, recording) = (reached, true);
+            let now = self.runtime.now_ns();
+            let due = reached < end && checkpoints.is_due(now, reached);
+            if due && ended == Ended::Complete && job.wants_checkpoints() {
+                checkpoints.begin(now, reached);
                 flights.push(Box::pin(async { Event::Checkpoint(self.checkpoint_sync().await) }));
             }
             if flights.is_empty() && (at >= end || ended != Ended::Complete) {
@@ -205,9 +256,14 @@ impl Array {
             match self.next_event(&mut flights, listener, wait).await {
                 None => {}
                 Some(Event::Checkpoint(result)) => {
-                    recording = false;
+                    checkpoints.end(self.runtime.now_ns());
                     if let Err(status) = result {
                         warn!(array = self.disk.name(), %status, "a sync's progress is not recorded");
+                        // What could not be flushed counts as changed. If that made it begin again, it
+                        // would for ever.
+                        if matches!(ended, Ended::Complete | Ended::Overtaken) {
+                            ended = Ended::Failed;
+                        }
                     }
                 }
                 Some(Event::Window(number, _, Ok(moved))) => {
@@ -288,6 +344,22 @@ impl Array {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn checkpoints_take_a_small_part_of_the_time_and_do_not_stay_away() {
+        const SECOND: u64 = 1_000_000_000;
+        let mut checkpoints = Checkpoints::new(Sector(100)..Sector(1700), SECOND);
+        assert!(!checkpoints.is_due(SECOND, Sector(199)));
+        assert!(checkpoints.is_due(SECOND, Sector(200)));
+        checkpoints.begin(2 * SECOND, Sector(200));
+        assert!(!checkpoints.is_due(100 * SECOND, Sector(400)), "one at a time");
+        checkpoints.end(3 * SECOND);
+        assert!(!checkpoints.is_due(52 * SECOND, Sector(400)));
+        assert!(checkpoints.is_due(53 * SECOND, Sector(400)));
+        assert!(!checkpoints.is_due(301 * SECOND, Sector(299)));
+        assert!(checkpoints.is_due(302 * SECOND, Sector(201)));
+        assert!(!checkpoints.is_due(302 * SECOND, Sector(200)), "nothing is new");
+    }
 
     #[test]
     fn windows_count_as_done_in_order_only() {

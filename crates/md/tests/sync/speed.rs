@@ -176,7 +176,8 @@ fn sync_speed(shape: &Shape, models: &[Model], action: Action, len: Sectors) -> 
 
 #[test]
 fn an_idle_array_is_synced_nearly_as_fast_as_its_slowest_member_is() {
-    let len = Sectors(512 * 2048);
+    // A hard disk needs long for a checkpoint, so it gets more to do.
+    let (long, short) = (Sectors(512 * 2048), Sectors(128 * 2048));
     let (hdd, sata, nvme) = (Model::hdd(), Model::sata_ssd(), Model::nvme());
     let shapes = [
         ("raid1", raid1(2)),
@@ -185,28 +186,28 @@ fn an_idle_array_is_synced_nearly_as_fast_as_its_slowest_member_is() {
         ("raid10 o2", raid10(0x1_0201, 4, 512)),
         ("raid10 f2", raid10(0x201, 4, 512)),
     ];
-    for (what, model) in [("hdd", hdd), ("sata ssd", sata), ("nvme", nvme)] {
+    for (what, model, len) in [("hdd", hdd, long), ("sata ssd", sata, short), ("nvme", nvme, short)]
+    {
         let alone = sequential(model, len);
         for (name, shape) in &shapes {
+            // Heads that go to and fro between the parts of a member, or to rows of the others, are no
+            // fault of the sync's.
+            if what == "hdd" && !["raid1", "raid10 n2"].contains(name) {
+                continue;
+            }
             for action in [Action::Resync, Action::Recover, Action::Check] {
                 let models = vec![model; shape.members];
                 let part = sync_speed(shape, &models, action, len) / alone;
                 println!("{what:9} {name:15} {:8} {part:.2}", action.name());
-                // Heads that go to and fro between the parts of a member, or to rows of the others,
-                // are no fault of the sync's.
-                let straight = shape.layout.is_none() || *name == "raid10 n2" || what != "hdd";
-                let whole = action == Action::Recover || shape.layout.is_none();
-                if straight && whole {
-                    assert!(part >= 0.9, "{what} {name} {action:?}: {part}");
-                }
+                assert!(part >= 0.9, "{what} {name} {action:?}: {part}");
             }
         }
     }
     // The slower of two is what counts.
-    let alone = sequential(hdd, len);
+    let alone = sequential(hdd, long);
     for action in [Action::Resync, Action::Recover, Action::Check] {
         for models in [[hdd, nvme], [nvme, hdd]] {
-            let part = sync_speed(&raid1(2), &models, action, len) / alone;
+            let part = sync_speed(&raid1(2), &models, action, long) / alone;
             println!("hdd + nvme raid1 {:8} {part:.2}", action.name());
             assert!(part >= 0.9, "{action:?}: {part}");
         }
