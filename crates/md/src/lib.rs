@@ -47,6 +47,7 @@ pub mod superblocks;
 pub mod sync;
 
 mod bitmap_store;
+mod failing;
 mod finish;
 mod io;
 

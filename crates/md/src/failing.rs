@@ -1,0 +1,141 @@
+//! Members that fail, and members that cannot be flushed.
+//!
+//! `faulty` is set first, then the superblocks of the others say so, then what found it is acknowledged;
+//! see the crash model. The last copy of anything never fails.
+
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering::SeqCst;
+
+use ashlar_block::{BioResult, Sector, Sectors, Status};
+use futures_util::future::join_all;
+use tracing::error;
+
+use crate::array::Array;
+use crate::canary::{Rule, broken};
+use crate::members::{Index, Place};
+use crate::rdev::{Rdev, State};
+use crate::superblocks::Superblocks;
+
+impl Array {
+    pub(crate) async fn flush_members(&self, superblocks: &mut Superblocks) -> BioResult {
+        let result = self.flush_all().await;
+        self.record_what_is_left(superblocks).await?;
+        result
+    }
+
+    /// Flushes all members. One that cannot be flushed may have lost what it had acknowledged: it fails,
+    /// which is not recorded yet. One that has to stay spoils the next flush that somebody asks for,
+    /// since nobody was told.
+    ///
+    /// # Errors
+    /// A member that has to stay was not flushed.
+    pub(crate) async fn flush_all(&self) -> BioResult {
+        let targets = self.members.placed().filter(|(_, rdev)| !rdev.is_faulty());
+        let flushes =
+            targets.map(|(index, rdev)| async move { (index, rdev, rdev.submit_flush().await) });
+        let mut result = Ok(());
+        for (index, rdev, done) in join_all(flushes).await {
+            let Err(status) = done else { continue };
+            if !self.try_fail(rdev, |rdev| self.set_faulty(rdev, status)) {
+                rdev.set(State::UNFLUSHED);
+                self.lacks_a_write(index);
+                result = Err(status);
+            }
+        }
+        result
+    }
+
+    /// Whether the array can go on without `rdev`.
+    pub(crate) fn may_fail(&self, rdev: &Rdev) -> bool {
+        if !rdev.is_in_sync() || broken(Rule::LastCopyStays) {
+            return true;
+        }
+        let other =
+            |slot| self.members.both(slot).any(|(_, o)| o.is_in_sync() && !std::ptr::eq(o, rdev));
+        self.is_redundant() && self.personality.is_readable_with(other)
+    }
+
+    /// Fails a member and records that in the superblocks; false if it holds the last copy of
+    /// something and has to stay.
+    ///
+    /// # Errors
+    /// The superblocks could not be written: then the caller's write must not be acknowledged.
+    pub(crate) async fn fail_member(&self, rdev: &Rdev, why: Status) -> Result<bool, Status> {
+        let mut superblocks = self.superblocks.lock().await;
+        self.fail_with(&mut superblocks, rdev, why).await
+    }
+
+    /// As [`Self::fail_member`], by who has the superblocks.
+    pub(crate) async fn fail_with(
+        &self,
+        superblocks: &mut Superblocks,
+        rdev: &Rdev,
+        why: Status,
+    ) -> Result<bool, Status> {
+        if !self.try_fail(rdev, |rdev| self.set_faulty(rdev, why)) {
+            return Ok(false);
+        }
+        self.record_what_is_left(superblocks).await?;
+        Ok(true)
+    }
+
+    /// Fails a member, with `fail`, if it may; true if it has failed then.
+    pub(crate) fn try_fail(&self, rdev: &Rdev, fail: impl FnOnce(&Rdev)) -> bool {
+        let _one_at_a_time = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        // Perhaps somebody else found it first.
+        if rdev.is_faulty() {
+            return true;
+        }
+        let may = self.may_fail(rdev);
+        if may {
+            fail(rdev);
+        }
+        may
+    }
+
+    /// To be called by way of [`Self::try_fail`].
+    pub(crate) fn set_faulty(&self, rdev: &Rdev, why: Status) {
+        error!(array = self.disk.name(), member = rdev.path(), status = %why, "member failed");
+        let recorded = self.is_writable() && !broken(Rule::FailuresAreRecorded);
+        // Before the member is left out, so that no write which leaves it out is acknowledged early, and
+        // after, so that superblocks that were on their way do not count.
+        if recorded {
+            self.must_record();
+        }
+        rdev.set_faulty();
+        if recorded {
+            self.must_record();
+        }
+        self.wake_sync();
+    }
+
+    /// Takes note that a member, which has to stay, lacks something that was to be written.
+    pub(crate) fn lacks_a_write(&self, index: Index) {
+        self.lacking.fetch_add(1, SeqCst);
+        // Whatever it lacks is marked.
+        if let Some(bitmap) = self.bitmap() {
+            bitmap.need_marked(Sector::ZERO);
+        }
+        let (Place::Slot(slot) | Place::Replacement(slot)) = self.members.place(index) else {
+            return;
+        };
+        // What is being rebuilt was written too, and is read as far as it was rebuilt.
+        let written = |slot| {
+            let mut others = self.members.both(slot).filter(|(other, _)| *other != index);
+            others.any(|(_, rdev)| !rdev.is_faulty())
+        };
+        let shared = written(slot) || self.personality.shares_data(slot, written);
+        // A sync that runs finds out by itself. Were it news to one that was not flushed, and fails for
+        // that, it would begin again for ever.
+        if shared && self.in_sync_to.swap(0, SeqCst) == Sectors::MAX.0 {
+            error!(array = self.disk.name(), slot, "copies may differ now: a resync is needed");
+            self.wake_sync();
+        }
+    }
+
+    /// How often a member that has to stay did not get what others may have. It counts while the write is
+    /// still under way.
+    pub(crate) fn lacking(&self) -> u64 {
+        self.lacking.load(SeqCst)
+    }
+}
