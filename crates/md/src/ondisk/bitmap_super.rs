@@ -269,6 +269,9 @@ impl BitmapSuper {
     /// The text of `mdadm --examine-bitmap` for this superblock, without the line naming the file.
     /// `array` is the version of the array's superblock, on which the order of the UUID's bytes
     /// depends; `dirty` is the number of bits set, if the bits were read.
+    ///
+    /// mdadm (4.5) takes a lockless bitmap for one of an unknown version: what is said of those is our
+    /// own. One that nobody initialised has neither chunks nor states.
     pub fn describe(&self, array: Version, dirty: Option<u64>) -> impl fmt::Display + '_ {
         let uuid = match array {
             Version::V0_90 => swap_words(self.uuid),
@@ -277,10 +280,25 @@ impl BitmapSuper {
         Description { sb: self, uuid: Uuid::from_bytes(uuid), dirty }
     }
 
+    /// Whether it is a lockless bitmap that nobody initialised yet.
+    fn is_unused(&self) -> bool {
+        self.is_lockless() && self.state.get() & state::FIRST_USE != 0
+    }
+
+    fn chunk_text(&self) -> String {
+        let bytes = self.chunk().bytes();
+        match u32::try_from(bytes) {
+            _ if self.is_unused() => "chosen when the array is first run".to_owned(),
+            Ok(bytes) => text::bitmap_chunk(bytes),
+            Err(_) => format!("{} GB", bytes >> 30),
+        }
+    }
+
     fn state_name(&self) -> &'static str {
         match self.state.get() {
             0 => "OK",
             state::STALE => "Out of date",
+            _ if self.is_unused() => "Not initialised",
             _ => "Unknown",
         }
     }
@@ -303,8 +321,7 @@ impl fmt::Display for Description<'_> {
             writeln!(out, "  Events Cleared : {}", sb.events_cleared)?;
             writeln!(out, "           State : {}", sb.state_name())?;
         }
-        let chunk = u32::try_from(sb.chunk().bytes()).unwrap_or(u32::MAX);
-        writeln!(out, "       Chunksize : {}", text::bitmap_chunk(chunk))?;
+        writeln!(out, "       Chunksize : {}", sb.chunk_text())?;
         writeln!(out, "          Daemon : {}s flush period", sb.daemon_sleep)?;
         match sb.write_behind.get() {
             0 => writeln!(out, "      Write Mode : Normal")?,
@@ -315,7 +332,7 @@ impl fmt::Display for Description<'_> {
         if sb.nodes.get() != 0 {
             writeln!(out, "   Cluster nodes : {}", sb.nodes)?;
             writeln!(out, "    Cluster name : {:<64}", text::c_string(&sb.cluster_name))?;
-        } else if let Some(dirty) = self.dirty {
+        } else if let Some(dirty) = self.dirty.filter(|_| !sb.is_unused()) {
             let bits = sb.bits();
             let percent = 100.0 * dirty as f64 / bits.max(1) as f64;
             writeln!(
@@ -324,5 +341,31 @@ impl fmt::Display for Description<'_> {
             )?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lockless_bitmap_has_no_chunks_before_it_is_used_and_large_ones_in_large_arrays() {
+        let mut sb = BitmapSuper::new_lockless([7; 16], Sectors(1 << 40), 256, 5, false);
+        let text = sb.describe(Version::V1_2, Some(0)).to_string();
+        for line in [
+            "         Version : 6\n",
+            "           State : Not initialised\n",
+            "       Chunksize : chosen when the array is first run\n",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+        assert!(!text.contains("Bitmap :"), "{text}");
+        sb.state = 0.into();
+        for (sectors, chunk) in [(128, "64 KB"), (1 << 20, "512 MB"), (1 << 24, "8 GB")] {
+            sb.chunksize = sectors.into();
+            let text = sb.describe(Version::V1_2, Some(1)).to_string();
+            assert!(text.contains(&format!("       Chunksize : {chunk}\n")), "{text}");
+            assert!(text.contains("State : OK\n") && text.contains(", 1 dirty ("), "{text}");
+        }
     }
 }
