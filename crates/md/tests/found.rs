@@ -3,15 +3,18 @@
 #[path = "common/mod.rs"]
 mod common;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ashlar_block::{Bio, Op, Runtime, Sector, Sectors};
+use ashlar_md::manage::AddOptions;
 use ashlar_md::ondisk::create::NewBitmap;
 use ashlar_md::ondisk::{Level, Superblock, Version};
 use ashlar_md::sync::Action;
-use ashlar_md::{ArrayState, Options};
-use ashlar_sim::{Sim, SimRuntime};
+use ashlar_md::{Array, ArrayState, Options};
+use ashlar_sim::{Media, Sim, SimDisk, SimRuntime};
 use futures_util::future::join;
+use uuid::Uuid;
 
 use common::{DATA, Shape, disks, gateway, make, make_with, media, spec, start, write};
 
@@ -118,4 +121,134 @@ fn a_resync_that_cannot_be_flushed_gives_up() {
         array.sync_ended().await;
         assert!(array.is_unsynced());
     });
+}
+
+/// An array of this shape and size without its member 1, with a spare in its place that is rebuilt.
+async fn rebuilding(sim: &Sim, shape: &Shape, media: &[Media]) -> Arc<Array> {
+    make(shape, &disks(&media[..shape.members])).await;
+    let all = disks(media);
+    let there: Vec<&SimDisk> =
+        (0..shape.members).filter(|at| *at != 1).map(|at| &all[at]).collect();
+    let array = start(sim, &there, &RUN).await.unwrap();
+    let spare = &all[shape.members];
+    let options = AddOptions {
+        device_uuid: Uuid::from_u128(1),
+        write_mostly: None,
+        failfast: None,
+        spare_only: false,
+    };
+    array.add(spare.gateway(), spare.disk().name(), options).await.unwrap();
+    array
+}
+
+/// So did a recovery, if the member shares data with no other one in sync.
+#[test]
+fn a_recovery_that_cannot_be_flushed_gives_up() {
+    let media = media(5, DISK);
+    let sim = Sim::new(1);
+    sim.set_time_limit(Duration::from_secs(5));
+    sim.block_on(async {
+        let shape = Shape::new(Level::Raid10, Some(0x102), 4, 4);
+        let array = rebuilding(&sim, &shape, &media).await;
+        media[0].drop_support(Op::Flush);
+        array.sync_ended().await;
+        assert_eq!((array.degraded(), array.sync_status().action), (1, Action::Idle));
+    });
+}
+
+/// The same half way, where it is recorded how far a sync is. What was not flushed is not recorded.
+#[test]
+fn a_sync_that_cannot_be_flushed_half_way_gives_up_and_records_nothing() {
+    const LARGE: Sectors = Sectors(1 << 17);
+    let shape = Shape::new(Level::Raid10, Some(0x102), 4, 3);
+    let media = media(3, LARGE);
+    let sim = Sim::new(1);
+    sim.block_on(async {
+        make(&shape, &disks(&media)).await;
+        let array = start(&sim, &disks(&media), &RUN).await.unwrap();
+        write(&gateway(&array), 0, 8, 1).await.unwrap();
+    });
+    sim.power_cut();
+    let sim = Sim::new(2);
+    sim.set_time_limit(Duration::from_secs(20));
+    sim.block_on(async {
+        let array = start(&sim, &disks(&media)[1..], &RUN).await.unwrap();
+        let settings = array.sync_settings();
+        settings.set_speed_min_kib(Some(4096));
+        settings.set_speed_max_kib(Some(4096));
+        while array.sync_status().done < Sectors(1 << 13) {
+            SimRuntime.sleep(Duration::from_millis(10)).await;
+        }
+        media[1].drop_support(Op::Flush);
+        array.sync_ended().await;
+        assert!(array.is_unsynced());
+        assert_eq!(array.in_sync_to(), Sectors::ZERO);
+        let sb = media[2].peek_range(SUPER, Sectors(8));
+        let recorded = Superblock::parse(Version::V1_2, &sb, LARGE).unwrap().resync_offset;
+        assert!(recorded < Sectors(1 << 13), "{recorded}");
+    });
+}
+
+/// The last member in sync did not take a write, and a member that was being rebuilt did, where it was
+/// read already: reads returned the one or the other.
+#[test]
+fn what_a_rebuilt_member_took_and_the_last_one_did_not_is_synced() {
+    const LARGE: Sectors = Sectors(1 << 15);
+    let media = media(3, LARGE);
+    let sim = Sim::new(1);
+    sim.block_on(async {
+        let array = rebuilding(&sim, &Shape::new(Level::Raid1, None, 0, 2), &media).await;
+        array.sync_settings().set_speed_max_kib(Some(1024));
+        let recovered = || array.members().member(1).map_or(Sectors::ZERO, |rdev| rdev.recovered());
+        while recovered() < Sectors(4096) {
+            SimRuntime.sleep(Duration::from_millis(10)).await;
+        }
+        let data = array.members().member(0).unwrap().data_offset().0;
+        media[0].fail_writes(data + 8..data + 16);
+        let volume = gateway(&array);
+        write(&volume, 8, 8, 1).await.unwrap_err();
+        media[0].heal();
+        assert!(array.is_unsynced());
+        array.sync_settings().set_speed_max_kib(None);
+        array.sync_ended().await;
+        assert_eq!((array.degraded(), array.is_unsynced()), (0, false));
+        let copy = |at: usize| media[at].peek_range(Sector(data + 8), Sectors(8));
+        assert_eq!(copy(0), copy(2));
+    });
+}
+
+/// Write-zeroes went by the way of discards, where blocks that were bad before stayed so.
+#[test]
+fn bad_blocks_that_were_overwritten_with_zeroes_are_good_again() {
+    const LARGE: Sectors = Sectors(4096);
+    let shapes = [
+        Shape::new(Level::Raid1, None, 0, 2),
+        Shape::new(Level::Raid10, Some(0x102), 4, 4),
+        Shape::new(Level::Raid10, Some(0x102), 4, 3),
+        Shape::new(Level::Raid10, Some(0x201), 4, 4),
+    ];
+    for (shape, len) in shapes.iter().flat_map(|shape| [(shape, 8), (shape, 1024)]) {
+        let media = media(shape.members, LARGE);
+        let sim = Sim::new(1);
+        sim.block_on(async {
+            let mut spec = spec(shape, &vec![LARGE; shape.members]);
+            spec.bad_block_log = true;
+            make_with(&spec, &disks(&media)).await;
+            let array = start(&sim, &disks(&media), &RUN).await.unwrap();
+            let volume = gateway(&array);
+            let member = array.members().member(1).unwrap();
+            let bad = (member.data_offset() + Sectors(3)).0;
+            media[1].fail_writes(bad..bad + 1);
+            write(&volume, 0, 64, 1).await.unwrap();
+            let listed = || !member.bad_blocks().is_empty();
+            assert!(listed(), "{shape:?}");
+            volume.submit(Bio::discard(Sector(0), Sectors(1024))).await.unwrap();
+            assert!(listed(), "{shape:?}: discarded");
+            volume.submit(Bio::write_zeroes(Sector(64), Sectors(len))).await.unwrap();
+            assert!(listed(), "{shape:?}: zeroes beside it");
+            media[1].heal();
+            volume.submit(Bio::write_zeroes(Sector(0), Sectors(len.max(64)))).await.unwrap();
+            assert!(!listed(), "{shape:?}: {len} sectors of zeroes");
+        });
+    }
 }

@@ -1,6 +1,6 @@
 //! Discards and write-zeroes of any length.
 
-use ashlar_block::{Bio, BioResult, Features, Op, Status, trace};
+use ashlar_block::{Bio, BioResult, Features, IoFuture, Op, Status, trace};
 
 use super::{Answers, gather};
 use crate::array::Array;
@@ -9,6 +9,7 @@ use crate::personality::Personality;
 use crate::raid0::{MemberRange, Span};
 use crate::raid10;
 use crate::raid10::discard::DiscardPlan;
+use crate::rdev::Rdev;
 
 /// Ranges or chunks of one discard under way at a time.
 const WINDOW: usize = 64;
@@ -100,9 +101,9 @@ impl Array {
                 let ranges = crate::raid0::discard::plan(zones, span);
                 self.take(bio, self.send_ranges(bio, ranges).await, parts).await
             }
-            Personality::Raid1 { .. } => self.take(bio, self.send_copies(bio).await, parts).await,
+            Personality::Raid1 { .. } => self.take(bio, self.send_whole(bio).await, parts).await,
             Personality::Raid10(geometry) if geometry.is_plain_mirror() => {
-                self.take(bio, self.send_copies(bio).await, parts).await
+                self.take(bio, self.send_whole(bio).await, parts).await
             }
             Personality::Raid10(geometry) => match raid10::discard::plan(geometry, span) {
                 DiscardPlan::Ordinary => self.submit_by_chunks(bio, span, parts).await,
@@ -139,9 +140,38 @@ impl Array {
         let targets = ranges.flat_map(|range| {
             let mut part = Bio { sector: range.span.start, len: range.span.len, ..bio.clone() };
             part.segments.clear();
-            self.writable(range.disk).map(move |(index, rdev)| (index, rdev.submit(part.clone())))
+            self.writable(range.disk).map(move |(index, rdev)| {
+                let part = part.clone();
+                let sent = async move {
+                    rdev.submit(part.clone()).await?;
+                    self.zeroes_are_good(rdev, &part);
+                    Ok(())
+                };
+                (index, IoFuture::boxed(sent))
+            })
         });
         gather(targets.collect()).await
+    }
+
+    /// Sends what every copy has in one piece to all copies.
+    async fn send_whole(&self, bio: &Bio) -> Answers {
+        let answers = self.send_copies(bio).await;
+        for (index, result) in &answers {
+            if let (Ok(()), Some(rdev)) = (result, self.members.get(*index))
+                && let Some(at) = self.copy_on(*index, bio.sector)
+            {
+                self.zeroes_are_good(rdev, &Bio { sector: at, ..bio.clone() });
+            }
+        }
+        answers
+    }
+
+    /// Blocks of a member that were overwritten with zeroes are not bad any more; what was discarded may
+    /// be.
+    fn zeroes_are_good(&self, rdev: &Rdev, part: &Bio) {
+        if part.op == Op::WriteZeroes && !rdev.bad_blocks().is_empty() {
+            self.blocks_are_good(rdev, part.sector, part.len);
+        }
     }
 
     /// Judges a part, or keeps it for the judgement of the whole discard.
@@ -162,7 +192,7 @@ impl Array {
             while at < span.end() && chunks.len() < WINDOW {
                 let len = self.personality.chunk_left(at).min(span.end() - at);
                 let chunk = bio.slice_to(at, len, at);
-                chunks.push(async move { self.send_copies(&chunk).await });
+                chunks.push(async move { self.send_whole(&chunk).await });
                 at += len;
             }
             let mut result = Ok(());

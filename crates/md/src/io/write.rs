@@ -168,7 +168,8 @@ impl Array {
             let Some(rdev) = self.members.get(*index) else { continue };
             held |= result.is_ok() && rdev.is_in_sync();
             if result.is_ok() && !rdev.bad_blocks().is_empty() {
-                self.bad_blocks_are_good(*index, rdev, bio);
+                let at = self.copy_on(*index, bio.sector);
+                at.into_iter().for_each(|at| self.blocks_are_good(rdev, at, bio.len));
             }
         }
         if !held {
@@ -187,12 +188,11 @@ impl Array {
         answers
     }
 
-    /// The copies of `bio` on a member were written: no block of them is bad any more.
-    fn bad_blocks_are_good(&self, index: Index, rdev: &Rdev, bio: &Bio) {
-        let Some(at) = self.copy_on(index, bio.sector) else { return };
+    /// A part of a member's data area was written: no block of it is bad any more.
+    pub(super) fn blocks_are_good(&self, rdev: &Rdev, at: Sector, len: Sectors) {
         let at = at + rdev.data_offset();
-        if rdev.bad_blocks().check(at, bio.len).is_some()
-            && let Err(error) = rdev.bad_blocks().clear(at, bio.len)
+        if rdev.bad_blocks().check(at, len).is_some()
+            && let Err(error) = rdev.bad_blocks().clear(at, len)
         {
             // They stay listed, which costs reads and no data.
             warn!(array = self.disk.name(), member = rdev.path(), %error, "bad blocks stay listed");
@@ -200,7 +200,7 @@ impl Array {
     }
 
     /// Where a member has its copy of the chunk that begins at `sector`.
-    fn copy_on(&self, index: Index, sector: Sector) -> Option<Sector> {
+    pub(super) fn copy_on(&self, index: Index, sector: Sector) -> Option<Sector> {
         let copies = self.personality.map(sector);
         let here = |slot| self.members.both(slot).any(|(other, _)| other == index);
         copies.into_iter().find(|copy| here(copy.disk)).map(|copy| copy.sector)

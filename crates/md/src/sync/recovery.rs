@@ -61,6 +61,8 @@ pub(super) struct Recovery<'a> {
     end: Sector,
     /// Up to where the targets that are left have everything.
     reached: Cell<Sector>,
+    /// What [`Array::lacking`] was.
+    lacking: u64,
 }
 
 impl Array {
@@ -111,7 +113,8 @@ impl<'a> Recovery<'a> {
         // Not an earlier sector: what a target holds is read, and where copies may differ it may be the
         // one that counts.
         let start = targets.iter().map(from).min().unwrap_or(end).round_down(block);
-        Self { array, targets, start, end, reached: Cell::new(start) }
+        let lacking = array.lacking();
+        Self { array, targets, start, end, reached: Cell::new(start), lacking }
     }
 
     /// The targets that are still where they were and have not failed.
@@ -453,6 +456,11 @@ impl Job for Recovery<'_> {
     }
 
     fn advance(&self, to: Sector) -> bool {
+        // A write since then may be on a target and not on what it is copied from. Where it is not read
+        // yet it is copied again, so that nothing reads differently when it is.
+        if self.array.lacking() != self.lacking {
+            return false;
+        }
         if to > self.reached.get() {
             self.reached.set(to);
             let to = to - Sector::ZERO;
