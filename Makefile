@@ -31,7 +31,7 @@ test: ## everything: check, all tests, a real kernel and its tools (under 20 min
 		"md against the kernel" "timeout 900 tests/interop/md.sh" \
 		"members between ashlar and the kernel" "timeout 600 tests/interop/md-members.sh" \
 		"arrays that crash" "ROUNDS=1 timeout 600 tests/interop/md-crash.sh" \
-		"file systems on arrays" "timeout 900 tests/e2e/filesystems.sh" \
+		"file systems on arrays" "timeout 900 tests/e2e/filesystems.sh -r 6" \
 		"file systems whose daemon is killed" "timeout 300 tests/e2e/kill.sh"
 
 demo: ## the RAID10 discard table on four sparse 1.9 TB images, with a real mkfs.xfs and fstrim
