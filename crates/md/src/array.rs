@@ -387,7 +387,7 @@ impl Array {
             // A stop waits for the bitmap to be written, or finds it left alone.
             let _open = self.hold_open();
             let Some(bitmap) = self.bitmap().filter(|_| !self.is_stopped()) else { break };
-            let may_clear = self.is_complete_array() || broken(Rule::MarksStayForAbsent);
+            let may_clear = self.is_complete_array();
             if let Err(status) = bitmap.clean(may_clear, &*self).await {
                 warn!(array = self.disk.name(), %status, "marks stay in the bitmap");
                 if let Err(status) = self.recorded().await {

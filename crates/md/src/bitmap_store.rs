@@ -80,7 +80,7 @@ impl Store for Array {
             // Those that are being rebuilt or are to replace others have what was written, too.
             self.flush_all().await?;
             // Also after it: a member that failed meanwhile may have been left out.
-            if !self.is_complete_array() && !broken(Rule::MarksStayForAbsent) {
+            if !self.is_complete_array() {
                 return Err(Status::Offline);
             }
             Ok(())

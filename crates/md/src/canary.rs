@@ -17,14 +17,10 @@ pub enum Rule {
     BarrierWaitsForWrites,
     /// A write behind has its mark before it is acknowledged.
     BehindIsMarked,
-    /// A read from a member that may be behind waits for what is behind.
-    BehindIsNotRead,
     /// A resync's bound is recorded when it is reached, not before.
     BoundIsReached,
     /// The members are flushed before superblocks say clean.
     CleanIsFlushed,
-    /// `events_cleared` goes ahead before marks are taken away.
-    ClearingIsNoted,
     /// Corrections raise the barrier.
     CorrectionsRaise,
     /// The body of a discard is rounded inwards.
@@ -33,12 +29,8 @@ pub enum Rule {
     FailedWritesFailMembers,
     /// A member's failure is in the superblocks before what found it is acknowledged.
     FailuresAreRecorded,
-    /// A member that failed is two events behind.
-    FailuresAreTwoBehind,
     /// A flush goes to all members.
     FlushReachesAll,
-    /// A flush waits for what is behind.
-    FlushWaitsForBehind,
     /// A lockless bitmap forgets only chunks that were discarded as a whole.
     ForgetsWholeChunks,
     /// The last copy of anything never fails.
@@ -49,8 +41,6 @@ pub enum Rule {
     MarksAreDurable,
     /// Data is flushed before marks are taken away.
     MarksGoAfterFlush,
-    /// Marks stay while a member is missing.
-    MarksStayForAbsent,
     /// What is being rebuilt is written too.
     RebuildingIsWritten,
     /// A member is not read beyond what was rebuilt.

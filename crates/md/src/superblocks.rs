@@ -205,7 +205,7 @@ impl Superblocks {
         if let Some((bitmap, store)) = facts.bitmap {
             bitmap.write_super(number, store).await?;
         }
-        if self.describe(facts, number) && !broken(Rule::FailuresAreTwoBehind) {
+        if self.describe(facts, number) {
             self.goal = self.tried.saturating_add(2);
         }
         self.tried = self.tried.max(number);

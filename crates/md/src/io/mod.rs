@@ -63,9 +63,7 @@ impl Array {
     pub(crate) async fn submit_flush(&self) -> BioResult {
         // Not stopped meanwhile.
         let _writing = self.is_redundant().then(|| self.hold_open());
-        if !broken(Rule::FlushWaitsForBehind) {
-            self.behind.all_ended().await;
-        }
+        self.behind.all_ended().await;
         let targets = || self.members.placed().filter(|(_, rdev)| !rdev.is_faulty());
         let skipped = usize::from(broken(Rule::FlushReachesAll));
         let flushes = targets().skip(skipped).map(|(index, rdev)| (index, rdev.submit_flush()));

@@ -46,7 +46,7 @@ impl Array {
             match self.best_copy(&bio) {
                 None => None,
                 Some(copy) => {
-                    if copy.rdev.is_write_mostly() && !broken(Rule::BehindIsNotRead) {
+                    if copy.rdev.is_write_mostly() {
                         Box::pin(self.behind.clear_of(bio.sector, bio.end())).await;
                     }
                     let _reading = copy.rdev.reading(copy.at.sector, bio.len);
