@@ -252,3 +252,35 @@ fn bad_blocks_that_were_overwritten_with_zeroes_are_good_again() {
         });
     }
 }
+
+/// An array that cannot become clean is stopped all the same.
+#[test]
+fn an_array_whose_last_member_cannot_be_flushed_stops_with_an_error() {
+    for work in [false, true] {
+        let media = media(2, DISK);
+        let sim = Sim::new(1);
+        sim.set_time_limit(Duration::from_secs(5));
+        sim.block_on(async {
+            make(&Shape::new(Level::Raid1, None, 0, 2), &disks(&media)).await;
+            let array = start(&sim, &disks(&media), &RUN).await.unwrap();
+            let volume = gateway(&array);
+            write(&volume, 0, 8, 1).await.unwrap();
+            media[1].kill();
+            media[0].drop_support(Op::Flush);
+            let late = async {
+                while work && !array.is_stopped() {
+                    SimRuntime.sleep(Duration::from_micros(50)).await;
+                    let flushed = volume.flush().await;
+                    assert!(flushed.is_err() || array.degraded() == 0);
+                }
+            };
+            let stop = async {
+                SimRuntime.sleep(Duration::from_millis(1)).await;
+                array.stop().await
+            };
+            let ((), stopped) = join(late, stop).await;
+            assert!(stopped.is_err());
+            assert!(array.is_active());
+        });
+    }
+}
