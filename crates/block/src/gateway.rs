@@ -49,6 +49,11 @@ impl Gateway {
         self.device.disk()
     }
 
+    /// Whether both lead to the same device.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.device, &other.device)
+    }
+
     /// The device's size.
     pub fn capacity(&self) -> Sectors {
         self.disk().capacity()
