@@ -8,13 +8,11 @@ use ashlar_block::{Bio, Buffer, Flags, Gateway, Sector, Sectors, Status};
 use thiserror::Error;
 use zerocopy::IntoBytes;
 
+use crate::ondisk::Version;
 use crate::ondisk::bitmap_super::state;
 use crate::ondisk::create::{self as ondisk, CreateSpec, NewSuperblock};
 use crate::ondisk::probe::probe_ranges;
-use crate::ondisk::{Level, Version};
-use crate::personality::Personality;
-use crate::raid0::{Zones, ZonesError};
-use crate::raid10::geometry::{Geometry, GeometryError};
+use crate::personality::{Personality, PersonalityError};
 
 /// A device to be made a member.
 pub struct NewDevice {
@@ -41,12 +39,9 @@ pub enum CreateError {
     /// The numbers do not make an array.
     #[error(transparent)]
     Spec(#[from] ondisk::CreateError),
-    /// The numbers make no RAID 0.
+    /// The numbers make no array, or not one of ours.
     #[error(transparent)]
-    Zones(#[from] ZonesError),
-    /// The numbers make no RAID 10.
-    #[error(transparent)]
-    Geometry(#[from] GeometryError),
+    Personality(#[from] PersonalityError),
     /// A device cannot be written.
     #[error("{path} cannot be written: {status}")]
     Write {
@@ -110,24 +105,11 @@ fn array_size(
     let Some(first) = superblocks.iter().flatten().next() else {
         return Err(ondisk::CreateError::Missing(spec.level).into());
     };
-    let sb = &first.superblock;
-    let disks = spec.raid_devices as usize;
-    let personality = match spec.level {
-        Level::Raid0 => {
-            let sizes: Vec<Sectors> =
-                superblocks.iter().flatten().map(|new| new.superblock.data_size).collect();
-            Personality::Raid0(Zones::new(&sizes, sb.chunk, sb.layout)?)
-        }
-        Level::Raid10 => Personality::Raid10(Geometry::new(sb.layout, disks, sb.chunk, sb.size)?),
-        Level::Raid1 => Personality::Raid1 { disks, size: sb.size },
-        Level::Linear
-        | Level::Raid4
-        | Level::Raid5
-        | Level::Raid6
-        | Level::Multipath
-        | Level::Faulty
-        | Level::Other(_) => return Err(ondisk::CreateError::Level(spec.level).into()),
+    let sizes = || {
+        let members = superblocks.iter().flatten();
+        Ok::<_, PersonalityError>(members.map(|new| new.superblock.data_size).collect())
     };
+    let personality = Personality::new(&first.superblock, spec.raid_devices as usize, sizes)?;
     Ok(personality.size())
 }
 

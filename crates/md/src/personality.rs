@@ -4,11 +4,12 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use ashlar_block::{Limits, Sector, Sectors};
+use thiserror::Error;
 
 use crate::barrier;
-use crate::ondisk::Level;
-use crate::raid0::Zones;
-use crate::raid10::geometry::{Geometry, Location};
+use crate::ondisk::{Features, Level, Superblock};
+use crate::raid0::{Zones, ZonesError};
+use crate::raid10::geometry::{Geometry, GeometryError, Location};
 
 /// An array's level with its address map.
 #[derive(Clone, Debug)]
@@ -26,10 +27,57 @@ pub enum Personality {
     Raid10(Geometry),
 }
 
+/// Why a superblock's numbers make no array.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum PersonalityError {
+    /// A level that is not implemented.
+    #[error("level {0} is not supported: only raid0, raid1 and raid10 can be assembled")]
+    Level(Level),
+    /// The numbers make no RAID 0.
+    #[error(transparent)]
+    Zones(#[from] ZonesError),
+    /// The numbers make no RAID 10.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+}
+
 /// The places of the copies of one run of sectors: at most one for each member.
 pub type Copies = smallvec::SmallVec<[Location; 4]>;
 
 impl Personality {
+    /// The map that `sb` describes, for an array of `disks` members. `sizes` has the data size of each
+    /// and is called for the level that needs them.
+    ///
+    /// # Errors
+    /// The numbers make none, or `sizes` has none.
+    pub(crate) fn new<E: From<PersonalityError>>(
+        sb: &Superblock,
+        disks: usize,
+        sizes: impl FnOnce() -> Result<Vec<Sectors>, E>,
+    ) -> Result<Self, E> {
+        let made = match sb.level {
+            Level::Raid0 => {
+                // Without the feature nobody has said which layout it is, whatever the field holds.
+                let known = sb.features.contains(Features::RAID0_LAYOUT);
+                let layout = if known { sb.layout } else { 0 };
+                Zones::new(&sizes()?, sb.chunk, layout).map(Self::Raid0).map_err(Into::into)
+            }
+            Level::Raid10 => {
+                let geometry = Geometry::new(sb.layout, disks, sb.chunk, sb.size);
+                geometry.map(Self::Raid10).map_err(Into::into)
+            }
+            Level::Raid1 => Ok(Self::Raid1 { disks, size: sb.size }),
+            Level::Linear
+            | Level::Raid4
+            | Level::Raid5
+            | Level::Raid6
+            | Level::Multipath
+            | Level::Faulty
+            | Level::Other(_) => Err(PersonalityError::Level(sb.level)),
+        };
+        Ok(made?)
+    }
+
     /// The level.
     pub fn level(&self) -> Level {
         match self {

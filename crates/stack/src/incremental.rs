@@ -64,7 +64,6 @@ fn lacks_members(error: &AssembleError) -> Option<Option<usize>> {
         AssembleError::NeedsRun { .. } => Some(None),
         AssembleError::NoMembers
         | AssembleError::OtherArray { .. }
-        | AssembleError::Level(_)
         | AssembleError::Unsupported(_)
         | AssembleError::Disagree { .. }
         | AssembleError::SameMember { .. }
@@ -73,8 +72,7 @@ fn lacks_members(error: &AssembleError) -> Option<Option<usize>> {
         | AssembleError::Misaligned { .. }
         | AssembleError::BadBlocks { .. }
         | AssembleError::ReadOnlyMember(_)
-        | AssembleError::Zones(_)
-        | AssembleError::Geometry(_)
+        | AssembleError::Personality(_)
         | AssembleError::Read { .. } => None,
     }
 }

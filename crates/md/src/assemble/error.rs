@@ -3,10 +3,9 @@
 use ashlar_block::{Sectors, Status};
 use thiserror::Error;
 
+use crate::ondisk::MdadmUuid;
 use crate::ondisk::bad_block_log::BadBlockLogError;
-use crate::ondisk::{Level, MdadmUuid};
-use crate::raid0::ZonesError;
-use crate::raid10::geometry::GeometryError;
+use crate::personality::PersonalityError;
 
 /// Why an array does not start. Nothing was changed.
 #[derive(Debug, Error)]
@@ -24,9 +23,6 @@ pub enum AssembleError {
         /// The array being assembled.
         wanted: MdadmUuid,
     },
-    /// Not a level of ours.
-    #[error("level {0} is not supported: only raid0, raid1 and raid10 can be assembled")]
-    Level(Level),
     /// Something of the array that this version does not know how to handle safely.
     #[error("the array {0}; let the kernel finish or remove that first")]
     Unsupported(&'static str),
@@ -119,12 +115,9 @@ pub enum AssembleError {
     /// A member that cannot be written, for an array that should be.
     #[error("{0} cannot be written: serve the array --read-only")]
     ReadOnlyMember(String),
-    /// The numbers make no RAID 0.
+    /// The numbers make no array, or not one of ours.
     #[error(transparent)]
-    Zones(#[from] ZonesError),
-    /// The numbers make no RAID 10.
-    #[error(transparent)]
-    Geometry(#[from] GeometryError),
+    Personality(#[from] PersonalityError),
     /// A member cannot be read.
     #[error("cannot read {path}: {status}")]
     Read {

@@ -19,10 +19,8 @@ use uuid::Uuid;
 use crate::bitmap::{self, Assembled, Bitmap};
 use crate::members::Place;
 use crate::ondisk::{Features, Level, MdadmUuid, Role, Superblock};
-use crate::personality::Personality;
+use crate::personality::{Personality, PersonalityError};
 use crate::probe::{read_bad_blocks, read_whole_bitmap};
-use crate::raid0::Zones;
-use crate::raid10::geometry::Geometry;
 use crate::rdev::{NewRdev, Rdev, State};
 
 mod error;
@@ -117,7 +115,12 @@ pub async fn plan(candidates: Vec<Candidate>, options: &Options) -> Result<Plan,
     if !options.read_only {
         finish_replacements(&mut slots, &mut beside, &mut notes);
     }
-    let personality = personality(&freshest, &slots, &notes)?;
+    let personality = Personality::new(&freshest, slots.len(), || {
+        let sizes: Option<Vec<Sectors>> =
+            slots.iter().map(|c| c.as_ref().map(|c| c.sb.data_size)).collect();
+        // Without all sizes there is no map; check_enough's message is the better one.
+        sizes.ok_or_else(|| not_enough(slots.iter().map(Option::is_some), &notes))
+    })?;
     let in_slots = slots.into_iter().zip(0..).filter_map(|(c, slot)| Some((c?, Place::Slot(slot))));
     let mut members = Vec::new();
     for (candidate, place) in in_slots.chain(beside) {
@@ -309,7 +312,7 @@ fn bitmap_area(rdev: &Rdev, sb: &Superblock) -> Option<Sectors> {
 
 fn check_supported(sb: &Superblock) -> Result<(), AssembleError> {
     if !matches!(sb.level, Level::Raid0 | Level::Raid1 | Level::Raid10) {
-        return Err(AssembleError::Level(sb.level));
+        return Err(PersonalityError::Level(sb.level).into());
     }
     let has = |feature| sb.features.intersects(feature);
     if sb.reshape.is_some() || has(Features::RESHAPE_ACTIVE) {
@@ -445,35 +448,6 @@ fn same_slot(first: &Candidate, second: &Candidate, slot: u16) -> AssembleError 
         return AssembleError::SameMember { first: a, second: b, uuid: MdadmUuid(uuid) };
     }
     AssembleError::SameSlot { first: a, second: b, slot }
-}
-
-fn personality(
-    sb: &Superblock,
-    slots: &[Option<Candidate>],
-    notes: &[String],
-) -> Result<Personality, AssembleError> {
-    let disks = slots.len();
-    Ok(match sb.level {
-        Level::Raid0 => {
-            let sizes: Option<Vec<Sectors>> =
-                slots.iter().map(|c| c.as_ref().map(|c| c.sb.data_size)).collect();
-            // Without all sizes there is no map; check_enough's message is the better one.
-            let sizes =
-                sizes.ok_or_else(|| not_enough(slots.iter().map(Option::is_some), notes))?;
-            // Without the feature nobody has said which layout it is, whatever the field holds.
-            let known = sb.features.contains(Features::RAID0_LAYOUT);
-            Personality::Raid0(Zones::new(&sizes, sb.chunk, if known { sb.layout } else { 0 })?)
-        }
-        Level::Raid10 => Personality::Raid10(Geometry::new(sb.layout, disks, sb.chunk, sb.size)?),
-        Level::Raid1 => Personality::Raid1 { disks, size: sb.size },
-        Level::Linear
-        | Level::Raid4
-        | Level::Raid5
-        | Level::Raid6
-        | Level::Multipath
-        | Level::Faulty
-        | Level::Other(_) => return Err(AssembleError::Level(sb.level)),
-    })
 }
 
 fn list(slots: impl Iterator<Item = usize>) -> String {
