@@ -27,6 +27,7 @@ test: ## everything: check, all tests, a real kernel and its tools (under 20 min
 	@scripts/steps "make test" \
 		$(STATIC_CHECKS) \
 		"all cargo tests" "timeout 900 cargo test --quiet --locked --workspace" \
+		"rules broken on purpose" "timeout 300 cargo test --quiet --locked -p ashlar-md --features canaries --test canaries" \
 		"release build" "cargo build --quiet --locked --release" \
 		"md against the kernel" "timeout 900 tests/interop/md.sh" \
 		"members between ashlar and the kernel" "timeout 600 tests/interop/md-members.sh" \
