@@ -34,6 +34,7 @@ pub mod disk;
 pub mod gateway;
 pub mod limits;
 pub mod merge;
+pub mod model;
 pub mod plug;
 pub mod queue;
 pub mod request;

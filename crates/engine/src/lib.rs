@@ -50,6 +50,7 @@ pub mod fd;
 pub mod file;
 mod files;
 mod mailbox;
+pub mod modelled;
 pub mod net;
 pub mod null;
 mod oneshot;
@@ -64,6 +65,7 @@ mod vectored;
 
 pub use async_task::Task;
 pub use file::{FileDevice, FileDriver, OpenError, OpenOptions, open};
+pub use modelled::{ModelledDevice, modelled};
 pub use null::NullDevice;
 pub use oneshot::{Cancelled, Receiver};
 pub use op::Op;

@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ashlar_block::model::{Clockwork, Model};
 use ashlar_block::{
     BlockDevice, Disk, Driver, Features, Flags, Gateway, Limits, Op, Queue, Request, Sectors,
     Status,
 };
 
 use crate::media::Media;
-use crate::model::{Clockwork, Model};
 use crate::rng::mix;
 use crate::scheduler::{self, Event};
 
@@ -31,7 +31,7 @@ impl Driver for SimDriver {
         let (slowness, covered) = self.media.begin();
         let end_ns = core.rng(|rng| {
             let mut clockwork = self.clockwork.lock().unwrap_or_else(PoisonError::into_inner);
-            clockwork.end_ns(issued_ns, rq.op(), rq.sector(), rq.len(), rng)
+            clockwork.end_ns(issued_ns, rq.op(), rq.sector(), rq.len(), |n| rng.below(n))
         });
         let at_ns = match slowness {
             Some(factor) => issued_ns.saturating_add((end_ns - issued_ns).saturating_mul(factor)),

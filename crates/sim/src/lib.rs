@@ -28,7 +28,6 @@
 pub mod disk;
 pub mod faults;
 pub mod media;
-pub mod model;
 pub mod oracle;
 pub mod ranges;
 pub mod rng;
@@ -37,10 +36,10 @@ mod state;
 pub mod store;
 pub mod workload;
 
+pub use ashlar_block::model::{self, Model};
 pub use disk::SimDisk;
 pub use faults::Corruption;
 pub use media::{Command, Counts, DiscardReads, Media, Snapshot};
-pub use model::Model;
 pub use oracle::{Oracle, Value, Violation};
 pub use rng::{Rng, seeds};
 pub use scheduler::{Join, Sim, SimRuntime, Stop};

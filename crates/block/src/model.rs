@@ -1,15 +1,27 @@
 //! How long a device takes: latency, bandwidth, parallelism, seeks, an IOPS cap.
 //!
-//! The figures of the presets are those of common devices, rounded. What matters is that they are
-//! the same at every run: a change of a layer shows in virtual time as a result, not as noise.
+//! A [`Model`] is figures; a [`Clockwork`] is a device with these figures and what it is busy with. Both
+//! are pure: they get the time and chance from whoever asks, so that the same device can be had in the
+//! simulator's time and in the engine's. The figures of the presets are those of common devices,
+//! rounded. [`text`] has the words for them.
 
-use ashlar_block::{Features, Limits, Op, Sector, Sectors};
+mod text;
 
-use crate::rng::Rng;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::bio::Op;
+use crate::limits::{Features, Limits};
+use crate::units::{Sector, Sectors};
+
+pub use text::{EXAMPLES, ModelError, Named, PRESETS};
 
 const MS: u64 = 1_000_000;
 const US: u64 = 1_000;
 const SECOND: u64 = 1_000_000_000;
+
+/// Commands worked on at a time, at most.
+pub const MAX_PARALLELISM: usize = 1024;
 
 /// A cap on I/Os in a second, as providers of cloud disks enforce it: a token bucket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,6 +32,13 @@ pub struct IopsCap {
     pub burst: u64,
     /// Bytes that count as one I/O (EBS gp2: 256 KiB).
     pub unit_bytes: u64,
+}
+
+impl IopsCap {
+    /// What [`Self::burst`] is by default.
+    pub const BURST: u64 = 16;
+    /// What [`Self::unit_bytes`] is by default.
+    pub const UNIT_BYTES: u64 = 256 << 10;
 }
 
 /// The cost of moving a head.
@@ -48,7 +67,7 @@ pub struct Model {
     pub discard_ns: u64,
     /// Cost of each MiB of a discard or write-zeroes.
     pub discard_ns_per_mib: u64,
-    /// Bytes in a second over the device's bus, for all commands together.
+    /// Bytes in a second over the device's bus, for all commands together; `u64::MAX` for no bound.
     pub bytes_per_second: u64,
     /// The fixed cost varies by up to this part of it, in percent: it is what reorders completions.
     pub jitter_percent: u64,
@@ -112,10 +131,30 @@ impl Model {
             read_ns: 600 * US,
             write_ns: 900 * US,
             flush_ns: MS,
-            bytes_per_second: 250_000_000,
+            bytes_per_second: 250 << 20,
             jitter_percent: 10,
-            iops_cap: Some(IopsCap { per_second, burst: 16, unit_bytes: 256 << 10 }),
+            iops_cap: Some(IopsCap {
+                per_second,
+                burst: IopsCap::BURST,
+                unit_bytes: IopsCap::UNIT_BYTES,
+            }),
             ..Self::nvme()
+        }
+    }
+
+    /// A device that takes no time: what adjustments start from.
+    pub const fn instant() -> Self {
+        Self {
+            parallelism: MAX_PARALLELISM,
+            read_ns: 0,
+            write_ns: 0,
+            flush_ns: 0,
+            discard_ns: 0,
+            discard_ns_per_mib: 0,
+            bytes_per_second: u64::MAX,
+            jitter_percent: 0,
+            seek: None,
+            iops_cap: None,
         }
     }
 
@@ -139,11 +178,11 @@ impl Model {
 }
 
 /// A device's clockwork: the model and what it is busy with.
-pub(crate) struct Clockwork {
+pub struct Clockwork {
     model: Model,
     capacity: u64,
-    /// When each of the `parallelism` units is free again.
-    free_ns: Vec<u64>,
+    /// When each of the `parallelism` units is free again, the first one on top.
+    free_ns: BinaryHeap<Reverse<u64>>,
     bus_free_ns: u64,
     head: u64,
     /// When the bucket of tokens will be full.
@@ -155,9 +194,11 @@ fn transfer_ns(bytes: u64, per_second: u64) -> u64 {
 }
 
 impl Clockwork {
-    pub(crate) fn new(model: Model, capacity: Sectors) -> Self {
+    /// An idle device of `capacity`.
+    pub fn new(model: Model, capacity: Sectors) -> Self {
+        let units = model.parallelism.clamp(1, MAX_PARALLELISM);
         Self {
-            free_ns: vec![0; model.parallelism.max(1)],
+            free_ns: std::iter::repeat_n(Reverse(0), units).collect(),
             model,
             capacity: capacity.0.max(1),
             bus_free_ns: 0,
@@ -166,14 +207,15 @@ impl Clockwork {
         }
     }
 
-    /// When a command that arrives at `now_ns` ends.
-    pub(crate) fn end_ns(
+    /// When a command that arrives at `now_ns` ends. `below(n)` is to draw a number below `n`, which is
+    /// never 0.
+    pub fn end_ns(
         &mut self,
         now_ns: u64,
         op: Op,
         at: Sector,
         len: Sectors,
-        rng: &mut Rng,
+        below: impl FnOnce(u64) -> u64,
     ) -> u64 {
         let model = self.model;
         let (fixed, moved, per_mib) = match op {
@@ -182,9 +224,9 @@ impl Clockwork {
             Op::Flush => (model.flush_ns, 0, 0),
             Op::Discard | Op::WriteZeroes => (model.discard_ns, 0, model.discard_ns_per_mib),
         };
-        let jitter = rng.below(fixed * model.jitter_percent / 100 + 1);
-        let unit = (0..self.free_ns.len()).min_by_key(|&i| self.free_ns[i]).unwrap_or(0);
-        let mut start = now_ns.max(self.free_ns[unit]);
+        let jitter = below(fixed * model.jitter_percent / 100 + 1);
+        let Reverse(free_ns) = self.free_ns.pop().unwrap_or_default();
+        let mut start = now_ns.max(free_ns);
         if let Some(cap) = model.iops_cap {
             start = self.take_tokens(cap, start, moved);
         }
@@ -195,7 +237,7 @@ impl Clockwork {
         if moved > 0 {
             self.bus_free_ns = end;
         }
-        self.free_ns[unit] = end;
+        self.free_ns.push(Reverse(end));
         end
     }
 
@@ -230,10 +272,10 @@ mod tests {
 
     fn run(model: Model, commands: impl IntoIterator<Item = (Op, u64, u64)>) -> u64 {
         let mut clockwork = Clockwork::new(model, Sectors(1 << 30));
-        let mut rng = Rng::new(1);
         let mut last = 0;
-        for (op, at, len) in commands {
-            let end = clockwork.end_ns(0, op, Sector(at), Sectors(len), &mut rng);
+        for (draws, (op, at, len)) in (1_u64..).zip(commands) {
+            let below = |n| draws.wrapping_mul(0x9e37_79b9_7f4a_7c15) % n;
+            let end = clockwork.end_ns(0, op, Sector(at), Sectors(len), below);
             last = last.max(end);
         }
         last
@@ -245,6 +287,44 @@ mod tests {
         let large = run(Model::cloud_gp2(1000), (0..300).map(|i| (Op::Read, i * 512, 512)));
         assert!((2_900 * MS..3_100 * MS).contains(&small), "{small}");
         assert!((280 * MS..700 * MS).contains(&large), "{large}");
+    }
+
+    #[test]
+    fn a_cap_holds_to_a_hundredth_however_late_completions_are_seen() {
+        let model: Named = "gp2:3000iops,jitter=0%".parse().unwrap();
+        let mut clockwork = Clockwork::new(model.model, Sectors(1 << 30));
+        // 32 in flight; each is followed by another when its end is seen, up to 200 us late.
+        let mut seen: Vec<u64> = vec![0; 32];
+        let (mut done, mut draws) = (0_u64, 0_u64);
+        loop {
+            let now = seen.iter().copied().min().unwrap();
+            if now > 10 * SECOND {
+                break;
+            }
+            let slot = seen.iter().position(|at| *at == now).unwrap();
+            let end = clockwork.end_ns(now, Op::Read, Sector(0), Sectors(8), |_| 0);
+            draws += 1;
+            seen[slot] = end + draws * 7919 % (200 * US);
+            done += 1;
+        }
+        assert!((29_700..30_300).contains(&done), "{done}");
+    }
+
+    #[test]
+    fn a_burst_is_what_may_come_at_once_after_a_pause() {
+        let model: Named = "custom:1000iops,burst=10".parse().unwrap();
+        let mut clockwork = Clockwork::new(model.model, Sectors(1 << 30));
+        let mut end =
+            |now| clockwork.end_ns(now, Op::Write, Sector(0), Sectors(8), |_| 0).abs_diff(now);
+        for now in [0, SECOND] {
+            let ends: Vec<u64> = (0..12).map(|_| end(now)).collect();
+            assert_eq!(ends, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, MS, 2 * MS], "at {now}");
+        }
+    }
+
+    #[test]
+    fn the_instant_device_takes_no_time() {
+        assert_eq!(run(Model::instant(), (0..5000).map(|i| (Op::Write, i, 2048))), 0);
     }
 
     #[test]
