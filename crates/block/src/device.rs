@@ -31,6 +31,12 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// (further pieces of a split bio, the flush after an emulated FUA write) is not: such a bio may
     /// have happened in part, as one that failed.
     fn submit_bio(&self, bio: Bio) -> IoFuture<'_>;
+
+    /// Whether it fires the trace points of completions itself, for its requests. Those of all other
+    /// devices the gateway fires, for the bios that came to it.
+    fn traces_completions(&self) -> bool {
+        false
+    }
 }
 
 /// Where a driver leaves the result of a bio for the future that waits on the same thread.

@@ -1,6 +1,7 @@
 //! What every block device has: a name, a size, limits, live settings and statistics
 //! (the kernel's `gendisk` and its `request_queue`'s settings).
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use thiserror::Error;
@@ -54,10 +55,58 @@ pub enum SettingError {
     },
 }
 
+/// A device number, the kernel's `dev_t`: what `sys/block/*/dev` shows and traces carry. Numbers are
+/// ashlar's own: they tell the devices of one process apart.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct DeviceNumber {
+    /// The kind of device (`Documentation/admin-guide/devices.txt`).
+    pub major: u32,
+    /// Which of them: below [`Self::MINORS`].
+    pub minor: u32,
+}
+
+impl DeviceNumber {
+    /// Minor numbers of a major (the kernel's `MINORBITS` is 20).
+    pub const MINORS: u32 = 1 << 20;
+
+    /// An array's number.
+    pub const fn md(minor: u32) -> Self {
+        Self { major: 9, minor: minor % Self::MINORS }
+    }
+
+    /// A device-mapper device's number. Their major is given out at run time; this is a usual one.
+    pub const fn dm(minor: u32) -> Self {
+        Self { major: 252, minor: minor % Self::MINORS }
+    }
+
+    /// The next of those that any device may have (the kernel's `BLOCK_EXT_MAJOR`).
+    fn extended() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        Self { major: 259, minor: NEXT.fetch_add(1, Relaxed) % Self::MINORS }
+    }
+
+    /// In the kernel's 32 bits.
+    pub const fn raw(self) -> u32 {
+        self.major << 20 | self.minor
+    }
+
+    /// Of the kernel's 32 bits.
+    pub const fn of_raw(raw: u32) -> Self {
+        Self { major: raw >> 20, minor: raw % Self::MINORS }
+    }
+}
+
+impl fmt::Display for DeviceNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.major, self.minor)
+    }
+}
+
 /// A block device's identity, limits, live settings and counters. Shared by every thread; the
 /// settings are plain atomics that take effect for bios submitted afterwards.
 pub struct Disk {
     name: String,
+    number: AtomicU32,
     capacity: AtomicU64,
     limits: Limits,
     max_sectors: AtomicU64,
@@ -78,6 +127,7 @@ impl Disk {
     pub fn new(name: impl Into<String>, capacity: Sectors, limits: Limits) -> Self {
         Self {
             name: name.into(),
+            number: AtomicU32::new(DeviceNumber::extended().raw()),
             capacity: AtomicU64::new(capacity.0),
             // A preferred size beyond the default cap raises it, as in the kernel.
             max_sectors: AtomicU64::new(
@@ -98,6 +148,16 @@ impl Disk {
     /// The name, as under `/dev` (`md0`, `vg/lv`) or, for members, of the file.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The device number: of the extended ones, as long as nobody gives it another.
+    pub fn number(&self) -> DeviceNumber {
+        DeviceNumber::of_raw(self.number.load(Relaxed))
+    }
+
+    /// Gives it another device number.
+    pub fn set_number(&self, number: DeviceNumber) {
+        self.number.store(number.raw(), Relaxed);
     }
 
     /// The size.
@@ -239,6 +299,16 @@ mod tests {
             d.set_max_discard_bytes(1000),
             Err(SettingError::NotAMultiple { value: 1000, unit: 4096 })
         );
+    }
+
+    #[test]
+    fn device_numbers_are_packed_as_in_the_kernel() {
+        assert_eq!(DeviceNumber::md(127).raw(), 0x90_007f);
+        for number in [DeviceNumber::md(0), DeviceNumber::dm(0xf_ffff), disk().number()] {
+            assert_eq!(DeviceNumber::of_raw(number.raw()), number);
+        }
+        assert_ne!(disk().number(), disk().number());
+        assert_eq!(DeviceNumber::dm(3).to_string(), "252:3");
     }
 
     #[test]

@@ -66,7 +66,22 @@ impl Gateway {
             return IoFuture::failed(status);
         }
         trace::bio(disk, Action::Queue, &bio);
+        if trace::is_active() && !self.device.traces_completions() {
+            return self.traced(bio);
+        }
         self.pass_on(bio)
+    }
+
+    /// Passes a bio on to a layer, and fires the trace point of its completion.
+    #[cold]
+    fn traced(&self, bio: Bio) -> IoFuture<'_> {
+        let range = (bio.op, bio.flags, bio.sector, bio.len);
+        let io = self.pass_on(bio);
+        IoFuture::boxed(async move {
+            let result = io.await;
+            trace::end(self.disk(), Action::Complete, range, result);
+            result
+        })
     }
 
     /// Brings a checked bio into a form that the device takes.
@@ -143,7 +158,7 @@ impl Gateway {
             if n == bio.len {
                 return Some(bio);
             }
-            trace::range(self.disk(), Action::Split, bio.op, bio.flags, bio.sector, n);
+            trace::split(self.disk(), &bio, n);
             let front = bio.split_front(n);
             rest = Some(bio);
             Some(front)

@@ -32,7 +32,6 @@ use crate::merge::{Merge, merge, try_merge};
 use crate::request::{QueuedBio, Request};
 use crate::status::{BioResult, Status};
 use crate::trace::{self, Action};
-use crate::units::Sectors;
 
 /// Requests on a plug list at most (the kernel's `BLK_MAX_REQUEST_COUNT`).
 pub const MAX_PLUGGED: usize = 32;
@@ -164,7 +163,7 @@ pub(crate) fn add(id: usize, queue: &Arc<impl Dispatch + 'static>, bio: Bio) -> 
     let flush_now = CONTEXTS.with_borrow_mut(|contexts| {
         if contexts.get(id).plugged.is_empty() {
             contexts.plugged.push(id);
-            trace::range(disk, Action::Plug, rq.op(), rq.flags(), rq.sector(), Sectors::ZERO);
+            trace::plug(disk);
         }
         let context = contexts.get(id);
         context.plugged.push_back(rq);
@@ -202,13 +201,11 @@ fn flush(id: usize) {
         context.misses = 0;
         let Some(queue) = &context.queue else { return };
         let disk = queue.disk();
+        if !context.plugged.is_empty() {
+            trace::unplug(disk, context.plugged.len());
+        }
         for rq in context.plugged.drain(..) {
-            let action = if context.in_flight < disk.nr_requests() as usize {
-                Action::Unplug
-            } else {
-                Action::Insert
-            };
-            trace::range(disk, action, rq.op(), rq.flags(), rq.sector(), rq.len());
+            trace::range(disk, Action::Insert, rq.op(), rq.flags(), rq.sector(), rq.len());
             context.waiting.push_back(rq);
         }
     });
@@ -255,7 +252,7 @@ fn drain(id: usize) {
 pub(crate) fn complete(rq: &mut Request, result: BioResult) {
     let id = rq.queue;
     let bios = mem::take(&mut rq.bios);
-    let Some(op) = bios.first().map(|b| b.bio.op) else { return };
+    let Some((op, flags)) = bios.first().map(|b| (b.bio.op, b.bio.flags)) else { return };
     let one_by_one = bios.len() > 1 && result.is_err_and(Status::is_retryable_elsewhere);
     let queue = CONTEXTS.try_with(|contexts| {
         let mut contexts = contexts.borrow_mut();
@@ -267,14 +264,17 @@ pub(crate) fn complete(rq: &mut Request, result: BioResult) {
     // the same thread, are gone too.
     let Ok(queue) = queue else { return };
     if let Some(queue) = &queue {
-        let (sector, len) = (rq.sector, rq.len);
-        trace::range(queue.disk(), Action::Complete, op, Flags::empty(), sector, len);
+        let action = if one_by_one { Action::Requeue } else { Action::Complete };
+        trace::end(queue.disk(), action, (op, flags, rq.sector, rq.len), result);
     }
     if one_by_one {
         CONTEXTS.with_borrow_mut(|contexts| {
             let context = contexts.get(id);
             for mut queued in bios {
                 queued.bio.flags |= Flags::NOMERGE;
+                if let Some(queue) = &queue {
+                    trace::bio(queue.disk(), Action::Insert, &queued.bio);
+                }
                 context.waiting.push_back(Request::new(id, queued));
             }
         });

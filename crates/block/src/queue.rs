@@ -68,4 +68,8 @@ impl<D: Driver> BlockDevice for Queue<D> {
     fn submit_bio(&self, bio: Bio) -> IoFuture<'_> {
         IoFuture::completion(plug::add(self.id, &self.inner, bio))
     }
+
+    fn traces_completions(&self) -> bool {
+        true
+    }
 }

@@ -9,23 +9,24 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::bio::{Bio, Flags, Op};
 use crate::clock;
-use crate::disk::Disk;
+use crate::disk::{DeviceNumber, Disk};
+use crate::status::{BioResult, Status};
 use crate::units::{Sector, Sectors};
 
 /// What happened to a bio or request; the letters are those of `blkparse(1)`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
-    /// `A`: mapped to another device.
+    /// `A`: on its way from another device, told of the lower one.
     Remap,
     /// `Q`: arrived at the device.
     Queue,
-    /// `X`: split to fit the limits of the device.
+    /// `X`: split to fit the limits of the device; the range is that of the first part.
     Split,
     /// `G`: became a request.
     GetRequest,
     /// `P`: the plug was set.
     Plug,
-    /// `U`: the plug was removed.
+    /// `U`: the plug was removed, and its requests go on.
     Unplug,
     /// `M`: merged to the end of a request.
     BackMerge,
@@ -35,6 +36,8 @@ pub enum Action {
     Insert,
     /// `D`: sent to the driver.
     Issue,
+    /// `R`: failed, and is tried again bio by bio.
+    Requeue,
     /// `C`: completed.
     Complete,
 }
@@ -53,9 +56,30 @@ impl Action {
             Self::FrontMerge => 'F',
             Self::Insert => 'I',
             Self::Issue => 'D',
+            Self::Requeue => 'R',
             Self::Complete => 'C',
         }
     }
+}
+
+/// What some actions tell besides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Detail {
+    /// Nothing.
+    None,
+    /// [`Action::Remap`]: where the bio was on the device above.
+    From {
+        /// The device above.
+        device: DeviceNumber,
+        /// The sector there.
+        sector: Sector,
+    },
+    /// [`Action::Unplug`]: how many requests.
+    Requests(u32),
+    /// [`Action::Split`]: where the rest begins.
+    Rest(Sector),
+    /// [`Action::Complete`] and [`Action::Requeue`]: why it failed.
+    Failed(Status),
 }
 
 /// One trace event.
@@ -67,7 +91,7 @@ pub struct Event<'a> {
     pub disk: &'a Disk,
     /// What happened.
     pub action: Action,
-    /// To which operation.
+    /// To which operation. Plugs have none; theirs is a read of nothing, as in the kernel.
     pub op: Op,
     /// With which flags.
     pub flags: Flags,
@@ -75,6 +99,8 @@ pub struct Event<'a> {
     pub sector: Sector,
     /// How much.
     pub len: Sectors,
+    /// What else there is to say.
+    pub detail: Detail,
 }
 
 impl std::fmt::Debug for Disk {
@@ -129,13 +155,63 @@ pub fn bio(disk: &Disk, action: Action, bio: &Bio) {
 #[inline]
 pub fn range(disk: &Disk, action: Action, op: Op, flags: Flags, sector: Sector, len: Sectors) {
     if is_active() {
-        fire(&Event { at_ns: clock::now_ns(), disk, action, op, flags, sector, len });
+        fire(disk, action, (op, flags, sector, len), Detail::None);
     }
 }
 
+/// Fires [`Action::Remap`], before `bio` is submitted to `lower`: it comes from `sector` of `upper`.
+#[inline]
+pub fn remap(lower: &Disk, bio: &Bio, upper: &Disk, sector: Sector) {
+    if is_active() {
+        let detail = Detail::From { device: upper.number(), sector };
+        fire(lower, Action::Remap, (bio.op, bio.flags, bio.sector, bio.len), detail);
+    }
+}
+
+/// Fires [`Action::Split`]: the first `len` sectors of `bio` go on, the rest follows.
+#[inline]
+pub fn split(disk: &Disk, bio: &Bio, len: Sectors) {
+    if is_active() {
+        let detail = Detail::Rest(bio.sector + len);
+        fire(disk, Action::Split, (bio.op, bio.flags, bio.sector, len), detail);
+    }
+}
+
+/// Fires [`Action::Plug`].
+#[inline]
+pub(crate) fn plug(disk: &Disk) {
+    if is_active() {
+        fire(disk, Action::Plug, NOTHING, Detail::None);
+    }
+}
+
+/// Fires [`Action::Unplug`] for so many requests.
+#[inline]
+pub(crate) fn unplug(disk: &Disk, requests: usize) {
+    if is_active() {
+        fire(disk, Action::Unplug, NOTHING, Detail::Requests(requests as u32));
+    }
+}
+
+/// Fires [`Action::Complete`], or [`Action::Requeue`].
+#[inline]
+pub(crate) fn end(disk: &Disk, action: Action, range: Range, result: BioResult) {
+    if is_active() {
+        fire(disk, action, range, result.map_or_else(Detail::Failed, |()| Detail::None));
+    }
+}
+
+/// What an event is about.
+pub(crate) type Range = (Op, Flags, Sector, Sectors);
+
+/// What plugs are about.
+const NOTHING: Range = (Op::Read, Flags::empty(), Sector::ZERO, Sectors::ZERO);
+
 #[cold]
-fn fire(event: &Event<'_>) {
+fn fire(disk: &Disk, action: Action, (op, flags, sector, len): Range, detail: Detail) {
+    let at_ns = clock::now_ns();
+    let event = Event { at_ns, disk, action, op, flags, sector, len, detail };
     for (_, reader) in READERS.read().unwrap_or_else(PoisonError::into_inner).iter() {
-        reader.event(event);
+        reader.event(&event);
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use ashlar_block::stats::{SHARDS, thread_shard};
-use ashlar_block::{Bio, Gateway, IoFuture, Limits, Sector, Sectors};
+use ashlar_block::{Bio, Disk, Gateway, IoFuture, Limits, Sector, Sectors, trace};
 use bitflags::bitflags;
 
 use crate::badblocks::BadBlocks;
@@ -300,11 +300,21 @@ impl Rdev {
     }
 
     /// Submits a bio whose sectors count from the start of the data area.
-    ///
-    /// This is the one place where the data offset is added.
-    pub fn submit(&self, mut bio: Bio) -> IoFuture<'_> {
-        bio.sector += self.data_offset;
+    pub fn submit(&self, bio: Bio) -> IoFuture<'_> {
+        self.gateway.submit(self.on_device(bio))
+    }
+
+    /// The same for what came to the array `above`, at its sector `from`: a trace shows it (A).
+    pub fn submit_from(&self, above: &Disk, from: Sector, bio: Bio) -> IoFuture<'_> {
+        let bio = self.on_device(bio);
+        trace::remap(self.gateway.disk(), &bio, above, from);
         self.gateway.submit(bio)
+    }
+
+    /// The bio as the device counts sectors. This is the one place where the data offset is added.
+    fn on_device(&self, mut bio: Bio) -> Bio {
+        bio.sector += self.data_offset;
+        bio
     }
 
     /// Flushes the member's cache.

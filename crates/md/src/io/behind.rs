@@ -179,17 +179,22 @@ impl Array {
         let held = |(index, result): &(Index, BioResult)| {
             result.is_ok() && self.members.get(*index).is_some_and(Rdev::is_in_sync)
         };
-        if answers.iter().any(held) {
-            let taken = std::mem::take(&mut answers);
-            let taken = self.keep_with_bad_blocks(&bio, taken).await;
-            answers.extend(taken.iter().copied());
-            acknowledged.complete(self.judge(taken).await);
+        let early = answers.iter().any(held);
+        if early {
+            answers = self.keep_with_bad_blocks(&bio, answers, false).await;
+            acknowledged.complete(self.judge(answers.clone()).await);
         }
-        answers.extend(match last {
+        let late = match last {
             Either::Left(last) => last.await,
             Either::Right(answers) => answers,
-        });
-        let answers = self.keep_with_bad_blocks(&kept, answers).await;
+        };
+        // Each answer once: a member that lists bad blocks has taken the write, but for these.
+        if early {
+            answers.extend(self.keep_with_bad_blocks(&kept, late, true).await);
+        } else {
+            answers.extend(late);
+            answers = self.keep_with_bad_blocks(&kept, answers, false).await;
+        }
         if let Some(intent) = &intent
             && !self.is_complete(bio.sector, &answers)
         {
@@ -207,7 +212,8 @@ impl Array {
         let mut targets = Sent::new();
         for at in self.personality.map(bio.sector) {
             for (index, rdev) in self.writable(at.disk).filter(|(_, rdev)| wanted(rdev)) {
-                targets.push((index, rdev.submit(Bio { sector: at.sector, ..bio.clone() })));
+                let part = Bio { sector: at.sector, ..bio.clone() };
+                targets.push((index, rdev.submit_from(&self.disk, bio.sector, part)));
             }
         }
         gather(targets).await

@@ -1,6 +1,6 @@
 //! Discards and write-zeroes of any length.
 
-use ashlar_block::{Bio, BioResult, Features, IoFuture, Op, Status, trace};
+use ashlar_block::{Bio, BioResult, Features, IoFuture, Op, Status};
 
 use super::{Answers, gather};
 use crate::array::Array;
@@ -136,14 +136,13 @@ impl Array {
 
     /// Sends one range to each member.
     async fn send_ranges(&self, bio: &Bio, ranges: impl Iterator<Item = MemberRange>) -> Answers {
-        trace::bio(&self.disk, trace::Action::Remap, bio);
         let targets = ranges.flat_map(|range| {
             let mut part = Bio { sector: range.span.start, len: range.span.len, ..bio.clone() };
             part.segments.clear();
             self.writable(range.disk).map(move |(index, rdev)| {
                 let part = part.clone();
                 let sent = async move {
-                    rdev.submit(part.clone()).await?;
+                    rdev.submit_from(&self.disk, bio.sector, part.clone()).await?;
                     self.zeroes_are_good(rdev, &part);
                     Ok(())
                 };

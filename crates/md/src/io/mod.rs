@@ -17,7 +17,7 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
 
-use ashlar_block::{Bio, BioResult, IoFuture, Status, trace};
+use ashlar_block::{Bio, BioResult, IoFuture, Status};
 use smallvec::SmallVec;
 
 use crate::array::Array;
@@ -52,9 +52,10 @@ impl Array {
     /// A read or write of one chunk that has one copy: it needs no future of its own.
     pub(crate) fn submit_striped(&self, bio: Bio) -> IoFuture<'_> {
         let at = self.personality.map(bio.sector)[0];
-        trace::bio(&self.disk, trace::Action::Remap, &bio);
         match self.members.member(at.disk) {
-            Some(rdev) => rdev.submit(Bio { sector: at.sector, ..bio }),
+            Some(rdev) => {
+                rdev.submit_from(&self.disk, bio.sector, Bio { sector: at.sector, ..bio })
+            }
             None => IoFuture::failed(Status::Io),
         }
     }

@@ -1,7 +1,7 @@
 //! Reads: from the member with least to do, and what happens when it cannot be read.
 
 use ashlar_block::stats::thread_shard;
-use ashlar_block::{Bio, BioResult, Buffer, Flags, Sectors, Status, trace};
+use ashlar_block::{Bio, BioResult, Buffer, Flags, Sectors, Status};
 use smallvec::SmallVec;
 use tracing::warn;
 
@@ -50,9 +50,8 @@ impl Array {
                         Box::pin(self.behind.clear_of(bio.sector, bio.end())).await;
                     }
                     let _reading = copy.rdev.reading(copy.at.sector, bio.len);
-                    trace::bio(&self.disk, trace::Action::Remap, &bio);
                     let part = Bio { sector: copy.at.sector, ..bio.clone() };
-                    match copy.rdev.submit(part).await {
+                    match copy.rdev.submit_from(&self.disk, bio.sector, part).await {
                         Ok(()) => return Ok(()),
                         Err(status) => Some((copy.index, status)),
                     }
@@ -179,7 +178,8 @@ impl Array {
             if rdev.is_write_mostly() {
                 self.behind.clear_of(piece.sector, piece.end()).await;
             }
-            match rdev.submit(Bio { sector: at.sector + into, ..piece.clone() }).await {
+            let part = Bio { sector: at.sector + into, ..piece.clone() };
+            match rdev.submit_from(&self.disk, piece.sector, part).await {
                 Ok(()) => {
                     if bad.is_empty() || !self.is_writable() {
                         return Ok(());

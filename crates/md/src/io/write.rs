@@ -5,7 +5,7 @@
 //! recorded, the write is acknowledged. Members are looked at after the barrier was passed (see
 //! `members`).
 
-use ashlar_block::{Bio, BioResult, Flags, IoFuture, Op, Sector, Sectors, Status, trace};
+use ashlar_block::{Bio, BioResult, Flags, IoFuture, Op, Sector, Sectors, Status};
 use tracing::warn;
 
 use super::{Answers, Sent, gather};
@@ -86,7 +86,7 @@ impl Array {
     /// What becomes of a write that some member did not take, or has not had the blocks of before.
     #[cold]
     async fn settle(&self, bio: &Bio, intent: Option<Intent<'_>>, answers: Answers) -> BioResult {
-        let answers = self.keep_with_bad_blocks(bio, answers).await;
+        let answers = self.keep_with_bad_blocks(bio, answers, false).await;
         if let Some(intent) = &intent
             && !self.is_complete(bio.sector, &answers)
         {
@@ -131,12 +131,12 @@ impl Array {
     /// Sends a bio that lies within one chunk to all copies; and whether there was somebody to send it to
     /// for every one.
     fn copies_of(&self, bio: &Bio) -> (Sent<'_>, bool) {
-        trace::bio(&self.disk, trace::Action::Remap, bio);
         let (mut sent, mut everywhere) = (Sent::new(), true);
         for at in self.personality.map(bio.sector) {
             let before = sent.len();
             for (index, rdev) in self.writable(at.disk) {
-                sent.push((index, rdev.submit(Bio { sector: at.sector, ..bio.clone() })));
+                let part = Bio { sector: at.sector, ..bio.clone() };
+                sent.push((index, rdev.submit_from(&self.disk, bio.sector, part)));
             }
             everywhere &= sent.len() > before;
         }
@@ -161,9 +161,15 @@ impl Array {
 
     /// What became of a write: on members that took it, known bad blocks are good again; of members that
     /// did not, those with a bad block log try again block by block and list what cannot be written, if
-    /// another member has it all. They stay members then. The rest of the answers is to be judged.
-    pub(super) async fn keep_with_bad_blocks(&self, bio: &Bio, mut answers: Answers) -> Answers {
-        let mut held = false;
+    /// another member has it all: one of these, or one that answered before (`held`). They stay members
+    /// then. The rest of the answers is to be judged. No answer may come here twice: that of a member
+    /// which listed something looks as if it had all of it.
+    pub(super) async fn keep_with_bad_blocks(
+        &self,
+        bio: &Bio,
+        mut answers: Answers,
+        mut held: bool,
+    ) -> Answers {
         for (index, result) in &answers {
             let Some(rdev) = self.members.get(*index) else { continue };
             held |= result.is_ok() && rdev.is_in_sync();
@@ -224,7 +230,7 @@ impl Array {
             let on_member = copy + (at - bio.sector);
             let len = Sectors::min(block - Sectors(on_member.0 % block.0), bio.end() - at);
             let part = bio.slice_to(at, len, on_member);
-            if rdev.submit(part).await.is_err() {
+            if rdev.submit_from(&self.disk, at, part).await.is_err() {
                 let on_device = on_member + rdev.data_offset();
                 rdev.bad_blocks().set(on_device, len).map_err(|_| status)?;
                 listed = true;
