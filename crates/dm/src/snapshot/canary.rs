@@ -1,0 +1,69 @@
+//! Rules that can be broken on purpose, to see that tests notice (the feature `canaries`).
+//!
+//! Each rule is one of docs/internals/dm-snapshot.md. The code that keeps it asks [`broken`], which is a
+//! constant `false` unless the feature is on: nothing of this is in any other build.
+//! `tests/snapshot/canaries.rs` breaks one after the other and has the simulation find it.
+
+/// What the code does, and one can have it not do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rule {
+    /// Every snapshot of an origin gets its exceptions before the origin changes.
+    AllSnapshots,
+    /// An exception is on disk, durably, before the origin changes.
+    CommitComesFirst,
+    /// Copied data is durable before the exception that points to it.
+    CommitFlushes,
+    /// Exceptions are written with FUA.
+    CommitIsDurable,
+    /// An exception is written only after its data was copied.
+    DataComesFirst,
+    /// Only a write of a whole chunk makes the copy unnecessary.
+    FullChunksOnly,
+    /// That a snapshot is invalid is on disk before the origin changes.
+    InvalidIsRecorded,
+    /// Merged data is durable in the origin before its exceptions are forgotten.
+    MergeFlushes,
+    /// Chunks that are being merged are not written, and writes to them are waited for.
+    MergeHoldsWrites,
+    /// The other snapshots get their exceptions before the merge changes the origin.
+    MergeIsAWrite,
+    /// The next area is empty before one is full.
+    NextAreaIsEmpty,
+    /// The origin does not change while a snapshot reads it.
+    ReadsAreTracked,
+    /// What follows the end of the list is erased before the list grows.
+    TailIsErased,
+}
+
+#[cfg(feature = "canaries")]
+mod choice {
+    use std::cell::Cell;
+
+    use super::Rule;
+
+    thread_local! {
+        static BROKEN: Cell<Option<Rule>> = const { Cell::new(None) };
+    }
+
+    /// From now on this thread breaks a rule, or none.
+    pub fn break_rule(rule: Option<Rule>) {
+        BROKEN.set(rule);
+    }
+
+    /// Whether this thread breaks a rule.
+    pub(crate) fn broken(rule: Rule) -> bool {
+        BROKEN.get() == Some(rule)
+    }
+}
+
+#[cfg(feature = "canaries")]
+pub use choice::break_rule;
+#[cfg(feature = "canaries")]
+pub(crate) use choice::broken;
+
+/// Whether a rule is broken on purpose: never, in this build.
+#[cfg(not(feature = "canaries"))]
+#[inline]
+pub(crate) const fn broken(_: Rule) -> bool {
+    false
+}

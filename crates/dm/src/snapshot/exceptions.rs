@@ -1,0 +1,271 @@
+//! Which chunks of the origin a snapshot has copies of, which it is copying, and which are being read.
+//!
+//! Everything that is known of a chunk lies in one shard, under one lock that is held for a few
+//! instructions: so whoever decides by it decides at one moment. Neighbouring chunks share a shard, so
+//! that runs of them can be one entry.
+//!
+//! Life of a chunk: *shared* (nothing here; reads go to the origin and are tracked), *pending* (its
+//! copy is being made; still read from the origin), *draining* (copied and committed, so read from the
+//! COW device; but reads of the origin that began before are under way, and the origin must not
+//! change: still pending, too), *complete*. A snapshot that is merged makes complete chunks shared.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use event_listener::Event;
+
+/// log2 of the chunks that lie in a row in one shard.
+const GROUP_SHIFT: u32 = 6;
+const SHARDS: usize = 16;
+
+/// A map from chunks to chunks that keeps runs (both sides consecutive) as one entry.
+#[derive(Default)]
+pub(super) struct Runs {
+    runs: BTreeMap<u64, Run>,
+}
+
+#[derive(Clone, Copy)]
+struct Run {
+    new: u64,
+    len: u64,
+}
+
+impl Runs {
+    fn run_of(&self, old: u64) -> Option<(u64, Run)> {
+        let (&first, &run) = self.runs.range(..=old).next_back()?;
+        (old - first < run.len).then_some((first, run))
+    }
+
+    /// Where `old` is.
+    pub(super) fn get(&self, old: u64) -> Option<u64> {
+        self.run_of(old).map(|(first, run)| run.new + (old - first))
+    }
+
+    /// Whether every chunk of a range is there.
+    pub(super) fn covers(&self, range: Range<u64>) -> bool {
+        let mut at = range.start;
+        while at < range.end {
+            let Some((first, run)) = self.run_of(at) else { return false };
+            at = first + run.len;
+        }
+        true
+    }
+
+    /// Puts a chunk in; false if it is there already.
+    pub(super) fn insert(&mut self, old: u64, new: u64) -> bool {
+        if self.get(old).is_some() {
+            return false;
+        }
+        let (mut first, mut run) = (old, Run { new, len: 1 });
+        if let Some((&at, before)) = self.runs.range(..old).next_back()
+            && at + before.len == old
+            && before.new + before.len == new
+        {
+            (first, run) = (at, Run { new: before.new, len: before.len + 1 });
+        }
+        if let Some(after) = old.checked_add(1).and_then(|next| self.runs.get(&next)).copied()
+            && after.new == new + 1
+        {
+            self.runs.remove(&(old + 1));
+            run.len += after.len;
+        }
+        self.runs.insert(first, run);
+        true
+    }
+
+    /// Takes a chunk out; false if it is not there.
+    pub(super) fn remove(&mut self, old: u64) -> bool {
+        let Some((first, run)) = self.run_of(old) else { return false };
+        let before = old - first;
+        self.runs.remove(&first);
+        if before > 0 {
+            self.runs.insert(first, Run { new: run.new, len: before });
+        }
+        let after = run.len - before - 1;
+        if after > 0 {
+            self.runs.insert(old + 1, Run { new: run.new + before + 1, len: after });
+        }
+        true
+    }
+
+    /// How many entries it takes.
+    #[cfg(test)]
+    fn entries(&self) -> usize {
+        self.runs.len()
+    }
+}
+
+const WAITING: u8 = 0;
+const MADE: u8 = 1;
+const FAILED: u8 = 2;
+
+/// An exception that is being made.
+pub(super) struct Pending {
+    pub(super) old: u64,
+    pub(super) new: u64,
+    /// In which order the new chunks were given out; exceptions are committed in it.
+    pub(super) sequence: u64,
+    end: AtomicU8,
+    ended: Event,
+}
+
+impl Pending {
+    pub(super) fn new(old: u64, new: u64, sequence: u64) -> Arc<Self> {
+        let (end, ended) = (AtomicU8::new(WAITING), Event::new());
+        Arc::new(Self { old, new, sequence, end, ended })
+    }
+
+    /// Ends when the origin's chunk may change (or the snapshot is known not to be valid): whether the
+    /// exception was made.
+    pub(super) async fn made(&self) -> bool {
+        while self.end.load(SeqCst) == WAITING {
+            let listener = self.ended.listen();
+            if self.end.load(SeqCst) == WAITING {
+                listener.await;
+            }
+        }
+        self.end.load(SeqCst) == MADE
+    }
+
+    pub(super) fn end(&self, made: bool) {
+        self.end.store(if made { MADE } else { FAILED }, SeqCst);
+        self.ended.notify(usize::MAX);
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Shard {
+    pub(super) complete: Runs,
+    pub(super) pending: HashMap<u64, Arc<Pending>>,
+    /// Chunks of I/O under way that must end before the chunk changes its place: reads of the
+    /// origin, and writes to the copy while it may be merged.
+    tracked: Vec<u64>,
+    /// Chunks that are being merged: not to be written.
+    pub(super) window: Range<u64>,
+}
+
+impl Shard {
+    pub(super) fn track(&mut self, chunk: u64) {
+        self.tracked.push(chunk);
+    }
+
+    pub(super) fn is_tracked(&self, chunk: u64) -> bool {
+        self.tracked.contains(&chunk)
+    }
+
+    /// Ends what [`Self::track`] began; the exception that waited for nothing else.
+    pub(super) fn untrack(&mut self, chunk: u64) -> Option<Arc<Pending>> {
+        if let Some(at) = self.tracked.iter().position(|tracked| *tracked == chunk) {
+            self.tracked.swap_remove(at);
+        }
+        let draining = self.complete.get(chunk).is_some() && !self.is_tracked(chunk);
+        if draining { self.pending.remove(&chunk) } else { None }
+    }
+}
+
+/// The chunks of a snapshot.
+#[derive(Default)]
+pub(super) struct Exceptions {
+    shards: [Mutex<Shard>; SHARDS],
+}
+
+impl Exceptions {
+    /// The shard of a chunk.
+    pub(super) fn shard(&self, chunk: u64) -> MutexGuard<'_, Shard> {
+        let shard = &self.shards[(chunk >> GROUP_SHIFT) as usize % SHARDS];
+        // Nothing that belongs together is left half done by a panic.
+        shard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether all chunks of a range have copies, and nobody reads them from the origin any more.
+    pub(super) fn are_complete(&self, range: Range<u64>) -> bool {
+        let mut at = range.start;
+        while at < range.end {
+            let end = range.end.min(((at >> GROUP_SHIFT) + 1) << GROUP_SHIFT);
+            let shard = self.shard(at);
+            let pending = !shard.pending.is_empty()
+                && (at..end).any(|chunk| shard.pending.contains_key(&chunk));
+            if pending || !shard.complete.covers(at..end) {
+                return false;
+            }
+            at = end;
+        }
+        true
+    }
+
+    /// Declares chunks as being merged, or (an empty range) none.
+    pub(super) fn set_window(&self, window: &Range<u64>) {
+        for shard in &self.shards {
+            shard.lock().unwrap_or_else(PoisonError::into_inner).window = window.clone();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn consecutive_chunks_are_one_entry() {
+        let mut runs = Runs::default();
+        for chunk in [5, 3, 4, 7, 6] {
+            assert!(runs.insert(chunk, chunk + 100));
+        }
+        assert_eq!(runs.entries(), 1);
+        assert!(!runs.insert(5, 9) && runs.covers(3..8) && !runs.covers(3..9));
+        assert!(runs.insert(8, 300));
+        assert_eq!((runs.entries(), runs.get(8), runs.get(9)), (2, Some(300), None));
+    }
+
+    #[test]
+    fn a_run_is_cut_where_a_chunk_is_taken_out() {
+        let mut runs = Runs::default();
+        (0..10).for_each(|chunk| assert!(runs.insert(chunk, chunk + 20)));
+        assert!(runs.remove(4) && !runs.remove(4));
+        assert_eq!((runs.get(3), runs.get(4), runs.get(5)), (Some(23), None, Some(25)));
+        assert!(runs.remove(0) && runs.remove(9));
+        assert_eq!((runs.entries(), runs.get(1), runs.get(8)), (2, Some(21), Some(28)));
+    }
+
+    #[test]
+    fn a_map_of_runs_is_a_map() {
+        let mut model = BTreeMap::new();
+        let mut runs = Runs::default();
+        let mut word = 1_u64;
+        for _ in 0..20_000 {
+            word = word
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let (old, new) = (word >> 59, (word >> 40) % 3 * 100 + (word >> 59));
+            if word >> 33 & 1 == 0 {
+                assert_eq!(runs.insert(old, new), !model.contains_key(&old));
+                model.entry(old).or_insert(new);
+            } else {
+                assert_eq!(runs.remove(old), model.remove(&old).is_some());
+            }
+            (0..33).for_each(|old| assert_eq!(runs.get(old), model.get(&old).copied()));
+            let covered = (0..8).all(|old| model.contains_key(&old));
+            assert_eq!(runs.covers(0..8), covered);
+        }
+    }
+
+    #[test]
+    fn an_exception_is_over_when_the_last_read_of_the_origin_is() {
+        let exceptions = Exceptions::default();
+        let mut shard = exceptions.shard(7);
+        shard.track(7);
+        shard.track(7);
+        shard.pending.insert(7, Pending::new(7, 2, 0));
+        assert!(shard.untrack(7).is_none());
+        shard.track(7);
+        assert!(shard.complete.insert(7, 2));
+        drop(shard);
+        assert!(!exceptions.are_complete(7..8));
+        let mut shard = exceptions.shard(7);
+        assert!(shard.untrack(7).is_none() && shard.untrack(7).is_some());
+        drop(shard);
+        assert!(exceptions.are_complete(7..8) && !exceptions.are_complete(6..8));
+    }
+}

@@ -1,0 +1,347 @@
+//! Reading a persistent exception store, and making a new one.
+//!
+//! Every number that comes from the disk is checked: a store that does not fit its devices, names a chunk
+//! twice or has no end is refused as a whole, and nothing of it is changed. Looking at a store
+//! writes nothing; a new one is written only where there is none (`magic` is zero).
+
+use ashlar_block::{Bio, Buffer, Flags, Gateway, Sector, Sectors, Status};
+use futures_util::{StreamExt, stream};
+use thiserror::Error;
+use zerocopy::FromBytes;
+use zerocopy::IntoBytes;
+
+use super::exceptions::Runs;
+use super::ondisk::{ChunkSizeError, DEFAULT_CHUNK, Exception, Geometry, Header, MAGIC, VERSION};
+use super::store::Area;
+
+/// Areas read ahead, as the kernel does (`DM_PREFETCH_CHUNKS`).
+const READ_AHEAD: usize = 12;
+const PAGE: Sectors = Sectors(8);
+
+/// Why an exception store cannot be used.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum StoreError {
+    /// The COW device could not be read.
+    #[error("cannot read the exception store on {device} at sector {sector}: {status}")]
+    Read {
+        /// The COW device.
+        device: String,
+        /// Where.
+        sector: Sector,
+        /// What it said.
+        status: Status,
+    },
+    /// The COW device could not be written.
+    #[error("cannot make an exception store on {device}: {status}")]
+    Write {
+        /// The COW device.
+        device: String,
+        /// What it said.
+        status: Status,
+    },
+    /// The COW device is too small to hold anything.
+    #[error("{device} has {size} sectors, too few for an exception store with chunks of {chunk}")]
+    TooSmall {
+        /// The COW device.
+        device: String,
+        /// Its sectors.
+        size: Sectors,
+        /// Sectors in a chunk.
+        chunk: Sectors,
+    },
+    /// Something else is there.
+    #[error(
+        "{device} holds no exception store (it begins with {magic:#010x}): zero its first 4 KiB if \
+         it is to become one"
+    )]
+    NotAStore {
+        /// The COW device.
+        device: String,
+        /// What is where the magic number should be.
+        magic: u32,
+    },
+    /// A version that nobody knows.
+    #[error("the exception store on {device} has version {version}, only 1 is known")]
+    Version {
+        /// The COW device.
+        device: String,
+        /// The header's version.
+        version: u32,
+    },
+    /// The header's or the table's chunk size is not possible.
+    #[error("the exception store on {device}: {error}")]
+    ChunkSize {
+        /// The COW device.
+        device: String,
+        /// Why not.
+        error: ChunkSizeError,
+    },
+    /// An exception is not possible.
+    #[error("exception {index} of area {area} on {device} is wrong: {fault}")]
+    Exception {
+        /// The COW device.
+        device: String,
+        /// Which area.
+        area: u64,
+        /// Which exception of it.
+        index: usize,
+        /// What is wrong.
+        fault: Fault,
+    },
+    /// The list does not end within the device.
+    #[error("the exceptions on {device} have no end: area {area} would lie beyond the device")]
+    NoEnd {
+        /// The COW device.
+        device: String,
+        /// The area that is not there.
+        area: u64,
+    },
+}
+
+/// What is wrong with an exception.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum Fault {
+    /// The origin has no such chunk.
+    #[error("chunk {0} is beyond the end of the origin")]
+    BeyondOrigin(u64),
+    /// The COW device has no such chunk.
+    #[error("new chunk {0} is beyond the end of the COW device")]
+    BeyondCow(u64),
+    /// Metadata is there.
+    #[error("new chunk {0} holds metadata")]
+    InMetadata(u64),
+    /// Another exception is for the same chunk of the origin.
+    #[error("chunk {0} has another exception already")]
+    OldTwice(u64),
+    /// Another exception has its copy there.
+    #[error("new chunk {0} is that of another exception")]
+    NewTwice(u64),
+}
+
+/// What is on a COW device.
+pub(super) enum Found {
+    /// No store yet.
+    New(Geometry),
+    /// A store that was declared invalid.
+    Invalid(Geometry),
+    /// A store with these exceptions.
+    Valid(Contents),
+}
+
+/// A valid store.
+pub(super) struct Contents {
+    pub(super) geometry: Geometry,
+    /// The area in which the list ends.
+    pub(super) area: Area,
+    /// The chunk after the highest one in use.
+    pub(super) next_free: u64,
+    /// All of them, as pairs of old and new chunk.
+    pub(super) exceptions: Vec<(u64, u64)>,
+}
+
+/// What an exception store says of itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Summary {
+    /// Sectors in a chunk.
+    pub chunk: Sectors,
+    /// Whether the snapshot can be used.
+    pub valid: bool,
+    /// Which chunks of the origin have copies where, in the order in which they were made.
+    pub exceptions: Vec<(u64, u64)>,
+}
+
+/// Looks at the exception store on `cow`, of a snapshot of an origin with `origin_len` sectors; None if
+/// there is none. Writes nothing.
+///
+/// # Errors
+/// Whatever makes it unusable.
+pub async fn examine(cow: &Gateway, origin_len: Sectors) -> Result<Option<Summary>, StoreError> {
+    Ok(match find(cow, Sectors::ZERO, cow.disk().limits().logical_block(), origin_len).await? {
+        Found::New(_) => None,
+        Found::Invalid(geometry) => {
+            Some(Summary { chunk: geometry.chunk(), valid: false, exceptions: Vec::new() })
+        }
+        Found::Valid(Contents { geometry, exceptions, .. }) => {
+            Some(Summary { chunk: geometry.chunk(), valid: true, exceptions })
+        }
+    })
+}
+
+fn name(cow: &Gateway) -> String {
+    cow.disk().name().to_owned()
+}
+
+async fn read(cow: &Gateway, sector: Sector, len: Sectors) -> Result<Buffer, StoreError> {
+    let failed = |status| StoreError::Read { device: name(cow), sector, status };
+    cow.read(sector, len).await.map_err(failed)
+}
+
+/// Finds out what is on a COW device; `chunk` (zero: the default) is the chunk size of a new store,
+/// `block` that of the devices involved.
+pub(super) async fn find(
+    cow: &Gateway,
+    chunk: Sectors,
+    block: Sectors,
+    origin_len: Sectors,
+) -> Result<Found, StoreError> {
+    let chunk = if chunk.is_zero() { Sectors(DEFAULT_CHUNK.0.max(block.0)) } else { chunk };
+    let geometry = |chunk: Sectors| {
+        let geometry = Geometry::new(chunk, block)
+            .map_err(|error| StoreError::ChunkSize { device: name(cow), error })?;
+        let (device, size) = (name(cow), cow.capacity());
+        // The header, an area, and something to point to.
+        if geometry.chunks_in(size) < 3 {
+            return Err(StoreError::TooSmall { device, size, chunk });
+        }
+        Ok(geometry)
+    };
+    let device_block = cow.disk().limits().logical_block();
+    if cow.capacity() < device_block {
+        return Err(StoreError::TooSmall { device: name(cow), size: cow.capacity(), chunk });
+    }
+    let bytes = read(cow, Sector::ZERO, device_block).await?;
+    let (header, _) = Header::read_from_prefix(bytes.as_slice()).unwrap_or_default();
+    let device = name(cow);
+    match header.magic.get() {
+        0 => return Ok(Found::New(geometry(chunk)?)),
+        MAGIC => {}
+        magic => return Err(StoreError::NotAStore { device, magic }),
+    }
+    if header.version.get() != VERSION {
+        return Err(StoreError::Version { device, version: header.version.get() });
+    }
+    let geometry = geometry(Sectors(header.chunk_size.get().into()))?;
+    if header.valid.get() == 0 {
+        return Ok(Found::Invalid(geometry));
+    }
+    Ok(Found::Valid(read_areas(cow, geometry, origin_len).await?))
+}
+
+async fn read_areas(
+    cow: &Gateway,
+    geometry: Geometry,
+    origin_len: Sectors,
+) -> Result<Contents, StoreError> {
+    let total = geometry.chunks_in(cow.capacity());
+    let numbers = (0..).take_while(|area| geometry.area_chunk(*area) < total);
+    let reads = numbers.map(|area| async move {
+        let at = geometry.sector(geometry.area_chunk(area));
+        (area, read(cow, at, geometry.chunk()).await)
+    });
+    let mut reads = stream::iter(reads).buffered(READ_AHEAD);
+    let mut list = List::new(cow, geometry, origin_len);
+    let mut areas = 0;
+    while let Some((number, bytes)) = reads.next().await {
+        areas = number + 1;
+        if let Some(area) = list.take_area(number, bytes?.as_slice())? {
+            let List { next_free, exceptions, .. } = list;
+            return Ok(Contents { geometry, area, next_free, exceptions });
+        }
+    }
+    Err(StoreError::NoEnd { device: name(cow), area: areas })
+}
+
+/// The exceptions so far.
+struct List<'a> {
+    cow: &'a Gateway,
+    geometry: Geometry,
+    /// Chunks of both devices.
+    origin: u64,
+    total: u64,
+    old: Runs,
+    new: Runs,
+    next_free: u64,
+    exceptions: Vec<(u64, u64)>,
+}
+
+impl<'a> List<'a> {
+    fn new(cow: &'a Gateway, geometry: Geometry, origin_len: Sectors) -> Self {
+        let origin = origin_len.0.div_ceil(geometry.chunk().0);
+        let total = geometry.chunks_in(cow.capacity());
+        let (old, new, exceptions) = (Runs::default(), Runs::default(), Vec::new());
+        Self { cow, geometry, origin, total, old, new, next_free: 2, exceptions }
+    }
+
+    /// Takes the exceptions of the next area: the area, if the list ends in it.
+    fn take_area(&mut self, number: u64, bytes: &[u8]) -> Result<Option<Area>, StoreError> {
+        let mut area = Area::first(self.geometry);
+        area.number = number;
+        for (index, entry) in bytes.chunks_exact(size_of::<Exception>()).enumerate() {
+            let exception = Exception::read_from_bytes(entry).unwrap_or_default();
+            let (old, new) = (exception.old_chunk.get(), exception.new_chunk.get());
+            if new == 0 {
+                area.committed = index;
+                let rest = &bytes[index * size_of::<Exception>()..];
+                area.stale = rest.iter().any(|byte| *byte != 0);
+                return Ok(Some(area));
+            }
+            self.take(old, new).map_err(|fault| StoreError::Exception {
+                device: name(self.cow),
+                area: number,
+                index,
+                fault,
+            })?;
+            area.entries[index] = exception;
+        }
+        Ok(None)
+    }
+
+    fn take(&mut self, old: u64, new: u64) -> Result<(), Fault> {
+        if old >= self.origin {
+            return Err(Fault::BeyondOrigin(old));
+        }
+        if new >= self.total {
+            return Err(Fault::BeyondCow(new));
+        }
+        if self.geometry.is_metadata(new) {
+            return Err(Fault::InMetadata(new));
+        }
+        if !self.old.insert(old, new) {
+            return Err(Fault::OldTwice(old));
+        }
+        if !self.new.insert(new, old) {
+            return Err(Fault::NewTwice(new));
+        }
+        self.next_free = self.next_free.max(new + 1);
+        if self.geometry.is_metadata(self.next_free) {
+            self.next_free += 1;
+        }
+        self.exceptions.push((old, new));
+        Ok(())
+    }
+}
+
+/// Makes a new store: first an empty area, then the header, so that a crash leaves no header over an
+/// area that was never emptied. (The kernel writes them the other way round.)
+pub(super) async fn create(cow: &Gateway, geometry: Geometry) -> Result<(), StoreError> {
+    let failed = |status| StoreError::Write { device: name(cow), status };
+    let area = geometry.sector(geometry.area_chunk(0));
+    zero(cow, area, geometry.chunk(), Flags::FUA).await.map_err(failed)?;
+    write_header(cow, geometry, true).await.map_err(failed)
+}
+
+/// Writes zeroes.
+pub(super) async fn zero(
+    cow: &Gateway,
+    at: Sector,
+    len: Sectors,
+    flags: Flags,
+) -> Result<(), Status> {
+    let mut zeroes = Buffer::zeroed(len.bytes() as usize);
+    cow.submit(Bio::write_from(at, &mut zeroes).with_flags(flags | Flags::META)).await
+}
+
+/// Writes the header, durably.
+pub(super) async fn write_header(
+    cow: &Gateway,
+    geometry: Geometry,
+    valid: bool,
+) -> Result<(), Status> {
+    let len = geometry.chunk().min(PAGE).0.max(cow.disk().limits().logical_block().0);
+    let mut bytes = vec![0; Sectors(len).bytes() as usize];
+    let header = Header::new(geometry, valid);
+    bytes[..size_of::<Header>()].copy_from_slice(header.as_bytes());
+    let mut buffer = Buffer::from_slice(&bytes);
+    let flags = Flags::FUA | Flags::SYNC | Flags::META;
+    cow.submit(Bio::write_from(Sector::ZERO, &mut buffer).with_flags(flags)).await
+}

@@ -1,0 +1,326 @@
+//! `snapshot-merge ORIGIN COW P|PO CHUNK [FEATURES...]`: the snapshot, becoming the origin.
+//!
+//! The device shows the snapshot throughout. A task takes runs of exceptions off the end of the list:
+//!
+//! 1. the other snapshots of the origin get their exceptions;
+//! 2. the run is closed for writes, and those under way end;
+//! 3. it is copied to the origin;
+//! 4. the origin is flushed;
+//! 5. the list is written without the run, with PREFLUSH and FUA;
+//! 6. the chunks are shared again: held writes go to the origin.
+//!
+//! A crash before 5 leaves the exceptions, and they are merged again; after it, the origin has the data.
+//! If 5 fails nobody knows which of both is on disk: the run stays closed, so that nothing can be
+//! written to it that would be lost in one of the cases.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+use ashlar_block::{
+    Bio, BioResult, Buffer, Flags, IoFuture, Limits, LocalFuture, Op, Sectors, Status,
+};
+use event_listener::Event;
+use tracing::{error, info};
+
+use super::canary::{Rule, broken};
+use super::ondisk::Geometry;
+use super::origin::Origin;
+use super::state::{Loaded, Snapshot, copy, remap};
+use super::store::Last;
+use super::target::{Member, Tracked};
+use crate::target::{Construct, New, Target, TargetError};
+
+/// Most sectors that are merged, and closed for writes, at a time; a chunk may be longer.
+const MOST: Sectors = Sectors(2048);
+
+/// How a snapshot's merge stands.
+#[derive(Default)]
+pub(super) struct Merge {
+    merging: AtomicBool,
+    running: AtomicBool,
+    stop: AtomicBool,
+    failed: AtomicBool,
+    /// The list on disk is not known: the run stays closed.
+    stuck: AtomicBool,
+    /// The run that is closed is another one, a write to it ended, or the task did.
+    pub(super) changed: Event,
+}
+
+impl Merge {
+    /// Whether the snapshot is one that is merged: the origin makes no more exceptions in it.
+    pub(super) fn is_merging(&self) -> bool {
+        self.merging.load(SeqCst)
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.load(SeqCst)
+    }
+
+    /// Ends when `done` is true, which whoever makes it so tells by `changed`.
+    async fn until(&self, done: impl Fn() -> bool) {
+        loop {
+            let listener = self.changed.listen();
+            if done() {
+                return;
+            }
+            listener.await;
+        }
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        self.running.load(SeqCst)
+    }
+
+    /// The run that is under way is the last.
+    pub(super) fn end(&self) {
+        self.stop.store(true, SeqCst);
+    }
+
+    async fn stop(&self) {
+        self.stop.store(true, SeqCst);
+        self.until(|| !self.running.load(SeqCst)).await;
+        self.stop.store(false, SeqCst);
+    }
+}
+
+/// Consecutive chunks.
+#[derive(Clone, Copy)]
+struct Run {
+    old: u64,
+    new: u64,
+    len: u64,
+}
+
+/// Merges until there is nothing left, it is stopped, or it fails.
+async fn merge(snapshot: Arc<Snapshot>, origin: Arc<Origin>) {
+    let state = &snapshot.merge;
+    if let Some(loaded) = snapshot.loaded() {
+        loop {
+            if state.stop.load(SeqCst) || !snapshot.is_valid() {
+                break;
+            }
+            match merge_last(&snapshot, &origin, loaded).await {
+                Ok(true) => {}
+                Ok(false) => {
+                    info!(cow = snapshot.cow.disk().name(), "the snapshot is merged");
+                    break;
+                }
+                Err(status) => {
+                    error!(%status, cow = snapshot.cow.disk().name(), "the merge failed");
+                    state.failed.store(true, SeqCst);
+                    break;
+                }
+            }
+        }
+    }
+    if !state.stuck.load(SeqCst) {
+        snapshot.exceptions.set_window(&(0..0));
+    }
+    state.running.store(false, SeqCst);
+    state.changed.notify(usize::MAX);
+}
+
+/// Merges the last run of the list; false if there is none.
+async fn merge_last(snapshot: &Snapshot, origin: &Origin, loaded: &Loaded) -> Result<bool, Status> {
+    let geometry = loaded.geometry;
+    let most = geometry.chunks_in(MOST).max(1);
+    let mut last = loaded.store().last(most);
+    if let Last::InArea(area) = last {
+        let at = geometry.sector(geometry.area_chunk(area));
+        let bytes = snapshot.cow.read(at, geometry.chunk()).await?;
+        let mut store = loaded.store();
+        store.go_back(area, bytes.as_slice());
+        last = store.last(most);
+    }
+    let run = match last {
+        Last::Run { old, new, len } => Run { old, new, len },
+        Last::Nothing => return Ok(false),
+        Last::InArea(_) => return Err(Status::Io),
+    };
+    let (at, end) = (geometry.sector(run.old), geometry.sector(run.old + run.len));
+    let len = (end - at).min(snapshot.origin.capacity().as_end() - at);
+    if broken(Rule::MergeIsAWrite) {
+        merge_run(snapshot, loaded, run, len).await?;
+    } else {
+        let work = async |_: &_| merge_run(snapshot, loaded, run, len).await;
+        origin.change(at, len, work).await?;
+    }
+    Ok(true)
+}
+
+async fn merge_run(snapshot: &Snapshot, loaded: &Loaded, run: Run, len: Sectors) -> BioResult {
+    let (geometry, chunks) = (loaded.geometry, run.old..run.old + run.len);
+    let known = |chunk| {
+        let copy = snapshot.exceptions.shard(chunk).complete.get(chunk);
+        copy == Some(run.new + (chunk - run.old))
+    };
+    if !chunks.clone().all(known) {
+        error!(chunk = run.old, "an exception that is on disk is not known");
+        return Err(Status::Io);
+    }
+    if !broken(Rule::MergeHoldsWrites) {
+        snapshot.exceptions.set_window(&chunks);
+        let drained = |chunk| !snapshot.exceptions.shard(chunk).is_tracked(chunk);
+        snapshot.merge.until(|| chunks.clone().all(drained)).await;
+    }
+    let (from, to) = (geometry.sector(run.new), geometry.sector(run.old));
+    copy(&snapshot.cow, from, &snapshot.origin, to, len).await?;
+    if !broken(Rule::MergeFlushes) {
+        snapshot.origin.submit(Bio::flush()).await?;
+    }
+    let write = loaded.store().without_last(run.len).ok_or(Status::Io)?;
+    let mut data = Buffer::from_slice(write.data.as_slice());
+    let flags = Flags::PREFLUSH | Flags::FUA | Flags::META | Flags::SYNC;
+    let written = snapshot.cow.submit(Bio::write_from(write.at, &mut data).with_flags(flags)).await;
+    snapshot.merge.stuck.store(written.is_err(), SeqCst);
+    written?;
+    loaded.store().forget_last(run.len);
+    for chunk in chunks {
+        snapshot.exceptions.shard(chunk).complete.remove(chunk);
+    }
+    snapshot.exceptions.set_window(&(0..0));
+    snapshot.merge.changed.notify(usize::MAX);
+    Ok(())
+}
+
+/// Where a bio of the merged device goes.
+enum Way {
+    /// To the copy.
+    Copy(u64),
+    /// The chunk is being merged.
+    Closed,
+    Origin,
+}
+
+/// See the module text.
+pub(crate) struct MergeTarget(Member);
+
+impl MergeTarget {
+    /// Decides, and tracks what goes to a copy and changes it.
+    fn way(&self, geometry: Geometry, bio: &Bio) -> Way {
+        let snapshot = &self.0.snapshot;
+        let chunk = geometry.chunk_of(bio.sector);
+        let mut shard = snapshot.exceptions.shard(chunk);
+        let valid = snapshot.is_valid();
+        match shard.complete.get(chunk).filter(|_| valid) {
+            None => Way::Origin,
+            Some(_) if bio.op.is_write() && shard.window.contains(&chunk) => Way::Closed,
+            Some(new) => {
+                if bio.op.is_write() {
+                    shard.track(chunk);
+                }
+                Way::Copy(new)
+            }
+        }
+    }
+
+    fn read(&self, geometry: Geometry, bio: Bio) -> IoFuture<'_> {
+        let snapshot = &self.0.snapshot;
+        match self.way(geometry, &bio) {
+            Way::Copy(new) => snapshot.cow.submit(remap(geometry, &bio, new)),
+            Way::Origin | Way::Closed => snapshot.origin.submit(bio),
+        }
+    }
+
+    async fn write(&self, geometry: Geometry, bio: Bio) -> BioResult {
+        let Member { snapshot, origin, .. } = &self.0;
+        let chunk = geometry.chunk_of(bio.sector);
+        loop {
+            match self.way(geometry, &bio) {
+                Way::Copy(new) => {
+                    let _tracked = Tracked { snapshot, chunk };
+                    return snapshot.cow.submit(remap(geometry, &bio, new)).await;
+                }
+                Way::Origin => return origin.submit(bio).await,
+                Way::Closed if snapshot.merge.stuck.load(SeqCst) => return Err(Status::Io),
+                Way::Closed => {
+                    let open = || !snapshot.exceptions.shard(chunk).window.contains(&chunk);
+                    let stuck = || snapshot.merge.stuck.load(SeqCst);
+                    snapshot.merge.until(|| open() || stuck()).await;
+                }
+            }
+        }
+    }
+
+    async fn flush(&self, bio: Bio) -> BioResult {
+        let Member { snapshot, .. } = &self.0;
+        let both = [snapshot.origin.submit(bio.clone()), snapshot.cow.submit(bio)];
+        ashlar_block::gateway::all(both.into_iter()).await.into_iter().collect()
+    }
+}
+
+impl Construct for MergeTarget {
+    const NAME: &'static str = "snapshot-merge";
+
+    async fn construct(new: New<'_>) -> Result<Self, TargetError> {
+        let member = Member::construct(new, true).await?;
+        if member.origin.has_other_merge(&member.snapshot) {
+            let text = "another snapshot of the origin is being merged".to_owned();
+            return Err(TargetError::Invalid(text));
+        }
+        Ok(Self(member))
+    }
+}
+
+impl Target for MergeTarget {
+    fn type_name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn arguments(&self) -> String {
+        self.0.arguments()
+    }
+
+    fn status(&self) -> String {
+        self.0.status()
+    }
+
+    fn max_io_len(&self) -> Sectors {
+        self.0.chunk()
+    }
+
+    fn stack_limits(&self, limits: &mut Limits) {
+        self.0.stack_limits(limits);
+    }
+
+    fn submit(&self, bio: Bio) -> IoFuture<'_> {
+        let Some(geometry) = self.0.snapshot.loaded().map(|loaded| loaded.geometry) else {
+            return IoFuture::failed(Status::Io);
+        };
+        match bio.op {
+            Op::Flush => IoFuture::boxed(self.flush(bio)),
+            Op::Read => self.read(geometry, bio),
+            Op::Write | Op::WriteZeroes => IoFuture::boxed(self.write(geometry, bio)),
+            // As in the kernel: it changes nothing any more.
+            Op::Discard if self.0.discard_zeroes_cow => IoFuture::ready(Ok(())),
+            Op::Discard => IoFuture::failed(Status::NotSupported),
+        }
+    }
+
+    fn suspended(&self) -> LocalFuture<'_, BioResult> {
+        Box::pin(async {
+            self.0.snapshot.merge.stop().await;
+            Ok(())
+        })
+    }
+
+    fn resuming(&self) -> LocalFuture<'_, BioResult> {
+        Box::pin(async {
+            let Member { snapshot, origin, len, persistence, .. } = &self.0;
+            if origin.has_other_merge(snapshot) {
+                error!("another snapshot of the origin is being merged");
+                return Err(Status::Invalid);
+            }
+            // No exceptions from now on: those that are being made would be older than what is written.
+            snapshot.merge.merging.store(true, SeqCst);
+            origin.activate(snapshot, *len, *persistence).await;
+            snapshot.idle().await;
+            snapshot.merge.stop.store(false, SeqCst);
+            if !snapshot.merge.running.swap(true, SeqCst) {
+                let task = merge(Arc::clone(snapshot), Arc::clone(origin));
+                snapshot.runtime.spawn(Box::pin(task));
+            }
+            Ok(())
+        })
+    }
+}

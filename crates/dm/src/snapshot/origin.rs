@@ -1,0 +1,209 @@
+//! Origins: which snapshots a device has, and `snapshot-origin DEVICE`, through which it is written.
+//!
+//! A write waits until every snapshot has copies of all chunks that it touches. It is not split for
+//! that: the exceptions of all its chunks are made at the same time, and the write goes down as it
+//! came. Reads pass.
+
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
+
+use ashlar_block::{Bio, Flags, Gateway, IoFuture, Limits, Op, Sector, Sectors, Status};
+
+use super::canary::{Rule, broken};
+use super::exceptions::Pending;
+use super::state::{Persistence, Snapshot};
+use crate::gate::Gate;
+use crate::target::{Construct, New, Target, TargetError};
+use crate::text::Quoted;
+
+/// All devices that have snapshots: one for all tables that know the same devices.
+#[derive(Default)]
+pub struct Origins {
+    all: Mutex<Vec<Weak<Origin>>>,
+}
+
+impl Origins {
+    /// What is known of a device.
+    pub(super) fn of(&self, device: &Gateway) -> Arc<Origin> {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|origin| origin.strong_count() > 0);
+        let known = all.iter().filter_map(Weak::upgrade).find(|o| o.device.is_same(device));
+        known.unwrap_or_else(|| {
+            let origin = Arc::new(Origin {
+                device: device.clone(),
+                snapshots: RwLock::default(),
+                gate: Gate::default(),
+                changing: futures_util::lock::Mutex::default(),
+            });
+            all.push(Arc::downgrade(&origin));
+            origin
+        })
+    }
+
+    /// Whether a snapshot of another device than `origin` keeps its exceptions on `cow`.
+    pub(super) fn is_cow_of_another(&self, cow: &Gateway, origin: &Gateway) -> bool {
+        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let others = all.iter().filter_map(Weak::upgrade).filter(|o| !o.device.is_same(origin));
+        others.into_iter().any(|other| other.list().iter().any(|of| of.snapshot.cow.is_same(cow)))
+    }
+}
+
+/// A snapshot in the list of its origin, with the number of targets that name it.
+struct Entry {
+    snapshot: Arc<Snapshot>,
+    targets: usize,
+}
+
+/// A device that has snapshots, or may have.
+pub(super) struct Origin {
+    pub(super) device: Gateway,
+    snapshots: RwLock<Vec<Entry>>,
+    /// Passed by all changes of the device, closed while a snapshot is taken: a change sees the snapshot
+    /// or has ended before.
+    gate: Gate,
+    /// Who may close the gate.
+    changing: futures_util::lock::Mutex<()>,
+}
+
+impl Origin {
+    fn list(&self) -> RwLockReadGuard<'_, Vec<Entry>> {
+        self.snapshots.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes `new` one of the snapshots, unless there is one with the same COW device: that one is the
+    /// answer then.
+    pub(super) fn join(&self, new: Arc<Snapshot>) -> Arc<Snapshot> {
+        let mut list = self.snapshots.write().unwrap_or_else(PoisonError::into_inner);
+        // Those that were only waiting for their last copies.
+        list.retain(|entry| entry.targets > 0 || !entry.snapshot.is_idle());
+        let same = |entry: &&mut Entry| {
+            entry.snapshot.cow.is_same(&new.cow)
+                && (entry.snapshot.is_persistent() || entry.targets > 0)
+        };
+        if let Some(entry) = list.iter_mut().find(same) {
+            entry.targets += 1;
+            return Arc::clone(&entry.snapshot);
+        }
+        list.push(Entry { snapshot: Arc::clone(&new), targets: 1 });
+        new
+    }
+
+    /// A target that named a snapshot is gone.
+    pub(super) fn leave(&self, snapshot: &Arc<Snapshot>) {
+        let mut list = self.snapshots.write().unwrap_or_else(PoisonError::into_inner);
+        for entry in list.iter_mut().filter(|entry| Arc::ptr_eq(&entry.snapshot, snapshot)) {
+            entry.targets -= 1;
+            if entry.targets == 0 {
+                snapshot.deactivate();
+            }
+        }
+        // While copies are being made nobody else may load what is on the COW device.
+        list.retain(|entry| entry.targets > 0 || !entry.snapshot.is_idle());
+    }
+
+    /// Whether a snapshot of this device is being merged into it, other than `snapshot`.
+    pub(super) fn has_other_merge(&self, snapshot: &Arc<Snapshot>) -> bool {
+        let merging = |entry: &Entry| {
+            !Arc::ptr_eq(&entry.snapshot, snapshot) && entry.snapshot.merge.is_merging()
+        };
+        self.list().iter().any(merging)
+    }
+
+    /// From now on changes make exceptions in `snapshot`: what it shows is the device as it is now.
+    pub(super) async fn activate(&self, snapshot: &Snapshot, len: Sectors, how: Persistence) {
+        let _one = self.changing.lock().await;
+        let _closed = self.gate.close().await;
+        snapshot.activate(len, how);
+    }
+
+    fn lets_change(&self, at: Sector, len: Sectors) -> bool {
+        let count = if broken(Rule::AllSnapshots) { 1 } else { usize::MAX };
+        self.list().iter().take(count).all(|entry| entry.snapshot.lets_change(at, len))
+    }
+
+    /// Ends when all snapshots have what they need of a range.
+    async fn ready(&self, at: Sector, len: Sectors) {
+        while !self.lets_change(at, len) {
+            let snapshots: Vec<_> =
+                self.list().iter().map(|entry| Arc::clone(&entry.snapshot)).collect();
+            let mut waits: Vec<Arc<Pending>> = Vec::new();
+            for snapshot in &snapshots {
+                snapshot.prepare_change(at, len, &mut waits).await;
+            }
+            for pending in waits {
+                pending.made().await;
+            }
+        }
+    }
+
+    /// Changes a range of the device by `change`, after all snapshots got what they need of it.
+    pub(super) async fn change<T>(
+        &self,
+        at: Sector,
+        len: Sectors,
+        change: impl AsyncFnOnce(&Gateway) -> Result<T, Status>,
+    ) -> Result<T, Status> {
+        let _pass = match self.gate.try_enter() {
+            Some(pass) => pass,
+            None => self.gate.enter().await,
+        };
+        self.ready(at, len).await;
+        change(&self.device).await
+    }
+
+    /// Writes to the device what changes a range of it.
+    pub(super) fn submit(&self, bio: Bio) -> IoFuture<'_> {
+        if bio.flags.contains(Flags::NOWAIT) && !self.lets_change(bio.sector, bio.len) {
+            return IoFuture::failed(Status::Again);
+        }
+        let (at, len) = (bio.sector, bio.len);
+        IoFuture::boxed(self.change(at, len, async move |device| device.submit(bio).await))
+    }
+}
+
+/// `snapshot-origin DEVICE`.
+pub(crate) struct OriginTarget {
+    name: String,
+    origin: Arc<Origin>,
+}
+
+impl Construct for OriginTarget {
+    const NAME: &'static str = "snapshot-origin";
+
+    async fn construct(mut new: New<'_>) -> Result<Self, TargetError> {
+        let name = new.args.word("the origin")?.to_owned();
+        new.args.end()?;
+        let device = new.context.devices.find(&name);
+        let device = device.ok_or_else(|| TargetError::NoDevice(name.clone()))?;
+        let (size, start) = (device.capacity(), Sector::ZERO);
+        if size < new.len {
+            return Err(TargetError::TooSmall { name, size, start, len: new.len });
+        }
+        let origin = new.context.origins.of(&device);
+        Ok(Self { name, origin })
+    }
+}
+
+impl Target for OriginTarget {
+    fn type_name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn arguments(&self) -> String {
+        Quoted(&self.name).to_string()
+    }
+
+    fn stack_limits(&self, limits: &mut Limits) {
+        limits.stack(self.origin.device.disk().limits(), Sector::ZERO);
+        // As in the kernel: a discard would copy what nobody wants to where there is little room.
+        limits.max_hw_discard = Sectors::ZERO;
+        limits.max_write_zeroes = Sectors::ZERO;
+    }
+
+    fn submit(&self, bio: Bio) -> IoFuture<'_> {
+        match bio.op {
+            Op::Read | Op::Flush => self.origin.device.submit(bio),
+            Op::Write | Op::WriteZeroes => self.origin.submit(bio),
+            Op::Discard => IoFuture::failed(Status::NotSupported),
+        }
+    }
+}

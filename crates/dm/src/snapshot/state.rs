@@ -1,0 +1,500 @@
+//! A snapshot: what its targets, those of its origin and a merge share.
+//!
+//! It lives as long as a target names its COW device, so a table that is reloaded finds the exceptions
+//! of the one before it: the kernel hands them over from target to target, here there is one owner.
+//!
+//! Making an exception is a task of its own, which runs to its end whoever waits for it or goes away:
+//! copy the chunk (or take the write that fills it), commit, and let those who wait go on. The
+//! commits are done by whichever of these tasks finds that no other one does them.
+//!
+//! An error on the way, or a lack of room, makes the snapshot invalid: that is on disk, durably, before
+//! the origin may change. States only go forward: loading, valid, failing (being recorded), invalid.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use ashlar_block::rwlock::RwLock;
+use ashlar_block::{Bio, BioResult, Buffer, Flags, Gateway, Runtime, Sector, Sectors, Status};
+use event_listener::Event;
+use tracing::{error, warn};
+
+use super::canary::{Rule, broken};
+use super::exceptions::{Exceptions, Pending};
+use super::load::{self, Found, StoreError};
+use super::merge::Merge;
+use super::ondisk::Geometry;
+use super::store::{Area, Batch, Store};
+
+/// Exceptions that are being made at a time, at most (the kernel's `snapshot_cow_threshold`)...
+const COPIES: usize = 2048;
+/// ... and the memory that their copies may take.
+const COPY_BYTES: usize = 64 << 20;
+/// A longer chunk is copied in pieces of this many sectors.
+const PIECE: Sectors = Sectors(2048);
+
+const LOADING: u8 = 0;
+const VALID: u8 = 1;
+const FAILING: u8 = 2;
+const INVALID: u8 = 3;
+
+/// How a snapshot keeps its exceptions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Persistence {
+    /// `P` or, if an overflow by its own writes need not make it invalid, `PO`: on the COW device.
+    Persistent {
+        /// Whether whoever made the table knows the status `Overflow`.
+        overflow: bool,
+    },
+    /// `N`: in memory.
+    Transient,
+}
+
+/// What is known once the COW device was looked at.
+pub(super) struct Loaded {
+    pub(super) geometry: Geometry,
+    store: Mutex<Store>,
+}
+
+impl Loaded {
+    /// The store, for a few instructions.
+    pub(super) fn store(&self) -> MutexGuard<'_, Store> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What becomes of a request for an exception.
+pub(super) enum Start {
+    /// There is one.
+    Complete,
+    /// It is being made, from now on.
+    Begun(Arc<Pending>),
+    /// It was being made already.
+    Pending(Arc<Pending>),
+    /// Too many are being made: [`Snapshot::has_room`] first.
+    Busy,
+    /// The COW device is full.
+    Full,
+}
+
+/// See the module text.
+pub(super) struct Snapshot {
+    pub(super) origin: Gateway,
+    pub(super) cow: Gateway,
+    pub(super) runtime: Arc<dyn Runtime>,
+    persistent: bool,
+    /// Whether an overflow may leave it valid.
+    overflow_known: AtomicBool,
+    overflowed: AtomicBool,
+    pub(super) exceptions: Exceptions,
+    loaded: OnceLock<Loaded>,
+    loading: RwLock,
+    state: AtomicU8,
+    /// That it is invalid could not be written to the COW device.
+    unrecorded: AtomicBool,
+    /// Origin writes make exceptions in it.
+    active: AtomicBool,
+    /// Sectors of the origin that it shows.
+    len: AtomicU64,
+    /// Exceptions that are being made.
+    in_flight: AtomicUsize,
+    ended: Event,
+    pub(super) merge: Merge,
+}
+
+impl Snapshot {
+    pub(super) fn new(
+        origin: Gateway,
+        cow: Gateway,
+        runtime: Arc<dyn Runtime>,
+        persistence: Persistence,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            origin,
+            cow,
+            runtime,
+            persistent: persistence != Persistence::Transient,
+            overflow_known: AtomicBool::new(false),
+            overflowed: AtomicBool::new(false),
+            exceptions: Exceptions::default(),
+            loaded: OnceLock::new(),
+            loading: RwLock::new(),
+            state: AtomicU8::new(LOADING),
+            unrecorded: AtomicBool::new(false),
+            active: AtomicBool::new(false),
+            len: AtomicU64::new(0),
+            in_flight: AtomicUsize::new(0),
+            ended: Event::new(),
+            merge: Merge::default(),
+        })
+    }
+
+    /// Chunk size and store; `None` before [`Self::load`].
+    pub(super) fn loaded(&self) -> Option<&Loaded> {
+        self.loaded.get()
+    }
+
+    pub(super) fn is_persistent(&self) -> bool {
+        self.persistent
+    }
+
+    pub(super) fn is_valid(&self) -> bool {
+        self.state.load(SeqCst) == VALID
+    }
+
+    pub(super) fn is_overflowed(&self) -> bool {
+        self.overflowed.load(SeqCst)
+    }
+
+    /// Reads the metadata, once; makes a new store where there is none.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub(super) async fn load(&self, chunk: Sectors) -> Result<(), StoreError> {
+        let _alone = self.loading.write().await;
+        if self.loaded.get().is_some() {
+            return Ok(());
+        }
+        let block = |gateway: &Gateway| gateway.disk().limits().logical_block().0;
+        let block = Sectors(block(&self.origin).max(block(&self.cow)));
+        let device = || self.cow.disk().name().to_owned();
+        let (geometry, store, state) = if self.persistent {
+            match load::find(&self.cow, chunk, block, self.origin.capacity()).await? {
+                Found::New(geometry) => {
+                    load::create(&self.cow, geometry).await?;
+                    (geometry, Store::persistent(geometry, Area::first(geometry), 2), VALID)
+                }
+                Found::Invalid(geometry) => {
+                    warn!(device = device(), "the snapshot is marked invalid");
+                    (geometry, Store::persistent(geometry, Area::first(geometry), 2), INVALID)
+                }
+                Found::Valid(found) => {
+                    for (old, new) in found.exceptions {
+                        self.exceptions.shard(old).complete.insert(old, new);
+                    }
+                    let geometry = found.geometry;
+                    (geometry, Store::persistent(geometry, found.area, found.next_free), VALID)
+                }
+            }
+        } else {
+            let geometry = Geometry::new(chunk, block)
+                .map_err(|error| StoreError::ChunkSize { device: device(), error })?;
+            (geometry, Store::transient(geometry), VALID)
+        };
+        if self.loaded.set(Loaded { geometry, store: Mutex::new(store) }).is_ok() {
+            self.state.store(state, SeqCst);
+        }
+        Ok(())
+    }
+
+    /// From now on it shows the first `len` sectors of the origin as they are now.
+    pub(super) fn activate(&self, len: Sectors, persistence: Persistence) {
+        self.len.store(len.0, SeqCst);
+        let known = persistence == Persistence::Persistent { overflow: true };
+        self.overflow_known.store(known, SeqCst);
+        self.active.store(true, SeqCst);
+    }
+
+    /// No target names it any more: the origin need not care.
+    pub(super) fn deactivate(&self) {
+        self.active.store(false, SeqCst);
+        self.merge.end();
+    }
+
+    /// Whether nothing is written to the COW device but by those who use the snapshot.
+    pub(super) fn is_idle(&self) -> bool {
+        self.in_flight.load(SeqCst) == 0 && !self.merge.is_running()
+    }
+
+    /// Ends when no exception is being made.
+    pub(super) async fn idle(&self) {
+        loop {
+            let listener = self.ended.listen();
+            if self.in_flight.load(SeqCst) == 0 {
+                return;
+            }
+            listener.await;
+        }
+    }
+
+    /// The chunks that a range of the origin is in, if origin writes are of interest here.
+    fn chunks(&self, at: Sector, len: Sectors) -> Option<Range<u64>> {
+        let end = (at.0 + len.0).min(self.len.load(SeqCst));
+        let cares = self.active.load(SeqCst) && !self.merge.is_merging() && at.0 < end;
+        let geometry = self.loaded.get().filter(|_| cares)?.geometry;
+        Some(geometry.chunk_of(at)..geometry.chunk_of(Sector(end - 1)) + 1)
+    }
+
+    /// Whether a range of the origin may change now.
+    pub(super) fn lets_change(&self, at: Sector, len: Sectors) -> bool {
+        let Some(chunks) = self.chunks(at, len) else { return true };
+        match self.state.load(SeqCst) {
+            VALID => self.exceptions.are_complete(chunks),
+            FAILING => false,
+            _ => true,
+        }
+    }
+
+    /// Sees to it that all exceptions that a change of a range of the origin needs are being made, and
+    /// adds those to `waits`; if it cannot be, the snapshot is invalid at the end.
+    pub(super) async fn prepare_change(
+        self: &Arc<Self>,
+        at: Sector,
+        len: Sectors,
+        waits: &mut Vec<Arc<Pending>>,
+    ) {
+        let Some(chunks) = self.chunks(at, len) else { return };
+        for chunk in chunks {
+            loop {
+                match self.state.load(SeqCst) {
+                    VALID => {}
+                    FAILING => return self.invalid().await,
+                    _ => return,
+                }
+                match self.start(chunk, None) {
+                    Start::Complete => {}
+                    Start::Begun(pending) | Start::Pending(pending) => waits.push(pending),
+                    Start::Busy => {
+                        self.has_room().await;
+                        continue;
+                    }
+                    Start::Full => {
+                        self.invalidate("there is no room for another exception");
+                        continue;
+                    }
+                }
+                break;
+            }
+        }
+    }
+
+    fn copy_limit(geometry: Geometry) -> usize {
+        let bytes = geometry.chunk().min(PIECE).bytes() as usize;
+        (COPY_BYTES / bytes).min(COPIES)
+    }
+
+    /// Ends when an exception can be started.
+    pub(super) async fn has_room(&self) {
+        let Some(loaded) = self.loaded.get() else { return };
+        let limit = Self::copy_limit(loaded.geometry);
+        loop {
+            let listener = self.ended.listen();
+            if self.in_flight.load(SeqCst) < limit {
+                return;
+            }
+            listener.await;
+        }
+    }
+
+    /// Has the exception of a chunk made if there is none. With `data`, a write to the snapshot that
+    /// fills the whole chunk, nothing is copied.
+    pub(super) fn start(self: &Arc<Self>, chunk: u64, data: Option<&Bio>) -> Start {
+        let Some(Loaded { geometry, store }) = self.loaded.get() else { return Start::Full };
+        let mut shard = self.exceptions.shard(chunk);
+        if let Some(pending) = shard.pending.get(&chunk) {
+            return Start::Pending(Arc::clone(pending));
+        }
+        if shard.complete.get(chunk).is_some() {
+            return Start::Complete;
+        }
+        if self.in_flight.load(SeqCst) >= Self::copy_limit(*geometry) {
+            return Start::Busy;
+        }
+        let total = geometry.chunks_in(self.cow.capacity());
+        let prepared = store.lock().unwrap_or_else(PoisonError::into_inner).prepare(total);
+        let Some((sequence, new)) = prepared else { return Start::Full };
+        let pending = Pending::new(chunk, new, sequence);
+        shard.pending.insert(chunk, Arc::clone(&pending));
+        self.in_flight.fetch_add(1, SeqCst);
+        drop(shard);
+        let data = data.map(|bio| remap(*geometry, bio, new));
+        let task = Arc::clone(self).make(Arc::clone(&pending), data);
+        self.runtime.spawn(Box::pin(task));
+        Start::Begun(pending)
+    }
+
+    /// Makes an exception, from the first copied byte to the last one who waits.
+    async fn make(self: Arc<Self>, pending: Arc<Pending>, data: Option<Bio>) {
+        if broken(Rule::DataComesFirst) {
+            self.finish(Arc::clone(&pending)).await;
+        }
+        if broken(Rule::CommitComesFirst) {
+            self.leave(&pending, true);
+        }
+        let copied = match data {
+            Some(bio) => self.cow.submit(bio).await,
+            None => self.copy_out(&pending).await,
+        };
+        if let Err(status) = copied {
+            error!(%status, chunk = pending.old, "a chunk cannot be copied");
+            self.invalidate("a chunk could not be copied");
+            self.invalid().await;
+        }
+        if !broken(Rule::DataComesFirst) {
+            self.finish(pending).await;
+        }
+    }
+
+    async fn copy_out(&self, pending: &Pending) -> BioResult {
+        let Some(Loaded { geometry, .. }) = self.loaded.get() else { return Err(Status::Io) };
+        let (from, to) = (geometry.sector(pending.old), geometry.sector(pending.new));
+        let len = geometry.chunk().min(self.origin.capacity().as_end() - from);
+        copy(&self.origin, from, &self.cow, to, len).await
+    }
+
+    /// The copy is there: commits it, and what else is ready, unless somebody else does.
+    async fn finish(&self, pending: Arc<Pending>) {
+        let Some(loaded) = self.loaded.get() else { return };
+        let mut mine = loaded.store().finish(pending);
+        while mine {
+            let Some(batch) = loaded.store().next_batch() else { return };
+            if self.is_valid()
+                && let Err(status) = self.write(&batch).await
+            {
+                error!(%status, "exceptions cannot be written");
+                self.invalidate("exceptions could not be written");
+            }
+            let made = self.is_valid();
+            if !made {
+                self.invalid().await;
+            }
+            loaded.store().committed();
+            for exception in &batch.exceptions {
+                self.leave(exception, made);
+            }
+            mine = true;
+        }
+    }
+
+    /// Writes a batch: nothing of it may be believed before all of it is durable.
+    async fn write(&self, batch: &Batch) -> BioResult {
+        let durable = Flags::FUA | Flags::META | Flags::SYNC;
+        if let Some(clean) = &batch.clean
+            && !broken(Rule::TailIsErased)
+        {
+            let mut data = Buffer::from_slice(clean.data.as_slice());
+            self.cow.submit(Bio::write_from(clean.at, &mut data).with_flags(durable)).await?;
+        }
+        if let (Some(at), Some(loaded)) = (batch.next_area, self.loaded.get())
+            && !broken(Rule::NextAreaIsEmpty)
+        {
+            load::zero(&self.cow, at, loaded.geometry.chunk(), Flags::empty()).await?;
+        }
+        let Some(write) = &batch.write else { return Ok(()) };
+        // The flush makes the copies and the empty next area durable.
+        let mut flags = durable;
+        flags.set(Flags::PREFLUSH, !broken(Rule::CommitFlushes));
+        flags.set(Flags::FUA, !broken(Rule::CommitIsDurable));
+        let mut data = Buffer::from_slice(write.data.as_slice());
+        self.cow.submit(Bio::write_from(write.at, &mut data).with_flags(flags)).await
+    }
+
+    /// An exception is on disk, or will never be.
+    fn leave(&self, pending: &Arc<Pending>, made: bool) {
+        let mut shard = self.exceptions.shard(pending.old);
+        if made {
+            shard.complete.insert(pending.old, pending.new);
+            if shard.is_tracked(pending.old) {
+                // The last of these reads lets it go.
+                return;
+            }
+        }
+        let there = shard.pending.remove(&pending.old);
+        drop(shard);
+        if there.is_some() {
+            self.let_go(pending, made);
+        }
+    }
+
+    fn let_go(&self, pending: &Pending, made: bool) {
+        self.in_flight.fetch_sub(1, SeqCst);
+        pending.end(made);
+        self.ended.notify(usize::MAX);
+    }
+
+    /// Ends the tracking of I/O on a chunk.
+    pub(super) fn untrack(&self, chunk: u64) {
+        let mut shard = self.exceptions.shard(chunk);
+        let drained = shard.untrack(chunk);
+        let merging = shard.window.contains(&chunk);
+        drop(shard);
+        if let Some(pending) = drained {
+            self.let_go(&pending, true);
+        }
+        if merging {
+            self.merge.changed.notify(usize::MAX);
+        }
+    }
+
+    /// The snapshot cannot be kept up: from now on its I/O fails, and the origin may change when
+    /// [`Self::invalid`] has ended.
+    pub(super) fn invalidate(&self, why: &str) {
+        if self.state.compare_exchange(VALID, FAILING, SeqCst, SeqCst).is_err() {
+            return;
+        }
+        error!(cow = self.cow.disk().name(), why, "the snapshot is invalid");
+    }
+
+    /// Ends when a snapshot that was invalidated is invalid on disk, too, or cannot be.
+    pub(super) async fn invalid(&self) {
+        let _one = self.loading.write().await;
+        if self.state.load(SeqCst) != FAILING {
+            return;
+        }
+        self.record().await;
+        self.state.store(INVALID, SeqCst);
+    }
+
+    async fn record(&self) {
+        let Some(Loaded { geometry, .. }) = self.loaded.get() else { return };
+        if !self.persistent || broken(Rule::InvalidIsRecorded) {
+            return;
+        }
+        let written = load::write_header(&self.cow, *geometry, false).await;
+        if let Err(status) = written {
+            error!(%status, cow = self.cow.disk().name(), "that the snapshot is invalid cannot be written");
+        }
+        self.unrecorded.store(written.is_err(), SeqCst);
+    }
+
+    /// A last chance to record what could not be recorded.
+    pub(super) async fn settle(&self) {
+        if self.unrecorded.load(SeqCst) {
+            self.record().await;
+        }
+    }
+
+    /// The snapshot's own write finds no room: whether it stays valid for reading.
+    pub(super) fn overflow(&self) {
+        if self.overflow_known.load(SeqCst) {
+            if !self.overflowed.swap(true, SeqCst) {
+                error!(cow = self.cow.disk().name(), "the snapshot overflowed");
+            }
+        } else {
+            self.invalidate("there is no room for another exception");
+        }
+    }
+}
+
+/// A bio of one chunk, to the place of its copy.
+pub(super) fn remap(geometry: Geometry, bio: &Bio, new: u64) -> Bio {
+    bio.slice_to(bio.sector, bio.len, geometry.sector(new) + geometry.offset(bio.sector))
+}
+
+/// Copies sectors from one device to another.
+pub(super) async fn copy(
+    from: &Gateway,
+    at: Sector,
+    to: &Gateway,
+    target: Sector,
+    len: Sectors,
+) -> BioResult {
+    let mut done = Sectors::ZERO;
+    while done < len {
+        let piece = PIECE.min(len - done);
+        let mut data = from.read(at + done, piece).await?;
+        to.submit(Bio::write_from(target + done, &mut data)).await?;
+        done += piece;
+    }
+    Ok(())
+}

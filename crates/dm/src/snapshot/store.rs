@@ -1,0 +1,374 @@
+//! The exception store of a running snapshot: which chunk of the COW device is next, and what is to be
+//! written when. No I/O here: [`Snapshot`](super::state::Snapshot) does it.
+//!
+//! New chunks are given out in order, and exceptions are committed in that order, whatever the order in
+//! which their copies are done: so exceptions on disk have no holes that only a crash would explain. One
+//! commit runs at a time; it takes all exceptions that are ready, and meanwhile others gather.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ashlar_block::{Buffer, Sector, Sectors};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::exceptions::Pending;
+use super::ondisk::{Exception, Geometry};
+
+/// Data is written at least in pages, as far as chunks are not smaller.
+const PAGE_BYTES: usize = 4096;
+
+/// The area of exceptions that is being filled.
+pub(super) struct Area {
+    /// Which one.
+    pub(super) number: u64,
+    /// Exceptions of it that are on disk.
+    pub(super) committed: usize,
+    /// All places of it.
+    pub(super) entries: Vec<Exception>,
+    /// On disk something follows the end of the list, left by a torn write. It is to be erased before
+    /// the list grows up to it.
+    pub(super) stale: bool,
+}
+
+impl Area {
+    /// The first area of a new store.
+    pub(super) fn first(geometry: Geometry) -> Self {
+        let entries = vec![Exception::default(); geometry.per_area() as usize];
+        Self { number: 0, committed: 0, entries, stale: false }
+    }
+}
+
+enum Medium {
+    Transient,
+    Persistent(Area),
+}
+
+/// See the module text.
+pub(super) struct Store {
+    geometry: Geometry,
+    medium: Medium,
+    /// The next chunk of the COW device to be given out.
+    next_free: u64,
+    /// Sequence numbers: the next to be given out, the next to be committed.
+    prepared: u64,
+    next: u64,
+    /// How many exceptions are in the commit that is under way.
+    in_commit: u64,
+    finished: BTreeMap<u64, Arc<Pending>>,
+    committing: bool,
+}
+
+/// A write to the COW device.
+pub(super) struct AreaWrite {
+    pub(super) at: Sector,
+    pub(super) data: Buffer,
+}
+
+/// Exceptions to be committed together, and the writes that do it, in this order.
+pub(super) struct Batch {
+    pub(super) exceptions: Vec<Arc<Pending>>,
+    /// First of all, and durable.
+    pub(super) clean: Option<AreaWrite>,
+    /// This area will be full: the chunk of the next one, to be zeroed before.
+    pub(super) next_area: Option<Sector>,
+    /// The exceptions: with PREFLUSH and FUA. None in a transient store.
+    pub(super) write: Option<AreaWrite>,
+}
+
+/// The end of the list, where merging begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Last {
+    /// The list is empty.
+    Nothing,
+    /// It is the last of an area that must be read first.
+    InArea(u64),
+    /// So many consecutive chunks from these on.
+    Run { old: u64, new: u64, len: u64 },
+}
+
+impl Store {
+    /// A store that is kept in memory only.
+    pub(super) fn transient(geometry: Geometry) -> Self {
+        Self::new(geometry, Medium::Transient, 0)
+    }
+
+    /// A store as it is on disk.
+    pub(super) fn persistent(geometry: Geometry, area: Area, next_free: u64) -> Self {
+        Self::new(geometry, Medium::Persistent(area), next_free)
+    }
+
+    fn new(geometry: Geometry, medium: Medium, next_free: u64) -> Self {
+        let finished = BTreeMap::new();
+        let (prepared, next, in_commit, committing) = (0, 0, 0, false);
+        Self { geometry, medium, next_free, prepared, next, in_commit, finished, committing }
+    }
+
+    /// Whether it is on disk.
+    pub(super) fn is_persistent(&self) -> bool {
+        matches!(self.medium, Medium::Persistent(_))
+    }
+
+    /// Gives out a chunk of a COW device of `total` chunks: its sequence number and its number. None if
+    /// there is no room for it or for what its commit would need.
+    pub(super) fn prepare(&mut self, total: u64) -> Option<(u64, u64)> {
+        if self.next_free >= total {
+            return None;
+        }
+        if let Medium::Persistent(area) = &self.medium {
+            let per_area = self.geometry.per_area();
+            let under_way = self.prepared - self.next + self.in_commit;
+            let place = area.number * per_area + area.committed as u64 + under_way;
+            // A full area must be followed by an empty one, or the list has no end: the kernel finds
+            // out when it is too late, and then the snapshot is invalid.
+            let fills = (place + 1).is_multiple_of(per_area);
+            if fills && self.geometry.area_chunk(place / per_area + 1) >= total {
+                return None;
+            }
+        }
+        let given = (self.prepared, self.next_free);
+        self.prepared += 1;
+        self.next_free += 1;
+        if self.is_persistent() && self.geometry.is_metadata(self.next_free) {
+            self.next_free += 1;
+        }
+        Some(given)
+    }
+
+    /// The copy of an exception is there. True if the caller is to commit, by [`Self::next_batch`].
+    pub(super) fn finish(&mut self, exception: Arc<Pending>) -> bool {
+        self.finished.insert(exception.sequence, exception);
+        !std::mem::replace(&mut self.committing, true)
+    }
+
+    /// What is to be committed now; with none the caller's commits are over. Each batch ends with
+    /// [`Self::committed`].
+    pub(super) fn next_batch(&mut self) -> Option<Batch> {
+        let room = match &self.medium {
+            Medium::Transient => usize::MAX,
+            Medium::Persistent(area) => area.entries.len() - area.committed,
+        };
+        let mut exceptions = Vec::new();
+        while exceptions.len() < room
+            && let Some(exception) = self.finished.remove(&self.next)
+        {
+            self.next += 1;
+            exceptions.push(exception);
+        }
+        if exceptions.is_empty() {
+            self.committing = false;
+            return None;
+        }
+        self.in_commit = exceptions.len() as u64;
+        let mut batch = Batch { exceptions, clean: None, next_area: None, write: None };
+        if let Medium::Persistent(area) = &mut self.medium {
+            let at = self.geometry.sector(self.geometry.area_chunk(area.number));
+            if std::mem::take(&mut area.stale) {
+                let data = Buffer::from_slice(area.entries.as_bytes());
+                batch.clean = Some(AreaWrite { at, data });
+            }
+            let places = area.committed..area.committed + batch.exceptions.len();
+            for (entry, exception) in area.entries[places.clone()].iter_mut().zip(&batch.exceptions)
+            {
+                *entry = Exception::new(exception.old, exception.new);
+            }
+            if places.end == area.entries.len() {
+                let next = self.geometry.area_chunk(area.number + 1);
+                batch.next_area = Some(self.geometry.sector(next));
+            }
+            batch.write = Some(part(at, &area.entries, places.start, places.end));
+        }
+        Some(batch)
+    }
+
+    /// The last batch is on disk, or will never be.
+    pub(super) fn committed(&mut self) {
+        let count = std::mem::take(&mut self.in_commit) as usize;
+        let Medium::Persistent(area) = &mut self.medium else { return };
+        area.committed += count;
+        if area.committed == area.entries.len() {
+            area.number += 1;
+            area.committed = 0;
+            area.entries.fill(Exception::default());
+        }
+    }
+
+    /// Sectors that were given out, and how many of the COW device are for metadata.
+    pub(super) fn usage(&self) -> (Sectors, Sectors) {
+        let chunk = self.geometry.chunk().0;
+        let metadata = match &self.medium {
+            Medium::Transient => 0,
+            Medium::Persistent(area) => area.number + 2,
+        };
+        (Sectors(self.next_free * chunk), Sectors(metadata * chunk))
+    }
+
+    /// Where the list ends: at most `max` consecutive chunks.
+    pub(super) fn last(&self, max: u64) -> Last {
+        let Medium::Persistent(area) = &self.medium else { return Last::Nothing };
+        let Some((last, before)) = area.entries[..area.committed].split_last() else {
+            return area.number.checked_sub(1).map_or(Last::Nothing, Last::InArea);
+        };
+        let (old, new) = (last.old_chunk.get(), last.new_chunk.get());
+        let follows = |(n, entry): &(u64, &Exception)| {
+            entry.old_chunk.get().checked_add(*n) == Some(old)
+                && entry.new_chunk.get().checked_add(*n) == Some(new)
+        };
+        let more = (1..max).zip(before.iter().rev()).take_while(follows).count() as u64;
+        Last::Run { old: old - more, new: new - more, len: more + 1 }
+    }
+
+    /// Goes back to an area that is full, with what is on disk.
+    pub(super) fn go_back(&mut self, number: u64, bytes: &[u8]) {
+        let Medium::Persistent(area) = &mut self.medium else { return };
+        for (entry, bytes) in area.entries.iter_mut().zip(bytes.chunks(size_of::<Exception>())) {
+            *entry = Exception::read_from_bytes(bytes).unwrap_or_default();
+        }
+        (area.number, area.committed, area.stale) = (number, area.entries.len(), false);
+    }
+
+    /// The write that takes the last `len` exceptions off the list; it changes nothing here yet.
+    pub(super) fn without_last(&self, len: u64) -> Option<AreaWrite> {
+        let Medium::Persistent(area) = &self.medium else { return None };
+        let left = area.committed.checked_sub(len as usize)?;
+        let mut entries = area.entries.clone();
+        entries[left..].fill(Exception::default());
+        let at = self.geometry.sector(self.geometry.area_chunk(area.number));
+        Some(part(at, &entries, left, entries.len()))
+    }
+
+    /// The last `len` exceptions are off the list.
+    pub(super) fn forget_last(&mut self, len: u64) {
+        let Medium::Persistent(area) = &mut self.medium else { return };
+        area.committed = area.committed.saturating_sub(len as usize);
+        area.entries[area.committed..].fill(Exception::default());
+        area.stale = false;
+        // As in the kernel: what it would be had all chunks been committed in order.
+        self.next_free = self.geometry.area_chunk(area.number) + area.committed as u64 + 1;
+    }
+}
+
+/// The pages of an area that hold the places `from..to`.
+fn part(at: Sector, entries: &[Exception], from: usize, to: usize) -> AreaWrite {
+    let bytes = entries.as_bytes();
+    let page = PAGE_BYTES.min(bytes.len());
+    let start = from * size_of::<Exception>() / page * page;
+    let end = (to * size_of::<Exception>()).next_multiple_of(page).min(bytes.len());
+    let at = at + Sectors::from_bytes_floor(start as u64);
+    AreaWrite { at, data: Buffer::from_slice(&bytes[start..end]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store(next_free: u64) -> Store {
+        let geometry = Geometry::new(Sectors(8), Sectors(1)).unwrap();
+        Store::persistent(geometry, Area::first(geometry), next_free)
+    }
+
+    fn exception(store: &mut Store, old: u64) -> Arc<Pending> {
+        let (sequence, new) = store.prepare(1000).unwrap();
+        Pending::new(old, new, sequence)
+    }
+
+    fn numbers(batch: &Batch) -> Vec<u64> {
+        batch.exceptions.iter().map(|exception| exception.sequence).collect()
+    }
+
+    #[test]
+    fn chunks_are_given_out_around_the_areas() {
+        let mut store = store(2);
+        let chunks: Vec<u64> = (0..514).map(|_| store.prepare(1000).unwrap().1).collect();
+        assert_eq!((chunks[0], chunks[255], chunks[256], chunks[513]), (2, 257, 259, 517));
+    }
+
+    #[test]
+    fn exceptions_are_committed_in_the_order_of_their_chunks() {
+        let mut store = store(2);
+        let all: Vec<_> = (0..5).map(|old| exception(&mut store, old)).collect();
+        assert!(store.finish(Arc::clone(&all[1])));
+        assert!(store.next_batch().is_none());
+        assert!(store.finish(Arc::clone(&all[0])));
+        let batch = store.next_batch().unwrap();
+        assert_eq!(numbers(&batch), [0, 1]);
+        // Who comes meanwhile leaves it to the commit that is under way.
+        assert!(!store.finish(Arc::clone(&all[2])) && !store.finish(Arc::clone(&all[4])));
+        store.committed();
+        assert_eq!(numbers(&store.next_batch().unwrap()), [2]);
+        store.committed();
+        assert!(store.next_batch().is_none());
+        assert!(store.finish(Arc::clone(&all[3])));
+        assert_eq!(numbers(&store.next_batch().unwrap()), [3, 4]);
+    }
+
+    #[test]
+    fn a_batch_ends_with_its_area_and_zeroes_the_next() {
+        let mut store = store(2);
+        for old in 0..258 {
+            let exception = exception(&mut store, old);
+            assert_eq!(store.finish(exception), old == 0);
+        }
+        let batch = store.next_batch().unwrap();
+        assert_eq!((batch.exceptions.len(), batch.next_area), (256, Some(Sector(258 * 8))));
+        store.committed();
+        let batch = store.next_batch().unwrap();
+        assert_eq!((batch.exceptions.len(), batch.next_area), (2, None));
+        assert_eq!(batch.write.unwrap().at, Sector(258 * 8));
+        store.committed();
+        assert_eq!(store.usage(), (Sectors(261 * 8), Sectors(3 * 8)));
+    }
+
+    #[test]
+    fn an_area_is_not_filled_without_room_for_the_next() {
+        let mut store = store(2);
+        // Chunks 2 to 257 are data; the next area would be chunk 258.
+        assert!((0..255).all(|_| store.prepare(258).is_some()));
+        assert_eq!(store.prepare(258), None);
+        assert!(store.prepare(259).is_some());
+        assert_eq!(store.prepare(259), None);
+    }
+
+    #[test]
+    fn what_a_torn_write_left_behind_is_erased_first() {
+        let mut store = store(2);
+        let Medium::Persistent(area) = &mut store.medium else { panic!("persistent") };
+        area.stale = true;
+        let one = exception(&mut store, 9);
+        assert!(store.finish(one));
+        let batch = store.next_batch().unwrap();
+        let clean = batch.clean.unwrap();
+        assert!(clean.data.as_slice().iter().all(|byte| *byte == 0));
+        assert_eq!(clean.data.len(), 4096);
+    }
+
+    #[test]
+    fn merging_goes_from_the_last_exception_to_the_first_in_runs() {
+        let mut store = store(2);
+        let olds = (0..254).chain([900, 901, 500]);
+        for old in olds {
+            let exception = exception(&mut store, old);
+            store.finish(exception);
+        }
+        while store.next_batch().is_some() {
+            store.committed();
+        }
+        assert_eq!(store.last(99), Last::Run { old: 500, new: 259, len: 1 });
+        assert!(store.without_last(2).is_none());
+        store.forget_last(1);
+        assert_eq!(store.last(99), Last::InArea(0));
+        let full: Vec<_> = (0..254)
+            .map(|n| Exception::new(n, n + 2))
+            .chain([Exception::new(900, 256), Exception::new(901, 257)])
+            .collect();
+        store.go_back(0, full.as_bytes());
+        assert_eq!(store.last(99), Last::Run { old: 900, new: 256, len: 2 });
+        let write = store.without_last(2).unwrap();
+        assert_eq!(write.data.as_slice()[253 * 16..254 * 16], full[253].as_bytes()[..]);
+        assert!(write.data.as_slice()[254 * 16..].iter().all(|byte| *byte == 0));
+        store.forget_last(2);
+        assert_eq!(store.last(99), Last::Run { old: 155, new: 157, len: 99 });
+        store.forget_last(99);
+        store.forget_last(155);
+        assert_eq!((store.last(99), store.usage()), (Last::Nothing, (Sectors(16), Sectors(16))));
+    }
+}

@@ -1,0 +1,371 @@
+//! `snapshot ORIGIN COW P|PO|N CHUNK [FEATURES...]`: the origin as it was, and what was written here.
+//!
+//! What has a copy is read and written there. The rest is read from the origin, tracked, so that it does
+//! not change meanwhile; written it gets a copy first, unless the write fills the chunk.
+
+use std::sync::Arc;
+
+use ashlar_block::{
+    Bio, BioResult, Features, Flags, IoFuture, Limits, LocalFuture, Op, Sector, Sectors, Status,
+};
+use tracing::error;
+
+use super::canary::{Rule, broken};
+use super::load::StoreError;
+use super::ondisk::ChunkSizeError;
+use super::origin::Origin;
+use super::state::{Loaded, Persistence, Snapshot, Start, remap};
+use crate::target::{Arguments, Construct, New, Target, TargetError};
+use crate::text::Quoted;
+
+/// What a table line says of a snapshot, or of one that is merged; and its share in the snapshot.
+pub(super) struct Member {
+    names: (String, String),
+    pub(super) persistence: Persistence,
+    /// Sectors in a chunk, by the table; zero for the default.
+    chunk: Sectors,
+    pub(super) discard_zeroes_cow: bool,
+    pub(super) discard_passdown_origin: bool,
+    pub(super) len: Sectors,
+    pub(super) origin: Arc<Origin>,
+    pub(super) snapshot: Arc<Snapshot>,
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.origin.leave(&self.snapshot);
+    }
+}
+
+fn persistence(word: &str) -> Result<Persistence, TargetError> {
+    match word.to_ascii_uppercase().as_str() {
+        "P" => Ok(Persistence::Persistent { overflow: false }),
+        "PO" => Ok(Persistence::Persistent { overflow: true }),
+        "N" => Ok(Persistence::Transient),
+        _ => Err(TargetError::Invalid(format!(
+            "'{word}' is no way to keep exceptions: P, PO and N are"
+        ))),
+    }
+}
+
+/// The optional features: `discard_zeroes_cow`, `discard_passdown_origin`.
+fn features(args: &mut Arguments<'_>) -> Result<(bool, bool), TargetError> {
+    let (mut zeroes, mut passdown) = (false, false);
+    if args.left() > 0 {
+        for _ in 0..args.number::<u8>("the number of features")? {
+            match args.word("a feature")?.to_ascii_lowercase().as_str() {
+                "discard_zeroes_cow" => zeroes = true,
+                "discard_passdown_origin" => passdown = true,
+                other => {
+                    let text = format!(
+                        "there is no feature '{other}': discard_zeroes_cow and \
+                         discard_passdown_origin are"
+                    );
+                    return Err(TargetError::Invalid(text));
+                }
+            }
+        }
+    }
+    if passdown && !zeroes {
+        let text = "discard_passdown_origin needs discard_zeroes_cow".to_owned();
+        return Err(TargetError::Invalid(text));
+    }
+    Ok((zeroes, passdown))
+}
+
+fn invalid(error: &StoreError) -> TargetError {
+    TargetError::Invalid(error.to_string())
+}
+
+impl Member {
+    /// Takes the arguments of `snapshot` or `snapshot-merge`, and reads the metadata if no other table
+    /// has done so.
+    pub(super) async fn construct(mut new: New<'_>, merge: bool) -> Result<Self, TargetError> {
+        let args = &mut new.args;
+        let names = (args.word("the origin")?.to_owned(), args.word("the COW device")?.to_owned());
+        let persistence = persistence(args.word("how exceptions are kept")?)?;
+        let chunk = Sectors(args.number::<u32>("the chunk size")?.into());
+        let (discard_zeroes_cow, discard_passdown_origin) = features(args)?;
+        new.args.end()?;
+        let find = |name: &String| {
+            let found = new.context.devices.find(name);
+            found.ok_or_else(|| TargetError::NoDevice(name.clone()))
+        };
+        let (device, cow) = (find(&names.0)?, find(&names.1)?);
+        if device.is_same(&cow) {
+            let text = "the COW device cannot be the origin".to_owned();
+            return Err(TargetError::Invalid(text));
+        }
+        let (size, start, len) = (device.capacity(), Sector::ZERO, new.len);
+        if size < len {
+            return Err(TargetError::TooSmall { name: names.0, size, start, len });
+        }
+        match persistence {
+            Persistence::Transient if merge => {
+                let text = "a transient snapshot cannot be merged".to_owned();
+                return Err(TargetError::Invalid(text));
+            }
+            Persistence::Transient if chunk.is_zero() => {
+                return Err(TargetError::Invalid(ChunkSizeError::NotSet.to_string()));
+            }
+            Persistence::Transient | Persistence::Persistent { .. } => {}
+        }
+        let origins = &new.context.origins;
+        if origins.is_cow_of_another(&cow, &device) {
+            let text = format!("{} keeps the exceptions of another device's snapshot", names.1);
+            return Err(TargetError::Invalid(text));
+        }
+        let origin = origins.of(&device);
+        let runtime = Arc::clone(&new.context.runtime);
+        let snapshot = origin.join(Snapshot::new(device, cow, runtime, persistence));
+        let transient = persistence == Persistence::Transient;
+        // From here on dropping it undoes what was done.
+        let member = Self {
+            names,
+            persistence,
+            chunk,
+            discard_zeroes_cow,
+            discard_passdown_origin,
+            len,
+            origin,
+            snapshot,
+        };
+        if member.snapshot.is_persistent() == transient {
+            let text = "the snapshot keeps its exceptions in another way already".to_owned();
+            return Err(TargetError::Invalid(text));
+        }
+        member.snapshot.load(member.chunk).await.map_err(|error| invalid(&error))?;
+        Ok(member)
+    }
+
+    pub(super) fn chunk(&self) -> Sectors {
+        self.snapshot.loaded().map_or(self.chunk, |loaded| loaded.geometry.chunk())
+    }
+
+    pub(super) fn arguments(&self) -> String {
+        let how = match self.persistence {
+            Persistence::Persistent { overflow: false } => "P",
+            Persistence::Persistent { overflow: true } => "PO",
+            Persistence::Transient => "N",
+        };
+        let (origin, cow) = (Quoted(&self.names.0), Quoted(&self.names.1));
+        let features = match (self.discard_zeroes_cow, self.discard_passdown_origin) {
+            (false, _) => "",
+            (true, false) => " 1 discard_zeroes_cow",
+            (true, true) => " 2 discard_zeroes_cow discard_passdown_origin",
+        };
+        format!("{origin} {cow} {how} {}{features}", self.chunk())
+    }
+
+    pub(super) fn status(&self) -> String {
+        let snapshot = &self.snapshot;
+        let Some(loaded) = snapshot.loaded() else { return "Unknown".to_owned() };
+        if !snapshot.is_valid() {
+            "Invalid".to_owned()
+        } else if snapshot.merge.has_failed() {
+            "Merge failed".to_owned()
+        } else if snapshot.is_overflowed() {
+            "Overflow".to_owned()
+        } else {
+            let (allocated, metadata) = loaded.store().usage();
+            format!("{allocated}/{} {metadata}", snapshot.cow.capacity())
+        }
+    }
+
+    pub(super) fn stack_limits(&self, limits: &mut Limits) {
+        limits.stack(self.snapshot.origin.disk().limits(), Sector::ZERO);
+        limits.stack(self.snapshot.cow.disk().limits(), Sector::ZERO);
+        limits.max_write_zeroes = Sectors::ZERO;
+        limits.features -= Features::DISCARD_ZEROES;
+        limits.max_hw_discard = Sectors::ZERO;
+        if self.discard_zeroes_cow {
+            limits.max_hw_discard = self.chunk();
+            limits.discard_granularity_bytes = self.chunk().bytes() as u32;
+            limits.discard_alignment_bytes = 0;
+        }
+    }
+}
+
+/// See the module text.
+pub(crate) struct SnapshotTarget(Member);
+
+/// Keeps the origin's chunk as it is while it is read, or a copy where it is while it is written.
+pub(super) struct Tracked<'a> {
+    pub(super) snapshot: &'a Snapshot,
+    pub(super) chunk: u64,
+}
+
+impl Drop for Tracked<'_> {
+    fn drop(&mut self) {
+        self.snapshot.untrack(self.chunk);
+    }
+}
+
+impl SnapshotTarget {
+    fn loaded(&self) -> Result<&Loaded, Status> {
+        self.0.snapshot.loaded().filter(|_| self.0.snapshot.is_valid()).ok_or(Status::Io)
+    }
+
+    fn read(&self, loaded: &Loaded, bio: Bio) -> IoFuture<'_> {
+        let snapshot = &*self.0.snapshot;
+        let chunk = loaded.geometry.chunk_of(bio.sector);
+        let mut shard = snapshot.exceptions.shard(chunk);
+        if let Some(new) = shard.complete.get(chunk) {
+            drop(shard);
+            return snapshot.cow.submit(remap(loaded.geometry, &bio, new));
+        }
+        if broken(Rule::ReadsAreTracked) {
+            return snapshot.origin.submit(bio);
+        }
+        shard.track(chunk);
+        drop(shard);
+        let tracked = Tracked { snapshot, chunk };
+        IoFuture::boxed(async move {
+            snapshot.origin.submit(bio).await?;
+            drop(tracked);
+            // The origin does not wait for the reads of a snapshot that became invalid.
+            if snapshot.is_valid() { Ok(()) } else { Err(Status::Io) }
+        })
+    }
+
+    fn write(&self, loaded: &Loaded, bio: Bio) -> IoFuture<'_> {
+        let snapshot = &*self.0.snapshot;
+        if snapshot.is_overflowed() {
+            return IoFuture::failed(Status::Io);
+        }
+        let chunk = loaded.geometry.chunk_of(bio.sector);
+        let copy = snapshot.exceptions.shard(chunk).complete.get(chunk);
+        match copy {
+            Some(new) => snapshot.cow.submit(remap(loaded.geometry, &bio, new)),
+            None if bio.flags.contains(Flags::NOWAIT) => IoFuture::failed(Status::Again),
+            None => IoFuture::boxed(self.write_shared(chunk, bio)),
+        }
+    }
+
+    /// Writes to a chunk that has no copy yet.
+    async fn write_shared(&self, chunk: u64, bio: Bio) -> BioResult {
+        let snapshot = &self.0.snapshot;
+        loop {
+            let loaded = self.loaded()?;
+            if snapshot.is_overflowed() {
+                return Err(Status::Io);
+            }
+            let copy = snapshot.exceptions.shard(chunk).complete.get(chunk);
+            if let Some(new) = copy {
+                return snapshot.cow.submit(remap(loaded.geometry, &bio, new)).await;
+            }
+            let fills = bio.len == loaded.geometry.chunk() || broken(Rule::FullChunksOnly);
+            match snapshot.start(chunk, fills.then_some(&bio)) {
+                Start::Complete => {}
+                Start::Begun(pending) if fills => {
+                    return if pending.made().await { Ok(()) } else { Err(Status::Io) };
+                }
+                Start::Begun(pending) | Start::Pending(pending) => {
+                    pending.made().await;
+                }
+                Start::Busy => snapshot.has_room().await,
+                Start::Full => {
+                    snapshot.overflow();
+                    snapshot.invalid().await;
+                    return Err(Status::Io);
+                }
+            }
+        }
+    }
+
+    /// Discards the copy of a chunk, and where asked for what is in the origin.
+    async fn discard(&self, bio: Bio) -> BioResult {
+        let Member { snapshot, origin, .. } = &self.0;
+        let loaded = self.loaded()?;
+        if snapshot.is_overflowed() {
+            return Err(Status::Io);
+        }
+        let geometry = loaded.geometry;
+        let chunk = geometry.chunk_of(bio.sector);
+        let copy = snapshot.exceptions.shard(chunk).complete.get(chunk);
+        if let Some(new) = copy {
+            let mut lower = remap(geometry, &bio, new);
+            if bio.len == geometry.chunk() {
+                lower.op = Op::WriteZeroes;
+            }
+            match snapshot.cow.submit(lower).await {
+                Ok(()) | Err(Status::NotSupported) => {}
+                Err(status) => return Err(status),
+            }
+        }
+        if !self.0.discard_passdown_origin {
+            return Ok(());
+        }
+        snapshot.exceptions.shard(chunk).track(chunk);
+        let _tracked = Tracked { snapshot, chunk };
+        // Without exceptions, in this snapshot and in all others: it is there to give back space.
+        match origin.device.submit(bio).await {
+            Err(Status::NotSupported) => Ok(()),
+            result => result,
+        }
+    }
+}
+
+impl Construct for SnapshotTarget {
+    const NAME: &'static str = "snapshot";
+
+    async fn construct(new: New<'_>) -> Result<Self, TargetError> {
+        Ok(Self(Member::construct(new, false).await?))
+    }
+}
+
+impl Target for SnapshotTarget {
+    fn type_name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn arguments(&self) -> String {
+        self.0.arguments()
+    }
+
+    fn status(&self) -> String {
+        self.0.status()
+    }
+
+    fn max_io_len(&self) -> Sectors {
+        self.0.chunk()
+    }
+
+    fn stack_limits(&self, limits: &mut Limits) {
+        self.0.stack_limits(limits);
+    }
+
+    fn submit(&self, bio: Bio) -> IoFuture<'_> {
+        let loaded = match self.loaded() {
+            Ok(loaded) => loaded,
+            Err(status) => return IoFuture::failed(status),
+        };
+        match bio.op {
+            // What is durable in the origin is not this device's doing.
+            Op::Flush => self.0.snapshot.cow.submit(bio),
+            Op::Read => self.read(loaded, bio),
+            Op::Write | Op::WriteZeroes => self.write(loaded, bio),
+            Op::Discard if self.0.discard_zeroes_cow => IoFuture::boxed(self.discard(bio)),
+            Op::Discard => IoFuture::failed(Status::NotSupported),
+        }
+    }
+
+    fn suspended(&self) -> LocalFuture<'_, BioResult> {
+        Box::pin(async {
+            self.0.snapshot.settle().await;
+            Ok(())
+        })
+    }
+
+    fn resuming(&self) -> LocalFuture<'_, BioResult> {
+        Box::pin(async {
+            let Member { snapshot, origin, len, persistence, .. } = &self.0;
+            if snapshot.merge.is_merging() {
+                error!("a snapshot that is being merged cannot be used as one again");
+                return Err(Status::Invalid);
+            }
+            origin.activate(snapshot, *len, *persistence).await;
+            Ok(())
+        })
+    }
+}
