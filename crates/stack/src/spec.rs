@@ -4,14 +4,24 @@
 //! disks = ["disk0.img", "disk1.img"]
 //! mount = "/srv/volumes"
 //! nbd = ["unix:/run/ashlar.nbd", "tcp:localhost:10809"]
+//! model = "gp2:3000iops"
 //!
 //! [set]
 //! "sys/block/md0/queue/discard_max_bytes" = 524288
 //! ```
 //!
+//! Instead of one device model for all disks, a table may give models by disk:
+//!
+//! ```toml
+//! [model]
+//! "disk0.img" = "hdd"
+//! ```
+//!
 //! Every key is optional and has the meaning of the option of `ashlar serve` with its name. Relative
 //! paths are relative to the file's directory. Unknown keys are errors: a misspelt `read_only` must
 //! not start a writable stack.
+
+mod models;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,6 +31,8 @@ use std::{fs, io};
 
 use serde::{Deserialize, Deserializer};
 use thiserror::Error;
+
+pub use models::Assignment;
 
 /// The contents of a `stack.toml`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
@@ -44,6 +56,9 @@ pub struct Spec {
     pub control: Option<PathBuf>,
     /// Reactor threads.
     pub threads: Option<u16>,
+    /// Device models for all disks or some.
+    #[serde(deserialize_with = "models::deserialize")]
+    pub model: Vec<Assignment>,
     /// Attributes to set at the start, by path.
     pub set: BTreeMap<String, Value>,
 }
@@ -170,8 +185,9 @@ impl Spec {
             Listen::Unix(path) => Some(path),
             Listen::Tcp(_) => None,
         });
+        let modelled = spec.model.iter_mut().filter_map(|assignment| assignment.disk.as_mut());
         let paths = spec.disks.iter_mut().chain(&mut spec.mount).chain(&mut spec.control);
-        for relative in paths.chain(unix) {
+        for relative in paths.chain(unix).chain(modelled) {
             *relative = base.join(&*relative);
         }
         Ok(spec)
@@ -223,6 +239,18 @@ mod tests {
     }
 
     #[test]
+    fn a_model_is_for_all_disks_or_by_disk_with_paths_relative_to_the_file() {
+        let models = |text: &str| {
+            let spec = parse(text).unwrap();
+            spec.model.iter().map(Assignment::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(models("model = \"gp2:3000iops\""), ["gp2:3000iops"]);
+        let table = "[model]\n\"a.img\" = \"hdd\"\n\"/dev/sdb\" = \"nvme:read=1ms\"";
+        assert_eq!(models(table), ["/dev/sdb=nvme:read=1ms", "/etc/ashlar/a.img=hdd"]);
+        assert_eq!(models("disks = [\"a\"]"), [""; 0]);
+    }
+
+    #[test]
     fn errors_say_file_line_and_column() {
         let cases = [
             ("disks = [\"a\"]\nread-only = true\n", "2:1: unknown field `read-only`"),
@@ -231,6 +259,9 @@ mod tests {
             ("disks = [\n  \"a\"\n", "2:6: unclosed array"),
             ("read_only = 1\n", "1:13: invalid type: integer `1`, expected a boolean"),
             ("nbd = [\"unix:/a\", \"udp:1\"]\n", "1:7: `udp:1` is neither unix:PATH"),
+            ("disks = []\nmodel = \"gp2:fast\"\n", "2:9: a device model has no `fast`"),
+            ("[model]\n\"a.img\" = \"floppy\"\n", "1:1: there is no device model `floppy`"),
+            ("model = 5\n", "1:9: a device model, or a table of device models by disk"),
             ("[set]\nx = [1]\n", "2:5: a string, an integer or a boolean"),
             ("# \u{e9}\u{e9}\n\u{e9} = 1", "2:1: "),
         ];

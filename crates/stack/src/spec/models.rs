@@ -1,0 +1,106 @@
+//! Which disks are to take the time of a device model, as users say it: `gp2:3000iops` for all disks,
+//! `disk0.img=hdd` for one.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use ashlar_block::model::{ModelError, Named};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
+
+/// A model for a disk, or for all that have none of their own.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Assignment {
+    /// The disk; all for `None`.
+    pub disk: Option<PathBuf>,
+    /// Its model.
+    pub model: Named,
+}
+
+impl FromStr for Assignment {
+    type Err = ModelError;
+
+    /// `MODEL` or `DISK=MODEL`. A disk may be called anything that does not look like a model, an equals
+    /// sign included: what stands behind one and begins with the name of a preset is the model.
+    fn from_str(text: &str) -> Result<Self, ModelError> {
+        if Named::begins(text) {
+            return Ok(Self { disk: None, model: text.parse()? });
+        }
+        let mut cuts = text.match_indices('=').map(|(at, _)| (&text[..at], &text[at + 1..]));
+        let cut = cuts.find(|(_, model)| Named::begins(model)).or_else(|| text.split_once('='));
+        let (disk, model) = cut.map_or((None, text), |(disk, model)| (Some(disk.into()), model));
+        Ok(Self { disk, model: model.parse()? })
+    }
+}
+
+impl fmt::Display for Assignment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.disk {
+            Some(disk) => write!(f, "{}={}", disk.display(), self.model),
+            None => self.model.fmt(f),
+        }
+    }
+}
+
+/// The key `model` of a `stack.toml`: a model for all disks, or a table of models by disk.
+pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<Assignment>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "a device model, or a table of device models by disk")]
+    enum Models {
+        All(String),
+        ByDisk(BTreeMap<PathBuf, String>),
+    }
+    let named = |text: String| text.parse::<Named>().map_err(D::Error::custom);
+    match Models::deserialize(deserializer)? {
+        Models::All(text) => Ok(vec![Assignment { disk: None, model: named(text)? }]),
+        Models::ByDisk(table) => table
+            .into_iter()
+            .map(|(disk, text)| Ok(Assignment { disk: Some(disk), model: named(text)? }))
+            .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn a_model_is_for_all_disks_or_for_the_one_before_the_equals_sign() {
+        let cases = [
+            ("hdd", None, "hdd"),
+            ("custom:read=1ms,write=2ms", None, "custom:read=1ms,write=2ms"),
+            ("disk0.img=hdd", Some("disk0.img"), "hdd"),
+            ("/dev/sdb=gp2:burst=4", Some("/dev/sdb"), "gp2:burst=4"),
+            ("ram:1G=nvme:latency=1ms", Some("ram:1G"), "nvme:latency=1ms"),
+            ("a=b.img=hdd:read=5ms", Some("a=b.img"), "hdd:read=5ms"),
+            ("./hdd=hdd", Some("./hdd"), "hdd"),
+        ];
+        for (text, disk, model) in cases {
+            let found: Assignment = text.parse().unwrap();
+            assert_eq!(found.disk.as_deref(), disk.map(Path::new), "{text}");
+            assert_eq!(found.model.to_string(), model, "{text}");
+            assert_eq!(found.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_neither_is_reported_as_the_model_it_was_to_be() {
+        for (text, expected) in [
+            ("fast", "no device model `fast`"),
+            ("disk.img=fast", "no device model `fast`"),
+            ("disk.img=", "no device model ``"),
+            ("", "no device model ``"),
+            ("gp2:speed=9", "has no `speed`"),
+            ("d=hdd:read=9", "`9` is not possible for read"),
+        ] {
+            let error = text.parse::<Assignment>().unwrap_err().to_string();
+            assert!(error.contains(expected), "{text:?}: {error}");
+        }
+    }
+}
