@@ -18,4 +18,14 @@
 
 #![forbid(unsafe_code)]
 
+pub mod device;
+mod finish;
+mod gate;
+pub mod snapshot;
+pub mod table;
 pub mod target;
+pub mod text;
+
+pub use device::Device;
+pub use table::{LoadError, Table};
+pub use target::{Context, Devices, Target};

@@ -1,9 +1,32 @@
 //! What maps a piece of a device: the interface of all targets.
 
+mod arguments;
+pub mod delay;
+pub mod error;
+pub mod flakey;
+pub mod linear;
+pub mod log_writes;
+mod lower;
+pub mod striped;
+pub mod zero;
+
 use std::sync::Arc;
 
-use ashlar_block::{Bio, BioResult, Gateway, IoFuture, Limits, LocalFuture, Runtime, Sectors};
+use ashlar_block::{
+    Bio, BioResult, Gateway, IoFuture, Limits, LocalFuture, Op, Runtime, Sector, Sectors, Status,
+};
 use thiserror::Error;
+
+use crate::snapshot::{MergeTarget, OriginTarget, Origins, SnapshotTarget};
+
+pub use arguments::{Arguments, TargetError};
+pub use delay::Delay;
+pub use flakey::Flakey;
+pub use linear::Linear;
+pub use log_writes::LogWrites;
+pub use lower::Lower;
+pub use striped::Striped;
+pub use zero::Zero;
 
 /// The devices that tables may name.
 pub trait Devices: Send + Sync {
@@ -17,6 +40,8 @@ pub struct Context<'a> {
     pub devices: &'a dyn Devices,
     /// Time and tasks.
     pub runtime: Arc<dyn Runtime>,
+    /// Which devices have snapshots: the same for all tables that may name the same devices.
+    pub origins: Arc<Origins>,
 }
 
 /// Why a message was not taken (dmsetup's `message`).
@@ -54,11 +79,20 @@ pub trait Target: Send + Sync + 'static {
         Sectors::ZERO
     }
 
-    /// Narrows `limits`, those of the whole device, to what this target and the devices below it can do.
+    /// The same for discards and write-zeroes, which carry no data.
+    fn max_range_len(&self) -> Sectors {
+        self.max_io_len()
+    }
+
+    /// Narrows `limits`, which allow anything at first, to what this target and the devices below it
+    /// can do. Without discards ([`Limits::max_hw_discard`] zero in the end) the device has none.
     fn stack_limits(&self, limits: &mut Limits);
 
     /// Maps and submits `bio`.
     fn submit(&self, bio: Bio) -> IoFuture<'_>;
+
+    /// A read or write that [`Self::submit`] was given for `sector` failed. For those who count.
+    fn failed(&self, _op: Op, _sector: Sector, _status: Status) {}
 
     /// Called when the device was suspended: no I/O is in flight, none comes.
     fn suspended(&self) -> LocalFuture<'_, BioResult> {
@@ -82,4 +116,55 @@ pub trait Target: Send + Sync + 'static {
         let target = self.type_name();
         Box::pin(std::future::ready(Err(MessageError::Unknown { target, message })))
     }
+}
+
+/// What a target is made from.
+pub struct New<'a> {
+    /// How long the piece is.
+    pub len: Sectors,
+    /// What the line says behind the type.
+    pub args: Arguments<'a>,
+    /// The devices it may name, and the runtime.
+    pub context: &'a Context<'a>,
+}
+
+/// A target that table lines make.
+pub(crate) trait Construct: Target + Sized {
+    /// The type, as a table line has it.
+    const NAME: &'static str;
+
+    /// Makes the target.
+    async fn construct(new: New<'_>) -> Result<Self, TargetError>;
+}
+
+type Made<'a> = LocalFuture<'a, Result<Box<dyn Target>, TargetError>>;
+type Constructor = for<'a> fn(New<'a>) -> Made<'a>;
+
+fn make<T: Construct>(new: New<'_>) -> Made<'_> {
+    Box::pin(async move { Ok(Box::new(T::construct(new).await?) as Box<dyn Target>) })
+}
+
+/// Every type of target.
+const TYPES: &[(&str, Constructor)] = &[
+    (Delay::NAME, make::<Delay>),
+    (error::Error::NAME, make::<error::Error>),
+    (Flakey::NAME, make::<Flakey>),
+    (Linear::NAME, make::<Linear>),
+    (LogWrites::NAME, make::<LogWrites>),
+    (MergeTarget::NAME, make::<MergeTarget>),
+    (OriginTarget::NAME, make::<OriginTarget>),
+    (SnapshotTarget::NAME, make::<SnapshotTarget>),
+    (Striped::NAME, make::<Striped>),
+    (Zero::NAME, make::<Zero>),
+];
+
+/// The types that table lines may name.
+pub fn type_names() -> impl Iterator<Item = &'static str> {
+    TYPES.iter().map(|(name, _)| *name)
+}
+
+/// Makes the target of a line, if there is such a type.
+pub(crate) fn construct<'a>(kind: &str, new: New<'a>) -> Option<Made<'a>> {
+    let (_, make) = TYPES.iter().find(|(name, _)| *name == kind)?;
+    Some(make(new))
 }

@@ -1,0 +1,261 @@
+//! A device: its table, and how another one takes its place.
+//!
+//! # States
+//!
+//! ```text
+//!            suspend: the gate is closed, I/O in flight ends, caches are flushed, targets are told
+//!   active ---------------------------------------------------------------------> suspended
+//!     ^                                                                               |
+//!     +-------------------------------------------------------------------------------+
+//!            resume: targets are told, the loaded table becomes the live one, the gate opens
+//! ```
+//!
+//! I/O that comes while the gate is closed is held, and goes to whatever table is live afterwards.
+//! What waits must not (`NOWAIT`) fails with `Again`, read-ahead with `Io`, as in the kernel.
+//!
+//! A table is replaced only while nothing is in it, so it goes away with the last look at its texts.
+//! A future that is dropped stops no write that was started: the rest of it goes to the runtime, and
+//! only its end gives back its pass.
+//!
+//! The limits of a device are those of its first table, and stay. What a later table can do less of is
+//! made up for below, by the gateways of the lower devices, with two exceptions: a table with another
+//! logical block size is refused, and discards are not supported while the live table cannot do what the
+//! limits say of them.
+
+use std::ops::Deref;
+use std::sync::{Arc, Weak};
+
+use arc_swap::ArcSwap;
+use ashlar_block::{
+    Bio, BioResult, BlockDevice, Disk, Features, Flags, IoFuture, Op, Runtime, Sector, Status,
+};
+use futures_util::lock::Mutex;
+use tracing::{info, warn};
+
+use crate::finish::Finish;
+use crate::gate::Gate;
+use crate::table::{LoadError, Table};
+use crate::target::MessageError;
+
+/// What only those look at who change the device.
+#[derive(Default)]
+struct Admin {
+    /// The table that is to be live after the next resume.
+    loaded: Option<Arc<Table>>,
+    suspended: bool,
+}
+
+/// See the module text.
+pub struct Device {
+    me: Weak<Self>,
+    disk: Disk,
+    gate: Gate,
+    live: ArcSwap<Table>,
+    admin: Mutex<Admin>,
+    runtime: Arc<dyn Runtime>,
+}
+
+impl Device {
+    /// Starts a device that `table` maps, under the name `name`.
+    ///
+    /// # Errors
+    /// A target could not begin.
+    pub async fn start(
+        name: &str,
+        table: Table,
+        runtime: Arc<dyn Runtime>,
+    ) -> Result<Arc<Self>, Status> {
+        resuming(&table).await?;
+        let disk = Disk::new(name, table.capacity(), *table.limits());
+        info!(device = name, size = %table.capacity(), "started");
+        Ok(Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            disk,
+            gate: Gate::default(),
+            live: ArcSwap::from_pointee(table),
+            admin: Mutex::default(),
+            runtime,
+        }))
+    }
+
+    /// Puts `table` where the next [`Self::resume`] takes it from; one that is there is thrown away.
+    ///
+    /// # Errors
+    /// [`LoadError::BlockSize`].
+    pub async fn load(&self, table: Table) -> Result<(), LoadError> {
+        let now = self.disk.limits().logical_block_bytes;
+        let wanted = table.limits().logical_block_bytes;
+        if now != wanted {
+            let device = self.disk.name().to_owned();
+            return Err(LoadError::BlockSize { device, now, wanted });
+        }
+        self.admin.lock().await.loaded = Some(Arc::new(table));
+        Ok(())
+    }
+
+    /// Throws away a table that was loaded and is not live. Whether there was one.
+    pub async fn clear(&self) -> bool {
+        self.admin.lock().await.loaded.take().is_some()
+    }
+
+    /// Holds new I/O from now on, and ends when none is in flight any more; with `flush`, what was
+    /// acknowledged is durable then. A suspended device stays so.
+    ///
+    /// # Errors
+    /// The flush failed, or a target did: the device is active, as before.
+    pub async fn suspend(&self, flush: bool) -> BioResult {
+        self.finish(async move |device| {
+            let mut admin = device.admin.lock().await;
+            device.quiesce(&mut admin, flush).await
+        })
+        .await
+    }
+
+    async fn quiesce(&self, admin: &mut Admin, flush: bool) -> BioResult {
+        if admin.suspended {
+            return Ok(());
+        }
+        let closed = self.gate.close().await;
+        let table = self.live.load_full();
+        if flush {
+            table.flush(Bio::flush()).await?;
+        }
+        for (index, target) in table.targets().enumerate() {
+            let Err(status) = target.suspended().await else { continue };
+            for target in table.targets().take(index) {
+                if let Err(status) = target.resuming().await {
+                    let kind = target.type_name();
+                    warn!(device = self.disk.name(), kind, %status, "a target does not go on");
+                }
+            }
+            return Err(status);
+        }
+        closed.keep();
+        admin.suspended = true;
+        Ok(())
+    }
+
+    /// Makes the loaded table the live one, if there is one, and lets held I/O go on. An active device
+    /// is suspended for that, with a flush.
+    ///
+    /// # Errors
+    /// A target could not begin: the device is suspended, and its tables are as they were.
+    pub async fn resume(&self) -> BioResult {
+        self.finish(async move |device| {
+            let mut admin = device.admin.lock().await;
+            match admin.loaded.clone() {
+                Some(table) => {
+                    device.quiesce(&mut admin, true).await?;
+                    resuming(&table).await?;
+                    device.disk.set_capacity(table.capacity());
+                    device.live.store(table);
+                    admin.loaded = None;
+                }
+                None if admin.suspended => resuming(&device.live.load_full()).await?,
+                None => return Ok(()),
+            }
+            admin.suspended = false;
+            device.gate.open();
+            Ok(())
+        })
+        .await
+    }
+
+    /// Whether new I/O is held for somebody to resume the device.
+    pub async fn is_suspended(&self) -> bool {
+        self.admin.lock().await.suspended
+    }
+
+    /// How many I/Os are held.
+    pub fn held(&self) -> usize {
+        self.gate.held()
+    }
+
+    /// The live table, as `dmsetup table` prints it.
+    pub fn table(&self) -> String {
+        self.live.load_full().to_string()
+    }
+
+    /// The table that is loaded and not live, as `dmsetup table --inactive` prints it.
+    pub async fn loaded_table(&self) -> Option<String> {
+        self.admin.lock().await.loaded.as_ref().map(ToString::to_string)
+    }
+
+    /// What the live table's targets say of themselves, as `dmsetup status` prints it.
+    pub fn status(&self) -> String {
+        self.live.load_full().status()
+    }
+
+    /// Hands a message to the live table's target at `sector`; what it answers.
+    ///
+    /// # Errors
+    /// See [`MessageError`].
+    pub async fn message(&self, sector: Sector, words: &[&str]) -> Result<String, MessageError> {
+        let table = self.live.load_full();
+        match table.target(sector) {
+            Some(target) => target.message(words).await,
+            None => {
+                let (name, size) = (self.disk.name(), table.capacity());
+                let text = format!("{name} has {size} sectors: none is {sector}");
+                Err(MessageError::Invalid(text))
+            }
+        }
+    }
+
+    fn finish<F>(&self, work: impl FnOnce(Arc<Self>) -> F + 'static) -> Finish<'_>
+    where
+        F: Future<Output = BioResult> + 'static,
+    {
+        // Whoever called us holds the device, so it is there.
+        let me = self.me.upgrade();
+        Finish::new(&*self.runtime, async move {
+            match me {
+                Some(device) => work(device).await,
+                None => Err(Status::Offline),
+            }
+        })
+    }
+
+    /// Whether the live table cannot do what our limits say of discards.
+    fn lacks_discards(&self, table: &Table) -> bool {
+        let promised = self.disk.limits().features - table.limits().features;
+        table.limits().max_hw_discard.is_zero() || promised.contains(Features::DISCARD_ZEROES)
+    }
+}
+
+async fn resuming(table: &Table) -> BioResult {
+    for target in table.targets() {
+        target.resuming().await?;
+    }
+    Ok(())
+}
+
+/// A bio's way through the device, which a read borrows and a write holds.
+async fn pass_on(device: impl Deref<Target = Device>, bio: Bio) -> BioResult {
+    let _pass = match device.gate.try_enter() {
+        Some(pass) => pass,
+        None if bio.flags.contains(Flags::NOWAIT) => return Err(Status::Again),
+        None if bio.flags.contains(Flags::RAHEAD) => return Err(Status::Io),
+        None => device.gate.enter().await,
+    };
+    let table = device.live.load();
+    if bio.op == Op::Discard && device.lacks_discards(&table) {
+        return Err(Status::NotSupported);
+    }
+    table.submit(&device.disk, bio).await
+}
+
+impl BlockDevice for Device {
+    fn disk(&self) -> &Disk {
+        &self.disk
+    }
+
+    fn submit_bio(&self, bio: Bio) -> IoFuture<'_> {
+        match bio.op {
+            Op::Read => IoFuture::boxed(pass_on(self, bio)),
+            Op::Write | Op::Flush | Op::Discard | Op::WriteZeroes => {
+                IoFuture::boxed(self.finish(|device| pass_on(device, bio)))
+            }
+        }
+    }
+}

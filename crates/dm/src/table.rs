@@ -1,0 +1,326 @@
+//! A table: adjacent pieces, each with its target.
+
+use std::fmt;
+
+use ashlar_block::{
+    Bio, BioResult, Disk, Features, Limits, Op, Sector, Sectors, Status, gateway, trace,
+};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use thiserror::Error;
+
+use crate::target::{Arguments, Context, New, Target, TargetError, construct, type_names};
+use crate::text::Line;
+
+/// Parts of one bio in flight at a time; as many as the gateway has.
+const SPLIT_WINDOW: usize = 128;
+
+/// Why a table cannot be loaded. Pieces are counted from 1.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum LoadError {
+    /// It says nothing.
+    #[error("the table is empty: a device has at least one piece")]
+    Empty,
+    /// A piece has no sectors.
+    #[error("piece {piece} is empty: give it a length")]
+    EmptyPiece {
+        /// Which one.
+        piece: usize,
+    },
+    /// A piece does not begin where the one before ends, or the first one at 0.
+    #[error("piece {piece} starts at {start}, but must at {want}: pieces are adjacent")]
+    NotAdjacent {
+        /// Which one.
+        piece: usize,
+        /// Where it begins.
+        start: Sector,
+        /// Where it should.
+        want: Sector,
+    },
+    /// The device would be larger than can be addressed.
+    #[error("piece {piece} ends beyond 2^64 bytes")]
+    TooLarge {
+        /// Which one.
+        piece: usize,
+    },
+    /// Nobody knows the type.
+    #[error("piece {piece}: there is no target '{kind}', only {}", names())]
+    UnknownType {
+        /// Which one.
+        piece: usize,
+        /// What it says.
+        kind: String,
+    },
+    /// The target cannot be made.
+    #[error("piece {piece}: {kind}: {error}")]
+    Target {
+        /// Which one.
+        piece: usize,
+        /// The type.
+        kind: String,
+        /// Why not.
+        error: TargetError,
+    },
+    /// A block would lie in two pieces, one of which cannot take a part of it.
+    #[error("piece {piece} does not begin on a block of {block} sectors, which its device wants")]
+    Unaligned {
+        /// The piece, or one more than there are if the last block is not whole.
+        piece: usize,
+        /// The block size in question.
+        block: Sectors,
+    },
+    /// The device is in use with another logical block size.
+    #[error("device {device} has blocks of {now} bytes, the table needs {wanted}: make it anew")]
+    BlockSize {
+        /// The device.
+        device: String,
+        /// Its logical block size.
+        now: u32,
+        /// That of the table.
+        wanted: u32,
+    },
+}
+
+fn names() -> String {
+    type_names().collect::<Vec<_>>().join(", ")
+}
+
+struct Piece {
+    start: Sector,
+    end: Sector,
+    target: Box<dyn Target>,
+}
+
+/// Pieces that cover `[0, capacity)` without gaps.
+pub struct Table {
+    /// Ascending; at least one.
+    pieces: Box<[Piece]>,
+    limits: Limits,
+}
+
+impl Table {
+    /// Makes the targets of `lines` on the devices that they name.
+    ///
+    /// # Errors
+    /// See [`LoadError`].
+    pub async fn load(lines: &[Line], context: &Context<'_>) -> Result<Self, LoadError> {
+        let mut targets = Vec::with_capacity(lines.len());
+        let mut at = Sector::ZERO;
+        for (index, line) in lines.iter().enumerate() {
+            let piece = index + 1;
+            if line.start != at {
+                return Err(LoadError::NotAdjacent { piece, start: line.start, want: at });
+            }
+            at = end_of(piece, at, line.len)?;
+            let new = New { len: line.len, args: Arguments::new(&line.args), context };
+            let kind = &line.kind;
+            let made = construct(kind, new)
+                .ok_or_else(|| LoadError::UnknownType { piece, kind: kind.clone() })?;
+            let failed = |error| LoadError::Target { piece, kind: kind.clone(), error };
+            targets.push((line.len, made.await.map_err(failed)?));
+        }
+        Self::of(targets)
+    }
+
+    /// A table of targets that exist, with the lengths of their pieces.
+    ///
+    /// # Errors
+    /// There are none, or the lengths are impossible.
+    pub fn of(targets: Vec<(Sectors, Box<dyn Target>)>) -> Result<Self, LoadError> {
+        if targets.is_empty() {
+            return Err(LoadError::Empty);
+        }
+        let mut pieces = Vec::with_capacity(targets.len());
+        let mut start = Sector::ZERO;
+        for (index, (len, target)) in targets.into_iter().enumerate() {
+            let end = end_of(index + 1, start, len)?;
+            pieces.push(Piece { start, end, target });
+            start = end;
+        }
+        let limits = stack(&pieces)?;
+        Ok(Self { pieces: pieces.into(), limits })
+    }
+
+    /// The size of the device.
+    pub fn capacity(&self) -> Sectors {
+        let end = self.pieces.last().map_or(Sector::ZERO, |piece| piece.end);
+        end - Sector::ZERO
+    }
+
+    /// What targets and lower devices can do, together.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// The target that `sector` belongs to.
+    pub fn target(&self, sector: Sector) -> Option<&dyn Target> {
+        Some(&*self.piece(sector)?.target)
+    }
+
+    pub(crate) fn targets(&self) -> impl Iterator<Item = &dyn Target> {
+        self.pieces.iter().map(|piece| &*piece.target)
+    }
+
+    /// What `dmsetup status` prints: a line for each piece.
+    pub fn status(&self) -> String {
+        self.describe(|target| target.status())
+    }
+
+    fn describe(&self, words: impl Fn(&dyn Target) -> String) -> String {
+        let line = |piece: &Piece| {
+            let (len, kind) = (piece.end - piece.start, piece.target.type_name());
+            // As dmsetup has it: the blank is there, whether anything follows or not.
+            format!("{} {len} {kind} {}\n", piece.start, words(&*piece.target))
+        };
+        self.pieces.iter().map(line).collect()
+    }
+
+    #[inline]
+    fn piece(&self, sector: Sector) -> Option<&Piece> {
+        match &*self.pieces {
+            [only] => (sector < only.end).then_some(only),
+            pieces => pieces.get(pieces.partition_point(|piece| piece.end <= sector)),
+        }
+    }
+
+    /// Maps a bio. Trace points fire for `disk`, the device of which this is the table.
+    pub(crate) async fn submit(&self, disk: &Disk, bio: Bio) -> BioResult {
+        if bio.op == Op::Flush {
+            return Box::pin(self.flush(bio)).await;
+        }
+        // What was held may lie behind the end of a table that came meanwhile.
+        if bio.end() > self.capacity().as_end() {
+            return Err(Status::Io);
+        }
+        match self.piece(bio.sector) {
+            Some(piece) if piece.takes(&bio) == bio.len => piece.submit(bio).await,
+            Some(_) => Box::pin(self.submit_split(disk, bio)).await,
+            None => Err(Status::Io),
+        }
+    }
+
+    /// Sends a flush to every target.
+    pub(crate) async fn flush(&self, bio: Bio) -> BioResult {
+        let flushes = self.pieces.iter().map(|piece| piece.target.submit(bio.clone()));
+        gateway::all(flushes).await.into_iter().collect()
+    }
+
+    /// Sends the parts of a bio that lies in several pieces, or is too long for its target. As with the
+    /// gateway: what was started is waited for, and after an error nothing more is.
+    async fn submit_split(&self, disk: &Disk, bio: Bio) -> BioResult {
+        let mut rest = Some(bio);
+        let mut next = || {
+            let mut bio = rest.take()?;
+            let piece = self.piece(bio.sector)?;
+            let len = piece.takes(&bio);
+            if len == bio.len {
+                return Some(piece.submit(bio));
+            }
+            trace::range(disk, trace::Action::Split, bio.op, bio.flags, bio.sector, len);
+            let front = bio.split_front(len);
+            rest = Some(bio);
+            Some(piece.submit(front))
+        };
+        let mut in_flight = FuturesUnordered::new();
+        let mut result = Ok(());
+        loop {
+            while result.is_ok() && in_flight.len() < SPLIT_WINDOW {
+                let Some(part) = next() else { break };
+                in_flight.push(part);
+            }
+            match in_flight.next().await {
+                Some(done) => result = result.and(done),
+                None => return result,
+            }
+        }
+    }
+}
+
+/// What `dmsetup table` prints: lines that make this table again.
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.describe(|target| target.arguments()))
+    }
+}
+
+impl Piece {
+    /// How much of the front of `bio` the target takes at once.
+    #[inline]
+    fn takes(&self, bio: &Bio) -> Sectors {
+        let max = match bio.op {
+            Op::Read | Op::Write | Op::Flush => self.target.max_io_len(),
+            Op::Discard | Op::WriteZeroes => self.target.max_range_len(),
+        };
+        let left = bio.len.min(self.end - bio.sector);
+        if max.is_zero() {
+            return left;
+        }
+        left.min(Sectors(max.0 - (bio.sector - self.start).0 % max.0))
+    }
+
+    #[inline]
+    async fn submit(&self, mut bio: Bio) -> BioResult {
+        bio.sector = (bio.sector - self.start).as_end();
+        let (op, sector) = (bio.op, bio.sector);
+        let result = self.target.submit(bio).await;
+        if let Err(status) = result
+            && op.has_data()
+        {
+            self.target.failed(op, sector, status);
+        }
+        result
+    }
+}
+
+fn end_of(piece: usize, start: Sector, len: Sectors) -> Result<Sector, LoadError> {
+    if len.is_zero() {
+        return Err(LoadError::EmptyPiece { piece });
+    }
+    let end = start.checked_add(len).filter(|end| end.0 <= u64::MAX >> 9);
+    end.ok_or(LoadError::TooLarge { piece })
+}
+
+fn stack(pieces: &[Piece]) -> Result<Limits, LoadError> {
+    let mut limits = Limits::stacking();
+    let mut all_discard = true;
+    let mut blocks = Vec::with_capacity(pieces.len());
+    for piece in pieces {
+        let mut own = Limits::stacking();
+        piece.target.stack_limits(&mut own);
+        let own = own.finish_stacking();
+        all_discard &= !own.max_hw_discard.is_zero();
+        blocks.push(own.logical_block());
+        limits.stack(&own, Sector::ZERO);
+    }
+    check_blocks(pieces, &blocks, limits.logical_block())?;
+    let mut limits = limits.finish_stacking();
+    if !all_discard {
+        // Half a discard helps nobody: as in the kernel all pieces have it, or the device has not.
+        limits.max_hw_discard = Sectors::ZERO;
+        limits.features -= Features::DISCARD_ZEROES;
+    }
+    // Boundaries of lower devices are theirs to keep; ours are kept here.
+    limits.chunk_sectors = Sectors::ZERO;
+    // A table to come may have a cache where this one has none: flushes must always come down.
+    limits.features |= Features::WRITE_CACHE | Features::FUA;
+    Ok(limits)
+}
+
+/// A block of the device may lie in several pieces only if each can take its part of it (the kernel's
+/// `validate_hardware_logical_block_alignment`).
+fn check_blocks(pieces: &[Piece], blocks: &[Sectors], block: Sectors) -> Result<(), LoadError> {
+    // What the next piece must take of a block that the one before began.
+    let mut rest = 0;
+    for (index, (piece, own)) in pieces.iter().zip(blocks).enumerate() {
+        let len = (piece.end - piece.start).0;
+        if rest < len && !rest.is_multiple_of(own.0) {
+            return Err(LoadError::Unaligned { piece: index + 1, block: *own });
+        }
+        let into = piece.end.0 % block.0;
+        rest = if into == 0 { 0 } else { block.0 - into };
+    }
+    if rest != 0 {
+        return Err(LoadError::Unaligned { piece: pieces.len() + 1, block });
+    }
+    Ok(())
+}

@@ -1,0 +1,40 @@
+//! `error`: all I/O fails. Where a device has a hole, as in a volume group of which a disk is missing.
+
+use ashlar_block::{Bio, IoFuture, Limits, Op, Sector, Status};
+
+use super::zero::anything;
+use super::{Construct, New, Target, TargetError};
+
+/// See the module text.
+pub struct Error;
+
+impl Construct for Error {
+    const NAME: &'static str = "error";
+
+    async fn construct(new: New<'_>) -> Result<Self, TargetError> {
+        new.args.end()?;
+        Ok(Self)
+    }
+}
+
+impl Target for Error {
+    fn type_name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn arguments(&self) -> String {
+        String::new()
+    }
+
+    fn stack_limits(&self, limits: &mut Limits) {
+        limits.stack(&anything(), Sector::ZERO);
+    }
+
+    fn submit(&self, bio: Bio) -> IoFuture<'_> {
+        match bio.op {
+            // Nothing was ever acknowledged here, and the other pieces can be flushed.
+            Op::Flush => IoFuture::ready(Ok(())),
+            Op::Read | Op::Write | Op::Discard | Op::WriteZeroes => IoFuture::failed(Status::Io),
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! `linear DEVICE OFFSET`: the piece is an area of another device.
+
+use ashlar_block::{Bio, IoFuture, Limits};
+
+use super::{Construct, Lower, New, Target, TargetError};
+
+/// See the module text.
+pub struct Linear {
+    lower: Lower,
+}
+
+impl Linear {
+    /// A piece that is `lower`.
+    pub fn new(lower: Lower) -> Self {
+        Self { lower }
+    }
+}
+
+impl Construct for Linear {
+    const NAME: &'static str = "linear";
+
+    async fn construct(mut new: New<'_>) -> Result<Self, TargetError> {
+        let lower = Lower::take(&mut new.args, new.context, new.len)?;
+        new.args.end()?;
+        Ok(Self { lower })
+    }
+}
+
+impl Target for Linear {
+    fn type_name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn arguments(&self) -> String {
+        self.lower.to_string()
+    }
+
+    fn stack_limits(&self, limits: &mut Limits) {
+        self.lower.stack(limits);
+    }
+
+    fn submit(&self, bio: Bio) -> IoFuture<'_> {
+        self.lower.submit(bio)
+    }
+}

@@ -1,0 +1,303 @@
+//! `log-writes DEVICE LOG_DEVICE`: what is written to a device is also written to a log, which can be
+//! replayed up to any point (xfstests' `replay-log`).
+//!
+//! The log has the order in which data became durable: a write without FUA waits for the next flush,
+//! and comes before it if it was acknowledged before the flush began; a write with FUA is logged when
+//! it is acknowledged. The message `mark NAME` puts a mark behind what is in the log. See
+//! [`format`] for the bytes.
+//!
+//! Differences from the kernel's target: what is logged is in the log before the flush or FUA write
+//! that caused it is acknowledged; writes that failed are not logged; and what was not flushed goes to
+//! the log, as if at its end, when the device is suspended, since that comes before its removal.
+//!
+//! An error of the log never fails I/O: the log ends there, and the status says `logging_disabled`.
+
+pub mod format;
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ashlar_block::{
+    Bio, BioResult, Buffer, Features, Flags, IoFuture, Limits, LocalFuture, Op, Sector, Sectors,
+    Segments, Status,
+};
+use futures_util::lock::Mutex as AsyncMutex;
+use tracing::error;
+use zerocopy::IntoBytes;
+
+use super::zero::anything;
+use super::{Construct, Lower, MessageError, New, Target, TargetError};
+use crate::text::Quoted;
+use format::{DISCARD, Entry, FLUSH, FUA, MARK, METADATA, Super};
+
+/// What is to be logged.
+struct Block {
+    sector: Sector,
+    len: Sectors,
+    flags: u64,
+    /// What was written, or the mark's name.
+    data: Buffer,
+}
+
+#[derive(Default)]
+struct State {
+    /// Acknowledged, and not flushed.
+    unflushed: Vec<Block>,
+    /// To be logged next, in this order.
+    queue: VecDeque<Block>,
+    entries: u64,
+    /// Where the log goes on.
+    next: Sector,
+    disabled: bool,
+}
+
+impl State {
+    fn add(&mut self, block: Block, durable: bool) {
+        match (self.disabled, durable) {
+            (true, _) => {}
+            (false, true) => self.queue.push_back(block),
+            (false, false) => self.unflushed.push(block),
+        }
+    }
+
+    fn queue_unflushed(&mut self) {
+        self.queue.extend(self.unflushed.drain(..));
+    }
+}
+
+/// See the module text.
+pub struct LogWrites {
+    device: Lower,
+    log: Lower,
+    /// Of the log: the device's logical block.
+    sector: Sectors,
+    state: Mutex<State>,
+    /// Held by who writes the log.
+    writer: AsyncMutex<()>,
+}
+
+impl LogWrites {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // No panic comes between two changes that belong together.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn write(&self, bio: Bio) -> BioResult {
+        let mut data = Buffer::alloc(bio.data_bytes() as usize);
+        let mut rest = data.as_mut_slice();
+        for segment in &bio.segments {
+            let (part, left) = rest.split_at_mut(segment.len());
+            segment.copy_to(part);
+            rest = left;
+        }
+        let block = Block { sector: bio.sector, len: bio.len, flags: flags_of(&bio), data };
+        self.device.submit(bio).await?;
+        self.acknowledge(block).await;
+        Ok(())
+    }
+
+    async fn discard(&self, bio: Bio) -> BioResult {
+        let data = Buffer::alloc(0);
+        let block = Block { sector: bio.sector, len: bio.len, flags: flags_of(&bio), data };
+        if self.can_discard() {
+            self.device.submit(bio).await?;
+        }
+        self.acknowledge(block).await;
+        Ok(())
+    }
+
+    async fn acknowledge(&self, block: Block) {
+        let durable = block.flags & FUA != 0;
+        self.state().add(block, durable);
+        if durable {
+            self.write_log().await;
+        }
+    }
+
+    async fn flush(&self, bio: Bio) -> BioResult {
+        let covered = std::mem::take(&mut self.state().unflushed);
+        let flags = flags_of(&bio);
+        if let Err(status) = self.device.submit(bio).await {
+            // The next flush covers them.
+            self.state().unflushed.splice(..0, covered);
+            return Err(status);
+        }
+        let data = Buffer::alloc(0);
+        let block = Block { sector: Sector::ZERO, len: Sectors::ZERO, flags, data };
+        self.state().queue.extend(covered.into_iter().chain([block]));
+        self.write_log().await;
+        Ok(())
+    }
+
+    /// Brings what is queued to the log.
+    async fn write_log(&self) {
+        let _writer = self.writer.lock().await;
+        loop {
+            let Some(block) = self.state().queue.pop_front() else { return };
+            if let Err(status) = self.write_block(block).await {
+                self.disable(status);
+            }
+        }
+    }
+
+    fn disable(&self, status: Status) {
+        error!(log = self.log.name(), %status, "the log of writes ends here");
+        let mut state = self.state();
+        state.disabled = true;
+        state.unflushed.clear();
+        state.queue.clear();
+    }
+
+    async fn write_block(&self, mut block: Block) -> BioResult {
+        let data = if block.flags & MARK != 0 { 0 } else { block.data.len() as u64 };
+        let (at, super_too) = {
+            let mut state = self.state();
+            if state.disabled {
+                return Ok(());
+            }
+            let at = state.next;
+            state.next += self.sector + Sectors::from_bytes_floor(data);
+            if state.next >= self.log.gateway().capacity().as_end() {
+                return Err(Status::NoSpace);
+            }
+            state.entries += 1;
+            (at, block.flags & (FUA | MARK) != 0)
+        };
+        let mut head = Buffer::zeroed(self.sector.bytes() as usize);
+        let entry = Entry {
+            sector: (block.sector.0 / self.sector.0).into(),
+            nr_sectors: (block.len.0 / self.sector.0).into(),
+            flags: block.flags.into(),
+            data_len: if data == 0 { block.data.len() as u64 } else { 0 }.into(),
+        };
+        let (fields, inline) = head.as_mut_slice().split_at_mut(size_of::<Entry>());
+        fields.copy_from_slice(entry.as_bytes());
+        let mut segments = Segments::new();
+        if data == 0 {
+            inline[..block.data.len()].copy_from_slice(block.data.as_slice());
+            segments.push(head.whole());
+        } else {
+            segments.extend([head.whole(), block.data.whole()]);
+        }
+        self.log.submit(Bio::write(at, segments)).await?;
+        if super_too { self.write_super().await } else { Ok(()) }
+    }
+
+    async fn write_super(&self) -> BioResult {
+        let entries = self.state().entries;
+        let mut block = Buffer::zeroed(self.sector.bytes() as usize);
+        let found = Super::new(entries, self.sector.bytes() as u32);
+        block.as_mut_slice()[..size_of::<Super>()].copy_from_slice(found.as_bytes());
+        self.log.gateway().write(Sector::ZERO, &mut block, Flags::empty()).await
+    }
+
+    async fn mark(&self, words: &[&str]) -> Result<String, MessageError> {
+        let [command, name] = words else {
+            return Err(MessageError::Invalid("the message is: mark NAME".to_owned()));
+        };
+        if !command.eq_ignore_ascii_case("mark") {
+            let message = (*command).to_owned();
+            return Err(MessageError::Unknown { target: Self::NAME, message });
+        }
+        // As in the kernel, there is room for a 0 behind it.
+        let room = self.sector.bytes() as usize - size_of::<Entry>() - 1;
+        let data = Buffer::from_slice(&name.as_bytes()[..name.len().min(room)]);
+        let block = Block { sector: Sector::ZERO, len: Sectors::ZERO, flags: MARK, data };
+        self.state().queue.push_back(block);
+        self.write_log().await;
+        Ok(String::new())
+    }
+
+    fn can_discard(&self) -> bool {
+        !self.device.gateway().disk().max_discard().is_zero()
+    }
+
+    /// Puts what is not flushed into the log, and says in the super how much there is.
+    async fn settle(&self) -> BioResult {
+        self.state().queue_unflushed();
+        self.write_log().await;
+        if let Err(status) = self.write_super().await {
+            self.disable(status);
+        }
+        Ok(())
+    }
+}
+
+fn flags_of(bio: &Bio) -> u64 {
+    let op = match bio.op {
+        Op::Flush => FLUSH,
+        Op::Discard => DISCARD,
+        Op::Read | Op::Write | Op::WriteZeroes => 0,
+    };
+    let flag = |flag, bit| if bio.flags.contains(flag) { bit } else { 0 };
+    op | flag(Flags::FUA, FUA) | flag(Flags::META, METADATA)
+}
+
+impl Construct for LogWrites {
+    const NAME: &'static str = "log-writes";
+
+    async fn construct(mut new: New<'_>) -> Result<Self, TargetError> {
+        let (device, log) = (new.args.word("the device")?, new.args.word("the log device")?);
+        new.args.end()?;
+        let device = Lower::find(new.context, device, Sector::ZERO, new.len)?;
+        let sector = device.gateway().disk().limits().logical_block();
+        let log = Lower::find(new.context, log, Sector::ZERO, sector)?;
+        let state = Mutex::new(State { next: sector.as_end(), ..State::default() });
+        Ok(Self { device, log, sector, state, writer: AsyncMutex::default() })
+    }
+}
+
+impl Target for LogWrites {
+    fn type_name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn arguments(&self) -> String {
+        format!("{} {}", Quoted(self.device.name()), Quoted(self.log.name()))
+    }
+
+    /// How many entries the log has, and its last sector.
+    fn status(&self) -> String {
+        let state = self.state();
+        let disabled = if state.disabled { " logging_disabled" } else { "" };
+        format!("{} {}{disabled}", state.entries, state.next.0 - 1)
+    }
+
+    fn stack_limits(&self, limits: &mut Limits) {
+        self.device.stack(limits);
+        if !self.can_discard() {
+            // They are logged although the device has none.
+            limits.max_hw_discard = anything().max_hw_discard;
+            limits.discard_granularity_bytes = limits.logical_block_bytes;
+            limits.features -= Features::DISCARD_ZEROES;
+        }
+        // Zeroes are in the log as what they are: data.
+        limits.max_write_zeroes = Sectors::ZERO;
+    }
+
+    fn submit(&self, bio: Bio) -> IoFuture<'_> {
+        match bio.op {
+            Op::Read => self.device.submit(bio),
+            Op::WriteZeroes => IoFuture::failed(Status::NotSupported),
+            Op::Write => IoFuture::boxed(self.write(bio)),
+            Op::Discard => IoFuture::boxed(self.discard(bio)),
+            Op::Flush => IoFuture::boxed(self.flush(bio)),
+        }
+    }
+
+    fn suspended(&self) -> LocalFuture<'_, BioResult> {
+        Box::pin(self.settle())
+    }
+
+    fn resuming(&self) -> LocalFuture<'_, BioResult> {
+        // So that what is in the log from another time is not taken for ours.
+        Box::pin(self.write_super())
+    }
+
+    fn message<'a>(
+        &'a self,
+        words: &'a [&'a str],
+    ) -> LocalFuture<'a, Result<String, MessageError>> {
+        Box::pin(self.mark(words))
+    }
+}

@@ -1,0 +1,105 @@
+//! An area of a lower device.
+
+use std::fmt;
+
+use ashlar_block::{Bio, Gateway, IoFuture, Limits, Op, Sector, Sectors};
+
+use super::{Arguments, Context, TargetError};
+use crate::text::Quoted;
+
+/// A lower device as a table names it, and where the area begins there.
+#[derive(Clone)]
+pub struct Lower {
+    name: String,
+    gateway: Gateway,
+    start: Sector,
+}
+
+impl Lower {
+    /// The area of `len` sectors from `start` on of the device called `name`.
+    ///
+    /// # Errors
+    /// There is no such device, it is too small, or start or length are no whole blocks of it.
+    pub fn find(
+        context: &Context<'_>,
+        name: &str,
+        start: Sector,
+        len: Sectors,
+    ) -> Result<Self, TargetError> {
+        let gateway =
+            context.devices.find(name).ok_or_else(|| TargetError::NoDevice(name.to_owned()))?;
+        let size = gateway.capacity();
+        if start.checked_add(len).is_none_or(|end| end > size.as_end()) {
+            return Err(TargetError::TooSmall { name: name.to_owned(), size, start, len });
+        }
+        let lower = Self { name: name.to_owned(), gateway, start };
+        lower.check_aligned("the offset", start.0)?;
+        lower.check_aligned("the length", len.0)?;
+        Ok(lower)
+    }
+
+    /// The same, named by the next two arguments: device and offset.
+    ///
+    /// # Errors
+    /// One of them is missing or wrong, or see [`Self::find`].
+    pub fn take(
+        args: &mut Arguments<'_>,
+        context: &Context<'_>,
+        len: Sectors,
+    ) -> Result<Self, TargetError> {
+        let name = args.word("the device")?;
+        let start = Sector(args.number("the offset")?);
+        Self::find(context, name, start, len)
+    }
+
+    /// Whether `sectors` are whole logical blocks of the device.
+    ///
+    /// # Errors
+    /// [`TargetError::Unaligned`].
+    pub fn check_aligned(&self, what: &'static str, sectors: u64) -> Result<(), TargetError> {
+        let block = self.gateway.disk().limits().logical_block();
+        if sectors.is_multiple_of(block.0) {
+            return Ok(());
+        }
+        Err(TargetError::Unaligned { what, sectors, block, name: self.name.clone() })
+    }
+
+    /// What the table calls the device.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where the area begins.
+    pub fn start(&self) -> Sector {
+        self.start
+    }
+
+    /// The way to the whole device.
+    pub fn gateway(&self) -> &Gateway {
+        &self.gateway
+    }
+
+    /// Narrows `limits` by those of the device.
+    pub fn stack(&self, limits: &mut Limits) {
+        limits.stack(self.gateway.disk().limits(), self.start);
+    }
+
+    /// Submits `bio`, whose sectors count from the start of the area.
+    #[inline]
+    pub fn submit(&self, mut bio: Bio) -> IoFuture<'_> {
+        match bio.op {
+            Op::Flush => {}
+            Op::Read | Op::Write | Op::Discard | Op::WriteZeroes => {
+                bio.sector += Sectors(self.start.0);
+            }
+        }
+        self.gateway.submit(bio)
+    }
+}
+
+/// Device and offset, as arguments have them.
+impl fmt::Display for Lower {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", Quoted(&self.name), self.start)
+    }
+}

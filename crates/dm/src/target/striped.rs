@@ -1,0 +1,240 @@
+//! `striped STRIPES CHUNK [DEVICE OFFSET]...`: chunks go round the devices (RAID 0).
+//!
+//! Chunk `n` of the piece is chunk `n / STRIPES` of stripe `n % STRIPES`. So the part of a range that
+//! is on one stripe is a range there, too: a discard or write-zeroes of any length comes to one for
+//! each stripe.
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use ashlar_block::{Bio, BioResult, IoFuture, Limits, Op, Sector, Sectors, Status, gateway};
+
+use super::{Construct, Lower, New, Target, TargetError};
+use crate::text::Quoted;
+
+struct Stripe {
+    lower: Lower,
+    errors: AtomicU32,
+}
+
+/// See the module text.
+pub struct Striped {
+    stripes: Box<[Stripe]>,
+    chunk: Sectors,
+}
+
+/// Where sectors of the piece are: pure geometry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Geometry {
+    /// How many stripes there are; not zero.
+    pub stripes: u64,
+    /// How long a chunk is; not zero.
+    pub chunk: Sectors,
+}
+
+impl Geometry {
+    /// The stripe that has `sector` of the piece, and the sector there.
+    #[inline]
+    pub fn place(&self, sector: Sector) -> (usize, Sector) {
+        let (chunk, within) = (sector.0 / self.chunk.0, sector.0 % self.chunk.0);
+        let stripe = (chunk % self.stripes) as usize;
+        (stripe, Sector(chunk / self.stripes * self.chunk.0 + within))
+    }
+
+    /// How many sectors of `[0, sector)` of the piece are on `stripe`.
+    fn before(&self, stripe: usize, sector: Sector) -> Sector {
+        let (at, place) = self.place(sector);
+        match stripe.cmp(&at) {
+            // Its chunk of this row is before the sector, or behind it.
+            std::cmp::Ordering::Less => place.round_down(self.chunk) + self.chunk,
+            std::cmp::Ordering::Equal => place,
+            std::cmp::Ordering::Greater => place.round_down(self.chunk),
+        }
+    }
+
+    /// The part of `[start, end)` of the piece that is on `stripe`, as a range there.
+    pub fn part(&self, stripe: usize, start: Sector, end: Sector) -> (Sector, Sectors) {
+        let first = self.before(stripe, start);
+        (first, self.before(stripe, end) - first)
+    }
+}
+
+impl Striped {
+    fn geometry(&self) -> Geometry {
+        Geometry { stripes: self.stripes.len() as u64, chunk: self.chunk }
+    }
+
+    /// Sends a discard or write-zeroes to each stripe that has a part of it.
+    async fn submit_range(&self, bio: Bio) -> BioResult {
+        let geometry = self.geometry();
+        let (start, end) = (bio.sector, bio.end());
+        let parts = self.stripes.iter().enumerate().filter_map(|(index, stripe)| {
+            let (sector, len) = geometry.part(index, start, end);
+            let part = Bio { sector, len, ..bio.clone() };
+            (!len.is_zero()).then(|| stripe.submit(part))
+        });
+        futures_util::future::join_all(parts).await.into_iter().collect()
+    }
+
+    async fn flush(&self, bio: Bio) -> BioResult {
+        let flushes = self.stripes.iter().map(|stripe| stripe.lower.submit(bio.clone()));
+        gateway::all(flushes).await.into_iter().collect()
+    }
+}
+
+impl Stripe {
+    async fn submit(&self, bio: Bio) -> BioResult {
+        let result = self.lower.submit(bio).await;
+        if let Err(status) = result {
+            self.count(status);
+        }
+        result
+    }
+
+    fn count(&self, status: Status) {
+        if status != Status::NotSupported {
+            self.errors.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+impl Construct for Striped {
+    const NAME: &'static str = "striped";
+
+    async fn construct(mut new: New<'_>) -> Result<Self, TargetError> {
+        let args = &mut new.args;
+        let count: u32 = args.number("the number of stripes")?;
+        let chunk = Sectors(u64::from(args.number::<u32>("the chunk size")?));
+        if count == 0 || chunk.is_zero() {
+            return Err(TargetError::Invalid("stripes and chunk size must not be 0".to_owned()));
+        }
+        // Before anything is allocated for them.
+        if args.left() as u64 / 2 < u64::from(count) {
+            return Err(TargetError::Missing("the device and offset of a stripe"));
+        }
+        let len = Sectors(new.len.0 / u64::from(count));
+        if len.0 * u64::from(count) != new.len.0 || !len.0.is_multiple_of(chunk.0) {
+            let text = format!(
+                "the length {} is no multiple of a row, {count} chunks of {chunk} sectors",
+                new.len
+            );
+            return Err(TargetError::Invalid(text));
+        }
+        let mut stripes = Vec::with_capacity(count as usize);
+        for _ in 0..count {
+            let lower = Lower::take(args, new.context, len)?;
+            lower.check_aligned("the chunk size", chunk.0)?;
+            stripes.push(Stripe { lower, errors: AtomicU32::new(0) });
+        }
+        new.args.end()?;
+        Ok(Self { stripes: stripes.into(), chunk })
+    }
+}
+
+impl Target for Striped {
+    fn type_name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn arguments(&self) -> String {
+        let stripes = self.stripes.iter().map(|stripe| format!(" {}", stripe.lower));
+        format!("{} {}{}", self.stripes.len(), self.chunk, stripes.collect::<String>())
+    }
+
+    /// Names, and for each whether it is alive, or had errors ("dead").
+    fn status(&self) -> String {
+        let state = |stripe: &Stripe| if stripe.errors.load(Relaxed) == 0 { 'A' } else { 'D' };
+        let names = self.stripes.iter().map(|s| format!("{} ", Quoted(s.lower.name())));
+        let states: String = self.stripes.iter().map(state).collect();
+        format!("{} {}1 {states}", self.stripes.len(), names.collect::<String>())
+    }
+
+    fn max_io_len(&self) -> Sectors {
+        self.chunk
+    }
+
+    fn max_range_len(&self) -> Sectors {
+        Sectors::ZERO
+    }
+
+    fn stack_limits(&self, limits: &mut Limits) {
+        let mut all_discard = true;
+        for stripe in &self.stripes {
+            stripe.lower.stack(limits);
+            all_discard &= !stripe.lower.gateway().disk().limits().max_hw_discard.is_zero();
+        }
+        if !all_discard {
+            limits.max_hw_discard = Sectors::ZERO;
+        }
+        let bytes = |sectors: Sectors| u32::try_from(sectors.bytes()).unwrap_or(0);
+        let row = Sectors(self.chunk.0.saturating_mul(self.stripes.len() as u64));
+        limits.io_min_bytes = limits.io_min_bytes.max(bytes(self.chunk));
+        limits.io_opt_bytes = bytes(row);
+    }
+
+    fn submit(&self, mut bio: Bio) -> IoFuture<'_> {
+        match bio.op {
+            Op::Read | Op::Write => {
+                let (stripe, sector) = self.geometry().place(bio.sector);
+                bio.sector = sector;
+                self.stripes[stripe].lower.submit(bio)
+            }
+            Op::Discard | Op::WriteZeroes => IoFuture::boxed(self.submit_range(bio)),
+            Op::Flush => IoFuture::boxed(self.flush(bio)),
+        }
+    }
+
+    fn failed(&self, _op: Op, sector: Sector, status: Status) {
+        let (stripe, _) = self.geometry().place(sector);
+        self.stripes[stripe].count(status);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_those_of_chunks_dealt_out_one_by_one() {
+        for stripes in 1..=4 {
+            for chunk in 1..=5 {
+                let geometry = Geometry { stripes, chunk: Sectors(chunk) };
+                let mut filled = vec![0; stripes as usize];
+                let mut at = 0;
+                for row_chunk in 0..3 * stripes {
+                    let stripe = (row_chunk % stripes) as usize;
+                    for _ in 0..chunk {
+                        let want = (stripe, Sector(filled[stripe]));
+                        assert_eq!(geometry.place(Sector(at)), want, "{geometry:?} {at}");
+                        filled[stripe] += 1;
+                        at += 1;
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_part_of_a_range_on_a_stripe_is_what_its_sectors_come_to() {
+        for stripes in 1..=4 {
+            for chunk in 1..=4 {
+                let geometry = Geometry { stripes, chunk: Sectors(chunk) };
+                let len = 3 * stripes * chunk;
+                for start in 0..len {
+                    for end in start..=len {
+                        for stripe in 0..stripes as usize {
+                            let mut on_it = (start..end)
+                                .map(|at| geometry.place(Sector(at)))
+                                .filter(|(at, _)| *at == stripe)
+                                .map(|(_, sector)| sector);
+                            let (first, count) = geometry.part(stripe, Sector(start), Sector(end));
+                            for i in 0..count.0 {
+                                assert_eq!(on_it.next(), Some(first + Sectors(i)));
+                            }
+                            assert_eq!(on_it.next(), None, "{geometry:?} {start}..{end}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! `zero`: reads give zeroes, writes go nowhere.
+
+use ashlar_block::{Bio, Features, IoFuture, Limits, Op, Sector, Sectors};
+
+use super::{Construct, New, Target, TargetError};
+
+/// See the module text.
+pub struct Zero;
+
+impl Construct for Zero {
+    const NAME: &'static str = "zero";
+
+    async fn construct(new: New<'_>) -> Result<Self, TargetError> {
+        new.args.end()?;
+        Ok(Self)
+    }
+}
+
+/// Limits of what has no device below it.
+pub(super) fn anything() -> Limits {
+    /// The kernel's `UINT_MAX >> SECTOR_SHIFT`.
+    const MAX: Sectors = Sectors(u32::MAX as u64 >> 9);
+    Limits {
+        dma_alignment_bytes: 1,
+        max_hw_sectors: Sectors::MAX,
+        max_segments: u32::MAX,
+        max_hw_discard: MAX,
+        max_write_zeroes: MAX,
+        features: Features::DISCARD_ZEROES,
+        ..Limits::default()
+    }
+}
+
+impl Target for Zero {
+    fn type_name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn arguments(&self) -> String {
+        String::new()
+    }
+
+    fn stack_limits(&self, limits: &mut Limits) {
+        limits.stack(&anything(), Sector::ZERO);
+    }
+
+    fn submit(&self, bio: Bio) -> IoFuture<'_> {
+        match bio.op {
+            Op::Read => bio.segments.iter().for_each(ashlar_block::Segment::fill_zero),
+            Op::Write | Op::Flush | Op::Discard | Op::WriteZeroes => {}
+        }
+        IoFuture::ready(Ok(()))
+    }
+}
