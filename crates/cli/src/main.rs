@@ -28,6 +28,7 @@ mod commands;
 mod daemon;
 mod disks;
 mod error;
+mod models;
 mod output;
 mod progress;
 mod units;

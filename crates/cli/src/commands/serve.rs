@@ -2,15 +2,17 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ashlar_md::AssembleError;
 use ashlar_stack::assemble::{Plain, Stack};
-use ashlar_stack::spec::{Listen, Spec};
+use ashlar_stack::spec::{Assignment, Listen, Spec};
 use clap::Args;
 
 use crate::daemon::{self, Config};
 use crate::error::{Error, Result};
+use crate::models::Models;
 
 /// Assemble what is on disks and serve it
 ///
@@ -31,6 +33,7 @@ Examples:
   ashlar serve disk*.img --nbd unix:/run/ashlar.nbd --nbd tcp:localhost:10809
   ashlar serve --config /etc/ashlar/stack.toml
   ashlar serve --incremental --mount /mnt/volumes
+  ashlar serve disk*.img --model gp2:3000iops --model disk0.img=hdd --nbd unix:/run/ashlar.nbd
   mount -o loop /mnt/volumes/dev/md0 /mnt/data")]
 pub(crate) struct Serve {
     /// Image files, block devices, or ram:SIZE for a RAM disk that ends with the daemon
@@ -87,6 +90,13 @@ pub(crate) struct ServeOptions {
     #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u32).range(..=10_000))]
     pub(crate) spin: Option<u32>,
 
+    /// Let disks take the time of another device: MODEL for all, DISK=MODEL for one (may be repeated).
+    /// There are nvme, sata-ssd, hdd, gp2 and custom (which takes no time), adjusted behind a colon by
+    /// 3000iops, burst=16, unit=256K, read=600us, write=900us, latency=1ms, flush=1ms, discard=1ms,
+    /// bandwidth=250M (bytes in a second), parallelism=64, jitter=10%
+    #[arg(long, value_name = "[DISK=]MODEL")]
+    pub(crate) model: Vec<Assignment>,
+
     /// The control socket [default: $XDG_RUNTIME_DIR/ashlar.sock, for root /run/ashlar.sock]
     #[arg(long, value_name = "PATH")]
     pub(crate) control: Option<PathBuf>,
@@ -112,6 +122,7 @@ impl ServeOptions {
             incremental: self.incremental,
             threads: self.threads.map_or(default, usize::from),
             control: self.control,
+            models: Arc::new(Models::new(self.model)),
             set: Vec::new(),
         }
     }
@@ -143,6 +154,7 @@ impl Serve {
             return Err(Error::plain("cannot use the configuration", "threads must not be 0"));
         }
         options.control = options.control.or(spec.control);
+        options.model.splice(0..0, spec.model);
         let disks: Vec<PathBuf> = spec.disks.into_iter().chain(self.disks).collect();
         if disks.is_empty() && !options.incremental {
             let hint = "name disk images or block devices, a --config that does, or --incremental";

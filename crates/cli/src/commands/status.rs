@@ -45,6 +45,9 @@ fn text(status: &interface::Status) -> String {
     for address in &status.nbd {
         out += &format!("NBD at {address}\n");
     }
+    for interface::ModelStatus { disk, model } in &status.models {
+        out += &format!("{disk} takes the time of {model}\n");
+    }
     for volume in &status.volumes {
         let alias = volume.alias.as_deref().map_or(String::new(), |alias| format!(" ({alias})"));
         out += &format!(

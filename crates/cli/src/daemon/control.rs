@@ -22,10 +22,13 @@ use futures_util::lock::Mutex;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-use super::interface::{self, Entry, EntryKind, NameOnly, PathOnly, PathValue, VolumeStatus};
+use super::interface::{
+    self, Entry, EntryKind, ModelStatus, NameOnly, PathOnly, PathValue, VolumeStatus,
+};
 use super::stop::Stop;
 use super::varlink::{Call, Frames, MAX_CALL, Reply, encode};
 use crate::disks::{Access, Identity};
+use crate::models::Models;
 
 /// Connections at a time; more are closed at once.
 const MAX_CONNECTIONS: usize = 64;
@@ -44,6 +47,8 @@ pub(crate) struct Service {
     pub(crate) access: Access,
     /// Whether disks are opened for direct I/O.
     pub(crate) direct: bool,
+    /// Which disks take the time of a model.
+    pub(crate) models: Arc<Models>,
     /// What waits for members. Its lock is held for one change of what there is at a time.
     pub(crate) collector: Mutex<Collector>,
     /// Attributes to set once they are there, with their values.
@@ -149,11 +154,13 @@ impl Service {
             raid_devices: array.raid_disks as usize,
             degraded: (array.raid_disks as usize).saturating_sub(array.members.len()),
         });
+        let modelled = self.models.used().into_iter();
         interface::Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             mount: self.mount.clone(),
             nbd: self.nbd.clone(),
+            models: modelled.map(|(disk, model)| ModelStatus { disk, model }).collect(),
             volumes: volumes.chain(waiting).chain(plain).collect(),
         }
     }

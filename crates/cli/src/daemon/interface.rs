@@ -27,11 +27,18 @@ type Volume (
   degraded: int
 )
 
+# A disk that takes the time of a device model, as in gp2:3000iops.
+type Model (
+  disk: string,
+  model: string
+)
+
 type Status (
   version: string,
   pid: int,
   mount: ?string,
   nbd: []string,
+  models: []Model,
   volumes: []Volume
 )
 
@@ -308,7 +315,15 @@ pub(crate) struct Status {
     pub(crate) pid: u32,
     pub(crate) mount: Option<String>,
     pub(crate) nbd: Vec<String>,
+    pub(crate) models: Vec<ModelStatus>,
     pub(crate) volumes: Vec<VolumeStatus>,
+}
+
+/// A disk's device model.
+#[derive(Serialize, Deserialize, Debug)]
+pub(crate) struct ModelStatus {
+    pub(crate) disk: String,
+    pub(crate) model: String,
 }
 
 /// A volume's state.
@@ -366,9 +381,12 @@ mod tests {
             pid: 1,
             mount: None,
             nbd: Vec::new(),
+            models: Vec::new(),
             volumes: Vec::new(),
         };
         check("Status", serde_json::to_value(status).unwrap());
+        let model = ModelStatus { disk: String::new(), model: String::new() };
+        check("Model", serde_json::to_value(model).unwrap());
         let member = ashlar_stack::detail::DetailMember {
             number: None,
             slot: None,

@@ -212,7 +212,7 @@ impl Service {
         drop(identities);
         let Some(held) = held else {
             let opened = disks::open(Path::new(disk), self.access, self.direct);
-            let gateway = opened.map_err(cannot_open)?.gateway;
+            let gateway = self.models.wrap(opened.map_err(cannot_open)?).gateway;
             return Ok(New { path: disk.to_owned(), gateway, is_held: false });
         };
         let plain = self.stack.plain.iter().any(|plain| plain.name == held.name);

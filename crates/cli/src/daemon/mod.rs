@@ -68,6 +68,7 @@ use crate::client;
 use crate::commands::serve::check_started;
 use crate::disks::{self, Access};
 use crate::error::{Error, FAILURE, Result};
+use crate::models::Models;
 use crate::output;
 use namespace::View;
 use stop::Stop;
@@ -91,6 +92,7 @@ pub(crate) struct Config {
     pub(crate) threads: usize,
     pub(crate) spin: Duration,
     pub(crate) control: Option<PathBuf>,
+    pub(crate) models: Arc<Models>,
     pub(crate) set: Vec<(String, String)>,
 }
 
@@ -116,7 +118,11 @@ pub(crate) fn serve(
     let signals = [Signal::TERM, Signal::INT];
     // Before any thread is started, so that all of them leave the signals to us.
     signal::block(&signals).map_err(|error| Error::plain("cannot block signals", error))?;
+    if !config.incremental {
+        config.models.check(&config.disks)?;
+    }
     let disks = disks::open_all_with(&config.disks, config.access(), !config.buffered)?;
+    let disks = disks.into_iter().map(|disk| config.models.wrap(disk)).collect();
     let reactor = disks::reactor()?;
     let result = reactor.block_on(async {
         let ends = Ends::listen(&signals);
@@ -232,6 +238,7 @@ async fn run(
         exports,
         access: config.access(),
         direct: !config.buffered,
+        models: Arc::clone(&config.models),
         collector: Mutex::new(collector),
         deferred: deferred.into(),
         identities: identities.into(),

@@ -7,5 +7,6 @@ mod control;
 mod generated;
 mod incremental;
 mod managing;
+mod models;
 mod serving;
 mod support;

@@ -1,0 +1,87 @@
+//! Disks that take the time of a device model: `--model`.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use ashlar_block::Gateway;
+use ashlar_block::model::Named;
+use ashlar_engine::{ModelledDevice, modelled};
+use ashlar_stack::assemble::Disk;
+use ashlar_stack::spec::Assignment;
+
+use crate::disks;
+use crate::error::{Error, Result};
+
+/// Which models there are to be, and the disks that have one.
+#[derive(Debug, Default)]
+pub(crate) struct Models {
+    assignments: Vec<Assignment>,
+    used: Mutex<Vec<Used>>,
+}
+
+/// A disk with a model, for as long as it is open.
+#[derive(Debug)]
+struct Used {
+    disk: String,
+    model: String,
+    device: Weak<ModelledDevice>,
+}
+
+impl Models {
+    /// As `assignments` say: the last one for a disk, or else the last one for all disks.
+    pub(crate) fn new(assignments: Vec<Assignment>) -> Self {
+        Self { assignments, used: Mutex::default() }
+    }
+
+    /// Whether every disk that has a model of its own is one of `disks`.
+    ///
+    /// # Errors
+    /// One is not.
+    pub(crate) fn check(&self, disks: &[PathBuf]) -> Result<()> {
+        for assignment in &self.assignments {
+            let Some(wanted) = &assignment.disk else { continue };
+            if !disks.iter().any(|disk| is_same(disk, wanted)) {
+                let text = format!("a model for {}, which is not served", wanted.display());
+                let all: Vec<_> = disks.iter().map(|disk| disk.display().to_string()).collect();
+                return Err(Error::usage(text).hint(format!("the disks are {}", all.join(", "))));
+            }
+        }
+        Ok(())
+    }
+
+    /// The model of the disk at `path`.
+    fn of(&self, path: &Path) -> Option<&Named> {
+        let last = |wanted: &dyn Fn(&Assignment) -> bool| {
+            self.assignments.iter().rev().find(|assignment| wanted(assignment))
+        };
+        let own = last(&|a| a.disk.as_deref().is_some_and(|disk| is_same(disk, path)));
+        own.or_else(|| last(&|a| a.disk.is_none())).map(|assignment| &assignment.model)
+    }
+
+    /// `disk`, with the times of its model if it has one.
+    pub(crate) fn wrap(&self, disk: Disk) -> Disk {
+        let Some(named) = self.of(&disk.path) else { return disk };
+        let device = Arc::new(modelled(disk.gateway, named.model, disks::runtime()));
+        let used = Used {
+            disk: disk.path.display().to_string(),
+            model: named.to_string(),
+            device: Arc::downgrade(&device),
+        };
+        tracing::info!(disk = used.disk, model = used.model, "modelled");
+        self.used.lock().unwrap_or_else(PoisonError::into_inner).push(used);
+        Disk { path: disk.path, gateway: Gateway::new(device) }
+    }
+
+    /// The disks that have a model, and which.
+    pub(crate) fn used(&self) -> Vec<(String, String)> {
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        used.retain(|used| used.device.strong_count() > 0);
+        used.iter().map(|used| (used.disk.clone(), used.model.clone())).collect()
+    }
+}
+
+/// Whether two paths are the same disk. RAM disks have nothing but their names.
+fn is_same(a: &Path, b: &Path) -> bool {
+    let identity = disks::identity(a);
+    a == b || identity.is_some() && identity == disks::identity(b)
+}
