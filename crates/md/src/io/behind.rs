@@ -21,6 +21,7 @@ use ashlar_block::device::Completion;
 use ashlar_block::{Bio, BioResult, Buffer, IoFuture, Sector, Status};
 use event_listener::{Event, listener};
 use futures_util::future::{Either, select};
+use smallvec::SmallVec;
 use tracing::warn;
 
 use super::{Answers, Sent, gather};
@@ -176,10 +177,10 @@ impl Array {
             Either::Left((answers, last)) => (answers, Either::Left(last)),
             Either::Right((late, first)) => (first.await, Either::Right(late)),
         };
-        let held = |(index, result): &(Index, BioResult)| {
-            result.is_ok() && self.members.get(*index).is_some_and(Rdev::is_in_sync)
-        };
-        let early = answers.iter().any(held);
+        let in_sync = |index: &Index| self.members.get(*index).is_some_and(Rdev::is_in_sync);
+        let took = answers.iter().filter(|(_, result)| result.is_ok()).map(|(index, _)| *index);
+        let held: SmallVec<[Index; 4]> = took.filter(in_sync).collect();
+        let early = !held.is_empty();
         if early {
             answers = self.keep_with_bad_blocks(&bio, answers, false).await;
             acknowledged.complete(self.judge(answers.clone()).await);
@@ -190,7 +191,8 @@ impl Array {
         };
         // Each answer once: a member that lists bad blocks has taken the write, but for these.
         if early {
-            answers.extend(self.keep_with_bad_blocks(&kept, late, true).await);
+            let held = held.iter().any(in_sync);
+            answers.extend(self.keep_with_bad_blocks(&kept, late, held).await);
         } else {
             answers.extend(late);
             answers = self.keep_with_bad_blocks(&kept, answers, false).await;

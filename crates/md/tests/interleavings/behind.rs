@@ -10,7 +10,8 @@ use futures_util::future::{Either, join_all, select};
 
 use crate::common::{DATA, gateway, make_with, media, stamped, start, write};
 use crate::world::{
-    DISK, RUN, begin, begin_on, check, cut, flushed, read, sleep_us, with_flags, write_behind,
+    DISK, RUN, begin, begin_on, check, cut, flushed, mirror, read, sleep_us, with_bitmap,
+    with_flags, write_behind,
 };
 
 /// How many times slower the second member is while a write goes behind.
@@ -53,6 +54,48 @@ fn the_slow_member_is_read_when_it_has_all_writes_though_the_fast_one_has_just_f
         media[0].fail_reads(DATA..DATA + 8);
         check(&array, 0, 8, 2, "after the failed read").await;
         assert_eq!(array.degraded(), 1);
+        array.stop().await.unwrap();
+    });
+}
+
+/// A fast member listed what it could not write, and the answer of the slow one had its list forgotten: it
+/// was read there, and had an older generation.
+#[test]
+fn a_write_behind_leaves_listed_what_a_fast_member_could_not_write() {
+    let media = media(3, DISK);
+    let sim = Sim::new(1);
+    sim.block_on(async {
+        let last = DeviceFlags { write_mostly: true, failfast: false };
+        let mut spec = with_flags(with_bitmap(mirror(3)), 2, last);
+        spec.write_behind = 256;
+        let array = begin(&sim, &spec, &media).await;
+        media[1].fail_writes(DATA + 3..DATA + 4);
+        flushed(&array, 0, 8, 2).await;
+        assert_eq!(array.degraded(), 0);
+        let listed = array.members().member(1).unwrap().bad_blocks().count().0;
+        assert_eq!(listed, Sectors(1));
+        for got in join_all((0..8).map(|_| read(&array, 0, 8))).await {
+            assert!(got == stamped(0, 8, 2), "an older generation was read");
+        }
+        array.stop().await.unwrap();
+    });
+}
+
+/// What the slow member could not write is listed as well, though the fast ones answered long ago; and
+/// when it could, it is not listed any more.
+#[test]
+fn a_write_behind_lists_what_the_slow_member_could_not_write_until_it_can() {
+    let media = media(2, DISK);
+    let sim = Sim::new(1);
+    sim.block_on(async {
+        let array = begin(&sim, &write_behind(), &media).await;
+        let listed = || array.members().member(1).unwrap().bad_blocks().count().0;
+        media[1].fail_writes(DATA + 3..DATA + 4);
+        flushed(&array, 0, 8, 2).await;
+        assert_eq!((array.degraded(), listed()), (0, Sectors(1)));
+        media[1].heal();
+        flushed(&array, 0, 8, 3).await;
+        assert_eq!((array.degraded(), listed()), (0, Sectors::ZERO));
         array.stop().await.unwrap();
     });
 }
