@@ -176,21 +176,35 @@ impl Superblocks {
         while self.uneven {
             self.uneven = !self.round(self.events, facts, &fail).await?;
         }
+        let before = self.clean;
         match change {
             Change::Active => self.clean = false,
             Change::Clean => self.clean = true,
             Change::Members => {}
         }
+        let result = self.rounds(facts, &fail).await;
+        if result.is_err() {
+            // On the disks is the old state or the new one: clean, if both of them are.
+            self.clean &= before;
+        }
+        result
+    }
+
+    /// As many rounds as it takes until all members have the state.
+    async fn rounds(
+        &mut self,
+        facts: Facts<'_>,
+        fail: &impl Fn(&Rdev) -> bool,
+    ) -> Result<(), Status> {
         loop {
             let number = self.events.saturating_add(1);
-            if self.round(number, facts, &fail).await? {
+            if self.round(number, facts, fail).await? {
                 self.events = number;
                 if number >= self.goal {
-                    break;
+                    return Ok(());
                 }
             }
         }
-        Ok(())
     }
 
     /// Writes the state with the event count `number` to all members that have not failed; true if
@@ -215,8 +229,6 @@ impl Superblocks {
         for (rdev, status) in failed {
             error!(member = rdev.path(), %status, "superblock write failed");
             if !fail(rdev) {
-                // On disk the old state or the new one; the next update writes it anew.
-                self.clean = false;
                 result = Err(status);
             }
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ashlar_block::{Bio, Op, Runtime, Sector, Sectors};
-use ashlar_md::manage::AddOptions;
+use ashlar_md::manage::{AddOptions, FlagChange, MemberFlag};
 use ashlar_md::ondisk::create::NewBitmap;
 use ashlar_md::ondisk::{Level, Superblock, Version};
 use ashlar_md::sync::Action;
@@ -16,7 +16,7 @@ use ashlar_sim::{Media, Sim, SimDisk, SimRuntime};
 use futures_util::future::join;
 use uuid::Uuid;
 
-use common::{DATA, Shape, disks, gateway, make, make_with, media, spec, start, write};
+use common::{DATA, Shape, all_clean, disks, gateway, make, make_with, media, spec, start, write};
 
 const DISK: Sectors = Sectors(600);
 const SUPER: Sector = Sector(8);
@@ -283,4 +283,52 @@ fn an_array_whose_last_member_cannot_be_flushed_stops_with_an_error() {
             assert!(array.is_active());
         });
     }
+}
+
+/// Superblocks that could not be written, by a member that has to stay, made the next ones say active, of an
+/// array that was clean, called itself clean, and so never became clean.
+#[test]
+fn a_clean_array_stays_clean_on_disk_though_superblocks_could_not_be_written_once() {
+    let media = media(2, DISK);
+    let sim = Sim::new(1);
+    sim.block_on(async {
+        make(&Shape::new(Level::Raid1, None, 0, 2), &disks(&media)).await;
+        let array = start(&sim, &disks(&media), &RUN).await.unwrap();
+        write(&gateway(&array), 0, 8, 1).await.unwrap();
+        array.fail(1).await.unwrap();
+        SimRuntime.sleep(Duration::from_secs(1)).await;
+        let left = &disks(&media)[..1];
+        assert_eq!((array.state(), all_clean(left).await), (ArrayState::Clean, true));
+        media[0].fail_writes(0..DATA);
+        let failfast = FlagChange { flag: MemberFlag::Failfast, on: true };
+        array.set_flag(0, failfast).await.unwrap_err();
+        media[0].heal();
+        array.set_flag(0, FlagChange { on: false, ..failfast }).await.unwrap();
+        assert_eq!((array.state(), all_clean(left).await), (ArrayState::Clean, true));
+        // And what is written then is preceded by superblocks that say active.
+        write(&gateway(&array), 0, 8, 2).await.unwrap();
+        assert_eq!((array.state(), all_clean(left).await), (ArrayState::Active, false));
+    });
+}
+
+/// An array that could not become clean, because a bitmap could not be written that has to be before the
+/// superblocks, took itself for clean all the same: it was stopped with success, and was active.
+#[test]
+fn an_array_that_could_not_become_clean_does_when_it_is_stopped() {
+    let media = media(2, DISK);
+    let sim = Sim::new(1);
+    sim.block_on(async {
+        let mut spec = spec(&Shape::new(Level::Raid1, None, 0, 2), &[DISK; 2]);
+        spec.bitmap = NewBitmap::Internal { chunk: None };
+        make_with(&spec, &disks(&media)).await;
+        let array = start(&sim, &disks(&media), &RUN).await.unwrap();
+        array.fail(1).await.unwrap();
+        write(&gateway(&array), 0, 8, 1).await.unwrap();
+        media[0].fail_writes(SUPER.0 + 8..DATA);
+        SimRuntime.sleep(Duration::from_secs(1)).await;
+        assert_eq!(array.state(), ArrayState::Active);
+        media[0].heal();
+        array.stop().await.unwrap();
+        assert!(all_clean(&disks(&media)[..1]).await);
+    });
 }
