@@ -5,6 +5,15 @@
 //! A physical volume has a label and metadata areas; each area is a ring of texts, and a header that says
 //! which text is the current one. The text describes the whole volume group.
 //!
+//! | module | what |
+//! |---|---|
+//! | [`ondisk`] | labels, headers and rings as bytes |
+//! | [`pv`], [`format`](mod@format), [`commit`] | reads, makes and updates physical volumes |
+//! | [`text`] | the language of the texts |
+//! | [`metadata`] | what a text says: a volume group, checked |
+//! | [`group`] | the groups that a set of physical volumes has |
+//! | [`alloc`] | free extents, and which of them a new volume gets |
+//!
 //! Invariants: what was read and not changed is written back byte for byte; of a group the text with
 //! the highest sequence number counts, and one whose checksum is wrong does not exist.
 //!
@@ -15,3 +24,17 @@
 //! acknowledged is durable.
 
 #![forbid(unsafe_code)]
+
+pub mod alloc;
+pub mod commit;
+pub mod format;
+pub mod group;
+pub mod metadata;
+pub mod ondisk;
+pub mod pv;
+pub mod text;
+pub mod uuid;
+
+pub use metadata::{LogicalVolume, Metadata, PhysicalVolume, Segment, SegmentKind, VolumeGroup};
+pub use pv::{PvOnDisk, read_pv};
+pub use uuid::Uuid;

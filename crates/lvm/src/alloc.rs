@@ -1,0 +1,312 @@
+//! Free extents of a group, and which of them a new or growing volume gets.
+//!
+//! The order of attempts is LVM's (`_allocate` in `lib/metadata/lv_manip.c`): in one piece, right behind the
+//! last extent if the volume grows; then on the same physical volumes; then, for `normal`, piece by
+//! piece, always the largest one there is, so that volumes have few segments.
+
+use std::ops::Range;
+
+use ashlar_block::Sectors;
+use thiserror::Error;
+
+use crate::metadata::{Area, PvExtents, Segment, SegmentKind, Striped, VolumeGroup};
+
+/// Free extents of each physical volume of a group.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FreeMap {
+    /// By physical volume, each in ascending order, without neighbours.
+    free: Vec<Vec<Range<u32>>>,
+}
+
+/// How far apart pieces may lie.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Policy {
+    /// Each stripe in one piece, an extension right behind what there is.
+    Contiguous,
+    /// An extension on the physical volumes that the volume ends on, in any pieces.
+    Cling,
+    /// Any pieces; stripes on different physical volumes.
+    #[default]
+    Normal,
+}
+
+/// What is to be allocated.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    /// Extents of all stripes together: a multiple of their number.
+    pub extents: u32,
+    /// One: linear.
+    pub stripes: u32,
+    /// Bytes of one stripe in turn, for more than one stripe.
+    pub stripe_size: Sectors,
+    /// How far apart.
+    pub policy: Policy,
+    /// Physical volumes to use, by index; empty: all that may be.
+    pub only: Vec<usize>,
+}
+
+/// Why there is no room.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum AllocError {
+    /// Not enough extents.
+    #[error("{wanted} extents are needed, {free} are free")]
+    NoSpace {
+        /// As wished.
+        wanted: u32,
+        /// On all physical volumes that may be used.
+        free: u64,
+    },
+    /// Enough extents, but not where they would have to be.
+    #[error(
+        "{wanted} extents are free, but not as wished: {stripes} stripes on different physical volumes, \
+         placed as \"{policy}\""
+    )]
+    NotSo {
+        /// As wished.
+        wanted: u32,
+        /// As wished.
+        stripes: u32,
+        /// LVM's word.
+        policy: &'static str,
+    },
+    /// Cannot be divided.
+    #[error("{extents} extents cannot be divided into {stripes} stripes")]
+    Stripes {
+        /// As wished.
+        extents: u32,
+        /// As wished.
+        stripes: u32,
+    },
+}
+
+impl Policy {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Contiguous => "contiguous",
+            Self::Cling => "cling",
+            Self::Normal => "normal",
+        }
+    }
+}
+
+impl Wish {
+    /// A linear volume of that size, placed as LVM places it by default.
+    pub fn linear(extents: u32) -> Self {
+        Self { extents, stripes: 1, stripe_size: Sectors(0), policy: Policy::Normal, only: vec![] }
+    }
+
+    /// A striped volume of that size.
+    pub fn striped(extents: u32, stripes: u32, stripe_size: Sectors) -> Self {
+        Self { stripes, stripe_size, ..Self::linear(extents) }
+    }
+}
+
+impl VolumeGroup {
+    /// The extents that no logical volume uses, of all physical volumes.
+    pub fn free_map(&self) -> FreeMap {
+        let mut used: Vec<PvExtents> = self.lvs.iter().flat_map(|lv| lv.pv_extents()).collect();
+        used.sort_unstable();
+        let mut used = used.into_iter().peekable();
+        let mut free = Vec::with_capacity(self.pvs.len());
+        for (index, pv) in self.pvs.iter().enumerate() {
+            let mut ranges = Vec::new();
+            let mut at = 0;
+            while let Some(on) = used.next_if(|on| on.pv == index) {
+                if at < on.start {
+                    ranges.push(at..on.start);
+                }
+                at = at.max(on.start.saturating_add(on.count));
+            }
+            if at < pv.pe_count {
+                ranges.push(at..pv.pe_count);
+            }
+            free.push(ranges);
+        }
+        FreeMap { free }
+    }
+
+    /// Extents that no logical volume uses, and that may be allocated.
+    pub fn free_extents(&self) -> u64 {
+        let map = self.free_map();
+        let usable = (0..self.pvs.len()).filter(|pv| self.pvs[*pv].is_allocatable());
+        usable.map(|pv| map.on(pv)).sum()
+    }
+
+    /// Segments for a new volume, or for one that ends with `after` and grows. They begin at extent 0 of
+    /// the new part; [`LogicalVolume::extend`](crate::LogicalVolume::extend) puts them in place.
+    ///
+    /// # Errors
+    /// There is no room as wished.
+    pub fn allocate(
+        &self,
+        wish: &Wish,
+        after: Option<&Segment>,
+    ) -> Result<Vec<Segment>, AllocError> {
+        let mut map = self.free_map();
+        for (index, pv) in self.pvs.iter().enumerate() {
+            let wanted = wish.only.is_empty() || wish.only.contains(&index);
+            if !wanted || !pv.is_allocatable() {
+                map.free[index].clear();
+            }
+        }
+        map.allocate(wish, after)
+    }
+}
+
+impl FreeMap {
+    /// Free extents of a physical volume.
+    pub fn on(&self, pv: usize) -> u64 {
+        self.ranges(pv).iter().map(|range| u64::from(range.end - range.start)).sum()
+    }
+
+    /// The free ranges of a physical volume, ascending.
+    pub fn ranges(&self, pv: usize) -> &[Range<u32>] {
+        self.free.get(pv).map_or(&[], Vec::as_slice)
+    }
+
+    /// Free extents of all physical volumes.
+    pub fn total(&self) -> u64 {
+        (0..self.free.len()).map(|pv| self.on(pv)).sum()
+    }
+
+    fn take(&mut self, on: PvExtents) {
+        let ranges = &mut self.free[on.pv];
+        let end = on.start + on.count;
+        let Some(at) = ranges.iter().position(|range| range.start <= on.start && end <= range.end)
+        else {
+            return;
+        };
+        let Range { start, end: last } = ranges[at].clone();
+        let rest = [start..on.start, end..last];
+        ranges.splice(at..=at, rest.into_iter().filter(|range| !range.is_empty()));
+    }
+
+    /// The largest free range of each physical volume, largest first; of equal ones the first.
+    fn largest(&self, only: Option<&[usize]>) -> Vec<PvExtents> {
+        let mut best: Vec<PvExtents> = Vec::new();
+        for (pv, ranges) in self.free.iter().enumerate() {
+            if only.is_some_and(|only| !only.contains(&pv)) {
+                continue;
+            }
+            let sizes =
+                ranges.iter().map(|r| PvExtents { pv, start: r.start, count: r.end - r.start });
+            best.extend(sizes.rev().max_by_key(|on| on.count));
+        }
+        best.sort_by_key(|on| std::cmp::Reverse(on.count));
+        best
+    }
+
+    /// Takes what is wished out of the map.
+    fn allocate(
+        &mut self,
+        wish: &Wish,
+        after: Option<&Segment>,
+    ) -> Result<Vec<Segment>, AllocError> {
+        let Wish { extents, stripes, policy, .. } = *wish;
+        if stripes == 0 || extents == 0 || !extents.is_multiple_of(stripes) {
+            return Err(AllocError::Stripes { extents, stripes });
+        }
+        if self.total() < extents.into() {
+            return Err(AllocError::NoSpace { wanted: extents, free: self.total() });
+        }
+        let mut left = extents / stripes;
+        let mut rows: Vec<Vec<PvExtents>> = Vec::new();
+        let last: Vec<PvExtents> =
+            after.map(|last| last.pv_extents().collect()).unwrap_or_default();
+        let last = if last.len() == stripes as usize { last } else { Vec::new() };
+        let mut put = |map: &mut Self, row: Vec<PvExtents>, left: &mut u32| {
+            row.iter().for_each(|on| map.take(*on));
+            *left -= row[0].count;
+            rows.push(row);
+        };
+        if !last.is_empty() {
+            let row = self.behind(&last, left);
+            let whole = row.first().is_some_and(|on| on.count == left);
+            // What fits behind is taken, and the rest from elsewhere, if that is allowed.
+            if whole || !row.is_empty() && policy != Policy::Contiguous {
+                put(self, row, &mut left);
+            }
+            let same: Vec<usize> = last.iter().map(|on| on.pv).collect();
+            while left > 0 && policy != Policy::Contiguous {
+                let Some(row) = self.clinging(&same, left) else { break };
+                put(self, row, &mut left);
+            }
+        } else if let Some(row) = self.row(stripes, left, None).filter(|row| row[0].count == left) {
+            put(self, row, &mut left);
+        }
+        let anywhere = policy == Policy::Normal || policy == Policy::Cling && last.is_empty();
+        while left > 0 && anywhere {
+            let Some(row) = self.row(stripes, left, None) else { break };
+            put(self, row, &mut left);
+        }
+        if left > 0 {
+            return Err(AllocError::NotSo { wanted: extents, stripes, policy: policy.word() });
+        }
+        Ok(segments(&rows, wish))
+    }
+
+    /// The extents right behind those of a segment, of equal length and at most `most`; none if there are
+    /// none behind one of them.
+    fn behind(&self, last: &[PvExtents], most: u32) -> Vec<PvExtents> {
+        let mut row = Vec::new();
+        for on in last {
+            let start = on.start.saturating_add(on.count);
+            let range = self.ranges(on.pv).iter().find(|range| range.start == start);
+            let Some(range) = range else { return Vec::new() };
+            row.push(PvExtents { pv: on.pv, start, count: (range.end - start).min(most) });
+        }
+        equal(row)
+    }
+
+    /// The largest pieces of just these physical volumes, in their order.
+    fn clinging(&self, pvs: &[usize], most: u32) -> Option<Vec<PvExtents>> {
+        let mut row = Vec::new();
+        for pv in pvs {
+            let best = *self.largest(Some(&[*pv])).first()?;
+            row.push(PvExtents { count: best.count.min(most), ..best });
+        }
+        // Two stripes of one physical volume cannot share a piece.
+        let distinct = pvs.iter().collect::<std::collections::HashSet<_>>().len() == pvs.len();
+        distinct.then(|| equal(row))
+    }
+
+    /// The largest pieces of so many different physical volumes.
+    fn row(&self, stripes: u32, most: u32, only: Option<&[usize]>) -> Option<Vec<PvExtents>> {
+        let mut row = self.largest(only);
+        if row.len() < stripes as usize {
+            return None;
+        }
+        row.truncate(stripes as usize);
+        for on in &mut row {
+            on.count = on.count.min(most);
+        }
+        row = equal(row);
+        // Pieces that are cut to one length keep the order of physical volumes.
+        if row.iter().all(|on| on.count == most) {
+            row.sort_unstable();
+        }
+        Some(row)
+    }
+}
+
+/// Cuts all to the length of the shortest.
+fn equal(mut row: Vec<PvExtents>) -> Vec<PvExtents> {
+    let count = row.iter().map(|on| on.count).min().unwrap_or(0);
+    row.iter_mut().for_each(|on| on.count = count);
+    row
+}
+
+/// One segment for each row of areas.
+fn segments(rows: &[Vec<PvExtents>], wish: &Wish) -> Vec<Segment> {
+    let stripe_size = (wish.stripes > 1).then_some(wish.stripe_size);
+    let mut start = 0;
+    let mut segments = Vec::with_capacity(rows.len());
+    for row in rows {
+        let areas: Vec<Area> = row.iter().map(|on| Area::on_pv(on.pv, on.start)).collect();
+        let count = row[0].count * wish.stripes;
+        let kind = SegmentKind::Striped(Striped { stripe_size, areas });
+        segments.push(Segment::new(start, count, kind));
+        start += count;
+    }
+    segments
+}

@@ -1,0 +1,271 @@
+//! Whether a volume group is possible: what refers to what, and what lies where.
+
+use std::collections::{HashMap, HashSet};
+
+use super::error::MetadataError;
+use super::segment::{AreaOn, Segment, SegmentKind};
+use super::volume_group::{LogicalVolume, VolumeGroup};
+
+/// Layers of logical volumes on logical volumes at most. LVM builds about six.
+const MAX_LAYERS: usize = 32;
+/// Bytes of a name at most (`NAME_LEN`).
+const MAX_NAME: usize = 127;
+/// Extents whose size is no power of two must be a multiple of this, 128 KiB.
+const ODD_EXTENT_UNIT: u64 = 256;
+
+/// Whether LVM allows a name, of a group or of a volume.
+pub fn is_valid_name(name: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".-_+".contains(&byte);
+    (1..=MAX_NAME).contains(&name.len())
+        && name.bytes().all(allowed)
+        && !name.starts_with('-')
+        && !matches!(name, "." | "..")
+}
+
+impl VolumeGroup {
+    /// Whether the group is possible. What was read has passed this; what was changed is checked before it is
+    /// written.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn check(&self) -> Result<(), MetadataError> {
+        let at = || self.name.clone();
+        if !is_valid_name(&self.name) {
+            return Err(MetadataError::Name { at: at(), name: at() });
+        }
+        let size = self.extent_size.0;
+        if size == 0 || !(size.is_power_of_two() || size.is_multiple_of(ODD_EXTENT_UNIT)) {
+            let expected = "a power of two, or a multiple of 256 sectors";
+            return Err(MetadataError::Invalid { at: at(), key: "extent_size".into(), expected });
+        }
+        self.check_identities()?;
+        let lvs = self.by_name()?;
+        for lv in &self.lvs {
+            self.check_lv(lv, &lvs)?;
+        }
+        self.check_layers(&lvs)?;
+        self.check_overlaps()
+    }
+
+    fn check_identities(&self) -> Result<(), MetadataError> {
+        let mut seen = HashSet::new();
+        let twice =
+            |at: String, id: String| Err(MetadataError::Duplicate { at, what: "UUID", value: id });
+        for pv in &self.pvs {
+            if !seen.insert(pv.id) {
+                return twice(format!("{}/physical_volumes", self.name), pv.id.to_string());
+            }
+            let end = pv.pe_start.checked_add(self.sectors(pv.pe_count));
+            if end.is_none_or(|end| end.0 > i64::MAX as u64) {
+                return Err(MetadataError::TooLarge { at: format!("physical volume {}", pv.id) });
+            }
+        }
+        seen.clear();
+        for lv in &self.lvs {
+            if !seen.insert(lv.id) {
+                return twice(format!("{}/logical_volumes", self.name), lv.id.to_string());
+            }
+        }
+        Ok(())
+    }
+
+    fn by_name(&self) -> Result<HashMap<&str, usize>, MetadataError> {
+        let mut lvs = HashMap::new();
+        for (i, lv) in self.lvs.iter().enumerate() {
+            let at = || format!("{}/logical_volumes", self.name);
+            if !is_valid_name(&lv.name) {
+                return Err(MetadataError::Name { at: at(), name: lv.name.clone() });
+            }
+            if lvs.insert(lv.name.as_str(), i).is_some() {
+                let value = lv.name.clone();
+                return Err(MetadataError::Duplicate { at: at(), what: "name", value });
+            }
+        }
+        Ok(lvs)
+    }
+
+    fn check_lv(
+        &self,
+        lv: &LogicalVolume,
+        lvs: &HashMap<&str, usize>,
+    ) -> Result<(), MetadataError> {
+        let path = || format!("{}/{}", self.name, lv.name);
+        let mut expected = 0_u32;
+        for segment in &lv.segments {
+            if segment.start != expected {
+                return Err(MetadataError::Gap { lv: path(), expected, found: segment.start });
+            }
+            expected = expected
+                .checked_add(segment.count)
+                .ok_or_else(|| MetadataError::TooLarge { at: path() })?;
+            for name in segment.parts().into_iter().chain(mentions(segment)) {
+                if !lvs.contains_key(name) {
+                    let (at, name) = (path(), name.to_owned());
+                    return Err(MetadataError::UnknownVolume { at, name });
+                }
+            }
+            self.check_areas(lv, segment, lvs)?;
+        }
+        Ok(())
+    }
+
+    fn check_areas(
+        &self,
+        lv: &LogicalVolume,
+        segment: &Segment,
+        lvs: &HashMap<&str, usize>,
+    ) -> Result<(), MetadataError> {
+        let path = || format!("{}/{}", self.name, lv.name);
+        let stripes = segment.areas().len().max(1) as u64;
+        if let SegmentKind::Striped(_) = segment.kind
+            && !u64::from(segment.count).is_multiple_of(stripes)
+        {
+            let (key, expected) = ("extent_count".into(), "a multiple of the stripe count");
+            return Err(MetadataError::Invalid { at: path(), key, expected });
+        }
+        for area in segment.areas() {
+            let (on, count) = match &area.on {
+                AreaOn::Pv(index) => match self.pvs.get(*index) {
+                    Some(pv) => (format!("physical volume {}", pv.id), pv.pe_count),
+                    None => {
+                        let name = format!("pv{index}");
+                        return Err(MetadataError::UnknownVolume { at: path(), name });
+                    }
+                },
+                AreaOn::Lv(name) => match lvs.get(name.as_str()) {
+                    Some(index) => (name.clone(), self.lvs[*index].extents()),
+                    None => {
+                        let name = name.clone();
+                        return Err(MetadataError::UnknownVolume { at: path(), name });
+                    }
+                },
+            };
+            let start = u64::from(area.start);
+            let end = start + u64::from(segment.area_extents());
+            if end > count.into() {
+                return Err(MetadataError::PastTheEnd { lv: path(), on, start, end, count });
+            }
+        }
+        Ok(())
+    }
+
+    /// No volume may be made of itself, over however many others.
+    fn check_layers(&self, lvs: &HashMap<&str, usize>) -> Result<(), MetadataError> {
+        let mut layers = vec![None; self.lvs.len()];
+        for start in 0..self.lvs.len() {
+            self.visit(start, lvs, &mut layers, 0)?;
+        }
+        Ok(())
+    }
+
+    /// `layers`: `None` not seen yet, `Some(None)` on the way, `Some(Some(n))` stands on `n` layers. The
+    /// recursion ends at [`MAX_LAYERS`].
+    fn visit(
+        &self,
+        index: usize,
+        lvs: &HashMap<&str, usize>,
+        layers: &mut [Option<Option<usize>>],
+        depth: usize,
+    ) -> Result<usize, MetadataError> {
+        let lv = &self.lvs[index];
+        match layers[index] {
+            Some(Some(below)) => return Ok(below),
+            Some(None) => return Err(MetadataError::Cycle(format!("{}/{}", self.name, lv.name))),
+            None => {}
+        }
+        let too_deep = || MetadataError::TooDeep(format!("{}/{}", self.name, lv.name));
+        if depth >= MAX_LAYERS {
+            return Err(too_deep());
+        }
+        layers[index] = Some(None);
+        let mut below = 0;
+        for part in lv.parts().filter_map(|name| lvs.get(name)) {
+            below = below.max(1 + self.visit(*part, lvs, layers, depth + 1)?);
+        }
+        if below >= MAX_LAYERS {
+            return Err(too_deep());
+        }
+        layers[index] = Some(Some(below));
+        Ok(below)
+    }
+
+    /// No extent may be used twice.
+    fn check_overlaps(&self) -> Result<(), MetadataError> {
+        let used = |lv: usize| move |on: super::segment::PvExtents| (on, lv);
+        let mut areas: Vec<_> =
+            self.lvs.iter().enumerate().flat_map(|(i, lv)| lv.pv_extents().map(used(i))).collect();
+        areas.sort_unstable();
+        for pair in areas.windows(2) {
+            let [(a, first), (b, second)] = pair else { continue };
+            // Sorted, so that `b` begins no earlier than `a`; checked before, so that ends do not overflow.
+            if a.pv == b.pv && b.start < a.start.saturating_add(a.count) {
+                return Err(MetadataError::Overlap {
+                    on: format!("physical volume {}", self.pvs[a.pv].id),
+                    extent: b.start,
+                    first: self.lvs[*first].name.clone(),
+                    second: self.lvs[*second].name.clone(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes at each volume why it cannot be used, if it cannot.
+    pub(super) fn mark_unsupported(&mut self) {
+        let reasons: Vec<Option<String>> = self.lvs.iter().map(LogicalVolume::own_defect).collect();
+        let index: HashMap<&str, usize> =
+            self.lvs.iter().enumerate().map(|(i, lv)| (lv.name.as_str(), i)).collect();
+        // From each such volume up to those that are made of it, each at most once.
+        let mut users = vec![Vec::new(); self.lvs.len()];
+        for (user, lv) in self.lvs.iter().enumerate() {
+            // A snapshot of a volume that cannot be used does not spoil it; the tie is what cannot be used.
+            for part in lv.parts().filter_map(|name| index.get(name)) {
+                users[*part].push(user);
+            }
+        }
+        let mut marks = reasons.clone();
+        let mut work: Vec<usize> = (0..marks.len()).filter(|i| marks[*i].is_some()).collect();
+        while let Some(part) = work.pop() {
+            for user in &users[part] {
+                if marks[*user].is_none() {
+                    let why = marks[part].clone().unwrap_or_default();
+                    let is_own = reasons[part].is_some();
+                    let name = &self.lvs[part].name;
+                    marks[*user] =
+                        Some(if is_own { format!("of its part {name}: {why}") } else { why });
+                    work.push(*user);
+                }
+            }
+        }
+        for (lv, mark) in self.lvs.iter_mut().zip(marks) {
+            lv.unsupported = mark;
+        }
+    }
+}
+
+/// Volumes that a segment names without being made of them.
+fn mentions(segment: &Segment) -> impl Iterator<Item = &str> {
+    let thin = match &segment.kind {
+        SegmentKind::Thin(thin) => Some(thin),
+        SegmentKind::Striped(_)
+        | SegmentKind::Mirror(_)
+        | SegmentKind::Raid(_)
+        | SegmentKind::Snapshot(_)
+        | SegmentKind::ThinPool(_)
+        | SegmentKind::Error
+        | SegmentKind::Zero
+        | SegmentKind::Foreign(_) => None,
+    };
+    let origin = thin.and_then(|thin| thin.origin.as_deref());
+    origin.into_iter().chain(thin.and_then(|thin| thin.merge.as_deref()))
+}
+
+impl LogicalVolume {
+    /// What about the volume itself is not known here.
+    fn own_defect(&self) -> Option<String> {
+        if let Some(word) = self.flags.unknown_status() {
+            return Some(format!("its status {word:?} is not known"));
+        }
+        self.segments.iter().find_map(Segment::unsupported)
+    }
+}

@@ -1,0 +1,101 @@
+//! A volume group as its text describes it.
+//!
+//! [`Metadata`] is a whole text; in it is a [`VolumeGroup`] with [`PhysicalVolume`]s, [`LogicalVolume`]s
+//! and their [`Segment`]s. Each of these keeps the section it was read from: fields that are not known here
+//! stay where they are, and what was not changed is printed as it was.
+//!
+//! A group that was read is sound: [`check`](VolumeGroup::check) was passed. What cannot be used because its
+//! kind is not known here is marked ([`LogicalVolume::unsupported`]); its neighbours can be used.
+//!
+//! Nothing is allocated in proportion to numbers in the text, only to its bytes.
+
+mod check;
+mod error;
+pub mod flags;
+mod header;
+mod reader;
+mod segment;
+mod segment_text;
+mod volume_group;
+mod volume_group_text;
+
+pub use check::is_valid_name;
+pub use error::MetadataError;
+pub use flags::{Flag, FlagSet, LvFlag, PvFlag, VgFlag};
+pub use header::Header;
+pub use segment::{
+    Area, AreaOn, Foreign, Mirror, PvExtents, Raid, RaidImage, RaidLevel, Segment, SegmentKind,
+    Snapshot, Striped, Thin, ThinPool,
+};
+pub use volume_group::{
+    Allocation, Bootloader, Creation, LogicalVolume, PhysicalVolume, SnapshotOf, VolumeGroup,
+};
+
+use crate::text::{self, Entry, Form, Node, Section};
+
+/// A whole text: a volume group, and who wrote it when and why.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Metadata {
+    /// The volume group.
+    pub group: VolumeGroup,
+    header: Header,
+    /// Everything but the group, as read; and the group's place in it, as an empty section.
+    around: Section,
+}
+
+impl Metadata {
+    /// A text to be written; the header's words as on disk.
+    pub fn new(group: VolumeGroup, header: Header) -> Self {
+        let mut around = Section::default();
+        around.entries.push(Entry::new(&*group.name, Node::Section(Section::default())));
+        header.write(&mut around);
+        Self { group, header, around }
+    }
+
+    /// Reads a text, from a metadata area or a backup.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with it.
+    pub fn parse(text: &[u8]) -> Result<Self, MetadataError> {
+        let mut around = text::parse(text)?;
+        let header = Header::read(&around)?;
+        let mut found = None;
+        for entry in &mut around.entries {
+            if let Node::Section(section) = &mut entry.node {
+                found = Some((entry.key.clone(), std::mem::take(section)));
+                break;
+            }
+        }
+        let (name, section) = found.ok_or(MetadataError::NotMetadata("no volume group in it"))?;
+        let group = VolumeGroup::read(&name, section)?;
+        group.check()?;
+        Ok(Self { group, header, around })
+    }
+
+    /// Who wrote it, when and why.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Sets who writes it, when and why.
+    pub fn set_header(&mut self, header: Header) {
+        header.write(&mut self.around);
+        self.header = header;
+    }
+
+    /// The whole tree.
+    pub fn to_tree(&self) -> Section {
+        let mut tree = self.around.clone();
+        let place = tree.entries.iter_mut().find(|entry| entry.node.as_section().is_some());
+        if let Some(entry) = place {
+            entry.key.clone_from(&self.group.name);
+            entry.node = Node::Section(self.group.write());
+        }
+        tree
+    }
+
+    /// The text, byte for byte as LVM would write it. On disk a NUL follows it.
+    pub fn print(&self, form: Form) -> Vec<u8> {
+        text::print(&self.to_tree(), form)
+    }
+}

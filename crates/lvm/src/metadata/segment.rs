@@ -1,0 +1,376 @@
+//! Segments: what the extents of a logical volume are made of.
+
+use ashlar_block::Sectors;
+
+use crate::text::Section;
+
+/// A run of extents of a logical volume.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Segment {
+    /// First extent in the logical volume.
+    pub start: u32,
+    /// Extents.
+    pub count: u32,
+    /// What they are made of.
+    pub kind: SegmentKind,
+    /// What the type has behind plus signs (`raid5+RESHAPE`).
+    pub type_flags: Vec<String>,
+    /// Words for the administrator.
+    pub tags: Vec<String>,
+    /// As read, with the fields that have no place here.
+    pub(super) kept: Section,
+}
+
+/// What a segment is made of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SegmentKind {
+    /// One area after the other (one: linear), or in stripes.
+    Striped(Striped),
+    /// A mirror of the old kind, with a log.
+    Mirror(Mirror),
+    /// Legs that are logical volumes, through dm-raid.
+    Raid(Raid),
+    /// The hidden volume that ties a snapshot to its origin.
+    Snapshot(Snapshot),
+    /// Space for thin volumes.
+    ThinPool(ThinPool),
+    /// A thin volume.
+    Thin(Thin),
+    /// All I/O fails.
+    Error,
+    /// Reads give zeroes, writes vanish.
+    Zero,
+    /// A kind that is known by name only.
+    Foreign(Foreign),
+}
+
+/// Areas, filled in stripes if there are several.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Striped {
+    /// Bytes that go to one area before the next one's turn; `None` with one area.
+    pub stripe_size: Option<Sectors>,
+    /// Where the extents are.
+    pub areas: Vec<Area>,
+}
+
+/// The first extent of an area. All areas of a segment are of one length: [`Segment::area_extents`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Area {
+    /// What it lies on.
+    pub on: AreaOn,
+    /// First extent there.
+    pub start: u32,
+}
+
+/// What an area lies on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum AreaOn {
+    /// A physical volume, by its index in the group.
+    Pv(usize),
+    /// A logical volume, by name.
+    Lv(String),
+}
+
+/// A mirror of the old kind.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Mirror {
+    /// The copies.
+    pub areas: Vec<Area>,
+    /// The logical volume that knows which regions are in sync.
+    pub log: Option<String>,
+    /// The unit of that.
+    pub region_size: Option<Sectors>,
+    /// Extents that are moved already (pvmove).
+    pub extents_moved: Option<u32>,
+}
+
+/// Legs of a RAID, each a hidden logical volume.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Raid {
+    /// Level and layout.
+    pub level: RaidLevel,
+    /// The legs, in order.
+    pub images: Vec<RaidImage>,
+    /// `None` for RAID 1.
+    pub stripe_size: Option<Sectors>,
+    /// The unit in which the bitmap knows what is in sync.
+    pub region_size: Option<Sectors>,
+    /// Copies of RAID 10.
+    pub data_copies: Option<u32>,
+    /// Writes that a write-mostly leg may be behind.
+    pub write_behind: Option<u32>,
+    /// Speeds of a recovery, KiB per second.
+    pub min_recovery_rate: Option<u32>,
+    /// See above.
+    pub max_recovery_rate: Option<u32>,
+}
+
+/// One leg of a RAID.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RaidImage {
+    /// The logical volume with superblock and bitmap (`_rmeta_`); RAID 0 has none.
+    pub meta: Option<String>,
+    /// The logical volume with the data (`_rimage_`).
+    pub data: String,
+}
+
+/// What a snapshot is of, and where its chunks are. The volume that has this segment is hidden; users see
+/// [`cow`](Self::cow) under its name, with the size of the origin.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Snapshot {
+    /// The logical volume of which it is a snapshot.
+    pub origin: String,
+    /// The logical volume with the exception store.
+    pub cow: String,
+    /// The unit in which is copied.
+    pub chunk_size: Sectors,
+    /// It is being merged back into the origin.
+    pub merging: bool,
+}
+
+/// A pool of thin volumes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ThinPool {
+    /// The logical volume with the kernel's tree.
+    pub metadata: String,
+    /// The logical volume with the data.
+    pub data: String,
+    /// Must be the one in the tree.
+    pub transaction_id: u64,
+    /// The unit in which space is given out.
+    pub chunk_size: Sectors,
+    /// `ignore`, `nopassdown` or `passdown`.
+    pub discards: Option<String>,
+    /// New chunks read zeroes.
+    pub zero_new_blocks: bool,
+}
+
+/// A thin volume.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Thin {
+    /// The logical volume that is its pool.
+    pub pool: String,
+    /// The pool's transaction that made it.
+    pub transaction_id: u64,
+    /// Its number in the pool's tree.
+    pub device_id: u32,
+    /// The thin volume of which it is a snapshot; it may be gone.
+    pub origin: Option<String>,
+    /// A logical volume outside of the pool that has what was not written here.
+    pub external_origin: Option<String>,
+    /// The thin volume into which it is to be merged.
+    pub merge: Option<String>,
+}
+
+/// A segment whose meaning is not known here, kept as it is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Foreign {
+    /// Its type: `cache`, `vdo`, `integrity`, ... or something nobody has heard of.
+    pub name: String,
+    /// Logical volumes that it is made of, as far as the kind is known.
+    pub uses: Vec<String>,
+}
+
+macro_rules! raid_levels {
+    ($($variant:ident = $name:literal, $parity:literal;)+) => {
+        /// Level and layout of a RAID, by LVM's names (`_raid_types` in `lib/raid/raid.c`).
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[allow(missing_docs)]
+        pub enum RaidLevel {
+            $($variant,)+
+        }
+
+        impl RaidLevel {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// LVM's name.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)+
+                }
+            }
+
+            /// Legs that may be lost because of parity.
+            pub fn parity(self) -> u32 {
+                match self {
+                    $(Self::$variant => $parity,)+
+                }
+            }
+        }
+    };
+}
+
+raid_levels! {
+    Raid0 = "raid0", 0;
+    Raid0Meta = "raid0_meta", 0;
+    Raid1 = "raid1", 0;
+    Raid10 = "raid10", 0;
+    Raid10Near = "raid10_near", 0;
+    Raid4 = "raid4", 1;
+    Raid5 = "raid5", 1;
+    Raid5N = "raid5_n", 1;
+    Raid5La = "raid5_la", 1;
+    Raid5Ls = "raid5_ls", 1;
+    Raid5Ra = "raid5_ra", 1;
+    Raid5Rs = "raid5_rs", 1;
+    Raid6 = "raid6", 2;
+    Raid6N6 = "raid6_n_6", 2;
+    Raid6Nc = "raid6_nc", 2;
+    Raid6Nr = "raid6_nr", 2;
+    Raid6Zr = "raid6_zr", 2;
+    Raid6Ls6 = "raid6_ls_6", 2;
+    Raid6Rs6 = "raid6_rs_6", 2;
+    Raid6La6 = "raid6_la_6", 2;
+    Raid6Ra6 = "raid6_ra_6", 2;
+}
+
+impl RaidLevel {
+    /// The level of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|level| level.name() == name)
+    }
+
+    /// Whether it has no redundancy.
+    pub fn is_raid0(self) -> bool {
+        matches!(self, Self::Raid0 | Self::Raid0Meta)
+    }
+}
+
+impl Area {
+    /// An area on a physical volume.
+    pub fn on_pv(index: usize, start: u32) -> Self {
+        Self { on: AreaOn::Pv(index), start }
+    }
+
+    /// The logical volume that it lies on, if it lies on one.
+    pub fn lv(&self) -> Option<&str> {
+        match &self.on {
+            AreaOn::Lv(name) => Some(name),
+            AreaOn::Pv(_) => None,
+        }
+    }
+}
+
+/// Extents of a physical volume.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct PvExtents {
+    /// Index of the physical volume in the group.
+    pub pv: usize,
+    /// First extent.
+    pub start: u32,
+    /// Extents.
+    pub count: u32,
+}
+
+impl Segment {
+    /// A segment that is in no text yet.
+    pub fn new(start: u32, count: u32, kind: SegmentKind) -> Self {
+        let (type_flags, tags, kept) = (Vec::new(), Vec::new(), Section::default());
+        Self { start, count, kind, type_flags, tags, kept }
+    }
+
+    /// A segment on one run of extents of a physical volume.
+    pub fn linear(start: u32, on: PvExtents) -> Self {
+        let areas = vec![Area::on_pv(on.pv, on.start)];
+        Self::new(start, on.count, SegmentKind::Striped(Striped { stripe_size: None, areas }))
+    }
+
+    /// Behind the last extent. No overflow: a segment that was read or checked fits.
+    pub fn end(&self) -> u32 {
+        self.start.saturating_add(self.count)
+    }
+
+    /// The areas that make it up, for kinds that have them.
+    pub fn areas(&self) -> &[Area] {
+        match &self.kind {
+            SegmentKind::Striped(striped) => &striped.areas,
+            SegmentKind::Mirror(mirror) => &mirror.areas,
+            SegmentKind::Raid(_)
+            | SegmentKind::Snapshot(_)
+            | SegmentKind::ThinPool(_)
+            | SegmentKind::Thin(_)
+            | SegmentKind::Error
+            | SegmentKind::Zero
+            | SegmentKind::Foreign(_) => &[],
+        }
+    }
+
+    /// Extents of each area.
+    pub fn area_extents(&self) -> u32 {
+        match &self.kind {
+            SegmentKind::Striped(striped) => {
+                self.count / u32::try_from(striped.areas.len()).unwrap_or(1).max(1)
+            }
+            SegmentKind::Mirror(_)
+            | SegmentKind::Raid(_)
+            | SegmentKind::Snapshot(_)
+            | SegmentKind::ThinPool(_)
+            | SegmentKind::Thin(_)
+            | SegmentKind::Error
+            | SegmentKind::Zero
+            | SegmentKind::Foreign(_) => self.count,
+        }
+    }
+
+    /// Its areas on physical volumes.
+    pub fn pv_extents(&self) -> impl Iterator<Item = PvExtents> {
+        let count = self.area_extents();
+        self.areas().iter().filter_map(move |area| match area.on {
+            AreaOn::Pv(pv) => Some(PvExtents { pv, start: area.start, count }),
+            AreaOn::Lv(_) => None,
+        })
+    }
+
+    /// The logical volumes that it is made of.
+    pub fn parts(&self) -> Vec<&str> {
+        let mut parts: Vec<&str> = Vec::new();
+        match &self.kind {
+            SegmentKind::Striped(striped) => {
+                parts.extend(striped.areas.iter().filter_map(Area::lv))
+            }
+            SegmentKind::Mirror(mirror) => {
+                parts.extend(mirror.areas.iter().filter_map(Area::lv));
+                parts.extend(mirror.log.as_deref());
+            }
+            SegmentKind::Raid(raid) => {
+                for image in &raid.images {
+                    parts.extend(image.meta.as_deref());
+                    parts.push(&image.data);
+                }
+            }
+            SegmentKind::Snapshot(snapshot) => parts.extend([&*snapshot.origin, &*snapshot.cow]),
+            SegmentKind::ThinPool(pool) => parts.extend([&*pool.metadata, &*pool.data]),
+            SegmentKind::Thin(thin) => {
+                parts.push(&thin.pool);
+                parts.extend(thin.external_origin.as_deref());
+            }
+            SegmentKind::Error | SegmentKind::Zero => {}
+            SegmentKind::Foreign(foreign) => {
+                parts.extend(foreign.uses.iter().map(String::as_str));
+            }
+        }
+        parts
+    }
+
+    /// Why volumes with this segment cannot be used; `None` if its kind is known.
+    pub(super) fn unsupported(&self) -> Option<String> {
+        const KNOWN_FLAGS: [&str; 2] = ["METADATA_FORMAT", "CROP_METADATA"];
+        if let SegmentKind::Foreign(foreign) = &self.kind {
+            return Some(match foreign.name.as_str() {
+                "cache" | "cache-pool" => "it is cached, and dm-cache is not supported".into(),
+                "writecache" => "it is cached, and dm-writecache is not supported".into(),
+                "vdo" | "vdo-pool" => "it is deduplicated, and VDO is not supported".into(),
+                "integrity" => "it has checksums, and dm-integrity is not supported".into(),
+                name => format!("segments of type {name:?} are not known"),
+            });
+        }
+        let unknown = |flag: &&String| !KNOWN_FLAGS.contains(&flag.as_str());
+        let flag = self.type_flags.iter().find(unknown)?;
+        Some(if flag.contains("RESHAPE") {
+            "it is being reshaped, which is not supported".into()
+        } else {
+            format!("segments with the flag {flag:?} are not known")
+        })
+    }
+}

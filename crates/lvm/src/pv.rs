@@ -1,0 +1,183 @@
+//! Reads a physical volume: its label and its metadata areas.
+
+use ashlar_block::{Buffer, ByteVolume, Gateway, Status};
+use thiserror::Error;
+
+use crate::metadata::{Metadata, MetadataError};
+use crate::ondisk::layout::{LABEL_SCAN_SECTORS, SECTOR_SIZE};
+use crate::ondisk::{LabelError, MdaError, MdaHeader, PvLabel, Range, RawText, crc, find_label};
+use crate::text;
+
+/// Metadata areas of a physical volume that LVM uses.
+const MAX_AREAS: usize = 2;
+
+/// A physical volume as it is on its device.
+#[derive(Clone, Debug)]
+pub struct PvOnDisk {
+    /// The sector of the label.
+    pub label_sector: u8,
+    /// The label.
+    pub label: PvLabel,
+    /// The metadata areas, in the label's order.
+    pub areas: Vec<MetadataArea>,
+}
+
+/// A metadata area as it is on its device.
+#[derive(Clone, Debug)]
+pub struct MetadataArea {
+    /// Where the label says that it is.
+    pub place: Range,
+    /// What was found there.
+    pub state: Result<AreaContents, MdaError>,
+}
+
+/// What a good metadata area holds.
+#[derive(Clone, Debug)]
+pub struct AreaContents {
+    /// Its header.
+    pub header: MdaHeader,
+    /// The current text without its NUL, checked against its checksum. `None` on a volume of no group, and if
+    /// the area is to be ignored.
+    pub text: Option<Vec<u8>>,
+}
+
+/// Why a device cannot be used as a physical volume.
+#[derive(Debug, Error)]
+pub enum ReadError {
+    /// The device cannot be read.
+    #[error("cannot read the LVM label: {0}")]
+    Read(#[from] Status),
+    /// There is a label, but a damaged one.
+    #[error(transparent)]
+    Label(#[from] LabelError),
+    /// None of its metadata areas is good.
+    #[error("the physical volume {uuid} has no metadata area that can be used: {reason}")]
+    Areas {
+        /// Of the physical volume.
+        uuid: crate::uuid::Uuid,
+        /// What is wrong with the first one.
+        reason: MdaError,
+    },
+}
+
+/// Reads whatever LVM2 has on a device; `None` if it is no physical volume.
+///
+/// One good metadata area is enough; what is wrong with the other one is said in its state.
+///
+/// # Errors
+/// The device cannot be read; the label is damaged; there are metadata areas, and all are damaged.
+pub async fn read_pv(gateway: &Gateway) -> Result<Option<PvOnDisk>, ReadError> {
+    let volume = ByteVolume::new(gateway.clone());
+    let scanned = (LABEL_SCAN_SECTORS * SECTOR_SIZE) as u64;
+    if volume.size_bytes() < scanned {
+        return Ok(None);
+    }
+    let sectors = read_bytes(&volume, Range { offset: 0, size: scanned }).await?;
+    let Some(found) = find_label(&sectors)? else { return Ok(None) };
+    let mut areas = Vec::new();
+    for (i, place) in found.label.metadata_areas.iter().enumerate() {
+        let state =
+            if i < MAX_AREAS { read_area(&volume, *place).await } else { Err(MdaError::TooMany) };
+        areas.push(MetadataArea { place: *place, state });
+    }
+    let pv = PvOnDisk { label_sector: found.sector, label: found.label, areas };
+    let all_bad = pv.areas.iter().all(|area| area.state.is_err());
+    if let Some(Err(reason)) = pv.areas.first().map(|area| &area.state)
+        && all_bad
+    {
+        return Err(ReadError::Areas { uuid: pv.label.uuid, reason: reason.clone() });
+    }
+    Ok(Some(pv))
+}
+
+impl PvOnDisk {
+    /// The texts of the good areas, in the label's order.
+    pub fn texts(&self) -> impl Iterator<Item = &[u8]> {
+        let good = self.areas.iter().filter_map(|area| area.state.as_ref().ok());
+        good.filter_map(|contents| contents.text.as_deref())
+    }
+
+    /// What the volume knows of its group: of two different texts the newer one. `None` if it has none; then
+    /// it belongs to no group, or other volumes know of it ([`PvLabel::is_used`]).
+    ///
+    /// # Errors
+    /// Of the only text, or the first one, if none can be understood.
+    pub fn metadata(&self) -> Result<Option<Metadata>, MetadataError> {
+        let mut newest: Option<Metadata> = None;
+        let mut failed = None;
+        let mut last: Option<&[u8]> = None;
+        for text in self.texts() {
+            // Usually both are the same.
+            if last.replace(text) == Some(text) {
+                continue;
+            }
+            match Metadata::parse(text) {
+                Ok(metadata) => {
+                    let is_newer =
+                        newest.as_ref().is_none_or(|old| old.group.seqno < metadata.group.seqno);
+                    if is_newer {
+                        newest = Some(metadata);
+                    }
+                }
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        match (newest, failed) {
+            (None, Some(error)) => Err(error),
+            (newest, _) => Ok(newest),
+        }
+    }
+
+    /// What is wrong with its areas, in words.
+    pub fn defects(&self) -> impl Iterator<Item = String> {
+        (1..).zip(&self.areas).filter_map(|(number, area)| {
+            let error = area.state.as_ref().err()?;
+            Some(format!("metadata area {number} is not used: {error}"))
+        })
+    }
+}
+
+async fn read_area(volume: &ByteVolume, place: Range) -> Result<AreaContents, MdaError> {
+    let within = |range: Range| {
+        let end = range.offset.checked_add(range.size);
+        let outside = MdaError::Outside { offset: range.offset, size: range.size };
+        if end.is_some_and(|end| end <= volume.size_bytes()) { Ok(()) } else { Err(outside) }
+    };
+    let sector = Range { offset: place.offset, size: SECTOR_SIZE as u64 };
+    within(sector)?;
+    let bytes = read_bytes(volume, sector).await.map_err(MdaError::Read)?;
+    let bytes = bytes.first_chunk().ok_or(MdaError::Magic)?;
+    let header = MdaHeader::parse(bytes, place)?;
+    within(header.area)?;
+    let text = match header.current {
+        Some(text) if !header.ignored => Some(read_text(volume, &header, text).await?),
+        Some(_) | None => None,
+    };
+    Ok(AreaContents { header, text })
+}
+
+/// A text, without its NUL.
+async fn read_text(
+    volume: &ByteVolume,
+    header: &MdaHeader,
+    place: RawText,
+) -> Result<Vec<u8>, MdaError> {
+    let mut text = Vec::new();
+    for part in header.locate(place)?.parts {
+        text.extend(read_bytes(volume, part).await.map_err(MdaError::Read)?);
+    }
+    let found = crc::crc(&text);
+    if found != place.checksum {
+        return Err(MdaError::TextChecksum { found: place.checksum, expected: found });
+    }
+    debug_assert!(text.len() <= text::MAX_BYTES, "located within bounds");
+    text.truncate(text.iter().position(|byte| *byte == 0).unwrap_or(text.len()));
+    Ok(text)
+}
+
+pub(crate) async fn read_bytes(volume: &ByteVolume, range: Range) -> Result<Vec<u8>, Status> {
+    let mut buffer = Buffer::alloc(range.size as usize);
+    let whole = buffer.whole();
+    volume.read(range.offset, [whole]).await?;
+    Ok(buffer.as_slice().to_vec())
+}
