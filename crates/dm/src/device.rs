@@ -118,7 +118,7 @@ impl Device {
         let closed = self.gate.close().await;
         let table = self.live.load_full();
         if flush {
-            table.flush(Bio::flush()).await?;
+            table.flush(&self.disk, Bio::flush()).await?;
         }
         for (index, target) in table.targets().enumerate() {
             let Err(status) = target.suspended().await else { continue };

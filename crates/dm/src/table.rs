@@ -186,22 +186,25 @@ impl Table {
     /// Maps a bio. Trace points fire for `disk`, the device of which this is the table.
     pub(crate) async fn submit(&self, disk: &Disk, bio: Bio) -> BioResult {
         if bio.op == Op::Flush {
-            return Box::pin(self.flush(bio)).await;
+            return Box::pin(self.flush(disk, bio)).await;
         }
         // What was held may lie behind the end of a table that came meanwhile.
         if bio.end() > self.capacity().as_end() {
             return Err(Status::Io);
         }
         match self.piece(bio.sector) {
-            Some(piece) if piece.takes(&bio) == bio.len => piece.submit(bio).await,
+            Some(piece) if piece.takes(&bio) == bio.len => piece.submit(disk, bio).await,
             Some(_) => Box::pin(self.submit_split(disk, bio)).await,
             None => Err(Status::Io),
         }
     }
 
     /// Sends a flush to every target.
-    pub(crate) async fn flush(&self, bio: Bio) -> BioResult {
-        let flushes = self.pieces.iter().map(|piece| piece.target.submit(bio.clone()));
+    pub(crate) async fn flush(&self, disk: &Disk, bio: Bio) -> BioResult {
+        let flushes = self.pieces.iter().map(|piece| {
+            piece.trace(disk, &bio, Sector::ZERO);
+            piece.target.submit(bio.clone())
+        });
         gateway::all(flushes).await.into_iter().collect()
     }
 
@@ -214,12 +217,12 @@ impl Table {
             let piece = self.piece(bio.sector)?;
             let len = piece.takes(&bio);
             if len == bio.len {
-                return Some(piece.submit(bio));
+                return Some(piece.submit(disk, bio));
             }
-            trace::range(disk, trace::Action::Split, bio.op, bio.flags, bio.sector, len);
+            trace::split(disk, &bio, len);
             let front = bio.split_front(len);
             rest = Some(bio);
-            Some(piece.submit(front))
+            Some(piece.submit(disk, front))
         };
         let mut in_flight = FuturesUnordered::new();
         let mut result = Ok(());
@@ -258,9 +261,19 @@ impl Piece {
         left.min(Sectors(max.0 - (bio.sector - self.start).0 % max.0))
     }
 
+    /// Fires the trace points of a bio that comes from `from` of the whole device.
     #[inline]
-    async fn submit(&self, mut bio: Bio) -> BioResult {
-        bio.sector = (bio.sector - self.start).as_end();
+    fn trace(&self, disk: &Disk, bio: &Bio, from: Sector) {
+        if trace::is_active() {
+            self.target.remaps(bio, &mut |lower, bio| trace::remap(lower, bio, disk, from));
+        }
+    }
+
+    #[inline]
+    async fn submit(&self, disk: &Disk, mut bio: Bio) -> BioResult {
+        let from = bio.sector;
+        bio.sector = (from - self.start).as_end();
+        self.trace(disk, &bio, from);
         let (op, sector) = (bio.op, bio.sector);
         let result = self.target.submit(bio).await;
         if let Err(status) = result

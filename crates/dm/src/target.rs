@@ -13,7 +13,8 @@ pub mod zero;
 use std::sync::Arc;
 
 use ashlar_block::{
-    Bio, BioResult, Gateway, IoFuture, Limits, LocalFuture, Op, Runtime, Sector, Sectors, Status,
+    Bio, BioResult, Disk, Gateway, IoFuture, Limits, LocalFuture, Op, Runtime, Sector, Sectors,
+    Status,
 };
 use thiserror::Error;
 
@@ -90,6 +91,10 @@ pub trait Target: Send + Sync + 'static {
 
     /// Maps and submits `bio`.
     fn submit(&self, bio: Bio) -> IoFuture<'_>;
+
+    /// Tells `seen` what `bio` comes to on which lower devices, for trace points: nothing is submitted.
+    /// Targets that do other I/O than what they are given need not tell of it.
+    fn remaps(&self, _bio: &Bio, _seen: &mut dyn FnMut(&Disk, &Bio)) {}
 
     /// A read or write that [`Self::submit`] was given for `sector` failed. For those who count.
     fn failed(&self, _op: Op, _sector: Sector, _status: Status) {}

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ashlar_block::{
-    Bio, BioResult, Buffer, Flags, IoFuture, Limits, Op, Runtime, Segment, Segments, Status,
+    Bio, BioResult, Buffer, Disk, Flags, IoFuture, Limits, Op, Runtime, Segment, Segments, Status,
 };
 
 use super::{Arguments, Construct, Lower, New, Target, TargetError};
@@ -289,6 +289,10 @@ impl Target for Flakey {
 
     fn stack_limits(&self, limits: &mut Limits) {
         self.lower.stack(limits);
+    }
+
+    fn remaps(&self, bio: &Bio, seen: &mut dyn FnMut(&Disk, &Bio)) {
+        self.lower.remaps(bio, seen);
     }
 
     fn submit(&self, bio: Bio) -> IoFuture<'_> {

@@ -1,6 +1,6 @@
 //! `linear DEVICE OFFSET`: the piece is an area of another device.
 
-use ashlar_block::{Bio, IoFuture, Limits};
+use ashlar_block::{Bio, Disk, IoFuture, Limits};
 
 use super::{Construct, Lower, New, Target, TargetError};
 
@@ -41,5 +41,9 @@ impl Target for Linear {
 
     fn submit(&self, bio: Bio) -> IoFuture<'_> {
         self.lower.submit(bio)
+    }
+
+    fn remaps(&self, bio: &Bio, seen: &mut dyn FnMut(&Disk, &Bio)) {
+        self.lower.remaps(bio, seen);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ashlar_block::{Bio, Gateway, IoFuture, Limits, Op, Sector, Sectors};
+use ashlar_block::{Bio, Disk, Gateway, IoFuture, Limits, Op, Sector, Sectors};
 
 use super::{Arguments, Context, TargetError};
 use crate::text::Quoted;
@@ -84,16 +84,27 @@ impl Lower {
         limits.stack(self.gateway.disk().limits(), self.start);
     }
 
-    /// Submits `bio`, whose sectors count from the start of the area.
+    /// `bio`, whose sectors count from the start of the area, as the device gets it.
     #[inline]
-    pub fn submit(&self, mut bio: Bio) -> IoFuture<'_> {
+    fn mapped(&self, mut bio: Bio) -> Bio {
         match bio.op {
             Op::Flush => {}
             Op::Read | Op::Write | Op::Discard | Op::WriteZeroes => {
                 bio.sector += Sectors(self.start.0);
             }
         }
-        self.gateway.submit(bio)
+        bio
+    }
+
+    /// Submits `bio`, whose sectors count from the start of the area.
+    #[inline]
+    pub fn submit(&self, bio: Bio) -> IoFuture<'_> {
+        self.gateway.submit(self.mapped(bio))
+    }
+
+    /// Tells `seen` what [`Self::submit`] would.
+    pub fn remaps(&self, bio: &Bio, seen: &mut dyn FnMut(&Disk, &Bio)) {
+        seen(self.gateway.disk(), &self.mapped(bio.clone()));
     }
 }
 

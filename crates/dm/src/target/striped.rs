@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use ashlar_block::{Bio, BioResult, IoFuture, Limits, Op, Sector, Sectors, Status, gateway};
+use ashlar_block::{Bio, BioResult, Disk, IoFuture, Limits, Op, Sector, Sectors, Status, gateway};
 
 use super::{Construct, Lower, New, Target, TargetError};
 use crate::text::Quoted;
@@ -63,15 +63,17 @@ impl Striped {
         Geometry { stripes: self.stripes.len() as u64, chunk: self.chunk }
     }
 
-    /// Sends a discard or write-zeroes to each stripe that has a part of it.
-    async fn submit_range(&self, bio: Bio) -> BioResult {
+    /// What a discard or write-zeroes comes to on each stripe that has a part of it.
+    fn parts(&self, bio: &Bio) -> impl Iterator<Item = (&Stripe, Bio)> {
         let geometry = self.geometry();
-        let (start, end) = (bio.sector, bio.end());
-        let parts = self.stripes.iter().enumerate().filter_map(|(index, stripe)| {
-            let (sector, len) = geometry.part(index, start, end);
-            let part = Bio { sector, len, ..bio.clone() };
-            (!len.is_zero()).then(|| stripe.submit(part))
-        });
+        self.stripes.iter().enumerate().filter_map(move |(index, stripe)| {
+            let (sector, len) = geometry.part(index, bio.sector, bio.end());
+            (!len.is_zero()).then(|| (stripe, Bio { sector, len, ..bio.clone() }))
+        })
+    }
+
+    async fn submit_range(&self, bio: Bio) -> BioResult {
+        let parts = self.parts(&bio).map(|(stripe, part)| stripe.submit(part));
         futures_util::future::join_all(parts).await.into_iter().collect()
     }
 
@@ -180,6 +182,19 @@ impl Target for Striped {
             }
             Op::Discard | Op::WriteZeroes => IoFuture::boxed(self.submit_range(bio)),
             Op::Flush => IoFuture::boxed(self.flush(bio)),
+        }
+    }
+
+    fn remaps(&self, bio: &Bio, seen: &mut dyn FnMut(&Disk, &Bio)) {
+        match bio.op {
+            Op::Read | Op::Write => {
+                let (stripe, sector) = self.geometry().place(bio.sector);
+                self.stripes[stripe].lower.remaps(&Bio { sector, ..bio.clone() }, seen);
+            }
+            Op::Discard | Op::WriteZeroes => {
+                self.parts(bio).for_each(|(stripe, part)| stripe.lower.remaps(&part, seen));
+            }
+            Op::Flush => self.stripes.iter().for_each(|stripe| stripe.lower.remaps(bio, seen)),
         }
     }
 

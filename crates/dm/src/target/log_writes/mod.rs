@@ -7,8 +7,9 @@
 //! [`format`] for the bytes.
 //!
 //! Differences from the kernel's target: what is logged is in the log before the flush or FUA write
-//! that caused it is acknowledged; writes that failed are not logged; and what was not flushed goes to
-//! the log, as if at its end, when the device is suspended, since that comes before its removal.
+//! that caused it is acknowledged; writes that failed are not logged; what a write with FUA overwrites
+//! comes before it, flushed or not, so that a replay does not bring it back; and what was not flushed
+//! goes to the log when the device is suspended, since that comes before its removal.
 //!
 //! An error of the log never fails I/O: the log ends there, and the status says `logging_disabled`.
 
@@ -41,8 +42,10 @@ struct Block {
 
 #[derive(Default)]
 struct State {
-    /// Acknowledged, and not flushed.
-    unflushed: Vec<Block>,
+    /// Acknowledged, and not flushed, in the order of their acknowledgement.
+    unflushed: VecDeque<Block>,
+    /// How many ever went from there to the queue.
+    flushed: u64,
     /// To be logged next, in this order.
     queue: VecDeque<Block>,
     entries: u64,
@@ -52,16 +55,44 @@ struct State {
 }
 
 impl State {
-    fn add(&mut self, block: Block, durable: bool) {
-        match (self.disabled, durable) {
-            (true, _) => {}
-            (false, true) => self.queue.push_back(block),
-            (false, false) => self.unflushed.push(block),
+    /// Takes what was acknowledged. Whether it is to be logged now.
+    fn add(&mut self, block: Block) -> bool {
+        if self.disabled {
+            return false;
         }
+        if block.flags & FUA == 0 {
+            self.unflushed.push_back(block);
+            return false;
+        }
+        // All up to there, so that they keep their order.
+        let last = self.unflushed.iter().rposition(|other| other.overlaps(&block));
+        self.queue_unflushed(last.map_or(0, |last| last + 1));
+        self.queue.push_back(block);
+        true
     }
 
-    fn queue_unflushed(&mut self) {
-        self.queue.extend(self.unflushed.drain(..));
+    /// How many were acknowledged by now.
+    fn acknowledged(&self) -> u64 {
+        self.flushed + self.unflushed.len() as u64
+    }
+
+    /// Queues a flush, and before it what was acknowledged when [`Self::acknowledged`] said `covered`.
+    fn queue_flush(&mut self, covered: u64, flush: Block) {
+        self.queue_unflushed(covered.saturating_sub(self.flushed) as usize);
+        self.queue.push_back(flush);
+    }
+
+    fn queue_unflushed(&mut self, count: usize) {
+        // There are fewer if the log was disabled meanwhile.
+        let count = count.min(self.unflushed.len());
+        self.flushed += count as u64;
+        self.queue.extend(self.unflushed.drain(..count));
+    }
+}
+
+impl Block {
+    fn overlaps(&self, other: &Self) -> bool {
+        self.sector < other.sector + other.len && other.sector < self.sector + self.len
     }
 }
 
@@ -107,24 +138,18 @@ impl LogWrites {
     }
 
     async fn acknowledge(&self, block: Block) {
-        let durable = block.flags & FUA != 0;
-        self.state().add(block, durable);
-        if durable {
+        let now = self.state().add(block);
+        if now {
             self.write_log().await;
         }
     }
 
     async fn flush(&self, bio: Bio) -> BioResult {
-        let covered = std::mem::take(&mut self.state().unflushed);
-        let flags = flags_of(&bio);
-        if let Err(status) = self.device.submit(bio).await {
-            // The next flush covers them.
-            self.state().unflushed.splice(..0, covered);
-            return Err(status);
-        }
-        let data = Buffer::alloc(0);
+        let covered = self.state().acknowledged();
+        let (flags, data) = (flags_of(&bio), Buffer::alloc(0));
+        self.device.submit(bio).await?;
         let block = Block { sector: Sector::ZERO, len: Sectors::ZERO, flags, data };
-        self.state().queue.extend(covered.into_iter().chain([block]));
+        self.state().queue_flush(covered, block);
         self.write_log().await;
         Ok(())
     }
@@ -214,7 +239,7 @@ impl LogWrites {
 
     /// Puts what is not flushed into the log, and says in the super how much there is.
     async fn settle(&self) -> BioResult {
-        self.state().queue_unflushed();
+        self.state().queue_unflushed(usize::MAX);
         self.write_log().await;
         if let Err(status) = self.write_super().await {
             self.disable(status);
