@@ -12,6 +12,9 @@
 //! | `two-members` | reads of a RAID1 beside reads of one member |
 //! | `bitmap` | writes with bitmaps beside writes without |
 //! | `resync` | the speed of a resync beside its members' |
+//! | `linear-cost` | reads of linear and striped devices beside the bare file |
+//! | `snapshot-cost` | reads of snapshots, writes to their origins, beside plain volumes |
+//! | `trace-cost` | reads with and without somebody who traces |
 //!
 //! Each configuration runs for so many seconds in each of so many rounds (3 and 3 unless given); tables
 //! give medians. Files of 1 GiB are written to the temporary directory and removed at the end. Run it
@@ -25,13 +28,17 @@ mod beside_resync;
 mod bitmap;
 mod common;
 mod devices;
+mod linear_cost;
 mod load;
 mod locked_barrier;
+mod mapped;
 mod overhead;
 mod raid1_read;
 mod reads;
 mod report;
 mod resync;
+mod snapshot_cost;
+mod trace_cost;
 mod two_members;
 
 use std::time::Duration;
@@ -40,7 +47,7 @@ use common::{Outcome, Settings};
 
 type Bench = fn(Settings) -> Outcome;
 
-const BENCHES: [(&str, Bench); 8] = [
+const BENCHES: [(&str, Bench); 11] = [
     ("reads", reads::run),
     ("barrier", barrier::run),
     ("overhead", overhead::run),
@@ -49,6 +56,9 @@ const BENCHES: [(&str, Bench); 8] = [
     ("two-members", two_members::run),
     ("bitmap", bitmap::run),
     ("resync", resync::run),
+    ("linear-cost", linear_cost::run),
+    ("snapshot-cost", snapshot_cost::run),
+    ("trace-cost", trace_cost::run),
 ];
 
 fn usage() -> String {

@@ -93,6 +93,18 @@ impl<'a> Grid<'a> {
 
     /// Prints the ratios of two rows, and what is wanted of them.
     pub(crate) fn print_ratio(&self, of: usize, than: usize, wanted: Option<f64>) {
+        let all: Vec<usize> = (0..self.columns.len()).collect();
+        self.print_ratio_of(of, than, &all, wanted);
+    }
+
+    /// As [`Self::print_ratio`], with nothing wanted of other columns than `columns`.
+    pub(crate) fn print_ratio_of(
+        &self,
+        of: usize,
+        than: usize,
+        columns: &[usize],
+        wanted: Option<f64>,
+    ) {
         let name = format!("({}) / ({})", self.rows[of], self.rows[than]);
         if name.len() > NAME {
             println!("  {name}:");
@@ -103,8 +115,8 @@ impl<'a> Grid<'a> {
         match wanted {
             None => println!(),
             Some(wanted) => {
-                let met = (0..self.columns.len()).filter(|c| self.ratio(of, than, *c) >= wanted);
-                println!("   wanted >= {wanted:.2}: {} of {}", met.count(), self.columns.len());
+                let met = columns.iter().filter(|c| self.ratio(of, than, **c) >= wanted);
+                println!("   wanted >= {wanted:.2}: {} of {}", met.count(), columns.len());
             }
         }
     }

@@ -1,0 +1,54 @@
+//! Devices of the device mapper to measure, made from tables in text.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ashlar_block::Gateway;
+use ashlar_dm::snapshot::Origins;
+use ashlar_dm::{Context, Device, Devices, Table, text};
+use ashlar_engine::{Engine, EngineRuntime};
+
+use crate::common::{Outcome, block_on};
+
+/// Devices by their names.
+#[derive(Clone, Default)]
+struct Named(Arc<Mutex<Vec<(String, Gateway)>>>);
+
+impl Devices for Named {
+    fn find(&self, name: &str) -> Option<Gateway> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().find(|(known, _)| known == name).map(|(_, gateway)| gateway.clone())
+    }
+}
+
+/// Makes devices over devices.
+#[derive(Default)]
+pub(crate) struct Mapper {
+    named: Named,
+    origins: Arc<Origins>,
+}
+
+impl Mapper {
+    /// Lets tables name `gateway`.
+    pub(crate) fn add(&self, name: &str, gateway: &Gateway) {
+        let mut all = self.named.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push((name.to_owned(), gateway.clone()));
+    }
+
+    /// Makes a device from a table, which later tables may name.
+    ///
+    /// # Errors
+    /// The table is wrong, or could not start.
+    pub(crate) fn map(&self, engine: &Engine, name: &str, table: &str) -> Outcome<Gateway> {
+        let (named, origins) = (self.named.clone(), Arc::clone(&self.origins));
+        let (device, lines) = (name.to_owned(), text::parse(table)?);
+        let made = engine.handles()[0].spawn_on(move || async move {
+            let context = Context { devices: &named, runtime: Arc::new(EngineRuntime), origins };
+            let table = Table::load(&lines, &context).await.map_err(|error| error.to_string())?;
+            let started = Device::start(&device, table, Arc::new(EngineRuntime)).await;
+            started.map_err(|status| status.to_string())
+        });
+        let gateway = Gateway::new(block_on(made)??);
+        self.add(name, &gateway);
+        Ok(gateway)
+    }
+}
