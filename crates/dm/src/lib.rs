@@ -25,6 +25,7 @@ pub mod snapshot;
 pub mod table;
 pub mod target;
 pub mod text;
+pub mod thin;
 
 pub use device::Device;
 pub use table::{LoadError, Table};

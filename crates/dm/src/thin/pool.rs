@@ -1,0 +1,222 @@
+//! A pool: where its metadata and data are, and which devices it has.
+
+use std::sync::Arc;
+
+use ashlar_block::{Gateway, Sectors};
+
+use super::error::{SuperblockFault, ThinError};
+use super::node::{Bounds, Tree};
+use super::ondisk::{BLOCK, DiskDetails};
+use super::store::{Descent, End, Store, read_block};
+use super::superblock::Superblock;
+use super::target::Thin;
+
+/// How to open a pool.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Sectors in a data block, if known from elsewhere (LVM's `chunk_size`): another size in the
+    /// superblock is an error then.
+    pub data_block: Option<Sectors>,
+    /// Open it although the kernel wants `thin_check` to be run first. Nothing is written either way.
+    pub unchecked: bool,
+    /// How many nodes of the metadata are kept in memory, at some 2 KiB each.
+    pub nodes: usize,
+}
+
+impl Default for Options {
+    /// Whatever block size there is; what needs a check is refused; up to 32 MiB of nodes, which map
+    /// 128 GiB and more in blocks of 64 KiB.
+    fn default() -> Self {
+        Self { data_block: None, unchecked: false, nodes: 16_384 }
+    }
+}
+
+/// What a pool knows of a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Details {
+    /// Data blocks that it has, its own or shared ones.
+    pub mapped_blocks: u64,
+    /// The pool's transaction id when it was made.
+    pub transaction_id: u64,
+    /// The pool's time when it was made.
+    pub creation_time: u32,
+    /// The pool's time when a snapshot of it was made last.
+    pub snapshotted_time: u32,
+}
+
+/// Adjacent blocks of a device that are adjacent in the pool, too.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mapping {
+    /// The first block of the device.
+    pub block: u64,
+    /// The data block that it has.
+    pub data_block: u64,
+    /// How many.
+    pub len: u64,
+    /// The pool's time when they came there.
+    pub time: u32,
+}
+
+/// A pool that is only read. Nobody else may write to its devices meanwhile.
+pub struct ThinPool {
+    pub(super) name: String,
+    superblock: Superblock,
+    pub(super) store: Store,
+    pub(super) data: Gateway,
+}
+
+impl ThinPool {
+    /// Opens the pool with its metadata and its data on these devices; `name` is what tables call it.
+    /// Nothing is written.
+    ///
+    /// # Errors
+    /// The superblock cannot be read or used, a device is too small for it, or the pool needs a check.
+    pub async fn open(
+        name: impl Into<String>,
+        metadata: Gateway,
+        data: Gateway,
+        options: Options,
+    ) -> Result<Arc<Self>, ThinError> {
+        let superblock = examine(&metadata).await?;
+        let device = || metadata.disk().name().to_owned();
+        let refused = |fault| ThinError::Superblock { device: device(), fault };
+        let found = superblock.data_block;
+        if let Some(wanted) = options.data_block.filter(|wanted| *wanted != found) {
+            return Err(refused(SuperblockFault::OtherDataBlock { found, wanted }));
+        }
+        if superblock.needs_check && !options.unchecked {
+            return Err(refused(SuperblockFault::NeedsCheck));
+        }
+        check_size(&metadata, superblock.metadata_blocks, BLOCK)?;
+        check_size(&data, superblock.data_blocks, superblock.data_block)?;
+        let bounds = Bounds {
+            metadata_blocks: superblock.metadata_blocks,
+            data_blocks: superblock.data_blocks,
+        };
+        let store = Store::new(metadata, bounds, options.nodes);
+        Ok(Arc::new(Self { name: name.into(), superblock, store, data }))
+    }
+
+    /// What the pool says of itself.
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// What the pool knows of device `id`; None if it has no such device.
+    ///
+    /// # Errors
+    /// The metadata cannot be read, or is damaged.
+    pub async fn details(&self, id: u32) -> Result<Option<Details>, ThinError> {
+        let descent = Descent::new(Tree::Details, self.superblock.details, id.into());
+        let details = |disk: &DiskDetails| Details::of(disk);
+        let take = |end| match end {
+            End::At(index) => Some(index),
+            End::Gap(_) => None,
+        };
+        self.store.find(descent, |node, end| node.details().get(take(end)?).map(details)).await
+    }
+
+    /// All devices, by their number, with what the pool knows of them. There are 2^24 at most.
+    ///
+    /// # Errors
+    /// The metadata cannot be read, or is damaged.
+    pub async fn devices(&self) -> Result<Vec<(u32, Details)>, ThinError> {
+        let mut all = Vec::new();
+        let take = |node: &super::node::Node| {
+            let entries = node.keys().iter().zip(node.details());
+            all.extend(entries.map(|(id, disk)| (*id as u32, Details::of(disk))));
+        };
+        self.store.walk(Tree::Details, self.superblock.details, take).await?;
+        Ok(all)
+    }
+
+    /// Has `visit` see all mappings of device `id`, in the order of its blocks. Reads all of its metadata.
+    ///
+    /// # Errors
+    /// There is no such device, or the metadata cannot be read or is damaged. What was seen before is
+    /// right.
+    pub async fn mappings(&self, id: u32, mut visit: impl FnMut(Mapping)) -> Result<(), ThinError> {
+        let root = self.root(id).await?;
+        let mut run: Option<Mapping> = None;
+        let leaf = |node: &super::node::Node| {
+            for (block, value) in node.keys().iter().zip(node.values()) {
+                let (data_block, time) = (value >> 24, (value & 0xff_ffff) as u32);
+                let next = Mapping { block: *block, data_block, len: 1, time };
+                match &mut run {
+                    Some(run) if run.is_followed_by(next) => run.len += 1,
+                    Some(done) => visit(core::mem::replace(done, next)),
+                    None => run = Some(next),
+                }
+            }
+        };
+        self.store.walk(Tree::Mappings, root, leaf).await?;
+        if let Some(last) = run {
+            visit(last);
+        }
+        Ok(())
+    }
+
+    /// Device `id` as the target of a piece of `len` sectors. What it has no data block for reads as
+    /// zeroes.
+    ///
+    /// # Errors
+    /// There is no such device, or the metadata cannot be read or is damaged.
+    pub async fn volume(self: &Arc<Self>, id: u32, len: Sectors) -> Result<Thin, ThinError> {
+        if self.details(id).await?.is_none() {
+            return Err(self.no_device(id));
+        }
+        Ok(Thin::new(self.clone(), id, self.root(id).await?, len))
+    }
+
+    /// The root of the mappings of device `id`.
+    async fn root(&self, id: u32) -> Result<u64, ThinError> {
+        let descent = Descent::new(Tree::Devices, self.superblock.devices, id.into());
+        let root = self.store.find(descent, |node, end| match end {
+            End::At(index) => node.values().get(index).copied(),
+            End::Gap(_) => None,
+        });
+        root.await?.ok_or_else(|| self.no_device(id))
+    }
+
+    fn no_device(&self, id: u32) -> ThinError {
+        ThinError::NoDevice { device: self.store.device().to_owned(), id }
+    }
+}
+
+/// The superblock of the pool with its metadata on this device. Whether the pool needs a check is for
+/// the caller to look at.
+///
+/// # Errors
+/// It cannot be read or used.
+pub async fn examine(metadata: &Gateway) -> Result<Superblock, ThinError> {
+    check_size(metadata, 1, BLOCK)?;
+    let block = read_block(metadata, 0).await?;
+    let device = || metadata.disk().name().to_owned();
+    Superblock::parse(&block).map_err(|fault| ThinError::Superblock { device: device(), fault })
+}
+
+fn check_size(gateway: &Gateway, blocks: u64, block: Sectors) -> Result<(), ThinError> {
+    let size = gateway.capacity();
+    if size.0 / block.0 >= blocks {
+        return Ok(());
+    }
+    Err(ThinError::TooSmall { device: gateway.disk().name().to_owned(), size, blocks, block })
+}
+
+impl Details {
+    fn of(disk: &DiskDetails) -> Self {
+        Self {
+            mapped_blocks: disk.mapped_blocks.get(),
+            transaction_id: disk.transaction_id.get(),
+            creation_time: disk.creation_time.get(),
+            snapshotted_time: disk.snapshotted_time.get(),
+        }
+    }
+}
+
+impl Mapping {
+    fn is_followed_by(&self, next: Self) -> bool {
+        let (block, data_block) = (self.block + self.len, self.data_block + self.len);
+        (next.block, next.data_block, next.time) == (block, data_block, self.time)
+    }
+}
