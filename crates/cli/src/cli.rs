@@ -49,6 +49,8 @@ pub(crate) enum Command {
     Get(commands::get::Get),
     Set(commands::set::Set),
     Stop(commands::stop::Stop),
+    #[command(subcommand)]
+    Bench(commands::bench::Bench),
     #[command(hide = true)]
     Completions(commands::completions::Completions),
     #[command(hide = true)]
@@ -66,6 +68,7 @@ impl Command {
             | Self::Get(_)
             | Self::Set(_)
             | Self::Stop(_)
+            | Self::Bench(_)
             | Self::Completions(_)
             | Self::Man(_) => false,
         }
@@ -84,6 +87,7 @@ impl Command {
             Self::Get(command) => command.run(),
             Self::Set(command) => command.run(),
             Self::Stop(command) => command.run(),
+            Self::Bench(command) => command.run(),
             Self::Completions(command) => command.run(),
             Self::Man(command) => command.run(),
         }

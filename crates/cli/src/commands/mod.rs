@@ -1,5 +1,6 @@
 //! The verbs: a file each, with the arguments and the function that does it.
 
+pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod get;
 pub(crate) mod man;

@@ -2,6 +2,7 @@
 //! looked at.
 
 mod arrays;
+mod bench;
 mod conformance;
 mod control;
 mod generated;

@@ -1,0 +1,285 @@
+//! `ashlar bench lvm-snapshot`: a file read from an LVM snapshot, with merging and without.
+//!
+//! The test case of Launchpad bug 1833319: a snapshot with chunks of 4 KiB cuts every read into pieces of
+//! that size. A queue that merges them again gives the disk a few large requests; one that does not, as
+//! NVMe's in Linux 4.4, gives it all the small ones, which is dear where I/Os are counted.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use ashlar_block::model::Named;
+use ashlar_block::{Gateway, Sector, Sectors};
+use ashlar_engine::{modelled, now_ns};
+use clap::Args;
+use serde::Serialize;
+
+use super::readahead;
+use super::volumes::{self, FILE_START, Volumes};
+use crate::disks::{self, Access};
+use crate::error::{Error, Result};
+use crate::{output, units};
+
+/// What merging is to gain on the modelled disk, at least.
+const WANTED_GAIN: f64 = 20.0;
+/// What of the plain volume's rate the snapshot is to have, at least.
+const WANTED_OF_PLAIN: f64 = 0.9;
+
+/// Read a file from an LVM snapshot, with merging and without
+///
+/// The test case of https://bugs.launchpad.net/bugs/1833319: a volume of 80 % of a disk, a file on it, a
+/// snapshot with chunks of 4 KiB; the file is read from the snapshot with queue/nomerges 2 and 0, and from
+/// the volume. Once on an image file as it is, once on a model of the disk that the bug was seen on. An
+/// ordinary user can run it: the reads are those that the kernel's page cache would do for cat, of
+/// ashlar's own volumes, without a mounted file system.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  ashlar bench lvm-snapshot
+  ashlar bench lvm-snapshot --quick --model hdd
+  ashlar bench lvm-snapshot --model gp2:16000iops,bandwidth=1000M --json")]
+pub(crate) struct LvmSnapshot {
+    /// Read 64 MiB, not 512 MiB
+    #[arg(long)]
+    quick: bool,
+
+    /// The disk to model: see ashlar serve --model. The bandwidth of the default is what the reads of the
+    /// bug report came to
+    #[arg(long, value_name = "MODEL", default_value = "gp2:3000iops,bandwidth=290M")]
+    model: Named,
+
+    /// Where to make the image file, which is removed at the end [default: the temporary directory]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+
+    /// The longest window that is read ahead, as blockdev --setra sets it: KiB, or with K or M
+    #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = readahead_size)]
+    readahead: Sectors,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn readahead_size(text: &str) -> std::result::Result<Sectors, String> {
+    let size = units::size(text)?;
+    let page = Sectors::from_bytes_floor(readahead::PAGE);
+    let possible = size >= page && size.0.is_multiple_of(page.0) && size.bytes() <= 1 << 30;
+    possible.then_some(size).ok_or_else(|| format!("`{text}` is not 4K to 1024M in steps of 4K"))
+}
+
+/// What is read.
+#[derive(Clone, Copy, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Source {
+    Snapshot,
+    Volume,
+}
+
+impl Source {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Snapshot => "snapshot",
+            Self::Volume => "plain volume",
+        }
+    }
+}
+
+/// The rows: what is read, and `nomerges`. The last one is what the others are held against.
+const ROWS: [(Source, u64); 3] =
+    [(Source::Snapshot, 2), (Source::Snapshot, 0), (Source::Volume, 0)];
+/// What the bug report has for them, in seconds.
+const SEED: [Option<f64>; 3] = [Some(42.693), Some(1.773), None];
+/// How large its file was.
+const SEED_MIB: u64 = 512;
+
+/// What a read took.
+#[derive(Clone, Copy, Serialize)]
+struct Row {
+    source: Source,
+    nomerges: u64,
+    seconds: f64,
+    megabytes_per_second: f64,
+    /// Requests that the disk got.
+    ios: u64,
+    /// I/Os that were merged into another.
+    merges: u64,
+}
+
+/// The rows of a disk.
+#[derive(Serialize)]
+struct Measured {
+    disk: String,
+    rows: Vec<Row>,
+    /// How many times as long it takes without merging.
+    gain: f64,
+    /// The rate of the snapshot with merging, of the plain volume's.
+    of_plain: f64,
+}
+
+/// All there is to tell.
+#[derive(Serialize)]
+struct Report {
+    bytes: u64,
+    readahead: u64,
+    disks: Vec<Measured>,
+    wanted_gain: f64,
+    wanted_of_plain: f64,
+    /// Whether the modelled disk has what is wanted.
+    met: bool,
+}
+
+impl LvmSnapshot {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let mib = if self.quick { 64 } else { SEED_MIB };
+        let file = Sectors(mib << 11);
+        if !self.json {
+            output::print(&self.heading(mib))?;
+        }
+        let image = Image::make(self.dir.as_deref(), volumes::disk_size(file))?;
+        let reactor = disks::reactor()?;
+        let disks = reactor.block_on(self.measure(&image, file))?;
+        let met = disks.last().is_some_and(|modelled| {
+            modelled.gain >= WANTED_GAIN && modelled.of_plain >= WANTED_OF_PLAIN
+        });
+        if self.json {
+            output::print_json(&Report {
+                bytes: file.bytes(),
+                readahead: self.readahead.bytes(),
+                disks,
+                wanted_gain: WANTED_GAIN,
+                wanted_of_plain: WANTED_OF_PLAIN,
+                met,
+            })?;
+        } else {
+            let met = if met { "met" } else { "NOT met" };
+            output::print(&format!(
+                "\nwanted of the model: {WANTED_GAIN} times as long without merging, {WANTED_OF_PLAIN} of \
+                 the plain volume's rate with it: {met}\n"
+            ))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn heading(&self, mib: u64) -> String {
+        let mut text = format!(
+            "A file of {mib} MiB read from a snapshot with chunks of 4 KiB, in windows of {} KiB, two at a \
+             time: ashlar's own volumes, no file system mounted.\n\n\
+             Launchpad bug 1833319: Linux 4.4 on a c5.large with a gp2 volume, {SEED_MIB} MiB\n",
+            self.readahead.0 / 2,
+        );
+        for ((source, nomerges), seconds) in ROWS.into_iter().zip(SEED) {
+            if let Some(seconds) = seconds {
+                let rate = (SEED_MIB << 20) as f64 / 1e6 / seconds;
+                text += &line(source, nomerges, &format!("{seconds:>9.3} s {rate:>9.1} MB/s"));
+            }
+        }
+        if let [Some(slow), Some(quick), _] = SEED {
+            text += &format!("  {:.1} times as long without merging\n", slow / quick);
+        }
+        text
+    }
+
+    /// Measures the image as it is, and then as the model.
+    async fn measure(&self, image: &Image, file: Sectors) -> Result<Vec<Measured>> {
+        let disk = disks::open(&image.0, Access::Write, true)?.gateway;
+        Volumes::make(&disk).await?.fill(file).await?;
+        // In this order: what is below a model gets other settings.
+        let name = "the image file as it is, direct I/O where it can be had";
+        let real = self.measure_disk(name, &disk, file).await?;
+        let model = modelled(disk, self.model.model, disks::runtime());
+        let model = Gateway::new(Arc::new(model));
+        let name = format!("the image file as {}", self.model);
+        Ok(vec![real, self.measure_disk(&name, &model, file).await?])
+    }
+
+    async fn measure_disk(&self, name: &str, disk: &Gateway, file: Sectors) -> Result<Measured> {
+        if !self.json {
+            output::print(&format!("\n{name}\n"))?;
+        }
+        let volumes = Volumes::make(disk).await?;
+        let snapshot = volumes.snapshot().await?;
+        let mut rows = Vec::new();
+        for (source, nomerges) in ROWS {
+            let volume = match source {
+                Source::Snapshot => &snapshot,
+                Source::Volume => &volumes.plain,
+            };
+            let row = self.read(disk, volume, file, (source, nomerges)).await?;
+            if !self.json {
+                let Row { seconds, megabytes_per_second, ios, merges, .. } = row;
+                let figures = format!(
+                    "{seconds:>9.3} s {megabytes_per_second:>9.1} MB/s {ios:>9} I/Os {merges:>9} merges"
+                );
+                output::print(&line(source, nomerges, &figures))?;
+            }
+            rows.push(row);
+        }
+        let rate = |row: usize| rows.get(row).map_or(f64::NAN, |row| row.megabytes_per_second);
+        let (gain, of_plain) = (rate(1) / rate(0), rate(1) / rate(2));
+        if !self.json {
+            output::print(&format!(
+                "  {gain:.1} times as long without merging, {of_plain:.2} of the plain volume's rate \
+                 with it\n"
+            ))?;
+        }
+        Ok(Measured { disk: name.to_owned(), rows, gain, of_plain })
+    }
+
+    /// Reads the file once.
+    async fn read(
+        &self,
+        disk: &Gateway,
+        volume: &Gateway,
+        file: Sectors,
+        (source, nomerges): (Source, u64),
+    ) -> Result<Row> {
+        let failed = |error: &dyn std::fmt::Display| {
+            Error::new("cannot read the file", volume.disk().name(), error)
+        };
+        disk.disk().set_nomerges(nomerges).map_err(|error| failed(&error))?;
+        let (before, begun_ns) = (disk.disk().stats().totals().read, now_ns());
+        let start: Sector = FILE_START;
+        let done = readahead::read(volume, start, file, self.readahead).await;
+        done.map_err(|error| failed(&error))?;
+        let (after, end_ns) = (disk.disk().stats().totals().read, now_ns());
+        let seconds = (end_ns - begun_ns) as f64 / 1e9;
+        Ok(Row {
+            source,
+            nomerges,
+            seconds,
+            megabytes_per_second: file.bytes() as f64 / 1e6 / seconds,
+            ios: after.ios - before.ios,
+            merges: after.merges - before.merges,
+        })
+    }
+}
+
+/// A line of a table.
+fn line(source: Source, nomerges: u64, figures: &str) -> String {
+    format!("  {:<14} nomerges {nomerges} {figures}\n", source.name())
+}
+
+/// An image file, for as long as this lives.
+struct Image(PathBuf);
+
+impl Image {
+    fn make(dir: Option<&Path>, size: Sectors) -> Result<Self> {
+        let dir = dir.map_or_else(std::env::temp_dir, Path::to_owned);
+        let path = dir.join(format!("ashlar-bench-{}.img", std::process::id()));
+        let failed = |error| Error::new("cannot make the image file", path.display(), error);
+        let file = File::create_new(&path).map_err(failed)?;
+        let image = Self(path.clone());
+        file.set_len(size.bytes()).map_err(failed)?;
+        Ok(image)
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_file(&self.0) {
+            tracing::warn!(path = %self.0.display(), %error, "the image file is left behind");
+        }
+    }
+}

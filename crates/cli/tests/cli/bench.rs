@@ -1,0 +1,79 @@
+//! `ashlar bench`: what it prints, and that the I/Os are those that are wanted, whatever they take.
+
+use std::fs;
+
+use serde_json::Value;
+
+use super::support::ashlar;
+
+/// Pages of the file that `--quick` reads.
+const PAGES: u64 = (64 << 20) / 4096;
+
+fn run(args: &[&str]) -> (tempfile::TempDir, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let at = ["bench", "lvm-snapshot", "--quick", "--dir", dir.path().to_str().unwrap()];
+    let out = ashlar(&[&at, args].concat()).ok().out;
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "the image file is removed");
+    (dir, out)
+}
+
+#[test]
+fn a_snapshot_costs_an_io_for_each_chunk_unless_they_merge() {
+    let (_dir, out) = run(&["--json", "--model", "custom"]);
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(report["bytes"], PAGES * 4096);
+    let disks = report["disks"].as_array().unwrap();
+    assert_eq!(disks.len(), 2);
+    for disk in disks {
+        let rows = disk["rows"].as_array().unwrap();
+        let row = |at: usize| {
+            let number = |key: &str| rows[at][key].as_u64().unwrap();
+            (
+                rows[at]["source"].as_str().unwrap(),
+                number("nomerges"),
+                number("ios"),
+                number("merges"),
+            )
+        };
+        assert_eq!(row(0), ("snapshot", 2, PAGES, 0), "{disk}");
+        let (source, nomerges, ios, merges) = row(1);
+        assert_eq!((source, nomerges, ios + merges), ("snapshot", 0, PAGES), "{disk}");
+        // Windows of 256 KiB have 64 pages.
+        assert!(ios <= PAGES / 32, "{disk}");
+        let (source, nomerges, ios, _) = row(2);
+        assert_eq!((source, nomerges), ("volume", 0), "{disk}");
+        assert!(ios <= PAGES / 64 + 2, "{disk}");
+    }
+}
+
+#[test]
+fn the_table_of_the_bug_report_stands_beside_our_own() {
+    let (_dir, out) = run(&["--model", "custom:read=1us", "--readahead", "1M"]);
+    for part in [
+        "in windows of 1024 KiB",
+        "  snapshot       nomerges 2    42.693 s",
+        "  24.1 times as long without merging",
+        "the image file as custom:read=1us\n",
+        "  plain volume   nomerges 0 ",
+        "16384 I/Os         0 merges",
+        "wanted of the model: 20 times",
+    ] {
+        assert!(out.contains(part), "no {part:?} in {out}");
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let bench = |args: &[&str]| ashlar(&[&["bench", "lvm-snapshot", "--quick"], args].concat());
+    let missing = bench(&["--dir", "/nonexistent/dir"]);
+    missing.fails(1, &["cannot make the image file: /nonexistent/dir/ashlar-bench-"]);
+    for (args, part) in [
+        (["--readahead", "3K"], "is not 4K to 1024M"),
+        (["--readahead", "2G"], "is not 4K to 1024M"),
+        (["--model", "tape"], "no device model `tape`"),
+    ] {
+        let run = bench(&args);
+        assert_eq!(run.code, Some(2), "{run:?}");
+        assert!(run.err.contains(part), "{run:?}");
+    }
+}
