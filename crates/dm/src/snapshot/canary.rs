@@ -31,8 +31,6 @@ pub enum Rule {
     NextAreaIsEmpty,
     /// The origin does not change while a snapshot reads it.
     ReadsAreTracked,
-    /// What follows the end of the list is erased before the list grows.
-    TailIsErased,
 }
 
 #[cfg(feature = "canaries")]

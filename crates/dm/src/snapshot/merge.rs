@@ -245,7 +245,7 @@ impl MergeTarget {
     async fn flush(&self, bio: Bio) -> BioResult {
         let Member { snapshot, .. } = &self.0;
         let both = [snapshot.origin.submit(bio.clone()), snapshot.cow.submit(bio)];
-        ashlar_block::gateway::all(both.into_iter()).await.into_iter().collect()
+        ashlar_block::gateway::all(both).await.into_iter().collect()
     }
 }
 

@@ -70,9 +70,11 @@ pub struct Exception {
 
 const _: () = {
     assert!(size_of::<Header>() == 16 && size_of::<Exception>() == 16);
+    assert!(core::mem::offset_of!(Header, magic) == 0);
     assert!(core::mem::offset_of!(Header, valid) == 4);
     assert!(core::mem::offset_of!(Header, version) == 8);
     assert!(core::mem::offset_of!(Header, chunk_size) == 12);
+    assert!(core::mem::offset_of!(Exception, old_chunk) == 0);
     assert!(core::mem::offset_of!(Exception, new_chunk) == 8);
 };
 

@@ -369,9 +369,7 @@ impl Snapshot {
     /// Writes a batch: nothing of it may be believed before all of it is durable.
     async fn write(&self, batch: &Batch) -> BioResult {
         let durable = Flags::FUA | Flags::META | Flags::SYNC;
-        if let Some(clean) = &batch.clean
-            && !broken(Rule::TailIsErased)
-        {
+        if let Some(clean) = &batch.clean {
             let mut data = Buffer::from_slice(clean.data.as_slice());
             self.cow.submit(Bio::write_from(clean.at, &mut data).with_flags(durable)).await?;
         }
