@@ -25,7 +25,9 @@
 
 #![forbid(unsafe_code)]
 
+pub mod activate;
 pub mod alloc;
+pub mod change;
 pub mod commit;
 pub mod format;
 pub mod group;

@@ -1,0 +1,513 @@
+//! From a volume group to the devices that LVM would make of it, with the same names and tables.
+//!
+//! A [`Plan`] lists devices so that each stands behind all that it is made of. Most are tables in the
+//! device mapper's text; RAID and thin volumes name their parts, because their metadata must be read
+//! before anything can be said about them.
+//!
+//! A volume that cannot be used (of an unknown kind, or on a physical volume that is missing) is refused
+//! by name; its neighbours are planned all the same.
+//!
+//! ```text
+//! origin with snapshots    vg-lv-real (its segments)   vg-snap-cow (the store)
+//!                          vg-lv      snapshot-origin over vg-lv-real
+//!                          vg-snap    snapshot over vg-lv-real and vg-snap-cow
+//! one is being merged      vg-lv      snapshot-merge over vg-lv-real and vg-snap-cow
+//! ```
+//!
+//! Source: LVM2 `lib/activate/dev_manager.c`, and what `dmsetup table` shows of its devices.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ashlar_block::{Sector, Sectors};
+use ashlar_dm::text::Line;
+use thiserror::Error;
+
+use crate::metadata::{
+    Area, AreaOn, LogicalVolume, RaidLevel, Segment, SegmentKind, Snapshot, Striped, VolumeGroup,
+};
+use crate::uuid::Uuid;
+
+/// How to activate.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Options {
+    /// Volumes with parts on missing physical volumes too: I/O there fails.
+    pub partial: bool,
+    /// Nothing will be written. A merge does not go on, and its origin shows what it will be.
+    pub read_only: bool,
+}
+
+/// A device to be made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Planned {
+    /// Its name in the device mapper: `vg-lv`, `vg-lv-real`. Dashes in names are doubled.
+    pub name: String,
+    /// The logical volume that users know it as; `None` for devices that others are made of.
+    pub volume: Option<String>,
+    /// Its size.
+    pub size: Sectors,
+    /// It must not be written.
+    pub read_only: bool,
+    /// What it is made of.
+    pub made_of: MadeOf,
+}
+
+/// What a device is made of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum MadeOf {
+    /// A table of the device mapper, which names devices that stand before it and physical volumes.
+    Table(Vec<Line>),
+    /// Legs of a RAID whose metadata are dm-raid's.
+    Raid(RaidParts),
+    /// A pool of thin volumes, no device of its own.
+    ThinPool {
+        /// The device with the kernel's tree.
+        metadata: String,
+        /// The device with the data.
+        data: String,
+        /// The unit in which space is given out.
+        chunk: Sectors,
+    },
+    /// A thin volume.
+    Thin {
+        /// Its pool, which stands before it.
+        pool: String,
+        /// Its number in the pool's tree.
+        device_id: u32,
+        /// The device that has what was not written to this one.
+        external_origin: Option<String>,
+    },
+}
+
+/// The parts of a RAID.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RaidParts {
+    /// Level and layout.
+    pub level: RaidLevel,
+    /// Of each leg the device with superblock and bitmap and the one with data; `None` if missing.
+    pub legs: Vec<(Option<String>, Option<String>)>,
+    /// Bytes that go to one leg before the next one's turn; `None` for RAID 1.
+    pub stripe: Option<Sectors>,
+    /// Copies of RAID 10.
+    pub copies: Option<u32>,
+}
+
+/// Why a volume cannot be used.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum Refusal {
+    /// Something about it is not known here.
+    #[error("{0}")]
+    Unsupported(String),
+    /// It is on a physical volume that is not there.
+    #[error(
+        "it needs the physical volume {0}, which is missing; --partial serves what is there of it"
+    )]
+    Missing(Uuid),
+    /// It is made of a volume that is refused.
+    #[error("it is made of {part}, which cannot be used: {why}")]
+    Part {
+        /// That volume.
+        part: String,
+        /// Why that one is refused.
+        why: Box<Refusal>,
+    },
+}
+
+/// The devices of a group.
+#[derive(Clone, Default, Debug)]
+pub struct Plan {
+    /// Each behind all it is made of.
+    pub devices: Vec<Planned>,
+    /// The visible volumes that are not among them.
+    pub refused: Vec<(String, Refusal)>,
+}
+
+/// The name that the device mapper has for a volume of a group: dashes within names are doubled.
+pub fn dm_name(group: &str, volume: &str, layer: Option<&str>) -> String {
+    let double = |name: &str| name.replace('-', "--");
+    let layer = layer.map(|layer| format!("-{layer}")).unwrap_or_default();
+    format!("{}-{}{layer}", double(group), double(volume))
+}
+
+/// Whether users know this logical volume: the stores of snapshots are known by their origins, whatever
+/// their flags say, and the volumes that tie the two are not (LVM's `lv_is_visible`).
+pub fn is_visible(group: &VolumeGroup, lv: &LogicalVolume) -> bool {
+    let ties = |segment: &Segment| matches!(segment.kind, SegmentKind::Snapshot(_));
+    match group.snapshot_in(&lv.name) {
+        Some(found) => group.lv(&found.snapshot.origin).is_some_and(LogicalVolume::is_visible),
+        None => lv.is_visible() && !lv.segments.iter().any(ties),
+    }
+}
+
+/// Plans the devices of all visible volumes. `pv` has the name of the device that holds the physical volume
+/// of this index; `None` if it is missing.
+pub fn plan(group: &VolumeGroup, options: Options, pv: &dyn Fn(usize) -> Option<String>) -> Plan {
+    let mut planner = Planner { group, options, pv, plan: Plan::default(), made: BTreeMap::new() };
+    for lv in group.lvs.iter().filter(|lv| is_visible(group, lv)) {
+        if planner.is_pool(lv) || planner.is_merging(lv) {
+            continue;
+        }
+        if let Err(why) = planner.volume(lv) {
+            planner.plan.refused.push((lv.name.clone(), why));
+        }
+    }
+    planner.plan
+}
+
+type Result<T> = std::result::Result<T, Refusal>;
+
+struct Planner<'a> {
+    group: &'a VolumeGroup,
+    options: Options,
+    pv: &'a dyn Fn(usize) -> Option<String>,
+    plan: Plan,
+    /// What became of each volume and layer that was asked for: a volume may be part of several.
+    made: BTreeMap<String, Result<()>>,
+}
+
+impl<'a> Planner<'a> {
+    fn is_pool(&self, lv: &LogicalVolume) -> bool {
+        lv.segments.iter().any(|segment| matches!(segment.kind, SegmentKind::ThinPool(_)))
+    }
+
+    /// Whether it is the store of a snapshot on its way back into the origin: there is no device for it.
+    fn is_merging(&self, lv: &LogicalVolume) -> bool {
+        self.group.snapshot_in(&lv.name).is_some_and(|found| found.snapshot.merging)
+    }
+
+    fn lv(&self, name: &str) -> Result<&'a LogicalVolume> {
+        let unknown = || Refusal::Unsupported(format!("there is no volume {name}"));
+        self.group.lv(name).ok_or_else(unknown)
+    }
+
+    fn is_read_only(&self, lv: &LogicalVolume) -> bool {
+        self.options.read_only || !lv.is_writable()
+    }
+
+    /// The device of a volume as others see it, and that it is made of; its name.
+    fn volume(&mut self, lv: &'a LogicalVolume) -> Result<String> {
+        let name = dm_name(&self.group.name, &lv.name, None);
+        self.once(name, |planner, name| planner.make_volume(lv, name))
+    }
+
+    fn once(
+        &mut self,
+        name: String,
+        make: impl FnOnce(&mut Self, &str) -> Result<()>,
+    ) -> Result<String> {
+        if !self.made.contains_key(&name) {
+            let before = self.plan.devices.len();
+            let made = make(self, &name);
+            if made.is_err() {
+                // Parts that nobody else uses are not made either.
+                self.forget(before);
+            }
+            self.made.insert(name.clone(), made);
+        }
+        match &self.made[&name] {
+            Ok(()) => Ok(name),
+            Err(why) => Err(why.clone()),
+        }
+    }
+
+    /// Takes back the devices from `before` on, unless they are volumes themselves or parts of such.
+    fn forget(&mut self, before: usize) {
+        let mut wanted = BTreeSet::new();
+        let mut kept = Vec::new();
+        for device in self.plan.devices.drain(before..).rev() {
+            if device.volume.is_some() || wanted.contains(&device.name) {
+                wanted.extend(device.made_of.parts().into_iter().map(str::to_owned));
+                kept.push(device);
+            } else {
+                self.made.remove(&device.name);
+            }
+        }
+        self.plan.devices.extend(kept.into_iter().rev());
+    }
+
+    fn make_volume(&mut self, lv: &'a LogicalVolume, name: &str) -> Result<()> {
+        if let Some(why) = &lv.unsupported {
+            return Err(Refusal::Unsupported(why.clone()));
+        }
+        if let Some(found) = self.group.snapshot_in(&lv.name) {
+            return self.snapshot(lv, found.snapshot, name);
+        }
+        if self.group.snapshots_of(&lv.name).next().is_some() {
+            return self.origin(lv, name);
+        }
+        let made_of = self.segments(lv)?;
+        self.add(lv, name, made_of);
+        Ok(())
+    }
+
+    fn add(&mut self, lv: &LogicalVolume, name: &str, made_of: MadeOf) {
+        self.plan.devices.push(Planned {
+            name: name.to_owned(),
+            volume: is_visible(self.group, lv).then(|| lv.name.clone()),
+            size: self.group.size(lv),
+            read_only: self.is_read_only(lv),
+            made_of,
+        });
+    }
+
+    /// A layer below a volume: what its segments say, under a name of its own.
+    fn layer(&mut self, lv: &'a LogicalVolume, layer: &str) -> Result<String> {
+        let name = dm_name(&self.group.name, &lv.name, Some(layer));
+        self.once(name, |planner, name| {
+            let made_of = planner.segments(lv)?;
+            let size = planner.group.size(lv);
+            // An origin may be written though its snapshot may not, and a store by a read of nobody: what
+            // may be written is decided above.
+            let read_only = planner.options.read_only;
+            let name = name.to_owned();
+            planner.plan.devices.push(Planned { name, volume: None, size, read_only, made_of });
+            Ok(())
+        })
+    }
+
+    fn snapshot_line(&mut self, kind: &str, snapshot: &'a Snapshot, size: Sectors) -> Result<Line> {
+        let (origin, cow) = (self.lv(&snapshot.origin)?, self.lv(&snapshot.cow)?);
+        let args = vec![
+            self.layer(origin, "real")?,
+            self.layer(cow, "cow")?,
+            "P".to_owned(),
+            snapshot.chunk_size.to_string(),
+        ];
+        Ok(Line { start: Sector::ZERO, len: size, kind: kind.to_owned(), args })
+    }
+
+    fn snapshot(&mut self, lv: &LogicalVolume, snapshot: &'a Snapshot, name: &str) -> Result<()> {
+        let size = self.group.size(self.lv(&snapshot.origin)?);
+        let line = self.snapshot_line("snapshot", snapshot, size)?;
+        self.add(lv, name, MadeOf::Table(vec![line]));
+        if let Some(made) = self.plan.devices.last_mut() {
+            made.size = size;
+        }
+        Ok(())
+    }
+
+    fn origin(&mut self, lv: &'a LogicalVolume, name: &str) -> Result<()> {
+        let size = self.group.size(lv);
+        let merging = self.group.snapshots_of(&lv.name).find(|found| found.snapshot.merging);
+        let line = match merging {
+            // What was not merged yet is read from the store, the rest is in the origin already.
+            Some(found) if self.is_read_only(lv) => {
+                self.snapshot_line("snapshot", found.snapshot, size)?
+            }
+            Some(found) => self.snapshot_line("snapshot-merge", found.snapshot, size)?,
+            None => {
+                let args = vec![self.layer(lv, "real")?];
+                Line { start: Sector::ZERO, len: size, kind: "snapshot-origin".to_owned(), args }
+            }
+        };
+        self.add(lv, name, MadeOf::Table(vec![line]));
+        Ok(())
+    }
+
+    /// What the segments of a volume come to.
+    fn segments(&mut self, lv: &'a LogicalVolume) -> Result<MadeOf> {
+        if let Some(why) = &lv.unsupported {
+            return Err(Refusal::Unsupported(why.clone()));
+        }
+        if let [segment] = &lv.segments[..]
+            && let Some(made_of) = self.whole(lv, segment)?
+        {
+            return Ok(made_of);
+        }
+        let mut lines = Vec::with_capacity(lv.segments.len());
+        for (index, segment) in lv.segments.iter().enumerate() {
+            lines.push(self.line(lv, index, segment)?);
+        }
+        Ok(MadeOf::Table(lines))
+    }
+
+    /// A segment that is more than a line of a table; such a volume has no other.
+    fn whole(&mut self, lv: &LogicalVolume, segment: &'a Segment) -> Result<Option<MadeOf>> {
+        Ok(Some(match &segment.kind {
+            SegmentKind::Raid(raid) => {
+                let known = matches!(
+                    raid.level,
+                    RaidLevel::Raid0
+                        | RaidLevel::Raid0Meta
+                        | RaidLevel::Raid1
+                        | RaidLevel::Raid10
+                        | RaidLevel::Raid10Near
+                );
+                if !known {
+                    let level = raid.level.name();
+                    return Err(Refusal::Unsupported(format!("{level} is not supported")));
+                }
+                let mut legs = Vec::with_capacity(raid.images.len());
+                for image in &raid.images {
+                    let meta = image.meta.as_deref().map(|name| self.leg(name)).transpose()?;
+                    legs.push((meta.flatten(), self.leg(&image.data)?));
+                }
+                let (level, stripe, copies) = (raid.level, raid.stripe_size, raid.data_copies);
+                MadeOf::Raid(RaidParts { level, legs, stripe, copies })
+            }
+            SegmentKind::ThinPool(pool) => MadeOf::ThinPool {
+                metadata: self.part(&pool.metadata)?,
+                data: self.part(&pool.data)?,
+                chunk: pool.chunk_size,
+            },
+            SegmentKind::Thin(thin) => {
+                if thin.merge.is_some() {
+                    let name = &lv.name;
+                    let why = format!("{name} is being merged, which is not supported");
+                    return Err(Refusal::Unsupported(why));
+                }
+                let pool = self.lv(&thin.pool)?;
+                let external = thin.external_origin.as_deref();
+                MadeOf::Thin {
+                    pool: self.layer(pool, "tpool").map_err(|why| of_part(&pool.name, why))?,
+                    device_id: thin.device_id,
+                    external_origin: external.map(|name| self.part(name)).transpose()?,
+                }
+            }
+            SegmentKind::Striped(_)
+            | SegmentKind::Mirror(_)
+            | SegmentKind::Snapshot(_)
+            | SegmentKind::Error
+            | SegmentKind::Zero
+            | SegmentKind::Foreign(_) => return Ok(None),
+        }))
+    }
+
+    /// A part of a RAID, which can do without.
+    fn leg(&mut self, name: &str) -> Result<Option<String>> {
+        let partial = std::mem::replace(&mut self.options.partial, false);
+        let made = self.part(name);
+        self.options.partial = partial;
+        match made {
+            Ok(name) => Ok(Some(name)),
+            Err(Refusal::Part { why, .. }) if matches!(*why, Refusal::Missing(_)) => Ok(None),
+            Err(why) => Err(why),
+        }
+    }
+
+    fn part(&mut self, name: &str) -> Result<String> {
+        let lv = self.lv(name)?;
+        self.volume(lv).map_err(|why| of_part(name, why))
+    }
+
+    fn line(&mut self, lv: &LogicalVolume, index: usize, segment: &'a Segment) -> Result<Line> {
+        let (start, len) = (self.group.sectors(segment.start), self.group.sectors(segment.count));
+        let line =
+            |kind: &str, args| Line { start: start.as_end(), len, kind: kind.to_owned(), args };
+        let unsupported = |what: String| Err(Refusal::Unsupported(what));
+        match &segment.kind {
+            SegmentKind::Striped(striped) => {
+                let mut args = Vec::new();
+                if striped.areas.len() > 1 {
+                    args.push(striped.areas.len().to_string());
+                    args.push(stripe_size(striped).to_string());
+                }
+                for (number, area) in striped.areas.iter().enumerate() {
+                    match self.area(area, segment)? {
+                        Some(place) => args.extend(place),
+                        None if striped.areas.len() == 1 => return Ok(line("error", Vec::new())),
+                        None => args.extend(self.error_device(lv, index, number, segment)),
+                    }
+                }
+                let kind = if striped.areas.len() > 1 { "striped" } else { "linear" };
+                Ok(line(kind, args))
+            }
+            SegmentKind::Error => Ok(line("error", Vec::new())),
+            SegmentKind::Zero => Ok(line("zero", Vec::new())),
+            SegmentKind::Mirror(_) => {
+                unsupported("mirrors of the old kind are not supported (raid1 is)".to_owned())
+            }
+            SegmentKind::Snapshot(_) => unsupported("it only ties a snapshot".to_owned()),
+            SegmentKind::Raid(_) | SegmentKind::ThinPool(_) | SegmentKind::Thin(_) => {
+                unsupported("a RAID or thin segment beside another one".to_owned())
+            }
+            SegmentKind::Foreign(foreign) => {
+                unsupported(format!("segments of type {} are not known", foreign.name))
+            }
+        }
+    }
+
+    /// Device and first sector of an area; `None` if it is missing and that is accepted.
+    fn area(&mut self, area: &Area, segment: &Segment) -> Result<Option<[String; 2]>> {
+        match &area.on {
+            AreaOn::Lv(name) => {
+                let start = self.group.sectors(area.start);
+                Ok(Some([self.part(name)?, start.to_string()]))
+            }
+            AreaOn::Pv(index) => {
+                let on = crate::metadata::PvExtents {
+                    pv: *index,
+                    start: area.start,
+                    count: segment.area_extents(),
+                };
+                let (Some(pv), Some(start)) =
+                    (self.group.pvs.get(*index), self.group.extent_start(on))
+                else {
+                    return Err(Refusal::Unsupported("an extent beyond its disk".to_owned()));
+                };
+                match (self.pv)(*index) {
+                    Some(device) => Ok(Some([device, start.to_string()])),
+                    None if self.options.partial => Ok(None),
+                    None => Err(Refusal::Missing(pv.id)),
+                }
+            }
+        }
+    }
+
+    /// A device in the place of a stripe that is missing, on which all I/O fails.
+    fn error_device(
+        &mut self,
+        lv: &LogicalVolume,
+        segment: usize,
+        area: usize,
+        of: &Segment,
+    ) -> [String; 2] {
+        let layer = format!("missing_{segment}_{area}");
+        let name = dm_name(&self.group.name, &lv.name, Some(&layer));
+        let size = self.group.sectors(of.area_extents());
+        let kind = "error".to_owned();
+        let line = Line { start: Sector::ZERO, len: size, kind, args: Vec::new() };
+        self.plan.devices.push(Planned {
+            name: name.clone(),
+            volume: None,
+            size,
+            read_only: self.options.read_only,
+            made_of: MadeOf::Table(vec![line]),
+        });
+        [name, "0".to_owned()]
+    }
+}
+
+fn stripe_size(striped: &Striped) -> Sectors {
+    striped.stripe_size.unwrap_or(Sectors::ZERO)
+}
+
+fn of_part(name: &str, why: Refusal) -> Refusal {
+    match why {
+        // The innermost part is what has to be done something about.
+        Refusal::Part { .. } => why,
+        Refusal::Unsupported(_) | Refusal::Missing(_) => {
+            Refusal::Part { part: name.to_owned(), why: Box::new(why) }
+        }
+    }
+}
+
+impl MadeOf {
+    /// The devices that are named; those of tables among other words.
+    pub fn parts(&self) -> Vec<&str> {
+        match self {
+            Self::Table(lines) => {
+                lines.iter().flat_map(|line| line.args.iter().map(String::as_str)).collect()
+            }
+            Self::Raid(raid) => {
+                let legs = raid.legs.iter().flat_map(|(meta, data)| [meta, data]);
+                legs.flatten().map(String::as_str).collect()
+            }
+            Self::ThinPool { metadata, data, .. } => vec![metadata, data],
+            Self::Thin { pool, external_origin, .. } => [Some(pool), external_origin.as_ref()]
+                .into_iter()
+                .flatten()
+                .map(String::as_str)
+                .collect(),
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! Changes of a volume group: what `lvcreate`, `lvextend`, `lvremove` and `lvconvert --merge` do to its
+//! description. Nothing here touches a device: see [`commit`](crate::commit) for how a changed group
+//! becomes the one that counts, and for what must be on the devices before.
+//!
+//! Each change checks everything first; a refusal leaves the group as it was. The rules are LVM's
+//! (`lib/metadata/lv_manip.c`, `snapshot_manip.c`).
+
+use ashlar_block::Sectors;
+use thiserror::Error;
+
+use crate::activate::is_visible;
+use crate::alloc::{AllocError, Policy, Wish};
+use crate::metadata::{
+    Creation, LogicalVolume, LvFlag, Segment, SegmentKind, Snapshot, Striped, VolumeGroup,
+    is_valid_name,
+};
+use crate::uuid::Uuid;
+
+/// Bytes of an exception in a store: two numbers of chunks.
+const EXCEPTION_BYTES: u64 = 16;
+/// Chunks of snapshots: LVM takes 4 to 512 KiB.
+const CHUNKS: std::ops::RangeInclusive<u64> = 8..=1024;
+/// Names that LVM gives to volumes itself begin or end so.
+const RESERVED_STARTS: [&str; 2] = ["snapshot", "pvmove"];
+const RESERVED_PARTS: [&str; 13] = [
+    "_cdata", "_cmeta", "_corig", "_cvol", "_imeta", "_iorig", "_mimage", "_mlog", "_rimage",
+    "_rmeta", "_tdata", "_tmeta", "_vdata",
+];
+
+/// Who makes new volumes.
+pub struct Author<'a> {
+    /// When and where.
+    pub creation: Creation,
+    /// A new identity at each call.
+    pub new_uuid: &'a mut dyn FnMut() -> Uuid,
+}
+
+/// A volume to be made.
+#[derive(Clone, Debug)]
+pub struct NewVolume {
+    /// Its name; `None`: `lvol0`, or the next number that is free.
+    pub name: Option<String>,
+    /// Its size and place. Of a snapshot: of the space for what differs.
+    pub wish: Wish,
+    /// Words for the administrator.
+    pub tags: Vec<String>,
+    /// It may be written.
+    pub writable: bool,
+}
+
+/// Why a group is not changed.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum ChangeError {
+    /// Nothing in this group may be changed here.
+    #[error("{0}")]
+    Refused(String),
+    /// A name that LVM does not take.
+    #[error(
+        "\"{0}\" is no name for a logical volume: letters, digits, and . _ + - but no - in front"
+    )]
+    BadName(String),
+    /// A name that LVM gives to parts of volumes.
+    #[error("\"{0}\" is a name that LVM gives to parts of volumes: choose another")]
+    ReservedName(String),
+    /// There is such a volume.
+    #[error("logical volume \"{name}\" already exists in volume group \"{group}\"")]
+    Exists {
+        /// Its name.
+        name: String,
+        /// Its group.
+        group: String,
+    },
+    /// There is none.
+    #[error("there is no logical volume \"{name}\" in volume group \"{group}\"")]
+    NotFound {
+        /// The name.
+        name: String,
+        /// The group.
+        group: String,
+    },
+    /// The group's own bound.
+    #[error("the volume group has {0} logical volumes, as many as it may")]
+    TooMany(u32),
+    /// A size of nothing.
+    #[error("a volume has at least one extent")]
+    Empty,
+    /// Not where or as much as was wished.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+    /// A chunk size that snapshots cannot have.
+    #[error("the chunk size of a snapshot is a power of two from 4 to 512 KiB, not {} bytes", .0.bytes())]
+    ChunkSize(Sectors),
+    /// Not even the metadata fit.
+    #[error("a snapshot with chunks of {} KiB needs at least {min} extents", .chunk.0 / 2)]
+    SnapshotTooSmall {
+        /// The chunk size.
+        chunk: Sectors,
+        /// Extents of three chunks.
+        min: u32,
+    },
+    /// What was asked for is not done with volumes like this.
+    #[error("{name}: {why}")]
+    NotSo {
+        /// The volume.
+        name: String,
+        /// Why not.
+        why: &'static str,
+    },
+}
+
+type Result<T> = std::result::Result<T, ChangeError>;
+
+impl VolumeGroup {
+    /// Makes a linear or striped volume; its name.
+    ///
+    /// # Errors
+    /// See [`ChangeError`].
+    pub fn create(&mut self, new: &NewVolume, author: &mut Author<'_>) -> Result<String> {
+        self.may_change()?;
+        let name = self.new_name(new.name.as_deref())?;
+        self.may_have_more(1)?;
+        let segments = self.place(&new.wish)?;
+        let lv = new_lv(&name, true, new, segments, author);
+        self.add_lv(lv);
+        Ok(name)
+    }
+
+    /// Makes a snapshot of `origin` that may differ in as much as the wish has room for; its name. Room
+    /// for more than the whole origin is not taken.
+    ///
+    /// The first chunk of the new volume must be zeroes before the group counts: this makes an empty
+    /// store of it.
+    ///
+    /// # Errors
+    /// See [`ChangeError`].
+    pub fn create_snapshot(
+        &mut self,
+        origin: &str,
+        chunk: Sectors,
+        new: &NewVolume,
+        author: &mut Author<'_>,
+    ) -> Result<String> {
+        self.may_change()?;
+        let name = self.new_name(new.name.as_deref())?;
+        self.may_have_more(1)?;
+        if !chunk.0.is_power_of_two() || !CHUNKS.contains(&chunk.0) {
+            return Err(ChangeError::ChunkSize(chunk));
+        }
+        let of = self.find(origin)?;
+        let refuse = |why| Err(ChangeError::NotSo { name: origin.to_owned(), why });
+        if self.snapshot_in(origin).is_some() {
+            return refuse("snapshots of snapshots are not supported");
+        }
+        if self.snapshots_of(origin).any(|found| found.snapshot.merging) {
+            return refuse("a snapshot is being merged into it: wait until that has ended");
+        }
+        if of.unsupported.is_some() || !is_plain(of) {
+            return refuse("only of linear and striped volumes snapshots can be made");
+        }
+        if !is_visible(self, of) {
+            return refuse("it is a part of another volume");
+        }
+        let (size, extents) = (self.size(of), of.extents());
+        let min = self.extents(Sectors(chunk.0 * 3)).unwrap_or(u32::MAX);
+        if new.wish.extents < min {
+            return Err(ChangeError::SnapshotTooSmall { chunk, min });
+        }
+        let mut wish = new.wish.clone();
+        wish.extents = wish.extents.min(self.most_useful(size, chunk));
+        let segments = self.place(&wish)?;
+        let cow = new_lv(&name, false, new, segments, author);
+        let snapshot = Snapshot {
+            origin: origin.to_owned(),
+            cow: name.clone(),
+            chunk_size: chunk,
+            merging: false,
+        };
+        let segment = Segment::new(0, extents, SegmentKind::Snapshot(snapshot));
+        let ties = NewVolume { tags: Vec::new(), writable: true, ..new.clone() };
+        let tie_name = self.free_name("snapshot");
+        let tie = new_lv(&tie_name, true, &ties, vec![segment], author);
+        // Users' volumes, the stores of snapshots among them, stand before those that tie them.
+        let first_tie = self.lvs.iter().position(|lv| lv.segments.iter().any(ties_a_snapshot));
+        self.lvs.insert(first_tie.unwrap_or(self.lvs.len()), cow);
+        self.lvs.push(tie);
+        Ok(name)
+    }
+
+    /// Extents of a store that can hold all of an origin of this size: its chunks, their metadata, a
+    /// header, and one more area for when the last is full.
+    fn most_useful(&self, origin: Sectors, chunk: Sectors) -> u32 {
+        let chunks = origin.0.div_ceil(chunk.0);
+        let each_area = (chunk.bytes() / EXCEPTION_BYTES).max(1);
+        let all = chunks + chunks.div_ceil(each_area) + 2;
+        self.extents(Sectors(all.saturating_mul(chunk.0))).unwrap_or(u32::MAX)
+    }
+
+    /// Makes a volume larger, or the room for what differs in a snapshot; by how many extents.
+    ///
+    /// # Errors
+    /// See [`ChangeError`].
+    pub fn grow(&mut self, name: &str, by: &Wish) -> Result<u32> {
+        self.may_change()?;
+        let lv = self.find(name)?;
+        let refuse = |why| Err(ChangeError::NotSo { name: name.to_owned(), why });
+        if lv.unsupported.is_some() || !is_plain(lv) {
+            return refuse("only linear and striped volumes, and snapshots, can be extended");
+        }
+        if self.snapshots_of(name).next().is_some() {
+            return refuse("it has snapshots: an origin keeps its size");
+        }
+        let mut by = by.clone();
+        if let Some(found) = self.snapshot_in(name) {
+            if found.snapshot.merging {
+                return refuse("it is being merged");
+            }
+            let origin = self.find(&found.snapshot.origin)?;
+            let most = self.most_useful(self.size(origin), found.snapshot.chunk_size);
+            by.extents = by.extents.min(most.saturating_sub(lv.extents()));
+            if by.extents == 0 {
+                return refuse("it has room for all of its origin already");
+            }
+        } else if !is_visible(self, lv) {
+            return refuse("it is a part of another volume");
+        }
+        if by.extents == 0 {
+            return Err(ChangeError::Empty);
+        }
+        let segments = self.allocate(&by, lv.segments.last())?;
+        let grown = self.lv_mut(name).map(|lv| {
+            let before = lv.extents();
+            lv.extend(segments);
+            lv.extents() - before
+        });
+        Ok(grown.unwrap_or(0))
+    }
+
+    /// Removes a volume, and its snapshots with it; the names of all that are gone. A removed snapshot
+    /// leaves its origin as it is.
+    ///
+    /// # Errors
+    /// See [`ChangeError`].
+    pub fn remove(&mut self, name: &str) -> Result<Vec<String>> {
+        self.may_change()?;
+        let lv = self.find(name)?;
+        let refuse = |why| Err(ChangeError::NotSo { name: name.to_owned(), why });
+        if !is_visible(self, lv) {
+            return refuse("it is a part of another volume");
+        }
+        if lv.unsupported.is_some() || !is_plain(lv) {
+            return refuse("only linear and striped volumes, and snapshots, can be removed");
+        }
+        if self.snapshot_in(name).is_some_and(|found| found.snapshot.merging) {
+            return refuse("it is being merged: what was not merged yet would be lost");
+        }
+        let mut gone: Vec<String> = Vec::new();
+        for found in self.snapshots_of(name) {
+            if found.snapshot.merging {
+                return refuse("a snapshot is being merged into it: wait until that has ended");
+            }
+            gone.push(found.snapshot.cow.clone());
+        }
+        let ties = |user: &&LogicalVolume| !user.segments.iter().any(ties_a_snapshot);
+        if self.users_of(name).any(|user| ties(&user)) {
+            return refuse("other volumes are made of it");
+        }
+        gone.push(name.to_owned());
+        for cow in &gone {
+            if let Some(tie) = self.snapshot_in(cow).map(|found| found.lv.name.clone()) {
+                self.remove_lv(&tie);
+            }
+            self.remove_lv(cow);
+        }
+        Ok(gone)
+    }
+
+    /// Marks a snapshot as being merged into its origin: what is read there, from when this counts, is
+    /// what the snapshot held. The name of the origin.
+    ///
+    /// # Errors
+    /// See [`ChangeError`].
+    pub fn start_merge(&mut self, name: &str) -> Result<String> {
+        self.may_change()?;
+        self.find(name)?;
+        let refuse = |why| Err(ChangeError::NotSo { name: name.to_owned(), why });
+        let Some(found) = self.snapshot_in(name) else {
+            return refuse("it is no snapshot");
+        };
+        if found.snapshot.merging {
+            return refuse("it is being merged already");
+        }
+        let (tie, origin) = (found.lv.name.clone(), found.snapshot.origin.clone());
+        if self.snapshots_of(&origin).any(|found| found.snapshot.merging) {
+            return refuse("another snapshot is being merged into its origin: one at a time");
+        }
+        let segments = self.lv_mut(&tie).map(|lv| &mut lv.segments);
+        for segment in segments.into_iter().flatten() {
+            if let SegmentKind::Snapshot(snapshot) = &mut segment.kind {
+                snapshot.merging = true;
+            }
+        }
+        Ok(origin)
+    }
+
+    /// Removes the snapshot that was merged into `origin`, when nothing of it is left to merge; its name.
+    ///
+    /// # Errors
+    /// See [`ChangeError`].
+    pub fn finish_merge(&mut self, origin: &str) -> Result<String> {
+        self.may_change()?;
+        let merging = self.snapshots_of(origin).find(|found| found.snapshot.merging);
+        let Some(found) = merging else {
+            let why = "no snapshot is being merged into it";
+            return Err(ChangeError::NotSo { name: origin.to_owned(), why });
+        };
+        let (tie, cow) = (found.lv.name.clone(), found.snapshot.cow.clone());
+        self.remove_lv(&tie);
+        self.remove_lv(&cow);
+        Ok(cow)
+    }
+
+    fn may_change(&self) -> Result<()> {
+        self.write_refusal().map_or(Ok(()), |why| Err(ChangeError::Refused(why)))
+    }
+
+    fn find(&self, name: &str) -> Result<&LogicalVolume> {
+        let group = || self.name.clone();
+        self.lv(name).ok_or_else(|| ChangeError::NotFound { name: name.to_owned(), group: group() })
+    }
+
+    fn may_have_more(&self, count: usize) -> Result<()> {
+        let have = self.lvs.iter().filter(|lv| is_visible(self, lv)).count();
+        if self.max_lv != 0 && have + count > self.max_lv as usize {
+            return Err(ChangeError::TooMany(self.max_lv));
+        }
+        Ok(())
+    }
+
+    fn place(&self, wish: &Wish) -> Result<Vec<Segment>> {
+        if wish.extents == 0 {
+            return Err(ChangeError::Empty);
+        }
+        let mut segments = self.allocate(wish, None)?;
+        let mut start = 0;
+        for segment in &mut segments {
+            segment.start = start;
+            start += segment.count;
+        }
+        Ok(segments)
+    }
+
+    fn new_name(&self, name: Option<&str>) -> Result<String> {
+        let Some(name) = name else { return Ok(self.free_name("lvol")) };
+        if !is_valid_name(name) {
+            return Err(ChangeError::BadName(name.to_owned()));
+        }
+        let reserved = RESERVED_STARTS.iter().any(|start| name.starts_with(start))
+            || RESERVED_PARTS.iter().any(|part| name.contains(part));
+        if reserved {
+            return Err(ChangeError::ReservedName(name.to_owned()));
+        }
+        if self.lv(name).is_some() {
+            return Err(ChangeError::Exists { name: name.to_owned(), group: self.name.clone() });
+        }
+        Ok(name.to_owned())
+    }
+}
+
+/// Whether it lies on physical volumes alone, in one piece or in stripes.
+fn is_plain(lv: &LogicalVolume) -> bool {
+    let plain = |segment: &Segment| match &segment.kind {
+        SegmentKind::Striped(Striped { .. }) => segment.parts().is_empty(),
+        SegmentKind::Error | SegmentKind::Zero => true,
+        SegmentKind::Mirror(_)
+        | SegmentKind::Raid(_)
+        | SegmentKind::Snapshot(_)
+        | SegmentKind::ThinPool(_)
+        | SegmentKind::Thin(_)
+        | SegmentKind::Foreign(_) => false,
+    };
+    lv.segments.iter().all(plain)
+}
+
+fn ties_a_snapshot(segment: &Segment) -> bool {
+    matches!(segment.kind, SegmentKind::Snapshot(_))
+}
+
+fn new_lv(
+    name: &str,
+    visible: bool,
+    new: &NewVolume,
+    segments: Vec<Segment>,
+    author: &mut Author<'_>,
+) -> LogicalVolume {
+    let mut lv = LogicalVolume::new(name, (author.new_uuid)(), visible, segments);
+    lv.tags.clone_from(&new.tags);
+    lv.creation = Some(author.creation.clone());
+    if !new.writable {
+        lv.flags.remove(&LvFlag::Write);
+    }
+    lv.allocation = match new.wish.policy {
+        Policy::Contiguous => Some(crate::metadata::Allocation::Contiguous),
+        Policy::Cling => Some(crate::metadata::Allocation::Cling),
+        Policy::Normal => None,
+    };
+    lv
+}
