@@ -16,7 +16,8 @@ pub enum ArrayState {
     Inactive,
     /// Only read.
     ReadOnly,
-    /// No write under way, all copies the same.
+    /// No write under way, and the superblocks say so. Copies may differ all the same, if the array is
+    /// [unsynced](Array::is_unsynced): then the superblocks say how far they do not.
     Clean,
     /// Writes under way.
     Active,
