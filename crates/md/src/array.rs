@@ -269,10 +269,8 @@ impl Array {
                 self.record(&mut superblocks, Change::Active).await?;
             }
             self.active.store(true, SeqCst);
-            if let Some(array) = self.me.upgrade() {
-                self.runtime.spawn(Box::pin(array.clone().watch_idle()));
-                array.tend();
-            }
+            self.watch();
+            self.tend();
         }
         Ok(())
     }
@@ -354,6 +352,13 @@ impl Array {
             self.record(superblocks, Change::Members).await?;
         }
         Ok(())
+    }
+
+    /// Has somebody look whether the array is idle, until it is clean.
+    pub(crate) fn watch(&self) {
+        if let Some(array) = self.me.upgrade() {
+            self.runtime.spawn(Box::pin(array.watch_idle()));
+        }
     }
 
     /// Takes the array back to clean when it has been idle for a while; ends when it has.

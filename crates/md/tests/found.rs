@@ -332,3 +332,26 @@ fn an_array_that_could_not_become_clean_does_when_it_is_stopped() {
         assert!(all_clean(&disks(&media)[..1]).await);
     });
 }
+
+/// A resync begins by marking the array clean. If a flush was under way just then it did not, and if nobody
+/// wrote nobody did later: the array was resynced and active, to be resynced after the next crash.
+#[test]
+fn a_flush_as_a_resync_begins_leaves_an_array_that_becomes_clean() {
+    let media = media(2, DISK);
+    let sim = Sim::new(1);
+    sim.block_on(async {
+        make(&Shape::new(Level::Raid1, None, 0, 2), &disks(&media)).await;
+        let array = start(&sim, &disks(&media), &RUN).await.unwrap();
+        write(&gateway(&array), 0, 8, 1).await.unwrap();
+    });
+    sim.power_cut();
+    let sim = Sim::new(2);
+    sim.block_on(async {
+        let array = start(&sim, &disks(&media), &RUN).await.unwrap();
+        gateway(&array).flush().await.unwrap();
+        array.sync_ended().await;
+        SimRuntime.sleep(Duration::from_secs(1)).await;
+        assert_eq!((array.state(), array.is_unsynced()), (ArrayState::Clean, false));
+        assert!(all_clean(&disks(&media)).await);
+    });
+}

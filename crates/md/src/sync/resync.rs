@@ -29,8 +29,13 @@ impl Array {
     pub(super) async fn resync(&self) -> Ended {
         // If nobody writes the superblocks say so, and how far copies are the same: progress that was
         // recorded outlives a crash.
-        if let Err(status) = self.go_clean().await {
-            warn!(array = self.disk.name(), %status, "a resync's progress will not outlive a crash");
+        match self.go_clean().await {
+            Ok(true) => {}
+            // A flush may be under way as well as a write, and nobody looks again when it has ended.
+            Ok(false) => self.watch(),
+            Err(status) => {
+                warn!(array = self.disk.name(), %status, "a resync's progress will not outlive a crash");
+            }
         }
         let Some(job) = Resync::begin(self).await else { return Ended::Overtaken };
         info!(array = self.disk.name(), from = job.reached.get(), "resync");
