@@ -12,6 +12,7 @@
 //! - nothing waits for ever.
 
 mod bugs;
+mod documents;
 mod rig;
 mod stores;
 mod targets;
