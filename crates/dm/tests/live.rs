@@ -4,12 +4,13 @@ mod common;
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ashlar_block::{
-    Bio, Buffer, Features, Flags, Limits, Op, Runtime, Sector, Sectors, Segments, Status,
+    Bio, Buffer, Features, Flags, IoFuture, Limits, Op, Runtime, Sector, Sectors, Segments, Status,
 };
-use ashlar_dm::LoadError;
+use ashlar_dm::{Device, LoadError, Table, Target};
 use ashlar_sim::{Oracle, Sim, SimRuntime, Stop, Value, Workload, seeds};
 use common::{device, disks, disks_with, gateway, give_up, media, stamped, table, write};
 
@@ -263,5 +264,48 @@ fn discards_are_not_supported_while_the_table_breaks_what_was_said_of_them() {
             let want = if want { Ok(()) } else { Err(Status::NotSupported) };
             assert_eq!(discard().await, want, "{name}");
         }
+    });
+}
+
+/// A target that shows by what it holds whether it is still there.
+struct Held(Arc<()>);
+
+impl Target for Held {
+    fn type_name(&self) -> &'static str {
+        "held"
+    }
+
+    fn arguments(&self) -> String {
+        Arc::strong_count(&self.0).to_string()
+    }
+
+    fn stack_limits(&self, _limits: &mut Limits) {}
+
+    fn submit(&self, _bio: Bio) -> IoFuture<'_> {
+        IoFuture::ready(Ok(()))
+    }
+}
+
+#[test]
+fn a_table_that_was_replaced_is_gone() {
+    let sim = Sim::new(1);
+    sim.block_on(async {
+        let alive: [Arc<()>; 3] = Default::default();
+        let table = |n: usize| {
+            let target: Box<dyn Target> = Box::new(Held(alive[n].clone()));
+            Table::of(vec![(Sectors(8), target)]).unwrap()
+        };
+        let device = Device::start("dm-0", table(0), sim.runtime()).await.unwrap();
+        let volume = gateway(&device);
+        volume.read(Sector(0), Sectors(8)).await.unwrap();
+        device.load(table(1)).await.unwrap();
+        device.load(table(2)).await.unwrap();
+        let counts = || alive.each_ref().map(Arc::strong_count);
+        assert_eq!(counts(), [2, 1, 2]);
+        device.resume().await.unwrap();
+        volume.flush().await.unwrap();
+        assert_eq!(counts(), [1, 1, 2]);
+        drop((device, volume));
+        assert_eq!(counts(), [1, 1, 1]);
     });
 }

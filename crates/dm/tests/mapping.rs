@@ -170,7 +170,7 @@ fn holes_fail_and_zeroes_are_zero_beside_data_that_is_neither() {
     sim.block_on(async {
         let text = "0 8 linear d0 0\n8 8 error \n16 8 zero \n24 8 linear d0 8\n";
         let device = device(&sim, &disks(&media), text).await;
-        assert_eq!(device.table(), text.replace("d0 0\n", "d0 0\n"));
+        assert_eq!(device.table(), text);
         assert_eq!(device.status(), "0 8 linear \n8 8 error \n16 8 zero \n24 8 linear \n");
         let volume = gateway(&device);
         for at in [0, 16, 24] {
