@@ -339,8 +339,9 @@ impl Array {
         self.changes.fetch_add(1, SeqCst);
     }
 
+    /// Whether the superblocks tell all failures of members, and all else that acknowledgements depend on.
     #[inline]
-    fn is_recorded(&self) -> bool {
+    pub fn is_recorded(&self) -> bool {
         // In this order: what was recorded never exceeds what has changed.
         let recorded = self.recorded.load(SeqCst);
         recorded == self.changes.load(SeqCst)
@@ -395,9 +396,10 @@ impl Array {
             let may_clear = self.is_complete_array();
             if let Err(status) = bitmap.clean(may_clear, &*self).await {
                 warn!(array = self.disk.name(), %status, "marks stay in the bitmap");
-                if let Err(status) = self.recorded().await {
-                    warn!(array = self.disk.name(), %status, "cannot record what failed");
-                }
+            }
+            // A member may have failed for it, and nobody else may come by who records that.
+            if let Err(status) = self.recorded().await {
+                warn!(array = self.disk.name(), %status, "cannot record what failed");
             }
             if !self.active.load(SeqCst) && (!may_clear || bitmap.marked_chunks() == 0) {
                 break;

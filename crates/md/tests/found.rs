@@ -9,7 +9,7 @@ use std::time::Duration;
 use ashlar_block::{Bio, Op, Runtime, Sector, Sectors};
 use ashlar_md::manage::{AddOptions, FlagChange, MemberFlag};
 use ashlar_md::ondisk::create::NewBitmap;
-use ashlar_md::ondisk::{Level, Superblock, Version};
+use ashlar_md::ondisk::{Level, Role, Superblock, Version};
 use ashlar_md::sync::Action;
 use ashlar_md::{Array, ArrayState, Options};
 use ashlar_sim::{Media, Sim, SimDisk, SimRuntime};
@@ -353,5 +353,29 @@ fn a_flush_as_a_resync_begins_leaves_an_array_that_becomes_clean() {
         SimRuntime.sleep(Duration::from_secs(1)).await;
         assert_eq!((array.state(), array.is_unsynced()), (ArrayState::Clean, false));
         assert!(all_clean(&disks(&media)).await);
+    });
+}
+
+/// A member that failed as marks were taken away, while nobody wrote, was not recorded as failed.
+#[test]
+fn a_member_that_fails_for_the_bitmap_of_an_idle_array_is_recorded() {
+    let media = media(2, DISK);
+    let sim = Sim::new(1);
+    sim.block_on(async {
+        let mut spec = spec(&Shape::new(Level::Raid1, None, 0, 2), &[DISK; 2]);
+        spec.bitmap = NewBitmap::Internal { chunk: None };
+        spec.daemon_sleep = 1;
+        make_with(&spec, &disks(&media)).await;
+        let array = start(&sim, &disks(&media), &RUN).await.unwrap();
+        write(&gateway(&array), 0, 8, 1).await.unwrap();
+        while array.state() != ArrayState::Clean {
+            SimRuntime.sleep(Duration::from_millis(10)).await;
+        }
+        media[1].fail_writes(SUPER.0 + 8..DATA);
+        SimRuntime.sleep(Duration::from_secs(5)).await;
+        assert_eq!((array.degraded(), array.is_recorded()), (1, true));
+        let sb = media[0].peek_range(SUPER, Sectors(8));
+        let roles = Superblock::parse(Version::V1_2, &sb, DISK).unwrap().roles;
+        assert_eq!(roles[1], Role::Faulty);
     });
 }

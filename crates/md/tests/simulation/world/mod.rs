@@ -229,7 +229,8 @@ impl World {
             if quiet != Quiet::No && !array.is_unsynced() {
                 self.check_copies(&array);
             }
-            if quiet == Quiet::Recorded {
+            // A member may have failed a moment ago, as marks were taken away.
+            if quiet == Quiet::Recorded && array.is_recorded() {
                 let faulty = array.members().iter().filter(|(_, rdev)| rdev.is_faulty());
                 let faulty: Vec<usize> =
                     faulty.map(|(_, rdev)| self.disk_at(rdev.path())).collect();
