@@ -379,3 +379,41 @@ fn a_member_that_fails_for_the_bitmap_of_an_idle_array_is_recorded() {
         assert_eq!(roles[1], Role::Faulty);
     });
 }
+
+/// A spare was away when another one was added, which got its number. When both were there they both took
+/// themselves for the member that one of them became.
+#[test]
+fn a_spare_whose_number_another_one_has_is_left_out() {
+    let media = media(4, DISK);
+    let all = disks(&media);
+    let add = async |array: &Array, at: usize| {
+        let options = AddOptions {
+            device_uuid: Uuid::from_u128(at as u128),
+            write_mostly: None,
+            failfast: None,
+            spare_only: false,
+        };
+        array.add(all[at].gateway(), all[at].disk().name(), options).await.unwrap();
+    };
+    let sim = Sim::new(1);
+    sim.block_on(async {
+        make(&Shape::new(Level::Raid1, None, 0, 2), &all[..2]).await;
+        for spare in [2, 3] {
+            let array = start(&sim, &all[..2], &RUN).await.unwrap();
+            add(&array, spare).await;
+            array.stop().await.unwrap();
+        }
+        let array = start(&sim, &all, &RUN).await.unwrap();
+        let notes = array.status().await.notes;
+        let left_out = notes.iter().filter(|note| note.contains("its number 2")).count();
+        assert_eq!((array.members().spares().count(), left_out), (1, 1));
+        array.fail(1).await.unwrap();
+        array.sync_ended().await;
+        assert_eq!(array.degraded(), 0);
+        array.stop().await.unwrap();
+        let array = start(&sim, &all, &RUN).await.unwrap();
+        assert_eq!((array.degraded(), array.members().spares().count()), (0, 0));
+        add(&array, 3).await;
+        assert_eq!(array.members().spares().count(), 1);
+    });
+}

@@ -111,6 +111,7 @@ pub async fn plan(candidates: Vec<Candidate>, options: &Options) -> Result<Plan,
     if !options.run {
         check_not_split(&slots, &others)?;
     }
+    drop_doubles(&slots, &mut beside, &mut notes);
 
     if !options.read_only {
         finish_replacements(&mut slots, &mut beside, &mut notes);
@@ -420,6 +421,26 @@ fn usable(sb: &Superblock, known: Role, options: &Options) -> Result<Place, Stri
     }
     let replaces = sb.features.contains(Features::REPLACEMENT);
     Ok(if replaces { Place::Replacement(slot) } else { Place::Slot(slot) })
+}
+
+/// A spare that was away while another device got its number is left out: superblocks say for each number
+/// what it is for, so that it would take itself for whatever the other one becomes.
+fn drop_doubles(
+    slots: &[Option<Candidate>],
+    beside: &mut Vec<(Candidate, Place)>,
+    notes: &mut Vec<String>,
+) {
+    let mut taken: Vec<u32> = slots.iter().flatten().map(|c| c.sb.dev_number).collect();
+    beside.sort_by_key(|(_, place)| *place == Place::Spare);
+    beside.retain(|(Candidate { path, sb, .. }, place)| {
+        let double = *place == Place::Spare && taken.contains(&sb.dev_number);
+        if double {
+            let number = sb.dev_number;
+            notes.push(format!("{path} left out: another member has its number {number}; add it"));
+        }
+        taken.push(sb.dev_number);
+        !double
+    });
 }
 
 /// A device that takes itself for a member and all those that are used for failed ones has gone its
