@@ -16,7 +16,9 @@ use ashlar_sim::{Media, Sim, SimDisk, SimRuntime};
 use futures_util::future::join;
 use uuid::Uuid;
 
-use common::{DATA, Shape, all_clean, disks, gateway, make, make_with, media, spec, start, write};
+use common::{
+    DATA, Shape, all_clean, disks, gateway, make, make_with, media, spec, stamped, start, write,
+};
 
 const DISK: Sectors = Sectors(600);
 const SUPER: Sector = Sector(8);
@@ -415,5 +417,28 @@ fn a_spare_whose_number_another_one_has_is_left_out() {
         assert_eq!((array.degraded(), array.members().spares().count()), (0, 0));
         add(&array, 3).await;
         assert_eq!(array.members().spares().count(), 1);
+    });
+}
+
+/// Two copies with different bad blocks in one page have all of it together; it could not be read.
+#[test]
+fn copies_that_lack_different_blocks_of_a_page_are_read_block_by_block() {
+    let media = media(2, DISK);
+    let sim = Sim::new(1);
+    sim.block_on(async {
+        let mut spec = spec(&Shape::new(Level::Raid1, None, 0, 2), &[DISK; 2]);
+        spec.bad_block_log = true;
+        make_with(&spec, &disks(&media)).await;
+        let array = start(&sim, &disks(&media), &RUN).await.unwrap();
+        let volume = gateway(&array);
+        write(&volume, 0, 32, 1).await.unwrap();
+        for (at, sector) in [(0, 9), (1, 13)] {
+            let data = array.members().member(at).unwrap().data_offset().0;
+            media[at].fail_writes(data + sector..data + sector + 1);
+            write(&volume, sector, 1, 1).await.unwrap();
+        }
+        assert_eq!(array.degraded(), 0);
+        let read = volume.read(Sector(0), Sectors(32)).await.unwrap();
+        assert!(read.as_slice() == stamped(0, 32, 1));
     });
 }

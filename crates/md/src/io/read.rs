@@ -151,7 +151,11 @@ impl Array {
             let aligned_end = (at + Sectors(1)).round_up(unit);
             let len = Sectors::min(aligned_end - at, bio.end() - at);
             let len = len.round_up(block).min(bio.end() - at);
-            self.read_piece(&bio.slice_to(at, len, at), at - bio.sector, &copies, failed).await?;
+            let into = at - bio.sector;
+            // Copies that lack different blocks of a piece have all of it together.
+            let one_has_it = self.readable(&copies, into, len).next().is_some();
+            let len = if one_has_it { len } else { len.min(block) };
+            self.read_piece(&bio.slice_to(at, len, at), into, &copies, failed).await?;
             at += len;
         }
         Ok(())
