@@ -50,6 +50,7 @@ guest() {
 		;;
 	finish)
 		dmsetup create merge --table "0 $size snapshot-merge $real $cowdev P $chunk" || return 1
+		dmsetup status merge
 		cmp /dev/mapper/merge "$dir/expected.img" || return 1
 		;;
 	merge-cut)
@@ -77,7 +78,6 @@ guest() {
 		busybox poweroff -nf
 		;;
 	finish)
-		dmsetup status merge
 		guest_until merged
 		cmp /dev/mapper/merge "$dir/expected.img" || return 1
 		;;
@@ -160,7 +160,7 @@ ashlar() {
 		esac
 		case $1 in
 		go | merge-cut) echo "dump snap $dir/seen.img" ;;
-		finish) echo "dump merge $dir/seen.img" ;;
+		finish) printf 'status merge\ndump merge %s\n' "$dir/seen.img" ;;
 		esac
 		case $1 in
 		take*)
@@ -173,7 +173,7 @@ ashlar() {
 			printf 'flush snap\ncopies origin %s 7 300\n' "$dir/other.img"
 			;;
 		merge-cut) printf 'suspend snap\ndevice merge 0 %s snapshot-merge real cow P %s\nhalf merge\ndie\n' "$size" "$chunk" ;;
-		finish) printf 'status merge\nmerged merge\nstatus merge\nflush merge\n' ;;
+		finish) printf 'merged merge\nstatus merge\nflush merge\n' ;;
 		esac
 		case $1 in
 		take | go) printf 'flush origin\nstatus snap\nsuspend origin\nsuspend snap\n' ;;
@@ -220,7 +220,7 @@ run_case() {
 	$second finish || return 1
 	cmp -n $((size * 512)) "$dir/origin.img" "$dir/expected.img" || return 1
 	# How much the second side had left to merge.
-	sed -n 's/.* snapshot-merge \([0-9]*\)\/[0-9]* \([0-9]*\)$/\1 sectors to merge, \2 of them metadata/p' "$dir/log" | head -n 1
+	sed -n 's/.*snapshot-merge \([0-9]*\)\/[0-9]* \([0-9]*\)$/\1 sectors to merge, \2 of them metadata/p' "$dir/log" | head -n 1
 }
 
 [ $# = 0 ] || { sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2; exit 2; }
