@@ -15,23 +15,32 @@ use super::record::Record;
 pub struct Amount {
     /// How often.
     pub count: u64,
-    /// How much in all, KiB: each rounded down, as blkparse has it.
-    pub kib: u64,
+    /// How much in all.
+    pub bytes: u64,
+    /// The whole KiB of each, in all: rates are made of these.
+    #[serde(skip)]
+    pub whole_kib: u64,
 }
 
 impl Amount {
     fn add(&mut self, bytes: u32) {
         self.count += 1;
-        self.kib += u64::from(bytes / 1024);
+        self.bytes += u64::from(bytes);
+        self.whole_kib += u64::from(bytes / 1024);
     }
 
     fn add_all(&mut self, other: Self) {
         self.count += other.count;
-        self.kib += other.kib;
+        self.bytes += other.bytes;
+        self.whole_kib += other.whole_kib;
     }
 
     fn text(self) -> String {
-        format!("{}, {}iB", scaled(self.count, 0), scaled(self.kib, 1))
+        format!("{}, {}iB", scaled(self.count, 0), scaled(self.kib(), 1))
+    }
+
+    const fn kib(self) -> u64 {
+        self.bytes / 1024
     }
 }
 
@@ -72,8 +81,9 @@ impl Counts {
             Action::Complete => side.completed.add(record.bytes),
             Action::Requeue => {
                 side.requeued += 1;
-                let kib = u64::from(record.bytes / 1024);
-                side.dispatched.kib = side.dispatched.kib.saturating_sub(kib);
+                let bytes = u64::from(record.bytes);
+                side.dispatched.bytes = side.dispatched.bytes.saturating_sub(bytes);
+                side.dispatched.whole_kib = side.dispatched.bytes / 1024;
             }
             Action::Unplug => self.unplugs += 1,
             Action::Remap | Action::Split | Action::GetRequest | Action::Plug | Action::Insert => {}
@@ -239,7 +249,11 @@ impl Device {
             put(&mut out, &total, None);
         }
         let milliseconds = (self.last_ns - self.first_ns) / 1_000_000;
-        let rate = |amount: Amount| (1000 * amount.kib).checked_div(milliseconds).unwrap_or(0);
+        let rate = |amount: Amount| {
+            // Bytes that are no whole KiB count as thousandths of one: blkparse has it so.
+            let rest = amount.bytes - 1024 * amount.whole_kib;
+            (1000 * amount.whole_kib + rest).checked_div(milliseconds).unwrap_or(0)
+        };
         let (reads, writes) = (rate(total.read.completed), rate(total.write.completed));
         out += &format!("\nThroughput (R/W): {reads}KiB/s / {writes}KiB/s\n");
         out += &format!("Events ({name}): {} entries\n", self.events);
@@ -347,7 +361,17 @@ mod tests {
             (Action::Issue, 4096, 4),
         ]);
         let read = summary.totals()[0].counts.read;
-        assert_eq!((read.dispatched, read.requeued), (Amount { count: 3, kib: 8 }, 1));
+        let Amount { count, bytes, .. } = read.dispatched;
+        assert_eq!((count, bytes, read.requeued), (3, 8192, 1));
+    }
+
+    #[test]
+    fn throughput_is_rounded_as_blkparse_does() {
+        let ends = [(Action::Complete, 512, 1), (Action::Complete, 532_992, 2)];
+        let mut summary = events(&ends);
+        let end = Record { action: Action::Plug, bytes: 0, sequence: 3, ..record() };
+        summary.add(&Record { time_ns: 5_900_000, ..end });
+        assert!(summary.text().contains(": 104204KiB/s / 0KiB/s\n"), "{}", summary.text());
     }
 
     #[test]
