@@ -34,6 +34,7 @@ pub mod group;
 pub mod metadata;
 pub mod ondisk;
 pub mod pv;
+pub mod report;
 pub mod text;
 pub mod uuid;
 

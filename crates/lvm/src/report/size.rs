@@ -1,0 +1,128 @@
+//! Sizes as LVM prints them (`display_size_units` in `libdm/libdm-string.c`).
+
+use std::str::FromStr;
+
+use ashlar_block::Sectors;
+use thiserror::Error;
+
+/// In which units sizes are printed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Units {
+    unit: Unit,
+    /// With the letter of the unit behind each size.
+    pub suffix: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Unit {
+    /// The largest that fits; with `<` in front of what was rounded up.
+    Human { marked: bool, thousands: bool },
+    /// Always this one: its letter and bytes.
+    Fixed(char, u64),
+}
+
+/// What was given for units are none.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("\"{0}\" is no unit: r, h, b, s, k, m, g, t, p or e; in upper case multiples of 1,000")]
+pub struct BadUnits(String);
+
+const LETTERS: &str = "kmgtpe";
+
+impl Default for Units {
+    fn default() -> Self {
+        Self { unit: Unit::Human { marked: true, thousands: false }, suffix: true }
+    }
+}
+
+impl FromStr for Units {
+    type Err = BadUnits;
+
+    fn from_str(text: &str) -> Result<Self, BadUnits> {
+        let bad = || BadUnits(text.to_owned());
+        let mut chars = text.chars();
+        let (Some(letter), None) = (chars.next(), chars.next()) else { return Err(bad()) };
+        let unit = match letter {
+            'r' | 'R' | 'h' | 'H' => Unit::Human {
+                marked: letter.eq_ignore_ascii_case(&'r'),
+                thousands: letter.is_ascii_uppercase(),
+            },
+            'b' | 'B' => Unit::Fixed('B', 1),
+            's' | 'S' => Unit::Fixed('S', 512),
+            _ => {
+                let power = LETTERS.find(letter.to_ascii_lowercase()).ok_or_else(bad)? as u32 + 1;
+                let base: u64 = if letter.is_ascii_uppercase() { 1000 } else { 1024 };
+                Unit::Fixed(letter, base.pow(power))
+            }
+        };
+        Ok(Self { unit, suffix: true })
+    }
+}
+
+impl Units {
+    /// The text of a size.
+    pub fn size(&self, size: Sectors) -> String {
+        let bytes = u128::from(size.0) * 512;
+        if bytes == 0 && matches!(self.unit, Unit::Human { .. }) {
+            return if self.suffix { "0 ".into() } else { "0".into() };
+        }
+        let (letter, unit, marked) = match self.unit {
+            Unit::Fixed(letter, unit) => (letter, u128::from(unit), false),
+            Unit::Human { marked, thousands } => {
+                let base: u128 = if thousands { 1000 } else { 1024 };
+                let mut power = 1;
+                while power < LETTERS.len() as u32 && bytes >= base.pow(power + 1) {
+                    power += 1;
+                }
+                let letter = LETTERS.chars().nth(power as usize - 1).unwrap_or('k');
+                let letter = if thousands { letter.to_ascii_uppercase() } else { letter };
+                (letter, base.pow(power), marked)
+            }
+        };
+        let suffix = if self.suffix { letter.to_string() } else { String::new() };
+        if unit <= 512 {
+            return format!("{}{suffix}", bytes / unit);
+        }
+        // To the nearest hundredth.
+        let hundredths = (bytes * 100 + unit / 2) / unit;
+        let mark = match (hundredths * unit).cmp(&(bytes * 100)) {
+            std::cmp::Ordering::Greater if marked => "<",
+            std::cmp::Ordering::Greater | std::cmp::Ordering::Equal | std::cmp::Ordering::Less => {
+                ""
+            }
+        };
+        format!("{mark}{}.{:02}{suffix}", hundredths / 100, hundredths % 100)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_printed_as_lvm_prints_them() {
+        // 63 MiB; 1 GiB less 4 MiB, which LVM shows as "1020.00m"; 9.99 GiB and a bit.
+        for (units, sectors, text) in [
+            ("r", 63 << 11, "63.00m"),
+            ("r", 1020 << 11, "1020.00m"),
+            ("r", (10 << 21) - 8, "<10.00g"),
+            ("h", (10 << 21) - 8, "10.00g"),
+            ("r", (10 << 21) + 8, "10.00g"),
+            ("r", 8, "4.00k"),
+            ("r", 0, "0 "),
+            ("s", 8, "8S"),
+            ("b", 8, "4096B"),
+            ("k", 3, "1.50k"),
+            ("g", 1 << 20, "0.50g"),
+            ("M", 2000, "1.02M"),
+            ("H", 2_000_000, "1.02G"),
+        ] {
+            let units: Units = units.parse().unwrap();
+            assert_eq!(units.size(Sectors(sectors)), text);
+        }
+        let bare = Units { suffix: false, ..Units::default() };
+        assert_eq!(bare.size(Sectors(2048)), "1.00");
+        for bad in ["", "x", "kk", "1"] {
+            assert!(bad.parse::<Units>().is_err(), "{bad}");
+        }
+    }
+}
