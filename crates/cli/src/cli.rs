@@ -48,6 +48,7 @@ pub(crate) enum Command {
     Status(commands::status::Status),
     Get(commands::get::Get),
     Set(commands::set::Set),
+    Trace(commands::trace::Trace),
     Stop(commands::stop::Stop),
     #[command(subcommand)]
     Bench(commands::bench::Bench),
@@ -67,6 +68,7 @@ impl Command {
             | Self::Status(_)
             | Self::Get(_)
             | Self::Set(_)
+            | Self::Trace(_)
             | Self::Stop(_)
             | Self::Bench(_)
             | Self::Completions(_)
@@ -86,6 +88,7 @@ impl Command {
             Self::Status(command) => command.run(),
             Self::Get(command) => command.run(),
             Self::Set(command) => command.run(),
+            Self::Trace(command) => command.run(),
             Self::Stop(command) => command.run(),
             Self::Bench(command) => command.run(),
             Self::Completions(command) => command.run(),

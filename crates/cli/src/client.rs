@@ -1,17 +1,23 @@
 //! The client of a daemon's control socket.
 
+use std::future::Future;
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::time::Duration;
 
+use ashlar_engine::net::Socket;
+use ashlar_engine::timeout;
 use ashlar_stack::detail::Detail;
+use futures_util::future::{Either, select};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use crate::daemon::interface::{
     self, Attach, DetailReply, DoneReply, EntriesReply, Entry, Grow, Manage, SizeReply,
-    StartedReply, Status, StatusReply, ValueReply,
+    StartedReply, Status, StatusReply, Trace, TraceReply, TracedDevice, ValueReply,
 };
 use crate::daemon::varlink::{Call, Frames, MAX_REPLY, Reply, encode};
 use crate::error::{Error, FAILURE, Result};
@@ -153,6 +159,20 @@ impl Client {
         Ok(Some(entries))
     }
 
+    /// Begins to trace. The connection is for that alone from now on.
+    ///
+    /// # Errors
+    /// It was refused.
+    pub(crate) fn trace(mut self, at: &Trace) -> Result<(Vec<TracedDevice>, Stream)> {
+        let reply = self.exchange_with("Trace", json!(at), true)?;
+        let TraceReply { devices, .. } = self.understand(reply)?;
+        let failed = |error| Error::new("cannot talk to the daemon", self.path.display(), error);
+        self.stream.set_read_timeout(None).map_err(failed)?;
+        let Self { stream, path, frames } = self;
+        let socket = Socket::from_fd(stream.into());
+        Ok((devices, Stream { socket, frames, path, is_over: false }))
+    }
+
     /// Asks the daemon to stop.
     ///
     /// # Errors
@@ -178,6 +198,10 @@ impl Client {
     }
 
     fn exchange(&mut self, method: &str, parameters: Value) -> Result<Reply> {
+        self.exchange_with(method, parameters, false)
+    }
+
+    fn exchange_with(&mut self, method: &str, parameters: Value, more: bool) -> Result<Reply> {
         let parameters = match parameters {
             Value::Object(map) => map,
             Value::Null
@@ -187,7 +211,7 @@ impl Client {
             | Value::Array(_) => Map::new(),
         };
         let method = format!("{}.{method}", interface::NAME);
-        let call = Call { method, parameters, oneway: false, more: false, upgrade: false };
+        let call = Call { method, parameters, oneway: false, more, upgrade: false };
         self.transfer(&encode(&call))
             .map_err(|error| Error::new("cannot talk to the daemon", self.path.display(), error))
     }
@@ -207,12 +231,76 @@ impl Client {
     }
 
     fn understand<T: DeserializeOwned>(&self, reply: Reply) -> Result<T> {
-        if let Some(name) = reply.error {
-            return Err(refused(&name, &reply.parameters));
+        understand(&self.path, reply)
+    }
+}
+
+/// What the daemon at `path` has replied.
+fn understand<T: DeserializeOwned>(path: &Path, reply: Reply) -> Result<T> {
+    if let Some(name) = reply.error {
+        return Err(refused(&name, &reply.parameters));
+    }
+    serde_json::from_value(reply.parameters).map_err(|error| {
+        Error::new("the daemon's answer was not understood", path.display(), error)
+    })
+}
+
+/// A connection on which the daemon streams a trace.
+pub(crate) struct Stream {
+    socket: Socket,
+    frames: Frames,
+    path: PathBuf,
+    is_over: bool,
+}
+
+impl Stream {
+    /// What has come since the last time; `None` at the end, of which the daemon tells, or which is its
+    /// own. When `stop` ends, so that it is taken, the daemon is asked for the rest.
+    ///
+    /// # Errors
+    /// The connection failed, or the daemon speaks another language.
+    pub(crate) async fn next(
+        &mut self,
+        stop: &mut Option<impl Future + Unpin>,
+    ) -> Result<Option<TraceReply>> {
+        while !self.is_over {
+            let message = self.frames.next().map_err(|error| self.failed(error))?;
+            if let Some(message) = message {
+                let reply: Reply =
+                    serde_json::from_slice(&message).map_err(|error| self.failed(error))?;
+                self.is_over = !reply.continues;
+                return understand(&self.path, reply).map(Some);
+            }
+            let receive = pin!(self.socket.recv(vec![0; 1 << 16]));
+            let received = match stop.take() {
+                None => timeout(PATIENCE, receive).await,
+                Some(waiting) => match select(receive, waiting).await {
+                    Either::Left((received, waiting)) => {
+                        *stop = Some(waiting);
+                        Some(received)
+                    }
+                    Either::Right((_, receive)) => {
+                        match self.socket.shutdown(Shutdown::Write).await {
+                            // A daemon that has gone meanwhile is seen by receiving.
+                            Ok(()) => {}
+                            Err(error) if error.kind() == io::ErrorKind::NotConnected => {}
+                            Err(error) => return Err(self.failed(error)),
+                        }
+                        timeout(PATIENCE, receive).await
+                    }
+                },
+            };
+            match received {
+                Some((Ok(0), _)) | None => self.is_over = true,
+                Some((Ok(len), bytes)) => self.frames.push(&bytes[..len]),
+                Some((Err(error), _)) => return Err(self.failed(error)),
+            }
         }
-        serde_json::from_value(reply.parameters).map_err(|error| {
-            Error::new("the daemon's answer was not understood", self.path.display(), error)
-        })
+        Ok(None)
+    }
+
+    fn failed(&self, why: impl std::fmt::Display) -> Error {
+        Error::new("cannot talk to the daemon", self.path.display(), why)
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use ashlar_block::disk::DeviceNumber;
 use ashlar_block::{ByteVolume, Sectors};
 use ashlar_md::Candidate;
 use ashlar_md::ondisk::{Level, Version};
@@ -126,6 +127,7 @@ impl Arrays {
 
     /// Adds one that runs; it waits no more.
     pub(crate) fn start(&self, uuid: Uuid, volume: Volume) {
+        volume.bytes.gateway().disk().set_number(DeviceNumber::md(volume.name.number));
         let mut table = self.write();
         table.waiting.retain(|waiting| waiting.uuid != uuid);
         table.running.push(volume);

@@ -5,7 +5,7 @@
 //! Four steps, each a module that can be used without the next: what is on a disk ([`signature`],
 //! bytes alone; [`probe`], through a device), what belongs together ([`graph`]), what is made of it
 //! ([`assemble`], and [`incremental`] for what comes later), and how it looks from outside
-//! ([`attributes`]). [`spec`] is the file that says which disks and how.
+//! ([`attributes`], and [`trace`] for what happens in it). [`spec`] is the file that says which disks and how.
 //!
 //! Invariants: nothing here writes to a disk; the layers that do are started by [`assemble`] and
 //! write by their own rules. Every name is given once: a volume's name is unique, and so is a
@@ -31,6 +31,7 @@ pub mod progress;
 pub mod scan;
 pub mod signature;
 pub mod spec;
+pub mod trace;
 pub mod view;
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ pub(crate) mod serve;
 pub(crate) mod set;
 pub(crate) mod status;
 pub(crate) mod stop;
+pub(crate) mod trace;
 
 use std::path::PathBuf;
 

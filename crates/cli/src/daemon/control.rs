@@ -26,6 +26,7 @@ use super::interface::{
     self, Entry, EntryKind, ModelStatus, NameOnly, PathOnly, PathValue, VolumeStatus,
 };
 use super::stop::Stop;
+use super::trace;
 use super::varlink::{Call, Frames, MAX_CALL, Reply, encode};
 use crate::disks::{Access, Identity};
 use crate::models::Models;
@@ -62,15 +63,11 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// The answer to a message: bytes to send, if any.
-    ///
-    /// # Errors
-    /// It is no varlink call.
-    async fn answer(&self, message: &[u8]) -> Result<Option<Vec<u8>>, serde_json::Error> {
-        let call: Call = serde_json::from_slice(message)?;
+    /// The answer to a call: bytes to send, if any.
+    async fn answer(&self, call: Call) -> Option<Vec<u8>> {
         let oneway = call.oneway;
         let reply = self.call(call).await;
-        Ok((!oneway).then(|| encode(&reply)))
+        (!oneway).then(|| encode(&reply))
     }
 
     async fn call(&self, call: Call) -> Reply {
@@ -109,6 +106,7 @@ impl Service {
                 Ok(()) => self.start_waiting().await,
                 Err(error) => Err(error),
             },
+            (interface::NAME, "Trace") => Err(Reply::expected_more()),
             (interface::NAME, "List") => parse(call.parameters).and_then(|at| self.list(&at)),
             (interface::NAME, "Stop") => nothing(&call.parameters).map(|()| {
                 self.stop.stop();
@@ -232,7 +230,7 @@ fn alias(name: &ArrayName) -> Option<String> {
 }
 
 /// Parameters of a method.
-fn parse<T: DeserializeOwned>(parameters: Map<String, Value>) -> Result<T, Reply> {
+pub(super) fn parse<T: DeserializeOwned>(parameters: Map<String, Value>) -> Result<T, Reply> {
     serde_json::from_value(Value::Object(parameters)).map_err(|error| {
         // The message has the parameter's name between backquotes, if it is about one.
         let text = error.to_string();
@@ -350,19 +348,26 @@ async fn converse(socket: &Socket, service: &Service) {
     let mut buffer = vec![0; 4096];
     loop {
         loop {
-            let answer = match frames.next() {
-                Ok(Some(message)) => service.answer(&message).await,
+            let message = match frames.next() {
+                Ok(Some(message)) => message,
                 Ok(None) => break,
                 Err(error) => return tracing::info!(%error, "control connection dropped"),
             };
-            match answer {
-                Ok(Some(bytes)) => {
-                    if let (Err(error), _) = socket.send_all(bytes).await {
-                        return tracing::debug!(%error, "control connection lost");
+            let sent = match serde_json::from_slice::<Call>(&message) {
+                Ok(call) if trace::is_asked_for(&call) => {
+                    if let Err(error) = trace::stream(socket, service, call).await {
+                        tracing::debug!(%error, "control connection lost");
                     }
+                    return;
                 }
-                Ok(None) => {}
+                Ok(call) => match service.answer(call).await {
+                    Some(bytes) => socket.send_all(bytes).await.0,
+                    None => Ok(()),
+                },
                 Err(error) => return tracing::info!(%error, "control connection dropped"),
+            };
+            if let Err(error) = sent {
+                return tracing::debug!(%error, "control connection lost");
             }
         }
         let (received, same) = socket.recv(buffer).await;

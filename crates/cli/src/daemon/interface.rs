@@ -144,6 +144,19 @@ method Detach(disk: string) -> (done: []string)
 # Starts the arrays that wait for members with those that are there, if these have all data.
 method StartWaiting() -> (done: []string, failed: []string)
 
+# A device that is traced, with its number as in sys/block/*/dev.
+type TracedDevice (name: string, major: int, minor: int)
+
+# What happens to bios on these devices (md0, md/data, vg/lv, or a name in sys/block), in the format of
+# blktrace, version 7, in base64. Actions are the categories of blktrace -a, without any: all. To be called
+# with more: the first reply has the devices, and comes when nothing is missed any more; the last one
+# comes when the caller has shut down its side of the connection, or the daemon stops. Lost is how many
+# events were dropped up to then because they came faster than the caller took them.
+method Trace(
+  devices: []string,
+  actions: ?[]string
+) -> (devices: []TracedDevice, records: string, lost: int)
+
 # What is in a directory.
 method List(path: string) -> (entries: []Entry)
 
@@ -242,6 +255,31 @@ pub(crate) struct Grow {
 #[derive(Serialize, Deserialize, Debug)]
 pub(crate) struct SizeReply {
     pub(crate) size: u64,
+}
+
+/// Parameters of `Trace`.
+#[derive(Serialize, Deserialize, Debug, Default)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Trace {
+    pub(crate) devices: Vec<String>,
+    #[serde(default)]
+    pub(crate) actions: Option<Vec<String>>,
+}
+
+/// An answer of `Trace`.
+#[derive(Serialize, Deserialize, Debug)]
+pub(crate) struct TraceReply {
+    pub(crate) devices: Vec<TracedDevice>,
+    pub(crate) records: String,
+    pub(crate) lost: u64,
+}
+
+/// A device that is traced.
+#[derive(Clone, Serialize, Deserialize, Debug)]
+pub(crate) struct TracedDevice {
+    pub(crate) name: String,
+    pub(crate) major: u32,
+    pub(crate) minor: u32,
 }
 
 /// Parameters of methods on one path, and of the errors about one.
@@ -446,6 +484,7 @@ mod tests {
             ("Grow", serde_json::to_value(Grow::default()).unwrap()),
             ("Attach", serde_json::to_value(Attach::default()).unwrap()),
             ("Detach", serde_json::to_value(DiskOnly::default()).unwrap()),
+            ("Trace", serde_json::to_value(Trace::default()).unwrap()),
         ] {
             let start = DESCRIPTION.find(&format!("method {method}(")).unwrap();
             let (_, body) = DESCRIPTION[start..].split_once('(').unwrap();

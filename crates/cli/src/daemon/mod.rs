@@ -25,6 +25,7 @@ mod manage;
 mod namespace;
 mod notify;
 mod stop;
+mod trace;
 mod users;
 pub(crate) mod varlink;
 mod watch;

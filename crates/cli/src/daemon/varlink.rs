@@ -22,7 +22,7 @@ pub(crate) struct Call {
     /// No reply is wanted.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) oneway: bool,
-    /// More than one reply is welcome. Our methods give one.
+    /// More than one reply is welcome.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) more: bool,
     /// The connection is to become another protocol. No method of ours does.
@@ -43,17 +43,30 @@ pub(crate) struct Reply {
     /// The method's or the error's parameters.
     #[serde(default)]
     pub(crate) parameters: Value,
+    /// Another reply to the same call follows.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) continues: bool,
 }
 
 impl Reply {
     /// Success.
     pub(crate) fn ok(parameters: Value) -> Self {
-        Self { error: None, parameters }
+        Self { error: None, parameters, continues: false }
     }
 
     /// An error with its full name.
     pub(crate) fn error(name: impl Into<String>, parameters: Value) -> Self {
-        Self { error: Some(name.into()), parameters }
+        Self { error: Some(name.into()), parameters, continues: false }
+    }
+
+    /// With more to follow.
+    pub(crate) fn continues(self) -> Self {
+        Self { continues: true, ..self }
+    }
+
+    /// The method gives more than one reply, and the call did not ask for them.
+    pub(crate) fn expected_more() -> Self {
+        Self::error("org.varlink.service.ExpectedMore", json!({}))
     }
 
     /// There is no such interface.
@@ -168,6 +181,8 @@ mod tests {
         assert_eq!(serde_json::from_slice::<Call>(text).unwrap(), call);
         let bare: Call = serde_json::from_str(r#"{"method":"a.B"}"#).unwrap();
         assert!(bare.parameters.is_empty() && !bare.oneway);
+        let stream = br#"{"parameters":1,"continues":true}"#;
+        assert_eq!(encode(&Reply::ok(json!(1)).continues()), [&stream[..], b"\0"].concat());
         let error = Reply::invalid_parameter("path");
         let text = br#"{"error":"org.varlink.service.InvalidParameter","parameters":{"parameter":"path"}}"#;
         assert_eq!(encode(&error), [&text[..], b"\0"].concat());

@@ -30,6 +30,7 @@ fn bytes(sectors: Sectors) -> String {
 /// The rows.
 const ROWS: &[Row<Gateway>] = &[
     Row::ro("alignment_offset", nothing),
+    Row::ro("dev", |g| g.disk().number().to_string()),
     Row::ro("discard_alignment", |g| g.disk().limits().discard_alignment_bytes.to_string()),
     Row::ro("inflight", |g| {
         let totals = g.disk().stats().totals();

@@ -1,0 +1,102 @@
+//! A trace as lines on standard output, and its sums.
+
+use std::collections::HashMap;
+use std::io::{self, BufWriter, StdoutLock, Write};
+
+use ashlar_block::disk::DeviceNumber;
+use ashlar_block::trace::Action;
+use ashlar_stack::trace::binary::Item;
+use ashlar_stack::trace::text::{Names, line};
+use ashlar_stack::trace::{Payload, Record, Summary};
+use serde_json::{Value, json};
+
+/// Prints a trace.
+pub(super) struct Printer {
+    json: bool,
+    devices: HashMap<DeviceNumber, String>,
+    names: Names,
+    /// The time of the first record, from which times count.
+    start_ns: Option<u64>,
+    summary: Summary,
+    out: BufWriter<StdoutLock<'static>>,
+}
+
+impl Printer {
+    /// A printer for a trace of these devices.
+    pub(super) fn new(json: bool, devices: Vec<(DeviceNumber, String)>) -> Self {
+        Self {
+            json,
+            names: Names::new(),
+            start_ns: None,
+            summary: Summary::new(devices.clone()),
+            devices: devices.into_iter().collect(),
+            out: BufWriter::new(io::stdout().lock()),
+        }
+    }
+
+    /// Counts an item.
+    pub(super) fn count(&mut self, item: &Item) {
+        match item {
+            Item::Event(record) => self.summary.add(record),
+            Item::Name(who) => {
+                self.names.insert(who.pid, who.name.clone());
+            }
+            Item::Start { .. } => {}
+        }
+    }
+
+    /// Counts an item and prints it, if it is an event.
+    pub(super) fn put(&mut self, item: &Item) -> io::Result<()> {
+        self.count(item);
+        let Item::Event(record) = item else { return Ok(()) };
+        let start_ns = *self.start_ns.get_or_insert(record.time_ns);
+        if self.json {
+            let value = self.json(record, start_ns);
+            writeln!(self.out, "{value}")
+        } else {
+            writeln!(self.out, "{}", line(record, start_ns, &self.names))
+        }
+    }
+
+    fn json(&self, record: &Record, start_ns: u64) -> Value {
+        let mut value = json!({
+            "device": self.devices.get(&record.device),
+            "number": record.device.to_string(),
+            "thread": record.thread,
+            "sequence": record.sequence,
+            "time_ns": record.time_ns.saturating_sub(start_ns),
+            "process": record.pid,
+            "command": self.names.get(&record.pid),
+            "action": record.action.letter(),
+            "kind": record.rwbs(),
+            "sector": record.sector,
+            "sectors": record.sectors(),
+            "errno": (record.error as i16).unsigned_abs(),
+        });
+        match record.payload {
+            Payload::None => {}
+            Payload::Number(sector) if record.action == Action::Split => {
+                value["rest"] = json!(sector);
+            }
+            Payload::Number(requests) => value["requests"] = json!(requests),
+            Payload::Remap { from, sector, .. } => {
+                value["from"] = json!({ "number": from.to_string(), "sector": sector });
+            }
+        }
+        value
+    }
+
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+
+    /// Prints the sums.
+    pub(super) fn finish(mut self) -> io::Result<()> {
+        if self.json {
+            writeln!(self.out, "{}", json!({ "summary": self.summary.totals() }))?;
+        } else {
+            write!(self.out, "{}", self.summary.text())?;
+        }
+        self.out.flush()
+    }
+}
