@@ -1,6 +1,7 @@
 //! `ashlar bench`: what it prints, and that the I/Os are those that are wanted, whatever they take.
 
 use std::fs;
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -59,6 +60,30 @@ fn the_table_of_the_bug_report_stands_beside_our_own() {
         "wanted of the model: 20 times",
     ] {
         assert!(out.contains(part), "no {part:?} in {out}");
+    }
+}
+
+#[test]
+fn as_root_the_file_is_read_from_a_mounted_file_system() {
+    if !rustix::process::geteuid().is_root() {
+        let run = ashlar(&["bench", "lvm-snapshot", "--mounted"]);
+        run.fails(2, &["takes root", "without --mounted"]);
+        return;
+    }
+    for needed in ["/dev/fuse", "/dev/loop-control"] {
+        if !Path::new(needed).exists() {
+            return eprintln!("not tested: there is no {needed}");
+        }
+    }
+    let (_dir, out) = run(&["--mounted", "--json", "--model", "custom"]);
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(report["mounted"], true);
+    for disk in report["disks"].as_array().unwrap() {
+        let number = |at: usize, key: &str| disk["rows"][at][key].as_u64().unwrap();
+        // What the file system reads of its own comes on top.
+        assert!(number(0, "ios") >= PAGES && number(0, "merges") == 0, "{disk}");
+        assert!(number(1, "ios") <= PAGES / 16 && number(1, "merges") > PAGES / 2, "{disk}");
+        assert!(number(2, "ios") <= PAGES / 16, "{disk}");
     }
 }
 

@@ -8,13 +8,15 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ashlar_block::model::Named;
-use ashlar_block::{Gateway, Sector, Sectors};
+use ashlar_block::{Gateway, Sectors};
 use ashlar_engine::{modelled, now_ns};
 use clap::Args;
 use serde::Serialize;
 
+use super::mounted::Site;
 use super::readahead;
 use super::volumes::{self, FILE_START, Volumes};
 use crate::disks::{self, Access};
@@ -30,15 +32,18 @@ const WANTED_OF_PLAIN: f64 = 0.9;
 ///
 /// The test case of https://bugs.launchpad.net/bugs/1833319: a volume of 80 % of a disk, a file on it, a
 /// snapshot with chunks of 4 KiB; the file is read from the snapshot with queue/nomerges 2 and 0, and from
-/// the volume. Once on an image file as it is, once on a model of the disk that the bug was seen on. An
-/// ordinary user can run it: the reads are those that the kernel's page cache would do for cat, of
-/// ashlar's own volumes, without a mounted file system.
+/// the volume. Once on an image file as it is, once on a model of the disk that the bug was seen on.
+///
+/// An ordinary user can run it: the reads are those that the kernel's page cache would do for cat, of
+/// ashlar's own volumes, without a mounted file system. With --mounted the volume has an ext4 file system,
+/// mounted through a loop device, and the file is read from the mounted snapshot.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   ashlar bench lvm-snapshot
   ashlar bench lvm-snapshot --quick --model hdd
-  ashlar bench lvm-snapshot --model gp2:16000iops,bandwidth=1000M --json")]
+  ashlar bench lvm-snapshot --model gp2:16000iops,bandwidth=1000M --json
+  sudo ashlar bench lvm-snapshot --mounted")]
 pub(crate) struct LvmSnapshot {
     /// Read 64 MiB, not 512 MiB
     #[arg(long)]
@@ -48,6 +53,10 @@ pub(crate) struct LvmSnapshot {
     /// bug report came to
     #[arg(long, value_name = "MODEL", default_value = "gp2:3000iops,bandwidth=290M")]
     model: Named,
+
+    /// Make a file system, mount it, and read the file there; as root
+    #[arg(long)]
+    mounted: bool,
 
     /// Where to make the image file, which is removed at the end [default: the temporary directory]
     #[arg(long, value_name = "DIR")]
@@ -82,6 +91,14 @@ impl Source {
         match self {
             Self::Snapshot => "snapshot",
             Self::Volume => "plain volume",
+        }
+    }
+
+    /// What it is called where it is mounted from.
+    fn device(self) -> &'static str {
+        match self {
+            Self::Snapshot => "secvol-tmp_backup1",
+            Self::Volume => "secvol-seclv",
         }
     }
 }
@@ -121,6 +138,7 @@ struct Measured {
 /// All there is to tell.
 #[derive(Serialize)]
 struct Report {
+    mounted: bool,
     bytes: u64,
     readahead: u64,
     disks: Vec<Measured>,
@@ -137,14 +155,16 @@ impl LvmSnapshot {
         if !self.json {
             output::print(&self.heading(mib))?;
         }
+        let site = if self.mounted { Some(Site::new()?) } else { None };
         let image = Image::make(self.dir.as_deref(), volumes::disk_size(file))?;
         let reactor = disks::reactor()?;
-        let disks = reactor.block_on(self.measure(&image, file))?;
+        let disks = reactor.block_on(self.measure(&image, file, site))?;
         let met = disks.last().is_some_and(|modelled| {
             modelled.gain >= WANTED_GAIN && modelled.of_plain >= WANTED_OF_PLAIN
         });
         if self.json {
             output::print_json(&Report {
+                mounted: self.mounted,
                 bytes: file.bytes(),
                 readahead: self.readahead.bytes(),
                 disks,
@@ -163,9 +183,13 @@ impl LvmSnapshot {
     }
 
     fn heading(&self, mib: u64) -> String {
+        let how = if self.mounted {
+            "from a mounted file system"
+        } else {
+            "two at a time: ashlar's own volumes, no file system mounted"
+        };
         let mut text = format!(
-            "A file of {mib} MiB read from a snapshot with chunks of 4 KiB, in windows of {} KiB, two at a \
-             time: ashlar's own volumes, no file system mounted.\n\n\
+            "A file of {mib} MiB read from a snapshot with chunks of 4 KiB, in windows of {} KiB, {how}.\n\n\
              Launchpad bug 1833319: Linux 4.4 on a c5.large with a gp2 volume, {SEED_MIB} MiB\n",
             self.readahead.0 / 2,
         );
@@ -182,19 +206,42 @@ impl LvmSnapshot {
     }
 
     /// Measures the image as it is, and then as the model.
-    async fn measure(&self, image: &Image, file: Sectors) -> Result<Vec<Measured>> {
+    async fn measure(
+        &self,
+        image: &Image,
+        file: Sectors,
+        site: Option<Arc<Site>>,
+    ) -> Result<Vec<Measured>> {
         let disk = disks::open(&image.0, Access::Write, true)?.gateway;
-        Volumes::make(&disk).await?.fill(file).await?;
+        let volumes = Volumes::make(&disk).await?;
+        match &site {
+            None => volumes.fill(file).await?,
+            Some(site) => {
+                site.show(Source::Volume.device(), &volumes.plain);
+                site.fill(Source::Volume.device(), file).await?;
+            }
+        }
+        drop(volumes);
         // In this order: what is below a model gets other settings.
         let name = "the image file as it is, direct I/O where it can be had";
-        let real = self.measure_disk(name, &disk, file).await?;
+        let real = self.measure_disk(name, &disk, file, site.as_ref()).await?;
         let model = modelled(disk, self.model.model, disks::runtime());
         let model = Gateway::new(Arc::new(model));
         let name = format!("the image file as {}", self.model);
-        Ok(vec![real, self.measure_disk(&name, &model, file).await?])
+        let modelled = self.measure_disk(&name, &model, file, site.as_ref()).await?;
+        if let Some(site) = site {
+            site.end().await?;
+        }
+        Ok(vec![real, modelled])
     }
 
-    async fn measure_disk(&self, name: &str, disk: &Gateway, file: Sectors) -> Result<Measured> {
+    async fn measure_disk(
+        &self,
+        name: &str,
+        disk: &Gateway,
+        file: Sectors,
+        site: Option<&Arc<Site>>,
+    ) -> Result<Measured> {
         if !self.json {
             output::print(&format!("\n{name}\n"))?;
         }
@@ -206,7 +253,10 @@ impl LvmSnapshot {
                 Source::Snapshot => &snapshot,
                 Source::Volume => &volumes.plain,
             };
-            let row = self.read(disk, volume, file, (source, nomerges)).await?;
+            if let Some(site) = site {
+                site.show(source.device(), volume);
+            }
+            let row = self.read(disk, volume, file, (source, nomerges), site).await?;
             if !self.json {
                 let Row { seconds, megabytes_per_second, ios, merges, .. } = row;
                 let figures = format!(
@@ -234,17 +284,24 @@ impl LvmSnapshot {
         volume: &Gateway,
         file: Sectors,
         (source, nomerges): (Source, u64),
+        site: Option<&Arc<Site>>,
     ) -> Result<Row> {
         let failed = |error: &dyn std::fmt::Display| {
             Error::new("cannot read the file", volume.disk().name(), error)
         };
         disk.disk().set_nomerges(nomerges).map_err(|error| failed(&error))?;
-        let (before, begun_ns) = (disk.disk().stats().totals().read, now_ns());
-        let start: Sector = FILE_START;
-        let done = readahead::read(volume, start, file, self.readahead).await;
-        done.map_err(|error| failed(&error))?;
-        let (after, end_ns) = (disk.disk().stats().totals().read, now_ns());
-        let seconds = (end_ns - begun_ns) as f64 / 1e9;
+        let before = disk.disk().stats().totals().read;
+        let took = match site {
+            Some(site) => site.read(source.device(), file, self.readahead).await?,
+            None => {
+                let begun_ns = now_ns();
+                let done = readahead::read(volume, FILE_START, file, self.readahead).await;
+                done.map_err(|error| failed(&error))?;
+                Duration::from_nanos(now_ns() - begun_ns)
+            }
+        };
+        let after = disk.disk().stats().totals().read;
+        let seconds = took.as_secs_f64();
         Ok(Row {
             source,
             nomerges,

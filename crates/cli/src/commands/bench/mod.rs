@@ -1,6 +1,7 @@
 //! `ashlar bench`: measurements that users can repeat.
 
 mod lvm_snapshot;
+mod mounted;
 mod readahead;
 mod volumes;
 

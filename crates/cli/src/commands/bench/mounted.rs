@@ -1,0 +1,312 @@
+//! The measurement with a file system, as the bug report has it: ext4 on the volume, through a loop device
+//! on ashlar's mount, and the file read from the mounted snapshot. It takes root.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use ashlar_block::{ByteVolume, Gateway, Sectors};
+use ashlar_engine::{Engine, Receiver, blocking, wall_clock};
+use ashlar_export::fuse::dev::KernelDev;
+use ashlar_export::fuse::mount::{Mount, MountError, MountOptions, mount};
+use ashlar_export::fuse::server;
+use ashlar_export::fuse::session::Session;
+use ashlar_export::fuse::tree::{Entry, Namespace, Owner};
+use rustix::io::Errno;
+
+use super::readahead::PAGE;
+use crate::disks;
+use crate::error::{Error, Result};
+
+/// Threads that serve the mount.
+const THREADS: usize = 2;
+/// How often a mount that is in use is tried again, and after which time.
+const TRIES: u32 = 100;
+const RETRY: Duration = Duration::from_millis(50);
+/// What cat reads at a time.
+const CAT_BYTES: usize = 128 << 10;
+
+/// The volumes that the mount shows.
+#[derive(Default)]
+struct Shown(Mutex<Vec<(&'static str, Arc<ByteVolume>)>>);
+
+impl Shown {
+    fn with<T>(&self, look: impl FnOnce(&mut Vec<(&'static str, Arc<ByteVolume>)>) -> T) -> T {
+        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The mount's view of them.
+struct View(Arc<Shown>);
+
+impl Namespace for View {
+    fn lookup(&self, path: &str) -> Option<Entry> {
+        if path.is_empty() {
+            return Some(Entry::Directory);
+        }
+        self.0.with(|all| {
+            let found = all.iter().find(|(name, _)| *name == path);
+            found.map(|(_, volume)| Entry::Volume(Arc::clone(volume)))
+        })
+    }
+
+    fn list(&self, path: &str) -> Vec<String> {
+        if !path.is_empty() {
+            return Vec::new();
+        }
+        self.0.with(|all| all.iter().map(|(name, _)| (*name).to_owned()).collect())
+    }
+
+    fn read(&self, _: &str) -> std::result::Result<String, Errno> {
+        Err(Errno::NOENT)
+    }
+}
+
+/// A mount with volumes, and a place to mount what is on them.
+pub(super) struct Site {
+    dir: PathBuf,
+    shown: Arc<Shown>,
+    mount: Mutex<Mount>,
+    servers: Vec<Receiver<io::Result<()>>>,
+    /// Last: it serves until the mount has ended.
+    _engine: Engine,
+}
+
+impl Site {
+    /// Mounts an empty directory.
+    ///
+    /// # Errors
+    /// There is no FUSE, or no right to mount.
+    pub(super) fn new() -> Result<Arc<Self>> {
+        if !rustix::process::geteuid().is_root() {
+            let error =
+                Error::usage("--mounted makes file systems and mounts them, which takes root");
+            return Err(error.hint("without --mounted the volumes themselves are read"));
+        }
+        let dir = std::env::temp_dir().join(format!("ashlar-bench-{}", std::process::id()));
+        for name in ["volumes", "mnt"] {
+            let path = dir.join(name);
+            let failed = |error| Error::new("cannot make the directory", path.display(), error);
+            fs::create_dir_all(&path).map_err(failed)?;
+        }
+        let failed = |error: MountError| Error::plain("cannot mount", error);
+        let shown = Arc::new(Shown::default());
+        let owner = Owner { uid: 0, gid: 0, since: wall_clock() };
+        let session = Arc::new(Session::new(View(Arc::clone(&shown)), owner));
+        let engine = Engine::start(THREADS).map_err(disks::no_io_uring)?;
+        let options = MountOptions { allow_other: false };
+        let (mount, fd) = mount(&dir.join("volumes"), options).map_err(failed)?;
+        let mut servers = Vec::new();
+        for handle in engine.handles() {
+            let fd = fd.try_clone().map_err(|error| Error::plain("cannot mount", error))?;
+            let session = Arc::clone(&session);
+            servers.push(handle.spawn_on(move || async move {
+                server::serve(std::rc::Rc::new(KernelDev::new(fd)?), session, disks::runtime())
+                    .await
+            }));
+        }
+        Ok(Arc::new(Self { dir, shown, mount: Mutex::new(mount), servers, _engine: engine }))
+    }
+
+    /// Shows `volume` as `name`, in place of what was there.
+    pub(super) fn show(&self, name: &'static str, volume: &Gateway) {
+        let volume = Arc::new(ByteVolume::new(volume.clone()));
+        self.shown.with(|all| {
+            all.retain(|(known, _)| *known != name);
+            all.push((name, volume));
+        });
+    }
+
+    /// Makes a file system on the volume `name`, and the file on it.
+    ///
+    /// # Errors
+    /// One of the steps failed.
+    pub(super) async fn fill(self: &Arc<Self>, name: &'static str, file: Sectors) -> Result<()> {
+        let this = Arc::clone(self);
+        in_pool(move || {
+            let volume = this.dir.join("volumes").join(name);
+            let volume = volume.to_string_lossy();
+            let options = "nodiscard,lazy_itable_init=0,lazy_journal_init=0";
+            run("mkfs.ext4", &["-q", "-F", "-E", options, &volume])?;
+            let mounted = MountedVolume::new(&this.dir, name, false, Sectors::ZERO)?;
+            let path = mounted.file();
+            write_file(&path, file)
+                .map_err(|error| Error::new("cannot write the file", path.display(), error))?;
+            mounted.end()
+        })
+        .await
+    }
+
+    /// Reads the file on the volume `name` with nothing of it in memory; how long that took.
+    ///
+    /// # Errors
+    /// One of the steps failed, or the file is not what was written.
+    pub(super) async fn read(
+        self: &Arc<Self>,
+        name: &'static str,
+        file: Sectors,
+        readahead: Sectors,
+    ) -> Result<Duration> {
+        let this = Arc::clone(self);
+        in_pool(move || {
+            let mounted = MountedVolume::new(&this.dir, name, true, readahead)?;
+            let path = mounted.file();
+            let failed = |error| Error::new("cannot read the file", path.display(), error);
+            fs::write("/proc/sys/vm/drop_caches", "3").map_err(failed)?;
+            let begun = Instant::now();
+            read_file(&path, file).map_err(failed)?;
+            let took = begun.elapsed();
+            mounted.end()?;
+            Ok(took)
+        })
+        .await
+    }
+
+    /// Ends the mount.
+    ///
+    /// # Errors
+    /// It is in use.
+    pub(super) async fn end(self: Arc<Self>) -> Result<()> {
+        let this = Arc::clone(&self);
+        in_pool(move || {
+            let mut mount = this.mount.lock().unwrap_or_else(PoisonError::into_inner);
+            // The kernel lets go of a loop device's file a little after it was detached.
+            let mut tries = TRIES;
+            loop {
+                match mount.unmount() {
+                    Err(_) if tries > 1 => tries -= 1,
+                    other => return other.map_err(|error| Error::plain("cannot unmount", error)),
+                }
+                std::thread::sleep(RETRY);
+            }
+        })
+        .await?;
+        self.shown.with(Vec::clear);
+        Ok(())
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        // After an error what is mounted there may still be in use.
+        let mount = self.mount.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if self.shown.with(|all| !all.is_empty())
+            && let Err(error) = mount.detach()
+        {
+            tracing::warn!(%error, "the mount is left behind");
+        }
+        self.servers.clear();
+        for name in ["volumes", "mnt", ""] {
+            let path = self.dir.join(name);
+            if let Err(error) = fs::remove_dir(&path) {
+                tracing::warn!(path = %path.display(), %error, "the directory is left behind");
+            }
+        }
+    }
+}
+
+/// A volume's file system, mounted through a loop device, until [`Self::end`] or an error.
+struct MountedVolume {
+    device: String,
+    at: PathBuf,
+    is_mounted: bool,
+}
+
+impl MountedVolume {
+    fn new(dir: &Path, name: &str, read_only: bool, readahead: Sectors) -> Result<Self> {
+        let volume = dir.join("volumes").join(name);
+        let volume = volume.to_string_lossy();
+        let access: &[&str] = if read_only { &["--read-only"] } else { &[] };
+        // Direct: otherwise the loop device has one read in flight at a time.
+        let args = [&["--find", "--show", "--direct-io=on"], access, &[&*volume]].concat();
+        let device = run("losetup", &args)?.trim().to_owned();
+        let mut this = Self { device, at: dir.join("mnt"), is_mounted: false };
+        if !readahead.is_zero() {
+            run("blockdev", &["--setra", &readahead.to_string(), &this.device])?;
+        }
+        let options = if read_only { "ro,noload" } else { "rw" };
+        let at = this.at.to_string_lossy().into_owned();
+        run("mount", &["-t", "ext4", "-o", options, &this.device, &at])?;
+        this.is_mounted = true;
+        Ok(this)
+    }
+
+    /// The file on it.
+    fn file(&self) -> PathBuf {
+        self.at.join("dummy1")
+    }
+
+    fn end(mut self) -> Result<()> {
+        self.release()
+    }
+
+    fn release(&mut self) -> Result<()> {
+        if std::mem::take(&mut self.is_mounted) {
+            run("umount", &[&self.at.to_string_lossy()])?;
+        }
+        match std::mem::take(&mut self.device) {
+            device if device.is_empty() => Ok(()),
+            device => run("losetup", &["--detach", &device]).map(drop),
+        }
+    }
+}
+
+impl Drop for MountedVolume {
+    fn drop(&mut self) {
+        if let Err(error) = self.release() {
+            error.print();
+        }
+    }
+}
+
+/// Writes the file, each page with its number, and has it all on the disk.
+fn write_file(path: &Path, len: Sectors) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    let mut buffer = vec![0; CAT_BYTES];
+    for first in (0..len.bytes() / PAGE).step_by(CAT_BYTES / PAGE as usize) {
+        for (page, number) in buffer.chunks_mut(PAGE as usize).zip(first..) {
+            page.fill(number as u8);
+            page[..8].copy_from_slice(&number.to_le_bytes());
+        }
+        file.write_all(&buffer)?;
+    }
+    file.sync_all()
+}
+
+/// Reads the file as cat does, and looks at each page's number.
+fn read_file(path: &Path, len: Sectors) -> io::Result<()> {
+    let mut file = File::open(path)?;
+    let mut buffer = vec![0; CAT_BYTES];
+    for first in (0..len.bytes() / PAGE).step_by(CAT_BYTES / PAGE as usize) {
+        file.read_exact(&mut buffer)?;
+        let mut pages = buffer.chunks(PAGE as usize).zip(first..);
+        if !pages.all(|(page, number)| page.starts_with(&number.to_le_bytes())) {
+            return Err(io::Error::other("it is not what was written"));
+        }
+    }
+    Ok(())
+}
+
+/// Runs a program to its end; what it printed.
+fn run(program: &str, args: &[&str]) -> Result<String> {
+    let failed = |why: &dyn std::fmt::Display| {
+        Error::new("cannot run", format!("{program} {}", args.join(" ")), why)
+    };
+    let output = Command::new(program).args(args).output().map_err(|error| failed(&error))?;
+    if !output.status.success() {
+        return Err(failed(&String::from_utf8_lossy(&output.stderr).trim()));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Does what blocks while the reactor goes on.
+async fn in_pool<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    blocking::run(work)
+        .await
+        .unwrap_or_else(|cancelled| Err(Error::plain("cannot go on", cancelled)))
+}
