@@ -317,6 +317,7 @@ impl Target for MergeTarget {
             snapshot.idle().await;
             snapshot.merge.stop.store(false, SeqCst);
             if !snapshot.merge.running.swap(true, SeqCst) {
+                snapshot.merge.failed.store(false, SeqCst);
                 let task = merge(Arc::clone(snapshot), Arc::clone(origin));
                 snapshot.runtime.spawn(Box::pin(task));
             }

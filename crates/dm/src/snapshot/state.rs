@@ -455,8 +455,9 @@ impl Snapshot {
         self.unrecorded.store(written.is_err(), SeqCst);
     }
 
-    /// A last chance to record what could not be recorded.
+    /// A last chance to record what could not be recorded, or what nobody waited for.
     pub(super) async fn settle(&self) {
+        self.invalid().await;
         if self.unrecorded.load(SeqCst) {
             self.record().await;
         }
