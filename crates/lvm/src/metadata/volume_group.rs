@@ -1,5 +1,7 @@
 //! The volume group and what is in it.
 
+use std::collections::{HashMap, HashSet};
+
 use ashlar_block::{Sector, Sectors};
 
 use super::flags::{FlagSet, LvFlag, PvFlag, VgFlag};
@@ -244,11 +246,30 @@ impl VolumeGroup {
         self.lvs.iter().filter(move |lv| lv.parts().any(|part| part == name))
     }
 
-    /// Adds a logical volume: those for users stand before those that are hidden.
+    /// Which of the volumes users see, in the order of the volumes: LVM's `lv_is_visible`, which goes by more
+    /// than the flag. A volume that ties a snapshot has the flag and is hidden; an exception store has not,
+    /// and is seen as the snapshot if its origin is, unless it is being merged.
+    pub fn visible(&self) -> Vec<bool> {
+        let flagged: HashMap<&str, bool> =
+            self.lvs.iter().map(|lv| (lv.name.as_str(), lv.is_visible())).collect();
+        let (mut ties, mut stores) = (HashSet::new(), HashMap::new());
+        for SnapshotOf { lv, snapshot } in self.snapshots() {
+            let origin = snapshot.origin.as_str();
+            // The zeroes under a sparse volume are hidden, the volume is not.
+            let seen = origin.contains("_vorigin") || flagged.get(origin) == Some(&true);
+            ties.insert(lv.name.as_str());
+            stores.insert(snapshot.cow.as_str(), seen && !snapshot.merging);
+        }
+        let is_seen = |lv: &LogicalVolume| {
+            let name = lv.name.as_str();
+            !ties.contains(name) && *stores.get(name).unwrap_or(&lv.is_visible())
+        };
+        self.lvs.iter().map(is_seen).collect()
+    }
+
+    /// Adds a logical volume. Where it stands in the text follows from whether users see it.
     pub fn add_lv(&mut self, lv: LogicalVolume) {
-        let hidden = |lv: &LogicalVolume| !lv.is_visible();
-        let at = if hidden(&lv) { None } else { self.lvs.iter().position(hidden) };
-        self.lvs.insert(at.unwrap_or(self.lvs.len()), lv);
+        self.lvs.push(lv);
     }
 
     /// Takes a logical volume out. Volumes that are made of it must go, too.
@@ -260,8 +281,7 @@ impl VolumeGroup {
     /// A name with that beginning and the lowest number that is free, as LVM finds names: `lvol0`,
     /// `snapshot3`.
     pub fn free_name(&self, prefix: &str) -> String {
-        let taken: std::collections::HashSet<&str> =
-            self.lvs.iter().map(|lv| lv.name.as_str()).collect();
+        let taken: HashSet<&str> = self.lvs.iter().map(|lv| lv.name.as_str()).collect();
         let names = (0_u64..).map(|number| format!("{prefix}{number}"));
         // There are fewer volumes than numbers.
         names.into_iter().find(|name| !taken.contains(name.as_str())).unwrap_or_default()
@@ -360,7 +380,8 @@ impl LogicalVolume {
         }
     }
 
-    /// Whether it is one for users, not a part of another one.
+    /// Whether it is marked as one for users. What users see of snapshots is another matter:
+    /// [`VolumeGroup::visible`].
     pub fn is_visible(&self) -> bool {
         self.flags.contains(&LvFlag::Visible)
     }

@@ -158,9 +158,11 @@ impl VolumeGroup {
         let pvs = self.pvs.iter().enumerate().map(|(i, pv)| Entry::new(pv_key(i), pv.write()));
         fill(&mut section, "physical_volumes", pvs.collect(), true);
         // LVM writes visible volumes first.
-        let (visible, hidden): (Vec<_>, Vec<_>) = self.lvs.iter().partition(|lv| lv.is_visible());
-        let lvs = visible.into_iter().chain(hidden);
-        let lvs = lvs.map(|lv| Entry::new(&*lv.name, lv.write())).collect();
+        let seen = self.visible();
+        let in_order = [true, false].into_iter().flat_map(|visible| {
+            self.lvs.iter().zip(&seen).filter(move |(_, seen)| **seen == visible)
+        });
+        let lvs = in_order.map(|(lv, _)| Entry::new(&*lv.name, lv.write())).collect();
         fill(&mut section, "logical_volumes", lvs, false);
         // Blank lines follow the sections of volumes, also those that are left out.
         let last = section.entries.last().map_or("", |entry| entry.key.as_str());

@@ -88,17 +88,20 @@ impl Parser<'_> {
         let (in_rows, at_once) = self.lexer.gap();
         let mut style = if at_once { ArrayStyle::Inline } else { ArrayStyle::Spaced };
         let mut per_line = None;
+        let mut behind_value = false;
         loop {
             let token = self.lexer.next(Expect::Value)?;
             if token == Token::CloseArray {
                 break;
             }
             // Commas are optional to libdevmapper.
-            if token != Token::Comma || items.is_empty() {
+            if token != Token::Comma || !behind_value {
                 self.count()?;
                 items.push(self.scalar(key, token)?);
+                behind_value = true;
                 continue;
             }
+            behind_value = false;
             let (new_line, at_once) = self.lexer.gap();
             if new_line {
                 per_line.get_or_insert(items.len());
