@@ -33,6 +33,7 @@ pub mod barrier;
 pub mod bitmap;
 pub mod canary;
 pub mod create;
+pub mod dm_raid;
 pub mod manage;
 pub mod members;
 pub mod ondisk;
