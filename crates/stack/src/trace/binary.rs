@@ -225,7 +225,7 @@ impl Decoder {
     ///
     /// # Errors
     /// The bytes are no trace; nothing that follows can be understood.
-    pub fn next(&mut self) -> Result<Option<Placed>, FormatError> {
+    pub fn take(&mut self) -> Result<Option<Placed>, FormatError> {
         let front = &self.bytes.make_contiguous()[..];
         let Ok((header, rest)) = Header::ref_from_prefix(front) else { return Ok(None) };
         if header.magic.get() != MAGIC {
@@ -339,7 +339,7 @@ impl<R: Read> Iterator for Items<R> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            match self.decoder.next() {
+            match self.decoder.take() {
                 Ok(None) => {}
                 Ok(Some(placed)) => return Some(Ok(placed)),
                 Err(error) => return Some(Err(error)),
@@ -443,7 +443,7 @@ mod tests {
             let mut items = Vec::new();
             for piece in bytes.chunks(step) {
                 decoder.push(piece);
-                while let Some(placed) = decoder.next().unwrap() {
+                while let Some(placed) = decoder.take().unwrap() {
                     items.push(placed.item);
                 }
             }

@@ -98,7 +98,7 @@ mod tests {
         let mut next = |session: &mut Session, until_ns| {
             let (bytes, count) = session.take(until_ns, 10);
             decoder.push(&bytes);
-            let items = std::iter::from_fn(|| decoder.next().unwrap());
+            let items = std::iter::from_fn(|| decoder.take().unwrap());
             (items.map(|placed| placed.item).collect::<Vec<_>>(), count)
         };
         let start = Item::Start { time_ns: 5, wall_clock: Duration::from_secs(1000) };

@@ -117,9 +117,10 @@ impl From<Error> for Early {
 /// Standard output failed.
 impl From<io::Error> for Early {
     fn from(error: io::Error) -> Self {
-        match error.kind() {
-            io::ErrorKind::BrokenPipe => Self::Gone,
-            _ => Self::Failed(Error::plain("cannot write the output", error)),
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            Self::Gone
+        } else {
+            Self::Failed(Error::plain("cannot write the output", error))
         }
     }
 }
@@ -202,7 +203,7 @@ impl Trace {
                     Error::plain("the daemon's answer was not understood", error)
                 };
                 decoder.push(&STANDARD.decode(reply.records).map_err(|error| bad(&error))?);
-                while let Some(placed) = decoder.next().map_err(|error| bad(&error))? {
+                while let Some(placed) = decoder.take().map_err(|error| bad(&error))? {
                     output.put(&placed)?;
                 }
                 output.flush()?;
