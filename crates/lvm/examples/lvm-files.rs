@@ -105,7 +105,9 @@ fn change(sim: &Sim, gateways: &[Gateway], times: u32) -> Result<()> {
             0 => Wish::striped(2, 2, Sectors(128)),
             _ => Wish::linear(3),
         };
-        if let Ok(segments) = group.allocate(&wish, None) {
+        // Some room is left for what LVM makes.
+        let room = group.free_extents() > 20;
+        if let Some(segments) = group.allocate(&wish, None).ok().filter(|_| room) {
             let name = group.free_name("lvol");
             let mut lv = LogicalVolume::new(name, new_uuid(&mut rng), true, segments);
             lv.creation = Some(Creation { time: 1_700_000_000, host: "host".into() });
