@@ -134,6 +134,7 @@ pub struct DiskDetails {
 const _: () = {
     use core::mem::offset_of;
     assert!(size_of::<SpaceMapRoot>() == 128 && size_of::<DiskSuperblock>() == 364);
+    assert!(offset_of!(DiskSuperblock, csum) == 0);
     assert!(offset_of!(DiskSuperblock, flags) == 4 && offset_of!(DiskSuperblock, blocknr) == 8);
     assert!(offset_of!(DiskSuperblock, uuid) == 16 && offset_of!(DiskSuperblock, magic) == 32);
     assert!(offset_of!(DiskSuperblock, version) == 40 && offset_of!(DiskSuperblock, time) == 44);
@@ -149,12 +150,15 @@ const _: () = {
     assert!(offset_of!(DiskSuperblock, compat_flags) == 352);
     assert!(offset_of!(DiskSuperblock, compat_ro_flags) == 356);
     assert!(offset_of!(DiskSuperblock, incompat_flags) == 360);
+    assert!(offset_of!(SpaceMapRoot, nr_blocks) == 0 && offset_of!(SpaceMapRoot, rest) == 32);
     assert!(offset_of!(SpaceMapRoot, nr_allocated) == 8);
     assert!(offset_of!(SpaceMapRoot, bitmap_root) == 16);
     assert!(offset_of!(SpaceMapRoot, ref_count_root) == 24);
     assert!(size_of::<NodeHeader>() == 32 && offset_of!(NodeHeader, flags) == 4);
     assert!(offset_of!(NodeHeader, blocknr) == 8 && offset_of!(NodeHeader, nr_entries) == 16);
     assert!(offset_of!(NodeHeader, max_entries) == 20 && offset_of!(NodeHeader, value_size) == 24);
+    assert!(offset_of!(NodeHeader, csum) == 0 && offset_of!(NodeHeader, padding) == 28);
+    assert!(offset_of!(DiskDetails, mapped_blocks) == 0);
     assert!(size_of::<DiskDetails>() == 24 && offset_of!(DiskDetails, transaction_id) == 8);
     assert!(offset_of!(DiskDetails, creation_time) == 16);
     assert!(offset_of!(DiskDetails, snapshotted_time) == 20);
