@@ -16,6 +16,7 @@ mod documents;
 mod rig;
 mod stores;
 mod targets;
+mod threads;
 mod world;
 
 use std::ops::Range;

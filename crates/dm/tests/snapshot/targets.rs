@@ -383,6 +383,31 @@ fn a_merge_counts_down_to_its_metadata_and_serves_meanwhile() {
 }
 
 #[test]
+fn a_snapshot_that_is_taken_while_the_origin_is_written_waits_for_the_writes() {
+    let mut shown = [0; 2];
+    for seed in 0..40 {
+        let (sim, rig) = (Sim::new(seed), Rig::default());
+        let (real, cow) = (Media::new(Sectors(SIZE)), Media::new(Sectors(8000)));
+        // The origin is slow: the write is under way when the snapshot is there.
+        real.slow_down(1 + seed % 4 * 20);
+        rig.disk("real", &real);
+        rig.disk("cow", &cow);
+        sim.block_on(async {
+            let (_origin, origin) = rig.device("origin", ORIGIN).await;
+            fill(&origin, 0, 64, 1).await.unwrap();
+            let begin = join(fill(&origin, 0, 64, 2), rig.device("snap", SNAPSHOT));
+            let (written, (_device, snap)) = begin.await;
+            assert_eq!(written, Ok(()));
+            let seen = filled(&snap, 0, 64).await.unwrap();
+            fill(&origin, 0, 64, 3).await.unwrap();
+            assert_eq!(filled(&snap, 0, 64).await, Ok(seen), "seed {seed}");
+            shown[usize::from(seen) - 1] += 1;
+        });
+    }
+    assert!(shown[1] > 0, "{shown:?}");
+}
+
+#[test]
 fn a_second_merge_into_an_origin_is_refused() {
     let Bench { sim, rig, .. } = bench(8000);
     rig.disk("cow2", &Media::new(Sectors(8000)));
