@@ -1,4 +1,4 @@
-//! From disks to running arrays.
+//! From disks to running volumes.
 //!
 //! Reads only: an array writes its superblocks with its first write, so a stack that was assembled
 //! and dropped has changed nothing.
@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ashlar_block::{ByteVolume, Gateway, Runtime, Status};
+use ashlar_block::{BioResult, Gateway, Runtime, Status};
 use ashlar_md::ondisk::MdadmUuid;
 use ashlar_md::{AssembleError, Candidate};
 use thiserror::Error;
@@ -14,10 +14,11 @@ use uuid::Uuid;
 
 use crate::arrays::Arrays;
 use crate::attributes::{Attributes, Shown};
-use crate::disks::Disks;
-use crate::incremental;
+use crate::builder::Builder;
+use crate::devices::{Device, Devices, Kind, Role};
 use crate::names::Names;
 use crate::probe::{Contents, Md, probe};
+use crate::volume_groups::{RefusedVolume, VolumeGroups};
 
 /// A disk at hand.
 pub struct Disk {
@@ -35,13 +36,34 @@ pub struct Probed {
     pub contents: Result<Contents, Status>,
 }
 
-/// A disk that is no member of anything: a volume as it is.
-#[derive(Clone)]
-pub struct Plain {
-    /// What it is called.
+/// How to assemble.
+#[derive(Clone, Default, Debug)]
+pub struct Options {
+    /// How to assemble arrays.
+    pub md: ashlar_md::Options,
+    /// The name for the first array, instead of its superblock's.
+    pub rename: Option<String>,
+    /// Whether disks and arrays are used as they are: only members of arrays are looked for.
+    pub whole: bool,
+}
+
+/// What the user should know of a device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Note {
+    /// The name of the device.
+    pub device: String,
+    /// What there is to know.
+    pub text: String,
+}
+
+/// What was found on a device of the stack.
+pub struct Looked {
+    /// The name of the device.
     pub name: String,
-    /// Its bytes, for exports: all of them must share this.
-    pub bytes: Arc<ByteVolume>,
+    /// What is on it, or why that cannot be known.
+    pub contents: Result<Contents, Status>,
+    /// The kind of the partition table that is used: `gpt`, `dos`.
+    pub scheme: Option<&'static str>,
 }
 
 /// An array that could not be started.
@@ -54,20 +76,28 @@ pub struct Failure {
     pub error: AssembleError,
     /// Its members, as far as they are there.
     pub candidates: Vec<Candidate>,
+    /// Whether there are members that are no disks of the user's: something that lies deeper.
+    pub is_nested: bool,
 }
 
 /// What was made of some disks.
 pub struct Stack {
-    /// All disks that are used.
-    pub disks: Arc<Disks>,
-    /// Those that hold no member.
-    pub plain: Vec<Plain>,
+    /// All devices.
+    pub devices: Arc<Devices>,
     /// The arrays.
     pub arrays: Arc<Arrays>,
     /// The arrays that did not start.
     pub failures: Vec<Failure>,
+    /// What the user should know.
+    pub notes: Vec<Note>,
+    /// What is on the devices, in the order they were looked at.
+    pub looked: Vec<Looked>,
+    /// The logical volumes that could not be made.
+    pub refused_volumes: Vec<RefusedVolume>,
     /// The names that are given.
     pub(crate) names: Names,
+    /// The physical volumes that were found.
+    pub(crate) groups: VolumeGroups,
 }
 
 /// A disk that is part of nothing.
@@ -119,80 +149,65 @@ pub async fn probe_all(disks: Vec<Disk>) -> Vec<Probed> {
     probed
 }
 
-/// Starts the arrays that the members among `probed` make. Disks that hold something else or nothing
-/// are volumes themselves; those whose metadata are damaged are passed over: see
-/// [`Probed::candidate`]. With `rename` the first array gets that name, not its superblock's.
-pub async fn assemble(
-    probed: &[Probed],
-    options: &ashlar_md::Options,
-    rename: Option<&str>,
-    runtime: &Arc<dyn Runtime>,
-) -> Stack {
-    let disks = Arc::new(Disks::default());
-    let mut candidates = Vec::new();
-    let mut plain = Vec::new();
-    for probed in probed {
-        let gateway = probed.disk.gateway.clone();
-        let path = probed.disk.path.display().to_string();
-        match probed.candidate() {
-            Ok(candidate) => {
-                disks.add(&path, gateway);
-                candidates.push(candidate);
-            }
-            Err(NotAMember::Foreign(_)) => {
-                let name = disks.add(&path, gateway.clone());
-                plain.push(Plain { name, bytes: Arc::new(ByteVolume::new(gateway)) });
-            }
-            Err(NotAMember::Unreadable(_) | NotAMember::Damaged(_)) => {}
-        }
+/// Makes everything of the disks in `probed` that can be made: see docs/internals/stack.md.
+pub async fn assemble(probed: &[Probed], options: Options, runtime: &Arc<dyn Runtime>) -> Stack {
+    let (devices, arrays) = (Arc::new(Devices::default()), Arc::new(Arrays::default()));
+    let mut builder = Builder::new(devices, arrays, options, Arc::clone(runtime));
+    for Probed { disk, contents } in probed {
+        builder.add_disk(&disk.path.display().to_string(), &disk.gateway, contents);
     }
-    let (mut names, arrays, mut failures) = (Names::default(), Arrays::default(), Vec::new());
-    let mut rename = rename;
-    for (uuid, candidates) in ashlar_md::group(candidates) {
-        let set_name = candidates.first().map_or_else(String::new, |c| c.sb.name.clone());
-        let kept = candidates.clone();
-        match ashlar_md::plan(candidates, options).await {
-            Ok(plan) => {
-                let name = names.give(rename.take().unwrap_or(&set_name));
-                arrays.start(uuid, incremental::start(plan, name, &disks, runtime).await);
-            }
-            Err(error) => failures.push(Failure { set_name, uuid, error, candidates: kept }),
-        }
-    }
-    Stack { disks, plain, arrays: Arc::new(arrays), failures, names }
+    builder.run().await;
+    let Builder {
+        devices, arrays, names, groups, failures, refused_volumes, notes, looked, ..
+    } = builder;
+    Stack { devices, arrays, failures, refused_volumes, notes, looked, names, groups }
 }
 
 impl Stack {
-    /// The attributes of all that runs, the member disks' too.
+    /// The attributes of all devices.
     pub fn attributes(&self) -> Attributes {
-        Attributes::new(Shown {
-            disks: Arc::clone(&self.disks),
-            plain: self.plain.clone(),
-            arrays: Arc::clone(&self.arrays),
-        })
+        let (devices, arrays) = (Arc::clone(&self.devices), Arc::clone(&self.arrays));
+        Attributes::new(Shown { devices, arrays })
     }
 
-    /// Stops every array: I/O under way ends, members are flushed, superblocks say clean; flushes the
-    /// other disks. All are stopped whatever becomes of the others.
+    /// The disks of the user's that cannot be used for anything, with the reason.
+    pub fn refused(&self) -> Vec<(Device, String)> {
+        let mut refused = self.devices.all();
+        refused.retain(|device| device.kind == Kind::Disk && device.role == Role::Refused);
+        let why = |device: &Device| {
+            let about = self.notes.iter().filter(|note| note.device == device.name);
+            about.map(|note| note.text.as_str()).collect::<Vec<_>>().join("; ")
+        };
+        refused.into_iter().map(|device| (device.clone(), why(&device))).collect()
+    }
+
+    /// Stops everything, what was made last first: of an array I/O under way ends, members are flushed,
+    /// superblocks say clean; logical volumes are suspended, other volumes flushed. All are stopped whatever becomes of the others.
     ///
     /// # Errors
     /// The names of those that could not be marked clean or flushed, and why.
     pub async fn stop(&self) -> Result<(), Vec<(String, Status)>> {
         let mut failed = Vec::new();
-        for volume in self.arrays.running() {
-            if let Err(status) = volume.view.array().stop().await {
-                failed.push((volume.name.device(), status));
-            }
-        }
-        for Plain { name, bytes } in &self.plain {
-            if !bytes.gateway().disk().is_read_only()
-                && let Err(status) = bytes.flush().await
-            {
-                failed.push((name.clone(), status));
-            }
+        for device in self.devices.all().into_iter().rev() {
+            let stopped = match (&device.kind, &device.mapped) {
+                (Kind::Array, _) => match self.arrays.find(&device.name) {
+                    Some(volume) => volume.view.array().stop().await,
+                    None => Ok(()),
+                },
+                // What is suspended has nothing in flight, and its targets have written all they know.
+                (_, Some(mapped)) => mapped.suspend(!device.gateway().disk().is_read_only()).await,
+                (_, None) if device.role == Role::Volume => flush(&device).await,
+                (_, None) => Ok(()),
+            };
+            failed.extend(stopped.err().map(|status| (device.name, status)));
         }
         if failed.is_empty() { Ok(()) } else { Err(failed) }
     }
+}
+
+/// Makes what was written to a device durable.
+async fn flush(device: &Device) -> BioResult {
+    if device.gateway().disk().is_read_only() { Ok(()) } else { device.bytes.flush().await }
 }
 
 impl std::fmt::Display for Failure {
@@ -202,5 +217,11 @@ impl std::fmt::Display for Failure {
             "" => write!(f, "array {uuid}"),
             name => write!(f, "array {name} ({uuid})"),
         }
+    }
+}
+
+impl std::fmt::Display for Note {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.device, self.text)
     }
 }

@@ -2,20 +2,21 @@
 //!
 //! A [`Collector`] keeps what came of arrays that do not run. An array starts once all members that
 //! its freshest superblock calls active are there, or by [`Collector::start_waiting`] with as many as
-//! hold all data. Nothing is written to a member that waits.
+//! hold all data. Nothing is written to a member that waits. What is on an array that starts is looked
+//! into as at the start ([`crate::builder`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ashlar_block::{ByteVolume, Gateway, Runtime};
-use ashlar_md::{Array, AssembleError, Candidate, Options};
+use ashlar_block::Runtime;
+use ashlar_md::{AssembleError, Candidate};
 use uuid::Uuid;
 
-use crate::arrays::{Arrays, Volume, Waiting};
-use crate::assemble::{Failure, Stack};
-use crate::disks::Disks;
-use crate::names::{ArrayName, Names};
-use crate::view::ArrayView;
+use crate::arrays::{Volume, Waiting};
+use crate::assemble::{Failure, Note, Options, Stack};
+use crate::builder::Builder;
+use crate::devices::Kind;
+use crate::names::ArrayName;
 
 /// What became of a member that was handed in.
 pub enum Attached {
@@ -37,24 +38,8 @@ pub struct NotStarted {
 
 /// See the module text. Only one for each stack.
 pub struct Collector {
-    arrays: Arc<Arrays>,
-    disks: Arc<Disks>,
-    runtime: Arc<dyn Runtime>,
-    options: Options,
-    names: Names,
+    builder: Builder,
     waiting: BTreeMap<Uuid, (ArrayName, Vec<Candidate>)>,
-}
-
-/// Starts an array of `plan`'s members, which are among `disks`.
-pub(crate) async fn start(
-    plan: ashlar_md::Plan,
-    name: ArrayName,
-    disks: &Arc<Disks>,
-    runtime: &Arc<dyn Runtime>,
-) -> Volume {
-    let array = Array::start(plan, &name.device(), Arc::clone(runtime));
-    let bytes = Arc::new(ByteVolume::new(Gateway::new(Arc::clone(&array) as _)));
-    Volume { name, view: ArrayView::new(array, Arc::clone(disks)).await, bytes }
 }
 
 /// Whether more members may help: how many there are in sync, if they are too few at all.
@@ -82,20 +67,31 @@ impl Collector {
     /// failures any more: they wait. By `options` arrays start later; their `run` is that of
     /// [`Self::attach`].
     pub fn new(stack: &mut Stack, options: Options, runtime: Arc<dyn Runtime>) -> Self {
-        let mut names = std::mem::take(&mut stack.names);
+        let (devices, arrays) = (Arc::clone(&stack.devices), Arc::clone(&stack.arrays));
+        let mut builder = Builder::new(devices, arrays, options, runtime);
+        builder.names = std::mem::take(&mut stack.names);
+        builder.groups = std::mem::take(&mut stack.groups);
         // A disk that is called as an array would be is in that one's way.
-        stack.plain.iter().for_each(|plain| names.reserve(&plain.name));
-        let (arrays, disks) = (Arc::clone(&stack.arrays), Arc::clone(&stack.disks));
-        let mut this = Self { arrays, disks, runtime, options, names, waiting: BTreeMap::new() };
+        for device in builder.devices.volumes() {
+            if device.kind == Kind::Disk {
+                builder.names.reserve(&device.name);
+            }
+        }
+        let mut this = Self { builder, waiting: BTreeMap::new() };
         let all = std::mem::take(&mut stack.failures);
         let (waiting, failures): (Vec<_>, Vec<_>) =
             all.into_iter().partition(|failure| lacks_members(&failure.error).is_some());
         stack.failures = failures;
         for Failure { set_name, uuid, candidates, .. } in waiting {
-            let name = this.names.give(&set_name);
+            let name = this.builder.names.give(&set_name);
             this.keep(uuid, name, candidates);
         }
         this
+    }
+
+    /// What there was to know, since this was asked last, of what came to light in new arrays.
+    pub fn take_notes(&mut self) -> Vec<Note> {
+        std::mem::take(&mut self.builder.notes)
     }
 
     /// Takes in a member of an array that does not run, which is among the disks; with `run` the array
@@ -113,7 +109,10 @@ impl Collector {
         let set_name = new.sb.name.clone();
         members.push(new);
         let error = match self.try_start(uuid, &set_name, members, run).await {
-            Ok(volume) => return Ok(Attached::Started(volume)),
+            Ok(volume) => {
+                self.look_into(&volume).await;
+                return Ok(Attached::Started(volume));
+            }
             Err(error) => error,
         };
         match (self.waiting.get(&uuid), lacks_members(&error)) {
@@ -127,10 +126,13 @@ impl Collector {
     /// (`mdadm --incremental --run --scan`). The others wait on.
     pub async fn start_waiting(&mut self) -> Vec<Result<Volume, NotStarted>> {
         let mut results = Vec::new();
-        for Waiting { name, uuid, set_name, .. } in self.arrays.waiting() {
+        for Waiting { name, uuid, set_name, .. } in self.builder.arrays.waiting() {
             let Some((_, members)) = self.waiting.get(&uuid) else { continue };
             let members = members.clone();
             let started = self.try_start(uuid, &set_name, members, true).await;
+            if let Ok(volume) = &started {
+                self.look_into(volume).await;
+            }
             results.push(started.map_err(|error| NotStarted { name, error }));
         }
         results
@@ -144,8 +146,8 @@ impl Collector {
         let (name, mut members) = self.waiting.remove(&uuid)?;
         members.retain(|member| member.path != path);
         if members.is_empty() {
-            self.names.take_back(&name);
-            self.arrays.forget(uuid);
+            self.builder.names.take_back(&name);
+            self.builder.arrays.forget(uuid);
         } else {
             self.keep(uuid, name.clone(), members);
         }
@@ -161,21 +163,21 @@ impl Collector {
         run: bool,
     ) -> Result<Volume, AssembleError> {
         let kept = members.clone();
-        let options = Options { run: run || self.options.run, ..self.options };
+        let options = self.builder.options.md;
+        let options = ashlar_md::Options { run: run || options.run, ..options };
         let plan = match ashlar_md::plan(members, &options).await {
             Err(error) if lacks_members(&error).is_none() => return Err(error),
             plan => plan,
         };
         let name = match self.waiting.get(&uuid) {
             Some((name, _)) => name.clone(),
-            None => self.names.give(set_name),
+            None => self.builder.names.give(set_name),
         };
         match plan {
             Ok(plan) => {
-                let volume = start(plan, name, &self.disks, &self.runtime).await;
+                let paths: Vec<String> = kept.into_iter().map(|member| member.path).collect();
                 self.waiting.remove(&uuid);
-                self.arrays.start(uuid, volume.clone());
-                Ok(volume)
+                Ok(self.builder.start(uuid, plan, name, &paths).await)
             }
             Err(error) => {
                 self.keep(uuid, name, kept);
@@ -184,10 +186,45 @@ impl Collector {
         }
     }
 
+    /// Makes everything of a new array that can be made. Members found there join those that wait; an
+    /// array that this completes is looked into in turn.
+    async fn look_into(&mut self, volume: &Volume) {
+        let mut new = vec![volume.name.device()];
+        while let Some(device) = new.pop() {
+            self.builder.add_above(device);
+            self.builder.run().await;
+            for Failure { set_name, uuid, candidates, error, .. } in
+                std::mem::take(&mut self.builder.failures)
+            {
+                let mut members = candidates.clone();
+                if let Some((_, waiting)) = self.waiting.get(&uuid) {
+                    members.extend(waiting.iter().cloned());
+                } else if lacks_members(&error).is_none() {
+                    self.not_started(&candidates, &error);
+                    continue;
+                }
+                match self.try_start(uuid, &set_name, members, false).await {
+                    Ok(volume) => new.push(volume.name.device()),
+                    Err(error) if lacks_members(&error).is_some() => {}
+                    Err(error) => self.not_started(&candidates, &error),
+                }
+            }
+        }
+    }
+
+    /// Notes why an array of which these members came to light did not start.
+    fn not_started(&mut self, members: &[Candidate], error: &AssembleError) {
+        for member in members {
+            let device = self.builder.devices.name(&member.path);
+            let device = device.unwrap_or_else(|| member.path.clone());
+            self.builder.notes.push(Note { device, text: format!("not assembled: {error}") });
+        }
+    }
+
     /// Keeps the members of an array that waits.
     fn keep(&mut self, uuid: Uuid, name: ArrayName, members: Vec<Candidate>) {
         if let Some(waiting) = Waiting::new(name.clone(), &members) {
-            self.arrays.wait(waiting);
+            self.builder.arrays.wait(waiting);
             self.waiting.insert(uuid, (name, members));
         }
     }

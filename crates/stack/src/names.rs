@@ -130,6 +130,12 @@ pub fn unique_name(path: &Path, taken: impl Fn(&str) -> bool) -> String {
     tails.chain(numbered).find(|name| !name.is_empty() && !taken(name)).unwrap_or_default()
 }
 
+/// What is put behind the name of a device for its partition `number`: the kernel's rule.
+pub fn partition_suffix(name: &str, number: u32) -> String {
+    let separator = if name.ends_with(|c: char| c.is_ascii_digit()) { "p" } else { "" };
+    format!("{separator}{number}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

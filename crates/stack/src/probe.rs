@@ -6,7 +6,7 @@ use ashlar_md::ondisk::{Superblock, SuperblockError, Version};
 use crate::signature::{Image, Signature, detect};
 
 /// The md superblock of a device.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Md {
     /// It has none.
     None,
@@ -17,7 +17,7 @@ pub enum Md {
 }
 
 /// What is on a device.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Contents {
     /// The md superblock.
     pub md: Md,

@@ -2,88 +2,150 @@
 //!
 //! Arrays that can be started are started, for reading only, to see what is on them.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use ashlar_block::Runtime;
-use ashlar_md::ondisk::{Level, MdadmUuid, Role, Superblock, text};
-use uuid::Uuid;
+use ashlar_md::ArrayStatus;
+use ashlar_md::ondisk::{Level, MdadmUuid, Role as MdRole, Superblock, text};
 
-use crate::assemble::{Probed, assemble};
+use crate::assemble::{Failure, Looked, Options, Probed, Stack, assemble};
+use crate::devices::{Device, Kind, Role};
 use crate::graph::{Graph, Node, NodeId};
-use crate::probe::{Contents, Md, signatures};
+use crate::partitions::Entry;
+use crate::probe::{Contents, Md};
+use crate::signature::Usage;
 
 /// The graph of `probed`. Nothing is written.
 pub async fn scan(probed: &[Probed], runtime: &Arc<dyn Runtime>) -> Graph {
+    let md = ashlar_md::Options { run: true, read_only: true };
+    let stack = assemble(probed, Options { md, ..Options::default() }, runtime).await;
+    draw(&stack)
+}
+
+/// The graph of what a stack has.
+fn draw(stack: &Stack) -> Graph {
     let mut graph = Graph::default();
-    let mut members: BTreeMap<Uuid, Vec<NodeId>> = BTreeMap::new();
-    for disk in probed {
-        let id = graph.add_root(disk_node(disk));
-        let Ok(contents) = &disk.contents else { continue };
-        for found in contents.remains() {
-            let node = Node::new(found.usage.to_string(), found.name);
-            graph.add_below(&[id], node.fact("offset", format_args!("{:#x}", found.offset)));
-        }
-        if let Md::Member(sb) = &contents.md {
-            members.entry(sb.set_uuid).or_default().push(id);
-        }
-    }
-    let options = ashlar_md::Options { run: true, read_only: true };
-    let stack = assemble(probed, &options, None, runtime).await;
-    for volume in stack.arrays.running() {
-        let status = volume.view.status();
-        let parents = members.remove(&status.uuid).unwrap_or_default();
-        let mut node = Node::new(status.level.to_string(), volume.name.device())
-            .sized(status.size.bytes())
-            .fact("name", &status.set_name)
-            .fact("uuid", MdadmUuid(status.uuid))
-            .fact("metadata", status.version);
-        if let Some(layout) = layout_name(status.level, status.layout) {
-            node = node.fact("layout", layout);
-        }
-        if !status.chunk.is_zero() {
-            node = node.fact("chunk", format_args!("{}K", status.chunk.0 / 2));
-        }
-        let working = status.raid_disks.saturating_sub(status.degraded);
-        node = node.fact("devices", format_args!("{working}/{}", status.raid_disks));
-        if !status.notes.is_empty() {
-            node = node.problem(status.notes.join("; "));
-        } else if status.degraded > 0 {
-            node = node.problem("degraded");
-        }
-        let id = graph.add_below(&parents, node);
-        for found in signatures(volume.bytes.gateway()).await.unwrap_or_default() {
-            graph.add_below(&[id], Node::new(found.usage.to_string(), found.name));
+    let mut nodes: HashMap<String, NodeId> = HashMap::new();
+    for device in stack.devices.all() {
+        let looked = stack.looked.iter().rfind(|looked| looked.name == device.name);
+        let notes = stack.notes.iter().filter(|note| note.device == device.name);
+        let notes: Vec<&str> = notes.map(|note| note.text.as_str()).collect();
+        let node = node(stack, &device, looked, &notes);
+        let parents: Vec<NodeId> =
+            device.below.iter().filter_map(|below| nodes.get(below).copied()).collect();
+        let id =
+            if parents.is_empty() { graph.add_root(node) } else { graph.add_below(&parents, node) };
+        nodes.insert(device.name.clone(), id);
+        if let Some(Looked { contents: Ok(contents), scheme, .. }) = looked {
+            add_signatures(&mut graph, id, &device, contents, scheme.is_some());
         }
     }
     for failure in &stack.failures {
-        let parents = members.remove(&failure.uuid).unwrap_or_default();
-        let node =
-            Node::new("md", if failure.set_name.is_empty() { "?" } else { &failure.set_name })
-                .fact("uuid", MdadmUuid(failure.uuid))
-                .problem(&failure.error);
+        let members = failure.candidates.iter().filter_map(|c| stack.devices.name(&c.path));
+        let parents: Vec<NodeId> = members.filter_map(|name| nodes.get(&name).copied()).collect();
+        graph.add_below(&parents, failure_node(failure));
+    }
+    for refused in &stack.refused_volumes {
+        let parents: Vec<NodeId> =
+            refused.below.iter().filter_map(|name| nodes.get(name).copied()).collect();
+        let node = Node::new(Kind::Logical.name(), &refused.name).problem(&refused.why);
         graph.add_below(&parents, node);
     }
     graph
 }
 
-fn disk_node(disk: &Probed) -> Node {
-    let node = Node::new("disk", disk.disk.path.display().to_string())
-        .sized(disk.disk.gateway.capacity().bytes());
-    match &disk.contents {
-        Err(status) => node.problem(format_args!("cannot be read: {status}")),
-        Ok(Contents { md: Md::Member(sb), .. }) => member_facts(node, sb),
-        Ok(Contents { md: Md::Damaged(error), .. }) => node.problem(error),
-        Ok(Contents { md: Md::None, .. }) => node,
+/// A device, what it is a member of, and what is wrong with it.
+fn node(stack: &Stack, device: &Device, looked: Option<&Looked>, notes: &[&str]) -> Node {
+    let size = device.gateway().capacity().bytes();
+    let mut node = match &device.kind {
+        Kind::Disk => Node::new(device.kind.name(), &device.path).sized(size),
+        Kind::Partition(entry) => partition(device, entry).sized(size),
+        Kind::Array => match stack.arrays.find(&device.name) {
+            Some(volume) => array(&device.name, &volume.view.status()),
+            None => Node::new(device.kind.name(), &device.name).sized(size),
+        },
+        Kind::Logical => Node::new(device.kind.name(), device.export_name()).sized(size),
+    };
+    if let Some(Looked { contents, scheme, .. }) = looked {
+        if device.role == Role::Member
+            && let Ok(Contents { md: Md::Member(sb), .. }) = contents
+        {
+            node = member_facts(node, sb);
+        }
+        if let Some(scheme) = scheme {
+            node = node.fact("pttype", scheme);
+        }
     }
+    let problems: Vec<&str> =
+        node.problem.as_deref().into_iter().chain(notes.iter().copied()).collect();
+    if problems.is_empty() {
+        return node;
+    }
+    let problem = problems.join("; ");
+    node.problem(problem)
+}
+
+/// What else is on a device: not on one whose partition table was understood, nor in the data area of
+/// a member.
+fn add_signatures(
+    graph: &mut Graph,
+    id: NodeId,
+    device: &Device,
+    contents: &Contents,
+    has_table: bool,
+) {
+    let shown =
+        contents.remains().filter(|found| !has_table || found.usage != Usage::PartitionTable);
+    for found in shown {
+        let mut node = Node::new(found.usage.to_string(), found.name);
+        if device.kind == Kind::Disk {
+            node = node.fact("offset", format_args!("{:#x}", found.offset));
+        }
+        graph.add_below(&[id], node);
+    }
+}
+
+fn partition(device: &Device, entry: &Entry) -> Node {
+    let mut node = Node::new(device.kind.name(), &device.name).fact("start", entry.start);
+    node = node.fact("parttype", &entry.kind);
+    if entry.name.is_empty() { node } else { node.fact("partlabel", &entry.name) }
+}
+
+fn array(name: &str, status: &ArrayStatus) -> Node {
+    let mut node = Node::new(status.level.to_string(), name)
+        .sized(status.size.bytes())
+        .fact("name", &status.set_name)
+        .fact("uuid", MdadmUuid(status.uuid))
+        .fact("metadata", status.version);
+    if let Some(layout) = layout_name(status.level, status.layout) {
+        node = node.fact("layout", layout);
+    }
+    if !status.chunk.is_zero() {
+        node = node.fact("chunk", format_args!("{}K", status.chunk.0 / 2));
+    }
+    let working = status.raid_disks.saturating_sub(status.degraded);
+    node = node.fact("devices", format_args!("{working}/{}", status.raid_disks));
+    if !status.notes.is_empty() {
+        node.problem(status.notes.join("; "))
+    } else if status.degraded > 0 {
+        node.problem("degraded")
+    } else {
+        node
+    }
+}
+
+fn failure_node(failure: &Failure) -> Node {
+    let name = if failure.set_name.is_empty() { "?" } else { &failure.set_name };
+    Node::new("md", name).fact("uuid", MdadmUuid(failure.uuid)).problem(&failure.error)
 }
 
 fn member_facts(node: Node, sb: &Superblock) -> Node {
     let role = match sb.role() {
-        Role::Active(slot) => slot.to_string(),
-        Role::Spare => "spare".to_owned(),
-        Role::Faulty => "faulty".to_owned(),
-        Role::Journal => "journal".to_owned(),
+        MdRole::Active(slot) => slot.to_string(),
+        MdRole::Spare => "spare".to_owned(),
+        MdRole::Faulty => "faulty".to_owned(),
+        MdRole::Journal => "journal".to_owned(),
     };
     node.fact("member", &sb.name).fact("role", role).fact("events", sb.events)
 }

@@ -48,6 +48,8 @@ pub struct Spec {
     pub run: bool,
     /// Have arrays that lack members wait for them.
     pub incremental: bool,
+    /// Serve disks and arrays as they are, whatever is on them.
+    pub whole: bool,
     /// Where to mount the volumes.
     pub mount: Option<PathBuf>,
     /// Where to listen for NBD clients.
@@ -217,6 +219,7 @@ mod tests {
             read_only = true
             run = true
             incremental = true
+            whole = true
             mount = "/srv"
             nbd = ["unix:nbd.sock", "tcp:[::1]:10809"]
             control = "control.sock"
@@ -232,7 +235,7 @@ mod tests {
         let unix = Listen::Unix("/etc/ashlar/nbd.sock".into());
         assert_eq!(spec.nbd, [unix, Listen::Tcp("[::1]:10809".into())]);
         assert_eq!(spec.control.as_deref(), Some(Path::new("/etc/ashlar/control.sock")));
-        assert!(spec.read_only && spec.run && spec.incremental);
+        assert!(spec.read_only && spec.run && spec.incremental && spec.whole);
         let values: Vec<&str> = spec.set.values().map(|value| value.0.as_str()).collect();
         assert_eq!(values, ["0.2", "524288", "1"]);
         assert_eq!(parse("").unwrap(), Spec::default());

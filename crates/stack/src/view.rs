@@ -7,7 +7,7 @@ use ashlar_md::bitmap::Kind;
 use ashlar_md::members::Index;
 use ashlar_md::{Array, ArrayStatus, MemberStatus};
 
-use crate::disks::Disks;
+use crate::devices::Devices;
 use crate::progress::Progress;
 
 /// An array's bitmap.
@@ -62,16 +62,16 @@ pub(crate) struct MemberShape {
 /// A running array, seen from outside.
 pub struct ArrayView {
     array: Arc<Array>,
-    disks: Arc<Disks>,
+    devices: Arc<Devices>,
     /// The last status that could be had at once.
     last: Mutex<ArrayStatus>,
 }
 
 impl ArrayView {
-    /// A view of `array`, whose members are among `disks`.
-    pub async fn new(array: Arc<Array>, disks: Arc<Disks>) -> Arc<Self> {
+    /// A view of `array`, whose members are among `devices`.
+    pub async fn new(array: Arc<Array>, devices: Arc<Devices>) -> Arc<Self> {
         let last = Mutex::new(array.status().await);
-        Arc::new(Self { array, disks, last })
+        Arc::new(Self { array, devices, last })
     }
 
     /// The array.
@@ -81,7 +81,7 @@ impl ArrayView {
 
     /// The name under `sys/block` of a member.
     pub fn member_name(&self, member: &MemberStatus) -> Option<String> {
-        self.disks.name(member.path.as_deref()?)
+        self.devices.name(member.path.as_deref()?)
     }
 
     /// The status now. It never waits: while the superblocks are being written, what is in them is

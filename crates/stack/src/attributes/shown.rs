@@ -1,4 +1,4 @@
-//! What the attributes of a stack are shown of: its disks and its arrays.
+//! What the attributes of a stack are shown of: its devices and its arrays.
 
 use std::sync::Arc;
 
@@ -6,61 +6,93 @@ use ashlar_md::MemberStatus;
 
 use super::{Source, Tree, mdstat};
 use crate::arrays::{Arrays, Waiting};
-use crate::assemble::Plain;
-use crate::disks::Disks;
+use crate::devices::{Device, Devices, Kind, Role};
 use crate::view::ArrayShape;
 
 /// See the module text.
 pub(crate) struct Shown {
-    pub(crate) disks: Arc<Disks>,
-    pub(crate) plain: Vec<Plain>,
+    pub(crate) devices: Arc<Devices>,
     pub(crate) arrays: Arc<Arrays>,
 }
 
 impl Source for Shown {
-    /// The names of the disks, the shapes of the arrays that run, and those that wait.
-    type Shape = (Vec<String>, Vec<ArrayShape>, Vec<Waiting>);
+    /// How often the devices have changed, the shapes of the arrays that run, and those that wait.
+    type Shape = (u64, Vec<ArrayShape>, Vec<Waiting>);
 
     fn shape(&self) -> Self::Shape {
-        let disks = self.disks.all().into_iter().map(|held| held.name);
+        // First, so that a device that comes in between makes another shape the next time.
+        let changes = self.devices.changes();
         let running = self.arrays.running();
         let arrays = running.iter().map(|volume| volume.view.shape());
-        (disks.collect(), arrays.collect(), self.arrays.waiting())
+        (changes, arrays.collect(), self.arrays.waiting())
     }
 
     fn build(&self, (_, shapes, waiting): &Self::Shape) -> Tree {
         let mut tree = Tree::default();
+        let devices = self.devices.all();
+        // Arrays come first, then those that wait: what is called the same has the name left over.
+        let (arrays, others): (Vec<_>, Vec<_>) =
+            devices.iter().partition(|device| device.kind == Kind::Array);
+        for device in &arrays {
+            tree.add_block_device(device);
+        }
         // There may be more by now; that is another shape.
         for (volume, shape) in self.arrays.running().iter().zip(shapes) {
-            let name = volume.name.device();
-            let gateway = volume.bytes.gateway();
-            tree.add_volume(&format!("dev/{name}"), &volume.bytes);
-            if let Some(alias) = &volume.name.alias {
-                tree.add_symlink(&format!("dev/md/{alias}"), &format!("../{name}"));
-            }
-            tree.add_device(&name, gateway);
-            let number = format!("9:{}", volume.name.number);
-            tree.add_text(&format!("sys/block/{name}/dev"), move || number.clone());
-            tree.add_array(&name, &volume.view, shape);
+            tree.add_array(&volume.name.device(), &volume.view, shape);
         }
         for array in waiting {
-            tree.add_waiting(array, &self.disks);
+            tree.add_waiting(array, &self.devices);
         }
-        for Plain { name, bytes } in &self.plain {
-            tree.add_volume(&format!("dev/{name}"), bytes);
+        for device in &others {
+            tree.add_block_device(device);
         }
-        for held in self.disks.all() {
-            tree.add_device(&held.name, &held.gateway);
-        }
-        let (arrays, disks) = (Arc::clone(&self.arrays), Arc::clone(&self.disks));
+        let (arrays, devices) = (Arc::clone(&self.arrays), Arc::clone(&self.devices));
         tree.add_text("proc/mdstat", move || {
             let running = arrays.running();
             let running = running.iter().map(|volume| {
                 let view = &volume.view;
                 (view.snapshot(), |member: &MemberStatus| view.member_name(member))
             });
-            mdstat::mdstat(running, &arrays.waiting(), |path| disks.name(path))
+            mdstat::mdstat(running, &arrays.waiting(), |path| devices.name(path))
         });
         tree
+    }
+}
+
+impl Tree {
+    /// Adds a device: its directory below `sys/block`, and if it is served, its names in `dev`.
+    fn add_block_device(&mut self, device: &Device) {
+        let Device { name, kind, .. } = device;
+        let directory = format!("sys/block/{name}");
+        if device.role == Role::Volume {
+            self.add_volume(&format!("dev/{name}"), &device.bytes);
+            for link in &device.links {
+                let up = "../".repeat(link.matches('/').count());
+                self.add_symlink(&format!("dev/{link}"), &format!("{up}{name}"));
+            }
+        }
+        self.add_device(name, device.gateway());
+        self.add_fixed(&format!("{directory}/dev"), device.gateway().disk().number().to_string());
+        match kind {
+            Kind::Partition(entry) => {
+                self.add_fixed(&format!("{directory}/partition"), entry.number.to_string());
+                self.add_fixed(&format!("{directory}/start"), entry.start.to_string());
+                for disk in &device.below {
+                    self.add_symlink(&format!("sys/block/{disk}/{name}"), &format!("../{name}"));
+                }
+            }
+            Kind::Logical => {
+                for lower in &device.below {
+                    self.add_symlink(
+                        &format!("{directory}/slaves/{lower}"),
+                        &format!("../../{lower}"),
+                    );
+                    let holder = format!("sys/block/{lower}/holders/{name}");
+                    self.add_symlink(&holder, &format!("../../{name}"));
+                }
+            }
+            // The members of an array come and go: its own rows have them.
+            Kind::Array | Kind::Disk => {}
+        }
     }
 }

@@ -77,6 +77,12 @@ impl Tree {
         self.add(path, Node::Attribute { read: Some(Box::new(get)), write: None });
     }
 
+    /// Adds an attribute that never changes.
+    pub(crate) fn add_fixed(&mut self, path: &str, text: impl Into<String>) {
+        let text = text.into();
+        self.add_text(path, move || text.clone());
+    }
+
     /// Adds a symlink.
     pub(crate) fn add_symlink(&mut self, path: &str, target: &str) {
         self.add(path, Node::Symlink(target.to_owned()));

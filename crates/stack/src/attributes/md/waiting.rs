@@ -2,11 +2,11 @@
 
 use crate::arrays::Waiting;
 use crate::attributes::Tree;
-use crate::disks::Disks;
+use crate::devices::Devices;
 
 impl Tree {
-    /// Adds the directory of an array that does not run, whose members are among `disks`.
-    pub(crate) fn add_waiting(&mut self, array: &Waiting, disks: &Disks) {
+    /// Adds the directory of an array that does not run, whose members are among `devices`.
+    pub(crate) fn add_waiting(&mut self, array: &Waiting, devices: &Devices) {
         let name = array.name.device();
         let directory = format!("sys/block/{name}/md");
         self.add_fixed(&format!("sys/block/{name}/dev"), format!("9:{}", array.name.number));
@@ -21,7 +21,7 @@ impl Tree {
             self.add_fixed(&format!("{directory}/{attribute}"), text);
         }
         for member in &array.members {
-            let Some(member_name) = disks.name(&member.path) else { continue };
+            let Some(member_name) = devices.name(&member.path) else { continue };
             let device = format!("{directory}/dev-{member_name}");
             for (attribute, text) in [
                 ("offset", member.data_offset.to_string()),
@@ -37,11 +37,5 @@ impl Tree {
             let holders = format!("sys/block/{member_name}/holders/{name}");
             self.add_symlink(&holders, &format!("../../{name}"));
         }
-    }
-
-    /// Adds an attribute that says the same for ever.
-    fn add_fixed(&mut self, path: &str, text: impl Into<String>) {
-        let text = text.into();
-        self.add_text(path, move || text.clone());
     }
 }

@@ -1,0 +1,358 @@
+//! The work list: from devices to what they hold, to any depth. The order and the rules are in
+//! docs/internals/stack.md.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use ashlar_block::disk::DeviceNumber;
+use ashlar_block::{ByteVolume, Gateway, Runtime, Status};
+use ashlar_md::{Array, AssembleError, Candidate};
+use uuid::Uuid;
+
+use crate::arrays::{Arrays, Volume};
+use crate::assemble::{Failure, Looked, Note, Options};
+use crate::claim::{self, Claim};
+use crate::devices::{Device, Devices, Kind, Role};
+use crate::names::{ArrayName, Names};
+use crate::partitions::{Partition, Table};
+use crate::probe::{Contents, probe};
+use crate::view::ArrayView;
+use crate::volume_groups::{RefusedVolume, VolumeGroups};
+
+/// How deep devices are looked into; the disks are level 0.
+pub(crate) const MAX_DEPTH: usize = 16;
+
+/// A device that is to be looked at.
+struct Work {
+    name: String,
+    depth: usize,
+    /// What is on it, if that is known.
+    contents: Option<Result<Contents, Status>>,
+}
+
+/// Members of an array, and how deep they lie.
+#[derive(Default)]
+struct Members {
+    candidates: Vec<Candidate>,
+    depth: usize,
+}
+
+/// See the module text.
+pub(crate) struct Builder {
+    pub(crate) devices: Arc<Devices>,
+    pub(crate) arrays: Arc<Arrays>,
+    pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) options: Options,
+    pub(crate) names: Names,
+    queue: VecDeque<Work>,
+    members: BTreeMap<Uuid, Members>,
+    pub(crate) groups: VolumeGroups,
+    /// What did not start.
+    pub(crate) failures: Vec<Failure>,
+    /// The logical volumes that could not be made.
+    pub(crate) refused_volumes: Vec<RefusedVolume>,
+    /// What the user should know.
+    pub(crate) notes: Vec<Note>,
+    /// What is on the devices that were looked at.
+    pub(crate) looked: Vec<Looked>,
+}
+
+impl Builder {
+    pub(crate) fn new(
+        devices: Arc<Devices>,
+        arrays: Arc<Arrays>,
+        options: Options,
+        runtime: Arc<dyn Runtime>,
+    ) -> Self {
+        Self {
+            devices,
+            arrays,
+            runtime,
+            options,
+            names: Names::default(),
+            queue: VecDeque::new(),
+            members: BTreeMap::new(),
+            groups: VolumeGroups::default(),
+            failures: Vec::new(),
+            refused_volumes: Vec::new(),
+            notes: Vec::new(),
+            looked: Vec::new(),
+        }
+    }
+
+    /// Adds a disk to the list.
+    pub(crate) fn add_disk(
+        &mut self,
+        path: &str,
+        gateway: &Gateway,
+        contents: &Result<Contents, Status>,
+    ) {
+        let name = self.devices.add_disk(path, gateway.clone(), Role::Volume);
+        self.queue.push_back(Work { name, depth: 0, contents: Some(contents.clone()) });
+    }
+
+    /// Adds a device that was made of others to the list.
+    pub(crate) fn add(&mut self, name: String, depth: usize) {
+        self.queue.push_back(Work { name, depth, contents: None });
+    }
+
+    /// Adds an array that was started later to the list.
+    pub(crate) fn add_above(&mut self, name: String) {
+        let depth = self.depth(&name);
+        self.add(name, depth);
+    }
+
+    /// How many devices there are below a device, one on the other.
+    fn depth(&self, name: &str) -> usize {
+        let mut depths: BTreeMap<String, usize> = BTreeMap::new();
+        for Device { name, below, .. } in self.devices.all() {
+            let deepest = below.iter().filter_map(|below| depths.get(below)).max();
+            depths.insert(name, deepest.map_or(0, |depth| depth + 1));
+        }
+        depths.get(name).copied().unwrap_or(0)
+    }
+
+    /// Works until nothing more can be made.
+    pub(crate) async fn run(&mut self) {
+        loop {
+            while let Some(work) = self.queue.pop_front() {
+                self.look(work).await;
+            }
+            if self.start_complete().await
+                || self.activate(false).await
+                || self.start_incomplete().await
+                || self.activate(true).await
+            {
+                continue;
+            }
+            for (device, text) in self.groups.leftovers() {
+                self.note(&device, text);
+            }
+            return;
+        }
+    }
+
+    /// Activates a volume group of which all physical volumes are here, or with `partial` any; whether
+    /// there was one.
+    async fn activate(&mut self, partial: bool) -> bool {
+        let Some(group) = self.groups.next(partial) else { return false };
+        let read_only = self.options.md.read_only;
+        let groups = &mut self.groups;
+        let done = groups.activate(&group, read_only, &self.devices, &self.runtime).await;
+        for (device, text) in done.notes {
+            self.note(&device, text);
+        }
+        self.refused_volumes.extend(done.refused);
+        for volume in done.volumes {
+            self.add(volume, done.depth + 1);
+        }
+        true
+    }
+
+    fn note(&mut self, device: &str, text: impl Into<String>) {
+        let note = Note { device: device.to_owned(), text: text.into() };
+        // What is still so is not said again.
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    /// Looks at one device.
+    async fn look(&mut self, Work { name, depth, contents }: Work) {
+        let Some(device) = self.devices.find(&name) else { return };
+        if depth > MAX_DEPTH {
+            return self
+                .note(&name, format!("what it holds is nested deeper than {MAX_DEPTH} levels"));
+        }
+        let contents = match contents {
+            Some(known) => known,
+            None => probe(device.gateway()).await,
+        };
+        let scheme = match &contents {
+            Ok(contents) => self.give_role(&device, contents, depth).await,
+            Err(status) => self.refuse(&device, format!("cannot be read: {status}")),
+        };
+        self.looked.push(Looked { name, contents, scheme });
+    }
+
+    fn refuse(&mut self, device: &Device, why: String) -> Option<&'static str> {
+        self.devices.set_role(&device.name, Role::Refused);
+        self.note(&device.name, why);
+        None
+    }
+
+    /// Gives a device its role; the kind of its partition table.
+    async fn give_role(
+        &mut self,
+        device: &Device,
+        contents: &Contents,
+        depth: usize,
+    ) -> Option<&'static str> {
+        let reading = match claim::read(device.gateway(), contents, self.options.whole).await {
+            Ok(reading) => reading,
+            Err(status) => return self.refuse(device, format!("cannot be read: {status}")),
+        };
+        for note in reading.notes {
+            self.note(&device.name, note);
+        }
+        match reading.claim {
+            Claim::Volume => {}
+            Claim::PhysicalVolume => match self.groups.add(device, depth).await {
+                Ok(()) => self.devices.set_role(&device.name, Role::PhysicalVolume),
+                Err(why) => return self.refuse(device, why),
+            },
+            Claim::Refused(why) => return self.refuse(device, why),
+            Claim::Member(sb) => {
+                self.devices.set_role(&device.name, Role::Member);
+                if let Some(volume) = self.arrays.of(sb.set_uuid) {
+                    let array = volume.name.device();
+                    self.note(
+                        &device.name,
+                        format!("is a member of {array}, which runs without it"),
+                    );
+                    return None;
+                }
+                let members = self.members.entry(sb.set_uuid).or_default();
+                members.depth = members.depth.max(depth);
+                let (gateway, path) = (device.gateway().clone(), device.path.clone());
+                members.candidates.push(Candidate { gateway, path, sb });
+            }
+            Claim::Table(table) => {
+                self.devices.set_role(&device.name, Role::Partitioned);
+                let scheme = table.scheme.name();
+                self.add_partitions(device, table, depth);
+                return Some(scheme);
+            }
+        }
+        None
+    }
+
+    fn add_partitions(&mut self, device: &Device, table: Table, depth: usize) {
+        for entry in table.entries {
+            let (start, len) = (entry.start, entry.len);
+            let name = self.devices.add_partition(device, entry, |name| {
+                let lower = device.gateway().clone();
+                Gateway::new(Arc::new(Partition::new(name, lower, start, len)))
+            });
+            self.add(name, depth + 1);
+        }
+    }
+
+    /// Starts all arrays that have all members; whether there was any.
+    async fn start_complete(&mut self) -> bool {
+        let options = ashlar_md::Options { run: false, ..self.options.md };
+        let mut found = false;
+        for uuid in self.uuids() {
+            // Why not is asked again when no more members can come.
+            found |= matches!(self.try_start(uuid, &options).await, Some(Ok(())));
+        }
+        found
+    }
+
+    /// Starts one array that lacks members but may start; whether there was one. If not, all that are
+    /// left are failures.
+    async fn start_incomplete(&mut self) -> bool {
+        let options = self.options.md;
+        let (mut able, mut failed) = (Vec::new(), Vec::new());
+        for uuid in self.uuids() {
+            let Some(Members { candidates, .. }) = self.members.get(&uuid) else { continue };
+            match ashlar_md::plan(candidates.clone(), &options).await {
+                Ok(_) => able.push(uuid),
+                Err(error) => failed.push((uuid, error)),
+            }
+        }
+        let mut order = Vec::new();
+        for uuid in &able {
+            order.push((able.len() > 1 && !self.holds_a_member(*uuid).await, *uuid));
+        }
+        // Of those that are alike the one whose members lie nearest to the disks.
+        if let Some((_, uuid)) = order.into_iter().min_by_key(|(last, _)| *last) {
+            return matches!(self.try_start(uuid, &options).await, Some(Ok(())));
+        }
+        for (uuid, error) in failed {
+            let Some(Members { candidates, .. }) = self.members.remove(&uuid) else { continue };
+            self.failures.push(self.failure(uuid, error, candidates));
+        }
+        false
+    }
+
+    /// Whether an array that may start is itself a member of one that waits for it: seen by starting it
+    /// for reading only, for this one look.
+    async fn holds_a_member(&self, uuid: Uuid) -> bool {
+        let Some(Members { candidates, .. }) = self.members.get(&uuid) else { return false };
+        let options = ashlar_md::Options { run: true, read_only: true };
+        let Ok(plan) = ashlar_md::plan(candidates.clone(), &options).await else { return false };
+        let array = Array::start(plan, "md?", Arc::clone(&self.runtime));
+        let found = ashlar_md::probe::probe(&Gateway::new(Arc::clone(&array) as _)).await;
+        // Nothing was written, so there is nothing that could fail.
+        let (Ok(()) | Err(_)) = array.stop().await;
+        matches!(found, Ok(Some(sb)) if self.members.contains_key(&sb.set_uuid))
+    }
+
+    /// The arrays whose members are here, those nearest to the disks first.
+    fn uuids(&self) -> Vec<Uuid> {
+        let mut all: Vec<_> = self.members.iter().map(|(uuid, m)| (m.depth, *uuid)).collect();
+        all.sort_unstable();
+        all.into_iter().map(|(_, uuid)| uuid).collect()
+    }
+
+    async fn try_start(
+        &mut self,
+        uuid: Uuid,
+        options: &ashlar_md::Options,
+    ) -> Option<Result<(), AssembleError>> {
+        let members = self.members.get(&uuid)?;
+        let set_name = members.candidates.first().map_or_else(String::new, |c| c.sb.name.clone());
+        let (candidates, depth) = (members.candidates.clone(), members.depth);
+        let paths = candidates.iter().map(|member| member.path.clone()).collect::<Vec<_>>();
+        let plan = match ashlar_md::plan(candidates, options).await {
+            Ok(plan) => plan,
+            Err(error) => return Some(Err(error)),
+        };
+        self.members.remove(&uuid);
+        self.keep_names_from_arrays();
+        let wanted = self.options.rename.take().unwrap_or(set_name);
+        let name = self.names.give(&wanted);
+        let device = name.device();
+        self.start(uuid, plan, name, &paths).await;
+        self.add(device, depth + 1);
+        Some(Ok(()))
+    }
+
+    /// A disk that is called as an array would be: if it is a volume, its user must decide.
+    fn keep_names_from_arrays(&mut self) {
+        for device in self.devices.all() {
+            if device.kind == Kind::Disk && device.role != Role::Volume {
+                self.names.reserve(&device.name);
+            }
+        }
+    }
+
+    /// Starts an array of `plan`'s members, which are the devices with these paths.
+    pub(crate) async fn start(
+        &self,
+        uuid: Uuid,
+        plan: ashlar_md::Plan,
+        name: ArrayName,
+        members: &[String],
+    ) -> Volume {
+        let array = Array::start(plan, &name.device(), Arc::clone(&self.runtime));
+        let bytes = Arc::new(ByteVolume::new(Gateway::new(Arc::clone(&array) as _)));
+        bytes.gateway().disk().set_number(DeviceNumber::md(name.number));
+        self.devices.add_array(&name, &bytes, members);
+        let view = ArrayView::new(array, Arc::clone(&self.devices)).await;
+        let volume = Volume { name, view, bytes };
+        self.arrays.start(uuid, volume.clone());
+        volume
+    }
+
+    fn failure(&self, uuid: Uuid, error: AssembleError, candidates: Vec<Candidate>) -> Failure {
+        let set_name = candidates.first().map_or_else(String::new, |c| c.sb.name.clone());
+        let devices = self.devices.all();
+        let is_nested = candidates.iter().any(|candidate| {
+            let device = devices.iter().find(|device| device.path == candidate.path);
+            device.is_some_and(|device| device.kind != Kind::Disk)
+        });
+        Failure { set_name, uuid, error, candidates, is_nested }
+    }
+}

@@ -1,0 +1,104 @@
+//! What a device is used for, of all that is found on it: the rules of docs/internals/stack.md.
+
+use ashlar_block::{Gateway, Sectors, Status};
+use ashlar_md::ondisk::{Superblock, Version};
+
+use crate::partitions::{self, Entry, Found, Table};
+use crate::probe::{Contents, Md};
+
+/// What a device is used for.
+pub(crate) enum Claim {
+    /// A member of an array.
+    Member(Box<Superblock>),
+    /// It has partitions.
+    Table(Table),
+    /// A physical volume of LVM.
+    PhysicalVolume,
+    /// Nothing that is known to hold others.
+    Volume,
+    /// It was something, but is damaged: why.
+    Refused(String),
+}
+
+/// A reading of a device, and what the user should know of it.
+pub(crate) struct Reading {
+    pub(crate) claim: Claim,
+    pub(crate) notes: Vec<String>,
+}
+
+impl From<Claim> for Reading {
+    fn from(claim: Claim) -> Self {
+        Self { claim, notes: Vec::new() }
+    }
+}
+
+/// Reads a device with these `contents`; if it is to be used `whole`, only for an array.
+///
+/// # Errors
+/// It cannot be read.
+pub(crate) async fn read(
+    gateway: &Gateway,
+    contents: &Contents,
+    whole: bool,
+) -> Result<Reading, Status> {
+    match &contents.md {
+        Md::Damaged(error) => return Ok(Claim::Refused(error.to_string()).into()),
+        Md::Member(sb) if whole || sb.version != Version::V0_90 => {
+            return Ok(Claim::Member(sb.clone()).into());
+        }
+        Md::None if whole => return Ok(Claim::Volume.into()),
+        Md::Member(_) | Md::None => {}
+    }
+    let found = partitions::read(gateway, &contents.foreign).await?;
+    if let Md::Member(sb) = &contents.md {
+        return Ok(member_or_table(sb, found));
+    }
+    let is_pv = contents.foreign.iter().any(|signature| signature.name == "LVM2_member");
+    Ok(match found {
+        Found::Table(mut table) if !table.is_empty => {
+            let mut notes = std::mem::take(&mut table.notes);
+            if is_pv {
+                notes.push("there is an LVM label too: the partitions count".to_owned());
+            }
+            Reading { claim: Claim::Table(table), notes }
+        }
+        Found::Table(_) | Found::Nothing(_) | Found::Damaged(_) if is_pv => {
+            Claim::PhysicalVolume.into()
+        }
+        Found::Table(Table { notes, .. }) => Reading { claim: Claim::Volume, notes },
+        Found::Nothing(note) => Reading { claim: Claim::Volume, notes: note.into_iter().collect() },
+        Found::Damaged(why) => Claim::Refused(why).into(),
+    })
+}
+
+/// A superblock of version 0.90 does not say where it belongs: at the end of a disk it may be that of
+/// the last partition, whose end is the same.
+fn member_or_table(sb: &Superblock, found: Found) -> Reading {
+    let inside = |entry: &&Entry| {
+        let end = entry.end();
+        entry.start <= sb.super_offset && end.is_some_and(|end| sb.super_offset < end)
+    };
+    let (table, number) = match found {
+        Found::Table(table) => {
+            let holder = table.entries.iter().find(inside);
+            match holder.map(|entry| (entry.number, fits(sb, entry))) {
+                Some((number, true)) => (table, number),
+                Some((_, false)) | None => return Claim::Member(Box::new(sb.clone())).into(),
+            }
+        }
+        Found::Nothing(_) | Found::Damaged(_) => {
+            return Claim::Member(Box::new(sb.clone())).into();
+        }
+    };
+    let mut table = table;
+    let mut notes = std::mem::take(&mut table.notes);
+    notes.push(format!("the md superblock at the end is taken as that of partition {number}"));
+    Reading { claim: Claim::Table(table), notes }
+}
+
+/// Whether the superblock may be that of this partition: it lies where one of that partition would,
+/// and the array uses no more of each member than the partition has.
+fn fits(sb: &Superblock, entry: &Entry) -> bool {
+    let Some(at) = Version::V0_90.super_offset(entry.len) else { return false };
+    entry.start + Sectors(at.0) == sb.super_offset && sb.size.0 <= at.0
+}

@@ -1,0 +1,262 @@
+//! The block devices that a stack has: disks, and what is made of them.
+//!
+//! Devices may be added while the stack runs, always behind all that they are made of, so that the
+//! opposite order is the one to stop in. A member that was taken out of its array keeps its name, and
+//! is still there to be taken in again.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use ashlar_block::{ByteVolume, Gateway};
+
+use crate::names::{ArrayName, partition_suffix, unique_name};
+use crate::partitions::Entry;
+
+/// What a device is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A disk of the user's.
+    Disk,
+    /// A partition of another device.
+    Partition(Entry),
+    /// An md array.
+    Array,
+    /// A logical volume.
+    Logical,
+}
+
+impl Kind {
+    /// The type, as `lsblk` names it; arrays have their level there.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Disk => "disk",
+            Self::Partition(_) => "part",
+            Self::Array => "md",
+            Self::Logical => "lvm",
+        }
+    }
+}
+
+/// What a device is used for: one thing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// For itself: it is served as it is.
+    Volume,
+    /// It is or was a member of an array, or waits to be one.
+    Member,
+    /// It has partitions.
+    Partitioned,
+    /// It is a physical volume of LVM.
+    PhysicalVolume,
+    /// It is part of a logical volume.
+    Component,
+    /// For nothing: what is on it cannot be used.
+    Refused,
+}
+
+/// A device and what it is called.
+#[derive(Clone)]
+pub struct Device {
+    /// Where the user has it, or would in `/dev`. No two devices have the same.
+    pub path: String,
+    /// Its name under `sys/block` and `dev`, unique among these.
+    pub name: String,
+    /// Other names below `dev`: `md/data`, `mapper/vg-lv`.
+    pub links: Vec<String>,
+    /// What it is.
+    pub kind: Kind,
+    /// What it is used for.
+    pub role: Role,
+    /// The names of the devices that it was made of.
+    pub below: Vec<String>,
+    /// Its bytes, for exports: all of them must share this.
+    pub bytes: Arc<ByteVolume>,
+    /// The device mapper's part of a logical volume.
+    pub mapped: Option<Arc<ashlar_dm::Device>>,
+}
+
+impl Device {
+    /// The device.
+    pub fn gateway(&self) -> &Gateway {
+        self.bytes.gateway()
+    }
+
+    /// Its name for NBD clients: `md/data`, `vg/lv`, or what it is called under `dev`.
+    pub fn export_name(&self) -> &str {
+        self.links.last().unwrap_or(&self.name)
+    }
+}
+
+/// See the module text.
+#[derive(Default)]
+pub struct Devices {
+    table: RwLock<Vec<Device>>,
+    changes: AtomicU64,
+}
+
+impl Devices {
+    /// Adds a disk that is a member; its name.
+    pub fn add_member(&self, path: &str, gateway: Gateway) -> String {
+        self.add_disk(path, gateway, Role::Member)
+    }
+
+    /// Adds a disk; its name.
+    pub(crate) fn add_disk(&self, path: &str, gateway: Gateway, role: Role) -> String {
+        self.add(|table| {
+            let taken = |name: &str| table.iter().any(|device| device.name == name);
+            Device {
+                path: path.to_owned(),
+                name: unique_name(Path::new(path), taken),
+                links: Vec::new(),
+                kind: Kind::Disk,
+                role,
+                below: Vec::new(),
+                bytes: Arc::new(ByteVolume::new(gateway)),
+                mapped: None,
+            }
+        })
+    }
+
+    /// Adds a partition of the device `lower`, made by `make` of the name that it gets; its name.
+    pub(crate) fn add_partition(
+        &self,
+        lower: &Device,
+        entry: Entry,
+        make: impl FnOnce(&str) -> Gateway,
+    ) -> String {
+        self.add(|table| {
+            let name_of = |name: &str| format!("{name}{}", partition_suffix(name, entry.number));
+            let wanted = name_of(&lower.name);
+            let name = free(wanted, |name| table.iter().any(|device| device.name == name));
+            let path = name_of(&lower.path);
+            let path = free(path, |path| table.iter().any(|device| device.path == path));
+            let is_link =
+                |link: &str| table.iter().any(|device| device.links.iter().any(|l| l == link));
+            let links = lower.links.iter().map(|link| name_of(link));
+            let bytes = Arc::new(ByteVolume::new(make(&name)));
+            Device {
+                path,
+                name,
+                links: links.filter(|link| !is_link(link)).collect(),
+                kind: Kind::Partition(entry),
+                role: Role::Volume,
+                below: vec![lower.name.clone()],
+                bytes,
+                mapped: None,
+            }
+        })
+    }
+
+    /// Adds a running array, which was made of the devices with these paths.
+    pub(crate) fn add_array(&self, name: &ArrayName, bytes: &Arc<ByteVolume>, members: &[String]) {
+        self.add(|table| {
+            let member = |device: &&Device| members.contains(&device.path);
+            let below = table.iter().filter(member).map(|device| device.name.clone()).collect();
+            Device {
+                path: format!("/dev/{}", name.device()),
+                name: name.device(),
+                links: name.alias.iter().map(|alias| format!("md/{alias}")).collect(),
+                kind: Kind::Array,
+                role: Role::Volume,
+                below,
+                bytes: Arc::clone(bytes),
+                mapped: None,
+            }
+        });
+    }
+
+    /// Adds a device of the device mapper, or what is part of one, which is made of the devices `below`.
+    pub(crate) fn add_logical(
+        &self,
+        name: &str,
+        links: Vec<String>,
+        role: Role,
+        below: Vec<String>,
+        mapped: Arc<ashlar_dm::Device>,
+    ) {
+        let gateway = Gateway::new(Arc::clone(&mapped) as _);
+        self.add(|table| {
+            let is_link = |link: &str| table.iter().any(|d| d.links.iter().any(|l| l == link));
+            Device {
+                path: format!("/dev/{}", links.last().map_or(name, String::as_str)),
+                name: name.to_owned(),
+                links: links.iter().filter(|link| !is_link(link)).cloned().collect(),
+                kind: Kind::Logical,
+                role,
+                below,
+                bytes: Arc::new(ByteVolume::new(gateway)),
+                mapped: Some(mapped),
+            }
+        });
+    }
+
+    /// Says what the device with this name is used for.
+    pub(crate) fn set_role(&self, name: &str, role: Role) {
+        self.change(|table| {
+            if let Some(device) = table.iter_mut().rfind(|device| device.name == name) {
+                device.role = role;
+            }
+        });
+    }
+
+    /// Forgets the disk with this path.
+    pub fn remove(&self, path: &str) {
+        self.change(|table| table.retain(|device| device.path != path));
+    }
+
+    /// The name of the device with this path.
+    pub fn name(&self, path: &str) -> Option<String> {
+        self.read(|table| Some(table.iter().find(|device| device.path == path)?.name.clone()))
+    }
+
+    /// The device with this name; of a disk and an array that are called the same, the array.
+    pub fn find(&self, name: &str) -> Option<Device> {
+        self.read(|table| table.iter().rfind(|device| device.name == name).cloned())
+    }
+
+    /// All devices, each behind those that it is made of.
+    pub fn all(&self) -> Vec<Device> {
+        self.read(<[Device]>::to_vec)
+    }
+
+    /// Those that are served as they are.
+    pub fn volumes(&self) -> Vec<Device> {
+        let mut all = self.all();
+        all.retain(|device| device.role == Role::Volume);
+        all
+    }
+
+    /// How often anything has changed.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Relaxed)
+    }
+
+    /// Adds what `make` makes, which sees those that are there; its name.
+    fn add(&self, make: impl FnOnce(&[Device]) -> Device) -> String {
+        self.change(|table| {
+            let device = make(table);
+            let name = device.name.clone();
+            table.push(device);
+            name
+        })
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Vec<Device>) -> T) -> T {
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        self.changes.fetch_add(1, Relaxed);
+        change(&mut table)
+    }
+
+    fn read<T>(&self, look: impl FnOnce(&[Device]) -> T) -> T {
+        look(&self.table.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// `wanted`, or that with a number behind it, so that it is not `taken`.
+fn free(wanted: String, taken: impl Fn(&str) -> bool) -> String {
+    let numbered = (1..).map(|n: u64| format!("{wanted}#{n}"));
+    // The numbers have no end, and finitely many names are taken.
+    let mut all = std::iter::once(wanted.clone()).chain(numbered);
+    all.find(|name| !taken(name)).unwrap_or_default()
+}

@@ -1,0 +1,217 @@
+//! Volume groups of LVM: where physical volumes are gathered, and made into logical volumes.
+//!
+//! Which volumes a group has, and of which tables, is for `ashlar_lvm` to say; the tables are loaded here,
+//! each device behind all it is made of. A volume that cannot be had is refused by name, and its
+//! neighbours are made all the same.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use ashlar_block::{Gateway, Runtime};
+use ashlar_dm::Device as Mapped;
+use ashlar_dm::snapshot::Origins;
+use ashlar_dm::table::Table;
+use ashlar_dm::target::{Context, Devices as Named};
+use ashlar_lvm::activate::{self, MadeOf, Planned};
+use ashlar_lvm::group::{self, Group, MemberState};
+use ashlar_lvm::{PvOnDisk, Uuid, read_pv};
+
+use crate::devices::{Device, Devices, Role};
+
+/// A physical volume at hand.
+struct Physical {
+    /// The name of its device.
+    device: String,
+    depth: usize,
+    pv: PvOnDisk,
+}
+
+/// A logical volume that could not be made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RefusedVolume {
+    /// Its group and name: `vg/lv`.
+    pub name: String,
+    /// Why.
+    pub why: String,
+    /// The names of the devices that its group is on.
+    pub below: Vec<String>,
+}
+
+/// What became of a group.
+pub(crate) struct Activated {
+    /// The names of the new volumes that users know.
+    pub(crate) volumes: Vec<String>,
+    /// How deep they lie.
+    pub(crate) depth: usize,
+    /// Those that could not be made.
+    pub(crate) refused: Vec<RefusedVolume>,
+    /// The physical volumes that are not up to date, and why.
+    pub(crate) notes: Vec<(String, String)>,
+}
+
+/// See the module text.
+#[derive(Default)]
+pub(crate) struct VolumeGroups {
+    physical: Vec<Physical>,
+    active: BTreeSet<Uuid>,
+    /// The devices that have snapshots.
+    origins: Arc<Origins>,
+    /// How many mapped devices there are.
+    mapped: u32,
+}
+
+/// The devices that tables name: by their paths, and those of the group by their names.
+struct Lower<'a> {
+    devices: &'a Devices,
+    made: &'a HashMap<String, Gateway>,
+}
+
+impl Named for Lower<'_> {
+    fn find(&self, name: &str) -> Option<Gateway> {
+        match name.strip_prefix("/dev/") {
+            Some(name) => Some(self.devices.find(name)?.gateway().clone()),
+            None => self.made.get(name).cloned(),
+        }
+    }
+}
+
+impl VolumeGroups {
+    /// Takes in a physical volume.
+    ///
+    /// # Errors
+    /// It cannot be used, and why.
+    pub(crate) async fn add(&mut self, device: &Device, depth: usize) -> Result<(), String> {
+        match read_pv(device.gateway()).await {
+            Ok(Some(pv)) => {
+                self.physical.push(Physical { device: device.name.clone(), depth, pv });
+                Ok(())
+            }
+            Ok(None) => Err("the LVM label cannot be read".to_owned()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// A group that is not active and may be: complete, or with `partial` any.
+    pub(crate) fn next(&self, partial: bool) -> Option<Group> {
+        let mut groups = self.found().groups;
+        groups.retain(|group| !self.active.contains(&group.metadata.group.id));
+        groups.into_iter().find(|group| partial || group.is_complete())
+    }
+
+    /// What there is to know of the physical volumes when no more can come: device and text.
+    pub(crate) fn leftovers(&self) -> Vec<(String, String)> {
+        let found = self.found();
+        let free = found.free.into_iter().map(|i| (i, "is in no volume group".to_owned()));
+        let orphans = found.orphans.into_iter().map(|i| {
+            (i, "is in a volume group that only other physical volumes know of".to_owned())
+        });
+        let copies = found.duplicates.into_iter().map(|i| {
+            (i, "has the identity of another physical volume, a copy: it is not used".to_owned())
+        });
+        let damaged = found.damaged.into_iter().map(|(i, error)| (i, error.to_string()));
+        let all = free.chain(orphans).chain(copies).chain(damaged);
+        all.filter_map(|(index, text)| Some((self.physical.get(index)?.device.clone(), text)))
+            .collect()
+    }
+
+    fn found(&self) -> group::Found {
+        group::assemble(&self.physical.iter().map(|physical| &physical.pv).collect::<Vec<_>>())
+    }
+
+    /// Makes the devices of a group, and adds them to `devices`.
+    pub(crate) async fn activate(
+        &mut self,
+        group: &Group,
+        read_only: bool,
+        devices: &Devices,
+        runtime: &Arc<dyn Runtime>,
+    ) -> Activated {
+        let vg = &group.metadata.group;
+        self.active.insert(vg.id);
+        let member = |state: &MemberState| self.physical.get(state.usable()?);
+        let members: Vec<Option<&Physical>> = group.members.iter().map(member).collect();
+        let below: Vec<String> = members.iter().flatten().map(|m| m.device.clone()).collect();
+        let depth = members.iter().flatten().map(|member| member.depth).max().unwrap_or(0);
+        let path = |index: usize| Some(format!("/dev/{}", members.get(index)?.as_ref()?.device));
+        let options = activate::Options { partial: false, read_only };
+        let plan = activate::plan(vg, options, &path);
+        let notes = self.stale(group);
+        let refuse = |name: &str, why: String| {
+            let name = format!("{}/{name}", vg.name);
+            RefusedVolume { name, why, below: below.clone() }
+        };
+        let mut refused: Vec<RefusedVolume> =
+            plan.refused.iter().map(|(name, why)| refuse(name, why.to_string())).collect();
+        let (mut made, mut volumes) = (HashMap::new(), Vec::new());
+        let mut names: HashMap<String, String> = HashMap::new();
+        for planned in plan.devices {
+            let name = format!("dm-{}", self.mapped);
+            let lower = Lower { devices, made: &made };
+            let origins = Arc::clone(&self.origins);
+            let mapped = match map(&planned, &name, &lower, origins, runtime).await {
+                Ok(mapped) => mapped,
+                Err(why) => {
+                    refused.extend(planned.volume.as_ref().map(|name| refuse(name, why)));
+                    continue;
+                }
+            };
+            self.mapped += 1;
+            if read_only || planned.read_only {
+                Gateway::new(Arc::clone(&mapped) as _).disk().set_read_only(true);
+            }
+            let lower = planned.made_of.parts().into_iter().filter_map(|part| {
+                part.strip_prefix("/dev/").map(str::to_owned).or_else(|| names.get(part).cloned())
+            });
+            let lower: BTreeSet<String> = lower.collect();
+            let role = if planned.volume.is_some() { Role::Volume } else { Role::Component };
+            let mut links = vec![format!("mapper/{}", planned.name)];
+            links.extend(planned.volume.as_ref().map(|lv| format!("{}/{lv}", vg.name)));
+            made.insert(planned.name.clone(), Gateway::new(Arc::clone(&mapped) as _));
+            names.insert(planned.name, name.clone());
+            devices.add_logical(&name, links, role, lower.into_iter().collect(), mapped);
+            if planned.volume.is_some() {
+                volumes.push(name);
+            }
+        }
+        Activated { volumes, depth, refused, notes }
+    }
+
+    /// The physical volumes of a group whose data cannot be trusted.
+    fn stale(&self, group: &Group) -> Vec<(String, String)> {
+        let returned = group.members.iter().filter_map(|member| match member {
+            MemberState::Returned(index) => Some((
+                *index,
+                "was missing while its group was changed: vgextend --restoremissing takes it back",
+            )),
+            MemberState::Present(_) | MemberState::Stale(_) | MemberState::Missing => None,
+        });
+        let outdated =
+            group.outdated.iter().map(|index| (*index, "was taken out of its volume group"));
+        let all = returned.chain(outdated);
+        all.filter_map(|(index, text)| {
+            Some((self.physical.get(index)?.device.clone(), text.to_owned()))
+        })
+        .collect()
+    }
+}
+
+/// Makes one device.
+async fn map(
+    planned: &Planned,
+    name: &str,
+    lower: &Lower<'_>,
+    origins: Arc<Origins>,
+    runtime: &Arc<dyn Runtime>,
+) -> Result<Arc<Mapped>, String> {
+    let lines = match &planned.made_of {
+        MadeOf::Table(lines) => lines,
+        MadeOf::Raid(_) => return Err("RAID volumes are not served by this version".to_owned()),
+        MadeOf::ThinPool { .. } | MadeOf::Thin { .. } => {
+            return Err("thin volumes are not served by this version".to_owned());
+        }
+    };
+    let context = Context { devices: lower, runtime: Arc::clone(runtime), origins };
+    let table = Table::load(lines, &context).await.map_err(|error| error.to_string())?;
+    let mapped = Mapped::start(name, table, Arc::clone(runtime)).await;
+    mapped.map_err(|status| format!("it could not be started: {status}"))
+}
