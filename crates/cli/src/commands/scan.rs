@@ -11,7 +11,8 @@ use crate::output;
 
 /// Show what is on disks, as a tree
 ///
-/// Arrays are shown below each of their members, file systems below the array or disk they are on.
+/// Partitions are shown below their disk, arrays below each of their members, to any depth, and file
+/// systems below the device they are on.
 /// Only reads, and takes no lock: disks in use can be looked at.
 #[derive(Args, Debug)]
 #[command(after_help = "\

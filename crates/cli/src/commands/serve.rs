@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ashlar_md::AssembleError;
-use ashlar_stack::assemble::{Plain, Stack};
+use ashlar_stack::assemble::Stack;
+use ashlar_stack::devices::Kind;
 use ashlar_stack::spec::{Assignment, Listen, Spec};
 use clap::Args;
 
@@ -16,15 +17,19 @@ use crate::models::Models;
 
 /// Assemble what is on disks and serve it
 ///
-/// Members are assembled to arrays; a disk that holds anything else is served as it is, under its
-/// file's name. Runs in the foreground until SIGTERM, SIGINT, `ashlar stop`, or until its mount is unmounted.
+/// Members are assembled to arrays; disks and arrays with partitions are taken apart, to any depth; what
+/// holds nothing of that kind is served as it is, under its own name. Runs in the foreground until SIGTERM, SIGINT, `ashlar stop`, or until its mount is unmounted.
 /// Prints a line for each volume and then `ready`. While the mount is in use (an open file, a loop
 /// device) it does not end; a second signal forces it to.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The mount looks like a Linux root: DIR/dev/md0 is the volume, DIR/sys/block/md0/queue/nomerges an
-attribute, DIR/proc/mdstat the state of the arrays. Over NBD a volume's export name is md0, or
-md/NAME for an array with a name; the empty name is the only volume if there is one.
+attribute, DIR/proc/mdstat the state of the arrays. Partitions are named as in Linux:
+DIR/dev/disk.img1, DIR/dev/md0p1. Over NBD a volume's export name is md0, or md/NAME for an array
+with a name; the empty name is the only volume if there is one.
+
+A device that others are made of, such as a disk with partitions, is not served itself: --whole
+serves it, and nothing of what is in it.
 
 Exit codes: 0 stopped in good order, 1 not started or not stopped in good order, 2 wrong usage.
 
@@ -81,6 +86,11 @@ pub(crate) struct ServeOptions {
     #[arg(short = 'I', long)]
     pub(crate) incremental: bool,
 
+    /// Serve disks and arrays as they are: look for members of arrays, but not for partitions and
+    /// volume groups
+    #[arg(long)]
+    pub(crate) whole: bool,
+
     /// Threads that do the I/O [default: one for each processor, at most 4]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) threads: Option<u16>,
@@ -120,6 +130,7 @@ impl ServeOptions {
             buffered: self.buffered,
             run: self.run,
             incremental: self.incremental,
+            whole: self.whole,
             threads: self.threads.map_or(default, usize::from),
             control: self.control,
             models: Arc::new(Models::new(self.model)),
@@ -149,6 +160,7 @@ impl Serve {
         options.buffered |= spec.buffered;
         options.run |= spec.run;
         options.incremental |= spec.incremental;
+        options.whole |= spec.whole;
         options.threads = options.threads.or(spec.threads);
         if options.threads == Some(0) {
             return Err(Error::plain("cannot use the configuration", "threads must not be 0"));
@@ -172,12 +184,20 @@ impl Serve {
 /// The first that did not, and what to do about it.
 pub(crate) fn check_started(stack: &Stack) -> Result<()> {
     let arrays = stack.arrays.running();
-    let same = |plain: &&Plain| arrays.iter().any(|v| v.name.device() == plain.name);
-    if let Some(plain) = stack.plain.iter().find(same) {
+    let mut volumes = stack.devices.volumes();
+    volumes.retain(|device| device.kind != Kind::Array);
+    if let Some(disk) = volumes.iter().find(|d| arrays.iter().any(|v| v.name.device() == d.name)) {
         let why = "it is no member of an array but has the name of one: rename the file";
-        return Err(Error::new("cannot serve", &plain.name, why));
+        return Err(Error::new("cannot serve", &disk.name, why));
     }
-    let Some(failure) = stack.failures.first() else { return Ok(()) };
+    if let Some((disk, why)) = stack.refused().into_iter().next() {
+        let error = Error::new("cannot serve", disk.path, why);
+        return Err(error.hint("--whole serves the disk as it is, whatever is on it"));
+    }
+    // What lies deeper must not hide its neighbours: the log has it.
+    let Some(failure) = stack.failures.iter().find(|failure| !failure.is_nested) else {
+        return Ok(());
+    };
     let error = Error::new("cannot start", failure, &failure.error);
     let read_only = matches!(failure.error, AssembleError::BadBlocks { .. });
     Err(if matches!(failure.error, AssembleError::NeedsRun { .. }) {

@@ -16,6 +16,7 @@ use ashlar_stack::arrays::Volume;
 use ashlar_stack::assemble::Stack;
 use ashlar_stack::attributes::{AttributeError, Attributes, Found};
 use ashlar_stack::detail::{Detail, INACTIVE};
+use ashlar_stack::devices::Kind;
 use ashlar_stack::incremental::Collector;
 use ashlar_stack::names::ArrayName;
 use futures_util::lock::Mutex;
@@ -134,11 +135,13 @@ impl Service {
                 degraded: status.degraded,
             }
         });
-        let plain = self.stack.plain.iter().map(|plain| VolumeStatus {
-            name: plain.name.clone(),
-            alias: None,
-            level: "disk".to_owned(),
-            size: plain.bytes.size_bytes(),
+        let mut others = self.stack.devices.volumes();
+        others.retain(|device| device.kind != Kind::Array);
+        let others = others.into_iter().map(|device| VolumeStatus {
+            alias: device.links.last().cloned(),
+            level: device.kind.name().to_owned(),
+            size: device.bytes.size_bytes(),
+            name: device.name,
             state: "active".to_owned(),
             raid_devices: 1,
             degraded: 0,
@@ -159,7 +162,7 @@ impl Service {
             mount: self.mount.clone(),
             nbd: self.nbd.clone(),
             models: modelled.map(|(disk, model)| ModelStatus { disk, model }).collect(),
-            volumes: volumes.chain(waiting).chain(plain).collect(),
+            volumes: volumes.chain(waiting).chain(others).collect(),
         }
     }
 

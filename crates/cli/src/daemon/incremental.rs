@@ -79,7 +79,6 @@ impl Service {
         for started in collector.start_waiting().await {
             match started {
                 Ok(volume) => {
-                    self.serve_also(&volume).await;
                     done.push(format!("started array {}", volume.name.path()));
                 }
                 Err(why) => {
@@ -88,6 +87,7 @@ impl Service {
                 }
             }
         }
+        self.serve_new(&mut collector).await;
         reply(StartedReply { done, failed })
     }
 
@@ -105,7 +105,7 @@ impl Service {
     fn is_meant(&self, path: &str, disk: &str) -> bool {
         let wanted = disks::identity(disk.as_ref());
         path == disk
-            || self.stack.disks.name(path).as_deref() == Some(disk)
+            || self.stack.devices.name(path).as_deref() == Some(disk)
             || (wanted.is_some() && self.identities.borrow().get(path).copied() == wanted)
     }
 
@@ -150,7 +150,7 @@ impl Service {
                 });
             }
         };
-        self.serve_also(&volume).await;
+        self.serve_new(collector).await;
         let started = format!("{path} attached to {}, which has been started.", volume.name.path());
         Ok(std::iter::once(started).chain(volume.view.status().notes).collect())
     }
@@ -178,11 +178,19 @@ impl Service {
         Ok(format!("{} attached to {name} which is already active.", self.keep(new)))
     }
 
-    /// Serves an array that has just started. The mount shows it by itself.
-    async fn serve_also(&self, volume: &Volume) {
-        let device = volume.name.device();
-        if let Err(error) = export(&volume.name, &volume.bytes).and_then(|e| self.exports.add(e)) {
-            tracing::error!(array = device, %error, "not served to NBD clients");
+    /// Serves what has just come to be. The mount shows it by itself.
+    async fn serve_new(&self, collector: &mut Collector) {
+        for note in collector.take_notes() {
+            tracing::warn!(device = note.device, "{}", note.text);
+        }
+        let known = self.exports.list();
+        for device in self.stack.devices.volumes() {
+            if known.iter().any(|export| export.name() == device.export_name()) {
+                continue;
+            }
+            if let Err(error) = export(&device).and_then(|export| self.exports.add(export)) {
+                tracing::error!(device = device.name, %error, "not served to NBD clients");
+            }
         }
         for (path, value) in self.deferred.take() {
             match self.attributes.write(&path, &value).await {
@@ -195,7 +203,7 @@ impl Service {
 
     /// Forgets a disk that is used for nothing.
     fn forget(&self, path: &str) {
-        self.stack.disks.remove(path);
+        self.stack.devices.remove(path);
         self.identities.borrow_mut().remove(path);
     }
 }

@@ -15,7 +15,8 @@ pub(crate) const DESCRIPTION: &str = "\
 # Paths are those of a Linux root without the leading slash: sys/block/md0/queue/nomerges.
 interface io.ashlar.Control
 
-# A volume that is served: an array, or a disk that is no member (level disk).
+# A volume that is served: an array, or a device that holds no others (level disk or part). Arrays are
+# listed even if they hold others.
 # The size is in bytes.
 type Volume (
   name: string,

@@ -14,6 +14,7 @@ use ashlar_md::members::Index;
 use ashlar_md::ondisk::create::NewBitmap;
 use ashlar_md::{Candidate, MemberStatus};
 use ashlar_stack::arrays::Volume;
+use ashlar_stack::devices::{Device, Kind, Role};
 use ashlar_stack::probe::{Contents, Md, probe};
 use serde_json::Value;
 use uuid::Uuid;
@@ -191,7 +192,7 @@ impl Service {
         let wanted = disks::identity(Path::new(disk));
         let is_meant = |member: &&MemberStatus| {
             let Some(path) = member.path.as_deref() else { return false };
-            let name = self.stack.disks.name(path);
+            let name = self.stack.devices.name(path);
             path == disk
                 || name.as_deref() == Some(disk)
                 || (wanted.is_some() && self.identities.borrow().get(path).copied() == wanted)
@@ -208,19 +209,28 @@ impl Service {
         let wanted = disks::identity(Path::new(disk));
         let identities = self.identities.borrow();
         let same = |path: &str| wanted.is_some() && identities.get(path).copied() == wanted;
-        let held = self.stack.disks.all().into_iter().find(|held| same(&held.path));
+        // What was made of other devices has no file that could be the same.
+        let made = |held: &Device| held.kind != Kind::Disk && held.path == disk;
+        let held = self.stack.devices.all().into_iter().find(|held| same(&held.path) || made(held));
         drop(identities);
         let Some(held) = held else {
             let opened = disks::open(Path::new(disk), self.access, self.direct);
             let gateway = self.models.wrap(opened.map_err(cannot_open)?).gateway;
             return Ok(New { path: disk.to_owned(), gateway, is_held: false });
         };
-        let plain = self.stack.plain.iter().any(|plain| plain.name == held.name);
-        if plain {
-            return Err(refused(
-                format!("{disk} is in use: it is served as the volume {}", held.name),
-                Some("leave it out of what is served at the start"),
-            ));
+        let use_and_hint = match held.role {
+            Role::Member => None,
+            Role::Volume => {
+                let hint = "leave it out of what is served at the start";
+                Some((format!("it is served as the volume {}", held.name), Some(hint)))
+            }
+            Role::Partitioned => Some(("it has partitions".to_owned(), None)),
+            Role::PhysicalVolume => Some(("it is part of a volume group".to_owned(), None)),
+            Role::Component => Some(("it is part of a logical volume".to_owned(), None)),
+            Role::Refused => Some(("what is on it is damaged".to_owned(), None)),
+        };
+        if let Some((what, hint)) = use_and_hint {
+            return Err(refused(format!("{disk} is in use: {what}"), hint));
         }
         for other in self.stack.arrays.waiting() {
             if other.members.iter().any(|member| member.path == held.path) {
@@ -237,15 +247,16 @@ impl Service {
             let why = format!("{disk} is in use: it is a member of /dev/{}", other.name.device());
             return Err(refused(why, hint));
         }
-        Ok(New { path: held.path, gateway: held.gateway, is_held: true })
+        let gateway = held.gateway().clone();
+        Ok(New { path: held.path, gateway, is_held: true })
     }
 
     /// Keeps a disk that is a member now; its path.
     pub(super) fn keep(&self, new: New) -> String {
         if !new.is_held {
             // One of that path that was a member once is another file by now.
-            self.stack.disks.remove(&new.path);
-            self.stack.disks.add(&new.path, new.gateway);
+            self.stack.devices.remove(&new.path);
+            self.stack.devices.add_member(&new.path, new.gateway);
             let identity = disks::identity(Path::new(&new.path));
             self.identities.borrow_mut().extend(identity.map(|id| (new.path.clone(), id)));
         }

@@ -43,7 +43,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ashlar_block::ByteVolume;
 use ashlar_engine::net::Listener;
 use ashlar_engine::signal::{self, Signal, Signals};
 use ashlar_engine::{Cancelled, Engine, Handle, ReactorConfig, Receiver, sleep, spawn};
@@ -54,11 +53,11 @@ use ashlar_export::fuse::session::Session;
 use ashlar_export::fuse::tree::Owner;
 use ashlar_export::nbd::export::{Export, ExportError, Exports};
 use ashlar_export::nbd::listen::{self, listen};
-use ashlar_stack::assemble::{NotAMember, Plain, Probed, Stack, assemble, probe_all};
+use ashlar_stack::assemble::{self, NotAMember, Probed, Stack, assemble, probe_all};
 use ashlar_stack::attributes::{AttributeError, Attributes};
+use ashlar_stack::devices::{Device, Kind};
 use ashlar_stack::graph::human_size;
 use ashlar_stack::incremental::Collector;
-use ashlar_stack::names::ArrayName;
 use ashlar_stack::spec::Listen;
 use futures_util::StreamExt;
 use futures_util::future::{Either, select};
@@ -90,6 +89,8 @@ pub(crate) struct Config {
     pub(crate) buffered: bool,
     pub(crate) run: bool,
     pub(crate) incremental: bool,
+    /// Whether disks and arrays are served as they are, whatever is on them.
+    pub(crate) whole: bool,
     pub(crate) threads: usize,
     pub(crate) spin: Duration,
     pub(crate) control: Option<PathBuf>,
@@ -139,8 +140,13 @@ pub(crate) fn serve(
                 Err(why) => return Err(Error::new("cannot serve", disk.disk.path.display(), why)),
             }
         }
-        let options = ashlar_md::Options { run: config.run, read_only: config.read_only };
-        let mut stack = assemble(&probed, &options, rename, &disks::runtime()).await;
+        let options = assemble::Options {
+            md: ashlar_md::Options { run: config.run, read_only: config.read_only },
+            rename: rename.map(str::to_owned),
+            whole: config.whole,
+        };
+        let mut stack = assemble(&probed, options.clone(), &disks::runtime()).await;
+        log_notes(&stack);
         if !config.incremental {
             check_started(&stack)?;
         }
@@ -159,6 +165,20 @@ pub(crate) fn serve(
     });
     drop(reactor);
     result
+}
+
+/// Tells the log what there is to know of the devices, and which arrays did not start although their
+/// neighbours are served.
+fn log_notes(stack: &Stack) {
+    for note in &stack.notes {
+        tracing::warn!(device = note.device, "{}", note.text);
+    }
+    for failure in stack.failures.iter().filter(|failure| failure.is_nested) {
+        tracing::error!(error = %failure.error, "cannot start: {failure}");
+    }
+    for volume in &stack.refused_volumes {
+        tracing::error!(volume = volume.name, error = volume.why, "cannot start a logical volume");
+    }
 }
 
 /// Says what runs.
@@ -187,8 +207,9 @@ fn announce(stack: &Stack) -> Result<()> {
             array.raid_disks,
         );
     }
-    for Plain { name, bytes } in &stack.plain {
-        text += &format!("{name}: disk {}\n", human_size(bytes.size_bytes()));
+    for device in stack.devices.volumes().iter().filter(|device| device.kind != Kind::Array) {
+        let (kind, size) = (device.kind.name(), human_size(device.bytes.size_bytes()));
+        text += &format!("{}: {kind} {size}\n", device.export_name());
     }
     output::print(&(text + "ready\n"))
 }
@@ -336,23 +357,16 @@ fn bind_control(path: Option<&Path>) -> Result<Listener> {
 /// The volumes, as NBD clients see them.
 fn exports(stack: &Stack) -> Result<Arc<Exports>> {
     let exports = Exports::new();
-    let failed = |name: &str, error| Error::new("cannot export", name, error);
-    for volume in stack.arrays.running() {
-        let added = export(&volume.name, &volume.bytes).and_then(|export| exports.add(export));
-        added.map_err(|error| failed(&volume.name.device(), error))?;
-    }
-    for Plain { name, bytes } in &stack.plain {
-        let export = Export::new(name, Arc::clone(bytes));
-        let added = export.and_then(|export| exports.add(export));
-        added.map_err(|error| failed(name, error))?;
+    for device in stack.devices.volumes() {
+        let added = export(&device).and_then(|export| exports.add(export));
+        added.map_err(|error| Error::new("cannot export", &device.name, error))?;
     }
     Ok(Arc::new(exports))
 }
 
-/// An array, as NBD clients see it.
-fn export(name: &ArrayName, bytes: &Arc<ByteVolume>) -> std::result::Result<Export, ExportError> {
-    let name = name.alias.as_ref().map_or_else(|| name.device(), |alias| format!("md/{alias}"));
-    Export::new(name, Arc::clone(bytes))
+/// A volume, as NBD clients see it.
+fn export(device: &Device) -> std::result::Result<Export, ExportError> {
+    Export::new(device.export_name(), Arc::clone(&device.bytes))
 }
 
 /// A server on another thread: ends with its result.

@@ -9,5 +9,6 @@ mod generated;
 mod incremental;
 mod managing;
 mod models;
+mod nesting;
 mod serving;
 mod support;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ashlar_stack::arrays::Volume;
-use ashlar_stack::assemble::{Probed, Stack, assemble, probe_all};
+use ashlar_stack::assemble::{Options, Probed, Stack, assemble, probe_all};
 use ashlar_stack::names::{parse_array_name, short_name};
 use clap::Args;
 use uuid::Uuid;
@@ -74,8 +74,9 @@ impl Assemble {
             if probed.is_empty() {
                 return Err(Error::usage("no member of that array among the devices"));
             }
-            let options = ashlar_md::Options { run: self.options.run, read_only };
-            let stack = assemble(&probed, &options, rename.as_deref(), &disks::runtime()).await;
+            let md = ashlar_md::Options { run: self.options.run, read_only };
+            let options = Options { md, rename, whole: true };
+            let stack = assemble(&probed, options, &disks::runtime()).await;
             check_started(&stack)?;
             output::print(&report(&stack))
         })?;

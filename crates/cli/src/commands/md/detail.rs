@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use ashlar_md::AssembleError;
 use ashlar_stack::arrays::Volume;
-use ashlar_stack::assemble::{assemble, probe_all};
+use ashlar_stack::assemble::{Options, assemble, probe_all};
 use ashlar_stack::detail::{Detail, INACTIVE};
 use clap::Args;
 
@@ -109,8 +109,9 @@ fn offline(devices: &[PathBuf]) -> Result<(Vec<Detail>, Vec<Failed>)> {
         for disk in &probed {
             disk.candidate().map_err(|why| Error::plain(disk.disk.path.display(), why))?;
         }
-        let options = ashlar_md::Options { run: true, read_only: true };
-        let stack = assemble(&probed, &options, None, &disks::runtime()).await;
+        let md = ashlar_md::Options { run: true, read_only: true };
+        let options = Options { md, rename: None, whole: true };
+        let stack = assemble(&probed, options, &disks::runtime()).await;
         let failed = stack.failures.iter().map(|failure| {
             let lacks_members = matches!(failure.error, AssembleError::NotEnough { .. });
             Failed { lacks_members, error: Error::new("cannot tell", failure, &failure.error) }

@@ -1,0 +1,256 @@
+//! Partitions, arrays in partitions, partitions in arrays: scanned, served, stopped.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::support::{Daemon, Images, MIB, program};
+
+/// Where the first partition begins, and its size.
+const FIRST: (u64, u64) = (MIB, 16 * MIB);
+/// The second one, to the end of a GPT.
+const SECOND_MIB: u64 = 22;
+
+/// Runs a tool that the tests need.
+fn tool(name: &str, args: &[&str], input: &str) {
+    let mut command = Command::new(name);
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap_or_else(|error| panic!("{name}: {error}"));
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn partition(images: &Images, name: &str, script: &str) {
+    let path = images.path(name);
+    tool("sfdisk", &["--quiet", "--no-reread", path.to_str().unwrap()], script);
+}
+
+/// Disks `d0` and `d1` with two partitions each, of which the first ones are the mirror md0.
+fn mirrored() -> Images {
+    let images = Images::new(2, 40 * MIB);
+    let members = Images::array(2, FIRST.1, &["--level=1"]);
+    for (name, bytes) in images.names.iter().zip(members.bytes()) {
+        partition(&images, name, &format!("label: gpt\nsize=16M, type=R\nsize={SECOND_MIB}M\n"));
+        write(&images, name, FIRST.0, &bytes);
+    }
+    images
+}
+
+fn write(images: &Images, name: &str, at: u64, bytes: &[u8]) {
+    let file = OpenOptions::new().write(true).open(images.path(name)).unwrap();
+    file.write_all_at(bytes, at).unwrap();
+}
+
+/// A daemon with a mount, or `None` where nothing can be mounted.
+fn mounted(images: &Images, args: &[&str]) -> Option<(Daemon, PathBuf)> {
+    if !Path::new("/dev/fuse").exists() {
+        eprintln!("skipped: no /dev/fuse");
+        return None;
+    }
+    let mount = images.path("mnt");
+    fs::create_dir_all(&mount).unwrap();
+    Some((images.serve(&[&["--mount", "mnt"], args].concat()), mount))
+}
+
+/// The names in a directory, sorted.
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut names: Vec<String> = entries.map(|name| name.into_string().unwrap()).collect();
+    names.sort_unstable();
+    names
+}
+
+#[test]
+fn a_file_system_on_a_mirror_of_partitions_is_served_and_survives_the_loss_of_a_disk() {
+    let images = mirrored();
+    let Some((daemon, mount)) = mounted(&images, &[]) else { return };
+    assert_eq!(
+        daemon.greeting,
+        "md0: raid1 15M, clean, 2 of 2 devices\nd0p2: part 22M\nd1p2: part 22M\nready\n"
+    );
+    assert_eq!(names(&mount.join("dev")), ["d0p2", "d1p2", "md0"]);
+    let files = images.path("files");
+    fs::create_dir(&files).unwrap();
+    fs::write(files.join("hello"), "from within").unwrap();
+    let volume = mount.join("dev/md0");
+    let (files, volume) = (files.to_str().unwrap(), volume.to_str().unwrap());
+    tool("mkfs.ext4", &["-q", "-F", "-d", files, volume], "");
+    daemon.end();
+
+    let args = ["--mount", "mnt", "--run", "--read-only", "d1"];
+    let daemon = Daemon::start(images.dir.path(), &args);
+    let output = Command::new("debugfs").args(["-R", "cat /hello", volume]).output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "from within");
+    daemon.end();
+    let scan = images.run(&["scan"], &images.refs()).ok().out;
+    assert!(
+        scan.lines().any(|line| line.starts_with("| `-md0") || line.contains("ext4")),
+        "{scan}"
+    );
+}
+
+#[test]
+fn every_device_has_its_place_in_sysfs() {
+    let images = mirrored();
+    let Some((daemon, mount)) = mounted(&images, &[]) else { return };
+    let read = |path: &str| fs::read_to_string(mount.join("sys/block").join(path)).unwrap();
+    assert_eq!(read("d0/size"), format!("{}\n", 40 * MIB / 512));
+    assert_eq!(read("d0p1/size"), "32768\n");
+    assert_eq!((read("d0p1/partition"), read("d0p2/partition")), ("1\n".into(), "2\n".into()));
+    assert_eq!((read("d0p1/start"), read("d0p2/start")), ("2048\n".into(), "34816\n".into()));
+    assert_eq!(read("d0/d0p2/start"), "34816\n");
+    assert_eq!(read("d1p1/holders/md0/md/level"), "raid1\n");
+    assert_eq!(read("md0/slaves/d1p1/size"), "32768\n");
+    assert_eq!(read("d1p2/queue/logical_block_size"), "512\n");
+    assert_eq!(read("md0/dev"), "9:0\n");
+    let numbers: Vec<String> =
+        names(&mount.join("sys/block")).iter().map(|name| read(&format!("{name}/dev"))).collect();
+    let mut different = numbers.clone();
+    different.sort_unstable();
+    different.dedup();
+    assert_eq!(different.len(), 7, "{numbers:?}");
+    assert!(read("d0p2/stat").split_whitespace().count() >= 11);
+    let status = daemon.client(&["status"]).ok().out;
+    assert!(status.contains("d0p2: part 22M"), "{status}");
+    daemon.end();
+}
+
+#[test]
+fn writes_to_a_partition_stay_inside_it() {
+    let images = mirrored();
+    let before = images.bytes();
+    let Some((daemon, mount)) = mounted(&images, &[]) else { return };
+    let volume = OpenOptions::new().write(true).open(mount.join("dev/d0p2")).unwrap();
+    let len = SECOND_MIB * MIB;
+    assert_eq!(volume.metadata().unwrap().len(), len);
+    volume.write_all_at(&[1; 4096], 0).unwrap();
+    volume.write_all_at(&[2; 4096], len - 4096).unwrap();
+    assert!(volume.write_all_at(&[3; 512], len).is_err());
+    volume.sync_all().unwrap();
+    drop(volume);
+    daemon.end();
+    let mut wanted = before[0].clone();
+    let start = (FIRST.0 + FIRST.1) as usize;
+    wanted[start..][..4096].fill(1);
+    wanted[start + len as usize - 4096..][..4096].fill(2);
+    let after = images.bytes();
+    assert!(after[0] == wanted && after[1] == before[1]);
+}
+
+#[test]
+fn a_whole_disk_is_served_as_it_is() {
+    let images = mirrored();
+    let daemon = images.serve(&["--whole", "--nbd", "unix:nbd"]);
+    assert_eq!(daemon.greeting, "d0: disk 40M\nd1: disk 40M\nready\n");
+    daemon.end();
+    fs::write(images.path("stack.toml"), "disks = [\"d0\"]\nwhole = true\n").unwrap();
+    let daemon = Daemon::start(images.dir.path(), &["--config", "stack.toml"]);
+    assert_eq!(daemon.greeting, "d0: disk 40M\nready\n");
+    daemon.end();
+}
+
+#[test]
+fn the_backup_of_a_damaged_gpt_is_used_and_this_is_said() {
+    let images = mirrored();
+    write(&images, "d0", 512, &[0; 512]);
+    let before = images.bytes();
+    let said = "the primary GPT is damaged (no header); the backup is used";
+    let scan = images.run(&["scan"], &images.refs()).ok().out;
+    assert!(scan.contains(said) && scan.contains("devices=2/2"), "{scan}");
+    let daemon = images.serve(&["--nbd", "unix:nbd"]);
+    assert!(daemon.greeting.starts_with("md0: raid1 15M, clean, 2 of 2 devices"));
+    let log = daemon.end();
+    assert!(log.contains(said), "{log}");
+    assert!(images.bytes() == before, "a table was repaired");
+}
+
+#[test]
+fn a_disk_with_a_ruined_table_is_refused_but_can_be_served_whole() {
+    let images = mirrored();
+    write(&images, "d1", 512, &[0; 512]);
+    write(&images, "d1", 40 * MIB - 512, &[0; 512]);
+    let args = ["serve", "--nbd", "unix:n", "--control", "c"];
+    images
+        .run(&args, &["d1"])
+        .fails(1, &["cannot serve: d1: both copies of the GPT are unusable", "hint: --whole"]);
+    assert!(images.run(&["scan"], &["d1"]).ok().out.contains("both copies of the GPT"));
+    let daemon = Daemon::start(images.dir.path(), &["--whole", "--nbd", "unix:n", "d1"]);
+    assert_eq!(daemon.greeting, "d1: disk 40M\nready\n");
+    daemon.end();
+}
+
+#[test]
+fn an_array_of_partitions_that_does_not_start_is_an_error_in_the_log() {
+    let images = mirrored();
+    let daemon = Daemon::start(images.dir.path(), &["--nbd", "unix:n", "d0"]);
+    assert_eq!(daemon.greeting, "md0: raid1, inactive, 1 of 2 devices\nd0p2: part 22M\nready\n");
+    let log = daemon.end();
+    assert!(log.contains("ERROR") && log.contains("cannot start: array 0 ("), "{log}");
+    // What the user named must work.
+    let members = Images::array(2, 32 * MIB, &["--level=1"]);
+    let args = ["serve", "--nbd", "unix:n", "--control", "c"];
+    members.run(&args, &["d0"]).fails(1, &["cannot start: array 0 ("]);
+}
+
+#[test]
+fn partitions_of_an_array_appear_with_its_last_member() {
+    let images = Images::array(2, 32 * MIB, &["--level=1"]);
+    let Some((daemon, mount)) = mounted(&images, &[]) else { return };
+    let volume = mount.join("dev/md0");
+    let volume = volume.to_str().unwrap();
+    tool("sfdisk", &["--quiet", "--no-reread", volume], "label: dos\n, 4M\n, 8M\n");
+    daemon.end();
+    let args = ["--incremental", "--mount", "mnt", "--nbd", "unix:nbd", "d0"];
+    let daemon = Daemon::start(images.dir.path(), &args);
+    assert_eq!(daemon.greeting, "md0: raid1, inactive, 1 of 2 devices\nready\n");
+    daemon.client(&["md", "incremental", "d1"]).ok();
+    assert_eq!(names(&mount.join("dev")), ["md0p1", "md0p2"]);
+    let mut command = Command::new("nbdinfo");
+    command.args(["--list", "nbd+unix:///?socket=nbd"]).current_dir(images.dir.path());
+    let list = command.output().unwrap();
+    let list = String::from_utf8(list.stdout).unwrap();
+    assert!(list.contains("md0p1") && list.contains("md0p2"), "{list}");
+    daemon.end();
+}
+
+#[test]
+fn an_ordinary_user_may_scan_images_that_can_only_be_read() {
+    let images = mirrored();
+    for name in &images.names {
+        fs::set_permissions(images.path(name), fs::Permissions::from_mode(0o444)).unwrap();
+    }
+    fs::set_permissions(images.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let copy = images.path("ashlar");
+    fs::copy(program().get_program(), &copy).unwrap();
+    let user = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+    let mut command = Command::new("setpriv");
+    command.args(user).arg(&copy).arg("scan").args(images.refs()).current_dir(images.dir.path());
+    let output = command.output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    if error.contains("setpriv: ") {
+        return eprintln!("skipped: not root: {error}");
+    }
+    let scan = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && scan.contains("devices=2/2"), "{scan}{error}");
+}
+
+#[test]
+fn scans_of_nested_disks_in_json_are_nested() {
+    let images = mirrored();
+    let text = images.run(&["scan", "--json"], &images.refs()).ok().out;
+    let scan: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let disks = scan["blockdevices"].as_array().unwrap();
+    assert_eq!(disks.len(), 2);
+    for (disk, name) in disks.iter().zip(["d0p1", "d1p1"]) {
+        assert_eq!((&disk["type"], &disk["pttype"]), (&"disk".into(), &"gpt".into()));
+        let part = &disk["children"][0];
+        assert_eq!((&part["type"], &part["name"]), (&"part".into(), &name.into()));
+        assert_eq!(part["size"], FIRST.1);
+        assert_eq!(part["children"][0]["type"], "raid1");
+        assert_eq!(part["children"][0]["devices"], "2/2");
+    }
+    assert!(File::open(images.path("d0")).is_ok());
+}
