@@ -128,22 +128,15 @@ pub fn dm_name(group: &str, volume: &str, layer: Option<&str>) -> String {
     format!("{}-{}{layer}", double(group), double(volume))
 }
 
-/// Whether users know this logical volume: the stores of snapshots are known by their origins, whatever
-/// their flags say, and the volumes that tie the two are not (LVM's `lv_is_visible`).
-pub fn is_visible(group: &VolumeGroup, lv: &LogicalVolume) -> bool {
-    let ties = |segment: &Segment| matches!(segment.kind, SegmentKind::Snapshot(_));
-    match group.snapshot_in(&lv.name) {
-        Some(found) => group.lv(&found.snapshot.origin).is_some_and(LogicalVolume::is_visible),
-        None => lv.is_visible() && !lv.segments.iter().any(ties),
-    }
-}
-
 /// Plans the devices of all visible volumes. `pv` has the name of the device that holds the physical volume
 /// of this index; `None` if it is missing.
 pub fn plan(group: &VolumeGroup, options: Options, pv: &dyn Fn(usize) -> Option<String>) -> Plan {
-    let mut planner = Planner { group, options, pv, plan: Plan::default(), made: BTreeMap::new() };
-    for lv in group.lvs.iter().filter(|lv| is_visible(group, lv)) {
-        if planner.is_pool(lv) || planner.is_merging(lv) {
+    let visible = group.lvs.iter().zip(group.visible());
+    let seen = visible.filter(|(_, seen)| *seen).map(|(lv, _)| lv.name.as_str()).collect();
+    let (plan, made) = (Plan::default(), BTreeMap::new());
+    let mut planner = Planner { group, options, pv, seen, plan, made };
+    for lv in &group.lvs {
+        if !planner.is_seen(lv) || is_pool(lv) {
             continue;
         }
         if let Err(why) = planner.volume(lv) {
@@ -153,25 +146,27 @@ pub fn plan(group: &VolumeGroup, options: Options, pv: &dyn Fn(usize) -> Option<
     planner.plan
 }
 
+/// Pools are seen, but have nothing to read or write.
+fn is_pool(lv: &LogicalVolume) -> bool {
+    lv.segments.iter().any(|segment| matches!(segment.kind, SegmentKind::ThinPool(_)))
+}
+
 type Result<T> = std::result::Result<T, Refusal>;
 
 struct Planner<'a> {
     group: &'a VolumeGroup,
     options: Options,
     pv: &'a dyn Fn(usize) -> Option<String>,
+    /// The volumes that users know.
+    seen: BTreeSet<&'a str>,
     plan: Plan,
     /// What became of each volume and layer that was asked for: a volume may be part of several.
     made: BTreeMap<String, Result<()>>,
 }
 
 impl<'a> Planner<'a> {
-    fn is_pool(&self, lv: &LogicalVolume) -> bool {
-        lv.segments.iter().any(|segment| matches!(segment.kind, SegmentKind::ThinPool(_)))
-    }
-
-    /// Whether it is the store of a snapshot on its way back into the origin: there is no device for it.
-    fn is_merging(&self, lv: &LogicalVolume) -> bool {
-        self.group.snapshot_in(&lv.name).is_some_and(|found| found.snapshot.merging)
+    fn is_seen(&self, lv: &LogicalVolume) -> bool {
+        self.seen.contains(lv.name.as_str())
     }
 
     fn lv(&self, name: &str) -> Result<&'a LogicalVolume> {
@@ -242,7 +237,7 @@ impl<'a> Planner<'a> {
     fn add(&mut self, lv: &LogicalVolume, name: &str, made_of: MadeOf) {
         self.plan.devices.push(Planned {
             name: name.to_owned(),
-            volume: is_visible(self.group, lv).then(|| lv.name.clone()),
+            volume: self.is_seen(lv).then(|| lv.name.clone()),
             size: self.group.size(lv),
             read_only: self.is_read_only(lv),
             made_of,

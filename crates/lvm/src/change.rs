@@ -8,7 +8,6 @@
 use ashlar_block::Sectors;
 use thiserror::Error;
 
-use crate::activate::is_visible;
 use crate::alloc::{AllocError, Policy, Wish};
 use crate::metadata::{
     Creation, LogicalVolume, LvFlag, Segment, SegmentKind, Snapshot, Striped, VolumeGroup,
@@ -157,7 +156,7 @@ impl VolumeGroup {
         if of.unsupported.is_some() || !is_plain(of) {
             return refuse("only of linear and striped volumes snapshots can be made");
         }
-        if !is_visible(self, of) {
+        if !self.is_seen(origin) {
             return refuse("it is a part of another volume");
         }
         let (size, extents) = (self.size(of), of.extents());
@@ -220,7 +219,7 @@ impl VolumeGroup {
             if by.extents == 0 {
                 return refuse("it has room for all of its origin already");
             }
-        } else if !is_visible(self, lv) {
+        } else if !self.is_seen(name) {
             return refuse("it is a part of another volume");
         }
         if by.extents == 0 {
@@ -244,7 +243,7 @@ impl VolumeGroup {
         self.may_change()?;
         let lv = self.find(name)?;
         let refuse = |why| Err(ChangeError::NotSo { name: name.to_owned(), why });
-        if !is_visible(self, lv) {
+        if !self.is_seen(name) {
             return refuse("it is a part of another volume");
         }
         if lv.unsupported.is_some() || !is_plain(lv) {
@@ -328,8 +327,13 @@ impl VolumeGroup {
         self.lv(name).ok_or_else(|| ChangeError::NotFound { name: name.to_owned(), group: group() })
     }
 
+    /// Whether users know a volume of that name.
+    fn is_seen(&self, name: &str) -> bool {
+        self.lvs.iter().zip(self.visible()).any(|(lv, seen)| seen && lv.name == name)
+    }
+
     fn may_have_more(&self, count: usize) -> Result<()> {
-        let have = self.lvs.iter().filter(|lv| is_visible(self, lv)).count();
+        let have = self.visible().into_iter().filter(|seen| *seen).count();
         if self.max_lv != 0 && have + count > self.max_lv as usize {
             return Err(ChangeError::TooMany(self.max_lv));
         }

@@ -3,7 +3,6 @@
 use ashlar_block::Sectors;
 
 use super::{Field, Row, Units};
-use crate::activate::is_visible;
 use crate::group::{Group, MemberState};
 use crate::metadata::{
     Allocation, AreaOn, LogicalVolume, LvFlag, PvFlag, Segment, SegmentKind, VgFlag, VolumeGroup,
@@ -140,8 +139,7 @@ impl VgRow {
     }
 
     fn visible(&self) -> usize {
-        let group = self.group();
-        group.lvs.iter().filter(|lv| is_visible(group, lv)).count()
+        self.group().visible().into_iter().filter(|seen| *seen).count()
     }
 
     fn attributes(&self) -> String {
@@ -225,6 +223,10 @@ impl LvRow {
         self.group().lvs.get(self.index)
     }
 
+    fn is_seen(&self) -> bool {
+        self.group().visible().get(self.index).is_some_and(|seen| *seen)
+    }
+
     fn first(&self) -> Option<&SegmentKind> {
         self.lv().and_then(|lv| lv.segments.first()).map(|segment| &segment.kind)
     }
@@ -232,7 +234,7 @@ impl LvRow {
     /// As users know it: a snapshot has the size of its origin's past, its store that of itself.
     fn name(&self) -> String {
         let Some(lv) = self.lv() else { return String::new() };
-        if is_visible(self.group(), lv) { lv.name.clone() } else { format!("[{}]", lv.name) }
+        if self.is_seen() { lv.name.clone() } else { format!("[{}]", lv.name) }
     }
 
     fn size(&self) -> Sectors {
@@ -434,7 +436,7 @@ impl Row for LvRow {
             format!("{}/{}", row.group().name, row.lv().map_or("", |lv| &lv.name))
         }),
         text("lv_path", "Path", "where it is in a mount", |row, _| match row.lv() {
-            Some(lv) if is_visible(row.group(), lv) => {
+            Some(lv) if row.is_seen() => {
                 format!("/dev/{}/{}", row.group().name, lv.name)
             }
             Some(_) | None => String::new(),
