@@ -7,6 +7,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use ashlar_block::disk::DeviceNumber;
 use ashlar_block::{Gateway, Runtime};
 use ashlar_dm::Device as Mapped;
 use ashlar_dm::snapshot::Origins;
@@ -155,10 +156,12 @@ impl VolumeGroups {
                     continue;
                 }
             };
-            self.mapped += 1;
+            let gateway = Gateway::new(Arc::clone(&mapped) as _);
+            gateway.disk().set_number(DeviceNumber::dm(self.mapped));
             if read_only || planned.read_only {
-                Gateway::new(Arc::clone(&mapped) as _).disk().set_read_only(true);
+                gateway.disk().set_read_only(true);
             }
+            self.mapped += 1;
             let lower = planned.made_of.parts().into_iter().filter_map(|part| {
                 part.strip_prefix("/dev/").map(str::to_owned).or_else(|| names.get(part).cloned())
             });
@@ -166,7 +169,7 @@ impl VolumeGroups {
             let role = if planned.volume.is_some() { Role::Volume } else { Role::Component };
             let mut links = vec![format!("mapper/{}", planned.name)];
             links.extend(planned.volume.as_ref().map(|lv| format!("{}/{lv}", vg.name)));
-            made.insert(planned.name.clone(), Gateway::new(Arc::clone(&mapped) as _));
+            made.insert(planned.name.clone(), gateway);
             names.insert(planned.name, name.clone());
             devices.add_logical(&name, links, role, lower.into_iter().collect(), mapped);
             if planned.volume.is_some() {
