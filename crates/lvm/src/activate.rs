@@ -78,11 +78,30 @@ pub enum MadeOf {
     },
 }
 
+/// The levels of RAID that can be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RaidKind {
+    /// Striped.
+    Raid0,
+    /// Copies.
+    Raid1,
+    /// Striped copies, in md's near layout.
+    Raid10,
+}
+
+const RAID_KINDS: [(RaidLevel, RaidKind); 5] = [
+    (RaidLevel::Raid0, RaidKind::Raid0),
+    (RaidLevel::Raid0Meta, RaidKind::Raid0),
+    (RaidLevel::Raid1, RaidKind::Raid1),
+    (RaidLevel::Raid10, RaidKind::Raid10),
+    (RaidLevel::Raid10Near, RaidKind::Raid10),
+];
+
 /// The parts of a RAID.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RaidParts {
-    /// Level and layout.
-    pub level: RaidLevel,
+    /// The level.
+    pub kind: RaidKind,
     /// Of each leg the device with superblock and bitmap and the one with data; `None` if missing.
     pub legs: Vec<(Option<String>, Option<String>)>,
     /// Bytes that go to one leg before the next one's turn; `None` for RAID 1.
@@ -319,25 +338,18 @@ impl<'a> Planner<'a> {
     fn whole(&mut self, lv: &LogicalVolume, segment: &'a Segment) -> Result<Option<MadeOf>> {
         Ok(Some(match &segment.kind {
             SegmentKind::Raid(raid) => {
-                let known = matches!(
-                    raid.level,
-                    RaidLevel::Raid0
-                        | RaidLevel::Raid0Meta
-                        | RaidLevel::Raid1
-                        | RaidLevel::Raid10
-                        | RaidLevel::Raid10Near
-                );
-                if !known {
+                let known = RAID_KINDS.iter().find(|(level, _)| *level == raid.level);
+                let Some((_, kind)) = known else {
                     let level = raid.level.name();
                     return Err(Refusal::Unsupported(format!("{level} is not supported")));
-                }
+                };
                 let mut legs = Vec::with_capacity(raid.images.len());
                 for image in &raid.images {
                     let meta = image.meta.as_deref().map(|name| self.leg(name)).transpose()?;
                     legs.push((meta.flatten(), self.leg(&image.data)?));
                 }
-                let (level, stripe, copies) = (raid.level, raid.stripe_size, raid.data_copies);
-                MadeOf::Raid(RaidParts { level, legs, stripe, copies })
+                let (stripe, copies) = (raid.stripe_size, raid.data_copies);
+                MadeOf::Raid(RaidParts { kind: *kind, legs, stripe, copies })
             }
             SegmentKind::ThinPool(pool) => MadeOf::ThinPool {
                 metadata: self.part(&pool.metadata)?,

@@ -29,6 +29,7 @@ pub mod devices;
 pub mod events;
 pub mod graph;
 pub mod incremental;
+mod mapped;
 pub mod names;
 pub mod partitions;
 pub mod probe;

@@ -8,16 +8,14 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use ashlar_block::disk::DeviceNumber;
-use ashlar_block::{Gateway, Runtime};
-use ashlar_dm::Device as Mapped;
+use ashlar_block::{BlockDevice, Runtime};
 use ashlar_dm::snapshot::Origins;
-use ashlar_dm::table::Table;
-use ashlar_dm::target::{Context, Devices as Named};
-use ashlar_lvm::activate::{self, MadeOf, Planned};
+use ashlar_lvm::activate;
 use ashlar_lvm::group::{self, Group, MemberState};
 use ashlar_lvm::{PvOnDisk, Uuid, read_pv};
 
 use crate::devices::{Device, Devices, Role};
+use crate::mapped::Maker;
 
 /// A physical volume at hand.
 struct Physical {
@@ -59,21 +57,6 @@ pub(crate) struct VolumeGroups {
     origins: Arc<Origins>,
     /// How many mapped devices there are.
     mapped: u32,
-}
-
-/// The devices that tables name: by their paths, and those of the group by their names.
-struct Lower<'a> {
-    devices: &'a Devices,
-    made: &'a HashMap<String, Gateway>,
-}
-
-impl Named for Lower<'_> {
-    fn find(&self, name: &str) -> Option<Gateway> {
-        match name.strip_prefix("/dev/") {
-            Some(name) => Some(self.devices.find(name)?.gateway().clone()),
-            None => self.made.get(name).cloned(),
-        }
-    }
 }
 
 impl VolumeGroups {
@@ -136,30 +119,30 @@ impl VolumeGroups {
         let path = |index: usize| Some(format!("/dev/{}", members.get(index)?.as_ref()?.device));
         let options = activate::Options { partial: false, read_only };
         let plan = activate::plan(vg, options, &path);
-        let notes = self.stale(group);
+        let mut notes = self.stale(group);
         let refuse = |name: &str, why: String| {
             let name = format!("{}/{name}", vg.name);
             RefusedVolume { name, why, below: below.clone() }
         };
         let mut refused: Vec<RefusedVolume> =
             plan.refused.iter().map(|(name, why)| refuse(name, why.to_string())).collect();
-        let (mut made, mut volumes) = (HashMap::new(), Vec::new());
+        let mut maker = Maker::new(devices, Arc::clone(&self.origins), runtime);
+        let mut volumes = Vec::new();
         let mut names: HashMap<String, String> = HashMap::new();
         for planned in plan.devices {
             let name = format!("dm-{}", self.mapped);
-            let lower = Lower { devices, made: &made };
-            let origins = Arc::clone(&self.origins);
-            let mapped = match map(&planned, &name, &lower, origins, runtime).await {
-                Ok(mapped) => mapped,
+            let made = match maker.make(&planned, &name).await {
+                Ok(Some(made)) => made,
+                Ok(None) => continue,
                 Err(why) => {
                     refused.extend(planned.volume.as_ref().map(|name| refuse(name, why)));
                     continue;
                 }
             };
-            let gateway = Gateway::new(Arc::clone(&mapped) as _);
-            gateway.disk().set_number(DeviceNumber::dm(self.mapped));
-            if read_only || planned.read_only {
-                gateway.disk().set_read_only(true);
+            let disk = made.mapped.disk();
+            disk.set_number(DeviceNumber::dm(self.mapped));
+            if read_only || planned.read_only || made.read_only {
+                disk.set_read_only(true);
             }
             self.mapped += 1;
             let lower = planned.made_of.parts().into_iter().filter_map(|part| {
@@ -169,9 +152,10 @@ impl VolumeGroups {
             let role = if planned.volume.is_some() { Role::Volume } else { Role::Component };
             let mut links = vec![format!("mapper/{}", planned.name)];
             links.extend(planned.volume.as_ref().map(|lv| format!("{}/{lv}", vg.name)));
-            made.insert(planned.name.clone(), gateway);
             names.insert(planned.name, name.clone());
+            let mapped = made.mapped;
             devices.add_logical(&name, links, role, lower.into_iter().collect(), mapped);
+            notes.extend(made.notes.into_iter().map(|note| (name.clone(), note)));
             if planned.volume.is_some() {
                 volumes.push(name);
             }
@@ -196,25 +180,4 @@ impl VolumeGroups {
         })
         .collect()
     }
-}
-
-/// Makes one device.
-async fn map(
-    planned: &Planned,
-    name: &str,
-    lower: &Lower<'_>,
-    origins: Arc<Origins>,
-    runtime: &Arc<dyn Runtime>,
-) -> Result<Arc<Mapped>, String> {
-    let lines = match &planned.made_of {
-        MadeOf::Table(lines) => lines,
-        MadeOf::Raid(_) => return Err("RAID volumes are not served by this version".to_owned()),
-        MadeOf::ThinPool { .. } | MadeOf::Thin { .. } => {
-            return Err("thin volumes are not served by this version".to_owned());
-        }
-    };
-    let context = Context { devices: lower, runtime: Arc::clone(runtime), origins };
-    let table = Table::load(lines, &context).await.map_err(|error| error.to_string())?;
-    let mapped = Mapped::start(name, table, Arc::clone(runtime)).await;
-    mapped.map_err(|status| format!("it could not be started: {status}"))
 }

@@ -1,0 +1,155 @@
+//! Makes the devices that a volume group comes to, one by one: tables of the device mapper, and over
+//! RAIDs and thin pools, whose own metadata is read here.
+//!
+//! RAID and thin volumes can only be read: nobody here keeps dm-raid's superblocks or a pool's tree up to
+//! date.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ashlar_block::{Gateway, Runtime};
+use ashlar_dm::Device as Mapped;
+use ashlar_dm::snapshot::Origins;
+use ashlar_dm::table::Table;
+use ashlar_dm::target::{Context, Devices as Named};
+use ashlar_dm::text::Line;
+use ashlar_dm::thin::{Options as PoolOptions, ThinPool};
+use ashlar_lvm::activate::{MadeOf, Planned, RaidKind, RaidParts};
+use ashlar_md::Array;
+use ashlar_md::dm_raid::{self, Leg, Shape};
+use ashlar_md::ondisk::Level;
+use uuid::Uuid;
+
+use crate::devices::Devices;
+
+/// What tables call the array of a RAID volume, behind the volume's name. No plan has such a name.
+const ARRAY: &str = "/array";
+
+/// An array's identity, for arrays that nobody looks for by it: all its members are at hand.
+const IDENTITY: Uuid = Uuid::from_u128(1);
+
+/// The devices of a group that were made so far.
+pub(crate) struct Maker<'a> {
+    devices: &'a Devices,
+    origins: Arc<Origins>,
+    runtime: &'a Arc<dyn Runtime>,
+    made: HashMap<String, Gateway>,
+    pools: HashMap<String, Arc<ThinPool>>,
+}
+
+/// A device that was made.
+pub(crate) struct Made {
+    pub(crate) mapped: Arc<Mapped>,
+    /// It can only be read, whatever the group says.
+    pub(crate) read_only: bool,
+    /// What the user should know of it.
+    pub(crate) notes: Vec<String>,
+}
+
+impl Named for Maker<'_> {
+    /// By their paths, and those of the group by their names.
+    fn find(&self, name: &str) -> Option<Gateway> {
+        match name.strip_prefix("/dev/") {
+            Some(name) => Some(self.devices.find(name)?.gateway().clone()),
+            None => self.made.get(name).cloned(),
+        }
+    }
+}
+
+impl<'a> Maker<'a> {
+    pub(crate) fn new(
+        devices: &'a Devices,
+        origins: Arc<Origins>,
+        runtime: &'a Arc<dyn Runtime>,
+    ) -> Self {
+        Self { devices, origins, runtime, made: HashMap::new(), pools: HashMap::new() }
+    }
+
+    /// Makes a device and calls it `name`; `None` for a pool, which is none.
+    ///
+    /// # Errors
+    /// Why it cannot be made.
+    pub(crate) async fn make(
+        &mut self,
+        planned: &Planned,
+        name: &str,
+    ) -> Result<Option<Made>, String> {
+        let mut notes = Vec::new();
+        let (table, read_only) = match &planned.made_of {
+            MadeOf::Table(lines) => (self.table(lines).await?, false),
+            MadeOf::Raid(parts) => {
+                let array = self.array(planned, parts, &mut notes).await?;
+                let array_name = format!("{}{ARRAY}", planned.name);
+                self.made.insert(array_name.clone(), array);
+                let args = vec![array_name, "0".to_owned()];
+                let start = ashlar_block::Sector::ZERO;
+                let line = Line { start, len: planned.size, kind: "linear".to_owned(), args };
+                (self.table(&[line]).await?, true)
+            }
+            MadeOf::ThinPool { metadata, data, chunk } => {
+                let (metadata, data) = (self.part(metadata)?, self.part(data)?);
+                let options = PoolOptions { data_block: Some(*chunk), ..PoolOptions::default() };
+                let pool = ThinPool::open(&planned.name, metadata, data, options).await;
+                let pool = pool.map_err(|error| error.to_string())?;
+                self.pools.insert(planned.name.clone(), pool);
+                return Ok(None);
+            }
+            MadeOf::Thin { pool, device_id, external_origin } => {
+                let no_pool = || format!("its pool {pool} could not be opened");
+                let pool = self.pools.get(pool).ok_or_else(no_pool)?;
+                let thin = pool.volume(*device_id, planned.size).await;
+                let mut thin = thin.map_err(|error| error.to_string())?;
+                if let Some(origin) = external_origin {
+                    thin = thin.with_origin(origin, self.part(origin)?);
+                }
+                let table = Table::of(vec![(planned.size, Box::new(thin))]);
+                (table.map_err(|error| error.to_string())?, true)
+            }
+        };
+        let mapped = Mapped::start(name, table, Arc::clone(self.runtime)).await;
+        let mapped = mapped.map_err(|status| format!("it could not be started: {status}"))?;
+        self.made.insert(planned.name.clone(), Gateway::new(Arc::clone(&mapped) as _));
+        Ok(Some(Made { mapped, read_only, notes }))
+    }
+
+    async fn table(&self, lines: &[Line]) -> Result<Table, String> {
+        let (runtime, origins) = (Arc::clone(self.runtime), Arc::clone(&self.origins));
+        let context = Context { devices: self, runtime, origins };
+        Table::load(lines, &context).await.map_err(|error| error.to_string())
+    }
+
+    fn part(&self, name: &str) -> Result<Gateway, String> {
+        self.find(name).ok_or_else(|| format!("its part {name} could not be made"))
+    }
+
+    /// The array of a RAID volume: for reading, with as many legs as it needs.
+    async fn array(
+        &self,
+        planned: &Planned,
+        parts: &RaidParts,
+        notes: &mut Vec<String>,
+    ) -> Result<Gateway, String> {
+        let level = match parts.kind {
+            RaidKind::Raid0 => Level::Raid0,
+            RaidKind::Raid1 => Level::Raid1,
+            RaidKind::Raid10 => Level::Raid10,
+        };
+        let copies = parts.copies.unwrap_or(2);
+        let copies = u8::try_from(copies).map_err(|_| format!("it has {copies} copies"))?;
+        let shape = Shape { level, copies, chunk: parts.stripe.unwrap_or_default() };
+        let leg = |part: &Option<String>| part.as_ref().and_then(|name| self.find(name));
+        let legs: Vec<Leg> = parts
+            .legs
+            .iter()
+            .map(|(meta, data)| Leg { meta: leg(meta), data: leg(data) })
+            .collect();
+        let found = dm_raid::candidates(IDENTITY, shape, &legs).await;
+        let found = found.map_err(|error| error.to_string())?;
+        let options = ashlar_md::Options { run: true, read_only: true };
+        let plan = ashlar_md::plan(found.candidates, &options).await;
+        let plan = plan.map_err(|error| error.to_string())?;
+        notes.extend(found.notes.iter().chain(&plan.notes).cloned());
+        let array = Array::start(plan, &planned.name, Arc::clone(self.runtime));
+        Ok(Gateway::new(array as _))
+    }
+}
