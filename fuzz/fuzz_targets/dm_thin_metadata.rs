@@ -36,7 +36,7 @@ fuzz_target!(|data: &[u8]| {
     if flags & RESEAL != 0 {
         changed.iter().for_each(|block| seal(&mut image[block * BLOCK_BYTES..], *block));
     }
-    image.resize(BLOCKS * BLOCK_BYTES, 0);
+    // The rest of the medium is zeroes, as that of the pool was.
     let media = Media::new(Sectors(BLOCKS as u64 * 8));
     media.poke(Sector::ZERO, &image);
     let nodes = if flags & FORGETFUL != 0 { 1 } else { BLOCKS };

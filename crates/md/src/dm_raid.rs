@@ -179,7 +179,7 @@ pub enum DmRaidError {
     /// There is room for a reshape before the data.
     #[error(
         "the data of the volume begins at sector {found} of its legs ({path}), as a reshape leaves it: \
-         remove that room first (lvchange --rebuild or lvconvert do)"
+         let LVM remove that room first"
     )]
     DataOffset {
         /// The metadata device that says so.
