@@ -32,6 +32,8 @@ const COPIES: usize = 2048;
 const COPY_BYTES: usize = 64 << 20;
 /// A longer chunk is copied in pieces of this many sectors.
 const PIECE: Sectors = Sectors(2048);
+/// How often it is tried to record that a snapshot is invalid before the origin goes on.
+const RECORD_TRIES: usize = 3;
 
 const LOADING: u8 = 0;
 const VALID: u8 = 1;
@@ -448,9 +450,13 @@ impl Snapshot {
         if !self.persistent || broken(Rule::InvalidIsRecorded) {
             return;
         }
-        let written = load::write_header(&self.cow, *geometry, false).await;
-        if let Err(status) = written {
-            error!(%status, cow = self.cow.disk().name(), "that the snapshot is invalid cannot be written");
+        // All depends on this one write: a device that fails some writes may take it the next time.
+        let mut written = Err(Status::Io);
+        for _ in 0..RECORD_TRIES {
+            written = load::write_header(&self.cow, *geometry, false).await;
+            let Err(status) = written else { break };
+            let cow = self.cow.disk().name();
+            error!(%status, cow, "that the snapshot is invalid cannot be written");
         }
         self.unrecorded.store(written.is_err(), SeqCst);
     }

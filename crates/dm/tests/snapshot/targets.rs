@@ -219,6 +219,23 @@ fn errors_while_a_chunk_is_copied_cost_the_snapshot_and_not_the_origin() {
     }
 }
 
+/// Found by the simulation: after a crash the snapshot was valid, and had not what the origin changed.
+#[test]
+fn a_header_that_is_not_taken_at_once_is_written_again() {
+    let Bench { sim, rig, cow, .. } = bench(8 * 10);
+    sim.block_on(async {
+        let (_origin, origin) = rig.device("origin", ORIGIN).await;
+        let (device, snap) = rig.device("snap", SNAPSHOT).await;
+        for chunk in 0..8 {
+            fill(&snap, chunk * 8, 8, 1).await.unwrap();
+        }
+        cow.fail_nth_write(0);
+        fill(&origin, 800, 8, 2).await.unwrap();
+        assert_eq!(status(&device), "Invalid");
+        assert_eq!(cow.peek_durable(Sector(0))[..8], *b"SnAp\0\0\0\0");
+    });
+}
+
 #[test]
 fn a_copy_that_cannot_be_read_fails_its_reader_only() {
     let Bench { sim, rig, cow, .. } = bench(8000);
