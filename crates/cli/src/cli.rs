@@ -45,6 +45,8 @@ pub(crate) enum Command {
     Serve(Box<commands::serve::Serve>),
     #[command(subcommand)]
     Md(commands::md::Md),
+    #[command(subcommand)]
+    Lvm(commands::lvm::Lvm),
     Status(commands::status::Status),
     Get(commands::get::Get),
     Set(commands::set::Set),
@@ -65,6 +67,7 @@ impl Command {
             Self::Serve(_) => true,
             Self::Md(md) => md.is_daemon(),
             Self::Scan(_)
+            | Self::Lvm(_)
             | Self::Status(_)
             | Self::Get(_)
             | Self::Set(_)
@@ -85,6 +88,7 @@ impl Command {
             Self::Scan(command) => command.run(),
             Self::Serve(command) => command.run(),
             Self::Md(command) => command.run(),
+            Self::Lvm(command) => command.run(),
             Self::Status(command) => command.run(),
             Self::Get(command) => command.run(),
             Self::Set(command) => command.run(),

@@ -10,7 +10,8 @@
 //! States: a command parses, opens, probes, acts, reports. A daemon is starting, serving, draining,
 //! stopping; the table is in [`daemon`].
 //!
-//! Invariants: nothing is written to a disk but by `md create` and `serve`. What was refused has
+//! Invariants: nothing is written to a disk but by `md create`, the verbs of `lvm` that make or change, and
+//! `serve`. What was refused has
 //! changed nothing. A disk is opened once, locked against other programs unless it is only looked
 //! at. Every failure ends in one line that says what, where and why, and in an exit code that is
 //! not 0.

@@ -32,15 +32,23 @@ enum Display {
     Lines { json: bool, interval: Duration, last: Option<Instant> },
 }
 
+/// A bar of 1000 parts on standard error; none if that is no terminal.
+pub(crate) fn bar() -> Option<ProgressBar> {
+    if !std::io::stderr().is_terminal() {
+        return None;
+    }
+    let bar = ProgressBar::with_draw_target(Some(1000), ProgressDrawTarget::stderr());
+    let style = ProgressStyle::with_template("{prefix} [{bar:30}] {msg}");
+    // Without a style that can be parsed there is indicatif's own.
+    if let Ok(style) = style {
+        bar.set_style(style.progress_chars("=>."));
+    }
+    Some(bar)
+}
+
 impl Display {
     fn new(shown: Shown) -> Self {
-        if !shown.json && std::io::stderr().is_terminal() {
-            let bar = ProgressBar::with_draw_target(Some(1000), ProgressDrawTarget::stderr());
-            let style = ProgressStyle::with_template("{prefix} [{bar:30}] {msg}");
-            // Without a style that can be parsed there is indicatif's own.
-            if let Ok(style) = style {
-                bar.set_style(style.progress_chars("=>."));
-            }
+        if let Some(bar) = bar().filter(|_| !shown.json) {
             return Self::Bar(bar);
         }
         let interval = Duration::from_secs(shown.interval);

@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod get;
+pub(crate) mod lvm;
 pub(crate) mod man;
 pub(crate) mod md;
 pub(crate) mod scan;

@@ -1,0 +1,138 @@
+//! Copies of a group's description from before and after each change, as LVM keeps them below `/etc/lvm`.
+//!
+//! `archive/VG_00003-8217436.vg` is what was there before the third change that was made here, `backup/VG`
+//! what is there now. They have the form that `vgcfgrestore -f` takes.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use ashlar_lvm::metadata::{Creation, Header, Metadata};
+use ashlar_lvm::text::Form;
+
+use crate::error::{Error, Result};
+
+/// Most characters of a command in a description.
+const MAX_COMMAND: usize = 1000;
+
+/// Where copies are kept; or nowhere.
+pub(super) struct Archives(Option<PathBuf>);
+
+impl Archives {
+    /// The usual place, or with `false` none.
+    ///
+    /// # Errors
+    /// Nobody knows where that is.
+    pub(super) fn new(keep: bool) -> Result<Self> {
+        if !keep {
+            return Ok(Self(None));
+        }
+        let set = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty());
+        let state = match set("XDG_STATE_HOME").map(PathBuf::from) {
+            Some(state) if state.is_absolute() => Some(state),
+            Some(_) | None if rustix::process::geteuid().is_root() => Some("/var/lib".into()),
+            Some(_) | None => set("HOME").map(|home| PathBuf::from(home).join(".local/state")),
+        };
+        let state = state.ok_or_else(|| {
+            Error::failed("nobody knows where archives of the metadata are to be kept")
+                .hint("set HOME or XDG_STATE_HOME, or keep none with -A n")
+        })?;
+        Ok(Self(Some(state.join("ashlar/lvm"))))
+    }
+
+    /// Keeps what is there before a change; nothing yet of a new group. After that it is known that
+    /// copies can be written.
+    ///
+    /// # Errors
+    /// They cannot.
+    pub(super) fn before(&self, metadata: Option<&Metadata>) -> Result<()> {
+        let Some(root) = &self.0 else { return Ok(()) };
+        let (archive, backup) = (root.join("archive"), root.join("backup"));
+        for directory in [&archive, &backup] {
+            fs::create_dir_all(directory).map_err(|error| cannot_keep(directory, error))?;
+        }
+        let Some(metadata) = metadata else { return Ok(()) };
+        let name = &metadata.group.name;
+        let number = next_number(&archive, name).map_err(|error| cannot_keep(&archive, error))?;
+        let random = uuid::Uuid::new_v4().as_fields().0;
+        let path = archive.join(format!("{name}_{number:05}-{random}.vg"));
+        keep(&path, metadata, "before").map_err(|error| cannot_keep(&path, error))
+    }
+
+    /// Keeps what is there after a change.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub(super) fn after(&self, metadata: &Metadata) -> Result<()> {
+        let Some(root) = &self.0 else { return Ok(()) };
+        let path = root.join("backup").join(&metadata.group.name);
+        keep(&path, metadata, "after").map_err(|error| cannot_keep(&path, error))
+    }
+}
+
+fn cannot_keep(path: &Path, error: io::Error) -> Error {
+    Error::new("cannot keep a copy of the metadata", path.display(), error).hint("-A n keeps none")
+}
+
+/// The number behind the highest one there is for this group.
+fn next_number(directory: &Path, group: &str) -> io::Result<u32> {
+    let mut next = 0;
+    for entry in fs::read_dir(directory)? {
+        let name = entry?.file_name();
+        let number = name.to_str().and_then(|name| {
+            let (number, _) = name.strip_prefix(group)?.strip_prefix('_')?.split_once('-')?;
+            number.parse::<u32>().ok()
+        });
+        next = next.max(number.map_or(0, |number| number.saturating_add(1)));
+    }
+    Ok(next)
+}
+
+/// Writes a copy, durably, in the place of one of the same name.
+fn keep(path: &Path, metadata: &Metadata, when: &str) -> io::Result<()> {
+    let mut copy = metadata.clone();
+    copy.set_header(header(format!("Created *{when}* executing '{}'", command())));
+    let text = copy.print(Form::Backup { utc_offset: 0 });
+    // No name of a group ends so, since none has a `~`.
+    let new = path.with_file_name(format!("{}~", metadata.group.name));
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    file.write_all(&text)?;
+    file.sync_all()?;
+    fs::rename(&new, path)?;
+    path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
+}
+
+/// Who writes a text, where and when.
+pub(super) fn header(description: String) -> Header {
+    let Creation { time, host } = creation();
+    let kernel = |name: &str| {
+        let text = fs::read_to_string(Path::new("/proc/sys/kernel").join(name));
+        text.map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
+    };
+    let [system, release, version] = ["ostype", "osrelease", "version"].map(kernel);
+    let machine = std::env::consts::ARCH;
+    Header {
+        generator: format!("ashlar {}", env!("CARGO_PKG_VERSION")),
+        description,
+        host_details: format!("{system} {host} {release} {version} {machine}"),
+        creation_host: host,
+        creation_time: time,
+    }
+}
+
+/// Now and here.
+pub(super) fn creation() -> Creation {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    Creation { time: ashlar_engine::wall_clock().as_secs(), host: host.trim().to_owned() }
+}
+
+/// The command as it was given: `ashlar lvm lvcreate -L 4M vg`.
+pub(super) fn command() -> String {
+    let args = std::env::args_os().skip(1);
+    let words: Vec<String> = args.map(|word| word.to_string_lossy().into_owned()).collect();
+    let text = format!("ashlar {}", words.join(" "));
+    text.chars().take(MAX_COMMAND).collect()
+}

@@ -1,0 +1,229 @@
+//! `ashlar lvm lvconvert --merge`: a snapshot, back into its origin.
+//!
+//! The snapshot is marked first; from then on the origin is what the snapshot was. Then the device
+//! mapper's merge runs on the disks, as it would if the group was active, and at its end the snapshot is
+//! taken out of the group. Between any two steps the command may end, or crash: it goes on where it was.
+
+use std::future::Future;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use ashlar_block::Gateway;
+use ashlar_dm::snapshot::examine;
+use ashlar_engine::signal::{self, Signal};
+use ashlar_engine::sleep;
+use ashlar_lvm::VolumeGroup;
+use ashlar_lvm::activate::dm_name;
+use clap::Args;
+use futures_util::future::{Either, select};
+
+use super::archive::Archives;
+use super::session::{Draft, Session, with};
+use super::volumes::Volumes;
+use super::{Changing, Devices, volume_name};
+use crate::disks::Access;
+use crate::error::{Error, Result};
+use crate::{output, progress};
+
+/// How often the merge is asked how far it is.
+const POLL: Duration = Duration::from_millis(100);
+/// What ends a merge for now.
+const SIGNALS: [Signal; 2] = [Signal::INT, Signal::TERM];
+
+/// Merge a snapshot back into its origin
+///
+/// The origin becomes what the snapshot is, and the snapshot is removed. Interrupted, by a signal or a crash,
+/// the same command goes on where it was; so does the kernel when it activates the group.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  ashlar lvm lvconvert --devices a.img,b.img --merge vg/before
+  ashlar lvm lvconvert --devices a.img,b.img --merge --background vg/before")]
+pub(crate) struct Lvconvert {
+    #[command(flatten)]
+    disks: Devices,
+
+    #[command(flatten)]
+    changing: Changing,
+
+    /// Merge: nothing else is converted
+    #[arg(long, alias = "mergesnapshot", required = true)]
+    merge: bool,
+
+    /// Only mark the snapshot: it is merged when the group is served, or the kernel activates it
+    #[arg(short, long)]
+    background: bool,
+
+    /// The snapshot
+    #[arg(value_name = "VG/SNAPSHOT")]
+    name: String,
+}
+
+/// How a merge ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Ended {
+    Merged,
+    Interrupted,
+}
+
+impl Lvconvert {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let (group, name) = volume_name(&self.name)?;
+        let archives = Archives::new(self.changing.autobackup)?;
+        signal::block(&SIGNALS).map_err(|error| Error::plain("cannot block signals", error))?;
+        with(&self.disks.devices, Access::Write, async |session| {
+            let origin = self.mark(session, group, name, &archives).await?;
+            if self.background {
+                return output::print(&format!(
+                    "  Merging of snapshot {group}/{name} will occur on next activation of \
+                     {group}/{origin}.\n"
+                ));
+            }
+            let ended = merge(session, &session.draft(group)?, &origin, name).await?;
+            if ended == Ended::Interrupted {
+                let text = format!("Merging of {group}/{name} was interrupted");
+                return Err(Error::failed(text).hint("the same command goes on where it was"));
+            }
+            let mut draft = session.draft(group)?;
+            let failed = |error| Error::new("Cannot end the merge", name, error);
+            draft.group.finish_merge(&origin).map_err(failed)?;
+            session.commit(draft, &[], &archives).await?;
+            output::print(&format!(
+                "  Merge of snapshot into logical volume {group}/{origin} has finished.\n  Logical \
+                 volume \"{name}\" successfully removed.\n"
+            ))
+        })?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Sees to it that the snapshot is marked; its origin.
+    async fn mark(
+        &self,
+        session: &mut Session,
+        group: &str,
+        name: &str,
+        archives: &Archives,
+    ) -> Result<String> {
+        let mut draft = session.draft(group)?;
+        let merging = draft.group.snapshot_in(name).map(|found| found.snapshot);
+        if let Some(snapshot) = merging.filter(|snapshot| snapshot.merging) {
+            output::print(&format!("  Merging of {group}/{name} goes on where it was.\n"))?;
+            return Ok(snapshot.origin.clone());
+        }
+        let before = draft.group.clone();
+        let failed = |error| Error::new("Cannot merge", name, error);
+        let origin = draft.group.start_merge(name).map_err(failed)?;
+        check_store(session, &before, &draft, &origin, name).await?;
+        session.commit(draft, &[], archives).await?;
+        output::print(&format!("  Merging of volume {group}/{name} started.\n"))?;
+        Ok(origin)
+    }
+}
+
+/// Refuses a snapshot that has become invalid, before it is marked.
+async fn check_store(
+    session: &Session,
+    group: &VolumeGroup,
+    draft: &Draft,
+    origin: &str,
+    name: &str,
+) -> Result<()> {
+    let cow = dm_name(&group.name, name, Some("cow"));
+    let mut volumes = session.volumes(group, &draft.members);
+    volumes.make(std::slice::from_ref(&cow)).await?;
+    let size = group.lv(origin).map(|lv| group.size(lv)).unwrap_or_default();
+    let store = match volumes.device(&cow) {
+        Some(device) => examine(&Gateway::new(std::sync::Arc::clone(device) as _), size).await,
+        None => Ok(None),
+    };
+    volumes.end().await?;
+    let refuse = |why: &dyn std::fmt::Display| Err(Error::new("Cannot merge", name, why));
+    match store {
+        Ok(Some(store)) if store.valid => Ok(()),
+        // Nothing was ever written to it, or to its origin.
+        Ok(None) => Ok(()),
+        Ok(Some(_)) => refuse(&"the snapshot is invalid: its space had run out"),
+        Err(error) => refuse(&error),
+    }
+}
+
+/// Merges until nothing is left, or a signal comes.
+async fn merge(session: &Session, draft: &Draft, origin: &str, name: &str) -> Result<Ended> {
+    let group = &draft.group;
+    let mut volumes = session.volumes(group, &draft.members);
+    // What is merged is a change of the origin: the other snapshots must know of it first.
+    let others = group.snapshots_of(origin).filter(|found| !found.snapshot.merging);
+    let others: Vec<String> =
+        others.map(|found| dm_name(&group.name, &found.snapshot.cow, None)).collect();
+    let merged = dm_name(&group.name, origin, None);
+    volumes.make(&others).await?;
+    volumes.make(std::slice::from_ref(&merged)).await?;
+    let ended = watch(&volumes, &merged, name).await;
+    // What has been merged is durable when this has ended.
+    volumes.end().await?;
+    ended
+}
+
+async fn watch(volumes: &Volumes, merged: &str, name: &str) -> Result<Ended> {
+    let Some(device) = volumes.device(merged) else { return Ok(Ended::Interrupted) };
+    let mut interrupted = Box::pin(signal::wait(&SIGNALS));
+    let bar = progress::bar();
+    let mut first = None;
+    loop {
+        let status = device.status();
+        match left(&status) {
+            Some(0) => {
+                bar.iter().for_each(|bar| bar.finish_and_clear());
+                return Ok(Ended::Merged);
+            }
+            Some(left) => {
+                let all = *first.get_or_insert(left);
+                if let Some(bar) = &bar {
+                    bar.set_prefix(format!("{name} merge"));
+                    bar.set_position((all - left.min(all)) * 1000 / all);
+                    bar.set_message(format!("{left} sectors left"));
+                    bar.tick();
+                }
+            }
+            None => {
+                let state = status.split_ascii_whitespace().skip(3).collect::<Vec<_>>().join(" ");
+                return Err(Error::new("The merge cannot go on", name, state)
+                    .hint("see the log; the same command goes on where it was"));
+            }
+        }
+        if let Some(next) = either(sleep(POLL), interrupted.as_mut()).await {
+            next.map_err(|error| Error::plain("cannot wait for signals", error))?;
+            return Ok(Ended::Interrupted);
+        }
+    }
+}
+
+/// What `second` ends with, if it ends before `first`.
+async fn either<T>(first: impl Future, second: impl Future<Output = T> + Unpin) -> Option<T> {
+    match select(Box::pin(first), second).await {
+        Either::Left(_) => None,
+        Either::Right((ended, _)) => Some(ended),
+    }
+}
+
+/// Sectors that are left to merge, of a line of status `0 8192 snapshot-merge 128/4096 16`; `None` if it
+/// says that the merge cannot go on.
+fn left(status: &str) -> Option<u64> {
+    let mut words = status.split_ascii_whitespace().skip(3);
+    let (used, metadata) = (words.next()?.split_once('/')?.0, words.next()?);
+    let (used, metadata): (u64, u64) = (used.parse().ok()?, metadata.parse().ok()?);
+    Some(used.saturating_sub(metadata))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::left;
+
+    #[test]
+    fn what_is_left_is_what_is_no_metadata() {
+        assert_eq!(left("0 8192 snapshot-merge 128/4096 16"), Some(112));
+        assert_eq!(left("0 8192 snapshot-merge 16/4096 16"), Some(0));
+        assert_eq!(left("0 8192 snapshot-merge Invalid"), None);
+        assert_eq!(left("0 8192 snapshot-merge Merge failed"), None);
+    }
+}

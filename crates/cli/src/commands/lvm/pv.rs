@@ -1,0 +1,291 @@
+//! `ashlar lvm pvcreate` and `pvremove`: labels on disks.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use ashlar_block::{ByteVolume, Flags, Gateway, Sectors, Status};
+use ashlar_lvm::Uuid;
+use ashlar_lvm::format::{Layout, erase_pv, format_pv, plan};
+use ashlar_stack::probe::{Contents, Md, probe};
+use clap::{ArgAction, Args};
+
+use super::session::{Place, Session, new_uuid, with, with_named};
+use super::{Devices, confirm, sizes};
+use crate::disks::Access;
+use crate::error::{Error, Result};
+use crate::output;
+
+/// What is known to be on a physical volume, of all signatures.
+const LVM: &str = "LVM2_member";
+/// How often signatures are wiped: under one there may be another.
+const MOST_LAYERS: usize = 16;
+/// Bytes that are wiped at a signature: it may have its other half a little behind.
+const WIPED: u64 = 4096;
+
+/// Make physical volumes of disks
+///
+/// Disks on which anything is known to be (a file system, a partition table, a member of an array) are
+/// refused without --force, and then nothing has been changed.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  ashlar lvm pvcreate a.img b.img
+  ashlar lvm pvcreate --dataalignment 4M --metadatacopies 2 a.img
+  ashlar lvm pvcreate --devices d0.img,d1.img /dev/md0")]
+pub(crate) struct Pvcreate {
+    #[command(flatten)]
+    disks: Devices,
+
+    /// Overwrite what is on the disks; twice: even a physical volume of a group
+    #[arg(short, long, action = ArgAction::Count)]
+    force: u8,
+
+    /// Answer questions with yes
+    #[arg(short, long)]
+    yes: bool,
+
+    /// The identity, instead of a random one; of one physical volume
+    #[arg(short, long)]
+    uuid: Option<Uuid>,
+
+    /// Taken for LVM's sake: --uuid needs no backup here
+    #[arg(long, hide = true)]
+    norestorefile: bool,
+
+    #[command(flatten)]
+    layout: PvLayout,
+
+    /// The disks
+    #[arg(required = true, value_name = "DISK")]
+    names: Vec<String>,
+}
+
+/// Where things are on a physical volume.
+#[derive(Args, Debug)]
+pub(super) struct PvLayout {
+    /// Data begins at a multiple of this, in KiB or with a unit [default: 1M]
+    #[arg(long, value_name = "SIZE", value_parser = sizes::small_size)]
+    dataalignment: Option<Sectors>,
+
+    /// Size of each metadata area, in MiB or with a unit; it is rounded up to where data begins
+    #[arg(long, value_name = "SIZE", value_parser = sizes::size)]
+    metadatasize: Option<Sectors>,
+
+    /// Metadata areas: 0, 1, or 2 with one at the end of the disk
+    #[arg(long, alias = "metadatacopies", value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u8).range(..=2))]
+    pvmetadatacopies: u8,
+
+    /// Space for a boot loader in front of the data, in MiB or with a unit
+    #[arg(long, value_name = "SIZE", value_parser = sizes::size)]
+    bootloaderareasize: Option<Sectors>,
+}
+
+/// Take the labels of physical volumes away
+///
+/// The disks are no physical volumes any more; their data is left alone.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  ashlar lvm pvremove a.img b.img")]
+pub(crate) struct Pvremove {
+    #[command(flatten)]
+    disks: Devices,
+
+    /// Twice: even that of a group, which will miss it
+    #[arg(short, long, action = ArgAction::Count)]
+    force: u8,
+
+    /// Answer questions with yes
+    #[arg(short, long)]
+    yes: bool,
+
+    /// The physical volumes
+    #[arg(required = true, value_name = "PV")]
+    names: Vec<String>,
+}
+
+impl PvLayout {
+    pub(super) fn layout(&self) -> Layout {
+        let usual = Layout::default();
+        Layout {
+            data_alignment: self.dataalignment.unwrap_or(usual.data_alignment),
+            metadata_copies: self.pvmetadatacopies,
+            metadata_size: self.metadatasize.unwrap_or(usual.metadata_size),
+            bootloader: self.bootloaderareasize.unwrap_or(usual.bootloader),
+        }
+    }
+}
+
+/// The disks of the stack, and of `names` those that are files or devices.
+fn disks(devices: &Devices, names: &[String]) -> Vec<PathBuf> {
+    with_named(&devices.devices, names)
+}
+
+/// The place of that name.
+pub(super) fn find<'a>(session: &'a Session, name: &str) -> Result<&'a Place> {
+    session.place(name).ok_or_else(|| {
+        if Path::new(name).exists() {
+            let why = "is used by an array or has partitions, or cannot be read";
+            return Error::failed(format_args!("Cannot use {name}: it {why}"));
+        }
+        Error::failed(format_args!("No device found for {name}"))
+    })
+}
+
+/// Refuses a physical volume that is in a group, or may be.
+pub(super) fn refuse_member(session: &Session, name: &str, what: &str) -> Result<()> {
+    let Some(index) = session.pv(name) else { return Ok(()) };
+    let of = session.group_of(index).map(|group| group.metadata.group.name.as_str());
+    let found = &session.found;
+    let text = if let Some(group) = of {
+        format!("Can't {what} physical volume \"{name}\" of volume group \"{group}\" without -ff")
+    } else if found.duplicates.contains(&index) {
+        format!("Can't {what} \"{name}\", a copy of another physical volume, without -ff")
+    } else if found.orphans.contains(&index) || !found.free.contains(&index) {
+        format!("Can't {what} \"{name}\", which belongs to a group that is not known, without -ff")
+    } else {
+        return Ok(());
+    };
+    Err(Error::failed(text))
+}
+
+/// Refuses a device on which something other than a physical volume is known to be.
+pub(super) fn refuse_foreign(place: &Place) -> Result<()> {
+    let is_lvm = place.contents.foreign.iter().any(|found| found.name == LVM);
+    let others = place.contents.foreign.len() - usize::from(is_lvm);
+    let has_md = !matches!(place.contents.md, Md::None) || !place.contents.other_md.is_empty();
+    if others == 0 && !has_md {
+        return Ok(());
+    }
+    let found = place.contents.claims().join(", ");
+    let text = format!("Cannot use {}: there is something on it", place.path);
+    Err(Error::plain(text, found).hint("pvcreate --force overwrites it"))
+}
+
+/// Makes what is on a device unknown to all who look, but for what `format_pv` overwrites.
+async fn wipe(gateway: &Gateway) -> std::result::Result<(), Status> {
+    let volume = ByteVolume::new(gateway.clone());
+    for _ in 0..MOST_LAYERS {
+        let contents: Contents = probe(gateway).await?;
+        if contents.is_empty() {
+            return Ok(());
+        }
+        let md = match &contents.md {
+            Md::Member(sb) => Some(sb.super_offset.bytes()),
+            Md::None | Md::Damaged(_) => None,
+        };
+        let signatures = contents.foreign.iter().map(|found| found.offset);
+        for at in signatures.chain(md) {
+            let start = at / WIPED * WIPED;
+            let len = WIPED.min(volume.size_bytes().saturating_sub(start));
+            volume.write_zeroes(start, len, Flags::empty()).await?;
+        }
+        volume.flush().await?;
+    }
+    Ok(())
+}
+
+/// Makes physical volumes of places that were checked.
+pub(super) async fn make(
+    session: &Session,
+    names: &[String],
+    layout: &Layout,
+    uuid: Option<Uuid>,
+) -> Result<()> {
+    let failed = |name: &str, why: &dyn std::fmt::Display| {
+        Error::new("Cannot make a physical volume", name, why)
+    };
+    // All are planned before the first is written.
+    for name in names {
+        let place = find(session, name)?;
+        if place.gateway.disk().is_read_only() {
+            return Err(failed(name, &"it is read-only"));
+        }
+        plan(uuid.unwrap_or_else(new_uuid), place.gateway.capacity().bytes(), layout)
+            .map_err(|error| failed(name, &error))?;
+    }
+    for name in names {
+        let gateway = &find(session, name)?.gateway;
+        wipe(gateway).await.map_err(|status| failed(name, &status))?;
+        format_pv(gateway, uuid.unwrap_or_else(new_uuid), layout)
+            .await
+            .map_err(|error| failed(name, &error))?;
+        output::print(&format!("  Physical volume \"{name}\" successfully created.\n"))?;
+    }
+    Ok(())
+}
+
+impl Pvcreate {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        if self.uuid.is_some() && self.names.len() > 1 {
+            return Err(Error::usage("--uuid is for one physical volume"));
+        }
+        let layout = self.layout.layout();
+        with(&disks(&self.disks, &self.names), Access::Write, async |session| {
+            for name in &self.names {
+                let place = find(session, name)?;
+                if self.force < 2 {
+                    refuse_member(session, name, "initialize")?;
+                }
+                if self.force == 0 {
+                    refuse_foreign(place)?;
+                }
+            }
+            let taken = self.uuid.filter(|uuid| {
+                let own = |index: usize| self.names.iter().any(|n| session.pv(n) == Some(index));
+                let mut pvs = session.pvs.iter().enumerate();
+                pvs.any(|(index, pv)| pv.on_disk.label.uuid == *uuid && !own(index))
+            });
+            if let Some(uuid) = taken {
+                return Err(Error::failed(format_args!("uuid {uuid} already in use")));
+            }
+            self.confirm(session)?;
+            make(session, &self.names, &layout, self.uuid).await
+        })?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Whoever forces a member of a group away says so twice, and is asked.
+    fn confirm(&self, session: &Session) -> Result<()> {
+        for name in &self.names {
+            let question = format!("Really INITIALIZE physical volume \"{name}\" of a group?");
+            let is_member = refuse_member(session, name, "initialize").is_err();
+            if is_member && !confirm(&question, self.yes)? {
+                return Err(Error::failed(format_args!("{name}: physical volume not initialized")));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Pvremove {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        with(&disks(&self.disks, &self.names), Access::Write, async |session| {
+            let mut removed = Vec::new();
+            for name in &self.names {
+                find(session, name)?;
+                let index = session.pv(name);
+                let Some(index) = index else {
+                    return Err(Error::failed(format_args!("No PV found on device {name}")));
+                };
+                if let Err(refusal) = refuse_member(session, name, "remove") {
+                    let question = format!("Really WIPE LABELS from \"{name}\" of a group?");
+                    if self.force < 2 || !confirm(&question, self.yes)? {
+                        return Err(refusal);
+                    }
+                }
+                removed.push(index);
+            }
+            for (name, index) in self.names.iter().zip(removed) {
+                let Some(pv) = session.pvs.get(index) else { continue };
+                let failed = |status| Error::new("Cannot remove the label", name, status);
+                erase_pv(&pv.gateway, &pv.on_disk).await.map_err(failed)?;
+                output::print(&format!(
+                    "  Labels on physical volume \"{name}\" successfully wiped.\n"
+                ))?;
+            }
+            Ok(())
+        })?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

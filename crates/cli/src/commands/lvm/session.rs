@@ -1,0 +1,439 @@
+//! The disks of a command, the physical volumes and groups on them, and how a change is written.
+//!
+//! A change is made to a [`Draft`], a copy of the group. [`Session::commit`] writes it, in this order:
+//!
+//! 1. it is checked, and what was there is archived;
+//! 2. what must read as zeroes is written, durably: extents that nobody used;
+//! 3. new members are marked as used in their labels, durably;
+//! 4. the metadata areas are written ([`ashlar_lvm::commit`]);
+//! 5. what is there now goes to the backup.
+//!
+//! Until 4 ends the old group counts. A refusal comes before 2.
+
+use std::path::{Path, PathBuf};
+
+use ashlar_block::Gateway;
+use ashlar_lvm::change::Author;
+use ashlar_lvm::commit::{CommitError, Member, commit};
+use ashlar_lvm::format::{FormatError, write_label};
+use ashlar_lvm::group::{self, Found, Group, MemberState};
+use ashlar_lvm::{Metadata, PvOnDisk, Uuid, VolumeGroup, read_pv};
+use ashlar_stack::assemble::{Disk, Options, Probed, Stack, assemble};
+use ashlar_stack::devices::Role;
+use ashlar_stack::names::partition_suffix;
+use ashlar_stack::partitions::{self, Partition};
+use ashlar_stack::probe::{Contents, Md, probe};
+
+use super::archive::{self, Archives};
+use super::volumes::Volumes;
+use super::warn;
+use crate::disks::{self, Access};
+use crate::error::{Error, Result};
+
+/// A device that may be or become a physical volume.
+pub(super) struct Place {
+    /// Where it is.
+    pub(super) path: String,
+    /// The device.
+    pub(super) gateway: Gateway,
+    /// What is on it.
+    pub(super) contents: Contents,
+}
+
+/// A physical volume.
+pub(super) struct Pv {
+    /// Where it is.
+    pub(super) path: String,
+    /// The device.
+    pub(super) gateway: Gateway,
+    /// What is on it.
+    pub(super) on_disk: PvOnDisk,
+}
+
+/// See the module text.
+pub(super) struct Session {
+    stack: Stack,
+    /// All devices that are not part of others.
+    pub(super) places: Vec<Place>,
+    /// The physical volumes among them.
+    pub(super) pvs: Vec<Pv>,
+    /// What groups they make; its indices are those of `pvs`.
+    pub(super) found: Found,
+}
+
+/// A group that is about to change.
+pub(super) struct Draft {
+    /// What is there; `None` if the group is new.
+    before: Option<Metadata>,
+    /// What is to be there.
+    pub(super) group: VolumeGroup,
+    /// The indices of its physical volumes among those of the session.
+    pub(super) members: Vec<usize>,
+}
+
+/// The start of a volume, to be made zeroes before it is known to anybody.
+pub(super) struct Zeroes {
+    /// The name of its device.
+    pub(super) device: String,
+    /// How much.
+    pub(super) bytes: u64,
+}
+
+/// Does `work` with the physical volumes on `disks`, and ends all in good order.
+///
+/// # Errors
+/// Those of the work; the disks cannot be opened, or not be left in good order.
+pub(super) fn with<T>(
+    disks: &[PathBuf],
+    access: Access,
+    work: impl AsyncFnOnce(&mut Session) -> Result<T>,
+) -> Result<T> {
+    if disks.is_empty() {
+        let hint = "name them with --devices DISK,...";
+        return Err(Error::usage("no disks to look for physical volumes on").hint(hint));
+    }
+    let opened = disks::open_all(disks, access)?;
+    disks::reactor()?.block_on(async {
+        let mut session = Session::new(opened, access != Access::Write).await;
+        let done = work(&mut session).await;
+        let stopped = session.stack.stop().await;
+        let done = done?;
+        stopped.map_err(|failed| {
+            let names: Vec<String> =
+                failed.iter().map(|(name, status)| format!("{name}: {status}")).collect();
+            Error::plain("not ended in good order", names.join(", "))
+        })?;
+        Ok(done)
+    })
+}
+
+/// `disks`, and those of `named` that exist and are none of them.
+pub(super) fn with_named(disks: &[PathBuf], named: &[String]) -> Vec<PathBuf> {
+    let mut all = disks.to_vec();
+    for path in named.iter().map(Path::new) {
+        let same =
+            |other: &PathBuf| other == path || disks::identity(other) == disks::identity(path);
+        if path.exists() && !all.iter().any(same) {
+            all.push(path.to_owned());
+        }
+    }
+    all
+}
+
+/// A new identity. Of each random number only the bytes that are all random are taken.
+pub(super) fn new_uuid() -> Uuid {
+    const FIXED: [usize; 2] = [6, 8];
+    let mut random = [0; 32];
+    let bytes = std::iter::repeat_with(uuid::Uuid::new_v4).flat_map(|number| {
+        let bytes = number.into_bytes().into_iter().enumerate();
+        bytes.filter(|(at, _)| !FIXED.contains(at)).map(|(_, byte)| byte)
+    });
+    random.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
+    Uuid::from_random(random)
+}
+
+/// A disk, or its partitions if it has any; what cannot be read is told of and left out.
+async fn leaves(disk: Disk) -> Vec<(Disk, Contents)> {
+    let path = disk.path.display().to_string();
+    let contents = match probe(&disk.gateway).await {
+        Ok(contents) => contents,
+        Err(status) => {
+            warn(format_args!("{path} cannot be read: {status}"));
+            return Vec::new();
+        }
+    };
+    let found = match &contents.md {
+        Md::None => partitions::read(&disk.gateway, &contents.foreign).await,
+        Md::Member(_) | Md::Damaged(_) => return vec![(disk, contents)],
+    };
+    let table = match found {
+        Ok(partitions::Found::Table(table)) if !table.is_empty => table,
+        Ok(_) => return vec![(disk, contents)],
+        Err(status) => {
+            warn(format_args!("{path} cannot be read: {status}"));
+            return Vec::new();
+        }
+    };
+    let mut leaves = Vec::new();
+    for entry in table.entries {
+        let name = format!("{path}{}", partition_suffix(&path, entry.number));
+        let part = Partition::new(name.clone(), disk.gateway.clone(), entry.start, entry.len);
+        let gateway = Gateway::new(std::sync::Arc::new(part));
+        match probe(&gateway).await {
+            Ok(contents) => leaves.push((Disk { path: name.into(), gateway }, contents)),
+            Err(status) => warn(format_args!("{name} cannot be read: {status}")),
+        }
+    }
+    leaves
+}
+
+impl Session {
+    async fn new(disks: Vec<Disk>, read_only: bool) -> Self {
+        let mut probed = Vec::new();
+        for disk in disks {
+            let leaves = leaves(disk).await.into_iter();
+            probed.extend(leaves.map(|(disk, contents)| Probed { disk, contents: Ok(contents) }));
+        }
+        let md = ashlar_md::Options { run: false, read_only };
+        // Arrays, and no more: a group that is active cannot be changed here.
+        let options = Options { md, rename: None, whole: true };
+        let stack = assemble(&probed, options, &disks::runtime()).await;
+        for failure in &stack.failures {
+            warn(format_args!("{failure} cannot be started: {}", failure.error));
+        }
+        let mut places = Vec::new();
+        for device in stack.devices.all() {
+            if device.role == Role::Volume {
+                let (path, gateway) = (device.path.clone().into(), device.gateway().clone());
+                let leaves = leaves(Disk { path, gateway }).await.into_iter();
+                places.extend(leaves.map(|(disk, contents)| Place {
+                    path: disk.path.display().to_string(),
+                    gateway: disk.gateway,
+                    contents,
+                }));
+            }
+        }
+        let mut session = Self { stack, places, pvs: Vec::new(), found: Found::default() };
+        session.look().await;
+        session
+    }
+
+    /// Reads the physical volumes, and tells of what is wrong with them.
+    pub(super) async fn look(&mut self) {
+        self.pvs.clear();
+        for Place { path, gateway, .. } in &self.places {
+            match read_pv(gateway).await {
+                Ok(Some(on_disk)) => {
+                    for defect in on_disk.defects() {
+                        warn(format_args!("{path}: {defect}"));
+                    }
+                    let (path, gateway) = (path.clone(), gateway.clone());
+                    self.pvs.push(Pv { path, gateway, on_disk });
+                }
+                Ok(None) => {}
+                Err(error) => warn(format_args!("{path}: {error}")),
+            }
+        }
+        self.gather();
+        let path = |index: &usize| self.pvs.get(*index).map_or("", |pv| pv.path.as_str());
+        for (index, error) in &self.found.damaged {
+            warn(format_args!("{}: the metadata cannot be used: {error}", path(index)));
+        }
+        for index in &self.found.duplicates {
+            let text = "has the identity of another physical volume, and is not used";
+            warn(format_args!("{} {text}", path(index)));
+        }
+        for group in &self.found.groups {
+            let name = &group.metadata.group.name;
+            for id in group.missing() {
+                warn(format_args!("VG {name} is missing PV {id}"));
+            }
+            for index in &group.outdated {
+                let text = "it was taken out of the group";
+                warn(format_args!("{} has old metadata of VG {name}: {text}", path(index)));
+            }
+        }
+    }
+
+    fn gather(&mut self) {
+        let pvs: Vec<&PvOnDisk> = self.pvs.iter().map(|pv| &pv.on_disk).collect();
+        self.found = group::assemble(&pvs);
+    }
+
+    /// The group of that name or identity.
+    ///
+    /// # Errors
+    /// There is none, or several.
+    pub(super) fn group(&self, name: &str) -> Result<&Group> {
+        let is = |group: &&Group| {
+            let group = &group.metadata.group;
+            group.name == name || group.id.to_string() == name
+        };
+        let found: Vec<&Group> = self.found.groups.iter().filter(is).collect();
+        match found[..] {
+            [group] => Ok(group),
+            [] => Err(Error::failed(format_args!("Volume group \"{name}\" not found"))),
+            [..] => {
+                let ids: Vec<_> =
+                    found.iter().map(|group| group.metadata.group.id.to_string()).collect();
+                let text = format!("There are {} volume groups \"{name}\"", ids.len());
+                Err(Error::plain(text, ids.join(", ")).hint("name the one by its UUID"))
+            }
+        }
+    }
+
+    /// The place with that path: of a disk, of its partition, or `/dev/md0`.
+    pub(super) fn place(&self, path: &str) -> Option<&Place> {
+        let same = |place: &&Place| {
+            let identity = disks::identity(Path::new(path));
+            place.path == path
+                || identity.is_some() && identity == disks::identity(Path::new(&place.path))
+        };
+        self.places
+            .iter()
+            .find(|place| place.path == path)
+            .or_else(|| self.places.iter().find(same))
+    }
+
+    /// The index of the physical volume there.
+    pub(super) fn pv(&self, path: &str) -> Option<usize> {
+        let place = self.place(path)?;
+        self.pvs.iter().position(|pv| pv.gateway.is_same(&place.gateway))
+    }
+
+    /// The group that the physical volume of this index is in.
+    pub(super) fn group_of(&self, pv: usize) -> Option<&Group> {
+        let is = |member: &MemberState| match member {
+            MemberState::Present(index)
+            | MemberState::Stale(index)
+            | MemberState::Returned(index) => *index == pv,
+            MemberState::Missing => false,
+        };
+        self.found.groups.iter().find(|group| group.members.iter().any(is))
+    }
+
+    /// A copy of a group to be changed.
+    ///
+    /// # Errors
+    /// There is no such group, or it must not be changed as it is.
+    pub(super) fn draft(&self, name: &str) -> Result<Draft> {
+        let found = self.group(name)?;
+        let metadata = &found.metadata;
+        let group = &metadata.group;
+        let refuse = |why: String| Err(Error::new("Cannot change VG", &group.name, why));
+        let members: Option<Vec<usize>> = found.members.iter().map(|m| m.usable()).collect();
+        let Some(members) = members else {
+            let missing: Vec<String> = found.missing().map(|id| id.to_string()).collect();
+            return refuse(format!("physical volumes are missing: {}", missing.join(", ")));
+        };
+        let path = |index: usize| self.pvs.get(index).map_or("", |pv| pv.path.as_str());
+        for copy in &self.found.duplicates {
+            let id = self.pvs.get(*copy).map(|pv| pv.on_disk.label.uuid);
+            if id.is_some_and(|id| group.pv_index(&id).is_some()) {
+                return refuse(format!("{} is a copy of one of its physical volumes", path(*copy)));
+            }
+        }
+        if let Some((index, error)) = self.found.damaged.iter().find(|(i, _)| members.contains(i)) {
+            return refuse(format!("the metadata on {} is damaged: {error}", path(*index)));
+        }
+        if let Some(why) = group.write_refusal() {
+            return refuse(why);
+        }
+        Ok(Draft { before: Some(metadata.clone()), group: group.clone(), members })
+    }
+
+    /// Devices of a group.
+    pub(super) fn volumes(&self, group: &VolumeGroup, members: &[usize]) -> Volumes {
+        let gateways = members.iter().filter_map(|index| self.pvs.get(*index));
+        Volumes::new(group, gateways.map(|pv| pv.gateway.clone()).collect())
+    }
+
+    /// Writes a changed group: see the module text. What counts is read from the disks by whoever looks
+    /// next.
+    ///
+    /// # Errors
+    /// The old group counts, unless the text says that this is not known.
+    pub(super) async fn commit(
+        &mut self,
+        draft: Draft,
+        zeroes: &[Zeroes],
+        archives: &Archives,
+    ) -> Result<()> {
+        let Draft { before, mut group, members } = draft;
+        let name = group.name.clone();
+        let failed = |error: &dyn std::fmt::Display| Error::new("Cannot change VG", &name, error);
+        group.seqno = group.seqno.checked_add(1).ok_or_else(|| failed(&"it changed 2^32 times"))?;
+        group.check().map_err(|error| failed(&error))?;
+        archives.before(before.as_ref())?;
+        if !zeroes.is_empty() {
+            let mut volumes = self.volumes(&group, &members);
+            for Zeroes { device, bytes } in zeroes {
+                volumes.zero(device, *bytes).await?;
+            }
+            volumes.end().await?;
+        }
+        let used = |index: &usize| self.pvs[*index].on_disk.label.is_used();
+        let unmarked: Vec<usize> = members.iter().copied().filter(|index| !used(index)).collect();
+        self.mark(&unmarked, true).await.map_err(|error| failed(&error))?;
+        let header = archive::header(format!("Write from {}.", archive::command()));
+        let metadata = match before {
+            None => Metadata::new(group, header),
+            Some(mut metadata) => {
+                metadata.group = group;
+                metadata.set_header(header);
+                metadata
+            }
+        };
+        let pvs = self.pvs.iter_mut().enumerate().filter(|(index, _)| members.contains(index));
+        let mut writing: Vec<Member<'_>> =
+            pvs.map(|(_, Pv { gateway, on_disk, .. })| Member { gateway, pv: on_disk }).collect();
+        let done = match commit(&mut writing, &metadata).await {
+            Ok(done) => done,
+            Err(error) => {
+                if !matches!(error, CommitError::Uncertain { .. })
+                    && let Err(error) = self.mark(&unmarked, false).await
+                {
+                    warn(format_args!("physical volumes stay marked as used: {error}"));
+                }
+                return Err(failed(&error));
+            }
+        };
+        for (id, status) in done.stale {
+            warn(format_args!("PV {id} still has the old metadata: {status}"));
+        }
+        self.gather();
+        // The change is made: that there is no backup of it is no reason to call it failed.
+        if let Err(error) = archives.after(&metadata) {
+            warn(error.into_parts().0);
+        }
+        Ok(())
+    }
+}
+
+impl Session {
+    /// Notes in the labels of physical volumes whether they belong to a group.
+    async fn mark(
+        &mut self,
+        indices: &[usize],
+        used: bool,
+    ) -> std::result::Result<(), FormatError> {
+        for index in indices {
+            let Some(pv) = self.pvs.get_mut(*index) else { continue };
+            pv.on_disk.label.set_used(used);
+            write_label(&pv.gateway, &pv.on_disk).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Draft {
+    /// A new group.
+    pub(super) fn of_new(group: VolumeGroup, members: Vec<usize>) -> Self {
+        Self { before: None, group, members }
+    }
+
+    /// Changes it by a function that makes volumes.
+    pub(super) fn change<T>(
+        &mut self,
+        change: impl FnOnce(&mut VolumeGroup, &mut Author<'_>) -> T,
+    ) -> T {
+        let mut author = Author { creation: archive::creation(), new_uuid: &mut new_uuid };
+        change(&mut self.group, &mut author)
+    }
+
+    /// The physical volumes of these paths, by their index in the group.
+    ///
+    /// # Errors
+    /// One is none of the group's.
+    pub(super) fn named(&self, session: &Session, paths: &[String]) -> Result<Vec<usize>> {
+        let index = |path: &String| {
+            let pv = session.pv(path);
+            let at = pv.and_then(|pv| self.members.iter().position(|member| *member == pv));
+            at.ok_or_else(|| {
+                let text = format!("Physical volume \"{path}\" not found in volume group");
+                Error::failed(format_args!("{text} \"{}\"", self.group.name))
+            })
+        };
+        paths.iter().map(index).collect()
+    }
+}

@@ -1,0 +1,121 @@
+//! Devices of a volume group that a command needs for a moment: to write zeroes, to merge.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use ashlar_block::{ByteVolume, Flags, Gateway, Status};
+use ashlar_dm::snapshot::Origins;
+use ashlar_dm::{Context, Device, Devices, Table};
+use ashlar_lvm::VolumeGroup;
+use ashlar_lvm::activate::{self, MadeOf, Plan};
+
+use crate::disks;
+use crate::error::{Error, Result};
+
+/// The devices that a group would have if it were active, made one by one.
+pub(super) struct Volumes {
+    plan: Plan,
+    physical: Vec<Gateway>,
+    made: HashMap<String, Arc<Device>>,
+    /// In the order they were made.
+    order: Vec<String>,
+    origins: Arc<Origins>,
+}
+
+/// What tables call the physical volume of this index. No device of a group is called so: all have a dash.
+fn physical_name(index: usize) -> String {
+    format!("pv{index}")
+}
+
+impl Devices for Volumes {
+    fn find(&self, name: &str) -> Option<Gateway> {
+        if let Some(device) = self.made.get(name) {
+            return Some(Gateway::new(Arc::clone(device) as _));
+        }
+        self.physical.get(name.strip_prefix("pv")?.parse::<usize>().ok()?).cloned()
+    }
+}
+
+impl Volumes {
+    /// Of a group whose physical volumes are `physical`, in the group's order.
+    pub(super) fn new(group: &VolumeGroup, physical: Vec<Gateway>) -> Self {
+        let pv = |index| (index < physical.len()).then(|| physical_name(index));
+        let plan = activate::plan(group, activate::Options::default(), &pv);
+        let (made, order, origins) = (HashMap::new(), Vec::new(), Arc::default());
+        Self { plan, physical, made, order, origins }
+    }
+
+    /// Makes devices of these names, and what they are made of; a merge begins when its device is made.
+    ///
+    /// # Errors
+    /// One of them cannot be made.
+    pub(super) async fn make(&mut self, names: &[String]) -> Result<()> {
+        let mut needed: BTreeSet<String> = names.iter().cloned().collect();
+        for planned in self.plan.devices.iter().rev() {
+            if needed.contains(&planned.name) {
+                needed.extend(planned.made_of.parts().into_iter().map(str::to_owned));
+            }
+        }
+        let wanted = self.plan.devices.iter().filter(|planned| needed.contains(&planned.name));
+        let wanted: Vec<_> = wanted.cloned().collect();
+        if let Some(name) = names.iter().find(|name| !wanted.iter().any(|w| w.name == **name)) {
+            return Err(Error::failed(format_args!("{name} cannot be made of its parts")));
+        }
+        for planned in wanted {
+            let name = planned.name;
+            if self.made.contains_key(&name) {
+                continue;
+            }
+            let failed = |why: String| Error::new("cannot make the device", &name, why);
+            let MadeOf::Table(lines) = &planned.made_of else {
+                return Err(failed("it is no linear or striped volume and no snapshot".to_owned()));
+            };
+            let origins = Arc::clone(&self.origins);
+            let context = Context { devices: self, runtime: disks::runtime(), origins };
+            let table = Table::load(lines, &context).await.map_err(|e| failed(e.to_string()))?;
+            let device = Device::start(&name, table, disks::runtime()).await;
+            let device = device.map_err(|status| failed(status.to_string()))?;
+            self.order.push(name.clone());
+            self.made.insert(name, device);
+        }
+        Ok(())
+    }
+
+    /// A device that was made.
+    pub(super) fn device(&self, name: &str) -> Option<&Arc<Device>> {
+        self.made.get(name)
+    }
+
+    /// Makes the first `bytes` of a device zeroes, durably.
+    ///
+    /// # Errors
+    /// It cannot be made, or written to.
+    pub(super) async fn zero(&mut self, name: &str, bytes: u64) -> Result<()> {
+        self.make(&[name.to_owned()]).await?;
+        let Some(gateway) = self.find(name) else { return Ok(()) };
+        let volume = ByteVolume::new(gateway);
+        let len = bytes.min(volume.size_bytes());
+        let zeroed = async {
+            volume.write_zeroes(0, len, Flags::empty()).await?;
+            volume.flush().await
+        };
+        let failed = |status: Status| Error::new("cannot write zeroes to", name, status);
+        zeroed.await.map_err(failed)
+    }
+
+    /// Ends all I/O, what was made last first; what was written is durable then. All are ended whatever
+    /// becomes of the others.
+    ///
+    /// # Errors
+    /// One of them could not be flushed.
+    pub(super) async fn end(self) -> Result<()> {
+        let mut done = Ok(());
+        for name in self.order.iter().rev() {
+            let Some(device) = self.made.get(name) else { continue };
+            if let Err(status) = device.suspend(true).await {
+                done = done.and(Err(Error::new("cannot end the device", name, status)));
+            }
+        }
+        done
+    }
+}
