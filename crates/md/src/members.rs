@@ -131,6 +131,12 @@ impl Members {
         self.indexed(self.slots.get(slot)?.load()[1]).map(|(_, rdev)| rdev)
     }
 
+    /// Whether the copies in `slot` count after those of others where copies may differ: the member is read
+    /// last, and with write-behind it may be behind. Its replacement counts as it does.
+    pub fn counts_last(&self, slot: usize) -> bool {
+        self.member(slot).or_else(|| self.replacement(slot)).is_some_and(Rdev::is_write_mostly)
+    }
+
     /// The member and the replacement in `slot`, with their indices.
     #[inline]
     pub fn both(&self, slot: usize) -> impl Iterator<Item = (Index, &Rdev)> {

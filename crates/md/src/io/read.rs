@@ -26,12 +26,6 @@ struct Copy<'a> {
 /// Members' copies that could not be read, for a correction.
 type Bad = SmallVec<[(Index, Location); 2]>;
 
-/// The copy that counts where copies may differ: what is read until a resync, and what a resync copies.
-/// Members that are read last count last: with write-behind they may be behind.
-fn first<'a>(readable: impl Iterator<Item = Copy<'a>>) -> Option<Copy<'a>> {
-    readable.min_by_key(|copy| copy.rdev.is_write_mostly())
-}
-
 impl Array {
     /// A read within one chunk.
     ///
@@ -119,7 +113,9 @@ impl Array {
         let copies = self.personality.map(bio.sector);
         if bio.end() > self.in_sync_to().as_end() && !broken(Rule::UnsyncedReadsFirst) {
             let held = self.held(&copies).filter(|copy| copy.rdev.holds(copy.at.sector + bio.len));
-            return first(held).filter(|copy| copy.rdev.can_read(copy.at.sector, bio.len));
+            // What counts where copies may differ is read until a resync, and what a resync copies.
+            let first = held.min_by_key(|copy| self.members.counts_last(copy.at.disk));
+            return first.filter(|copy| copy.rdev.can_read(copy.at.sector, bio.len));
         }
         let shard = thread_shard();
         let mut best: Option<(u32, Copy<'_>)> = None;
@@ -171,7 +167,7 @@ impl Array {
     ) -> BioResult {
         let mut order: SmallVec<[Copy<'_>; 4]> = self.readable(copies, into, piece.len).collect();
         if self.is_unsynced() {
-            order.sort_by_key(|copy| copy.rdev.is_write_mostly());
+            order.sort_by_key(|copy| self.members.counts_last(copy.at.disk));
         } else {
             order.sort_by_key(|copy| Some(copy.index) != failed);
         }

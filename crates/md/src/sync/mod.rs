@@ -35,8 +35,11 @@
 //!   resync takes the same copy by the same rule and changes the others. So a block reads the same
 //!   before, during and after; below the bound any copy will do.
 //! - a member that is being rebuilt is read below `recovered` only. What is copied to it is what was
-//!   read before; a replacement gets what the member had whose place it takes. So if it is then the
-//!   first copy of something, in a part of the array that is yet to be resynced, that reads as before.
+//!   read before. So if it is then the first copy of something, in a part of the array that is yet to be
+//!   resynced, that reads as before.
+//! - a replacement counts as the member does whose place it takes, read last or not, and if something is yet
+//!   to be resynced when it takes it, it is read last from then on if the member was: else another
+//!   copy would be the first.
 //!
 //! # What is durable before what
 //!

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use ashlar_block::{BioResult, Buffer, Sector, Sectors, Segment, Status};
-use futures_util::future::join_all;
+use futures_util::future::{OptionFuture, join_all};
 use smallvec::SmallVec;
 use tracing::{error, info, warn};
 
@@ -230,11 +230,7 @@ impl<'a> Recovery<'a> {
                     into += len;
                 }
             }
-            let same = |group: &&mut Group<'_>| {
-                let replaces = group.targets.iter().all(|o| o.replaces() == target.replaces());
-                replaces && group.pieces == pieces
-            };
-            match groups.iter_mut().find(same) {
+            match groups.iter_mut().find(|group| group.pieces == pieces) {
                 Some(group) => group.targets.push(target),
                 None => groups.push(Group { targets: SmallVec::from_iter([target]), pieces }),
             }
@@ -243,19 +239,12 @@ impl<'a> Recovery<'a> {
         groups
     }
 
-    /// The copies that a piece is taken from: for a replacement first that of the member it replaces,
-    /// whose place it takes in every respect.
+    /// The copies that a piece is taken from: for all targets what is read now.
     fn sources(&self, group: &Group<'_>, at: Sector) -> Sources<'a> {
         let array = self.array;
         let mut sources = array.sources(at);
         let targets = &group.targets;
         sources.retain(|source| targets.iter().all(|target| target.index != source.index));
-        if let Some(slot) = targets.first().and_then(Target::replaces) {
-            let replaced = |source: &Source<'_>| {
-                array.members.both(slot).any(|(index, _)| index == source.index)
-            };
-            sources.sort_by_key(|source| !replaced(source));
-        }
         sources
     }
 
@@ -352,14 +341,36 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
+    /// Where copies may differ another one would count if a replacement were read last and the member whose
+    /// place it takes was not, or the other way round. So it is what the member was.
+    fn inherit(&self, target: Target<'_>) {
+        let (array, rdev) = (self.array, target.rdev);
+        let Some(slot) = target.replaces().filter(|_| array.is_unsynced()) else { return };
+        let last = array.members.counts_last(slot);
+        if last != rdev.is_write_mostly() {
+            warn!(
+                array = array.disk.name(),
+                member = rdev.path(),
+                write_mostly = last,
+                "inherited"
+            );
+            let change = if last { Rdev::set } else { Rdev::clear };
+            change(rdev, State::WRITE_MOSTLY);
+        }
+    }
+
     /// The targets have everything, for good: they are members in sync.
     async fn complete(&self) -> BioResult {
         let array = self.array;
+        // Nothing is read or written while somebody takes another one's place.
+        let replaces = self.left().any(|target| target.replaces().is_some());
+        let _frozen = OptionFuture::from(replaces.then(|| array.barrier.freeze())).await;
         let mut superblocks = array.superblocks.lock().await;
         if !broken(Rule::RebuiltIsFlushed) {
             array.flush_members(&mut superblocks).await?;
         }
         for target in self.left() {
+            self.inherit(target);
             target.rdev.set(State::IN_SYNC);
             target.rdev.clear(State::RETURNS);
             let (member, slot) = (target.rdev.path(), target.slot);

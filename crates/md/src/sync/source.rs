@@ -114,7 +114,9 @@ impl Array {
     /// write-behind they may be behind.
     pub(crate) fn sources(&self, sector: Sector) -> Sources<'_> {
         let mut sources = Sources::new();
-        for copy in self.personality.map(sector) {
+        let mut copies = self.personality.map(sector);
+        copies.sort_by_key(|copy| self.members.counts_last(copy.disk));
+        for copy in copies {
             for (index, rdev) in self.members.both(copy.disk) {
                 let at = copy.sector;
                 let seen = sources.iter().any(|other| other.index == index && other.at == at);
@@ -123,7 +125,6 @@ impl Array {
                 }
             }
         }
-        sources.sort_by_key(|source| source.rdev.is_write_mostly());
         sources
     }
 
