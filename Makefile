@@ -32,6 +32,10 @@ test: ## everything: check, all tests, a real kernel and its tools (under 20 min
 		"md against the kernel" "timeout 900 tests/interop/md.sh" \
 		"members between ashlar and the kernel" "timeout 600 tests/interop/md-members.sh" \
 		"arrays that crash" "ROUNDS=1 timeout 600 tests/interop/md-crash.sh" \
+		"the device mapper against the kernel" "timeout 300 tests/interop/dm.sh" \
+		"snapshots between ashlar and the kernel" "timeout 300 tests/interop/dm-snapshot.sh" \
+		"texts and labels against LVM" "timeout 300 tests/interop/lvm-metadata.sh" \
+		"volume groups between ashlar and the kernel" "timeout 300 tests/interop/lvm.sh" \
 		"file systems on arrays" "timeout 900 tests/e2e/filesystems.sh -r 6" \
 		"file systems whose daemon is killed" "timeout 300 tests/e2e/kill.sh"
 
@@ -55,6 +59,12 @@ soak: ## the same tests for longer: every md geometry, random seeds, fuzzing whe
 		"every md case against the kernel" "ALL=1 tests/interop/md.sh" \
 		"members between ashlar and the kernel" "ALL=1 tests/interop/md-members.sh" \
 		"arrays that crash" "ROUNDS=$${ROUNDS:-10} tests/interop/md-crash.sh" \
+		"the device mapper against the kernel" "tests/interop/dm.sh" \
+		"snapshots between ashlar and the kernel" "tests/interop/dm-snapshot.sh" \
+		"thin volumes of the kernel" "tests/interop/dm-thin.sh" \
+		"RAID volumes of LVM" "tests/interop/dm-raid.sh" \
+		"texts and labels against LVM" "tests/interop/lvm-metadata.sh" \
+		"volume groups between ashlar and the kernel" "ROUNDS=$${ROUNDS:-10} tests/interop/lvm.sh" \
 		"file systems on arrays" "tests/e2e/filesystems.sh -r 50" \
 		"file systems whose daemon is killed" "timeout 3000 tests/e2e/kill.sh -r 50" \
 		"fuzzing" "scripts/fuzz $${FUZZ_SECONDS:-300}"

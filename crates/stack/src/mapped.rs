@@ -25,6 +25,9 @@ use crate::devices::Devices;
 /// What tables call the array of a RAID volume, behind the volume's name. No plan has such a name.
 const ARRAY: &str = "/array";
 
+/// How the status of a snapshot ends that is of no use any more.
+const INVALID: &str = " Invalid";
+
 /// An array's identity, for arrays that nobody looks for by it: all its members are at hand.
 const IDENTITY: Uuid = Uuid::from_u128(1);
 
@@ -108,6 +111,13 @@ impl<'a> Maker<'a> {
         };
         let mapped = Mapped::start(name, table, Arc::clone(self.runtime)).await;
         let mapped = mapped.map_err(|status| format!("it could not be started: {status}"))?;
+        if mapped.status().trim_end().ends_with(INVALID) {
+            return Err(
+                "the snapshot is invalid: its space was full, or could not be written; it \
+                        has nothing to show any more, and lvremove takes it away"
+                    .to_owned(),
+            );
+        }
         self.made.insert(planned.name.clone(), Gateway::new(Arc::clone(&mapped) as _));
         Ok(Some(Made { mapped, read_only, notes }))
     }

@@ -14,7 +14,7 @@ use crate::devices::{Device, Kind, Role};
 use crate::graph::{Graph, Node, NodeId};
 use crate::partitions::Entry;
 use crate::probe::{Contents, Md};
-use crate::signature::Usage;
+use crate::signature::{Signature, Usage};
 
 /// The graph of `probed`. Nothing is written.
 pub async fn scan(probed: &[Probed], runtime: &Arc<dyn Runtime>) -> Graph {
@@ -95,8 +95,13 @@ fn add_signatures(
     contents: &Contents,
     has_table: bool,
 ) {
-    let shown =
-        contents.remains().filter(|found| !has_table || found.usage != Usage::PartitionTable);
+    // What is used is shown by what is made of it.
+    let is_used = |found: &&Signature| match found.usage {
+        Usage::PartitionTable => has_table,
+        Usage::Member => device.role == Role::PhysicalVolume && found.name == "LVM2_member",
+        Usage::FileSystem | Usage::Encrypted | Usage::Swap | Usage::Snapshot => false,
+    };
+    let shown = contents.remains().filter(|found| !is_used(found));
     for found in shown {
         let mut node = Node::new(found.usage.to_string(), found.name);
         if device.kind == Kind::Disk {

@@ -128,12 +128,25 @@ impl VolumeGroups {
             plan.refused.iter().map(|(name, why)| refuse(name, why.to_string())).collect();
         let mut maker = Maker::new(devices, Arc::clone(&self.origins), runtime);
         let mut volumes = Vec::new();
-        let mut names: HashMap<String, String> = HashMap::new();
+        // The devices that stand for a name in the plan: a pool is none, its parts are.
+        let mut names: HashMap<String, Vec<String>> = HashMap::new();
         for planned in plan.devices {
             let name = format!("dm-{}", self.mapped);
+            let lower: BTreeSet<String> = planned
+                .made_of
+                .parts()
+                .into_iter()
+                .flat_map(|part| match part.strip_prefix("/dev/") {
+                    Some(device) => vec![device.to_owned()],
+                    None => names.get(part).cloned().unwrap_or_default(),
+                })
+                .collect();
             let made = match maker.make(&planned, &name).await {
                 Ok(Some(made)) => made,
-                Ok(None) => continue,
+                Ok(None) => {
+                    names.insert(planned.name, lower.into_iter().collect());
+                    continue;
+                }
                 Err(why) => {
                     refused.extend(planned.volume.as_ref().map(|name| refuse(name, why)));
                     continue;
@@ -145,14 +158,10 @@ impl VolumeGroups {
                 disk.set_read_only(true);
             }
             self.mapped += 1;
-            let lower = planned.made_of.parts().into_iter().filter_map(|part| {
-                part.strip_prefix("/dev/").map(str::to_owned).or_else(|| names.get(part).cloned())
-            });
-            let lower: BTreeSet<String> = lower.collect();
             let role = if planned.volume.is_some() { Role::Volume } else { Role::Component };
             let mut links = vec![format!("mapper/{}", planned.name)];
             links.extend(planned.volume.as_ref().map(|lv| format!("{}/{lv}", vg.name)));
-            names.insert(planned.name, name.clone());
+            names.insert(planned.name, vec![name.clone()]);
             let mapped = made.mapped;
             devices.add_logical(&name, links, role, lower.into_iter().collect(), mapped);
             notes.extend(made.notes.into_iter().map(|note| (name.clone(), note)));

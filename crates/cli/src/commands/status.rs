@@ -50,15 +50,13 @@ fn text(status: &interface::Status) -> String {
     }
     for volume in &status.volumes {
         let alias = volume.alias.as_deref().map_or(String::new(), |alias| format!(" ({alias})"));
-        out += &format!(
-            "{}{alias}: {} {}, {}, {} of {} devices\n",
-            volume.name,
-            volume.level,
-            human_size(volume.size),
-            volume.state,
-            volume.raid_devices.saturating_sub(volume.degraded),
-            volume.raid_devices,
-        );
+        let size = human_size(volume.size);
+        out += &format!("{}{alias}: {} {size}, {}", volume.name, volume.level, volume.state);
+        if volume.raid_devices > 1 {
+            let working = volume.raid_devices.saturating_sub(volume.degraded);
+            out += &format!(", {working} of {} devices", volume.raid_devices);
+        }
+        out.push('\n');
     }
     out
 }

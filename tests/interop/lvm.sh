@@ -1,0 +1,169 @@
+#!/bin/bash
+# lvm.sh - volume groups, snapshots among them, between LVM on a real kernel and ashlar
+#
+#   read      groups made by LVM (linear, striped, snapshots half filled and full, thin, raid0, raid1,
+#             raid10) are read bit for bit; the RAIDs also with each disk missing
+#   write     ashlar writes linear and striped volumes, origins and snapshots; LVM finds the groups good and
+#             reads all of it bit for bit
+#   crash     ashlar is killed while it writes the origin: the kernel reads the snapshots as they were;
+#             the kernel loses power while it writes: ashlar reads them as they were
+#
+# usage: lvm.sh
+# environment
+#   ASHLAR=FILE     the binary, default target/release/ashlar
+#   ROUNDS=N        crashes of either side, default 1
+#   KEEP=1          keep the images, and say where
+#
+# Debian packages: scripts/setup test. Works as an ordinary user.
+set -u
+here=$(dirname "$(realpath "$0")")
+root=$(dirname "$(dirname "$here")")
+ashlar=${ASHLAR:-$root/target/release/ashlar}
+rounds=${ROUNDS:-1}
+python=/usr/bin/python3 # Debian's, which python3-libnbd belongs to
+
+[ $# = 0 ] || {
+	sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2
+	exit 2
+}
+[ -x "$ashlar" ] || {
+	echo "lvm.sh: there is no $ashlar: cargo build --release, or set ASHLAR" >&2
+	exit 1
+}
+work=$(mktemp -d "${TMPDIR:-/tmp}/ashlar-lvm.XXXXXX") || exit 1
+server=
+cleanup() {
+	[ -z "$server" ] || kill -KILL "$server" 2>/dev/null
+	[ "${KEEP:-}" ] && echo "kept: $work" || rm -rf --one-file-system "$work"
+}
+trap cleanup EXIT
+trap 'exit 130' INT TERM HUP
+
+fail() {
+	echo "FAIL $*"
+	[ ! -s "$work/log" ] || sed 's/^/  server: /' "$work/log"
+	exit 1
+}
+started=$SECONDS
+passed() {
+	printf '%-72s %3d s\n' "$1" $((SECONDS - started))
+	started=$SECONDS
+}
+
+# guest VERB - 123 is a loss of power
+guest() {
+	local disks=() i
+	for i in 0 1 2 3 4 5; do disks+=(--disk "$work/d$i.img"); done
+	"$root/tests/oracle/uml-run" --timeout 240 --mem 640M "${disks[@]}" --rw "$work/shared" \
+		"$here/lvm-guest.sh" "$1" "$work/shared" >"$work/guest" 2>&1
+}
+judged() {
+	guest "$1" && grep -q '^pass$' "$work/guest" || {
+		cat "$work/guest"
+		fail "$2"
+	}
+}
+
+# serve DISK... [OPTION...]
+serve() {
+	"$ashlar" serve "$@" --nbd "unix:$work/nbd" --control "$work/control" >"$work/log" 2>&1 </dev/null &
+	server=$!
+	local _
+	for _ in $(seq 200); do
+		[ ! -S "$work/nbd" ] || return 0
+		kill -0 $server 2>/dev/null || break
+		sleep 0.05
+	done
+	fail "the server did not start"
+}
+# end SIGNAL STATUS
+end() {
+	kill "-$1" $server || fail "the server went away"
+	{ wait $server; } 2>/dev/null
+	local status=$?
+	server=
+	[ $status = "$2" ] || fail "the server ended with $status"
+	rm -f "$work/nbd" "$work/control"
+}
+
+sum_of() { nbdcopy "nbd+unix:///$1?socket=$work/nbd" - | sha256sum | cut -d' ' -f1; }
+# same REGEX - all volumes whose names match read as shared/sums says
+same() {
+	local sum volume
+	while read -r sum volume; do
+		[ "$(sum_of "$volume")" = "$sum" ] || fail "$volume reads differently"
+	done < <(grep -E "$1" "$work/shared/sums")
+}
+# write VOLUME SEED COUNT [forever] - random writes, flushed now and then
+write() {
+	"$python" - "$work/nbd" "$@" <<'PY'
+import hashlib, nbd, random, sys
+socket, volume, seed, count = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+h = nbd.NBD()
+h.connect_uri(f'nbd+unix:///{volume}?socket={socket}')
+r, size = random.Random(seed), h.get_size()
+for n in range(count):
+    length = r.choice((512, 4096, 4096, 8192, 65536, 3 * 512))
+    at = r.randrange(0, (size - length) // 512 + 1) * 512
+    h.pwrite((hashlib.sha256(f'{seed} {n}'.encode()).digest() * (length // 32 + 1))[:length], at)
+    if n % 50 == 49:
+        h.flush()
+h.flush()
+PY
+}
+
+mkdir "$work/shared"
+for i in 0 1 2 3 4 5; do truncate -s 96M "$work/d$i.img"; done
+plain=("$work"/d[01].img) raid=("$work"/d[2345].img)
+
+judged make "LVM makes the groups"
+passed "LVM makes two groups with 14 volumes"
+
+serve "${plain[@]}" "${raid[@]}" --read-only
+same .
+volumes=$(nbdinfo --list "nbd+unix://?socket=$work/nbd" | grep -c '^export=')
+[ "$volumes" = "$(($(wc -l <"$work/shared/sums") + 0))" ] || fail "$volumes volumes are served"
+grep -q 'plain/full' "$work/log" || fail "nothing is said of the snapshot that is full"
+end TERM 0
+passed "read bit for bit: $volumes volumes; the full snapshot is named"
+
+for missing in 2 3 4 5; do
+	rest=()
+	for i in 2 3 4 5; do [ $i = $missing ] || rest+=("$work/d$i.img"); done
+	serve "${rest[@]}" --read-only --run
+	same '^[^ ]* raid/r10?$'
+	end TERM 0
+done
+passed "raid1 and raid10 read with each of four disks missing"
+
+serve "${plain[@]}"
+for volume in plain/lin plain/str-ipes plain/odd plain/one plain/data plain/two; do
+	write $volume "$volume" 150 || fail "writing $volume"
+done
+grep -v ' plain/[^t]\| plain/two' "$work/shared/sums" >"$work/sums"
+for volume in plain/lin plain/str-ipes plain/odd plain/one plain/data plain/two; do
+	echo "$(sum_of $volume) $volume"
+done >>"$work/sums"
+end TERM 0
+cp "$work/sums" "$work/shared/sums"
+judged judge "LVM reads what ashlar wrote"
+passed "written by ashlar: pvck, vgck, and every volume read by the kernel"
+
+# The origin changes, its snapshots do not.
+sed -i '/ plain\/data$/d' "$work/shared/sums"
+for ((round = 0; round < rounds; round++)); do
+	serve "${plain[@]}"
+	write plain/data "crash $round" 100000 2>"$work/writer" &
+	writer=$!
+	sleep "0.$((RANDOM % 9 + 1))"
+	end KILL 137
+	wait $writer
+	judged judge "after ashlar was killed"
+	guest write
+	[ $? = 123 ] && [ -e "$work/shared/written" ] || { cat "$work/guest"; fail "the kernel writes"; }
+	rm "$work/shared/written"
+	serve "${plain[@]}" "${raid[@]}" --read-only
+	same .
+	end TERM 0
+done
+passed "snapshots as they were after $rounds crashes of either side"
