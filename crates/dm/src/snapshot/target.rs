@@ -164,7 +164,8 @@ impl Member {
             "Invalid".to_owned()
         } else if snapshot.merge.has_failed() {
             "Merge failed".to_owned()
-        } else if snapshot.is_overflowed() {
+        } else if snapshot.is_overflowed() && !snapshot.merge.is_merging() {
+            // A merge needs no room: how far it is must be seen.
             "Overflow".to_owned()
         } else {
             let (allocated, metadata) = loaded.store().usage();

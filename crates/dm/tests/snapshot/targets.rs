@@ -426,6 +426,25 @@ fn a_snapshot_that_is_taken_while_the_origin_is_written_waits_for_the_writes() {
     assert!(shown[1] > 0, "{shown:?}");
 }
 
+/// Found by the simulation: nobody could see that the merge was done.
+#[test]
+fn an_overflowed_snapshot_is_merged_and_tells_how_far() {
+    let Bench { sim, rig, .. } = bench(8 * 10);
+    sim.block_on(async {
+        let (device, snap) = rig.device("snap", "0 4000 snapshot real cow PO 8").await;
+        for chunk in 0..8 {
+            fill(&snap, chunk * 16, 8, 1).await.unwrap();
+        }
+        assert_eq!(fill(&snap, 800, 8, 1).await, Err(Status::Io));
+        assert_eq!(status(&device), "Overflow");
+        rig.reload(&device, "0 4000 snapshot-merge real cow PO 8").await;
+        while status(&device) != "16/80 16" {
+            assert_eq!(filled(&snap, 112, 8).await, Ok(1));
+        }
+        fill(&snap, 800, 8, 1).await.unwrap();
+    });
+}
+
 #[test]
 fn a_second_merge_into_an_origin_is_refused() {
     let Bench { sim, rig, .. } = bench(8000);
