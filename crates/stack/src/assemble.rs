@@ -45,6 +45,8 @@ pub struct Options {
     pub rename: Option<String>,
     /// Whether disks and arrays are used as they are: only members of arrays are looked for.
     pub whole: bool,
+    /// Whether logical volumes are made that lack physical volumes: I/O fails where they were.
+    pub partial: bool,
 }
 
 /// What the user should know of a device.

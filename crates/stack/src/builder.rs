@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ashlar_block::disk::DeviceNumber;
 use ashlar_block::{ByteVolume, Gateway, Runtime, Status};
+use ashlar_lvm::activate;
 use ashlar_md::{Array, AssembleError, Candidate};
 use uuid::Uuid;
 
@@ -132,13 +133,14 @@ impl Builder {
         }
     }
 
-    /// Activates a volume group of which all physical volumes are here, or with `partial` any; whether
+    /// Activates a volume group of which all physical volumes are here, or with `any` whatever is; whether
     /// there was one.
-    async fn activate(&mut self, partial: bool) -> bool {
-        let Some(group) = self.groups.next(partial) else { return false };
-        let read_only = self.options.md.read_only;
+    async fn activate(&mut self, any: bool) -> bool {
+        let Some(group) = self.groups.next(any) else { return false };
+        let (read_only, partial) = (self.options.md.read_only, self.options.partial);
+        let options = activate::Options { read_only, partial };
         let groups = &mut self.groups;
-        let done = groups.activate(&group, read_only, &self.devices, &self.runtime).await;
+        let done = groups.activate(&group, options, &self.devices, &self.runtime).await;
         for (device, text) in done.notes {
             self.note(&device, text);
         }

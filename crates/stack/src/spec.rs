@@ -50,6 +50,8 @@ pub struct Spec {
     pub incremental: bool,
     /// Serve disks and arrays as they are, whatever is on them.
     pub whole: bool,
+    /// Make logical volumes that lack physical volumes.
+    pub partial: bool,
     /// Where to mount the volumes.
     pub mount: Option<PathBuf>,
     /// Where to listen for NBD clients.
@@ -220,6 +222,7 @@ mod tests {
             run = true
             incremental = true
             whole = true
+            partial = true
             mount = "/srv"
             nbd = ["unix:nbd.sock", "tcp:[::1]:10809"]
             control = "control.sock"
@@ -235,7 +238,8 @@ mod tests {
         let unix = Listen::Unix("/etc/ashlar/nbd.sock".into());
         assert_eq!(spec.nbd, [unix, Listen::Tcp("[::1]:10809".into())]);
         assert_eq!(spec.control.as_deref(), Some(Path::new("/etc/ashlar/control.sock")));
-        assert!(spec.read_only && spec.run && spec.incremental && spec.whole);
+        assert!(spec.read_only && spec.run && spec.incremental);
+        assert!(spec.whole && spec.partial);
         let values: Vec<&str> = spec.set.values().map(|value| value.0.as_str()).collect();
         assert_eq!(values, ["0.2", "524288", "1"]);
         assert_eq!(parse("").unwrap(), Spec::default());

@@ -75,11 +75,11 @@ impl VolumeGroups {
         }
     }
 
-    /// A group that is not active and may be: complete, or with `partial` any.
-    pub(crate) fn next(&self, partial: bool) -> Option<Group> {
+    /// A group that is not active and may be: complete, or with `any` whatever there is.
+    pub(crate) fn next(&self, any: bool) -> Option<Group> {
         let mut groups = self.found().groups;
         groups.retain(|group| !self.active.contains(&group.metadata.group.id));
-        groups.into_iter().find(|group| partial || group.is_complete())
+        groups.into_iter().find(|group| any || group.is_complete())
     }
 
     /// What there is to know of the physical volumes when no more can come: device and text.
@@ -106,7 +106,7 @@ impl VolumeGroups {
     pub(crate) async fn activate(
         &mut self,
         group: &Group,
-        read_only: bool,
+        options: activate::Options,
         devices: &Devices,
         runtime: &Arc<dyn Runtime>,
     ) -> Activated {
@@ -117,7 +117,6 @@ impl VolumeGroups {
         let below: Vec<String> = members.iter().flatten().map(|m| m.device.clone()).collect();
         let depth = members.iter().flatten().map(|member| member.depth).max().unwrap_or(0);
         let path = |index: usize| Some(format!("/dev/{}", members.get(index)?.as_ref()?.device));
-        let options = activate::Options { partial: false, read_only };
         let plan = activate::plan(vg, options, &path);
         let mut notes = self.stale(group);
         let refuse = |name: &str, why: String| {
@@ -154,7 +153,7 @@ impl VolumeGroups {
             };
             let disk = made.mapped.disk();
             disk.set_number(DeviceNumber::dm(self.mapped));
-            if read_only || planned.read_only || made.read_only {
+            if planned.read_only || made.read_only {
                 disk.set_read_only(true);
             }
             self.mapped += 1;

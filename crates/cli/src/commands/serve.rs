@@ -91,6 +91,10 @@ pub(crate) struct ServeOptions {
     #[arg(long)]
     pub(crate) whole: bool,
 
+    /// Make logical volumes of which physical volumes are missing: I/O fails where they were
+    #[arg(short = 'P', long)]
+    pub(crate) partial: bool,
+
     /// Threads that do the I/O [default: one for each processor, at most 4]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) threads: Option<u16>,
@@ -131,6 +135,7 @@ impl ServeOptions {
             run: self.run,
             incremental: self.incremental,
             whole: self.whole,
+            partial: self.partial,
             threads: self.threads.map_or(default, usize::from),
             control: self.control,
             models: Arc::new(Models::new(self.model)),
@@ -161,6 +166,7 @@ impl Serve {
         options.run |= spec.run;
         options.incremental |= spec.incremental;
         options.whole |= spec.whole;
+        options.partial |= spec.partial;
         options.threads = options.threads.or(spec.threads);
         if options.threads == Some(0) {
             return Err(Error::plain("cannot use the configuration", "threads must not be 0"));

@@ -91,6 +91,7 @@ pub(crate) struct Config {
     pub(crate) incremental: bool,
     /// Whether disks and arrays are served as they are, whatever is on them.
     pub(crate) whole: bool,
+    pub(crate) partial: bool,
     pub(crate) threads: usize,
     pub(crate) spin: Duration,
     pub(crate) control: Option<PathBuf>,
@@ -144,6 +145,7 @@ pub(crate) fn serve(
             md: ashlar_md::Options { run: config.run, read_only: config.read_only },
             rename: rename.map(str::to_owned),
             whole: config.whole,
+            partial: config.partial,
         };
         let mut stack = assemble(&probed, options.clone(), &disks::runtime()).await;
         log_notes(&stack);

@@ -176,7 +176,7 @@ impl Session {
         }
         let md = ashlar_md::Options { run: false, read_only };
         // Arrays, and no more: a group that is active cannot be changed here.
-        let options = Options { md, rename: None, whole: true };
+        let options = Options { md, whole: true, ..Options::default() };
         let stack = assemble(&probed, options, &disks::runtime()).await;
         for failure in &stack.failures {
             warn(format_args!("{failure} cannot be started: {}", failure.error));

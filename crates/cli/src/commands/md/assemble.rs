@@ -75,7 +75,7 @@ impl Assemble {
                 return Err(Error::usage("no member of that array among the devices"));
             }
             let md = ashlar_md::Options { run: self.options.run, read_only };
-            let options = Options { md, rename, whole: true };
+            let options = Options { md, rename, whole: true, ..Options::default() };
             let stack = assemble(&probed, options, &disks::runtime()).await;
             check_started(&stack)?;
             output::print(&report(&stack))

@@ -110,7 +110,7 @@ fn offline(devices: &[PathBuf]) -> Result<(Vec<Detail>, Vec<Failed>)> {
             disk.candidate().map_err(|why| Error::plain(disk.disk.path.display(), why))?;
         }
         let md = ashlar_md::Options { run: true, read_only: true };
-        let options = Options { md, rename: None, whole: true };
+        let options = Options { md, whole: true, ..Options::default() };
         let stack = assemble(&probed, options, &disks::runtime()).await;
         let failed = stack.failures.iter().map(|failure| {
             let lacks_members = matches!(failure.error, AssembleError::NotEnough { .. });
