@@ -172,6 +172,11 @@ impl Builder {
         };
         let scheme = match &contents {
             Ok(contents) => self.give_role(&device, contents, depth).await,
+            // What can be read of it is what the user wants.
+            Err(status) if self.options.partial && device.kind == Kind::Logical => {
+                self.note(&name, format!("cannot be read everywhere: {status}"));
+                None
+            }
             Err(status) => self.refuse(&device, format!("cannot be read: {status}")),
         };
         self.looked.push(Looked { name, contents, scheme });

@@ -312,8 +312,12 @@ impl<'a> List<'a> {
 }
 
 /// Makes a new store: first an empty area, then the header, so that a crash leaves no header over an
-/// area that was never emptied. (The kernel writes them the other way round.)
+/// area that was never emptied. (The kernel writes them the other way round.) On a device that must not be
+/// written there is none to be made: the snapshot has no exceptions, and gets none.
 pub(super) async fn create(cow: &Gateway, geometry: Geometry) -> Result<(), StoreError> {
+    if cow.disk().is_read_only() {
+        return Ok(());
+    }
     let failed = |status| StoreError::Write { device: name(cow), status };
     let area = geometry.sector(geometry.area_chunk(0));
     zero(cow, area, geometry.chunk(), Flags::FUA).await.map_err(failed)?;
