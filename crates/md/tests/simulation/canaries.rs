@@ -2,8 +2,9 @@
 //! is too weak to find a real bug there. Rules that it cannot find broken, or hardly, have no canary; other
 //! tests notice: flushes and reads that wait for writes behind (`interleavings`), a failed member that is two
 //! events behind and not one (`failures`: it is for old kernels), `events_cleared` before marks go
-//! (`bitmap`), and marks that stay for a member that is away (`interleavings`: either of these two keeps
-//! data safe without the other).
+//! (`bitmap`), marks that stay for a member that is away (`interleavings`: either of these two keeps
+//! data safe without the other), and a replacement that is read last if the member was whose place it takes
+//! while copies may differ (`found`: it takes thousands of runs).
 
 #[path = "../common/mod.rs"]
 mod common;
