@@ -54,7 +54,10 @@ impl PvRow {
     }
 
     fn attributes(&self) -> String {
-        let Some((group, index)) = self.group() else { return "---".into() };
+        let Some((group, index)) = self.group() else {
+            let used = self.on_disk.as_ref().is_some_and(|on_disk| on_disk.label.is_used());
+            return if used { "u--" } else { "---" }.into();
+        };
         let missing = self.on_disk.is_none()
             || self.of.as_ref().is_some_and(|(group, index)| {
                 matches!(
@@ -66,7 +69,8 @@ impl PvRow {
         let has = |flag| pv.is_some_and(|pv| pv.flags.contains(&flag));
         let letter = |set, letter| if set { letter } else { '-' };
         [
-            letter(has(PvFlag::Allocatable), 'a'),
+            // One of a group that is not to be allocated is only used.
+            if has(PvFlag::Allocatable) { 'a' } else { 'u' },
             letter(group.flags.contains(&VgFlag::Exported), 'x'),
             letter(missing, 'm'),
         ]
@@ -303,11 +307,12 @@ impl LvRow {
         let store = group.snapshot_in(&lv.name);
         let merging_into = group.snapshots_of(&lv.name).any(|found| found.snapshot.merging);
         let is_origin = group.snapshots_of(&lv.name).next().is_some();
+        let unsynced = lv.flags.contains(&LvFlag::NotSynced);
         let (volume, target) = match (store, self.first()) {
             (Some(found), _) => (if found.snapshot.merging { 'S' } else { 's' }, 's'),
             (None, _) if is_origin => (if merging_into { 'O' } else { 'o' }, 's'),
-            (None, Some(SegmentKind::Mirror(_))) => ('m', 'm'),
-            (None, Some(SegmentKind::Raid(_))) => ('r', 'r'),
+            (None, Some(SegmentKind::Mirror(_))) => (if unsynced { 'M' } else { 'm' }, 'm'),
+            (None, Some(SegmentKind::Raid(_))) => (if unsynced { 'R' } else { 'r' }, 'r'),
             (None, Some(SegmentKind::ThinPool(_))) => ('t', 't'),
             (None, Some(SegmentKind::Thin(_))) => ('V', 't'),
             (None, Some(SegmentKind::Snapshot(_))) => ('v', '-'),
@@ -365,20 +370,21 @@ impl LvRow {
         .collect()
     }
 
-    /// The letters of a part of another volume.
+    /// The letters of a part of another volume. Whether a copy is in sync is known only while it is in use;
+    /// what is not known to be is taken not to be.
     fn part_or(&self, volume: char, target: char) -> (char, char) {
         let Some(lv) = self.lv() else { return (volume, target) };
         let mut users = self.group().users_of(&lv.name).flat_map(|user| &user.segments);
         let letters = users.find_map(|segment| match &segment.kind {
             SegmentKind::Raid(raid) => {
                 let image = raid.images.iter().any(|image| image.data == lv.name);
-                Some((if image { 'i' } else { 'e' }, 'r'))
+                Some((if image { 'I' } else { 'e' }, 'r'))
             }
             SegmentKind::ThinPool(pool) => {
-                Some((if pool.data == lv.name { 'T' } else { 'e' }, 't'))
+                Some((if pool.data == lv.name { 'T' } else { 'e' }, '-'))
             }
             SegmentKind::Mirror(mirror) => {
-                Some((if mirror.log.as_ref() == Some(&lv.name) { 'l' } else { 'i' }, 'm'))
+                Some((if mirror.log.as_ref() == Some(&lv.name) { 'l' } else { 'I' }, 'm'))
             }
             SegmentKind::Striped(_)
             | SegmentKind::Snapshot(_)
@@ -387,17 +393,24 @@ impl LvRow {
             | SegmentKind::Zero
             | SegmentKind::Foreign(_) => None,
         });
-        letters.unwrap_or((volume, target))
+        // Metadata for the repair of a pool: nobody uses them yet.
+        let spare = !lv.is_visible() && lv.name.ends_with("_pmspare");
+        letters.unwrap_or((if spare { 'e' } else { volume }, target))
+    }
+
+    /// Whether it is a pool of thin volumes, which is no device for users.
+    fn is_pool(&self) -> bool {
+        matches!(self.first(), Some(SegmentKind::ThinPool(_)))
     }
 
     fn stripes(&self) -> usize {
         self.lv().and_then(|lv| lv.segments.first()).map_or(0, |segment| match &segment.kind {
             SegmentKind::Raid(raid) => raid.images.len(),
+            SegmentKind::Thin(_) => 0,
             SegmentKind::Striped(_)
             | SegmentKind::Mirror(_)
             | SegmentKind::Snapshot(_)
             | SegmentKind::ThinPool(_)
-            | SegmentKind::Thin(_)
             | SegmentKind::Error
             | SegmentKind::Zero
             | SegmentKind::Foreign(_) => segment.areas().len().max(1),
@@ -408,6 +421,9 @@ impl LvRow {
         let place = |segment: &Segment| -> Vec<String> {
             if let SegmentKind::Raid(raid) = &segment.kind {
                 return raid.images.iter().map(|image| format!("{}(0)", image.data)).collect();
+            }
+            if let SegmentKind::ThinPool(pool) = &segment.kind {
+                return vec![format!("{}(0)", pool.data)];
             }
             let on = |on: &AreaOn| match on {
                 AreaOn::Pv(index) => {
@@ -436,7 +452,7 @@ impl Row for LvRow {
             format!("{}/{}", row.group().name, row.lv().map_or("", |lv| &lv.name))
         }),
         text("lv_path", "Path", "where it is in a mount", |row, _| match row.lv() {
-            Some(lv) if row.is_seen() => {
+            Some(lv) if row.is_seen() && !row.is_pool() => {
                 format!("/dev/{}/{}", row.group().name, lv.name)
             }
             Some(_) | None => String::new(),

@@ -62,8 +62,12 @@ impl Units {
     /// The text of a size.
     pub fn size(&self, size: Sectors) -> String {
         let bytes = u128::from(size.0) * 512;
-        if bytes == 0 && matches!(self.unit, Unit::Human { .. }) {
-            return if self.suffix { "0 ".into() } else { "0".into() };
+        if bytes == 0 {
+            let letter = match self.unit {
+                Unit::Human { .. } => ' ',
+                Unit::Fixed(letter, _) => letter,
+            };
+            return if self.suffix { format!("0{letter}") } else { "0".into() };
         }
         let (letter, unit, marked) = match self.unit {
             Unit::Fixed(letter, unit) => (letter, u128::from(unit), false),
@@ -109,6 +113,8 @@ mod tests {
             ("r", (10 << 21) + 8, "10.00g"),
             ("r", 8, "4.00k"),
             ("r", 0, "0 "),
+            ("k", 0, "0k"),
+            ("b", 0, "0B"),
             ("s", 8, "8S"),
             ("b", 8, "4096B"),
             ("k", 3, "1.50k"),
