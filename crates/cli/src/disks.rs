@@ -74,7 +74,9 @@ fn open_ram(path: &Path, size: &str) -> Result<Disk> {
 fn open_error(error: &OpenError) -> Error {
     let failed = Error::plain("cannot open", error);
     match error {
-        OpenError::InUse(_) => failed.hint("a running daemon has it: see ashlar status"),
+        OpenError::InUse(_) => {
+            failed.hint("a running daemon has it: see ashlar status; ashlar stop ends it")
+        }
         OpenError::Claimed(_) => failed.hint("unmount it or stop what uses it first"),
         OpenError::Io { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
             failed.hint("reading disks and writing to them takes the right to do so: run as root?")

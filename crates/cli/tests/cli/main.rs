@@ -7,6 +7,7 @@ mod conformance;
 mod control;
 mod generated;
 mod incremental;
+mod lvm;
 mod managing;
 mod models;
 mod nesting;

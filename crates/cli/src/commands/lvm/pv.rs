@@ -149,10 +149,11 @@ pub(super) fn refuse_member(session: &Session, name: &str, what: &str) -> Result
     Err(Error::failed(text))
 }
 
-/// Refuses a device on which something other than a physical volume is known to be.
-pub(super) fn refuse_foreign(place: &Place) -> Result<()> {
-    let is_lvm = place.contents.foreign.iter().any(|found| found.name == LVM);
-    let others = place.contents.foreign.len() - usize::from(is_lvm);
+/// Refuses a device on which something other than a physical volume is known to be, or one that cannot be
+/// read.
+pub(super) fn refuse_foreign(session: &Session, place: &Place) -> Result<()> {
+    let is_pv = session.pvs.iter().any(|pv| pv.gateway.is_same(&place.gateway));
+    let others = place.contents.foreign.iter().filter(|found| !is_pv || found.name != LVM).count();
     let has_md = !matches!(place.contents.md, Md::None) || !place.contents.other_md.is_empty();
     if others == 0 && !has_md {
         return Ok(());
@@ -228,7 +229,7 @@ impl Pvcreate {
                     refuse_member(session, name, "initialize")?;
                 }
                 if self.force == 0 {
-                    refuse_foreign(place)?;
+                    refuse_foreign(session, place)?;
                 }
             }
             let taken = self.uuid.filter(|uuid| {

@@ -230,7 +230,13 @@ impl Lvs {
         let lvs = &group.metadata.group.lvs;
         let mut seen: Vec<(usize, bool)> =
             group.metadata.group.visible().into_iter().enumerate().collect();
-        seen.retain(|(index, visible)| (*visible || self.all) && asked(&lvs[*index].name));
+        // Those that tie snapshots are none of anybody's volumes.
+        let ties: Vec<&str> =
+            group.metadata.group.snapshots().map(|found| &*found.lv.name).collect();
+        seen.retain(|(index, visible)| {
+            let name = &*lvs[*index].name;
+            (*visible || self.all) && !ties.contains(&name) && asked(name)
+        });
         seen.sort_by_key(|(index, _)| &lvs[*index].name);
         let row = |(index, _)| {
             let (group, devices) = (Rc::clone(&shared), Rc::clone(&devices));

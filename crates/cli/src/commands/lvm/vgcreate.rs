@@ -112,7 +112,7 @@ impl Vgcreate {
                 return refuse(format!("{pv} is named twice"));
             }
             let Some(index) = session.pv(pv) else {
-                pv::refuse_foreign(place)?;
+                pv::refuse_foreign(session, place)?;
                 areas += usize::from(self.layout.layout().metadata_copies);
                 continue;
             };

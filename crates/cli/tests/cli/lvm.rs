@@ -1,0 +1,429 @@
+//! `ashlar lvm`: groups on image files, made, shown, changed; what is refused changes nothing.
+
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::support::{Images, MIB, Run, program};
+
+/// `ashlar lvm` with archives below the images' directory.
+fn command(images: &Images, args: &[&str]) -> Command {
+    let mut command = program();
+    command.arg("lvm").args(args).current_dir(images.dir.path());
+    command.env("XDG_STATE_HOME", images.path("state"));
+    command
+}
+
+fn lvm(images: &Images, args: &[&str]) -> Run {
+    let output = command(images, args).output().unwrap();
+    let run = Run {
+        code: output.status.code(),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    };
+    assert!(run.code.is_some() && !run.err.contains("panicked"), "{args:?}: {run:?}");
+    run
+}
+
+/// `ashlar lvm VERB --devices d0,d1,... ARGS`.
+fn on(images: &Images, verb: &str, args: &[&str]) -> Run {
+    let devices = images.names.join(",");
+    lvm(images, &[&[verb, "--devices", &devices], args].concat())
+}
+
+/// A group `vg` with extents of 1 MiB on all images.
+fn group(count: usize) -> Images {
+    let images = Images::new(count, 40 * MIB);
+    let args = [&["vgcreate", "-s", "1M", "vg"][..], &images.refs()].concat();
+    lvm(&images, &args).ok();
+    images
+}
+
+/// The rows of a report.
+fn rows(images: &Images, verb: &str, args: &[&str]) -> Vec<Value> {
+    let run = on(images, verb, &[&["--json"], args].concat()).ok();
+    let report: Value = serde_json::from_str(&run.out).unwrap();
+    let rows = report["report"][0].as_object().unwrap().values().next().unwrap().clone();
+    rows.as_array().unwrap().clone()
+}
+
+/// The values of some fields, a row each, with blanks between them.
+fn values(images: &Images, verb: &str, fields: &str, args: &[&str]) -> Vec<String> {
+    let rows = rows(images, verb, &[&["-o", fields], args].concat());
+    let row = |row: &Value| {
+        let texts = fields.split(',').map(|field| row[field].as_str().unwrap().trim().to_owned());
+        texts.collect::<Vec<_>>().join(" ")
+    };
+    rows.iter().map(row).collect()
+}
+
+/// Where the first extent of a volume is: the image, and the byte.
+fn place(images: &Images, volume: &str) -> (String, u64) {
+    let devices = values(images, "lvs", "devices", &["-a", volume]).remove(0);
+    let (disk, extent) = devices.split(',').next().unwrap().split_once('(').unwrap();
+    let extent: u64 = extent.trim_end_matches(')').parse().unwrap();
+    (disk.to_owned(), (extent + 1) * MIB)
+}
+
+fn write(images: &Images, (disk, at): &(String, u64), bytes: &[u8]) {
+    let file = OpenOptions::new().write(true).open(images.path(disk)).unwrap();
+    file.write_all_at(bytes, *at).unwrap();
+}
+
+fn read(images: &Images, (disk, at): &(String, u64), len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    let file = fs::File::open(images.path(disk)).unwrap();
+    file.read_exact_at(&mut bytes, *at).unwrap();
+    bytes
+}
+
+#[test]
+fn a_group_is_made_shown_and_changed() {
+    let images = group(2);
+    let run = on(&images, "lvcreate", &["-n", "data", "-L", "4.5M", "--addtag", "t", "vg"]).ok();
+    let said = "  Rounding up size to full physical extent 5.00 MiB\n";
+    assert_eq!(run.out, format!("{said}  Logical volume \"data\" created.\n"));
+    on(&images, "lvcreate", &["-n", "wide", "-l", "6", "-i", "2", "-I", "16", "vg"]).ok();
+    on(&images, "lvcreate", &["-s", "-n", "snap", "-l", "60%ORIGIN", "-c", "8", "vg/data"]).ok();
+    on(&images, "lvcreate", &["-l", "50%FREE", "-p", "r", "vg", "d1"]).ok();
+    assert_eq!(
+        values(&images, "lvs", "lv_name,lv_attr,lv_size,origin,segtype,lv_tags", &[]),
+        [
+            "data owi---s--- 5.00m  linear t",
+            "lvol0 -ri------- 32.00m  linear ",
+            "snap swi---s--- 3.00m data linear ",
+            "wide -wi------- 6.00m  striped ",
+        ]
+    );
+    let run = on(&images, "lvextend", &["-L", "+1M", "vg/wide"]).ok();
+    assert!(run.out.contains("up to stripe boundary size 2.00 MiB (2 extents)"), "{run:?}");
+    assert!(run.out.contains("changed from 6.00 MiB (6 extents) to 8.00 MiB (8 extents)"));
+    // More than can differ is not taken.
+    let run = on(&images, "lvextend", &["-l", "7", "vg/snap"]).ok();
+    assert!(run.out.contains("to 6.00 MiB (6 extents)"), "{run:?}");
+    on(&images, "lvextend", &["-l", "7", "vg/snap"]).fails(1, &["room for all of its origin"]);
+    let table = on(&images, "vgs", &["-o", "name,pv_count,lv_count,snap_count,vg_seqno"]).ok();
+    assert_eq!(table.out, "  VG #PV #LV #SN Seq\n  vg   2   4   1   7\n");
+    let run = on(&images, "lvremove", &["-y", "vg/data", "vg/lvol0"]).ok();
+    assert_eq!(run.out.matches("successfully removed").count(), 3, "{run:?}");
+    assert_eq!(values(&images, "lvs", "lv_name", &[]), ["wide"]);
+    // One archive for each change but the first, and the newest text.
+    let archives = fs::read_dir(images.path("state/ashlar/lvm/archive")).unwrap().count();
+    assert_eq!(archives, 7);
+    let backup = fs::read_to_string(images.path("state/ashlar/lvm/backup/vg")).unwrap();
+    assert!(backup.contains("Created *after* executing 'ashlar lvm lvremove"), "{backup}");
+    assert!(backup.contains("seqno = 8"), "{backup}");
+}
+
+#[test]
+fn reports_take_lvms_options() {
+    let images = group(2);
+    on(&images, "lvcreate", &["-n", "a", "-L", "4M", "vg"]).ok();
+    let run =
+        on(&images, "lvs", &["--noheadings", "--separator", ":", "--units", "k", "--nosuffix"]);
+    assert_eq!(run.ok().out, "  a:vg:-wi-------:4096.00::\n");
+    let run = on(&images, "pvs", &["-o", "pv_name,pv_free", "d1"]).ok();
+    assert_eq!(run.out, "  PV  PFree\n  d1 39.00m\n");
+    let help = on(&images, "lvs", &["-o", "help"]).ok();
+    assert!(help.out.contains("lv_size") && help.out.contains("  origin"), "{help:?}");
+    on(&images, "lvs", &["-o", "lv_nonsense"]).fails(2, &["lv_nonsense"]);
+    on(&images, "vgs", &["--units", "x"]).code.filter(|code| *code == 2).unwrap();
+    let uuid = values(&images, "vgs", "vg_uuid", &[]).remove(0);
+    assert_eq!(values(&images, "vgs", "vg_name", &[&uuid]), ["vg"]);
+    assert_eq!(values(&images, "lvs", "lv_full_name", &["vg/a"]), ["vg/a"]);
+}
+
+#[test]
+fn what_is_refused_changes_nothing() {
+    let images = group(2);
+    for args in
+        [&["-n", "data", "-L", "4M", "vg"][..], &["-s", "-n", "snap", "-L", "1M", "vg/data"]]
+    {
+        on(&images, "lvcreate", args).ok();
+    }
+    let state = images.path("state/ashlar/lvm/archive");
+    let (before, archives) = (images.bytes(), fs::read_dir(&state).unwrap().count());
+    let cases: &[(i32, &str, &[&str], &str)] = &[
+        (1, "lvcreate", &["-L", "4M", "nothing"], "\"nothing\" not found"),
+        (1, "lvcreate", &["-n", "data", "-L", "4M", "vg"], "already exists"),
+        (1, "lvcreate", &["-L", "1G", "vg"], "extents are needed"),
+        (1, "lvcreate", &["-L", "0", "vg"], "at least one extent"),
+        (1, "lvcreate", &["-L", "16000p", "vg"], "too large"),
+        (1, "lvcreate", &["--name=-x", "-L", "4M", "vg"], "no name"),
+        (1, "lvcreate", &["-n", "snapshot7", "-L", "4M", "vg"], "LVM gives"),
+        (1, "lvcreate", &["-L", "4M", "-i", "3", "vg"], "3 stripes"),
+        (1, "lvcreate", &["-L", "4M", "-i", "2", "-I", "3", "vg"], "stripe size"),
+        (1, "lvcreate", &["-L", "4M", "vg", "d7"], "\"d7\" not found"),
+        (1, "lvcreate", &["-s", "-L", "4M", "-c", "3", "vg/data"], "chunk size"),
+        (1, "lvcreate", &["-s", "-L", "4M", "vg/snap"], "snapshots of snapshots"),
+        (1, "lvcreate", &["-s", "-L", "4M", "vg/none"], "no logical volume \"none\""),
+        (2, "lvcreate", &["-s", "-L", "4M", "vg"], "origin"),
+        (1, "lvextend", &["-L", "4M", "vg/data"], "not larger"),
+        (1, "lvextend", &["-L", "+4M", "vg/data"], "origin keeps its size"),
+        (1, "lvextend", &["-L", "+4M", "vg/none"], "\"vg/none\""),
+        (2, "lvextend", &["-L", "+4M", "vg"], "names no volume"),
+        (1, "lvremove", &["-y", "vg/none"], "\"none\""),
+        (1, "lvremove", &["vg/data"], "vg/snap"),
+        (1, "lvconvert", &["--merge", "vg/data"], "no snapshot"),
+        (1, "pvremove", &["d0"], "of volume group \"vg\" without -ff"),
+        (1, "pvcreate", &["d0"], "of volume group \"vg\" without -ff"),
+        (1, "pvcreate", &["nothing"], "No device found"),
+        (1, "vgcreate", &["other", "d0"], "already in volume group 'vg'"),
+        (1, "vgcreate", &["vg", "d0"], "already exists"),
+        (2, "vgcreate", &["b/d", "d0"], "no name"),
+    ];
+    for (code, verb, args, part) in cases {
+        on(&images, verb, args).fails(*code, &[part]);
+        assert!(images.bytes() == before, "{verb} {args:?} changed a disk");
+    }
+    for nonsense in ["4MB", "", "-4M", "4,5M", "1e3"] {
+        let size = format!("--size={nonsense}");
+        assert_eq!(on(&images, "lvcreate", &[&size, "vg"]).code, Some(2), "{nonsense}");
+    }
+    lvm(&images, &["lvs"]).fails(2, &["--devices"]);
+    assert_eq!(fs::read_dir(&state).unwrap().count(), archives, "nothing was archived");
+    assert!(images.bytes() == before);
+}
+
+#[test]
+fn without_a_place_for_archives_nothing_is_changed() {
+    let images = group(1);
+    let before = images.bytes();
+    let mut create = command(&images, &["lvcreate", "--devices", "d0", "-L", "1M", "vg"]);
+    let state = images.path("d0");
+    let output = create.env("XDG_STATE_HOME", &state).output().unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert!(err.contains("cannot keep a copy") && err.contains("-A n"), "{err}");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(images.bytes() == before);
+    let mut create =
+        command(&images, &["lvcreate", "--devices", "d0", "-A", "n", "-L", "1M", "vg"]);
+    assert!(create.env("XDG_STATE_HOME", &state).status().unwrap().success());
+}
+
+#[test]
+fn a_read_only_disk_is_shown_and_not_changed() {
+    let images = group(1);
+    fs::set_permissions(images.path("d0"), Permissions::from_mode(0o444)).unwrap();
+    assert_eq!(values(&images, "vgs", "vg_name", &[]), ["vg"]);
+    if OpenOptions::new().write(true).open(images.path("d0")).is_ok() {
+        eprintln!("skipped: this user may write to files that are read-only");
+        return;
+    }
+    on(&images, "lvcreate", &["-L", "1M", "vg"]).fails(1, &["d0"]);
+}
+
+#[test]
+fn a_group_with_a_missing_or_doubled_disk_is_shown_and_not_changed() {
+    let mut images = group(2);
+    on(&images, "lvcreate", &["-n", "data", "-L", "50M", "vg"]).ok();
+    let all = images.names.clone();
+    images.names.truncate(1);
+    let before = images.bytes();
+    let run = on(&images, "lvs", &["-o", "lv_attr,devices", "--noheadings"]).ok();
+    assert!(run.out.contains("-wi-----p-") && run.out.contains("[unknown]"), "{run:?}");
+    assert!(run.err.contains("is missing PV"), "{run:?}");
+    assert_eq!(values(&images, "vgs", "vg_attr", &[]), ["wz-pn-"]);
+    on(&images, "lvcreate", &["-L", "1M", "vg"]).fails(1, &["are missing"]);
+    on(&images, "lvremove", &["-y", "vg/data"]).fails(1, &["are missing"]);
+    assert!(images.bytes() == before);
+    images.names = all;
+    fs::copy(images.path("d0"), images.path("copy")).unwrap();
+    images.names.push("copy".to_owned());
+    let before = images.bytes();
+    let run = on(&images, "lvs", &["-o", "lv_attr", "--noheadings"]).ok();
+    assert_eq!(run.out, "  -wi-------\n");
+    assert!(run.err.contains("copy has the identity of another"), "{run:?}");
+    on(&images, "lvcreate", &["-L", "1M", "vg"]).fails(1, &["copy is a copy"]);
+    assert!(images.bytes() == before);
+}
+
+#[test]
+fn only_what_was_free_is_zeroed() {
+    let images = group(1);
+    on(&images, "lvcreate", &["-n", "a", "-L", "2M", "vg"]).ok();
+    let a = place(&images, "vg/a");
+    write(&images, &(a.0.clone(), MIB), &[b'x'; 30 << 20]);
+    let before = read(&images, &(a.0.clone(), MIB), 30 << 20);
+    on(&images, "lvcreate", &["-n", "b", "-L", "2M", "vg"]).ok();
+    on(&images, "lvcreate", &["-n", "c", "-L", "2M", "-Z", "n", "vg"]).ok();
+    on(&images, "lvcreate", &["-s", "-n", "s", "-L", "2M", "-c", "64", "-Zn", "vg/a"]).ok();
+    let mut wanted = before;
+    for (volume, zeroed) in [("vg/b", 4096), ("vg/s", 65536)] {
+        let (_, at) = place(&images, volume);
+        wanted[(at - MIB) as usize..][..zeroed].fill(0);
+    }
+    assert!(read(&images, &(a.0, MIB), 30 << 20) == wanted);
+}
+
+#[test]
+fn what_is_on_a_disk_is_not_overwritten_unless_this_is_asked_for() {
+    let images = Images::array(2, 40 * MIB, &["--level=1"]);
+    let before = images.bytes();
+    lvm(&images, &["pvcreate", "d0"]).fails(1, &["d0"]);
+    lvm(&images, &["vgcreate", "vg", "d0", "d1"]).fails(1, &["d0"]);
+    assert!(images.bytes() == before);
+    // A file system's magic number.
+    let other = Images::new(1, 40 * MIB);
+    write(&other, &("d0".to_owned(), 0), b"XFSB");
+    let before = other.bytes();
+    lvm(&other, &["pvcreate", "d0"]).fails(1, &["xfs", "--force"]);
+    lvm(&other, &["vgcreate", "vg", "d0"]).fails(1, &["xfs"]);
+    assert!(other.bytes() == before);
+    lvm(&other, &["pvcreate", "--force", "--metadatacopies", "2", "d0"]).ok();
+    assert_eq!(values(&other, "pvs", "pv_name,vg_name,pv_mda_count", &[]), ["d0  2"]);
+    lvm(&other, &["pvremove", "d0"]).ok();
+    assert!(rows(&other, "pvs", &[]).is_empty());
+}
+
+#[test]
+fn physical_volumes_lie_on_arrays_and_partitions_too() {
+    let images = Images::array(2, 40 * MIB, &["--level=1", "--assume-clean"]);
+    on(&images, "vgcreate", &["vg", "/dev/md0"]).ok();
+    on(&images, "lvcreate", &["-n", "data", "-L", "4M", "vg"]).ok();
+    assert_eq!(values(&images, "pvs", "pv_name,vg_name", &[]), ["/dev/md0 vg"]);
+    let examined = images.run(&["md", "examine"], &["d0"]).ok();
+    assert!(examined.out.contains("State : clean"), "{examined:?}");
+    // A partition table with one partition from 1 MiB to 33 MiB.
+    let images = Images::new(1, 40 * MIB);
+    let mut table = [0; 512];
+    table[446..462].copy_from_slice(&[0, 0, 2, 0, 0x8e, 0, 0, 0, 0, 8, 0, 0, 0, 0, 1, 0]);
+    table[510..].copy_from_slice(&[0x55, 0xaa]);
+    write(&images, &("d0".to_owned(), 0), &table);
+    lvm(&images, &["pvcreate", "d0"]).fails(1, &["d0"]);
+    on(&images, "vgcreate", &["vg", "d0p1"]).ok();
+    assert_eq!(values(&images, "pvs", "pv_name,vg_name,dev_size", &[]), ["d0p1 vg 32.00m"]);
+}
+
+#[test]
+fn a_group_that_is_served_is_shown_and_not_changed() {
+    let images = group(1);
+    on(&images, "lvcreate", &["-n", "data", "-L", "4M", "vg"]).ok();
+    let daemon = images.serve(&["--nbd", "unix:nbd"]);
+    assert_eq!(values(&images, "lvs", "lv_name", &[]), ["data"]);
+    let run = on(&images, "lvcreate", &["-L", "1M", "vg"]).fails(1, &["d0", "ashlar stop"]);
+    assert!(run.out.is_empty(), "{run:?}");
+    daemon.end();
+    on(&images, "lvcreate", &["-L", "1M", "vg"]).ok();
+}
+
+/// Chunks of 4 KiB that the snapshot `snap` of [`with_snapshot`] has of its own.
+const COPIES: u64 = 250;
+
+/// A group with the origin `data`, all `o`, and its snapshot `snap`, whose first [`COPIES`] chunks are `s`.
+fn with_snapshot() -> Images {
+    let images = group(2);
+    on(&images, "lvcreate", &["-n", "data", "-L", "8M", "vg", "d0"]).ok();
+    on(&images, "lvcreate", &["-s", "-n", "snap", "-L", "8M", "-c", "4", "vg/data", "d1"]).ok();
+    write(&images, &place(&images, "vg/data"), &[b'o'; 8 << 20]);
+    let mut store = vec![0; 4096 * (COPIES as usize + 2)];
+    let header: [u32; 4] = [0x7041_6e53, 1, 1, 8];
+    for (place, word) in store.chunks_exact_mut(4).zip(header) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
+    // Every second chunk, so that runs are short.
+    for (entry, chunk) in store[4096..8192].chunks_exact_mut(16).zip(0..COPIES) {
+        entry[..8].copy_from_slice(&(chunk * 2).to_le_bytes());
+        entry[8..].copy_from_slice(&(chunk + 2).to_le_bytes());
+    }
+    store[8192..].fill(b's');
+    write(&images, &place(&images, "vg/snap"), &store);
+    images
+}
+
+fn assert_is_merged(images: &Images) {
+    assert_eq!(values(images, "lvs", "lv_name,lv_attr", &["-a"]), ["data -wi-------"]);
+    let found = read(images, &place(images, "vg/data"), 8 << 20);
+    for (chunk, bytes) in (0..).zip(found.chunks(4096)) {
+        let merged = chunk % 2 == 0 && chunk / 2 < COPIES;
+        let wanted = if merged { b's' } else { b'o' };
+        assert!(bytes.iter().all(|byte| *byte == wanted), "chunk {chunk}");
+    }
+}
+
+#[test]
+fn a_snapshot_is_merged_into_its_origin() {
+    let images = with_snapshot();
+    let run = on(&images, "lvconvert", &["--merge", "vg/snap"]).ok();
+    assert!(run.out.contains("vg/data has finished"), "{run:?}");
+    assert_is_merged(&images);
+}
+
+#[test]
+fn a_marked_snapshot_is_merged_later() {
+    let images = with_snapshot();
+    let run = on(&images, "lvconvert", &["--merge", "-b", "vg/snap"]).ok();
+    assert!(run.out.contains("will occur on next activation of vg/data"), "{run:?}");
+    assert_eq!(values(&images, "lvs", "lv_name,lv_attr", &[]), ["data Owi---s---"]);
+    let before = images.bytes();
+    on(&images, "lvremove", &["-y", "vg/data"]).fails(1, &["being merged"]);
+    on(&images, "lvs", &[]).ok();
+    assert!(images.bytes() == before, "a look does not merge");
+    let run = on(&images, "lvconvert", &["--merge", "vg/snap"]).ok();
+    assert!(run.out.contains("goes on where it was"), "{run:?}");
+    assert_is_merged(&images);
+}
+
+/// As [`on`], when a program that was killed has let go of the disks: the kernel takes its time to end what
+/// its io_uring had under way.
+fn when_free(images: &Images, verb: &str, args: &[&str]) -> Run {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let run = on(images, verb, args);
+        if run.code == Some(0) || !run.err.contains("in use by another") {
+            return run;
+        }
+        assert!(Instant::now() < deadline, "{run:?}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn an_interrupted_merge_goes_on() {
+    for signal in ["INT", "KILL"] {
+        let images = with_snapshot();
+        let devices = images.names.join(",");
+        let mut child =
+            command(&images, &["lvconvert", "--devices", &devices, "--merge", "vg/snap"])
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains("started"), "{line}");
+        let pid = child.id().to_string();
+        assert!(Command::new("kill").args(["-s", signal, &pid]).status().unwrap().success());
+        let status = child.wait().unwrap();
+        let mut err = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+        if status.success() {
+            // It was faster than the signal.
+            assert_is_merged(&images);
+            continue;
+        }
+        if signal == "INT" {
+            assert!(status.code() == Some(1) && err.contains("was interrupted"), "{status} {err}");
+        }
+        let left = values(&images, "lvs", "lv_name", &["-a"]);
+        if left.len() > 1 {
+            let run = when_free(&images, "lvconvert", &["--merge", "vg/snap"]).ok();
+            assert!(run.out.contains("goes on where it was"), "{run:?}");
+        }
+        assert_is_merged(&images);
+    }
+}
+
+#[test]
+fn an_invalid_snapshot_is_not_merged() {
+    let images = with_snapshot();
+    let (disk, at) = place(&images, "vg/snap");
+    write(&images, &(disk, at + 4), &[0]);
+    let before = images.bytes();
+    on(&images, "lvconvert", &["--merge", "vg/snap"]).fails(1, &["invalid"]);
+    assert!(images.bytes() == before);
+}

@@ -1,0 +1,239 @@
+#!/bin/bash
+# lvm-commands.sh - `ashlar lvm`, judged by LVM and the kernel, and its reports held against LVM's
+#
+#   1  ashlar makes a group with linear and striped volumes and snapshots
+#   2  LVM (in UML) takes it without a warning; the kernel activates it, writes to origin and snapshots;
+#      LVM makes groups of its own: striped, snapshots, merging, RAID, thin, odd areas, tags
+#   3  pvs, vgs and lvs of ashlar say of all groups what LVM's say, in the same words, also with a
+#      physical volume missing; ashlar merges a snapshot, extends and removes volumes
+#   4  LVM takes the result; origin and the other snapshot have the contents that they should have
+#
+# environment: KEEP=1 keeps the files and says where; ASHLAR is the program, if it is not to be built
+# Debian packages: scripts/setup test. Works as an ordinary user.
+set -eu
+here=$(dirname "$(realpath "$0")")
+root=$(dirname "$(dirname "$here")")
+
+# The groups, the first disk of each, and how many they have.
+groups=("ours 0 3" "lin 3 2" "str 5 3" "snaps 8 1" "merging 9 1" "raid 10 4" "thin 14 1")
+pvs=pv_name,pv_uuid,vg_name,pv_fmt,pv_attr,pv_size,pv_free,pv_used,dev_size,pe_start,pv_pe_count,pv_mda_count,pv_tags
+vgs=vg_name,vg_uuid,vg_fmt,vg_attr,vg_size,vg_free,vg_extent_size,vg_extent_count,vg_free_count,pv_count
+vgs=$vgs,vg_missing_pv_count,lv_count,snap_count,vg_seqno,vg_systemid,vg_tags
+lvs=lv_name,lv_uuid,lv_full_name,lv_path,vg_name,lv_attr,lv_size,pool_lv,origin,seg_count,lv_tags
+segs=lv_full_name,segtype,stripes,chunk_size,devices
+
+# reports DIR NAME COMMAND DEVICES: all reports of a group, by COMMAND pvs, COMMAND vgs, COMMAND lvs
+reports() {
+	local dir=$1 name=$2 devices=$4 units
+	local -a run
+	read -ra run <<<"$3"
+	mkdir -p "$dir"
+	for units in $([ "$name" = lin ] && echo r b S || echo r); do
+		"${run[@]}" pvs --devices "$devices" --reportformat json --units "$units" -o "$pvs" >"$dir/$name.pv.$units"
+		"${run[@]}" vgs --devices "$devices" --reportformat json --units "$units" -o "$vgs" >"$dir/$name.vg.$units"
+		"${run[@]}" lvs --devices "$devices" --reportformat json --units "$units" -a -o "$lvs" >"$dir/$name.lv.$units"
+		"${run[@]}" lvs --devices "$devices" --reportformat json --units "$units" -a -o "$segs" >"$dir/$name.seg.$units"
+	done
+	"${run[@]}" lvs --devices "$devices" --reportformat json >"$dir/$name.lvs"
+	"${run[@]}" pvs --devices "$devices" --nosuffix --units k --separator / --noheadings >"$dir/$name.pvs"
+	"${run[@]}" vgs --devices "$devices" --separator / >"$dir/$name.vgs"
+}
+
+if [ "${1:-}" = --guest ]; then
+	out=$3
+	export TZ=UTC
+	modprobe -a dm-mod dm-snapshot dm-thin-pool dm-raid dm-mirror 2>/dev/null || true
+	cat >/etc/lvm/lvmlocal.conf <<-'C'
+		devices { use_devicesfile=0 global_filter=["a|^/dev/ubd|","r|.*|"] }
+		activation { udev_sync=0 udev_rules=0 monitoring=0 }
+		backup { backup=0 archive=0 }
+	C
+	disk() { local name=DISK$1; echo "${!name}"; }
+	# quiet COMMAND...: it succeeds and warns of nothing
+	quiet() {
+		if ! "$@" >/tmp/log 2>&1 || grep -qiE 'warn|error|inconsist|fail|invalid|wrong' /tmp/log; then
+			echo "FAILED: $*"
+			cat /tmp/log
+			exit 1
+		fi
+	}
+	run() { "$@" >/tmp/log 2>&1 || {
+		echo "FAILED: $*"
+		cat /tmp/log
+		exit 1
+	}; }
+	sum() { sha256sum <"/dev/ours/$1"; }
+	for n in 0 1 2; do
+		quiet pvck "$(disk $n)"
+	done
+	quiet vgck ours
+	quiet pvs
+	quiet vgs
+	quiet lvs -a
+	if [ "$2" = second ]; then
+		run vgchange -ay ours
+		[ "$(sum origin)" = "$(cat "$out/snap1")" ] || { echo "origin is not what the merged snapshot was"; exit 1; }
+		[ "$(sum snap2)" = "$(cat "$out/snap2")" ] || { echo "the other snapshot has changed"; exit 1; }
+		quiet lvs ours/stripes
+		exit 0
+	fi
+	reports "$out/lvm" ours env "$(disk 0),$(disk 1),$(disk 2)"
+	run vgchange -ay ours
+	for lv in lin stripes origin; do
+		[ "$(head -c 4096 "/dev/ours/$lv" | tr -d '\0' | wc -c)" = 0 ] || { echo "$lv is not zeroed"; exit 1; }
+	done
+	head -c 6M /dev/urandom | dd of=/dev/ours/origin bs=64k conv=fsync 2>/dev/null
+	[ "$(sum snap2)" != "$(sum origin)" ]
+	head -c 1M /dev/urandom | dd of=/dev/ours/snap1 bs=4k seek=300 conv=fsync 2>/dev/null
+	head -c 9M /dev/urandom | dd of=/dev/ours/stripes bs=64k conv=fsync 2>/dev/null
+	sum snap1 >"$out/snap1"
+	sum snap2 >"$out/snap2"
+	run vgchange -an ours
+
+	lv() { run lvcreate -y -an -Wn -Zn "$@"; }
+	run pvcreate --metadatacopies 2 "$(disk 3)"
+	run pvcreate --bootloaderareasize 2M --dataalignment 256k "$(disk 4)"
+	run vgcreate -s 1M --addtag one --addtag two lin "$(disk 3)" "$(disk 4)"
+	run pvchange --addtag pvtag "$(disk 4)"
+	lv -n small -l 7 lin
+	lv -n large -l 70 --addtag 'a#b' lin
+	lv -n apart -l 3 --alloc contiguous -pr lin
+	lv -n minor -l 3 -My --minor 77 --major 253 lin
+	lv -n skipped -l 1 -ky lin
+	run lvextend -l +5 lin/small
+	run vgcreate -s 512k --alloc cling str "$(disk 5)" "$(disk 6)" "$(disk 7)"
+	lv -n three -i 3 -I 64k -l 12 str
+	run lvextend -i 2 -I 16k -l +8 str/three
+	lv -n with-dash -l 4 str
+	run pvchange -xn "$(disk 7)"
+	run vgcreate snaps "$(disk 8)"
+	lv -n origin -L 12M snaps
+	lv -n other -L 8M snaps
+	run lvcreate -y -s -c 4k -n s1 -L 8M snaps/origin
+	run lvcreate -y -s -c 64k -n s2 -L 4M --addtag snaptag -pr snaps/origin
+	run vgcreate -s 1M merging "$(disk 9)"
+	run lvcreate -y -Wn -Zn -n origin -L 12M merging
+	run lvcreate -y -s -n s1 -L 4M merging/origin
+	run lvcreate -y -s -n s2 -L 4M merging/origin
+	run vgchange -an merging
+	run lvconvert --merge merging/s1
+	run vgcreate -s 1M raid "$(disk 10)" "$(disk 11)" "$(disk 12)" "$(disk 13)"
+	lv --type raid1 -m 1 --nosync -n r1 -L 8M raid
+	lv --type raid10 -m 1 -i 2 -I 64k --nosync -n r10 -L 8M raid
+	lv --type raid5 -i 2 -I 64k -n r5 -L 8M raid
+	lv --type raid0 -i 2 -I 64k -n r0 -L 8M raid
+	lv --type mirror -m 1 --mirrorlog core --nosync -n m -L 4M raid
+	run vgcreate -s 1M thin "$(disk 14)"
+	run lvcreate -y -Wn -T -L 8M -c 64k -n pool thin
+	run lvcreate -y -T -V 1G -n thin1 thin/pool
+	run lvcreate -y -s -n thinsnap thin/thin1
+	for group in "${groups[@]}"; do
+		read -r name first count <<<"$group"
+		[ "$name" = ours ] && continue
+		run vgchange -an "$name"
+		devices=$(for ((n = first; n < first + count; n++)); do disk $n; done | paste -sd,)
+		reports "$out/lvm" "$name" env "$devices"
+	done
+	reports "$out/lvm" partial env "$(disk 3)" 2>/dev/null
+	exit 0
+fi
+
+work=$(mktemp -d)
+trap '[ "${KEEP:-}" ] && echo "kept $work" || rm -r "$work"' EXIT
+export XDG_STATE_HOME=$work/state
+ashlar=${ASHLAR:-}
+if [ -z "$ashlar" ]; then
+	cargo build --quiet --manifest-path "$root/Cargo.toml" -p ashlar
+	ashlar=$root/target/debug/ashlar
+fi
+disks=()
+names=()
+for n in {0..14}; do
+	names+=("$work/disk$(printf %02d "$n")")
+	truncate -s 64M "${names[n]}"
+	disks+=(--disk "${names[n]}")
+done
+# devices FIRST COUNT: with commas between them
+devices() { for ((n = $1; n < $1 + $2; n++)); do echo "${names[n]}"; done | paste -sd,; }
+ours=$(devices 0 3)
+# The places of volumes are to have something in them that must be zeroed.
+for n in 0 1 2; do
+	tr '\0' x </dev/zero | head -c 40M | dd of="${names[n]}" bs=1M seek=1 conv=notrunc status=none
+done
+# on VERB ARGS...: of the group
+on() { "$ashlar" lvm "$1" --devices "$ours" "${@:2}" >>"$work/said"; }
+on vgcreate -s 1M --addtag tag ours "${names[@]:0:3}"
+on lvcreate -n lin -L 4M ours
+on lvcreate -n stripes -i 3 -I 16 -l 9 ours
+on lvcreate -n origin -L 12M --addtag o ours
+on lvcreate -s -n snap1 -c 8 -L 9M ours/origin
+on lvcreate -s -n snap2 -l 100%ORIGIN -p r --addtag s ours/origin
+on lvcreate -n apart -L 2M --alloc contiguous ours "${names[2]}"
+
+guest() {
+	"$root/tests/oracle/uml-run" "${disks[@]}" --rw "$work" --timeout 200 "$here/lvm-commands.sh" --guest "$1" "$work"
+}
+guest first
+
+for group in "${groups[@]}"; do
+	read -r name first count <<<"$group"
+	reports "$work/ashlar" "$name" "$ashlar lvm" "$(devices "$first" "$count")"
+done
+reports "$work/ashlar" partial "$ashlar lvm" "${names[3]}" 2>/dev/null
+python3 - "$work" <<'PY'
+import json, os, re, sys
+
+work = sys.argv[1]
+wrong = 0
+
+
+def rows(side, name):
+    text = open(f'{work}/{side}/{name}').read()
+    # The kernel's names of the disks are ubda, ubdb, ...
+    text = re.sub(r'/dev/ubd([a-p])', lambda m: 'disk%02d' % (ord(m[1]) - ord('a')), text)
+    text = text.replace(work + '/', '')
+    if name.endswith(('.pvs', '.vgs')):
+        return [{'line': line} for line in sorted(text.split('\n'))]
+    (report,) = json.loads(text)['report']
+    (found,) = report.values()
+    if '.seg.' not in name:
+        return sorted(found, key=lambda row: list(row.values()))
+    # LVM has a row for each segment, ashlar one for each volume with what is said of the first.
+    merged = {}
+    for row in found:
+        first = merged.setdefault(row['lv_full_name'], dict(row, devices=''))
+        first['devices'] += ',' * bool(first['devices']) + row['devices']
+    return sorted(merged.values(), key=lambda row: row['lv_full_name'])
+
+
+names = sorted(os.listdir(f'{work}/lvm'))
+assert names == sorted(os.listdir(f'{work}/ashlar')) and len(names) == 8 * 7 + 2 * 4, names
+fields = 0
+for name in names:
+    theirs, ours = rows('lvm', name), rows('ashlar', name)
+    if len(theirs) != len(ours):
+        wrong += 1
+        print(f'{name}: LVM has {len(theirs)} rows, ashlar {len(ours)}')
+        print([list(row.values())[0] for row in theirs], [list(row.values())[0] for row in ours])
+        continue
+    for a, b in zip(theirs, ours):
+        # LVM shows more columns by itself: those that say how far a running volume is.
+        if name.endswith('.lvs'):
+            a = {key: a[key] for key in a if key in b}
+        if list(a) != list(b):
+            wrong += 1
+            print(f'{name}: fields {list(a)} {list(b)}')
+        for key in a:
+            fields += 1
+            if a[key] != b.get(key):
+                wrong += 1
+                print(f'{name}: {list(a.values())[0]}: {key}: LVM {a[key]!r}, ashlar {b.get(key)!r}')
+print(f'{fields} values compared')
+sys.exit(wrong != 0)
+PY
+
+on lvconvert --merge ours/snap1
+on lvextend -L +3M ours/stripes
+on lvremove -y ours/apart
+guest second
+echo "ok: LVM accepts what ashlar lvm makes, and reports say the same"
