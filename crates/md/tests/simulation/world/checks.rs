@@ -88,13 +88,14 @@ impl World {
         let sector = rng.below(self.size);
         let needed = |bitmap: &Bitmap| bitmap.needs_sync(Sector(sector), Purpose::Rebuild).needed;
         let compared = array.bitmap().is_none_or(needed) && !self.is_undefined(sector);
+        // The first counts, as for reads where copies may differ.
+        let mut places = array.personality().map(Sector(sector));
+        places.sort_by_key(|at| array.members().counts_last(at.disk));
         let mut copies = Vec::new();
-        for at in array.personality().map(Sector(sector)) {
+        for at in places {
             let here = array.members().both(at.disk).filter(|(_, rdev)| rdev.is_in_sync());
             copies.extend(here.map(|(_, rdev)| (rdev, at.sector + rdev.data_offset())));
         }
-        // The first counts, as for reads where copies may differ.
-        copies.sort_by_key(|(rdev, _)| rdev.is_write_mostly());
         let healthy = !array.is_unsynced() && !super::operator::lists_bad_blocks(array);
         if !compared || copies.len() < 2 || !healthy {
             return;
