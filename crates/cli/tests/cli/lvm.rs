@@ -402,7 +402,7 @@ fn an_interrupted_merge_goes_on() {
         let mut err = String::new();
         child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
         if status.success() {
-            // It was faster than the signal.
+            eprintln!("the merge was faster than SIG{signal}");
             assert_is_merged(&images);
             continue;
         }
@@ -416,6 +416,34 @@ fn an_interrupted_merge_goes_on() {
         }
         assert_is_merged(&images);
     }
+}
+
+#[test]
+fn a_group_that_cannot_be_leaves_its_disks_alone() {
+    let images = Images::new(2, 40 * MIB);
+    let before = images.bytes();
+    for (args, part) in [
+        (&["-s", "1G", "vg", "d0"][..], "no room for an extent"),
+        (&["-s", "3k", "vg", "d0"], "power of two"),
+        (&["-p", "1", "vg", "d0", "d1"], "more than 1"),
+        (&["vg", "d0", "d0"], "named twice"),
+        (&["--metadatacopies", "0", "vg", "d0"], "metadata area"),
+    ] {
+        lvm(&images, &[&["vgcreate"], args].concat()).fails(1, &[part]);
+        assert!(images.bytes() == before, "{args:?}");
+    }
+}
+
+#[test]
+fn a_damaged_snapshot_beside_it_keeps_one_from_being_merged() {
+    let images = with_snapshot();
+    on(&images, "lvcreate", &["-s", "-n", "other", "-L", "2M", "vg/data"]).ok();
+    let (disk, at) = place(&images, "vg/other");
+    // A magic number, and a chunk size that cannot be.
+    write(&images, &(disk, at), &[0x53, 0x6e, 0x41, 0x70, 1, 0, 0, 0, 1, 0, 0, 0, 7, 0, 0, 0]);
+    let before = images.bytes();
+    on(&images, "lvconvert", &["--merge", "vg/snap"]).fails(1, &["other"]);
+    assert!(images.bytes() == before);
 }
 
 #[test]

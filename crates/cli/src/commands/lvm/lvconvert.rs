@@ -6,6 +6,7 @@
 
 use std::future::Future;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ashlar_block::Gateway;
@@ -113,38 +114,38 @@ impl Lvconvert {
         let before = draft.group.clone();
         let failed = |error| Error::new("Cannot merge", name, error);
         let origin = draft.group.start_merge(name).map_err(failed)?;
-        check_store(session, &before, &draft, &origin, name).await?;
+        check_stores(session, &before, &draft, &origin, name).await?;
         session.commit(draft, &[], archives).await?;
         output::print(&format!("  Merging of volume {group}/{name} started.\n"))?;
         Ok(origin)
     }
 }
 
-/// Refuses a snapshot that has become invalid, before it is marked.
-async fn check_store(
+/// Refuses a snapshot that has become invalid, before it is marked; and one whose origin has others that cannot
+/// be read, since what is merged is a change to them.
+async fn check_stores(
     session: &Session,
     group: &VolumeGroup,
     draft: &Draft,
     origin: &str,
     name: &str,
 ) -> Result<()> {
-    let cow = dm_name(&group.name, name, Some("cow"));
-    let mut volumes = session.volumes(group, &draft.members);
-    volumes.make(std::slice::from_ref(&cow)).await?;
     let size = group.lv(origin).map(|lv| group.size(lv)).unwrap_or_default();
-    let store = match volumes.device(&cow) {
-        Some(device) => examine(&Gateway::new(std::sync::Arc::clone(device) as _), size).await,
-        None => Ok(None),
-    };
-    volumes.end().await?;
-    let refuse = |why: &dyn std::fmt::Display| Err(Error::new("Cannot merge", name, why));
-    match store {
-        Ok(Some(store)) if store.valid => Ok(()),
-        // Nothing was ever written to it, or to its origin.
-        Ok(None) => Ok(()),
-        Ok(Some(_)) => refuse(&"the snapshot is invalid: its space had run out"),
-        Err(error) => refuse(&error),
+    let mut volumes = session.volumes(group, &draft.members);
+    for snapshot in group.snapshots_of(origin).map(|found| found.snapshot) {
+        let cow = dm_name(&group.name, &snapshot.cow, Some("cow"));
+        volumes.make(std::slice::from_ref(&cow)).await?;
+        let Some(device) = volumes.device(&cow) else { continue };
+        let store = examine(&Gateway::new(Arc::clone(device) as _), size).await;
+        let failed = |error| Error::plain(format!("Cannot merge {name}: {}", snapshot.cow), error);
+        // Without a store nothing was ever written to it, or to its origin.
+        let is_valid = store.map_err(failed)?.is_none_or(|store| store.valid);
+        if snapshot.cow == name && !is_valid {
+            let why = "the snapshot is invalid: its space had run out";
+            return Err(Error::new("Cannot merge", name, why));
+        }
     }
+    volumes.end().await
 }
 
 /// Merges until nothing is left, or a signal comes.

@@ -3,13 +3,15 @@
 use std::process::ExitCode;
 
 use ashlar_block::Sectors;
+use ashlar_lvm::format::plan;
 use ashlar_lvm::metadata::is_valid_name;
+use ashlar_lvm::ondisk::PvLabel;
 use ashlar_lvm::{PhysicalVolume, VolumeGroup};
 use clap::Args;
 
 use super::archive::Archives;
 use super::pv::{self, PvLayout};
-use super::session::{Draft, Session, new_uuid, with, with_named};
+use super::session::{Draft, Pv, Session, new_uuid, with, with_named};
 use super::{Changing, Devices, sizes};
 use crate::disks::Access;
 use crate::error::{Error, Result};
@@ -74,11 +76,11 @@ impl Vgcreate {
         let archives = Archives::new(self.changing.autobackup)?;
         let disks = with_named(&self.disks.devices, &self.names);
         with(&disks, Access::Write, async |session| {
+            let group = self.group(name);
+            group.check().map_err(|error| Error::new("Cannot make VG", name, error))?;
             self.check(session, name)?;
             let plain: Vec<String> =
                 self.names.iter().filter(|name| session.pv(name).is_none()).cloned().collect();
-            let group = self.group(name);
-            group.check().map_err(|error| Error::new("Cannot make VG", name, error))?;
             // Nothing is written if archives cannot be.
             archives.before(None)?;
             pv::make(session, &plain, &self.layout.layout(), None).await?;
@@ -113,7 +115,12 @@ impl Vgcreate {
             }
             let Some(index) = session.pv(pv) else {
                 pv::refuse_foreign(session, place)?;
-                areas += usize::from(self.layout.layout().metadata_copies);
+                let size = place.gateway.capacity().bytes();
+                let label = plan(new_uuid(), size, &self.layout.layout()).map_err(|error| {
+                    Error::new("Cannot make a physical volume", &place.path, error)
+                })?;
+                self.member(pv, &label)?;
+                areas += label.metadata_areas.len();
                 continue;
             };
             if let Some(group) = session.group_of(index) {
@@ -127,8 +134,10 @@ impl Vgcreate {
                     "Physical volume '{pv}' is a copy, or marked as used by a group that is not here"
                 ));
             }
-            let areas_of = session.pvs.get(index).map(|pv| &pv.on_disk.areas);
-            areas += areas_of.into_iter().flatten().filter(|area| area.state.is_ok()).count();
+            if let Some(Pv { on_disk, .. }) = session.pvs.get(index) {
+                self.member(pv, &on_disk.label)?;
+                areas += on_disk.areas.iter().filter(|area| area.state.is_ok()).count();
+            }
         }
         if areas == 0 {
             return refuse("None of the physical volumes has a metadata area".to_owned());
@@ -138,12 +147,25 @@ impl Vgcreate {
 
     /// The group without physical volumes.
     fn group(&self, name: &str) -> VolumeGroup {
-        let extent = self.physicalextentsize.unwrap_or(EXTENT);
-        let mut group = VolumeGroup::new(name, new_uuid(), extent);
+        let mut group = VolumeGroup::new(name, new_uuid(), self.extent_size());
         group.max_lv = self.maxlogicalvolumes;
         group.max_pv = self.maxphysicalvolumes;
         group.tags.clone_from(&self.addtag);
         group
+    }
+
+    fn extent_size(&self) -> Sectors {
+        self.physicalextentsize.unwrap_or(EXTENT)
+    }
+
+    /// What the physical volume of that name and label is to the group.
+    fn member(&self, name: &str, label: &PvLabel) -> Result<PhysicalVolume> {
+        let member = PhysicalVolume::of_label(label, self.extent_size());
+        member.filter(|member| member.pe_count > 0).ok_or_else(|| {
+            let size = sizes::long(self.extent_size());
+            let text = format!("{name} has no room for an extent of {size}, or for too many");
+            Error::failed(text).hint("choose another -s")
+        })
     }
 
     fn draft(&self, session: &Session, mut group: VolumeGroup) -> Result<Draft> {
@@ -153,12 +175,7 @@ impl Vgcreate {
             let Some((index, pv)) = index.and_then(|i| Some((i, session.pvs.get(i)?))) else {
                 return Err(Error::failed(format_args!("{name} cannot be read back")));
             };
-            let member = PhysicalVolume::of_label(&pv.on_disk.label, group.extent_size);
-            let Some(mut member) = member.filter(|member| member.pe_count > 0) else {
-                let size = sizes::long(group.extent_size);
-                let text = format!("{name} has no room for an extent of {size}, or too much");
-                return Err(Error::failed(text).hint("choose another -s"));
-            };
+            let mut member = self.member(name, &pv.on_disk.label)?;
             // A hint for LVM, which knows nothing of image files.
             member.device = Some(pv.path.clone()).filter(|path| path.starts_with("/dev/"));
             group.pvs.push(member);
