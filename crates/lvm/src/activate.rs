@@ -9,8 +9,8 @@
 //!
 //! ```text
 //! origin with snapshots    vg-lv-real (its segments)   vg-snap-cow (the store)
-//!                          vg-lv      snapshot-origin over vg-lv-real
 //!                          vg-snap    snapshot over vg-lv-real and vg-snap-cow
+//!                          vg-lv      snapshot-origin over vg-lv-real, behind all its snapshots
 //! one is being merged      vg-lv      snapshot-merge over vg-lv-real and vg-snap-cow
 //! ```
 //!
@@ -138,6 +138,8 @@ pub struct Plan {
     pub devices: Vec<Planned>,
     /// The visible volumes that are not among them.
     pub refused: Vec<(String, Refusal)>,
+    /// What the user should know of volumes that are.
+    pub notes: Vec<(String, String)>,
 }
 
 /// The name that the device mapper has for a volume of a group: dashes within names are doubled.
@@ -299,12 +301,22 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
+    /// An origin stands behind its snapshots: it is not written, and nothing merged into it, before they
+    /// are there to keep what it was. If one of them cannot be had, the origin keeps still.
     fn origin(&mut self, lv: &'a LogicalVolume, name: &str) -> Result<()> {
-        let size = self.group.size(lv);
-        let merging = self.group.snapshots_of(&lv.name).find(|found| found.snapshot.merging);
+        let group = self.group;
+        let size = group.size(lv);
+        let mut lost = Vec::new();
+        for found in group.snapshots_of(&lv.name).filter(|found| !found.snapshot.merging) {
+            let snapshot = self.lv(&found.snapshot.cow)?;
+            if self.volume(snapshot).is_err() {
+                lost.push(snapshot.name.clone());
+            }
+        }
+        let merging = group.snapshots_of(&lv.name).find(|found| found.snapshot.merging);
         let line = match merging {
             // What was not merged yet is read from the store, the rest is in the origin already.
-            Some(found) if self.is_read_only(lv) => {
+            Some(found) if self.is_read_only(lv) || !lost.is_empty() => {
                 self.snapshot_line("snapshot", found.snapshot, size)?
             }
             Some(found) => self.snapshot_line("snapshot-merge", found.snapshot, size)?,
@@ -314,6 +326,17 @@ impl<'a> Planner<'a> {
             }
         };
         self.add(lv, name, MadeOf::Table(vec![line]));
+        if let Some(made) = self.plan.devices.last_mut()
+            && !lost.is_empty()
+        {
+            made.read_only = true;
+            let text = format!(
+                "can only be read: its snapshot {} cannot be used now, and would not keep what is \
+                 overwritten; lvremove takes the snapshot away",
+                lost.join(", ")
+            );
+            self.plan.notes.push((lv.name.clone(), text));
+        }
         Ok(())
     }
 

@@ -44,12 +44,12 @@ pub struct Found {
     pub groups: Vec<Group>,
     /// Given physical volumes that belong to no group.
     pub free: Vec<usize>,
-    /// Given physical volumes that are marked as used while no text has them: their group's other volumes
-    /// are needed.
+    /// Given physical volumes that are marked as used, or whose own metadata cannot be read, while no text
+    /// has them: their group's other volumes are needed.
     pub orphans: Vec<usize>,
     /// Given physical volumes with a text that cannot be used, and why. They may be in a group all the same.
     pub damaged: Vec<(usize, MetadataError)>,
-    /// Given physical volumes with the identity of an earlier one: copies, which are not used.
+    /// Given physical volumes with the identity of an earlier one. Nobody can say which of them is the copy.
     pub duplicates: Vec<usize>,
 }
 
@@ -135,8 +135,8 @@ pub fn assemble(pvs: &[&PvOnDisk]) -> Found {
         if in_a_group[index] || damaged || found.duplicates.contains(&index) {
             continue;
         }
-        // Without areas of its own only the mark in the label says that it is used.
-        if pv.label.is_used() && own[index].is_none() {
+        // Without a text of its own only the mark in the label says that it is used, if anything does.
+        if own[index].is_none() && (pv.label.is_used() || pv.is_mute()) {
             found.orphans.push(index);
         } else {
             found.free.push(index);
@@ -158,9 +158,14 @@ fn gather(
             members.push(MemberState::Missing);
             continue;
         };
+        if own[index].is_some_and(|(id, _)| id != group.id) {
+            // It says that it went to another group since: what is on it is that one's.
+            members.push(MemberState::Missing);
+            continue;
+        }
         in_a_group[index] = true;
         // A volume without areas in use is never behind.
-        let stale = own[index].is_some_and(|own| own != (group.id, group.seqno));
+        let stale = own[index].is_some_and(|(_, seqno)| seqno != group.seqno);
         members.push(if pv.flags.contains(&PvFlag::Missing) {
             MemberState::Returned(index)
         } else if stale {

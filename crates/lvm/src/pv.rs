@@ -50,22 +50,15 @@ pub enum ReadError {
     /// There is a label, but a damaged one.
     #[error(transparent)]
     Label(#[from] LabelError),
-    /// None of its metadata areas is good.
-    #[error("the physical volume {uuid} has no metadata area that can be used: {reason}")]
-    Areas {
-        /// Of the physical volume.
-        uuid: crate::uuid::Uuid,
-        /// What is wrong with the first one.
-        reason: MdaError,
-    },
 }
 
 /// Reads whatever LVM2 has on a device; `None` if it is no physical volume.
 ///
-/// One good metadata area is enough; what is wrong with the other one is said in its state.
+/// What is wrong with metadata areas is said in their states. A volume without a good one has its data all
+/// the same: other volumes of its group know what it is.
 ///
 /// # Errors
-/// The device cannot be read; the label is damaged; there are metadata areas, and all are damaged.
+/// The device cannot be read, or the label is damaged.
 pub async fn read_pv(gateway: &Gateway) -> Result<Option<PvOnDisk>, ReadError> {
     let volume = ByteVolume::new(gateway.clone());
     let scanned = (LABEL_SCAN_SECTORS * SECTOR_SIZE) as u64;
@@ -80,17 +73,15 @@ pub async fn read_pv(gateway: &Gateway) -> Result<Option<PvOnDisk>, ReadError> {
             if i < MAX_AREAS { read_area(&volume, *place).await } else { Err(MdaError::TooMany) };
         areas.push(MetadataArea { place: *place, state });
     }
-    let pv = PvOnDisk { label_sector: found.sector, label: found.label, areas };
-    let all_bad = pv.areas.iter().all(|area| area.state.is_err());
-    if let Some(Err(reason)) = pv.areas.first().map(|area| &area.state)
-        && all_bad
-    {
-        return Err(ReadError::Areas { uuid: pv.label.uuid, reason: reason.clone() });
-    }
-    Ok(Some(pv))
+    Ok(Some(PvOnDisk { label_sector: found.sector, label: found.label, areas }))
 }
 
 impl PvOnDisk {
+    /// Whether it has metadata areas, and none that can be read: it may be in a group, and cannot say so.
+    pub fn is_mute(&self) -> bool {
+        !self.areas.is_empty() && self.areas.iter().all(|area| area.state.is_err())
+    }
+
     /// The texts of the good areas, in the label's order.
     pub fn texts(&self) -> impl Iterator<Item = &[u8]> {
         let good = self.areas.iter().filter_map(|area| area.state.as_ref().ok());

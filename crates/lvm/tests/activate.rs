@@ -156,9 +156,26 @@ fn a_merge_goes_on_only_where_it_may_be_written() {
     let read_only = plan(&group, read_only, &all);
     assert_eq!(origin(&tables(&read_only)), format!("vg-data: 0 16384 snapshot {behind}"));
     assert!(read_only.devices.iter().all(|device| device.read_only));
+    // The other snapshot is there before anything can be merged.
+    let writable = plan(&group, Options::default(), &all);
+    let place = |name| writable.devices.iter().position(|device| device.name == name);
+    assert!(place("vg-two") < place("vg-data"));
     // The store is no volume any more; the other snapshot is.
     assert!(read_only.devices.iter().all(|device| device.name != "vg-one"));
     assert!(read_only.devices.iter().any(|device| device.name == "vg-two"));
+}
+
+#[test]
+fn an_origin_can_only_be_read_while_a_snapshot_lacks_its_disk() {
+    let text = golden("snapshots.text");
+    let text = text.replacen("\"pv0\", 12", "\"pv1\", 12", 1);
+    let group = Metadata::parse(text.as_bytes()).expect("a store on the second disk").group;
+    let first_only = |index| (index == 0).then(|| "PV0".to_owned());
+    let plan = plan(&group, Options::default(), &first_only);
+    let read_only = |name: &str| plan.devices.iter().find(|d| d.name == name).unwrap().read_only;
+    assert!(read_only("vg-data") && !read_only("vg-one") && !read_only("vg-other"));
+    let [(volume, text)] = &plan.notes[..] else { panic!("{:?}", plan.notes) };
+    assert!(volume == "data" && text.contains("its snapshot two"), "{text}");
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! From disks to running volumes.
 //!
-//! Reads only: an array writes its superblocks with its first write, so a stack that was assembled
-//! and dropped has changed nothing.
+//! What volumes hold is not changed by it. Arrays write their superblocks with their first write; but of
+//! groups that may be written, stores of new snapshots get their headers, and merges that were begun go on:
+//! so a stack is stopped, not dropped.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -211,6 +211,9 @@ impl Builder {
             Claim::Refused(why) => return self.refuse(device, why),
             Claim::Member(sb) => {
                 self.devices.set_role(&device.name, Role::Member);
+                if contents.foreign.iter().any(|found| found.name == "LVM2_member") {
+                    self.groups.look_inside(device, sb.set_uuid).await;
+                }
                 if let Some(volume) = self.arrays.of(sb.set_uuid) {
                     let array = volume.name.device();
                     self.note(
@@ -337,12 +340,13 @@ impl Builder {
 
     /// Starts an array of `plan`'s members, which are the devices with these paths.
     pub(crate) async fn start(
-        &self,
+        &mut self,
         uuid: Uuid,
         plan: ashlar_md::Plan,
         name: ArrayName,
         members: &[String],
     ) -> Volume {
+        self.groups.array_runs(uuid);
         let array = Array::start(plan, &name.device(), Arc::clone(&self.runtime));
         let bytes = Arc::new(ByteVolume::new(Gateway::new(Arc::clone(&array) as _)));
         bytes.gateway().disk().set_number(DeviceNumber::md(name.number));

@@ -4,10 +4,10 @@
 //! RAID and thin volumes can only be read: nobody here keeps dm-raid's superblocks or a pool's tree up to
 //! date.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use ashlar_block::{Gateway, Runtime};
+use ashlar_block::{Gateway, Runtime, Sector, Sectors};
 use ashlar_dm::Device as Mapped;
 use ashlar_dm::snapshot::Origins;
 use ashlar_dm::table::Table;
@@ -25,6 +25,8 @@ use crate::devices::Devices;
 /// What tables call the array of a RAID volume, behind the volume's name. No plan has such a name.
 const ARRAY: &str = "/array";
 
+const SNAPSHOT: &str = "snapshot";
+
 /// How the status of a snapshot ends that is of no use any more.
 const INVALID: &str = " Invalid";
 
@@ -38,6 +40,22 @@ pub(crate) struct Maker<'a> {
     runtime: &'a Arc<dyn Runtime>,
     made: HashMap<String, Gateway>,
     pools: HashMap<String, Arc<ThinPool>>,
+    /// Origins of which a snapshot could not be made: it would not keep what is overwritten.
+    frozen: HashSet<String>,
+}
+
+/// Why a device is not made.
+enum NotMade {
+    /// A snapshot that has nothing to show, and nothing to keep.
+    Invalid,
+    /// Something that may be different next time.
+    Failed(String),
+}
+
+impl From<String> for NotMade {
+    fn from(why: String) -> Self {
+        Self::Failed(why)
+    }
 }
 
 /// A device that was made.
@@ -65,7 +83,8 @@ impl<'a> Maker<'a> {
         origins: Arc<Origins>,
         runtime: &'a Arc<dyn Runtime>,
     ) -> Self {
-        Self { devices, origins, runtime, made: HashMap::new(), pools: HashMap::new() }
+        let (made, pools, frozen) = (HashMap::new(), HashMap::new(), HashSet::new());
+        Self { devices, origins, runtime, made, pools, frozen }
     }
 
     /// Makes a device and calls it `name`; `None` for a pool, which is none.
@@ -77,17 +96,28 @@ impl<'a> Maker<'a> {
         planned: &Planned,
         name: &str,
     ) -> Result<Option<Made>, String> {
+        match self.try_make(planned, name).await {
+            Ok(made) => Ok(made),
+            Err(NotMade::Invalid) => Err("the snapshot is invalid: its space was full, or could \
+                                          not be written; it has nothing to show any more, and \
+                                          lvremove takes it away"
+                .to_owned()),
+            Err(NotMade::Failed(why)) => {
+                self.frozen.extend(snapshot_of(planned).map(str::to_owned));
+                Err(why)
+            }
+        }
+    }
+
+    async fn try_make(&mut self, planned: &Planned, name: &str) -> Result<Option<Made>, NotMade> {
         let mut notes = Vec::new();
         let (table, read_only) = match &planned.made_of {
-            MadeOf::Table(lines) => (self.table(lines).await?, false),
+            MadeOf::Table(lines) => self.mapped(planned, lines, &mut notes).await?,
             MadeOf::Raid(parts) => {
                 let array = self.array(planned, parts, &mut notes).await?;
                 let array_name = format!("{}{ARRAY}", planned.name);
                 self.made.insert(array_name.clone(), array);
-                let args = vec![array_name, "0".to_owned()];
-                let start = ashlar_block::Sector::ZERO;
-                let line = Line { start, len: planned.size, kind: "linear".to_owned(), args };
-                (self.table(&[line]).await?, true)
+                (self.linear(&array_name, planned.size).await?, true)
             }
             MadeOf::ThinPool { metadata, data, chunk } => {
                 let (metadata, data) = (self.part(metadata)?, self.part(data)?);
@@ -109,17 +139,55 @@ impl<'a> Maker<'a> {
                 (table.map_err(|error| error.to_string())?, true)
             }
         };
-        let mapped = Mapped::start(name, table, Arc::clone(self.runtime)).await;
-        let mapped = mapped.map_err(|status| format!("it could not be started: {status}"))?;
-        if mapped.status().trim_end().ends_with(INVALID) {
-            return Err(
-                "the snapshot is invalid: its space was full, or could not be written; it \
-                        has nothing to show any more, and lvremove takes it away"
-                    .to_owned(),
-            );
+        let mut mapped = self.start(name, table).await?;
+        if mapped.status().trim_end().ends_with(INVALID) && !is_merging(planned) {
+            // An origin shows what it is, whatever was to be merged into it.
+            let Some(real) = view_of_origin(planned) else { return Err(NotMade::Invalid) };
+            mapped = self.start(name, self.linear(real, planned.size).await?).await?;
+            notes.push("the snapshot that was to be merged into it is invalid".to_owned());
         }
         self.made.insert(planned.name.clone(), Gateway::new(Arc::clone(&mapped) as _));
         Ok(Some(Made { mapped, read_only, notes }))
+    }
+
+    /// A table of the device mapper, and whether what it makes can only be read.
+    async fn mapped(
+        &self,
+        planned: &Planned,
+        lines: &[Line],
+        notes: &mut Vec<String>,
+    ) -> Result<(Table, bool), String> {
+        // A snapshot leaves its origin as it is: only its store is written.
+        let written =
+            lines.iter().flat_map(|line| &line.args[usize::from(line.kind == SNAPSHOT)..]);
+        let locked = |name: &String| self.find(name).is_some_and(|at| at.disk().is_read_only());
+        let mut read_only = written.into_iter().any(locked);
+        let frozen = origin_below(planned).is_some_and(|real| self.frozen.contains(real));
+        if frozen {
+            read_only = true;
+            notes.push(
+                "can only be read: a snapshot of it cannot be used now, and would not keep what is \
+                 overwritten; lvremove takes the snapshot away"
+                    .to_owned(),
+            );
+        }
+        if read_only && is_merging(planned) {
+            // Nothing is merged; it shows what it will be.
+            let mut lines = lines.to_vec();
+            lines.iter_mut().for_each(|line| SNAPSHOT.clone_into(&mut line.kind));
+            return Ok((self.table(&lines).await?, true));
+        }
+        Ok((self.table(lines).await?, read_only))
+    }
+
+    async fn linear(&self, lower: &str, len: Sectors) -> Result<Table, String> {
+        let args = vec![lower.to_owned(), "0".to_owned()];
+        self.table(&[Line { start: Sector::ZERO, len, kind: "linear".to_owned(), args }]).await
+    }
+
+    async fn start(&self, name: &str, table: Table) -> Result<Arc<Mapped>, String> {
+        let mapped = Mapped::start(name, table, Arc::clone(self.runtime)).await;
+        mapped.map_err(|status| format!("it could not be started: {status}"))
     }
 
     async fn table(&self, lines: &[Line]) -> Result<Table, String> {
@@ -162,4 +230,37 @@ impl<'a> Maker<'a> {
         let array = Array::start(plan, &planned.name, Arc::clone(self.runtime));
         Ok(Gateway::new(array as _))
     }
+}
+
+fn only_line(planned: &Planned) -> Option<&Line> {
+    match &planned.made_of {
+        MadeOf::Table(lines) => match &lines[..] {
+            [line] => Some(line),
+            _ => None,
+        },
+        MadeOf::Raid(_) | MadeOf::ThinPool { .. } | MadeOf::Thin { .. } => None,
+    }
+}
+
+fn is_merging(planned: &Planned) -> bool {
+    only_line(planned).is_some_and(|line| line.kind == "snapshot-merge")
+}
+
+/// The device with the data of the origin, if this one is what users know the origin as.
+fn origin_below(planned: &Planned) -> Option<&str> {
+    let line = only_line(planned)?;
+    let is = matches!(&*line.kind, "snapshot-origin" | "snapshot-merge");
+    let real = line.args.first().filter(|_| is || line.kind == SNAPSHOT)?;
+    (is || *real == format!("{}-real", planned.name)).then_some(real)
+}
+
+/// The same, of an origin that shows what it will be when a snapshot is merged, and is not written.
+fn view_of_origin(planned: &Planned) -> Option<&str> {
+    origin_below(planned).filter(|_| only_line(planned).is_some_and(|line| line.kind == SNAPSHOT))
+}
+
+/// The device with the data of the origin, if this one is a snapshot.
+fn snapshot_of(planned: &Planned) -> Option<&str> {
+    let line = only_line(planned).filter(|line| line.kind == SNAPSHOT)?;
+    line.args.first().filter(|_| origin_below(planned).is_none()).map(String::as_str)
 }

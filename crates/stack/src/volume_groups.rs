@@ -52,6 +52,8 @@ pub(crate) struct Activated {
 #[derive(Default)]
 pub(crate) struct VolumeGroups {
     physical: Vec<Physical>,
+    /// Physical volumes that are seen inside members of arrays: the identities, and the arrays'.
+    inside: Vec<(Uuid, uuid::Uuid)>,
     active: BTreeSet<Uuid>,
     /// The devices that have snapshots.
     origins: Arc<Origins>,
@@ -75,10 +77,32 @@ impl VolumeGroups {
         }
     }
 
-    /// A group that is not active and may be: complete, or with `any` whatever there is.
+    /// Looks for a physical volume that begins where this member of an array does: one of the array, whose
+    /// data begins there, too.
+    pub(crate) async fn look_inside(&mut self, member: &Device, array: uuid::Uuid) {
+        if let Ok(Some(pv)) = read_pv(member.gateway()).await {
+            self.inside.push((pv.label.uuid, array));
+        }
+    }
+
+    /// Forgets what was seen inside the members of an array that runs.
+    pub(crate) fn array_runs(&mut self, array: uuid::Uuid) {
+        self.inside.retain(|(_, of)| *of != array);
+    }
+
+    /// A group that is not active and may be: complete, or with `any` whatever there is. Not one with a
+    /// physical volume of which there are two, or may be two when an array starts: one of them is not up to
+    /// date, and nobody can say which.
     pub(crate) fn next(&self, any: bool) -> Option<Group> {
-        let mut groups = self.found().groups;
-        groups.retain(|group| !self.active.contains(&group.metadata.group.id));
+        let found = self.found();
+        let twice = found.duplicates.iter().map(|index| self.physical[*index].pv.label.uuid);
+        let unsure: BTreeSet<Uuid> =
+            twice.chain(self.inside.iter().map(|(uuid, _)| *uuid)).collect();
+        let mut groups = found.groups;
+        groups.retain(|group| {
+            let vg = &group.metadata.group;
+            !self.active.contains(&vg.id) && vg.pvs.iter().all(|pv| !unsure.contains(&pv.id))
+        });
         groups.into_iter().find(|group| any || group.is_complete())
     }
 
@@ -90,10 +114,26 @@ impl VolumeGroups {
             (i, "is in a volume group that only other physical volumes know of".to_owned())
         });
         let copies = found.duplicates.into_iter().map(|i| {
-            (i, "has the identity of another physical volume, a copy: it is not used".to_owned())
+            let uuid = self.physical[i].pv.label.uuid;
+            let first = self.physical.iter().find(|physical| physical.pv.label.uuid == uuid);
+            let first = first.map_or("another", |physical| &physical.device);
+            let why = format!(
+                "is the same physical volume as {first}, one of them a copy: their volume group is \
+                 not used while both are there"
+            );
+            (i, why)
         });
+        let hidden = self.physical.iter().enumerate().filter_map(|(i, physical)| {
+            let inside = self.inside.iter().any(|(uuid, _)| *uuid == physical.pv.label.uuid);
+            let why = "is also inside a member of an array that does not run: its volume group is not \
+                       used";
+            inside.then(|| (i, why.to_owned()))
+        });
+        let defects = self.physical.iter().enumerate();
+        let defects =
+            defects.flat_map(|(i, physical)| physical.pv.defects().map(move |why| (i, why)));
         let damaged = found.damaged.into_iter().map(|(i, error)| (i, error.to_string()));
-        let all = free.chain(orphans).chain(copies).chain(damaged);
+        let all = free.chain(orphans).chain(copies).chain(hidden).chain(defects).chain(damaged);
         all.filter_map(|(index, text)| Some((self.physical.get(index)?.device.clone(), text)))
             .collect()
     }
@@ -140,6 +180,9 @@ impl VolumeGroups {
                     None => names.get(part).cloned().unwrap_or_default(),
                 })
                 .collect();
+            let known = planned.volume.as_ref();
+            let own = plan.notes.iter().filter(|(volume, _)| Some(volume) == known);
+            let own = own.map(|(_, text)| (name.clone(), text.clone()));
             let made = match maker.make(&planned, &name).await {
                 Ok(Some(made)) => made,
                 Ok(None) => {
@@ -163,6 +206,7 @@ impl VolumeGroups {
             names.insert(planned.name, vec![name.clone()]);
             let mapped = made.mapped;
             devices.add_logical(&name, links, role, lower.into_iter().collect(), mapped);
+            notes.extend(own);
             notes.extend(made.notes.into_iter().map(|note| (name.clone(), note)));
             if planned.volume.is_some() {
                 volumes.push(name);

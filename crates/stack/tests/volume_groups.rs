@@ -2,7 +2,7 @@
 
 mod common;
 
-use ashlar_block::{Buffer, Flags, Gateway, Sector, Sectors};
+use ashlar_block::{Buffer, Flags, Gateway, Sector, Sectors, Status};
 use ashlar_lvm::alloc::Wish;
 use ashlar_lvm::change::{Author, NewVolume};
 use ashlar_lvm::commit::{Member, commit};
@@ -172,7 +172,7 @@ fn a_snapshot_shows_its_moment_after_every_restart() {
         let media = with_a_snapshot(&sim).await;
         for round in 0..3 {
             let stack = boot(&sim, &media, plain()).await;
-            assert_eq!(names(&stack), ["vg/data", "vg/old"]);
+            assert_eq!(names(&stack), ["vg/old", "vg/data"]);
             for at in 0..64 {
                 assert_eq!(read(&stack, "vg/old", at).await, 1, "sector {at}, round {round}");
             }
@@ -243,7 +243,7 @@ fn without_one_disk_the_other_volumes_are_served_and_with_partial_all_of_them() 
 }
 
 #[test]
-fn a_copy_of_a_disk_is_not_used_and_named() {
+fn a_group_of_which_a_disk_is_there_twice_is_not_used() {
     let sim = Sim::new(6);
     sim.block_on(async {
         let mut media = media(1, 16);
@@ -255,16 +255,176 @@ fn a_copy_of_a_disk_is_not_used_and_named() {
             copy.poke(Sector(at), &media[0].peek(Sector(at)));
         }
         media.push(copy);
-        let before = media[1].snapshot();
         let stack = boot(&sim, &media, plain()).await;
-        assert_eq!(names(&stack), ["vg/data"]);
+        assert_eq!(names(&stack), [""; 0]);
         let notes = notes(&stack);
-        assert!(
-            notes.iter().any(|note| note.contains("d1.img") && note.contains("copy")),
-            "{notes:?}"
-        );
-        write(&stack, "vg/data", 0, 4).await;
+        let said =
+            |note: &String| note.starts_with("d1.img: is the same physical volume as d0.img");
+        assert!(notes.iter().any(said), "{notes:?}");
+    });
+}
+
+#[test]
+fn a_leg_that_lost_its_superblock_does_not_stand_for_its_array() {
+    let sim = Sim::new(7);
+    sim.block_on(async {
+        let media = media(2, 32);
+        let stack = boot(&sim, &media, plain()).await;
+        mirror(&[device(&stack, "d0.img"), device(&stack, "d1.img")], 0, Version::V1_0).await;
+        let stack = boot(&sim, &media, plain()).await;
+        let mut made = Made::new(vec![device(&stack, "md0")]).await;
+        made.add("data", Wish::linear(5)).await;
+        stack.stop().await.unwrap();
+        // The superblock of version 1.0 is in the last 12 KiB.
+        let end = 32 * 2048;
+        for at in end - 24..end {
+            media[1].poke(Sector(at), &[0; 512]);
+        }
+        let before = media[1].snapshot();
+        for options in [plain(), run()] {
+            let stack = boot(&sim, &media, options).await;
+            assert_eq!(names(&stack), [""; 0]);
+            assert!(
+                notes(&stack).iter().any(|note| note.contains("d1.img")),
+                "{:?}",
+                notes(&stack)
+            );
+            stack.stop().await.unwrap();
+        }
+        // Without the leg it is plain what is meant.
+        let stack = boot(&sim, &media[..1], run()).await;
+        write(&stack, "vg/data", 0, 3).await;
         stack.stop().await.unwrap();
         assert_eq!(media[1].diff(&before), []);
+    });
+}
+
+#[test]
+fn an_origin_keeps_still_while_one_of_its_snapshots_cannot_be_had() {
+    let sim = Sim::new(8);
+    sim.block_on(async {
+        let media = media(2, 16);
+        let stack = boot(&sim, &media, plain()).await;
+        let mut made = Made::new(vec![device(&stack, "d0.img"), device(&stack, "d1.img")]).await;
+        made.add("data", Wish { only: vec![0], ..Wish::linear(4) }).await;
+        let new = volume("old", Wish { only: vec![1], ..Wish::linear(3) });
+        made.change(|group, author| {
+            group.create_snapshot("data", Sectors(8), &new, author).unwrap();
+        })
+        .await;
+        let refuses = async |stack: &Stack| {
+            let mut buffer = Buffer::from_slice(&[9; 512]);
+            let origin = named(stack, "vg/data");
+            let written = origin.write(Sector(0), &mut buffer, Flags::empty()).await;
+            assert_eq!(written, Err(Status::ReadOnly));
+            assert!(
+                notes(stack).iter().any(|n| n.contains("can only be read")),
+                "{:?}",
+                notes(stack)
+            );
+        };
+        // Its disk is not there.
+        let stack = boot(&sim, &media[..1], plain()).await;
+        refuses(&stack).await;
+        stack.stop().await.unwrap();
+        // Its store cannot be read: the fourth mebibyte of the disk is the first of the store.
+        media[1].fail_reads(2048..2049);
+        let stack = boot(&sim, &media, plain()).await;
+        refuses(&stack).await;
+        stack.stop().await.unwrap();
+    });
+}
+
+/// A group in which `first` is being merged into `data`, and `second` is another snapshot of it. Sectors
+/// 0 to 511 of `data` were 1 when `first` was made, and 2 when `second` was.
+async fn merging(sim: &Sim) -> Vec<Media> {
+    let media = media(2, 32);
+    let stack = boot(sim, &media, plain()).await;
+    let mut made = Made::new(vec![device(&stack, "d0.img"), device(&stack, "d1.img")]).await;
+    made.add("data", Wish::linear(4)).await;
+    let fill = async |byte| {
+        let stack = boot(sim, &media, plain()).await;
+        for at in 0..512 {
+            write(&stack, "vg/data", at, byte).await;
+        }
+        stack.stop().await.unwrap();
+    };
+    fill(1).await;
+    for (name, byte) in [("first", 2), ("second", 3)] {
+        let new = volume(name, Wish::linear(4));
+        made.change(|group, author| {
+            group.create_snapshot("data", Sectors(8), &new, author).unwrap();
+        })
+        .await;
+        if byte == 2 {
+            fill(byte).await;
+        }
+    }
+    made.change(|group, _| {
+        group.start_merge("first").unwrap();
+    })
+    .await;
+    media
+}
+
+#[test]
+fn a_merge_leaves_the_other_snapshots_as_they_were() {
+    for seed in 0..20 {
+        let sim = Sim::new(seed);
+        sim.block_on(async {
+            let media = merging(&sim).await;
+            let stack = boot(&sim, &media, plain()).await;
+            assert_eq!(names(&stack), ["vg/second", "vg/data"]);
+            for at in 0..512 {
+                assert_eq!(read(&stack, "vg/data", at).await, 1, "sector {at}, seed {seed}");
+                assert_eq!(read(&stack, "vg/second", at).await, 2, "sector {at}, seed {seed}");
+            }
+            stack.stop().await.unwrap();
+            let stack = boot(&sim, &media, plain()).await;
+            for at in 0..512 {
+                assert_eq!(read(&stack, "vg/second", at).await, 2, "sector {at}, seed {seed}");
+            }
+            stack.stop().await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_stack_stops_in_the_middle_of_a_merge() {
+    for seed in 0..20 {
+        let sim = Sim::new(seed);
+        sim.block_on(async {
+            let media = merging(&sim).await;
+            let stack = boot(&sim, &media, plain()).await;
+            stack.stop().await.unwrap();
+            let md = ashlar_md::Options { run: true, read_only: true };
+            let stack = boot(&sim, &media, Options { md, ..plain() }).await;
+            for at in 0..512 {
+                assert_eq!(read(&stack, "vg/data", at).await, 1, "sector {at}, seed {seed}");
+                assert_eq!(read(&stack, "vg/second", at).await, 2, "sector {at}, seed {seed}");
+            }
+        });
+    }
+}
+
+#[test]
+fn an_origin_whose_merging_snapshot_is_invalid_shows_what_it_is() {
+    let sim = Sim::new(9);
+    sim.block_on(async {
+        let media = merging(&sim).await;
+        // Nobody has used the second snapshot's store yet: there is one header.
+        let starts = media.iter().flat_map(|disk| (1..31).map(move |n| (disk, Sector(n * 2048))));
+        let mut headers = starts.filter(|(disk, at)| disk.peek(*at)[..4] == *b"SnAp");
+        let (disk, header) = headers.next().expect("the header of the first snapshot");
+        assert!(headers.next().is_none());
+        let mut bytes = disk.peek(header);
+        bytes[4] = 0;
+        disk.poke(header, &bytes);
+        let md = ashlar_md::Options { run: true, read_only: true };
+        for options in [Options { md, ..plain() }, plain()] {
+            let stack = boot(&sim, &media, options).await;
+            assert_eq!(read(&stack, "vg/data", 7).await, 2);
+            stack.stop().await.unwrap();
+        }
     });
 }

@@ -112,7 +112,7 @@ pub(crate) type Filter<'a> = &'a dyn Fn(&Probed) -> bool;
 /// of arrays are served, and those for which it does not hold are left alone.
 ///
 /// # Errors
-/// It could not start; nothing was written.
+/// It could not start; volumes hold what they did.
 pub(crate) fn serve(
     config: Config,
     rename: Option<&str>,
@@ -149,24 +149,45 @@ pub(crate) fn serve(
         };
         let mut stack = assemble(&probed, options.clone(), &disks::runtime()).await;
         log_notes(&stack);
-        if !config.incremental {
-            check_started(&stack)?;
-        }
-        let collector = Collector::new(&mut stack, options, disks::runtime());
-        check_started(&stack)?;
+        let accepted = accept(&config, &mut stack, options);
         let stack = Arc::new(stack);
-        let reactors = ReactorConfig { spin: config.spin, ..ReactorConfig::default() };
-        let engine = Engine::with_config(config.threads, reactors).map_err(disks::no_io_uring)?;
-        let served = run(&config, &engine, &stack, collector, &ends).await;
-        // Whatever happened, the arrays are stopped in good order, and before the threads that may
-        // still be in the middle of a write: its copies would differ.
+        let (engine, served) = match accepted {
+            Ok((engine, collector)) => {
+                let served = run(&config, &engine, &stack, collector, &ends).await;
+                (Some(engine), served)
+            }
+            Err(error) => (None, Err(error)),
+        };
+        // Whatever happened, what was assembled is stopped in good order: a merge may be under way, and
+        // arrays before the threads that may still be in the middle of a write: its copies would differ.
         let stopped = stop_arrays(&stack).await;
-        engine.shutdown();
+        if let Some(engine) = engine {
+            engine.shutdown();
+        }
         let code = served?;
         stopped.map(|()| code)
     });
     drop(reactor);
     result
+}
+
+/// Whether the stack is what the user wants; the threads to serve it, and who takes in what comes later.
+///
+/// # Errors
+/// Something that was named cannot be served.
+fn accept(
+    config: &Config,
+    stack: &mut Stack,
+    options: assemble::Options,
+) -> Result<(Engine, Collector)> {
+    if !config.incremental {
+        check_started(stack)?;
+    }
+    let collector = Collector::new(stack, options, disks::runtime());
+    check_started(stack)?;
+    let reactors = ReactorConfig { spin: config.spin, ..ReactorConfig::default() };
+    let engine = Engine::with_config(config.threads, reactors).map_err(disks::no_io_uring)?;
+    Ok((engine, collector))
 }
 
 /// Tells the log what there is to know of the devices, and which arrays did not start although their

@@ -3,9 +3,9 @@
 use ashlar_block::{Gateway, Sector, Sectors};
 use ashlar_lvm::commit::{Committed, Member, commit};
 use ashlar_lvm::format::{FormatError, Layout, erase_pv, format_pv, plan, write_label};
+use ashlar_lvm::group::assemble;
 use ashlar_lvm::metadata::Header;
 use ashlar_lvm::ondisk::{MdaError, MdaHeader};
-use ashlar_lvm::pv::ReadError;
 use ashlar_lvm::text::Form;
 use ashlar_lvm::{Metadata, PhysicalVolume, PvOnDisk, Uuid, VolumeGroup, read_pv};
 use ashlar_sim::{Media, Model, Sim, SimDisk};
@@ -196,12 +196,18 @@ fn one_damaged_area_is_named_and_the_other_one_used() {
 }
 
 #[test]
-fn a_volume_without_a_good_area_is_an_error_and_a_damaged_label_too() {
+fn a_volume_without_a_good_area_is_known_by_the_others_and_a_damaged_label_is_an_error() {
     let case = case("linear");
-    let disk = &case.disks()[0];
+    let disks = case.disks();
+    let disk = &disks[0];
     disk.media().poke(Sector(8), &[0; 512]);
-    let error = Sim::new(1).block_on(read_pv(&disk.gateway())).expect_err("no area");
-    assert!(matches!(error, ReadError::Areas { reason: MdaError::Magic, .. }), "{error}");
+    let pvs = [0, 1].map(|n| Sim::new(1).block_on(read(&disks[n].gateway())));
+    assert!(pvs[0].is_mute() && !pvs[1].is_mute());
+    assert_eq!(pvs[0].defects().count(), 1);
+    let found = assemble(&[&pvs[0]]);
+    assert!(found.groups.is_empty() && found.orphans == [0], "{found:?}");
+    let found = assemble(&[&pvs[0], &pvs[1]]);
+    assert!(found.groups[0].is_complete(), "{found:?}");
     let mut label = disk.media().peek(Sector(1));
     label[100] ^= 1;
     disk.media().poke(Sector(1), &label);

@@ -124,3 +124,21 @@ fn a_renamed_group_is_one_group() {
         assert_eq!(found.groups[0].needs_missing("lv"), None);
     }
 }
+
+#[test]
+fn a_volume_that_says_it_went_to_another_group_is_not_used_by_the_old_one() {
+    let (disks, gateways, mut pvs) = three();
+    let mut old = group_of(&pvs[..2]);
+    Sim::new(1).block_on(write(&gateways[..2], &mut pvs[..2], &mut old));
+    // The second one was taken out while the first was away, and joined the third.
+    let mut new = group_of(&pvs[1..]);
+    new.group.id = uuid(77);
+    new.group.name = "other".into();
+    Sim::new(1).block_on(write(&gateways[1..], &mut pvs[1..], &mut new));
+    let found = found_on(&disks, &[0, 1, 2]);
+    let of = |id: Uuid| found.groups.iter().find(|group| group.metadata.group.id == id).unwrap();
+    let members = &of(old.group.id).members;
+    assert_eq!(members[..], [MemberState::Present(0), MemberState::Missing]);
+    let members = &of(new.group.id).members;
+    assert_eq!(members[..], [MemberState::Present(1), MemberState::Present(2)]);
+}
