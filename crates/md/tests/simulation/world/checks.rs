@@ -102,6 +102,8 @@ impl World {
         }
         let (rdev, at) = copies[1 + rng.index(copies.len() - 1)];
         self.media[self.disk_at(rdev.path())].poke(at, &stamp(self.seed, sector, u64::MAX));
+        // One that was interrupted goes on where it was.
+        array.set_sync_bounds(Sectors::ZERO, Sectors::MAX).expect("nothing runs");
         let asked = array.request_sync(Request::Repair);
         assert_eq!(asked, Ok(()), "{:?}: repair", self.shape);
         array.sync_ended().await;
