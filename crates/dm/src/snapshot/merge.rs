@@ -52,6 +52,11 @@ impl Merge {
         self.merging.load(SeqCst)
     }
 
+    /// For good: exceptions that are made later would be older than what is written.
+    pub(super) fn begin(&self) {
+        self.merging.store(true, SeqCst);
+    }
+
     pub(super) fn has_failed(&self) -> bool {
         self.failed.load(SeqCst)
     }
@@ -311,9 +316,7 @@ impl Target for MergeTarget {
                 error!("another snapshot of the origin is being merged");
                 return Err(Status::Invalid);
             }
-            // No exceptions from now on: those that are being made would be older than what is written.
-            snapshot.merge.merging.store(true, SeqCst);
-            origin.activate(snapshot, *len, *persistence).await;
+            origin.begin_merge(snapshot, *len, *persistence).await;
             snapshot.idle().await;
             snapshot.merge.stop.store(false, SeqCst);
             if !snapshot.merge.running.swap(true, SeqCst) {

@@ -115,6 +115,18 @@ impl Origin {
         snapshot.activate(len, how);
     }
 
+    /// From now on `snapshot` is one that is merged: its other devices get no I/O, what they had under
+    /// way has ended, and changes make no exceptions in it.
+    pub(super) async fn begin_merge(&self, snapshot: &Snapshot, len: Sectors, how: Persistence) {
+        let _one = self.changing.lock().await;
+        if !snapshot.merge.is_merging() {
+            snapshot.users.close().await.keep();
+            snapshot.merge.begin();
+        }
+        let _closed = self.gate.close().await;
+        snapshot.activate(len, how);
+    }
+
     fn lets_change(&self, at: Sector, len: Sectors) -> bool {
         let count = if broken(Rule::AllSnapshots) { 1 } else { usize::MAX };
         self.list().iter().take(count).all(|entry| entry.snapshot.lets_change(at, len))

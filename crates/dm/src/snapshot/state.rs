@@ -25,6 +25,7 @@ use super::load::{self, Found, StoreError};
 use super::merge::Merge;
 use super::ondisk::Geometry;
 use super::store::{Area, Batch, Store};
+use crate::gate::Gate;
 
 /// Exceptions that are being made at a time, at most (the kernel's `snapshot_cow_threshold`)...
 const COPIES: usize = 2048;
@@ -102,6 +103,8 @@ pub(super) struct Snapshot {
     in_flight: AtomicUsize,
     ended: Event,
     pub(super) merge: Merge,
+    /// Passed by what the snapshot's own devices do to it, closed for good when it is merged.
+    pub(super) users: Gate,
 }
 
 impl Snapshot {
@@ -128,6 +131,7 @@ impl Snapshot {
             in_flight: AtomicUsize::new(0),
             ended: Event::new(),
             merge: Merge::default(),
+            users: Gate::default(),
         })
     }
 

@@ -2,6 +2,9 @@
 //!
 //! What has a copy is read and written there. The rest is read from the origin, tracked, so that it does
 //! not change meanwhile; written it gets a copy first, unless the write fills the chunk.
+//!
+//! Once the snapshot is merged it is no more one to be used: what comes then fails, as in the kernel,
+//! where the source of a handover is invalid. A write would be forgotten with the run that it is in.
 
 use std::sync::Arc;
 
@@ -15,6 +18,7 @@ use super::load::StoreError;
 use super::ondisk::ChunkSizeError;
 use super::origin::Origin;
 use super::state::{Loaded, Persistence, Snapshot, Start, remap};
+use crate::gate::Pass;
 use crate::target::{Arguments, Construct, New, Target, TargetError};
 use crate::text::Quoted;
 
@@ -207,12 +211,13 @@ impl SnapshotTarget {
         self.0.snapshot.loaded().filter(|_| self.0.snapshot.is_valid()).ok_or(Status::Io)
     }
 
-    fn read(&self, loaded: &Loaded, bio: Bio) -> IoFuture<'_> {
+    fn read<'a>(&'a self, loaded: &Loaded, bio: Bio, pass: Pass<'a>) -> IoFuture<'a> {
         let snapshot = &*self.0.snapshot;
         let chunk = loaded.geometry.chunk_of(bio.sector);
         let mut shard = snapshot.exceptions.shard(chunk);
         if let Some(new) = shard.complete.get(chunk) {
             drop(shard);
+            // Without the pass: a merge leaves copies where they are.
             return snapshot.cow.submit(remap(loaded.geometry, &bio, new));
         }
         if broken(Rule::ReadsAreTracked) {
@@ -222,6 +227,7 @@ impl SnapshotTarget {
         drop(shard);
         let tracked = Tracked { snapshot, chunk };
         IoFuture::boxed(async move {
+            let _pass = pass;
             snapshot.origin.submit(bio).await?;
             drop(tracked);
             // The origin does not wait for the reads of a snapshot that became invalid.
@@ -229,7 +235,7 @@ impl SnapshotTarget {
         })
     }
 
-    fn write(&self, loaded: &Loaded, bio: Bio) -> IoFuture<'_> {
+    fn write<'a>(&'a self, loaded: &Loaded, bio: Bio, pass: Pass<'a>) -> IoFuture<'a> {
         let snapshot = &*self.0.snapshot;
         if snapshot.is_overflowed() {
             return IoFuture::failed(Status::Io);
@@ -237,14 +243,20 @@ impl SnapshotTarget {
         let chunk = loaded.geometry.chunk_of(bio.sector);
         let copy = snapshot.exceptions.shard(chunk).complete.get(chunk);
         match copy {
-            Some(new) => snapshot.cow.submit(remap(loaded.geometry, &bio, new)),
+            Some(new) => {
+                let lower = remap(loaded.geometry, &bio, new);
+                IoFuture::boxed(async move {
+                    let _pass = pass;
+                    snapshot.cow.submit(lower).await
+                })
+            }
             None if bio.flags.contains(Flags::NOWAIT) => IoFuture::failed(Status::Again),
-            None => IoFuture::boxed(self.write_shared(chunk, bio)),
+            None => IoFuture::boxed(self.write_shared(chunk, bio, pass)),
         }
     }
 
     /// Writes to a chunk that has no copy yet.
-    async fn write_shared(&self, chunk: u64, bio: Bio) -> BioResult {
+    async fn write_shared(&self, chunk: u64, bio: Bio, _pass: Pass<'_>) -> BioResult {
         let snapshot = &self.0.snapshot;
         loop {
             let loaded = self.loaded()?;
@@ -275,7 +287,7 @@ impl SnapshotTarget {
     }
 
     /// Discards the copy of a chunk, and where asked for what is in the origin.
-    async fn discard(&self, bio: Bio) -> BioResult {
+    async fn discard(&self, bio: Bio, _pass: Pass<'_>) -> BioResult {
         let Member { snapshot, origin, .. } = &self.0;
         let loaded = self.loaded()?;
         if snapshot.is_overflowed() {
@@ -325,6 +337,9 @@ impl Target for SnapshotTarget {
     }
 
     fn status(&self) -> String {
+        if self.0.snapshot.merge.is_merging() {
+            return "Invalid".to_owned();
+        }
         self.0.status()
     }
 
@@ -341,13 +356,19 @@ impl Target for SnapshotTarget {
             Ok(loaded) => loaded,
             Err(status) => return IoFuture::failed(status),
         };
-        match bio.op {
-            // What is durable in the origin is not this device's doing.
-            Op::Flush => self.0.snapshot.cow.submit(bio),
-            Op::Read => self.read(loaded, bio),
-            Op::Write | Op::WriteZeroes => self.write(loaded, bio),
-            Op::Discard if self.0.discard_zeroes_cow => IoFuture::boxed(self.discard(bio)),
-            Op::Discard => IoFuture::failed(Status::NotSupported),
+        match (bio.op, self.0.snapshot.users.try_enter()) {
+            // What is durable in the origin is not this device's doing. What was written here before a
+            // merge began is still to be flushed here.
+            (Op::Flush, _) => self.0.snapshot.cow.submit(bio),
+            (Op::Discard, _) if !self.0.discard_zeroes_cow => {
+                IoFuture::failed(Status::NotSupported)
+            }
+            (Op::Read, Some(pass)) => self.read(loaded, bio, pass),
+            (Op::Write | Op::WriteZeroes, Some(pass)) => self.write(loaded, bio, pass),
+            (Op::Discard, Some(pass)) => IoFuture::boxed(self.discard(bio, pass)),
+            (Op::Read | Op::Write | Op::WriteZeroes | Op::Discard, None) => {
+                IoFuture::failed(Status::Io)
+            }
         }
     }
 

@@ -13,6 +13,7 @@
 
 mod bugs;
 mod documents;
+mod merges;
 mod rig;
 mod stores;
 mod targets;
