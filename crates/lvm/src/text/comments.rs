@@ -114,7 +114,7 @@ mod tests {
             (2_047_998, "# 999.999 Megabytes"),
             (2_097_151, "# 1024 Megabytes"),
             (2_097_153, "# 1 Gigabytes"),
-            (7_814_037_168, "# 3.63882 Terabytes"),
+            (7_814_037_168, "# 3.63869 Terabytes"),
         ] {
             assert_eq!(size(sectors), text, "{sectors} sectors");
         }
