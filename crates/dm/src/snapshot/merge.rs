@@ -28,6 +28,7 @@ use super::origin::Origin;
 use super::state::{Loaded, Snapshot, copy, remap};
 use super::store::Last;
 use super::target::{Member, Tracked};
+use super::task::Task;
 use crate::target::{Construct, New, Target, TargetError};
 
 /// Most sectors that are merged, and closed for writes, at a time; a chunk may be longer.
@@ -37,12 +38,11 @@ const MOST: Sectors = Sectors(2048);
 #[derive(Default)]
 pub(super) struct Merge {
     merging: AtomicBool,
-    running: AtomicBool,
-    stop: AtomicBool,
+    pub(super) task: Task,
     failed: AtomicBool,
     /// The list on disk is not known: the run stays closed.
     stuck: AtomicBool,
-    /// The run that is closed is another one, a write to it ended, or the task did.
+    /// The run that is closed is another one, or a write to it ended.
     pub(super) changed: Event,
 }
 
@@ -71,21 +71,6 @@ impl Merge {
             listener.await;
         }
     }
-
-    pub(super) fn is_running(&self) -> bool {
-        self.running.load(SeqCst)
-    }
-
-    /// The run that is under way is the last.
-    pub(super) fn end(&self) {
-        self.stop.store(true, SeqCst);
-    }
-
-    async fn stop(&self) {
-        self.stop.store(true, SeqCst);
-        self.until(|| !self.running.load(SeqCst)).await;
-        self.stop.store(false, SeqCst);
-    }
 }
 
 /// Consecutive chunks.
@@ -100,10 +85,7 @@ struct Run {
 async fn merge(snapshot: Arc<Snapshot>, origin: Arc<Origin>) {
     let state = &snapshot.merge;
     if let Some(loaded) = snapshot.loaded() {
-        loop {
-            if state.stop.load(SeqCst) || !snapshot.is_valid() {
-                break;
-            }
+        while state.task.goes_on() && snapshot.is_valid() {
             match merge_last(&snapshot, &origin, loaded).await {
                 Ok(true) => {}
                 Ok(false) => {
@@ -121,8 +103,8 @@ async fn merge(snapshot: Arc<Snapshot>, origin: Arc<Origin>) {
     if !state.stuck.load(SeqCst) {
         snapshot.exceptions.set_window(&(0..0));
     }
-    state.running.store(false, SeqCst);
     state.changed.notify(usize::MAX);
+    state.task.ended();
 }
 
 /// Merges the last run of the list; false if there is none.
@@ -304,7 +286,7 @@ impl Target for MergeTarget {
 
     fn suspended(&self) -> LocalFuture<'_, BioResult> {
         Box::pin(async {
-            self.0.snapshot.merge.stop().await;
+            self.0.snapshot.merge.task.stop().await;
             Ok(())
         })
     }
@@ -318,8 +300,7 @@ impl Target for MergeTarget {
             }
             origin.begin_merge(snapshot, *len, *persistence).await;
             snapshot.idle().await;
-            snapshot.merge.stop.store(false, SeqCst);
-            if !snapshot.merge.running.swap(true, SeqCst) {
+            if snapshot.merge.task.begin().await {
                 snapshot.merge.failed.store(false, SeqCst);
                 let task = merge(Arc::clone(snapshot), Arc::clone(origin));
                 snapshot.runtime.spawn(Box::pin(task));

@@ -14,6 +14,7 @@
 //! | `exceptions` | what is known of each chunk, in memory |
 //! | `state` | a snapshot: makes exceptions, becomes invalid |
 //! | `origin`, `target`, `merge` | the three targets |
+//! | `task` | whether the task of a merge runs |
 //!
 //! The order of durable writes for each operation, and what a crash between any two of them leaves:
 //! docs/internals/dm-snapshot.md. The bytes: docs/formats/dm-snapshot.md.
@@ -32,6 +33,7 @@ mod origin;
 mod state;
 mod store;
 mod target;
+mod task;
 
 pub use load::{StoreError, Summary, examine};
 pub(crate) use merge::MergeTarget;

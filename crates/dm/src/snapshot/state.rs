@@ -204,12 +204,12 @@ impl Snapshot {
     /// No target names it any more: the origin need not care.
     pub(super) fn deactivate(&self) {
         self.active.store(false, SeqCst);
-        self.merge.end();
+        self.merge.task.end();
     }
 
     /// Whether nothing is written to the COW device but by those who use the snapshot.
     pub(super) fn is_idle(&self) -> bool {
-        self.in_flight.load(SeqCst) == 0 && !self.merge.is_running()
+        self.in_flight.load(SeqCst) == 0 && !self.merge.task.is_running()
     }
 
     /// Ends when no exception is being made.

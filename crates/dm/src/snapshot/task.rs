@@ -1,0 +1,143 @@
+//! Whether the task of a merge runs: one word, so that whoever wants one and whoever ends cannot miss
+//! each other.
+//!
+//! ```text
+//!   idle -- begin --> running -- end --> told to end
+//!    ^                   |                    |
+//!    +------ ended ------+--------------------+
+//! ```
+//!
+//! A task that was told to end does so, even if somebody wants one again meanwhile: it may have looked
+//! already. Whoever wants one waits for that, and begins a new one.
+
+use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
+
+use event_listener::Event;
+
+const IDLE: u8 = 0;
+const RUNNING: u8 = 1;
+const TOLD_TO_END: u8 = 2;
+
+/// See the module text.
+#[derive(Default)]
+pub(super) struct Task {
+    state: AtomicU8,
+    idle: Event,
+}
+
+impl Task {
+    /// Whether there is one, told to end or not.
+    pub(super) fn is_running(&self) -> bool {
+        self.state.load(SeqCst) != IDLE
+    }
+
+    /// For the task: whether it is to go on.
+    pub(super) fn goes_on(&self) -> bool {
+        self.state.load(SeqCst) == RUNNING
+    }
+
+    /// Ends when there is a task that goes on. True if it is for the caller to start it now.
+    pub(super) async fn begin(&self) -> bool {
+        loop {
+            let listener = self.idle.listen();
+            match self.state.compare_exchange(IDLE, RUNNING, SeqCst, SeqCst) {
+                Ok(_) => return true,
+                Err(RUNNING) => return false,
+                Err(_) => listener.await,
+            }
+        }
+    }
+
+    /// Tells the task to end, if there is one.
+    pub(super) fn end(&self) {
+        self.state.compare_exchange(RUNNING, TOLD_TO_END, SeqCst, SeqCst).ok();
+    }
+
+    /// The same, and waits for it.
+    pub(super) async fn stop(&self) {
+        self.end();
+        while self.is_running() {
+            let listener = self.idle.listen();
+            if self.is_running() {
+                listener.await;
+            }
+        }
+    }
+
+    /// The task's last deed.
+    pub(super) fn ended(&self) {
+        self.state.store(IDLE, SeqCst);
+        self.idle.notify(usize::MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::pin::pin;
+    use std::task::Poll;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    /// The interleaving that let a merge rest for ever: the task has seen that it is to end when it is
+    /// wanted again.
+    #[test]
+    fn a_task_that_saw_its_end_is_followed_by_a_new_one() {
+        let task = Task::default();
+        assert_eq!(task.begin().now_or_never(), Some(true));
+        assert!(task.goes_on());
+        task.end();
+        assert!(!task.goes_on());
+        let mut again = pin!(task.begin());
+        assert_eq!((&mut again).now_or_never(), None, "there is one, but it ends");
+        task.ended();
+        assert_eq!(again.now_or_never(), Some(true));
+        assert!(task.goes_on());
+    }
+
+    /// All orders in which two users end the task and want one again, and tasks take their steps: in
+    /// the end one runs, and there is never a second one.
+    #[test]
+    fn in_every_order_whoever_wants_a_task_gets_one_and_there_is_but_one() {
+        for order in 0..3_u32.pow(9) {
+            let task = Task::default();
+            assert_eq!(task.begin().now_or_never(), Some(true));
+            // The task: looks, and if it is not to go on ends in a step of its own.
+            let (mut runs, mut ends) = (1, false);
+            let mut users = [0, 1].map(|_| Box::pin(end_and_begin(&task)).fuse());
+            let mut steps: Vec<usize> =
+                (0..9).map(|n| (order / 3_u32.pow(n) % 3) as usize).collect();
+            // Whatever the order was, in the end all get their turns.
+            steps.extend([0, 1, 2].repeat(6));
+            let mut told = 0;
+            for step in steps {
+                match step {
+                    2 if ends => {
+                        (runs, ends) = (runs - 1, false);
+                        task.ended();
+                    }
+                    2 => ends = runs > 0 && !task.goes_on(),
+                    user => {
+                        if let Some(start) = (&mut users[user]).now_or_never() {
+                            told += 1;
+                            runs += u32::from(start);
+                        }
+                    }
+                }
+                assert!(runs <= 1, "order {order}: two tasks");
+            }
+            assert_eq!((told, runs, task.goes_on()), (2, 1, true), "order {order}");
+        }
+    }
+
+    async fn end_and_begin(task: &Task) -> bool {
+        task.end();
+        // The others have their turns.
+        let mut before = true;
+        poll_fn(|_| if std::mem::take(&mut before) { Poll::Pending } else { Poll::Ready(()) })
+            .await;
+        task.begin().await
+    }
+}
