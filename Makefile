@@ -27,7 +27,8 @@ test: ## everything: check, all tests, a real kernel and its tools (under 20 min
 	@scripts/steps "make test" \
 		$(STATIC_CHECKS) \
 		"all cargo tests" "timeout 900 cargo test --quiet --locked --workspace" \
-		"rules broken on purpose" "timeout 300 cargo test --quiet --locked -p ashlar-md --features canaries --test canaries" \
+		"rules of md broken on purpose" "timeout 300 cargo test --quiet --locked -p ashlar-md --features canaries --test canaries" \
+		"rules of dm-snapshot broken on purpose" "timeout 300 cargo test --quiet --locked -p ashlar-dm --features canaries --test canaries" \
 		"release build" "cargo build --quiet --locked --release" \
 		"md against the kernel" "timeout 900 tests/interop/md.sh" \
 		"members between ashlar and the kernel" "timeout 600 tests/interop/md-members.sh" \
@@ -36,6 +37,7 @@ test: ## everything: check, all tests, a real kernel and its tools (under 20 min
 		"snapshots between ashlar and the kernel" "timeout 300 tests/interop/dm-snapshot.sh" \
 		"texts and labels against LVM" "timeout 300 tests/interop/lvm-metadata.sh" \
 		"volume groups between ashlar and the kernel" "timeout 300 tests/interop/lvm.sh" \
+		"ashlar lvm against LVM" "ASHLAR=target/release/ashlar timeout 300 tests/interop/lvm-commands.sh" \
 		"file systems on arrays" "timeout 900 tests/e2e/filesystems.sh -r 6" \
 		"file systems whose daemon is killed" "timeout 300 tests/e2e/kill.sh"
 
@@ -65,6 +67,7 @@ soak: ## the same tests for longer: every md geometry, random seeds, fuzzing whe
 		"RAID volumes of LVM" "tests/interop/dm-raid.sh" \
 		"texts and labels against LVM" "tests/interop/lvm-metadata.sh" \
 		"volume groups between ashlar and the kernel" "ROUNDS=$${ROUNDS:-10} tests/interop/lvm.sh" \
+		"ashlar lvm against LVM" "ASHLAR=target/release/ashlar tests/interop/lvm-commands.sh" \
 		"file systems on arrays" "tests/e2e/filesystems.sh -r 50" \
 		"file systems whose daemon is killed" "timeout 3000 tests/e2e/kill.sh -r 50" \
 		"fuzzing" "scripts/fuzz $${FUZZ_SECONDS:-300}"

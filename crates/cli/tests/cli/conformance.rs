@@ -16,6 +16,18 @@ const COMMANDS: &[(&[&str], bool)] = &[
     (&["get"], false),
     (&["set"], false),
     (&["stop"], false),
+    (&["trace"], false),
+    (&["bench", "lvm-snapshot"], false),
+    (&["lvm", "pvs"], false),
+    (&["lvm", "vgs"], false),
+    (&["lvm", "lvs"], false),
+    (&["lvm", "pvcreate"], false),
+    (&["lvm", "pvremove"], false),
+    (&["lvm", "vgcreate"], false),
+    (&["lvm", "lvcreate"], false),
+    (&["lvm", "lvremove"], false),
+    (&["lvm", "lvextend"], false),
+    (&["lvm", "lvconvert"], false),
 ];
 
 /// The options without which a command is no command.
