@@ -38,6 +38,7 @@ test: ## everything: check, all tests, a real kernel and its tools (under 20 min
 		"texts and labels against LVM" "timeout 300 tests/interop/lvm-metadata.sh" \
 		"volume groups between ashlar and the kernel" "timeout 300 tests/interop/lvm.sh" \
 		"ashlar lvm against LVM" "ASHLAR=target/release/ashlar timeout 300 tests/interop/lvm-commands.sh" \
+		"the disks of a dead NAS" "timeout 200 tests/e2e/nas.sh" \
 		"file systems on arrays" "timeout 900 tests/e2e/filesystems.sh -r 6" \
 		"file systems whose daemon is killed" "timeout 300 tests/e2e/kill.sh"
 
@@ -68,6 +69,7 @@ soak: ## the same tests for longer: every md geometry, random seeds, fuzzing whe
 		"texts and labels against LVM" "tests/interop/lvm-metadata.sh" \
 		"volume groups between ashlar and the kernel" "ROUNDS=$${ROUNDS:-10} tests/interop/lvm.sh" \
 		"ashlar lvm against LVM" "ASHLAR=target/release/ashlar tests/interop/lvm-commands.sh" \
+		"the disks of a dead NAS" "tests/e2e/nas.sh" \
 		"file systems on arrays" "tests/e2e/filesystems.sh -r 50" \
 		"file systems whose daemon is killed" "timeout 3000 tests/e2e/kill.sh -r 50" \
 		"fuzzing" "scripts/fuzz $${FUZZ_SECONDS:-300}"

@@ -184,11 +184,11 @@ impl Serve {
     }
 }
 
-/// Fails if some array did not start, or its name is taken.
+/// Fails if some array did not start, its name is taken, or, unless it is `read_only`, a disk is damaged.
 ///
 /// # Errors
 /// The first that did not, and what to do about it.
-pub(crate) fn check_started(stack: &Stack) -> Result<()> {
+pub(crate) fn check_started(stack: &Stack, read_only: bool) -> Result<()> {
     let arrays = stack.arrays.running();
     let mut volumes = stack.devices.volumes();
     volumes.retain(|device| device.kind != Kind::Array);
@@ -196,7 +196,9 @@ pub(crate) fn check_started(stack: &Stack) -> Result<()> {
         let why = "it is no member of an array but has the name of one: rename the file";
         return Err(Error::new("cannot serve", &disk.name, why));
     }
-    if let Some((disk, why)) = stack.refused().into_iter().next() {
+    // Who only reads is served what there is.
+    let refused = if read_only { Vec::new() } else { stack.refused() };
+    if let Some((disk, why)) = refused.into_iter().next() {
         let error = Error::new("cannot serve", disk.path, why);
         return Err(error.hint("--whole serves the disk as it is, whatever is on it"));
     }

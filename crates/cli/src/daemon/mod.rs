@@ -138,7 +138,14 @@ pub(crate) fn serve(
                 // A disk that is no member is a volume itself, unless arrays were asked for.
                 Err(NotAMember::Foreign(_))
                     if filter.is_none() && !disk.disk.gateway.capacity().is_zero() => {}
-                Err(why) => return Err(Error::new("cannot serve", disk.disk.path.display(), why)),
+                // Who only reads wants what there is: the others may have it all. The log names it.
+                Err(NotAMember::Damaged(_)) if filter.is_none() && config.read_only => {}
+                Err(why) => {
+                    let hint = "--read-only leaves out what is damaged";
+                    let damaged = matches!(why, NotAMember::Damaged(_));
+                    let error = Error::new("cannot serve", disk.disk.path.display(), why);
+                    return Err(if damaged { error.hint(hint) } else { error });
+                }
             }
         }
         let options = assemble::Options {
@@ -181,10 +188,10 @@ fn accept(
     options: assemble::Options,
 ) -> Result<(Engine, Collector)> {
     if !config.incremental {
-        check_started(stack)?;
+        check_started(stack, config.read_only)?;
     }
     let collector = Collector::new(stack, options, disks::runtime());
-    check_started(stack)?;
+    check_started(stack, config.read_only)?;
     let reactors = ReactorConfig { spin: config.spin, ..ReactorConfig::default() };
     let engine = Engine::with_config(config.threads, reactors).map_err(disks::no_io_uring)?;
     Ok((engine, collector))

@@ -77,7 +77,7 @@ impl Assemble {
             let md = ashlar_md::Options { run: self.options.run, read_only };
             let options = Options { md, rename, whole: true, ..Options::default() };
             let stack = assemble(&probed, options, &disks::runtime()).await;
-            check_started(&stack)?;
+            check_started(&stack, false)?;
             output::print(&report(&stack))
         })?;
         Ok(ExitCode::SUCCESS)
