@@ -65,7 +65,7 @@ impl Device {
         table: Table,
         runtime: Arc<dyn Runtime>,
     ) -> Result<Arc<Self>, Status> {
-        resuming(&table).await?;
+        begin(name, &table).await?;
         let disk = Disk::new(name, table.capacity(), *table.limits());
         info!(device = name, size = %table.capacity(), "started");
         Ok(Arc::new_cyclic(|me| Self {
@@ -123,9 +123,12 @@ impl Device {
         for (index, target) in table.targets().enumerate() {
             let Err(status) = target.suspended().await else { continue };
             for target in table.targets().take(index) {
-                if let Err(status) = target.resuming().await {
-                    let kind = target.type_name();
-                    warn!(device = self.disk.name(), kind, %status, "a target does not go on");
+                match target.resuming().await {
+                    Ok(()) => target.resumed().await,
+                    Err(status) => {
+                        let kind = target.type_name();
+                        warn!(device = self.disk.name(), kind, %status, "a target does not go on");
+                    }
                 }
             }
             return Err(status);
@@ -146,12 +149,14 @@ impl Device {
             match admin.loaded.clone() {
                 Some(table) => {
                     device.quiesce(&mut admin, true).await?;
-                    resuming(&table).await?;
+                    begin(device.disk.name(), &table).await?;
                     device.disk.set_capacity(table.capacity());
                     device.live.store(table);
                     admin.loaded = None;
                 }
-                None if admin.suspended => resuming(&device.live.load_full()).await?,
+                None if admin.suspended => {
+                    begin(device.disk.name(), &device.live.load_full()).await?;
+                }
                 None => return Ok(()),
             }
             admin.suspended = false;
@@ -223,9 +228,20 @@ impl Device {
     }
 }
 
-async fn resuming(table: &Table) -> BioResult {
+/// Has all targets begin, or none of them.
+async fn begin(device: &str, table: &Table) -> BioResult {
+    for (index, target) in table.targets().enumerate() {
+        let Err(status) = target.resuming().await else { continue };
+        for target in table.targets().take(index) {
+            if let Err(status) = target.suspended().await {
+                let kind = target.type_name();
+                warn!(device, kind, %status, "a target does not end what it began");
+            }
+        }
+        return Err(status);
+    }
     for target in table.targets() {
-        target.resuming().await?;
+        target.resumed().await;
     }
     Ok(())
 }

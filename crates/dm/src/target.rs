@@ -99,14 +99,22 @@ pub trait Target: Send + Sync + 'static {
     /// A read or write that [`Self::submit`] was given for `sector` failed. For those who count.
     fn failed(&self, _op: Op, _sector: Sector, _status: Status) {}
 
-    /// Called when the device was suspended: no I/O is in flight, none comes.
+    /// Called when the device was suspended, or after [`Self::resuming`] if another target of the table
+    /// could not begin: no I/O is in flight, none comes.
     fn suspended(&self) -> LocalFuture<'_, BioResult> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Called before the first I/O, and before the first one after a suspension.
+    /// Called before the first I/O, and before the first one after a suspension. If it succeeds
+    /// [`Self::resumed`] follows, or, if another target of the table could not begin,
+    /// [`Self::suspended`]: so what cannot be undone is not to be done here.
     fn resuming(&self) -> LocalFuture<'_, BioResult> {
         Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Called when all targets of the table could begin: I/O comes next.
+    fn resumed(&self) -> LocalFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
     }
 
     /// Takes a message; what it answers.

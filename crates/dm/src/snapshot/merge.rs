@@ -13,8 +13,8 @@
 //! If 5 fails nobody knows which of both is on disk: the run stays closed, so that nothing can be
 //! written to it that would be lost in one of the cases.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ashlar_block::{
     Bio, BioResult, Buffer, Flags, IoFuture, Limits, LocalFuture, Op, Sectors, Status,
@@ -37,6 +37,8 @@ const MOST: Sectors = Sectors(2048);
 /// How a snapshot's merge stands.
 #[derive(Default)]
 pub(super) struct Merge {
+    /// There is a [`Claim`].
+    claimed: AtomicBool,
     merging: AtomicBool,
     pub(super) task: Task,
     failed: AtomicBool,
@@ -50,6 +52,11 @@ impl Merge {
     /// Whether the snapshot is one that is merged: the origin makes no more exceptions in it.
     pub(super) fn is_merging(&self) -> bool {
         self.merging.load(SeqCst)
+    }
+
+    /// Whether the snapshot is merged, or is to be as soon as a table is the live one.
+    pub(super) fn is_claimed(&self) -> bool {
+        self.claimed.load(SeqCst) || self.is_merging()
     }
 
     /// For good: exceptions that are made later would be older than what is written.
@@ -70,6 +77,27 @@ impl Merge {
             }
             listener.await;
         }
+    }
+}
+
+/// The right to merge a snapshot: one target has it, from before it is resumed until it is suspended.
+/// Nothing is different until the merge begins, so a table that does not become the live one leaves no
+/// trace; and nobody suspends another one's merge.
+pub(super) struct Claim(Arc<Snapshot>);
+
+impl Claim {
+    /// Takes it, if nobody has it. [`Origin::claim_merge`] looks at the origin's other snapshots.
+    pub(super) fn take(snapshot: &Arc<Snapshot>) -> Option<Self> {
+        let free = !snapshot.merge.claimed.swap(true, SeqCst);
+        free.then(|| Self(Arc::clone(snapshot)))
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // The run that is under way is the last.
+        self.0.merge.task.end();
+        self.0.merge.claimed.store(false, SeqCst);
     }
 }
 
@@ -180,12 +208,28 @@ enum Way {
 }
 
 /// See the module text.
-pub(crate) struct MergeTarget(Member);
+pub(crate) struct MergeTarget {
+    claim: Mutex<Option<Claim>>,
+    member: Member,
+}
 
 impl MergeTarget {
+    /// Takes the right to merge unless it is there already; whether it is now.
+    fn claim(&self) -> bool {
+        let mut claim = self.claim.lock().unwrap_or_else(PoisonError::into_inner);
+        if claim.is_none() {
+            *claim = self.member.origin.claim_merge(&self.member.snapshot);
+        }
+        claim.is_some()
+    }
+
+    fn take_claim(&self) -> Option<Claim> {
+        self.claim.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     /// Decides, and tracks what goes to a copy and changes it.
     fn way(&self, geometry: Geometry, bio: &Bio) -> Way {
-        let snapshot = &self.0.snapshot;
+        let snapshot = &self.member.snapshot;
         let chunk = geometry.chunk_of(bio.sector);
         let mut shard = snapshot.exceptions.shard(chunk);
         let valid = snapshot.is_valid();
@@ -202,7 +246,7 @@ impl MergeTarget {
     }
 
     fn read(&self, geometry: Geometry, bio: Bio) -> IoFuture<'_> {
-        let snapshot = &self.0.snapshot;
+        let snapshot = &self.member.snapshot;
         match self.way(geometry, &bio) {
             Way::Copy(new) => snapshot.cow.submit(remap(geometry, &bio, new)),
             Way::Origin | Way::Closed => snapshot.origin.submit(bio),
@@ -210,7 +254,7 @@ impl MergeTarget {
     }
 
     async fn write(&self, geometry: Geometry, bio: Bio) -> BioResult {
-        let Member { snapshot, origin, .. } = &self.0;
+        let Member { snapshot, origin, .. } = &self.member;
         let chunk = geometry.chunk_of(bio.sector);
         loop {
             match self.way(geometry, &bio) {
@@ -230,7 +274,7 @@ impl MergeTarget {
     }
 
     async fn flush(&self, bio: Bio) -> BioResult {
-        let Member { snapshot, .. } = &self.0;
+        let Member { snapshot, .. } = &self.member;
         let both = [snapshot.origin.submit(bio.clone()), snapshot.cow.submit(bio)];
         ashlar_block::gateway::all(both).await.into_iter().collect()
     }
@@ -245,7 +289,7 @@ impl Construct for MergeTarget {
             let text = "another snapshot of the origin is being merged".to_owned();
             return Err(TargetError::Invalid(text));
         }
-        Ok(Self(member))
+        Ok(Self { claim: Mutex::default(), member })
     }
 }
 
@@ -255,23 +299,23 @@ impl Target for MergeTarget {
     }
 
     fn arguments(&self) -> String {
-        self.0.arguments()
+        self.member.arguments()
     }
 
     fn status(&self) -> String {
-        self.0.status()
+        self.member.status()
     }
 
     fn max_io_len(&self) -> Sectors {
-        self.0.chunk()
+        self.member.chunk()
     }
 
     fn stack_limits(&self, limits: &mut Limits) {
-        self.0.stack_limits(limits);
+        self.member.stack_limits(limits);
     }
 
     fn submit(&self, bio: Bio) -> IoFuture<'_> {
-        let Some(geometry) = self.0.snapshot.loaded().map(|loaded| loaded.geometry) else {
+        let Some(geometry) = self.member.snapshot.loaded().map(|loaded| loaded.geometry) else {
             return IoFuture::failed(Status::Io);
         };
         match bio.op {
@@ -279,25 +323,33 @@ impl Target for MergeTarget {
             Op::Read => self.read(geometry, bio),
             Op::Write | Op::WriteZeroes => IoFuture::boxed(self.write(geometry, bio)),
             // As in the kernel: it changes nothing any more.
-            Op::Discard if self.0.discard_zeroes_cow => IoFuture::ready(Ok(())),
+            Op::Discard if self.member.discard_zeroes_cow => IoFuture::ready(Ok(())),
             Op::Discard => IoFuture::failed(Status::NotSupported),
         }
     }
 
     fn suspended(&self) -> LocalFuture<'_, BioResult> {
         Box::pin(async {
-            self.0.snapshot.merge.task.stop().await;
+            let claim = self.take_claim();
+            if claim.is_some() {
+                self.member.snapshot.merge.task.stop().await;
+            }
             Ok(())
         })
     }
 
     fn resuming(&self) -> LocalFuture<'_, BioResult> {
+        let claimed = self.claim();
+        if !claimed {
+            error!("the snapshot or another one of its origin is being merged by another device");
+        }
+        let result = if claimed { Ok(()) } else { Err(Status::Invalid) };
+        Box::pin(std::future::ready(result))
+    }
+
+    fn resumed(&self) -> LocalFuture<'_, ()> {
         Box::pin(async {
-            let Member { snapshot, origin, len, persistence, .. } = &self.0;
-            if origin.has_other_merge(snapshot) {
-                error!("another snapshot of the origin is being merged");
-                return Err(Status::Invalid);
-            }
+            let Member { snapshot, origin, len, persistence, .. } = &self.member;
             origin.begin_merge(snapshot, *len, *persistence).await;
             snapshot.idle().await;
             if snapshot.merge.task.begin().await {
@@ -305,7 +357,6 @@ impl Target for MergeTarget {
                 let task = merge(Arc::clone(snapshot), Arc::clone(origin));
                 snapshot.runtime.spawn(Box::pin(task));
             }
-            Ok(())
         })
     }
 }

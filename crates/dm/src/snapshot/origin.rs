@@ -10,6 +10,7 @@ use ashlar_block::{Bio, Flags, Gateway, IoFuture, Limits, Op, Sector, Sectors, S
 
 use super::canary::{Rule, broken};
 use super::exceptions::Pending;
+use super::merge::Claim;
 use super::state::{Persistence, Snapshot};
 use crate::gate::Gate;
 use crate::target::{Construct, New, Target, TargetError};
@@ -51,6 +52,12 @@ impl Origins {
 struct Entry {
     snapshot: Arc<Snapshot>,
     targets: usize,
+}
+
+impl Entry {
+    fn is_other_merge(&self, snapshot: &Arc<Snapshot>) -> bool {
+        !Arc::ptr_eq(&self.snapshot, snapshot) && self.snapshot.merge.is_claimed()
+    }
 }
 
 /// A device that has snapshots, or may have.
@@ -100,12 +107,17 @@ impl Origin {
         list.retain(|entry| entry.targets > 0 || !entry.snapshot.is_idle());
     }
 
-    /// Whether a snapshot of this device is being merged into it, other than `snapshot`.
+    /// Whether a snapshot of this device is or will be merged into it, other than `snapshot`.
     pub(super) fn has_other_merge(&self, snapshot: &Arc<Snapshot>) -> bool {
-        let merging = |entry: &Entry| {
-            !Arc::ptr_eq(&entry.snapshot, snapshot) && entry.snapshot.merge.is_merging()
-        };
-        self.list().iter().any(merging)
+        self.list().iter().any(|entry| entry.is_other_merge(snapshot))
+    }
+
+    /// The right to merge `snapshot`, if nobody has it, and no other snapshot is or will be merged.
+    pub(super) fn claim_merge(&self, snapshot: &Arc<Snapshot>) -> Option<Claim> {
+        // Of two that ask at a time one is the first.
+        let list = self.snapshots.write().unwrap_or_else(PoisonError::into_inner);
+        let other = list.iter().any(|entry| entry.is_other_merge(snapshot));
+        if other { None } else { Claim::take(snapshot) }
     }
 
     /// From now on changes make exceptions in `snapshot`: what it shows is the device as it is now.

@@ -204,7 +204,6 @@ impl Snapshot {
     /// No target names it any more: the origin need not care.
     pub(super) fn deactivate(&self) {
         self.active.store(false, SeqCst);
-        self.merge.task.end();
     }
 
     /// Whether nothing is written to the COW device but by those who use the snapshot.

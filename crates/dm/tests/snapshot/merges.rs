@@ -14,6 +14,7 @@ use crate::rig::{Rig, fill, filled, read, status};
 const SIZE: u64 = 1600;
 const SNAPSHOT: &str = "0 1600 snapshot real cow P 8";
 const MERGE: &str = "0 1600 snapshot-merge real cow P 8";
+const ORIGIN: &str = "0 1600 snapshot-origin real";
 
 fn bench(seed: u64) -> (Sim, Rig, Media, Media) {
     let (sim, rig) = (Sim::new(seed), Rig::default());
@@ -117,5 +118,61 @@ fn a_discard_to_a_snapshot_that_is_merged_fails() {
         assert_eq!(snap.submit(discard).await, Err(Status::Io));
         merged(&merge).await;
         assert_eq!(filled(&gateway, 0, 8).await, Ok(1));
+    });
+}
+
+/// A table of two merges into one device, the second of which cannot be resumed for the first.
+const TWO_MERGES: &str = "0 800 snapshot-merge real cow P 8\n800 800 snapshot-merge real cow2 P 8";
+
+#[test]
+fn nothing_is_merged_by_a_table_that_does_not_become_the_live_one() {
+    let (sim, rig, real, _cow) = bench(3);
+    rig.disk("cow2", &Media::new(Sectors(4000)));
+    sim.block_on(async {
+        let (_origin, origin) = rig.device("origin", ORIGIN).await;
+        let (snap_device, snap) = rig.device("snap", SNAPSHOT).await;
+        let (_snap2, _) = rig.device("snap2", "0 1600 snapshot real cow2 P 8").await;
+        fill(&snap, 0, 80, 1).await.unwrap();
+        let (device, top) = rig.device("top", "0 1600 zero").await;
+        let before = real.snapshot();
+        let started = rig.try_device("other", TWO_MERGES).await;
+        assert!(started.is_err());
+        device.load(rig.table(TWO_MERGES).await.unwrap()).await.unwrap();
+        assert_eq!(device.resume().await, Err(Status::Invalid));
+        for _ in 0..100 {
+            pause().await;
+        }
+        assert!(real.diff(&before).is_empty(), "the origin has changed");
+        // The snapshot is one as before: it takes writes, and the origin makes exceptions in it.
+        assert_eq!(status(&snap_device), "96/4000 16");
+        fill(&snap, 80, 4, 2).await.unwrap();
+        fill(&origin, 0, 160, 3).await.unwrap();
+        assert_eq!((filled(&snap, 0, 80).await, filled(&snap, 80, 4).await), (Ok(1), Ok(2)));
+        assert_eq!(filled(&snap, 84, 76).await, Ok(0));
+        // Nobody has the right to merge, although the table is still there.
+        let (merge, gateway) = rig.device("merge", MERGE).await;
+        merged(&merge).await;
+        assert_eq!((filled(&gateway, 0, 80).await, filled(&gateway, 80, 4).await), (Ok(1), Ok(2)));
+        // The device goes on with the table it had.
+        assert!(device.clear().await);
+        device.resume().await.unwrap();
+        assert_eq!(filled(&top, 0, SIZE).await, Ok(0));
+    });
+}
+
+/// One target has the snapshot's merge: if two had, one would stop that of the other.
+#[test]
+fn a_second_device_for_a_merge_is_refused_until_the_first_is_gone() {
+    let (sim, rig, ..) = bench(4);
+    sim.block_on(async {
+        let (first, gateway) = rig.device("merge", MERGE).await;
+        let second = rig.try_device("merge2", MERGE).await;
+        assert!(second.is_err());
+        assert_eq!(filled(&gateway, 0, 8).await, Ok(0));
+        // A table of the same device takes its place.
+        rig.reload(&first, MERGE).await;
+        rig.remove("merge");
+        drop((first, gateway));
+        rig.device("merge2", MERGE).await;
     });
 }
