@@ -26,7 +26,7 @@ test: ## everything: check, all tests, a real kernel and its tools (under 20 min
 	@scripts/setup test
 	@scripts/steps "make test" \
 		$(STATIC_CHECKS) \
-		"all cargo tests" "timeout 900 cargo test --quiet --locked --workspace" \
+		"all cargo tests" "timeout 1500 cargo test --quiet --locked --workspace" \
 		"rules of md broken on purpose" "timeout 300 cargo test --quiet --locked -p ashlar-md --features canaries --test canaries" \
 		"rules of dm-snapshot broken on purpose" "timeout 300 cargo test --quiet --locked -p ashlar-dm --features canaries --test canaries" \
 		"release build" "cargo build --quiet --locked --release" \
