@@ -44,6 +44,23 @@ pub enum SegmentKind {
     Foreign(Foreign),
 }
 
+impl SegmentKind {
+    /// What it ties, if it is a snapshot.
+    pub fn as_snapshot(&self) -> Option<&Snapshot> {
+        if let Self::Snapshot(snapshot) = self { Some(snapshot) } else { None }
+    }
+
+    /// Its parts, if it is a pool of thin volumes.
+    pub fn as_thin_pool(&self) -> Option<&ThinPool> {
+        if let Self::ThinPool(pool) = self { Some(pool) } else { None }
+    }
+
+    /// Its pool and number there, if it is a thin volume.
+    pub fn as_thin(&self) -> Option<&Thin> {
+        if let Self::Thin(thin) = self { Some(thin) } else { None }
+    }
+}
+
 /// Areas, filled in stripes if there are several.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Striped {

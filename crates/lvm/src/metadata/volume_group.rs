@@ -218,16 +218,9 @@ impl VolumeGroup {
 
     /// All snapshots of the group.
     pub fn snapshots(&self) -> impl Iterator<Item = SnapshotOf<'_>> {
-        self.lvs.iter().filter_map(|lv| match &lv.segments.first()?.kind {
-            SegmentKind::Snapshot(snapshot) => Some(SnapshotOf { lv, snapshot }),
-            SegmentKind::Striped(_)
-            | SegmentKind::Mirror(_)
-            | SegmentKind::Raid(_)
-            | SegmentKind::ThinPool(_)
-            | SegmentKind::Thin(_)
-            | SegmentKind::Error
-            | SegmentKind::Zero
-            | SegmentKind::Foreign(_) => None,
+        self.lvs.iter().filter_map(|lv| {
+            let snapshot = lv.segments.first()?.kind.as_snapshot()?;
+            Some(SnapshotOf { lv, snapshot })
         })
     }
 

@@ -250,39 +250,14 @@ impl LvRow {
         if let Some(found) = self.group().snapshot_in(&lv.name) {
             return found.snapshot.origin.clone();
         }
-        match self.first() {
-            Some(SegmentKind::Thin(thin)) => {
-                thin.origin.clone().or_else(|| thin.external_origin.clone()).unwrap_or_default()
-            }
-            Some(
-                SegmentKind::Striped(_)
-                | SegmentKind::Mirror(_)
-                | SegmentKind::Raid(_)
-                | SegmentKind::Snapshot(_)
-                | SegmentKind::ThinPool(_)
-                | SegmentKind::Error
-                | SegmentKind::Zero
-                | SegmentKind::Foreign(_),
-            )
-            | None => String::new(),
-        }
+        let thin = self.first().and_then(SegmentKind::as_thin);
+        let origin = thin.and_then(|thin| thin.origin.as_ref().or(thin.external_origin.as_ref()));
+        origin.cloned().unwrap_or_default()
     }
 
     fn pool(&self) -> String {
-        match self.first() {
-            Some(SegmentKind::Thin(thin)) => thin.pool.clone(),
-            Some(
-                SegmentKind::Striped(_)
-                | SegmentKind::Mirror(_)
-                | SegmentKind::Raid(_)
-                | SegmentKind::Snapshot(_)
-                | SegmentKind::ThinPool(_)
-                | SegmentKind::Error
-                | SegmentKind::Zero
-                | SegmentKind::Foreign(_),
-            )
-            | None => String::new(),
-        }
+        let thin = self.first().and_then(SegmentKind::as_thin);
+        thin.map_or(String::new(), |thin| thin.pool.clone())
     }
 
     fn segment_type(&self) -> String {
@@ -326,33 +301,12 @@ impl LvRow {
         };
         let locked = lv.flags.contains(&LvFlag::Locked);
         let has = |flag| lv.flags.contains(&flag);
-        let zero = match self.first() {
-            Some(SegmentKind::ThinPool(pool)) => pool.zero_new_blocks,
-            Some(SegmentKind::Thin(thin)) => group
-                .lv(&thin.pool)
-                .and_then(|pool| pool.segments.first())
-                .is_some_and(|segment| match &segment.kind {
-                    SegmentKind::ThinPool(pool) => pool.zero_new_blocks,
-                    SegmentKind::Striped(_)
-                    | SegmentKind::Mirror(_)
-                    | SegmentKind::Raid(_)
-                    | SegmentKind::Snapshot(_)
-                    | SegmentKind::Thin(_)
-                    | SegmentKind::Error
-                    | SegmentKind::Zero
-                    | SegmentKind::Foreign(_) => false,
-                }),
-            Some(
-                SegmentKind::Striped(_)
-                | SegmentKind::Mirror(_)
-                | SegmentKind::Raid(_)
-                | SegmentKind::Snapshot(_)
-                | SegmentKind::Error
-                | SegmentKind::Zero
-                | SegmentKind::Foreign(_),
-            )
-            | None => false,
+        let pool = match self.first().and_then(SegmentKind::as_thin) {
+            Some(thin) => group.lv(&thin.pool).and_then(|pool| pool.segments.first()),
+            None => lv.segments.first(),
         };
+        let pool = pool.and_then(|segment| segment.kind.as_thin_pool());
+        let zero = pool.is_some_and(|pool| pool.zero_new_blocks);
         let health = if self.group.needs_missing(&lv.name).is_some() { 'p' } else { '-' };
         [
             volume,
@@ -473,20 +427,8 @@ impl Row for LvRow {
         number("stripes", "#Str", "stripes or copies", |row, _| row.stripes().to_string()),
         number("chunk_size", "Chunk", "the chunk size of a snapshot or pool", |row, units| {
             let of = row.lv().and_then(|lv| row.group().snapshot_in(&lv.name));
-            let pool = match row.first() {
-                Some(SegmentKind::ThinPool(pool)) => pool.chunk_size,
-                Some(
-                    SegmentKind::Striped(_)
-                    | SegmentKind::Mirror(_)
-                    | SegmentKind::Raid(_)
-                    | SegmentKind::Snapshot(_)
-                    | SegmentKind::Thin(_)
-                    | SegmentKind::Error
-                    | SegmentKind::Zero
-                    | SegmentKind::Foreign(_),
-                )
-                | None => Sectors::ZERO,
-            };
+            let pool = row.first().and_then(SegmentKind::as_thin_pool);
+            let pool = pool.map_or(Sectors::ZERO, |pool| pool.chunk_size);
             units.size(of.map_or(pool, |found| found.snapshot.chunk_size))
         }),
         text("devices", "Devices", "where its extents are", |row, _| row.places()),
