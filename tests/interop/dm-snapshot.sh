@@ -12,14 +12,14 @@
 # usage: dm-snapshot.sh
 # environment
 #   ONLY=REGEX      only cases whose names match
-#   IMAGES=FILE     the example 'images' of ashlar-dm (default: target/release/examples/images)
+#   IMAGES=FILE     the example 'images' of ashlar-dm (default: it is built)
 #   KEEP=1          keep the images
 #
 # Debian packages: scripts/setup test. Works as an ordinary user.
 set -u
 here=$(dirname "$(realpath "$0")")
 root=$(dirname "$(dirname "$here")")
-images=${IMAGES:-$root/target/release/examples/images}
+images=${IMAGES:-$root/target/debug/examples/images}
 python=/usr/bin/python3
 
 size=16387 # sectors of the origin: no whole number of any chunk
@@ -224,7 +224,8 @@ run_case() {
 }
 
 [ $# = 0 ] || { sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2; exit 2; }
-[ -x "$images" ] || { echo "dm-snapshot.sh: there is no $images: cargo build --release -p ashlar-dm --example images, or set IMAGES" >&2; exit 1; }
+[ "${IMAGES:-}" ] || cargo build --quiet --locked --manifest-path "$root/Cargo.toml" -p ashlar-dm --example images || exit 1
+[ -x "$images" ] || { echo "dm-snapshot.sh: there is no $images" >&2; exit 1; }
 WORK=$(mktemp -d "${TMPDIR:-/tmp}/ashlar-dm-snapshot.XXXXXX") || exit 1
 trap '[ "${KEEP:-}" ] && echo "kept: $WORK" || rm -rf --one-file-system "$WORK"' EXIT
 trap 'exit 130' INT TERM HUP

@@ -149,7 +149,7 @@ trap '[ "${KEEP:-}" ] && echo "kept $work" || rm -r "$work"' EXIT
 export XDG_STATE_HOME=$work/state
 ashlar=${ASHLAR:-}
 if [ -z "$ashlar" ]; then
-	cargo build --quiet --manifest-path "$root/Cargo.toml" -p ashlar
+	cargo build --quiet --locked --manifest-path "$root/Cargo.toml" -p ashlar
 	ashlar=$root/target/debug/ashlar
 fi
 disks=()

@@ -56,7 +56,7 @@ fi
 
 work=$(mktemp -d)
 trap '[ "${KEEP:-}" ] && echo "kept $work" || rm -r "$work"' EXIT
-cargo build --quiet --manifest-path "$root/Cargo.toml" -p ashlar-lvm --example lvm-files
+cargo build --quiet --locked --manifest-path "$root/Cargo.toml" -p ashlar-lvm --example lvm-files
 ours=$root/target/debug/examples/lvm-files
 files=("$work/disk0" "$work/disk1")
 truncate -s 64M "${files[0]}"
