@@ -45,6 +45,11 @@ pub enum SegmentKind {
 }
 
 impl SegmentKind {
+    /// Its areas and their stripes, if it is linear or striped.
+    pub fn as_striped(&self) -> Option<&Striped> {
+        if let Self::Striped(striped) = self { Some(striped) } else { None }
+    }
+
     /// What it ties, if it is a snapshot.
     pub fn as_snapshot(&self) -> Option<&Snapshot> {
         if let Self::Snapshot(snapshot) = self { Some(snapshot) } else { None }
@@ -315,19 +320,8 @@ impl Segment {
 
     /// Extents of each area.
     pub fn area_extents(&self) -> u32 {
-        match &self.kind {
-            SegmentKind::Striped(striped) => {
-                self.count / u32::try_from(striped.areas.len()).unwrap_or(1).max(1)
-            }
-            SegmentKind::Mirror(_)
-            | SegmentKind::Raid(_)
-            | SegmentKind::Snapshot(_)
-            | SegmentKind::ThinPool(_)
-            | SegmentKind::Thin(_)
-            | SegmentKind::Error
-            | SegmentKind::Zero
-            | SegmentKind::Foreign(_) => self.count,
-        }
+        let stripes = self.kind.as_striped().map_or(1, |striped| striped.areas.len());
+        self.count / u32::try_from(stripes).unwrap_or(1).max(1)
     }
 
     /// Its areas on physical volumes.

@@ -72,7 +72,6 @@ impl Tree {
             }
         }
         self.add_device(name, device.gateway());
-        self.add_fixed(&format!("{directory}/dev"), device.gateway().disk().number().to_string());
         match kind {
             Kind::Partition(entry) => {
                 self.add_fixed(&format!("{directory}/partition"), entry.number.to_string());

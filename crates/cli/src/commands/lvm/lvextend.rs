@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use ashlar_block::Sectors;
 use ashlar_lvm::VolumeGroup;
 use ashlar_lvm::alloc::Wish;
-use ashlar_lvm::metadata::SegmentKind;
 use clap::{ArgAction, Args};
 
 use super::archive::Archives;
@@ -80,23 +79,10 @@ impl Lvextend {
         let before = lv.extents();
         let policy = lvcreate::policy(lv.allocation.as_ref().or(group.allocation.as_ref()));
         // A part that is added is like the last one.
-        let last = lv.segments.last().map(|segment| &segment.kind);
-        let (stripes, stripe_size) = match last {
-            Some(SegmentKind::Striped(striped)) => {
-                (striped.areas.len(), striped.stripe_size.unwrap_or(Sectors::ZERO))
-            }
-            Some(
-                SegmentKind::Mirror(_)
-                | SegmentKind::Raid(_)
-                | SegmentKind::Snapshot(_)
-                | SegmentKind::ThinPool(_)
-                | SegmentKind::Thin(_)
-                | SegmentKind::Error
-                | SegmentKind::Zero
-                | SegmentKind::Foreign(_),
-            )
-            | None => (1, Sectors::ZERO),
-        };
+        let last = lv.segments.last().and_then(|segment| segment.kind.as_striped());
+        let (stripes, stripe_size) = last.map_or((1, Sectors::ZERO), |striped| {
+            (striped.areas.len(), striped.stripe_size.unwrap_or(Sectors::ZERO))
+        });
         let stripes = u32::try_from(stripes).unwrap_or(1).max(1);
         let (wanted, is_share) = self.extents(group, name, before, &only)?;
         let Some(by) = wanted.checked_sub(before).filter(|by| *by > 0) else {
