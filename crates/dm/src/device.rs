@@ -102,7 +102,8 @@ impl Device {
     /// acknowledged is durable then. A suspended device stays so.
     ///
     /// # Errors
-    /// The flush failed, or a target did: the device is active, as before.
+    /// The flush failed (of a target that had not lost everything before), or a target did: the device is
+    /// active, as before.
     pub async fn suspend(&self, flush: bool) -> BioResult {
         self.finish(async move |device| {
             let mut admin = device.admin.lock().await;
@@ -118,7 +119,7 @@ impl Device {
         let closed = self.gate.close().await;
         let table = self.live.load_full();
         if flush {
-            table.flush(&self.disk, Bio::flush()).await?;
+            table.settle(&self.disk).await?;
         }
         for (index, target) in table.targets().enumerate() {
             let Err(status) = target.suspended().await else { continue };

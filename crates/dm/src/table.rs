@@ -8,6 +8,7 @@ use ashlar_block::{
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use thiserror::Error;
+use tracing::warn;
 
 use crate::target::{Arguments, Context, New, Target, TargetError, construct, type_names};
 use crate::text::Line;
@@ -201,11 +202,33 @@ impl Table {
 
     /// Sends a flush to every target.
     pub(crate) async fn flush(&self, disk: &Disk, bio: Bio) -> BioResult {
+        self.flush_all(disk, &bio).await.into_iter().collect()
+    }
+
+    /// The same, before a suspension: a target that had lost everything holds nobody up. One that loses it
+    /// by this flush does, so that somebody hears of it.
+    pub(crate) async fn settle(&self, disk: &Disk) -> BioResult {
+        let lost: Vec<bool> = self.targets().map(|target| target.is_lost()).collect();
+        let results = self.flush_all(disk, &Bio::flush()).await;
+        let targets = self.targets().zip(lost);
+        let mut failed = targets.zip(results).filter_map(|((target, lost), result)| {
+            let status = result.err()?;
+            if !lost {
+                return Some(status);
+            }
+            let kind = target.type_name();
+            warn!(device = disk.name(), kind, %status, "what is lost anyway cannot be flushed");
+            None
+        });
+        failed.next().map_or(Ok(()), Err)
+    }
+
+    async fn flush_all(&self, disk: &Disk, bio: &Bio) -> Vec<BioResult> {
         let flushes = self.pieces.iter().map(|piece| {
-            piece.trace(disk, &bio, Sector::ZERO);
+            piece.trace(disk, bio, Sector::ZERO);
             piece.target.submit(bio.clone())
         });
-        gateway::all(flushes).await.into_iter().collect()
+        gateway::all(flushes).await
     }
 
     /// Sends the parts of a bio that lies in several pieces, or is too long for its target. As with the

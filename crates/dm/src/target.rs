@@ -92,6 +92,12 @@ pub trait Target: Send + Sync + 'static {
     /// Maps and submits `bio`.
     fn submit(&self, bio: Bio) -> IoFuture<'_>;
 
+    /// Whether nothing that was written here will ever be read again, and all I/O says so. It is flushed
+    /// before a suspension like all others, but that need not succeed.
+    fn is_lost(&self) -> bool {
+        false
+    }
+
     /// Tells `seen` what `bio` comes to on which lower devices, for trace points: nothing is submitted.
     /// Targets that do other I/O than what they are given need not tell of it.
     fn remaps(&self, _bio: &Bio, _seen: &mut dyn FnMut(&Disk, &Bio)) {}

@@ -94,19 +94,29 @@ impl Group {
     }
 }
 
+/// What the text of a physical volume says: see [`PvOnDisk::metadata`].
+pub type Text = Result<Option<Metadata>, MetadataError>;
+
 /// Makes groups of physical volumes.
 pub fn assemble(pvs: &[&PvOnDisk]) -> Found {
+    let texts: Vec<Text> = pvs.iter().map(|pv| pv.metadata()).collect();
+    let read: Vec<(&PvOnDisk, &Text)> = pvs.iter().copied().zip(&texts).collect();
+    assemble_read(&read)
+}
+
+/// The same, for those who keep what the texts say.
+pub fn assemble_read(pvs: &[(&PvOnDisk, &Text)]) -> Found {
     let mut found = Found::default();
     let mut by_uuid: HashMap<Uuid, usize> = HashMap::new();
     let mut own: Vec<Option<(Uuid, u32)>> = vec![None; pvs.len()];
-    let mut newest: BTreeMap<(String, Uuid), Metadata> = BTreeMap::new();
-    for (index, pv) in pvs.iter().enumerate() {
+    let mut newest: BTreeMap<(String, Uuid), &Metadata> = BTreeMap::new();
+    for (index, (pv, text)) in pvs.iter().enumerate() {
         if by_uuid.contains_key(&pv.label.uuid) {
             found.duplicates.push(index);
             continue;
         }
         by_uuid.insert(pv.label.uuid, index);
-        match pv.metadata() {
+        match text {
             Ok(Some(metadata)) => {
                 let (id, seqno) = (metadata.group.id, metadata.group.seqno);
                 own[index] = Some((id, seqno));
@@ -122,15 +132,15 @@ pub fn assemble(pvs: &[&PvOnDisk]) -> Found {
                 newest.insert((metadata.group.name.clone(), id), metadata);
             }
             Ok(None) => {}
-            Err(error) => found.damaged.push((index, error)),
+            Err(error) => found.damaged.push((index, error.clone())),
         }
     }
     let mut in_a_group = vec![false; pvs.len()];
     for (_, metadata) in newest {
-        let group = gather(metadata, &by_uuid, &own, &mut in_a_group);
+        let group = gather(metadata.clone(), &by_uuid, &own, &mut in_a_group);
         found.groups.push(group);
     }
-    for (index, pv) in pvs.iter().enumerate() {
+    for (index, (pv, _)) in pvs.iter().enumerate() {
         let damaged = found.damaged.iter().any(|(other, _)| *other == index);
         if in_a_group[index] || damaged || found.duplicates.contains(&index) {
             continue;

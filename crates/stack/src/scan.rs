@@ -120,7 +120,7 @@ fn partition(device: &Device, entry: &Entry) -> Node {
 fn array(name: &str, status: &ArrayStatus) -> Node {
     let mut node = Node::new(status.level.to_string(), name)
         .sized(status.size.bytes())
-        .fact("name", &status.set_name)
+        .fact("set", &status.set_name)
         .fact("uuid", MdadmUuid(status.uuid))
         .fact("metadata", status.version);
     if let Some(layout) = layout_name(status.level, status.layout) {

@@ -23,6 +23,8 @@ struct Physical {
     device: String,
     depth: usize,
     pv: PvOnDisk,
+    /// What its text says: groups are looked for again and again.
+    text: group::Text,
 }
 
 /// A logical volume that could not be made.
@@ -69,7 +71,8 @@ impl VolumeGroups {
     pub(crate) async fn add(&mut self, device: &Device, depth: usize) -> Result<(), String> {
         match read_pv(device.gateway()).await {
             Ok(Some(pv)) => {
-                self.physical.push(Physical { device: device.name.clone(), depth, pv });
+                let (device, text) = (device.name.clone(), pv.metadata());
+                self.physical.push(Physical { device, depth, pv, text });
                 Ok(())
             }
             Ok(None) => Err("the LVM label cannot be read".to_owned()),
@@ -139,7 +142,8 @@ impl VolumeGroups {
     }
 
     fn found(&self) -> group::Found {
-        group::assemble(&self.physical.iter().map(|physical| &physical.pv).collect::<Vec<_>>())
+        let read = self.physical.iter().map(|physical| (&physical.pv, &physical.text));
+        group::assemble_read(&read.collect::<Vec<_>>())
     }
 
     /// Makes the devices of a group, and adds them to `devices`.

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::collections::BTreeSet;
+
 use ashlar_block::{Buffer, Flags, Sector, Sectors};
 use ashlar_md::ondisk::Version;
 use ashlar_sim::{Media, Sim};
@@ -280,5 +282,66 @@ fn a_scan_draws_the_whole_tree_and_writes_nothing() {
         for (media, before) in media.iter().zip(&before) {
             assert_eq!(media.diff(before), []);
         }
+    });
+}
+
+/// JSON of which no object has a key twice.
+struct Strict;
+
+impl<'de> serde::Deserialize<'de> for Strict {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(Self)
+    }
+}
+
+impl<'de> serde::de::Visitor<'de> for Strict {
+    type Value = Self;
+
+    fn expecting(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("what a scan says of a device")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, _: &str) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, _: u64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut list: A) -> Result<Self, A::Error> {
+        while list.next_element::<Self>()?.is_some() {}
+        Ok(self)
+    }
+
+    fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Self, A::Error> {
+        let mut keys = BTreeSet::new();
+        while let Some((key, Self)) = map.next_entry::<String, Self>()? {
+            if keys.contains(&key) {
+                return Err(serde::de::Error::custom(format_args!("'{key}' is there twice")));
+            }
+            keys.insert(key);
+        }
+        Ok(self)
+    }
+}
+
+#[test]
+fn the_json_of_a_scan_says_everything_once() {
+    let sim = Sim::new(10);
+    sim.block_on(async {
+        let media = two_mirrors(&sim).await;
+        let disk = |(n, media): (usize, &Media)| Disk {
+            path: format!("d{n}.img").into(),
+            gateway: ashlar_sim::SimDisk::over(format!("d{n}"), media.clone()).gateway(),
+        };
+        let probed = probe_all(media.iter().enumerate().map(disk).collect()).await;
+        let json = serde_json::to_string(&scan(&probed, &sim.runtime()).await).unwrap();
+        let strict = serde_json::from_str::<Strict>(&json);
+        assert!(strict.is_ok(), "{}: {json}", strict.err().unwrap());
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let array = &json["blockdevices"][0]["children"][0]["children"][0];
+        assert_eq!((&array["name"], &array["type"]), (&"md0".into(), &"raid1".into()));
+        assert_eq!(array["set"], json["blockdevices"][0]["children"][0]["member"]);
     });
 }

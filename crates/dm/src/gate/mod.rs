@@ -113,6 +113,12 @@ impl<P: Primitives> Gate<P> {
         }
     }
 
+    /// Whether nothing is in. What is not seen here and enters meanwhile sees what the caller did before.
+    pub(crate) fn is_empty(&self) -> bool {
+        // By an addition: all agree on the order of changes to a word, a load might find an old one.
+        self.shards.iter().all(|Shard(word)| word.add(0) & !CLOSED == 0)
+    }
+
     /// How many I/Os are held.
     pub(crate) fn held(&self) -> usize {
         self.waiters.with(|waiters| waiters.seats.len())

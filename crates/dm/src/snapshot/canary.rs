@@ -17,6 +17,11 @@ pub enum Rule {
     CommitIsDurable,
     /// An exception is written only after its data was copied.
     DataComesFirst,
+    /// A discard of a whole chunk makes its copy zeroes.
+    DiscardsZero,
+    /// A flush by a user and one by us are never under way together, and what a failed one may have taken
+    /// along is not believed.
+    FlushesAreApart,
     /// Only a write of a whole chunk makes the copy unnecessary.
     FullChunksOnly,
     /// That a snapshot is invalid is on disk before the origin changes.

@@ -20,6 +20,7 @@ use ashlar_block::{
     Bio, BioResult, Buffer, Flags, IoFuture, Limits, LocalFuture, Op, Sectors, Status,
 };
 use event_listener::Event;
+use futures_util::future::join;
 use tracing::{error, info};
 
 use super::canary::{Rule, broken};
@@ -155,15 +156,21 @@ async fn merge_last(snapshot: &Snapshot, origin: &Origin, loaded: &Loaded) -> Re
     let (at, end) = (geometry.sector(run.old), geometry.sector(run.old + run.len));
     let len = (end - at).min(snapshot.origin.capacity().as_end() - at);
     if broken(Rule::MergeIsAWrite) {
-        merge_run(snapshot, loaded, run, len).await?;
+        merge_run(snapshot, loaded, origin, run, len).await?;
     } else {
-        let work = async |_: &_| merge_run(snapshot, loaded, run, len).await;
+        let work = async |_: &_| merge_run(snapshot, loaded, origin, run, len).await;
         origin.change(at, len, work).await?;
     }
     Ok(true)
 }
 
-async fn merge_run(snapshot: &Snapshot, loaded: &Loaded, run: Run, len: Sectors) -> BioResult {
+async fn merge_run(
+    snapshot: &Snapshot,
+    loaded: &Loaded,
+    origin: &Origin,
+    run: Run,
+    len: Sectors,
+) -> BioResult {
     let (geometry, chunks) = (loaded.geometry, run.old..run.old + run.len);
     let known = |chunk| {
         let copy = snapshot.exceptions.shard(chunk).complete.get(chunk);
@@ -179,14 +186,18 @@ async fn merge_run(snapshot: &Snapshot, loaded: &Loaded, run: Run, len: Sectors)
         snapshot.merge.until(|| chunks.clone().all(drained)).await;
     }
     let (from, to) = (geometry.sector(run.new), geometry.sector(run.old));
+    let failed = origin.flushes.failed();
     copy(&snapshot.cow, from, &snapshot.origin, to, len).await?;
     if !broken(Rule::MergeFlushes) {
-        snapshot.origin.submit(Bio::flush()).await?;
+        // One that failed since may have taken the run along.
+        let may = || origin.flushes.failed() == failed;
+        origin.flushes.by_us(may, async || snapshot.origin.submit(Bio::flush()).await).await?;
     }
     let write = loaded.store().without_last(run.len).ok_or(Status::Io)?;
     let mut data = Buffer::from_slice(write.data.as_slice());
     let flags = Flags::PREFLUSH | Flags::FUA | Flags::META | Flags::SYNC;
-    let written = snapshot.cow.submit(Bio::write_from(write.at, &mut data).with_flags(flags)).await;
+    let bio = Bio::write_from(write.at, &mut data).with_flags(flags);
+    let written = snapshot.flushes.by_us(|| true, async || snapshot.cow.submit(bio).await).await;
     snapshot.merge.stuck.store(written.is_err(), SeqCst);
     written?;
     loaded.store().forget_last(run.len);
@@ -260,7 +271,7 @@ impl MergeTarget {
             match self.way(geometry, &bio) {
                 Way::Copy(new) => {
                     let _tracked = Tracked { snapshot, chunk };
-                    return snapshot.cow.submit(remap(geometry, &bio, new)).await;
+                    return snapshot.submit_to_cow(remap(geometry, &bio, new)).await;
                 }
                 Way::Origin => return origin.submit(bio).await,
                 Way::Closed if snapshot.merge.stuck.load(SeqCst) => return Err(Status::Io),
@@ -274,9 +285,9 @@ impl MergeTarget {
     }
 
     async fn flush(&self, bio: Bio) -> BioResult {
-        let Member { snapshot, .. } = &self.member;
-        let both = [snapshot.origin.submit(bio.clone()), snapshot.cow.submit(bio)];
-        ashlar_block::gateway::all(both).await.into_iter().collect()
+        let Member { snapshot, origin, .. } = &self.member;
+        let (one, other) = join(origin.flush(bio.clone()), snapshot.submit_to_cow(bio)).await;
+        one.and(other)
     }
 }
 

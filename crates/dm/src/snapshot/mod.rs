@@ -12,6 +12,7 @@
 //! | [`load`] | reading and checking a store, making a new one |
 //! | `store` | which chunk is next, which exceptions go to disk when |
 //! | `exceptions` | what is known of each chunk, in memory |
+//! | `flushes` | whose flushes are when, and who learns that one failed |
 //! | `state` | a snapshot: makes exceptions, becomes invalid |
 //! | `origin`, `target`, `merge` | the three targets |
 //! | `task` | whether the task of a merge runs |
@@ -26,6 +27,7 @@
 
 pub mod canary;
 mod exceptions;
+mod flushes;
 pub mod load;
 mod merge;
 pub mod ondisk;

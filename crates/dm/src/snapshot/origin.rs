@@ -6,10 +6,11 @@
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
 
-use ashlar_block::{Bio, Flags, Gateway, IoFuture, Limits, Op, Sector, Sectors, Status};
+use ashlar_block::{Bio, BioResult, Flags, Gateway, IoFuture, Limits, Op, Sector, Sectors, Status};
 
 use super::canary::{Rule, broken};
 use super::exceptions::Pending;
+use super::flushes::Flushes;
 use super::merge::Claim;
 use super::state::{Persistence, Snapshot};
 use crate::gate::Gate;
@@ -33,6 +34,7 @@ impl Origins {
                 device: device.clone(),
                 snapshots: RwLock::default(),
                 gate: Gate::default(),
+                flushes: Flushes::default(),
                 changing: futures_util::lock::Mutex::default(),
             });
             all.push(Arc::downgrade(&origin));
@@ -67,6 +69,8 @@ pub(super) struct Origin {
     /// Passed by all changes of the device, closed while a snapshot is taken: a change sees the snapshot
     /// or has ended before.
     gate: Gate,
+    /// Those of the device.
+    pub(super) flushes: Flushes,
     /// Who may close the gate.
     changing: futures_util::lock::Mutex<()>,
 }
@@ -180,7 +184,15 @@ impl Origin {
             return IoFuture::failed(Status::Again);
         }
         let (at, len) = (bio.sector, bio.len);
-        IoFuture::boxed(self.change(at, len, async move |device| device.submit(bio).await))
+        IoFuture::boxed(self.change(at, len, async move |device| {
+            // Of what else is in its cache the snapshots need nothing, and a merge looks for itself.
+            self.flushes.by_user(device, bio, || ()).await
+        }))
+    }
+
+    /// Flushes the device for a user.
+    pub(super) async fn flush(&self, bio: Bio) -> BioResult {
+        self.flushes.by_user(&self.device, bio, || ()).await
     }
 }
 
@@ -225,7 +237,8 @@ impl Target for OriginTarget {
 
     fn submit(&self, bio: Bio) -> IoFuture<'_> {
         match bio.op {
-            Op::Read | Op::Flush => self.origin.device.submit(bio),
+            Op::Read => self.origin.device.submit(bio),
+            Op::Flush => IoFuture::boxed(self.origin.flush(bio)),
             Op::Write | Op::WriteZeroes => self.origin.submit(bio),
             Op::Discard => IoFuture::failed(Status::NotSupported),
         }

@@ -21,6 +21,7 @@ use tracing::{error, warn};
 
 use super::canary::{Rule, broken};
 use super::exceptions::{Exceptions, Pending};
+use super::flushes::Flushes;
 use super::load::{self, Found, StoreError};
 use super::merge::Merge;
 use super::ondisk::Geometry;
@@ -84,6 +85,8 @@ pub(super) enum Start {
 pub(super) struct Snapshot {
     pub(super) origin: Gateway,
     pub(super) cow: Gateway,
+    /// Those of the COW device.
+    pub(super) flushes: Flushes,
     pub(super) runtime: Arc<dyn Runtime>,
     persistent: bool,
     /// Whether an overflow may leave it valid.
@@ -117,6 +120,7 @@ impl Snapshot {
         Arc::new(Self {
             origin,
             cow,
+            flushes: Flushes::default(),
             runtime,
             persistent: persistence != Persistence::Transient,
             overflow_known: AtomicBool::new(false),
@@ -327,7 +331,7 @@ impl Snapshot {
             self.leave(&pending, true);
         }
         let copied = match data {
-            Some(bio) => self.cow.submit(bio).await,
+            Some(bio) => self.submit_to_cow(bio).await,
             None => self.copy_out(&pending).await,
         };
         if let Err(status) = copied {
@@ -354,7 +358,7 @@ impl Snapshot {
         while mine {
             let Some(batch) = loaded.store().next_batch() else { return };
             if self.is_valid()
-                && let Err(status) = self.write(&batch).await
+                && let Err(status) = self.commit(&batch).await
             {
                 error!(%status, "exceptions cannot be written");
                 self.invalidate("exceptions could not be written");
@@ -369,6 +373,22 @@ impl Snapshot {
             }
             mine = true;
         }
+    }
+
+    /// Submits what a user sends to the COW device.
+    pub(super) async fn submit_to_cow(&self, bio: Bio) -> BioResult {
+        let lost = || {
+            let needed = self.loaded.get().is_some_and(|loaded| loaded.store().needs_cache());
+            if needed && !broken(Rule::FlushesAreApart) {
+                self.invalidate("a flush failed, and copies may be lost that were in a cache");
+            }
+        };
+        self.flushes.by_user(&self.cow, bio, lost).await
+    }
+
+    async fn commit(&self, batch: &Batch) -> BioResult {
+        // A flush that failed while this waited for it has made the snapshot invalid.
+        self.flushes.by_us(|| self.is_valid(), async || self.write(batch).await).await
     }
 
     /// Writes a batch: nothing of it may be believed before all of it is durable.

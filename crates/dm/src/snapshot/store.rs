@@ -192,6 +192,14 @@ impl Store {
         }
     }
 
+    /// Whether what is on the COW device, but not known to be durable there, is needed.
+    pub(super) fn needs_cache(&self) -> bool {
+        match self.medium {
+            Medium::Transient => self.prepared > 0,
+            Medium::Persistent(_) => self.prepared - self.next + self.in_commit > 0,
+        }
+    }
+
     /// Sectors that were given out, and how many of the COW device are for metadata.
     pub(super) fn usage(&self) -> (Sectors, Sectors) {
         let chunk = self.geometry.chunk().0;

@@ -247,7 +247,7 @@ impl SnapshotTarget {
                 let lower = remap(loaded.geometry, &bio, new);
                 IoFuture::boxed(async move {
                     let _pass = pass;
-                    snapshot.cow.submit(lower).await
+                    snapshot.submit_to_cow(lower).await
                 })
             }
             None if bio.flags.contains(Flags::NOWAIT) => IoFuture::failed(Status::Again),
@@ -265,7 +265,7 @@ impl SnapshotTarget {
             }
             let copy = snapshot.exceptions.shard(chunk).complete.get(chunk);
             if let Some(new) = copy {
-                return snapshot.cow.submit(remap(loaded.geometry, &bio, new)).await;
+                return snapshot.submit_to_cow(remap(loaded.geometry, &bio, new)).await;
             }
             let fills = bio.len == loaded.geometry.chunk() || broken(Rule::FullChunksOnly);
             match snapshot.start(chunk, fills.then_some(&bio)) {
@@ -298,10 +298,10 @@ impl SnapshotTarget {
         let copy = snapshot.exceptions.shard(chunk).complete.get(chunk);
         if let Some(new) = copy {
             let mut lower = remap(geometry, &bio, new);
-            if bio.len == geometry.chunk() {
+            if bio.len == geometry.chunk() && !broken(Rule::DiscardsZero) {
                 lower.op = Op::WriteZeroes;
             }
-            match snapshot.cow.submit(lower).await {
+            match snapshot.submit_to_cow(lower).await {
                 Ok(()) | Err(Status::NotSupported) => {}
                 Err(status) => return Err(status),
             }
@@ -354,12 +354,17 @@ impl Target for SnapshotTarget {
     fn submit(&self, bio: Bio) -> IoFuture<'_> {
         let loaded = match self.loaded() {
             Ok(loaded) => loaded,
+            // As in the kernel; the header of a snapshot that was written and is invalid only in memory
+            // may still come to say that it is valid.
+            Err(_) if bio.op == Op::Flush => {
+                return IoFuture::boxed(self.0.snapshot.submit_to_cow(bio));
+            }
             Err(status) => return IoFuture::failed(status),
         };
         match (bio.op, self.0.snapshot.users.try_enter()) {
             // What is durable in the origin is not this device's doing. What was written here before a
             // merge began is still to be flushed here.
-            (Op::Flush, _) => self.0.snapshot.cow.submit(bio),
+            (Op::Flush, _) => IoFuture::boxed(self.0.snapshot.submit_to_cow(bio)),
             (Op::Discard, _) if !self.0.discard_zeroes_cow => {
                 IoFuture::failed(Status::NotSupported)
             }
@@ -370,6 +375,10 @@ impl Target for SnapshotTarget {
                 IoFuture::failed(Status::Io)
             }
         }
+    }
+
+    fn is_lost(&self) -> bool {
+        !self.0.snapshot.is_valid() && !self.0.snapshot.merge.is_merging()
     }
 
     fn suspended(&self) -> LocalFuture<'_, BioResult> {

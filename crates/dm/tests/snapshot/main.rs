@@ -13,6 +13,7 @@
 
 mod bugs;
 mod documents;
+mod flushes;
 mod merges;
 mod rig;
 mod stores;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use ashlar_block::{Buffer, Flags, Gateway, Runtime, Sector, Sectors, Status};
+use ashlar_block::{Buffer, Flags, Gateway, Limits, Runtime, Sector, Sectors, Status};
 use ashlar_dm::snapshot::Origins;
 use ashlar_dm::{Context, Device, Devices, LoadError, Table, text};
 use ashlar_sim::{Media, Model, SimDisk, SimRuntime};
@@ -31,10 +31,9 @@ impl Rig {
         self.name(name, SimDisk::over(name, media.clone()).gateway())
     }
 
-    /// A disk with the times of a model.
-    pub(crate) fn disk_like(&self, name: &str, media: &Media, model: Model) -> Gateway {
-        let disk = SimDisk::with(name, media.clone(), model.limits(), model);
-        self.name(name, disk.gateway())
+    /// A disk with the times of a model and other limits.
+    pub(crate) fn disk_with(&self, name: &str, media: &Media, model: Model, limits: Limits) {
+        self.name(name, SimDisk::with(name, media.clone(), limits, model).gateway());
     }
 
     fn name(&self, name: &str, gateway: Gateway) -> Gateway {

@@ -162,7 +162,9 @@ impl MdaHeader {
         }
         // LVM goes by the header's size, not by the label's.
         let area = Range { offset: area.offset, size: block.size.get() };
-        if area.size <= RING || area.offset.checked_add(area.size).is_none() {
+        // No device is larger than file offsets are, and sums of two numbers below that do not overflow.
+        let end = area.offset.checked_add(area.size);
+        if area.size <= RING || end.is_none_or(|end| end > i64::MAX as u64) {
             return Err(MdaError::Outside { offset: area.offset, size: area.size });
         }
         Ok(Self {

@@ -294,6 +294,23 @@ fn places_of_texts_that_cannot_be_are_refused_and_never_overflow() {
             }
         }
     }
+    // Found by fuzzing: behind a text so far out the sum of two positions overflowed.
+    let far = RawText { offset: (1 << 56) - 1, size: 13_273, checksum: 0x082c_3dfc };
+    for size in [0xff00_0000_000f_f000, u64::MAX - 4096, (1 << 63) - 4096] {
+        let area = Range { offset: 4096, size };
+        let header = MdaHeader { current: Some(far), ..MdaHeader::empty(area) };
+        let refused = MdaHeader::parse(&header.encode(), area);
+        assert_eq!(refused, Err(MdaError::Outside { offset: 4096, size }));
+    }
+    let area_end = (1 << 63) - 1;
+    let largest = Range { offset: 4096, size: area_end - 4096 };
+    for offset in [512, (1 << 56) - 1, largest.size - 1] {
+        let current = Some(RawText { offset, ..far });
+        let header = MdaHeader { current, ..MdaHeader::empty(largest) };
+        let header = MdaHeader::parse(&header.encode(), largest).expect("possible");
+        let placement = header.place(&[b'x'; 1000]).expect("room");
+        assert!(placement.parts.iter().all(|part| part.offset + part.size <= area_end));
+    }
     let small = Range { offset: 4096, size: 512 };
     let error = MdaHeader::parse(&MdaHeader::empty(small).encode(), small);
     assert!(matches!(error, Err(MdaError::Outside { .. })));

@@ -20,6 +20,8 @@ pub const MAX_ENTRY_LEN: u64 = 512;
 
 const LEN_BITS: u32 = 10;
 const LEN_MASK: u64 = (1 << LEN_BITS) - 1;
+/// Units that positions can tell apart.
+const UNITS: u64 = 1 << (u64::BITS - LEN_BITS);
 /// The word that ends the list. No entry looks like it: its length would be 1023 units.
 pub(crate) const END: u64 = u64::MAX;
 
@@ -132,7 +134,7 @@ pub fn encode(ranges: &[BadRange], shift: u8, sectors: u16) -> Result<Vec<u8>, B
         while len > 0 {
             let part = len.min(MAX_ENTRY_LEN);
             let word = entry(start, part);
-            if word >> LEN_BITS != start {
+            if start + part > UNITS {
                 return Err(BadBlockLogError::Overflow { index, word, shift });
             }
             if log.len() == available * 8 {
@@ -154,7 +156,13 @@ pub(crate) const fn entry(start: u64, len: u64) -> u64 {
 
 fn decode(word: u64, shift: u8) -> Option<BadRange> {
     let start = word >> LEN_BITS;
-    let len = (word & LEN_MASK) << shift;
+    let units = word & LEN_MASK;
+    // Two such that overlap could be one range whose second part has no position that fits: written again
+    // it would be at the start of the device.
+    if start + units > UNITS {
+        return None;
+    }
+    let len = units << shift;
     let sector = Sector(start << shift);
     if sector.0 >> shift != start {
         return None;

@@ -5,12 +5,13 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use ashlar_block::{Gateway, Status};
-use ashlar_dm::Device;
+use ashlar_block::{Features, Gateway, Sectors, Status};
+use ashlar_dm::{Device, LoadError};
 use ashlar_sim::{Media, Mix, Model, Rng, Sim, Stop, Workload, scheduler};
 
 use crate::rig::{Rig, read, status};
 
+mod discards;
 mod view;
 
 use view::View;
@@ -22,6 +23,10 @@ struct Snap {
     media: Media,
     chunk: u64,
     how: &'static str,
+    /// What the table says of discards.
+    features: &'static str,
+    /// Sectors in a logical block of its COW device.
+    block: u64,
     view: View,
     /// The COW device cannot hold a copy of everything.
     may_overflow: bool,
@@ -45,6 +50,8 @@ impl Snap {
 /// What outlives a life.
 struct State {
     size: u64,
+    /// Sectors in a logical block of the origin.
+    block: u64,
     origin: Media,
     view: View,
     snaps: Vec<Snap>,
@@ -53,6 +60,8 @@ struct State {
     origin_fails: bool,
     /// Whether all work in this life is in one place.
     crowded: bool,
+    /// Discards that went to the origin in this life.
+    passed_down: Vec<Range<u64>>,
 }
 
 /// See the module text.
@@ -80,17 +89,20 @@ struct Life {
 impl World {
     pub(crate) fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed ^ 0x736e_6170);
-        let size = 160 + rng.below(700);
-        let origin = Media::noisy(ashlar_block::Sectors(size), seed);
+        let block = if rng.chance(1, 3) { 8 } else { 1 };
+        let size = (160 + rng.below(700)) / block * block;
+        let origin = Media::noisy(Sectors(size), seed);
         let view = View::of(&origin, size, seed);
         let state = State {
             size,
+            block,
             origin,
             view,
             snaps: Vec::new(),
             taken: 0,
             origin_fails: false,
             crowded: false,
+            passed_down: Vec::new(),
         };
         Self { seed, lives: 0, rng, state: Rc::new(RefCell::new(state)) }
     }
@@ -130,11 +142,13 @@ impl World {
         let mut state = self.state.borrow_mut();
         state.origin.heal();
         state.origin_fails = false;
+        state.passed_down.clear();
         let views = state.snaps.iter().map(|snap| &snap.view);
         for view in std::iter::once(&state.view).chain(views) {
             if cut { view.power_cut() } else { view.kill() }
         }
-        state.snaps.retain(|snap| !snap.lost);
+        // A transient one does not outlive its life.
+        state.snaps.retain(|snap| !snap.lost && snap.how != "N");
         for snap in &state.snaps {
             snap.media.heal();
         }
@@ -154,28 +168,36 @@ impl Life {
 
     fn line(&self, snap: &Snap, kind: &str) -> String {
         let size = self.state.borrow().size;
-        format!("0 {size} {kind} real {} {} {}", snap.cow(), snap.how, snap.chunk)
+        let Snap { how, chunk, features, .. } = snap;
+        format!("0 {size} {kind} real {} {how} {chunk}{features}", snap.cow())
     }
 
     fn origin_line(&self) -> String {
         format!("0 {} snapshot-origin real", self.state.borrow().size)
     }
 
-    /// Disks are not alike: one may be slow enough for much to happen on the others meanwhile.
-    fn model(&self) -> Model {
+    /// Disks are not alike: one may be slow enough for much to happen on the others meanwhile, or know no
+    /// FUA.
+    fn disk(&self, name: &str, media: &Media, block: u64) {
         let models = [Model::nvme(), Model::nvme(), Model::hdd(), Model::instant()];
-        models[self.draw(|rng| rng.index(models.len()))]
+        let (model, fua) = self.draw(|rng| (models[rng.index(models.len())], rng.chance(3, 4)));
+        let mut limits = model.limits();
+        limits.logical_block_bytes = Sectors(block).bytes() as u32;
+        limits.features.set(Features::FUA, fua);
+        self.rig.disk_with(name, media, model, limits);
     }
 
     async fn boot(&self) -> Boot {
         let snaps = self.state.borrow().snaps.clone();
-        let media = self.state.borrow().origin.clone();
-        let model = self.model();
-        self.rig.disk_like("real", &media, model);
+        let (media, block) = {
+            let state = self.state.borrow();
+            (state.origin.clone(), state.block)
+        };
+        self.disk("real", &media, block);
         let mut live = Vec::new();
         let mut origin = self.origin_line();
         for snap in &snaps {
-            self.rig.disk_like(&snap.cow(), &snap.media, self.model());
+            self.disk(&snap.cow(), &snap.media, snap.block);
             if snap.merging {
                 origin = self.line(snap, "snapshot-merge");
                 continue;
@@ -187,6 +209,20 @@ impl Life {
         let (device, gateway) = self.rig.device("origin", &origin).await;
         let boot = Boot { origin: Live { device, gateway }, snaps: RefCell::new(live) };
         self.check_all(&boot).await;
+        // What became of writes before a flush that failed has shown.
+        let view = self.state.borrow().view.clone();
+        if view.is_shaky() {
+            view.rebase(&boot.origin.gateway, false).await.expect("a healthy origin");
+        }
+        let snaps = self.state.borrow().snaps.clone();
+        let live: Vec<_> =
+            boot.snaps.borrow().iter().map(|(n, live)| (*n, live.gateway.clone())).collect();
+        for (number, gateway) in live {
+            let snap = snaps.iter().find(|s| s.number == number && s.view.is_shaky());
+            if let Some(snap) = snap {
+                snap.view.rebase(&gateway, false).await.expect("a healthy snapshot");
+            }
+        }
         boot
     }
 
@@ -240,7 +276,7 @@ impl Life {
     async fn work(&self, boot: &Boot, faults: bool) {
         for _ in 0..3 {
             if faults {
-                self.misbehave();
+                self.misbehave(boot).await;
             }
             let origin = self.state.borrow().view.clone();
             let mut tasks = vec![scheduler::start(self.clone().users(
@@ -282,6 +318,7 @@ impl Life {
     /// Reads and writes of one device, as several tasks.
     async fn users(self, gateway: Gateway, view: View, snap: Option<u64>) {
         let size = self.state.borrow().size;
+        let block = gateway.disk().limits().logical_block().0;
         let (mut rng, max_len, writes) =
             self.draw(|rng| (rng.fork(), [4, 16, 40, 130][rng.index(4)], rng.chance(3, 4)));
         // Now and then all meet in a few chunks.
@@ -289,17 +326,19 @@ impl Life {
         // A snapshot is mostly read.
         let write = if snap.is_none() || writes { 40 } else { 0 };
         let mix = Mix {
-            read: 10,
+            // Then nobody but the view can tell what a read may return.
+            read: if view.is_shaky() { 0 } else { 10 },
             write,
             write_fua: write / 8,
             flush: 4,
+            // These are told from each other: `discards`.
             discard: 0,
             write_zeroes: write / 10,
         };
         let ios = 4 + rng.below(10) as usize;
         let work = Workload {
             span: span.clone(),
-            align: 1,
+            align: block,
             max_len,
             tasks: 3,
             ios,
@@ -307,9 +346,11 @@ impl Life {
             tolerate_errors: true,
         };
         let reader =
-            scheduler::start(self.clone().reader(gateway.clone(), view.clone(), span, ios));
-        let errors = work.run(&gateway, &view.oracle, &mut rng).await.expect("what was written");
-        let errors = errors + reader.await;
+            scheduler::start(self.clone().reader(gateway.clone(), view.clone(), span.clone(), ios));
+        let discards =
+            scheduler::start(self.clone().discards(gateway.clone(), view.clone(), span, ios, snap));
+        let errors = work.run(&gateway, &view.oracle(), &mut rng).await.expect("what was written");
+        let errors = errors + reader.await + discards.await;
         let state = self.state.borrow();
         let fails = state.origin_fails
             || state.snaps.iter().any(|s| {
@@ -322,26 +363,42 @@ impl Life {
 
     async fn reader(self, gateway: Gateway, view: View, span: Range<u64>, ios: usize) -> u64 {
         let mut errors = 0;
+        let block = gateway.disk().limits().logical_block().0;
         for _ in 0..ios {
-            let range = self.draw(|rng| {
-                let at = rng.below(span.end);
-                at..at + 1 + rng.below((span.end - at).min(70))
-            });
+            let range = self.some_range(&span, block, 70);
             errors += u64::from(view.check(&gateway, range).await.is_err());
         }
         errors
     }
 
+    /// A range of whole units.
+    fn some_range(&self, span: &Range<u64>, unit: u64, max_len: u64) -> Range<u64> {
+        let units = span.end / unit;
+        self.draw(|rng| {
+            let at = rng.below(units);
+            let len = 1 + rng.below((units - at).min(1 + max_len / unit));
+            at * unit..(at + len) * unit
+        })
+    }
+
     /// A new snapshot of the live origin.
     async fn take(&self, boot: &Boot) {
-        let (size, media) = {
+        let (size, media, origin_block) = {
             let state = self.state.borrow();
-            (state.size, state.origin.clone())
+            (state.size, state.origin.clone(), state.block)
         };
         let (chunk, how, part, seed) = self.draw(|rng| {
-            let how = ["P", "PO"][rng.index(2)];
+            let how = ["P", "PO", "P", "PO", "N"][rng.index(5)];
             ([2, 4, 8, 8, 8, 16, 32][rng.index(7)], how, rng.below(6), rng.next_u64())
         });
+        let (features, large) = self.draw(|rng| {
+            let zeroes = " 1 discard_zeroes_cow";
+            let passes = " 2 discard_zeroes_cow discard_passdown_origin";
+            (["", "", zeroes, zeroes, passes][rng.index(5)], rng.chance(1, 4))
+        });
+        // Its blocks are as large as those of the larger device.
+        let block = if large && size.is_multiple_of(8) { 8 } else { 1 };
+        let chunk = chunk.max(block).max(origin_block);
         let number = self.state.borrow().taken + 1;
         self.state.borrow_mut().taken = number;
         let chunks = size.div_ceil(chunk);
@@ -349,11 +406,11 @@ impl Life {
         let may_overflow = part < 2;
         let cow = if may_overflow { 3 + enough * (1 + part) / 4 } else { enough } * chunk;
         let cow_media = if self.draw(|rng| rng.chance(1, 2)) {
-            let noisy = Media::noisy(ashlar_block::Sectors(cow), seed);
+            let noisy = Media::noisy(Sectors(cow), seed);
             noisy.poke(ashlar_block::Sector(0), &[0; 4096][..4096.min(cow as usize * 512)]);
             noisy
         } else {
-            Media::new(ashlar_block::Sectors(cow))
+            Media::new(Sectors(cow))
         };
         if boot.origin.device.suspend(true).await.is_err() {
             return;
@@ -365,26 +422,34 @@ impl Life {
             media: cow_media,
             chunk,
             how,
+            features,
+            block,
             view,
             may_overflow,
             faulty: fails,
             lost: false,
             merging: false,
         };
-        self.rig.disk_like(&snap.cow(), &snap.media, self.model());
+        self.disk(&snap.cow(), &snap.media, snap.block);
         let line = self.line(&snap, "snapshot");
         let (device, gateway) = self.rig.device(&snap.name(), &line).await;
         snap.faulty |= self.state.borrow().origin_fails;
+        // One of them may have been under way all the time.
+        let passed_down = self.state.borrow().passed_down.clone();
+        passed_down.into_iter().for_each(|range| snap.view.loses(range));
         self.state.borrow_mut().snaps.push(snap);
         boot.snaps.borrow_mut().push((number, Live { device, gateway }));
         boot.origin.device.resume().await.expect("the origin goes on");
     }
 
     /// Something fails from now on.
-    fn misbehave(&self) {
+    async fn misbehave(&self, boot: &Boot) {
+        let n = self.state.borrow().snaps.len();
+        let (which, kind, when) = self.draw(|rng| (rng.index(n + 1), rng.below(7), rng.below(20)));
+        if kind > 4 {
+            return self.fail_a_flush(boot, which, when % 8).await;
+        }
         let mut state = self.state.borrow_mut();
-        let n = state.snaps.len();
-        let (which, kind, when) = self.draw(|rng| (rng.index(n + 1), rng.below(5), rng.below(20)));
         if which == n {
             state.origin_fails = true;
             state.snaps.iter_mut().for_each(|snap| snap.faulty = true);
@@ -408,6 +473,35 @@ impl Life {
         }
     }
 
+    /// A flush of a disk will fail, and take along what is in its cache.
+    async fn fail_a_flush(&self, boot: &Boot, which: usize, when: u64) {
+        let snap = self.state.borrow().snaps.get(which).cloned();
+        let (view, gateway) = match &snap {
+            Some(snap) if !snap.merging => {
+                let live = boot.snaps.borrow();
+                let live = live.iter().find(|(number, _)| *number == snap.number);
+                let Some((_, live)) = live else { return };
+                (snap.view.clone(), live.gateway.clone())
+            }
+            // What the origin's device shows is on both disks then.
+            Some(_) | None => (self.state.borrow().view.clone(), boot.origin.gateway.clone()),
+        };
+        if view.rebase(&gateway, true).await.is_err() {
+            return;
+        }
+        let mut state = self.state.borrow_mut();
+        match snap {
+            None => {
+                state.origin_fails = true;
+                state.origin.fail_nth_flush(when);
+            }
+            Some(snap) => {
+                snap.media.fail_nth_flush(when);
+                state.snaps[which].faulty = true;
+            }
+        }
+    }
+
     /// One of the snapshots becomes the origin.
     async fn begin_merge(&self, boot: &Boot) {
         let numbers: Vec<u64> = boot.snaps.borrow().iter().map(|(number, _)| *number).collect();
@@ -423,7 +517,18 @@ impl Life {
             return;
         }
         let line = self.line(&snap, "snapshot-merge");
-        let table = self.rig.table(&line).await.expect("a table");
+        let table = self.rig.table(&line).await;
+        if snap.how == "N" {
+            assert!(table.is_err(), "a transient snapshot is to be merged");
+            return;
+        }
+        let table = table.expect("a table");
+        if snap.block > self.state.borrow().block {
+            // The origin's device cannot have larger blocks all of a sudden.
+            let loaded = boot.origin.device.load(table).await;
+            assert!(matches!(loaded, Err(LoadError::BlockSize { .. })), "{loaded:?}");
+            return;
+        }
         boot.origin.device.suspend(true).await.expect("a quiet origin");
         live.suspend(true).await.expect("a quiet snapshot");
         {
@@ -448,7 +553,12 @@ impl Life {
                 used.split_once('/').is_some_and(|(allocated, _)| allocated == metadata)
             });
             if done {
-                boot.origin.device.suspend(true).await.expect("a quiet device");
+                if let Err(status) = boot.origin.device.suspend(true).await {
+                    let state = self.state.borrow();
+                    let faulty = state.snaps.iter().any(|snap| snap.merging && snap.faulty);
+                    assert!(faulty || state.origin_fails, "a quiet device: {status}");
+                    return;
+                }
                 self.rig.reload(&boot.origin.device, &self.origin_line()).await;
                 self.state.borrow_mut().snaps.retain(|snap| !snap.merging);
                 return;
@@ -472,7 +582,10 @@ impl Life {
         for (number, device) in live {
             let snap = self.state.borrow().snaps.iter().find(|s| s.number == number).cloned();
             let Some(snap) = snap else { continue };
-            if device.suspend(true).await.is_ok() {
+            let invalid = status(&device) == "Invalid";
+            let suspended = device.suspend(true).await;
+            assert!(suspended.is_ok() || !invalid, "an invalid snapshot cannot be suspended");
+            if suspended.is_ok() {
                 self.rig.reload(&device, &self.line(&snap, "snapshot")).await;
             }
         }

@@ -48,6 +48,27 @@ fn impossible_logs_are_refused() {
     assert!(parse(&log(&[far]), 9).is_ok());
 }
 
+/// Found by fuzzing: two entries that overlap there became one range, whose second part was written as the
+/// units 510 to 769 of the device.
+#[test]
+fn an_entry_that_ends_where_no_position_is_is_refused() {
+    let last = (1 << 54) - 1;
+    let (first, second) = (u64::MAX << 10 | 511, (last - 1) << 10 | 1022);
+    for (index, words) in
+        [(0, &[first, second][..]), (1, &[last << 10 | 1, (last - 510) << 10 | 512])]
+    {
+        let word = words[index];
+        let overflow = BadBlockLogError::Overflow { index, word, shift: 0 };
+        assert_eq!(parse(&log(words), 0), Err(overflow));
+    }
+    let ends_there = [range(last - 511, 512), range(last, 1)];
+    let words = ends_there.map(|range| range.start.0 << 10 | range.len.0);
+    assert_eq!(parse(&log(&words), 0), Ok(ends_there.to_vec()));
+    assert_eq!(encode(&ends_there, 0, 8), Ok(log(&words)));
+    let across = encode(&[range(last, 2)], 0, 8);
+    assert!(matches!(across, Err(BadBlockLogError::Overflow { index: 0, .. })));
+}
+
 #[test]
 fn long_ranges_are_cut_and_odd_ones_widened_to_the_unit() {
     let bytes = encode(&[range(100, 1200)], 0, 8).unwrap();
