@@ -26,21 +26,24 @@ test: ## everything: check, all tests, a real kernel and its tools (under 20 min
 	@scripts/setup test
 	@scripts/steps "make test" \
 		$(STATIC_CHECKS) \
-		"all cargo tests" "timeout 1500 cargo test --quiet --locked --workspace" \
+		"all cargo tests" "timeout 2400 cargo test --quiet --locked --workspace" \
 		"rules of md broken on purpose" "timeout 300 cargo test --quiet --locked -p ashlar-md --features canaries --test canaries" \
 		"rules of dm-snapshot broken on purpose" "timeout 300 cargo test --quiet --locked -p ashlar-dm --features canaries --test canaries" \
+		"fuzz targets, a bounded share" "timeout 600 cargo test --quiet --locked --manifest-path fuzz/Cargo.toml --target-dir target --no-default-features --test bounded" \
 		"release build" "cargo build --quiet --locked --release" \
-		"md against the kernel" "timeout 900 tests/interop/md.sh" \
-		"members between ashlar and the kernel" "timeout 600 tests/interop/md-members.sh" \
-		"arrays that crash" "ROUNDS=1 timeout 600 tests/interop/md-crash.sh" \
-		"the device mapper against the kernel" "timeout 300 tests/interop/dm.sh" \
-		"snapshots between ashlar and the kernel" "ONLY=8-cut timeout 300 tests/interop/dm-snapshot.sh" \
-		"texts and labels against LVM" "timeout 300 tests/interop/lvm-metadata.sh" \
-		"volume groups between ashlar and the kernel" "timeout 300 tests/interop/lvm.sh" \
-		"ashlar lvm against LVM" "ASHLAR=target/release/ashlar timeout 300 tests/interop/lvm-commands.sh" \
-		"the disks of a dead NAS" "timeout 200 tests/e2e/nas.sh" \
-		"file systems on arrays" "timeout 900 tests/e2e/filesystems.sh -r 4" \
-		"file systems whose daemon is killed" "timeout 300 tests/e2e/kill.sh"
+		-- \
+		"md against the kernel" "timeout 1800 tests/interop/md.sh" \
+		"members between ashlar and the kernel" "timeout 1200 tests/interop/md-members.sh" \
+		"arrays that crash" "ROUNDS=1 timeout 1200 tests/interop/md-crash.sh" \
+		"the device mapper against the kernel" "timeout 600 tests/interop/dm.sh" \
+		"snapshots between ashlar and the kernel" "ONLY=8-cut timeout 600 tests/interop/dm-snapshot.sh" \
+		"texts and labels against LVM" "timeout 600 tests/interop/lvm-metadata.sh" \
+		"volume groups between ashlar and the kernel" "timeout 600 tests/interop/lvm.sh" \
+		"ashlar lvm against LVM" "ASHLAR=target/release/ashlar timeout 600 tests/interop/lvm-commands.sh" \
+		"btrfs file systems against the kernel" "timeout 900 tests/interop/btrfs.sh" \
+		"the disks of a dead NAS" "timeout 400 tests/e2e/nas.sh" \
+		"file systems on arrays" "timeout 1800 tests/e2e/filesystems.sh -r 4" \
+		"file systems whose daemon is killed" "timeout 600 tests/e2e/kill.sh"
 
 demo: ## the RAID10 discard table on four sparse 1.9 TB images, with a real mkfs.xfs and fstrim
 	@scripts/setup demo
@@ -69,9 +72,11 @@ soak: ## the same tests for longer: every md geometry, random seeds, fuzzing whe
 		"texts and labels against LVM" "tests/interop/lvm-metadata.sh" \
 		"volume groups between ashlar and the kernel" "ROUNDS=$${ROUNDS:-10} tests/interop/lvm.sh" \
 		"ashlar lvm against LVM" "ASHLAR=target/release/ashlar tests/interop/lvm-commands.sh" \
+		"every btrfs case against the kernel" "ALL=1 tests/interop/btrfs.sh" \
 		"the disks of a dead NAS" "tests/e2e/nas.sh" \
 		"file systems on arrays" "tests/e2e/filesystems.sh -r 50" \
 		"file systems whose daemon is killed" "timeout 3000 tests/e2e/kill.sh -r 50" \
+		"fuzz targets, more of the bounded share" "ASHLAR_FUZZ_ROUNDS=$${FUZZ_ROUNDS:-20} timeout 1800 cargo test --quiet --locked --manifest-path fuzz/Cargo.toml --target-dir target --no-default-features --test bounded" \
 		"fuzzing" "scripts/fuzz $${FUZZ_SECONDS:-300}"
 
 fmt: ## format the Rust sources

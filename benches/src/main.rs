@@ -4,7 +4,8 @@
 //!
 //! | name | what |
 //! |---|---|
-//! | `reads` | the engine beside fio, arrays beside the bare file; without a name, too |
+//! | `reads` | the engine beside fio; without a name, too |
+//! | `array-reads` | RAID1 and RAID10 beside the bare file |
 //! | `barrier` | begin and end of I/Os at the barrier alone, lock-free beside locked |
 //! | `overhead` | CPU time of I/Os through md that move no data |
 //! | `raid1-read` | whole arrays, lock-free barrier beside locked |
@@ -14,7 +15,7 @@
 //! | `resync` | the speed of a resync beside its members' |
 //! | `linear-cost` | reads of linear and striped devices beside the bare file |
 //! | `snapshot-cost` | reads of snapshots, writes to their origins, beside plain volumes |
-//! | `trace-cost` | reads with and without somebody who traces |
+//! | `trace-cost` | reads with and without somebody who traces; compare with a build without trace points |
 //!
 //! Each configuration runs for so many seconds in each of so many rounds (3 and 3 unless given); tables
 //! give medians. Files of 1 GiB are written to the temporary directory and removed at the end. Run it
@@ -47,8 +48,9 @@ use common::{Outcome, Settings};
 
 type Bench = fn(Settings) -> Outcome;
 
-const BENCHES: [(&str, Bench); 11] = [
+const BENCHES: [(&str, Bench); 12] = [
     ("reads", reads::run),
+    ("array-reads", reads::run_arrays),
     ("barrier", barrier::run),
     ("overhead", overhead::run),
     ("raid1-read", raid1_read::run),

@@ -1,12 +1,20 @@
-//! What trace points cost: random reads of 4 KiB without a reader, with one that counts events, and again
-//! without one, which is the noise to compare with.
+//! What trace points cost: random reads of 4 KiB without a reader, again without one, which is the noise
+//! to compare with, with a reader that only counts events, and with the rings of `ashlar trace`, taken out
+//! as the daemon does.
+//!
+//! A build with the feature `no-trace-points` has only the rows without a reader: beside those of the
+//! usual build they tell what a trace point costs that nobody reads (docs/internals/tracing.md).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
-use ashlar_block::Sectors;
-use ashlar_block::trace::{Event, Reader, watch};
-use ashlar_engine::Engine;
+use ashlar_block::disk::DeviceNumber;
+use ashlar_block::trace::{Event, HAS_POINTS, Reader, Watch, watch};
+use ashlar_block::{Gateway, Sectors};
+use ashlar_engine::{Engine, now_ns, wall_clock};
+use ashlar_stack::trace::{Categories, Host, Session, Who};
 
 use crate::common::{Files, Outcome, Settings, open_disk};
 use crate::devices::Hollow;
@@ -14,7 +22,15 @@ use crate::load::{Load, Order, Until, on_engine};
 use crate::report::{Grid, Unit};
 
 const BYTES: u64 = 1 << 30;
-const ROWS: [&str; 3] = ["no reader", "no reader, again", "a reader that counts"];
+const ROWS: [&str; 4] =
+    ["no reader", "no reader, again", "a reader that counts", "the rings of ashlar trace"];
+/// Rows that need no trace points.
+const WITHOUT_READER: usize = 2;
+
+/// As the daemon's: how often records are taken out, how old they are then, and how many at a time.
+const INTERVAL: Duration = Duration::from_millis(10);
+const SETTLED_NS: u64 = 1_000_000;
+const BATCH: usize = 8192;
 
 /// The least that a reader can do.
 #[derive(Default)]
@@ -26,15 +42,81 @@ impl Reader for Count {
     }
 }
 
+/// What the rings gave.
+#[derive(Default)]
+struct Sums {
+    taken: AtomicU64,
+    bytes: AtomicU64,
+    lost: AtomicU64,
+}
+
+/// A trace under way, whose records a thread takes out until this is dropped.
+struct Taker {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+fn who() -> Who {
+    let pid = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+    Who { pid, name: "bench".to_owned() }
+}
+
+impl Taker {
+    fn start(device: DeviceNumber, sums: &Arc<Sums>) -> Self {
+        let host = Host { clock: now_ns, wall_clock, who };
+        let mut session = Session::start(vec![device], Categories::all(), host);
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopped, sums) = (Arc::clone(&stop), Arc::clone(sums));
+        let thread = thread::spawn(move || {
+            while !stopped.load(Relaxed) {
+                thread::sleep(INTERVAL);
+                let until_ns = now_ns().saturating_sub(SETTLED_NS);
+                loop {
+                    let (bytes, count) = session.take(until_ns, BATCH);
+                    sums.taken.fetch_add(count as u64, Relaxed);
+                    sums.bytes.fetch_add(bytes.len() as u64, Relaxed);
+                    if count < BATCH {
+                        break;
+                    }
+                }
+            }
+            sums.lost.fetch_add(session.lost(), Relaxed);
+        });
+        Self { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Taker {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
+            eprintln!("the thread that takes records out has failed");
+        }
+    }
+}
+
+/// Who watches while a row is measured.
+enum Watching {
+    Nobody,
+    Counting { _watch: Watch },
+    Tracing { _taker: Taker },
+}
+
 /// Prints the table.
 ///
 /// # Errors
 /// An I/O failed, or a reactor could not be started.
 pub(crate) fn run(settings: Settings) -> Outcome {
     let files = Files::make(1, BYTES)?;
-    let count = Arc::new(Count::default());
+    let (count, sums) = (Arc::new(Count::default()), Arc::new(Sums::default()));
     let columns = ["file", "hollow"];
-    let grid = Grid::measure(&columns, &ROWS, Unit::Kiops, settings.rounds, |_, row, column| {
+    let rows = if HAS_POINTS { &ROWS[..] } else { &ROWS[..WITHOUT_READER] };
+    let watching = |row, disk: &Gateway| match row {
+        2 => Watching::Counting { _watch: watch(Arc::<Count>::clone(&count)) },
+        3 => Watching::Tracing { _taker: Taker::start(disk.disk().number(), &sums) },
+        _ => Watching::Nobody,
+    };
+    let grid = Grid::measure(&columns, rows, Unit::Kiops, settings.rounds, |_, row, column| {
         let engine = Engine::start(1)?;
         let disk = match column {
             0 => open_disk(&files.paths()[0], true),
@@ -49,15 +131,27 @@ pub(crate) fn run(settings: Settings) -> Outcome {
             span: 2 << 20..BYTES,
             until: Until::Passed(settings.run),
         };
-        let reader = (row == 2).then(|| watch(Arc::<Count>::clone(&count)));
+        let watching = watching(row, &disk);
         let score = on_engine(&engine, &[(&disk, load)]);
-        drop(reader);
+        drop(watching);
         score
     })?;
-    grid.print("Random reads of 4 KiB, depth 32, one thread");
+    let build = if HAS_POINTS { "with" } else { "WITHOUT" };
+    grid.print(&format!(
+        "Random reads of 4 KiB, depth 32, one thread: a build {build} trace points"
+    ));
     grid.print_cpu();
-    grid.print_ratio(1, 0, None);
-    grid.print_ratio(2, 0, None);
-    println!("  the reader saw {} events", count.0.load(Relaxed));
+    for row in 1..rows.len() {
+        grid.print_ratio(row, 0, None);
+    }
+    if HAS_POINTS {
+        println!("  the reader that counts saw {} events", count.0.load(Relaxed));
+        let Sums { taken, bytes, lost } = &*sums;
+        let megabytes = bytes.load(Relaxed) as f64 / 1e6;
+        let (taken, lost) = (taken.load(Relaxed), lost.load(Relaxed));
+        println!(
+            "  the rings gave {taken} records ({megabytes:.0} MB of blktrace's), {lost} were lost"
+        );
+    }
     Ok(())
 }

@@ -1,56 +1,7 @@
-//! LVM labels and metadata area headers from a hostile disk: never a panic, never an unbounded loop or
-//! allocation, and what is accepted can be written and means the same again.
-//!
-//! Input: one byte of flags, a header's sector, then the first four sectors of a device.
+//! See `src/lvm_label.rs`.
 
 #![no_main]
 
-use ashlar_lvm::ondisk::layout::SECTOR_SIZE;
-use ashlar_lvm::ondisk::{MdaHeader, Range, crc, find_label};
-use libfuzzer_sys::fuzz_target;
-
-/// The checksums are made right, so that what is behind that check is reached.
-const RESEAL: u8 = 1;
-
-fuzz_target!(|data: &[u8]| {
-    let Some((flags, rest)) = data.split_first() else { return };
-    let Some((header, rest)) = rest.split_first_chunk::<SECTOR_SIZE>() else { return };
-    let (mut header, mut sectors) = (*header, rest.to_vec());
-    if flags & RESEAL != 0 {
-        let sum = crc::crc(&header[4..]);
-        header[..4].copy_from_slice(&sum.to_le_bytes());
-        for sector in sectors.as_chunks_mut::<SECTOR_SIZE>().0 {
-            let sum = crc::crc(&sector[20..]);
-            sector[16..20].copy_from_slice(&sum.to_le_bytes());
-        }
-    }
-    let mut area = Range { offset: 4096, size: 1_044_480 };
-    match find_label(&sectors) {
-        Ok(Some(found)) => {
-            let written = found.label.encode(found.sector).expect("it was in a sector");
-            let mut again = vec![0; usize::from(found.sector) * SECTOR_SIZE];
-            again.extend_from_slice(&written);
-            assert_eq!(find_label(&again).expect("just written"), Some(found.clone()));
-            area = found.label.metadata_areas.first().copied().unwrap_or(area);
-        }
-        Ok(None) => {}
-        Err(error) => assert!(!error.to_string().is_empty()),
-    }
-    match MdaHeader::parse(&header, area) {
-        Ok(header) => {
-            let again = MdaHeader::parse(&header.encode(), area).expect("just written");
-            assert_eq!(again, header);
-            for text in [header.current, header.precommitted].into_iter().flatten() {
-                if let Ok(place) = header.locate(text) {
-                    let total: u64 = place.parts.iter().map(|part| part.size).sum();
-                    assert_eq!(total, text.size);
-                }
-            }
-            match header.place(&sectors) {
-                Ok(place) => assert!(header.locate(place.text).is_ok()),
-                Err(error) => assert!(!error.to_string().is_empty()),
-            }
-        }
-        Err(error) => assert!(!error.to_string().is_empty()),
-    }
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    ashlar_fuzz::lvm_label::run(data);
 });

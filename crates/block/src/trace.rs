@@ -3,6 +3,9 @@
 //! With no reader a trace point is one load of a value that nobody writes, and a branch that is
 //! always predicted. With readers each event is handed to every one of them on the thread that
 //! fired it; a reader must be quick and must not submit I/O.
+//!
+//! The feature `no-trace-points` builds them away: a reader then sees nothing. It is there to measure
+//! what they cost (`ashlar-benches trace-cost`), and nothing that users get is built with it.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -139,10 +142,13 @@ impl Drop for Watch {
     }
 }
 
-/// Whether anybody watches.
+/// Whether there are trace points in this build.
+pub const HAS_POINTS: bool = cfg!(not(feature = "no-trace-points"));
+
+/// Whether anybody watches, and can see anything.
 #[inline]
 pub fn is_active() -> bool {
-    ACTIVE.load(Relaxed) != 0
+    HAS_POINTS && ACTIVE.load(Relaxed) != 0
 }
 
 /// Fires a trace point for a bio.

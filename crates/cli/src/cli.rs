@@ -47,6 +47,8 @@ pub(crate) enum Command {
     Md(commands::md::Md),
     #[command(subcommand)]
     Lvm(commands::lvm::Lvm),
+    #[command(subcommand)]
+    Btrfs(commands::btrfs::Btrfs),
     Status(commands::status::Status),
     Get(commands::get::Get),
     Set(commands::set::Set),
@@ -68,6 +70,7 @@ impl Command {
             Self::Md(md) => md.is_daemon(),
             Self::Scan(_)
             | Self::Lvm(_)
+            | Self::Btrfs(_)
             | Self::Status(_)
             | Self::Get(_)
             | Self::Set(_)
@@ -89,6 +92,7 @@ impl Command {
             Self::Serve(command) => command.run(),
             Self::Md(command) => command.run(),
             Self::Lvm(command) => command.run(),
+            Self::Btrfs(command) => command.run(),
             Self::Status(command) => command.run(),
             Self::Get(command) => command.run(),
             Self::Set(command) => command.run(),

@@ -218,20 +218,32 @@ impl Client {
 
     fn transfer(&mut self, message: &[u8]) -> io::Result<Reply> {
         self.stream.write_all(message)?;
-        let mut buffer = [0; 4096];
-        loop {
-            if let Some(message) = self.frames.next().map_err(io::Error::other)? {
-                return Ok(serde_json::from_slice(&message)?);
-            }
-            match self.stream.read(&mut buffer)? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                len => self.frames.push(&buffer[..len]),
-            }
-        }
+        let reply = receive(&mut self.stream, &mut self.frames)?;
+        reply.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
     fn understand<T: DeserializeOwned>(&self, reply: Reply) -> Result<T> {
         understand(&self.path, reply)
+    }
+}
+
+/// The next message of a stream; `None` if that ends before it does.
+///
+/// # Errors
+/// Reading failed, or it is no message.
+pub(crate) fn receive<T: DeserializeOwned>(
+    stream: &mut UnixStream,
+    frames: &mut Frames,
+) -> io::Result<Option<T>> {
+    let mut buffer = [0; 4096];
+    loop {
+        if let Some(message) = frames.next().map_err(io::Error::other)? {
+            return Ok(Some(serde_json::from_slice(&message)?));
+        }
+        match stream.read(&mut buffer)? {
+            0 => return Ok(None),
+            len => frames.push(&buffer[..len]),
+        }
     }
 }
 

@@ -104,6 +104,49 @@ pub(crate) fn identity(path: &Path) -> Option<Identity> {
     })
 }
 
+/// What the kernel uses the device or image at `path` for, through a loop device too: `mounted` on such a
+/// one, or part of something. `None` if for nothing that can be seen.
+pub(crate) fn kernel_user(path: &Path) -> Option<String> {
+    let wanted = identity(path)?;
+    let names = match wanted {
+        Identity::Device(number) => {
+            let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+            let link = std::fs::read_link(format!("/sys/dev/block/{major}:{minor}")).ok()?;
+            vec![link.file_name()?.to_string_lossy().into_owned()]
+        }
+        Identity::File(..) => loop_devices(wanted),
+    };
+    names.into_iter().find_map(|name| {
+        let device = format!("/dev/{name}");
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let mounted = mounts.lines().find_map(|line| {
+            let (source, rest) = line.split_once(' ')?;
+            (source == device).then(|| rest.split(' ').next().unwrap_or_default().to_owned())
+        });
+        if let Some(at) = mounted {
+            return Some(format!("{device} is mounted on {at}"));
+        }
+        let entries = |path: String| std::fs::read_dir(path).into_iter().flatten().flatten();
+        if entries(format!("/sys/class/block/{name}/holders")).next().is_some() {
+            return Some(format!("{device} is part of another device"));
+        }
+        // A file system of several devices is listed as mounted by one of them only.
+        let is_btrfs = entries("/sys/fs/btrfs".to_owned())
+            .any(|fs| fs.path().join("devices").join(&name).exists());
+        is_btrfs.then(|| format!("{device} is part of a mounted file system"))
+    })
+}
+
+/// The names of the loop devices on a file.
+fn loop_devices(file: Identity) -> Vec<String> {
+    let all = std::fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let on_it = all.filter(|entry| {
+        let backing = std::fs::read_to_string(entry.path().join("loop/backing_file"));
+        backing.is_ok_and(|path| identity(Path::new(path.trim_end_matches('\n'))) == Some(file))
+    });
+    on_it.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
 /// Refuses paths that are the same file or device.
 fn check_twice(paths: &[PathBuf]) -> Result<()> {
     let mut seen: HashMap<Identity, &Path> = HashMap::new();

@@ -22,6 +22,22 @@ pub(crate) fn size(text: &str) -> Result<Sectors, String> {
     sectors.map(Sectors).ok_or_else(bad)
 }
 
+/// Bytes, or with a suffix K, M, G, T.
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+    let bad = || format!("`{text}` is not a number of bytes, or one with K, M, G or T");
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number: u64 = digits.parse().map_err(|_| bad())?;
+    let shift = match &text[digits.len()..] {
+        "" => 0,
+        "k" | "K" => 10,
+        "m" | "M" => 20,
+        "g" | "G" => 30,
+        "t" | "T" => 40,
+        _ => return Err(bad()),
+    };
+    number.checked_mul(1 << shift).ok_or_else(bad)
+}
+
 /// A size, or no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Limit(pub(crate) Option<Sectors>);

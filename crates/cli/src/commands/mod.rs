@@ -1,6 +1,7 @@
 //! The verbs: a file each, with the arguments and the function that does it.
 
 pub(crate) mod bench;
+pub(crate) mod btrfs;
 pub(crate) mod completions;
 pub(crate) mod get;
 pub(crate) mod lvm;

@@ -11,7 +11,8 @@ use super::support::ashlar;
 const PAGES: u64 = (64 << 20) / 4096;
 
 fn run(args: &[&str]) -> (tempfile::TempDir, String) {
-    let dir = tempfile::tempdir().unwrap();
+    // A comma would end the name of a disk in --devices.
+    let dir = tempfile::Builder::new().prefix("a, b").tempdir().unwrap();
     let at = ["bench", "lvm-snapshot", "--quick", "--dir", dir.path().to_str().unwrap()];
     let out = ashlar(&[&at, args].concat()).ok().out;
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "the image file is removed");
@@ -23,6 +24,7 @@ fn a_snapshot_costs_an_io_for_each_chunk_unless_they_merge() {
     let (_dir, out) = run(&["--json", "--model", "custom"]);
     let report: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(report["bytes"], PAGES * 4096);
+    assert_eq!(report["readahead"], 256 << 10);
     let disks = report["disks"].as_array().unwrap();
     assert_eq!(disks.len(), 2);
     for disk in disks {
@@ -52,6 +54,9 @@ fn the_table_of_the_bug_report_stands_beside_our_own() {
     let (_dir, out) = run(&["--model", "custom:read=1us", "--readahead", "1M"]);
     for part in [
         "in windows of 1024 KiB",
+        "\n  ashlar lvm pvcreate DISK\n  ashlar lvm vgcreate ",
+        " --name seclv -l 80%FREE secvol\n",
+        " --snapshot secvol/seclv --name tmp_backup1 --extents 90%FREE --chunksize 4k\n",
         "  snapshot       nomerges 2    42.693 s",
         "  24.1 times as long without merging",
         "the image file as custom:read=1us\n",
@@ -78,6 +83,7 @@ fn as_root_the_file_is_read_from_a_mounted_file_system() {
     let (_dir, out) = run(&["--mounted", "--json", "--model", "custom"]);
     let report: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(report["mounted"], true);
+    assert_eq!(report["readahead"], 4 << 20);
     for disk in report["disks"].as_array().unwrap() {
         let number = |at: usize, key: &str| disk["rows"][at][key].as_u64().unwrap();
         // What the file system reads of its own comes on top.

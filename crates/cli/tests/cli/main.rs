@@ -3,6 +3,8 @@
 
 mod arrays;
 mod bench;
+mod btrfs_files;
+mod btrfs_scrub;
 mod conformance;
 mod control;
 mod generated;

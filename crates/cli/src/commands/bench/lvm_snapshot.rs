@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use super::mounted::Site;
 use super::readahead;
-use super::volumes::{self, FILE_START, Volumes};
+use super::volumes::{self, FILE_START, PLAIN_NAME, SNAPSHOT_NAME, VOLUME_NAME, Volumes};
 use crate::disks::{self, Access};
 use crate::error::{Error, Result};
 use crate::{output, units};
@@ -28,11 +28,17 @@ const WANTED_GAIN: f64 = 20.0;
 /// What of the plain volume's rate the snapshot is to have, at least.
 const WANTED_OF_PLAIN: f64 = 0.9;
 
+/// The longest window that is read ahead, of ashlar's own volumes: a request of the disk that is modelled.
+const WINDOW: Sectors = Sectors(256 << 1);
+/// The same with a loop device and FUSE in between.
+const MOUNTED_WINDOW: Sectors = Sectors(4 << 11);
+
 /// Read a file from an LVM snapshot, with merging and without
 ///
-/// The test case of https://bugs.launchpad.net/bugs/1833319: a volume of 80 % of a disk, a file on it, a
-/// snapshot with chunks of 4 KiB; the file is read from the snapshot with queue/nomerges 2 and 0, and from
-/// the volume. Once on an image file as it is, once on a model of the disk that the bug was seen on.
+/// The test case of https://bugs.launchpad.net/bugs/1833319, step by step: pvcreate, vgcreate, lvcreate of
+/// 80 % of the disk, a file on the volume, lvcreate of a snapshot with chunks of 4 KiB; the file is read from
+/// the snapshot with queue/nomerges 2 and 0, and from the volume. Once on an image file as it is, once on a
+/// model of the disk that the bug was seen on.
 ///
 /// An ordinary user can run it: the reads are those that the kernel's page cache would do for cat, of
 /// ashlar's own volumes, without a mounted file system. With --mounted the volume has an ext4 file system,
@@ -62,9 +68,11 @@ pub(crate) struct LvmSnapshot {
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 
-    /// The longest window that is read ahead, as blockdev --setra sets it: KiB, or with K or M
-    #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = readahead_size)]
-    readahead: Sectors,
+    /// The longest window that is read ahead, as blockdev --setra sets it: KiB, or with K or M [default:
+    /// 256K; with --mounted 4M, since each window also passes a loop device and FUSE there, and while it does
+    /// a disk may have nothing to do: long windows make that rare]
+    #[arg(long, value_name = "SIZE", value_parser = readahead_size)]
+    readahead: Option<Sectors>,
 
     /// Print JSON
     #[arg(long)]
@@ -94,11 +102,11 @@ impl Source {
         }
     }
 
-    /// What it is called where it is mounted from.
+    /// Its device, which is called so where it is mounted from, too.
     fn device(self) -> &'static str {
         match self {
-            Self::Snapshot => "secvol-tmp_backup1",
-            Self::Volume => "secvol-seclv",
+            Self::Snapshot => SNAPSHOT_NAME,
+            Self::Volume => PLAIN_NAME,
         }
     }
 }
@@ -155,10 +163,14 @@ impl LvmSnapshot {
         if !self.json {
             output::print(&self.heading(mib))?;
         }
-        let site = if self.mounted { Some(Site::new()?) } else { None };
+        let site = self.site()?;
         let image = Image::make(self.dir.as_deref(), volumes::disk_size(file))?;
-        let reactor = disks::reactor()?;
-        let disks = reactor.block_on(self.measure(&image, file, site))?;
+        volumes::run(&volumes::VOLUME, &image.0)?;
+        // Commands open the image for themselves, so it is closed in between.
+        disks::reactor()?.block_on(self.fill(&image.0, file, site))?;
+        volumes::run(&volumes::SNAPSHOT, &image.0)?;
+        let site = self.site()?;
+        let disks = disks::reactor()?.block_on(self.measure(&image.0, file, site))?;
         let met = disks.last().is_some_and(|modelled| {
             modelled.gain >= WANTED_GAIN && modelled.of_plain >= WANTED_OF_PLAIN
         });
@@ -166,7 +178,7 @@ impl LvmSnapshot {
             output::print_json(&Report {
                 mounted: self.mounted,
                 bytes: file.bytes(),
-                readahead: self.readahead.bytes(),
+                readahead: self.readahead().bytes(),
                 disks,
                 wanted_gain: WANTED_GAIN,
                 wanted_of_plain: WANTED_OF_PLAIN,
@@ -182,6 +194,16 @@ impl LvmSnapshot {
         Ok(ExitCode::SUCCESS)
     }
 
+    /// The longest window.
+    fn readahead(&self) -> Sectors {
+        self.readahead.unwrap_or(if self.mounted { MOUNTED_WINDOW } else { WINDOW })
+    }
+
+    /// A place to mount volumes, if they are to be mounted.
+    fn site(&self) -> Result<Option<Arc<Site>>> {
+        if self.mounted { Site::new().map(Some) } else { Ok(None) }
+    }
+
     fn heading(&self, mib: u64) -> String {
         let how = if self.mounted {
             "from a mounted file system"
@@ -190,8 +212,14 @@ impl LvmSnapshot {
         };
         let mut text = format!(
             "A file of {mib} MiB read from a snapshot with chunks of 4 KiB, in windows of {} KiB, {how}.\n\n\
-             Launchpad bug 1833319: Linux 4.4 on a c5.large with a gp2 volume, {SEED_MIB} MiB\n",
-            self.readahead.0 / 2,
+             The volumes, of which the file is written before the snapshot is taken:\n",
+            self.readahead().0 / 2,
+        );
+        for command in volumes::VOLUME.iter().chain(&volumes::SNAPSHOT) {
+            text += &format!("  ashlar {command}\n");
+        }
+        text += &format!(
+            "\nLaunchpad bug 1833319: Linux 4.4 on a c5.large with a gp2 volume, {SEED_MIB} MiB\n"
         );
         for ((source, nomerges), seconds) in ROWS.into_iter().zip(SEED) {
             if let Some(seconds) = seconds {
@@ -205,30 +233,37 @@ impl LvmSnapshot {
         text
     }
 
+    /// Writes the file to the volume, of which there is no snapshot yet.
+    async fn fill(&self, image: &Path, file: Sectors, site: Option<Arc<Site>>) -> Result<()> {
+        let disk = disks::open(image, Access::Write, true)?.gateway;
+        let volumes = Volumes::activate(image, &disk).await;
+        let volume = volumes.find(VOLUME_NAME)?;
+        match site {
+            None => volumes::fill(&volume, file).await?,
+            Some(site) => {
+                site.show(VOLUME_NAME, &volume);
+                site.fill(VOLUME_NAME, file).await?;
+                site.end().await?;
+            }
+        }
+        volumes.stop().await
+    }
+
     /// Measures the image as it is, and then as the model.
     async fn measure(
         &self,
-        image: &Image,
+        image: &Path,
         file: Sectors,
         site: Option<Arc<Site>>,
     ) -> Result<Vec<Measured>> {
-        let disk = disks::open(&image.0, Access::Write, true)?.gateway;
-        let volumes = Volumes::make(&disk).await?;
-        match &site {
-            None => volumes.fill(file).await?,
-            Some(site) => {
-                site.show(Source::Volume.device(), &volumes.plain);
-                site.fill(Source::Volume.device(), file).await?;
-            }
-        }
-        drop(volumes);
+        let disk = disks::open(image, Access::Write, true)?.gateway;
         // In this order: what is below a model gets other settings.
         let name = "the image file as it is, direct I/O where it can be had";
-        let real = self.measure_disk(name, &disk, file, site.as_ref()).await?;
+        let real = self.measure_disk(name, (image, &disk), file, site.as_ref()).await?;
         let model = modelled(disk, self.model.model, disks::runtime());
         let model = Gateway::new(Arc::new(model));
         let name = format!("the image file as {}", self.model);
-        let modelled = self.measure_disk(&name, &model, file, site.as_ref()).await?;
+        let modelled = self.measure_disk(&name, (image, &model), file, site.as_ref()).await?;
         if let Some(site) = site {
             site.end().await?;
         }
@@ -238,25 +273,21 @@ impl LvmSnapshot {
     async fn measure_disk(
         &self,
         name: &str,
-        disk: &Gateway,
+        (image, disk): (&Path, &Gateway),
         file: Sectors,
         site: Option<&Arc<Site>>,
     ) -> Result<Measured> {
         if !self.json {
             output::print(&format!("\n{name}\n"))?;
         }
-        let volumes = Volumes::make(disk).await?;
-        let snapshot = volumes.snapshot().await?;
+        let volumes = Volumes::activate(image, disk).await;
         let mut rows = Vec::new();
         for (source, nomerges) in ROWS {
-            let volume = match source {
-                Source::Snapshot => &snapshot,
-                Source::Volume => &volumes.plain,
-            };
+            let volume = volumes.find(source.device())?;
             if let Some(site) = site {
-                site.show(source.device(), volume);
+                site.show(source.device(), &volume);
             }
-            let row = self.read(disk, volume, file, (source, nomerges), site).await?;
+            let row = self.read(disk, &volume, file, (source, nomerges), site).await?;
             if !self.json {
                 let Row { seconds, megabytes_per_second, ios, merges, .. } = row;
                 let figures = format!(
@@ -266,6 +297,7 @@ impl LvmSnapshot {
             }
             rows.push(row);
         }
+        volumes.stop().await?;
         let rate = |row: usize| rows.get(row).map_or(f64::NAN, |row| row.megabytes_per_second);
         let (gain, of_plain) = (rate(1) / rate(0), rate(1) / rate(2));
         if !self.json {
@@ -292,10 +324,10 @@ impl LvmSnapshot {
         disk.disk().set_nomerges(nomerges).map_err(|error| failed(&error))?;
         let before = disk.disk().stats().totals().read;
         let took = match site {
-            Some(site) => site.read(source.device(), file, self.readahead).await?,
+            Some(site) => site.read(source.device(), file, self.readahead()).await?,
             None => {
                 let begun_ns = now_ns();
-                let done = readahead::read(volume, FILE_START, file, self.readahead).await;
+                let done = readahead::read(volume, FILE_START, file, self.readahead()).await;
                 done.map_err(|error| failed(&error))?;
                 Duration::from_nanos(now_ns() - begun_ns)
             }

@@ -1,7 +1,11 @@
 //! `ashlar bench`: measurements that users can repeat.
 
+mod btrfs_scrub;
+mod loops;
 mod lvm_snapshot;
 mod mounted;
+mod populated;
+mod program;
 mod readahead;
 mod volumes;
 
@@ -15,12 +19,14 @@ use crate::error::Result;
 #[derive(Subcommand, Debug)]
 pub(crate) enum Bench {
     LvmSnapshot(lvm_snapshot::LvmSnapshot),
+    BtrfsScrub(btrfs_scrub::BtrfsScrub),
 }
 
 impl Bench {
     pub(crate) fn run(self) -> Result<ExitCode> {
         match self {
             Self::LvmSnapshot(command) => command.run(),
+            Self::BtrfsScrub(command) => command.run(),
         }
     }
 }

@@ -4,7 +4,6 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,6 +16,8 @@ use ashlar_export::fuse::session::Session;
 use ashlar_export::fuse::tree::{Entry, Namespace, Owner};
 use rustix::io::Errno;
 
+use super::loops::{LoopDevice, Mounted, drop_caches};
+use super::program::run;
 use super::readahead::PAGE;
 use crate::disks;
 use crate::error::{Error, Result};
@@ -155,7 +156,7 @@ impl Site {
             let mounted = MountedVolume::new(&this.dir, name, true, readahead)?;
             let path = mounted.file();
             let failed = |error| Error::new("cannot read the file", path.display(), error);
-            fs::write("/proc/sys/vm/drop_caches", "3").map_err(failed)?;
+            drop_caches()?;
             let begun = Instant::now();
             read_file(&path, file).map_err(failed)?;
             let took = begun.elapsed();
@@ -210,55 +211,30 @@ impl Drop for Site {
 
 /// A volume's file system, mounted through a loop device, until [`Self::end`] or an error.
 struct MountedVolume {
-    device: String,
-    at: PathBuf,
-    is_mounted: bool,
+    // In this order they are dropped.
+    mounted: Mounted,
+    device: LoopDevice,
 }
 
 impl MountedVolume {
     fn new(dir: &Path, name: &str, read_only: bool, readahead: Sectors) -> Result<Self> {
-        let volume = dir.join("volumes").join(name);
-        let volume = volume.to_string_lossy();
-        let access: &[&str] = if read_only { &["--read-only"] } else { &[] };
-        // Direct: otherwise the loop device has one read in flight at a time.
-        let args = [&["--find", "--show", "--direct-io=on"], access, &[&*volume]].concat();
-        let device = run("losetup", &args)?.trim().to_owned();
-        let mut this = Self { device, at: dir.join("mnt"), is_mounted: false };
+        let device = LoopDevice::attach(&dir.join("volumes").join(name), read_only)?;
         if !readahead.is_zero() {
-            run("blockdev", &["--setra", &readahead.to_string(), &this.device])?;
+            run("blockdev", &["--setra", &readahead.to_string(), device.name()])?;
         }
         let options = if read_only { "ro,noload" } else { "rw" };
-        let at = this.at.to_string_lossy().into_owned();
-        run("mount", &["-t", "ext4", "-o", options, &this.device, &at])?;
-        this.is_mounted = true;
-        Ok(this)
+        let mounted = device.mount("ext4", options, &dir.join("mnt"))?;
+        Ok(Self { mounted, device })
     }
 
     /// The file on it.
     fn file(&self) -> PathBuf {
-        self.at.join("dummy1")
+        self.mounted.path().join("dummy1")
     }
 
-    fn end(mut self) -> Result<()> {
-        self.release()
-    }
-
-    fn release(&mut self) -> Result<()> {
-        if std::mem::take(&mut self.is_mounted) {
-            run("umount", &[&self.at.to_string_lossy()])?;
-        }
-        match std::mem::take(&mut self.device) {
-            device if device.is_empty() => Ok(()),
-            device => run("losetup", &["--detach", &device]).map(drop),
-        }
-    }
-}
-
-impl Drop for MountedVolume {
-    fn drop(&mut self) {
-        if let Err(error) = self.release() {
-            error.print();
-        }
+    fn end(self) -> Result<()> {
+        self.mounted.end()?;
+        self.device.end()
     }
 }
 
@@ -288,18 +264,6 @@ fn read_file(path: &Path, len: Sectors) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Runs a program to its end; what it printed.
-fn run(program: &str, args: &[&str]) -> Result<String> {
-    let failed = |why: &dyn std::fmt::Display| {
-        Error::new("cannot run", format!("{program} {}", args.join(" ")), why)
-    };
-    let output = Command::new(program).args(args).output().map_err(|error| failed(&error))?;
-    if !output.status.success() {
-        return Err(failed(&String::from_utf8_lossy(&output.stderr).trim()));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Does what blocks while the reactor goes on.

@@ -1,6 +1,7 @@
 //! The volumes of the measurement: a logical volume on a disk, a file on it, and a snapshot.
 //!
-//! The devices are those that LVM's tables make of a physical volume:
+//! They are made as the test case makes them, by commands of `ashlar lvm` on the image file, and made active
+//! by the code that `serve` runs. What comes of it:
 //!
 //! ```text
 //!   disk --linear--> secvol-seclv-real --snapshot-origin--> secvol-seclv
@@ -8,157 +9,137 @@
 //!     +--linear--> secvol-tmp_backup1-cow --snapshot P 8--> secvol-tmp_backup1
 //! ```
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::Path;
 
 use ashlar_block::{Buffer, Flags, Gateway, Sector, Sectors};
-use ashlar_dm::snapshot::Origins;
-use ashlar_dm::{Context, Device, Devices, Table, text};
+use ashlar_stack::assemble::{Disk, Options, Stack, assemble, probe_all};
 
+use super::program;
 use super::readahead::PAGE;
 use crate::disks;
 use crate::error::{Error, Result};
 
-/// An extent (LVM's default).
-const EXTENT: Sectors = Sectors(8192);
-/// Where the first extent begins (LVM's default).
-const DATA_START: Sectors = Sectors(2048);
-/// A chunk of the snapshot (LVM's default).
-const CHUNK: Sectors = Sectors(8);
+/// Stands for the image file in [`VOLUME`] and [`SNAPSHOT`].
+const DISK: &str = "DISK";
+/// The commands that make the volume, without `ashlar`. No copies of the metadata are kept: the group is
+/// gone soon.
+pub(super) const VOLUME: [&str; 3] = [
+    "lvm pvcreate DISK",
+    "lvm vgcreate -A n secvol DISK",
+    "lvm lvcreate -A n --devices DISK --name seclv -l 80%FREE secvol",
+];
+/// The command that takes the snapshot of it.
+pub(super) const SNAPSHOT: [&str; 1] =
+    ["lvm lvcreate -A n --devices DISK --snapshot secvol/seclv \
+                                         --name tmp_backup1 --extents 90%FREE --chunksize 4k"];
+
+/// The volume, before there is a snapshot.
+pub(super) const VOLUME_NAME: &str = "secvol-seclv";
+/// What it is made of as soon as there is one: the same table, and reads that pass nothing else.
+pub(super) const PLAIN_NAME: &str = "secvol-seclv-real";
+/// The snapshot.
+pub(super) const SNAPSHOT_NAME: &str = "secvol-tmp_backup1";
+
 /// Where the file lies on the volume: behind what a file system keeps at its beginning.
 pub(super) const FILE_START: Sector = Sector(64 << 11);
 /// Bytes of a write that fills the file.
 const FILL: Sectors = Sectors(2048);
 
-/// How the disk is shared out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Layout {
-    /// The size of the volume: 80 % of the extents.
-    volume: Sectors,
-    /// The size of the snapshot's exception store: 90 % of what is left.
-    cow: Sectors,
-}
-
-impl Layout {
-    fn of(disk: Sectors) -> Self {
-        let extents = disk.0.saturating_sub(DATA_START.0) / EXTENT.0;
-        let volume = extents * 80 / 100;
-        let cow = (extents - volume) * 90 / 100;
-        Self { volume: Sectors(volume * EXTENT.0), cow: Sectors(cow * EXTENT.0) }
-    }
-}
-
-/// A disk on which there is room for a file of `file`.
+/// A disk of which 80 % have room for a file of `file`. It is sparse: what is too much costs nothing.
 pub(super) fn disk_size(file: Sectors) -> Sectors {
-    let volume = FILE_START.0 + file.0;
-    let extents = volume.div_ceil(EXTENT.0) * 100 / 80 + 2;
-    Sectors(DATA_START.0 + extents * EXTENT.0)
+    Sectors(2 * (FILE_START.0 + file.0))
 }
 
-/// Devices by their names, as tables find them.
-#[derive(Default)]
-struct Named(Mutex<Vec<(&'static str, Gateway)>>);
-
-impl Devices for Named {
-    fn find(&self, name: &str) -> Option<Gateway> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.iter().find(|(known, _)| *known == name).map(|(_, gateway)| gateway.clone())
+/// Runs commands on the image file, which nobody has open: each opens it for itself.
+///
+/// # Errors
+/// One of them failed.
+pub(super) fn run(commands: &[&str], image: &Path) -> Result<()> {
+    let (dir, name) = (image.parent(), image.file_name().and_then(|name| name.to_str()));
+    // By its name alone: a path may have a comma, which ends a disk's name in --devices.
+    let (dir, name) = (dir.unwrap_or(Path::new(".")), name.unwrap_or_default());
+    for command in commands {
+        let words = command.split_whitespace();
+        let words: Vec<&str> = words.map(|word| if word == DISK { name } else { word }).collect();
+        program::run_self(&words, dir)?;
     }
+    Ok(())
 }
 
-/// A volume with a file on it.
-pub(super) struct Volumes {
-    named: Named,
-    origins: Arc<Origins>,
-    layout: Layout,
-    /// The volume, without a snapshot.
-    pub(super) plain: Gateway,
-}
+/// What is on a disk, active.
+pub(super) struct Volumes(Stack);
 
 impl Volumes {
-    /// Makes the volume on `disk`.
-    ///
-    /// # Errors
-    /// The disk is too small.
-    pub(super) async fn make(disk: &Gateway) -> Result<Self> {
-        let layout = Layout::of(disk.capacity());
-        let named = Named(Mutex::new(vec![("disk", disk.clone())]));
-        let mut this = Self { named, origins: Arc::default(), layout, plain: disk.clone() };
-        let table = format!("0 {} linear disk {DATA_START}", layout.volume);
-        this.plain = this.map("secvol-seclv-real", &table).await?;
-        Ok(this)
+    /// Makes everything active that is on `disk`, which is at `path`.
+    pub(super) async fn activate(path: &Path, disk: &Gateway) -> Self {
+        let disk = Disk { path: path.to_owned(), gateway: disk.clone() };
+        let probed = probe_all(vec![disk]).await;
+        Self(assemble(&probed, Options::default(), &disks::runtime()).await)
     }
 
-    /// Takes the snapshot of the volume.
+    /// The device of the device mapper that is called so.
     ///
     /// # Errors
-    /// Writing its metadata failed.
-    pub(super) async fn snapshot(&self) -> Result<Gateway> {
-        let Layout { volume, cow } = self.layout;
-        let at = DATA_START + volume;
-        self.map("secvol-tmp_backup1-cow", &format!("0 {cow} linear disk {at}")).await?;
-        self.map("secvol-seclv", &format!("0 {volume} snapshot-origin secvol-seclv-real")).await?;
-        let devices = "secvol-seclv-real secvol-tmp_backup1-cow";
-        let table = format!("0 {volume} snapshot {devices} P {CHUNK}");
-        self.map("secvol-tmp_backup1", &table).await
+    /// It could not be made.
+    pub(super) fn find(&self, name: &str) -> Result<Gateway> {
+        let link = format!("mapper/{name}");
+        let devices = self.0.devices.all();
+        let found = devices.iter().find(|device| device.links.contains(&link));
+        found.map(|device| device.gateway().clone()).ok_or_else(|| {
+            let refused = self.0.refused_volumes.iter();
+            let refused = refused.map(|refused| format!("{}: {}", refused.name, refused.why));
+            let notes = self.0.notes.iter().map(ToString::to_string);
+            let why: Vec<String> = refused.chain(notes).collect();
+            Error::new("cannot make", name, why.join("; "))
+        })
     }
 
-    /// Makes a device from a table.
-    async fn map(&self, name: &'static str, table: &str) -> Result<Gateway> {
-        let failed = |why: &dyn std::fmt::Display| Error::new("cannot make", name, why);
-        let lines = text::parse(table).map_err(|error| failed(&error))?;
-        let (runtime, origins) = (disks::runtime(), Arc::clone(&self.origins));
-        let context = Context { devices: &self.named, runtime: Arc::clone(&runtime), origins };
-        let table = Table::load(&lines, &context).await.map_err(|error| failed(&error))?;
-        let device = Device::start(name, table, runtime).await.map_err(|error| failed(&error))?;
-        let gateway = Gateway::new(device);
-        let mut all = self.named.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.push((name, gateway.clone()));
-        Ok(gateway)
-    }
-
-    /// Writes the file, each page with its number, and has it all on the disk.
+    /// Ends all, and has what was written on the disk.
     ///
     /// # Errors
-    /// Writing failed.
-    pub(super) async fn fill(&self, file: Sectors) -> Result<()> {
-        let failed = |error| Error::new("cannot write the file", self.plain.disk().name(), error);
-        let mut buffer = Buffer::zeroed(FILL.bytes() as usize);
-        for done in (0..file.0).step_by(FILL.0 as usize) {
-            let pages = buffer.as_mut_slice().chunks_mut(PAGE as usize);
-            for (page, number) in pages.zip(Sectors(done).bytes() / PAGE..) {
-                page.fill(number as u8);
-                page[..8].copy_from_slice(&number.to_le_bytes());
-            }
-            let at = FILE_START + Sectors(done);
-            self.plain.write(at, &mut buffer, Flags::empty()).await.map_err(failed)?;
+    /// One of them could not be ended.
+    pub(super) async fn stop(self) -> Result<()> {
+        self.0.stop().await.map_err(|failed| {
+            let failed = failed.iter().map(|(name, status)| format!("{name}: {status}"));
+            Error::plain("not ended in good order", failed.collect::<Vec<_>>().join(", "))
+        })
+    }
+}
+
+/// Writes the file to `volume`, each page with its number, and has it all on the disk.
+///
+/// # Errors
+/// The volume is too small, or writing failed.
+pub(super) async fn fill(volume: &Gateway, file: Sectors) -> Result<()> {
+    let failed = |error| Error::new("cannot write the file", volume.disk().name(), error);
+    let mut buffer = Buffer::zeroed(FILL.bytes() as usize);
+    for done in (0..file.0).step_by(FILL.0 as usize) {
+        let pages = buffer.as_mut_slice().chunks_mut(PAGE as usize);
+        for (page, number) in pages.zip(Sectors(done).bytes() / PAGE..) {
+            page.fill(number as u8);
+            page[..8].copy_from_slice(&number.to_le_bytes());
         }
-        self.plain.flush().await.map_err(failed)
+        let at = FILE_START + Sectors(done);
+        volume.write(at, &mut buffer, Flags::empty()).await.map_err(failed)?;
     }
+    volume.flush().await.map_err(failed)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn volumes_are_shared_out_as_by_lvcreate() {
-        // 255 extents: lvcreate -l 80%FREE, then --snapshot --extents 90%FREE of the 51 left.
-        let layout = Layout::of(Sectors(1 << 21));
-        assert_eq!((layout.volume.0 / EXTENT.0, layout.cow.0 / EXTENT.0), (204, 45));
-        assert_eq!(Layout::of(Sectors(10)).volume, Sectors::ZERO);
-    }
+    /// LVM's extents, and where the first begins.
+    const EXTENT: u64 = 8192;
+    const DATA_START: u64 = 2048;
 
     #[test]
-    fn the_disk_has_room_for_the_file() {
+    fn the_volume_has_room_for_the_file() {
         for mib in [2, 64, 512, 4096] {
             let file = Sectors(mib << 11);
-            let (disk, end) = (disk_size(file), FILE_START + file);
-            let layout = Layout::of(disk);
-            assert!(end.0 <= layout.volume.0, "{mib} MiB");
-            assert!(
-                layout.cow >= EXTENT && DATA_START.0 + layout.volume.0 + layout.cow.0 <= disk.0
-            );
-            assert!(disk.0 < 2 * file.0 + (256 << 11), "{mib} MiB");
+            let extents = (disk_size(file).0 - DATA_START) / EXTENT;
+            let volume = extents * 80 / 100 * EXTENT;
+            assert!((FILE_START + file).0 <= volume, "{mib} MiB");
         }
     }
 }

@@ -1,0 +1,350 @@
+//! Whose bytes these are: from an address of the file system's space to files and trees.
+//!
+//! The extent tree says of each extent who refers to it: a tree and an inode, or a leaf. Since trees
+//! share blocks, that is not all: a leaf belongs to each tree from whose root it can be reached. So
+//! leaves are followed upwards, block by block, until roots are met. The work is bounded: by
+//! [`OWNERS_MAX`] and [`BLOCKS_MAX`], and a result says whether that cut it off.
+
+mod names;
+mod tree;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub use names::{FileName, NAMES_MAX, names_of, subvolume_path};
+
+use crate::error::TreeError;
+use crate::ondisk::items::{
+    BackRef, Compression, ExtentItem, FileExtent, FileExtentBody, keyed_ref,
+};
+use crate::ondisk::key::{Key, item, objectid};
+use crate::ondisk::node::{Expected, Node};
+use crate::path::{Path, Root};
+use crate::readahead::Reada;
+use crate::roots::{damaged, is_subvolume};
+use crate::units::Logical;
+use crate::volume::FileSystem;
+
+/// Parts of files that are told of an extent at most.
+pub const OWNERS_MAX: usize = 1000;
+/// Tree blocks that are followed upwards for an extent at most.
+pub const BLOCKS_MAX: usize = 10_000;
+/// References of tree blocks that are followed for an extent at most.
+const REFERENCES_MAX: usize = 100_000;
+/// Items of files that are looked at for an extent at most.
+const ITEMS_MAX: usize = 1_000_000;
+
+/// An extent, and who has it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Owned {
+    /// Where it is.
+    pub start: Logical,
+    /// Its bytes.
+    pub length: u64,
+    /// Who has it.
+    pub owners: Owners,
+    /// Whether there may be more than is told: a limit was reached, or something could not be read.
+    pub more: bool,
+}
+
+/// Who has an extent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Owners {
+    /// Parts of files, in the order of tree, inode and offset.
+    Data(Vec<FilePart>),
+    /// It is a block of these trees.
+    Tree {
+        /// Its level.
+        level: u8,
+        /// Its first key, if it could be found out.
+        first_key: Option<Key>,
+        /// The trees, in order.
+        roots: Vec<u64>,
+    },
+}
+
+/// A part of a file.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct FilePart {
+    /// The subvolume.
+    pub root: u64,
+    /// The inode there.
+    pub inode: u64,
+    /// Where in the file the first byte is that was asked for. Of a compressed extent: where the part
+    /// begins, as its bytes have no places of their own.
+    pub offset: u64,
+}
+
+/// The extents that have bytes of `start..start + len`, and who has these bytes.
+///
+/// # Errors
+/// The tree of extents is damaged.
+pub async fn owners(
+    fs: &Arc<FileSystem>,
+    start: Logical,
+    len: u64,
+) -> Result<Vec<Owned>, TreeError> {
+    let tree = fs.need_root(objectid::EXTENT_TREE).await?;
+    let end = start.0.saturating_add(len.max(1));
+    let mut all = Vec::new();
+    let mut next = first_extent(fs, tree, start).await?;
+    while let Some(found) = next.filter(|found| found.key.objectid < end) {
+        if found.end(fs) > start.0 {
+            all.push(owned(fs, tree, &found, start.0..end).await?);
+        }
+        if all.len() >= OWNERS_MAX {
+            break;
+        }
+        next = extent_from(fs, tree, found.key.objectid.saturating_add(1)).await?;
+    }
+    Ok(all)
+}
+
+/// An item of the extent tree.
+struct Found {
+    key: Key,
+    data: Vec<u8>,
+}
+
+impl Found {
+    fn length(&self, fs: &FileSystem) -> u64 {
+        match self.key.kind {
+            item::METADATA_ITEM => u64::from(fs.nodesize()),
+            _ => self.key.offset,
+        }
+    }
+
+    fn end(&self, fs: &FileSystem) -> u64 {
+        self.key.objectid.saturating_add(self.length(fs))
+    }
+}
+
+const fn is_extent(kind: u8) -> bool {
+    matches!(kind, item::EXTENT_ITEM | item::METADATA_ITEM)
+}
+
+/// The first extent that begins at `from` or behind it.
+async fn extent_from(
+    fs: &Arc<FileSystem>,
+    tree: Root,
+    from: u64,
+) -> Result<Option<Found>, TreeError> {
+    let mut path = Path::new(fs, tree);
+    let mut more = path.search(Key::new(from, 0, 0)).await?;
+    while more {
+        let Some((key, data)) = path.item() else { break };
+        if is_extent(key.kind) {
+            return Ok(Some(Found { key, data: data.to_vec() }));
+        }
+        more = path.next().await?;
+    }
+    Ok(None)
+}
+
+/// The extent that has the byte at `start`, or the first one behind it.
+async fn first_extent(
+    fs: &Arc<FileSystem>,
+    tree: Root,
+    start: Logical,
+) -> Result<Option<Found>, TreeError> {
+    let mut path = Path::new(fs, tree);
+    let mut from = Key::new(start.0, item::METADATA_ITEM, u64::MAX);
+    // What is before may be references to an extent, or a block group.
+    while path.search_back(from).await? {
+        let Some(key) = path.key() else { break };
+        let found = extent_from(fs, tree, key.objectid).await?;
+        match found.filter(|found| found.key.objectid == key.objectid) {
+            Some(found) if found.end(fs) > start.0 => return Ok(Some(found)),
+            Some(_) => break,
+            None => {}
+        }
+        let Some(before) = key.objectid.checked_sub(1) else { break };
+        from = Key::new(before, u8::MAX, u64::MAX);
+    }
+    extent_from(fs, tree, start.0).await
+}
+
+/// All references to an extent, as far as they go within the limit; whether that was all.
+async fn references(
+    fs: &Arc<FileSystem>,
+    tree: Root,
+    found: &Found,
+) -> Result<(Vec<BackRef>, bool), TreeError> {
+    let key = found.key;
+    let it = ExtentItem::parse(key, &found.data).map_err(|why| damaged(tree.id, key, &why))?;
+    let mut all = Vec::new();
+    for back_ref in it.inline {
+        all.push(back_ref.map_err(|why| damaged(tree.id, key, &why))?);
+    }
+    let mut path = Path::new(fs, tree).with_reada(Reada::Forward);
+    let mut more = path.search(Key::new(key.objectid, item::TREE_BLOCK_REF, 0)).await?;
+    while more {
+        let Some((key, data)) = path.item().filter(|(it, _)| it.objectid == key.objectid) else {
+            break;
+        };
+        if all.len() >= OWNERS_MAX {
+            return Ok((all, false));
+        }
+        if let Some(back_ref) = keyed_ref(key, data) {
+            all.push(back_ref.map_err(|why| damaged(tree.id, key, &why))?);
+        }
+        more = path.next().await?;
+    }
+    Ok((all, true))
+}
+
+async fn owned(
+    fs: &Arc<FileSystem>,
+    tree: Root,
+    found: &Found,
+    wanted: std::ops::Range<u64>,
+) -> Result<Owned, TreeError> {
+    let key = found.key;
+    let (start, length) = (Logical(key.objectid), found.length(fs));
+    let it = ExtentItem::parse(key, &found.data).map_err(|why| damaged(tree.id, key, &why))?;
+    let (is_data, level, first_key) = (it.is_data(), it.level, it.first_key);
+    let mut up = tree::Upwards::new(fs, tree);
+    if !is_data {
+        let roots = up.roots_of(start, level.unwrap_or(0)).await?;
+        // The item's key is that of when the block was made.
+        let first_key = up.first_key().or(first_key);
+        let owners = Owners::Tree { level: level.unwrap_or(0), first_key, roots };
+        return Ok(Owned { start, length, owners, more: up.is_cut_off() });
+    }
+    let (refs, mut all_refs) = references(fs, tree, found).await?;
+    let extent = Extent { start, wanted };
+    let mut items = ITEMS_MAX;
+    // Each leaf with parts of files in it that have the extent.
+    let mut leaves: BTreeMap<Logical, Arc<Node>> = BTreeMap::new();
+    for back_ref in refs {
+        if leaves.len() >= OWNERS_MAX {
+            all_refs = false;
+            break;
+        }
+        match back_ref {
+            BackRef::SharedData { parent, .. } => {
+                let expected = Expected { at: parent, level: Some(0), ..Expected::default() };
+                match fs.node(expected).await {
+                    Ok(node) => drop(leaves.insert(parent, node)),
+                    Err(_) => all_refs = false,
+                }
+            }
+            BackRef::ExtentData { root, objectid, offset, count } => {
+                let file = FilePart { root, inode: objectid, offset };
+                all_refs &= extent.leaves(fs, file, count, &mut leaves, &mut items).await;
+            }
+            BackRef::TreeBlock { .. } | BackRef::SharedBlock { .. } | BackRef::Owner { .. } => {}
+        }
+    }
+    let mut parts = std::collections::BTreeSet::new();
+    for (at, node) in &leaves {
+        let within: Vec<(u64, u64)> = extent.parts(fs, node).collect();
+        if within.is_empty() {
+            continue;
+        }
+        let roots = up.roots_of(*at, 0).await?;
+        for root in roots.into_iter().filter(|root| is_subvolume(*root)) {
+            for (inode, offset) in &within {
+                if parts.len() < OWNERS_MAX {
+                    parts.insert(FilePart { root, inode: *inode, offset: *offset });
+                } else {
+                    all_refs = false;
+                }
+            }
+        }
+    }
+    let owners = Owners::Data(parts.into_iter().collect());
+    Ok(Owned { start, length, owners, more: up.is_cut_off() || !all_refs })
+}
+
+/// The extent that is looked for in leaves, and which of its bytes.
+struct Extent {
+    start: Logical,
+    wanted: std::ops::Range<u64>,
+}
+
+impl Extent {
+    /// Adds the leaves of a tree in which an inode has the extent so that its first byte would be at
+    /// the offset; looks at `items` at most. Whether all were found.
+    async fn leaves(
+        &self,
+        fs: &Arc<FileSystem>,
+        file: FilePart,
+        count: u32,
+        leaves: &mut BTreeMap<Logical, Arc<Node>>,
+        items: &mut usize,
+    ) -> bool {
+        let FilePart { root, inode, offset } = file;
+        let Ok(Some(root)) = fs.root(root).await else { return false };
+        // Below zero it wraps around: the part that begins at the file's beginning is not the
+        // extent's.
+        let from = if offset > i64::MAX as u64 { 0 } else { offset };
+        let mut path = Path::new(fs, root).with_reada(Reada::Forward);
+        let mut left = count;
+        let mut more = match path.search(Key::new(inode, item::EXTENT_DATA, from)).await {
+            Ok(more) => more,
+            Err(_) => return false,
+        };
+        while more && left > 0 && leaves.len() < OWNERS_MAX {
+            let Some((key, data)) = path.item() else { break };
+            if (key.objectid, key.kind) != (inode, item::EXTENT_DATA) {
+                break;
+            }
+            match items.checked_sub(1) {
+                Some(left) => *items = left,
+                None => return false,
+            }
+            if self.is_in(fs, data).is_some_and(|at| key.offset.wrapping_sub(at) == offset) {
+                left -= 1;
+                if let Some((node, _)) = path.leaf() {
+                    leaves.insert(Logical(node.header().bytenr.get()), Arc::clone(node));
+                }
+            }
+            more = match path.next().await {
+                Ok(more) => more,
+                Err(_) => return false,
+            };
+        }
+        true
+    }
+
+    /// Where in the extent a part of a file begins; `None` if it is of another extent.
+    fn is_in(&self, fs: &FileSystem, data: &[u8]) -> Option<u64> {
+        match FileExtent::parse(data, fs.sectorsize()).ok()?.body {
+            FileExtentBody::Regular(it) | FileExtentBody::Prealloc(it) => {
+                (it.at == Some(self.start)).then_some(it.offset)
+            }
+            FileExtentBody::Inline(_) => None,
+        }
+    }
+
+    /// The parts of files in a leaf that have bytes that are wanted: inode and offset.
+    fn parts<'a>(
+        &'a self,
+        fs: &'a FileSystem,
+        node: &'a Node,
+    ) -> impl Iterator<Item = (u64, u64)> + 'a {
+        (0..node.len()).filter_map(move |slot| {
+            let (key, data) = node.item(slot)?;
+            if key.kind != item::EXTENT_DATA {
+                return None;
+            }
+            let extent = FileExtent::parse(data, fs.sectorsize()).ok()?;
+            let it = match extent.body {
+                FileExtentBody::Regular(it) | FileExtentBody::Prealloc(it) => it,
+                FileExtentBody::Inline(_) => return None,
+            };
+            if it.at != Some(self.start) {
+                return None;
+            }
+            if extent.compression != Compression::None {
+                return Some((key.objectid, key.offset));
+            }
+            let first = self.start.0.checked_add(it.offset)?;
+            let end = first.checked_add(it.num_bytes)?;
+            let from = first.max(self.wanted.start);
+            (from < end.min(self.wanted.end))
+                .then(|| (key.objectid, key.offset.saturating_add(from - first)))
+        })
+    }
+}

@@ -1,0 +1,498 @@
+//! The extent tree in the order of the file system's space, and the checksum tree beside it.
+//!
+//! Both walks keep their place, so that a range which follows the last one costs no descent, and
+//! both know what lies ahead of them, so that asking for a range with nothing in it costs nothing.
+//! A range may lie anywhere: where the space jumps they search anew, in blocks that are mostly in
+//! memory.
+//!
+//! A block of a tree that cannot be had from any mirror ends neither walk: they say for which range
+//! nothing is known, and go on behind it. Such ranges are remembered, so that each is told once.
+//!
+//! Bounds: what a walk keeps is one path, one item, and at most [`UNKNOWN_MAX`] ranges. Each call
+//! takes the walk forward by at least one byte of the space.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::error::TreeError;
+use crate::ondisk::items::{BackRef, CsumItem, ExtentItem};
+use crate::ondisk::key::{Key, item, objectid};
+use crate::ondisk::node::Node;
+use crate::path::{Path, Root};
+use crate::readahead::Reada;
+use crate::units::Logical;
+use crate::volume::FileSystem;
+
+/// Ranges without knowledge that are remembered; if there are more, some are told twice.
+const UNKNOWN_MAX: usize = 4096;
+
+/// Something that the extent tree says is in use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extent {
+    /// Its first byte.
+    pub start: Logical,
+    /// Its bytes, of whole sectors, at least one.
+    pub length: u64,
+    /// The transaction that made it.
+    pub generation: u64,
+    /// What it holds.
+    pub kind: ExtentKind,
+}
+
+/// What an extent holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ExtentKind {
+    /// Data.
+    Data,
+    /// A tree block.
+    Tree {
+        /// Its level.
+        level: Option<u8>,
+        /// The tree that the first inline reference names.
+        owner: Option<u64>,
+    },
+}
+
+impl Extent {
+    /// The byte behind it; it was checked that there is such a number.
+    pub const fn end(&self) -> Logical {
+        Logical(self.start.0 + self.length)
+    }
+
+    /// Takes the item; `None` if it is none of an extent.
+    fn parse(fs: &FileSystem, key: Key, bytes: &[u8]) -> Option<Result<Self, TreeError>> {
+        if !matches!(key.kind, item::EXTENT_ITEM | item::METADATA_ITEM) {
+            return None;
+        }
+        let wrong =
+            |why: String| Some(Err(TreeError::Item { tree: objectid::EXTENT_TREE, key, why }));
+        let parsed = match ExtentItem::parse(key, bytes) {
+            Ok(parsed) => parsed,
+            Err(error) => return wrong(error.to_string()),
+        };
+        let nodesize = u64::from(fs.nodesize());
+        let length = if key.kind == item::METADATA_ITEM { nodesize } else { key.offset };
+        let start = Logical(key.objectid);
+        let sector = u64::from(fs.sectorsize());
+        let whole = length > 0 && length.is_multiple_of(sector) && start.0.is_multiple_of(sector);
+        if !whole || start.checked_add(length).is_none() {
+            return wrong(format!("a length of {length} bytes"));
+        }
+        let kind = if parsed.is_data() {
+            ExtentKind::Data
+        } else if length != nodesize {
+            return wrong(format!("a tree block of {length} bytes"));
+        } else {
+            let owner = parsed.inline.clone().find_map(|back_ref| match back_ref {
+                Ok(BackRef::TreeBlock { root }) => Some(root),
+                Ok(_) | Err(_) => None,
+            });
+            ExtentKind::Tree { level: parsed.level, owner }
+        };
+        Some(Ok(Self { start, length, generation: parsed.generation, kind }))
+    }
+}
+
+/// What a walk found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Found {
+    /// The first extent with a byte in the range. It may begin before the range.
+    Extent(Extent),
+    /// It is not known what there is from the start of the range up to `end`.
+    Unknown {
+        /// Up to here; behind the start of the range.
+        end: Logical,
+        /// Why, when this is met for the first time.
+        error: Option<TreeError>,
+    },
+    /// There is no extent in the range.
+    Nothing,
+}
+
+/// Ranges of which nothing is known: start to end, none overlapping another.
+#[derive(Default)]
+struct Unknown {
+    ranges: BTreeMap<u64, u64>,
+}
+
+impl Unknown {
+    fn insert(&mut self, range: Range<u64>) {
+        if self.ranges.len() >= UNKNOWN_MAX {
+            self.ranges.pop_first();
+        }
+        self.ranges.insert(range.start, range.end);
+    }
+
+    /// Where the range that has `at` ends.
+    fn end_at(&self, at: u64) -> Option<u64> {
+        let (_, end) = self.ranges.range(..=at).next_back()?;
+        Some(*end).filter(|end| at < *end)
+    }
+}
+
+/// What is known of the space ahead of a walk.
+#[derive(Clone, Copy)]
+struct Ahead {
+    /// From here on
+    from: Logical,
+    /// there is nothing before this; `None` if there is nothing at all.
+    extent: Option<Extent>,
+}
+
+/// A walk over the extent tree.
+pub struct ExtentWalk<'a> {
+    fs: &'a Arc<FileSystem>,
+    path: Path<'a>,
+    ahead: Option<Ahead>,
+    unknown: Unknown,
+    /// The last error that was told.
+    told: Option<TreeError>,
+}
+
+/// A part of a tree that cannot be read: why, and the first byte of the space behind it.
+struct Gap {
+    error: TreeError,
+    end: u64,
+}
+
+impl<'a> ExtentWalk<'a> {
+    /// A walk over the extent tree of `fs`.
+    ///
+    /// # Errors
+    /// There is no extent tree, or the tree of roots is damaged.
+    pub async fn new(fs: &'a Arc<FileSystem>, reada: Reada) -> Result<Self, TreeError> {
+        let root = fs.need_root(objectid::EXTENT_TREE).await?;
+        Ok(Self::over(fs, root, reada))
+    }
+
+    fn over(fs: &'a Arc<FileSystem>, root: Root, reada: Reada) -> Self {
+        let path = Path::new(fs, root).with_reada(reada);
+        Self { fs, path, ahead: None, unknown: Unknown::default(), told: None }
+    }
+
+    /// What there is first in `range`. No extent goes over `floor`, which is at or before the range:
+    /// the start of the chunk.
+    pub async fn find(&mut self, range: Range<Logical>, floor: Logical) -> Found {
+        let Range { start: from, end: to } = range;
+        if from >= to {
+            return Found::Nothing;
+        }
+        if let Some(end) = self.unknown.end_at(from.0) {
+            return Found::Unknown { end: Logical(end.min(to.0)), error: None };
+        }
+        let within = |extent: Option<Extent>| match extent {
+            Some(extent) if extent.start < to => Found::Extent(extent),
+            Some(_) | None => Found::Nothing,
+        };
+        let mut follows = false;
+        if let Some(Ahead { from: known_from, extent }) = self.ahead
+            && known_from <= from
+        {
+            match extent {
+                None => return Found::Nothing,
+                Some(extent) if from < extent.end() => {
+                    // What is not known may lie between.
+                    let between = self.unknown.ranges.range(from.0..extent.start.0.max(from.0));
+                    return match between.map(|(start, _)| *start).next() {
+                        Some(start) if start < to.0 => self.up_to(start, from),
+                        Some(_) | None => within(Some(extent)),
+                    };
+                }
+                Some(extent) => follows = from == extent.end(),
+            }
+        }
+        self.ahead = None;
+        let extent = match self.forward(from).await {
+            Ok(extent) => extent,
+            Err(gap) => return self.gap(gap, from, to),
+        };
+        let begins_here = extent.is_some_and(|extent| extent.start <= from);
+        if !follows && !begins_here && from > floor {
+            match self.before(from, floor).await {
+                Ok(Some(before)) => {
+                    self.ahead = Some(Ahead { from, extent: Some(before) });
+                    return within(Some(before));
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    let end = extent.map_or(u64::MAX, |extent| extent.start.0);
+                    return self.gap(Gap { error, end }, from, to);
+                }
+            }
+        }
+        self.ahead = Some(Ahead { from, extent });
+        within(extent)
+    }
+
+    /// Nothing is known from `start` on, where an extent of the range was expected later.
+    fn up_to(&self, start: u64, from: Logical) -> Found {
+        match self.unknown.end_at(start) {
+            Some(end) => Found::Unknown { end: Logical(end.max(from.0 + 1)), error: None },
+            None => Found::Nothing,
+        }
+    }
+
+    fn gap(&mut self, gap: Gap, from: Logical, to: Logical) -> Found {
+        // Extents begin at whole sectors, whatever a lost block's neighbour is called.
+        let sector = u64::from(self.fs.sectorsize());
+        let end = gap.end.max(from.0.saturating_add(sector));
+        let end = end.checked_next_multiple_of(sector).unwrap_or(u64::MAX);
+        self.unknown.insert(from.0..end);
+        // A lost block is met from both of its sides.
+        let is_new = self.told.as_ref() != Some(&gap.error);
+        self.told = Some(gap.error.clone());
+        Found::Unknown { end: Logical(end.min(to.0)), error: is_new.then_some(gap.error) }
+    }
+
+    /// The first extent that begins at `from` or behind it.
+    async fn forward(&mut self, from: Logical) -> Result<Option<Extent>, Gap> {
+        let mut key = Key::new(from.0, 0, 0);
+        loop {
+            let mut more = self.path.search(key).await;
+            while let Ok(true) = more {
+                let found = self.path.item().and_then(|(key, bytes)| {
+                    let parsed = Extent::parse(self.fs, key, bytes)?;
+                    // Items that cannot be are passed over, sector by sector.
+                    let end = key.objectid.saturating_add(u64::from(self.fs.sectorsize()));
+                    Some(parsed.map_err(|error| Gap { error, end }))
+                });
+                match found {
+                    Some(found) => return found.map(Some),
+                    None => more = self.path.next().await,
+                }
+            }
+            let Err(error) = more else { return Ok(None) };
+            let Some(resume) = self.path.resume() else {
+                return Err(Gap { error, end: u64::MAX });
+            };
+            // Where references follow, the item of their extent is in the block that is lost.
+            let lost = resume.kind > item::METADATA_ITEM;
+            let lost = if lost { u64::from(self.fs.sectorsize()) } else { 0 };
+            let end = resume.objectid.saturating_add(lost);
+            if end > from.0 || resume <= key {
+                return Err(Gap { error, end });
+            }
+            // The lost block has only keys from before the range.
+            key = resume;
+        }
+    }
+
+    /// The extent that begins before `from`, not before `floor`, and goes over it.
+    async fn before(&mut self, from: Logical, floor: Logical) -> Result<Option<Extent>, TreeError> {
+        let mut key = Key::new(from.0, 0, 0);
+        loop {
+            if !self.path.search_back(key).await? {
+                return Ok(None);
+            }
+            let Some((found, bytes)) = self.path.item() else { return Ok(None) };
+            if found.objectid < floor.0 {
+                return Ok(None);
+            }
+            if let Some(extent) = Extent::parse(self.fs, found, bytes) {
+                return Ok(extent.ok().filter(|extent| extent.end() > from));
+            }
+            // A reference, whose extent has a smaller key, or a block group, which may have none.
+            let first = Key::new(found.objectid, 0, 0);
+            key = if key == first {
+                return Ok(None);
+            } else if found.kind > item::METADATA_ITEM {
+                Key::new(found.objectid, item::METADATA_ITEM, u64::MAX)
+            } else {
+                first
+            };
+        }
+    }
+}
+
+/// The checksum of a sector of data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sum {
+    /// The tree has this one: as many bytes of it as the algorithm takes.
+    Known([u8; crate::csum::MAX_SIZE]),
+    /// The tree has none.
+    None,
+    /// The part of the tree that may have it cannot be read.
+    Unknown,
+}
+
+/// A walk over the checksum tree.
+pub struct CsumWalk<'a> {
+    fs: &'a Arc<FileSystem>,
+    /// Why there is no tree, until that has been told.
+    missing: Option<TreeError>,
+    path: Option<Path<'a>>,
+    /// The item at hand: its leaf, its slot there, its range.
+    item: Option<(Arc<Node>, usize, Range<u64>)>,
+    /// A range without checksums.
+    empty: Range<u64>,
+    unknown: Unknown,
+    /// The last error that was told.
+    told: Option<TreeError>,
+}
+
+/// What the tree has for a sector.
+enum At {
+    /// The item at hand has its checksum.
+    Item,
+    /// None up to here.
+    None(u64),
+    /// Nothing is known up to here.
+    Unknown(u64),
+}
+
+impl<'a> CsumWalk<'a> {
+    /// A walk over the checksum tree of `fs`. If that cannot be found, no checksum is known.
+    pub async fn new(fs: &'a Arc<FileSystem>, reada: Reada) -> Self {
+        let (path, missing) = match fs.need_root(objectid::CSUM_TREE).await {
+            Ok(root) => (Some(Path::new(fs, root).with_reada(reada)), None),
+            Err(error) => (None, Some(error)),
+        };
+        Self { fs, missing, path, item: None, empty: 0..0, unknown: Unknown::default(), told: None }
+    }
+
+    /// The checksums of the sectors from `from` on, of which there are `into.len()`. Errors are
+    /// given to `tell`, each once.
+    pub async fn sums(&mut self, from: Logical, into: &mut [Sum], mut tell: impl FnMut(TreeError)) {
+        let sector = u64::from(self.fs.sectorsize());
+        let kind = self.fs.identity().csum;
+        let mut done = 0;
+        while done < into.len() {
+            let rest = &mut into[done..];
+            let Some(at) = from.checked_add(done as u64 * sector) else { return };
+            let up_to = |end: u64| ((end - at.0).div_ceil(sector).max(1) as usize).min(rest.len());
+            match self.at(at, &mut tell).await {
+                At::None(end) => {
+                    let count = up_to(end);
+                    rest[..count].fill(Sum::None);
+                    done += count;
+                }
+                At::Unknown(end) => {
+                    let count = up_to(end);
+                    rest[..count].fill(Sum::Unknown);
+                    done += count;
+                }
+                At::Item => {
+                    let parsed = self.item.as_ref().and_then(|(leaf, slot, _)| {
+                        let (key, bytes) = leaf.item(*slot)?;
+                        CsumItem::parse(key, bytes, kind, self.fs.sectorsize()).ok()
+                    });
+                    let sums = parsed.as_ref().map_or(0, |item| {
+                        let stored = (0..rest.len()).map_while(|sector_nr| {
+                            item.get(Logical(at.0 + sector_nr as u64 * sector))
+                        });
+                        rest.iter_mut()
+                            .zip(stored)
+                            .map(|(sum, stored)| {
+                                let mut bytes = [0; crate::csum::MAX_SIZE];
+                                bytes[..stored.len()].copy_from_slice(stored);
+                                *sum = Sum::Known(bytes);
+                            })
+                            .count()
+                    });
+                    // The item was parsed before and has the sector: there is at least one.
+                    done += sums.max(1);
+                }
+            }
+        }
+    }
+
+    /// What there is for the sector at `at`.
+    async fn at(&mut self, at: Logical, tell: &mut impl FnMut(TreeError)) -> At {
+        if self.item.as_ref().is_some_and(|(_, _, range)| range.contains(&at.0)) {
+            return At::Item;
+        }
+        if self.empty.contains(&at.0) {
+            return At::None(self.empty.end);
+        }
+        if let Some(end) = self.unknown.end_at(at.0) {
+            return At::Unknown(end);
+        }
+        if self.path.is_none() {
+            if let Some(error) = self.missing.take() {
+                tell(error);
+            }
+            return At::Unknown(u64::MAX);
+        }
+        self.item = None;
+        match self.seek(at).await {
+            Ok(found) => found,
+            Err(Gap { error, end }) => {
+                let end = end.max(at.0 + 1);
+                self.unknown.insert(at.0..end);
+                if self.told.as_ref() != Some(&error) {
+                    self.told = Some(error.clone());
+                    tell(error);
+                }
+                At::Unknown(end)
+            }
+        }
+    }
+
+    /// Goes to the item that has `at`, or finds out that there is none.
+    async fn seek(&mut self, at: Logical) -> Result<At, Gap> {
+        let Some(path) = &mut self.path else { return Ok(At::Unknown(u64::MAX)) };
+        let key = Key::new(objectid::EXTENT_CSUM, item::EXTENT_CSUM, at.0);
+        match path.search_back(key).await {
+            Ok(_) => {}
+            Err(error) => {
+                let mut end = behind(path.resume());
+                if end <= at.0 {
+                    // What lies before cannot be read: up to the next item nothing is known.
+                    end = match path.search(key).await {
+                        Ok(true) => behind(path.key()),
+                        Ok(false) => u64::MAX,
+                        Err(_) => behind(path.resume()),
+                    };
+                }
+                return Err(Gap { error, end });
+            }
+        }
+        if let Some(range) = self.range(at)?
+            && range.contains(&at.0)
+        {
+            self.item = self.leaf().map(|(leaf, slot)| (leaf, slot, range));
+            return Ok(At::Item);
+        }
+        // None has it: then there is nothing up to the next one.
+        let Some(path) = &mut self.path else { return Ok(At::Unknown(u64::MAX)) };
+        if let Err(error) = path.search(key).await {
+            return Err(Gap { error, end: behind(path.resume()) });
+        }
+        let end = self.range(at)?.map_or(u64::MAX, |range| range.start);
+        self.empty = at.0..end;
+        Ok(At::None(end))
+    }
+
+    fn leaf(&self) -> Option<(Arc<Node>, usize)> {
+        let (leaf, slot) = self.path.as_ref()?.leaf()?;
+        Some((Arc::clone(leaf), slot))
+    }
+
+    /// The range of the item that the path is at; `None` if that is no item of checksums.
+    fn range(&self, at: Logical) -> Result<Option<Range<u64>>, Gap> {
+        let Some((key, bytes)) = self.path.as_ref().and_then(Path::item) else { return Ok(None) };
+        if (key.objectid, key.kind) != (objectid::EXTENT_CSUM, item::EXTENT_CSUM) {
+            return Ok(None);
+        }
+        let (kind, sectorsize) = (self.fs.identity().csum, self.fs.sectorsize());
+        match CsumItem::parse(key, bytes, kind, sectorsize) {
+            Ok(item) => Ok(Some(item.start().0..item.end().0)),
+            Err(why) => {
+                let (tree, why) = (objectid::CSUM_TREE, why.to_string());
+                let error = TreeError::Item { tree, key, why };
+                Err(Gap { error, end: at.0.saturating_add(u64::from(sectorsize)) })
+            }
+        }
+    }
+}
+
+/// The first byte whose checksum is at `key` or behind it.
+fn behind(key: Option<Key>) -> u64 {
+    let sums = Key::new(objectid::EXTENT_CSUM, item::EXTENT_CSUM, 0);
+    match key {
+        Some(key) if (key.objectid, key.kind) == (sums.objectid, sums.kind) => key.offset,
+        Some(key) if key < sums => 0,
+        Some(_) | None => u64::MAX,
+    }
+}

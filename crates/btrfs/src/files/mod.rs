@@ -1,0 +1,442 @@
+//! Files taken out of the file system, without mounting it.
+//!
+//! A [`Files`] shows one subvolume and those within it, which are crossed as directories. Nothing is
+//! trusted: a directory is entered only if it says itself that this is its one name and parent, so
+//! that a walk ends and meets nothing twice; a name that is none is an error of its own; every sector
+//! of data that has a checksum is verified, and the next mirror is tried if it is wrong.
+//!
+//! The log of `fsync`s is not replayed: files are as of the last commit, and [`Files::open`] says so.
+
+mod dir;
+mod read;
+mod verify;
+
+use std::fmt;
+use std::sync::Arc;
+
+use thiserror::Error;
+use tracing::warn;
+
+pub use dir::{Directory, DirectoryEntry};
+pub use read::{LostWhy, Piece, Reader};
+
+use crate::error::{ReadError, TreeError};
+use crate::ondisk::items::{
+    DirEntries, FileExtent, FileExtentBody, FileType, InodeItem, RootRef, name_hash,
+};
+use crate::ondisk::key::{Key, item, objectid};
+use crate::path::{Path, Root};
+use crate::roots::{Subvolume, damaged, is_subvolume};
+use crate::volume::FileSystem;
+
+/// Bytes of a path at most: deeper directories are not entered.
+pub const PATH_BYTES_MAX: usize = 64 << 10;
+
+/// Something that a name leads to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// An inode.
+    Inode {
+        /// The subvolume's tree.
+        tree: Root,
+        /// Its number there.
+        inode: u64,
+    },
+    /// Where a subvolume was when a snapshot was taken: an empty directory in the snapshot.
+    Empty,
+}
+
+/// Why something could not be found or listed.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum FileError {
+    /// A tree is damaged.
+    #[error(transparent)]
+    Tree(#[from] TreeError),
+    /// There is no such name.
+    #[error("no such file or directory")]
+    NotFound,
+    /// There is no such subvolume.
+    #[error("there is no subvolume {0}")]
+    NoSubvolume(u64),
+    /// The path goes on behind something that is no directory.
+    #[error("{0} is not a directory")]
+    NotADirectory(Name),
+    /// It is another thing than was asked for.
+    #[error("it is {found}, not {wanted}")]
+    Kind {
+        /// What it is.
+        found: &'static str,
+        /// What it should be.
+        wanted: &'static str,
+    },
+    /// A name that cannot be.
+    #[error("{name} in the directory {inode} of tree {tree} cannot be a name")]
+    BadName {
+        /// The tree.
+        tree: u64,
+        /// The directory.
+        inode: u64,
+        /// The name.
+        name: Name,
+    },
+    /// A directory that says that it is elsewhere.
+    #[error("the directory {name} says itself that it is elsewhere: it may be within itself")]
+    Elsewhere {
+        /// Its name here.
+        name: Name,
+    },
+    /// An inode without its item.
+    #[error("the inode {inode} of tree {tree} is not there")]
+    NoInode {
+        /// The tree.
+        tree: u64,
+        /// The inode.
+        inode: u64,
+    },
+    /// A target that cannot be read.
+    #[error("cannot read what the link leads to: {0}")]
+    Target(String),
+    /// A path that is longer than any that is used.
+    #[error("the path is longer than {PATH_BYTES_MAX} bytes")]
+    TooLong,
+}
+
+/// A name or path: bytes of any kind, shown with escapes for what is not printable ASCII.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name(pub Vec<u8>);
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for byte in &self.0 {
+            match byte {
+                b'\\' => f.write_str("\\x5c")?,
+                b' '..=b'~' => write!(f, "{}", char::from(*byte))?,
+                _ => write!(f, "\\x{byte:02x}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Whether `name` can be that of a directory entry.
+pub(crate) fn is_name(name: &[u8]) -> bool {
+    !name.is_empty() && name != b"." && name != b".." && !name.iter().any(|b| matches!(b, 0 | b'/'))
+}
+
+/// What an inode's mode says that it is.
+pub fn kind_of(mode: u32) -> FileType {
+    // S_IFMT
+    match mode & 0o170_000 {
+        0o100_000 => FileType::Regular,
+        0o040_000 => FileType::Directory,
+        0o020_000 => FileType::CharacterDevice,
+        0o060_000 => FileType::BlockDevice,
+        0o010_000 => FileType::Fifo,
+        0o140_000 => FileType::Socket,
+        0o120_000 => FileType::Symlink,
+        _ => FileType::Unknown,
+    }
+}
+
+/// `kind` in words.
+fn words(kind: FileType) -> &'static str {
+    match kind {
+        FileType::Unknown | FileType::Xattr => "something unknown",
+        FileType::Regular => "a file",
+        FileType::Directory => "a directory",
+        FileType::CharacterDevice => "a character device",
+        FileType::BlockDevice => "a block device",
+        FileType::Fifo => "a pipe",
+        FileType::Socket => "a socket",
+        FileType::Symlink => "a symbolic link",
+    }
+}
+
+/// Major and minor number of a device, from `rdev` of its inode, which is the kernel's own `dev_t`.
+pub const fn device_numbers(rdev: u64) -> (u64, u64) {
+    (rdev >> 20, rdev & 0xfffff)
+}
+
+/// The files of a subvolume, and of those within it.
+#[derive(Clone, Debug)]
+pub struct Files {
+    fs: Arc<FileSystem>,
+    top: Subvolume,
+}
+
+impl Files {
+    /// The files of the subvolume of that number; 5 is the one that all others are in.
+    ///
+    /// # Errors
+    /// There is none, or the tree of roots is damaged.
+    pub async fn open(fs: &Arc<FileSystem>, subvolume: u64) -> Result<Self, FileError> {
+        if fs.log_root().is_some() {
+            warn!(
+                "the file system was not unmounted and has a log, which is not replayed: files may lack what was written by the last fsyncs"
+            );
+        }
+        let top = fs.subvolume(subvolume).await?.ok_or(FileError::NoSubvolume(subvolume))?;
+        Ok(Self { fs: Arc::clone(fs), top })
+    }
+
+    /// The file system.
+    pub fn fs(&self) -> &Arc<FileSystem> {
+        &self.fs
+    }
+
+    /// Its root directory.
+    pub fn root(&self) -> Place {
+        Place::Inode { tree: self.top.root, inode: self.top.root_dirid }
+    }
+
+    /// What `path` leads to, from the root directory on. Symbolic links are not followed.
+    ///
+    /// # Errors
+    /// It leads nowhere, or a tree is damaged.
+    pub async fn resolve(&self, path: &[u8]) -> Result<Place, FileError> {
+        if path.len() > PATH_BYTES_MAX {
+            return Err(FileError::TooLong);
+        }
+        let mut places = vec![self.root()];
+        let mut place = self.root();
+        for name in path.split(|byte| *byte == b'/') {
+            match name {
+                b"" | b"." => {}
+                b".." => {
+                    if places.len() > 1 {
+                        places.pop();
+                    }
+                    place = places.last().copied().unwrap_or(self.root());
+                }
+                _ => {
+                    place = self.look_up(place, name).await?;
+                    places.push(place);
+                }
+            }
+        }
+        Ok(place)
+    }
+
+    /// What the name leads to in a directory.
+    ///
+    /// # Errors
+    /// Nowhere; it is no directory; or a tree is damaged.
+    pub async fn look_up(&self, directory: Place, name: &[u8]) -> Result<Place, FileError> {
+        let Place::Inode { tree, inode } = directory else { return Err(FileError::NotFound) };
+        let kind = kind_of(self.inode(tree, inode).await?.mode.get());
+        if kind != FileType::Directory {
+            return Err(FileError::NotADirectory(Name(name.to_vec())));
+        }
+        let key = Key::new(inode, item::DIR_ITEM, name_hash(name));
+        let mut path = Path::new(&self.fs, tree);
+        if !path.search(key).await? || path.key() != Some(key) {
+            return Err(FileError::NotFound);
+        }
+        let Some((_, data)) = path.item() else { return Err(FileError::NotFound) };
+        for entry in DirEntries::new(data) {
+            let entry = entry.map_err(|why| damaged(tree.id, key, &why))?;
+            if entry.name == name {
+                let (location, kind) = (entry.location, entry.kind);
+                return self.place(tree, inode, name, location, kind).await;
+            }
+        }
+        Err(FileError::NotFound)
+    }
+
+    /// Where an entry of a directory leads.
+    async fn place(
+        &self,
+        tree: Root,
+        directory: u64,
+        name: &[u8],
+        location: Key,
+        kind: FileType,
+    ) -> Result<Place, FileError> {
+        let elsewhere = || FileError::Elsewhere { name: Name(name.to_vec()) };
+        if location.kind == item::ROOT_ITEM {
+            return self.inner(tree, directory, name, location.objectid).await;
+        }
+        let inode = location.objectid;
+        if location.kind != item::INODE_ITEM {
+            return Err(FileError::NoInode { tree: tree.id, inode });
+        }
+        if kind == FileType::Directory && !self.is_only_name(tree, directory, name, inode).await? {
+            return Err(elsewhere());
+        }
+        Ok(Place::Inode { tree, inode })
+    }
+
+    /// Whether a directory says that its one name is this one.
+    async fn is_only_name(
+        &self,
+        tree: Root,
+        parent: u64,
+        name: &[u8],
+        inode: u64,
+    ) -> Result<bool, FileError> {
+        use crate::ondisk::items::InodeRefs;
+        let mut path = Path::new(&self.fs, tree);
+        if !path.search(Key::new(inode, item::INODE_REF, 0)).await? {
+            return Ok(false);
+        }
+        let Some((key, data)) = path.item() else { return Ok(false) };
+        let first = InodeRefs::new(data).next();
+        Ok((key.objectid, key.kind, key.offset) == (inode, item::INODE_REF, parent)
+            && first.is_some_and(|link| link.is_ok_and(|link| link.name == name)))
+    }
+
+    /// The root directory of a subvolume that a directory has an entry for; an empty directory if it
+    /// is elsewhere, as in a snapshot.
+    async fn inner(
+        &self,
+        outer: Root,
+        directory: u64,
+        name: &[u8],
+        id: u64,
+    ) -> Result<Place, FileError> {
+        let roots = self.fs.tree_root();
+        let key = Key::new(outer.id, item::ROOT_REF, id);
+        let mut path = Path::new(&self.fs, roots);
+        if !path.search(key).await? || path.key() != Some(key) {
+            return Ok(Place::Empty);
+        }
+        let Some((_, data)) = path.item() else { return Ok(Place::Empty) };
+        let link = RootRef::parse(data).map_err(|why| damaged(roots.id, key, &why))?;
+        if link.dirid != directory || link.name != name {
+            return Ok(Place::Empty);
+        }
+        let found = self.fs.subvolume(id).await?.filter(|it| it.id != self.top.id);
+        let is_here = |it: &Subvolume| {
+            let at = it.place.as_ref();
+            at.is_some_and(|at| at.outer == outer.id && at.dirid == directory && at.name == name)
+        };
+        match found.filter(|it| is_subvolume(it.id) && it.id != objectid::FS_TREE && is_here(it)) {
+            Some(it) => Ok(Place::Inode { tree: it.root, inode: it.root_dirid }),
+            None => Err(FileError::Elsewhere { name: Name(name.to_vec()) }),
+        }
+    }
+
+    /// The entries of a directory.
+    ///
+    /// # Errors
+    /// It is none, or its inode cannot be read.
+    pub async fn list(&self, directory: Place) -> Result<Directory, FileError> {
+        let kind = self.kind(directory).await?;
+        if kind != FileType::Directory {
+            return Err(FileError::Kind { found: words(kind), wanted: words(FileType::Directory) });
+        }
+        Ok(Directory::new(self.clone(), directory))
+    }
+
+    /// What it is.
+    ///
+    /// # Errors
+    /// Its inode cannot be read.
+    pub async fn kind(&self, at: Place) -> Result<FileType, FileError> {
+        Ok(match self.stat(at).await? {
+            Some(inode) => kind_of(inode.mode.get()),
+            None => FileType::Directory,
+        })
+    }
+
+    /// Its inode; `None` of [`Place::Empty`].
+    ///
+    /// # Errors
+    /// The inode cannot be read.
+    pub async fn stat(&self, at: Place) -> Result<Option<InodeItem>, FileError> {
+        match at {
+            Place::Inode { tree, inode } => self.inode(tree, inode).await.map(Some),
+            Place::Empty => Ok(None),
+        }
+    }
+
+    async fn inode(&self, tree: Root, inode: u64) -> Result<InodeItem, FileError> {
+        let key = Key::new(inode, item::INODE_ITEM, 0);
+        let mut path = Path::new(&self.fs, tree);
+        let found = path.search(key).await? && path.key() == Some(key);
+        let Some((_, data)) = path.item().filter(|_| found) else {
+            return Err(FileError::NoInode { tree: tree.id, inode });
+        };
+        let it = InodeItem::parse(data).map_err(|why| damaged(tree.id, key, &why))?;
+        Ok(it.clone())
+    }
+
+    /// What a symbolic link leads to.
+    ///
+    /// # Errors
+    /// It is none, or its target cannot be read.
+    pub async fn target(&self, at: Place) -> Result<Vec<u8>, FileError> {
+        let kind = self.kind(at).await?;
+        let Place::Inode { tree, inode } = at else {
+            return Err(FileError::Kind { found: words(kind), wanted: words(FileType::Symlink) });
+        };
+        if kind != FileType::Symlink {
+            return Err(FileError::Kind { found: words(kind), wanted: words(FileType::Symlink) });
+        }
+        let key = Key::new(inode, item::EXTENT_DATA, 0);
+        let mut path = Path::new(&self.fs, tree);
+        let found = path.search(key).await? && path.key() == Some(key);
+        let Some((_, data)) = path.item().filter(|_| found) else {
+            return Err(FileError::Target("it is not there".to_owned()));
+        };
+        let extent = FileExtent::parse(data, self.fs.sectorsize());
+        match extent.map_err(|why| damaged(tree.id, key, &why))?.body {
+            FileExtentBody::Inline(bytes) => Ok(bytes.to_vec()),
+            FileExtentBody::Regular(_) | FileExtentBody::Prealloc(_) => {
+                Err(FileError::Target("it is not inline".to_owned()))
+            }
+        }
+    }
+
+    /// The extended attributes: names and values.
+    ///
+    /// # Errors
+    /// The tree is damaged.
+    pub async fn attributes(&self, at: Place) -> Result<Vec<(Vec<u8>, Vec<u8>)>, FileError> {
+        let Place::Inode { tree, inode } = at else { return Ok(Vec::new()) };
+        let mut all = Vec::new();
+        let mut path = Path::new(&self.fs, tree);
+        let mut more = path.search(Key::new(inode, item::XATTR_ITEM, 0)).await?;
+        while more {
+            let Some((key, data)) = path.item() else { break };
+            if (key.objectid, key.kind) != (inode, item::XATTR_ITEM) {
+                break;
+            }
+            for entry in DirEntries::new(data) {
+                let entry = entry.map_err(|why| damaged(tree.id, key, &why))?;
+                all.push((entry.name.to_vec(), entry.data.to_vec()));
+            }
+            more = path.next().await?;
+        }
+        Ok(all)
+    }
+
+    /// The contents of a file, piece by piece.
+    ///
+    /// # Errors
+    /// It is no file, or its inode cannot be read.
+    pub async fn read(&self, at: Place) -> Result<Reader, FileError> {
+        let kind = self.kind(at).await?;
+        match at {
+            Place::Inode { tree, inode } if kind == FileType::Regular => {
+                let it = self.inode(tree, inode).await?;
+                Reader::new(&self.fs, tree, inode, &it).await
+            }
+            Place::Inode { .. } | Place::Empty => {
+                Err(FileError::Kind { found: words(kind), wanted: words(FileType::Regular) })
+            }
+        }
+    }
+}
+
+impl From<ReadError> for LostWhy {
+    fn from(error: ReadError) -> Self {
+        Self::Read(error)
+    }
+}

@@ -1,0 +1,148 @@
+//! Data that is verified, from whichever mirror has it right.
+
+use std::sync::Arc;
+
+use tracing::debug;
+
+use super::LostWhy;
+use crate::csum::{ChecksumKind, MAX_SIZE};
+use crate::error::TreeError;
+use crate::ondisk::items::CsumItem;
+use crate::ondisk::key::{Key, item, objectid};
+use crate::path::{Path, Root};
+use crate::readahead::Reada;
+use crate::roots::damaged;
+use crate::units::Logical;
+use crate::volume::FileSystem;
+
+/// The checksum of a sector, if it has one.
+type Sum = Option<[u8; MAX_SIZE]>;
+
+/// Reads data and verifies it.
+#[derive(Debug)]
+pub(super) struct Verified {
+    fs: Arc<FileSystem>,
+    /// The tree of checksums; `None` if there is none.
+    sums: Option<Root>,
+}
+
+/// Bytes of which some may be lost.
+pub(super) struct Sectors {
+    /// All of them; those that are lost are zero.
+    pub(super) bytes: Vec<u8>,
+    /// For each sector why it is lost.
+    pub(super) lost: Vec<Option<LostWhy>>,
+}
+
+impl Verified {
+    pub(super) async fn new(fs: &Arc<FileSystem>) -> Result<Self, TreeError> {
+        let sums = fs.root(objectid::CSUM_TREE).await?;
+        Ok(Self { fs: Arc::clone(fs), sums })
+    }
+
+    /// Reads `len` bytes: whole sectors, which is what data extents are of.
+    pub(super) async fn read(&self, start: Logical, len: u64, has_sums: bool) -> Sectors {
+        let sector = u64::from(self.fs.sectorsize());
+        let count = (len / sector) as usize;
+        let mut sectors = Sectors { bytes: vec![0; len as usize], lost: vec![None; count] };
+        let sums = if has_sums { self.sums(start, count).await } else { Ok(vec![None; count]) };
+        let sums = match sums {
+            Ok(sums) => sums,
+            Err(error) => {
+                // Without the checksums nobody can say whether what is read is right.
+                sectors.lost.fill(Some(LostWhy::Sums(error)));
+                return sectors;
+            }
+        };
+        let mut wanted: Vec<bool> = vec![true; count];
+        let mirrors = self.fs.chunks().get(start).map_or(1, |chunk| chunk.mirrors());
+        for mirror in (1..=mirrors).map(crate::units::Mirror) {
+            let mut first = 0;
+            while let Some(from) = (first..count).find(|index| wanted[*index]) {
+                let run = (from..count).take_while(|index| wanted[*index]).count();
+                first = from + run;
+                let at = Logical(start.0.saturating_add(from as u64 * sector));
+                match self.fs.read_mirror(at, run as u64 * sector, mirror).await {
+                    Ok(bytes) => self.take(&mut sectors, &mut wanted, &sums, from, &bytes),
+                    Err(_) => {
+                        // One bad sector fails a whole read: each by itself.
+                        for index in from..first {
+                            let at = Logical(start.0.saturating_add(index as u64 * sector));
+                            match self.fs.read_mirror(at, sector, mirror).await {
+                                Ok(bytes) => {
+                                    self.take(&mut sectors, &mut wanted, &sums, index, &bytes);
+                                }
+                                Err(error) => sectors.lost[index] = Some(error.into()),
+                            }
+                        }
+                    }
+                }
+            }
+            if !wanted.contains(&true) {
+                break;
+            }
+            debug!(%start, mirror = mirror.0, "data is wrong or unreadable on this mirror");
+        }
+        sectors
+    }
+
+    /// Takes over the sectors from `first` on that are right.
+    fn take(
+        &self,
+        sectors: &mut Sectors,
+        wanted: &mut [bool],
+        sums: &[Sum],
+        first: usize,
+        bytes: &[u8],
+    ) {
+        let size = self.fs.sectorsize() as usize;
+        let kind = self.fs.superblock().csum_kind();
+        for (index, sector) in (first..wanted.len()).zip(bytes.chunks_exact(size)) {
+            if sums[index].is_none_or(|sum| is_right(kind, sector, &sum)) {
+                sectors.bytes[index * size..][..size].copy_from_slice(sector);
+                sectors.lost[index] = None;
+                wanted[index] = false;
+            } else {
+                sectors.lost[index] = Some(LostWhy::Checksum);
+            }
+        }
+    }
+
+    /// The checksums of sectors.
+    async fn sums(&self, start: Logical, count: usize) -> Result<Vec<Sum>, TreeError> {
+        let mut all: Vec<Sum> = vec![None; count];
+        let Some(root) = self.sums else { return Ok(all) };
+        let fs = &self.fs;
+        let (kind, sector) = (fs.superblock().csum_kind(), u64::from(fs.sectorsize()));
+        let end = start.0.saturating_add(count as u64 * sector);
+        let mut path = Path::new(fs, root).with_reada(Reada::Forward);
+        let from = Key::new(objectid::EXTENT_CSUM, item::EXTENT_CSUM, start.0);
+        // The item before may reach into the range.
+        let mut more = path.search_back(from).await? || path.search(from).await?;
+        while more {
+            let Some((key, data)) = path.item() else { break };
+            let is_sums = (key.objectid, key.kind) == (from.objectid, from.kind);
+            if key > from && (!is_sums || key.offset >= end) {
+                break;
+            }
+            if is_sums {
+                let item = CsumItem::parse(key, data, kind, fs.sectorsize());
+                let item = item.map_err(|why| damaged(root.id, key, &why))?;
+                for (index, sum) in all.iter_mut().enumerate() {
+                    let at = Logical(start.0.saturating_add(index as u64 * sector));
+                    if let Some(stored) = item.get(at) {
+                        let mut copy = [0; MAX_SIZE];
+                        copy[..stored.len()].copy_from_slice(stored);
+                        *sum = Some(copy);
+                    }
+                }
+            }
+            more = path.next().await?;
+        }
+        Ok(all)
+    }
+}
+
+fn is_right(kind: ChecksumKind, sector: &[u8], sum: &[u8; MAX_SIZE]) -> bool {
+    kind.compute(sector).is(sum)
+}

@@ -1,0 +1,136 @@
+//! Reading one mirror of the file system's space, and rebuilding from parity what no device stores.
+//!
+//! Mirrors of rows with parity beyond the first are numbered as in the kernel (`fs/btrfs/raid56.c`):
+//!
+//! | mirror | what is taken to be lost, besides the bytes that are asked for |
+//! |---|---|
+//! | 2 | nothing: P gives it |
+//! | 3 (RAID6) | P: Q gives it |
+//! | 4 and on (RAID6) | another data stripe each: P and Q together give it |
+//!
+//! What cannot be read is lost too, as long as there is parity for it.
+
+use futures_util::future::join_all;
+use smallvec::{SmallVec, smallvec};
+
+use crate::chunk_map::Row;
+use crate::error::ReadError;
+use crate::ondisk::chunk::{Chunk, Profile, STRIPE_LEN};
+use crate::raid56;
+use crate::units::{Logical, Mirror, Physical};
+use crate::volume::FileSystem;
+
+/// A part of one row with parity, as wide as the row and at most [`STRIPE_LEN`] long.
+struct Part<'a> {
+    chunk: &'a Chunk,
+    /// The chunk's stripes in the order data, P, Q.
+    columns: Row,
+    /// From the start of each stripe.
+    offset: u64,
+    len: u64,
+}
+
+impl FileSystem {
+    /// Reads a stored mirror, or what parity gives for it.
+    ///
+    /// # Errors
+    /// The address is in no chunk, the mirror's device is missing or failed, or a row has lost more
+    /// than its parity can give back.
+    pub async fn read_mirror(
+        &self,
+        start: Logical,
+        len: u64,
+        mirror: Mirror,
+    ) -> Result<Vec<u8>, ReadError> {
+        let mut all = Vec::new();
+        while (all.len() as u64) < len {
+            let done = all.len() as u64;
+            let at = start.checked_add(done).ok_or(ReadError::Unmapped(start))?;
+            let chunk = self.chunks().get(at).ok_or(ReadError::Unmapped(at))?;
+            match chunk.locate(at, mirror) {
+                Some(location) => {
+                    let part = location.len.min(len - done);
+                    let bytes = self.read_device(location.devid, location.at, part).await?;
+                    all.extend_from_slice(bytes.as_slice());
+                }
+                None => all.extend(self.rebuild(chunk, at, len - done, mirror).await?),
+            }
+        }
+        Ok(all)
+    }
+
+    /// What the rest of its row says that the bytes at `at` are; up to the end of their strip.
+    async fn rebuild(
+        &self,
+        chunk: &Chunk,
+        at: Logical,
+        len: u64,
+        mirror: Mirror,
+    ) -> Result<Vec<u8>, ReadError> {
+        let beyond = ReadError::Row(at);
+        let parities = chunk.profile.parities();
+        if parities == 0 || mirror.0 < 2 || mirror.0 > chunk.mirrors() {
+            return Err(beyond);
+        }
+        let offset = at.0 - chunk.start.0;
+        let (strip, within) = (offset / STRIPE_LEN, offset % STRIPE_LEN);
+        let data = chunk.data_stripes();
+        let (row, wanted) = (strip / data, (strip % data) as usize);
+        let part = Part {
+            chunk,
+            columns: chunk.row(row),
+            offset: row * STRIPE_LEN + within,
+            len: len.min(STRIPE_LEN - within).min(chunk.length - offset),
+        };
+        // A chunk may end within a row; such a row has no parity.
+        if part.offset + part.len > chunk.stripe_length() {
+            return Err(beyond);
+        }
+        let mut lost: SmallVec<[usize; 4]> = smallvec![wanted];
+        lost.extend(also_lost(chunk, wanted, mirror));
+        // As long as P is enough Q is not read.
+        let spare_q = chunk.profile == Profile::Raid6 && mirror.0 == 2;
+        let q = part.columns.len() - 1;
+        let mut stripes = vec![vec![0; part.len as usize]; part.columns.len()];
+        let is_read = |column: &usize| !(lost.contains(column) || spare_q && *column == q);
+        let needed: SmallVec<[usize; 8]> = (0..part.columns.len()).filter(is_read).collect();
+        let reads = join_all(needed.iter().map(|column| self.read_column(&part, *column))).await;
+        for (column, read) in needed.into_iter().zip(reads) {
+            match read {
+                Ok(bytes) => stripes[column] = bytes,
+                Err(_) => lost.push(column),
+            }
+        }
+        if lost.len() > parities {
+            return Err(beyond);
+        }
+        if spare_q && lost.len() == 2 {
+            stripes[q] = self.read_column(&part, q).await.map_err(|_| beyond.clone())?;
+        }
+        let mut slices: Vec<&mut [u8]> = stripes.iter_mut().map(Vec::as_mut_slice).collect();
+        raid56::recover(&mut slices, parities, &lost).map_err(|_| beyond)?;
+        Ok(stripes.swap_remove(wanted))
+    }
+
+    async fn read_column(&self, part: &Part<'_>, column: usize) -> Result<Vec<u8>, ReadError> {
+        let stripe = &part.chunk.stripes[part.columns[column]];
+        // The chunk was checked: its stripes do not go over the end of the space.
+        let at = Physical(stripe.offset.0 + part.offset);
+        let bytes = self.read_device(stripe.devid, at, part.len).await?;
+        Ok(bytes.as_slice().to_vec())
+    }
+}
+
+/// The column of the row that `mirror` takes to be lost besides `wanted`.
+fn also_lost(chunk: &Chunk, wanted: usize, mirror: Mirror) -> Option<usize> {
+    let data = chunk.data_stripes() as usize;
+    match usize::from(mirror.0) {
+        0..=2 => None,
+        3 => Some(data),
+        // Mirror 4 begins with the last of the other data stripes.
+        mirror => {
+            let others = (0..data).filter(|column| *column != wanted);
+            others.rev().nth(mirror - 4)
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! Inodes, and the names that lead to them.
+
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::{ItemError, exact, name, prefix};
+use crate::ondisk::ondisk_layout;
+
+/// `struct btrfs_timespec`: a time since 1970.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct Timespec {
+    /// Seconds; as a signed number, times before 1970 are negative.
+    pub sec: U64,
+    /// Nanoseconds.
+    pub nsec: U32,
+}
+
+ondisk_layout!(Timespec, 12, { sec: 0, nsec: 8 });
+
+/// `struct btrfs_inode_item`
+#[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct InodeItem {
+    /// The transaction that made it.
+    pub generation: U64,
+    /// The transaction that last changed it.
+    pub transid: U64,
+    /// Bytes of the file; of a directory, twice the bytes of the names in it.
+    pub size: U64,
+    /// Bytes that it takes.
+    pub nbytes: U64,
+    /// Unused.
+    pub block_group: U64,
+    /// Links to it.
+    pub nlink: U32,
+    /// The owner.
+    pub uid: U32,
+    /// The owner's group.
+    pub gid: U32,
+    /// Type and permissions, as of `stat`.
+    pub mode: U32,
+    /// Number of a device node.
+    pub rdev: U64,
+    /// [`InodeFlags`]
+    pub flags: U64,
+    /// For NFS.
+    pub sequence: U64,
+    /// Zero.
+    pub reserved: [U64; 4],
+    /// Last access.
+    pub atime: Timespec,
+    /// Last change of the inode.
+    pub ctime: Timespec,
+    /// Last change of the contents.
+    pub mtime: Timespec,
+    /// When it was made.
+    pub otime: Timespec,
+}
+
+ondisk_layout!(InodeItem, 160, {
+    generation: 0, transid: 8, size: 16, nbytes: 24, block_group: 32, nlink: 40, uid: 44, gid: 48,
+    mode: 52, rdev: 56, flags: 64, sequence: 72, reserved: 80, atime: 112, ctime: 124, mtime: 136,
+    otime: 148,
+});
+
+bitflags::bitflags! {
+    /// How an inode is treated (`BTRFS_INODE_*`).
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    pub struct InodeFlags: u64 {
+        /// Its data has no checksums.
+        const NODATASUM = 1 << 0;
+        /// Its data is overwritten in place.
+        const NODATACOW = 1 << 1;
+        /// It cannot be written.
+        const READONLY = 1 << 2;
+        /// It is not compressed.
+        const NOCOMPRESS = 1 << 3;
+        /// It has space that was not written.
+        const PREALLOC = 1 << 4;
+        /// Writes are synchronous.
+        const SYNC = 1 << 5;
+        /// It cannot be changed.
+        const IMMUTABLE = 1 << 6;
+        /// It can only grow.
+        const APPEND = 1 << 7;
+        /// `dump` leaves it out.
+        const NODUMP = 1 << 8;
+        /// Accesses leave its time.
+        const NOATIME = 1 << 9;
+        /// Changes of the directory are synchronous.
+        const DIRSYNC = 1 << 10;
+        /// It is compressed.
+        const COMPRESS = 1 << 11;
+        /// In root items: the flags of the root were set.
+        const ROOT_ITEM_INIT = 1 << 31;
+        /// It has fs-verity.
+        const RO_VERITY = 1 << 32;
+    }
+}
+
+impl InodeItem {
+    /// Takes the body of an `INODE_ITEM`.
+    ///
+    /// # Errors
+    /// It has another size.
+    pub fn parse(bytes: &[u8]) -> Result<&Self, ItemError> {
+        exact("inode item", bytes)
+    }
+
+    /// How it is treated; flags without a name are kept.
+    pub fn inode_flags(&self) -> InodeFlags {
+        InodeFlags::from_bits_retain(self.flags.get())
+    }
+}
+
+/// `struct btrfs_inode_ref` without its name.
+#[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct DiskInodeRef {
+    /// The entry's number in the directory.
+    pub index: U64,
+    /// Bytes of the name that follows.
+    pub name_len: U16,
+}
+
+ondisk_layout!(DiskInodeRef, 10, { index: 0, name_len: 8 });
+
+/// A link to an inode; the key's offset is the directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InodeRef<'a> {
+    /// The entry's number in the directory.
+    pub index: u64,
+    /// Its name.
+    pub name: &'a [u8],
+}
+
+/// The links of an `INODE_REF`: several if one directory has several names for the inode.
+#[derive(Clone, Debug)]
+pub struct InodeRefs<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> InodeRefs<'a> {
+    /// Those in the body of the item.
+    pub const fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    fn take(&mut self) -> Result<InodeRef<'a>, ItemError> {
+        const ITEM: &str = "inode ref";
+        let (disk, rest) = prefix::<DiskInodeRef>(ITEM, std::mem::take(&mut self.rest))?;
+        let (name, rest) = name(ITEM, rest, disk.name_len.get())?;
+        self.rest = rest;
+        Ok(InodeRef { index: disk.index.get(), name })
+    }
+}
+
+impl<'a> Iterator for InodeRefs<'a> {
+    type Item = Result<InodeRef<'a>, ItemError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        (!self.rest.is_empty()).then(|| self.take())
+    }
+}
+
+/// `struct btrfs_inode_extref` without its name.
+#[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct DiskInodeExtref {
+    /// The directory.
+    pub parent_objectid: U64,
+    /// The entry's number in the directory.
+    pub index: U64,
+    /// Bytes of the name that follows.
+    pub name_len: U16,
+}
+
+ondisk_layout!(DiskInodeExtref, 18, { parent_objectid: 0, index: 8, name_len: 16 });
+
+/// A link to an inode; the key's offset is the [hash](super::extref_hash) of directory and name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InodeExtref<'a> {
+    /// The directory.
+    pub parent: u64,
+    /// The entry's number in the directory.
+    pub index: u64,
+    /// Its name.
+    pub name: &'a [u8],
+}
+
+/// The links of an `INODE_EXTREF`: several if their hashes are the same.
+#[derive(Clone, Debug)]
+pub struct InodeExtrefs<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> InodeExtrefs<'a> {
+    /// Those in the body of the item.
+    pub const fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    fn take(&mut self) -> Result<InodeExtref<'a>, ItemError> {
+        const ITEM: &str = "inode extref";
+        let (disk, rest) = prefix::<DiskInodeExtref>(ITEM, std::mem::take(&mut self.rest))?;
+        let (name, rest) = name(ITEM, rest, disk.name_len.get())?;
+        self.rest = rest;
+        Ok(InodeExtref { parent: disk.parent_objectid.get(), index: disk.index.get(), name })
+    }
+}
+
+impl<'a> Iterator for InodeExtrefs<'a> {
+    type Item = Result<InodeExtref<'a>, ItemError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        (!self.rest.is_empty()).then(|| self.take())
+    }
+}
+
+/// `struct btrfs_verity_descriptor_item`: the `VERITY_DESC_ITEM` with offset 0; the next ones hold
+/// the descriptor itself.
+#[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct VerityDescriptorItem {
+    /// Bytes of the descriptor.
+    pub size: U64,
+    /// Zero.
+    pub reserved: [U64; 2],
+    /// Zero.
+    pub encryption: u8,
+}
+
+ondisk_layout!(VerityDescriptorItem, 25, { size: 0, reserved: 8, encryption: 24 });
+
+impl VerityDescriptorItem {
+    /// Takes the body of the item.
+    ///
+    /// # Errors
+    /// It has another size.
+    pub fn parse(bytes: &[u8]) -> Result<&Self, ItemError> {
+        exact("verity descriptor item", bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{counting, join};
+    use super::*;
+
+    #[test]
+    fn every_field_of_an_inode_is_at_its_place() {
+        let bytes = counting::<160>();
+        let item = InodeItem::parse(&bytes).unwrap();
+        assert_eq!(item.generation, 0x0807_0605_0403_0201);
+        assert_eq!(item.transid, 0x100f_0e0d_0c0b_0a09);
+        assert_eq!(item.size, 0x1817_1615_1413_1211);
+        assert_eq!(item.nbytes, 0x201f_1e1d_1c1b_1a19);
+        assert_eq!(item.block_group, 0x2827_2625_2423_2221);
+        assert_eq!(item.nlink, 0x2c2b_2a29);
+        assert_eq!(item.uid, 0x302f_2e2d);
+        assert_eq!(item.gid, 0x3433_3231);
+        assert_eq!(item.mode, 0x3837_3635);
+        assert_eq!(item.rdev, 0x403f_3e3d_3c3b_3a39);
+        assert_eq!(item.flags, 0x4847_4645_4443_4241);
+        assert_eq!(item.sequence, 0x504f_4e4d_4c4b_4a49);
+        assert_eq!(
+            item.reserved,
+            [
+                0x5857_5655_5453_5251,
+                0x605f_5e5d_5c5b_5a59,
+                0x6867_6665_6463_6261,
+                0x706f_6e6d_6c6b_6a69
+            ]
+        );
+        assert_eq!(
+            (item.atime.sec.get(), item.atime.nsec.get()),
+            (0x7877_7675_7473_7271, 0x7c7b_7a79)
+        );
+        assert_eq!(
+            (item.ctime.sec.get(), item.ctime.nsec.get()),
+            (0x8483_8281_807f_7e7d, 0x8887_8685)
+        );
+        assert_eq!(
+            (item.mtime.sec.get(), item.mtime.nsec.get()),
+            (0x908f_8e8d_8c8b_8a89, 0x9493_9291)
+        );
+        assert_eq!(
+            (item.otime.sec.get(), item.otime.nsec.get()),
+            (0x9c9b_9a99_9897_9695, 0xa09f_9e9d)
+        );
+        assert!(item.inode_flags().contains(InodeFlags::NODATASUM | InodeFlags::IMMUTABLE));
+        assert!(!item.inode_flags().contains(InodeFlags::NODATACOW));
+        let size = |found| Err(ItemError::Size { item: "inode item", found, wanted: 160 });
+        assert_eq!(InodeItem::parse(&bytes[1..]), size(159));
+        assert_eq!(InodeItem::parse(&[0; 161]), size(161));
+    }
+
+    #[test]
+    fn links_follow_each_other() {
+        let bytes = join(&[
+            &[1, 2, 3, 4, 5, 6, 7, 8, 3, 0],
+            b"one",
+            &[9, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            &[10, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0xff, 0x00],
+        ]);
+        let refs: Result<Vec<_>, _> = InodeRefs::new(&bytes).collect();
+        let wanted = [
+            InodeRef { index: 0x0807_0605_0403_0201, name: b"one" },
+            InodeRef { index: 9, name: b"" },
+            InodeRef { index: 10, name: b"\xff\0" },
+        ];
+        assert_eq!(refs.unwrap(), wanted);
+    }
+
+    #[test]
+    fn extended_links_follow_each_other() {
+        let bytes = join(&[&counting::<16>(), &[3, 0], b"one", &[0; 16], &[1, 0], b"2"]);
+        let refs: Result<Vec<_>, _> = InodeExtrefs::new(&bytes).collect();
+        let (parent, index) = (0x0807_0605_0403_0201, 0x100f_0e0d_0c0b_0a09);
+        let wanted = [
+            InodeExtref { parent, index, name: b"one" },
+            InodeExtref { parent: 0, index: 0, name: b"2" },
+        ];
+        assert_eq!(refs.unwrap(), wanted);
+    }
+
+    #[test]
+    fn links_that_go_over_the_end_are_the_last() {
+        let whole = join(&[&[1; 8], &[3, 0], b"one"]);
+        for cut in 1..whole.len() {
+            let all: Vec<_> = InodeRefs::new(&whole[..cut]).collect();
+            assert!(matches!(all[..], [Err(ItemError::Short { .. })]), "{cut}: {all:?}");
+        }
+        let whole = join(&[&[1; 16], &[3, 0], b"one"]);
+        for cut in 1..whole.len() {
+            let all: Vec<_> = InodeExtrefs::new(&whole[..cut]).collect();
+            assert!(matches!(all[..], [Err(ItemError::Short { .. })]), "{cut}: {all:?}");
+        }
+        let long = join(&[&[1; 8], &[0, 1], &[b'x'; 256], &[2; 8], &[0, 0]]);
+        let all: Vec<_> = InodeRefs::new(&long).collect();
+        assert!(matches!(all[..], [Err(ItemError::Field { value: 256, .. })]), "{all:?}");
+        let long = join(&[&[1; 16], &[0xff, 0xff], &[b'x'; 300]]);
+        let all: Vec<_> = InodeExtrefs::new(&long).collect();
+        assert!(matches!(all[..], [Err(ItemError::Field { value: 0xffff, .. })]), "{all:?}");
+    }
+
+    #[test]
+    fn every_field_of_a_verity_descriptor_is_at_its_place() {
+        let bytes = counting::<25>();
+        let item = VerityDescriptorItem::parse(&bytes).unwrap();
+        assert_eq!(item.size, 0x0807_0605_0403_0201);
+        assert_eq!(item.reserved, [0x100f_0e0d_0c0b_0a09, 0x1817_1615_1413_1211]);
+        assert_eq!(item.encryption, 25);
+        assert!(VerityDescriptorItem::parse(&bytes[..24]).is_err());
+    }
+}

@@ -1,0 +1,322 @@
+//! Roots of trees, and where subvolumes are within each other.
+
+use uuid::Uuid;
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::inode::{InodeItem, Timespec};
+use super::{ItemError, NAME_LEN_MAX, prefix};
+use crate::ondisk::key::{DiskKey, Key};
+use crate::ondisk::node::MAX_LEVEL;
+use crate::ondisk::ondisk_layout;
+use crate::units::Logical;
+
+/// `struct btrfs_root_item` as it was before Linux 3.6, and the beginning of the newer one.
+#[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct DiskRootItem {
+    /// An inode that stands for the subvolume.
+    pub inode: InodeItem,
+    /// The transaction that wrote the root's block.
+    pub generation: U64,
+    /// The root directory; zero if the tree has no files.
+    pub root_dirid: U64,
+    /// Where the root's block is.
+    pub bytenr: U64,
+    /// Unused.
+    pub byte_limit: U64,
+    /// Bytes of its tree blocks.
+    pub bytes_used: U64,
+    /// The transaction of the last snapshot of it.
+    pub last_snapshot: U64,
+    /// [`RootFlags`]
+    pub flags: U64,
+    /// 1, or 0 while it is being removed.
+    pub refs: U32,
+    /// How far a removal came: all items below this key are gone.
+    pub drop_progress: DiskKey,
+    /// The level of that key.
+    pub drop_level: u8,
+    /// The level of the root's block.
+    pub level: u8,
+}
+
+ondisk_layout!(DiskRootItem, 239, {
+    inode: 0, generation: 160, root_dirid: 168, bytenr: 176, byte_limit: 184, bytes_used: 192,
+    last_snapshot: 200, flags: 208, refs: 216, drop_progress: 220, drop_level: 237, level: 238,
+});
+
+/// What Linux 3.6 added to `struct btrfs_root_item`.
+#[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct DiskRootItemTail {
+    /// `generation` again: if it differs, an old kernel wrote the item, and these fields are stale.
+    pub generation_v2: U64,
+    /// The subvolume's identity.
+    pub uuid: [u8; 16],
+    /// That of the subvolume which it is a snapshot of.
+    pub parent_uuid: [u8; 16],
+    /// That of the subvolume which it was received as.
+    pub received_uuid: [u8; 16],
+    /// The transaction that last changed an inode.
+    pub ctransid: U64,
+    /// The transaction that made it.
+    pub otransid: U64,
+    /// The transaction in which it was sent, on the sender's side.
+    pub stransid: U64,
+    /// The transaction in which it was received.
+    pub rtransid: U64,
+    /// When an inode last changed.
+    pub ctime: Timespec,
+    /// When it was made.
+    pub otime: Timespec,
+    /// When it was sent.
+    pub stime: Timespec,
+    /// When it was received.
+    pub rtime: Timespec,
+    /// Zero.
+    pub reserved: [U64; 8],
+}
+
+ondisk_layout!(DiskRootItemTail, 200, {
+    generation_v2: 0, uuid: 8, parent_uuid: 24, received_uuid: 40, ctransid: 56, otransid: 64,
+    stransid: 72, rtransid: 80, ctime: 88, otime: 100, stime: 112, rtime: 124, reserved: 136,
+});
+
+bitflags::bitflags! {
+    /// State of a subvolume (`BTRFS_ROOT_SUBVOL_*`).
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    pub struct RootFlags: u64 {
+        /// It cannot be written.
+        const RDONLY = 1 << 0;
+        /// It is being removed.
+        const DEAD = 1 << 48;
+    }
+}
+
+/// The root of a tree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RootItem<'a> {
+    /// What all kernels wrote.
+    pub disk: &'a DiskRootItem,
+    /// What newer ones added; `None` also if it is stale.
+    pub tail: Option<&'a DiskRootItemTail>,
+}
+
+impl<'a> RootItem<'a> {
+    /// Takes the body of a `ROOT_ITEM`.
+    ///
+    /// # Errors
+    /// Its size is neither the old nor the new one; or its level is none.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, ItemError> {
+        const ITEM: &str = "root item";
+        let wanted = size_of::<DiskRootItem>() + size_of::<DiskRootItemTail>();
+        let size = Err(ItemError::Size { item: ITEM, found: bytes.len(), wanted });
+        let (disk, rest) = prefix::<DiskRootItem>(ITEM, bytes)?;
+        let tail = match DiskRootItemTail::ref_from_bytes(rest) {
+            Ok(tail) => (tail.generation_v2 == disk.generation).then_some(tail),
+            Err(_) if rest.is_empty() => None,
+            Err(_) => return size,
+        };
+        let wrong = |field, value| Err(ItemError::Field { item: ITEM, field, value });
+        if disk.level >= MAX_LEVEL {
+            return wrong("level", disk.level.into());
+        }
+        if disk.drop_level >= MAX_LEVEL {
+            return wrong("drop_level", disk.drop_level.into());
+        }
+        Ok(Self { disk, tail })
+    }
+
+    /// Where the root's block is.
+    pub fn at(&self) -> Logical {
+        Logical(self.disk.bytenr.get())
+    }
+
+    /// State of the subvolume; flags without a name are kept.
+    pub fn flags(&self) -> RootFlags {
+        RootFlags::from_bits_retain(self.disk.flags.get())
+    }
+
+    /// How far a removal came.
+    pub fn drop_progress(&self) -> Key {
+        Key::from(&self.disk.drop_progress)
+    }
+
+    /// The subvolume's identity, if it has one.
+    pub fn uuid(&self) -> Option<Uuid> {
+        self.tail.map(|tail| Uuid::from_bytes(tail.uuid)).filter(|uuid| !uuid.is_nil())
+    }
+
+    /// That of the subvolume which it is a snapshot of.
+    pub fn parent_uuid(&self) -> Option<Uuid> {
+        self.tail.map(|tail| Uuid::from_bytes(tail.parent_uuid)).filter(|uuid| !uuid.is_nil())
+    }
+
+    /// That of the subvolume which it was received as.
+    pub fn received_uuid(&self) -> Option<Uuid> {
+        self.tail.map(|tail| Uuid::from_bytes(tail.received_uuid)).filter(|uuid| !uuid.is_nil())
+    }
+}
+
+/// `struct btrfs_root_ref` without its name.
+#[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct DiskRootRef {
+    /// The directory.
+    pub dirid: U64,
+    /// The entry's number in the directory.
+    pub sequence: U64,
+    /// Bytes of the name that follows.
+    pub name_len: U16,
+}
+
+ondisk_layout!(DiskRootRef, 18, { dirid: 0, sequence: 8, name_len: 16 });
+
+/// A subvolume within another. The key of a `ROOT_REF` is `(outer ROOT_REF inner)`, that of a
+/// `ROOT_BACKREF` is `(inner ROOT_BACKREF outer)`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RootRef<'a> {
+    /// The directory, in the outer subvolume.
+    pub dirid: u64,
+    /// The entry's number in the directory.
+    pub sequence: u64,
+    /// Its name.
+    pub name: &'a [u8],
+}
+
+impl<'a> RootRef<'a> {
+    /// Takes the body of a `ROOT_REF` or a `ROOT_BACKREF`.
+    ///
+    /// # Errors
+    /// Its size is not that of its name.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, ItemError> {
+        const ITEM: &str = "root ref";
+        let (disk, name) = prefix::<DiskRootRef>(ITEM, bytes)?;
+        let len = usize::from(disk.name_len.get());
+        if len > NAME_LEN_MAX {
+            let value = len as u64;
+            return Err(ItemError::Field { item: ITEM, field: "length of a name", value });
+        }
+        if name.len() != len {
+            let wanted = size_of::<DiskRootRef>() + len;
+            return Err(ItemError::Size { item: ITEM, found: bytes.len(), wanted });
+        }
+        Ok(Self { dirid: disk.dirid.get(), sequence: disk.sequence.get(), name })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{counting, join};
+    use super::*;
+
+    /// A root item of the new form; levels and the second generation are such as can be.
+    fn new_form() -> [u8; 439] {
+        let mut bytes = counting::<439>();
+        (bytes[237], bytes[238]) = (5, 7);
+        bytes.copy_within(160..168, 239);
+        bytes
+    }
+
+    #[test]
+    fn every_field_of_a_root_is_at_its_place() {
+        let bytes = new_form();
+        let root = RootItem::parse(&bytes).unwrap();
+        let item = root.disk;
+        assert_eq!(item.generation, 0xa8a7_a6a5_a4a3_a2a1);
+        assert_eq!(item.root_dirid, 0xb0af_aead_acab_aaa9);
+        assert_eq!(item.bytenr, 0xb8b7_b6b5_b4b3_b2b1);
+        assert_eq!(item.byte_limit, 0xc0bf_bebd_bcbb_bab9);
+        assert_eq!(item.bytes_used, 0xc8c7_c6c5_c4c3_c2c1);
+        assert_eq!(item.last_snapshot, 0xd0cf_cecd_cccb_cac9);
+        assert_eq!(item.flags, 0xd8d7_d6d5_d4d3_d2d1);
+        assert_eq!(item.refs, 0xdcdb_dad9);
+        assert_eq!(item.drop_progress.objectid, 0xe4e3_e2e1_e0df_dedd);
+        assert_eq!(item.drop_progress.kind, 229);
+        assert_eq!(item.drop_progress.offset, 0xedec_ebea_e9e8_e7e6);
+        assert_eq!((item.drop_level, item.level), (5, 7));
+        assert_eq!(root.at(), Logical(item.bytenr.get()));
+        assert_eq!(root.drop_progress(), Key::from(&item.drop_progress));
+        assert!(root.flags().contains(RootFlags::RDONLY | RootFlags::DEAD));
+        let item = root.tail.unwrap();
+        assert_eq!(item.uuid, std::array::from_fn(|i| 248_u8.wrapping_add(i as u8)));
+        assert_eq!(item.parent_uuid, std::array::from_fn(|i| 8_u8.wrapping_add(i as u8)));
+        assert_eq!(item.received_uuid, std::array::from_fn(|i| 24_u8.wrapping_add(i as u8)));
+        assert_eq!(item.ctransid, 0x2f2e_2d2c_2b2a_2928);
+        assert_eq!(item.otransid, 0x3736_3534_3332_3130);
+        assert_eq!(item.stransid, 0x3f3e_3d3c_3b3a_3938);
+        assert_eq!(item.rtransid, 0x4746_4544_4342_4140);
+        assert_eq!(
+            (item.ctime.sec.get(), item.ctime.nsec.get()),
+            (0x4f4e_4d4c_4b4a_4948, 0x5352_5150)
+        );
+        assert_eq!(
+            (item.otime.sec.get(), item.otime.nsec.get()),
+            (0x5b5a_5958_5756_5554, 0x5f5e_5d5c)
+        );
+        assert_eq!(
+            (item.stime.sec.get(), item.stime.nsec.get()),
+            (0x6766_6564_6362_6160, 0x6b6a_6968)
+        );
+        assert_eq!(
+            (item.rtime.sec.get(), item.rtime.nsec.get()),
+            (0x7372_7170_6f6e_6d6c, 0x7776_7574)
+        );
+        assert_eq!(
+            item.reserved,
+            [
+                0x7f7e_7d7c_7b7a_7978,
+                0x8786_8584_8382_8180,
+                0x8f8e_8d8c_8b8a_8988,
+                0x9796_9594_9392_9190,
+                0x9f9e_9d9c_9b9a_9998,
+                0xa7a6_a5a4_a3a2_a1a0,
+                0xafae_adac_abaa_a9a8,
+                0xb7b6_b5b4_b3b2_b1b0
+            ]
+        );
+        assert_eq!(root.uuid(), Some(Uuid::from_bytes(item.uuid)));
+        assert_eq!(root.parent_uuid(), Some(Uuid::from_bytes(item.parent_uuid)));
+        assert_eq!(root.received_uuid(), Some(Uuid::from_bytes(item.received_uuid)));
+    }
+
+    #[test]
+    fn roots_of_the_old_form_have_no_tail() {
+        let bytes = new_form();
+        assert_eq!(RootItem::parse(&bytes[..239]).unwrap().tail, None);
+        let mut stale = bytes;
+        stale[239] ^= 1;
+        let root = RootItem::parse(&stale).unwrap();
+        assert_eq!((root.tail, root.uuid()), (None, None));
+    }
+
+    #[test]
+    fn roots_that_cannot_be_are_refused() {
+        let bytes = new_form();
+        for len in (0..bytes.len()).filter(|len| *len != 239) {
+            assert!(RootItem::parse(&bytes[..len]).is_err(), "{len}");
+        }
+        assert!(RootItem::parse(&join(&[&bytes, &[0]])).is_err());
+        for level in [237, 238] {
+            let mut bytes = bytes;
+            bytes[level] = MAX_LEVEL;
+            let error = RootItem::parse(&bytes).unwrap_err();
+            assert!(matches!(error, ItemError::Field { value: 8, .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_subvolume_has_one_name() {
+        let bytes = join(&[&counting::<16>(), &[3, 0], b"sub"]);
+        let (dirid, sequence) = (0x0807_0605_0403_0201, 0x100f_0e0d_0c0b_0a09);
+        let wanted = RootRef { dirid, sequence, name: b"sub" };
+        assert_eq!(RootRef::parse(&bytes), Ok(wanted));
+        for len in 0..bytes.len() {
+            assert!(RootRef::parse(&bytes[..len]).is_err(), "{len}");
+        }
+        assert!(RootRef::parse(&join(&[&bytes, b"x"])).is_err());
+        let long = join(&[&[0; 16], &[0, 1], &[b'x'; 256]]);
+        assert!(matches!(RootRef::parse(&long), Err(ItemError::Field { value: 256, .. })));
+    }
+}

@@ -1,0 +1,238 @@
+//! Keys: what orders a tree, and the numbers that objects and items have.
+
+use std::fmt;
+
+use zerocopy::byteorder::little_endian::U64;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::ondisk_layout;
+
+/// `struct btrfs_disk_key`
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct DiskKey {
+    /// First in the order.
+    pub objectid: U64,
+    /// One of [`item`].
+    pub kind: u8,
+    /// Last in the order.
+    pub offset: U64,
+}
+
+ondisk_layout!(DiskKey, 17, { objectid: 0, kind: 8, offset: 9 });
+
+/// The key of an item; the order is that of the fields.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Key {
+    /// What it is about: an inode, a byte address, a device, one of [`objectid`].
+    pub objectid: u64,
+    /// The type of the item, one of [`item`].
+    pub kind: u8,
+    /// What this means depends on the type.
+    pub offset: u64,
+}
+
+impl Key {
+    /// Below all others.
+    pub const MIN: Self = Self::new(0, 0, 0);
+    /// Above all others.
+    pub const MAX: Self = Self::new(u64::MAX, u8::MAX, u64::MAX);
+
+    /// A key of these three.
+    pub const fn new(objectid: u64, kind: u8, offset: u64) -> Self {
+        Self { objectid, kind, offset }
+    }
+
+    /// The key that follows in the order; `None` after the last.
+    pub fn next(self) -> Option<Self> {
+        if let Some(offset) = self.offset.checked_add(1) {
+            return Some(Self { offset, ..self });
+        }
+        if let Some(kind) = self.kind.checked_add(1) {
+            return Some(Self { kind, offset: 0, ..self });
+        }
+        Some(Self::new(self.objectid.checked_add(1)?, 0, 0))
+    }
+}
+
+impl From<&DiskKey> for Key {
+    fn from(key: &DiskKey) -> Self {
+        Self::new(key.objectid.get(), key.kind, key.offset.get())
+    }
+}
+
+impl From<Key> for DiskKey {
+    fn from(key: Key) -> Self {
+        Self { objectid: key.objectid.into(), kind: key.kind, offset: key.offset.into() }
+    }
+}
+
+impl fmt::Display for Key {
+    /// As the kernel's messages: `(objectid type offset)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "({} {} {})", self.objectid, self.kind, self.offset)
+    }
+}
+
+/// Object ids with a meaning of their own (`BTRFS_*_OBJECTID`).
+pub mod objectid {
+    /// The tree of tree roots.
+    pub const ROOT_TREE: u64 = 1;
+    /// The tree of extents.
+    pub const EXTENT_TREE: u64 = 2;
+    /// The tree of chunks.
+    pub const CHUNK_TREE: u64 = 3;
+    /// The tree of device extents.
+    pub const DEV_TREE: u64 = 4;
+    /// The first subvolume.
+    pub const FS_TREE: u64 = 5;
+    /// The directory of the tree roots.
+    pub const ROOT_TREE_DIR: u64 = 6;
+    /// The tree of checksums.
+    pub const CSUM_TREE: u64 = 7;
+    /// The tree of quotas.
+    pub const QUOTA_TREE: u64 = 8;
+    /// The tree of subvolume UUIDs.
+    pub const UUID_TREE: u64 = 9;
+    /// The tree of free space.
+    pub const FREE_SPACE_TREE: u64 = 10;
+    /// The tree of block groups.
+    pub const BLOCK_GROUP_TREE: u64 = 11;
+    /// The tree of RAID stripes.
+    pub const RAID_STRIPE_TREE: u64 = 12;
+    /// Device statistics in the device tree.
+    pub const DEV_STATS: u64 = 0;
+    /// Where a balance keeps its state.
+    pub const BALANCE: u64 = -4_i64 as u64;
+    /// Orphans.
+    pub const ORPHAN: u64 = -5_i64 as u64;
+    /// The log tree of a subvolume.
+    pub const TREE_LOG: u64 = -6_i64 as u64;
+    /// The tree that a relocation works on.
+    pub const TREE_RELOC: u64 = -8_i64 as u64;
+    /// The relocated data.
+    pub const DATA_RELOC_TREE: u64 = -9_i64 as u64;
+    /// All items of the checksum tree.
+    pub const EXTENT_CSUM: u64 = -10_i64 as u64;
+    /// The free space cache of old file systems.
+    pub const FREE_SPACE: u64 = -11_i64 as u64;
+    /// The inode cache of old file systems.
+    pub const FREE_INO: u64 = -12_i64 as u64;
+    /// All chunk items.
+    pub const FIRST_CHUNK_TREE: u64 = 256;
+    /// All device items.
+    pub const DEV_ITEMS: u64 = 1;
+    /// The first subvolume id that a user makes, and the root directory of each.
+    pub const FIRST_FREE: u64 = 256;
+    /// The last.
+    pub const LAST_FREE: u64 = -256_i64 as u64;
+}
+
+/// Types of items (`BTRFS_*_KEY`).
+pub mod item {
+    /// Inode.
+    pub const INODE_ITEM: u8 = 1;
+    /// Name and parent of an inode.
+    pub const INODE_REF: u8 = 12;
+    /// As [`INODE_REF`], for many links.
+    pub const INODE_EXTREF: u8 = 13;
+    /// Extended attribute.
+    pub const XATTR_ITEM: u8 = 24;
+    /// fs-verity's descriptor.
+    pub const VERITY_DESC_ITEM: u8 = 36;
+    /// fs-verity's Merkle tree.
+    pub const VERITY_MERKLE_ITEM: u8 = 37;
+    /// Something to be removed at the next mount.
+    pub const ORPHAN_ITEM: u8 = 48;
+    /// Log tree of directories, items.
+    pub const DIR_LOG_ITEM: u8 = 60;
+    /// Log tree of directories, indexes.
+    pub const DIR_LOG_INDEX: u8 = 72;
+    /// Directory entry by the hash of its name.
+    pub const DIR_ITEM: u8 = 84;
+    /// Directory entry by its number.
+    pub const DIR_INDEX: u8 = 96;
+    /// Part of a file.
+    pub const EXTENT_DATA: u8 = 108;
+    /// Checksums of data; the offset is the first byte.
+    pub const EXTENT_CSUM: u8 = 128;
+    /// Root of a tree.
+    pub const ROOT_ITEM: u8 = 132;
+    /// Parent of a subvolume.
+    pub const ROOT_BACKREF: u8 = 144;
+    /// Child of a subvolume.
+    pub const ROOT_REF: u8 = 156;
+    /// Extent; the offset is its length.
+    pub const EXTENT_ITEM: u8 = 168;
+    /// Tree block; the offset is its level.
+    pub const METADATA_ITEM: u8 = 169;
+    /// Owner of an extent (simple quotas).
+    pub const EXTENT_OWNER_REF: u8 = 172;
+    /// Tree block of a tree.
+    pub const TREE_BLOCK_REF: u8 = 176;
+    /// Data of a file.
+    pub const EXTENT_DATA_REF: u8 = 178;
+    /// Tree block by its parent.
+    pub const SHARED_BLOCK_REF: u8 = 182;
+    /// Data by the leaf that has it.
+    pub const SHARED_DATA_REF: u8 = 184;
+    /// Block group; the offset is its length.
+    pub const BLOCK_GROUP_ITEM: u8 = 192;
+    /// How a block group's free space is written down.
+    pub const FREE_SPACE_INFO: u8 = 198;
+    /// A free range.
+    pub const FREE_SPACE_EXTENT: u8 = 199;
+    /// A bitmap of free blocks.
+    pub const FREE_SPACE_BITMAP: u8 = 200;
+    /// Part of a device that belongs to a chunk.
+    pub const DEV_EXTENT: u8 = 204;
+    /// Device.
+    pub const DEV_ITEM: u8 = 216;
+    /// Chunk.
+    pub const CHUNK_ITEM: u8 = 228;
+    /// A data extent's stripes, where a tree tells them.
+    pub const RAID_STRIPE: u8 = 230;
+    /// Quota state.
+    pub const QGROUP_STATUS: u8 = 240;
+    /// Quota use.
+    pub const QGROUP_INFO: u8 = 242;
+    /// Quota limit.
+    pub const QGROUP_LIMIT: u8 = 244;
+    /// Quota hierarchy.
+    pub const QGROUP_RELATION: u8 = 246;
+    /// State that lasts only a while, such as a balance's.
+    pub const TEMPORARY_ITEM: u8 = 248;
+    /// State that lasts, such as device statistics.
+    pub const PERSISTENT_ITEM: u8 = 249;
+    /// A device's replacement.
+    pub const DEV_REPLACE: u8 = 250;
+    /// Subvolume by its UUID.
+    pub const UUID_SUBVOL: u8 = 251;
+    /// Subvolume by the UUID that it was received as.
+    pub const UUID_RECEIVED_SUBVOL: u8 = 252;
+    /// Text, unused.
+    pub const STRING_ITEM: u8 = 253;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_key_carries_over() {
+        assert_eq!(Key::new(1, 2, 3).next(), Some(Key::new(1, 2, 4)));
+        assert_eq!(Key::new(1, 2, u64::MAX).next(), Some(Key::new(1, 3, 0)));
+        assert_eq!(Key::new(1, u8::MAX, u64::MAX).next(), Some(Key::new(2, 0, 0)));
+        assert_eq!(Key::MAX.next(), None);
+    }
+
+    #[test]
+    fn keys_are_ordered_by_object_then_type_then_offset() {
+        let mut keys = [Key::new(2, 0, 0), Key::new(1, 9, 0), Key::new(1, 3, 7), Key::new(1, 3, 6)];
+        keys.sort();
+        let sorted = [Key::new(1, 3, 6), Key::new(1, 3, 7), Key::new(1, 9, 0), Key::new(2, 0, 0)];
+        assert_eq!(keys, sorted);
+    }
+}

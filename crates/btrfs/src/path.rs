@@ -1,0 +1,247 @@
+//! Descent into trees: from a root to an item, and on from item to item.
+//!
+//! A tree of a stranger cannot keep a walk for ever: a block is let in only with the level, the
+//! generation and the first key that its parent's pointer has for it, and only if its last key is
+//! below the parent's next. So the keys of a walk ascend, no block is met twice, and none is deeper
+//! than its parent's level allows.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::error::TreeError;
+use crate::ondisk::key::Key;
+use crate::ondisk::node::{Expected, MAX_LEVEL, Node};
+use crate::readahead::{self, Reada};
+use crate::units::Logical;
+use crate::volume::FileSystem;
+
+/// The root of a tree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Root {
+    /// The tree.
+    pub id: u64,
+    /// Where the topmost block is.
+    pub at: Logical,
+    /// The transaction that wrote that block.
+    pub generation: u64,
+    /// Its level.
+    pub level: u8,
+}
+
+impl Root {
+    /// Its topmost block.
+    pub(crate) const fn expected(&self) -> Expected {
+        Expected {
+            at: self.at,
+            generation: Some(self.generation),
+            level: Some(self.level),
+            first_key: None,
+        }
+    }
+}
+
+/// A block of the path, and the slot that leads on.
+struct Step {
+    node: Arc<Node>,
+    slot: usize,
+    /// All keys below are smaller than this.
+    end: Option<Key>,
+}
+
+/// A place in a tree.
+///
+/// A future of it that is dropped before its end leaves the path at no item: search again.
+pub struct Path<'a> {
+    fs: &'a Arc<FileSystem>,
+    root: Root,
+    reada: Reada,
+    /// From the root to the leaf; empty when there is no item.
+    steps: SmallVec<[Step; MAX_LEVEL as usize]>,
+    /// After an error: where the keys go on that the unreadable block cannot have.
+    resume: Option<Key>,
+}
+
+impl<'a> Path<'a> {
+    /// A path into the tree, at no item yet.
+    pub fn new(fs: &'a Arc<FileSystem>, root: Root) -> Self {
+        Self { fs, root, reada: Reada::None, steps: SmallVec::new(), resume: None }
+    }
+
+    /// Reads ahead in this way from now on.
+    pub fn with_reada(mut self, reada: Reada) -> Self {
+        self.reada = reada;
+        self
+    }
+
+    /// The tree.
+    pub fn root(&self) -> Root {
+        self.root
+    }
+
+    /// The item that the path is at.
+    pub fn item(&self) -> Option<(Key, &[u8])> {
+        let leaf = self.steps.last()?;
+        leaf.node.item(leaf.slot)
+    }
+
+    /// The key of that item.
+    pub fn key(&self) -> Option<Key> {
+        self.item().map(|(key, _)| key)
+    }
+
+    /// The leaf of that item, and its slot there.
+    pub fn leaf(&self) -> Option<(&Arc<Node>, usize)> {
+        self.steps.last().map(|leaf| (&leaf.node, leaf.slot))
+    }
+
+    /// After an error: the first key that is not in the block which could not be read. `None` if
+    /// nothing follows.
+    pub fn resume(&self) -> Option<Key> {
+        self.resume
+    }
+
+    /// Goes to the first item whose key is not below `key`; false if there is none.
+    ///
+    /// # Errors
+    /// A block on the way cannot be had from any mirror; the path is at no item then.
+    pub async fn search(&mut self, key: Key) -> Result<bool, TreeError> {
+        // The leaf at hand is often the one. A search that was dropped midway leaves a block above it.
+        if let Some(leaf) = self.steps.last_mut().filter(|step| step.node.level() == 0) {
+            let in_leaf = leaf.node.key(0).is_some_and(|first| first <= key)
+                && leaf.end.is_none_or(|end| key < end);
+            if in_leaf {
+                leaf.slot = leaf.node.search(key).unwrap_or_else(|slot| slot);
+                return self.settle().await;
+            }
+        }
+        self.steps.clear();
+        self.resume = None;
+        let node = self.fs.node(self.root.expected()).await?;
+        self.steps.push(Step { node, slot: 0, end: None });
+        self.descend(Some(key)).await?;
+        self.settle().await
+    }
+
+    /// Goes to the last item whose key is not above `key`; false if there is none.
+    ///
+    /// # Errors
+    /// A block on the way cannot be had from any mirror; the path is at no item then.
+    pub async fn search_back(&mut self, key: Key) -> Result<bool, TreeError> {
+        if self.search(key).await? && self.key() == Some(key) {
+            return Ok(true);
+        }
+        if self.steps.is_empty() {
+            return self.last().await;
+        }
+        self.prev().await
+    }
+
+    /// Goes to the next item; false if there is none.
+    ///
+    /// # Errors
+    /// As of [`Self::search`].
+    pub async fn next(&mut self) -> Result<bool, TreeError> {
+        match self.steps.last_mut() {
+            Some(leaf) => leaf.slot += 1,
+            None => return Ok(false),
+        }
+        self.settle().await
+    }
+
+    /// Goes to the item before; false if there is none.
+    ///
+    /// # Errors
+    /// As of [`Self::search`].
+    pub async fn prev(&mut self) -> Result<bool, TreeError> {
+        while let Some(step) = self.steps.last_mut() {
+            if step.slot > 0 {
+                step.slot -= 1;
+                break;
+            }
+            self.steps.pop();
+        }
+        if self.steps.is_empty() {
+            return Ok(false);
+        }
+        self.descend_last().await
+    }
+
+    /// Goes to the last item of the tree.
+    async fn last(&mut self) -> Result<bool, TreeError> {
+        let node = self.fs.node(self.root.expected()).await?;
+        if node.is_empty() {
+            return Ok(false);
+        }
+        self.steps.clear();
+        let slot = node.len() - 1;
+        self.steps.push(Step { node, slot, end: None });
+        self.descend_last().await
+    }
+
+    /// From the lowest step to the last item below it.
+    async fn descend_last(&mut self) -> Result<bool, TreeError> {
+        while self.descend_one().await? {
+            if let Some(step) = self.steps.last_mut() {
+                step.slot = step.node.len().saturating_sub(1);
+            }
+        }
+        Ok(self.item().is_some())
+    }
+
+    /// From the lowest step to the leaf that has `key`, or the first one.
+    async fn descend(&mut self, key: Option<Key>) -> Result<(), TreeError> {
+        loop {
+            if let (Some(step), Some(key)) = (self.steps.last_mut(), key) {
+                step.slot = match step.node.search(key) {
+                    Ok(slot) => slot,
+                    Err(slot) if step.node.level() > 0 => slot.saturating_sub(1),
+                    Err(slot) => slot,
+                };
+            }
+            if !self.descend_one().await? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// One level down; false on a leaf.
+    async fn descend_one(&mut self) -> Result<bool, TreeError> {
+        let Some(step) = self.steps.last() else { return Ok(false) };
+        let Some(expected) = step.node.child(step.slot) else { return Ok(false) };
+        let end = step.node.key(step.slot + 1).or(step.end);
+        readahead::around(self.fs, &step.node, step.slot, self.reada);
+        match self.fs.node_below(expected, end).await {
+            Ok(node) => {
+                self.steps.push(Step { node, slot: 0, end });
+                Ok(true)
+            }
+            Err(error) => {
+                self.steps.clear();
+                self.resume = end;
+                Err(error)
+            }
+        }
+    }
+
+    /// Past the end of a leaf to the first item of the next one.
+    async fn settle(&mut self) -> Result<bool, TreeError> {
+        loop {
+            match self.steps.last_mut() {
+                None => return Ok(false),
+                Some(step) if step.slot < step.node.len() => {
+                    if step.node.level() == 0 {
+                        return Ok(true);
+                    }
+                    self.descend(None).await?;
+                }
+                Some(_) => {
+                    self.steps.pop();
+                    if let Some(parent) = self.steps.last_mut() {
+                        parent.slot += 1;
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Where trees begin, and which of them are subvolumes.
+
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use crate::error::TreeError;
+use crate::ondisk::items::{DirEntries, ItemError, RootFlags, RootItem, RootRef, name_hash};
+use crate::ondisk::key::{Key, item, objectid};
+use crate::path::{Path, Root};
+use crate::readahead::Reada;
+use crate::units::Logical;
+use crate::volume::FileSystem;
+
+/// A subvolume or snapshot.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Subvolume {
+    /// Its number; 5 is the one that all others are in.
+    pub id: u64,
+    /// Its tree.
+    pub root: Root,
+    /// Where it is; `None` for the first one, and for those that are being removed.
+    pub place: Option<Place>,
+    /// Its root directory.
+    pub root_dirid: u64,
+    /// State.
+    pub flags: RootFlags,
+    /// Its identity.
+    pub uuid: Option<Uuid>,
+    /// That of the subvolume which it is a snapshot of.
+    pub parent_uuid: Option<Uuid>,
+}
+
+/// Where a subvolume is within another.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// The outer subvolume.
+    pub outer: u64,
+    /// The directory there.
+    pub dirid: u64,
+    /// Its name there.
+    pub name: Vec<u8>,
+}
+
+/// Whether files can be in the tree of that number.
+pub const fn is_subvolume(id: u64) -> bool {
+    id == objectid::FS_TREE || (id >= objectid::FIRST_FREE && id <= objectid::LAST_FREE)
+}
+
+/// An item of `tree` that cannot be.
+pub(crate) fn damaged(tree: u64, key: Key, why: &ItemError) -> TreeError {
+    TreeError::Item { tree, key, why: why.to_string() }
+}
+
+impl FileSystem {
+    /// The root of the log tree's own tree of roots; `None` if there is no log.
+    ///
+    /// The log is what was written by `fsync` since the last commit; it is of the transaction after
+    /// that one.
+    pub fn log_root(&self) -> Option<Root> {
+        let superblock = self.superblock();
+        let at = Logical(superblock.log_root.get());
+        let generation = superblock.generation.get().saturating_add(1);
+        let level = superblock.log_root_level;
+        (at.0 != 0).then_some(Root { id: objectid::TREE_LOG, at, generation, level })
+    }
+
+    /// The tree of that number; `None` if there is none.
+    ///
+    /// Of several roots of one number (only relocation trees have these) the last one.
+    ///
+    /// # Errors
+    /// The tree of roots is damaged.
+    pub async fn root(self: &Arc<Self>, id: u64) -> Result<Option<Root>, TreeError> {
+        match id {
+            objectid::ROOT_TREE => return Ok(Some(self.tree_root())),
+            objectid::CHUNK_TREE => return Ok(Some(self.chunk_root())),
+            objectid::TREE_LOG => return Ok(self.log_root()),
+            _ => {}
+        }
+        let tree = self.tree_root();
+        let mut path = Path::new(self, tree);
+        if !path.search_back(Key::new(id, item::ROOT_ITEM, u64::MAX)).await? {
+            return Ok(None);
+        }
+        match path.item() {
+            Some((key, data)) if (key.objectid, key.kind) == (id, item::ROOT_ITEM) => {
+                let found = RootItem::parse(data).map_err(|why| damaged(tree.id, key, &why))?;
+                Ok(Some(root_of(key, &found)))
+            }
+            Some(_) | None => Ok(None),
+        }
+    }
+
+    /// The tree of that number.
+    ///
+    /// # Errors
+    /// There is none, or as of [`Self::root`].
+    pub async fn need_root(self: &Arc<Self>, id: u64) -> Result<Root, TreeError> {
+        self.root(id).await?.ok_or(TreeError::NoTree(id))
+    }
+
+    /// All trees that the tree of roots has, in its order, each with its key there.
+    ///
+    /// # Errors
+    /// The tree of roots is damaged.
+    pub async fn roots(self: &Arc<Self>) -> Result<Vec<(Key, Root)>, TreeError> {
+        let tree = self.tree_root();
+        let mut path = Path::new(self, tree).with_reada(Reada::Forward);
+        let mut all = Vec::new();
+        let mut more = path.search(Key::MIN).await?;
+        while more {
+            if let Some((key, data)) = path.item()
+                && key.kind == item::ROOT_ITEM
+            {
+                let found = RootItem::parse(data).map_err(|why| damaged(tree.id, key, &why))?;
+                all.push((key, root_of(key, &found)));
+            }
+            more = path.next().await?;
+        }
+        Ok(all)
+    }
+
+    /// All subvolumes and snapshots, in the order of their numbers.
+    ///
+    /// # Errors
+    /// The tree of roots is damaged.
+    pub async fn subvolumes(self: &Arc<Self>) -> Result<Vec<Subvolume>, TreeError> {
+        let tree = self.tree_root();
+        let mut path = Path::new(self, tree).with_reada(Reada::Forward);
+        let mut all: Vec<Subvolume> = Vec::new();
+        let mut more = path.search(Key::new(objectid::FS_TREE, 0, 0)).await?;
+        while more {
+            if let Some((key, data)) = path.item()
+                && is_subvolume(key.objectid)
+            {
+                match key.kind {
+                    item::ROOT_ITEM => {
+                        let found = RootItem::parse(data);
+                        let found = found.map_err(|why| damaged(tree.id, key, &why))?;
+                        all.push(subvolume(key, &found));
+                    }
+                    item::ROOT_BACKREF => {
+                        let place = RootRef::parse(data);
+                        let place = place.map_err(|why| damaged(tree.id, key, &why))?;
+                        let (outer, dirid) = (key.offset, place.dirid);
+                        let place = Place { outer, dirid, name: place.name.to_vec() };
+                        if let Some(of) = all.last_mut().filter(|of| of.id == key.objectid) {
+                            of.place = Some(place);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            more = path.next().await?;
+        }
+        Ok(all)
+    }
+
+    /// The subvolume of that number; `None` if there is none.
+    ///
+    /// # Errors
+    /// The tree of roots is damaged.
+    pub async fn subvolume(self: &Arc<Self>, id: u64) -> Result<Option<Subvolume>, TreeError> {
+        let tree = self.tree_root();
+        let mut path = Path::new(self, tree);
+        let mut found = None;
+        let mut more = is_subvolume(id) && path.search(Key::new(id, item::ROOT_ITEM, 0)).await?;
+        while more {
+            let Some((key, data)) = path.item().filter(|(key, _)| key.objectid == id) else {
+                break;
+            };
+            match key.kind {
+                item::ROOT_ITEM => {
+                    let root = RootItem::parse(data).map_err(|why| damaged(tree.id, key, &why))?;
+                    found = Some(subvolume(key, &root));
+                }
+                item::ROOT_BACKREF => {
+                    let place = RootRef::parse(data).map_err(|why| damaged(tree.id, key, &why))?;
+                    let (outer, dirid) = (key.offset, place.dirid);
+                    let place = Place { outer, dirid, name: place.name.to_vec() };
+                    if let Some(found) = &mut found {
+                        found.place = Some(place);
+                    }
+                    break;
+                }
+                _ => {}
+            }
+            more = path.next().await?;
+        }
+        Ok(found)
+    }
+
+    /// The number of the subvolume that a mount without options shows.
+    ///
+    /// # Errors
+    /// The tree of roots is damaged.
+    pub async fn default_subvolume(self: &Arc<Self>) -> Result<u64, TreeError> {
+        const NAME: &[u8] = b"default";
+        let tree = self.tree_root();
+        let key = Key::new(objectid::ROOT_TREE_DIR, item::DIR_ITEM, name_hash(NAME));
+        let mut path = Path::new(self, tree);
+        if !path.search(key).await? || path.key() != Some(key) {
+            return Ok(objectid::FS_TREE);
+        }
+        let Some((_, data)) = path.item() else { return Ok(objectid::FS_TREE) };
+        for entry in DirEntries::new(data) {
+            let entry = entry.map_err(|why| damaged(tree.id, key, &why))?;
+            if entry.name == NAME && entry.location.kind == item::ROOT_ITEM {
+                return Ok(entry.location.objectid);
+            }
+        }
+        Ok(objectid::FS_TREE)
+    }
+}
+
+pub(crate) fn root_of(key: Key, item: &RootItem<'_>) -> Root {
+    let (generation, level) = (item.disk.generation.get(), item.disk.level);
+    Root { id: key.objectid, at: item.at(), generation, level }
+}
+
+fn subvolume(key: Key, item: &RootItem<'_>) -> Subvolume {
+    Subvolume {
+        id: key.objectid,
+        root: root_of(key, item),
+        place: None,
+        root_dirid: item.disk.root_dirid.get(),
+        flags: item.flags(),
+        uuid: item.uuid(),
+        parent_uuid: item.parent_uuid(),
+    }
+}

@@ -1,0 +1,201 @@
+//! The scrub of one device: groups are planned, read, verified and repaired in a pipeline.
+//!
+//! Up to [`Options::depth`](super::Options::depth) groups are on their way at the same time; while some are
+//! verified the device has the reads of others. What was counted takes effect group by group in
+//! the device's order, together with the position, so that a scrub that is resumed at the position
+//! counts nothing twice.
+
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use futures_util::stream::unfold;
+
+use super::counters::{Counters, State, Tally};
+use super::plan::{Group, Job, Mark, Planner};
+use super::problem::{Problem, ProblemKind, Repair, Sink, TreeBlock};
+use super::repair::{self, Source};
+use super::stripe::{Stripe, UnitKind};
+use super::verify::{self, Bad, Image};
+use super::{Scrub, ScrubError, supers};
+use crate::extent_walk::Sum;
+use crate::units::Physical;
+use crate::volume::Device;
+
+/// What a group came to.
+struct Done {
+    mark: Mark,
+    counters: Counters,
+    bytes_read: u64,
+}
+
+impl Scrub {
+    /// Scrubs the device that `tally` is of.
+    pub(super) async fn device(&self, tally: &Tally, sink: &dyn Sink) -> Result<(), ScrubError> {
+        let result = self.scrub_device(tally, sink).await;
+        let mut progress = tally.lock();
+        progress.state = match result {
+            Ok(true) => State::Finished,
+            Ok(false) => State::Cancelled,
+            Err(_) => State::Failed,
+        };
+        result.map(|_| ())
+    }
+
+    /// Whether the end of the device was reached.
+    async fn scrub_device(&self, tally: &Tally, sink: &dyn Sink) -> Result<bool, ScrubError> {
+        let devid = tally.lock().devid;
+        let device = self.fs.device(devid).ok_or(ScrubError::NoDevice(devid))?;
+        let extents = self.fs.chunks().on_device(devid)?;
+        let total = extents.iter().map(|extent| extent.length).sum();
+        let from = self.options.resume_at.get(&devid).copied().unwrap_or(Physical(0));
+        {
+            let mut progress = tally.lock();
+            progress.state = State::Running;
+            progress.bytes_total = total;
+            progress.counters.last_physical = from.0;
+        }
+        if from.0 == 0 {
+            supers::scrub(&self.fs, device, self.options.read_only, tally, sink).await;
+        }
+        let planner = Planner::new(self, devid, extents, from, sink).await?;
+        let mut scanned = planner.scanned();
+        tally.lock().bytes_scanned = scanned;
+        let groups = unfold(planner, async |mut planner| {
+            let group = planner.group().await?;
+            Some((group, planner))
+        });
+        let depth = self.options.depth.max(1);
+        let done = groups.map(|group| self.group(device, group, sink)).buffered(depth);
+        let mut done = std::pin::pin!(done);
+        while let Some(Done { mark, counters, bytes_read }) = done.next().await {
+            scanned = mark.scanned;
+            let mut progress = tally.lock();
+            progress.counters = progress.counters.plus(&counters);
+            progress.counters.last_physical = mark.physical.0;
+            progress.bytes_scanned = scanned;
+            progress.bytes_read += bytes_read;
+        }
+        Ok(scanned == total)
+    }
+
+    async fn group(&self, device: &Device, group: Group, sink: &dyn Sink) -> Done {
+        let jobs = group.jobs.iter().map(async |job| match job {
+            Job::Stripe(stripe) => self.stripe(device, stripe, sink).await,
+            Job::Parity(row) => self.parity(device, row, sink).await,
+        });
+        let counted = join_all(jobs).await;
+        let counters = counted.iter().fold(group.counters, |sum, of_job| sum.plus(of_job));
+        let bytes_read = group.jobs.iter().map(Job::bytes).sum();
+        Done { mark: group.mark, counters, bytes_read }
+    }
+
+    /// Scrubs a stripe; gives what was counted.
+    async fn stripe(&self, device: &Device, stripe: &Stripe, sink: &dyn Sink) -> Counters {
+        let used = stripe.used();
+        let (physical, len) = (stripe.physical, stripe.len);
+        let mut image = verify::read(&device.gateway, physical, len, stripe.sectorsize, used).await;
+        let mut counters = contents(stripe);
+        let bad = verify::verify(&self.fs, stripe, &image);
+        if bad.is_empty() {
+            return counters;
+        }
+        for bad in &bad {
+            let unit = &stripe.units[bad.unit];
+            match &bad.kind {
+                ProblemKind::Read(_) => {
+                    let lost = unit.sectors.clone().filter(|at| image.unreadable.has(*at));
+                    counters.read_errors += lost.count() as u64;
+                }
+                ProblemKind::Checksum => counters.csum_errors += 1,
+                ProblemKind::Verify(_) => counters.verify_errors += unit.sectors.len() as u64,
+                ProblemKind::Crossing
+                | ProblemKind::Super(_)
+                | ProblemKind::Parity
+                | ProblemKind::ParityUnverified
+                | ProblemKind::Tree(_) => {}
+            }
+        }
+        let sources = repair::recover(&self.fs, stripe, &mut image, &bad).await;
+        let repairs = self.repair(device, stripe, &mut image, &bad, &sources).await;
+        for (bad, repair) in bad.into_iter().zip(repairs) {
+            let unit = &stripe.units[bad.unit];
+            if bad.kind != ProblemKind::Crossing {
+                counters.count_repair(repair, unit.sectors.len() as u64);
+            }
+            sink.problem(&Problem {
+                devid: device.devid,
+                physical: stripe.physical_of(unit.sectors.start),
+                len: stripe.bytes_of(&unit.sectors).len() as u32,
+                logical: Some(stripe.logical_of(unit.sectors.start)),
+                mirror: Some(stripe.mirror),
+                kind: bad.kind,
+                repair,
+                tree: tree_of(&unit.kind),
+            });
+        }
+        counters
+    }
+
+    /// Writes the good copies that were found.
+    async fn repair(
+        &self,
+        device: &Device,
+        stripe: &Stripe,
+        image: &mut Image,
+        bad: &[Bad],
+        sources: &[Source],
+    ) -> Vec<Repair> {
+        let mut repairs: Vec<Repair> = sources
+            .iter()
+            .map(|source| match source {
+                Source::Lost => Repair::Impossible,
+                Source::Other => Repair::NotTried,
+                Source::Again => Repair::Done,
+            })
+            .collect();
+        if self.options.read_only {
+            return repairs;
+        }
+        let found: Vec<usize> =
+            (0..bad.len()).filter(|index| sources[*index] == Source::Other).collect();
+        let ranges: Vec<_> =
+            found.iter().map(|index| stripe.units[bad[*index].unit].sectors.clone()).collect();
+        let (physical, sectorsize) = (stripe.physical, stripe.sectorsize);
+        let bytes = &mut image.bytes;
+        let written = repair::write(&device.gateway, physical, sectorsize, bytes, &ranges).await;
+        for (index, written) in found.into_iter().zip(written) {
+            repairs[index] = Repair::of_write(written);
+        }
+        repairs
+    }
+}
+
+/// What a stripe has, whatever state it is in.
+fn contents(stripe: &Stripe) -> Counters {
+    let mut counters = Counters {
+        data_extents_scrubbed: stripe.data_extents,
+        tree_extents_scrubbed: stripe.tree_extents,
+        ..Counters::default()
+    };
+    for unit in &stripe.units {
+        let bytes = stripe.bytes_of(&unit.sectors).len() as u64;
+        match unit.kind {
+            UnitKind::Data(sum) => {
+                counters.data_bytes_scrubbed += bytes;
+                match sum {
+                    Sum::Known(_) => {}
+                    Sum::None => counters.no_csum += 1,
+                    Sum::Unknown => counters.unverified_errors += 1,
+                }
+            }
+            UnitKind::Tree(_) | UnitKind::Crossing(_) => counters.tree_bytes_scrubbed += bytes,
+        }
+    }
+    counters
+}
+
+fn tree_of(kind: &UnitKind) -> Option<TreeBlock> {
+    match kind {
+        UnitKind::Data(_) => None,
+        UnitKind::Tree(tree) | UnitKind::Crossing(tree) => Some(*tree),
+    }
+}

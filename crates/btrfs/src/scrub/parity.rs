@@ -1,0 +1,156 @@
+//! Parity of RAID5 and RAID6: what the data of a row gives, compared with what is stored.
+//!
+//! A sector of parity is looked at if any data stripe of the row has something at the same offset.
+//! All data sectors at that offset must be good for it, as they were read or as mirrors gave them
+//! back; parity is never computed from what is lost, nor from data whose checksum could not be read.
+//! The data itself is left to the scrub of the device that it is on.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use futures_util::future::{join, join_all};
+
+use super::Scrub;
+use super::counters::Counters;
+use super::problem::{Problem, ProblemKind, Repair, Sink};
+use super::repair::{self, Source};
+use super::stripe::{Sectors, Stripe, UnitKind};
+use super::verify::{self, Image};
+use crate::extent_walk::Sum;
+use crate::ondisk::chunk::{Chunk, STRIPE_LEN};
+use crate::raid56;
+use crate::units::Physical;
+use crate::volume::Device;
+
+/// A parity stripe, and the data of its row.
+pub(super) struct Row {
+    pub(super) chunk: Arc<Chunk>,
+    /// 0 is P, 1 is Q.
+    pub(super) which: usize,
+    /// Within its chunk.
+    pub(super) number: u64,
+    /// Where the parity is.
+    pub(super) physical: Physical,
+    /// The data stripes, with what is in them.
+    pub(super) columns: Vec<Stripe>,
+}
+
+impl Row {
+    /// The sectors at which a data stripe has something.
+    pub(super) fn verticals(&self) -> Sectors {
+        Sectors(self.columns.iter().fold(0, |all, column| all | column.used().0))
+    }
+
+    pub(super) fn sectorsize(&self) -> u64 {
+        self.columns.first().map_or(STRIPE_LEN, |column| column.sectorsize)
+    }
+}
+
+impl Scrub {
+    /// Scrubs a parity stripe; gives what was counted.
+    pub(super) async fn parity(&self, device: &Device, row: &Row, sink: &dyn Sink) -> Counters {
+        let mut counters = Counters::default();
+        let verticals = row.verticals();
+        let sectorsize = row.sectorsize();
+        let first = row.columns.first().map(|column| column.logical);
+        let problem = |sectors: Range<usize>, kind: ProblemKind, repair: Repair| Problem {
+            devid: device.devid,
+            physical: Physical(row.physical.0 + sectors.start as u64 * sectorsize),
+            len: (sectors.len() as u64 * sectorsize) as u32,
+            logical: first,
+            mirror: None,
+            kind,
+            repair,
+            tree: None,
+        };
+        let order = row.chunk.row(row.number);
+        let devices = order.iter().take(row.columns.len());
+        let devices: Option<Vec<&Device>> =
+            devices.map(|on| self.fs.device(row.chunk.stripes[*on].devid)).collect();
+        // A copy on a device that is not there is passed over, and what depends on it.
+        let Some(devices) = devices else { return counters };
+        let data = row.chunk.data_stripes();
+        let is_whole = row.columns.iter().all(|column| column.len == STRIPE_LEN);
+        let mut good = if is_whole && row.columns.len() as u64 == data {
+            verticals
+        } else {
+            Sectors::default()
+        };
+        let read = |device: &Device, at: Physical| {
+            let gateway = device.gateway.clone();
+            async move { verify::read(&gateway, at, STRIPE_LEN, sectorsize, good).await }
+        };
+        let reads = row.columns.iter().zip(&devices).map(|(column, on)| read(on, column.physical));
+        let (mut images, stored) = join(join_all(reads), read(device, row.physical)).await;
+        for (column, image) in row.columns.iter().zip(&mut images) {
+            good.0 &= !self.lost(column, image).await.0;
+        }
+        let unverified = Sectors(verticals.0 & !good.0);
+        if !unverified.is_empty() {
+            counters.unverified_errors += unverified.count();
+            for run in unverified.runs(0) {
+                sink.problem(&problem(run, ProblemKind::ParityUnverified, Repair::Impossible));
+            }
+        }
+        let (mut p, mut q) = (vec![0; STRIPE_LEN as usize], Vec::new());
+        if row.chunk.profile.parities() == 2 {
+            q.resize(STRIPE_LEN as usize, 0);
+        }
+        let stripes: Vec<&[u8]> = images.iter().map(|image| image.bytes.as_slice()).collect();
+        let second = (!q.is_empty()).then_some(q.as_mut_slice());
+        if raid56::parity(&stripes, &mut p, second).is_err() {
+            // Only a row of no stripes, or of more than the field has elements.
+            return counters;
+        }
+        let wanted = if row.which == 0 { p } else { q };
+        let mut found: Vec<(Range<usize>, ProblemKind)> = Vec::new();
+        for sector in good.iter() {
+            let range = sector * sectorsize as usize..(sector + 1) * sectorsize as usize;
+            if stored.unreadable.has(sector) {
+                counters.read_errors += 1;
+                found.push((sector..sector + 1, ProblemKind::Read(stored.status)));
+            } else if stored.bytes.as_slice()[range.clone()] != wanted[range] {
+                counters.verify_errors += 1;
+                found.push((sector..sector + 1, ProblemKind::Parity));
+            }
+        }
+        if found.is_empty() {
+            return counters;
+        }
+        let ranges: Vec<Range<usize>> = found.iter().map(|(range, _)| range.clone()).collect();
+        let repairs: Vec<Repair> = if self.options.read_only {
+            vec![Repair::NotTried; ranges.len()]
+        } else {
+            let mut bytes = ashlar_block::Buffer::from_slice(&wanted);
+            let gateway = &device.gateway;
+            let written =
+                repair::write(gateway, row.physical, sectorsize, &mut bytes, &ranges).await;
+            written.into_iter().map(Repair::of_write).collect()
+        };
+        for ((sectors, kind), repair) in found.into_iter().zip(repairs) {
+            counters.count_repair(repair, 1);
+            sink.problem(&problem(sectors, kind, repair));
+        }
+        counters
+    }
+
+    /// The sectors of a data stripe that are bad on all mirrors, or of which that is not known. Those
+    /// that mirrors gave back are in the image.
+    async fn lost(&self, column: &Stripe, image: &mut Image) -> Sectors {
+        let bad = verify::verify(&self.fs, column, image);
+        let sources = repair::recover(&self.fs, column, image, &bad).await;
+        let mut lost = image.unreadable;
+        lost.0 &= !column.used().0;
+        for (bad, source) in bad.iter().zip(sources) {
+            if source == Source::Lost {
+                lost.insert(column.units[bad.unit].sectors.clone());
+            }
+        }
+        for unit in &column.units {
+            if matches!(unit.kind, UnitKind::Data(Sum::Unknown)) {
+                lost.insert(unit.sectors.clone());
+            }
+        }
+        lost
+    }
+}

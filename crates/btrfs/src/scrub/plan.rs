@@ -1,0 +1,311 @@
+//! What there is to scrub on a device, in the device's order, in groups of stripes.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::counters::Counters;
+use super::parity::Row;
+use super::problem::{Problem, ProblemKind, Repair, Sink};
+use super::stripe::{SECTORS_MAX, Stripe, Unit, UnitKind};
+use super::throttle::Throttle;
+use super::{Options, Scrub};
+use crate::chunk_map::{Content, DeviceExtent};
+use crate::error::TreeError;
+use crate::extent_walk::{CsumWalk, ExtentWalk, Found, Sum};
+use crate::ondisk::chunk::{BlockGroupFlags, Chunk, Profile, STRIPE_LEN};
+use crate::units::{DevId, Logical, Mirror, Physical};
+use crate::volume::FileSystem;
+
+/// Buffers of a stripe's size after which a group is full.
+pub(super) const GROUP: usize = 8;
+
+/// What is read and verified as one.
+pub(super) enum Job {
+    Stripe(Stripe),
+    Parity(Row),
+}
+
+impl Job {
+    /// Buffers of a stripe's size that it needs.
+    fn weight(&self) -> usize {
+        match self {
+            Self::Stripe(_) => 1,
+            Self::Parity(row) => row.columns.len() + 2,
+        }
+    }
+
+    /// Bytes that it reads of this device.
+    pub(super) fn bytes(&self) -> u64 {
+        match self {
+            Self::Stripe(stripe) => stripe.used().count() * stripe.sectorsize,
+            Self::Parity(row) => row.verticals().count() * row.sectorsize(),
+        }
+    }
+}
+
+/// How far the device has been scrubbed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Mark {
+    pub(super) physical: Physical,
+    /// Bytes of device extents up to there.
+    pub(super) scanned: u64,
+}
+
+/// Jobs, and how far the device is when they have ended.
+pub(super) struct Group {
+    pub(super) jobs: Vec<Job>,
+    pub(super) mark: Mark,
+    /// What was counted while it was planned.
+    pub(super) counters: Counters,
+}
+
+/// The device extent that is being planned.
+struct Current {
+    extent: DeviceExtent,
+    /// The next strip, from the extent's start.
+    offset: u64,
+    /// Where the last stripe with something in it ends.
+    used_end: Option<Physical>,
+}
+
+/// Plans the scrub of a device.
+pub(super) struct Planner<'a> {
+    scrub: &'a Scrub,
+    fs: &'a Arc<FileSystem>,
+    sink: &'a dyn Sink,
+    devid: DevId,
+    extents: VecDeque<DeviceExtent>,
+    current: Option<Current>,
+    walk: ExtentWalk<'a>,
+    sums: CsumWalk<'a>,
+    throttle: Throttle,
+    mark: Mark,
+    /// Bytes of the device extents that have been passed whole.
+    passed: u64,
+}
+
+impl<'a> Planner<'a> {
+    /// A plan for `extents`, of which what lies before `from` has been scrubbed.
+    pub(super) async fn new(
+        scrub: &'a Scrub,
+        devid: DevId,
+        extents: Vec<DeviceExtent>,
+        from: Physical,
+        sink: &'a dyn Sink,
+    ) -> Result<Self, TreeError> {
+        let (fs, options): (_, &Options) = (&scrub.fs, &scrub.options);
+        let mut planner = Self {
+            scrub,
+            fs,
+            sink,
+            devid,
+            extents: extents.into(),
+            current: None,
+            walk: ExtentWalk::new(fs, options.extent_reada).await?,
+            sums: CsumWalk::new(fs, options.csum_reada).await,
+            throttle: Throttle::new(options.limits.get(&devid).cloned()),
+            mark: Mark { physical: from, scanned: 0 },
+            passed: 0,
+        };
+        planner.skip_to(from);
+        Ok(planner)
+    }
+
+    /// Bytes of the device extents that have been passed.
+    pub(super) const fn scanned(&self) -> u64 {
+        self.mark.scanned
+    }
+
+    /// Passes over what lies before `from`.
+    fn skip_to(&mut self, from: Physical) {
+        while let Some(extent) = self.extents.front() {
+            if extent.start.0 + extent.length > from.0 {
+                let done = from.0.saturating_sub(extent.start.0) / STRIPE_LEN * STRIPE_LEN;
+                if done > 0 {
+                    let used_end = Some(from);
+                    let extent = self.extents.pop_front();
+                    self.current = extent.map(|extent| Current { extent, offset: done, used_end });
+                }
+                self.mark.scanned = self.passed + done;
+                return;
+            }
+            self.passed += extent.length;
+            self.extents.pop_front();
+        }
+        self.mark.scanned = self.passed;
+    }
+
+    /// The next group; `None` at the end of the device, or if the scrub was cancelled. It ends where
+    /// a device extent ends, or as soon as it needs [`GROUP`] buffers.
+    pub(super) async fn group(&mut self) -> Option<Group> {
+        let mut group = Group { jobs: Vec::new(), mark: self.mark, counters: Counters::default() };
+        let mut current = match self.current.take() {
+            Some(current) => current,
+            None => Current { extent: self.extents.pop_front()?, offset: 0, used_end: None },
+        };
+        let (mut weight, mut bytes) = (0, 0);
+        while weight < GROUP && current.offset < current.extent.length {
+            if self.scrub.is_cancelled() {
+                return None;
+            }
+            if let Some(job) = self.job(&mut current, &mut group.counters).await {
+                weight += job.weight();
+                bytes += job.bytes();
+                group.jobs.push(job);
+            }
+        }
+        let (start, length) = (current.extent.start, current.extent.length);
+        let done = current.offset.min(length);
+        self.mark = Mark { physical: Physical(start.0 + done), scanned: self.passed + done };
+        if done < length {
+            self.current = Some(current);
+        } else {
+            self.passed += length;
+            // The kernel's last position is the end of the last stripe that has something in it.
+            if let (Some(end), true) = (current.used_end, self.extents.is_empty()) {
+                self.mark.physical = end;
+            }
+        }
+        group.mark = self.mark;
+        self.throttle.wait(bytes, self.fs.runtime(), &self.scrub.cancelled).await;
+        Some(group)
+    }
+
+    /// Takes one strip of the device, and any without contents before it.
+    async fn job(&mut self, current: &mut Current, counters: &mut Counters) -> Option<Job> {
+        let DeviceExtent { start, length, ref chunk, stripe } = current.extent;
+        let physical = |offset: u64| Physical(start.0 + offset);
+        match chunk.content(stripe, current.offset) {
+            Content::Nothing => {
+                current.offset += STRIPE_LEN;
+                None
+            }
+            Content::Data { start: logical, mirror } => {
+                let at = physical(current.offset);
+                let empty = self.empty(chunk, logical, at, counters).await;
+                if empty > 0 {
+                    current.offset = current.offset.saturating_add(empty);
+                    return None;
+                }
+                let stripe = self.stripe(chunk, at, logical, mirror, counters).await;
+                current.offset += STRIPE_LEN;
+                if stripe.is_empty() {
+                    return None;
+                }
+                current.used_end = Some(Physical(at.0 + stripe.len));
+                Some(Job::Stripe(stripe))
+            }
+            Content::Parity { which, row } => {
+                let at = physical(current.offset);
+                let whole = current.offset + STRIPE_LEN <= length;
+                current.offset += STRIPE_LEN;
+                let first = chunk.row_start(row).filter(|_| whole)?;
+                let mut columns = Vec::new();
+                for (column, on) in chunk.row(row).into_iter().enumerate() {
+                    if column as u64 >= chunk.data_stripes() {
+                        break;
+                    }
+                    let logical = Logical(first.0 + column as u64 * STRIPE_LEN);
+                    // All stripes of a chunk are as long as the one with the parity.
+                    let there = Physical(chunk.stripes[on].offset.0 + row * STRIPE_LEN);
+                    let stripe = self.stripe(chunk, there, logical, Mirror(1), counters).await;
+                    columns.push(stripe);
+                }
+                let row =
+                    Row { chunk: Arc::clone(chunk), which, number: row, physical: at, columns };
+                (!row.verticals().is_empty()).then_some(Job::Parity(row))
+            }
+        }
+    }
+
+    /// Bytes from `logical` on, of whole strips of the same device, that have nothing to be scrubbed.
+    async fn empty(
+        &mut self,
+        chunk: &Arc<Chunk>,
+        logical: Logical,
+        at: Physical,
+        counters: &mut Counters,
+    ) -> u64 {
+        let is_striped = match chunk.profile {
+            Profile::Raid0 | Profile::Raid10 | Profile::Raid5 | Profile::Raid6 => true,
+            Profile::Single
+            | Profile::Dup
+            | Profile::Raid1
+            | Profile::Raid1c3
+            | Profile::Raid1c4 => false,
+        };
+        let strip_end = Logical(chunk.end().0.min(logical.0.saturating_add(STRIPE_LEN)));
+        let to = if is_striped { strip_end } else { chunk.end() };
+        let next = match self.walk.find(logical..to, chunk.start).await {
+            Found::Nothing => return if is_striped { STRIPE_LEN } else { to.0 - logical.0 },
+            Found::Extent(extent) => extent.start,
+            Found::Unknown { end, error } => {
+                self.tell(error, logical, at, counters);
+                end
+            }
+        };
+        next.0.saturating_sub(logical.0) / STRIPE_LEN * STRIPE_LEN
+    }
+
+    /// A stripe, with all that is in it.
+    async fn stripe(
+        &mut self,
+        chunk: &Arc<Chunk>,
+        physical: Physical,
+        logical: Logical,
+        mirror: Mirror,
+        counters: &mut Counters,
+    ) -> Stripe {
+        let mut stripe = Stripe::new(chunk, physical, logical, mirror, self.fs.sectorsize());
+        let mut from = logical;
+        loop {
+            match self.walk.find(from..stripe.end(), chunk.start).await {
+                Found::Nothing => break,
+                Found::Extent(extent) => {
+                    stripe.add(&extent, from);
+                    from = extent.end();
+                }
+                Found::Unknown { end, error } => {
+                    self.tell(error, logical, physical, counters);
+                    from = end;
+                }
+            }
+        }
+        let is_data = |unit: &Unit| matches!(unit.kind, UnitKind::Data(_));
+        let has_sums = chunk.flags.contains(BlockGroupFlags::DATA);
+        if has_sums && stripe.units.iter().any(is_data) {
+            let count = (stripe.len / stripe.sectorsize) as usize;
+            let mut sums = [Sum::None; SECTORS_MAX];
+            let sums = &mut sums[..count.min(SECTORS_MAX)];
+            let mut errors = Vec::new();
+            self.sums.sums(logical, sums, |error| errors.push(error)).await;
+            for error in errors {
+                self.tell(Some(error), logical, physical, counters);
+            }
+            stripe.set_sums(sums);
+        }
+        stripe
+    }
+
+    /// Tells of a part of a tree that cannot be read.
+    fn tell(
+        &self,
+        error: Option<TreeError>,
+        logical: Logical,
+        physical: Physical,
+        counters: &mut Counters,
+    ) {
+        let Some(error) = error else { return };
+        counters.unverified_errors += 1;
+        self.sink.problem(&Problem {
+            devid: self.devid,
+            physical,
+            len: 0,
+            logical: Some(logical),
+            mirror: None,
+            kind: ProblemKind::Tree(error),
+            repair: Repair::Impossible,
+            tree: None,
+        });
+    }
+}

@@ -1,0 +1,291 @@
+//! A stripe of 64 KiB on one device, and what is to be verified of it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::problem::{ProblemKind, TreeBlock};
+use crate::extent_walk::{Extent, ExtentKind, Sum};
+use crate::ondisk::chunk::{Chunk, STRIPE_LEN};
+use crate::ondisk::node::{Expected, check_header};
+use crate::units::{Logical, Mirror, Physical};
+use crate::volume::FileSystem;
+
+/// Sectors of a stripe at most: none is smaller than 4 KiB.
+pub(super) const SECTORS_MAX: usize = 16;
+
+/// Some sectors of a stripe, by bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Sectors(pub(super) u32);
+
+impl Sectors {
+    pub(super) fn insert(&mut self, range: Range<usize>) {
+        for sector in range {
+            self.0 |= 1 << (sector & 31);
+        }
+    }
+
+    pub(super) const fn has(self, sector: usize) -> bool {
+        self.0 & 1 << (sector & 31) != 0
+    }
+
+    pub(super) fn intersects(self, mut range: Range<usize>) -> bool {
+        range.any(|sector| self.has(sector))
+    }
+
+    pub(super) const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(super) const fn count(self) -> u64 {
+        self.0.count_ones() as u64
+    }
+
+    pub(super) fn iter(self) -> impl Iterator<Item = usize> {
+        (0..32).filter(move |sector| self.has(*sector))
+    }
+
+    /// Runs of neighbours, gaps of up to `gap` sectors taken with them.
+    pub(super) fn runs(self, gap: usize) -> SmallVec<[Range<usize>; 8]> {
+        let mut runs: SmallVec<[Range<usize>; 8]> = SmallVec::new();
+        for sector in self.iter() {
+            match runs.last_mut() {
+                Some(run) if sector <= run.end + gap => run.end = sector + 1,
+                _ => runs.push(sector..sector + 1),
+            }
+        }
+        runs
+    }
+}
+
+/// What is verified as one: a sector of data, or a tree block.
+#[derive(Clone, Debug)]
+pub(super) struct Unit {
+    /// Its sectors within the stripe.
+    pub(super) sectors: Range<usize>,
+    pub(super) kind: UnitKind,
+}
+
+/// What is known of a unit.
+#[derive(Clone, Debug)]
+pub(super) enum UnitKind {
+    Data(Sum),
+    Tree(TreeBlock),
+    /// A part of a tree block that goes over an end of the stripe.
+    Crossing(TreeBlock),
+}
+
+/// A stripe with something in it.
+pub(super) struct Stripe {
+    pub(super) chunk: Arc<Chunk>,
+    pub(super) physical: Physical,
+    pub(super) logical: Logical,
+    pub(super) mirror: Mirror,
+    /// [`STRIPE_LEN`], less at the end of a chunk.
+    pub(super) len: u64,
+    pub(super) sectorsize: u64,
+    pub(super) units: Vec<Unit>,
+    pub(super) data_extents: u64,
+    pub(super) tree_extents: u64,
+}
+
+impl Stripe {
+    /// The stripe at `logical`, of which nothing is known yet.
+    pub(super) fn new(
+        chunk: &Arc<Chunk>,
+        physical: Physical,
+        logical: Logical,
+        mirror: Mirror,
+        sectorsize: u32,
+    ) -> Self {
+        let len = STRIPE_LEN.min(chunk.end().0.saturating_sub(logical.0));
+        Self {
+            chunk: Arc::clone(chunk),
+            physical,
+            logical,
+            mirror,
+            len,
+            sectorsize: u64::from(sectorsize),
+            units: Vec::new(),
+            data_extents: 0,
+            tree_extents: 0,
+        }
+    }
+
+    pub(super) fn end(&self) -> Logical {
+        Logical(self.logical.0 + self.len)
+    }
+
+    /// Whether the stripe has nothing in it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.units.is_empty()
+    }
+
+    /// The sectors that units are in.
+    pub(super) fn used(&self) -> Sectors {
+        let mut used = Sectors::default();
+        self.units.iter().for_each(|unit| used.insert(unit.sectors.clone()));
+        used
+    }
+
+    /// Adds the part of an extent that is in the stripe, from `from` on.
+    pub(super) fn add(&mut self, extent: &Extent, from: Logical) {
+        let start = extent.start.max(from).max(self.logical);
+        let end = extent.end().min(self.end());
+        if start >= end {
+            return;
+        }
+        let sector = |at: Logical| ((at.0 - self.logical.0) / self.sectorsize) as usize;
+        let sectors = sector(start)..sector(end);
+        match extent.kind {
+            ExtentKind::Data => {
+                self.data_extents += 1;
+                for sector in sectors {
+                    let kind = UnitKind::Data(Sum::None);
+                    self.units.push(Unit { sectors: sector..sector + 1, kind });
+                }
+            }
+            ExtentKind::Tree { level, owner } => {
+                self.tree_extents += 1;
+                let tree = TreeBlock { generation: extent.generation, level, owner };
+                let whole = start == extent.start && end == extent.end();
+                let kind = if whole { UnitKind::Tree(tree) } else { UnitKind::Crossing(tree) };
+                self.units.push(Unit { sectors, kind });
+            }
+        }
+    }
+
+    /// Takes the checksums of the stripe's sectors.
+    pub(super) fn set_sums(&mut self, sums: &[Sum]) {
+        for unit in &mut self.units {
+            if let UnitKind::Data(sum) = &mut unit.kind {
+                *sum = sums.get(unit.sectors.start).copied().unwrap_or(Sum::None);
+            }
+        }
+    }
+
+    /// Where a sector is in the file system's space.
+    pub(super) fn logical_of(&self, sector: usize) -> Logical {
+        Logical(self.logical.0 + sector as u64 * self.sectorsize)
+    }
+
+    /// Where a sector is on the device.
+    pub(super) fn physical_of(&self, sector: usize) -> Physical {
+        Physical(self.physical.0 + sector as u64 * self.sectorsize)
+    }
+
+    /// The bytes of sectors within the stripe.
+    pub(super) fn bytes_of(&self, sectors: &Range<usize>) -> Range<usize> {
+        let sector = self.sectorsize as usize;
+        sectors.start * sector..sectors.end * sector
+    }
+
+    /// What is wrong with the bytes of a unit that were read without an error.
+    pub(super) fn check(&self, fs: &FileSystem, unit: &Unit, bytes: &[u8]) -> Option<ProblemKind> {
+        match &unit.kind {
+            UnitKind::Data(Sum::Known(sum)) => {
+                let good = fs.identity().csum.compute(bytes).is(sum);
+                (!good).then_some(ProblemKind::Checksum)
+            }
+            UnitKind::Data(Sum::None | Sum::Unknown) => None,
+            UnitKind::Tree(tree) => {
+                let expected = Expected {
+                    at: self.logical_of(unit.sectors.start),
+                    generation: Some(tree.generation),
+                    level: tree.level,
+                    first_key: None,
+                };
+                check_header(bytes, fs.identity(), &expected).err().map(ProblemKind::Verify)
+            }
+            UnitKind::Crossing(_) => Some(ProblemKind::Crossing),
+        }
+    }
+
+    /// Whether it can be told of other bytes that they are the unit's: as in the kernel, those of
+    /// another copy are trusted where there is no checksum, but not where it could not be read.
+    pub(super) const fn is_repairable(unit: &Unit) -> bool {
+        match unit.kind {
+            UnitKind::Data(Sum::Known(_) | Sum::None) | UnitKind::Tree(_) => true,
+            UnitKind::Data(Sum::Unknown) | UnitKind::Crossing(_) => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ondisk::chunk::{BlockGroupFlags, Profile};
+
+    /// A stripe of the second 64 KiB of a chunk of 1 MiB at 1 MiB.
+    fn stripe() -> Stripe {
+        let chunk = Chunk {
+            start: Logical(1 << 20),
+            length: 1 << 20,
+            flags: BlockGroupFlags::METADATA,
+            profile: Profile::Single,
+            stripes: SmallVec::new(),
+        };
+        let logical = Logical((1 << 20) + STRIPE_LEN);
+        Stripe::new(&Arc::new(chunk), Physical(STRIPE_LEN), logical, Mirror(1), 4096)
+    }
+
+    fn extent(stripe: &Stripe, sector: i64, sectors: u64, kind: ExtentKind) -> Extent {
+        let start = Logical(stripe.logical.0.wrapping_add_signed(sector * 4096));
+        Extent { start, length: sectors * 4096, generation: 7, kind }
+    }
+
+    /// Extents over both ends: of data what is within; tree blocks are not verified there.
+    #[test]
+    fn extents_are_cut_at_the_ends_of_a_stripe() {
+        let mut it = stripe();
+        let tree = ExtentKind::Tree { level: Some(0), owner: None };
+        let from = it.logical;
+        for (sector, sectors, kind) in
+            [(-2, 4, tree), (3, 1, ExtentKind::Data), (8, 4, tree), (13, 9, ExtentKind::Data)]
+        {
+            let extent = extent(&it, sector, sectors, kind);
+            it.add(&extent, from);
+        }
+        assert_eq!((it.data_extents, it.tree_extents), (2, 2));
+        let units: Vec<_> = it.units.iter().map(|unit| unit.sectors.clone()).collect();
+        assert_eq!(units, [0..2, 3..4, 8..12, 13..14, 14..15, 15..16]);
+        assert!(matches!(it.units[0].kind, UnitKind::Crossing(_)));
+        assert!(matches!(it.units[2].kind, UnitKind::Tree(_)));
+        assert!(!Stripe::is_repairable(&it.units[0]) && Stripe::is_repairable(&it.units[2]));
+        assert_eq!(it.used().0, 0b1110_1111_0000_1011);
+
+        let mut it = stripe();
+        it.add(&extent(&it, 14, 4, tree), from);
+        assert!(matches!(it.units[0].kind, UnitKind::Crossing(_)));
+        assert_eq!(it.units[0].sectors, 14..16);
+        for outside in [extent(&it, 16, 4, tree), extent(&it, -4, 4, ExtentKind::Data)] {
+            it.add(&outside, from);
+        }
+        assert_eq!(it.units.len(), 1);
+    }
+
+    /// What could not be verified is never the good copy of anything.
+    #[test]
+    fn without_knowledge_of_its_checksum_nothing_passes_for_data() {
+        let data = |sum| Unit { sectors: 0..1, kind: UnitKind::Data(sum) };
+        assert!(Stripe::is_repairable(&data(Sum::Known([0; 32]))));
+        assert!(Stripe::is_repairable(&data(Sum::None)));
+        assert!(!Stripe::is_repairable(&data(Sum::Unknown)));
+    }
+
+    #[test]
+    fn runs_take_small_gaps_with_them() {
+        let mut sectors = Sectors::default();
+        for range in [0..2, 4..5, 9..11, 15..16] {
+            sectors.insert(range);
+        }
+        let runs = |gap| sectors.runs(gap).into_vec();
+        assert_eq!(runs(0), [0..2, 4..5, 9..11, 15..16]);
+        assert_eq!(runs(2), [0..5, 9..11, 15..16]);
+        assert_eq!((runs(4).len(), runs(4)[0].clone()), (1, 0..16));
+        assert_eq!((sectors.count(), sectors.has(3), sectors.has(4)), (6, false, true));
+        assert!(sectors.intersects(2..5) && !sectors.intersects(2..4));
+        assert!(Sectors::default().runs(4).is_empty());
+    }
+}

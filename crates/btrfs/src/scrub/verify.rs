@@ -1,0 +1,110 @@
+//! Reading a stripe, and finding out what of it is bad.
+
+use std::ops::Range;
+
+use ashlar_block::{Bio, Buffer, Flags, Gateway, Status};
+use futures_util::future::join_all;
+use smallvec::SmallVec;
+use tracing::debug;
+
+use super::problem::ProblemKind;
+use super::stripe::{Sectors, Stripe};
+use crate::units::Physical;
+use crate::volume::FileSystem;
+
+/// Bytes without contents that are read to join what lies on both sides of them.
+const GAP_BYTES: u64 = 16 << 10;
+
+/// A stripe's bytes, as far as they could be read.
+pub(super) struct Image {
+    /// As long as the stripe; what was not read is anything.
+    pub(super) bytes: Buffer,
+    /// Sectors that could not be read.
+    pub(super) unreadable: Sectors,
+    /// The last reason.
+    pub(super) status: Status,
+}
+
+/// A unit that is bad.
+pub(super) struct Bad {
+    /// Which of the stripe's.
+    pub(super) unit: usize,
+    pub(super) kind: ProblemKind,
+}
+
+/// Reads `wanted` sectors of a stripe, at `physical`, in as few reads as possible; if one fails,
+/// its sectors one by one, so that it is known which of them are lost.
+///
+/// All reads are submitted before the first is waited for, so that those of neighbouring stripes
+/// meet in the plug.
+pub(super) async fn read(
+    gateway: &Gateway,
+    physical: Physical,
+    len: u64,
+    sectorsize: u64,
+    wanted: Sectors,
+) -> Image {
+    let mut bytes = Buffer::alloc(len as usize);
+    let runs = wanted.runs((GAP_BYTES / sectorsize) as usize);
+    let reads = submit(gateway, physical, sectorsize, &mut bytes, &runs, Flags::empty()).await;
+    let mut image = Image { bytes, unreadable: Sectors::default(), status: Status::Io };
+    for (run, read) in runs.iter().zip(reads) {
+        let Err(status) = read else { continue };
+        debug!(%physical, first = run.start, end = run.end, %status, "read of a stripe");
+        image.status = status;
+        let alone: SmallVec<[Range<usize>; 8]> =
+            run.clone().filter(|at| wanted.has(*at)).map(|at| at..at + 1).collect();
+        let bytes = &mut image.bytes;
+        let again = submit(gateway, physical, sectorsize, bytes, &alone, Flags::NOMERGE).await;
+        for (sector, read) in alone.into_iter().zip(again) {
+            if let Err(status) = read {
+                image.status = status;
+                image.unreadable.insert(sector);
+            }
+        }
+    }
+    image
+}
+
+async fn submit(
+    gateway: &Gateway,
+    physical: Physical,
+    sectorsize: u64,
+    bytes: &mut Buffer,
+    runs: &[Range<usize>],
+    flags: Flags,
+) -> Vec<Result<(), Status>> {
+    let bios = runs.iter().map(|run| {
+        let at = Physical(physical.0 + run.start as u64 * sectorsize).sector();
+        let sector = sectorsize as usize;
+        let segment = bytes.segment(run.start * sector..run.end * sector);
+        gateway.submit(Bio::read(at, [segment]).with_flags(flags))
+    });
+    let bios: SmallVec<[_; 8]> = bios.collect();
+    match bios.len() {
+        1 => {
+            let mut results = Vec::with_capacity(1);
+            for bio in bios {
+                results.push(bio.await);
+            }
+            results
+        }
+        _ => join_all(bios).await,
+    }
+}
+
+/// The units of a stripe that are bad.
+pub(super) fn verify(fs: &FileSystem, stripe: &Stripe, image: &Image) -> Vec<Bad> {
+    let bytes = image.bytes.as_slice();
+    let units = stripe.units.iter().enumerate();
+    units
+        .filter_map(|(index, unit)| {
+            let kind = if image.unreadable.intersects(unit.sectors.clone()) {
+                ProblemKind::Read(image.status)
+            } else {
+                stripe.check(fs, unit, &bytes[stripe.bytes_of(&unit.sectors)])?
+            };
+            Some(Bad { unit: index, kind })
+        })
+        .collect()
+}

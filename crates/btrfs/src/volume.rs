@@ -1,0 +1,456 @@
+//! A file system on the devices that are there.
+
+mod probe;
+
+use std::fmt;
+use std::sync::Arc;
+
+use ashlar_block::{Buffer, Gateway, Runtime, Sectors};
+pub use probe::{Owner, SuperState, identify};
+use tracing::{debug, warn};
+use uuid::Uuid;
+use zerocopy::FromBytes;
+
+use crate::cache::{Lookup, NodeCache};
+use crate::chunk_map::ChunkMap;
+use crate::error::{OpenError, ReadError, TreeError};
+use crate::ondisk::chunk::{Chunk, system_chunks};
+use crate::ondisk::key::{Key, item, objectid};
+use crate::ondisk::node::{Expected, Identity, Node, NodeError};
+use crate::ondisk::superblock::{
+    CompatRo, DevItem, FLAG_METADUMP, FLAG_SEEDING, FLAGS_INTERRUPTED, FLAGS_SUPPORTED, Incompat,
+    Superblock, SuperblockError,
+};
+use crate::path::{Path, Root};
+use crate::units::{DevId, Logical, Physical};
+
+/// Bytes of tree blocks kept in memory.
+const CACHE_BYTES: usize = 64 << 20;
+
+/// A device that may belong to a file system.
+#[derive(Clone)]
+pub struct Source {
+    /// What messages call it.
+    pub name: String,
+    /// How it is read.
+    pub gateway: Gateway,
+}
+
+/// How a file system is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OpenOptions {
+    /// Whether devices may be missing.
+    pub degraded: bool,
+    /// Whether it is going to be written.
+    pub writable: bool,
+    /// Whether devices that missed transactions may be there when it is written. They may hold old data that
+    /// no checksum tells from new: data without checksums, and parity.
+    pub stale: bool,
+}
+
+/// A device of the file system.
+pub struct Device {
+    /// Its number.
+    pub devid: DevId,
+    /// Its identity.
+    pub uuid: Uuid,
+    /// What messages call it.
+    pub name: String,
+    /// How it is read and written.
+    pub gateway: Gateway,
+    /// Its bytes, as the file system has it.
+    pub total_bytes: u64,
+    /// Its superblocks, as they were found.
+    pub supers: [SuperState; 3],
+    /// The newest of those that are its own.
+    pub superblock: Box<Superblock>,
+}
+
+impl Device {
+    /// Whether only a backup says that the device belongs to the file system: where the first superblock
+    /// should be is none, not even a damaged one, or nothing that can be read. Such a device may have been
+    /// given another format since; who writes to it had better look for signatures of one first.
+    pub fn is_by_backup(&self) -> bool {
+        match &self.supers[0] {
+            SuperState::Unreadable(_) | SuperState::Bad(SuperblockError::Magic) => true,
+            SuperState::Bad(
+                SuperblockError::ChecksumType(_)
+                | SuperblockError::Checksum { .. }
+                | SuperblockError::Bytenr { .. }
+                | SuperblockError::Field { .. },
+            )
+            | SuperState::Absent
+            | SuperState::Good { .. }
+            | SuperState::Foreign { .. } => false,
+        }
+    }
+
+    /// The last transaction that it has.
+    pub fn generation(&self) -> u64 {
+        self.superblock.generation.get()
+    }
+}
+
+/// An open file system; see the crate's text for what is assumed and promised.
+pub struct FileSystem {
+    superblock: Box<Superblock>,
+    identity: Identity,
+    devices: Vec<Device>,
+    missing: Vec<DevId>,
+    chunks: ChunkMap,
+    cache: NodeCache,
+    runtime: Arc<dyn Runtime>,
+}
+
+impl fmt::Debug for FileSystem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FileSystem({})", self.superblock.fsid())
+    }
+}
+
+impl FileSystem {
+    /// Opens the file system of these devices: superblocks, chunks, devices. Nothing is written.
+    ///
+    /// # Errors
+    /// They are not devices of one file system, some are missing and `degraded` is not said, some missed
+    /// transactions and are to be written without `stale`, or what leads to the trees is damaged on all
+    /// mirrors.
+    pub async fn open(
+        sources: Vec<Source>,
+        options: OpenOptions,
+        runtime: Arc<dyn Runtime>,
+    ) -> Result<Arc<Self>, OpenError> {
+        let mut devices: Vec<Device> = Vec::with_capacity(sources.len());
+        for source in sources {
+            let device = probe::probe(source).await?;
+            if let Some(first) = devices.first() {
+                let (wanted, found) = (first.superblock.fsid(), device.superblock.fsid());
+                if found != wanted {
+                    let (name, first) = (device.name, first.name.clone());
+                    return Err(OpenError::OtherFileSystem { name, found, first, wanted });
+                }
+            }
+            if device.devid == DevId(0) {
+                return Err(OpenError::ReplaceTarget { name: device.name });
+            }
+            if let Some(twin) = devices.iter().find(|other| other.devid == device.devid) {
+                let first = (twin.name.clone(), twin.generation());
+                let second = (device.name.clone(), device.generation());
+                return Err(OpenError::Twice { first, second, devid: device.devid });
+            }
+            devices.push(device);
+        }
+        devices.sort_by_key(|device| device.devid);
+        let newest = devices.iter().max_by_key(|device| device.generation());
+        let superblock = newest.ok_or(OpenError::NoDevice)?.superblock.clone();
+        check_features(&superblock, options)?;
+        let newest = superblock.generation.get();
+        for device in devices.iter().filter(|device| device.generation() < newest) {
+            let (name, generation) = (&device.name, device.generation());
+            if options.writable && !options.stale {
+                return Err(OpenError::Stale { name: name.clone(), generation, newest });
+            }
+            warn!(device = %name, generation, newest, "the device missed transactions");
+        }
+        let identity = Identity {
+            csum: superblock.csum_kind(),
+            metadata_uuid: superblock.metadata_uuid(),
+            chunk_tree_uuid: None,
+            nodesize: superblock.nodesize.get(),
+        };
+        let mut chunks = ChunkMap::default();
+        for chunk in system_chunks(superblock.sys_chunks(), superblock.sectorsize.get())? {
+            chunks.insert(chunk)?;
+        }
+        let cache = NodeCache::new(CACHE_BYTES / superblock.nodesize.get() as usize);
+        let missing = Vec::new();
+        let mut shared =
+            Arc::new(Self { superblock, identity, devices, missing, chunks, cache, runtime });
+        let found = read_chunk_tree(&shared).await.map_err(|error| match error {
+            ChunkTreeError::Tree(why) => OpenError::Tree { tree: "chunk tree", why },
+            ChunkTreeError::Open(error) => error,
+        })?;
+        let this = Arc::get_mut(&mut shared).expect("nobody else has it yet");
+        // The cache has what was read before the identity was known; it is read again as any other.
+        this.cache.clear();
+        this.take(found)?;
+        if !this.missing.is_empty() && !options.degraded {
+            let (missing, total) = (this.missing.clone(), this.superblock.num_devices.get());
+            return Err(OpenError::Missing { missing, total });
+        }
+        Ok(shared)
+    }
+
+    /// Takes over what the chunk tree says.
+    fn take(&mut self, found: ChunkTree) -> Result<(), OpenError> {
+        let ChunkTree { uuid, chunks, devices } = found;
+        self.identity.chunk_tree_uuid = Some(uuid);
+        self.chunks = chunks;
+        for device in &self.devices {
+            let known = devices.iter().find(|(devid, _)| *devid == device.devid);
+            if known.is_none_or(|(_, uuid)| *uuid != device.uuid) {
+                let (name, devid) = (device.name.clone(), device.devid);
+                return Err(OpenError::Replaced { name, devid });
+            }
+            self.chunks.on_device(device.devid)?;
+        }
+        let is_here = |devid| self.devices.iter().any(|device| device.devid == devid);
+        self.missing = devices.iter().map(|(devid, _)| *devid).filter(|id| !is_here(*id)).collect();
+        Ok(())
+    }
+
+    /// The newest superblock.
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// What tree blocks are checked against.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// The devices that are there, in the order of their numbers.
+    pub fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    /// The device of that number, if it is there.
+    pub fn device(&self, devid: DevId) -> Option<&Device> {
+        self.devices.iter().find(|device| device.devid == devid)
+    }
+
+    /// The devices that are not there.
+    pub fn missing(&self) -> &[DevId] {
+        &self.missing
+    }
+
+    /// Where the bytes of the file system's space are.
+    pub fn chunks(&self) -> &ChunkMap {
+        &self.chunks
+    }
+
+    /// Time and tasks.
+    pub fn runtime(&self) -> &Arc<dyn Runtime> {
+        &self.runtime
+    }
+
+    /// Bytes that one data checksum is for.
+    pub fn sectorsize(&self) -> u32 {
+        self.superblock.sectorsize.get()
+    }
+
+    /// Bytes of a tree block.
+    pub fn nodesize(&self) -> u32 {
+        self.superblock.nodesize.get()
+    }
+
+    /// The root of the chunk tree.
+    pub fn chunk_root(&self) -> Root {
+        Root {
+            id: objectid::CHUNK_TREE,
+            at: self.superblock.chunk_root(),
+            generation: self.superblock.chunk_root_generation.get(),
+            level: self.superblock.chunk_root_level,
+        }
+    }
+
+    /// The root of the tree of roots.
+    pub fn tree_root(&self) -> Root {
+        Root {
+            id: objectid::ROOT_TREE,
+            at: self.superblock.root(),
+            generation: self.superblock.generation.get(),
+            level: self.superblock.root_level,
+        }
+    }
+
+    /// Reads bytes of a device; `at` and `len` are multiples of the file system's sectors.
+    ///
+    /// # Errors
+    /// The device is missing, or failed.
+    pub async fn read_device(
+        &self,
+        devid: DevId,
+        at: Physical,
+        len: u64,
+    ) -> Result<Buffer, ReadError> {
+        let device = self.device(devid).ok_or(ReadError::Missing(devid))?;
+        let (sector, len) = (at.sector(), Sectors::from_bytes_floor(len));
+        let read = device.gateway.read(sector, len).await;
+        read.map_err(|status| ReadError::Device { devid, status })
+    }
+
+    /// The tree block at `expected.at`, from the first mirror on which it is as expected.
+    ///
+    /// # Errors
+    /// There is no such mirror.
+    pub async fn node(&self, expected: Expected) -> Result<Arc<Node>, TreeError> {
+        let at = expected.at;
+        if !at.0.is_multiple_of(u64::from(self.sectorsize())) {
+            let what = "an address that is no multiple of the sector size";
+            return Err(TreeError::damaged(at, NodeError::Contents { what, slot: 0 }));
+        }
+        let reading = loop {
+            match self.cache.look_up(at) {
+                Lookup::Ready(node) => {
+                    // It was let in under what another pointer expected of it.
+                    return match node.check_expected(&expected) {
+                        Ok(()) => Ok(node),
+                        Err(why) => Err(TreeError::damaged(at, why)),
+                    };
+                }
+                Lookup::Wait(listener) => listener.await,
+                Lookup::Read(reading) => break reading,
+            }
+        };
+        let node = Arc::new(self.read_node(expected).await?);
+        reading.done(Arc::clone(&node));
+        Ok(node)
+    }
+
+    /// The same for a block on the way down a tree, all of whose keys are to be smaller than `end`.
+    ///
+    /// # Errors
+    /// There is no such mirror, or its keys are not.
+    pub(crate) async fn node_below(
+        &self,
+        expected: Expected,
+        end: Option<Key>,
+    ) -> Result<Arc<Node>, TreeError> {
+        let node = self.node(expected).await?;
+        match node.check_end(end) {
+            Ok(()) => Ok(node),
+            Err(why) => Err(TreeError::damaged(expected.at, why)),
+        }
+    }
+
+    async fn read_node(&self, expected: Expected) -> Result<Node, TreeError> {
+        let at = expected.at;
+        let unmapped = TreeError::Read { at, why: ReadError::Unmapped(at) };
+        let chunk = self.chunks.get(at).ok_or(unmapped.clone())?;
+        let mut last = unmapped;
+        for mirror in chunk.all_mirrors() {
+            let read = self.read_mirror(at, u64::from(self.nodesize()), mirror).await;
+            let checked = match read {
+                Ok(bytes) => Node::new(bytes.into_boxed_slice(), &self.identity, &expected)
+                    .map_err(|why| TreeError::damaged(at, why)),
+                Err(why) => Err(TreeError::Read { at, why }),
+            };
+            match checked {
+                Ok(node) => return Ok(node),
+                Err(error) => {
+                    debug!(%at, mirror = mirror.0, %error, "tree block");
+                    last = error;
+                }
+            }
+        }
+        Err(last)
+    }
+
+    /// Whether the tree block at `at` is in memory, or on its way there.
+    pub(crate) fn has_node(&self, at: Logical) -> bool {
+        self.cache.contains(at)
+    }
+}
+
+/// What the chunk tree says.
+struct ChunkTree {
+    uuid: Uuid,
+    chunks: ChunkMap,
+    devices: Vec<(DevId, Uuid)>,
+}
+
+async fn read_chunk_tree(fs: &Arc<FileSystem>) -> Result<ChunkTree, ChunkTreeError> {
+    let root = fs.chunk_root();
+    let top = fs.node(root.expected()).await?;
+    let uuid = Uuid::from_bytes(top.header().chunk_tree_uuid);
+    let (mut chunks, mut devices) = (fs.chunks.clone(), Vec::new());
+    let mut path = Path::new(fs, root);
+    let mut more = path.search(Key::MIN).await?;
+    while more {
+        if let Some((key, data)) = path.item() {
+            match (key.objectid, key.kind) {
+                (objectid::DEV_ITEMS, item::DEV_ITEM) => {
+                    let Ok((disk, _)) = DevItem::ref_from_prefix(data) else {
+                        let (tree, why) = (objectid::CHUNK_TREE, "it is cut off".to_owned());
+                        return Err(TreeError::Item { tree, key, why }.into());
+                    };
+                    // A seed's devices keep the identity that the seed had.
+                    let (seed, own) = (Uuid::from_bytes(disk.fsid), fs.identity.metadata_uuid);
+                    if seed != own {
+                        return Err(OpenError::Sprout { devid: DevId(key.offset), seed }.into());
+                    }
+                    devices.push((DevId(key.offset), Uuid::from_bytes(disk.uuid)));
+                }
+                (objectid::FIRST_CHUNK_TREE, item::CHUNK_ITEM) => {
+                    let chunk = Chunk::parse(Logical(key.offset), data, fs.sectorsize());
+                    chunks.insert(chunk.map_err(OpenError::from)?).map_err(OpenError::from)?;
+                }
+                _ => {}
+            }
+        }
+        more = path.next().await?;
+    }
+    Ok(ChunkTree { uuid, chunks, devices })
+}
+
+/// What ends the reading of the chunk tree.
+enum ChunkTreeError {
+    Tree(TreeError),
+    Open(OpenError),
+}
+
+impl From<TreeError> for ChunkTreeError {
+    fn from(error: TreeError) -> Self {
+        Self::Tree(error)
+    }
+}
+
+impl From<OpenError> for ChunkTreeError {
+    fn from(error: OpenError) -> Self {
+        Self::Open(error)
+    }
+}
+
+/// Refuses what is not known.
+fn check_features(superblock: &Superblock, options: OpenOptions) -> Result<(), OpenError> {
+    let incompat = superblock.incompat();
+    let refused = Incompat::EXTENT_TREE_V2 | Incompat::REMAP_TREE;
+    let unknown = incompat & (refused | !Incompat::all());
+    // Bits without a name do not survive the complement of flags.
+    let nameless = incompat.bits() & !Incompat::all().bits();
+    let unknown = Incompat::from_bits_retain(unknown.bits() | nameless);
+    if !unknown.is_empty() {
+        return Err(OpenError::Features(unknown.to_string()));
+    }
+    let flags = superblock.flags.get();
+    if flags & FLAG_METADUMP != 0 {
+        let what = "it is an image of metadata only (btrfs-image)";
+        return Err(OpenError::Features(what.to_owned()));
+    }
+    if flags & FLAGS_INTERRUPTED != 0 {
+        let interrupted = flags & FLAGS_INTERRUPTED;
+        let what =
+            format!("an interrupted btrfstune (flags {interrupted:#x}); btrfstune finishes it");
+        return Err(OpenError::Features(what));
+    }
+    let unknown = flags & !FLAGS_SUPPORTED;
+    if unknown != 0 {
+        return Err(OpenError::Features(format!("superblock flags {unknown:#x}")));
+    }
+    if !options.writable {
+        return Ok(());
+    }
+    let read_only = |what: &str| Err(OpenError::ReadOnlyFeatures(what.to_owned()));
+    if incompat.contains(Incompat::ZONED) {
+        return read_only("it is on zoned devices, which take no writes in place");
+    }
+    if flags & FLAG_SEEDING != 0 {
+        return read_only("it is a seed");
+    }
+    let nameless = superblock.compat_ro().bits() & !CompatRo::all().bits();
+    if nameless != 0 {
+        return read_only(&format!("unknown features {}", CompatRo::from_bits_retain(nameless)));
+    }
+    Ok(())
+}

@@ -1,0 +1,149 @@
+//! Which file system a device belongs to, by its superblocks.
+//!
+//! A superblock with a good checksum may be a leftover: the last copy of a larger file system that was
+//! here before, or all copies but the first of one that another format was written over. So a copy counts
+//! only if it is of the same device of the same file system as the first good one, and within what that
+//! one says is the file system's; of these the newest is taken.
+
+use ashlar_block::{Gateway, Sectors, Status};
+use uuid::Uuid;
+
+use super::{Device, Source};
+use crate::error::OpenError;
+use crate::ondisk::superblock::{OFFSETS, SUPERBLOCK_SIZE, Superblock, SuperblockError};
+use crate::units::{DevId, Physical};
+
+/// What a place of a superblock holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SuperState {
+    /// The device ends before it, or what the file system has of the device does; it was not looked at.
+    Absent,
+    /// A good superblock of this device.
+    Good {
+        /// Its generation.
+        generation: u64,
+    },
+    /// A good superblock of another file system, or of another device of this one. It counts for nothing.
+    Foreign {
+        /// Whose it is.
+        owner: Owner,
+        /// Its generation.
+        generation: u64,
+    },
+    /// Something else.
+    Bad(SuperblockError),
+    /// It cannot be read.
+    Unreadable(Status),
+}
+
+/// Whose a superblock is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Owner {
+    /// The file system.
+    pub fsid: Uuid,
+    /// The device's identity.
+    pub device: Uuid,
+    /// The device's number.
+    pub devid: DevId,
+}
+
+impl Owner {
+    /// Whose `superblock` is.
+    pub fn of(superblock: &Superblock) -> Self {
+        let device = Uuid::from_bytes(superblock.dev_item.uuid);
+        Self { fsid: superblock.fsid(), device, devid: superblock.devid() }
+    }
+}
+
+impl std::fmt::Display for Owner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { fsid, device, devid } = self;
+        write!(f, "device {devid} ({device}) of the file system {fsid}")
+    }
+}
+
+/// The file system that a device belongs to, by any of its superblocks. If these are of several, it is
+/// that of the first good one: [`FileSystem::open`](super::FileSystem::open) tells what is wrong.
+pub async fn identify(gateway: &Gateway) -> Option<Uuid> {
+    let source = Source { name: String::new(), gateway: gateway.clone() };
+    match probe(source).await {
+        Ok(device) => Some(device.superblock.fsid()),
+        Err(OpenError::Copies { first: (_, owner), .. }) => Some(owner.fsid),
+        Err(_) => None,
+    }
+}
+
+/// Whether a superblock at `at` is within the first `bytes` of a device.
+fn is_within(at: Physical, bytes: u64) -> bool {
+    at.0 + SUPERBLOCK_SIZE as u64 <= bytes
+}
+
+/// Reads the superblocks of a device.
+pub(super) async fn probe(source: Source) -> Result<Device, OpenError> {
+    let Source { name, gateway } = source;
+    let mut supers = [SuperState::Absent, SuperState::Absent, SuperState::Absent];
+    let capacity = gateway.capacity().bytes();
+    let mut newest: Option<Box<Superblock>> = None;
+    for (index, at) in OFFSETS.into_iter().enumerate() {
+        // A backup does not say where the file system ends until it is known to be no leftover.
+        let end = match &newest {
+            Some(newest) if is_good(&supers[0]) => newest.dev_item.total_bytes.get(),
+            Some(_) | None => u64::MAX,
+        };
+        if !is_within(at, capacity.min(end)) {
+            continue;
+        }
+        let found = match read(&gateway, at).await {
+            Ok(found) => found,
+            Err(state) => {
+                supers[index] = state;
+                continue;
+            }
+        };
+        if index > 0 && !is_within(at, found.dev_item.total_bytes.get()) {
+            // It was left behind when its own file system shrank, or was made anew with less room.
+            continue;
+        }
+        let (owner, generation) = (Owner::of(&found), found.generation.get());
+        supers[index] = SuperState::Good { generation };
+        match &newest {
+            Some(newest) if Owner::of(newest) != owner => {
+                if !is_good(&supers[0]) {
+                    let first = (Physical(newest.bytenr.get()), Owner::of(newest));
+                    return Err(OpenError::Copies { name, first, second: (at, owner) });
+                }
+                supers[index] = SuperState::Foreign { owner, generation };
+            }
+            Some(newest) if newest.generation.get() >= generation => {}
+            Some(_) | None => newest = Some(found),
+        }
+    }
+    let Some(superblock) = newest else {
+        return Err(match &supers[0] {
+            SuperState::Unreadable(status) => OpenError::Read { name, status: *status },
+            SuperState::Bad(why) => OpenError::Superblock { name, why: why.clone() },
+            SuperState::Absent | SuperState::Good { .. } | SuperState::Foreign { .. } => {
+                OpenError::Superblock { name, why: SuperblockError::Magic }
+            }
+        });
+    };
+    let (devid, uuid) = (superblock.devid(), Uuid::from_bytes(superblock.dev_item.uuid));
+    let total_bytes = superblock.dev_item.total_bytes.get();
+    for (state, at) in supers.iter_mut().zip(OFFSETS).skip(1) {
+        if !is_within(at, total_bytes) {
+            *state = SuperState::Absent;
+        }
+    }
+    Ok(Device { devid, uuid, name, gateway, total_bytes, supers, superblock })
+}
+
+fn is_good(state: &SuperState) -> bool {
+    matches!(state, SuperState::Good { .. })
+}
+
+/// The superblock at `at`, or what is there instead.
+async fn read(gateway: &Gateway, at: Physical) -> Result<Box<Superblock>, SuperState> {
+    let (sector, len) = (at.sector(), Sectors::from_bytes_floor(SUPERBLOCK_SIZE as u64));
+    let bytes = gateway.read(sector, len).await.map_err(SuperState::Unreadable)?;
+    Superblock::parse(bytes.as_slice(), at).map_err(SuperState::Bad)
+}

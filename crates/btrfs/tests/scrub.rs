@@ -1,0 +1,83 @@
+//! Scrub of golden images: what the kernel's counted; damage of every kind, found and repaired.
+
+mod support;
+
+#[path = "scrub/common.rs"]
+mod common;
+#[path = "scrub/control.rs"]
+mod control;
+#[path = "scrub/crash.rs"]
+mod crash;
+#[path = "scrub/damage.rs"]
+mod damage;
+#[path = "scrub/supers.rs"]
+mod supers;
+#[path = "scrub/trees.rs"]
+mod trees;
+#[path = "scrub/walk.rs"]
+mod walk;
+
+use ashlar_btrfs::scrub::{Counters, State};
+use common::{read_only, scrub};
+use support::{Rig, names};
+
+/// What `btrfs scrub -R` wrote, device by device.
+fn counted(text: &str) -> Vec<(u64, Counters)> {
+    let mut all: Vec<(u64, Counters)> = Vec::new();
+    for line in text.lines() {
+        if let Some((_, rest)) = line.split_once("(id ") {
+            let (id, _) = rest.split_once(')').expect("(id N)");
+            all.push((id.parse().expect("a number"), Counters::default()));
+        }
+        let Some((name, value)) = line.trim().split_once(": ") else { continue };
+        let (Ok(value), Some((_, counters))) = (value.trim().parse(), all.last_mut()) else {
+            continue;
+        };
+        match name {
+            "data_extents_scrubbed" => counters.data_extents_scrubbed = value,
+            "tree_extents_scrubbed" => counters.tree_extents_scrubbed = value,
+            "data_bytes_scrubbed" => counters.data_bytes_scrubbed = value,
+            "tree_bytes_scrubbed" => counters.tree_bytes_scrubbed = value,
+            "read_errors" => counters.read_errors = value,
+            "csum_errors" => counters.csum_errors = value,
+            "verify_errors" => counters.verify_errors = value,
+            "no_csum" => counters.no_csum = value,
+            "csum_discards" => counters.csum_discards = value,
+            "super_errors" => counters.super_errors = value,
+            "malloc_errors" => counters.malloc_errors = value,
+            "uncorrectable_errors" => counters.uncorrectable_errors = value,
+            "unverified_errors" => counters.unverified_errors = value,
+            "corrected_errors" => counters.corrected_errors = value,
+            "last_physical" => counters.last_physical = value,
+            _ => panic!("unknown counter {name}"),
+        }
+    }
+    all
+}
+
+/// The part of `scrub.txt` that is of an image.
+fn kernel(image: &str) -> Vec<(u64, Counters)> {
+    let all = include_str!("scrub.txt");
+    let (_, rest) = all
+        .split_once(&format!("image {image}\n"))
+        .unwrap_or_else(|| panic!("run tests/scrub/counters.sh: there is no {image}"));
+    counted(rest.split("\nimage ").next().expect("there is one"))
+}
+
+/// Every counter of every device of every image is what the kernel's scrub counted.
+#[test]
+fn a_sound_file_system_counts_as_in_the_kernel() {
+    for name in names() {
+        let rig = Rig::golden(&name);
+        let fs = rig.open();
+        let (reports, problems) = scrub(&rig, &fs, read_only());
+        assert_eq!(problems, [], "{name}");
+        let wanted = kernel(&name);
+        assert_eq!(reports.len(), wanted.len(), "{name}");
+        for (report, (devid, counters)) in reports.iter().zip(wanted) {
+            assert_eq!(report.devid.0, devid, "{name}");
+            assert_eq!(report.counters, counters, "{name}, device {devid}");
+            assert_eq!(report.state, State::Finished, "{name}, device {devid}");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Loop devices and mounts, gone when dropped. They take root.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::program::run;
+use crate::error::{Error, Result};
+
+/// A loop device.
+pub(super) struct LoopDevice {
+    name: String,
+}
+
+impl LoopDevice {
+    /// Attaches one to a file, with direct I/O: otherwise it has one read in flight at a time, and what is
+    /// read may come from memory.
+    ///
+    /// # Errors
+    /// There is none to be had.
+    pub(super) fn attach(file: &Path, read_only: bool) -> Result<Self> {
+        let access: &[&str] = if read_only { &["--read-only"] } else { &[] };
+        let file = file.to_string_lossy();
+        let args = [&["--find", "--show", "--direct-io=on"], access, &[&*file]].concat();
+        Ok(Self { name: run("losetup", &args)?.trim().to_owned() })
+    }
+
+    /// `/dev/loop0`.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Mounts what is on it.
+    ///
+    /// # Errors
+    /// That failed.
+    pub(super) fn mount(&self, kind: &str, options: &str, at: &Path) -> Result<Mounted> {
+        run("mount", &["-t", kind, "-o", options, &self.name, &at.to_string_lossy()])?;
+        Ok(Mounted { at: at.to_owned() })
+    }
+
+    /// Detaches it.
+    ///
+    /// # Errors
+    /// It is in use.
+    pub(super) fn end(mut self) -> Result<()> {
+        self.release()
+    }
+
+    fn release(&mut self) -> Result<()> {
+        match std::mem::take(&mut self.name) {
+            name if name.is_empty() => Ok(()),
+            name => run("losetup", &["--detach", &name]).map(drop),
+        }
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        if let Err(error) = self.release() {
+            error.print();
+        }
+    }
+}
+
+/// A mounted file system.
+pub(super) struct Mounted {
+    at: PathBuf,
+}
+
+impl Mounted {
+    /// Where it is mounted.
+    pub(super) fn path(&self) -> &Path {
+        &self.at
+    }
+
+    /// Unmounts it.
+    ///
+    /// # Errors
+    /// It is in use.
+    pub(super) fn end(mut self) -> Result<()> {
+        self.release()
+    }
+
+    fn release(&mut self) -> Result<()> {
+        let at = std::mem::take(&mut self.at);
+        if at.as_os_str().is_empty() {
+            return Ok(());
+        }
+        run("umount", &[&at.to_string_lossy()]).map(drop)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if let Err(error) = self.release() {
+            error.print();
+        }
+    }
+}
+
+/// Has the kernel forget what it read.
+///
+/// # Errors
+/// There is no right to do so.
+pub(super) fn drop_caches() -> Result<()> {
+    const PATH: &str = "/proc/sys/vm/drop_caches";
+    fs::write(PATH, "3").map_err(|error| Error::new("cannot drop caches", PATH, error))
+}

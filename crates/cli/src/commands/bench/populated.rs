@@ -1,0 +1,156 @@
+//! A btrfs file system with the files of a benchmark, in an image file. It takes root.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use ashlar_block::{Sector, Sectors};
+use ashlar_sim::Media;
+use rustix::io::Errno;
+
+use super::loops::{LoopDevice, Mounted};
+use super::program::run;
+use crate::error::{Error, Result};
+
+/// Bytes of a file, on average.
+const FILE_BYTES: u64 = 257 << 10;
+/// Jobs that write at the same time.
+const JOBS: u64 = 4;
+/// One of so many files is removed.
+const REMOVED: usize = 16;
+
+/// The image file, removed when dropped.
+pub(super) struct Image {
+    path: PathBuf,
+    /// Where it is mounted.
+    at: PathBuf,
+    what: String,
+}
+
+impl Image {
+    /// Makes it, and a file system with `files` files of each job.
+    ///
+    /// # Errors
+    /// One of the programs failed, or there is no right to mount.
+    pub(super) fn make(dir: Option<&Path>, files: u32, csum: &str) -> Result<Self> {
+        if !rustix::process::geteuid().is_root() {
+            let error = Error::usage("making a file system and mounting it takes root");
+            return Err(
+                error.hint("with --image FILE one that exists is taken, on models of disks")
+            );
+        }
+        let dir = dir.map_or_else(std::env::temp_dir, Path::to_owned);
+        let path = dir.join(format!("ashlar-bench-{}.img", std::process::id()));
+        let failed = |error| Error::new("cannot make the image", path.display(), error);
+        let bytes = (u64::from(files) * JOBS * FILE_BYTES * 3 / 2).max(1 << 30);
+        let at = path.with_extension("mnt");
+        let what = format!("{} files", u64::from(files) * JOBS);
+        // Never one that somebody else made.
+        let file = File::create_new(&path).map_err(failed)?;
+        let image = Self { path: path.clone(), at, what };
+        fs::create_dir(&image.at).and_then(|()| file.set_len(bytes)).map_err(failed)?;
+        run("mkfs.btrfs", &["-q", "--csum", csum, &path.to_string_lossy()])?;
+        let device = LoopDevice::attach(&path, false)?;
+        let mounted = image.mount(&device)?;
+        populate(mounted.path(), files)?;
+        mounted.end()?;
+        device.end()?;
+        Ok(image)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Mounts the device that it is attached to.
+    ///
+    /// # Errors
+    /// That failed.
+    pub(super) fn mount(&self, device: &LoopDevice) -> Result<Mounted> {
+        device.mount("btrfs", "rw", &self.at)
+    }
+
+    /// What is in it, in words.
+    pub(super) fn what(&self) -> &str {
+        &self.what
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_file(&self.path).and_then(|()| fs::remove_dir(&self.at)) {
+            tracing::warn!(path = %self.path.display(), %error, "the image is left behind");
+        }
+    }
+}
+
+/// Writes the files below `at`, and removes some.
+fn populate(at: &Path, files: u32) -> Result<()> {
+    let directory = format!("--directory={}", at.to_string_lossy());
+    let (files, jobs) = (format!("--nrfiles={files}"), format!("--numjobs={JOBS}"));
+    run(
+        "fio",
+        &[
+            "--name=scrub-populate",
+            &directory,
+            &files,
+            "--openfiles=16",
+            "--filesize=2k-512k",
+            "--readwrite=randwrite",
+            "--ioengine=libaio",
+            "--fallocate=none",
+            &jobs,
+        ],
+    )?;
+    let failed = |error| Error::new("cannot remove files", at.display(), error);
+    let mut names = fs::read_dir(at)
+        .and_then(|all| {
+            all.map(|entry| entry.map(|entry| entry.path())).collect::<std::io::Result<Vec<_>>>()
+        })
+        .map_err(failed)?;
+    // The order of the hashes is as good as chance, and the same each time.
+    names.sort_by_key(|path| {
+        let name = path.file_name().map(|name| name.as_encoded_bytes().to_owned());
+        ashlar_btrfs::csum::ChecksumKind::Xxhash64
+            .compute(&name.unwrap_or_default())
+            .as_bytes()
+            .to_owned()
+    });
+    for path in names.iter().take(names.len() / REMOVED) {
+        fs::remove_file(path).map_err(failed)?;
+    }
+    run("sync", &["-f", &at.to_string_lossy()]).map(drop)
+}
+
+/// The contents of an image, in memory.
+///
+/// # Errors
+/// It cannot be read.
+pub(super) fn load(path: &Path) -> Result<Media> {
+    const PIECE: usize = 1 << 20;
+    let failed = |error: std::io::Error| Error::new("cannot read", path.display(), error);
+    let mut file = File::open(path).map_err(failed)?;
+    let end = file.seek(SeekFrom::End(0)).map_err(failed)?;
+    let media = Media::new(Sectors::from_bytes_floor(end));
+    let mut buffer = vec![0; PIECE];
+    let mut at = 0;
+    loop {
+        at = match rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(at)) {
+            Ok(data) => data / PIECE as u64 * PIECE as u64,
+            Err(Errno::NXIO) => return Ok(media),
+            Err(error) => return Err(failed(error.into())),
+        };
+        let len = usize::try_from(end - at).unwrap_or(PIECE).min(PIECE);
+        let piece = &mut buffer[..len];
+        file.seek(SeekFrom::Start(at)).and_then(|_| file.read_exact(piece)).map_err(failed)?;
+        for (page, bytes) in piece.chunks(4096).enumerate() {
+            if bytes.iter().any(|byte| *byte != 0) {
+                media.poke(Sector((at >> 9) + page as u64 * 8), bytes);
+            }
+        }
+        at += len as u64;
+        if at >= end {
+            return Ok(media);
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! `ashlar btrfs cat`: the contents of a file.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use ashlar_btrfs::files::{FileError, Piece};
+use clap::Args;
+
+use super::volumes::Chosen;
+use super::{Top, output, with, written, zeroes};
+use crate::error::{Error, FAILURE, Result};
+
+/// Write a file of a file system that is not mounted to standard output
+///
+/// Each block is verified, and read from another mirror if it is wrong. Where no mirror is right, the output
+/// ends there; with --ignore-errors zeroes take the place of what is lost.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 failed or something is lost, 2 wrong usage.
+
+Examples:
+  ashlar btrfs cat /etc/fstab disk*.img
+  ashlar btrfs cat --ignore-errors /database disk0.img >database")]
+pub(crate) struct Cat {
+    /// The file
+    #[arg(value_name = "PATH")]
+    path: String,
+
+    #[command(flatten)]
+    chosen: Chosen,
+
+    #[command(flatten)]
+    top: Top,
+
+    /// Write zeroes for what is lost, name it, and go on
+    #[arg(long)]
+    ignore_errors: bool,
+}
+
+impl Cat {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        with(&self.chosen, async |fs| {
+            let files = self.top.files(fs).await?;
+            let failed = |why: FileError| Error::new("cannot read", &self.path, why);
+            let place = files.resolve(self.path.as_bytes()).await.map_err(failed)?;
+            let mut reader = files.read(place).await.map_err(failed)?;
+            let (mut out, mut code) = (output(), ExitCode::SUCCESS);
+            while let Some(piece) = reader.next().await {
+                let result = match piece {
+                    Piece::Data { bytes, .. } => out.write_all(&bytes),
+                    Piece::Hole { len, .. } => zeroes(&mut out, len),
+                    Piece::Lost { offset, len, why } => {
+                        let what = format!("{}, bytes {offset} to {}", self.path, offset + len - 1);
+                        let error = Error::new("lost", what, why);
+                        if !self.ignore_errors {
+                            written(out.flush())?;
+                            return Err(error.hint("--ignore-errors goes on behind it"));
+                        }
+                        error.report();
+                        code = ExitCode::from(FAILURE);
+                        zeroes(&mut out, len)
+                    }
+                };
+                if result.is_err() {
+                    written(result)?;
+                    return Ok(code);
+                }
+            }
+            written(out.flush())?;
+            Ok(code)
+        })
+    }
+}

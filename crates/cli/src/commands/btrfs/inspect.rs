@@ -1,0 +1,260 @@
+//! `ashlar btrfs inspect`: superblocks, trees, chunks, usage, whose an address is.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use ashlar_block::{Gateway, Sector, Sectors};
+use ashlar_btrfs::inspect::{self, Dumped, InspectError, SuperblockKind};
+use ashlar_btrfs::ondisk::superblock::{MAGIC, OFFSETS, SUPERBLOCK_SIZE};
+use ashlar_btrfs::units::{Logical, Physical};
+use clap::{Args, Subcommand};
+
+use super::volumes::Chosen;
+use super::{output, paths, with, written};
+use crate::disks::{self, Access};
+use crate::error::{Error, FAILURE, Result};
+
+/// Print what is on the devices of a file system
+///
+/// The words are those of btrfs-progs 6.2, so that scripts for the one read the other. Times are in UTC.
+#[derive(Subcommand, Debug)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 failed or something is damaged, 2 wrong usage.
+
+Examples:
+  ashlar btrfs inspect super -f disk0.img
+  ashlar btrfs inspect tree -t extent disk*.img
+  ashlar btrfs inspect usage disk*.img
+  ashlar btrfs inspect paths 30523392 disk*.img")]
+pub(crate) enum Inspect {
+    Super(Super),
+    Tree(Tree),
+    Chunks(Chunks),
+    Usage(Usage),
+    Paths(paths::Paths),
+}
+
+impl Inspect {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        match self {
+            Self::Super(command) => command.run(),
+            Self::Tree(command) => command.run(),
+            Self::Chunks(command) => command.run(),
+            Self::Usage(command) => command.run(),
+            Self::Paths(command) => command.run(),
+        }
+    }
+}
+
+/// Print superblocks, as btrfs inspect-internal dump-super does
+///
+/// Each device is looked at by itself, and need not be sound.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 all are superblocks, 1 some are not or cannot be read.
+
+Examples:
+  ashlar btrfs inspect super disk*.img
+  ashlar btrfs inspect super -fa /dev/sdb")]
+pub(crate) struct Super {
+    /// Image files or block devices
+    #[arg(required = true, value_name = "DEVICE")]
+    devices: Vec<PathBuf>,
+
+    /// Print also the chunks and the older roots in it
+    #[arg(short, long)]
+    full: bool,
+
+    /// Print all superblocks of each device
+    #[arg(short, long, conflicts_with = "which")]
+    all: bool,
+
+    /// Which superblock: 0, 1 or 2
+    #[arg(short = 's', long = "super", value_name = "N", default_value_t = 0,
+        value_parser = clap::value_parser!(u8).range(0..3))]
+    which: u8,
+
+    /// Print also what has no magic number of a superblock
+    #[arg(short = 'F', long)]
+    force: bool,
+}
+
+impl Super {
+    fn run(self) -> Result<ExitCode> {
+        let opened = disks::open_all(&self.devices, Access::Look)?;
+        let reactor = disks::reactor()?;
+        let wanted = usize::from(self.which);
+        let offsets = if self.all { &OFFSETS[..] } else { &OFFSETS[wanted..=wanted] };
+        let (mut out, mut code) = (output(), ExitCode::SUCCESS);
+        for disk in opened {
+            let name = disk.path.display().to_string();
+            for at in offsets {
+                let end = at.0 + SUPERBLOCK_SIZE as u64;
+                if self.all && end > disk.gateway.capacity().bytes() {
+                    continue;
+                }
+                let told = reactor.block_on(self.tell(&disk.gateway, &name, *at, &mut out));
+                match told {
+                    Ok(()) => {}
+                    Err(Told::Io(error)) => {
+                        written(Err(error))?;
+                        return Ok(code);
+                    }
+                    Err(Told::Failed(error)) => {
+                        written(out.flush())?;
+                        error.report();
+                        code = ExitCode::from(FAILURE);
+                    }
+                }
+            }
+        }
+        written(out.flush())?;
+        Ok(code)
+    }
+
+    async fn tell(
+        &self,
+        gateway: &Gateway,
+        name: &str,
+        at: Physical,
+        out: &mut impl Write,
+    ) -> std::result::Result<(), Told> {
+        let what = || format!("{name}, byte {at}");
+        let (sector, len) = (Sector(at.0 >> 9), Sectors::from_bytes_floor(SUPERBLOCK_SIZE as u64));
+        let read = gateway.read(sector, len).await;
+        let read = read.map_err(|why| Told::Failed(Error::new("cannot read", what(), why)))?;
+        let Some(superblock) = inspect::superblock_of(read.as_slice()) else {
+            return Err(Told::Failed(Error::new("cannot read", what(), "too few bytes")));
+        };
+        if superblock.magic != MAGIC && !self.force {
+            let error = Error::new("no btrfs superblock", what(), "the magic is missing");
+            return Err(Told::Failed(error.hint("--force prints it anyway")));
+        }
+        let kind = if self.full { SuperblockKind::Full } else { SuperblockKind::Fields };
+        inspect::superblock_heading(out, name, at)?;
+        inspect::superblock(out, superblock, kind)?;
+        writeln!(out)?;
+        Ok(())
+    }
+}
+
+/// Why a superblock was not told.
+enum Told {
+    Io(io::Error),
+    Failed(Error),
+}
+
+impl From<io::Error> for Told {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// Print trees, as btrfs inspect-internal dump-tree does
+///
+/// What cannot be read from any mirror is left out and named on standard error. File names are in the
+/// text: think of that before you give it away.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 failed or something could not be read.
+
+Examples:
+  ashlar btrfs inspect tree disk*.img
+  ashlar btrfs inspect tree -t extent disk*.img
+  ashlar btrfs inspect tree -b 30523392 --follow disk*.img")]
+pub(crate) struct Tree {
+    #[command(flatten)]
+    chosen: Chosen,
+
+    /// Only this tree: a number, or a name such as root, chunk, extent, fs, csum
+    #[arg(short, long, value_name = "TREE", conflicts_with = "block",
+        value_parser = |text: &str| inspect::tree_id(text).ok_or("there is no such tree"))]
+    tree: Option<u64>,
+
+    /// Only the tree block at this address
+    #[arg(short, long, value_name = "ADDRESS")]
+    block: Option<u64>,
+
+    /// With --block: also all blocks below it
+    #[arg(long, requires = "block")]
+    follow: bool,
+}
+
+impl Tree {
+    fn run(self) -> Result<ExitCode> {
+        with(&self.chosen, async |fs| {
+            let mut out = output();
+            let dumped = match (self.block, self.tree) {
+                (Some(at), _) => inspect::block(fs, Logical(at), self.follow, &mut out).await,
+                (None, Some(id)) => inspect::tree(fs, id, &mut out).await,
+                (None, None) => inspect::trees(fs, &mut out).await,
+            };
+            let flushed = out.flush();
+            let dumped = told(dumped)?;
+            written(flushed)?;
+            let Some(Dumped { unreadable, .. }) = dumped.filter(|it| it.unreadable > 0) else {
+                return Ok(ExitCode::SUCCESS);
+            };
+            Err(Error::failed(format_args!("{unreadable} tree blocks could not be read")))
+        })
+    }
+}
+
+/// What was told; `None` if nobody reads it any more.
+fn told<T>(result: std::result::Result<T, InspectError>) -> Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(InspectError::Io(error)) => written(Err(error)).map(|()| None),
+        Err(InspectError::Tree(error)) => Err(Error::plain("cannot read the trees", error)),
+    }
+}
+
+/// Print where each chunk is on the devices
+///
+/// A line for each chunk: its place and length in the file system's space, and what it is for. Then a line
+/// for each of its stripes.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  ashlar btrfs inspect chunks disk*.img")]
+pub(crate) struct Chunks {
+    #[command(flatten)]
+    chosen: Chosen,
+}
+
+impl Chunks {
+    fn run(self) -> Result<ExitCode> {
+        with(&self.chosen, async |fs| {
+            let mut out = output();
+            written(inspect::chunks(fs, &mut out).and_then(|()| out.flush()))?;
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+}
+
+/// Print how much is allocated and used, as btrfs filesystem usage -b does
+///
+/// Two lines tell what a kernel would say if the file system were mounted: what df shows as free, and the
+/// reserve for metadata.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  ashlar btrfs inspect usage disk*.img")]
+pub(crate) struct Usage {
+    #[command(flatten)]
+    chosen: Chosen,
+}
+
+impl Usage {
+    fn run(self) -> Result<ExitCode> {
+        with(&self.chosen, async |fs| {
+            let mut out = output();
+            let result = inspect::usage(fs, &mut out).await;
+            let flushed = out.flush();
+            told(result)?;
+            written(flushed)?;
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+}

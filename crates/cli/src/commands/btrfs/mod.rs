@@ -1,0 +1,110 @@
+//! `ashlar btrfs`: file systems that are not mounted.
+
+mod cat;
+mod get;
+mod inspect;
+mod ls;
+mod paths;
+pub(crate) mod scrub;
+pub(crate) mod volumes;
+
+use std::io::{self, BufWriter, Write};
+use std::process::ExitCode;
+
+use ashlar_btrfs::files::Files;
+use ashlar_btrfs::ondisk::key::objectid;
+use ashlar_btrfs::volume::FileSystem;
+use clap::Subcommand;
+use std::sync::Arc;
+
+use crate::disks::{self, Access};
+use crate::error::{Error, Result};
+use volumes::Chosen;
+
+/// Scrub, repair and look into btrfs file systems that are not mounted
+///
+/// DEVICEs are the disks or image files of one file system; or those with the arrays, partitions and volume
+/// groups that it is on, which are assembled first. Only scrub writes to them.
+#[derive(Subcommand, Debug)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 failed or something is damaged, 2 wrong usage.
+
+Examples:
+  ashlar btrfs scrub start disk*.img
+  ashlar btrfs ls -l / disk*.img
+  ashlar btrfs get /home rescued disk*.img
+  ashlar btrfs inspect usage disk*.img")]
+pub(crate) enum Btrfs {
+    #[command(subcommand)]
+    Scrub(scrub::ScrubCommand),
+    #[command(subcommand)]
+    Inspect(inspect::Inspect),
+    Ls(ls::Ls),
+    Cat(cat::Cat),
+    Get(get::Get),
+}
+
+impl Btrfs {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        match self {
+            Self::Scrub(command) => command.run(),
+            Self::Inspect(command) => command.run(),
+            Self::Ls(command) => command.run(),
+            Self::Cat(command) => command.run(),
+            Self::Get(command) => command.run(),
+        }
+    }
+}
+
+/// Opens the file system to read it, and does `work` with it.
+fn with<T>(chosen: &Chosen, work: impl AsyncFnOnce(&Arc<FileSystem>) -> Result<T>) -> Result<T> {
+    disks::reactor()?.block_on(async {
+        let opened = chosen.open(Access::Read).await?;
+        let result = work(&opened.fs).await;
+        let closed = opened.close().await;
+        let result = result?;
+        closed.map(|()| result)
+    })
+}
+
+/// Which subvolume a path begins in.
+#[derive(clap::Args, Clone, Copy, Debug)]
+struct Top {
+    /// The subvolume whose root directory paths begin in; 5 is the one that all others are in
+    #[arg(long, value_name = "ID", default_value_t = objectid::FS_TREE)]
+    subvolid: u64,
+}
+
+impl Top {
+    /// Its files.
+    async fn files(self, fs: &Arc<FileSystem>) -> Result<Files> {
+        let files = Files::open(fs, self.subvolid).await;
+        files.map_err(|why| Error::plain("cannot look at the files", why))
+    }
+}
+
+/// Standard output for much text.
+fn output() -> BufWriter<io::StdoutLock<'static>> {
+    BufWriter::with_capacity(256 << 10, io::stdout().lock())
+}
+
+/// What a failed write to standard output means: a reader that has gone away is no error.
+fn written(result: io::Result<()>) -> Result<()> {
+    match result {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Error::plain("cannot write the output", error))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Writes so many zeroes.
+fn zeroes(out: &mut impl Write, mut len: u64) -> io::Result<()> {
+    static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+    while len > 0 {
+        let part = len.min(ZEROES.len() as u64);
+        out.write_all(&ZEROES[..part as usize])?;
+        len -= part;
+    }
+    Ok(())
+}

@@ -1,0 +1,158 @@
+//! A word with a scrub that runs: varlink on a socket beside its status file.
+//!
+//! The interface is `io.ashlar.Scrub`: `Status` gives the record as it is at this moment, `Cancel` ends
+//! the scrub, `Limit` changes the bytes per second of each device.
+
+use std::io::{ErrorKind, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use ashlar_btrfs::scrub::Scrub;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::run::Run;
+use super::state::Record;
+use crate::client::receive;
+use crate::daemon::varlink::{Call, Frames, MAX_CALL, MAX_REPLY, Reply, encode};
+use crate::error::{Error, Result};
+
+/// How long the other side may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What `Status` gives.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct StatusReply {
+    /// The scrub as it is now.
+    pub(crate) record: Record,
+    /// Bytes per second of each device; zero is no limit.
+    pub(crate) limit: u64,
+}
+
+/// What can be changed of a scrub that runs. The thread that listens outlives the scrub, and must not keep
+/// its devices open.
+pub(super) struct Controls {
+    pub(super) scrub: Weak<Scrub>,
+    pub(super) limit: Arc<AtomicU64>,
+    pub(super) run: Arc<Run>,
+}
+
+/// The socket, removed at the end.
+pub(super) struct Socket(PathBuf);
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_file(&self.0) {
+            tracing::warn!(path = %self.0.display(), %error, "the socket is left behind");
+        }
+    }
+}
+
+/// Listens in a thread of its own until the program ends.
+///
+/// # Errors
+/// The socket cannot be made.
+pub(super) fn listen(path: PathBuf, controls: Controls) -> Result<Socket> {
+    let failed = |error: std::io::Error| Error::new("cannot listen", path.display(), error);
+    // Whoever calls this holds the lock of the record, so nobody listens on it: it was left by a kill.
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+        Ok(()) | Err(_) => {}
+    }
+    let listener = UnixListener::bind(&path).map_err(failed)?;
+    let serve = move || {
+        for stream in listener.incoming() {
+            let served = stream.and_then(|stream| answer(stream, &controls));
+            match served {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => tracing::debug!(%error, "a client of the scrub went away"),
+            }
+        }
+    };
+    std::thread::Builder::new().name("scrub-control".to_owned()).spawn(serve).map_err(failed)?;
+    Ok(Socket(path))
+}
+
+/// One call of one client; false once the scrub has ended.
+fn answer(mut stream: UnixStream, controls: &Controls) -> std::io::Result<bool> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let Some(call) = receive::<Call>(&mut stream, &mut Frames::new(MAX_CALL))? else {
+        return Ok(true);
+    };
+    let Some(scrub) = controls.scrub.upgrade() else { return Ok(false) };
+    let reply = reply(&call, &scrub, controls);
+    drop(scrub);
+    stream.write_all(&encode(&reply)).map(|()| true)
+}
+
+fn reply(call: &Call, scrub: &Scrub, controls: &Controls) -> Reply {
+    let Some(method) = call.method.strip_prefix("io.ashlar.Scrub.") else {
+        return Reply::interface_not_found(&call.method);
+    };
+    match method {
+        "Status" => {
+            let record = controls.run.record(scrub);
+            let limit = controls.limit.load(Ordering::Relaxed);
+            Reply::ok(json!(StatusReply { record, limit }))
+        }
+        "Cancel" => {
+            scrub.cancel();
+            Reply::ok(json!({}))
+        }
+        "Limit" => match call.parameters.get("bytes").and_then(Value::as_u64) {
+            Some(bytes) => {
+                controls.limit.store(bytes, Ordering::Relaxed);
+                Reply::ok(json!({}))
+            }
+            None => Reply::invalid_parameter("bytes"),
+        },
+        other => Reply::method_not_found(other),
+    }
+}
+
+/// Asks the process that scrubs; `None` if there is none.
+///
+/// # Errors
+/// It does not answer, or refuses.
+pub(super) fn ask(path: &Path, method: &str, parameters: Value) -> Result<Option<Value>> {
+    let failed = |why: &dyn std::fmt::Display| {
+        Error::new("the scrub that runs does not answer", path.display(), why)
+    };
+    let mut stream = match UnixStream::connect(path) {
+        Ok(stream) => stream,
+        // Nobody has it, nobody listens any more, or it could never be made: its name is too long.
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::NotFound | ErrorKind::ConnectionRefused | ErrorKind::InvalidInput
+            ) =>
+        {
+            return Ok(None);
+        }
+        Err(error) => return Err(failed(&error)),
+    };
+    let limits = stream
+        .set_read_timeout(Some(PATIENCE))
+        .and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
+    limits.map_err(|error| failed(&error))?;
+    let call = Call {
+        method: format!("io.ashlar.Scrub.{method}"),
+        parameters: parameters.as_object().cloned().unwrap_or_default(),
+        oneway: false,
+        more: false,
+        upgrade: false,
+    };
+    stream.write_all(&encode(&call)).map_err(|error| failed(&error))?;
+    match receive::<Reply>(&mut stream, &mut Frames::new(MAX_REPLY)) {
+        Ok(Some(Reply { error: None, parameters, .. })) => Ok(Some(parameters)),
+        Ok(Some(Reply { error: Some(error), .. })) => Err(failed(&error)),
+        // It ended while it was asked.
+        Ok(None) => Ok(None),
+        Err(error) => Err(failed(&error)),
+    }
+}

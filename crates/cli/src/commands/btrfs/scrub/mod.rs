@@ -1,0 +1,221 @@
+//! `ashlar btrfs scrub`: verify a file system that is not mounted, and repair it.
+
+mod control;
+mod names;
+mod report;
+mod run;
+mod start;
+mod state;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use ashlar_engine::wall_clock;
+use clap::{Args, Subcommand};
+use serde_json::json;
+use uuid::Uuid;
+
+use self::control::StatusReply;
+use self::report::{Occasion, Shown};
+use self::state::{Record, Store};
+use super::volumes::Chosen;
+use crate::disks;
+use crate::error::{Error, FAILURE, Result};
+use crate::output;
+
+/// Verify a file system that is not mounted, and repair what has a good copy
+///
+/// The verbs and options are those of btrfs scrub. Every block is read and compared with its checksum; what
+/// is bad is written anew from a copy that is good. What has no good copy is named, with the files that it
+/// belongs to.
+#[derive(Subcommand, Debug)]
+#[command(after_help = "\
+Exit codes are those of btrfs scrub: 0 done, 1 failed, 2 nothing to resume (or wrong usage), 3 some
+errors could not be corrected.
+
+Examples:
+  ashlar btrfs scrub start -B disk1.img disk2.img
+  ashlar btrfs scrub start -B --readonly -d disk*.img
+  ashlar btrfs scrub start --limit 20M /dev/sdb
+  ashlar btrfs scrub status /dev/sdb
+  ashlar btrfs scrub limit --limit 100M /dev/sdb
+  ashlar btrfs scrub cancel /dev/sdb
+  ashlar btrfs scrub resume /dev/sdb")]
+pub(crate) enum ScrubCommand {
+    Start(start::Start),
+    Resume(start::Resume),
+    Status(Status),
+    Cancel(Cancel),
+    Limit(Limit),
+}
+
+impl ScrubCommand {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        match self {
+            Self::Start(command) => command.run(),
+            Self::Resume(command) => command.run(),
+            Self::Status(command) => command.run(),
+            Self::Cancel(command) => command.run(),
+            Self::Limit(command) => command.run(),
+        }
+    }
+}
+
+/// How often a scrub that is to end is asked whether it has.
+const POLL: Duration = Duration::from_millis(50);
+
+/// A file system, by its devices or its UUID.
+#[derive(Args, Debug)]
+struct Which {
+    /// The devices of the file system, or its UUID
+    #[arg(required = true, value_name = "DEVICE|UUID")]
+    devices: Vec<PathBuf>,
+
+    /// Where status files are [default: /var/lib/ashlar; as an ordinary user, ~/.local/state/ashlar]
+    #[arg(long, value_name = "DIR")]
+    status_dir: Option<PathBuf>,
+}
+
+impl Which {
+    /// The file system. Its devices are looked at and not locked: a scrub may be using them.
+    fn fsid(&self) -> Result<Uuid> {
+        if let [one] = self.devices.as_slice()
+            && !one.exists()
+            && let Some(uuid) = one.to_str().and_then(|text| Uuid::try_parse(text).ok())
+        {
+            return Ok(uuid);
+        }
+        let devices = self.devices.clone();
+        let chosen = Chosen { devices, degraded: true, stale: true, fsid: None };
+        disks::reactor()?.block_on(chosen.identify())
+    }
+
+    fn store(&self) -> Result<Store> {
+        Store::new(self.status_dir.as_deref())
+    }
+}
+
+/// Show how far a scrub is, or what the last one found
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  ashlar btrfs scrub status disk1.img
+  ashlar btrfs scrub status -d -R disk1.img
+  ashlar btrfs scrub status --json 302febbc-0ed9-47f8-8e5e-532b647805cd")]
+pub(crate) struct Status {
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    shown: Shown,
+}
+
+impl Status {
+    fn run(self) -> Result<ExitCode> {
+        let (store, fsid) = (self.which.store()?, self.which.fsid()?);
+        let (record, occasion) = match running(&store, fsid)? {
+            Some(StatusReply { record, limit }) => (record, asked(true, Some(limit))),
+            None => match store.load(fsid)? {
+                Some(record) => (record, asked(false, None)),
+                None if self.shown.json => {
+                    output::print_json(&json!({ "fsid": fsid, "started": null }))?;
+                    return Ok(ExitCode::SUCCESS);
+                }
+                None => {
+                    output::print(&format!("UUID:             {fsid}\n\tno stats available\n"))?;
+                    return Ok(ExitCode::SUCCESS);
+                }
+            },
+        };
+        if self.shown.json {
+            let running = matches!(occasion, Occasion::Asked { is_running: true, .. });
+            output::print_json(&json!({
+                "running": running,
+                "seconds_left": record.seconds_left().filter(|_| running),
+                "total": record.counters(),
+                "record": record,
+            }))?;
+        } else {
+            output::print(&report::text(&record, self.shown, occasion))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn asked(is_running: bool, limit: Option<u64>) -> Occasion {
+    let limit = limit.filter(|limit| *limit > 0);
+    Occasion::Asked { is_running, now: wall_clock().as_secs(), limit }
+}
+
+/// What the process that scrubs the file system says; `None` if there is none.
+fn running(store: &Store, fsid: Uuid) -> Result<Option<StatusReply>> {
+    let Some(value) = control::ask(&store.socket(fsid), "Status", json!({}))? else {
+        return Ok(None);
+    };
+    let reply = serde_json::from_value(value);
+    reply.map(Some).map_err(|error| Error::plain("the scrub that runs is another ashlar's", error))
+}
+
+/// What is said when something is asked of a scrub that does not run.
+fn not_running(what: &str, fsid: Uuid) -> Error {
+    Error::new(format_args!("scrub {what} failed"), fsid, "not running").code(2)
+}
+
+/// End a scrub that runs; it can be resumed
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  ashlar btrfs scrub cancel disk1.img")]
+pub(crate) struct Cancel {
+    #[command(flatten)]
+    which: Which,
+}
+
+impl Cancel {
+    fn run(self) -> Result<ExitCode> {
+        let (store, fsid) = (self.which.store()?, self.which.fsid()?);
+        let asked = control::ask(&store.socket(fsid), "Cancel", json!({}))?;
+        asked.ok_or_else(|| not_running("cancel", fsid))?;
+        // What is in flight is finished first. A scrub may be resumed once this command has ended.
+        while running(&store, fsid)?.is_some() {
+            std::thread::sleep(POLL);
+        }
+        output::print("scrub cancelled\n")?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Change how fast a scrub that runs may read each device
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  ashlar btrfs scrub limit --limit 100M disk1.img
+  ashlar btrfs scrub limit --limit 0 disk1.img")]
+pub(crate) struct Limit {
+    #[command(flatten)]
+    which: Which,
+
+    /// Bytes per second, with K, M, G or T; 0 is no limit
+    #[arg(short, long, value_name = "SIZE", value_parser = crate::units::bytes)]
+    limit: u64,
+}
+
+impl Limit {
+    fn run(self) -> Result<ExitCode> {
+        let (store, fsid) = (self.which.store()?, self.which.fsid()?);
+        let bytes = json!({ "bytes": self.limit });
+        let asked = control::ask(&store.socket(fsid), "Limit", bytes)?;
+        asked.ok_or_else(|| not_running("limit", fsid))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// What a scrub ends with.
+fn exit_code(record: &Record) -> ExitCode {
+    let counters = record.counters();
+    match counters.uncorrectable_errors + counters.unverified_errors {
+        0 if record.is_finished() => ExitCode::SUCCESS,
+        0 => ExitCode::from(FAILURE),
+        _ => ExitCode::from(3),
+    }
+}

@@ -1,0 +1,76 @@
+//! What a lost block belongs to, by name.
+
+use std::sync::Arc;
+
+use ashlar_btrfs::backref::{self, Owned, Owners};
+use ashlar_btrfs::error::TreeError;
+use ashlar_btrfs::inspect;
+use ashlar_btrfs::scrub::Problem;
+use ashlar_btrfs::volume::FileSystem;
+
+/// Who has a lost block.
+pub(super) struct Owner {
+    /// The path of the file, if it is one that has a name.
+    pub(super) path: Option<String>,
+    /// All that is known, in words.
+    pub(super) words: String,
+}
+
+impl Owner {
+    fn unnamed(words: String) -> Self {
+        Self { path: None, words }
+    }
+}
+
+/// The files that a block of data belongs to, or the trees that have a tree block: lines that begin with
+/// `path` or `tree`. What cannot be found out is said.
+pub(super) async fn of(fs: &Arc<FileSystem>, problem: &Problem) -> Vec<Owner> {
+    let Some(logical) = problem.logical else { return Vec::new() };
+    let mut lines = Vec::new();
+    let found = async {
+        for owned in backref::owners(fs, logical, u64::from(problem.len)).await? {
+            tell(fs, &owned, &mut lines).await?;
+        }
+        Ok::<_, TreeError>(())
+    };
+    if let Err(error) = found.await {
+        lines.push(Owner::unnamed(format!("not all names could be found out: {error}")));
+    }
+    lines
+}
+
+async fn tell(
+    fs: &Arc<FileSystem>,
+    owned: &Owned,
+    lines: &mut Vec<Owner>,
+) -> Result<(), TreeError> {
+    match &owned.owners {
+        Owners::Data(parts) => {
+            for part in parts {
+                let place =
+                    format!("root {} inode {} offset {}", part.root, part.inode, part.offset);
+                let names = backref::names_of(fs, part.root, part.inode).await?;
+                if names.is_empty() {
+                    let words = format!("path unknown ({place}: a file without a name)");
+                    lines.push(Owner::unnamed(words));
+                }
+                lines.extend(names.iter().map(|name| Owner {
+                    path: Some(name.full().to_string()),
+                    words: format!("path {} ({place})", name.full()),
+                }));
+            }
+        }
+        Owners::Tree { level, first_key, roots } => {
+            let first = first_key.map(|key| format!(", first key {}", inspect::key(key)));
+            let first = first.unwrap_or_default();
+            lines.extend(roots.iter().map(|root| {
+                let name = inspect::object(*root, 0);
+                Owner::unnamed(format!("tree {root} ({name}), level {level}{first}"))
+            }));
+        }
+    }
+    if owned.more {
+        lines.push(Owner::unnamed("and perhaps more".to_owned()));
+    }
+    Ok(())
+}

@@ -1,0 +1,218 @@
+//! What is said of a scrub, in the words of `btrfs scrub` (btrfs-progs 6.2).
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use ashlar_btrfs::scrub::Counters;
+use ashlar_md::ondisk::text::CTime;
+
+use super::state::{CountersRecord, DeviceState, Record};
+
+/// How much is said.
+#[derive(clap::Args, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Shown {
+    /// Print the numbers of each device, not their sums
+    #[arg(short = 'd', long)]
+    pub(crate) per_device: bool,
+
+    /// Print all counters, by the kernel's names
+    #[arg(short = 'R', long)]
+    pub(crate) raw: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What a text is about: one device, or all.
+struct Part {
+    counters: CountersRecord,
+    total_bytes: u64,
+    passed_bytes: u64,
+    state: DeviceState,
+}
+
+/// What a text is printed after.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Occasion {
+    /// The scrub has just ended: `scrub start -B`.
+    Done,
+    /// Somebody asks: `scrub status`.
+    Asked {
+        /// Whether a process works on it.
+        is_running: bool,
+        /// The time, seconds since the epoch.
+        now: u64,
+        /// Bytes per second that each device may be read at; none is no limit.
+        limit: Option<u64>,
+    },
+}
+
+/// The text about a scrub.
+pub(crate) fn text(record: &Record, shown: Shown, occasion: Occasion) -> String {
+    let mut text = String::new();
+    let done = occasion == Occasion::Done;
+    match (done, shown.per_device) {
+        (true, false) => line(&mut text, format_args!("scrub done for {}", record.fsid)),
+        (true, true) => {}
+        (false, _) => line(&mut text, format_args!("UUID:             {}", record.fsid)),
+    }
+    if !shown.per_device {
+        let part = Part {
+            counters: record.counters(),
+            total_bytes: record.total_bytes(),
+            passed_bytes: record.passed_bytes(),
+            state: worst(record),
+        };
+        text += &part_text(record, &part, shown.raw, occasion);
+        return text + &lost(record, occasion);
+    }
+    for device in &record.devices {
+        let word = match (done, device.state) {
+            (true, DeviceState::Cancelled) => "canceled",
+            (true, _) => "done",
+            (false, DeviceState::Running) => "status",
+            (false, _) => "history",
+        };
+        text.push('\n');
+        line(&mut text, format_args!("Scrub device {} (id {}) {word}", device.name, device.devid));
+        let part = Part {
+            counters: device.counters,
+            total_bytes: device.total_bytes,
+            passed_bytes: device.passed_bytes,
+            state: device.state,
+        };
+        text += &part_text(record, &part, shown.raw, occasion);
+    }
+    text + &lost(record, occasion)
+}
+
+/// What is lost, for somebody who asks later; and why the scrub ended before its time.
+fn lost(record: &Record, occasion: Occasion) -> String {
+    if occasion == Occasion::Done {
+        return String::new();
+    }
+    let error = record.error.iter().map(|error| format!("Ended by:         {error}\n"));
+    error.chain(record.lost.iter().map(|line| format!("{line}\n"))).collect()
+}
+
+/// The state that all devices together have.
+fn worst(record: &Record) -> DeviceState {
+    let any = |state| record.devices.iter().any(|device| device.state == state);
+    [DeviceState::Running, DeviceState::Aborted, DeviceState::Cancelled]
+        .into_iter()
+        .find(|state| any(*state))
+        .unwrap_or(DeviceState::Finished)
+}
+
+fn line(text: &mut String, words: std::fmt::Arguments<'_>) {
+    // Writing to a string does not fail.
+    if text.write_fmt(words).is_ok() {
+        text.push('\n');
+    }
+}
+
+fn part_text(record: &Record, part: &Part, raw: bool, occasion: Occasion) -> String {
+    let mut text = String::new();
+    let is_running = matches!(occasion, Occasion::Asked { is_running: true, .. })
+        && part.state == DeviceState::Running;
+    let word = match part.state {
+        DeviceState::Running if is_running => "running",
+        DeviceState::Running => "interrupted",
+        DeviceState::Finished => "finished",
+        DeviceState::Cancelled | DeviceState::Aborted => "aborted",
+    };
+    let (verb, since) = match record.resumed {
+        Some(resumed) => ("resumed: ", resumed),
+        None => ("started: ", record.started),
+    };
+    line(&mut text, format_args!("Scrub {verb}   {}", CTime(since)));
+    line(&mut text, format_args!("Status:           {word}"));
+    line(&mut text, format_args!("Duration:         {}", clock(record.duration)));
+    if raw {
+        for (name, value) in part.counters.all() {
+            line(&mut text, format_args!("\t{name}: {value}"));
+        }
+        return text;
+    }
+    if let (true, Occasion::Asked { now, .. }, Some(left)) =
+        (is_running, occasion, record.seconds_left())
+    {
+        line(&mut text, format_args!("Time left:        {}", clock(left)));
+        let eta = now.saturating_add(left as u64);
+        line(&mut text, format_args!("ETA:              {}", CTime(eta)));
+    }
+    line(&mut text, format_args!("Total to scrub:   {}", human(part.total_bytes as f64)));
+    if part.state != DeviceState::Finished {
+        let percent = percent(part.passed_bytes, part.total_bytes);
+        let done = human(part.counters.bytes() as f64);
+        line(&mut text, format_args!("Bytes scrubbed:   {done}  ({percent:.2}%)"));
+    }
+    let limit = match occasion {
+        Occasion::Asked { limit: Some(limit), .. } => {
+            format!(" (limit {}/s for each device)", human(limit as f64))
+        }
+        Occasion::Done | Occasion::Asked { .. } => String::new(),
+    };
+    let rate = human(rate(part.counters.bytes(), record.duration));
+    line(&mut text, format_args!("Rate:             {rate}/s{limit}"));
+    text + &summary(&part.counters)
+}
+
+fn summary(counters: &CountersRecord) -> String {
+    if !Counters::from(counters).has_errors() {
+        return "Error summary:    no errors found\n".to_owned();
+    }
+    let kinds = [
+        ("read", counters.read_errors),
+        ("super", counters.super_errors),
+        ("verify", counters.verify_errors),
+        ("csum", counters.csum_errors),
+    ];
+    let kinds: Vec<String> = kinds
+        .into_iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(name, count)| format!("{name}={count}"))
+        .collect();
+    format!(
+        "Error summary:    {}\n  Corrected:      {}\n  Uncorrectable:  {}\n  Unverified:     {}\n",
+        kinds.join(" "),
+        counters.corrected_errors,
+        counters.uncorrectable_errors,
+        counters.unverified_errors,
+    )
+}
+
+/// Bytes in a second.
+pub(crate) fn rate(bytes: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 { bytes as f64 / seconds } else { 0.0 }
+}
+
+/// How much of `total` is done, at most 100.
+pub(crate) fn percent(done: u64, total: u64) -> f64 {
+    if total == 0 { 100.0 } else { (done.min(total) as f64) * 100.0 / total as f64 }
+}
+
+/// `464.00MiB`, as btrfs-progs print sizes.
+pub(crate) fn human(bytes: f64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if bytes < 1024.0 {
+        return format!("{bytes:.2}B");
+    }
+    let mut value = bytes / 1024.0;
+    let mut unit = UNITS[0];
+    for next in &UNITS[1..] {
+        if value < 1024.0 {
+            break;
+        }
+        value /= 1024.0;
+        unit = next;
+    }
+    format!("{value:.2}{unit}")
+}
+
+/// `0:01:02`.
+pub(crate) fn clock(seconds: f64) -> String {
+    let seconds = Duration::try_from_secs_f64(seconds).unwrap_or_default().as_secs();
+    format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
+}

@@ -1,0 +1,289 @@
+//! `scrub start` and `scrub resume`.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+
+use ashlar_btrfs::scrub::{DEPTH, Problem};
+use ashlar_engine::signal;
+use clap::Args;
+use rustix::process::Signal;
+use serde_json::json;
+use uuid::Uuid;
+
+use super::report::{self, Occasion, Shown};
+use super::run::{self, Ended, Found, Run, Wanted};
+use super::state::{Record, Store};
+use super::{exit_code, running};
+use crate::commands::btrfs::volumes::{Chosen, Opened};
+use crate::disks::{self, Access};
+use crate::error::{Error, Result};
+use crate::output;
+
+/// What a process in the background says once it works.
+const READY: &str = "ready";
+/// The environment variable that tells a process that it is the one in the background.
+const BACKGROUND: &str = "ASHLAR_SCRUB_BACKGROUND";
+
+/// Options of both commands.
+#[derive(Args, Debug)]
+struct Common {
+    #[command(flatten)]
+    chosen: Chosen,
+
+    /// Stay in the foreground, and print what was found at the end
+    #[arg(short = 'B', long)]
+    foreground: bool,
+
+    #[command(flatten)]
+    shown: Shown,
+
+    /// Write nothing, only say what is bad
+    #[arg(short, long)]
+    readonly: bool,
+
+    /// Bytes per second that are read of each device, with K, M, G or T; 0 is no limit
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = crate::units::bytes)]
+    limit: u64,
+
+    /// Groups of 512 KiB in flight on each device
+    #[arg(long, value_name = "N", default_value_t = DEPTH, value_parser = depth)]
+    io_depth: usize,
+
+    /// Where status files are [default: /var/lib/ashlar; as an ordinary user, ~/.local/state/ashlar]
+    #[arg(long, value_name = "DIR")]
+    status_dir: Option<PathBuf>,
+}
+
+fn depth(text: &str) -> std::result::Result<usize, String> {
+    let depth = text.parse().ok().filter(|depth| (1..=256).contains(depth));
+    depth.ok_or_else(|| format!("`{text}` is not a number from 1 to 256"))
+}
+
+/// Verify a file system, and repair it
+///
+/// Without -B this goes on in the background, as btrfs scrub start does; see scrub status. The file system
+/// must not be mounted. An ordinary user who may write to the images can do it.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  ashlar btrfs scrub start -B disk1.img disk2.img
+  ashlar btrfs scrub start -B --readonly -R -d disk*.img
+  ashlar btrfs scrub start --limit 20M /dev/sdb
+  ashlar btrfs scrub start -B --degraded disk1.img")]
+pub(crate) struct Start {
+    #[command(flatten)]
+    common: Common,
+
+    /// Start although the status file is damaged
+    #[arg(short, long)]
+    force: bool,
+}
+
+/// Go on with a scrub that was ended
+///
+/// Each device goes on where it was. A scrub that finished is not started anew: exit code 2.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  ashlar btrfs scrub resume -B disk1.img disk2.img")]
+pub(crate) struct Resume {
+    #[command(flatten)]
+    common: Common,
+}
+
+impl Start {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let force = self.force;
+        self.common.run("started", |store, fsid| match store.load(fsid) {
+            Err(error) if !force => Err(error),
+            Ok(_) | Err(_) => Ok(None),
+        })
+    }
+}
+
+impl Resume {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let readonly = self.common.readonly;
+        self.common.run("resumed", |store, fsid| {
+            let nothing = |why| Error::new("nothing to resume", fsid, why).code(2);
+            let last = store.load(fsid)?.ok_or_else(|| nothing("it was never scrubbed"))?;
+            if last.is_finished() {
+                return Err(nothing("the last scrub finished"));
+            }
+            // What was passed over without being repaired must not be taken for repaired.
+            if last.read_only != readonly {
+                let (was, is) = if readonly { ("without", "with") } else { ("with", "without") };
+                let why = format!("it was started {was} --readonly, not {is}");
+                let error = Error::new("cannot resume the scrub", fsid, why);
+                return Err(error.hint("resume it in the same way, or start a new one"));
+            }
+            Ok(Some(last))
+        })
+    }
+}
+
+impl Common {
+    fn run(
+        self,
+        verb: &str,
+        last: impl FnOnce(&Store, Uuid) -> Result<Option<Record>>,
+    ) -> Result<ExitCode> {
+        let is_background = std::env::var_os(BACKGROUND).is_some();
+        if !self.foreground && !is_background {
+            return self.in_background(verb);
+        }
+        let signals = [Signal::INT, Signal::TERM, Signal::HUP];
+        signal::block(&signals).map_err(|error| Error::plain("cannot block signals", error))?;
+        let store = Store::new(self.status_dir.as_deref())?;
+        store.create()?;
+        let access = if self.readonly { Access::Read } else { Access::Write };
+        disks::reactor()?.block_on(async {
+            let opened = self.chosen.open(access).await?;
+            let result = self.scrub(&opened, &store, last, is_background).await;
+            opened.close().await.and(result)
+        })
+    }
+
+    async fn scrub(
+        &self,
+        opened: &Opened,
+        store: &Store,
+        last: impl FnOnce(&Store, Uuid) -> Result<Option<Record>>,
+        is_background: bool,
+    ) -> Result<ExitCode> {
+        let fs = &opened.fs;
+        let fsid = fs.superblock().fsid();
+        // Held to the end.
+        let Some(_lock) = store.lock(fsid)? else {
+            let other = running(store, fsid)?.map(|other| format!("process {}", other.record.pid));
+            let why = format!("{} does already", other.as_deref().unwrap_or("another process"));
+            let error = Error::new("cannot scrub", fsid, why);
+            return Err(error.hint("ashlar btrfs scrub cancel ends it"));
+        };
+        let last = last(store, fsid)?;
+        let work = Run::new(fs, self.readonly, last);
+        let wanted = Wanted {
+            read_only: self.readonly,
+            limit: self.limit,
+            depth: self.io_depth,
+            quiet: is_background,
+            json: self.shown.json,
+        };
+        let begun = run::begin(fs, store, work, &wanted)?;
+        if is_background {
+            rustix::process::setsid().map_err(|error| Error::plain("cannot go on alone", error))?;
+            output::print(&format!("{READY} {fsid}\n"))?;
+            leave_terminal().map_err(|error| Error::plain("cannot go on alone", error))?;
+        }
+        let ended = begun.run(&wanted).await?;
+        if !is_background {
+            self.tell(&ended)?;
+        }
+        Ok(exit_code(&ended.record))
+    }
+
+    /// Starts this command in a process of its own, and ends once that works.
+    fn in_background(&self, verb: &str) -> Result<ExitCode> {
+        let failed = |error: std::io::Error| Error::plain("cannot start in the background", error);
+        let program = std::env::current_exe().map_err(failed)?;
+        let mut child = Command::new(program)
+            .args(std::env::args_os().skip(1))
+            .env(BACKGROUND, "1")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(failed)?;
+        // What it says meanwhile is passed on, so that it is not held up.
+        let said = child.stderr.take().map(|mut from| {
+            std::thread::spawn(move || std::io::copy(&mut from, &mut std::io::stderr()))
+        });
+        let mut line = String::new();
+        if let Some(out) = child.stdout.take() {
+            BufReader::new(out).read_line(&mut line).map_err(failed)?;
+        }
+        // It lets go of this pipe when it works, and when it ends.
+        if let Some(Ok(Err(error))) = said.map(std::thread::JoinHandle::join) {
+            return Err(failed(error));
+        }
+        if let Some(fsid) = line.trim().strip_prefix(READY) {
+            let first = self.chosen.devices.first().map(|path| path.display().to_string());
+            let (on, pid) = (first.unwrap_or_default(), child.id());
+            output::print(&format!("scrub {verb} on {on}, fsid {} (pid={pid})\n", fsid.trim()))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let status = child.wait().map_err(failed)?;
+        let code = status.code().and_then(|code| u8::try_from(code).ok());
+        Ok(ExitCode::from(code.unwrap_or(crate::error::FAILURE)))
+    }
+
+    /// Prints what was found.
+    fn tell(&self, ended: &Ended) -> Result<()> {
+        let Ended { record, found } = ended;
+        if self.shown.json {
+            let all: Vec<_> = found.iter().map(problem_json).collect();
+            let total = record.counters();
+            return output::print_json(
+                &json!({ "record": record, "total": total, "problems": all }),
+            );
+        }
+        let mut text = String::new();
+        for Found { problem, owners } in
+            found.iter().filter(|it| is_told(&it.problem, self.readonly))
+        {
+            text += &format!("{problem}\n");
+            text.extend(owners.iter().map(|owner| format!("  {}\n", owner.words)));
+        }
+        text += &report::text(record, self.shown, Occasion::Done);
+        output::print(&text)?;
+        let counters = record.counters();
+        if counters.uncorrectable_errors > 0 {
+            eprintln!("ERROR: there are {} uncorrectable errors", counters.uncorrectable_errors);
+        } else if found.iter().any(|it| !it.problem.is_repaired()) {
+            eprintln!("WARNING: errors detected during scrubbing, not all of them corrected");
+        } else if !found.is_empty() {
+            eprintln!("WARNING: errors detected during scrubbing, corrected");
+        }
+        if !record.is_finished() {
+            eprintln!(
+                "WARNING: not all of the file system was scrubbed; ashlar btrfs scrub resume goes on"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Lets go of the terminal, or of whoever reads what this command prints.
+fn leave_terminal() -> std::io::Result<()> {
+    let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    Ok(())
+}
+
+/// Whether a line is printed about it: repaired blocks are in the counters only.
+fn is_told(problem: &Problem, read_only: bool) -> bool {
+    !problem.is_repaired() || read_only
+}
+
+fn problem_json(found: &Found) -> serde_json::Value {
+    let Found { problem, owners } = found;
+    json!({
+        "devid": problem.devid.0,
+        "physical": problem.physical.0,
+        "bytes": problem.len,
+        "logical": problem.logical.map(|at| at.0),
+        "mirror": problem.mirror.map(|mirror| mirror.0),
+        "is_metadata": problem.is_metadata(),
+        "tree": problem.tree.map(|tree| json!({
+            "generation": tree.generation, "level": tree.level, "owner": tree.owner,
+        })),
+        "what": problem.kind.to_string(),
+        "repaired": problem.is_repaired(),
+        "repair": format!("{:?}", problem.repair),
+        "names": owners.iter().filter_map(|owner| owner.path.as_deref()).collect::<Vec<_>>(),
+        "owners": owners.iter().map(|owner| owner.words.as_str()).collect::<Vec<_>>(),
+    })
+}

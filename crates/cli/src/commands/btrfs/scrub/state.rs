@@ -1,0 +1,372 @@
+//! What is kept of a scrub while it runs and afterwards: a file for each file system.
+//!
+//! btrfs-progs keep theirs in `/var/lib/btrfs`, of file systems that are mounted; these are of
+//! scrubs that the kernel knows nothing of, so they have a place of their own.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use ashlar_btrfs::scrub::Counters;
+use rustix::fs::{FlockOperation, OFlags};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::error::{Error, Result};
+
+/// Where the files of root are.
+const SYSTEM_DIR: &str = "/var/lib/ashlar";
+
+/// A device's part of a scrub.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DeviceRecord {
+    /// Its number.
+    pub(crate) devid: u64,
+    /// Its identity.
+    pub(crate) uuid: Uuid,
+    /// What messages call it.
+    pub(crate) name: String,
+    /// What was found.
+    pub(crate) counters: CountersRecord,
+    /// Bytes of the device that there are to go over, used or not.
+    pub(crate) total_bytes: u64,
+    /// Bytes of these that were gone over.
+    pub(crate) passed_bytes: u64,
+    /// How it ended.
+    pub(crate) state: DeviceState,
+}
+
+/// How far a device is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum DeviceState {
+    /// It is being scrubbed, or was when the program was killed.
+    Running,
+    /// All of it was scrubbed.
+    Finished,
+    /// The user ended it.
+    Cancelled,
+    /// It could not go on.
+    Aborted,
+}
+
+/// [`Counters`], by the kernel's names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CountersRecord {
+    pub(crate) data_extents_scrubbed: u64,
+    pub(crate) tree_extents_scrubbed: u64,
+    pub(crate) data_bytes_scrubbed: u64,
+    pub(crate) tree_bytes_scrubbed: u64,
+    pub(crate) read_errors: u64,
+    pub(crate) csum_errors: u64,
+    pub(crate) verify_errors: u64,
+    pub(crate) no_csum: u64,
+    pub(crate) csum_discards: u64,
+    pub(crate) super_errors: u64,
+    pub(crate) malloc_errors: u64,
+    pub(crate) uncorrectable_errors: u64,
+    pub(crate) unverified_errors: u64,
+    pub(crate) corrected_errors: u64,
+    pub(crate) last_physical: u64,
+}
+
+/// Calls a macro with the names of all counters, in the order in which they are printed.
+macro_rules! with_counters {
+    ($call:ident) => {
+        $call!(
+            data_extents_scrubbed,
+            tree_extents_scrubbed,
+            data_bytes_scrubbed,
+            tree_bytes_scrubbed,
+            read_errors,
+            csum_errors,
+            verify_errors,
+            no_csum,
+            csum_discards,
+            super_errors,
+            malloc_errors,
+            uncorrectable_errors,
+            unverified_errors,
+            corrected_errors,
+            last_physical
+        )
+    };
+}
+
+impl From<&Counters> for CountersRecord {
+    fn from(counters: &Counters) -> Self {
+        macro_rules! copy { ($($name:ident),*) => { Self { $($name: counters.$name),* } }; }
+        with_counters!(copy)
+    }
+}
+
+impl From<&CountersRecord> for Counters {
+    fn from(record: &CountersRecord) -> Self {
+        macro_rules! copy { ($($name:ident),*) => { Self { $($name: record.$name),* } }; }
+        with_counters!(copy)
+    }
+}
+
+impl CountersRecord {
+    /// Names and values, in the order in which they are printed.
+    pub(crate) fn all(&self) -> Vec<(&'static str, u64)> {
+        macro_rules! list { ($($name:ident),*) => { vec![$((stringify!($name), self.$name)),*] }; }
+        with_counters!(list)
+    }
+
+    /// Bytes that were verified.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.data_bytes_scrubbed.saturating_add(self.tree_bytes_scrubbed)
+    }
+}
+
+/// What had been done before this run.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Before {
+    /// Seconds.
+    pub(crate) duration: f64,
+    /// Bytes gone over, on all devices.
+    pub(crate) passed_bytes: u64,
+}
+
+/// A scrub.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Record {
+    /// The file system.
+    pub(crate) fsid: Uuid,
+    /// When it was started, seconds since the epoch.
+    pub(crate) started: u64,
+    /// When it was resumed, if it was.
+    pub(crate) resumed: Option<u64>,
+    /// Seconds that it has run, those before it was resumed included.
+    pub(crate) duration: f64,
+    /// Whether it repairs.
+    pub(crate) read_only: bool,
+    /// The process that works on it.
+    pub(crate) pid: u32,
+    /// What had been done when it was resumed last.
+    pub(crate) before: Before,
+    /// Its devices.
+    pub(crate) devices: Vec<DeviceRecord>,
+    /// Why it ended before its time, if it did so by itself.
+    pub(crate) error: Option<String>,
+    /// What is lost, with the files that it belongs to, or could not be repaired, in words.
+    pub(crate) lost: Vec<String>,
+}
+
+impl Record {
+    /// What all devices come to.
+    pub(crate) fn counters(&self) -> CountersRecord {
+        let all = self.devices.iter().map(|device| Counters::from(&device.counters));
+        (&all.fold(Counters::default(), |sum, counters| sum.plus(&counters))).into()
+    }
+
+    /// Bytes that were gone over, on all devices.
+    pub(crate) fn passed_bytes(&self) -> u64 {
+        self.devices.iter().map(|device| device.passed_bytes).sum()
+    }
+
+    /// Bytes that there are to go over, on all devices.
+    pub(crate) fn total_bytes(&self) -> u64 {
+        self.devices.iter().map(|device| device.total_bytes).sum()
+    }
+
+    /// The seconds that are left, if the rest goes as fast as what was gone over since the start, or since
+    /// it was resumed. `None` while nothing was.
+    pub(crate) fn seconds_left(&self) -> Option<f64> {
+        let since = self.duration - self.before.duration;
+        let passed = self.passed_bytes().checked_sub(self.before.passed_bytes)?;
+        let left = self.total_bytes().saturating_sub(self.passed_bytes());
+        (passed > 0 && since > 0.0).then(|| left as f64 * since / passed as f64)
+    }
+
+    /// Whether every device was scrubbed to its end.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.devices.iter().all(|device| device.state == DeviceState::Finished)
+    }
+}
+
+/// Where records are.
+pub(crate) struct Store {
+    dir: PathBuf,
+}
+
+impl Store {
+    /// Where this user's records are.
+    ///
+    /// # Errors
+    /// There is no place for them.
+    pub(crate) fn new(dir: Option<&Path>) -> Result<Self> {
+        let set = |name| std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from);
+        let dir = match dir {
+            Some(dir) => dir.to_owned(),
+            None if rustix::process::geteuid().is_root() => SYSTEM_DIR.into(),
+            None => {
+                let home = || set("HOME").map(|home| home.join(".local/state"));
+                let state = set("XDG_STATE_HOME").or_else(home);
+                let state = state.ok_or_else(|| {
+                    Error::plain("no place for the status file", "HOME is not set")
+                        .hint("give --status-dir DIR")
+                })?;
+                state.join("ashlar")
+            }
+        };
+        Ok(Self { dir })
+    }
+
+    /// Makes the directory.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub(crate) fn create(&self) -> Result<()> {
+        let failed = |error| Error::new("cannot make the directory", self.dir.display(), error);
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.dir).map_err(failed)
+    }
+
+    /// Keeps others from scrubbing the file system while the lock is held; `None` if another does.
+    ///
+    /// # Errors
+    /// The lock file cannot be made.
+    pub(crate) fn lock(&self, fsid: Uuid) -> Result<Option<File>> {
+        let path = self.dir.join(format!("scrub.lock.{fsid}"));
+        let failed = |error| Error::new("cannot make the lock file", path.display(), error);
+        let flags = OFlags::NOFOLLOW.bits() as i32;
+        let file = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .custom_flags(flags)
+            .open(&path)
+            .map_err(failed)?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(file)),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(failed(error.into())),
+        }
+    }
+
+    fn file(&self, fsid: Uuid) -> PathBuf {
+        self.dir.join(format!("scrub.status.{fsid}"))
+    }
+
+    /// Where the process that scrubs listens.
+    pub(crate) fn socket(&self, fsid: Uuid) -> PathBuf {
+        self.dir.join(format!("scrub.control.{fsid}"))
+    }
+
+    /// The last scrub of a file system, if there was one.
+    ///
+    /// # Errors
+    /// The file cannot be read or is damaged.
+    pub(crate) fn load(&self, fsid: Uuid) -> Result<Option<Record>> {
+        let path = self.file(fsid);
+        let text = match fs::read(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => {
+                return Err(Error::new("cannot read the status file", path.display(), error));
+            }
+            Ok(text) => text,
+        };
+        let record: Record = serde_json::from_slice(&text).map_err(|error| {
+            Error::new("the status file is damaged", path.display(), error)
+                .hint("remove it, or start a new scrub with --force")
+        })?;
+        Ok(Some(record).filter(|record| record.fsid == fsid))
+    }
+
+    /// Keeps a record: whoever reads the file sees this one or the one before.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(crate) fn save(&self, record: &Record) -> Result<()> {
+        let path = self.file(record.fsid);
+        let failed = |error| Error::new("cannot write the status file", path.display(), error);
+        let text = serde_json::to_vec_pretty(record).map_err(|error| failed(error.into()))?;
+        // Only who holds the lock writes; what a kill left behind goes first. A name that somebody else put
+        // there is not followed.
+        let new = self.dir.join(format!("scrub.status.{}.new", record.fsid));
+        match fs::remove_file(&new) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(error)),
+            Ok(()) | Err(_) => {}
+        }
+        let written = File::create_new(&new).and_then(|mut file| {
+            file.write_all(&text)?;
+            file.sync_all()
+        });
+        written.and_then(|()| fs::rename(&new, &path)).map_err(failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(state: DeviceState) -> Record {
+        let counters = CountersRecord { csum_errors: 3, last_physical: 7, ..Default::default() };
+        let device = |devid| DeviceRecord {
+            devid,
+            uuid: Uuid::from_u128(u128::from(devid)),
+            name: format!("{devid}.img"),
+            counters,
+            total_bytes: 10,
+            passed_bytes: 5,
+            state,
+        };
+        Record {
+            fsid: Uuid::from_u128(1),
+            started: 1,
+            resumed: None,
+            duration: 2.5,
+            read_only: false,
+            pid: 1,
+            before: Before { duration: 0.5, passed_bytes: 2 },
+            devices: vec![device(1), device(2)],
+            error: None,
+            lost: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_was_saved_is_loaded() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = Store::new(Some(dir.path())).expect("a place");
+        let record = record(DeviceState::Cancelled);
+        assert!(store.load(record.fsid).expect("no file is no error").is_none());
+        store.save(&record).expect("saved");
+        assert_eq!(store.load(record.fsid).expect("loaded"), Some(record.clone()));
+        fs::write(store.file(record.fsid), "{").expect("damaged");
+        assert!(store.load(record.fsid).is_err());
+    }
+
+    #[test]
+    fn a_file_system_is_scrubbed_by_one_at_a_time() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = Store::new(Some(dir.path())).expect("a place");
+        let lock = store.lock(Uuid::nil()).expect("a lock file");
+        assert!(lock.is_some() && store.lock(Uuid::nil()).expect("the same").is_none());
+        assert!(store.lock(Uuid::from_u128(1)).expect("another").is_some());
+        drop(lock);
+        assert!(store.lock(Uuid::nil()).expect("again").is_some());
+    }
+
+    #[test]
+    fn devices_are_added_up() {
+        let record = record(DeviceState::Finished);
+        let sum = record.counters();
+        assert_eq!((sum.csum_errors, sum.last_physical), (6, 7));
+        assert!(record.is_finished());
+        assert_eq!(sum.all().len(), 15);
+    }
+
+    #[test]
+    fn what_is_left_takes_as_long_as_what_this_run_did() {
+        // 10 of 20 passed, 8 of them in the last two seconds.
+        assert_eq!(record(DeviceState::Running).seconds_left(), Some(2.5));
+    }
+}

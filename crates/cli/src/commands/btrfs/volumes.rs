@@ -1,0 +1,184 @@
+//! Finds the devices of a file system: disks as they are, or what is on them (partitions, arrays,
+//! logical volumes).
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ashlar_btrfs::volume::{self, FileSystem, OpenOptions, Source};
+use ashlar_stack::assemble::{Options, Stack, assemble, probe_all};
+use ashlar_stack::devices::{Device, Role};
+use uuid::Uuid;
+
+use crate::disks::{self, Access};
+use crate::error::{Error, Result};
+
+/// Which devices, and how they are opened.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub(crate) struct Chosen {
+    /// Image files or block devices: those of the file system, or those with the arrays, partitions and
+    /// volume groups that it is on
+    #[arg(required = true, value_name = "DEVICE")]
+    pub(crate) devices: Vec<PathBuf>,
+
+    /// Open the file system although devices are missing
+    #[arg(long)]
+    pub(crate) degraded: bool,
+
+    /// Take devices that missed transactions, too: they may hold old data that no checksum tells
+    #[arg(long)]
+    pub(crate) stale: bool,
+
+    /// Which file system, if there are several on the devices
+    #[arg(long, value_name = "UUID", value_parser = crate::units::uuid)]
+    pub(crate) fsid: Option<Uuid>,
+}
+
+/// An open file system, and what it is on.
+pub(crate) struct Opened {
+    pub(crate) fs: Arc<FileSystem>,
+    stack: Stack,
+}
+
+impl Chosen {
+    /// Opens the file system.
+    ///
+    /// # Errors
+    /// The devices cannot be opened, or are not those of one file system.
+    pub(crate) async fn open(&self, access: Access) -> Result<Opened> {
+        if access != Access::Look {
+            self.refuse_used()?;
+        }
+        let opened = disks::open_all(&self.devices, access)?;
+        let writable = access == Access::Write;
+        let options = Options {
+            md: ashlar_md::Options { run: self.degraded, read_only: !writable },
+            partial: self.degraded,
+            ..Options::default()
+        };
+        let stack = assemble(&probe_all(opened).await, options, &disks::runtime()).await;
+        let found = self.open_on(&stack, writable).await;
+        match found {
+            Ok(fs) => Ok(Opened { fs, stack }),
+            Err(error) => stop(&stack).await.and(Err(error)),
+        }
+    }
+
+    /// Refuses devices that the kernel uses: it may change them at any time.
+    fn refuse_used(&self) -> Result<()> {
+        for path in &self.devices {
+            if let Some(user) = disks::kernel_user(path) {
+                let error = Error::new("in use by the kernel", path.display(), user);
+                return Err(
+                    error.hint("unmount it first; a mounted file system is for btrfs scrub")
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// The file system on the devices, which are looked at and not locked.
+    ///
+    /// # Errors
+    /// There is none, or more than one.
+    pub(crate) async fn identify(&self) -> Result<Uuid> {
+        let opened = disks::open_all(&self.devices, Access::Look)?;
+        let md = ashlar_md::Options { run: true, read_only: true };
+        let options = Options { md, partial: true, ..Options::default() };
+        let stack = assemble(&probe_all(opened).await, options, &disks::runtime()).await;
+        let found = self.find(&stack).await.map(|(fsid, _)| fsid);
+        stop(&stack).await.and(found)
+    }
+
+    /// The devices of the one file system that is meant.
+    async fn find(&self, stack: &Stack) -> Result<(Uuid, Vec<Device>)> {
+        let mut found: Vec<(Uuid, Device)> = Vec::new();
+        for device in stack.devices.all().into_iter().filter(|it| it.role == Role::Volume) {
+            if let Some(fsid) = volume::identify(device.gateway()).await {
+                found.push((fsid, device));
+            }
+        }
+        if let Some(wanted) = self.fsid {
+            found.retain(|(fsid, _)| *fsid == wanted);
+        }
+        let Some(first) = found.first().map(|(fsid, _)| *fsid) else {
+            return Err(self.nothing(stack));
+        };
+        if let Some((other, _)) = found.iter().find(|(fsid, _)| *fsid != first) {
+            let why = format!("there are {first} and {other}");
+            let error = Error::new("more than one btrfs file system", self.given(), why);
+            return Err(error.hint("choose one with --fsid"));
+        }
+        Ok((first, found.into_iter().map(|(_, device)| device).collect()))
+    }
+
+    async fn open_on(&self, stack: &Stack, writable: bool) -> Result<Arc<FileSystem>> {
+        let given = self.given();
+        let (_, devices) = self.find(stack).await?;
+        let source = |device: &Device| Source {
+            name: device.path.clone(),
+            gateway: device.gateway().clone(),
+        };
+        let sources = devices.iter().map(source).collect();
+        let options = OpenOptions { degraded: self.degraded, writable, stale: self.stale };
+        let fs = FileSystem::open(sources, options, disks::runtime())
+            .await
+            .map_err(|error| Error::new("cannot open the file system", given, error))?;
+        if writable {
+            refuse_reused(&fs, stack)?;
+        }
+        Ok(fs)
+    }
+
+    fn given(&self) -> String {
+        let all: Vec<String> = self.devices.iter().map(|path| path.display().to_string()).collect();
+        all.join(" ")
+    }
+
+    /// There is none, and perhaps why.
+    fn nothing(&self, stack: &Stack) -> Error {
+        let error =
+            Error::new("no btrfs file system", self.given(), "no superblock of it is found");
+        match stack.failures.first() {
+            Some(failure) => error.hint(format!("{failure}: {}", failure.error)),
+            None => error.hint("ashlar scan shows what there is"),
+        }
+    }
+}
+
+impl Opened {
+    /// Lets go of the devices.
+    ///
+    /// # Errors
+    /// An array below could not be stopped cleanly.
+    pub(crate) async fn close(self) -> Result<()> {
+        drop(self.fs);
+        stop(&self.stack).await
+    }
+}
+
+/// Refuses a device whose first superblock is gone and that has something else's signature: it was made into
+/// that after it had been part of the file system, and is not to be made into what it was.
+fn refuse_reused(fs: &FileSystem, stack: &Stack) -> Result<()> {
+    for device in fs.devices().iter().filter(|device| device.is_by_backup()) {
+        let all = stack.devices.all();
+        let name = all.iter().find(|it| it.path == device.name).map(|it| it.name.as_str());
+        let looked = stack.looked.iter().find(|looked| Some(looked.name.as_str()) == name);
+        let Some(Ok(contents)) = looked.map(|looked| &looked.contents) else { continue };
+        if let Some(other) = contents.foreign.iter().find(|it| it.name != "btrfs") {
+            let why = format!("its first btrfs superblock is gone, and there is {other}");
+            let error = Error::new("not to be repaired", &device.name, why);
+            return Err(error.hint(
+                "if it is a device of the file system all the same, wipefs takes the other signature off",
+            ));
+        }
+    }
+    Ok(())
+}
+
+async fn stop(stack: &Stack) -> Result<()> {
+    stack.stop().await.map_err(|failed| {
+        let all: Vec<String> =
+            failed.iter().map(|(name, status)| format!("{name}: {status}")).collect();
+        Error::plain("cannot stop what the file system is on", all.join(", "))
+    })
+}

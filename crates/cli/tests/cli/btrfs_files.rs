@@ -1,0 +1,223 @@
+//! `ashlar btrfs ls`, `cat`, `get` and `inspect` on golden images of real file systems.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use super::support::{ashlar_in, program};
+
+pub(crate) fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/images/btrfs").join(name)
+}
+
+/// A directory with the devices of a golden image as `0.img` and so on; these names.
+pub(crate) fn unpacked(name: &str) -> (TempDir, Vec<String>) {
+    let dir = TempDir::new().unwrap();
+    let map = fs::read_to_string(golden(name).join("image.map")).unwrap();
+    let bin = fs::read(golden(name).join("image.bin")).unwrap();
+    let mut files: Vec<File> = Vec::new();
+    for line in map.lines() {
+        let (kind, numbers) = line.split_once(' ').unwrap();
+        let numbers: Vec<u64> = numbers.split(' ').map(|it| it.parse().unwrap()).collect();
+        if kind == "device" {
+            let file = File::create(dir.path().join(format!("{}.img", numbers[0]))).unwrap();
+            file.set_len(numbers[1]).unwrap();
+            files.push(file);
+        } else {
+            let [index, at, len, source] = numbers[..] else { panic!("{line}") };
+            let bytes = &bin[source as usize..(source + len) as usize];
+            files[index as usize].write_all_at(bytes, at).unwrap();
+        }
+    }
+    let names = (0..files.len()).map(|index| format!("{index}.img")).collect();
+    (dir, names)
+}
+
+/// The arguments, and the devices behind them.
+pub(crate) fn with<'a>(args: &[&'a str], devices: &'a [String]) -> Vec<&'a str> {
+    args.iter().copied().chain(devices.iter().map(String::as_str)).collect()
+}
+
+/// Lines of a manifest: type, mode, size, contents, path.
+fn manifest(name: &str) -> Vec<[String; 5]> {
+    let text = fs::read_to_string(golden(name).join("manifest.txt")).unwrap();
+    let words = |line: &str| -> Vec<String> { line.split(' ').map(str::to_owned).collect() };
+    text.lines().map(|line| words(line).try_into().unwrap()).collect()
+}
+
+/// A path as `ls` writes it, which leaves blanks as they are.
+fn as_listed(path: &str) -> String {
+    path.replace("\\x20", " ")
+}
+
+#[test]
+fn texts_are_those_of_btrfs_progs() {
+    for name in ["single-16k", "raid1-sha256", "halved"] {
+        let (dir, devices) = unpacked(name);
+        let text = |file: &str| fs::read_to_string(golden(name).join(file)).unwrap();
+        let run = ashlar_in(dir.path(), &with(&["btrfs", "inspect", "super", "-f"], &devices)).ok();
+        assert_eq!(run.out, text("super.txt"));
+        let run = ashlar_in(dir.path(), &with(&["btrfs", "inspect", "usage"], &devices)).ok();
+        assert_eq!(run.out, text("usage.txt"));
+        let run = ashlar_in(dir.path(), &with(&["btrfs", "inspect", "chunks"], &devices)).ok();
+        assert!(run.out.lines().any(|line| line.starts_with("chunk ")), "{run:?}");
+    }
+    let (dir, devices) = unpacked("halved");
+    let all = with(&["btrfs", "inspect", "tree"], &devices);
+    let output = program().args(all).current_dir(dir.path()).output().unwrap();
+    let wanted = fs::read(golden("halved").join("tree.txt")).unwrap();
+    let first = wanted.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+    assert!(output.status.success() && output.stdout == wanted[first..]);
+    let one =
+        ashlar_in(dir.path(), &with(&["btrfs", "inspect", "tree", "-t", "csum"], &devices)).ok();
+    assert!(one.out.starts_with("checksum tree key (CSUM_TREE ROOT_ITEM 0)"), "{}", one.out);
+    let none = with(&["btrfs", "inspect", "tree", "-t", "99"], &devices);
+    ashlar_in(dir.path(), &none).fails(1, &["there is no tree 99"]);
+}
+
+#[test]
+fn what_is_no_superblock_is_said_so() {
+    let dir = TempDir::new().unwrap();
+    File::create(dir.path().join("empty")).unwrap().set_len(1 << 20).unwrap();
+    ashlar_in(dir.path(), &["btrfs", "inspect", "super", "empty"])
+        .fails(1, &["empty, byte 65536", "magic", "--force"]);
+    let run = ashlar_in(dir.path(), &["btrfs", "inspect", "super", "--force", "empty"]).ok();
+    assert!(run.out.contains("magic\t\t\t........ [DON'T MATCH]"), "{}", run.out);
+    ashlar_in(dir.path(), &["btrfs", "ls", "/", "empty"]).fails(1, &["no btrfs file system"]);
+}
+
+#[test]
+fn directories_are_listed_as_they_are() {
+    let (dir, devices) = unpacked("single-4k");
+    let run = ashlar_in(dir.path(), &with(&["btrfs", "ls", "-R", "/"], &devices)).ok();
+    let mut listed: Vec<&str> = run.out.lines().collect();
+    listed.sort_unstable();
+    let all = manifest("single-4k");
+    let mut wanted: Vec<String> = all.iter().map(|line| as_listed(&line[4])).collect();
+    wanted.sort_unstable();
+    assert_eq!(listed, wanted);
+    let run = ashlar_in(dir.path(), &with(&["btrfs", "ls", "-l", "/"], &devices)).ok();
+    let device = run.out.lines().find(|line| line.ends_with(" block")).unwrap();
+    assert!(device.starts_with("brw-r----- ") && device.contains(" 300:70000 "), "{device}");
+    assert!(
+        run.out.lines().any(|line| line.starts_with("lrwxrwxrwx ") && line.contains(" link -> "))
+    );
+    let run = ashlar_in(dir.path(), &with(&["btrfs", "ls", "--json", "-R", "/"], &devices)).ok();
+    let json: Vec<serde_json::Value> = serde_json::from_str(&run.out).unwrap();
+    assert_eq!(json.len(), wanted.len());
+    let inline = json.iter().find(|it| it["path"] == "/inline").unwrap();
+    assert!(inline["size"] == 1000 && inline["kind"] == "file" && inline["mode"] == "0644");
+    assert!(json.iter().any(|it| it["path_base64"].is_string()), "a name that is no text");
+    let file = ashlar_in(dir.path(), &with(&["btrfs", "ls", "/inline"], &devices)).ok();
+    assert_eq!(file.out, "/inline\n");
+    let nothing = with(&["btrfs", "ls", "/nothing"], &devices);
+    ashlar_in(dir.path(), &nothing).fails(1, &["/nothing", "no such file"]);
+}
+
+#[test]
+fn everything_is_taken_out() {
+    let (dir, devices) = unpacked("raid6");
+    // Two of the devices are enough.
+    let left = &devices[2..];
+    let run = ashlar_in(dir.path(), &with(&["btrfs", "get", "/", "out", "--degraded"], left)).ok();
+    assert!(!run.err.contains("ashlar: "), "{run:?}");
+    let mut compared = 0;
+    for [kind, mode, size, _, path] in manifest("raid6") {
+        if path.contains("\\x") || !["f", "d", "l"].contains(&kind.as_str()) {
+            continue;
+        }
+        let taken = dir.path().join("out").join(path.trim_start_matches('/'));
+        let metadata = taken.symlink_metadata().unwrap_or_else(|why| panic!("{path}: {why}"));
+        if kind != "l" {
+            let kept = u32::from_str_radix(&mode, 8).unwrap() & 0o1777;
+            assert_eq!(metadata.mode() & 0o7777, kept, "{path}");
+        }
+        if kind == "f" {
+            assert_eq!(metadata.len().to_string(), size, "{path}");
+            let cat = with(&["btrfs", "cat", &path, "--degraded"], left);
+            let output = program().args(cat).current_dir(dir.path()).output().unwrap();
+            assert!(
+                output.status.success() && output.stdout == fs::read(&taken).unwrap(),
+                "{path}"
+            );
+            compared += 1;
+        }
+    }
+    assert!(compared > 10, "{compared}");
+    let again = with(&["btrfs", "get", "/", "out", "--degraded"], left);
+    ashlar_in(dir.path(), &again).fails(1, &["nothing is overwritten", "out"]);
+    let few = with(&["btrfs", "ls", "/"], left);
+    ashlar_in(dir.path(), &few).fails(1, &["missing", "--degraded"]);
+}
+
+#[test]
+fn a_file_that_has_lost_something_is_named_and_not_kept() {
+    let (dir, devices) = unpacked("single-4k");
+    let image = File::options().read(true).write(true).open(dir.path().join("0.img")).unwrap();
+    let cat = |options: &[&str]| {
+        let args = [&["btrfs", "cat", "/large", "0.img"], options].concat();
+        program().args(args).current_dir(dir.path()).output().unwrap()
+    };
+    let whole = cat(&[]).stdout;
+    // Of one device without redundancy, an address of data is where it says. The ninth sector:
+    let owners = |at: u64| {
+        let at = at.to_string();
+        let args = ["btrfs", "inspect", "paths", at.as_str(), "0.img"];
+        ashlar_in(dir.path(), &args)
+    };
+    let mut place = None;
+    for at in (0..200 << 20).step_by(4096) {
+        let mut sector = [0; 4096];
+        image.read_exact_at(&mut sector, at).unwrap();
+        if sector == whole[8 * 4096..9 * 4096] {
+            place = Some(at);
+        }
+    }
+    let at = place.unwrap();
+    let run = owners(at).ok();
+    let line = "inode 261 offset 32768 path /large";
+    assert!(run.out.starts_with("data ") && run.out.contains(line), "{run:?}");
+    image.write_all_at(&[0xee; 16], at).unwrap();
+    let output = cat(&[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.stdout, whole[..8 * 4096]);
+    let output = cat(&["--ignore-errors"]);
+    assert_eq!(output.status.code(), Some(1));
+    let mut wanted = whole.clone();
+    wanted[8 * 4096..9 * 4096].fill(0);
+    assert!(output.stdout == wanted);
+    let get = |options: &[&str], dest: &str| {
+        let args = [&["btrfs", "get", "/", dest], options, &["0.img"]].concat();
+        ashlar_in(dir.path(), &args)
+    };
+    get(&[], "first").fails(1, &["/large", "bytes 32768 to 36863 are lost", "checksum"]);
+    assert!(!dir.path().join("first/large").exists() && dir.path().join("first/inline").exists());
+    get(&["--keep-partial"], "second").fails(1, &["bytes 32768 to 36863 are lost"]);
+    assert!(fs::read(dir.path().join("second/large")).unwrap() == wanted);
+    assert_eq!(devices, ["0.img"]);
+}
+
+#[test]
+fn a_log_that_is_not_replayed_is_spoken_of() {
+    let (dir, devices) = unpacked("log");
+    let run = ashlar_in(dir.path(), &with(&["btrfs", "ls", "/"], &devices)).ok();
+    assert!(run.err.contains("is not replayed"), "{run:?}");
+    assert!(!run.out.contains("synced"), "{run:?}");
+}
+
+#[test]
+fn an_address_leads_to_files_and_trees() {
+    let (dir, devices) = unpacked("shared");
+    let paths =
+        |at: &str| ashlar_in(dir.path(), &with(&["btrfs", "inspect", "paths", at], &devices));
+    let usage = ashlar_in(dir.path(), &with(&["btrfs", "inspect", "super"], &devices)).ok();
+    let root =
+        usage.out.lines().find_map(|line| line.strip_prefix("root\t\t\t")).unwrap().to_owned();
+    let run = paths(&root).ok();
+    assert!(run.out.starts_with(&format!("tree block {root} level ")), "{run:?}");
+    assert!(run.out.contains("\troot 1 (ROOT_TREE)\n"), "{run:?}");
+    paths("1").fails(1, &["nobody has the bytes at 1"]);
+    ashlar_in(dir.path(), &with(&["btrfs", "inspect", "paths", "x"], &devices)).code.unwrap();
+}

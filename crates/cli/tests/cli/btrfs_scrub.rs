@@ -1,0 +1,108 @@
+//! `ashlar btrfs scrub` on golden images of real file systems.
+
+use std::fs;
+use std::path::Path;
+
+use super::btrfs_files::{golden, unpacked, with};
+use super::support::{Run, ashlar_in};
+
+/// A command of scrub, its records in the directory.
+fn scrub(dir: &Path, devices: &[String], args: &[&str]) -> Run {
+    let args = [&["btrfs", "scrub"], args, &["--status-dir", "status"]].concat();
+    ashlar_in(dir, &with(&args, devices))
+}
+
+#[test]
+fn a_scrub_in_the_background_is_asked_and_ended_and_goes_on() {
+    let (dir, devices) = unpacked("raid1c3");
+    let scrub = |args: &[&str]| scrub(dir.path(), &devices, args);
+    scrub(&["cancel"]).fails(2, &["cancel failed", "not running"]);
+    scrub(&["resume", "-B"]).fails(2, &["nothing to resume", "never scrubbed"]);
+    assert!(scrub(&["status"]).ok().out.contains("no stats available"));
+
+    let started = scrub(&["start", "--limit", "16K"]).ok().out;
+    assert!(started.starts_with("scrub started on 0.img, fsid "), "{started}");
+    let status = scrub(&["status"]).ok().out;
+    assert!(status.contains("Status:           running"), "{status}");
+    assert!(status.contains("(limit 16.00KiB/s for each device)"), "{status}");
+    // The devices are locked, and the scrub is one at a time.
+    assert_eq!(scrub(&["start", "-B"]).code, Some(1));
+    assert_eq!(scrub(&["start", "-B", "--readonly"]).code, Some(1));
+
+    scrub(&["cancel"]).ok();
+    let status = scrub(&["status"]).ok().out;
+    assert!(status.contains("Status:           aborted"), "{status}");
+    scrub(&["resume", "-B", "--readonly"]).fails(1, &["cannot resume", "without --readonly"]);
+    let resumed = scrub(&["resume", "-B"]).ok().out;
+    assert!(resumed.contains("Scrub resumed:"), "{resumed}");
+    assert!(resumed.contains("no errors found"), "{resumed}");
+    scrub(&["resume", "-B"]).fails(2, &["nothing to resume", "finished"]);
+
+    // What both runs counted is what one counts.
+    let parts = scrub(&["status", "-R", "-d"]).ok().out;
+    scrub(&["start", "-B"]).ok();
+    let whole = scrub(&["status", "-R", "-d"]).ok().out;
+    let counters = |text: &str| -> Vec<String> {
+        text.lines().filter(|line| line.starts_with('\t')).map(str::to_owned).collect()
+    };
+    assert_eq!(counters(&parts), counters(&whole));
+}
+
+#[test]
+fn lost_data_is_named_and_left_alone() {
+    let (dir, devices) = unpacked("single-16k");
+    let image = dir.path().join(&devices[0]);
+    let sound = fs::read(&image).unwrap();
+    let manifest = fs::read_to_string(golden("single-16k").join("manifest.txt")).unwrap();
+    let paths = manifest.lines().filter(|line| line.starts_with("f "));
+    let mut named = 0;
+    for path in paths.filter_map(|line| line.split(' ').nth(4)).filter(|it| !it.contains('\\')) {
+        let cat = [&["btrfs", "cat", path], &[devices[0].as_str()][..]].concat();
+        let output = super::support::program().args(&cat).current_dir(dir.path()).output().unwrap();
+        let Some(block) = output.stdout.get(..4096).filter(|it| it.iter().any(|byte| *byte != 0))
+        else {
+            continue;
+        };
+        let mut places =
+            (0..sound.len()).step_by(4096).filter(|at| &sound[*at..*at + 4096] == block);
+        let (Some(at), None) = (places.next(), places.next()) else { continue };
+        let mut spoilt = sound.clone();
+        spoilt[at + 100] ^= 1;
+        fs::write(&image, &spoilt).unwrap();
+        let run = scrub(dir.path(), &devices, &["start", "-B"]);
+        // Of files without checksums nothing is known.
+        if run.code != Some(0) {
+            assert_eq!(run.code, Some(3), "{run:?}");
+            assert!(run.out.contains(&format!("path {path} (")), "{path} {run:?}");
+            assert!(run.err.contains("uncorrectable"), "{run:?}");
+            let status = scrub(dir.path(), &devices, &["status"]).ok().out;
+            assert!(status.contains(&format!("path {path} (")), "{status}");
+            let out = format!("out{named}");
+            let get = ["btrfs", "get", "/", &out, &devices[0]];
+            let run = ashlar_in(dir.path(), &get);
+            let said = run.err.contains(&format!("not taken out: {path}: "));
+            assert!(run.code == Some(1) && said, "{path} {run:?}");
+            named += 1;
+        }
+        assert!(fs::read(&image).unwrap() == spoilt, "{path}: it was written");
+    }
+    assert!(named > 0, "no file was named");
+}
+
+#[test]
+fn a_disk_that_was_made_into_something_else_is_not_made_into_what_it_was() {
+    let (dir, devices) = unpacked("raid1c3");
+    let image = dir.path().join(&devices[0]);
+    let mut bytes = fs::read(&image).unwrap();
+    bytes[64 << 10..68 << 10].fill(0);
+    // Without anything else there it is taken for damage, and repaired.
+    fs::write(&image, &bytes).unwrap();
+    let run = scrub(dir.path(), &devices, &["start", "-B"]).ok();
+    assert!(run.out.contains("super=1") && run.err.contains("corrected"), "{run:?}");
+    // The magic number of ext2, 3 and 4.
+    bytes[1080..1082].copy_from_slice(&[0x53, 0xef]);
+    fs::write(&image, &bytes).unwrap();
+    let run = scrub(dir.path(), &devices, &["start", "-B"]);
+    run.fails(1, &["not to be repaired", "its first btrfs superblock is gone", "ext2"]);
+    assert!(fs::read(&image).unwrap() == bytes, "it was written");
+}

@@ -1,0 +1,93 @@
+//! Exception stores of a hostile COW device: each is read or refused, never with a panic, an endless loop or
+//! unbounded memory; one that is read points only to chunks that there are, and to each once.
+//!
+//! Input: a byte of flags, then what the device begins with. It is larger than that, and ends in zeroes.
+
+use std::collections::HashSet;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use ashlar_block::{Bio, BlockDevice, Disk, Gateway, IoFuture, Limits, Op, Sectors, Status};
+use ashlar_dm::snapshot::examine;
+use ashlar_dm::snapshot::ondisk::{Geometry, Header};
+use zerocopy::IntoBytes;
+
+/// The header is made right, so that what is behind it is reached; its chunks are of 1 to 16 sectors.
+const RESEAL: u8 = 1;
+/// The device has an end that nobody would expect: 2^40 sectors.
+const HUGE: u8 = 2;
+
+/// Sectors of the origin.
+const ORIGIN: Sectors = Sectors(1 << 16);
+const COW: Sectors = Sectors(1 << 12);
+
+struct Ram {
+    disk: Disk,
+    data: Vec<u8>,
+}
+
+impl BlockDevice for Ram {
+    fn disk(&self) -> &Disk {
+        &self.disk
+    }
+
+    fn submit_bio(&self, bio: Bio) -> IoFuture<'_> {
+        if bio.op != Op::Read {
+            return IoFuture::failed(Status::ReadOnly);
+        }
+        let mut at = usize::try_from(bio.sector.bytes()).unwrap_or(usize::MAX);
+        for segment in &bio.segments {
+            let from = self.data.get(at..).unwrap_or_default();
+            segment.fill_zero();
+            segment.copy_from(&from[..from.len().min(segment.len())]);
+            at = at.saturating_add(segment.len());
+        }
+        drop(bio);
+        IoFuture::ready(Ok(()))
+    }
+}
+
+/// The device never waits for anything.
+fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let mut context = Context::from_waker(Waker::noop());
+    for _ in 0..10_000_000 {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return output;
+        }
+    }
+    panic!("a look that never ends");
+}
+
+/// Checks what the module text says, of one input. Whether something of it was accepted.
+pub fn run(data: &[u8]) -> bool {
+    let Some((&flags, rest)) = data.split_first() else { return false };
+    let mut data = rest.to_vec();
+    if flags & RESEAL != 0 && data.len() >= size_of::<Header>() {
+        let chunk = Sectors(1 << (flags >> 5).min(4));
+        let geometry = Geometry::new(chunk, Sectors(1)).expect("a power of two");
+        data[..size_of::<Header>()].copy_from_slice(Header::new(geometry, true).as_bytes());
+    }
+    let size = if flags & HUGE == 0 { COW } else { Sectors(1 << 40) };
+    let disk = Disk::new("cow", size, Limits::default());
+    let cow = Gateway::new(Arc::new(Ram { disk, data }));
+    match block_on(examine(&cow, ORIGIN)) {
+        Ok(None) => false,
+        Ok(Some(found)) => {
+            let geometry = Geometry::new(found.chunk, Sectors(1)).expect("checked");
+            let (mut old, mut new) = (HashSet::new(), HashSet::new());
+            for (from, to) in found.exceptions {
+                assert!(geometry.sector(from).0 < ORIGIN.0 && old.insert(from));
+                assert!(geometry.sector(to + 1).0 <= size.0 && new.insert(to));
+                assert!(!geometry.is_metadata(to));
+            }
+            true
+        }
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            false
+        }
+    }
+}

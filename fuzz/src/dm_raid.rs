@@ -1,0 +1,80 @@
+//! dm-raid superblocks and bitmaps of hostile metadata devices: never a panic, never an unbounded loop or
+//! allocation; arrays that are found can be planned or are refused, and what is planned has the shape that
+//! was asked for.
+//!
+//! Input: level, copies, chunk in units of 8 sectors, and legs, a byte each; then for each leg the first
+//! [`SUPERBLOCK`] bytes of the superblock and the first [`BITMAP`] of the bitmap.
+
+use ashlar_block::{Sector, Sectors};
+use ashlar_md::dm_raid::{BITMAP_AT, Leg, MAX_LEGS, Shape, candidates};
+use ashlar_md::ondisk::Level;
+use ashlar_md::{Options, plan};
+use ashlar_sim::{Media, Sim, SimDisk};
+use uuid::Uuid;
+
+/// Bytes of a superblock that mean something.
+pub const SUPERBLOCK: usize = 148;
+/// Bytes of a bitmap: its superblock and some marks.
+pub const BITMAP: usize = 320;
+
+const META: Sectors = Sectors(64);
+const DATA: Sectors = Sectors(32 << 11);
+const SECTOR: usize = 512;
+
+/// What an input has of a metadata device.
+pub fn pack(device: &[u8]) -> Vec<u8> {
+    let part = |at: usize, len: usize| {
+        let mut part = device.get(at..).unwrap_or_default().to_vec();
+        part.resize(len, 0);
+        part
+    };
+    [part(0, SUPERBLOCK), part(BITMAP_AT.bytes() as usize, BITMAP)].concat()
+}
+
+/// Puts bytes on a device, with zeroes up to the next sector.
+fn poke(media: &Media, at: Sector, bytes: &[u8]) {
+    let mut bytes = bytes.to_vec();
+    bytes.resize(bytes.len().next_multiple_of(SECTOR), 0);
+    media.poke(at, &bytes);
+}
+
+/// Checks what the module text says, of one input. Whether something of it was accepted.
+pub fn run(data: &[u8]) -> bool {
+    let Some((&[level, copies, chunk, legs], mut rest)) = data.split_first_chunk() else {
+        return false;
+    };
+    let level = Level::from_raw(i32::from(level));
+    let shape = Shape { level, copies, chunk: Sectors(u64::from(chunk) * 8) };
+    let legs: Vec<Leg> = (0..legs)
+        .map(|n| {
+            let media = Media::new(META);
+            let (leg, behind) = rest.split_at(rest.len().min(SUPERBLOCK + BITMAP));
+            rest = behind;
+            let (superblock, bitmap) = leg.split_at(leg.len().min(SUPERBLOCK));
+            poke(&media, Sector::ZERO, superblock);
+            poke(&media, BITMAP_AT, bitmap);
+            let data = SimDisk::new(format!("data{n}"), DATA).gateway();
+            Leg {
+                // A leg of which the input has nothing has no metadata device.
+                meta: (!leg.is_empty()).then(|| SimDisk::over(format!("meta{n}"), media).gateway()),
+                data: Some(data),
+            }
+        })
+        .collect();
+    Sim::new(1).block_on(async move {
+        let uuid = Uuid::from_u128(5);
+        match candidates(uuid, shape, &legs).await {
+            Ok(found) => {
+                assert!(legs.len() <= MAX_LEGS && found.candidates.len() <= legs.len());
+                let options = Options { run: true, read_only: true };
+                let planned = plan(found.candidates, &options).await;
+                assert!(planned.as_ref().err().is_none_or(|error| !error.to_string().is_empty()));
+                planned.is_ok()
+            }
+            Err(error) => {
+                assert!(!error.to_string().is_empty());
+                false
+            }
+        }
+    })
+}

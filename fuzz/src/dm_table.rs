@@ -1,0 +1,103 @@
+//! Tables that somebody wrote: never a panic, and what is read and printed is read again as the same.
+//! What loads, on devices of several sizes and blocks, prints itself so that it loads again.
+//!
+//! Input: the text of a table, which calls the devices `a`, `b` and `c`.
+
+use std::pin::pin;
+use std::sync::{Arc, LazyLock};
+use std::task::{Context as TaskContext, Poll, Waker};
+use std::time::Duration;
+
+use ashlar_block::{
+    Bio, BlockDevice, Disk, Gateway, IoFuture, Limits, LocalFuture, Op, Runtime, Sectors,
+};
+use ashlar_dm::{Context, Devices, Table, text};
+
+/// A device of zeroes, whose I/O is over at once.
+struct Zeroes(Disk);
+
+impl BlockDevice for Zeroes {
+    fn disk(&self) -> &Disk {
+        &self.0
+    }
+
+    fn submit_bio(&self, bio: Bio) -> IoFuture<'_> {
+        match bio.op {
+            Op::Read => bio.segments.iter().for_each(ashlar_block::Segment::fill_zero),
+            Op::Write | Op::Flush | Op::Discard | Op::WriteZeroes => {}
+        }
+        IoFuture::ready(Ok(()))
+    }
+}
+
+struct Named([Gateway; 3]);
+
+impl Devices for Named {
+    fn find(&self, name: &str) -> Option<Gateway> {
+        self.0.iter().find(|gateway| gateway.disk().name() == name).cloned()
+    }
+}
+
+static DEVICES: LazyLock<Named> = LazyLock::new(|| {
+    let device = |name, sectors, logical_block_bytes| {
+        let limits = Limits { logical_block_bytes, ..Limits::default() };
+        Gateway::new(Arc::new(Zeroes(Disk::new(name, Sectors(sectors), limits))))
+    };
+    Named([device("a", 64, 512), device("b", 1 << 20, 512), device("c", 1 << 40, 4096)])
+});
+
+/// Where time stands still and nothing is spawned.
+struct Still;
+
+impl Runtime for Still {
+    fn now_ns(&self) -> u64 {
+        0
+    }
+
+    fn wall_clock(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn sleep(&self, _duration: Duration) -> LocalFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn spawn(&self, task: LocalFuture<'static, ()>) {
+        drop(task);
+    }
+}
+
+fn load(text: &str) -> Option<Table> {
+    let lines = text::parse(text).ok()?;
+    let context = Context { devices: &*DEVICES, runtime: Arc::new(Still), origins: Arc::default() };
+    let mut load = pin!(Table::load(&lines, &context));
+    match load.as_mut().poll(&mut TaskContext::from_waker(Waker::noop())) {
+        Poll::Ready(result) => {
+            if let Err(error) = &result {
+                assert!(!error.to_string().is_empty());
+            }
+            result.ok()
+        }
+        // It waits for somebody who is not there.
+        Poll::Pending => None,
+    }
+}
+
+/// Checks what the module text says, of one input. Whether something of it was accepted.
+pub fn run(bytes: &[u8]) -> bool {
+    let Ok(table) = std::str::from_utf8(bytes) else { return false };
+    match text::parse(table) {
+        Ok(lines) => {
+            let printed: Vec<String> = lines.iter().map(ToString::to_string).collect();
+            assert_eq!(text::parse(&printed.join("\n")).as_ref(), Ok(&lines));
+        }
+        Err(error) => assert!(error.line <= table.split('\n').count()),
+    }
+    let loaded = load(table);
+    if let Some(table) = &loaded {
+        let again = load(&table.to_string()).expect("what is printed can be loaded");
+        assert_eq!(again.to_string(), table.to_string());
+        assert!(!table.capacity().is_zero() && !table.status().is_empty());
+    }
+    loaded.is_some()
+}

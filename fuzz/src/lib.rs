@@ -1,0 +1,59 @@
+//! What the fuzz targets check, as functions of bytes.
+//!
+//! There is a module for each target, named as it: its text says what must hold and how the input is laid
+//! out, and `run` checks it, and panics if it does not hold. Two drivers give the inputs. libFuzzer, on a
+//! nightly toolchain, looks for new paths by coverage (`fuzz_targets`, `scripts/fuzz`). An ordinary test
+//! changes the [`seeds`] at random, with a fixed seed and for a fixed number of rounds (`tests/bounded.rs`).
+
+#![forbid(unsafe_code)]
+
+pub mod btrfs_image;
+pub mod btrfs_structs;
+pub mod dm_exception_store;
+pub mod dm_raid;
+pub mod dm_table;
+pub mod dm_thin_metadata;
+pub mod fuse_request;
+pub mod lvm_label;
+pub mod lvm_text;
+pub mod md_superblock;
+pub mod mutate;
+pub mod nbd_handshake;
+pub mod nbd_transmission;
+pub mod partition_table;
+pub mod seeds;
+
+/// A fuzz target.
+pub struct Target {
+    /// Its name, which is its module's.
+    pub name: &'static str,
+    /// Checks one input; panics if something does not hold. Whether something of it was accepted.
+    pub run: fn(&[u8]) -> bool,
+    /// Good inputs to begin with.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+    /// Inputs of the bounded share: a second or two of them.
+    pub rounds: u32,
+}
+
+macro_rules! target {
+    ($name:ident, $rounds:expr) => {
+        Target { name: stringify!($name), run: $name::run, seeds: seeds::$name, rounds: $rounds }
+    };
+}
+
+/// All of them.
+pub const TARGETS: &[Target] = &[
+    target!(btrfs_image, 200),
+    target!(btrfs_structs, 60_000),
+    target!(dm_exception_store, 30_000),
+    target!(dm_raid, 40_000),
+    target!(dm_table, 200_000),
+    target!(dm_thin_metadata, 2_000),
+    target!(fuse_request, 10_000),
+    target!(lvm_label, 200_000),
+    target!(lvm_text, 8_000),
+    target!(md_superblock, 60_000),
+    target!(nbd_handshake, 200_000),
+    target!(nbd_transmission, 200_000),
+    target!(partition_table, 60_000),
+];

@@ -1,0 +1,102 @@
+//! md metadata from a hostile disk: never a panic, never an unbounded loop or allocation, and what is
+//! accepted is written back as it was.
+//!
+//! Input: 8 bytes of device size, one byte of flags, then the 4 KiB block found at every place.
+
+use ashlar_block::units::Sectors;
+use ashlar_md::badblocks::BadBlocks;
+use ashlar_md::ondisk::bad_block_log;
+use ashlar_md::ondisk::bitmap_super::BitmapSuper;
+use ashlar_md::ondisk::examine::{Examine1, Examine090};
+use ashlar_md::ondisk::probe::{identify, probe_ranges};
+use ashlar_md::ondisk::superblock_0_90::Block090;
+use ashlar_md::ondisk::superblock_1::Block1;
+use ashlar_md::ondisk::{Superblock, Version};
+use zerocopy::IntoBytes;
+
+/// The checksum is made right, so that what is behind that check is reached.
+const RESEAL: u8 = 1;
+/// The size of the device is made small, as golden images have it.
+const SMALL: u8 = 2;
+
+/// Checks what the module text says, of one input. Whether something of it was accepted.
+pub fn run(data: &[u8]) -> bool {
+    let Some((size, rest)) = data.split_first_chunk::<8>() else { return false };
+    let Some((flags, block)) = rest.split_first() else { return false };
+    let mut device = Sectors(u64::from_le_bytes(*size));
+    if flags & SMALL != 0 {
+        device.0 &= 0xf_ffff;
+    }
+    let mut block = block.to_vec();
+    block.truncate(4096);
+    if flags & RESEAL != 0 {
+        reseal(&mut block);
+    }
+    print(&block, device);
+    probe(&block, device) | lists(&block, *flags)
+}
+
+fn reseal(bytes: &mut [u8]) {
+    if bytes.get(4) == Some(&1) {
+        if let Some(mut block) = Block1::from_bytes(bytes) {
+            block.seal();
+            bytes.copy_from_slice(block.as_bytes());
+        }
+    } else if let Some(mut block) = Block090::from_bytes(bytes) {
+        block.seal();
+        bytes.copy_from_slice(block.as_bytes());
+    }
+}
+
+/// Whether it is a superblock.
+fn probe(bytes: &[u8], device: Sectors) -> bool {
+    let mut accepted = false;
+    let ranges = probe_ranges(device);
+    let read: Vec<(u64, &[u8])> = ranges.iter().map(|(offset, _)| (*offset, bytes)).collect();
+    let probed = identify(device, &read);
+    assert!(probed.others.len() + probed.unread.len() <= Version::ALL.len());
+    for version in Version::ALL {
+        match Superblock::parse(version, bytes, device) {
+            Ok(superblock) => {
+                accepted = true;
+                let written = superblock.encode(512).expect("accepted, so it can be written");
+                assert_eq!(written, bytes[..written.len()]);
+            }
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
+    }
+    accepted
+}
+
+fn print(bytes: &[u8], device: Sectors) {
+    let bitmap = BitmapSuper::from_bytes(bytes);
+    if let Some(block) = Block1::from_bytes(bytes) {
+        let text = Examine1 { block: &block, bitmap: bitmap.as_ref(), device, homehost: None };
+        assert!(text.to_string().len() < 100_000);
+    }
+    if let Some(block) = Block090::from_bytes(bytes) {
+        let text = Examine090 { block: &block, device_name: &|_, _| None }.to_string();
+        assert!(text.len() < 100_000);
+    }
+}
+
+/// Whether it is a bad block log or a bitmap.
+fn lists(bytes: &[u8], shift: u8) -> bool {
+    let mut accepted = false;
+    if let Ok(ranges) = bad_block_log::parse(bytes, shift) {
+        assert!(ranges.len() <= bad_block_log::MAX_ENTRIES);
+    }
+    if let Ok(list) = BadBlocks::from_log(bytes, shift) {
+        let image = list.take_image().expect("there is a log");
+        let again = BadBlocks::from_log(image.bytes(), shift).expect("our own log");
+        assert_eq!(again.text(), list.text());
+        assert!(image.is_empty() == list.is_empty() && image.bytes().len() == bytes.len());
+        accepted = true;
+    }
+    if let Ok(bitmap) = BitmapSuper::parse(bytes) {
+        assert!(bitmap.total_bytes(4096) >= 4096);
+        assert!(!bitmap.describe(Version::V1_2, Some(bitmap.bits())).to_string().is_empty());
+        accepted = true;
+    }
+    accepted
+}

@@ -1,0 +1,102 @@
+//! Partition tables of a hostile disk: never a panic, never an unbounded loop or allocation, and
+//! partitions that are accepted lie inside the device and apart from each other.
+//!
+//! Input: one byte of flags, then what the disk begins with, or if the flags say so in equal parts what it
+//! begins and ends with. The rest is zeroes. Checksums are made right if the flags say so.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use ashlar_block::{Bio, BlockDevice, Disk, Gateway, IoFuture, Limits, Op, Sectors, Status};
+use ashlar_stack::partitions::{Found, read};
+use ashlar_stack::probe::signatures;
+
+/// The checksums of the headers and entries of a GPT are made right.
+const RESEAL: u8 = 1;
+/// The blocks of the disk have 4096 bytes.
+const LARGE: u8 = 2;
+/// The second half of the input is the end of the disk.
+const ENDS: u8 = 4;
+/// The smallest disk.
+pub const MIN_BYTES: usize = 64 << 10;
+
+/// A disk in memory, for reading.
+struct Memory(Disk, Vec<u8>);
+
+impl BlockDevice for Memory {
+    fn disk(&self) -> &Disk {
+        &self.0
+    }
+
+    fn submit_bio(&self, bio: Bio) -> IoFuture<'_> {
+        IoFuture::ready(match bio.op {
+            Op::Read => {
+                let mut at = bio.sector.bytes() as usize;
+                for segment in &bio.segments {
+                    segment.copy_from(&self.1[at..at + segment.len()]);
+                    at += segment.len();
+                }
+                Ok(())
+            }
+            Op::Write | Op::Flush | Op::Discard | Op::WriteZeroes => Err(Status::ReadOnly),
+        })
+    }
+}
+
+/// Checks what the module text says, of one input. Whether something of it was accepted.
+pub fn run(data: &[u8]) -> bool {
+    let Some((flags, data)) = data.split_first() else { return false };
+    let (front, back) =
+        if flags & ENDS == 0 { (data, &[][..]) } else { data.split_at(data.len() / 2) };
+    let mut bytes = front.to_vec();
+    bytes.resize(data.len().max(MIN_BYTES).next_multiple_of(4096), 0);
+    let end = bytes.len() - back.len();
+    bytes[end..].copy_from_slice(back);
+    let block = if flags & LARGE == 0 { 512 } else { 4096 };
+    if flags & RESEAL != 0 {
+        let last = bytes.len() - block;
+        reseal(&mut bytes, block, block);
+        reseal(&mut bytes, last, block);
+    }
+    let len = Sectors(bytes.len() as u64 / 512);
+    let limits = Limits { logical_block_bytes: block as u32, ..Limits::default() };
+    let gateway = Gateway::new(Arc::new(Memory(Disk::new("fuzz", len, limits), bytes)));
+    let found = ready(async {
+        let signatures = signatures(&gateway).await.expect("memory can be read");
+        read(&gateway, &signatures).await.expect("memory can be read")
+    });
+    let Found::Table(table) = found else { return false };
+    let mut ranges: Vec<_> =
+        table.entries.iter().map(|e| (e.start, e.end().expect("it has an end"))).collect();
+    ranges.sort_unstable();
+    assert!(ranges.iter().all(|(start, end)| start < end && *end <= len.as_end()));
+    assert!(ranges.windows(2).all(|pair| pair[0].1 <= pair[1].0));
+    !table.entries.is_empty()
+}
+
+/// Makes the checksums of the header at `at`, and of its entries if they are there, right.
+fn reseal(bytes: &mut [u8], at: usize, block: usize) {
+    let number = |bytes: &[u8], offset: usize| {
+        u32::from_le_bytes(bytes[at + offset..][..4].try_into().expect("four bytes")) as usize
+    };
+    let entries = number(bytes, 72).saturating_mul(block);
+    let len = number(bytes, 80).saturating_mul(number(bytes, 84));
+    if let Some(entries) = bytes.get(entries..).and_then(|rest| rest.get(..len)) {
+        let sum = crc32fast::hash(entries);
+        bytes[at + 88..at + 92].copy_from_slice(&sum.to_le_bytes());
+    }
+    bytes[at + 16..at + 20].fill(0);
+    let size = number(bytes, 12).min(block);
+    let sum = crc32fast::hash(&bytes[at..at + size]);
+    bytes[at + 16..at + 20].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// The result of what waits for nothing.
+fn ready<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => unreachable!("memory is always ready"),
+    }
+}

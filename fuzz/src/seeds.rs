@@ -1,0 +1,385 @@
+//! Good inputs for each target: the golden images of `tests/images`, put as the target wants them, and for
+//! what has no images (tables, partitions, the protocols) such as are written here.
+
+use std::path::{Path, PathBuf};
+use std::{fs, iter};
+
+use ashlar_block::Sectors;
+use ashlar_dm::snapshot::ondisk::{Exception, Geometry, Header};
+use ashlar_dm::thin::ondisk::BLOCK_BYTES;
+use ashlar_export::nbd::transmission::REQUEST_LEN;
+use ashlar_export::nbd::wire::{OPTS_MAGIC, REQUEST_MAGIC};
+use zerocopy::IntoBytes;
+
+/// Sectors of LVM and of partition tables.
+const SECTOR: usize = 512;
+
+/// Golden images below `folder` of `tests/images` whose names end in one of `ends`, in the order of names.
+fn images(folder: &str, ends: &[&str]) -> Vec<(PathBuf, Vec<u8>)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/images").join(folder);
+    let mut found = Vec::new();
+    let mut folders = vec![root];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder of golden images") {
+            let path = entry.expect("an entry").path();
+            let name = path.to_string_lossy();
+            if path.is_dir() {
+                folders.push(path);
+            } else if ends.iter().any(|end| name.ends_with(end)) {
+                let bytes = fs::read(&path).expect("a golden image");
+                found.push((path, bytes));
+            }
+        }
+    }
+    found.sort();
+    assert!(!found.is_empty(), "no images in {folder} whose names end in {ends:?}");
+    found
+}
+
+/// Parts in a row.
+fn join(parts: &[&[u8]]) -> Vec<u8> {
+    parts.concat()
+}
+
+/// Changes of a btrfs: none, and one in each of some tree blocks.
+pub fn btrfs_image() -> Vec<Vec<u8>> {
+    let change = |block: u8| vec![block, 0, block.wrapping_add(120), 0, 1];
+    iter::once(Vec::new()).chain([255, 0, 1, 2, 3, 5, 8, 13, 21, 34].map(change)).collect()
+}
+
+/// The superblock of a btrfs, its tree blocks, and the items in these.
+pub fn btrfs_structs() -> Vec<Vec<u8>> {
+    use crate::btrfs_structs::{CHUNKS, ITEM, NODE, SUPERBLOCK};
+    let superblock = crate::btrfs_image::superblock();
+    // `sys_chunk_array`, and how much of it is used.
+    let used = u32::from_le_bytes(superblock[160..164].try_into().expect("four bytes")) as usize;
+    let chunks = &superblock[811..811 + used];
+    let mut seeds = vec![join(&[&[SUPERBLOCK], &superblock]), join(&[&[CHUNKS], chunks])];
+    for (_, block) in crate::btrfs_image::blocks() {
+        seeds.push(join(&[&[NODE], block]));
+        let count = u32::from_le_bytes(block[96..100].try_into().expect("four bytes"));
+        for slot in block[101..].chunks_exact(25).take(count as usize).filter(|_| block[100] == 0) {
+            let number = |at: usize| {
+                u32::from_le_bytes(slot[at..at + 4].try_into().expect("four bytes")) as usize
+            };
+            let from = 101 + number(17);
+            seeds.push(join(&[&[ITEM], &slot[..17], &block[from..from + number(21)]]));
+        }
+    }
+    seeds
+}
+
+/// Superblocks, bitmaps and bad block logs of md.
+pub fn md_superblock() -> Vec<Vec<u8>> {
+    let mut seeds = Vec::new();
+    for (path, bytes) in images("md", &[".bin"]) {
+        let device = fs::read_to_string(path.with_file_name("device.txt")).unwrap_or_default();
+        let device: u64 = device.trim().parse().unwrap_or(204_800);
+        let block = &bytes[..bytes.len().min(4096)];
+        seeds.extend([0, 1].map(|flags| join(&[&device.to_le_bytes(), &[flags], block])));
+    }
+    seeds
+}
+
+/// Labels of physical volumes, each with each of its metadata area headers.
+pub fn lvm_label() -> Vec<Vec<u8>> {
+    let mut seeds = Vec::new();
+    for (_, bytes) in images("lvm", &[".pv"]) {
+        let (label, headers) = bytes.split_at(SECTOR);
+        let before = vec![0; SECTOR * usize::from(label[8] % 4)];
+        for header in [&[0; SECTOR]].into_iter().chain(headers.as_chunks().0) {
+            seeds.extend([0, 1].map(|flags| join(&[&[flags], header, &before, label])));
+        }
+    }
+    seeds
+}
+
+/// Texts of volume groups, as on disk and as backups.
+pub fn lvm_text() -> Vec<Vec<u8>> {
+    let mut all = images("lvm", &[".disk", ".backup"]);
+    all.extend(images("lvm-tables", &[".text"]));
+    all.into_iter().map(|(_, text)| text).collect()
+}
+
+/// Superblocks and bitmaps of dm-raid: the legs of one volume in one input.
+pub fn dm_raid() -> Vec<Vec<u8>> {
+    let mut seeds: Vec<(String, Vec<u8>)> = Vec::new();
+    for (path, bytes) in images("dm-raid", &[".meta"]) {
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        let volume = name.split('.').next().expect("a name");
+        let shape = fs::read_to_string(path.with_file_name(format!("{volume}.shape")));
+        let shape = shape.expect("the shape of a golden image");
+        if seeds.last().is_none_or(|(last, _)| last != volume) {
+            let numbers: Vec<u64> =
+                shape.split_whitespace().map(|word| word.parse().expect("a number")).collect();
+            let [level, copies, chunk, legs, ..] = numbers[..] else { panic!("{volume}: {shape}") };
+            let head = [level, copies, chunk / 8, legs].map(|number| number as u8);
+            seeds.push((volume.to_owned(), head.to_vec()));
+        }
+        let (_, seed) = seeds.last_mut().expect("just pushed");
+        seed.extend(crate::dm_raid::pack(&bytes));
+    }
+    seeds.into_iter().map(|(_, seed)| seed).collect()
+}
+
+/// Tables of LVM, and lines of all targets with all their arguments.
+pub fn dm_table() -> Vec<Vec<u8>> {
+    const LINES: &[&str] = &[
+        "0 8 linear a 0",
+        "0 1024 linear b 8\n1024 8 error\n1032 8 zero",
+        "0 64 striped 2 8 b 0 b 1024",
+        "0 96 striped 3 16 b 0 c 1024 a 0",
+        "0 64 delay a 0 10",
+        "0 64 delay a 0 10 b 0 20",
+        "0 64 delay a 0 10 b 8 20 c 16 30",
+        "0 64 flakey a 0 5 1",
+        "0 64 flakey a 0 5 1 1 drop_writes",
+        "0 64 flakey b 0 5 1 2 error_reads error_writes",
+        "0 64 flakey b 0 5 1 5 corrupt_bio_byte 32 r 1 0",
+        "0 64 flakey b 0 5 1 4 random_read_corrupt 500000000 random_write_corrupt 1",
+        "0 64 log-writes a b",
+        "0 64 snapshot-origin a",
+        "0 64 snapshot a b P 8",
+        "0 64 snapshot a b N 16",
+        "0 64 snapshot a b PO 8 2 discard_zeroes_cow discard_passdown_origin",
+        "0 64 snapshot-merge a b P 8",
+        "# a comment\n\n0 8 linear \"a\" 0\n8 8 linear 'a' 8",
+        "0 8 linear a\\x20b 0",
+    ];
+    let mut seeds: Vec<Vec<u8>> = LINES.iter().map(|line| line.as_bytes().to_vec()).collect();
+    for (_, tables) in images("lvm-tables", &[".tables"]) {
+        let tables = String::from_utf8(tables).expect("a text");
+        for table in tables.lines().filter_map(|line| line.split_once(": ")) {
+            // All of a line but where it begins, so that it is a table of its own.
+            let word = |word: &str| match word {
+                "PV0" | "PV1" => "b".to_owned(),
+                word if word.ends_with("-cow") => "b".to_owned(),
+                word if word.starts_with("vg-") => "c".to_owned(),
+                word => word.to_owned(),
+            };
+            let words = table.1.split_whitespace().skip(1).map(word);
+            let words: Vec<String> = iter::once("0".to_owned()).chain(words).collect();
+            seeds.push(words.join(" ").into_bytes());
+        }
+    }
+    seeds
+}
+
+/// Stores with none, some and more exceptions than an area takes, with chunks of 1 to 16 sectors.
+pub fn dm_exception_store() -> Vec<Vec<u8>> {
+    let mut seeds = Vec::new();
+    for shift in 0..5_u8 {
+        let chunk = Sectors(1 << shift);
+        let geometry = Geometry::new(chunk, Sectors(1)).expect("a power of two");
+        let bytes = SECTOR << shift;
+        let places = bytes / size_of::<Exception>();
+        for count in [0, 3, places, places + 2] {
+            let mut store = Header::new(geometry, true).as_bytes().to_vec();
+            store.resize(bytes, 0);
+            for n in 0..count {
+                let (area, place) = (n / places, n % places);
+                let at = bytes + area * (places + 1) * bytes;
+                store.resize(store.len().max(at + bytes), 0);
+                let new_chunk = (area * (places + 1) + 2 + place) as u64;
+                let exception = Exception::new(n as u64 * 3 % 1000, new_chunk);
+                store[at + place * 16..][..16].copy_from_slice(exception.as_bytes());
+            }
+            if store.len() < 64 << 10 {
+                seeds.extend([0, 1, 3].map(|flags| join(&[&[flags | shift << 5], &store])));
+            }
+        }
+    }
+    seeds
+}
+
+/// Changes of the header and the first entries of each block.
+pub fn dm_thin_metadata() -> Vec<Vec<u8>> {
+    let mut seeds = vec![vec![1], vec![3]];
+    for block in 0..crate::dm_thin_metadata::blocks() as u8 {
+        for at in [4_u16, 8, 16, 20, 24, 32, 40, 64, (BLOCK_BYTES - 8) as u16] {
+            let [high, low] = at.to_be_bytes();
+            seeds.push(vec![1, block, high, low, 1, 0]);
+        }
+        seeds.push(vec![3, block, 0, 18, 1, 0, block, 0, 33, 255, 0]);
+    }
+    seeds
+}
+
+/// Each operation with arguments that make sense, and several in a row.
+pub fn fuse_request() -> Vec<Vec<u8>> {
+    let argument = |how: u8, opcode: u8, words: [u64; 5], payload: u8| {
+        let arguments = words.map(u64::to_le_bytes).concat();
+        let head = [how, opcode, arguments.len() as u8, payload];
+        join(&[&head, &arguments, &vec![0x5a; usize::from(payload) * 32]])
+    };
+    let mut seeds = Vec::new();
+    // A node is in the upper half of the byte, see `fuse_request::TREE`.
+    for how in [0x00, 0x04, 0x0c, 0x10, 0x20, 0x24, 0x34, 0x40, 0x54] {
+        let all: Vec<Vec<u8>> = (0..24)
+            .map(|opcode| argument(how, opcode, [2, 4096, 8192, 1, 0], u8::from(opcode % 3 == 0)))
+            .collect();
+        seeds.push(all.concat());
+        seeds.extend(all);
+    }
+    let names: [&[u8]; 6] = [b"d\0", b"v\0", b"l\0", b"r\0", b"gone\0", b"no zero"];
+    for (node, name) in [1_u8, 1, 1, 2, 1, 1].into_iter().zip(names) {
+        seeds.push(join(&[&[2 | node << 4, 1, name.len() as u8, 0], name]));
+    }
+    // INIT, and a header that is not of the length it says.
+    seeds.push(join(&[&[0, 0, 16, 0], &[7, 0, 0, 0, 40, 0, 0, 0, 0, 0, 2, 0, 255, 255, 255, 0]]));
+    let raw = [[48, 0, 0, 0, 26, 0, 0, 0], [9; 8], [1, 0, 0, 0, 0, 0, 0, 0]].concat();
+    seeds.push(join(&[&[1, 0, 48, 0], &raw, &[0; 24]]));
+    seeds
+}
+
+/// Each option, well-formed, in pieces and in one.
+pub fn nbd_handshake() -> Vec<Vec<u8>> {
+    let name = |name: &str| join(&[&(name.len() as u32).to_be_bytes(), name.as_bytes()]);
+    let info = |export: &str, items: &[u16]| {
+        let items: Vec<u8> = items.iter().flat_map(|item| item.to_be_bytes()).collect();
+        join(&[&name(export), &(items.len() as u16 / 2).to_be_bytes(), &items])
+    };
+    let meta = |queries: &[&str]| {
+        let queries: Vec<u8> = queries.iter().flat_map(|query| name(query)).collect();
+        join(&[&name("md0"), &1_u32.to_be_bytes(), &queries])
+    };
+    let options: Vec<(u32, Vec<u8>)> = vec![
+        (2, vec![]),
+        (3, vec![]),
+        (5, vec![]),
+        (6, info("md0", &[0, 1, 2, 3])),
+        (8, vec![]),
+        (9, meta(&["base:"])),
+        (10, meta(&["base:allocation"])),
+        (6, info("nobody", &[3])),
+        (7, info("md0", &[3])),
+        (7, info("", &[])),
+        (1, b"md0".to_vec()),
+    ];
+    let options: Vec<Vec<u8>> = options
+        .into_iter()
+        .map(|(number, data)| {
+            let len = data.len() as u32;
+            join(&[&OPTS_MAGIC.to_be_bytes(), &number.to_be_bytes(), &len.to_be_bytes(), &data])
+        })
+        .collect();
+    let mut seeds = Vec::new();
+    for piece in [[0, 0], [6, 0], [255, 255]] {
+        for client in 0..4_u32 {
+            let head = join(&[&piece, &client.to_be_bytes()]);
+            seeds.push(join(&[&head, &options[1..].concat()]));
+            seeds.extend(options.iter().map(|option| join(&[&head, option])));
+        }
+    }
+    seeds
+}
+
+/// Each command, with each flag, under several terms.
+pub fn nbd_transmission() -> Vec<Vec<u8>> {
+    let request = |flags: u16, number: u16, offset: u64, length: u32| {
+        let bytes = join(&[
+            &REQUEST_MAGIC.to_be_bytes(),
+            &flags.to_be_bytes(),
+            &number.to_be_bytes(),
+            &7_u64.to_be_bytes(),
+            &offset.to_be_bytes(),
+            &length.to_be_bytes(),
+        ]);
+        assert_eq!(bytes.len(), REQUEST_LEN);
+        bytes
+    };
+    let mut seeds = Vec::new();
+    for terms in [[0, 34, 0, 0x6d], [3, 34, 0x0d, 0xff], [3, 0, 0, 3]] {
+        for number in 0..9 {
+            for flags in [0, 1, 2, 4, 8, 16] {
+                seeds.push(join(&[&terms, &request(flags, number, 4096, 8192), &[4, 8, 1]]));
+            }
+        }
+        let all: Vec<u8> = (0..8).flat_map(|number| request(0, number, 0, 512)).collect();
+        seeds.push(join(&[&terms, &all]));
+    }
+    seeds
+}
+
+/// Disks with each kind of table, and what else may be at a disk's start.
+pub fn partition_table() -> Vec<Vec<u8>> {
+    let mut seeds = Vec::new();
+    for (flags, block) in [(1 | 4, 512), (3 | 4, 4096)] {
+        // First and last block; the last table has an overlap.
+        for entries in [&[][..], &[(6, 7)], &[(6, 7), (8, 8), (9, 10)], &[(6, 8), (7, 9)]] {
+            seeds.push(join(&[&[flags], &gpt(block, entries)]));
+        }
+    }
+    let linux = (0x83, 8, 16);
+    for entries in [&[linux][..], &[linux, (5, 32, 64)], &[(0xee, 1, 127)], &[(0x0f, 32, 64)]] {
+        let mut disk = mbr(entries);
+        disk.resize(32 * SECTOR, 0);
+        // The chain of an extended partition: one logical one, then another.
+        disk.extend(mbr(&[(0x83, 2, 6), (5, 16, 16)]));
+        disk.resize(48 * SECTOR, 0);
+        disk.extend(mbr(&[(0x83, 2, 8)]));
+        seeds.push(join(&[&[0], &disk]));
+    }
+    let magics: [(usize, &[u8]); 4] =
+        [(4086, b"SWAPSPACE2"), (0, b"XFSB"), (1080, b"\x53\xef"), (512, b"LABELONE")];
+    for (at, magic) in magics {
+        seeds.push(join(&[&[0], &vec![0; at], magic]));
+    }
+    for (_, bytes) in images("md", &["raid1-clean/superblock.bin", "old-raid5/superblock.bin"]) {
+        seeds.push(join(&[&[0], &bytes]));
+        seeds.push(join(&[&[0], &vec![0; 4096], &bytes]));
+    }
+    seeds
+}
+
+/// A sector with these entries: type, start and length in sectors.
+fn mbr(entries: &[(u8, u32, u32)]) -> Vec<u8> {
+    let mut sector = vec![0; SECTOR];
+    for (n, (kind, start, len)) in entries.iter().enumerate() {
+        let entry = &mut sector[446 + 16 * n..][..16];
+        entry[4] = *kind;
+        entry[8..12].copy_from_slice(&start.to_le_bytes());
+        entry[12..16].copy_from_slice(&len.to_le_bytes());
+    }
+    sector[510..].copy_from_slice(&[0x55, 0xaa]);
+    sector
+}
+
+/// The first six and the last six blocks of the smallest disk, with a GPT of 8 places at both ends, with
+/// these entries: first and last block. The target makes the checksums.
+fn gpt(block: usize, entries: &[(u64, u64)]) -> Vec<u8> {
+    const PART: usize = 6;
+    let last = crate::partition_table::MIN_BYTES / block - 1;
+    let places = 1024_usize.div_ceil(block);
+    // Where a block of the disk is in the two parts.
+    let at =
+        |number: usize| block * if number < PART { number } else { number + 2 * PART - 1 - last };
+    let mut parts = vec![0; 2 * PART * block];
+    parts[..SECTOR].copy_from_slice(&mbr(&[(0xee, 1, last as u32)]));
+    for (header, other, table) in [(1, last, 2), (last, 1, last - places)] {
+        for (n, (first, last)) in entries.iter().enumerate() {
+            let entry = &mut parts[at(table) + n * 128..][..128];
+            entry[..32].fill(0xa0 + n as u8);
+            entry[32..40].copy_from_slice(&first.to_le_bytes());
+            entry[40..48].copy_from_slice(&last.to_le_bytes());
+            entry[56..62].copy_from_slice(b"r\0o\0t\0");
+        }
+        let numbers = [
+            (24, header),
+            (32, other),
+            (40, places + 2),
+            (48, last - places - 1),
+            (56, 77),
+            (72, table),
+            (80, 8 | 128 << 32),
+        ];
+        let header = &mut parts[at(header)..][..92];
+        header[..8].copy_from_slice(b"EFI PART");
+        header[8..12].copy_from_slice(&0x1_0000_u32.to_le_bytes());
+        header[12..16].copy_from_slice(&92_u32.to_le_bytes());
+        for (offset, number) in numbers {
+            header[offset..offset + 8].copy_from_slice(&(number as u64).to_le_bytes());
+        }
+    }
+    parts
+}
