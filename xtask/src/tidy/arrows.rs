@@ -17,7 +17,7 @@ const ARROWS: &[(&str, Option<&[&str]>)] = &[
     ("dm", Some(&["block"])),
     ("lvm", Some(&["block", "dm", "md"])),
     ("btrfs", Some(&["block"])),
-    ("zfs", Some(&["block"])),
+    ("zfs", Some(&["block", "engine"])),
     ("export", Some(&["block", "engine"])),
     ("stack", Some(&["block", "md", "dm", "lvm", "btrfs", "zfs", "export"])),
     ("cli", None),

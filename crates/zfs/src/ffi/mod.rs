@@ -1,0 +1,177 @@
+//! libzpool, opened at run time: the only code that knows its binary interface.
+//!
+//! Declarations are ours, of only what is used; each group names the header of OpenZFS that it follows. Where releases differ,
+//! the difference is decided here. All differences between 2.1 and 2.4 in what is used are arguments added at the end, which
+//! an older release does not look at (both ABIs that OpenZFS's packages exist for pass them in registers), and results where
+//! there were none, which [`Release`] decides about.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+
+use thiserror::Error;
+
+/// The releases of OpenZFS whose interface is known.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Release {
+    /// 2.1.x, libzpool.so.5
+    V2_1,
+    /// 2.2.x, libzpool.so.5
+    V2_2,
+    /// 2.3.x, libzpool.so.6
+    V2_3,
+    /// 2.4.x, libzpool.so.7
+    V2_4,
+}
+
+impl fmt::Display for Release {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::V2_1 => "2.1",
+            Self::V2_2 => "2.2",
+            Self::V2_3 => "2.3",
+            Self::V2_4 => "2.4",
+        })
+    }
+}
+
+/// Why libzpool cannot be used.
+#[derive(Debug, Error)]
+pub enum LoadError {
+    /// No file of that name, or one that cannot be loaded.
+    #[error("there is no libzpool: {0}")]
+    Absent(String),
+    /// It is not of a release known here.
+    #[error("{path} is not of a release of OpenZFS that is known (2.1 to 2.4): {why}")]
+    Unknown {
+        /// Its name, as it was loaded.
+        path: String,
+        /// What tells so.
+        why: String,
+    },
+}
+
+impl LoadError {
+    /// What to do about it.
+    pub fn hint(&self) -> &'static str {
+        "install OpenZFS's libraries, release 2.1 to 2.4 (Debian: libzpool6linux or libzpool5linux, from contrib), or name \
+         the file with ASHLAR_LIBZPOOL"
+    }
+}
+
+/// The environment variable that names the library's file.
+pub const LIBRARY: &str = "ASHLAR_LIBZPOOL";
+
+/// A function that came with 2.4.
+const MARK_OF_2_4: &str = "zil_commit_flags";
+
+/// The names tried, newest first, each with the interface (soname) it stands for.
+const SONAMES: [&str; 3] = ["libzpool.so.7", "libzpool.so.6", "libzpool.so.5"];
+
+/// libzpool in this process.
+pub struct Library {
+    library: libloading::Library,
+    release: Release,
+    path: OsString,
+}
+
+impl Library {
+    /// Opens the library that [`LIBRARY`] names, or the newest that is installed, and recognises its release.
+    ///
+    /// # Errors
+    /// There is none, or it is of no known release.
+    pub fn open() -> Result<Self, LoadError> {
+        let named = std::env::var_os(LIBRARY);
+        let names = match &named {
+            Some(name) => vec![name.as_os_str()],
+            None => SONAMES.iter().map(OsStr::new).collect(),
+        };
+        let mut failures = Vec::new();
+        for name in names {
+            // SAFETY: libzpool's initialisers only register tables of their own; the caller is a worker process that has
+            // nothing else in it.
+            match unsafe { libloading::Library::new(name) } {
+                Ok(library) => return Self::recognise(library, name.to_owned()),
+                Err(error) => failures.push(error.to_string()),
+            }
+        }
+        Err(LoadError::Absent(failures.join("; ")))
+    }
+
+    /// Tells the release by what came with it: the soname alone does not tell 2.1 from 2.2.
+    fn recognise(library: libloading::Library, path: OsString) -> Result<Self, LoadError> {
+        let has = |name: &str| {
+            // SAFETY: the address is not used.
+            unsafe { library.get::<*const ()>(name.as_bytes()) }.is_ok()
+        };
+        let unknown = |why: &str| LoadError::Unknown {
+            path: path.to_string_lossy().into_owned(),
+            why: why.to_owned(),
+        };
+        if !has("kernel_init") || !has("dmu_buf_hold_array_by_bonus") {
+            return Err(unknown("it has no kernel_init"));
+        }
+        // What a release has and the one before it has not.
+        let marks = [has("brt_init"), has("dmu_write_direct"), has(MARK_OF_2_4)];
+        let release = match marks {
+            [false, false, false] => Release::V2_1,
+            [true, false, false] => Release::V2_2,
+            [true, true, false] => Release::V2_3,
+            [true, true, true] => Release::V2_4,
+            _ => return Err(unknown("it has what belongs to a newer release, but not what came before")),
+        };
+        Ok(Self { library, release, path })
+    }
+
+    /// Its release.
+    pub fn release(&self) -> Release {
+        self.release
+    }
+
+    /// The name it was loaded by.
+    pub fn path(&self) -> &OsStr {
+        &self.path
+    }
+
+    /// The address of a function or variable.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    ///
+    /// # Safety
+    /// `T` must be the type of what has that name, in this release.
+    unsafe fn symbol<T: Copy>(&self, name: &'static str) -> Result<T, LoadError> {
+        // SAFETY: the caller's.
+        let symbol = unsafe { self.library.get::<T>(name.as_bytes()) };
+        symbol.map(|found| *found).map_err(|error| LoadError::Unknown {
+            path: self.path.to_string_lossy().into_owned(),
+            why: error.to_string(),
+        })
+    }
+}
+
+/// Declares a table of functions of libzpool, and how it is filled. The functions are called as methods of the field:
+/// `(dmu.dmu_tx_create)(os)`.
+macro_rules! symbols {
+    ($(#[$about:meta])* $table:ident { $($(#[$doc:meta])* $name:ident: fn($($argument:ty),* $(,)?) $(-> $result:ty)?;)* }) => {
+        $(#[$about])*
+        #[allow(missing_docs, reason = "the names and meanings are OpenZFS's")]
+        #[derive(Clone, Copy)]
+        pub(crate) struct $table {
+            $($(#[$doc])* pub(crate) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+        }
+
+        impl $table {
+            /// Looks all of them up.
+            ///
+            /// # Errors
+            /// One is not there: the release is not what it seems.
+            pub(crate) fn load(library: &$crate::ffi::Library) -> Result<Self, $crate::ffi::LoadError> {
+                Ok(Self {
+                    // SAFETY: the declarations follow the headers of the releases that `Library` recognises.
+                    $($name: unsafe { library.symbol(stringify!($name)) }?,)*
+                })
+            }
+        }
+    };
+}
+pub(crate) use symbols;
