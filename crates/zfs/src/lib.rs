@@ -18,5 +18,6 @@
 //! or FUA write is answered when the log blocks are on stable storage. A pool has one worker, and the disks are locked by
 //! whoever started it.
 
+pub mod control;
 pub mod ffi;
 pub mod protocol;

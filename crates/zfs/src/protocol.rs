@@ -1,9 +1,10 @@
 //! What the daemon and a worker say to each other. No libzpool in it.
 //!
-//! **Control channel**: a socket pair of packets. One [`Command`] at a time, as JSON, is answered by one `Result<Reply, Refusal>`.
+//! **Control channel**: a socket pair of packets. One [`Command`] at a time, as JSON, is answered by one `Result<Reply, Refusal>`;
+//! [`crate::control`] sends and receives either, of any length.
 //! **Data channels**: a socket pair of packets for each thread that does I/O on a volume, handed over with
 //! [`Command::Attach`]. A packet to the worker is a [`Submission`] and the [`RemoteSegment`]s of its request; one from the
-//! worker is a [`Completion`]. The data itself does not pass: the worker moves it between the daemon's memory
+//! worker is one [`Completion`] or several. The data itself does not pass: the worker moves it between the daemon's memory
 //! and the DMU's buffers (process_vm_readv(2), process_vm_writev(2)). Native byte order: both ends are one program.
 
 use std::collections::BTreeMap;
@@ -410,6 +411,12 @@ pub struct Completion {
     /// 0.
     pub reserved: u32,
 }
+
+/// Segments of a request at most: what one call of process_vm_readv(2) takes.
+pub const MAX_SEGMENTS: usize = 1024;
+
+/// Bytes of a packet to the worker at most.
+pub const MAX_SUBMISSION_BYTES: usize = size_of::<Submission>() + MAX_SEGMENTS * size_of::<RemoteSegment>();
 
 const _: () = assert!(size_of::<Submission>() == 32);
 const _: () = assert!(size_of::<RemoteSegment>() == 16);
