@@ -39,6 +39,9 @@ pub enum Command {
         properties: BTreeMap<String, String>,
         /// Properties of its root dataset.
         dataset_properties: BTreeMap<String, String>,
+        /// Also on disks whose labels say that they belong to another pool.
+        #[serde(default)]
+        force: bool,
     },
     /// Imports a pool. It is then the worker's pool.
     ImportPool {
@@ -48,8 +51,11 @@ pub enum Command {
         name: Option<String>,
         /// Nothing is written.
         read_only: bool,
-        /// Also if it was last used by another host, or not exported.
+        /// Also if it was last used by another host.
         force: bool,
+        /// Also if a log device is missing: what was only in its log is lost.
+        #[serde(default)]
+        missing_log: bool,
     },
     /// Writes all out and lets go of the pool. Volumes must be closed.
     ExportPool,
@@ -193,7 +199,10 @@ pub enum VdevClass {
 
 /// A pool as its labels tell, ready to be imported: what libzpool's `spa_import` wants, as JSON.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct ImportConfig(pub BTreeMap<String, NvValue>);
+pub struct ImportConfig(pub NvMap);
+
+/// A name-value list.
+pub type NvMap = BTreeMap<String, NvValue>;
 
 /// A value of a name-value list.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -206,9 +215,9 @@ pub enum NvValue {
     /// A text.
     String(String),
     /// A list of its own.
-    List(BTreeMap<String, NvValue>),
+    List(NvMap),
     /// Lists of their own.
-    Lists(Vec<BTreeMap<String, NvValue>>),
+    Lists(Vec<NvMap>),
     /// Numbers.
     Uint64s(Vec<u64>),
 }
