@@ -20,4 +20,5 @@
 
 pub mod control;
 pub mod ffi;
+pub mod ondisk;
 pub mod protocol;

@@ -1,0 +1,33 @@
+//! What ZFS writes on its disks about the pool, read without libzpool: `scan` and import must know which disks make which pool
+//! before a library is trusted with them.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`nvlist`] | lists of named values, in the encoding of labels |
+//! | [`layout`] | structs, their places and their checksum |
+//! | [`uberblock`] | the ring of uberblocks, and the newest of them |
+//! | [`label`] | what a label says, and the four labels of a device |
+//! | [`vdev`] | the tree of virtual devices in a label |
+//! | [`config`] | which pools a set of devices has, and what importing one takes |
+//!
+//! Nothing here panics, loops or allocates without bound on any bytes. Layouts are those of OpenZFS's
+//! `include/sys/vdev_impl.h`, `uberblock_impl.h` and `zio.h`; docs/formats/zfs.md tells them in one place.
+
+pub mod config;
+pub mod label;
+pub mod layout;
+pub mod nvlist;
+pub mod uberblock;
+pub mod vdev;
+
+/// Asserts at compile time that a struct has exactly this size and that its fields are at exactly
+/// these byte offsets. Every field of an on-disk struct is listed.
+macro_rules! ondisk_layout {
+    ($t:ty, $size:expr, { $($field:ident: $offset:expr),+ $(,)? }) => {
+        const _: () = {
+            assert!(core::mem::size_of::<$t>() == $size);
+            $(assert!(core::mem::offset_of!($t, $field) == $offset);)+
+        };
+    };
+}
+pub(crate) use ondisk_layout;

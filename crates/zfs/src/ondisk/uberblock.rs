@@ -1,0 +1,253 @@
+//! Uberblocks: one a transaction group, in a ring, each the root of the pool as it was then.
+
+use zerocopy::FromBytes;
+use zerocopy::byteorder::{BigEndian, ByteOrder, LittleEndian};
+
+use super::layout::{CHECKSUM_BYTES, ChecksumError, Endian, RING_BYTES, RawUberblock, verify};
+
+/// "oo-ba-bloc"
+pub const UBERBLOCK_MAGIC: u64 = 0x00ba_b10c;
+/// "all-see-all": the fields of `multihost` are there.
+pub const MMP_MAGIC: u64 = 0xa11c_ea11;
+/// Sizes of a slot are powers of two: of at least 2^10 bytes (`UBERBLOCK_SHIFT`), of at most 2^13 (`MAX_UBERBLOCK_SHIFT`).
+const SLOT_SHIFTS: std::ops::RangeInclusive<u32> = 10..=13;
+/// Bit of `mmp_config`: there is a sequence number in its bits 32 to 47.
+const MMP_HAS_SEQUENCE: u64 = 2;
+
+/// What an uberblock says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Uberblock {
+    /// The slot of the ring that it is in.
+    pub slot: usize,
+    /// Byte order of the machine that wrote it.
+    pub endian: Endian,
+    /// Version of the pool.
+    pub version: u64,
+    /// Transaction group that it ends.
+    pub txg: u64,
+    /// Sum of the identities of all vdevs, modulo 2^64.
+    pub guid_sum: u64,
+    /// When it was written, seconds since 1970.
+    pub timestamp: u64,
+    /// Highest version that the software which wrote it knows.
+    pub software_version: u64,
+    /// What `multihost` says, if the software was new enough to say so.
+    pub multihost: Option<Multihost>,
+    /// Transaction group of the checkpoint; zero if it is of none.
+    pub checkpoint_txg: u64,
+    /// How far the expansion of a RAID-Z is, as stored.
+    pub raidz_reflow: u64,
+}
+
+/// What an uberblock says of several hosts that may see the pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Multihost {
+    /// Nanoseconds since the last sign of life; zero if `multihost` is off.
+    pub delay_ns: u64,
+    /// Interval, sequence number and patience, as stored.
+    pub config: u64,
+}
+
+/// What a ring of uberblocks holds.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Ring {
+    /// The newest one.
+    pub best: Option<Uberblock>,
+    /// How many are sound.
+    pub good: usize,
+    /// How many have the magic number, but a wrong checksum.
+    pub damaged: usize,
+}
+
+impl Uberblock {
+    /// What is newer is greater: by transaction group, then by time, then by the sequence number of `multihost`.
+    pub fn age(&self) -> (u64, u64, u16) {
+        let sequence = self.multihost.filter(|multihost| multihost.config & MMP_HAS_SEQUENCE != 0);
+        let sequence = sequence.map_or(0, |multihost| (multihost.config >> 32) as u16);
+        (self.txg, self.timestamp, sequence)
+    }
+
+    /// The uberblock in `bytes`, a whole slot that begins at `offset` on its device; `None` if there is none.
+    ///
+    /// # Errors
+    /// There is one, but its checksum is wrong.
+    pub fn parse(bytes: &[u8], offset: u64, slot: usize) -> Result<Option<Self>, ChecksumError> {
+        let (endian, mut parsed) = match (raw::<LittleEndian>(bytes), raw::<BigEndian>(bytes)) {
+            (Some(raw), _) => (Endian::Little, Self::from_raw(&raw, Endian::Little)),
+            (None, Some(raw)) => (Endian::Big, Self::from_raw(&raw, Endian::Big)),
+            (None, None) => return Ok(None),
+        };
+        // A new label has a template in its first slot, under a checksum of the whole ring.
+        if parsed.txg == 0 {
+            return Ok(None);
+        }
+        parsed.slot = slot;
+        if verify(bytes, offset)? == endian { Ok(Some(parsed)) } else { Err(ChecksumError::Wrong) }
+    }
+
+    fn from_raw<O: ByteOrder>(raw: &RawUberblock<O>, endian: Endian) -> Self {
+        let multihost = (raw.mmp_magic == MMP_MAGIC)
+            .then(|| Multihost { delay_ns: raw.mmp_delay.get(), config: raw.mmp_config.get() });
+        Self {
+            slot: 0,
+            endian,
+            version: raw.version.get(),
+            txg: raw.txg.get(),
+            guid_sum: raw.guid_sum.get(),
+            timestamp: raw.timestamp.get(),
+            software_version: raw.software_version.get(),
+            multihost,
+            checkpoint_txg: raw.checkpoint_txg.get(),
+            raidz_reflow: raw.raidz_reflow.get(),
+        }
+    }
+}
+
+impl Ring {
+    /// The uberblocks in `ring`, which begins at `offset` on its device. Without the vdev's `ashift` the size of slots is tried:
+    /// the one counts in which the newest uberblock is found.
+    pub fn parse(ring: &[u8; RING_BYTES], offset: u64, ashift: Option<u64>) -> Self {
+        match ashift {
+            Some(ashift) => Self::of_slots(ring, offset, slot_shift(ashift)),
+            None => SLOT_SHIFTS
+                .map(|shift| Self::of_slots(ring, offset, shift))
+                .max_by_key(|ring| ring.best.as_ref().map(Uberblock::age))
+                .unwrap_or_default(),
+        }
+    }
+
+    fn of_slots(ring: &[u8; RING_BYTES], offset: u64, shift: u32) -> Self {
+        let mut found = Self::default();
+        for (slot, bytes) in ring.chunks_exact(1 << shift).enumerate() {
+            match Uberblock::parse(bytes, offset + ((slot as u64) << shift), slot) {
+                Ok(Some(uberblock)) => {
+                    found.good += 1;
+                    if found.best.as_ref().is_none_or(|best| best.age() < uberblock.age()) {
+                        found.best = Some(uberblock);
+                    }
+                }
+                Ok(None) => {}
+                Err(ChecksumError::Absent | ChecksumError::Wrong) => found.damaged += 1,
+            }
+        }
+        found
+    }
+}
+
+/// The size of a slot is that of the vdev's sectors, within bounds.
+fn slot_shift(ashift: u64) -> u32 {
+    let (least, most) = (*SLOT_SHIFTS.start(), *SLOT_SHIFTS.end());
+    u32::try_from(ashift).unwrap_or(most).clamp(least, most)
+}
+
+fn raw<O: ByteOrder>(bytes: &[u8]) -> Option<RawUberblock<O>> {
+    const { assert!(size_of::<RawUberblock<LittleEndian>>() + CHECKSUM_BYTES <= 1 << 10) };
+    let (raw, _) = RawUberblock::<O>::read_from_prefix(bytes).ok()?;
+    (raw.magic == UBERBLOCK_MAGIC).then_some(raw)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ondisk::layout::{CHECKSUM_MAGIC, seal};
+
+    /// A slot with another value in each field.
+    fn slot(bytes: usize, txg: u64, timestamp: u64) -> Vec<u8> {
+        let mut slot = vec![0; bytes];
+        let fields = [
+            (0, UBERBLOCK_MAGIC),
+            (8, 5000),
+            (16, txg),
+            (24, 3),
+            (32, timestamp),
+            (168, 5001),
+            (176, MMP_MAGIC),
+            (184, 7),
+            (192, MMP_HAS_SEQUENCE | 9 << 32),
+            (200, 11),
+            (208, 13),
+        ];
+        for (at, value) in fields {
+            slot[at..at + 8].copy_from_slice(&u64::to_le_bytes(value));
+        }
+        slot
+    }
+
+    fn ring_of(shift: u32, slots: &[(usize, u64, u64)]) -> Box<[u8; RING_BYTES]> {
+        let mut ring = Box::new([0; RING_BYTES]);
+        for (n, txg, timestamp) in slots {
+            let at = n << shift;
+            let mut bytes = slot(1 << shift, *txg, *timestamp);
+            seal(&mut bytes, 4096 + at as u64);
+            ring[at..at + bytes.len()].copy_from_slice(&bytes);
+        }
+        ring
+    }
+
+    #[test]
+    fn every_field_is_where_it_belongs() {
+        let mut bytes = slot(1024, 17, 19);
+        seal(&mut bytes, 0);
+        let expected = Uberblock {
+            slot: 5,
+            endian: Endian::Little,
+            version: 5000,
+            txg: 17,
+            guid_sum: 3,
+            timestamp: 19,
+            software_version: 5001,
+            multihost: Some(Multihost { delay_ns: 7, config: MMP_HAS_SEQUENCE | 9 << 32 }),
+            checkpoint_txg: 11,
+            raidz_reflow: 13,
+        };
+        assert_eq!(expected.age(), (17, 19, 9));
+        assert_eq!(Uberblock::parse(&bytes, 0, 5), Ok(Some(expected)));
+    }
+
+    #[test]
+    fn the_newest_counts_by_transaction_group_and_then_by_time() {
+        let ring = ring_of(12, &[(0, 40, 9), (1, 41, 7), (2, 41, 8), (31, 12, 99)]);
+        let found = Ring::parse(&ring, 4096, Some(12));
+        assert_eq!((found.good, found.damaged), (4, 0));
+        assert_eq!(found.best.map(|best| (best.slot, best.txg, best.timestamp)), Some((2, 41, 8)));
+    }
+
+    #[test]
+    fn a_slot_is_as_large_as_a_sector_within_bounds() {
+        for (ashift, shift) in
+            [(0, 10), (9, 10), (10, 10), (12, 12), (13, 13), (16, 13), (u64::MAX, 13)]
+        {
+            let ring = ring_of(shift, &[(3, 8, 1)]);
+            for ashift in [Some(ashift), None] {
+                let best = Ring::parse(&ring, 4096, ashift).best.expect("an uberblock");
+                assert_eq!((best.slot, best.txg), (3, 8), "{ashift:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn damaged_ones_are_counted_and_do_not_count() {
+        let mut ring = ring_of(10, &[(0, 40, 9), (1, 41, 7)]);
+        ring[1024 + 20] ^= 1;
+        let found = Ring::parse(&ring, 4096, Some(9));
+        assert_eq!((found.good, found.damaged), (1, 1));
+        assert_eq!(found.best.map(|best| best.txg), Some(40));
+        // The same bytes in another place are none of this device's.
+        assert_eq!(Ring::parse(&ring, 0, Some(9)).good, 0);
+    }
+
+    #[test]
+    fn an_uberblock_of_the_other_byte_order_says_the_same() {
+        let little = slot(1024, 17, 19);
+        let mut big = little.clone();
+        for word in big[..216].chunks_exact_mut(8) {
+            word.reverse();
+        }
+        big[984..992].copy_from_slice(&CHECKSUM_MAGIC.to_be_bytes());
+        // Not sealed, so its checksum is wrong: but it is seen.
+        assert_eq!(Uberblock::parse(&big, 0, 0), Err(ChecksumError::Wrong));
+        let raw = raw::<BigEndian>(&big).expect("the magic is there");
+        let parsed = Uberblock::from_raw(&raw, Endian::Big);
+        assert_eq!((parsed.txg, parsed.timestamp, parsed.checkpoint_txg), (17, 19, 11));
+    }
+}
