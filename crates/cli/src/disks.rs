@@ -50,6 +50,13 @@ pub(crate) fn open(path: &Path, access: Access, direct: bool) -> Result<Disk> {
     if let Some(size) = path.to_str().and_then(|text| text.strip_prefix(RAM)) {
         return open_ram(path, size);
     }
+    // The engine refuses a device that is in use; it cannot see that an image is, below a loop device.
+    if access != Access::Look
+        && let Some(user) = kernel_user(path)
+    {
+        let failed = Error::new("in use by the kernel", path.display(), user);
+        return Err(failed.hint("unmount it or stop what uses it first"));
+    }
     let options = OpenOptions {
         read_only: access != Access::Write,
         lock: access != Access::Look,
@@ -106,7 +113,7 @@ pub(crate) fn identity(path: &Path) -> Option<Identity> {
 
 /// What the kernel uses the device or image at `path` for, through a loop device too: `mounted` on such a
 /// one, or part of something. `None` if for nothing that can be seen.
-pub(crate) fn kernel_user(path: &Path) -> Option<String> {
+fn kernel_user(path: &Path) -> Option<String> {
     let wanted = identity(path)?;
     let names = match wanted {
         Identity::Device(number) => {

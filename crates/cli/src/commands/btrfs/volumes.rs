@@ -45,9 +45,6 @@ impl Chosen {
     /// # Errors
     /// The devices cannot be opened, or are not those of one file system.
     pub(crate) async fn open(&self, access: Access) -> Result<Opened> {
-        if access != Access::Look {
-            self.refuse_used()?;
-        }
         let opened = disks::open_all(&self.devices, access)?;
         let writable = access == Access::Write;
         let options = Options {
@@ -61,19 +58,6 @@ impl Chosen {
             Ok(fs) => Ok(Opened { fs, stack }),
             Err(error) => stop(&stack).await.and(Err(error)),
         }
-    }
-
-    /// Refuses devices that the kernel uses: it may change them at any time.
-    fn refuse_used(&self) -> Result<()> {
-        for path in &self.devices {
-            if let Some(user) = disks::kernel_user(path) {
-                let error = Error::new("in use by the kernel", path.display(), user);
-                return Err(
-                    error.hint("unmount it first; a mounted file system is for btrfs scrub")
-                );
-            }
-        }
-        Ok(())
     }
 
     /// The file system on the devices, which are looked at and not locked.
