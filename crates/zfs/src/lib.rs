@@ -22,3 +22,4 @@ pub mod control;
 pub mod ffi;
 pub mod ondisk;
 pub mod protocol;
+pub mod zvol;

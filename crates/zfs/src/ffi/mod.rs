@@ -5,10 +5,15 @@
 //! an older release does not look at (both ABIs that OpenZFS's packages exist for pass them in registers), and results where
 //! there were none, which [`Release`] decides about.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::{OsStr, OsString, c_int};
 use std::fmt;
 
+use rustix::io::Errno;
 use thiserror::Error;
+
+pub(crate) mod dmu;
+pub(crate) mod memory;
+pub(crate) mod zil;
 
 /// The releases of OpenZFS whose interface is known.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -32,6 +37,11 @@ impl fmt::Display for Release {
             Self::V2_4 => "2.4",
         })
     }
+}
+
+/// What a function returned that returns 0 or an errno: one of Linux, or one of ZFS's own, from 1024 on (sys/fs/zfs.h).
+pub(crate) fn check(result: c_int) -> Result<(), Errno> {
+    if result == 0 { Ok(()) } else { Err(Errno::from_raw_os_error(result)) }
 }
 
 /// Why libzpool cannot be used.

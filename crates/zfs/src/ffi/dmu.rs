@@ -1,0 +1,605 @@
+//! The DMU: objsets, transactions and buffers of a volume (sys/dmu.h, sys/dnode.h, sys/dsl_prop.h, sys/zap.h, sys/spa.h).
+//!
+//! What is here keeps libzpool's rules by types: an objset is owned as long as it is used, a transaction is assigned before
+//! anything changes in it and always ends, buffers are released.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::marker::PhantomData;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::memory::{Direction, LocalRanges, Segments};
+use super::zil::Zil;
+use super::{Library, LoadError, Release, check, symbols};
+
+/// `objset_t`
+pub(crate) type RawObjset = *mut c_void;
+/// `dnode_t`
+pub(crate) type RawDnode = *mut c_void;
+/// `dmu_tx_t`
+pub(crate) type RawTx = *mut c_void;
+/// What a hold is known by to libzpool: any address.
+pub(crate) type Tag = *const c_void;
+/// `boolean_t`
+pub(crate) type Boolean = c_int;
+
+/// `DMU_OST_ZVOL`
+const OBJSET_OF_ZVOL: c_int = 3;
+/// The object of a volume that has its data: `ZVOL_OBJ`.
+pub(crate) const DATA_OBJECT: u64 = 1;
+/// The object of a volume that has its properties: `ZVOL_ZAP_OBJ`.
+const PROPERTY_OBJECT: u64 = 2;
+/// `TXG_WAIT`, from 2.4 on `DMU_TX_WAIT`: waits for a transaction group that has room.
+const WAIT: u64 = 1;
+/// `ZIO_PRIORITY_SYNC_READ`
+const PRIORITY_SYNC_READ: c_int = 0;
+/// `DMU_READ_PREFETCH`
+const PREFETCH: u32 = 0;
+/// The most that one transaction takes: half of `DMU_MAX_ACCESS`.
+pub(crate) const MAX_TRANSACTION_BYTES: u64 = 32 << 20;
+/// `ECKSUM` of libspl, which is EBADE.
+const CHECKSUM_ERROR: c_int = libc::EBADE;
+
+/// `dmu_buf_t`, of which there is more that is private.
+#[repr(C)]
+pub(crate) struct DmuBuf {
+    object: u64,
+    pub(crate) offset_bytes: u64,
+    pub(crate) size_bytes: u64,
+    pub(crate) data: *mut u8,
+}
+
+/// `dmu_object_info_t`: its beginning, and room for what follows.
+#[repr(C)]
+struct ObjectInfo {
+    data_block_bytes: u32,
+    rest: [u64; 32],
+}
+
+symbols! {
+    /// Functions of the DMU.
+    Dmu {
+        dmu_objset_own: fn(*const c_char, c_int, Boolean, Boolean, Tag, *mut RawObjset) -> c_int;
+        dmu_objset_disown: fn(RawObjset, Boolean, Tag);
+        dmu_objset_evict_dbufs: fn(RawObjset);
+        dmu_objset_is_snapshot: fn(RawObjset) -> c_int;
+        dmu_objset_pool: fn(RawObjset) -> *mut c_void;
+        dmu_objset_spa: fn(RawObjset) -> *mut c_void;
+        dmu_objset_syncprop: fn(RawObjset) -> c_int;
+        dmu_objset_logbias: fn(RawObjset) -> c_int;
+        dmu_objset_zil: fn(RawObjset) -> *mut c_void;
+        dmu_object_info: fn(RawObjset, u64, *mut c_void) -> c_int;
+        dsl_prop_get_integer: fn(*const c_char, *const c_char, *mut u64, *mut c_char) -> c_int;
+        spa_has_slogs: fn(*mut c_void) -> Boolean;
+        spa_writeable: fn(*mut c_void) -> Boolean;
+        txg_wait_synced: fn(*mut c_void, u64);
+        zap_lookup: fn(RawObjset, u64, *const c_char, u64, u64, *mut c_void) -> c_int;
+        dnode_hold: fn(RawObjset, u64, Tag, *mut RawDnode) -> c_int;
+        dnode_rele: fn(RawDnode, Tag);
+        dmu_prefetch: fn(RawObjset, u64, i64, u64, u64, c_int);
+        dmu_tx_create: fn(RawObjset) -> RawTx;
+        dmu_tx_hold_write_by_dnode: fn(RawTx, RawDnode, u64, c_int);
+        dmu_tx_hold_free_by_dnode: fn(RawTx, RawDnode, u64, u64);
+        dmu_tx_mark_netfree: fn(RawTx);
+        dmu_tx_assign: fn(RawTx, u64) -> c_int;
+        dmu_tx_get_txg: fn(RawTx) -> u64;
+        dmu_tx_commit: fn(RawTx);
+        dmu_tx_abort: fn(RawTx);
+        dmu_free_range: fn(RawObjset, u64, u64, u64, RawTx) -> c_int;
+        dmu_buf_hold_array_by_dnode: fn(RawDnode, u64, u64, Boolean, Tag, *mut c_int, *mut *mut *mut DmuBuf, u32) -> c_int;
+        dmu_buf_hold_noread: fn(RawObjset, u64, u64, Tag, *mut *mut DmuBuf) -> c_int;
+        dmu_buf_rele: fn(*mut DmuBuf, Tag);
+        dmu_buf_rele_array: fn(*mut *mut DmuBuf, c_int, Tag);
+        /// The third argument (the fill may fail) since 2.2.3.
+        dmu_buf_will_fill: fn(*mut DmuBuf, RawTx, Boolean);
+        /// The third argument (it failed) since 2.2.3. Its result is about blocks that were cloned or written directly.
+        dmu_buf_fill_done: fn(*mut DmuBuf, RawTx, Boolean);
+        dmu_buf_will_dirty: fn(*mut DmuBuf, RawTx);
+        dmu_read_by_dnode: fn(RawDnode, u64, u64, *mut c_void, u32) -> c_int;
+        /// The last argument since 2.4.
+        dmu_write_by_dnode: fn(RawDnode, u64, u64, *const c_void, RawTx, u32);
+        dsl_pool_wrlog_count: fn(*mut c_void, i64, u64);
+    }
+}
+
+/// All that a volume uses of libzpool.
+pub(crate) struct Api {
+    pub(crate) dmu: Dmu,
+    pub(crate) zil: Zil,
+    pub(crate) release: Release,
+}
+
+impl Api {
+    /// Looks everything up.
+    ///
+    /// # Errors
+    /// Something is not there: the release is not what it seems.
+    pub(crate) fn load(library: &Library) -> Result<Self, LoadError> {
+        Ok(Self { dmu: Dmu::load(library)?, zil: Zil::load(library)?, release: library.release() })
+    }
+
+    /// `DMU_READ_NO_PREFETCH`
+    pub(crate) fn no_prefetch(&self) -> u32 {
+        match self.release {
+            Release::V2_1 | Release::V2_2 | Release::V2_3 => 1,
+            Release::V2_4 => 1 << 3,
+        }
+    }
+
+    /// A block that was to be overwritten can be left as it was. Early 2.2 cannot, and does not look different.
+    fn can_undo_fill(&self) -> bool {
+        match self.release {
+            Release::V2_1 | Release::V2_2 => false,
+            Release::V2_3 | Release::V2_4 => true,
+        }
+    }
+}
+
+/// A result of libzpool, in words of block I/O: a wrong checksum is an I/O error, a quota is space.
+pub(crate) fn check_io(code: c_int) -> Result<(), Errno> {
+    check(code).map_err(|errno| match errno.raw_os_error() {
+        CHECKSUM_ERROR => Errno::IO,
+        libc::EDQUOT => Errno::NOSPC,
+        _ => errno,
+    })
+}
+
+/// `sync` of a dataset: `zfs_sync_type_t`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Sync {
+    Standard,
+    Always,
+    Disabled,
+}
+
+/// The objset of a volume or of a snapshot of one, owned, and its data object, held.
+pub(crate) struct Objset {
+    api: Arc<Api>,
+    raw: NonNull<c_void>,
+    dnode: RawDnode,
+    /// Its address is the owner.
+    tag: Box<u8>,
+    block_bytes: u32,
+}
+
+// SAFETY: libzpool locks its own structures; they belong to no thread.
+unsafe impl Send for Objset {}
+// SAFETY: as above.
+unsafe impl std::marker::Sync for Objset {}
+
+impl Objset {
+    /// Owns the objset of that name.
+    ///
+    /// # Errors
+    /// ENOENT: there is none. EBUSY: it is owned. EINVAL: it is no volume. EACCES: its key is not loaded. EROFS: a snapshot
+    /// is not written.
+    pub(crate) fn own(api: &Arc<Api>, name: &CStr, read_only: bool) -> Result<Self, Errno> {
+        let tag = Box::new(0);
+        let mut raw = null_mut();
+        // SAFETY: a string and a place for the result; the tag lives as long as the objset is owned.
+        check_io(unsafe {
+            let (read_only, decrypt) = (Boolean::from(read_only), 1);
+            (api.dmu.dmu_objset_own)(
+                name.as_ptr(),
+                OBJSET_OF_ZVOL,
+                read_only,
+                decrypt,
+                tag_of(&tag),
+                &raw mut raw,
+            )
+        })?;
+        let mut objset = Self {
+            api: Arc::clone(api),
+            raw: NonNull::new(raw).ok_or(Errno::IO)?,
+            dnode: null_mut(),
+            tag,
+            block_bytes: 0,
+        };
+        let mut info = ObjectInfo { data_block_bytes: 0, rest: [0; 32] };
+        // SAFETY: `info` is larger than dmu_object_info_t of all releases.
+        check_io(unsafe {
+            (api.dmu.dmu_object_info)(objset.raw(), DATA_OBJECT, (&raw mut info).cast())
+        })?;
+        objset.block_bytes = info.data_block_bytes;
+        if !objset.block_bytes.is_power_of_two() {
+            return Err(Errno::IO);
+        }
+        let mut dnode = null_mut();
+        // SAFETY: the objset is owned; the dnode is released before it.
+        check_io(unsafe {
+            (api.dmu.dnode_hold)(objset.raw(), DATA_OBJECT, objset.tag(), &raw mut dnode)
+        })?;
+        objset.dnode = dnode;
+        Ok(objset)
+    }
+
+    pub(crate) fn api(&self) -> &Arc<Api> {
+        &self.api
+    }
+
+    pub(crate) fn raw(&self) -> RawObjset {
+        self.raw.as_ptr()
+    }
+
+    pub(crate) fn dnode(&self) -> RawDnode {
+        self.dnode
+    }
+
+    pub(crate) fn tag(&self) -> Tag {
+        tag_of(&self.tag)
+    }
+
+    /// `volblocksize`
+    pub(crate) fn block_bytes(&self) -> u32 {
+        self.block_bytes
+    }
+
+    /// `volsize`, as the objset has it.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(crate) fn volsize_bytes(&self) -> Result<u64, Errno> {
+        let mut size = 0_u64;
+        // SAFETY: one integer of 8 bytes is asked for.
+        check_io(unsafe {
+            let to = (&raw mut size).cast();
+            (self.api.dmu.zap_lookup)(self.raw(), PROPERTY_OBJECT, c"size".as_ptr(), 8, 1, to)
+        })?;
+        Ok(size)
+    }
+
+    pub(crate) fn is_snapshot(&self) -> bool {
+        // SAFETY: the objset is owned.
+        unsafe { (self.api.dmu.dmu_objset_is_snapshot)(self.raw()) != 0 }
+    }
+
+    pub(crate) fn is_pool_writable(&self) -> bool {
+        // SAFETY: the objset is owned, and so its pool is held.
+        unsafe { (self.api.dmu.spa_writeable)((self.api.dmu.dmu_objset_spa)(self.raw())) != 0 }
+    }
+
+    /// `readonly` of the dataset.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(crate) fn is_set_read_only(&self, name: &CStr) -> Result<bool, Errno> {
+        let mut value = 0;
+        // SAFETY: strings, and a place for an integer; where it comes from is not asked.
+        check_io(unsafe {
+            (self.api.dmu.dsl_prop_get_integer)(
+                name.as_ptr(),
+                c"readonly".as_ptr(),
+                &raw mut value,
+                null_mut(),
+            )
+        })?;
+        Ok(value != 0)
+    }
+
+    pub(crate) fn has_slog(&self) -> bool {
+        // SAFETY: as in `is_pool_writable`.
+        unsafe { (self.api.dmu.spa_has_slogs)((self.api.dmu.dmu_objset_spa)(self.raw())) != 0 }
+    }
+
+    /// `sync`, as it is now.
+    pub(crate) fn sync(&self) -> Sync {
+        // SAFETY: the objset is owned.
+        match unsafe { (self.api.dmu.dmu_objset_syncprop)(self.raw()) } {
+            1 => Sync::Always,
+            2 => Sync::Disabled,
+            _ => Sync::Standard,
+        }
+    }
+
+    /// `logbias=throughput`, as it is now.
+    pub(crate) fn is_for_throughput(&self) -> bool {
+        // SAFETY: the objset is owned.
+        unsafe { (self.api.dmu.dmu_objset_logbias)(self.raw()) == 1 }
+    }
+
+    /// Starts reading a range into the cache.
+    pub(crate) fn prefetch(&self, offset_bytes: u64, len_bytes: u64) {
+        // SAFETY: the objset is owned.
+        unsafe {
+            (self.api.dmu.dmu_prefetch)(
+                self.raw(),
+                DATA_OBJECT,
+                0,
+                offset_bytes,
+                len_bytes,
+                PRIORITY_SYNC_READ,
+            );
+        }
+    }
+
+    /// Waits until all that was changed is on stable storage.
+    pub(crate) fn wait_synced(&self) {
+        // SAFETY: the objset is owned, and so its pool is held.
+        unsafe { (self.api.dmu.txg_wait_synced)((self.api.dmu.dmu_objset_pool)(self.raw()), 0) };
+    }
+
+    /// Moves a range to the segments, in one piece.
+    ///
+    /// # Errors
+    /// EIO: it cannot be read. Those of the segments' memory.
+    pub(crate) fn read(
+        &self,
+        offset_bytes: u64,
+        len_bytes: u64,
+        segments: &mut Segments,
+    ) -> Result<(), Errno> {
+        let buffers = self.hold(offset_bytes, len_bytes, true)?;
+        let mut local = LocalRanges::with_capacity(buffers.as_slice().len());
+        for part in buffers.parts(offset_bytes, len_bytes) {
+            // SAFETY: the buffers are held, so their data stays where it is; the range is locked by the caller, so nobody
+            // writes there. The kernel only reads it.
+            unsafe { local.push(part.data, part.len_bytes) };
+        }
+        segments.transfer(&mut local, Direction::ToPeer).map_err(|short| short.errno)
+    }
+
+    /// Copies a range.
+    ///
+    /// # Errors
+    /// EIO: it cannot be read.
+    pub(crate) fn read_here(&self, offset_bytes: u64, to: &mut [u8]) -> Result<(), Errno> {
+        // SAFETY: the dnode is held, and the memory is exclusively borrowed.
+        check_io(unsafe {
+            let (to, len_bytes) = (to.as_mut_ptr().cast(), to.len() as u64);
+            (self.api.dmu.dmu_read_by_dnode)(
+                self.dnode,
+                offset_bytes,
+                len_bytes,
+                to,
+                self.api.no_prefetch(),
+            )
+        })
+    }
+
+    /// Begins a transaction.
+    pub(crate) fn begin(&self) -> Draft<'_> {
+        // SAFETY: the objset is owned longer than the transaction lasts.
+        let raw = unsafe { (self.api.dmu.dmu_tx_create)(self.raw()) };
+        Draft { objset: self, raw }
+    }
+
+    fn hold(&self, offset_bytes: u64, len_bytes: u64, read: bool) -> Result<Buffers<'_>, Errno> {
+        let mut list = null_mut();
+        let mut count = 0;
+        // SAFETY: the dnode is held longer than the buffers; the places for the results are valid.
+        check_io(unsafe {
+            let (list, count) = (&raw mut list, &raw mut count);
+            let hold = self.api.dmu.dmu_buf_hold_array_by_dnode;
+            hold(
+                self.dnode,
+                offset_bytes,
+                len_bytes,
+                Boolean::from(read),
+                self.tag(),
+                count,
+                list,
+                PREFETCH,
+            )
+        })?;
+        Ok(Buffers { objset: self, list, count })
+    }
+}
+
+fn tag_of(tag: &u8) -> Tag {
+    std::ptr::from_ref(tag).cast()
+}
+
+impl Drop for Objset {
+    fn drop(&mut self) {
+        // SAFETY: nothing borrows the objset any more: no buffers, no transaction, no log.
+        unsafe {
+            if !self.dnode.is_null() {
+                (self.api.dmu.dnode_rele)(self.dnode, self.tag());
+            }
+            (self.api.dmu.dmu_objset_evict_dbufs)(self.raw());
+            (self.api.dmu.dmu_objset_disown)(self.raw(), 1, self.tag());
+        }
+    }
+}
+
+/// A transaction that is told what will change. Dropped, it never was.
+pub(crate) struct Draft<'a> {
+    objset: &'a Objset,
+    raw: RawTx,
+}
+
+impl<'a> Draft<'a> {
+    /// A range will be written.
+    pub(crate) fn write(self, offset_bytes: u64, len_bytes: u64) -> Self {
+        debug_assert!(len_bytes <= MAX_TRANSACTION_BYTES);
+        // SAFETY: the transaction is not assigned, and the dnode is held.
+        unsafe {
+            let (hold, dnode) = (self.objset.api.dmu.dmu_tx_hold_write_by_dnode, self.objset.dnode);
+            hold(self.raw, dnode, offset_bytes, len_bytes as c_int);
+        }
+        self
+    }
+
+    /// A range will be freed; all in all that gives space back.
+    pub(crate) fn free(self, offset_bytes: u64, len_bytes: u64) -> Self {
+        // SAFETY: the transaction is not assigned, and the dnode is held.
+        unsafe {
+            let (hold, dnode) = (self.objset.api.dmu.dmu_tx_hold_free_by_dnode, self.objset.dnode);
+            hold(self.raw, dnode, offset_bytes, len_bytes);
+            (self.objset.api.dmu.dmu_tx_mark_netfree)(self.raw);
+        }
+        self
+    }
+
+    /// Waits for a transaction group that takes it.
+    ///
+    /// # Errors
+    /// ENOSPC: the pool is full. EIO: what must be read for it cannot be.
+    pub(crate) fn assign(self) -> Result<Transaction<'a>, Errno> {
+        // SAFETY: it is not assigned yet.
+        check_io(unsafe { (self.objset.api.dmu.dmu_tx_assign)(self.raw, WAIT) })?;
+        let assigned = std::mem::ManuallyDrop::new(self);
+        Ok(Transaction { objset: assigned.objset, raw: assigned.raw })
+    }
+}
+
+impl Drop for Draft<'_> {
+    fn drop(&mut self) {
+        // SAFETY: it is not assigned.
+        unsafe { (self.objset.api.dmu.dmu_tx_abort)(self.raw) };
+    }
+}
+
+/// A transaction in an open transaction group. Dropped, it is committed: its group may go to disk.
+pub(crate) struct Transaction<'a> {
+    objset: &'a Objset,
+    raw: RawTx,
+}
+
+impl Transaction<'_> {
+    pub(crate) fn raw(&self) -> RawTx {
+        self.raw
+    }
+
+    /// Its group's number.
+    pub(crate) fn group(&self) -> u64 {
+        // SAFETY: it is assigned.
+        unsafe { (self.objset.api.dmu.dmu_tx_get_txg)(self.raw) }
+    }
+
+    /// Moves data from the segments to a range that the draft was told of.
+    ///
+    /// # Errors
+    /// EIO: a block that is overwritten in part cannot be read. Those of the segments' memory: the blocks that it did not come
+    /// to keep what they had, or, with releases before 2.3, are zeroes; nothing else is changed.
+    pub(crate) fn write(
+        &self,
+        offset_bytes: u64,
+        len_bytes: u64,
+        segments: &mut Segments,
+    ) -> Result<(), Errno> {
+        let dmu = &self.objset.api.dmu;
+        let buffers = self.objset.hold(offset_bytes, len_bytes, false)?;
+        let mut local = LocalRanges::with_capacity(buffers.as_slice().len());
+        for part in buffers.parts(offset_bytes, len_bytes) {
+            // SAFETY: the buffer is held, and the transaction is assigned and knows of the range. From here on the data is
+            // this transaction's own; the range is locked by the caller, so nobody else uses it.
+            unsafe {
+                if part.is_whole {
+                    (dmu.dmu_buf_will_fill)(part.buffer, self.raw, 1);
+                } else {
+                    (dmu.dmu_buf_will_dirty)(part.buffer, self.raw);
+                }
+                // Only now: both may have moved the data.
+                local.push((*part.buffer).data.add(part.skip_bytes), part.len_bytes);
+            }
+        }
+        let moved = segments.transfer(&mut local, Direction::FromPeer);
+        let moved_bytes = moved.map_or_else(|short| short.moved_bytes, |()| len_bytes);
+        let mut end_bytes = 0;
+        for part in buffers.parts(offset_bytes, len_bytes) {
+            end_bytes += part.len_bytes as u64;
+            if part.is_whole {
+                self.end_fill(part.buffer, end_bytes <= moved_bytes);
+            }
+        }
+        moved.map_err(|short| short.errno)
+    }
+
+    fn end_fill(&self, buffer: *mut DmuBuf, is_filled: bool) {
+        let api = &self.objset.api;
+        let undo = !is_filled && api.can_undo_fill();
+        // SAFETY: the buffer is held and announced to be filled. One that cannot be left as it was has no content of its own:
+        // it is made one.
+        unsafe {
+            if !is_filled && !undo {
+                std::ptr::write_bytes((*buffer).data, 0, (*buffer).size_bytes as usize);
+            }
+            (api.dmu.dmu_buf_fill_done)(buffer, self.raw, Boolean::from(undo));
+        }
+    }
+
+    /// Writes a range that the draft was told of.
+    pub(crate) fn write_here(&self, offset_bytes: u64, data: &[u8]) {
+        // SAFETY: the dnode is held, and the transaction is assigned and knows of the range.
+        unsafe {
+            let (data, len_bytes) = (data.as_ptr().cast(), data.len() as u64);
+            let write = self.objset.api.dmu.dmu_write_by_dnode;
+            write(self.objset.dnode, offset_bytes, len_bytes, data, self.raw, PREFETCH);
+        }
+    }
+
+    /// Frees a range that the draft was told of. Parts of blocks at its ends are zeroed.
+    ///
+    /// # Errors
+    /// The object is not there.
+    pub(crate) fn free(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), Errno> {
+        // SAFETY: the transaction is assigned and knows of the range.
+        check_io(unsafe {
+            let free = self.objset.api.dmu.dmu_free_range;
+            free(self.objset.raw(), DATA_OBJECT, offset_bytes, len_bytes, self.raw)
+        })
+    }
+}
+
+impl Drop for Transaction<'_> {
+    fn drop(&mut self) {
+        // SAFETY: it is assigned, and all that it changes is announced.
+        unsafe { (self.objset.api.dmu.dmu_tx_commit)(self.raw) };
+    }
+}
+
+/// Buffers of consecutive blocks, held.
+struct Buffers<'a> {
+    objset: &'a Objset,
+    list: *mut *mut DmuBuf,
+    count: c_int,
+}
+
+/// What of a buffer is in a range.
+struct Part<'a> {
+    buffer: *mut DmuBuf,
+    /// Where it begins, as the buffer is now.
+    data: *mut u8,
+    skip_bytes: usize,
+    len_bytes: usize,
+    is_whole: bool,
+    held: PhantomData<&'a DmuBuf>,
+}
+
+impl Buffers<'_> {
+    fn as_slice(&self) -> &[*mut DmuBuf] {
+        // SAFETY: libzpool made an array of so many.
+        unsafe { std::slice::from_raw_parts(self.list, usize::try_from(self.count).unwrap_or(0)) }
+    }
+
+    fn parts(&self, offset_bytes: u64, len_bytes: u64) -> impl Iterator<Item = Part<'_>> {
+        let end = offset_bytes + len_bytes;
+        self.as_slice().iter().map(move |buffer| {
+            // SAFETY: held buffers are valid.
+            let DmuBuf { offset_bytes: base, size_bytes, data, .. } =
+                unsafe { std::ptr::read(*buffer) };
+            let (start, stop) = (base.max(offset_bytes), (base + size_bytes).min(end));
+            let (skip_bytes, len_bytes) = ((start - base) as usize, (stop - start) as usize);
+            Part {
+                buffer: *buffer,
+                data: data.wrapping_add(skip_bytes),
+                skip_bytes,
+                len_bytes,
+                is_whole: len_bytes as u64 == size_bytes,
+                held: PhantomData,
+            }
+        })
+    }
+}
+
+impl Drop for Buffers<'_> {
+    fn drop(&mut self) {
+        // SAFETY: they are held with this tag, and nothing uses them any more.
+        unsafe {
+            (self.objset.api.dmu.dmu_buf_rele_array)(self.list, self.count, self.objset.tag())
+        };
+    }
+}

@@ -1,0 +1,261 @@
+//! The one copy of the data: between the segments of a request, in the memory of the process that asks, and buffers here
+//! (process_vm_readv(2), process_vm_writev(2)).
+//!
+//! A call takes [`IOV_MAX`] ranges of either side and moves as much as the shorter side holds. Both lists are walked
+//! once, whatever their lengths: the time of a request is linear in its segments and its buffers.
+
+use rustix::io::Errno;
+
+use crate::protocol::RemoteSegment;
+
+/// Ranges of one side in a call: the kernel's UIO_MAXIOV.
+const IOV_MAX: usize = 1024;
+
+/// Whose memory a request's segments are in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Peer {
+    pid: libc::pid_t,
+}
+
+impl Peer {
+    /// The process of that number. It must let itself be read and written by this one (ptrace(2), access mode).
+    pub fn process(pid: i32) -> Self {
+        Self { pid }
+    }
+
+    /// This process.
+    pub fn this() -> Self {
+        Self { pid: std::process::id().cast_signed() }
+    }
+}
+
+/// Which way data goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Direction {
+    /// From the peer to here: a write.
+    FromPeer,
+    /// From here to the peer: a read.
+    ToPeer,
+}
+
+/// A copy that ended early.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Short {
+    /// What was moved before, from the beginning.
+    pub(crate) moved_bytes: u64,
+    /// EFAULT if the peer has no such memory, ESRCH if it is gone, EPERM if it does not permit it.
+    pub(crate) errno: Errno,
+}
+
+/// The segments of a request, and how far they are used up.
+#[derive(Debug)]
+pub struct Segments {
+    peer: Peer,
+    /// What is left: ranges of the peer's memory, never looked at here.
+    ranges: Ranges,
+}
+
+/// A list of ranges, and how far it is used up.
+#[derive(Debug, Default)]
+struct Ranges {
+    list: Vec<libc::iovec>,
+    /// The first that is not used up; its base and length tell what is left of it.
+    first: usize,
+}
+
+// SAFETY: the addresses are numbers to this process; only the kernel follows them.
+unsafe impl Send for Segments {}
+
+impl Ranges {
+    fn advance(&mut self, mut bytes: usize) {
+        while let Some(range) = self.list.get_mut(self.first) {
+            if bytes < range.iov_len {
+                range.iov_base = range.iov_base.wrapping_byte_add(bytes);
+                range.iov_len -= bytes;
+                return;
+            }
+            bytes -= range.iov_len;
+            self.first += 1;
+        }
+    }
+
+    /// What one call takes.
+    fn window(&self) -> &[libc::iovec] {
+        let rest = &self.list[self.first..];
+        &rest[..rest.len().min(IOV_MAX)]
+    }
+}
+
+impl Segments {
+    /// Segments in the memory of `peer`.
+    pub fn new(peer: Peer, segments: impl IntoIterator<Item = RemoteSegment>) -> Self {
+        let list = segments.into_iter().map(|segment| libc::iovec {
+            iov_base: std::ptr::without_provenance_mut(
+                usize::try_from(segment.address).unwrap_or(usize::MAX),
+            ),
+            iov_len: usize::try_from(segment.len_bytes).unwrap_or(usize::MAX),
+        });
+        let ranges = Ranges { list: list.collect(), first: 0 };
+        Self { peer, ranges }
+    }
+
+    /// Moves data between the next bytes of the segments and `local`, all of it.
+    ///
+    /// # Errors
+    /// The peer's memory cannot be reached; what was moved before that is told.
+    pub(crate) fn transfer(
+        &mut self,
+        local: &mut LocalRanges<'_>,
+        direction: Direction,
+    ) -> Result<(), Short> {
+        let mut moved_bytes = 0;
+        while local.left_bytes > 0 {
+            let (ours, theirs) = (local.ranges.window(), self.ranges.window());
+            let (ours_len, theirs_len) =
+                (ours.len() as libc::c_ulong, theirs.len() as libc::c_ulong);
+            // SAFETY: the local ranges are exclusively borrowed memory of the lifetime of `local`; the kernel checks the
+            // peer's. The peer may be this process (tests): then its segments are memory that the caller of the request
+            // has lent for it.
+            let done = unsafe {
+                match direction {
+                    Direction::FromPeer => libc::process_vm_readv(
+                        self.peer.pid,
+                        ours.as_ptr(),
+                        ours_len,
+                        theirs.as_ptr(),
+                        theirs_len,
+                        0,
+                    ),
+                    Direction::ToPeer => libc::process_vm_writev(
+                        self.peer.pid,
+                        ours.as_ptr(),
+                        ours_len,
+                        theirs.as_ptr(),
+                        theirs_len,
+                        0,
+                    ),
+                }
+            };
+            let failure = match usize::try_from(done) {
+                Ok(0) => Some(Errno::FAULT),
+                Ok(bytes) => {
+                    local.ranges.advance(bytes);
+                    local.left_bytes -= bytes as u64;
+                    self.ranges.advance(bytes);
+                    moved_bytes += bytes as u64;
+                    None
+                }
+                Err(_) => Some(last_errno()),
+            };
+            if let Some(errno) = failure {
+                return Err(Short { moved_bytes, errno });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+/// Ranges of this process's memory, in the order of the data.
+#[derive(Debug, Default)]
+pub(crate) struct LocalRanges<'a> {
+    ranges: Ranges,
+    left_bytes: u64,
+    memory: std::marker::PhantomData<&'a mut [u8]>,
+}
+
+impl LocalRanges<'_> {
+    /// None yet, but room for so many.
+    pub(crate) fn with_capacity(ranges: usize) -> Self {
+        Self { ranges: Ranges { list: Vec::with_capacity(ranges), first: 0 }, ..Self::default() }
+    }
+
+    /// Adds a range.
+    ///
+    /// # Safety
+    /// The memory is valid for reads and writes, and nobody else uses it, as long as this is used.
+    pub(crate) unsafe fn push(&mut self, base: *mut u8, len_bytes: usize) {
+        self.left_bytes += len_bytes as u64;
+        self.ranges.list.push(libc::iovec { iov_base: base.cast(), iov_len: len_bytes });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segments_of(memory: &mut [u8], lengths: impl Iterator<Item = usize>) -> Vec<RemoteSegment> {
+        let mut rest = memory;
+        let mut segments = Vec::new();
+        for length in lengths {
+            let (head, tail) = rest.split_at_mut(length);
+            segments.push(RemoteSegment {
+                address: head.as_mut_ptr() as u64,
+                len_bytes: length as u64,
+            });
+            rest = tail;
+        }
+        assert!(rest.is_empty());
+        segments
+    }
+
+    /// More ranges than a call takes, of lengths that never end together.
+    #[test]
+    fn ranges_of_both_sides_may_be_cut_anywhere() {
+        let total = 3000 * 7 + 5;
+        let mut theirs: Vec<u8> = (0..total).map(|at| (at % 251) as u8).collect();
+        let expected = theirs.clone();
+        let mut ours = vec![0_u8; total];
+        let segments = segments_of(&mut theirs, std::iter::repeat_n(7, 3000).chain([5]));
+        for piece in [1_usize, 3, 512, 4096, total] {
+            ours.fill(0);
+            let mut segments = Segments::new(Peer::this(), segments.iter().copied());
+            // In two transfers, as a request of more than one transaction.
+            for half in ours.chunks_mut(total / 2 + 1) {
+                let mut local = LocalRanges::default();
+                for range in half.chunks_mut(piece) {
+                    // SAFETY: pieces of a vector that lives longer and is not used until the transfer has ended.
+                    unsafe { local.push(range.as_mut_ptr(), range.len()) };
+                }
+                segments.transfer(&mut local, Direction::FromPeer).unwrap();
+            }
+            assert!(ours == expected, "pieces of {piece} bytes");
+        }
+    }
+
+    #[test]
+    fn what_was_moved_before_a_fault_is_told() {
+        let mut good = [7_u8; 4096];
+        let mut segments = segments_of(&mut good, [4096].into_iter());
+        segments.push(RemoteSegment { address: 8, len_bytes: 4096 });
+        let mut ours = [0_u8; 8192];
+        let mut local = LocalRanges::default();
+        // SAFETY: an array that lives longer and is not used until the transfer has ended.
+        unsafe { local.push(ours.as_mut_ptr(), ours.len()) };
+        let short = Segments::new(Peer::this(), segments.iter().copied())
+            .transfer(&mut local, Direction::FromPeer)
+            .unwrap_err();
+        let expected = Short { moved_bytes: 4096, errno: Errno::FAULT };
+        assert_eq!(short, expected);
+        assert!(ours[..4096].iter().all(|byte| *byte == 7));
+    }
+
+    #[test]
+    fn a_peer_that_is_gone_is_an_error() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        child.wait().unwrap();
+        let mut ours = [0_u8; 512];
+        let mut local = LocalRanges::default();
+        // SAFETY: an array that lives longer and is not used until the transfer has ended.
+        unsafe { local.push(ours.as_mut_ptr(), ours.len()) };
+        let segment = RemoteSegment { address: 4096, len_bytes: 512 };
+        let short = Segments::new(Peer::process(pid.cast_signed()), [segment])
+            .transfer(&mut local, Direction::FromPeer)
+            .unwrap_err();
+        assert_eq!(short.errno, Errno::SRCH);
+    }
+}

@@ -1,0 +1,183 @@
+//! A volume: the layer that OpenZFS has in its kernel module only (module/zfs/zvol.c), on libzpool.
+//!
+//! # Theory
+//!
+//! A volume is an objset with two objects: the data, in blocks of `volblocksize`, and its properties, of which "size" is
+//! `volsize`. Reads and writes go through the DMU's buffers ([`io`]). A write is answered when it is in an open transaction
+//! group; what a flush promises is kept by the intent log ([`log`]), which after a crash is done again when the volume is
+//! opened ([`replay`]). All three formats are those of the kernel's zvol: either opens what the other left.
+//!
+//! Order of locks: the volume's gate (shared by I/O, exclusive for suspending), then the range, then a transaction. The
+//! log's callback for data runs inside a commit and takes ranges only: therefore a commit is never called with a range held.
+
+pub(crate) mod io;
+pub(crate) mod log;
+pub(crate) mod range;
+pub(crate) mod replay;
+
+use std::ffi::CString;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+
+use rustix::io::Errno;
+use thiserror::Error;
+
+use crate::ffi::dmu::{Api, Objset};
+use crate::ffi::zil::Log;
+use crate::ffi::{Library, LoadError};
+use range::RangeLocks;
+
+pub use crate::ffi::memory::{Peer, Segments};
+
+/// What is read ahead at both ends of a volume when it is opened: `zvol_prefetch_bytes`. That is where partition
+/// tables and signatures are.
+const PREFETCH_BYTES: u64 = 128 << 10;
+
+/// Why a volume cannot be opened.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// libzpool is not what it seems.
+    #[error(transparent)]
+    Library(#[from] LoadError),
+    /// A name with a zero byte in it.
+    #[error("the name of a volume has no zero bytes")]
+    Name,
+    /// ENOENT: there is none. EBUSY: it is open already. EINVAL: it is no volume. EACCES: its key is not loaded.
+    #[error("{0}")]
+    Refused(#[from] Errno),
+    /// What was flushed before a crash could not all be written again. Nothing of the log is left.
+    #[error("the log could not be replayed: {0}")]
+    Replay(Errno),
+}
+
+/// An open volume, or snapshot of one.
+pub struct Volume {
+    api: Arc<Api>,
+    name: CString,
+    asked_read_only: bool,
+    /// Closed (`None`) or open. I/O shares it; suspending and closing wait for the I/O.
+    gate: RwLock<Option<Live>>,
+    locks: Arc<RangeLocks>,
+    volsize_bytes: AtomicU64,
+}
+
+/// What an open volume has of libzpool. The log goes before the objset.
+struct Live {
+    /// `None`: it cannot be written.
+    log: Option<Log>,
+    objset: Objset,
+}
+
+impl Volume {
+    /// Opens a volume for I/O. What its log has is done again first, if the pool can be written.
+    ///
+    /// It cannot be written if `read_only` says so, or its `readonly`, or if it is a snapshot or the pool is imported read-only.
+    /// The process has called `kernel_init()`, and imported the pool.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(library: &Library, name: &str, read_only: bool) -> Result<Self, OpenError> {
+        let volume = Self {
+            api: Arc::new(Api::load(library)?),
+            name: CString::new(name).map_err(|_| OpenError::Name)?,
+            asked_read_only: read_only,
+            gate: RwLock::new(None),
+            locks: Arc::default(),
+            volsize_bytes: AtomicU64::new(0),
+        };
+        volume.resume()?;
+        Ok(volume)
+    }
+
+    /// Lets go of the objset, with everything written, so that it can be rolled back or received into. I/O waits until
+    /// the end of the I/O that runs, and then fails with ENXIO until [`Volume::resume`].
+    pub fn suspend(&self) {
+        let mut gate = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(live) = gate.take() {
+            let Live { log, objset } = live;
+            if let Some(log) = log {
+                drop(log);
+                objset.wait_synced();
+            }
+        }
+    }
+
+    /// Opens the objset again after [`Volume::suspend`].
+    ///
+    /// # Errors
+    /// As [`Volume::open`].
+    pub fn resume(&self) -> Result<(), OpenError> {
+        let mut gate = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        if gate.is_some() {
+            return Ok(());
+        }
+        let is_snapshot = self.name.as_bytes().contains(&b'@');
+        let objset = Objset::own(&self.api, &self.name, self.asked_read_only || is_snapshot)?;
+        let can_write = objset.is_pool_writable() && !objset.is_snapshot();
+        if can_write {
+            replay::replay(&objset).map_err(OpenError::Replay)?;
+        }
+        let volsize_bytes = objset.volsize_bytes()?;
+        let is_written =
+            can_write && !self.asked_read_only && !objset.is_set_read_only(&self.name)?;
+        let log = is_written.then(|| Log::open(&objset, &self.locks)).transpose()?;
+        self.volsize_bytes.store(volsize_bytes, Ordering::Release);
+        objset.prefetch(0, PREFETCH_BYTES.min(volsize_bytes));
+        objset.prefetch(
+            volsize_bytes.saturating_sub(PREFETCH_BYTES),
+            PREFETCH_BYTES.min(volsize_bytes),
+        );
+        *gate = Some(Live { log, objset });
+        Ok(())
+    }
+
+    /// Ends the I/O: waits for what runs, closes the log, writes everything out. Later I/O fails with ENXIO.
+    pub fn close(&self) {
+        self.suspend();
+    }
+
+    /// Tells it its new size after its "size" was changed. I/O beyond the end fails with EIO from now on.
+    pub fn resized(&self, volsize_bytes: u64) {
+        self.volsize_bytes.store(volsize_bytes, Ordering::Release);
+    }
+
+    /// Its size.
+    pub fn volsize_bytes(&self) -> u64 {
+        self.volsize_bytes.load(Ordering::Acquire)
+    }
+
+    /// Its block size; 0 if it is closed.
+    pub fn volblocksize_bytes(&self) -> u32 {
+        self.live().as_ref().map_or(0, |live| live.objset.block_bytes())
+    }
+
+    /// It cannot be written.
+    pub fn is_read_only(&self) -> bool {
+        self.live().as_ref().is_none_or(|live| live.log.is_none())
+    }
+
+    /// Its full name.
+    pub fn name(&self) -> &str {
+        self.name.to_str().unwrap_or_default()
+    }
+
+    fn live(&self) -> RwLockReadGuard<'_, Option<Live>> {
+        self.gate.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl fmt::Debug for Volume {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Volume")
+            .field("name", &self.name)
+            .field("volsize_bytes", &self.volsize_bytes())
+            .finish_non_exhaustive()
+    }
+}
