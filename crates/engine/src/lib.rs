@@ -53,7 +53,7 @@ mod mailbox;
 pub mod modelled;
 pub mod net;
 pub mod null;
-mod oneshot;
+pub mod oneshot;
 mod op;
 pub mod ram;
 mod reactor;

@@ -17,13 +17,14 @@ struct Slot<T> {
 }
 
 /// Sends the value, or closes the slot when dropped.
-pub(crate) struct Sender<T>(Arc<Mutex<Slot<T>>>);
+pub struct Sender<T>(Arc<Mutex<Slot<T>>>);
 
 /// A future of what another thread sends.
 #[must_use = "a result of another thread must be looked at"]
 pub struct Receiver<T>(Arc<Mutex<Slot<T>>>);
 
-pub(crate) fn channel<T>() -> (Sender<T>, Receiver<T>) {
+/// A sender and its receiver.
+pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
     let slot = Arc::new(Mutex::new(Slot { value: None, waker: None, closed: false }));
     (Sender(Arc::clone(&slot)), Receiver(slot))
 }
@@ -33,7 +34,8 @@ fn lock<T>(slot: &Mutex<Slot<T>>) -> MutexGuard<'_, Slot<T>> {
 }
 
 impl<T> Sender<T> {
-    pub(crate) fn send(self, value: T) {
+    /// Sends the value.
+    pub fn send(self, value: T) {
         lock(&self.0).value = Some(value);
         // Dropping self wakes the receiver.
     }

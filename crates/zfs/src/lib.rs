@@ -18,6 +18,7 @@
 //! or FUA write is answered when the log blocks are on stable storage. A pool has one worker, and the disks are locked by
 //! whoever started it.
 
+pub mod client;
 pub mod control;
 pub mod ffi;
 pub mod ondisk;

@@ -1,0 +1,370 @@
+//! A data channel: the requests of one thread on one volume, on their way to the worker and back.
+//!
+//! | link      | a new request             | leads to                                   |
+//! |-----------|---------------------------|--------------------------------------------|
+//! | attaching | waits                     | open; closed if the worker would not       |
+//! | open      | is sent, or waits for room | closed, when the worker has closed its end |
+//! | closed    | fails                     | -                                          |
+//!
+//! Those that wait are bounded by the queue's `nr_requests`.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ashlar_block::bio::{Flags, Op};
+use ashlar_block::request::Request;
+use ashlar_block::status::{BioResult, Status};
+use ashlar_engine::fd::Fd;
+use ashlar_engine::spawn;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
+};
+use slab::Slab;
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::driver::Volume;
+use crate::protocol::{Command, Completion, FUA, RemoteSegment, Submission, op};
+
+/// Completions that are taken from the socket at a time.
+const MAX_COMPLETIONS: usize = 64;
+/// Packets taken before other tasks have their turn.
+const MAX_PACKETS: usize = 256;
+/// How long the end of a thread waits for requests in flight, before it leaks them.
+const DRAIN_LIMIT: Duration = Duration::from_secs(30);
+
+thread_local! {
+    /// This thread's channels, by the volume's identity in this process.
+    static CHANNELS: RefCell<HashMap<usize, Rc<Channel>>> = RefCell::default();
+    /// Where packets are made.
+    static PACKET: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+enum Link {
+    Attaching,
+    Open(Fd),
+    Closed,
+}
+
+struct InFlight {
+    request: Request,
+    /// What its completion carries: a late one of the slot's former owner is told apart.
+    tag: u64,
+}
+
+struct State {
+    link: Link,
+    in_flight: Slab<InFlight>,
+    /// Not sent yet.
+    waiting: VecDeque<Request>,
+    /// Somebody waits for room in the socket.
+    is_blocked: bool,
+    sent: u32,
+}
+
+/// See the module text.
+pub(super) struct Channel {
+    volume: Arc<Volume>,
+    state: RefCell<State>,
+}
+
+/// Gives a request to the current thread's channel of `volume`.
+pub(super) fn submit(volume: &Arc<Volume>, request: Request) {
+    let channel = CHANNELS.try_with(|channels| {
+        let mut channels = channels.borrow_mut();
+        Rc::clone(channels.entry(volume.id).or_insert_with(|| Channel::attach(volume)))
+    });
+    match channel {
+        Ok(channel) => channel.submit(request),
+        // The thread is ending.
+        Err(_) => request.complete(Err(Status::Io)),
+    }
+}
+
+impl Channel {
+    /// A channel that asks the worker to take its other end.
+    fn attach(volume: &Arc<Volume>) -> Rc<Self> {
+        let state = State {
+            link: Link::Attaching,
+            in_flight: Slab::new(),
+            waiting: VecDeque::new(),
+            is_blocked: false,
+            sent: 0,
+        };
+        let this = Rc::new(Self { volume: Arc::clone(volume), state: RefCell::new(state) });
+        let channel = Rc::clone(&this);
+        spawn(async move {
+            // Whatever becomes of the task, what waits is told.
+            let guard = Guard(channel);
+            let channel = &guard.0;
+            match channel.connect().await {
+                Ok(fd) => {
+                    channel.state.borrow_mut().link = Link::Open(fd.clone());
+                    channel.send_waiting();
+                    channel.receive(&fd).await;
+                }
+                Err(error) => {
+                    tracing::error!(volume = channel.volume.name(), error, "no data channel");
+                }
+            }
+        })
+        .detach();
+        this
+    }
+
+    async fn connect(&self) -> Result<Fd, String> {
+        let flags = SocketFlags::CLOEXEC;
+        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+        let (ours, theirs) = pair.map_err(|errno| errno.to_string())?;
+        self.attach_to_worker(theirs).await?;
+        Ok(Fd::new(ours))
+    }
+
+    async fn attach_to_worker(&self, theirs: OwnedFd) -> Result<(), String> {
+        let command = Command::Attach { volume: self.volume.number };
+        match self.volume.worker.call_with(command, theirs).await {
+            Ok(_) => Ok(()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn submit(self: &Rc<Self>, request: Request) {
+        let mut state = self.state.borrow_mut();
+        match &state.link {
+            Link::Closed => {
+                drop(state);
+                request.complete(Err(Status::Io));
+            }
+            Link::Attaching => state.waiting.push_back(request),
+            Link::Open(_) if state.is_blocked => state.waiting.push_back(request),
+            Link::Open(_) => {
+                state.waiting.push_back(request);
+                drop(state);
+                self.send_waiting();
+            }
+        }
+    }
+
+    /// Sends what waits, as far as there is room.
+    fn send_waiting(self: &Rc<Self>) {
+        let mut state = self.state.borrow_mut();
+        let state = &mut *state;
+        let Link::Open(fd) = &state.link else { return };
+        while let Some(request) = state.waiting.pop_front() {
+            state.sent = state.sent.wrapping_add(1);
+            let entry = state.in_flight.vacant_entry();
+            let tag = u64::from(state.sent) << 32 | entry.key() as u64;
+            match PACKET.with_borrow_mut(|packet| send_packet(fd, packet, &request, tag)) {
+                Ok(()) => {
+                    entry.insert(InFlight { request, tag });
+                }
+                Err(Errno::AGAIN | Errno::NOBUFS) => {
+                    state.waiting.push_front(request);
+                    state.is_blocked = true;
+                    let (channel, fd) = (Rc::clone(self), fd.clone());
+                    spawn(async move { channel.wait_for_room(&fd).await }).detach();
+                    return;
+                }
+                // The worker is gone: the receiving side sees that, and ends all of them.
+                Err(_) => {
+                    entry.insert(InFlight { request, tag });
+                }
+            }
+        }
+    }
+
+    async fn wait_for_room(self: &Rc<Self>, fd: &Fd) {
+        // An error is seen again by sending.
+        let (Ok(()) | Err(_)) = fd.writable().await;
+        self.state.borrow_mut().is_blocked = false;
+        self.send_waiting();
+    }
+
+    /// Ends requests as the worker tells, until it closes its end.
+    async fn receive(&self, fd: &Fd) {
+        let mut buffer = [0; MAX_COMPLETIONS * size_of::<Completion>()];
+        loop {
+            // Not through the ring: an operation that is given up could take a completion with it.
+            if let Err(error) = fd.readable().await {
+                return tracing::error!(%error, "waiting for a worker");
+            }
+            for _ in 0..MAX_PACKETS {
+                match self.take(fd, &mut buffer) {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    Err(Ended) => return,
+                }
+            }
+        }
+    }
+
+    /// Takes a packet; whether there was one.
+    fn take(&self, fd: impl AsFd, buffer: &mut [u8]) -> Result<bool, Ended> {
+        let len = match recv(fd, &mut *buffer, RecvFlags::DONTWAIT) {
+            Ok((0, _)) => return Err(Ended),
+            Ok((len, _)) => len,
+            Err(Errno::AGAIN) => return Ok(false),
+            Err(Errno::INTR) => return Ok(true),
+            Err(errno) => {
+                tracing::debug!(%errno, "a worker's data channel");
+                return Err(Ended);
+            }
+        };
+        let mut rest = &buffer[..len];
+        while let Ok((completion, more)) = Completion::read_from_prefix(rest) {
+            self.complete(completion);
+            rest = more;
+        }
+        Ok(true)
+    }
+
+    fn complete(&self, Completion { tag, errno, .. }: Completion) {
+        let key = tag as u32 as usize;
+        let mut state = self.state.borrow_mut();
+        if state.in_flight.get(key).is_none_or(|in_flight| in_flight.tag != tag) {
+            return tracing::error!(tag, "a worker ended a request that it was not given");
+        }
+        let InFlight { request, .. } = state.in_flight.remove(key);
+        // Ending a request may submit another.
+        drop(state);
+        let result = match errno {
+            0 => Ok(()),
+            errno => Err(Status::from_errno(errno)),
+        };
+        self.end(request, result);
+    }
+
+    fn end(&self, request: Request, result: BioResult) {
+        if let Err(status) = result {
+            self.volume.failed(request.op(), request.sector(), status);
+        }
+        request.complete(result);
+    }
+
+    /// Fails all requests: no worker is left that could touch their memory.
+    fn close(&self) {
+        let (in_flight, waiting) = {
+            let mut state = self.state.borrow_mut();
+            state.link = Link::Closed;
+            (std::mem::take(&mut state.in_flight), std::mem::take(&mut state.waiting))
+        };
+        // A new channel may be had for a volume that is not closed; it fails in turn if the worker is dead.
+        if let Ok(removed) =
+            CHANNELS.try_with(|channels| channels.borrow_mut().remove(&self.volume.id))
+        {
+            drop(removed);
+        }
+        for (_, InFlight { request, .. }) in in_flight {
+            self.end(request, Err(Status::Io));
+        }
+        for request in waiting {
+            self.end(request, Err(Status::Io));
+        }
+    }
+
+    /// Waits, without a reactor, for the end of what is in flight.
+    fn drain(&self, fd: &Fd) {
+        let deadline = Instant::now() + DRAIN_LIMIT;
+        let mut buffer = [0; MAX_COMPLETIONS * size_of::<Completion>()];
+        while !self.state.borrow().in_flight.is_empty() {
+            match self.take(fd, &mut buffer) {
+                Ok(true) => continue,
+                Ok(false) => {}
+                Err(Ended) => return,
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let lost = std::mem::take(&mut self.state.borrow_mut().in_flight);
+                tracing::error!(count = lost.len(), "requests never ended; leaking their memory");
+                std::mem::forget(lost);
+                return;
+            }
+            let timeout =
+                Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            // Whatever it says, the loop looks.
+            let (Ok(_) | Err(_)) = poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&timeout));
+        }
+    }
+}
+
+/// The worker has closed its end.
+struct Ended;
+
+/// A channel's task. When it ends, or is dropped with its reactor, so does the channel.
+struct Guard(Rc<Channel>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let fd = match &self.0.state.borrow().link {
+            Link::Open(fd) => Some(fd.clone()),
+            Link::Attaching | Link::Closed => None,
+        };
+        if let Some(fd) = fd {
+            // Requests that wait are never sent from here on.
+            self.0.state.borrow_mut().is_blocked = true;
+            self.0.drain(&fd);
+        }
+        self.0.close();
+    }
+}
+
+fn code(op: Op) -> u8 {
+    match op {
+        Op::Read => op::READ,
+        Op::Write => op::WRITE,
+        Op::Flush => op::FLUSH,
+        Op::Discard => op::DISCARD,
+        Op::WriteZeroes => op::WRITE_ZEROES,
+    }
+}
+
+/// Sends a request as one packet, which is made in `packet`.
+fn send_packet(fd: &Fd, packet: &mut Vec<u8>, request: &Request, tag: u64) -> Result<(), Errno> {
+    packet.clear();
+    packet.resize(size_of::<Submission>(), 0);
+    let mut segments = 0;
+    if request.op().has_data() {
+        let mut last: Option<RemoteSegment> = None;
+        for segment in request.segments() {
+            let (address, len_bytes) = (segment.as_ptr() as u64, segment.len() as u64);
+            match &mut last {
+                // Neighbours in memory are one.
+                Some(last) if last.address + last.len_bytes == address => {
+                    last.len_bytes += len_bytes
+                }
+                _ => {
+                    if let Some(done) = last.replace(RemoteSegment { address, len_bytes }) {
+                        packet.extend_from_slice(done.as_bytes());
+                        segments += 1;
+                    }
+                }
+            }
+        }
+        if let Some(done) = last {
+            packet.extend_from_slice(done.as_bytes());
+            segments += 1;
+        }
+    }
+    let header = Submission {
+        tag,
+        offset_bytes: request.sector().bytes(),
+        len_bytes: request.len().bytes(),
+        op: code(request.op()),
+        flags: if request.flags().contains(Flags::FUA) { FUA } else { 0 },
+        segments,
+        reserved: 0,
+    };
+    packet[..size_of::<Submission>()].copy_from_slice(header.as_bytes());
+    loop {
+        match send(fd, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! OpenZFS's module parameters, as far as they mean something here: `sys/module/zfs/parameters`.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Where a parameter takes effect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    /// In the queues of this process, when a volume is opened.
+    Queue,
+    /// In workers, at once.
+    Worker,
+}
+
+/// A module parameter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Parameter {
+    /// Its name, as in `sys/module/zfs/parameters`.
+    pub name: &'static str,
+    /// Its value at first.
+    default: u64,
+    /// Its largest value.
+    max: u64,
+    place: Place,
+}
+
+const fn queue(name: &'static str, default: u64, max: u64) -> Parameter {
+    Parameter { name, default, max, place: Place::Queue }
+}
+
+const fn worker(name: &'static str, max: u64) -> Parameter {
+    Parameter { name, default: 0, max, place: Place::Worker }
+}
+
+const UINT_MAX: u64 = u32::MAX as u64;
+
+/// All of them (`man 4 zfs`). 0 of those of workers is their own default.
+const ALL: [Parameter; 11] = [
+    worker("zfs_arc_max", u64::MAX),
+    worker("zfs_arc_min", u64::MAX),
+    worker("zfs_txg_timeout", UINT_MAX),
+    worker("zvol_blk_mq_threads", UINT_MAX),
+    worker("zvol_num_taskqs", UINT_MAX),
+    worker("zvol_request_sync", 1),
+    worker("zvol_threads", UINT_MAX),
+    queue("zvol_blk_mq_blocks_per_thread", 8, UINT_MAX),
+    queue("zvol_blk_mq_queue_depth", 0, UINT_MAX),
+    queue("zvol_max_discard_blocks", 16384, u64::MAX),
+    queue("zvol_use_blk_mq", 0, 1),
+];
+
+/// The values of all parameters, shared by all pools.
+#[derive(Debug)]
+pub struct Parameters {
+    values: [AtomicU64; ALL.len()],
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Self { values: ALL.map(|parameter| AtomicU64::new(parameter.default)) }
+    }
+}
+
+impl Parameters {
+    /// All parameters.
+    pub fn all() -> &'static [Parameter] {
+        &ALL
+    }
+
+    fn value(&self, name: &str) -> Option<(&'static Parameter, &AtomicU64)> {
+        let index = ALL.iter().position(|parameter| parameter.name == name)?;
+        Some((&ALL[index], &self.values[index]))
+    }
+
+    /// The value of a parameter; `None` if there is none of that name.
+    pub fn get(&self, name: &str) -> Option<u64> {
+        Some(self.value(name)?.1.load(Relaxed))
+    }
+
+    /// Sets a parameter; whether workers must be told.
+    ///
+    /// # Errors
+    /// There is none of that name, or the value is too large: the largest.
+    pub fn set(&self, name: &str, value: u64) -> Result<bool, Option<u64>> {
+        let (parameter, at) = self.value(name).ok_or(None)?;
+        if value > parameter.max {
+            return Err(Some(parameter.max));
+        }
+        at.store(value, Relaxed);
+        Ok(parameter.place == Place::Worker)
+    }
+
+    /// What a worker is started with.
+    pub(super) fn of_worker(&self) -> BTreeMap<String, u64> {
+        let values =
+            ALL.iter().zip(&self.values).filter(|(parameter, _)| parameter.place == Place::Worker);
+        let values =
+            values.map(|(parameter, value)| (parameter.name.to_owned(), value.load(Relaxed)));
+        values.filter(|(_, value)| *value != 0).collect()
+    }
+
+    pub(super) fn use_blk_mq(&self) -> bool {
+        self.get("zvol_use_blk_mq") == Some(1)
+    }
+
+    pub(super) fn blocks_per_thread(&self) -> u64 {
+        self.get("zvol_blk_mq_blocks_per_thread").unwrap_or_default()
+    }
+
+    pub(super) fn queue_depth(&self) -> u64 {
+        self.get("zvol_blk_mq_queue_depth").unwrap_or_default()
+    }
+
+    pub(super) fn max_discard_blocks(&self) -> u64 {
+        self.get("zvol_max_discard_blocks").unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_bounded_and_workers_get_theirs() {
+        let parameters = Parameters::default();
+        assert_eq!(parameters.get("zvol_blk_mq_blocks_per_thread"), Some(8));
+        assert_eq!(parameters.set("zvol_use_blk_mq", 2), Err(Some(1)));
+        assert_eq!(parameters.set("zvol_use_blk_mq", 1), Ok(false));
+        assert_eq!(parameters.set("zvol_no_such", 1), Err(None));
+        assert_eq!(parameters.set("zfs_arc_max", 1 << 30), Ok(true));
+        assert!(parameters.use_blk_mq());
+        assert_eq!(parameters.of_worker(), BTreeMap::from([("zfs_arc_max".to_owned(), 1 << 30)]));
+    }
+}

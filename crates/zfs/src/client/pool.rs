@@ -1,0 +1,317 @@
+//! A pool: its worker, and its open volumes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ashlar_block::device::BlockDevice;
+use ashlar_block::units::Sectors;
+use ashlar_engine::blocking;
+use thiserror::Error;
+
+use super::parameters::Parameters;
+use super::worker::{CallError, CallResult, Worker, not_asked};
+use super::zvol::Zvol;
+use crate::protocol::{Command, Dataset, PoolStatus, Reply};
+
+/// Why a pool cannot be had.
+#[derive(Debug, Error)]
+pub enum PoolError {
+    /// Its worker cannot be started.
+    #[error("cannot start a worker: {0}")]
+    Spawn(#[from] io::Error),
+    /// Its worker did not do it.
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+impl PoolError {
+    /// What to do about it.
+    pub fn hint(&self) -> Option<&str> {
+        match self {
+            Self::Spawn(_) => None,
+            Self::Call(error) => error.hint(),
+        }
+    }
+}
+
+/// A volume or snapshot that is to be a device, by its properties.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Visible {
+    /// Full name.
+    pub dataset: String,
+    /// It may have partitions (`volmode` is not `dev`).
+    pub has_partitions: bool,
+}
+
+/// What became of a pool's devices.
+#[derive(Default)]
+pub struct Changes {
+    /// Those that are to be opened.
+    pub new: Vec<Visible>,
+    /// Those whose dataset is gone, or that are not to be seen any more.
+    pub gone: Vec<Arc<Zvol>>,
+}
+
+/// A pool that is imported in a worker.
+pub struct Pool {
+    worker: Arc<Worker>,
+    parameters: Arc<Parameters>,
+    name: String,
+    release: String,
+    volumes: Mutex<BTreeMap<String, Arc<Zvol>>>,
+}
+
+impl Pool {
+    /// Starts a worker and has it make or import a pool: `command` is [`Command::CreatePool`] or [`Command::ImportPool`].
+    ///
+    /// # Errors
+    /// [`PoolError`]; the worker has ended then.
+    pub async fn start(
+        name: &str,
+        command: Command,
+        parameters: Arc<Parameters>,
+    ) -> Result<Self, PoolError> {
+        let worker = Arc::new(Worker::spawn()?);
+        let started = async {
+            let start = Command::Start { parameters: parameters.of_worker() };
+            let Reply::Started { release } = worker.call(start).await? else {
+                return Err(not_asked());
+            };
+            worker.run(command).await?;
+            Ok(release)
+        };
+        match started.await {
+            Ok(release) => {
+                let volumes = Mutex::default();
+                Ok(Self { worker, parameters, name: name.to_owned(), release, volumes })
+            }
+            Err(error) => {
+                stop(&worker).await;
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The release of OpenZFS that its worker runs.
+    pub fn release(&self) -> &str {
+        &self.release
+    }
+
+    /// Its worker.
+    pub fn worker(&self) -> &Worker {
+        &self.worker
+    }
+
+    fn volumes(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Zvol>>> {
+        // Inserting and removing do not panic in between.
+        self.volumes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the worker a command.
+    ///
+    /// # Errors
+    /// It refused, or is no more.
+    pub async fn call(&self, command: Command) -> CallResult {
+        self.worker.call(command).await
+    }
+
+    /// As [`Self::call`], for a command that has nothing to tell.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn run(&self, command: Command) -> Result<(), CallError> {
+        self.worker.run(command).await
+    }
+
+    /// Its state.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub async fn status(&self) -> Result<PoolStatus, CallError> {
+        let Reply::Pool(status) = self.call(Command::PoolStatus).await? else {
+            return Err(not_asked());
+        };
+        Ok(status)
+    }
+
+    /// The datasets below `root`, or all.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub async fn datasets(&self, root: Option<String>) -> Result<Vec<Dataset>, CallError> {
+        let Reply::Datasets { datasets } = self.call(Command::List { root }).await? else {
+            return Err(not_asked());
+        };
+        Ok(datasets)
+    }
+
+    /// Opens a volume or snapshot as the device `device` with minor number `minor`.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub async fn open(
+        &self,
+        dataset: &str,
+        read_only: bool,
+        device: &str,
+        minor: u32,
+    ) -> Result<Arc<Zvol>, CallError> {
+        let open = Command::Open { name: dataset.to_owned(), read_only };
+        let Reply::Opened(opened) = self.call(open).await? else { return Err(not_asked()) };
+        let worker = Arc::clone(&self.worker);
+        let zvol = Arc::new(Zvol::new(worker, dataset, opened, device, minor, &self.parameters));
+        self.volumes().insert(dataset.to_owned(), Arc::clone(&zvol));
+        Ok(zvol)
+    }
+
+    /// The open volumes.
+    pub fn opened(&self) -> Vec<Arc<Zvol>> {
+        self.volumes().values().cloned().collect()
+    }
+
+    /// The open volume of this dataset.
+    pub fn find(&self, dataset: &str) -> Option<Arc<Zvol>> {
+        self.volumes().get(dataset).cloned()
+    }
+
+    /// Compares what is open with what there is, and lets devices have the size that volumes have now.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub async fn changes(&self) -> Result<Changes, CallError> {
+        let datasets = self.datasets(None).await?;
+        let visible = visible(&datasets);
+        let size = |zvol: &Zvol| {
+            let found = datasets.iter().find(|dataset| dataset.name == zvol.dataset())?;
+            found.properties.get("volsize")?.value.parse::<u64>().ok()
+        };
+        for zvol in self.opened() {
+            if let Some(bytes) = size(&zvol) {
+                zvol.disk().set_capacity(Sectors::from_bytes_floor(bytes));
+            }
+        }
+        let wanted: BTreeSet<&str> = visible.iter().map(|one| one.dataset.as_str()).collect();
+        let gone = self
+            .opened()
+            .into_iter()
+            .filter(|zvol| !wanted.contains(zvol.dataset().as_str()))
+            .collect();
+        let opened = self.volumes();
+        let new =
+            visible.iter().filter(|one| !opened.contains_key(&one.dataset)).cloned().collect();
+        Ok(Changes { new, gone })
+    }
+
+    /// A dataset, and all that is below it, has another name.
+    pub fn renamed(&self, from: &str, to: &str) {
+        let mut volumes = self.volumes();
+        for (name, zvol) in std::mem::take(&mut *volumes) {
+            let rest = name
+                .strip_prefix(from)
+                .filter(|rest| rest.is_empty() || rest.starts_with(['/', '@']));
+            let name = rest.map_or_else(|| name.clone(), |rest| format!("{to}{rest}"));
+            zvol.renamed(&name);
+            volumes.insert(name, zvol);
+        }
+    }
+
+    /// Ends the I/O of an open volume: what was started ends, what comes fails.
+    ///
+    /// # Errors
+    /// As [`Self::call`]; the volume counts as closed.
+    pub async fn close(&self, zvol: &Zvol) -> Result<(), CallError> {
+        zvol.close();
+        self.volumes().remove(&zvol.dataset());
+        self.run(Command::Close { volume: zvol.number() }).await
+    }
+
+    /// Closes all volumes, writes all out, lets go of the disks, and ends the worker. All is ended whatever fails.
+    ///
+    /// # Errors
+    /// The first thing that went wrong.
+    pub async fn export(&self) -> Result<(), CallError> {
+        let mut result = Ok(());
+        for zvol in self.opened() {
+            let closed = self.close(&zvol).await;
+            result = result.and(closed);
+        }
+        let exported = self.run(Command::ExportPool).await;
+        stop(&self.worker).await;
+        result.and(exported)
+    }
+}
+
+/// Waits for the end of a worker, away from the reactor.
+async fn stop(worker: &Arc<Worker>) {
+    let stopping = Arc::clone(worker);
+    if blocking::run(move || stopping.stop()).await.is_err() {
+        tracing::error!(pid = worker.pid(), "the worker of a pool was not waited for");
+    }
+}
+
+/// Which of `datasets` are devices, by the properties `volmode` and `snapdev` (`man 7 zfsprops`).
+pub fn visible(datasets: &[Dataset]) -> Vec<Visible> {
+    let property = |dataset: &Dataset, name: &str| {
+        dataset.properties.get(name).map(|property| property.value.clone())
+    };
+    let volumes: BTreeMap<&str, &Dataset> = datasets
+        .iter()
+        .filter(|one| one.kind == "volume")
+        .map(|one| (one.name.as_str(), one))
+        .collect();
+    let mut visible = Vec::new();
+    for dataset in datasets {
+        let volume = match dataset.name.split_once('@') {
+            None => volumes.get(dataset.name.as_str()),
+            Some((volume, _)) => {
+                let volume = volumes.get(volume);
+                volume.filter(|volume| property(volume, "snapdev").as_deref() == Some("visible"))
+            }
+        };
+        let Some(volume) = volume else { continue };
+        let mode = property(volume, "volmode");
+        if mode.as_deref() != Some("none") {
+            let has_partitions = mode.as_deref() != Some("dev");
+            visible.push(Visible { dataset: dataset.name.clone(), has_partitions });
+        }
+    }
+    visible
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::Property;
+
+    fn dataset(name: &str, kind: &str, properties: &[(&str, &str)]) -> Dataset {
+        let property =
+            |value: &str| Property { value: value.to_owned(), source: "local".to_owned() };
+        let properties =
+            properties.iter().map(|(name, value)| ((*name).to_owned(), property(value))).collect();
+        Dataset { name: name.to_owned(), kind: kind.to_owned(), properties }
+    }
+
+    #[test]
+    fn volumes_are_seen_as_their_properties_say() {
+        let datasets = [
+            dataset("t", "filesystem", &[]),
+            dataset("t@s", "snapshot", &[]),
+            dataset("t/a", "volume", &[("volmode", "default"), ("snapdev", "hidden")]),
+            dataset("t/a@s", "snapshot", &[]),
+            dataset("t/b", "volume", &[("volmode", "dev"), ("snapdev", "visible")]),
+            dataset("t/b@s", "snapshot", &[]),
+            dataset("t/c", "volume", &[("volmode", "none"), ("snapdev", "visible")]),
+            dataset("t/c@s", "snapshot", &[]),
+        ];
+        let seen: Vec<_> =
+            visible(&datasets).into_iter().map(|one| (one.dataset, one.has_partitions)).collect();
+        let expected = [("t/a", true), ("t/b", false), ("t/b@s", false)];
+        assert_eq!(seen, expected.map(|(name, parts)| (name.to_owned(), parts)));
+    }
+}

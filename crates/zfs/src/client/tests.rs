@@ -1,0 +1,309 @@
+//! The data path against a worker that is played by a thread: a volume that is a vector. It touches the requests' memory as a
+//! worker does, only that it is its own.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::process::Command as Process;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use ashlar_block::bio::Bio;
+use ashlar_block::buffer::Buffer;
+use ashlar_block::device::BlockDevice;
+use ashlar_block::gateway::Gateway;
+use ashlar_block::status::Status;
+use ashlar_block::units::Sector;
+use ashlar_engine::{Engine, Reactor, spawn};
+use futures_util::future::join_all;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::{Parameters, Worker, Zvol};
+use crate::control;
+use crate::protocol::{
+    Command, Completion, MAX_SUBMISSION_BYTES, OpenedVolume, Refusal, RemoteSegment, Reply,
+    Submission, op,
+};
+
+const VOLUME_BYTES: usize = 4 << 20;
+
+/// What the player does with requests.
+#[derive(Default)]
+struct Play {
+    volume: Mutex<Vec<u8>>,
+    /// No request ends while it is set.
+    is_held: Mutex<bool>,
+    released: Condvar,
+    /// Requests seen, and their segments.
+    requests: AtomicUsize,
+    segments: AtomicUsize,
+    channels: AtomicUsize,
+}
+
+impl Play {
+    fn hold(&self, held: bool) {
+        *self.is_held.lock().unwrap() = held;
+        self.released.notify_all();
+    }
+}
+
+/// The memory of this process.
+fn memory() -> io::Result<File> {
+    File::options().read(true).write(true).open("/proc/self/mem")
+}
+
+/// One data channel.
+fn serve(play: &Play, channel: &OwnedFd) {
+    let memory = memory().unwrap();
+    let mut packet = vec![0; MAX_SUBMISSION_BYTES];
+    while let Ok((len @ 1.., _)) = recv(channel, &mut packet[..], RecvFlags::empty()) {
+        let (header, rest) = Submission::read_from_prefix(&packet[..len]).unwrap();
+        let segments = <[RemoteSegment]>::ref_from_bytes(rest).unwrap();
+        assert_eq!(segments.len(), usize::from(header.segments));
+        play.requests.fetch_add(1, SeqCst);
+        play.segments.fetch_add(segments.len(), SeqCst);
+        let mut at = header.offset_bytes as usize;
+        drop(play.released.wait_while(play.is_held.lock().unwrap(), |held| *held).unwrap());
+        let mut volume = play.volume.lock().unwrap();
+        for segment in segments {
+            let range = at..at + segment.len_bytes as usize;
+            match header.op {
+                op::READ => memory.write_all_at(&volume[range.clone()], segment.address).unwrap(),
+                _ => memory.read_exact_at(&mut volume[range.clone()], segment.address).unwrap(),
+            }
+            at = range.end;
+        }
+        // The first sector of the second half is bad.
+        let bad = header.op == op::READ && header.offset_bytes == (VOLUME_BYTES / 2) as u64;
+        let errno = if bad { 5 } else { 0 };
+        let end = Completion { tag: header.tag, errno, reserved: 0 };
+        if send(channel, end.as_bytes(), SendFlags::NOSIGNAL).is_err() {
+            return;
+        }
+    }
+}
+
+/// A worker that knows the volume number 7, and attaches channels to it.
+fn play(play: &Arc<Play>) -> Arc<Worker> {
+    play.volume.lock().unwrap().resize(VOLUME_BYTES, 0);
+    let (worker, theirs) = Worker::played_by(Process::new("sleep").arg("60"));
+    let play = Arc::clone(play);
+    thread::spawn(move || {
+        while let Some(message) = control::receive(&theirs).unwrap() {
+            let command: Command = serde_json::from_slice(&message.bytes).unwrap();
+            let reply: Result<Reply, Refusal> = if command == (Command::Attach { volume: 7 }) {
+                let (play, channel) = (Arc::clone(&play), message.descriptor.unwrap());
+                play.channels.fetch_add(1, SeqCst);
+                thread::spawn(move || serve(&play, &channel));
+                Ok(Reply::Done)
+            } else {
+                Err(Refusal { message: format!("{command:?}"), hint: None, errno: 22 })
+            };
+            control::send(&theirs, &serde_json::to_vec(&reply).unwrap(), None).unwrap();
+        }
+    });
+    Arc::new(worker)
+}
+
+fn zvol(worker: &Arc<Worker>, number: u32) -> Arc<Zvol> {
+    let opened = OpenedVolume {
+        volume: number,
+        volsize_bytes: VOLUME_BYTES as u64,
+        volblocksize_bytes: 16 << 10,
+        read_only: false,
+    };
+    Arc::new(Zvol::new(Arc::clone(worker), "tank/vol", opened, "zd0", 0, &Parameters::default()))
+}
+
+#[test]
+fn what_is_written_is_read_back() {
+    let played = Arc::new(Play::default());
+    let worker = play(&played);
+    let gateway = Gateway::new(zvol(&worker, 7));
+    Reactor::new(Default::default()).unwrap().block_on(async {
+        let mut data =
+            Buffer::from_slice(&(0..64 << 10).map(|at: u32| (at / 7) as u8).collect::<Vec<_>>());
+        gateway.submit(Bio::write_from(Sector(3), &mut data)).await.unwrap();
+        gateway.submit(Bio::flush()).await.unwrap();
+        let mut back = Buffer::zeroed(64 << 10);
+        gateway.submit(Bio::read_into(Sector(3), &mut back)).await.unwrap();
+        assert!(back.as_slice() == data.as_slice());
+        let mut bad = Buffer::zeroed(512);
+        let sector = (VOLUME_BYTES / 2 / 512) as u64;
+        assert_eq!(gateway.submit(Bio::read_into(Sector(sector), &mut bad)).await, Err(Status::Io));
+    });
+    assert_eq!(played.channels.load(SeqCst), 1);
+    worker.kill();
+}
+
+/// More requests than the socket has room for, from two threads: all end, each thread has its channel.
+#[test]
+fn back_pressure_loses_nothing() {
+    let played = Arc::new(Play::default());
+    let worker = play(&played);
+    let zvol = zvol(&worker, 7);
+    zvol.disk().set_nr_requests(65536).unwrap();
+    let engine = Engine::start(2).unwrap();
+    let gateway = Gateway::new(Arc::clone(&zvol) as _);
+    played.hold(true);
+    let mut ends = Vec::new();
+    const EACH: u64 = 2000;
+    for (number, handle) in engine.handles().iter().enumerate() {
+        let gateway = gateway.clone();
+        ends.push(handle.spawn_on(move || async move {
+            let start = number as u64 * EACH;
+            let writes = (start..start + EACH).map(|sector| {
+                let gateway = gateway.clone();
+                async move {
+                    let mut data = Buffer::from_slice(&[sector as u8; 512]);
+                    gateway.submit(Bio::write_from(Sector(sector), &mut data)).await
+                }
+            });
+            join_all(writes).await
+        }));
+    }
+    // Long enough for the sockets to be full.
+    while played.channels.load(SeqCst) < 2 {
+        thread::sleep(Duration::from_millis(1));
+    }
+    thread::sleep(Duration::from_millis(50));
+    assert_eq!(played.requests.load(SeqCst), 2, "each channel has one request that waits");
+    played.hold(false);
+    Reactor::new(Default::default()).unwrap().block_on(async {
+        for end in ends {
+            assert!(end.await.unwrap().into_iter().all(|result| result.is_ok()));
+        }
+    });
+    engine.shutdown();
+    let volume = played.volume.lock().unwrap();
+    for sector in 0..2 * EACH as usize {
+        assert!(volume[sector * 512..][..512].iter().all(|byte| *byte == sector as u8), "{sector}");
+    }
+    drop(volume);
+    // Each bio was a request: `use_blk_mq` is off.
+    assert_eq!(played.requests.load(SeqCst), 2 * EACH as usize);
+    worker.kill();
+}
+
+#[test]
+fn bios_are_merged_into_requests_of_so_many_blocks() {
+    let played = Arc::new(Play::default());
+    let worker = play(&played);
+    let zvol = zvol(&worker, 7);
+    zvol.set_use_blk_mq(true);
+    let gateway = Gateway::new(Arc::clone(&zvol) as _);
+    Reactor::new(Default::default()).unwrap().block_on(async {
+        let write = |sectors: std::ops::Range<u64>| {
+            let gateway = gateway.clone();
+            async move {
+                let mut buffers: Vec<Buffer> = sectors
+                    .clone()
+                    .map(|sector| Buffer::from_slice(&[sector as u8; 512]))
+                    .collect();
+                let writes = buffers
+                    .iter_mut()
+                    .zip(sectors)
+                    .map(|(data, sector)| gateway.submit(Bio::write_from(Sector(sector), data)));
+                assert!(join_all(writes).await.into_iter().all(|result| result.is_ok()));
+            }
+        };
+        write(0..512).await;
+        assert_eq!(
+            played.requests.swap(0, SeqCst),
+            2,
+            "256 KiB are two requests of 8 blocks of 16 KiB"
+        );
+        assert_eq!(played.segments.load(SeqCst), 512, "and no segment is lost");
+        zvol.set_blocks_per_thread(4).unwrap();
+        write(0..512).await;
+        assert_eq!(played.requests.swap(0, SeqCst), 4);
+        zvol.set_use_blk_mq(false);
+        write(0..16).await;
+        assert_eq!(played.requests.swap(0, SeqCst), 16);
+    });
+    let volume = played.volume.lock().unwrap();
+    for sector in 0..512 {
+        assert!(volume[sector * 512..][..512].iter().all(|byte| *byte == sector as u8), "{sector}");
+    }
+    worker.kill();
+}
+
+/// The end of the data channel is the end of all that is in flight, and of what comes later.
+#[test]
+fn a_dead_worker_fails_all_io() {
+    let script = "exec sleep 60";
+    let (worker, theirs) = Worker::played_by(Process::new("sh").args(["-c", script]));
+    let player = thread::spawn(move || {
+        let message = control::receive(&theirs).unwrap().unwrap();
+        control::send(&theirs, &serde_json::to_vec(&Ok::<_, Refusal>(Reply::Done)).unwrap(), None)
+            .unwrap();
+        let channel = message.descriptor.unwrap();
+        let mut packet = vec![0; MAX_SUBMISSION_BYTES];
+        recv(&channel, &mut packet[..], RecvFlags::empty()).unwrap();
+        // Gone with a request in its hands.
+    });
+    let worker = Arc::new(worker);
+    let gateway = Gateway::new(zvol(&worker, 7));
+    Reactor::new(Default::default()).unwrap().block_on(async {
+        let mut data: Vec<Buffer> = (0..4).map(|_| Buffer::zeroed(4096)).collect();
+        let writes = data
+            .iter_mut()
+            .zip(0..)
+            .map(|(data, at)| gateway.submit(Bio::write_from(Sector(at * 64), data)));
+        let results = join_all(writes).await;
+        assert_eq!(results, [Err(Status::Io); 4]);
+        worker.kill();
+        assert_eq!(gateway.submit(Bio::flush()).await, Err(Status::Io));
+    });
+    player.join().unwrap();
+}
+
+#[test]
+fn a_volume_that_the_worker_does_not_know_fails() {
+    let played = Arc::new(Play::default());
+    let worker = play(&played);
+    let zvol = zvol(&worker, 8);
+    let gateway = Gateway::new(Arc::clone(&zvol) as _);
+    Reactor::new(Default::default()).unwrap().block_on(async {
+        let mut data = Buffer::zeroed(4096);
+        assert_eq!(gateway.submit(Bio::read_into(Sector(0), &mut data)).await, Err(Status::Io));
+        zvol.close();
+        assert_eq!(gateway.submit(Bio::read_into(Sector(0), &mut data)).await, Err(Status::Io));
+    });
+    worker.kill();
+}
+
+/// A reactor that ends waits for the worker: the memory of what is in flight must not be used for something else.
+#[test]
+fn the_end_of_a_thread_waits_for_its_requests() {
+    let played = Arc::new(Play::default());
+    let worker = play(&played);
+    let gateway = Gateway::new(zvol(&worker, 7));
+    played.hold(true);
+    let playing = Arc::clone(&played);
+    let reactor = Reactor::new(Default::default()).unwrap();
+    reactor.block_on(async {
+        let given = Arc::clone(&playing);
+        let write = spawn(async move {
+            let mut data = Buffer::from_slice(&[42; 4096]);
+            gateway.submit(Bio::write_from(Sector(0), &mut data)).await
+        });
+        while given.requests.load(SeqCst) == 0 {
+            ashlar_engine::sleep(Duration::from_millis(1)).await;
+        }
+        // The future goes, the request stays.
+        drop(write);
+    });
+    let release = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(100));
+        playing.hold(false);
+    });
+    drop(reactor);
+    assert!(played.volume.lock().unwrap()[..4096].iter().all(|byte| *byte == 42));
+    release.join().unwrap();
+    worker.kill();
+}

@@ -1,0 +1,397 @@
+//! A worker process: started, called, and waited for.
+
+use std::collections::VecDeque;
+use std::io::{self, BufRead, BufReader, PipeReader};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command as Process, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ashlar_engine::oneshot::{self, Receiver, Sender};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{
+    PTracer, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal, set_ptracer,
+};
+use thiserror::Error;
+
+use crate::control;
+use crate::protocol::{Command, Refusal, Reply};
+
+/// The verb of this program that makes it a worker.
+pub(super) const VERB: &str = "zfs-worker";
+/// Lines of what a worker writes that are kept.
+const LAST_WORDS: usize = 20;
+/// How long a worker that has nothing more to do may take to end.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Why a call was not answered with a reply.
+#[derive(Clone, Debug, Error)]
+pub enum CallError {
+    /// The worker did not do it.
+    #[error(transparent)]
+    Refused(Refusal),
+    /// There is no worker any more.
+    #[error("the worker of the pool has ended: {0}")]
+    Dead(String),
+    /// It answers what it was not asked.
+    #[error("the worker of the pool is not understood: {0}")]
+    NotUnderstood(String),
+}
+
+impl CallError {
+    /// What to do about it.
+    pub fn hint(&self) -> Option<&str> {
+        match self {
+            Self::Refused(refusal) => refusal.hint.as_deref(),
+            Self::Dead(_) => Some("what was flushed is on the disks; import the pool again"),
+            Self::NotUnderstood(_) => None,
+        }
+    }
+}
+
+/// What a call ends with.
+pub(super) type CallResult = Result<Reply, CallError>;
+
+struct Call {
+    command: Command,
+    descriptor: Option<OwnedFd>,
+    answer: Sender<CallResult>,
+}
+
+#[derive(Default)]
+struct State {
+    last_words: VecDeque<String>,
+    /// How the process ended.
+    end: Option<String>,
+}
+
+/// What the threads of a worker share.
+#[derive(Default)]
+struct Watched {
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+impl Watched {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A line too few or too many does no harm.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the process's end; how it ended, `None` if it did not within `patience`.
+    fn wait(&self, patience: Duration) -> Option<String> {
+        let deadline = Instant::now() + patience;
+        let mut state = self.lock();
+        while state.end.is_none() {
+            let left = deadline.checked_duration_since(Instant::now())?;
+            state = self.ended.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let mut text = state.end.clone().unwrap_or_default();
+        if let Some(line) = state.last_words.back() {
+            text = format!("{text}: {line}");
+        }
+        Some(text)
+    }
+}
+
+/// A worker process.
+pub struct Worker {
+    calls: Mutex<Option<mpsc::Sender<Call>>>,
+    watched: Arc<Watched>,
+    process: OwnedFd,
+    pid: u32,
+}
+
+impl Worker {
+    /// Starts this program as a worker. What it logs goes to our log.
+    ///
+    /// # Errors
+    /// Those of socketpair(2), pipe(2), fork(2), execve(2).
+    pub fn spawn() -> io::Result<Self> {
+        // Descendants of the process that is named may use our memory (Documentation/admin-guide/LSM/Yama.rst). A kernel
+        // without Yama does not know the call, and needs none.
+        if let Err(errno) = set_ptracer(PTracer::ProcessID(getpid())) {
+            tracing::debug!(%errno, "no Yama");
+        }
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let (words, out) = io::pipe()?;
+        let mut process = Process::new("/proc/self/exe");
+        process
+            .arg0("ashlar")
+            .arg(VERB)
+            .stdin(Stdio::from(theirs))
+            .stdout(out.try_clone()?)
+            .stderr(out);
+        // Of its own group, so that a terminal's ^C goes to us alone: who is imported must be exported.
+        process.process_group(0);
+        Self::watch(process.spawn()?, words, ours)
+    }
+
+    fn watch(mut child: Child, words: PipeReader, socket: OwnedFd) -> io::Result<Self> {
+        let pid = child.id();
+        let raw = rustix::process::Pid::from_child(&child);
+        let process = match pidfd_open(raw, PidfdFlags::empty()) {
+            Ok(process) => process,
+            Err(errno) => {
+                child.kill()?;
+                child.wait()?;
+                return Err(errno.into());
+            }
+        };
+        let watched = Arc::new(Watched::default());
+        let watching = Arc::clone(&watched);
+        thread::Builder::new()
+            .name("ashlar-zfs-log".to_owned())
+            .spawn(move || listen(child, words, &watching))?;
+        let (calls, receiver) = mpsc::channel();
+        let answering = Arc::clone(&watched);
+        thread::Builder::new()
+            .name("ashlar-zfs-call".to_owned())
+            .spawn(move || answer(&receiver, &socket, &answering))?;
+        Ok(Self { calls: Mutex::new(Some(calls)), watched, process, pid })
+    }
+
+    /// The process's number.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// How it ended, and its last words, if it has.
+    pub fn end(&self) -> Option<String> {
+        self.watched.wait(Duration::ZERO)
+    }
+
+    /// Gives it a command; ends with its reply.
+    ///
+    /// # Errors
+    /// It refused, or is no more.
+    pub async fn call(&self, command: Command) -> CallResult {
+        self.answered(self.send(command, None)).await
+    }
+
+    /// As [`Self::call`], with a descriptor that the worker gets.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn call_with(&self, command: Command, descriptor: OwnedFd) -> CallResult {
+        self.answered(self.send(command, Some(descriptor))).await
+    }
+
+    /// As [`Self::call`], for a command that has nothing to tell.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn run(&self, command: Command) -> Result<(), CallError> {
+        let Reply::Done = self.call(command).await? else { return Err(not_asked()) };
+        Ok(())
+    }
+
+    fn send(&self, command: Command, descriptor: Option<OwnedFd>) -> Receiver<CallResult> {
+        let (answer, receiver) = oneshot::channel();
+        let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(calls) = &*calls
+            && let Err(refused) = calls.send(Call { command, descriptor, answer })
+        {
+            // Its thread has ended; dropping the call tells the receiver.
+            drop(refused);
+        }
+        receiver
+    }
+
+    async fn answered(&self, receiver: Receiver<CallResult>) -> CallResult {
+        match receiver.await {
+            Ok(result) => result,
+            Err(oneshot::Cancelled) => Err(self.dead()),
+        }
+    }
+
+    fn dead(&self) -> CallError {
+        CallError::Dead(self.end().unwrap_or_else(|| "it was told to".to_owned()))
+    }
+
+    /// Has it end, now that the pool is exported, and waits for that; one that does not is killed. Blocks.
+    pub fn stop(&self) {
+        drop(self.calls.lock().unwrap_or_else(PoisonError::into_inner).take());
+        if self.watched.wait(PATIENCE).is_none() {
+            tracing::warn!(pid = self.pid, "the worker of a pool does not end, and is killed");
+            self.kill();
+            if self.watched.wait(PATIENCE).is_none() {
+                tracing::error!(pid = self.pid, "the worker of a pool cannot be killed");
+            }
+        }
+    }
+
+    /// Kills it.
+    pub fn kill(&self) {
+        if let Err(errno) = pidfd_send_signal(&self.process, Signal::KILL) {
+            tracing::debug!(%errno, pid = self.pid, "killing a worker");
+        }
+    }
+}
+
+/// What a call ends with whose answer is one to something else.
+pub(super) fn not_asked() -> CallError {
+    CallError::NotUnderstood("its answer is none to what it was asked".to_owned())
+}
+
+/// Passes calls on, one after the other, until nobody can call any more.
+fn answer(calls: &mpsc::Receiver<Call>, socket: &OwnedFd, watched: &Watched) {
+    for Call { command, descriptor, answer } in calls {
+        let result = match exchange(socket, &command, descriptor) {
+            Ok(Some(Ok(reply))) => Ok(reply),
+            Ok(Some(Err(refusal))) => Err(CallError::Refused(refusal)),
+            // It is gone, or about to be.
+            Ok(None) => {
+                let end = watched.wait(PATIENCE);
+                Err(CallError::Dead(end.unwrap_or_else(|| "it does not answer".to_owned())))
+            }
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                Err(CallError::Dead(watched.wait(PATIENCE).unwrap_or_else(|| error.to_string())))
+            }
+            Err(error) => Err(CallError::NotUnderstood(error.to_string())),
+        };
+        answer.send(result);
+    }
+}
+
+/// `None` when the other end is gone.
+fn exchange(
+    socket: &OwnedFd,
+    command: &Command,
+    descriptor: Option<OwnedFd>,
+) -> io::Result<Option<Result<Reply, Refusal>>> {
+    let text = serde_json::to_vec(command)?;
+    control::send(socket, &text, descriptor.as_ref().map(AsFd::as_fd))?;
+    // The worker has it now; its end is the channel's.
+    drop(descriptor);
+    let Some(message) = control::receive(socket)? else { return Ok(None) };
+    Ok(Some(serde_json::from_slice(&message.bytes)?))
+}
+
+/// Logs what the worker says, to its end, and keeps how that came.
+fn listen(mut child: Child, words: PipeReader, watched: &Watched) {
+    let pid = child.id();
+    let mut words = BufReader::new(words);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        match words.read_until(b'\n', &mut line) {
+            Ok(0) => break,
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(%error, pid, "listening to a worker");
+                break;
+            }
+        }
+        let text = String::from_utf8_lossy(&line).trim_end().to_owned();
+        if text.is_empty() {
+            continue;
+        }
+        tracing::info!(pid, "zfs: {text}");
+        let mut state = watched.lock();
+        if state.last_words.len() == LAST_WORDS {
+            state.last_words.pop_front();
+        }
+        state.last_words.push_back(text);
+    }
+    let end = match child.wait() {
+        Ok(status) => told(status),
+        Err(error) => error.to_string(),
+    };
+    watched.lock().end = Some(end);
+    watched.ended.notify_all();
+}
+
+fn told(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(0), _) => "in good order".to_owned(),
+        (Some(code), _) => format!("with code {code}"),
+        (None, Some(signal)) => format!("by signal {signal}"),
+        (None, None) => status.to_string(),
+    }
+}
+
+#[cfg(test)]
+impl Worker {
+    /// A worker played by `program`, which has the control channel as its standard input.
+    pub(super) fn played_by(program: &mut Process) -> (Self, OwnedFd) {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .unwrap();
+        let (words, out) = io::pipe().unwrap();
+        let child = program
+            .stdin(Stdio::null())
+            .stdout(out.try_clone().unwrap())
+            .stderr(out)
+            .spawn()
+            .unwrap();
+        (Self::watch(child, words, ours).unwrap(), theirs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ashlar_engine::Reactor;
+
+    #[test]
+    fn calls_are_answered_in_order_and_refusals_are_told() {
+        let (worker, theirs) = Worker::played_by(Process::new("sleep").arg("60"));
+        let player = thread::spawn(move || {
+            let mut seen = Vec::new();
+            while let Some(message) = control::receive(&theirs).unwrap() {
+                let command: Command = serde_json::from_slice(&message.bytes).unwrap();
+                let reply: Result<Reply, Refusal> = if command == Command::PoolStatus {
+                    let (message, hint) = ("no such pool".to_owned(), "make one".to_owned());
+                    Err(Refusal { message, hint: Some(hint), errno: 2 })
+                } else {
+                    Ok(Reply::Done)
+                };
+                seen.push(command);
+                control::send(&theirs, &serde_json::to_vec(&reply).unwrap(), None).unwrap();
+            }
+            seen
+        });
+        Reactor::new(Default::default()).unwrap().block_on(async {
+            let first = worker.run(Command::ExportPool);
+            let second = worker.call(Command::PoolStatus);
+            first.await.unwrap();
+            let error = second.await.unwrap_err();
+            assert_eq!(
+                (error.to_string().as_str(), error.hint()),
+                ("no such pool", Some("make one"))
+            );
+        });
+        worker.kill();
+        worker.stop();
+        assert_eq!(player.join().unwrap(), [Command::ExportPool, Command::PoolStatus]);
+    }
+
+    #[test]
+    fn a_worker_that_dies_is_told_with_its_last_words() {
+        let script = "echo first; echo 'ASSERT at vdev.c:1 failed' >&2; read line; kill -ABRT $$";
+        let (worker, theirs) = Worker::played_by(Process::new("sh").args(["-c", script]));
+        // Its end of the channel goes with it.
+        drop(theirs);
+        let reactor = Reactor::new(Default::default()).unwrap();
+        for _ in 0..2 {
+            let error = reactor.block_on(worker.call(Command::PoolStatus)).unwrap_err();
+            let expected =
+                "the worker of the pool has ended: by signal 6: ASSERT at vdev.c:1 failed";
+            assert_eq!(error.to_string(), expected);
+        }
+        assert!(worker.end().is_some());
+    }
+
+    #[test]
+    fn one_that_does_not_end_is_killed() {
+        let (worker, theirs) = Worker::played_by(Process::new("sleep").arg("60"));
+        worker.kill();
+        worker.stop();
+        drop(theirs);
+        assert!(worker.end().unwrap().contains("signal 9"), "{:?}", worker.end());
+    }
+}

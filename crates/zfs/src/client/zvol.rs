@@ -1,0 +1,149 @@
+//! A volume as a block device, with the settings of its queue.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+use ashlar_block::bio::Bio;
+use ashlar_block::device::{BlockDevice, IoFuture};
+use ashlar_block::disk::{DeviceNumber, Disk, SettingError};
+use ashlar_block::queue::Queue;
+use ashlar_block::units::Sectors;
+
+use super::driver::{self, ZvolDriver};
+use super::parameters::Parameters;
+use super::worker::Worker;
+use crate::protocol::OpenedVolume;
+
+/// The major number of volumes (`ZVOL_MAJOR`, `include/sys/zvol.h`).
+const MAJOR: u32 = 230;
+/// Minor numbers of a volume: itself, and the partitions that the kernel would make (`ZVOL_MINORS`).
+pub const MINORS: u32 = 1 << 4;
+/// Requests in flight where nothing else is asked for (`BLKDEV_DEFAULT_RQ`).
+const DEFAULT_QUEUE_DEPTH: u64 = 128;
+
+/// An open volume, or a snapshot of one.
+pub struct Zvol {
+    /// Its dataset, which may be renamed.
+    dataset: Mutex<String>,
+    opened: OpenedVolume,
+    queue: Queue<ZvolDriver>,
+    use_blk_mq: AtomicBool,
+    blocks_per_thread: AtomicU64,
+}
+
+impl Zvol {
+    /// The volume that `worker` has opened, under the name `device` and minor number `minor`.
+    pub(super) fn new(
+        worker: Arc<Worker>,
+        dataset: &str,
+        opened: OpenedVolume,
+        device: &str,
+        minor: u32,
+        parameters: &Parameters,
+    ) -> Self {
+        let limits = driver::limits(&opened, parameters.max_discard_blocks());
+        let disk = Disk::new(device, Sectors::from_bytes_floor(opened.volsize_bytes), limits);
+        disk.set_number(DeviceNumber { major: MAJOR, minor: minor % DeviceNumber::MINORS });
+        disk.set_read_only(opened.read_only);
+        let depth = match parameters.queue_depth() {
+            0 => DEFAULT_QUEUE_DEPTH,
+            depth => depth.clamp(4, 65536),
+        };
+        let driver = ZvolDriver::new(worker, opened.volume, device);
+        let this = Self {
+            dataset: Mutex::new(dataset.to_owned()),
+            opened,
+            queue: Queue::new(disk, driver),
+            use_blk_mq: AtomicBool::new(false),
+            blocks_per_thread: AtomicU64::new(parameters.blocks_per_thread()),
+        };
+        if let Err(error) = this.disk().set_nr_requests(depth) {
+            tracing::warn!(device, %error, "queue depth not set");
+        }
+        this.set_use_blk_mq(parameters.use_blk_mq());
+        this
+    }
+
+    /// The full name of its dataset.
+    pub fn dataset(&self) -> String {
+        self.dataset.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Its dataset is called otherwise from now on.
+    pub(super) fn renamed(&self, name: &str) {
+        name.clone_into(&mut self.dataset.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Its block size.
+    pub fn volblocksize_bytes(&self) -> u32 {
+        self.opened.volblocksize_bytes
+    }
+
+    /// Its number in its worker.
+    pub(super) fn number(&self) -> u32 {
+        self.queue.driver().number()
+    }
+
+    /// Takes no more requests.
+    pub(super) fn close(&self) {
+        self.queue.driver().close();
+    }
+
+    /// Whether bios are merged into requests.
+    pub fn use_blk_mq(&self) -> bool {
+        self.use_blk_mq.load(Relaxed)
+    }
+
+    /// Has bios merged into requests of so many blocks as [`Self::blocks_per_thread`] says, or each bio be a request.
+    /// Sets `nomerges` and `max_sectors_kb`.
+    pub fn set_use_blk_mq(&self, on: bool) {
+        self.use_blk_mq.store(on, Relaxed);
+        self.apply();
+    }
+
+    /// The blocks of a request at most; 0 for no bound.
+    pub fn blocks_per_thread(&self) -> u64 {
+        self.blocks_per_thread.load(Relaxed)
+    }
+
+    /// Sets the blocks of a request at most.
+    ///
+    /// # Errors
+    /// More than 16 bits' worth.
+    pub fn set_blocks_per_thread(&self, blocks: u64) -> Result<(), SettingError> {
+        let max = u64::from(u16::MAX);
+        if blocks > max {
+            return Err(SettingError::OutOfRange { value: blocks, min: 0, max });
+        }
+        self.blocks_per_thread.store(blocks, Relaxed);
+        self.apply();
+        Ok(())
+    }
+
+    fn apply(&self) {
+        let (disk, on) = (self.disk(), self.use_blk_mq());
+        let blocks = if on { self.blocks_per_thread() } else { 0 };
+        let bytes = driver::request_bytes(self.opened.volblocksize_bytes, blocks);
+        let set = disk
+            .set_nomerges(if on { 0 } else { 2 })
+            .and_then(|()| disk.set_max_sectors_kb(bytes >> 10));
+        if let Err(error) = set {
+            tracing::warn!(device = disk.name(), %error, "queue not set");
+        }
+    }
+}
+
+impl BlockDevice for Zvol {
+    fn disk(&self) -> &Disk {
+        self.queue.disk()
+    }
+
+    fn submit_bio(&self, bio: Bio) -> IoFuture<'_> {
+        self.queue.submit_bio(bio)
+    }
+
+    fn traces_completions(&self) -> bool {
+        true
+    }
+}
