@@ -226,6 +226,12 @@ impl ChunkMap {
         (logical < chunk.end()).then_some(chunk)
     }
 
+    /// The chunk that has the byte at `logical`, or else the next one.
+    pub(crate) fn at_or_behind(&self, logical: Logical) -> Option<&Arc<Chunk>> {
+        let next = || self.chunks.range(logical..).next().map(|(_, chunk)| chunk);
+        self.get(logical).or_else(next)
+    }
+
     /// All of them, in the order of the space.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Chunk>> {
         self.chunks.values()

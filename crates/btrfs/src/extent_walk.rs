@@ -8,7 +8,7 @@
 //! A block of a tree that cannot be had from any mirror ends neither walk: they say for which range
 //! nothing is known, and go on behind it. Such ranges are remembered, so that each is told once.
 //!
-//! Bounds: what a walk keeps is one path, one item, and at most [`UNKNOWN_MAX`] ranges. Each call
+//! Bounds: what a walk keeps is one path, one leaf, and at most [`UNKNOWN_MAX`] ranges. Each call
 //! takes the walk forward by at least one byte of the space.
 
 use std::collections::BTreeMap;
@@ -16,11 +16,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::error::TreeError;
+use crate::extent_leaf::{Leaves, Lost};
 use crate::ondisk::items::{BackRef, CsumItem, ExtentItem};
 use crate::ondisk::key::{Key, item, objectid};
 use crate::ondisk::node::Node;
 use crate::path::{Path, Root};
 use crate::readahead::Reada;
+use crate::sweep::Sweep;
 use crate::units::Logical;
 use crate::volume::FileSystem;
 
@@ -61,7 +63,11 @@ impl Extent {
     }
 
     /// Takes the item; `None` if it is none of an extent.
-    fn parse(fs: &FileSystem, key: Key, bytes: &[u8]) -> Option<Result<Self, TreeError>> {
+    pub(crate) fn parse(
+        fs: &FileSystem,
+        key: Key,
+        bytes: &[u8],
+    ) -> Option<Result<Self, TreeError>> {
         if !matches!(key.kind, item::EXTENT_ITEM | item::METADATA_ITEM) {
             return None;
         }
@@ -143,7 +149,7 @@ struct Ahead {
 /// A walk over the extent tree.
 pub struct ExtentWalk<'a> {
     fs: &'a Arc<FileSystem>,
-    path: Path<'a>,
+    leaves: Leaves<'a>,
     ahead: Option<Ahead>,
     unknown: Unknown,
     /// The last error that was told.
@@ -167,8 +173,14 @@ impl<'a> ExtentWalk<'a> {
     }
 
     fn over(fs: &'a Arc<FileSystem>, root: Root, reada: Reada) -> Self {
-        let path = Path::new(fs, root).with_reada(reada);
-        Self { fs, path, ahead: None, unknown: Unknown::default(), told: None }
+        let leaves = Leaves::new(fs, root, reada);
+        Self { fs, leaves, ahead: None, unknown: Unknown::default(), told: None }
+    }
+
+    /// Has `sweep` read ahead.
+    pub(crate) fn with_sweep(mut self, sweep: Option<Arc<Sweep<'a>>>) -> Self {
+        self.leaves = self.leaves.with_sweep(sweep);
+        self
     }
 
     /// What there is first in `range`. No extent goes over `floor`, which is at or before the range:
@@ -249,21 +261,20 @@ impl<'a> ExtentWalk<'a> {
     async fn forward(&mut self, from: Logical) -> Result<Option<Extent>, Gap> {
         let mut key = Key::new(from.0, 0, 0);
         loop {
-            let mut more = self.path.search(key).await;
-            while let Ok(true) = more {
-                let found = self.path.item().and_then(|(key, bytes)| {
-                    let parsed = Extent::parse(self.fs, key, bytes)?;
+            let mut leaf = self.leaves.with(key).await;
+            while let Ok(Some(extents)) = &leaf {
+                match extents.first_from(from) {
+                    Some(Ok(extent)) => return Ok(Some(extent)),
                     // Items that cannot be are passed over, sector by sector.
-                    let end = key.objectid.saturating_add(u64::from(self.fs.sectorsize()));
-                    Some(parsed.map_err(|error| Gap { error, end }))
-                });
-                match found {
-                    Some(found) => return found.map(Some),
-                    None => more = self.path.next().await,
+                    Some(Err((at, error))) => {
+                        let end = at.0.saturating_add(u64::from(self.fs.sectorsize()));
+                        return Err(Gap { error, end });
+                    }
+                    None => leaf = self.leaves.next().await,
                 }
             }
-            let Err(error) = more else { return Ok(None) };
-            let Some(resume) = self.path.resume() else {
+            let Err(Lost { error, resume }) = leaf else { return Ok(None) };
+            let Some(resume) = resume else {
                 return Err(Gap { error, end: u64::MAX });
             };
             // Where references follow, the item of their extent is in the block that is lost.
@@ -282,24 +293,24 @@ impl<'a> ExtentWalk<'a> {
     async fn before(&mut self, from: Logical, floor: Logical) -> Result<Option<Extent>, TreeError> {
         let mut key = Key::new(from.0, 0, 0);
         loop {
-            if !self.path.search_back(key).await? {
+            let leaf = self.leaves.before(key).await.map_err(|lost| lost.error)?;
+            let Some((leaf, first)) = leaf.and_then(|leaf| Some((leaf.first_key()?, leaf))) else {
                 return Ok(None);
-            }
-            let Some((found, bytes)) = self.path.item() else { return Ok(None) };
-            if found.objectid < floor.0 {
-                return Ok(None);
-            }
-            if let Some(extent) = Extent::parse(self.fs, found, bytes) {
-                return Ok(extent.ok().filter(|extent| extent.end() > from));
+            };
+            match first.last_before(from) {
+                Some(Ok(extent)) if extent.start >= floor && extent.end() > from => {
+                    return Ok(Some(extent));
+                }
+                Some(Ok(_) | Err(_)) => return Ok(None),
+                None if leaf.objectid < floor.0 => return Ok(None),
+                None => {}
             }
             // A reference, whose extent has a smaller key, or a block group, which may have none.
-            let first = Key::new(found.objectid, 0, 0);
-            key = if key == first {
-                return Ok(None);
-            } else if found.kind > item::METADATA_ITEM {
-                Key::new(found.objectid, item::METADATA_ITEM, u64::MAX)
+            let has_extent = leaf.kind > item::METADATA_ITEM;
+            key = if has_extent {
+                Key::new(leaf.objectid, item::METADATA_ITEM, u64::MAX)
             } else {
-                first
+                Key::new(leaf.objectid, 0, 0)
             };
         }
     }
@@ -322,6 +333,8 @@ pub struct CsumWalk<'a> {
     /// Why there is no tree, until that has been told.
     missing: Option<TreeError>,
     path: Option<Path<'a>>,
+    /// What reads ahead, and a path of its own that tells it what is to be read.
+    sweep: Option<(Arc<Sweep<'a>>, Path<'a>)>,
     /// The item at hand: its leaf, its slot there, its range.
     item: Option<(Arc<Node>, usize, Range<u64>)>,
     /// A range without checksums.
@@ -348,7 +361,16 @@ impl<'a> CsumWalk<'a> {
             Ok(root) => (Some(Path::new(fs, root).with_reada(reada)), None),
             Err(error) => (None, Some(error)),
         };
-        Self { fs, missing, path, item: None, empty: 0..0, unknown: Unknown::default(), told: None }
+        let unknown = Unknown::default();
+        Self { fs, missing, path, sweep: None, item: None, empty: 0..0, unknown, told: None }
+    }
+
+    /// Has `sweep` read ahead.
+    pub(crate) fn with_sweep(mut self, sweep: Option<Arc<Sweep<'a>>>) -> Self {
+        let root = self.path.as_ref().map(Path::root);
+        let above = root.and_then(|root| Path::above_leaves(self.fs, root));
+        self.sweep = sweep.zip(above);
+        self
     }
 
     /// The checksums of the sectors from `from` on, of which there are `into.len()`. Errors are
@@ -415,6 +437,7 @@ impl<'a> CsumWalk<'a> {
             return At::Unknown(u64::MAX);
         }
         self.item = None;
+        self.sweep(at).await;
         match self.seek(at).await {
             Ok(found) => found,
             Err(Gap { error, end }) => {
@@ -426,6 +449,22 @@ impl<'a> CsumWalk<'a> {
                 }
                 At::Unknown(end)
             }
+        }
+    }
+
+    /// Has the leaf in which the checksum of `at` belongs read with others, unless it is in memory.
+    async fn sweep(&mut self, at: Logical) {
+        let Some((sweep, above)) = &mut self.sweep else { return };
+        let key = Key::new(objectid::EXTENT_CSUM, item::EXTENT_CSUM, at.0);
+        // Of an error the search for the item will tell.
+        let Ok(true) = above.search(key).await else { return };
+        let Some((leaf, _)) = above.child() else { return };
+        let last = self.path.as_ref().and_then(Path::leaf).map(|(last, _)| last.header().bytenr);
+        if let Some(last) = last.map(|last| Logical(last.get())).filter(|last| *last != leaf.at) {
+            self.fs.spend_node(last);
+        }
+        if !self.fs.has_node(leaf.at) {
+            sweep.run(Key::new(at.0, 0, 0), at).await;
         }
     }
 

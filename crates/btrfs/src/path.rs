@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use crate::error::TreeError;
 use crate::ondisk::key::Key;
 use crate::ondisk::node::{Expected, MAX_LEVEL, Node};
-use crate::readahead::{self, Reada};
+use crate::readahead::{self, Blocks, Reada};
 use crate::units::Logical;
 use crate::volume::FileSystem;
 
@@ -56,6 +56,8 @@ pub struct Path<'a> {
     fs: &'a Arc<FileSystem>,
     root: Root,
     reada: Reada,
+    /// The level of the blocks that it goes down to.
+    floor: u8,
     /// From the root to the leaf; empty when there is no item.
     steps: SmallVec<[Step; MAX_LEVEL as usize]>,
     /// After an error: where the keys go on that the unreadable block cannot have.
@@ -65,7 +67,13 @@ pub struct Path<'a> {
 impl<'a> Path<'a> {
     /// A path into the tree, at no item yet.
     pub fn new(fs: &'a Arc<FileSystem>, root: Root) -> Self {
-        Self { fs, root, reada: Reada::None, steps: SmallVec::new(), resume: None }
+        Self { fs, root, reada: Reada::None, floor: 0, steps: SmallVec::new(), resume: None }
+    }
+
+    /// A path that ends above the leaves, whose pointers are its items ([`Self::child`]); `None` if the root
+    /// is a leaf.
+    pub(crate) fn above_leaves(fs: &'a Arc<FileSystem>, root: Root) -> Option<Self> {
+        (root.level > 0).then(|| Self { floor: 1, ..Self::new(fs, root) })
     }
 
     /// Reads ahead in this way from now on.
@@ -90,9 +98,16 @@ impl<'a> Path<'a> {
         self.item().map(|(key, _)| key)
     }
 
-    /// The leaf of that item, and its slot there.
+    /// The block of that item, and its slot there. It is a leaf, but for a path above the leaves.
     pub fn leaf(&self) -> Option<(&Arc<Node>, usize)> {
         self.steps.last().map(|leaf| (&leaf.node, leaf.slot))
+    }
+
+    /// What the item of a path above the leaves points to, and the key at which the next one begins.
+    pub(crate) fn child(&self) -> Option<(Expected, Option<Key>)> {
+        let step = self.steps.last()?;
+        let expected = step.node.child(step.slot)?;
+        Some((expected, step.node.key(step.slot + 1).or(step.end)))
     }
 
     /// After an error: the first key that is not in the block which could not be read. `None` if
@@ -101,17 +116,19 @@ impl<'a> Path<'a> {
         self.resume
     }
 
-    /// Goes to the first item whose key is not below `key`; false if there is none.
+    /// Goes to the first item whose key is not below `key`; false if there is none. A path above the leaves
+    /// goes to the pointer to the leaf in which `key` belongs.
     ///
     /// # Errors
     /// A block on the way cannot be had from any mirror; the path is at no item then.
     pub async fn search(&mut self, key: Key) -> Result<bool, TreeError> {
         // The leaf at hand is often the one. A search that was dropped midway leaves a block above it.
-        if let Some(leaf) = self.steps.last_mut().filter(|step| step.node.level() == 0) {
+        let floor = self.floor;
+        if let Some(leaf) = self.steps.last_mut().filter(|step| step.node.level() == floor) {
             let in_leaf = leaf.node.key(0).is_some_and(|first| first <= key)
                 && leaf.end.is_none_or(|end| key < end);
             if in_leaf {
-                leaf.slot = leaf.node.search(key).unwrap_or_else(|slot| slot);
+                leaf.slot = slot_of(&leaf.node, key);
                 return self.settle().await;
             }
         }
@@ -186,18 +203,14 @@ impl<'a> Path<'a> {
                 step.slot = step.node.len().saturating_sub(1);
             }
         }
-        Ok(self.item().is_some())
+        Ok(self.steps.last().is_some_and(|step| step.slot < step.node.len()))
     }
 
     /// From the lowest step to the leaf that has `key`, or the first one.
     async fn descend(&mut self, key: Option<Key>) -> Result<(), TreeError> {
         loop {
             if let (Some(step), Some(key)) = (self.steps.last_mut(), key) {
-                step.slot = match step.node.search(key) {
-                    Ok(slot) => slot,
-                    Err(slot) if step.node.level() > 0 => slot.saturating_sub(1),
-                    Err(slot) => slot,
-                };
+                step.slot = slot_of(&step.node, key);
             }
             if !self.descend_one().await? {
                 return Ok(());
@@ -205,12 +218,14 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// One level down; false on a leaf.
+    /// One level down; false on the lowest.
     async fn descend_one(&mut self) -> Result<bool, TreeError> {
-        let Some(step) = self.steps.last() else { return Ok(false) };
+        let Some(step) = self.steps.last().filter(|step| step.node.level() > self.floor) else {
+            return Ok(false);
+        };
         let Some(expected) = step.node.child(step.slot) else { return Ok(false) };
         let end = step.node.key(step.slot + 1).or(step.end);
-        readahead::around(self.fs, &step.node, step.slot, self.reada);
+        readahead::around(self.fs, &step.node, step.slot, self.reada, Blocks::Nodes);
         match self.fs.node_below(expected, end).await {
             Ok(node) => {
                 self.steps.push(Step { node, slot: 0, end });
@@ -230,7 +245,7 @@ impl<'a> Path<'a> {
             match self.steps.last_mut() {
                 None => return Ok(false),
                 Some(step) if step.slot < step.node.len() => {
-                    if step.node.level() == 0 {
+                    if step.node.level() == self.floor {
                         return Ok(true);
                     }
                     self.descend(None).await?;
@@ -243,5 +258,14 @@ impl<'a> Path<'a> {
                 }
             }
         }
+    }
+}
+
+/// The slot of the item that is not below `key`, or of the pointer to where it belongs.
+fn slot_of(node: &Node, key: Key) -> usize {
+    match node.search(key) {
+        Ok(slot) => slot,
+        Err(slot) if node.level() > 0 => slot.saturating_sub(1),
+        Err(slot) => slot,
     }
 }

@@ -11,12 +11,14 @@ use tracing::{debug, warn};
 use uuid::Uuid;
 use zerocopy::FromBytes;
 
-use crate::cache::{Lookup, NodeCache};
+use crate::cache::{Cache, Cached, Lookup};
 use crate::chunk_map::ChunkMap;
 use crate::error::{OpenError, ReadError, TreeError};
+use crate::extent_leaf::ExtentLeaf;
+use crate::extent_walk::Extent;
 use crate::ondisk::chunk::{Chunk, system_chunks};
 use crate::ondisk::key::{Key, item, objectid};
-use crate::ondisk::node::{Expected, Identity, Node, NodeError};
+use crate::ondisk::node::{Expected, Identity, Node, NodeError, header};
 use crate::ondisk::superblock::{
     CompatRo, DevItem, FLAG_METADUMP, FLAG_SEEDING, FLAGS_INTERRUPTED, FLAGS_SUPPORTED, Incompat,
     Superblock, SuperblockError,
@@ -25,7 +27,9 @@ use crate::path::{Path, Root};
 use crate::units::{DevId, Logical, Physical};
 
 /// Bytes of tree blocks kept in memory.
-const CACHE_BYTES: usize = 64 << 20;
+const NODES_BYTES: usize = 40 << 20;
+/// Bytes of what is kept of the extent tree's leaves beside them, for scrubs.
+const EXTENT_LEAVES_BYTES: usize = 24 << 20;
 
 /// A device that may belong to a file system.
 #[derive(Clone)]
@@ -98,7 +102,8 @@ pub struct FileSystem {
     devices: Vec<Device>,
     missing: Vec<DevId>,
     chunks: ChunkMap,
-    cache: NodeCache,
+    nodes: Cache<Node>,
+    extent_leaves: Cache<ExtentLeaf>,
     runtime: Arc<dyn Runtime>,
 }
 
@@ -162,17 +167,23 @@ impl FileSystem {
         for chunk in system_chunks(superblock.sys_chunks(), superblock.sectorsize.get())? {
             chunks.insert(chunk)?;
         }
-        let cache = NodeCache::new(CACHE_BYTES / superblock.nodesize.get() as usize);
-        let missing = Vec::new();
-        let mut shared =
-            Arc::new(Self { superblock, identity, devices, missing, chunks, cache, runtime });
+        let mut shared = Arc::new(Self {
+            superblock,
+            identity,
+            devices,
+            missing: Vec::new(),
+            chunks,
+            nodes: Cache::new(NODES_BYTES),
+            extent_leaves: Cache::new(EXTENT_LEAVES_BYTES),
+            runtime,
+        });
         let found = read_chunk_tree(&shared).await.map_err(|error| match error {
             ChunkTreeError::Tree(why) => OpenError::Tree { tree: "chunk tree", why },
             ChunkTreeError::Open(error) => error,
         })?;
         let this = Arc::get_mut(&mut shared).expect("nobody else has it yet");
         // The cache has what was read before the identity was known; it is read again as any other.
-        this.cache.clear();
+        this.nodes.clear();
         this.take(found)?;
         if !this.missing.is_empty() && !options.degraded {
             let (missing, total) = (this.missing.clone(), this.superblock.num_devices.get());
@@ -285,17 +296,49 @@ impl FileSystem {
     /// # Errors
     /// There is no such mirror.
     pub async fn node(&self, expected: Expected) -> Result<Arc<Node>, TreeError> {
+        self.cached(&self.nodes, expected, |node| node).await
+    }
+
+    /// The extents of the leaf of the extent tree at `expected.at`, all of whose keys are to be smaller than
+    /// `end`.
+    ///
+    /// # Errors
+    /// There is no such leaf on any mirror, or its keys are not.
+    pub(crate) async fn extent_leaf(
+        &self,
+        expected: Expected,
+        end: Option<Key>,
+    ) -> Result<Arc<ExtentLeaf>, TreeError> {
+        let leaf =
+            self.cached(&self.extent_leaves, expected, |node| self.extents_of(&node)).await?;
+        match leaf.check_end(end) {
+            Ok(()) => Ok(leaf),
+            Err(why) => Err(TreeError::damaged(expected.at, why)),
+        }
+    }
+
+    fn extents_of(&self, leaf: &Node) -> ExtentLeaf {
+        ExtentLeaf::new(leaf, self.sectorsize(), |key, bytes| Extent::parse(self, key, bytes))
+    }
+
+    /// What `cache` has of the tree block, or what `take` makes of it once it is read.
+    async fn cached<T: Cached>(
+        &self,
+        cache: &Cache<T>,
+        expected: Expected,
+        take: impl FnOnce(Node) -> T,
+    ) -> Result<Arc<T>, TreeError> {
         let at = expected.at;
         if !at.0.is_multiple_of(u64::from(self.sectorsize())) {
             let what = "an address that is no multiple of the sector size";
             return Err(TreeError::damaged(at, NodeError::Contents { what, slot: 0 }));
         }
         let reading = loop {
-            match self.cache.look_up(at) {
-                Lookup::Ready(node) => {
+            match cache.look_up(at) {
+                Lookup::Ready(block) => {
                     // It was let in under what another pointer expected of it.
-                    return match node.check_expected(&expected) {
-                        Ok(()) => Ok(node),
+                    return match block.check_expected(&expected) {
+                        Ok(()) => Ok(block),
                         Err(why) => Err(TreeError::damaged(at, why)),
                     };
                 }
@@ -303,9 +346,9 @@ impl FileSystem {
                 Lookup::Read(reading) => break reading,
             }
         };
-        let node = Arc::new(self.read_node(expected).await?);
-        reading.done(Arc::clone(&node));
-        Ok(node)
+        let block = Arc::new(take(self.read_node(expected).await?));
+        reading.done(Arc::clone(&block));
+        Ok(block)
     }
 
     /// The same for a block on the way down a tree, all of whose keys are to be smaller than `end`.
@@ -349,7 +392,45 @@ impl FileSystem {
 
     /// Whether the tree block at `at` is in memory, or on its way there.
     pub(crate) fn has_node(&self, at: Logical) -> bool {
-        self.cache.contains(at)
+        self.nodes.contains(at)
+    }
+
+    /// The same for what is kept of a leaf of the extent tree.
+    pub(crate) fn has_extent_leaf(&self, at: Logical) -> bool {
+        self.extent_leaves.contains(at)
+    }
+
+    /// Keeps a block of the extent or checksum tree that somebody read and verified, if there is room for it.
+    /// It is to have passed [`check_header`](crate::ondisk::node::check_header).
+    pub(crate) fn offer_node(&self, at: Logical, bytes: &[u8]) {
+        let Some(header) = header(bytes) else { return };
+        let is_extent_leaf = header.owner.get() == objectid::EXTENT_TREE && header.level == 0;
+        let is_here = if is_extent_leaf { self.has_extent_leaf(at) } else { self.has_node(at) };
+        // Who needs a block with impossible contents finds that out, and tells.
+        let node = if is_here { None } else { Node::of_checked_header(bytes.into()).ok() };
+        match node {
+            None => {}
+            Some(node) if is_extent_leaf => {
+                self.extent_leaves.offer(at, Arc::new(self.extents_of(&node)));
+            }
+            Some(node) => self.nodes.offer(at, Arc::new(node)),
+        }
+    }
+
+    /// A walk has left this leaf of the extent tree behind.
+    pub(crate) fn spend_extent_leaf(&self, at: Logical) {
+        self.extent_leaves.spend(at);
+    }
+
+    /// A walk has left this leaf of another tree behind.
+    pub(crate) fn spend_node(&self, at: Logical) {
+        self.nodes.spend(at);
+    }
+
+    /// Bytes of memory that tree blocks take, and how many they may take.
+    pub fn cached_bytes(&self) -> (usize, usize) {
+        let (nodes, leaves) = (self.nodes.bytes(), self.extent_leaves.bytes());
+        (nodes.0 + leaves.0, nodes.1 + leaves.1)
     }
 }
 

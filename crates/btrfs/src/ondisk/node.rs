@@ -195,19 +195,19 @@ impl Node {
     /// The first thing that is wrong.
     pub fn new(bytes: Box<[u8]>, id: &Identity, expected: &Expected) -> Result<Self, NodeError> {
         check_header(&bytes, id, expected)?;
-        let node = Self { bytes };
-        node.check_contents()?;
-        node.check_first_key(expected.first_key)?;
+        let node = Self::of_checked_header(bytes)?;
+        check_first_key(node.key(0), expected.first_key)?;
         Ok(node)
     }
 
-    /// Checks what another pointer to it expects, of a block that was let in under the first.
+    /// The same for a block that has passed [`check_header`].
     ///
     /// # Errors
     /// The first thing that is wrong.
-    pub(crate) fn check_expected(&self, expected: &Expected) -> Result<(), NodeError> {
-        check_version(self.header(), expected)?;
-        self.check_first_key(expected.first_key)
+    pub(crate) fn of_checked_header(bytes: Box<[u8]>) -> Result<Self, NodeError> {
+        let node = Self { bytes };
+        node.check_contents()?;
+        Ok(node)
     }
 
     /// Checks that all its keys are smaller than the one at which the next block begins.
@@ -215,13 +215,8 @@ impl Node {
     /// # Errors
     /// They are not.
     pub(crate) fn check_end(&self, end: Option<Key>) -> Result<(), NodeError> {
-        let slot = self.len().saturating_sub(1);
-        match (self.key(slot), end) {
-            (Some(last), Some(end)) if last >= end => {
-                Err(NodeError::Contents { what: "keys that belong into the next block", slot })
-            }
-            _ => Ok(()),
-        }
+        let last = self.len().checked_sub(1).and_then(|last| self.key(last));
+        check_end(last, self.len(), end)
     }
 
     /// All of its bytes.
@@ -262,20 +257,6 @@ impl Node {
         match self.level() {
             0 => self.items().get(slot).map(|item| Key::from(&item.key)),
             _ => self.pointers().get(slot).map(|pointer| Key::from(&pointer.key)),
-        }
-    }
-
-    /// Whether it begins with the key that its parent's pointer has. No parent points to an empty leaf.
-    pub(crate) fn check_first_key(&self, wanted: Option<Key>) -> Result<(), NodeError> {
-        match (wanted, self.key(0)) {
-            (Some(_), None) => Err(NodeError::Contents {
-                what: "no items, and its parent has a key for it",
-                slot: 0,
-            }),
-            (Some(wanted), Some(found)) if found != wanted => {
-                Err(NodeError::FirstKey { found, wanted })
-            }
-            (Some(_), Some(_)) | (None, _) => Ok(()),
         }
     }
 
@@ -408,21 +389,61 @@ pub fn check_header(bytes: &[u8], id: &Identity, expected: &Expected) -> Result<
         let stored = Checksum::stored(id.csum, &header.csum);
         return Err(NodeError::Checksum { computed, stored });
     }
-    check_version(header, expected)
+    check_version(header.generation.get(), header.level, expected)
 }
 
 /// Checks that a block is of the transaction and level that are expected.
-fn check_version(header: &Header, expected: &Expected) -> Result<(), NodeError> {
-    let found = header.generation.get();
+///
+/// # Errors
+/// It is not.
+pub(crate) fn check_version(
+    generation: u64,
+    level: u8,
+    expected: &Expected,
+) -> Result<(), NodeError> {
     if let Some(wanted) = expected.generation
-        && found != wanted
+        && generation != wanted
     {
-        return Err(NodeError::Generation { found, wanted });
+        return Err(NodeError::Generation { found: generation, wanted });
     }
     if let Some(wanted) = expected.level
-        && header.level != wanted
+        && level != wanted
     {
-        return Err(NodeError::Level { found: header.level, wanted });
+        return Err(NodeError::Level { found: level, wanted });
     }
     Ok(())
+}
+
+/// Checks that a block begins with the key that its parent has for it. No parent points to an empty leaf.
+///
+/// # Errors
+/// It does not.
+pub(crate) fn check_first_key(found: Option<Key>, wanted: Option<Key>) -> Result<(), NodeError> {
+    match (wanted, found) {
+        (Some(_), None) => {
+            Err(NodeError::Contents { what: "no items, and its parent has a key for it", slot: 0 })
+        }
+        (Some(wanted), Some(found)) if found != wanted => {
+            Err(NodeError::FirstKey { found, wanted })
+        }
+        (Some(_), Some(_)) | (None, _) => Ok(()),
+    }
+}
+
+/// Checks that the last of a block's `items` is below the key at which the next block begins.
+///
+/// # Errors
+/// It is not.
+pub(crate) fn check_end(
+    last: Option<Key>,
+    items: usize,
+    end: Option<Key>,
+) -> Result<(), NodeError> {
+    match (last, end) {
+        (Some(last), Some(end)) if last >= end => {
+            let (what, slot) = ("keys that belong into the next block", items.saturating_sub(1));
+            Err(NodeError::Contents { what, slot })
+        }
+        (Some(_) | None, _) => Ok(()),
+    }
 }

@@ -17,6 +17,7 @@ use super::stripe::{Stripe, UnitKind};
 use super::verify::{self, Bad, Image};
 use super::{Scrub, ScrubError, supers};
 use crate::extent_walk::Sum;
+use crate::ondisk::key::objectid;
 use crate::units::Physical;
 use crate::volume::Device;
 
@@ -95,6 +96,9 @@ impl Scrub {
         let mut image = verify::read(&device.gateway, physical, len, stripe.sectorsize, used).await;
         let mut counters = contents(stripe);
         let bad = verify::verify(&self.fs, stripe, &image);
+        if self.keeps_tree_blocks() {
+            self.keep_tree_blocks(stripe, &image, &bad);
+        }
         if bad.is_empty() {
             return counters;
         }
@@ -133,6 +137,21 @@ impl Scrub {
             });
         }
         counters
+    }
+
+    /// Keeps what the trees that say what there is to scrub have in the stripe, for the walks over them.
+    fn keep_tree_blocks(&self, stripe: &Stripe, image: &Image, bad: &[Bad]) {
+        for (index, unit) in stripe.units.iter().enumerate() {
+            let of_walks = [Some(objectid::EXTENT_TREE), Some(objectid::CSUM_TREE)];
+            let is_of_walks = match unit.kind {
+                UnitKind::Tree(TreeBlock { owner, .. }) => of_walks.contains(&owner),
+                UnitKind::Data(_) | UnitKind::Crossing(_) => false,
+            };
+            if is_of_walks && bad.iter().all(|bad| bad.unit != index) {
+                let bytes = &image.bytes.as_slice()[stripe.bytes_of(&unit.sectors)];
+                self.fs.offer_node(stripe.logical_of(unit.sectors.start), bytes);
+            }
+        }
     }
 
     /// Writes the good copies that were found.

@@ -48,8 +48,10 @@ pub use problem::{Problem, ProblemKind, Repair, Sink, SuperError, TreeBlock};
 
 use crate::chunk_map::MapError;
 use crate::error::TreeError;
+use crate::ondisk::key::objectid;
 use crate::ondisk::superblock::Incompat;
 use crate::readahead::Reada;
+use crate::sweep::Sweep;
 use crate::units::{DevId, Physical};
 use crate::volume::FileSystem;
 use counters::Tally;
@@ -133,6 +135,26 @@ impl Scrub {
 
     fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Relaxed)
+    }
+
+    /// What reads the trees ahead for the scrub of `devid`; `None` if neither is read in that way.
+    async fn sweep(&self, devid: DevId) -> Result<Option<Sweep<'_>>, TreeError> {
+        let Options { extent_reada, csum_reada, .. } = self.options;
+        let (mut extents, mut sums) = (None, None);
+        if extent_reada == Reada::Scan {
+            extents = self.fs.root(objectid::EXTENT_TREE).await?;
+        }
+        if csum_reada == Reada::Scan {
+            // The walk over a tree that is lost tells of that.
+            sums = self.fs.root(objectid::CSUM_TREE).await.ok().flatten();
+        }
+        let is_any = extents.is_some() || sums.is_some();
+        Ok(is_any.then(|| Sweep::new(&self.fs, devid, extents, sums)))
+    }
+
+    /// Whether blocks of the trees that are walked over are kept when the scrub comes by them.
+    fn keeps_tree_blocks(&self) -> bool {
+        self.options.extent_reada == Reada::Scan || self.options.csum_reada == Reada::Scan
     }
 
     /// How far it is, device by device, in the order of their numbers.

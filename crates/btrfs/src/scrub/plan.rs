@@ -13,6 +13,8 @@ use crate::chunk_map::{Content, DeviceExtent};
 use crate::error::TreeError;
 use crate::extent_walk::{CsumWalk, ExtentWalk, Found, Sum};
 use crate::ondisk::chunk::{BlockGroupFlags, Chunk, Profile, STRIPE_LEN};
+use crate::readahead::Reada;
+use crate::sweep::Sweep;
 use crate::units::{DevId, Logical, Mirror, Physical};
 use crate::volume::FileSystem;
 
@@ -78,6 +80,7 @@ pub(super) struct Planner<'a> {
     current: Option<Current>,
     walk: ExtentWalk<'a>,
     sums: CsumWalk<'a>,
+    sweep: Option<Arc<Sweep<'a>>>,
     throttle: Throttle,
     mark: Mark,
     /// Bytes of the device extents that have been passed whole.
@@ -94,6 +97,11 @@ impl<'a> Planner<'a> {
         sink: &'a dyn Sink,
     ) -> Result<Self, TreeError> {
         let (fs, options): (_, &Options) = (&scrub.fs, &scrub.options);
+        let sweep = scrub.sweep(devid).await?.map(Arc::new);
+        let walk = ExtentWalk::new(fs, options.extent_reada).await?;
+        let sums = CsumWalk::new(fs, options.csum_reada).await;
+        let of_extents = sweep.clone().filter(|_| options.extent_reada == Reada::Scan);
+        let of_sums = sweep.clone().filter(|_| options.csum_reada == Reada::Scan);
         let mut planner = Self {
             scrub,
             fs,
@@ -101,8 +109,9 @@ impl<'a> Planner<'a> {
             devid,
             extents: extents.into(),
             current: None,
-            walk: ExtentWalk::new(fs, options.extent_reada).await?,
-            sums: CsumWalk::new(fs, options.csum_reada).await,
+            walk: walk.with_sweep(of_extents),
+            sums: sums.with_sweep(of_sums),
+            sweep,
             throttle: Throttle::new(options.limits.get(&devid).cloned()),
             mark: Mark { physical: from, scanned: 0 },
             passed: 0,
@@ -175,6 +184,9 @@ impl<'a> Planner<'a> {
     async fn job(&mut self, current: &mut Current, counters: &mut Counters) -> Option<Job> {
         let DeviceExtent { start, length, ref chunk, stripe } = current.extent;
         let physical = |offset: u64| Physical(start.0 + offset);
+        if let Some(sweep) = &self.sweep {
+            sweep.pass(physical(current.offset));
+        }
         match chunk.content(stripe, current.offset) {
             Content::Nothing => {
                 current.offset += STRIPE_LEN;

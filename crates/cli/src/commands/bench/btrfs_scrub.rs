@@ -14,12 +14,13 @@ use ashlar_btrfs::readahead::Reada;
 use ashlar_btrfs::scrub::{Options, Scrub};
 use ashlar_btrfs::volume::{FileSystem, OpenOptions, Source};
 use ashlar_engine::now_ns;
-use ashlar_sim::{Media, Sim, SimDisk};
+use ashlar_sim::Sim;
 use clap::Args;
 use serde::Serialize;
 
 use super::loops::{LoopDevice, drop_caches};
-use super::populated::{self, Image};
+use super::modelled;
+use super::populated::Image;
 use super::program::run;
 use crate::commands::btrfs::volumes::Chosen;
 use crate::disks::{self, Access};
@@ -61,7 +62,7 @@ fn model_disks() -> [ModelDisk; 2] {
 /// turns a minute, in virtual time: without readahead, with each kind, and with all trees in memory.
 ///
 /// With --image a file system that exists is taken, and nothing is made or mounted: an ordinary user can do
-/// that. The models keep its data in memory.
+/// that.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -199,14 +200,13 @@ impl BtrfsScrub {
 
     /// Each modelled disk with each kind of readahead.
     fn on_models(&self, path: &Path, report: &mut Report) -> Result<()> {
-        let media = populated::load(path)?;
         self.say("\nashlar on models of disks, virtual time, MiB/s\n")?;
         self.say(&format!(
             "  {:<16} {:>8} {:>8} {:>15} {:>8} {:>8}\n",
             "", "none", "forward", "forward-always", "scan", "ideal"
         ))?;
         for ModelDisk { name, model, wanted, .. } in model_disks() {
-            let rate = |reada, warm| scrub_model(&media, model, reada, warm);
+            let rate = |reada, warm| scrub_model(path, model, reada, warm);
             let none = rate(Reada::None, false)?;
             let forward = rate(Reada::Forward, false)?;
             let forward_always = rate(Reada::ForwardAlways, false)?;
@@ -296,13 +296,17 @@ async fn scrub(fs: &Arc<FileSystem>, options: Options) -> Result<u64> {
 }
 
 /// The rate on a modelled disk; with `warm` all trees are in memory.
-fn scrub_model(media: &Media, model: Model, reada: Reada, warm: bool) -> Result<f64> {
+///
+/// # Errors
+/// The image cannot be opened or scrubbed, or the scrub found something.
+fn scrub_model(path: &Path, model: Model, reada: Reada, warm: bool) -> Result<f64> {
     let sim = Sim::new(1);
-    let disk = SimDisk::with("disk", media.copy(), model.limits(), model);
+    let gateway = modelled::open(path, model, &sim)
+        .map_err(|error| Error::new("cannot open", path.display(), error))?;
     let options =
         Options { read_only: true, extent_reada: reada, csum_reada: reada, ..Options::default() };
     let took = sim.block_on(async {
-        let source = Source { name: "disk".to_owned(), gateway: disk.gateway() };
+        let source = Source { name: "disk".to_owned(), gateway };
         let open = FileSystem::open(vec![source], OpenOptions::default(), sim.runtime()).await;
         let fs = open.map_err(|error| Error::plain("cannot open the file system", error))?;
         if warm {

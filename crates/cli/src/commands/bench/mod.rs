@@ -3,6 +3,7 @@
 mod btrfs_scrub;
 mod loops;
 mod lvm_snapshot;
+mod modelled;
 mod mounted;
 mod populated;
 mod program;

@@ -1,12 +1,7 @@
 //! A btrfs file system with the files of a benchmark, in an image file. It takes root.
 
 use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-
-use ashlar_block::{Sector, Sectors};
-use ashlar_sim::Media;
-use rustix::io::Errno;
 
 use super::loops::{LoopDevice, Mounted};
 use super::program::run;
@@ -120,37 +115,4 @@ fn populate(at: &Path, files: u32) -> Result<()> {
         fs::remove_file(path).map_err(failed)?;
     }
     run("sync", &["-f", &at.to_string_lossy()]).map(drop)
-}
-
-/// The contents of an image, in memory.
-///
-/// # Errors
-/// It cannot be read.
-pub(super) fn load(path: &Path) -> Result<Media> {
-    const PIECE: usize = 1 << 20;
-    let failed = |error: std::io::Error| Error::new("cannot read", path.display(), error);
-    let mut file = File::open(path).map_err(failed)?;
-    let end = file.seek(SeekFrom::End(0)).map_err(failed)?;
-    let media = Media::new(Sectors::from_bytes_floor(end));
-    let mut buffer = vec![0; PIECE];
-    let mut at = 0;
-    loop {
-        at = match rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(at)) {
-            Ok(data) => data / PIECE as u64 * PIECE as u64,
-            Err(Errno::NXIO) => return Ok(media),
-            Err(error) => return Err(failed(error.into())),
-        };
-        let len = usize::try_from(end - at).unwrap_or(PIECE).min(PIECE);
-        let piece = &mut buffer[..len];
-        file.seek(SeekFrom::Start(at)).and_then(|_| file.read_exact(piece)).map_err(failed)?;
-        for (page, bytes) in piece.chunks(4096).enumerate() {
-            if bytes.iter().any(|byte| *byte != 0) {
-                media.poke(Sector((at >> 9) + page as u64 * 8), bytes);
-            }
-        }
-        at += len as u64;
-        if at >= end {
-            return Ok(media);
-        }
-    }
 }

@@ -1,0 +1,395 @@
+//! What a scrub needs of a leaf of the extent tree, in a twentieth of the leaf's memory.
+//!
+//! A leaf of 16 KiB tells of some 240 extents, with what refers to each. To know what is in use, the place,
+//! the length and the generation are enough. As differences from the extent before they take a byte or two
+//! each, so that the extents of many gigabytes of data are at hand in a few megabytes.
+
+use std::sync::Arc;
+
+use crate::cache::Cached;
+use crate::error::TreeError;
+use crate::extent_walk::{Extent, ExtentKind};
+use crate::ondisk::key::Key;
+use crate::ondisk::node::{Expected, Node, NodeError, check_end, check_first_key, check_version};
+use crate::path::{Path, Root};
+use crate::readahead::{self, Blocks, Reada};
+use crate::sweep::Sweep;
+use crate::units::Logical;
+use crate::volume::FileSystem;
+
+/// Bits of a packed extent, below its length.
+const IS_TREE: u64 = 1;
+const HAS_LEVEL: u64 = 2;
+const HAS_OWNER: u64 = 4;
+const LENGTH_SHIFT: u32 = 3;
+
+/// Bytes that an error takes, about: the words of one are a line.
+const ERROR_BYTES: usize = 256;
+
+/// An item that cannot be: the byte that it is of, and why.
+pub(crate) type Wrong = (Logical, TreeError);
+
+/// A leaf of the extent tree.
+pub(crate) struct ExtentLeaf {
+    generation: u64,
+    level: u8,
+    items: usize,
+    first_key: Option<Key>,
+    last_key: Option<Key>,
+    sector: u64,
+    /// The extents, in the order of their keys.
+    packed: Box<[u8]>,
+    /// Items that cannot be, in the order of their keys.
+    wrong: Box<[Wrong]>,
+}
+
+impl Cached for ExtentLeaf {
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + self.packed.len() + self.wrong.len() * ERROR_BYTES
+    }
+
+    fn check_expected(&self, expected: &Expected) -> Result<(), NodeError> {
+        check_version(self.generation, self.level, expected)?;
+        check_first_key(self.first_key, expected.first_key)
+    }
+}
+
+impl ExtentLeaf {
+    /// What there is in `leaf`. `parse` takes an item, and gives `None` for those that are no extents'.
+    pub(crate) fn new(
+        leaf: &Node,
+        sectorsize: u32,
+        parse: impl Fn(Key, &[u8]) -> Option<Result<Extent, TreeError>>,
+    ) -> Self {
+        let sector = u64::from(sectorsize);
+        let generation = leaf.header().generation.get();
+        let mut packer = Packer { sector, generation, end: 0, bytes: Vec::new() };
+        let mut wrong = Vec::new();
+        for (key, bytes) in (0..leaf.len()).filter_map(|slot| leaf.item(slot)) {
+            match parse(key, bytes) {
+                Some(Ok(extent)) => packer.push(&extent),
+                Some(Err(error)) => wrong.push((Logical(key.objectid), error)),
+                None => {}
+            }
+        }
+        Self {
+            generation,
+            level: leaf.level(),
+            items: leaf.len(),
+            first_key: leaf.key(0),
+            last_key: leaf.len().checked_sub(1).and_then(|last| leaf.key(last)),
+            sector,
+            packed: packer.bytes.into(),
+            wrong: wrong.into(),
+        }
+    }
+
+    /// As [`Node::check_end`].
+    ///
+    /// # Errors
+    /// It has keys that are not smaller.
+    pub(crate) fn check_end(&self, end: Option<Key>) -> Result<(), NodeError> {
+        check_end(self.last_key, self.items, end)
+    }
+
+    /// The key of its first item, of whatever kind.
+    pub(crate) const fn first_key(&self) -> Option<Key> {
+        self.first_key
+    }
+
+    /// The first extent that begins at `from` or behind it, or the item before that which cannot be.
+    pub(crate) fn first_from(&self, from: Logical) -> Option<Result<Extent, Wrong>> {
+        let extent = self.extents().find(|extent| extent.start >= from);
+        let wrong = self.wrong.iter().find(|(start, _)| *start >= from);
+        match (extent, wrong) {
+            (extent, None) => extent.map(Ok),
+            (Some(extent), Some((start, _))) if extent.start <= *start => Some(Ok(extent)),
+            (Some(_) | None, Some(wrong)) => Some(Err(wrong.clone())),
+        }
+    }
+
+    /// The last extent that begins before `from`, or the item behind that which cannot be.
+    pub(crate) fn last_before(&self, from: Logical) -> Option<Result<Extent, Wrong>> {
+        let extent = self.extents().take_while(|extent| extent.start < from).last();
+        let wrong = self.wrong.iter().rfind(|(start, _)| *start < from);
+        match (extent, wrong) {
+            (extent, None) => extent.map(Ok),
+            (Some(extent), Some((start, _))) if extent.start > *start => Some(Ok(extent)),
+            (Some(_) | None, Some(wrong)) => Some(Err(wrong.clone())),
+        }
+    }
+
+    fn extents(&self) -> impl Iterator<Item = Extent> {
+        let Self { sector, generation, .. } = *self;
+        let mut unpacker = Unpacker { sector, generation, end: 0, bytes: &self.packed };
+        std::iter::from_fn(move || unpacker.next())
+    }
+}
+
+/// A leaf that cannot be read: why, and where the keys go on that it cannot have.
+pub(crate) struct Lost {
+    pub(crate) error: TreeError,
+    pub(crate) resume: Option<Key>,
+}
+
+/// A place among the leaves of the extent tree.
+pub(crate) struct Leaves<'a> {
+    fs: &'a Arc<FileSystem>,
+    root: Root,
+    /// The pointer to the leaf; `None` if the root is the only one.
+    above: Option<Path<'a>>,
+    reada: Reada,
+    sweep: Option<Arc<Sweep<'a>>>,
+    /// The leaf at hand, and where it is.
+    current: Option<(Logical, Arc<ExtentLeaf>)>,
+}
+
+impl<'a> Leaves<'a> {
+    /// A place at no leaf yet.
+    pub(crate) fn new(fs: &'a Arc<FileSystem>, root: Root, reada: Reada) -> Self {
+        let above = Path::above_leaves(fs, root);
+        Self { fs, root, above, reada, sweep: None, current: None }
+    }
+
+    /// Has `sweep` read ahead.
+    pub(crate) fn with_sweep(mut self, sweep: Option<Arc<Sweep<'a>>>) -> Self {
+        self.sweep = sweep;
+        self
+    }
+
+    /// The leaf in which `key` belongs; `None` if the tree is empty.
+    ///
+    /// # Errors
+    /// A block on the way, or the leaf, cannot be had from any mirror.
+    pub(crate) async fn with(&mut self, key: Key) -> Result<Option<Arc<ExtentLeaf>>, Lost> {
+        if let Some(above) = &mut self.above
+            && let Err(error) = above.search(key).await
+        {
+            return Err(Lost { error, resume: above.resume() });
+        }
+        self.load().await
+    }
+
+    /// The leaf behind the one at hand; `None` if that is the last.
+    ///
+    /// # Errors
+    /// As of [`Self::with`].
+    pub(crate) async fn next(&mut self) -> Result<Option<Arc<ExtentLeaf>>, Lost> {
+        let Some(above) = &mut self.above else { return Ok(None) };
+        match above.next().await {
+            Ok(true) => self.load().await,
+            Ok(false) => Ok(None),
+            Err(error) => Err(Lost { error, resume: above.resume() }),
+        }
+    }
+
+    /// The leaf with the last key below `key`; `None` if there is none.
+    ///
+    /// # Errors
+    /// As of [`Self::with`].
+    pub(crate) async fn before(&mut self, key: Key) -> Result<Option<Arc<ExtentLeaf>>, Lost> {
+        if let Some(above) = &mut self.above {
+            let found = match above.search(key).await {
+                // A leaf that begins with the key has none below it.
+                Ok(true) if above.child().is_some_and(|(leaf, _)| leaf.first_key >= Some(key)) => {
+                    above.prev().await
+                }
+                found => found,
+            };
+            match found {
+                Ok(true) => {}
+                Ok(false) => return Ok(None),
+                Err(error) => return Err(Lost { error, resume: above.resume() }),
+            }
+        }
+        let leaf = self.load().await?;
+        Ok(leaf.filter(|leaf| leaf.first_key() < Some(key)))
+    }
+
+    /// The leaf that the path is at.
+    async fn load(&mut self) -> Result<Option<Arc<ExtentLeaf>>, Lost> {
+        let (expected, end) = match &self.above {
+            None => (self.root.expected(), None),
+            Some(above) => match above.child() {
+                Some(child) => child,
+                None => return Ok(None),
+            },
+        };
+        match &self.current {
+            Some((at, leaf)) if *at == expected.at => return Ok(Some(Arc::clone(leaf))),
+            Some((at, _)) if self.sweep.is_some() => self.fs.spend_extent_leaf(*at),
+            Some(_) | None => {}
+        }
+        self.current = None;
+        if let Some(sweep) = &self.sweep
+            && !self.fs.has_extent_leaf(expected.at)
+        {
+            let key = expected.first_key.unwrap_or(Key::MIN);
+            sweep.run(key, Logical(key.objectid)).await;
+        }
+        if let Some((parent, slot)) = self.above.as_ref().and_then(Path::leaf) {
+            readahead::around(self.fs, parent, slot, self.reada, Blocks::ExtentLeaves);
+        }
+        match self.fs.extent_leaf(expected, end).await {
+            Ok(leaf) => {
+                self.current = Some((expected.at, Arc::clone(&leaf)));
+                Ok(Some(leaf))
+            }
+            Err(error) => Err(Lost { error, resume: end }),
+        }
+    }
+}
+
+struct Packer {
+    sector: u64,
+    generation: u64,
+    /// Where the last extent ends, in sectors.
+    end: u64,
+    bytes: Vec<u8>,
+}
+
+impl Packer {
+    /// Appends an extent, of whole sectors.
+    fn push(&mut self, extent: &Extent) {
+        let (start, length) = (extent.start.0 / self.sector, extent.length / self.sector);
+        self.number(start.wrapping_sub(self.end));
+        let (is_tree, level, owner) = match extent.kind {
+            ExtentKind::Data => (0, None, None),
+            ExtentKind::Tree { level, owner } => (IS_TREE, level, owner),
+        };
+        let has_level = if level.is_some() { HAS_LEVEL } else { 0 };
+        let has_owner = if owner.is_some() { HAS_OWNER } else { 0 };
+        // A length in sectors of 4 KiB and more leaves the upper twelve bits free.
+        self.number(length << LENGTH_SHIFT | has_owner | has_level | is_tree);
+        self.number(self.generation.wrapping_sub(extent.generation));
+        if let Some(level) = level {
+            self.bytes.push(level);
+        }
+        if let Some(owner) = owner {
+            self.number(owner);
+        }
+        self.end = start + length;
+    }
+
+    /// Seven bits to a byte, the lowest first; the eighth says that more follow.
+    fn number(&mut self, mut number: u64) {
+        while number >= 0x80 {
+            self.bytes.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        self.bytes.push(number as u8);
+    }
+}
+
+struct Unpacker<'a> {
+    sector: u64,
+    generation: u64,
+    end: u64,
+    bytes: &'a [u8],
+}
+
+impl Unpacker<'_> {
+    fn next(&mut self) -> Option<Extent> {
+        let start = self.end.wrapping_add(self.number()?);
+        let word = self.number()?;
+        let generation = self.generation.wrapping_sub(self.number()?);
+        let level = if word & HAS_LEVEL == 0 { None } else { Some(self.byte()?) };
+        let owner = if word & HAS_OWNER == 0 { None } else { Some(self.number()?) };
+        let length = word >> LENGTH_SHIFT;
+        self.end = start + length;
+        let is_tree = word & IS_TREE != 0;
+        let kind = if is_tree { ExtentKind::Tree { level, owner } } else { ExtentKind::Data };
+        let start = Logical(start * self.sector);
+        Some(Extent { start, length: length * self.sector, generation, kind })
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        let (byte, rest) = self.bytes.split_first()?;
+        self.bytes = rest;
+        Some(*byte)
+    }
+
+    fn number(&mut self) -> Option<u64> {
+        let mut number = 0;
+        for shift in (0..u64::BITS).step_by(7) {
+            let byte = self.byte()?;
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Some(number);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leaf(extents: &[Extent], wrong: &[u64], sector: u64) -> ExtentLeaf {
+        let mut packer = Packer { sector, generation: 900, end: 0, bytes: Vec::new() };
+        extents.iter().for_each(|extent| packer.push(extent));
+        let error = |at: &u64| (Logical(*at), TreeError::NoTree(*at));
+        ExtentLeaf {
+            generation: 900,
+            level: 0,
+            items: extents.len(),
+            first_key: None,
+            last_key: None,
+            sector,
+            packed: packer.bytes.into(),
+            wrong: wrong.iter().map(error).collect(),
+        }
+    }
+
+    fn extent(start: u64, length: u64, generation: u64, kind: ExtentKind) -> Extent {
+        Extent { start: Logical(start), length, generation, kind }
+    }
+
+    #[test]
+    fn what_is_packed_is_unpacked() {
+        let top = u64::MAX / 65536 * 65536;
+        for sector in [4096, 65536] {
+            let tree = |level, owner| ExtentKind::Tree { level, owner };
+            let extents = [
+                extent(0, sector, 900, ExtentKind::Data),
+                extent(sector, 128 << 20, 1, ExtentKind::Data),
+                // Over the one before it, by a later transaction, as no file system has it.
+                extent(2 * sector, sector, u64::MAX, tree(Some(255), Some(u64::MAX))),
+                extent(2 * sector, sector, 899, tree(None, Some(0))),
+                extent(1 << 60, 1 << 61, 0, tree(Some(0), None)),
+                extent(top - sector, sector, 900, ExtentKind::Data),
+            ];
+            let leaf = leaf(&extents, &[], sector);
+            assert_eq!(leaf.extents().collect::<Vec<_>>(), extents);
+        }
+    }
+
+    #[test]
+    fn extents_beside_each_other_take_few_bytes() {
+        let beside = |n: u64| extent((5000 + n) * 8192, 8192, 900 - n % 100, ExtentKind::Data);
+        let extents: Vec<Extent> = (0..240).map(beside).collect();
+        let bytes = leaf(&extents, &[], 4096).bytes();
+        assert!(bytes < 240 * 3 + 200, "{bytes}");
+    }
+
+    #[test]
+    fn items_that_cannot_be_are_met_in_their_place() {
+        let data = |start| extent(start, 4096, 900, ExtentKind::Data);
+        let leaf = leaf(&[data(4096), data(12288), data(32768)], &[8192, 20480, 40960], 4096);
+        let start = |found: Option<Result<Extent, Wrong>>| match found {
+            Some(Ok(extent)) => Some((extent.start.0, true)),
+            Some(Err((at, _))) => Some((at.0, false)),
+            None => None,
+        };
+        let all = [4096, 8192, 12288, 20480, 32768, 40960];
+        let is_good = [true, false, true, false, true, false];
+        for from in (0..50_000).step_by(512) {
+            let first = all.iter().zip(is_good).find(|(at, _)| **at >= from);
+            let last = all.iter().zip(is_good).rfind(|(at, _)| **at < from);
+            let of = |found: Option<(&u64, bool)>| found.map(|(at, good)| (*at, good));
+            assert_eq!(start(leaf.first_from(Logical(from))), of(first), "{from}");
+            assert_eq!(start(leaf.last_before(Logical(from))), of(last), "{from}");
+        }
+    }
+}
