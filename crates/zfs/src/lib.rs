@@ -23,4 +23,5 @@ pub mod control;
 pub mod ffi;
 pub mod ondisk;
 pub mod protocol;
+pub mod worker;
 pub mod zvol;

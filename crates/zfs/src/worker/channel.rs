@@ -1,0 +1,399 @@
+//! Data channels: the requests that come in for a volume, and their answers.
+//!
+//! Each channel has a thread that receives. What it receives was written by the daemon, but it is checked as if it was not: a
+//! request that makes no sense is answered with EINVAL and never gets to libzpool.
+
+use std::io::IoSliceMut;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{RecvFlags, ReturnFlags, SendFlags, Shutdown, recvmsg, send, shutdown, sockopt};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::taskq::{Task, TaskQueues};
+use crate::protocol::{Completion, FUA, MAX_SEGMENTS, RemoteSegment, Submission, op};
+use crate::zvol::{Peer, Segments, Volume};
+
+/// Requests of a channel that run at a time; then no more are received.
+const MAX_IN_FLIGHT: u32 = 1024;
+/// The longest packet.
+const MAX_PACKET_BYTES: usize = size_of::<Submission>() + MAX_SEGMENTS * size_of::<RemoteSegment>();
+/// Offsets and lengths are multiples of it.
+const SECTOR_BYTES: u64 = 512;
+
+/// The task queues of a worker.
+pub type Queues = TaskQueues<Request>;
+
+/// A volume with its data channels.
+pub struct Server {
+    volume: Arc<Volume>,
+    queues: Arc<Queues>,
+    channels: Vec<Channel>,
+    attached: u32,
+}
+
+impl Server {
+    /// Nobody does I/O on the volume yet.
+    pub fn new(volume: Volume, queues: Arc<Queues>) -> Self {
+        Self { volume: Arc::new(volume), queues, channels: Vec::new(), attached: 0 }
+    }
+
+    /// The volume.
+    pub fn volume(&self) -> &Volume {
+        &self.volume
+    }
+
+    /// Takes requests from `socket` until its other end is closed. The segments are in the memory of the process that made the pair.
+    ///
+    /// # Errors
+    /// There are no more threads, or it is no such socket.
+    pub fn attach(&mut self, socket: OwnedFd) -> std::io::Result<()> {
+        self.channels.retain(|channel| !channel.is_finished());
+        let peer = sockopt::socket_peercred(&socket)?;
+        let shared = Arc::new(Shared {
+            volume: Arc::clone(&self.volume),
+            peer: Peer::process(peer.pid.as_raw_nonzero().get()),
+            hardware_queue: self.attached % self.queues.hardware_queues(),
+            socket,
+            in_flight: InFlight::default(),
+        });
+        self.attached += 1;
+        let (queues, theirs) = (Arc::clone(&self.queues), Arc::clone(&shared));
+        let reader = std::thread::Builder::new()
+            .name("zvol-channel".to_owned())
+            .spawn(move || receive_all(&theirs, &queues))?;
+        self.channels.push(Channel { shared, reader: Some(reader) });
+        Ok(())
+    }
+
+    /// Receives nothing more, waits for what runs, and closes channels and volume.
+    pub fn close(self) {
+        drop(self.channels);
+        self.volume.close();
+    }
+}
+
+/// A channel. Dropped, it receives nothing more and waits for what runs.
+struct Channel {
+    shared: Arc<Shared>,
+    reader: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    volume: Arc<Volume>,
+    peer: Peer,
+    hardware_queue: u32,
+    socket: OwnedFd,
+    in_flight: InFlight,
+}
+
+impl Channel {
+    fn is_finished(&self) -> bool {
+        self.reader.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        if let Err(errno) = shutdown(&self.shared.socket, Shutdown::Read) {
+            // The other end is closed already.
+            tracing::debug!(%errno, "shutting a channel down");
+        }
+        if self.reader.take().is_some_and(|reader| reader.join().is_err()) {
+            tracing::error!("the thread of a channel panicked");
+        }
+        self.shared.in_flight.wait_for_none();
+    }
+}
+
+/// How many requests of a channel run.
+#[derive(Default)]
+struct InFlight {
+    count: Mutex<u32>,
+    lowered: Condvar,
+}
+
+impl InFlight {
+    fn count(&self) -> MutexGuard<'_, u32> {
+        self.count.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(&self) {
+        let full = |count: &mut u32| *count >= MAX_IN_FLIGHT;
+        let waited = self.lowered.wait_while(self.count(), full);
+        *waited.unwrap_or_else(PoisonError::into_inner) += 1;
+    }
+
+    fn leave(&self) {
+        let mut count = self.count();
+        *count -= 1;
+        if *count == 0 || *count + 1 == MAX_IN_FLIGHT {
+            self.lowered.notify_all();
+        }
+    }
+
+    fn wait_for_none(&self) {
+        drop(self.lowered.wait_while(self.count(), |count| *count > 0));
+    }
+}
+
+/// A request that is good.
+pub struct Request {
+    channel: Arc<Shared>,
+    submission: Submission,
+    action: Action,
+}
+
+/// What a request wants, with where its data is.
+#[derive(Debug)]
+enum Action {
+    Read(Segments),
+    Write(Segments),
+    Flush,
+    Discard,
+    WriteZeroes,
+}
+
+impl Task for Request {
+    fn run(self) {
+        let Self { channel, submission, action } = self;
+        let (offset_bytes, len_bytes) = (submission.offset_bytes, submission.len_bytes);
+        let (volume, fua) = (&channel.volume, submission.flags & FUA != 0);
+        let result = match action {
+            Action::Read(mut segments) => volume.read(offset_bytes, len_bytes, &mut segments),
+            Action::Write(mut segments) => {
+                volume.write(offset_bytes, len_bytes, &mut segments, fua)
+            }
+            Action::Flush => volume.flush(),
+            Action::Discard => volume.discard(offset_bytes, len_bytes, fua),
+            Action::WriteZeroes => volume.write_zeroes(offset_bytes, len_bytes, fua),
+        };
+        channel.complete(submission.tag, result);
+        channel.in_flight.leave();
+    }
+}
+
+impl Shared {
+    fn complete(&self, tag: u64, result: Result<(), Errno>) {
+        let completion =
+            Completion { tag, errno: result.map_or_else(Errno::raw_os_error, |()| 0), reserved: 0 };
+        let sent = retry_on_intr(|| send(&self.socket, completion.as_bytes(), SendFlags::NOSIGNAL));
+        if let Err(errno) = sent {
+            // The daemon is gone, or has let go of the volume: nobody waits for the answer.
+            tracing::debug!(%errno, tag, "an answer was not sent");
+        }
+    }
+}
+
+fn receive_all(channel: &Arc<Shared>, queues: &Queues) {
+    // Words, so that segments are aligned.
+    let mut packet = vec![0_u64; MAX_PACKET_BYTES / size_of::<u64>()];
+    loop {
+        let received = match receive(channel.socket.as_fd(), packet.as_mut_bytes()) {
+            Ok(Some(received)) => received,
+            Ok(None) => return,
+            Err(errno) => {
+                tracing::warn!(%errno, "a data channel broke");
+                return;
+            }
+        };
+        let Ok((submission, rest)) = Submission::read_from_prefix(received) else {
+            // Without a tag there is nothing to answer.
+            tracing::warn!(bytes = received.len(), "a packet that is no request");
+            return;
+        };
+        channel.in_flight.enter();
+        match parse(&submission, rest, channel.peer) {
+            Ok(action) => {
+                let request = Request { channel: Arc::clone(channel), submission, action };
+                let volume = Arc::as_ptr(&channel.volume) as u64;
+                queues.dispatch(request, volume, submission.offset_bytes, channel.hardware_queue);
+            }
+            Err(errno) => {
+                tracing::warn!(?submission, "a request that makes no sense");
+                channel.complete(submission.tag, Err(errno));
+                channel.in_flight.leave();
+            }
+        }
+    }
+}
+
+/// A packet. One that does not fit is cut: it has fewer segments than it says.
+fn receive(socket: impl AsFd, packet: &mut [u8]) -> Result<Option<&[u8]>, Errno> {
+    let received = retry_on_intr(|| {
+        let mut parts = [IoSliceMut::new(packet)];
+        recvmsg(
+            &socket,
+            &mut parts,
+            &mut rustix::net::RecvAncillaryBuffer::default(),
+            RecvFlags::empty(),
+        )
+    })?;
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    if received.flags.contains(ReturnFlags::TRUNC) {
+        tracing::warn!("a packet that is too long");
+        // So that the number of segments is wrong, whatever it says.
+        return Ok(packet.get(..size_of::<Submission>() + 1));
+    }
+    Ok(packet.get(..received.bytes))
+}
+
+/// Checks a request as far as it can be without the volume, whose size may change until it runs.
+fn parse(submission: &Submission, rest: &[u8], peer: Peer) -> Result<Action, Errno> {
+    let segments = <[RemoteSegment]>::ref_from_bytes(rest).map_err(|_| Errno::INVAL)?;
+    let Submission { tag: _, offset_bytes, len_bytes, op, flags, segments: count, reserved } =
+        *submission;
+    if segments.len() != usize::from(count) || reserved != 0 {
+        return Err(Errno::INVAL);
+    }
+    let end_bytes = offset_bytes.checked_add(len_bytes).ok_or(Errno::INVAL)?;
+    if end_bytes % SECTOR_BYTES != 0 || offset_bytes % SECTOR_BYTES != 0 {
+        return Err(Errno::INVAL);
+    }
+    if flags & !FUA != 0 {
+        return Err(Errno::INVAL);
+    }
+    let data_bytes = match op {
+        op::READ | op::WRITE if len_bytes > 0 => len_bytes,
+        op::DISCARD | op::WRITE_ZEROES if len_bytes > 0 => 0,
+        op::FLUSH if len_bytes == 0 => 0,
+        _ => return Err(Errno::INVAL),
+    };
+    let mut sum_bytes = 0_u64;
+    for segment in segments {
+        segment.address.checked_add(segment.len_bytes).ok_or(Errno::INVAL)?;
+        sum_bytes = sum_bytes.checked_add(segment.len_bytes).ok_or(Errno::INVAL)?;
+        if segment.len_bytes == 0 {
+            return Err(Errno::INVAL);
+        }
+    }
+    if sum_bytes != data_bytes {
+        return Err(Errno::INVAL);
+    }
+    let with_data = || Segments::new(peer, segments.iter().copied());
+    Ok(match op {
+        op::READ => Action::Read(with_data()),
+        op::WRITE => Action::Write(with_data()),
+        op::FLUSH => Action::Flush,
+        op::DISCARD => Action::Discard,
+        _ => Action::WriteZeroes,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: Submission = Submission {
+        tag: 7,
+        offset_bytes: 4096,
+        len_bytes: 1024,
+        op: op::WRITE,
+        flags: FUA,
+        segments: 2,
+        reserved: 0,
+    };
+
+    fn halves() -> Vec<RemoteSegment> {
+        let half = |address| RemoteSegment { address, len_bytes: 512 };
+        vec![half(0x1000), half(0x9000)]
+    }
+
+    fn parsed(submission: Submission, segments: &[RemoteSegment]) -> Result<Action, Errno> {
+        parse(&submission, segments.as_bytes(), Peer::this())
+    }
+
+    #[test]
+    fn good_requests_are_taken() {
+        assert!(matches!(parsed(GOOD, &halves()), Ok(Action::Write(_))));
+        let read = Submission { op: op::READ, flags: 0, ..GOOD };
+        assert!(matches!(parsed(read, &halves()), Ok(Action::Read(_))));
+        let bare = Submission { segments: 0, ..GOOD };
+        let discard = Submission { op: op::DISCARD, ..bare };
+        assert!(matches!(parsed(discard, &[]), Ok(Action::Discard)));
+        let zeroes = Submission { op: op::WRITE_ZEROES, ..bare };
+        assert!(matches!(parsed(zeroes, &[]), Ok(Action::WriteZeroes)));
+        let flush = Submission { op: op::FLUSH, offset_bytes: 0, len_bytes: 0, flags: 0, ..bare };
+        assert!(matches!(parsed(flush, &[]), Ok(Action::Flush)));
+    }
+
+    #[test]
+    fn requests_that_make_no_sense_are_refused() {
+        let whole = halves();
+        let bad = [
+            Submission { op: 5, ..GOOD },
+            Submission { op: 255, ..GOOD },
+            Submission { flags: 2, ..GOOD },
+            Submission { segments: 1, ..GOOD },
+            Submission { segments: 3, ..GOOD },
+            Submission { segments: u16::MAX, ..GOOD },
+            Submission { reserved: 1, ..GOOD },
+            Submission { len_bytes: 512, ..GOOD },
+            Submission { len_bytes: 0, ..GOOD },
+            Submission { len_bytes: 1025, ..GOOD },
+            Submission { offset_bytes: 1, ..GOOD },
+            Submission { offset_bytes: u64::MAX - 511, ..GOOD },
+            Submission { op: op::DISCARD, ..GOOD },
+            Submission { op: op::FLUSH, ..GOOD },
+        ];
+        for submission in bad {
+            assert_eq!(parsed(submission, &whole).unwrap_err(), Errno::INVAL, "{submission:?}");
+        }
+        let segment = |address, len_bytes| RemoteSegment { address, len_bytes };
+        for segments in [
+            [segment(0x1000, 1024), segment(0x9000, 0)],
+            [segment(0x1000, u64::MAX), segment(0x9000, 1025)],
+            [segment(u64::MAX, 512), segment(0x9000, 512)],
+        ] {
+            assert_eq!(parsed(GOOD, &segments).unwrap_err(), Errno::INVAL, "{segments:?}");
+        }
+        assert_eq!(parse(&GOOD, &whole.as_bytes()[1..], Peer::this()).unwrap_err(), Errno::INVAL);
+    }
+
+    /// Whatever the bytes are, what is taken adds up.
+    #[test]
+    fn random_packets_are_refused_or_add_up() {
+        let mut random = 0x1234_5678_9abc_def1_u64;
+        let mut next = || {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random
+        };
+        let mut taken = 0;
+        for _ in 0..200_000 {
+            let count = next() % 4;
+            let segments: Vec<RemoteSegment> = (0..count)
+                .map(|_| RemoteSegment {
+                    address: next() >> (next() % 64),
+                    len_bytes: if next() % 8 == 0 { next() } else { (next() % 3) * 512 },
+                })
+                .collect();
+            let submission = Submission {
+                tag: next(),
+                offset_bytes: if next() % 8 == 0 { next() } else { (next() % 64) * 512 },
+                len_bytes: if next() % 8 == 0 { next() } else { (next() % 4) * 512 },
+                op: (next() % 6) as u8,
+                flags: (next() % 3) as u8,
+                segments: if next() % 8 == 0 { next() as u16 } else { count as u16 },
+                reserved: u32::from(next() % 16 == 0),
+            };
+            let Ok(action) = parsed(submission, &segments) else {
+                continue;
+            };
+            taken += 1;
+            let sum: u64 = segments.iter().map(|segment| segment.len_bytes).sum();
+            let moves_data = matches!(action, Action::Read(_) | Action::Write(_));
+            assert_eq!(sum, if moves_data { submission.len_bytes } else { 0 });
+            assert!(
+                submission.offset_bytes.is_multiple_of(512)
+                    && submission.len_bytes.is_multiple_of(512)
+            );
+        }
+        assert!(taken > 1000, "{taken}");
+    }
+}

@@ -1,0 +1,4 @@
+//! The worker: the process that has a pool.
+
+pub mod channel;
+pub mod taskq;

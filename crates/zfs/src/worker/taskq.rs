@@ -1,0 +1,294 @@
+//! Task queues: the threads that do the I/O of all volumes of a worker.
+//!
+//! As OpenZFS's zvol has them: `zvol_threads` threads in `zvol_num_taskqs` queues. Which queue a request goes to depends on
+//! volume, part of the volume and hardware queue; so a queue's lock is shared by few. The DMU blocks, so a thread does one
+//! request at a time.
+
+use std::collections::VecDeque;
+use std::num::NonZero;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+/// Requests of one volume that are closer than this go to one queue: `ZVOL_TASKQ_OFFSET_SHIFT`.
+const OFFSET_SHIFT: u32 = 29;
+/// Threads by default, on a machine with fewer processors.
+const DEFAULT_THREADS: u32 = 32;
+/// Threads, and hardware queues, at most.
+const MAX_THREADS: u32 = 1024;
+
+/// OpenZFS's module parameters about threads; 0 means computed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Parameters {
+    /// `zvol_threads`: how many requests run at a time.
+    pub threads: u32,
+    /// `zvol_num_taskqs`: how many queues they are in.
+    pub taskqs: u32,
+    /// `zvol_blk_mq_threads`: how many hardware queues a volume has.
+    pub hardware_queues: u32,
+    /// `zvol_request_sync`: requests are done by the thread that receives them.
+    pub is_synchronous: bool,
+}
+
+/// What [`Parameters`] come to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Shape {
+    taskqs: u32,
+    threads_per_taskq: u32,
+    hardware_queues: u32,
+}
+
+impl Parameters {
+    fn shape(&self, processors: u32) -> Shape {
+        let threads = match self.threads {
+            0 => processors.max(DEFAULT_THREADS),
+            threads => threads.min(MAX_THREADS),
+        };
+        let taskqs = match self.taskqs {
+            0 => {
+                let mut taskqs = 1 + processors / 6;
+                while taskqs * taskqs > threads {
+                    taskqs -= 1;
+                }
+                taskqs
+            }
+            taskqs => taskqs.min(processors),
+        };
+        let hardware_queues = match self.hardware_queues {
+            0 => processors,
+            queues => queues.min(MAX_THREADS),
+        };
+        Shape { taskqs, threads_per_taskq: threads.div_ceil(taskqs), hardware_queues }
+    }
+}
+
+/// What a task queue does.
+pub trait Task: Send + 'static {
+    /// Does it, to its end.
+    fn run(self);
+}
+
+/// The queues and their threads. Dropped, they do what they have, and end.
+pub struct TaskQueues<T: Task> {
+    queues: Box<[Arc<Queue<T>>]>,
+    threads: Vec<JoinHandle<()>>,
+    hardware_queues: u32,
+    is_synchronous: AtomicBool,
+}
+
+struct Queue<T> {
+    state: Mutex<State<T>>,
+    arrived: Condvar,
+}
+
+struct State<T> {
+    tasks: VecDeque<T>,
+    idle_threads: u32,
+    is_closing: bool,
+}
+
+impl<T> Queue<T> {
+    fn state(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Task> TaskQueues<T> {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub fn start(parameters: &Parameters) -> std::io::Result<Self> {
+        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let shape = parameters.shape(u32::try_from(processors).unwrap_or(u32::MAX));
+        let new = || Queue {
+            state: Mutex::new(State { tasks: VecDeque::new(), idle_threads: 0, is_closing: false }),
+            arrived: Condvar::new(),
+        };
+        let mut started = Self {
+            queues: (0..shape.taskqs).map(|_| Arc::new(new())).collect(),
+            threads: Vec::new(),
+            hardware_queues: shape.hardware_queues,
+            is_synchronous: AtomicBool::new(parameters.is_synchronous),
+        };
+        for (number, queue) in started.queues.iter().enumerate() {
+            for _ in 0..shape.threads_per_taskq {
+                let queue = Arc::clone(queue);
+                let thread = std::thread::Builder::new().name(format!("zvol-{number}"));
+                started.threads.push(thread.spawn(move || work(&queue))?);
+            }
+        }
+        Ok(started)
+    }
+
+    /// How many hardware queues a volume has.
+    pub fn hardware_queues(&self) -> u32 {
+        self.hardware_queues
+    }
+
+    /// Changes `zvol_request_sync`, from the next request on.
+    pub fn set_synchronous(&self, is_synchronous: bool) {
+        self.is_synchronous.store(is_synchronous, Ordering::Relaxed);
+    }
+
+    /// Does a task now, or gives it to a thread of the queue that the volume's identity, the offset and the hardware queue come
+    /// to.
+    pub fn dispatch(&self, task: T, volume: u64, offset_bytes: u64, hardware_queue: u32) {
+        if self.is_synchronous.load(Ordering::Relaxed) {
+            task.run();
+            return;
+        }
+        let hash = hash(volume, offset_bytes >> OFFSET_SHIFT, hardware_queue);
+        let queue = &self.queues[(hash % self.queues.len() as u64) as usize];
+        let mut state = queue.state();
+        state.tasks.push_back(task);
+        let has_idle = state.idle_threads > 0;
+        drop(state);
+        if has_idle {
+            queue.arrived.notify_one();
+        }
+    }
+}
+
+impl<T: Task> Drop for TaskQueues<T> {
+    fn drop(&mut self) {
+        for queue in &self.queues {
+            queue.state().is_closing = true;
+            queue.arrived.notify_all();
+        }
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of a task queue panicked");
+            }
+        }
+    }
+}
+
+fn work<T: Task>(queue: &Queue<T>) {
+    let _abort = AbortOnPanic;
+    let mut state = queue.state();
+    loop {
+        if let Some(task) = state.tasks.pop_front() {
+            drop(state);
+            task.run();
+            state = queue.state();
+        } else if state.is_closing {
+            return;
+        } else {
+            state.idle_threads += 1;
+            state = queue.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.idle_threads -= 1;
+        }
+    }
+}
+
+/// A request that is never answered would hang its volume, and a transaction left open its pool. A worker that is gone is
+/// something that the daemon knows how to handle.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
+/// Every bit of the three decides about every bit of the result (the finalizer of MurmurHash3).
+fn hash(volume: u64, part: u64, hardware_queue: u32) -> u64 {
+    let mut hash = volume;
+    for word in [part, u64::from(hardware_queue)] {
+        hash = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(word);
+        hash = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        hash = (hash ^ (hash >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+        hash ^= hash >> 33;
+    }
+    hash
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::mpsc;
+
+    #[test]
+    fn queues_are_computed_as_upstream_does() {
+        let default = Parameters::default();
+        let shapes = [4, 8, 16, 32, 64, 128].map(|processors| {
+            let shape = default.shape(processors);
+            (shape.taskqs, shape.threads_per_taskq)
+        });
+        assert_eq!(shapes, [(1, 32), (2, 16), (3, 11), (5, 7), (8, 8), (11, 12)]);
+        let set =
+            Parameters { threads: 5000, taskqs: 100, hardware_queues: 3, is_synchronous: false };
+        let expected = Shape { taskqs: 4, threads_per_taskq: 256, hardware_queues: 3 };
+        assert_eq!(set.shape(4), expected);
+    }
+
+    struct Sends(mpsc::Sender<(usize, String)>, usize);
+
+    impl Task for Sends {
+        fn run(self) {
+            let name = std::thread::current().name().unwrap_or_default().to_owned();
+            self.0.send((self.1, name)).unwrap();
+        }
+    }
+
+    #[test]
+    fn every_task_runs_and_the_rest_at_the_end() {
+        let parameters = Parameters { threads: 4, ..Parameters::default() };
+        let queues = TaskQueues::start(&parameters).unwrap();
+        let (sender, results) = mpsc::channel();
+        for number in 0..1000 {
+            queues.dispatch(Sends(sender.clone(), number), 1, (number as u64) << OFFSET_SHIFT, 0);
+        }
+        drop(queues);
+        drop(sender);
+        let mut numbers: Vec<usize> = results.iter().map(|(number, _)| number).collect();
+        numbers.sort_unstable();
+        assert!(numbers.into_iter().eq(0..1000));
+    }
+
+    #[test]
+    fn a_synchronous_request_runs_here() {
+        let queues = TaskQueues::start(&Parameters::default()).unwrap();
+        let (sender, results) = mpsc::channel();
+        let here = std::thread::current().name().unwrap_or_default().to_owned();
+        queues.dispatch(Sends(sender.clone(), 0), 1, 0, 0);
+        assert!(results.recv().unwrap().1.starts_with("zvol-"));
+        queues.set_synchronous(true);
+        queues.dispatch(Sends(sender, 0), 1, 0, 0);
+        assert_eq!(results.recv().unwrap().1, here);
+    }
+
+    struct Blocks(Arc<AtomicUsize>, Arc<(Mutex<bool>, Condvar)>);
+
+    impl Task for Blocks {
+        fn run(self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            let (open, changed) = &*self.1;
+            drop(changed.wait_while(open.lock().unwrap(), |open| !*open).unwrap());
+        }
+    }
+
+    #[test]
+    fn as_many_run_at_a_time_as_there_are_threads() {
+        let parameters = Parameters { threads: 3, taskqs: 1, ..Parameters::default() };
+        let queues = TaskQueues::start(&parameters).unwrap();
+        let running = Arc::new(AtomicUsize::new(0));
+        let gate = Arc::new((Mutex::new(false), Condvar::new()));
+        for _ in 0..5 {
+            queues.dispatch(Blocks(Arc::clone(&running), Arc::clone(&gate)), 1, 0, 0);
+        }
+        while running.load(Ordering::SeqCst) < 3 {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert_eq!(running.load(Ordering::SeqCst), 3);
+        *gate.0.lock().unwrap() = true;
+        gate.1.notify_all();
+        drop(queues);
+        assert_eq!(running.load(Ordering::SeqCst), 5);
+    }
+}
