@@ -20,8 +20,12 @@
 
 pub mod client;
 pub mod control;
+mod dataset;
 pub mod ffi;
 pub mod ondisk;
+mod pool;
+mod property;
 pub mod protocol;
+mod refusal;
 pub mod worker;
 pub mod zvol;

@@ -237,6 +237,7 @@ pub enum Scrub {
 /// What a worker answers.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "kebab-case")]
+#[expect(clippy::large_enum_variant, reason = "there is one at a time")]
 pub enum Reply {
     /// Done.
     Done,
@@ -296,6 +297,9 @@ pub struct PoolStatus {
 pub struct VdevStatus {
     /// Its name: `mirror-0`, a path, ...
     pub name: String,
+    /// What a top-level vdev is for.
+    #[serde(default)]
+    pub class: VdevClass,
     /// `ONLINE`, `DEGRADED`, `UNAVAIL`, ...
     pub state: String,
     /// Failed reads.

@@ -12,7 +12,13 @@ use rustix::io::Errno;
 use thiserror::Error;
 
 pub(crate) mod dmu;
+pub(crate) mod dsl;
+pub(crate) mod kernel;
 pub(crate) mod memory;
+pub(crate) mod nvlist;
+pub(crate) mod properties;
+pub(crate) mod signals;
+pub(crate) mod spa;
 pub(crate) mod zil;
 
 /// The releases of OpenZFS whose interface is known.

@@ -69,6 +69,17 @@ struct Live {
     objset: Objset,
 }
 
+impl Live {
+    /// Closes the log, and writes everything out.
+    fn end(self) {
+        let Self { log, objset } = self;
+        if let Some(log) = log {
+            drop(log);
+            objset.wait_synced();
+        }
+    }
+}
+
 impl Volume {
     /// Opens a volume for I/O. What its log has is done again first, if the pool can be written.
     ///
@@ -95,11 +106,7 @@ impl Volume {
     pub fn suspend(&self) {
         let mut gate = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(live) = gate.take() {
-            let Live { log, objset } = live;
-            if let Some(log) = log {
-                drop(log);
-                objset.wait_synced();
-            }
+            live.end();
         }
     }
 
@@ -109,9 +116,45 @@ impl Volume {
     /// As [`Volume::open`].
     pub fn resume(&self) -> Result<(), OpenError> {
         let mut gate = self.gate.write().unwrap_or_else(PoisonError::into_inner);
-        if gate.is_some() {
-            return Ok(());
+        if gate.is_none() {
+            *gate = Some(self.start()?);
         }
+        Ok(())
+    }
+
+    /// Does something while the objset is let go of, as after [`Volume::suspend`]. I/O waits until it is open again.
+    ///
+    /// # Errors
+    /// As [`Volume::open`]: it was done, but the volume is closed.
+    pub(crate) fn while_suspended<T>(&self, act: impl FnOnce() -> T) -> Result<T, OpenError> {
+        let mut gate = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(live) = gate.take() else { return Ok(act()) };
+        live.end();
+        let result = act();
+        *gate = Some(self.start()?);
+        Ok(result)
+    }
+
+    /// Changes its size with `change`. I/O waits meanwhile; what is beyond the end fails with EIO afterwards.
+    ///
+    /// # Errors
+    /// ENXIO: it is closed. EROFS: it cannot be written. Those of `change`.
+    pub(crate) fn resize(
+        &self,
+        volsize_bytes: u64,
+        change: impl FnOnce(&Objset) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let gate = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let live = gate.as_ref().ok_or(Errno::NXIO)?;
+        if live.log.is_none() {
+            return Err(Errno::ROFS);
+        }
+        change(&live.objset)?;
+        self.volsize_bytes.store(volsize_bytes, Ordering::Release);
+        Ok(())
+    }
+
+    fn start(&self) -> Result<Live, OpenError> {
         let is_snapshot = self.name.as_bytes().contains(&b'@');
         let objset = Objset::own(&self.api, &self.name, self.asked_read_only || is_snapshot)?;
         let can_write = objset.is_pool_writable() && !objset.is_snapshot();
@@ -128,18 +171,12 @@ impl Volume {
             volsize_bytes.saturating_sub(PREFETCH_BYTES),
             PREFETCH_BYTES.min(volsize_bytes),
         );
-        *gate = Some(Live { log, objset });
-        Ok(())
+        Ok(Live { log, objset })
     }
 
     /// Ends the I/O: waits for what runs, closes the log, writes everything out. Later I/O fails with ENXIO.
     pub fn close(&self) {
         self.suspend();
-    }
-
-    /// Tells it its new size after its "size" was changed. I/O beyond the end fails with EIO from now on.
-    pub fn resized(&self, volsize_bytes: u64) {
-        self.volsize_bytes.store(volsize_bytes, Ordering::Release);
     }
 
     /// Its size.

@@ -1,0 +1,623 @@
+//! Datasets: what of libzpool makes, lists, changes and destroys volumes, snapshots and clones.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+
+use rustix::io::Errno;
+
+use super::dmu::Objset;
+use super::kernel::{TAG, Zfs, written};
+use super::nvlist::{Nvlist, c_string, nvlist_t};
+use super::{Library, LoadError, Release, check, symbols};
+use crate::protocol::{NvMap, NvValue};
+
+/// sys/dmu.h. Never looked into.
+#[repr(C)]
+pub(crate) struct objset_t {
+    _opaque: [u8; 0],
+}
+
+/// sys/dmu.h. Never looked into.
+#[repr(C)]
+pub(crate) struct dmu_tx_t {
+    _opaque: [u8; 0],
+}
+
+type CreateCallback = unsafe extern "C" fn(*mut objset_t, *mut c_void, *mut c_void, *mut dmu_tx_t);
+type FindCallback = unsafe extern "C" fn(*const c_char, *mut c_void) -> c_int;
+
+symbols! {
+    /// sys/dmu.h, sys/zap.h, sys/dsl_dataset.h, sys/dsl_dir.h, sys/dsl_destroy.h, sys/dsl_prop.h, and sys/txg.h for the last.
+    ObjsetFunctions {
+        dmu_objset_create: fn(*const c_char, c_int, u64, *mut c_void, CreateCallback, *mut c_void) -> c_int;
+        dmu_objset_find: fn(*const c_char, FindCallback, *mut c_void, c_int) -> c_int;
+        dmu_objset_hold: fn(*const c_char, *const c_void, *mut *mut objset_t) -> c_int;
+        dmu_objset_rele: fn(*mut objset_t, *const c_void);
+        dmu_objset_own: fn(*const c_char, c_int, c_int, c_int, *const c_void, *mut *mut objset_t) -> c_int;
+        dmu_objset_disown: fn(*mut objset_t, c_int, *const c_void);
+        dmu_objset_type: fn(*mut objset_t) -> c_int;
+        dmu_objset_stats: fn(*mut objset_t, *mut nvlist_t);
+        dmu_objset_pool: fn(*mut objset_t) -> *mut c_void;
+        dmu_object_info: fn(*mut objset_t, u64, *mut ObjectInfo) -> c_int;
+        dmu_object_claim: fn(*mut objset_t, u64, c_int, c_int, c_int, c_int, *mut dmu_tx_t) -> c_int;
+        dmu_free_long_range: fn(*mut objset_t, u64, u64, u64) -> c_int;
+        dmu_tx_create: fn(*mut objset_t) -> *mut dmu_tx_t;
+        dmu_tx_hold_zap: fn(*mut dmu_tx_t, u64, c_int, *const c_char);
+        dmu_tx_mark_netfree: fn(*mut dmu_tx_t);
+        dmu_tx_assign: fn(*mut dmu_tx_t, u64) -> c_int;
+        dmu_tx_abort: fn(*mut dmu_tx_t);
+        dmu_tx_commit: fn(*mut dmu_tx_t);
+        dmu_tx_get_txg: fn(*mut dmu_tx_t) -> u64;
+        zap_create_claim: fn(*mut objset_t, u64, c_int, c_int, c_int, *mut dmu_tx_t) -> c_int;
+        zap_lookup: fn(*mut objset_t, u64, *const c_char, u64, u64, *mut c_void) -> c_int;
+        zap_update: fn(*mut objset_t, u64, *const c_char, c_int, u64, *const c_void, *mut dmu_tx_t) -> c_int;
+        dsl_prop_get_all: fn(*mut objset_t, *mut *mut nvlist_t) -> c_int;
+        dsl_props_set: fn(*const c_char, c_int, *mut nvlist_t) -> c_int;
+        dsl_prop_inherit: fn(*const c_char, *const c_char, c_int) -> c_int;
+        dsl_prop_get_integer: fn(*const c_char, *const c_char, *mut u64, *mut c_char) -> c_int;
+        dsl_dir_set_quota: fn(*const c_char, c_int, u64) -> c_int;
+        dsl_dir_set_reservation: fn(*const c_char, c_int, u64) -> c_int;
+        dsl_dir_activate_fs_ss_limit: fn(*const c_char) -> c_int;
+        dsl_dir_rename: fn(*const c_char, *const c_char) -> c_int;
+        dsl_dataset_set_refquota: fn(*const c_char, c_int, u64) -> c_int;
+        dsl_dataset_set_refreservation: fn(*const c_char, c_int, u64) -> c_int;
+        dsl_dataset_set_compression: fn(*const c_char, c_int, u64) -> c_int;
+        dsl_dataset_snapshot: fn(*mut nvlist_t, *mut nvlist_t, *mut nvlist_t) -> c_int;
+        dsl_dataset_rename_snapshot: fn(*const c_char, *const c_char, *const c_char, c_int) -> c_int;
+        dsl_dataset_rollback: fn(*const c_char, *const c_char, *mut c_void, *mut nvlist_t) -> c_int;
+        dsl_dataset_promote: fn(*const c_char, *mut c_char) -> c_int;
+        dsl_destroy_head: fn(*const c_char) -> c_int;
+        dsl_destroy_snapshots_nvl: fn(*mut nvlist_t, c_int, *mut nvlist_t) -> c_int;
+        txg_wait_synced: fn(*mut c_void, u64);
+    }
+}
+
+type CloneFunction = unsafe extern "C" fn(*const c_char, *const c_char) -> c_int;
+
+/// [`ObjsetFunctions`], and what has not the same name in all releases.
+#[derive(Clone, Copy)]
+pub(super) struct DslFunctions {
+    functions: ObjsetFunctions,
+    /// `dmu_objset_clone` up to 2.3, `dsl_dataset_clone` from 2.4 on.
+    clone: CloneFunction,
+}
+
+impl DslFunctions {
+    pub(super) fn load(library: &Library) -> Result<Self, LoadError> {
+        let clone = match library.release() {
+            Release::V2_1 | Release::V2_2 | Release::V2_3 => "dmu_objset_clone",
+            Release::V2_4 => "dsl_dataset_clone",
+        };
+        Ok(Self {
+            functions: ObjsetFunctions::load(library)?,
+            // SAFETY: the declaration follows sys/dmu.h and sys/dsl_dataset.h of these releases.
+            clone: unsafe { library.symbol::<CloneFunction>(clone) }?,
+        })
+    }
+}
+
+/// dmu_object_info_t of sys/dmu.h, the same from 2.1 to 2.4.
+#[repr(C)]
+pub(crate) struct ObjectInfo {
+    data_block_bytes: u32,
+    metadata_block_bytes: u32,
+    kind: c_int,
+    bonus_kind: c_int,
+    bonus_bytes: u64,
+    indirection: u8,
+    checksum: u8,
+    compress: u8,
+    block_pointers: u8,
+    padding: [u8; 4],
+    dnode_bytes: u64,
+    physical_blocks_512: u64,
+    max_offset: u64,
+    fill_count: u64,
+}
+
+/// The object of a volume with its data (ZVOL_OBJ of sys/zvol.h).
+const DATA_OBJECT: u64 = 1;
+/// The object of a volume with its size (ZVOL_ZAP_OBJ of sys/zvol.h).
+const SIZE_OBJECT: u64 = 2;
+/// The name of the size in it.
+const SIZE: &CStr = c"size";
+/// DMU_OT_ZVOL of sys/dmu.h.
+const OT_ZVOL: c_int = 23;
+/// DMU_OT_ZVOL_PROP of sys/dmu.h.
+const OT_ZVOL_PROP: c_int = 24;
+/// DMU_OT_NONE of sys/dmu.h.
+const OT_NONE: c_int = 0;
+/// DMU_OBJECT_END of sys/dmu.h.
+const OBJECT_END: u64 = u64::MAX;
+/// TXG_WAIT of sys/dmu.h, DMU_TX_WAIT since 2.4: wait for a transaction group that has room.
+const TX_WAIT: u64 = 1;
+/// DMU_OST_ZFS and DMU_OST_ZVOL of sys/fs/zfs.h.
+const OST_ZFS: c_int = 2;
+const OST_ZVOL: c_int = 3;
+/// ZPROP_SRC_LOCAL and ZPROP_SRC_INHERITED of sys/fs/zfs.h.
+const SOURCE_LOCAL: c_int = 0x8;
+const SOURCE_INHERITED: c_int = 0x10;
+/// DS_FIND_SNAPSHOTS and DS_FIND_CHILDREN of sys/dmu.h.
+const FIND_SNAPSHOTS: c_int = 1;
+const FIND_CHILDREN: c_int = 2;
+/// ZFS_MAX_DATASET_NAME_LEN of sys/fs/zfs.h.
+const MAX_NAME_BYTES: usize = 256;
+
+/// What a dataset is to be made as.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum NewDataset {
+    /// A volume.
+    Volume {
+        /// Its size.
+        volsize_bytes: u64,
+        /// The size of its blocks.
+        volblocksize_bytes: u32,
+    },
+    /// What volumes may be in. It has no file system's objects: these are the kernel's to make, it cannot be mounted.
+    Container,
+}
+
+/// What a dataset is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Shape {
+    /// A volume, or a snapshot of one.
+    Volume {
+        /// Its size.
+        volsize_bytes: u64,
+        /// The size of its blocks.
+        volblocksize_bytes: u32,
+    },
+    /// A file system, or a snapshot of one.
+    FileSystem,
+    /// Something else.
+    Other,
+}
+
+/// A dataset as it is.
+pub(crate) struct Description {
+    /// What it is.
+    pub(crate) shape: Shape,
+    /// Properties: each name with a list of `value` and maybe `source`.
+    pub(crate) properties: NvMap,
+}
+
+struct Creation {
+    functions: ObjsetFunctions,
+    dataset: NewDataset,
+}
+
+/// Fills a new dataset, in the transaction that makes it. Nothing may fail here: the objects are free, the transaction has what it needs.
+unsafe extern "C" fn fill(
+    objset: *mut objset_t,
+    creation: *mut c_void,
+    _credentials: *mut c_void,
+    tx: *mut dmu_tx_t,
+) {
+    // SAFETY: `create_dataset` passes a `Creation`, and waits.
+    let Creation { functions, dataset } = unsafe { &*creation.cast::<Creation>() };
+    let NewDataset::Volume { volsize_bytes, volblocksize_bytes } = *dataset else { return };
+    // SAFETY: object set and transaction are valid for this call, and the size is 8 bytes.
+    let results = unsafe {
+        [
+            (functions.dmu_object_claim)(
+                objset,
+                DATA_OBJECT,
+                OT_ZVOL,
+                volblocksize_bytes.cast_signed(),
+                OT_NONE,
+                0,
+                tx,
+            ),
+            (functions.zap_create_claim)(objset, SIZE_OBJECT, OT_ZVOL_PROP, OT_NONE, 0, tx),
+            (functions.zap_update)(
+                objset,
+                SIZE_OBJECT,
+                SIZE.as_ptr(),
+                8,
+                1,
+                (&raw const volsize_bytes).cast(),
+                tx,
+            ),
+        ]
+    };
+    assert_eq!(results, [0; 3], "a new volume's objects");
+}
+
+unsafe extern "C" fn collect(name: *const c_char, into: *mut c_void) -> c_int {
+    // SAFETY: `dataset_names` passes a vector, and waits; the name is a text.
+    unsafe {
+        let name = CStr::from_ptr(name).to_string_lossy().into_owned();
+        (*into.cast::<Vec<String>>()).push(name);
+    }
+    0
+}
+
+/// An object set that is held, for reading what is said of it.
+struct Held<'a> {
+    zfs: &'a Zfs,
+    objset: *mut objset_t,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        // SAFETY: it was held with this tag.
+        unsafe { (self.zfs.dsl.functions.dmu_objset_rele)(self.objset, TAG) };
+    }
+}
+
+impl Zfs {
+    /// Makes a dataset. Its parent must be there.
+    ///
+    /// # Errors
+    /// Those of `dmu_objset_create`.
+    pub(crate) fn create_dataset(&self, name: &str, dataset: NewDataset) -> Result<(), Errno> {
+        let name = c_string(name)?;
+        let functions = self.dsl.functions;
+        let mut creation = Creation { functions, dataset };
+        let kind = match dataset {
+            NewDataset::Volume { .. } => OST_ZVOL,
+            NewDataset::Container => OST_ZFS,
+        };
+        // SAFETY: it calls `fill` with the address of `creation` before it returns.
+        check(unsafe {
+            (functions.dmu_objset_create)(
+                name.as_ptr(),
+                kind,
+                0,
+                ptr::null_mut(),
+                fill,
+                (&raw mut creation).cast(),
+            )
+        })
+    }
+
+    /// Makes a dataset that shares what a snapshot has.
+    ///
+    /// # Errors
+    /// Those of `dsl_dataset_clone`.
+    pub(crate) fn clone_snapshot(&self, snapshot: &str, name: &str) -> Result<(), Errno> {
+        let (snapshot, name) = (c_string(snapshot)?, c_string(name)?);
+        // SAFETY: the names are valid.
+        check(unsafe { (self.dsl.clone)(name.as_ptr(), snapshot.as_ptr()) })
+    }
+
+    /// The names of a dataset and of all that is below it, snapshots too if wanted.
+    ///
+    /// # Errors
+    /// Those of `dmu_objset_find`.
+    pub(crate) fn dataset_names(&self, root: &str, snapshots: bool) -> Result<Vec<String>, Errno> {
+        let root = c_string(root)?;
+        let flags = FIND_CHILDREN | if snapshots { FIND_SNAPSHOTS } else { 0 };
+        let mut names: Vec<String> = Vec::new();
+        // SAFETY: it calls `collect` with the address of `names` before it returns.
+        check(unsafe {
+            (self.dsl.functions.dmu_objset_find)(
+                root.as_ptr(),
+                collect,
+                (&raw mut names).cast(),
+                flags,
+            )
+        })?;
+        Ok(names)
+    }
+
+    fn hold(&self, name: &str) -> Result<Held<'_>, Errno> {
+        let name = c_string(name)?;
+        // SAFETY: the name is valid.
+        let objset = written(|objset| unsafe {
+            (self.dsl.functions.dmu_objset_hold)(name.as_ptr(), TAG, objset)
+        })?;
+        Ok(Held { zfs: self, objset })
+    }
+
+    /// What a dataset or snapshot is, and what is said of it.
+    ///
+    /// # Errors
+    /// There is none of that name, or it cannot be read.
+    pub(crate) fn describe(&self, name: &str) -> Result<Description, Errno> {
+        let functions = &self.dsl.functions;
+        let held = self.hold(name)?;
+        // SAFETY: the object set is held; the list is then nobody else's.
+        let properties = unsafe {
+            let list = written(|list| (functions.dsl_prop_get_all)(held.objset, list))?;
+            let list = Nvlist::owned(self.nv, list);
+            (functions.dmu_objset_stats)(held.objset, list.as_ptr());
+            list.to_map()
+        };
+        // SAFETY: the object set is held.
+        let shape = match unsafe { (functions.dmu_objset_type)(held.objset) } {
+            OST_ZFS => Shape::FileSystem,
+            // SAFETY: the object set is held.
+            OST_ZVOL => unsafe { self.volume_shape(held.objset) }?,
+            _ => Shape::Other,
+        };
+        Ok(Description { shape, properties })
+    }
+
+    /// # Safety
+    /// The object set is held, and a volume's.
+    unsafe fn volume_shape(&self, objset: *mut objset_t) -> Result<Shape, Errno> {
+        let functions = &self.dsl.functions;
+        let mut volsize_bytes = 0_u64;
+        // SAFETY: the caller's; it writes one number of 8 bytes.
+        check(unsafe {
+            (functions.zap_lookup)(
+                objset,
+                SIZE_OBJECT,
+                SIZE.as_ptr(),
+                8,
+                1,
+                (&raw mut volsize_bytes).cast(),
+            )
+        })?;
+        // SAFETY: all its fields are numbers.
+        let mut info: ObjectInfo = unsafe { std::mem::zeroed() };
+        // SAFETY: the caller's; it writes a description.
+        check(unsafe { (functions.dmu_object_info)(objset, DATA_OBJECT, &raw mut info) })?;
+        Ok(Shape::Volume { volsize_bytes, volblocksize_bytes: info.data_block_bytes })
+    }
+
+    /// Sets properties of a dataset to these numbers and texts, all at one time; `readonly` and the like, not those that
+    /// [`Self::set_special`] sets.
+    ///
+    /// # Errors
+    /// Those of `dsl_props_set`.
+    pub(crate) fn set_dataset_properties(
+        &self,
+        name: &str,
+        properties: &NvMap,
+    ) -> Result<(), Errno> {
+        let name = c_string(name)?;
+        let list = Nvlist::of(self.nv, properties)?;
+        // SAFETY: name and list are valid.
+        check(unsafe {
+            (self.dsl.functions.dsl_props_set)(name.as_ptr(), SOURCE_LOCAL, list.as_ptr())
+        })
+    }
+
+    /// What setting a property needs besides, or instead of, [`Self::set_dataset_properties`]: `true` if it is set with this.
+    ///
+    /// # Errors
+    /// Those of the property's own function: `ENOSPC` for a reservation that the pool has no room for.
+    pub(crate) fn set_special(
+        &self,
+        name: &str,
+        property: &str,
+        value: u64,
+    ) -> Result<bool, Errno> {
+        let name = c_string(name)?;
+        let name = name.as_ptr();
+        let functions = &self.dsl.functions;
+        // SAFETY: the name is valid.
+        unsafe {
+            let (result, set) = match property {
+                "quota" => ((functions.dsl_dir_set_quota)(name, SOURCE_LOCAL, value), true),
+                "refquota" => {
+                    ((functions.dsl_dataset_set_refquota)(name, SOURCE_LOCAL, value), true)
+                }
+                "reservation" => {
+                    ((functions.dsl_dir_set_reservation)(name, SOURCE_LOCAL, value), true)
+                }
+                "refreservation" => {
+                    ((functions.dsl_dataset_set_refreservation)(name, SOURCE_LOCAL, value), true)
+                }
+                "compression" => {
+                    ((functions.dsl_dataset_set_compression)(name, SOURCE_LOCAL, value), false)
+                }
+                "filesystem_limit" | "snapshot_limit" if value != u64::MAX => {
+                    ((functions.dsl_dir_activate_fs_ss_limit)(name), false)
+                }
+                _ => (0, false),
+            };
+            // The compression's function has nothing to do for most algorithms.
+            if result == -1 { Ok(set) } else { check(result).map(|()| set) }
+        }
+    }
+
+    /// Lets a property be inherited.
+    ///
+    /// # Errors
+    /// Those of `dsl_prop_inherit`.
+    pub(crate) fn inherit_property(&self, name: &str, property: &str) -> Result<(), Errno> {
+        let (name, property) = (c_string(name)?, c_string(property)?);
+        // SAFETY: the names are valid.
+        check(unsafe {
+            (self.dsl.functions.dsl_prop_inherit)(
+                name.as_ptr(),
+                property.as_ptr(),
+                SOURCE_INHERITED,
+            )
+        })
+    }
+
+    /// A property that is a number, as it is in force.
+    ///
+    /// # Errors
+    /// Those of `dsl_prop_get_integer`.
+    pub(crate) fn number_property(&self, name: &str, property: &str) -> Result<u64, Errno> {
+        let (name, property) = (c_string(name)?, c_string(property)?);
+        let mut value = 0;
+        // SAFETY: the names are valid, it writes a number; where it comes from is not wanted.
+        check(unsafe {
+            (self.dsl.functions.dsl_prop_get_integer)(
+                name.as_ptr(),
+                property.as_ptr(),
+                &raw mut value,
+                ptr::null_mut(),
+            )
+        })?;
+        Ok(value)
+    }
+
+    /// Changes the size of a volume that is not open, and frees what is beyond it.
+    ///
+    /// # Errors
+    /// `EBUSY` if it is open; those of the transaction.
+    pub(crate) fn resize_closed_volume(&self, name: &str, volsize_bytes: u64) -> Result<(), Errno> {
+        let name = c_string(name)?;
+        let functions = &self.dsl.functions;
+        // SAFETY: the name is valid; writable, with its key if it has one.
+        let objset = written(|objset| unsafe {
+            (functions.dmu_objset_own)(name.as_ptr(), OST_ZVOL, 0, 1, TAG, objset)
+        })?;
+        // SAFETY: the object set is ours until it is disowned.
+        unsafe {
+            let result = self.resize_objset(objset, volsize_bytes);
+            (functions.dmu_objset_disown)(objset, 1, TAG);
+            result
+        }
+    }
+
+    /// Changes the size of a volume that is open here, as [`Self::resize_closed_volume`] does. No I/O is going on.
+    ///
+    /// # Errors
+    /// Those of the transaction.
+    pub(crate) fn resize_owned_volume(
+        &self,
+        objset: &Objset,
+        volsize_bytes: u64,
+    ) -> Result<(), Errno> {
+        // SAFETY: the object set is owned as long as there is an `Objset`.
+        unsafe { self.resize_objset(objset.raw().cast(), volsize_bytes) }
+    }
+
+    /// Changes the size of a volume, and frees what is beyond it. It is on stable storage when this returns.
+    ///
+    /// # Safety
+    /// The object set is a volume's, and owned by the caller; no I/O goes beyond the new size.
+    unsafe fn resize_objset(&self, objset: *mut objset_t, volsize_bytes: u64) -> Result<(), Errno> {
+        let functions = &self.dsl.functions;
+        // SAFETY: the caller's; a transaction is committed or aborted once.
+        unsafe {
+            let tx = (functions.dmu_tx_create)(objset);
+            (functions.dmu_tx_hold_zap)(tx, SIZE_OBJECT, 1, ptr::null());
+            // It is for making room, too: it may use what is kept for frees.
+            (functions.dmu_tx_mark_netfree)(tx);
+            if let Err(errno) = check((functions.dmu_tx_assign)(tx, TX_WAIT)) {
+                (functions.dmu_tx_abort)(tx);
+                return Err(errno);
+            }
+            let txg = (functions.dmu_tx_get_txg)(tx);
+            let result = (functions.zap_update)(
+                objset,
+                SIZE_OBJECT,
+                SIZE.as_ptr(),
+                8,
+                1,
+                (&raw const volsize_bytes).cast(),
+                tx,
+            );
+            (functions.dmu_tx_commit)(tx);
+            (functions.txg_wait_synced)((functions.dmu_objset_pool)(objset), txg);
+            check(result)?;
+            check((functions.dmu_free_long_range)(objset, DATA_OBJECT, volsize_bytes, OBJECT_END))
+        }
+    }
+
+    /// Takes snapshots, all in one transaction group.
+    ///
+    /// # Errors
+    /// An errno, and the names that are to blame, each with its own.
+    pub(crate) fn snapshot(&self, names: &[String]) -> Result<(), (Errno, NvMap)> {
+        self.with_names(names, |functions, list, errors| {
+            // SAFETY: the lists are valid; no properties.
+            unsafe { (functions.dsl_dataset_snapshot)(list, ptr::null_mut(), errors) }
+        })
+    }
+
+    /// Destroys snapshots, all in one transaction group.
+    ///
+    /// # Errors
+    /// An errno, and the names that are to blame, each with its own.
+    pub(crate) fn destroy_snapshots(&self, names: &[String]) -> Result<(), (Errno, NvMap)> {
+        self.with_names(names, |functions, list, errors| {
+            // SAFETY: the lists are valid; now, not when their last clone is gone.
+            unsafe { (functions.dsl_destroy_snapshots_nvl)(list, 0, errors) }
+        })
+    }
+
+    fn with_names(
+        &self,
+        names: &[String],
+        call: impl FnOnce(&ObjsetFunctions, *mut nvlist_t, *mut nvlist_t) -> c_int,
+    ) -> Result<(), (Errno, NvMap)> {
+        let map = names.iter().map(|name| (name.clone(), NvValue::Boolean)).collect();
+        let list = Nvlist::of(self.nv, &map).map_err(|errno| (errno, NvMap::new()))?;
+        let errors = Nvlist::new(self.nv);
+        check(call(&self.dsl.functions, list.as_ptr(), errors.as_ptr()))
+            .map_err(|errno| (errno, errors.to_map()))
+    }
+
+    /// Destroys a dataset that has no snapshots and no descendants.
+    ///
+    /// # Errors
+    /// Those of `dsl_destroy_head`.
+    pub(crate) fn destroy_dataset(&self, name: &str) -> Result<(), Errno> {
+        let name = c_string(name)?;
+        // SAFETY: the name is valid.
+        check(unsafe { (self.dsl.functions.dsl_destroy_head)(name.as_ptr()) })
+    }
+
+    /// Renames a dataset, with all that is below it.
+    ///
+    /// # Errors
+    /// Those of `dsl_dir_rename`.
+    pub(crate) fn rename_dataset(&self, from: &str, to: &str) -> Result<(), Errno> {
+        let (from, to) = (c_string(from)?, c_string(to)?);
+        // SAFETY: the names are valid.
+        check(unsafe { (self.dsl.functions.dsl_dir_rename)(from.as_ptr(), to.as_ptr()) })
+    }
+
+    /// Renames a snapshot of a dataset; the names are without that of the dataset.
+    ///
+    /// # Errors
+    /// Those of `dsl_dataset_rename_snapshot`.
+    pub(crate) fn rename_snapshot(&self, dataset: &str, from: &str, to: &str) -> Result<(), Errno> {
+        let (dataset, from, to) = (c_string(dataset)?, c_string(from)?, c_string(to)?);
+        // SAFETY: the names are valid.
+        check(unsafe {
+            (self.dsl.functions.dsl_dataset_rename_snapshot)(
+                dataset.as_ptr(),
+                from.as_ptr(),
+                to.as_ptr(),
+                0,
+            )
+        })
+    }
+
+    /// Takes a dataset that is not open back to its last snapshot, which must be `snapshot`.
+    ///
+    /// # Errors
+    /// Those of `dsl_dataset_rollback`: `EEXIST` if there is a newer snapshot, `EBUSY` if it is open.
+    pub(crate) fn rollback(&self, dataset: &str, snapshot: &str) -> Result<(), Errno> {
+        let (dataset, snapshot) = (c_string(dataset)?, c_string(snapshot)?);
+        let result = Nvlist::new(self.nv);
+        // SAFETY: names and list are valid.
+        check(unsafe {
+            (self.dsl.functions.dsl_dataset_rollback)(
+                dataset.as_ptr(),
+                snapshot.as_ptr(),
+                ptr::null_mut(),
+                result.as_ptr(),
+            )
+        })
+    }
+
+    /// Makes a clone the owner of what it shares with its origin.
+    ///
+    /// # Errors
+    /// Those of `dsl_dataset_promote`; with `EEXIST` the name of the snapshot that both have.
+    pub(crate) fn promote(&self, name: &str) -> Result<(), (Errno, String)> {
+        let name = c_string(name).map_err(|errno| (errno, String::new()))?;
+        let mut conflict: [c_char; MAX_NAME_BYTES] = [0; MAX_NAME_BYTES];
+        // SAFETY: the name is valid; it writes a name of at most this length.
+        let result = unsafe {
+            (self.dsl.functions.dsl_dataset_promote)(name.as_ptr(), conflict.as_mut_ptr())
+        };
+        check(result).map_err(|errno| {
+            // SAFETY: it ends with a zero, at the latest the last one that nobody wrote to.
+            let conflict = unsafe { CStr::from_ptr(conflict.as_ptr()) };
+            (errno, conflict.to_string_lossy().into_owned())
+        })
+    }
+}

@@ -1,0 +1,245 @@
+//! The tables of properties that libzpool has: which there are, of which type, with which words.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+
+use rustix::io::Errno;
+
+use super::kernel::Zfs;
+use super::nvlist::c_string;
+use super::symbols;
+
+symbols! {
+    /// zfs_prop.h and sys/fs/zfs.h. Properties are known by their names: their numbers are not those of other releases.
+    PropertyFunctions {
+        zprop_iter_common: fn(unsafe extern "C" fn(c_int, *mut c_void) -> c_int, *mut c_void, c_int, c_int, c_int) -> c_int;
+        zfs_prop_to_name: fn(c_int) -> *const c_char;
+        zfs_prop_get_type: fn(c_int) -> c_int;
+        zfs_prop_readonly: fn(c_int) -> c_int;
+        zfs_prop_setonce: fn(c_int) -> c_int;
+        zfs_prop_inheritable: fn(c_int) -> c_int;
+        zfs_prop_default_numeric: fn(c_int) -> u64;
+        zfs_prop_default_string: fn(c_int) -> *const c_char;
+        zfs_prop_string_to_index: fn(c_int, *const c_char, *mut u64) -> c_int;
+        zfs_prop_index_to_string: fn(c_int, u64, *mut *const c_char) -> c_int;
+        zfs_prop_user: fn(*const c_char) -> c_int;
+        zfs_prop_values: fn(c_int) -> *const c_char;
+        zpool_prop_values: fn(c_int) -> *const c_char;
+        zpool_prop_to_name: fn(c_int) -> *const c_char;
+        zpool_prop_get_type: fn(c_int) -> c_int;
+        zpool_prop_readonly: fn(c_int) -> c_int;
+        zpool_prop_setonce: fn(c_int) -> c_int;
+        zpool_prop_default_numeric: fn(c_int) -> u64;
+        zpool_prop_default_string: fn(c_int) -> *const c_char;
+        zpool_prop_string_to_index: fn(c_int, *const c_char, *mut u64) -> c_int;
+        zpool_prop_index_to_string: fn(c_int, u64, *mut *const c_char) -> c_int;
+    }
+}
+
+/// zfs_type_t of sys/fs/zfs.h: what a property is for.
+pub(crate) mod subject {
+    use std::ffi::c_int;
+
+    pub(crate) const FILESYSTEM: c_int = 1;
+    pub(crate) const SNAPSHOT: c_int = 2;
+    pub(crate) const VOLUME: c_int = 4;
+    pub(crate) const POOL: c_int = 8;
+}
+
+/// The type of a property's values.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// Any number.
+    Number,
+    /// Any text.
+    Text,
+    /// A word of a list, kept as its number.
+    Index,
+}
+
+/// A property there is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Descriptor {
+    /// The number it has in this release.
+    number: c_int,
+    /// Its name.
+    pub(crate) name: String,
+    /// Its values' type.
+    pub(crate) kind: Kind,
+    /// It cannot be set (unless `set_once`).
+    pub(crate) read_only: bool,
+    /// It can only be set when the dataset or pool is made.
+    pub(crate) set_once: bool,
+    /// Descendants have it, too.
+    pub(crate) inheritable: bool,
+    /// A number's or word's default.
+    pub(crate) default_number: u64,
+    /// A text's default.
+    pub(crate) default_text: String,
+    /// What it is for, a sum of [`subject`].
+    pub(crate) subjects: c_int,
+}
+
+/// All properties of this release, in the order that ZFS lists them.
+pub(crate) struct Properties {
+    dataset: Vec<Descriptor>,
+    pool: Vec<Descriptor>,
+}
+
+impl Properties {
+    pub(super) fn read(functions: &PropertyFunctions) -> Self {
+        let mut dataset: Vec<Descriptor> = Vec::new();
+        for subject in [subject::FILESYSTEM, subject::VOLUME, subject::SNAPSHOT] {
+            for number in numbers(functions, subject) {
+                match dataset.iter_mut().find(|known| known.number == number) {
+                    Some(known) => known.subjects |= subject,
+                    None => dataset.push(describe(functions, number, subject)),
+                }
+            }
+        }
+        let pool = numbers(functions, subject::POOL)
+            .into_iter()
+            .map(|number| describe(functions, number, subject::POOL))
+            .collect();
+        Self { dataset, pool }
+    }
+
+    /// Those that datasets of this kind have.
+    pub(crate) fn of_subject(&self, subject: c_int) -> impl Iterator<Item = &Descriptor> {
+        self.dataset.iter().filter(move |known| known.subjects & subject != 0)
+    }
+
+    /// Those of pools.
+    pub(crate) fn of_pools(&self) -> &[Descriptor] {
+        &self.pool
+    }
+
+    /// A dataset's property.
+    pub(crate) fn dataset(&self, name: &str) -> Option<&Descriptor> {
+        self.dataset.iter().find(|known| known.name == name)
+    }
+
+    /// A pool's property.
+    pub(crate) fn pool(&self, name: &str) -> Option<&Descriptor> {
+        self.pool.iter().find(|known| known.name == name)
+    }
+}
+
+/// ZPROP_CONT of sys/fs/zfs.h: go on with the next.
+const CONTINUE: c_int = -2;
+
+unsafe extern "C" fn collect(number: c_int, into: *mut c_void) -> c_int {
+    // SAFETY: `numbers` passes a vector, and waits.
+    unsafe { (*into.cast::<Vec<c_int>>()).push(number) };
+    CONTINUE
+}
+
+fn numbers(functions: &PropertyFunctions, subject: c_int) -> Vec<c_int> {
+    let mut numbers = Vec::new();
+    // SAFETY: the tables are filled since the start; `collect` gets the vector that it wants.
+    unsafe { (functions.zprop_iter_common)(collect, (&raw mut numbers).cast(), 0, 0, subject) };
+    numbers
+}
+
+fn describe(functions: &PropertyFunctions, number: c_int, subject: c_int) -> Descriptor {
+    let pool = subject == subject::POOL;
+    // SAFETY: the number is of a property; names and texts are constants of the library.
+    unsafe {
+        let (name, kind, read_only, set_once) = if pool {
+            (
+                (functions.zpool_prop_to_name)(number),
+                (functions.zpool_prop_get_type)(number),
+                (functions.zpool_prop_readonly)(number),
+                (functions.zpool_prop_setonce)(number),
+            )
+        } else {
+            (
+                (functions.zfs_prop_to_name)(number),
+                (functions.zfs_prop_get_type)(number),
+                (functions.zfs_prop_readonly)(number),
+                (functions.zfs_prop_setonce)(number),
+            )
+        };
+        // zprop_type_t of zfs_prop.h
+        let kind = match kind {
+            0 => Kind::Number,
+            1 => Kind::Text,
+            _ => Kind::Index,
+        };
+        let (default_number, default_text) = match (kind, pool) {
+            (Kind::Text, true) => (0, (functions.zpool_prop_default_string)(number)),
+            (Kind::Text, false) => (0, (functions.zfs_prop_default_string)(number)),
+            (_, true) => ((functions.zpool_prop_default_numeric)(number), ptr::null()),
+            (_, false) => ((functions.zfs_prop_default_numeric)(number), ptr::null()),
+        };
+        Descriptor {
+            number,
+            name: text(name),
+            kind,
+            read_only: read_only != 0,
+            set_once: set_once != 0,
+            inheritable: !pool && (functions.zfs_prop_inheritable)(number) != 0,
+            default_number,
+            default_text: text(default_text),
+            subjects: subject,
+        }
+    }
+}
+
+/// # Safety
+/// It is null or a text.
+unsafe fn text(pointer: *const c_char) -> String {
+    if pointer.is_null() {
+        return String::new();
+    }
+    // SAFETY: the caller's.
+    unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
+}
+
+impl Zfs {
+    /// The number of a word that a property can be.
+    pub(crate) fn index_of(&self, property: &Descriptor, word: &str) -> Option<u64> {
+        let word = c_string(word).ok()?;
+        let mut index = 0;
+        let find = if property.subjects == subject::POOL {
+            self.property.zpool_prop_string_to_index
+        } else {
+            self.property.zfs_prop_string_to_index
+        };
+        // SAFETY: the number is of a property of this table; it writes the number.
+        let result = unsafe { find(property.number, word.as_ptr(), &raw mut index) };
+        (result == 0).then_some(index)
+    }
+
+    /// The word for a number that a property has.
+    pub(crate) fn word_of(&self, property: &Descriptor, index: u64) -> Option<String> {
+        let mut word = ptr::null();
+        let find = if property.subjects == subject::POOL {
+            self.property.zpool_prop_index_to_string
+        } else {
+            self.property.zfs_prop_index_to_string
+        };
+        // SAFETY: as above; the text is a constant of the library.
+        let result = unsafe { find(property.number, index, &raw mut word) };
+        // SAFETY: as above.
+        (result == 0).then(|| unsafe { text(word) })
+    }
+
+    /// The words that a property can be, as ZFS lists them.
+    pub(crate) fn words_of(&self, property: &Descriptor) -> String {
+        let values = if property.subjects == subject::POOL {
+            self.property.zpool_prop_values
+        } else {
+            self.property.zfs_prop_values
+        };
+        // SAFETY: the number is of a property of this table; the text is a constant of the library.
+        unsafe { text(values(property.number)) }
+    }
+
+    /// The name is one that users may give to properties of their own.
+    pub(crate) fn is_user_property(&self, name: &str) -> Result<bool, Errno> {
+        let name = c_string(name)?;
+        // SAFETY: it looks at the name only.
+        Ok(unsafe { (self.property.zfs_prop_user)(name.as_ptr()) } != 0)
+    }
+}

@@ -1,0 +1,169 @@
+//! New pools.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use rustix::io::Errno;
+
+use super::{check_new_name, properties};
+use crate::dataset;
+use crate::ffi::kernel::Zfs;
+use crate::protocol::{NewVdev, NvMap, NvValue, Refusal, VdevClass, VdevKind};
+
+/// What a pool is to be.
+pub(crate) struct NewPool<'a> {
+    /// Its name.
+    pub(crate) name: &'a str,
+    /// Its top-level vdevs.
+    pub(crate) vdevs: &'a [NewVdev],
+    /// Its properties.
+    pub(crate) properties: &'a BTreeMap<String, String>,
+    /// Its root dataset's properties.
+    pub(crate) dataset_properties: &'a BTreeMap<String, String>,
+    /// Also on disks of other pools, and with vdevs that do not match.
+    pub(crate) force: bool,
+}
+
+/// Makes a pool. Its root dataset holds volumes only: the objects of a file system are the kernel's to make.
+///
+/// # Errors
+/// The name, a vdev, a property is not right, or a disk cannot be used.
+pub(crate) fn create(zfs: &Zfs, new: &NewPool<'_>) -> Result<(), Refusal> {
+    let name = new.name;
+    let what = format!("cannot create '{name}'");
+    check_new_name(zfs, name, &what)?;
+    let properties = properties::for_new_pool(zfs, new.properties, &what)?;
+    let ashift = match properties.get("ashift") {
+        Some(NvValue::Uint64(ashift)) if *ashift != 0 => Some(*ashift),
+        _ => None,
+    };
+    let root = root_vdev(new.vdevs, ashift, new.force, &what)?;
+    let root_properties = dataset::properties_of_new_container(zfs, new.dataset_properties, &what)?;
+    if !new.force {
+        refuse_used_disks(new.vdevs, &what)?;
+    }
+    zfs.create_pool(name, &root, &properties).map_err(|errno| refused(&what, errno))?;
+    dataset::apply(zfs, name, &root_properties, &what).inspect_err(|_| {
+        if let Err(errno) = zfs.destroy_pool(name) {
+            tracing::error!(pool = name, %errno, "a pool that could not be made right stays");
+        }
+    })
+}
+
+fn refused(what: &str, errno: Errno) -> Refusal {
+    let new = |why: &str| Refusal::new(what, why, errno);
+    match errno {
+        Errno::BUSY => new("one or more vdevs refer to the same device"),
+        Errno::OVERFLOW => new("one or more devices is less than the minimum size (64M)"),
+        Errno::NOSPC => new("one or more devices is out of space"),
+        Errno::RANGE => new("record size invalid"),
+        errno => Refusal::of_pool(what, errno),
+    }
+}
+
+fn map_of<const N: usize>(pairs: [(&str, NvValue); N]) -> NvMap {
+    pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+fn text(value: &str) -> NvValue {
+    NvValue::String(value.to_owned())
+}
+
+/// The tree of vdevs that libzpool wants.
+fn root_vdev(
+    vdevs: &[NewVdev],
+    ashift: Option<u64>,
+    force: bool,
+    what: &str,
+) -> Result<NvMap, Refusal> {
+    let refused = |why: String| Refusal::new(what, why, Errno::INVAL);
+    if !vdevs.iter().any(|vdev| vdev.class == VdevClass::Normal) {
+        return Err(refused(
+            "invalid vdev specification: at least one toplevel vdev must be specified".into(),
+        ));
+    }
+    let mut known: Option<(VdevKind, usize)> = None;
+    let mut children = Vec::new();
+    for vdev in vdevs {
+        let shape = (vdev.kind, vdev.paths.len());
+        check_vdev(vdev).map_err(|why| refused(format!("invalid vdev specification: {why}")))?;
+        match (vdev.class, known) {
+            (VdevClass::Log, _) => {}
+            (VdevClass::Normal, Some(first)) if first != shape && !force => {
+                return Err(refused(
+                    "invalid vdev specification: mismatched replication level".into(),
+                )
+                .with_hint("give all top-level vdevs the same form, or force it"));
+            }
+            (VdevClass::Normal, _) => known = Some(shape),
+        }
+        children.push(top_level_vdev(vdev, ashift));
+    }
+    Ok(map_of([("type", text("root")), ("children", NvValue::Lists(children))]))
+}
+
+fn check_vdev(vdev: &NewVdev) -> Result<(), String> {
+    let paths = vdev.paths.len();
+    if let Some(relative) = vdev.paths.iter().find(|path| !path.is_absolute()) {
+        return Err(format!("'{}' must be an absolute path", relative.display()));
+    }
+    if let Some(unclear) = vdev.paths.iter().find(|path| path.to_str().is_none()) {
+        return Err(format!("'{}' is not UTF-8", unclear.display()));
+    }
+    match vdev.kind {
+        VdevKind::Single if paths != 1 => Err("one device is one vdev".into()),
+        VdevKind::Mirror if paths < 2 => Err("mirror requires at least 2 devices".into()),
+        VdevKind::Raidz(parity) if !(1..=3).contains(&parity) => {
+            Err(format!("raidz{parity} is not 1 to 3 parities"))
+        }
+        VdevKind::Raidz(parity) if paths < usize::from(parity) + 1 => {
+            Err(format!("raidz{parity} requires at least {} devices", usize::from(parity) + 1))
+        }
+        VdevKind::Raidz(_) if paths > 255 => Err("raidz supports no more than 255 devices".into()),
+        VdevKind::Raidz(_) if vdev.class == VdevClass::Log => {
+            Err("unsupported 'log' device: raidz".into())
+        }
+        VdevKind::Single | VdevKind::Mirror | VdevKind::Raidz(_) => Ok(()),
+    }
+}
+
+fn top_level_vdev(vdev: &NewVdev, ashift: Option<u64>) -> NvMap {
+    let leaves = || {
+        let leaves = vdev.paths.iter().map(|path| leaf(path, ashift)).collect();
+        ("children", NvValue::Lists(leaves))
+    };
+    let mut map = match vdev.kind {
+        VdevKind::Single => leaf(&vdev.paths[0], ashift),
+        VdevKind::Mirror => map_of([("type", text("mirror")), leaves()]),
+        VdevKind::Raidz(parity) => map_of([
+            ("type", text("raidz")),
+            ("nparity", NvValue::Uint64(u64::from(parity))),
+            leaves(),
+        ]),
+    };
+    let is_log = vdev.class == VdevClass::Log;
+    map.insert("is_log".to_owned(), NvValue::Uint64(u64::from(is_log)));
+    if is_log {
+        map.insert("alloc_bias".to_owned(), text("log"));
+    }
+    map
+}
+
+/// A file or device. The type is `disk` for both: the kernel refuses to open a block device for a vdev of type `file`, while libzpool opens
+/// either as a file, and `zpool import` decides anew by what it finds.
+fn leaf(path: &Path, ashift: Option<u64>) -> NvMap {
+    let mut map = map_of([
+        ("type", text("disk")),
+        ("path", text(&path.to_string_lossy())),
+        ("whole_disk", NvValue::Uint64(0)),
+    ]);
+    if let Some(ashift) = ashift {
+        map.insert("ashift".to_owned(), NvValue::Uint64(ashift));
+    }
+    map
+}
+
+/// Disks whose labels say that they belong to a pool.
+fn refuse_used_disks(_vdevs: &[NewVdev], _what: &str) -> Result<(), Refusal> {
+    Ok(())
+}

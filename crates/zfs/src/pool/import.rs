@@ -1,0 +1,214 @@
+//! Pools that are on their disks already.
+
+use rustix::io::Errno;
+
+use super::check_new_name;
+use super::status::{children, list, number, text};
+use crate::ffi::kernel::Zfs;
+use crate::ffi::spa::import_flag;
+use crate::protocol::{NvMap, NvValue, Refusal};
+
+/// POOL_STATE_EXPORTED and POOL_STATE_DESTROYED of sys/fs/zfs.h.
+const EXPORTED: u64 = 1;
+const DESTROYED: u64 = 2;
+/// MMP_STATE_ACTIVE and MMP_STATE_NO_HOSTID of sys/fs/zfs.h.
+const MMP_ACTIVE: u64 = 0;
+const MMP_NO_HOSTID: u64 = 2;
+
+/// How a pool is to be imported.
+pub(crate) struct Import<'a> {
+    /// What its labels tell, with the paths its disks have now.
+    pub(crate) config: &'a NvMap,
+    /// Another name for it.
+    pub(crate) name: Option<&'a str>,
+    /// Nothing is written.
+    pub(crate) read_only: bool,
+    /// Also if it was last used by another host.
+    pub(crate) force: bool,
+    /// Also without a log device that is missing.
+    pub(crate) missing_log: bool,
+}
+
+/// Imports a pool, and returns its name.
+///
+/// # Errors
+/// Another host uses it or did so last, disks that it cannot do without are missing, it has features that are not known, it is
+/// damaged.
+pub(crate) fn import(zfs: &Zfs, import: &Import<'_>) -> Result<String, Refusal> {
+    let label_name = text(import.config, "name").ok_or_else(|| {
+        Refusal::invalid("cannot import: the configuration has no name")
+            .with_hint("scan the disks again")
+    })?;
+    let name = import.name.unwrap_or(label_name);
+    let what = match import.name {
+        Some(name) => format!("cannot import '{label_name}' as '{name}'"),
+        None => format!("cannot import '{label_name}'"),
+    };
+    if import.name.is_some() {
+        check_new_name(zfs, name, &what)?;
+    }
+    if number(import.config, "state") == Some(DESTROYED) {
+        return Err(Refusal::new(&what, "pool was destroyed", Errno::NOENT));
+    }
+    let tried =
+        zfs.try_import_pool(import.config).map_err(|errno| Refusal::of_pool(&what, errno))?;
+    refuse_foreign(zfs, import, tried.as_ref(), &what)?;
+    let mut properties =
+        NvMap::from([("cachefile".to_owned(), NvValue::String("none".to_owned()))]);
+    if import.read_only {
+        properties.insert("readonly".to_owned(), NvValue::Uint64(1));
+    }
+    let mut flags = 0;
+    if import.force {
+        flags |= import_flag::ANY_HOST;
+    }
+    if import.missing_log {
+        flags |= import_flag::MISSING_LOG;
+    }
+    let (result, learned) = zfs.import_pool(name, import.config, &properties, flags);
+    match result {
+        Ok(()) => Ok(name.to_owned()),
+        Err(errno) => Err(refused(&what, errno, &learned, tried.as_ref())),
+    }
+}
+
+/// A pool that another host uses, or did so last and has not let go of, is not imported unless forced; one that another host
+/// uses just now is not imported at all.
+fn refuse_foreign(
+    zfs: &Zfs,
+    import: &Import<'_>,
+    tried: Option<&NvMap>,
+    what: &str,
+) -> Result<(), Refusal> {
+    let empty = NvMap::new();
+    let config = tried.unwrap_or(import.config);
+    let info = list(config, "load_info").unwrap_or(&empty);
+    let told = |name: &str| {
+        text(info, name)
+            .or_else(|| text(config, name))
+            .or_else(|| text(import.config, name))
+            .unwrap_or("<unknown>")
+            .to_owned()
+    };
+    let refused = |why: String| Refusal::new(what, why, Errno::REMOTEIO);
+    match number(info, "mmp_state") {
+        Some(MMP_ACTIVE) => {
+            let host = text(info, "mmp_hostname").unwrap_or("<unknown>");
+            let id = number(info, "mmp_hostid").unwrap_or(0);
+            return Err(refused(format!("pool is imported on host '{host}' (hostid={id:x})"))
+                .with_hint("export the pool on the other system, then import it here"));
+        }
+        Some(MMP_NO_HOSTID) => {
+            return Err(refused(
+                "pool has the multihost property on and the system's hostid is not set".to_owned(),
+            )
+            .with_hint("set a unique hostid with zgenhostid"));
+        }
+        Some(_) | None => {}
+    }
+    let exported = number(import.config, "state") == Some(EXPORTED);
+    let host_id = number(info, "hostid")
+        .or_else(|| number(config, "hostid"))
+        .or_else(|| number(import.config, "hostid"))
+        .unwrap_or(0);
+    if exported || host_id == zfs.host_id() || import.force {
+        return Ok(());
+    }
+    Err(refused(format!(
+        "pool was previously in use from another system. Last accessed by {} (hostid={host_id:x})",
+        told("hostname")
+    ))
+    .with_hint("if no other system uses it now, the pool can be imported with force (-f)"))
+}
+
+/// The paths of vdevs, to the leaves.
+fn leaves(vdev: &NvMap, into: &mut Vec<String>) {
+    match children(vdev) {
+        [] => into.push(
+            text(vdev, "path")
+                .map_or_else(|| number(vdev, "guid").unwrap_or(0).to_string(), str::to_owned),
+        ),
+        below => below.iter().for_each(|child| leaves(child, into)),
+    }
+}
+
+fn refused(what: &str, errno: Errno, learned: &NvMap, tried: Option<&NvMap>) -> Refusal {
+    let empty = NvMap::new();
+    let info = list(learned, "load_info").unwrap_or(&empty);
+    match errno {
+        Errno::OPNOTSUPP => {
+            let features: Vec<&str> = list(info, "unsup_feat")
+                .into_iter()
+                .flat_map(|features| features.keys())
+                .map(String::as_str)
+                .collect();
+            if features.is_empty() {
+                return Refusal::new(what, "unsupported version or feature", errno);
+            }
+            let why = format!(
+                "unsupported version or feature: the pool uses {}, not supported by this release of OpenZFS",
+                features.join(", ")
+            );
+            let refusal = Refusal::new(what, why, errno);
+            if info.contains_key("can_rdonly") {
+                refusal
+                    .with_hint("these are only required for writing: it can be imported read-only")
+            } else {
+                refusal.with_hint("use a release of OpenZFS that has these features")
+            }
+        }
+        Errno::NXIO => {
+            let mut missing = Vec::new();
+            if let Some(devices) = list(info, "missing_vdevs") {
+                leaves(devices, &mut missing);
+            }
+            if missing.is_empty() {
+                if let Some(tree) = tried.and_then(|tried| list(tried, "vdev_tree")) {
+                    unavailable(tree, &mut missing);
+                }
+                let why = "one or more devices is currently unavailable";
+                let refusal = Refusal::new(what, join(why, &missing), errno);
+                return refusal.with_hint("attach the missing devices and try again");
+            }
+            Refusal::new(what, join("log devices are missing or corrupted", &missing), errno)
+                .with_hint(
+                    "attach them, or import without them (-m): what was only in the log is lost",
+                )
+        }
+        Errno::INVAL => Refusal::new(what, "invalid vdev configuration", errno)
+            .with_hint("scan all of the pool's disks"),
+        Errno::ROFS => Refusal::new(what, "one or more devices is read only", errno)
+            .with_hint("import it read-only"),
+        Errno::BUSY => Refusal::new(what, "one or more devices are already in use", errno),
+        Errno::NAMETOOLONG => Refusal::new(
+            what,
+            "new name of at least one dataset is longer than the maximum allowable length",
+            errno,
+        ),
+        Errno::IO | Errno::BADE => Refusal::of_pool(what, errno)
+            .with_hint("the pool's data is damaged; restore it from backup"),
+        errno => Refusal::of_pool(what, errno),
+    }
+}
+
+fn join(why: &str, names: &[String]) -> String {
+    if names.is_empty() { why.to_owned() } else { format!("{why}: {}", names.join(", ")) }
+}
+
+/// The leaves that cannot be opened.
+fn unavailable(vdev: &NvMap, into: &mut Vec<String>) {
+    const STATE: usize = 1;
+    const CANT_OPEN: u64 = 4;
+    match children(vdev) {
+        [] => {
+            let state = match vdev.get("vdev_stats") {
+                Some(NvValue::Uint64s(fields)) => fields.get(STATE).copied(),
+                _ => None,
+            };
+            if state.is_some_and(|state| state <= CANT_OPEN) {
+                leaves(vdev, into);
+            }
+        }
+        below => below.iter().for_each(|child| unavailable(child, into)),
+    }
+}

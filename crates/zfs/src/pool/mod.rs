@@ -1,0 +1,73 @@
+//! Pools, in the worker: made, imported, described, scrubbed, exported.
+
+mod create;
+mod import;
+mod properties;
+mod status;
+
+use rustix::io::Errno;
+
+use crate::ffi::kernel::Zfs;
+use crate::protocol::{Refusal, Scrub};
+use crate::refusal::{name_words, pool_words};
+
+pub(crate) use create::{NewPool, create};
+pub(crate) use import::{Import, import};
+pub(crate) use properties::set;
+pub(crate) use status::{children, list, number, status, text};
+
+/// Lets go of a pool. All that was written is on its disks then.
+///
+/// # Errors
+/// A volume is open, or the disks fail.
+pub(crate) fn export(zfs: &Zfs, name: &str) -> Result<(), Refusal> {
+    zfs.export_pool(name).map_err(|errno| {
+        let refusal = Refusal::of_pool(format_args!("cannot export '{name}'"), errno);
+        match errno {
+            Errno::BUSY => refusal.with_hint("close its volumes first"),
+            _ => refusal,
+        }
+    })
+}
+
+/// Starts, pauses or ends a scrub.
+///
+/// # Errors
+/// There is none to pause or end, or a resilver is going on.
+pub(crate) fn scrub(zfs: &Zfs, name: &str, what: Scrub) -> Result<(), Refusal> {
+    let (result, verb) = match what {
+        Scrub::Start => (zfs.start_scrub(name), "scrub"),
+        Scrub::Pause => (zfs.pause_scrub(name), "pause scrubbing"),
+        Scrub::Stop => (zfs.stop_scrub(name), "cancel scrubbing"),
+    };
+    result.map_err(|errno| {
+        let why = match (errno, what) {
+            (Errno::NOENT, _) => "there is no active scrub".to_owned(),
+            (Errno::BUSY, Scrub::Start) => "currently scrubbing or resilvering".to_owned(),
+            (Errno::BUSY, Scrub::Pause) => "scrub is paused".to_owned(),
+            (errno, _) => pool_words(errno),
+        };
+        let refusal = Refusal::new(format_args!("cannot {verb} {name}"), why, errno);
+        match (errno, what) {
+            (Errno::BUSY, Scrub::Start) => refusal.with_hint("wait for it, or stop it first"),
+            (Errno::BUSY, Scrub::Pause) => refusal.with_hint("start goes on with it"),
+            _ => refusal,
+        }
+    })
+}
+
+/// Names that mean something else where pools are described. Pools of these names that exist are imported; none is made.
+fn is_reserved(name: &str) -> bool {
+    ["mirror", "raidz", "draid", "spare"].iter().any(|prefix| name.starts_with(prefix))
+        || name == "log"
+}
+
+/// Checks a name for a pool to be made, or to be renamed to.
+fn check_new_name(zfs: &Zfs, name: &str, what: &str) -> Result<(), Refusal> {
+    let refused = |why: String| Refusal::new(what, why, Errno::INVAL);
+    zfs.check_pool_name(name).map_err(|bad| refused(name_words(bad.rule, bad.character)))?;
+    if is_reserved(name) {
+        return Err(refused("name is reserved".to_owned()));
+    }
+    Ok(())
+}

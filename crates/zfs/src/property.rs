@@ -1,0 +1,208 @@
+//! Properties of pools and datasets as users write and read them.
+
+use rustix::io::Errno;
+
+use crate::ffi::kernel::Zfs;
+use crate::ffi::properties::{Descriptor, Kind};
+use crate::protocol::{NvMap, NvValue, Property, Refusal};
+
+/// ZAP_MAXNAMELEN of sys/zap.h.
+const MAX_NAME_BYTES: usize = 256;
+/// ZAP_MAXVALUELEN of sys/zap.h.
+const MAX_VALUE_BYTES: usize = 8192;
+
+/// Properties whose number may be `none`, which is kept as 0.
+const NONE_IS_ZERO: [&str; 4] = ["quota", "refquota", "reservation", "refreservation"];
+/// Properties whose number may be `none`, which is kept as the largest number.
+const NONE_IS_UNLIMITED: [&str; 2] = ["filesystem_limit", "snapshot_limit"];
+/// Properties that cannot be set to 0 by that number.
+const NOT_ZERO: [&str; 2] = ["quota", "refquota"];
+
+/// A refusal of a property's name or value.
+pub(crate) fn bad_property(what: &str, why: impl std::fmt::Display) -> Refusal {
+    Refusal::new(what, why, Errno::INVAL)
+}
+
+/// A value as libzpool keeps it, from the text that a user gave.
+///
+/// # Errors
+/// It is none of this property's values.
+pub(crate) fn parse(
+    zfs: &Zfs,
+    property: &Descriptor,
+    text: &str,
+    what: &str,
+) -> Result<NvValue, Refusal> {
+    let name = property.name.as_str();
+    match property.kind {
+        Kind::Text if text.len() >= MAX_VALUE_BYTES => {
+            Err(bad_property(what, format_args!("'{name}' is too long")))
+        }
+        Kind::Text => Ok(NvValue::String(text.to_owned())),
+        Kind::Index => zfs.index_of(property, text).map(NvValue::Uint64).ok_or_else(|| {
+            let words = zfs.words_of(property);
+            bad_property(what, format_args!("'{name}' must be one of '{words}'"))
+        }),
+        Kind::Number if text == "none" && NONE_IS_ZERO.contains(&name) => Ok(NvValue::Uint64(0)),
+        Kind::Number if text == "none" && NONE_IS_UNLIMITED.contains(&name) => {
+            Ok(NvValue::Uint64(u64::MAX))
+        }
+        Kind::Number => {
+            let number = parse_size(text).map_err(|why| bad_property(what, why))?;
+            if number == 0 && NOT_ZERO.contains(&name) {
+                return Err(bad_property(what, format_args!("use 'none' to disable {name}")));
+            }
+            Ok(NvValue::Uint64(number))
+        }
+    }
+}
+
+/// A user's own property: its text, if name and text are not too long.
+///
+/// # Errors
+/// One of them is.
+pub(crate) fn parse_user(name: &str, text: &str, what: &str) -> Result<NvValue, Refusal> {
+    if name.len() >= MAX_NAME_BYTES {
+        return Err(bad_property(what, format_args!("property name '{name}' is too long")));
+    }
+    if text.len() >= MAX_VALUE_BYTES {
+        return Err(bad_property(what, format_args!("property value '{text}' is too long")));
+    }
+    Ok(NvValue::String(text.to_owned()))
+}
+
+/// A number with a suffix as ZFS takes it: `16K`, `1.5G`, `512B`, `1TiB`.
+///
+/// # Errors
+/// Why it is none.
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    let bad = || format!("bad numeric value '{text}'");
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, suffix) = text.split_at(digits);
+    let shift = match suffix.to_ascii_uppercase().as_str() {
+        "" | "B" => 0,
+        "K" | "KB" | "KIB" => 10,
+        "M" | "MB" | "MIB" => 20,
+        "G" | "GB" | "GIB" => 30,
+        "T" | "TB" | "TIB" => 40,
+        "P" | "PB" | "PIB" => 50,
+        "E" | "EB" | "EIB" => 60,
+        _ => return Err(format!("invalid numeric suffix '{suffix}'")),
+    };
+    let too_large = || "numeric value is too large".to_owned();
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if whole.is_empty() && fraction.is_empty() {
+        return Err(bad());
+    }
+    let whole: u64 = match whole {
+        "" => 0,
+        whole => whole.parse().map_err(|_| too_large())?,
+    };
+    // Twelve digits behind the point tell bytes apart up to terabytes.
+    let kept = &fraction[..fraction.len().min(12)];
+    let part: u64 = match kept {
+        "" => 0,
+        kept => kept.parse().map_err(|_| bad())?,
+    };
+    let scale = 10_u128.pow(u32::try_from(kept.len()).unwrap_or(0));
+    let bytes = (u128::from(whole) << shift) + (u128::from(part) << shift) / scale;
+    u64::try_from(bytes).map_err(|_| too_large())
+}
+
+/// A value of a list of `value` and `source`, as `zfs get -p` prints it; `None` if there is none.
+pub(crate) fn shown_value(zfs: &Zfs, property: &Descriptor, value: &NvValue) -> Option<String> {
+    Some(match (value, property.kind) {
+        (NvValue::Uint64(number), Kind::Index) => zfs.word_of(property, *number)?,
+        (NvValue::Uint64(ratio), _) if property.name.ends_with("ratio") => {
+            format!("{}.{:02}", ratio / 100, ratio % 100)
+        }
+        (NvValue::Uint64(u64::MAX), _) if NONE_IS_UNLIMITED.contains(&property.name.as_str()) => {
+            "none".to_owned()
+        }
+        (NvValue::Uint64(number), _) => number.to_string(),
+        (NvValue::String(text), _) => text.clone(),
+        // The names of clones.
+        (NvValue::List(names), _) => names.keys().cloned().collect::<Vec<_>>().join(","),
+        (NvValue::Boolean | NvValue::Lists(_) | NvValue::Uint64s(_), _) => return None,
+    })
+}
+
+/// The `value` and `source` of a property in what libzpool lists.
+pub(crate) fn value_and_source<'a>(
+    list: &'a NvMap,
+    name: &str,
+) -> Option<(&'a NvValue, Option<&'a str>)> {
+    let Some(NvValue::List(property)) = list.get(name) else { return None };
+    let source = match property.get("source") {
+        Some(NvValue::String(source)) => Some(source.as_str()),
+        _ => None,
+    };
+    property.get("value").map(|value| (value, source))
+}
+
+/// A property with a source, as `zfs get` prints it for the dataset of that name.
+pub(crate) fn shown(
+    zfs: &Zfs,
+    dataset: &str,
+    property: &Descriptor,
+    list: &NvMap,
+) -> Option<Property> {
+    let settable = !property.read_only && !property.set_once;
+    let Some((value, source)) = value_and_source(list, &property.name) else {
+        if property.read_only {
+            return None;
+        }
+        let value = match property.kind {
+            Kind::Text => property.default_text.clone(),
+            Kind::Number | Kind::Index => {
+                shown_value(zfs, property, &NvValue::Uint64(property.default_number))?
+            }
+        };
+        return Some(Property { value, source: "default".to_owned() });
+    };
+    let value = shown_value(zfs, property, value)?;
+    let source = match source {
+        Some("") => "default".to_owned(),
+        Some(source) => source_words(dataset, source),
+        None if settable => "local".to_owned(),
+        None => "-".to_owned(),
+    };
+    Some(Property { value, source })
+}
+
+/// Where a value comes from, in words.
+pub(crate) fn source_words(dataset: &str, source: &str) -> String {
+    match source {
+        "$recvd" => "received".to_owned(),
+        source if source == dataset => "local".to_owned(),
+        source => format!("inherited from {source}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_size;
+
+    #[test]
+    fn sizes_are_read_as_zfs_reads_them() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("512", 512),
+            ("512B", 512),
+            ("16k", 16 << 10),
+            ("16K", 16 << 10),
+            ("1.5G", 3 << 29),
+            (".5M", 1 << 19),
+            ("1TiB", 1 << 40),
+            ("2PB", 2 << 50),
+            ("15E", 15 << 60),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for text in
+            ["", "K", "-1", "1.2.3G", "16X", "16E", "99999999999999999999", "1 G", "0x10", "."]
+        {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Each command, and what it comes to.
+
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+
+use super::volumes::{Resizer, Volumes, refused as not_opened};
+use crate::dataset::{self, NewVolume};
+use crate::ffi::Library;
+use crate::ffi::kernel::{ParameterError, StartError, Zfs};
+use crate::pool::{self, Import, NewPool};
+use crate::protocol::{Command, Refusal, Reply};
+
+/// A worker's state: nothing, libzpool, or libzpool with a pool.
+#[derive(Default)]
+pub(super) struct Worker {
+    started: Option<Started>,
+}
+
+struct Started {
+    zfs: Zfs,
+    volumes: Volumes,
+    /// The name of its pool.
+    pool: Option<String>,
+}
+
+impl Worker {
+    /// Carries out a command.
+    ///
+    /// # Errors
+    /// Why not, in ZFS's words.
+    pub(super) fn run(
+        &mut self,
+        command: Command,
+        descriptor: Option<OwnedFd>,
+    ) -> Result<Reply, Refusal> {
+        match (command, &mut self.started) {
+            (Command::Start { .. }, Some(_)) => {
+                Err(Refusal::invalid("the worker is started already"))
+            }
+            (Command::Start { parameters }, started @ None) => {
+                let (own, parameters) = super::parameters::split(parameters);
+                let library = Library::open().map_err(|error| {
+                    let hint = error.hint();
+                    Refusal::new("cannot start ZFS", error, Errno::NOENT).with_hint(hint)
+                })?;
+                // It is used to the process's end.
+                let library: &'static Library = Box::leak(Box::new(library));
+                let release = library.release().to_string();
+                let volumes = Volumes::new(own)?;
+                let zfs = Zfs::start(library, &parameters).map_err(|error| match error {
+                    StartError::Load(error) => {
+                        let hint = error.hint();
+                        Refusal::new("cannot start ZFS", error, Errno::NOENT).with_hint(hint)
+                    }
+                    StartError::Parameter(error) => parameter_refused(&error),
+                })?;
+                *started = Some(Started { zfs, volumes, pool: None });
+                Ok(Reply::Started { release })
+            }
+            (command, Some(started)) => started.run(command, descriptor),
+            (_, None) => Err(Refusal::invalid("the worker is not started")),
+        }
+    }
+
+    /// Closes and exports what it has.
+    ///
+    /// # Errors
+    /// The pool cannot be exported: it is as after a power cut.
+    pub(super) fn end(self) -> Result<(), String> {
+        let Some(mut started) = self.started else { return Ok(()) };
+        started.volumes.close_all();
+        if let Some(pool) = started.pool.take() {
+            pool::export(&started.zfs, &pool).map_err(|refusal| refusal.to_string())?;
+        }
+        started.zfs.finish();
+        Ok(())
+    }
+}
+
+fn parameter_refused(error: &ParameterError) -> Refusal {
+    let errno = match error {
+        ParameterError::Unknown(_) => Errno::NOENT,
+        ParameterError::TooLarge { .. } => Errno::RANGE,
+    };
+    Refusal::new("cannot set parameter", error, errno)
+}
+
+impl Started {
+    fn pool(&self) -> Result<&str, Refusal> {
+        self.pool.as_deref().ok_or_else(|| Refusal::invalid("the worker has no pool"))
+    }
+
+    fn refuse_second_pool(&self) -> Result<(), Refusal> {
+        match &self.pool {
+            Some(pool) => Err(Refusal::invalid(format!("the worker has a pool already: '{pool}'"))),
+            None => Ok(()),
+        }
+    }
+
+    fn run(&mut self, command: Command, descriptor: Option<OwnedFd>) -> Result<Reply, Refusal> {
+        let zfs = &self.zfs;
+        match command {
+            Command::Start { .. } => return Err(Refusal::invalid("the worker is started already")),
+            Command::SetParameter { name, value } => {
+                if !self.volumes.set_parameter(&name, value)? {
+                    zfs.set_parameter(&name, value).map_err(|error| parameter_refused(&error))?;
+                }
+            }
+            Command::CreatePool { name, vdevs, properties, dataset_properties, force } => {
+                self.refuse_second_pool()?;
+                let new = NewPool {
+                    name: &name,
+                    vdevs: &vdevs,
+                    properties: &properties,
+                    dataset_properties: &dataset_properties,
+                    force,
+                };
+                pool::create(zfs, &new)?;
+                self.pool = Some(name);
+            }
+            Command::ImportPool { config, name, read_only, force, missing_log } => {
+                self.refuse_second_pool()?;
+                let import = Import {
+                    config: &config.0,
+                    name: name.as_deref(),
+                    read_only,
+                    force,
+                    missing_log,
+                };
+                self.pool = Some(pool::import(zfs, &import)?);
+            }
+            Command::ExportPool => {
+                let pool = self.pool()?;
+                if let [open, ..] = self.volumes.open_below(pool)[..] {
+                    return Err(Refusal::new(
+                        format_args!("cannot export '{pool}'"),
+                        format_args!("pool is busy: '{open}' is open"),
+                        Errno::BUSY,
+                    )
+                    .with_hint("close its volumes first"));
+                }
+                pool::export(zfs, pool)?;
+                self.pool = None;
+            }
+            Command::PoolStatus => return Ok(Reply::Pool(pool::status(zfs, self.pool()?)?)),
+            Command::Scrub(what) => pool::scrub(zfs, self.pool()?, what)?,
+            Command::SetPool { name, value } => pool::set(zfs, self.pool()?, &name, &value)?,
+            Command::List { root } => {
+                let datasets = dataset::list(zfs, self.pool()?, root.as_deref())?;
+                return Ok(Reply::Datasets { datasets });
+            }
+            Command::CreateVolume { name, volsize_bytes, sparse, parents, properties } => {
+                let new = NewVolume {
+                    pool: self.pool()?,
+                    name: &name,
+                    volsize_bytes,
+                    sparse,
+                    parents,
+                    properties: &properties,
+                };
+                dataset::create(zfs, &new)?;
+            }
+            Command::SetProperty { dataset, name, value } => {
+                let resizer = Resizer { zfs, volumes: &self.volumes };
+                dataset::set(zfs, self.pool()?, &dataset, (&name, &value), &resizer)?;
+            }
+            Command::Inherit { dataset, name } => {
+                dataset::inherit(zfs, self.pool()?, &dataset, &name)?;
+            }
+            Command::Rename { from, to } => {
+                if let [open, ..] = self.volumes.open_below(&from)[..] {
+                    return Err(Refusal::new(
+                        format_args!("cannot rename '{from}'"),
+                        format_args!("dataset is busy: '{open}' is open"),
+                        Errno::BUSY,
+                    )
+                    .with_hint("close it first"));
+                }
+                dataset::rename(zfs, self.pool()?, &from, &to)?;
+            }
+            Command::Destroy { name, recursive } => {
+                if let [open, ..] = self.volumes.open_below(&name)[..] {
+                    return Err(Refusal::new(
+                        format_args!("cannot destroy '{name}'"),
+                        format_args!("dataset is busy: '{open}' is open"),
+                        Errno::BUSY,
+                    )
+                    .with_hint("close it first"));
+                }
+                dataset::destroy(zfs, self.pool()?, &name, recursive)?;
+            }
+            Command::Snapshot { names } => dataset::snapshot(zfs, self.pool()?, &names)?,
+            Command::Clone { snapshot, name, properties } => {
+                dataset::clone(zfs, self.pool()?, &snapshot, &name, &properties)?;
+            }
+            Command::Rollback { volume, snapshot } => {
+                let pool = self.pool()?;
+                let rollback = || dataset::rollback(zfs, pool, &volume, &snapshot);
+                match self.volumes.find(&volume) {
+                    Some(open) => open
+                        .while_suspended(rollback)
+                        .map_err(|error| not_opened(&volume, &error))??,
+                    None => rollback()?,
+                }
+            }
+            Command::Promote { name } => dataset::promote(zfs, self.pool()?, &name)?,
+            Command::Open { name, read_only } => {
+                self.pool()?;
+                let opened = self.volumes.open(zfs.library(), &name, read_only)?;
+                return Ok(Reply::Opened(opened));
+            }
+            Command::Close { volume } => self.volumes.close(volume)?,
+            Command::Attach { volume } => {
+                let channel = descriptor
+                    .ok_or_else(|| Refusal::invalid("no data channel came with the command"))?;
+                self.volumes.attach(volume, channel)?;
+            }
+        }
+        Ok(Reply::Done)
+    }
+}

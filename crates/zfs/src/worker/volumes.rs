@@ -1,0 +1,167 @@
+//! The volumes that are open in this worker.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::channel::{Queues, Server};
+use super::taskq::Parameters;
+use crate::dataset::Resize;
+use crate::ffi::Library;
+use crate::ffi::kernel::Zfs;
+use crate::protocol::{OpenedVolume, Refusal};
+use crate::zvol::{OpenError, Volume};
+
+/// Open volumes by their numbers, and the threads that do their I/O.
+pub(super) struct Volumes {
+    open: BTreeMap<u32, Open>,
+    next: u32,
+    parameters: Parameters,
+    queues: Arc<Queues>,
+}
+
+struct Open {
+    name: String,
+    server: Server,
+}
+
+impl Volumes {
+    /// None is open.
+    ///
+    /// # Errors
+    /// There are no more threads.
+    pub(super) fn new(parameters: Parameters) -> Result<Self, Refusal> {
+        let queues = Arc::new(start(&parameters)?);
+        Ok(Self { open: BTreeMap::new(), next: 0, parameters, queues })
+    }
+
+    /// Changes a parameter of the task queues; `false` if it is none of them. Whether requests are synchronous matters at once, how many
+    /// threads there are matters to volumes that are opened later.
+    ///
+    /// # Errors
+    /// There are no more threads.
+    pub(super) fn set_parameter(&mut self, name: &str, value: u64) -> Result<bool, Refusal> {
+        let mut parameters = self.parameters;
+        if !super::parameters::set(&mut parameters, name, value) {
+            return Ok(false);
+        }
+        if name == "zvol_request_sync" {
+            self.queues.set_synchronous(parameters.is_synchronous);
+        } else {
+            self.queues = Arc::new(start(&parameters)?);
+        }
+        self.parameters = parameters;
+        Ok(true)
+    }
+
+    /// Opens a volume, and replays its log.
+    ///
+    /// # Errors
+    /// There is none, it is open already, its log cannot be replayed.
+    pub(super) fn open(
+        &mut self,
+        library: &Library,
+        name: &str,
+        read_only: bool,
+    ) -> Result<OpenedVolume, Refusal> {
+        let volume =
+            Volume::open(library, name, read_only).map_err(|error| refused(name, &error))?;
+        let opened = OpenedVolume {
+            volume: self.next,
+            volsize_bytes: volume.volsize_bytes(),
+            volblocksize_bytes: volume.volblocksize_bytes(),
+            read_only: volume.is_read_only(),
+        };
+        self.next += 1;
+        let server = Server::new(volume, Arc::clone(&self.queues));
+        self.open.insert(opened.volume, Open { name: name.to_owned(), server });
+        Ok(opened)
+    }
+
+    /// Takes requests for a volume from a channel.
+    ///
+    /// # Errors
+    /// There is no such volume, or the channel is none.
+    pub(super) fn attach(&mut self, volume: u32, channel: OwnedFd) -> Result<(), Refusal> {
+        let open = self.open.get_mut(&volume).ok_or_else(|| not_open(volume))?;
+        open.server.attach(channel).map_err(|error| {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+            Refusal::new(format_args!("cannot attach to '{}'", open.name), error, errno)
+        })
+    }
+
+    /// Finishes a volume's I/O and closes it.
+    ///
+    /// # Errors
+    /// There is no such volume.
+    pub(super) fn close(&mut self, volume: u32) -> Result<(), Refusal> {
+        let open = self.open.remove(&volume).ok_or_else(|| not_open(volume))?;
+        open.server.close();
+        Ok(())
+    }
+
+    /// Finishes all I/O and closes all volumes.
+    pub(super) fn close_all(&mut self) {
+        for (_, open) in std::mem::take(&mut self.open) {
+            open.server.close();
+        }
+    }
+
+    /// Names of volumes that are open, and of what is below `name`.
+    pub(super) fn open_below(&self, name: &str) -> Vec<&str> {
+        let below = |open: &&str| {
+            open.strip_prefix(name)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '@']))
+        };
+        self.open.values().map(|open| open.name.as_str()).filter(below).collect()
+    }
+
+    /// An open volume of that name.
+    pub(super) fn find(&self, name: &str) -> Option<&Volume> {
+        self.open.values().find(|open| open.name == name).map(|open| open.server.volume())
+    }
+}
+
+/// Resizing, whether the volume is open or not.
+pub(super) struct Resizer<'a> {
+    pub(super) zfs: &'a Zfs,
+    pub(super) volumes: &'a Volumes,
+}
+
+impl Resize for Resizer<'_> {
+    fn resize(&self, name: &str, volsize_bytes: u64) -> Result<(), Errno> {
+        match self.volumes.find(name) {
+            Some(volume) => volume.resize(volsize_bytes, |objset| {
+                self.zfs.resize_owned_volume(objset, volsize_bytes)
+            }),
+            None => self.zfs.resize_closed_volume(name, volsize_bytes),
+        }
+    }
+}
+
+fn start(parameters: &Parameters) -> Result<Queues, Refusal> {
+    Queues::start(parameters).map_err(|error| {
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
+        Refusal::new("cannot start the threads of volumes", error, errno)
+    })
+}
+
+fn not_open(volume: u32) -> Refusal {
+    Refusal::invalid(format!("volume {volume} is not open"))
+}
+
+/// Why a volume cannot be opened, in ZFS's words.
+pub(super) fn refused(name: &str, error: &OpenError) -> Refusal {
+    let what = format!("cannot open '{name}'");
+    match error {
+        OpenError::Refused(Errno::INVAL) => {
+            Refusal::new(&what, "operation not applicable to datasets of this type", Errno::INVAL)
+                .with_hint("only volumes and their snapshots are opened")
+        }
+        OpenError::Refused(errno) => Refusal::of_dataset(&what, *errno),
+        OpenError::Replay(errno) => Refusal::new(&what, error, *errno),
+        OpenError::Library(_) | OpenError::Name => Refusal::new(&what, error, Errno::INVAL),
+    }
+}
