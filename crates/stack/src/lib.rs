@@ -40,6 +40,7 @@ pub mod spec;
 pub mod trace;
 pub mod view;
 pub mod volume_groups;
+mod zpools;
 
 #[cfg(test)]
 mod testing;

@@ -1,9 +1,11 @@
-//! What is on a device: an md superblock, foreign signatures, both or nothing.
+//! What is on a device: an md superblock, labels of ZFS, foreign signatures, several of these or nothing.
 
 use ashlar_block::{Gateway, Sector, Sectors, Status};
 use ashlar_md::ondisk::{Superblock, SuperblockError, Version};
+use ashlar_zfs::ondisk::label::DeviceLabels;
+use ashlar_zfs::ondisk::layout::LABEL_BYTES;
 
-use crate::signature::{Image, Signature, detect};
+use crate::signature::{Image, Signature, ZFS_MEMBER, detect};
 
 /// The md superblock of a device.
 #[derive(Clone, Debug)]
@@ -23,6 +25,8 @@ pub struct Contents {
     pub md: Md,
     /// Further md superblocks, of an older array.
     pub other_md: Vec<Version>,
+    /// The labels of ZFS, if there is anything of one.
+    pub zfs: Option<Box<DeviceLabels>>,
     /// What else is there. On an md member these are remains, or part of the array's data.
     pub foreign: Vec<Signature>,
 }
@@ -48,7 +52,11 @@ impl Contents {
         };
         let others =
             self.other_md.iter().map(|version| format!("md superblock, version {version}"));
-        md.into_iter().chain(others).chain(self.foreign.iter().map(Signature::to_string)).collect()
+        let pool = self.zfs.as_ref().and_then(|labels| pool_claim(labels));
+        // The pool's name says more than where its labels are.
+        let is_told = |found: &&Signature| pool.is_none() || found.name != ZFS_MEMBER;
+        let foreign = self.foreign.iter().filter(is_told).map(Signature::to_string);
+        md.into_iter().chain(others).chain(pool.clone()).chain(foreign).collect()
     }
 
     /// The signatures outside of the array's data area: not part of what the array holds.
@@ -62,6 +70,18 @@ impl Contents {
         };
         self.foreign.iter().filter(move |found| !data.contains(&found.offset))
     }
+}
+
+/// Of which pool a device is a member; `None` if no label of it can be used.
+fn pool_claim(labels: &DeviceLabels) -> Option<String> {
+    let label = labels.label()?;
+    Some(match &label.member {
+        Some(member) => {
+            let (name, guid) = (&member.pool_name, member.pool_guid);
+            format!("zfs member of pool {name} ({guid}, {})", label.state)
+        }
+        None => format!("zfs {} of a pool", label.state),
+    })
 }
 
 /// The name of a member's array, or what stands for one.
@@ -80,7 +100,11 @@ pub async fn probe(gateway: &Gateway) -> Result<Contents, Status> {
         Some(Ok(sb)) => Md::Member(sb),
         Some(Err(error)) => Md::Damaged(error),
     };
-    Ok(Contents { md, other_md: probed.others, foreign: signatures(gateway).await? })
+    let image = read_image(gateway).await?;
+    let labels =
+        DeviceLabels::parse(image.size(), |at| image.bytes(at, LABEL_BYTES)?.first_chunk());
+    let zfs = labels.is_any().then(|| Box::new(labels));
+    Ok(Contents { md, other_md: probed.others, zfs, foreign: detect(&image) })
 }
 
 /// The foreign signatures on a device. Reads only.
@@ -88,6 +112,11 @@ pub async fn probe(gateway: &Gateway) -> Result<Contents, Status> {
 /// # Errors
 /// It cannot be read.
 pub async fn signatures(gateway: &Gateway) -> Result<Vec<Signature>, Status> {
+    Ok(detect(&read_image(gateway).await?))
+}
+
+/// The parts of a device in which signatures lie.
+async fn read_image(gateway: &Gateway) -> Result<Image, Status> {
     let size = gateway.capacity().bytes();
     let block = gateway.disk().limits().logical_block();
     let mut image = Image::new(size);
@@ -97,5 +126,5 @@ pub async fn signatures(gateway: &Gateway) -> Result<Vec<Signature>, Status> {
         let buffer = gateway.read(from, len).await?;
         image.add(from.bytes(), buffer.as_slice().to_vec());
     }
-    Ok(detect(&image))
+    Ok(image)
 }

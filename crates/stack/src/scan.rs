@@ -14,7 +14,8 @@ use crate::devices::{Device, Kind, Role};
 use crate::graph::{Graph, Node, NodeId};
 use crate::partitions::Entry;
 use crate::probe::{Contents, Md};
-use crate::signature::{Signature, Usage};
+use crate::signature::{Signature, Usage, ZFS_MEMBER};
+use crate::zpools::{self, Labelled};
 
 /// The graph of `probed`. Nothing is written.
 pub async fn scan(probed: &[Probed], runtime: &Arc<dyn Runtime>) -> Graph {
@@ -27,6 +28,7 @@ pub async fn scan(probed: &[Probed], runtime: &Arc<dyn Runtime>) -> Graph {
 fn draw(stack: &Stack) -> Graph {
     let mut graph = Graph::default();
     let mut nodes: HashMap<String, NodeId> = HashMap::new();
+    let mut labelled = Vec::new();
     for device in stack.devices.all() {
         let looked = stack.looked.iter().rfind(|looked| looked.name == device.name);
         let notes = stack.notes.iter().filter(|note| note.device == device.name);
@@ -39,8 +41,14 @@ fn draw(stack: &Stack) -> Graph {
         nodes.insert(device.name.clone(), id);
         if let Some(Looked { contents: Ok(contents), scheme, .. }) = looked {
             add_signatures(&mut graph, id, &device, contents, scheme.is_some());
+            // What is inside of an array's member, say, is the array's.
+            if let (Role::Volume, Some(labels)) = (device.role, &contents.zfs) {
+                let path = if device.kind == Kind::Disk { &device.path } else { &device.name };
+                labelled.push(Labelled { node: id, path: path.clone(), labels });
+            }
         }
     }
+    zpools::draw(&mut graph, &labelled);
     for failure in &stack.failures {
         let members = failure.candidates.iter().filter_map(|c| stack.devices.name(&c.path));
         let parents: Vec<NodeId> = members.filter_map(|name| nodes.get(&name).copied()).collect();
@@ -98,6 +106,11 @@ fn add_signatures(
     // What is used is shown by what is made of it.
     let is_used = |found: &&Signature| match found.usage {
         Usage::PartitionTable => has_table,
+        // The last labels of a partition may be where the disk's would be, but none of them is the disk's.
+        Usage::Member if found.name == ZFS_MEMBER => contents.zfs.as_ref().is_some_and(|labels| {
+            let is_inside = device.role == Role::Partitioned && labels.label().is_none();
+            is_inside || device.role == Role::Volume
+        }),
         Usage::Member => device.role == Role::PhysicalVolume && found.name == "LVM2_member",
         Usage::FileSystem | Usage::Encrypted | Usage::Swap | Usage::Snapshot => false,
     };

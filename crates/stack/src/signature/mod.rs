@@ -17,6 +17,9 @@ use serde::Serialize;
 
 pub use image::Image;
 
+/// The type of a member of a ZFS pool.
+pub(crate) const ZFS_MEMBER: &str = "zfs_member";
+
 /// What kind of thing a signature belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]

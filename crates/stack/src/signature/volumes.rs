@@ -1,6 +1,13 @@
 //! Signatures of volume managers and encryption: LVM2, LUKS, ZFS.
 
-use super::{Image, Signature, Usage};
+use ashlar_zfs::ondisk::layout::{
+    CHECKSUM_BYTES, CHECKSUM_MAGIC, LABELS, PHYS_BYTES, PHYS_OFFSET, RING_BYTES, RING_OFFSET,
+    label_offset,
+};
+use ashlar_zfs::ondisk::nvlist::NvList;
+use ashlar_zfs::ondisk::uberblock::UBERBLOCK_MAGIC;
+
+use super::{Image, Signature, Usage, ZFS_MEMBER};
 
 pub(super) fn detect(image: &Image, found: &mut Vec<Signature>) {
     lvm(image, found);
@@ -35,27 +42,26 @@ fn luks(image: &Image, found: &mut Vec<Signature>) {
     }
 }
 
-/// ZFS: an uberblock in one of the four labels of 256 KiB, two at either end (ZFS On-Disk
-/// Specification, 1.2).
+/// ZFS: an uberblock in one of the four labels, or a configuration where there is none (docs/formats/zfs.md).
 fn zfs(image: &Image, found: &mut Vec<Signature>) {
-    const LABEL: u64 = 256 << 10;
-    const RING: u64 = 128 << 10;
-    const UBERBLOCK: u64 = 1 << 10;
-    const MAGIC: u64 = 0x00ba_b10c;
-
-    let end = image.size() - image.size() % LABEL;
-    let tail = [2, 1].map(|n| end.checked_sub(n * LABEL));
-    let mut labels: Vec<u64> = [Some(0), Some(LABEL)].into_iter().chain(tail).flatten().collect();
-    labels.sort_unstable();
-    labels.dedup();
-    for label in labels {
-        let ring = label + RING..label + LABEL;
-        let mut slots = ring.step_by(UBERBLOCK as usize);
-        let used = |offset: &u64| {
-            image.has(*offset, &MAGIC.to_le_bytes()) || image.has(*offset, &MAGIC.to_be_bytes())
+    const SLOT: usize = 1 << 10;
+    let has = |offset: &u64, magic: u64| {
+        image.has(*offset, &magic.to_le_bytes()) || image.has(*offset, &magic.to_be_bytes())
+    };
+    for label in (0..LABELS).filter_map(|index| label_offset(image.size(), index)) {
+        let ring = label + RING_OFFSET as u64;
+        let mut slots = (ring..ring + RING_BYTES as u64).step_by(SLOT);
+        let phys = label + PHYS_OFFSET as u64;
+        let checksum = phys + (PHYS_BYTES - CHECKSUM_BYTES) as u64;
+        let offset = slots.find(|slot| has(slot, UBERBLOCK_MAGIC));
+        // Other things have such checksums too, so a version is asked for.
+        let is_config = || {
+            let bytes = image.bytes(phys, PHYS_BYTES - CHECKSUM_BYTES)?;
+            NvList::parse(bytes).ok()?.number("version")
         };
-        if let Some(offset) = slots.find(used) {
-            found.push(Signature { name: "zfs_member", usage: Usage::Member, offset });
+        let config = || (has(&checksum, CHECKSUM_MAGIC) && is_config().is_some()).then_some(phys);
+        if let Some(offset) = offset.or_else(config) {
+            found.push(Signature { name: ZFS_MEMBER, usage: Usage::Member, offset });
         }
     }
 }
@@ -102,5 +108,13 @@ mod tests {
             assert_eq!(found(&[(at, &magic.to_le_bytes())]), [("zfs_member", at as u64)]);
             assert_eq!(found(&[(at, &magic.to_be_bytes())]), [("zfs_member", at as u64)]);
         }
+    }
+    #[test]
+    fn a_zfs_label_without_uberblocks_is_found_by_its_configuration() {
+        let config = NvList::default().with("version", 5000).encode();
+        let magic = (PHYS_OFFSET + PHYS_BYTES - CHECKSUM_BYTES, &CHECKSUM_MAGIC.to_le_bytes()[..]);
+        assert_eq!(found(&[(PHYS_OFFSET, &config), magic]), [("zfs_member", PHYS_OFFSET as u64)]);
+        assert_eq!(found(&[(PHYS_OFFSET, &config)]), []);
+        assert_eq!(found(&[magic]), []);
     }
 }

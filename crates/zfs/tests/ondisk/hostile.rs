@@ -21,7 +21,7 @@ fn any_list(rng: &mut Rng, depth: u64) -> NvList {
             0 => Value::Flag,
             1 => Value::Number(rng.next_u64()),
             2 => Value::Numbers((0..rng.below(5)).map(|_| rng.next_u64()).collect()),
-            3 => Value::Text("é".repeat(rng.index(9))),
+            3 => Value::Text("\u{e9}".repeat(rng.index(9))),
             4 => {
                 let count = rng.below(4) as u32;
                 let bytes = (0..count * 4).map(|_| rng.next_u64() as u8).collect();

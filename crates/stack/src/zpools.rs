@@ -1,0 +1,79 @@
+//! Pools of ZFS in the graph of `scan`: which they are, of what, and what is missing. They are not opened for it.
+
+use ashlar_zfs::ondisk::config::{Device, Health, Node as Vdev, Pool, pools};
+use ashlar_zfs::ondisk::label::DeviceLabels;
+
+use crate::graph::{Graph, Node, NodeId};
+use crate::signature::ZFS_MEMBER;
+
+/// A device with labels of ZFS.
+pub(crate) struct Labelled<'a> {
+    /// The device.
+    pub(crate) node: NodeId,
+    /// What it is called.
+    pub(crate) path: String,
+    /// Its labels.
+    pub(crate) labels: &'a DeviceLabels,
+}
+
+/// Adds the pools below their members; of a device that is in none what it is instead.
+pub(crate) fn draw(graph: &mut Graph, labelled: &[Labelled<'_>]) {
+    let devices: Vec<Device<'_>> = labelled
+        .iter()
+        .map(|device| Device { path: &device.path, labels: device.labels })
+        .collect();
+    let found = pools(&devices);
+    for pool in &found.pools {
+        let members = pool.devices.iter().filter_map(|index| labelled.get(*index));
+        let members: Vec<NodeId> = members.map(|member| member.node).collect();
+        let id = graph.add_below(&members, pool_node(pool));
+        pool.vdevs.iter().for_each(|vdev| add_vdev(graph, id, vdev));
+    }
+    let mut add = |index: usize, node: Node| {
+        if let Some(device) = labelled.get(index) {
+            let problems = device.labels.problems();
+            let node = if problems.is_empty() { node } else { node.problem(problems.join("; ")) };
+            graph.add_below(&[device.node], node);
+        }
+    };
+    for (index, state) in &found.kept {
+        add(*index, Node::new("zpool", ZFS_MEMBER).fact("state", state));
+    }
+    for index in &found.released {
+        add(*index, Node::new("zpool", ZFS_MEMBER).fact("state", "released"));
+    }
+    for index in &found.damaged {
+        add(*index, Node::new("zpool", ZFS_MEMBER).fact("state", "damaged"));
+    }
+}
+
+fn pool_node(pool: &Pool) -> Node {
+    let mut node = Node::new("zpool", &pool.name)
+        .fact("guid", pool.guid)
+        .fact("state", pool.state)
+        .fact("health", pool.health)
+        .fact("txg", pool.uberblock.map_or(pool.txg, |(txg, _)| txg))
+        .fact("version", pool.version);
+    if let Some(host) = &pool.hostname {
+        node = node.fact("host", host);
+    }
+    if pool.problems.is_empty() { node } else { node.problem(pool.problems.join("; ")) }
+}
+
+fn add_vdev(graph: &mut Graph, parent: NodeId, vdev: &Vdev) {
+    let mut node = Node::new(vdev.kind.to_string(), &vdev.name);
+    if vdev.guid != 0 {
+        node = node.fact("guid", vdev.guid);
+    }
+    if vdev.is_log {
+        node = node.fact("log", "yes");
+    }
+    if vdev.health != Health::Online {
+        node = node.fact("health", vdev.health);
+    }
+    if let Some(problem) = &vdev.problem {
+        node = node.problem(problem);
+    }
+    let id = graph.add_below(&[parent], node);
+    vdev.children.iter().for_each(|child| add_vdev(graph, id, child));
+}
