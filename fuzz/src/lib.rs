@@ -22,6 +22,7 @@ pub mod nbd_handshake;
 pub mod nbd_transmission;
 pub mod partition_table;
 pub mod seeds;
+pub mod zfs_label;
 
 /// A fuzz target.
 pub struct Target {
@@ -56,4 +57,5 @@ pub const TARGETS: &[Target] = &[
     target!(nbd_handshake, 200_000),
     target!(nbd_transmission, 200_000),
     target!(partition_table, 60_000),
+    target!(zfs_label, 10_000),
 ];

@@ -9,6 +9,8 @@ use ashlar_dm::snapshot::ondisk::{Exception, Geometry, Header};
 use ashlar_dm::thin::ondisk::BLOCK_BYTES;
 use ashlar_export::nbd::transmission::REQUEST_LEN;
 use ashlar_export::nbd::wire::{OPTS_MAGIC, REQUEST_MAGIC};
+use ashlar_zfs::ondisk::layout::{LABEL_BYTES, PHYS_OFFSET, RING_OFFSET};
+use ashlar_zfs::ondisk::nvlist::NvList;
 use zerocopy::IntoBytes;
 
 /// Sectors of LVM and of partition tables.
@@ -328,6 +330,42 @@ pub fn partition_table() -> Vec<Vec<u8>> {
     for (_, bytes) in images("md", &["raid1-clean/superblock.bin", "old-raid5/superblock.bin"]) {
         seeds.push(join(&[&[0], &bytes]));
         seeds.push(join(&[&[0], &vec![0; 4096], &bytes]));
+    }
+    seeds
+}
+
+/// The first labels of golden pools: their lists, the labels with their first uberblocks, and all lists of a pool.
+pub fn zfs_label() -> Vec<Vec<u8>> {
+    use crate::zfs_label::{DEVICES, LABEL, LIST, RING};
+    let mut seeds = Vec::new();
+    for (path, map) in images("zfs", &[".map"]) {
+        let map = String::from_utf8(map).expect("a text");
+        let bin = fs::read(path.with_file_name("image.bin")).expect("image.bin");
+        let mut labels: Vec<Vec<u8>> = Vec::new();
+        for line in map.lines() {
+            let words: Vec<&str> = line.split(' ').skip(1).collect();
+            let numbers: Vec<usize> =
+                words.iter().map(|word| word.parse().expect("a number")).collect();
+            match numbers[..] {
+                [_, _] => labels.push(vec![0; LABEL_BYTES]),
+                [index, at, len, source] if at + len <= LABEL_BYTES => {
+                    labels[index][at..at + len].copy_from_slice(&bin[source..source + len]);
+                }
+                _ => {}
+            }
+        }
+        let mut all = vec![DEVICES];
+        for label in &labels {
+            let list = NvList::parse(&label[PHYS_OFFSET..]).expect("a golden label").encode();
+            let len = (list.len() as u16).to_be_bytes();
+            // The slot of the newest uberblock of them comes first.
+            let ring =
+                label[RING_OFFSET..].chunks(RING).rev().find(|ring| ring.iter().any(|b| *b != 0));
+            seeds.push(join(&[&[LIST], &list]));
+            seeds.push(join(&[&[LABEL], &len, &list, ring.unwrap_or_default()]));
+            all.extend(join(&[&len, &list]));
+        }
+        seeds.push(all);
     }
     seeds
 }

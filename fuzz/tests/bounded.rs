@@ -74,4 +74,5 @@ tests! {
     nbd_handshake
     nbd_transmission
     partition_table
+    zfs_label
 }
