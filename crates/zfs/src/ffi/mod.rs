@@ -14,6 +14,8 @@ use thiserror::Error;
 pub(crate) mod dmu;
 pub(crate) mod dsl;
 pub(crate) mod kernel;
+#[cfg(test)]
+mod layout;
 pub(crate) mod memory;
 pub(crate) mod nvlist;
 pub(crate) mod properties;

@@ -1,11 +1,14 @@
 //! Pools in files, for tests of volumes: the few calls of libzpool that make them, without the crate's own pool layer.
 #![allow(dead_code, reason = "each test uses its part")]
 
+pub mod io;
+
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use ashlar_zfs::ffi::Library;
 
@@ -45,8 +48,8 @@ pub fn zpool() -> Option<&'static Zpool> {
 }
 
 /// What a volume is made with.
-pub struct NewVolume {
-    pub name: &'static str,
+pub struct NewVolume<'a> {
+    pub name: &'a str,
     pub volsize_bytes: u64,
     pub volblocksize_bytes: u32,
 }
@@ -91,6 +94,31 @@ impl Zpool {
         }
     }
 
+    /// Sets a tunable of 32 bits.
+    pub fn tune(&self, name: &str, value: u32) {
+        // SAFETY: a variable of that size; whoever reads it does so at any time.
+        unsafe { *self.get::<*mut u32>(name) = value };
+    }
+
+    /// Waits until all changes of a pool are on disk.
+    pub fn sync(&self, pool: &str) {
+        let pool = CString::new(pool).unwrap();
+        let mut spa: *mut c_void = null_mut();
+        let tag = c"test".as_ptr().cast::<c_void>();
+        // SAFETY: the pool is open while it is waited for.
+        unsafe {
+            let open: unsafe extern "C" fn(
+                *const c_char,
+                *mut *mut c_void,
+                *const c_void,
+            ) -> c_int = self.get("spa_open");
+            assert_eq!(open(pool.as_ptr(), &raw mut spa, tag), 0);
+            let dsl: unsafe extern "C" fn(*mut c_void) -> *mut c_void = self.get("spa_get_dsl");
+            self.get::<unsafe extern "C" fn(*mut c_void, u64)>("txg_wait_synced")(dsl(spa), 0);
+            self.get::<unsafe extern "C" fn(*mut c_void, *const c_void)>("spa_close")(spa, tag);
+        }
+    }
+
     /// Makes a pool of files; the last is a log device if `has_slog`.
     pub fn create_pool(&self, name: &str, files: &[PathBuf], has_slog: bool) {
         let root = self.nvlist();
@@ -129,7 +157,7 @@ impl Zpool {
     }
 
     /// Makes a volume, and sets properties that are numbers.
-    pub fn create_volume(&self, volume: &NewVolume, properties: &[(&str, u64)]) {
+    pub fn create_volume(&self, volume: &NewVolume<'_>, properties: &[(&str, u64)]) {
         let creating = Creating {
             zpool: self,
             volsize_bytes: volume.volsize_bytes,
@@ -208,12 +236,15 @@ impl Zpool {
     }
 
     /// Imports a pool.
-    pub fn import(&self, pool: &str, config: &[u8]) {
+    pub fn import(&self, pool: &str, config: &[u8], read_only: bool) {
         let pool = CString::new(pool).unwrap();
         let mut config = config.to_vec();
         let mut list: Nvlist = null_mut();
         let props = self.nvlist();
         self.add_string(props, "cachefile", "none");
+        if read_only {
+            self.add_u64(props, "readonly", 1);
+        }
         // SAFETY: bytes of that length, and a place for the result. ZFS_IMPORT_NORMAL is 0.
         let code = unsafe {
             let unpack: unsafe extern "C" fn(*mut c_char, usize, *mut Nvlist, c_int) -> c_int =
@@ -229,11 +260,23 @@ impl Zpool {
     /// Exports a pool.
     pub fn export(&self, pool: &str) {
         let pool = CString::new(pool).unwrap();
-        // SAFETY: a string; the configuration is not asked for.
-        let code = unsafe {
-            let export: unsafe extern "C" fn(*const c_char, *mut Nvlist, c_int, c_int) -> c_int =
-                self.get("spa_export");
-            export(pool.as_ptr(), null_mut(), 0, 0)
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let code = loop {
+            // SAFETY: a string; the configuration is not asked for.
+            let code = unsafe {
+                let export: unsafe extern "C" fn(
+                    *const c_char,
+                    *mut Nvlist,
+                    c_int,
+                    c_int,
+                ) -> c_int = self.get("spa_export");
+                export(pool.as_ptr(), null_mut(), 0, 0)
+            };
+            // Objsets are evicted in the background; libzpool does not wait for that if the pool is read-only.
+            if code != libc::EBUSY || Instant::now() > deadline {
+                break code;
+            }
+            std::thread::sleep(Duration::from_millis(10));
         };
         assert_eq!(code, 0, "spa_export");
     }
