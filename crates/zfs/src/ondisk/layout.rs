@@ -42,19 +42,19 @@ ondisk_layout!(RawLabel, LABEL_BYTES, { pad: 0, boot_env: 8192, phys: PHYS_OFFSE
 /// `zio_eck_t`, in the byte order of the machine that wrote it.
 #[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub struct EmbeddedChecksum<O: ByteOrder> {
+pub struct EmbeddedChecksum<O: ByteOrder = LittleEndian> {
     /// [`CHECKSUM_MAGIC`]
     pub magic: U64<O>,
     /// SHA-256, as four big-endian numbers.
     pub sum: [U64<O>; 4],
 }
 
-ondisk_layout!(EmbeddedChecksum<LittleEndian>, 40, { magic: 0, sum: 8 });
+ondisk_layout!(EmbeddedChecksum, 40, { magic: 0, sum: 8 });
 
 /// The uberblock (`uberblock_t`), in the byte order of the machine that wrote it.
 #[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub struct RawUberblock<O: ByteOrder> {
+pub struct RawUberblock<O: ByteOrder = LittleEndian> {
     /// [`UBERBLOCK_MAGIC`](super::uberblock::UBERBLOCK_MAGIC)
     pub magic: U64<O>,
     /// Version of the pool.
@@ -81,7 +81,7 @@ pub struct RawUberblock<O: ByteOrder> {
     pub raidz_reflow: U64<O>,
 }
 
-ondisk_layout!(RawUberblock<LittleEndian>, 216, {
+ondisk_layout!(RawUberblock, 216, {
     magic: 0, version: 8, txg: 16, guid_sum: 24, timestamp: 32, root: 40, software_version: 168,
     mmp_magic: 176, mmp_delay: 184, mmp_config: 192, checkpoint_txg: 200, raidz_reflow: 208,
 });
