@@ -20,4 +20,11 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// Runs `task` on the current reactor, to its end.
     fn spawn(&self, task: LocalFuture<'static, ()>);
+
+    /// Runs `work`, which keeps a processor busy and waits for nothing; ends when it has. A runtime with several
+    /// processors does it beside the current reactor's tasks, any other at once.
+    fn compute(&self, work: Box<dyn FnOnce() + Send>) -> LocalFuture<'static, ()> {
+        work();
+        Box::pin(std::future::ready(()))
+    }
 }

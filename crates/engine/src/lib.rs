@@ -44,6 +44,7 @@
 //! That OFD locks exclude each other between all openings of a file on one machine.
 
 pub mod blocking;
+mod compute;
 mod doorbell;
 mod executor;
 pub mod fd;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use ashlar_block::device::LocalFuture;
 use ashlar_block::runtime::Runtime;
 
+use crate::compute;
 use crate::mailbox::{Mailbox, Message};
 use crate::oneshot::{self, Cancelled, Receiver, Sender};
 use crate::reactor::{self, Reactor, ReactorConfig};
@@ -151,5 +152,13 @@ impl Runtime for EngineRuntime {
 
     fn spawn(&self, task: LocalFuture<'static, ()>) {
         reactor::spawn(task).detach();
+    }
+
+    fn compute(&self, work: Box<dyn FnOnce() + Send>) -> LocalFuture<'static, ()> {
+        let ended = compute::run(work);
+        Box::pin(async move {
+            // Whoever waits for a result sees that there is none.
+            let (Ok(()) | Err(Cancelled)) = ended.await;
+        })
     }
 }

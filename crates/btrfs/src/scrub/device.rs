@@ -5,8 +5,10 @@
 //! the device's order, together with the position, so that a scrub that is resumed at the position
 //! counts nothing twice.
 
+use std::sync::Arc;
+
 use futures_util::StreamExt;
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use futures_util::stream::unfold;
 
 use super::counters::{Counters, State, Tally};
@@ -14,7 +16,7 @@ use super::plan::{Group, Job, Mark, Planner};
 use super::problem::{Problem, ProblemKind, Repair, Sink, TreeBlock};
 use super::repair::{self, Source};
 use super::stripe::{Stripe, UnitKind};
-use super::verify::{self, Bad, Image};
+use super::verify::{self, Bad, Image, Verified};
 use super::{Scrub, ScrubError, supers};
 use crate::extent_walk::Sum;
 use crate::ondisk::key::objectid;
@@ -79,23 +81,43 @@ impl Scrub {
     }
 
     async fn group(&self, device: &Device, group: Group, sink: &dyn Sink) -> Done {
-        let jobs = group.jobs.iter().map(async |job| match job {
-            Job::Stripe(stripe) => self.stripe(device, stripe, sink).await,
-            Job::Parity(row) => self.parity(device, row, sink).await,
-        });
-        let counted = join_all(jobs).await;
-        let counters = counted.iter().fold(group.counters, |sum, of_job| sum.plus(of_job));
         let bytes_read = group.jobs.iter().map(Job::bytes).sum();
+        let (mut stripes, mut rows) = (Vec::new(), Vec::new());
+        for job in group.jobs {
+            match job {
+                Job::Stripe(stripe) => stripes.push(stripe),
+                Job::Parity(row) => rows.push(row),
+            }
+        }
+        let rows = join_all(rows.iter().map(|row| self.parity(device, row, sink)));
+        let (of_stripes, of_rows) = join(self.stripes(device, stripes, sink), rows).await;
+        let counted = of_stripes.iter().chain(&of_rows);
+        let counters = counted.fold(group.counters, |sum, of_job| sum.plus(of_job));
         Done { mark: group.mark, counters, bytes_read }
     }
 
-    /// Scrubs a stripe; gives what was counted.
-    async fn stripe(&self, device: &Device, stripe: &Stripe, sink: &dyn Sink) -> Counters {
-        let used = stripe.used();
-        let (physical, len) = (stripe.physical, stripe.len);
-        let mut image = verify::read(&device.gateway, physical, len, stripe.sectorsize, used).await;
+    /// Scrubs stripes; gives what was counted.
+    async fn stripes(
+        &self,
+        device: &Device,
+        stripes: Vec<Arc<Stripe>>,
+        sink: &dyn Sink,
+    ) -> Vec<Counters> {
+        let reads = stripes.into_iter().map(async |stripe| {
+            let (gateway, used) = (&device.gateway, stripe.used());
+            let (physical, len, sectorsize) = (stripe.physical, stripe.len, stripe.sectorsize);
+            let image = verify::read(gateway, physical, len, sectorsize, used).await;
+            (stripe, image)
+        });
+        let verified = verify::verify_all(&self.fs, join_all(reads).await).await;
+        join_all(verified.into_iter().map(|stripe| self.settle(device, stripe, sink))).await
+    }
+
+    /// Repairs what is bad of a stripe; gives what was counted.
+    async fn settle(&self, device: &Device, verified: Verified, sink: &dyn Sink) -> Counters {
+        let Verified { stripe, mut image, bad } = verified;
+        let stripe = &*stripe;
         let mut counters = contents(stripe);
-        let bad = verify::verify(&self.fs, stripe, &image);
         if self.keeps_tree_blocks() {
             self.keep_tree_blocks(stripe, &image, &bad);
         }

@@ -15,7 +15,7 @@ use super::counters::Counters;
 use super::problem::{Problem, ProblemKind, Repair, Sink};
 use super::repair::{self, Source};
 use super::stripe::{Sectors, Stripe, UnitKind};
-use super::verify::{self, Image};
+use super::verify::{self, Verified};
 use crate::extent_walk::Sum;
 use crate::ondisk::chunk::{Chunk, STRIPE_LEN};
 use crate::raid56;
@@ -32,7 +32,7 @@ pub(super) struct Row {
     /// Where the parity is.
     pub(super) physical: Physical,
     /// The data stripes, with what is in them.
-    pub(super) columns: Vec<Stripe>,
+    pub(super) columns: Vec<Arc<Stripe>>,
 }
 
 impl Row {
@@ -81,9 +81,11 @@ impl Scrub {
             async move { verify::read(&gateway, at, STRIPE_LEN, sectorsize, good).await }
         };
         let reads = row.columns.iter().zip(&devices).map(|(column, on)| read(on, column.physical));
-        let (mut images, stored) = join(join_all(reads), read(device, row.physical)).await;
-        for (column, image) in row.columns.iter().zip(&mut images) {
-            good.0 &= !self.lost(column, image).await.0;
+        let (images, stored) = join(join_all(reads), read(device, row.physical)).await;
+        let columns = row.columns.iter().cloned().zip(images).collect();
+        let mut columns = verify::verify_all(&self.fs, columns).await;
+        for column in &mut columns {
+            good.0 &= !self.lost(column).await.0;
         }
         let unverified = Sectors(verticals.0 & !good.0);
         if !unverified.is_empty() {
@@ -96,7 +98,8 @@ impl Scrub {
         if row.chunk.profile.parities() == 2 {
             q.resize(STRIPE_LEN as usize, 0);
         }
-        let stripes: Vec<&[u8]> = images.iter().map(|image| image.bytes.as_slice()).collect();
+        let stripes: Vec<&[u8]> =
+            columns.iter().map(|column| column.image.bytes.as_slice()).collect();
         let second = (!q.is_empty()).then_some(q.as_mut_slice());
         if raid56::parity(&stripes, &mut p, second).is_err() {
             // Only a row of no stripes, or of more than the field has elements.
@@ -136,17 +139,17 @@ impl Scrub {
 
     /// The sectors of a data stripe that are bad on all mirrors, or of which that is not known. Those
     /// that mirrors gave back are in the image.
-    async fn lost(&self, column: &Stripe, image: &mut Image) -> Sectors {
-        let bad = verify::verify(&self.fs, column, image);
-        let sources = repair::recover(&self.fs, column, image, &bad).await;
+    async fn lost(&self, column: &mut Verified) -> Sectors {
+        let Verified { stripe, image, bad } = column;
+        let sources = repair::recover(&self.fs, stripe, image, bad).await;
         let mut lost = image.unreadable;
-        lost.0 &= !column.used().0;
+        lost.0 &= !stripe.used().0;
         for (bad, source) in bad.iter().zip(sources) {
             if source == Source::Lost {
-                lost.insert(column.units[bad.unit].sectors.clone());
+                lost.insert(stripe.units[bad.unit].sectors.clone());
             }
         }
-        for unit in &column.units {
+        for unit in &stripe.units {
             if matches!(unit.kind, UnitKind::Data(Sum::Unknown)) {
                 lost.insert(unit.sectors.clone());
             }

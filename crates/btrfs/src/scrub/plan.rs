@@ -23,7 +23,7 @@ pub(super) const GROUP: usize = 8;
 
 /// What is read and verified as one.
 pub(super) enum Job {
-    Stripe(Stripe),
+    Stripe(Arc<Stripe>),
     Parity(Row),
 }
 
@@ -205,7 +205,7 @@ impl<'a> Planner<'a> {
                     return None;
                 }
                 current.used_end = Some(Physical(at.0 + stripe.len));
-                Some(Job::Stripe(stripe))
+                Some(Job::Stripe(Arc::new(stripe)))
             }
             Content::Parity { which, row } => {
                 let at = physical(current.offset);
@@ -221,7 +221,7 @@ impl<'a> Planner<'a> {
                     // All stripes of a chunk are as long as the one with the parity.
                     let there = Physical(chunk.stripes[on].offset.0 + row * STRIPE_LEN);
                     let stripe = self.stripe(chunk, there, logical, Mirror(1), counters).await;
-                    columns.push(stripe);
+                    columns.push(Arc::new(stripe));
                 }
                 let row =
                     Row { chunk: Arc::clone(chunk), which, number: row, physical: at, columns };

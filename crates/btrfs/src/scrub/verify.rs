@@ -1,6 +1,7 @@
 //! Reading a stripe, and finding out what of it is bad.
 
 use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ashlar_block::{Bio, Buffer, Flags, Gateway, Status};
 use futures_util::future::join_all;
@@ -93,8 +94,44 @@ async fn submit(
     }
 }
 
+/// A stripe that was read, and what of it is bad.
+pub(super) struct Verified {
+    pub(super) stripe: Arc<Stripe>,
+    pub(super) image: Image,
+    pub(super) bad: Vec<Bad>,
+}
+
+impl Verified {
+    fn new(fs: &FileSystem, stripe: Arc<Stripe>, image: Image) -> Self {
+        let bad = verify(fs, &stripe, &image);
+        Self { stripe, image, bad }
+    }
+}
+
+/// Verifies stripes. Checksums that take long are computed beside everything else, on all processors.
+pub(super) async fn verify_all(
+    fs: &Arc<FileSystem>,
+    read: Vec<(Arc<Stripe>, Image)>,
+) -> Vec<Verified> {
+    let of_all = |fs: &FileSystem, read: Vec<(Arc<Stripe>, Image)>| {
+        read.into_iter().map(|(stripe, image)| Verified::new(fs, stripe, image)).collect()
+    };
+    if read.is_empty() || !fs.identity().csum.is_slow() {
+        return of_all(fs, read);
+    }
+    let result: Arc<Mutex<Option<Vec<Verified>>>> = Arc::default();
+    let (there, into) = (Arc::clone(fs), Arc::clone(&result));
+    let work = move || {
+        let verified = of_all(&there, read);
+        *into.lock().unwrap_or_else(PoisonError::into_inner) = Some(verified);
+    };
+    fs.runtime().compute(Box::new(work)).await;
+    let verified = result.lock().unwrap_or_else(PoisonError::into_inner).take();
+    verified.expect("verifying does not panic")
+}
+
 /// The units of a stripe that are bad.
-pub(super) fn verify(fs: &FileSystem, stripe: &Stripe, image: &Image) -> Vec<Bad> {
+fn verify(fs: &FileSystem, stripe: &Stripe, image: &Image) -> Vec<Bad> {
     let bytes = image.bytes.as_slice();
     let units = stripe.units.iter().enumerate();
     units

@@ -1,0 +1,121 @@
+//! Work that only computes, beside the reactors: as much of it at a time as there are processors, on threads
+//! of the pool for blocking work, in order.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use crate::blocking;
+use crate::oneshot::{self, Receiver};
+
+type Job = Box<dyn FnOnce() + Send>;
+
+struct Queue {
+    jobs: VecDeque<Job>,
+    workers: usize,
+}
+
+static QUEUE: Mutex<Queue> = Mutex::new(Queue { jobs: VecDeque::new(), workers: 0 });
+
+fn lock() -> MutexGuard<'static, Queue> {
+    // Jobs run outside the lock, so the count is right even after a panic.
+    QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One of the threads that take jobs, for as long as there are any.
+struct Worker {
+    is_counted: bool,
+}
+
+impl Worker {
+    fn work(mut self) {
+        loop {
+            let mut queue = lock();
+            let Some(job) = queue.jobs.pop_front() else {
+                // Under the same lock, so that whoever adds a job knows who will take it.
+                queue.workers -= 1;
+                self.is_counted = false;
+                return;
+            };
+            drop(queue);
+            if catch_unwind(AssertUnwindSafe(job)).is_err() {
+                tracing::error!("computing work panicked");
+            }
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // It never got a thread.
+        if self.is_counted {
+            lock().workers -= 1;
+        }
+    }
+}
+
+/// Runs `work` on another thread. Ends when it has, with [`Cancelled`](crate::Cancelled) if it panicked.
+pub(crate) fn run(work: Job) -> Receiver<()> {
+    let (sender, receiver) = oneshot::channel();
+    let mut queue = lock();
+    queue.jobs.push_back(Box::new(move || {
+        work();
+        sender.send(());
+    }));
+    if queue.workers < thread::available_parallelism().map_or(1, usize::from) {
+        queue.workers += 1;
+        drop(queue);
+        let worker = Worker { is_counted: true };
+        drop(blocking::run(move || worker.work()));
+        queue = lock();
+    }
+    if queue.workers == 0 && !queue.jobs.is_empty() {
+        // There is no thread to be had.
+        queue.workers += 1;
+        drop(queue);
+        Worker { is_counted: true }.work();
+    }
+    receiver
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::{Cancelled, Reactor};
+
+    #[test]
+    fn all_work_is_done_on_no_more_threads_than_processors() {
+        let reactor = Reactor::new(Default::default()).unwrap();
+        let (running, most, done) =
+            <(Arc<AtomicUsize>, Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
+        reactor.block_on(async {
+            for _ in 0..50 {
+                let all: Vec<_> = (0..20)
+                    .map(|_| {
+                        let (running, most, done) =
+                            (Arc::clone(&running), Arc::clone(&most), Arc::clone(&done));
+                        run(Box::new(move || {
+                            let now = running.fetch_add(1, Ordering::SeqCst) + 1;
+                            most.fetch_max(now, Ordering::SeqCst);
+                            thread::yield_now();
+                            done.fetch_add(1, Ordering::SeqCst);
+                            running.fetch_sub(1, Ordering::SeqCst);
+                        }))
+                    })
+                    .collect();
+                for one in all {
+                    assert_eq!(one.await, Ok(()));
+                }
+            }
+            assert_eq!(run(Box::new(|| panic!("on purpose"))).await, Err(Cancelled));
+            assert_eq!(run(Box::new(|| {})).await, Ok(()));
+        });
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        assert_eq!(done.load(Ordering::SeqCst), 1000);
+        assert!(most.load(Ordering::SeqCst) <= processors);
+    }
+}
