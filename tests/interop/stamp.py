@@ -24,6 +24,7 @@ discard is only a hint; anything else is an error.
 """
 
 import argparse
+import fcntl
 import os
 import random
 import struct
@@ -36,6 +37,7 @@ MAGIC = 0xA54C
 WINDOW = 2048  # sectors compared at a time
 RANDOM_OPERATIONS = 150
 FEW_OPERATIONS = 10
+BLKDISCARD, BLKZEROOUT = 0x1277, 0x127F  # linux/fs.h
 
 
 def stamp(seed, generation, sector):
@@ -123,7 +125,10 @@ class Model:
 
 class FileDevice:
     def __init__(self, path):
-        self.fd = os.open(path, os.O_RDWR if os.access(path, os.W_OK) else os.O_RDONLY)
+        try:
+            self.fd = os.open(path, os.O_RDWR)
+        except OSError:  # a mode, a mount, or a block device that is read-only
+            self.fd = os.open(path, os.O_RDONLY)
         self.size = os.lseek(self.fd, 0, os.SEEK_END)
 
     def read(self, offset, length):
@@ -141,9 +146,13 @@ class FileDevice:
             raise OSError("short write")
 
     def discard(self, offset, length):
-        raise OSError("discards go over NBD")
+        """Of block devices only. The kernel would drop what it has not written yet, rather than discard it."""
+        self.flush()
+        fcntl.ioctl(self.fd, BLKDISCARD, struct.pack("QQ", offset, length))
 
-    zero = discard
+    def zero(self, offset, length):
+        self.flush()
+        fcntl.ioctl(self.fd, BLKZEROOUT, struct.pack("QQ", offset, length))
 
     def settle(self):
         pass

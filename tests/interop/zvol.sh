@@ -1,0 +1,274 @@
+#!/bin/bash
+# zvol.sh - the kernel's OpenZFS and ashlar agree about pools, their volumes, and what was flushed to them.
+#
+# Each case is a pool of its own. Both sides do the same to it (zvol-guest.sh, zvol-ashlar.sh), one after the other: make it
+# with volumes of many kinds, write them, verify what is on them, die in the middle of writing, replay the log. After each
+# step the host's zdb reads every block of the pool, verifies its checksum, and finds that nothing leaked.
+#
+#   A-made-SHAPE   A makes the pool; the other verifies every volume, a snapshot and a clone, and writes all of them; A
+#                  verifies that
+#   A-dies-Q       A dies while it writes what it flushes again and again; the other replays the log: nothing flushed is
+#                  lost. Then the other way round. ROUNDS times
+#   A-fio-Q        fio writes at random and verifies, over A; the other reads the same
+#   A-segments-Q   requests of many small unaligned segments, on blocks of 16 KiB, over A; the other reads the same
+#   A-ext4-Q, A-lvm-Q, A-thin-Q   a file system, LVM with a snapshot, a thin pool on a volume over A; the other goes on
+# where A is kernel or ashlar, Q whether requests are merged (q1) or not (q0).
+#
+# usage: zvol.sh [--kernel-only] [--list]
+#   --kernel-only   the kernel does ashlar's part, too: shows that the suite itself is right, without ashlar
+# environment
+#   ALL=1           every case instead of a selection
+#   ONLY=REGEX      only the cases whose name matches (of all)
+#   ASHLAR=FILE     the program to test, default target/release/ashlar
+#   ROUNDS=N        how often each side dies, default 1
+#   JOBS=N          cases at a time, default: one per processor
+#   KEEP=1          keep the disks, and what was said
+#   TIMES=1         say how long each step takes
+#
+# Needs root (QEMU's virtiofsd does). Debian packages: scripts/setup test. The first time it builds OpenZFS for the guest's
+# kernel (tests/oracle/build-zfs).
+set -u
+here=$(dirname "$(realpath "$0")")
+root=$(dirname "$(dirname "$here")")
+oracle=$root/tests/oracle
+
+# name, what is done, who begins, shape or layers, queue, how many disks; a + for those of the selection
+cases() {
+	local side queue shape disks
+	for side in kernel ashlar; do
+		while read -r shape disks; do
+			case $side:$shape in
+			ashlar:log | ashlar:partition) continue ;; # it goes on with those of the kernel
+			esac
+			echo "$side-made-$shape exchange $side $shape 1 $disks $(selected "$side:$shape" kernel:raidz kernel:log ashlar:mirror ashlar:raidz)"
+		done <<-END
+			stripe 2
+			mirror 2
+			raidz 3
+			raidz2 4
+			log 2
+			partition 1
+		END
+		for queue in 0 1; do
+			echo "$side-dies-q$queue dies $side stripe $queue 1 $(selected $side:$queue kernel:0 ashlar:1)"
+			echo "$side-fio-q$queue fio $side stripe $queue 1 $(selected $side:$queue ashlar:1)"
+			echo "$side-segments-q$queue segments $side mirror $queue 2 $(selected $side:$queue ashlar:0 ashlar:1)"
+			for shape in ext4 lvm thin; do
+				echo "$side-$shape-q$queue layers $side $shape $queue 1 $(selected $side:$shape:$queue ashlar:ext4:1 ashlar:lvm:1 ashlar:thin:1)"
+			done
+		done
+	done
+}
+selected() {
+	local which=$1
+	shift
+	case " $* " in *" $which "*) echo + ;; *) echo - ;; esac
+}
+
+# Of the volumes that stamps are written to, the first gets a snapshot and a clone.
+volumes() {
+	cat <<-'END'
+		v16k 8M 16k compression=lz4
+		v512 1M 512 compression=off
+		v8k 4M 8k checksum=sha256 compression=off
+		v64k 4M 64k compression=zstd logbias=throughput copies=2
+		v128k 4M 128k primarycache=metadata
+		v1m 4M 1m sparse compression=off sync=always
+	END
+}
+# What each of the other procedures writes to. crash2 is the only one that a kernel before 2.3.5 keeps its promises to
+# with its queue on: it ignores flushes.
+others() {
+	case $1 in
+	dies) cat <<-'END' ;;
+		crash0 4M 8k compression=off
+		crash1 4M 128k compression=off logbias=throughput
+		crash2 4M 16k compression=lz4 sync=always
+	END
+	layers) echo layers 128M 8k sparse compression=lz4 ;;
+	fio) echo scratch 16M 8k compression=lz4 ;;
+	segments) echo scratch 16M 16k compression=off ;;
+	esac
+}
+
+# ------------------------------------------------------------------ one case --
+# This runs as `zvol.sh --case NAME` with SUITE set, so that xargs can run several.
+
+fail() {
+	echo "FAIL $*"
+	exit 1
+}
+# step WHAT COMMAND...
+step() {
+	local begun=$SECONDS
+	"${@:2}" || fail "$1"
+	[ ! "${TIMES:-}" ] || echo "$1: $((SECONDS - begun)) s"
+}
+
+# guest VERB [NAME=VALUE]... - the kernel's part
+guest() {
+	local list=() disk
+	for disk in "${disks[@]}"; do list+=(--disk "$disk"); done
+	"$oracle/qemu-run" --timeout 400 --mem 1536M --log "$WORK/klog" --rw "$shared" "${list[@]}" "$here/zvol-guest.sh" \
+		"$1" "$shared" "QUEUE=$queue" "${@:2}" >"$WORK/guest" 2>&1
+}
+kernel() {
+	local status=0
+	case $1 in
+	crash) # with a long time between transaction groups, so that there is something in the log
+		rm -f "$shared/crashed"
+		guest "$@" TIMEOUT=600 || status=$?
+		[ $status = 123 ] && [ -e "$shared/crashed" ] && return
+		;;
+	*) guest "$@" && tail -n 1 "$WORK/guest" | grep -qx pass && return ;;
+	esac
+	cat "$WORK/guest"
+	return 1
+}
+
+# clean - zdb finds every block, and each of them once
+clean() {
+	local where=$WORK/disks
+	if [ "$what" = partition ]; then
+		where=$WORK/partition
+		mkdir -p "$where"
+		dd if="${disks[0]}" of="$where/0" bs=1M skip=1 conv=sparse status=none
+	fi
+	if ! zdb -e -bcc -p "$where" tank >"$WORK/zdb" 2>"$WORK/zdb.log"; then
+		tail -n 20 "$WORK/zdb" "$WORK/zdb.log"
+		return 1
+	fi
+	grep -q 'No leaks' "$WORK/zdb" || { cat "$WORK/zdb"; return 1; }
+}
+# logged VOLUME... - there is something to replay for each
+logged() {
+	local volume records
+	for volume in "$@"; do
+		records=$(zdb -e -iv -p "$WORK/disks" "tank/$volume" 2>>"$WORK/zdb.log" | sed -n 's/^\t*Total *//p')
+		[ "${records:-0}" -gt 0 ] || { echo "the log of $volume is empty"; return 1; }
+		[ ! "${TIMES:-}" ] || echo "the log of $volume has $records records"
+	done
+}
+
+exchange() {
+	step "$first makes" "$first" make "SHAPE=$what"
+	step "zdb" clean
+	step "$second verifies" "$second" verify
+	step "$second writes" "$second" write
+	step "zdb" clean
+	step "$first verifies" "$first" verify
+}
+# dies_and_replays ONE OTHER
+dies_and_replays() {
+	local names=(crash2)
+	[ "$1:$queue" = kernel:1 ] || names+=(crash0 crash1)
+	step "$1 dies" "$1" crash "CRASH=${names[*]}"
+	step "log" logged "${names[@]}"
+	step "zdb before the log is replayed" clean
+	step "$2 replays" "$2" replay "CRASH=${names[*]}" FORCE=1
+	step "zdb" clean
+}
+dies() {
+	local _
+	step "$first makes" "$first" make
+	for _ in $(seq "${ROUNDS:-1}"); do
+		dies_and_replays "$first" "$second"
+		dies_and_replays "$second" "$first"
+	done
+}
+written() {
+	step "kernel makes" kernel make "SHAPE=$what"
+	step "$first writes" "$first" "$1"
+	step "zdb" clean
+	step "$second verifies" "$second" verify
+}
+fio() { written fio; }
+segments() { written segments; }
+layers() {
+	tar -C /usr/include -cf "$shared/source.tar" linux "$(gcc -print-multiarch)"
+	step "kernel makes" kernel make
+	step "$what over $first" "$first" layers "LAYERS=$what"
+	step "zdb" clean
+	step "$what over $second" "$second" layers LAYERS=again
+	step "zdb" clean
+}
+
+cleanup() {
+	ashlar_cleanup
+	[ "${KEEP:-}" ] || rm -r --one-file-system "$WORK"
+}
+
+. "$here/zvol-ashlar.sh"
+if [ "${1:-}" = --case ]; then
+	WORK=$SUITE/$2 shared=$SUITE/$2/shared
+	mkdir -p "$WORK/disks" "$shared" || exit 1
+	trap cleanup EXIT
+	trap 'exit 130' INT TERM HUP
+	# shellcheck disable=SC2034 # all fields have names
+	read -r name procedure first what queue count chosen < <(cases | grep "^$2 ")
+	second=ashlar
+	[ "$first" = kernel ] || second=kernel
+	if [ "$KERNEL_ONLY" ]; then first=kernel second=kernel; fi
+	disks=()
+	for ((i = 0; i < count; i++)); do
+		disks+=("$WORK/disks/$i")
+		truncate -s 384M "${disks[i]}"
+	done
+	{
+		[ "$procedure" != exchange ] || volumes
+		[ "$procedure" = exchange ] || volumes | head -n 2
+		others "$procedure"
+	} >"$shared/volumes"
+	started=$SECONDS
+	if ("$procedure") >"$WORK/output" 2>&1; then verdict=pass; else verdict=FAIL; fi
+	{
+		printf '%s %-22s %d s\n' $verdict "$2" $((SECONDS - started))
+		sed 's/^/     /' "$WORK/output"
+	} | tee -a "$SUITE/verdicts"
+	exit 0
+fi
+
+# --------------------------------------------------------------------- suite --
+KERNEL_ONLY=
+case ${1:-} in
+--kernel-only) KERNEL_ONLY=1 ;;
+--list)
+	cases | awk '{ print $NF, $1 }'
+	exit
+	;;
+'')
+	ASHLAR=$(realpath "${ASHLAR:-$root/target/release/ashlar}")
+	[ -x "$ASHLAR" ] || { echo "zvol.sh: there is no $ASHLAR: cargo build --release, or set ASHLAR" >&2; exit 1; }
+	export ASHLAR
+	;;
+*)
+	sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2
+	exit 2
+	;;
+esac
+export KERNEL_ONLY
+if [ "$(id -u)" != 0 ]; then
+	[ "${CI:-}" != true ] || { echo "zvol.sh: CI must run as root" >&2; exit 1; }
+	echo "zvol.sh: skipped: QEMU's virtiofsd needs root"
+	exit 0
+fi
+# In a mount namespace of its own: no mount outlives the suite.
+[ "${ASHLAR_UNSHARED:-}" = $$ ] || ASHLAR_UNSHARED=$$ exec unshare --mount --propagation private "$0" "$@"
+
+SUITE=$(mktemp -d "${TMPDIR:-/tmp}/ashlar-zvol.XXXXXX") || exit 1
+export SUITE
+trap '[ "${KEEP:-}" ] && echo "kept: $SUITE" || rm -rf --one-file-system "$SUITE"' EXIT
+trap 'exit 130' INT TERM HUP
+mapfile -t names < <(cases | grep "^${KERNEL_ONLY:+kernel}" | { if [ "${ALL:-}${ONLY:-}" ]; then cat; else grep ' +$'; fi; } | cut -d' ' -f1 | grep -E "${ONLY:-}")
+[ ${#names[@]} != 0 ] || { echo "zvol.sh: no case matches" >&2; exit 1; }
+
+for tool in stamp.py crash.py zvol_segments.py; do
+	"$here/$tool" selftest >"$SUITE/selftest" 2>&1 || { cat "$SUITE/selftest"; exit 1; }
+done
+"$oracle/build-zfs" >"$SUITE/build" 2>&1 || { tail -n 20 "$SUITE/build"; exit 1; }
+echo "the suite's own tools, and the kernel's module: $SECONDS s"
+: >"$SUITE/verdicts"
+printf '%s\n' "${names[@]}" | xargs -P "${JOBS:-$(nproc)}" -I NAME "$0" --case NAME
+passed=$(grep -c '^pass ' "$SUITE/verdicts")
+echo "$passed of ${#names[@]} cases, $SECONDS s"
+[ "$passed" = ${#names[@]} ]
