@@ -150,6 +150,17 @@ fn trailer<O: ByteOrder>(bytes: &[u8]) -> Option<EmbeddedChecksum<O>> {
     EmbeddedChecksum::read_from_suffix(bytes).ok().map(|(_, trailer)| trailer)
 }
 
+/// As [`seal`], on a machine of the other byte order.
+#[cfg(test)]
+pub(super) fn seal_big(bytes: &mut [u8], offset: u64) {
+    let at = bytes.len() - CHECKSUM_BYTES;
+    bytes[at..at + 8].copy_from_slice(&CHECKSUM_MAGIC.to_be_bytes());
+    let sum = digest(bytes, offset.to_be_bytes());
+    for (to, word) in bytes[at + 8..].chunks_exact_mut(8).zip(sum) {
+        to.copy_from_slice(&word.to_be_bytes());
+    }
+}
+
 /// The checksum of `bytes`, whose last 32 are taken to be `place` and zeros.
 fn digest(bytes: &[u8], place: [u8; 8]) -> [u64; 4] {
     let mut hasher = Sha256::new();
@@ -196,11 +207,7 @@ mod tests {
     #[test]
     fn a_machine_of_the_other_byte_order_writes_the_same_checksum_the_other_way_round() {
         let mut bytes = vec![7; 1024];
-        bytes[984..992].copy_from_slice(&CHECKSUM_MAGIC.to_be_bytes());
-        let sum = digest(&bytes, 4096_u64.to_be_bytes());
-        for (to, word) in bytes[992..].chunks_exact_mut(8).zip(sum) {
-            to.copy_from_slice(&word.to_be_bytes());
-        }
+        seal_big(&mut bytes, 4096);
         assert_eq!(verify(&bytes, 4096), Ok(Endian::Big));
         assert_eq!(verify(&bytes, 0), Err(ChecksumError::Wrong));
     }
