@@ -7,7 +7,7 @@
 #   thin      a thin pool, with a volume that is written while it has a snapshot, then discarded in part
 #   again     what the last of these left is there, and can be written
 #
-# DEVICE is a block device, or nbd:EXPORT for what $HOST_IP:10809 serves. DIR/layers remembers what was done.
+# DEVICE is a block device that reads as zeros, or nbd:EXPORT for what $HOST_IP:10809 serves. DIR/layers remembers what was done.
 set -u
 here=$(dirname "$(realpath "$0")")
 layers=$1 dir=$2 device=$3

@@ -127,6 +127,7 @@ kernel() {
 }
 
 # clean - zdb finds every block, and each of them once
+# and, unless the pool was left by a crash, nobody has it.
 clean() {
 	local where=$WORK/disks
 	if [ "$what" = partition ]; then
@@ -139,6 +140,7 @@ clean() {
 		return 1
 	fi
 	grep -q 'No leaks' "$WORK/zdb" || { cat "$WORK/zdb"; return 1; }
+	[ "${1:-}" = crashed ] || zdb -l "$where/0" | grep -qx ' *state: 1' || { echo "the pool is not exported"; return 1; }
 }
 # logged VOLUME... - there is something to replay for each
 logged() {
@@ -164,7 +166,7 @@ dies_and_replays() {
 	[ "$1:$queue" = kernel:1 ] || names+=(crash0 crash1)
 	step "$1 dies" "$1" crash "CRASH=${names[*]}"
 	step "log" logged "${names[@]}"
-	step "zdb before the log is replayed" clean
+	step "zdb before the log is replayed" clean crashed
 	step "$2 replays" "$2" replay "CRASH=${names[*]}" FORCE=1
 	step "zdb" clean
 }
@@ -198,9 +200,10 @@ cleanup() {
 	[ "${KEEP:-}" ] || rm -r --one-file-system "$WORK"
 }
 
-. "$here/zvol-ashlar.sh"
 if [ "${1:-}" = --case ]; then
 	WORK=$SUITE/$2 shared=$SUITE/$2/shared
+	# shellcheck source=tests/interop/zvol-ashlar.sh
+	. "$here/zvol-ashlar.sh"
 	mkdir -p "$WORK/disks" "$shared" || exit 1
 	trap cleanup EXIT
 	trap 'exit 130' INT TERM HUP
