@@ -40,7 +40,7 @@ cases() {
 			case $side:$shape in
 			ashlar:log | ashlar:partition) continue ;; # it goes on with those of the kernel
 			esac
-			echo "$side-made-$shape exchange $side $shape 1 $disks $(selected "$side:$shape" kernel:raidz kernel:log ashlar:mirror ashlar:raidz)"
+			echo "$side-made-$shape exchange $side $shape 1 $disks $(selected "$side:$shape" kernel:log ashlar:raidz)"
 		done <<-END
 			stripe 2
 			mirror 2
