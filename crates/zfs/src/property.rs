@@ -75,10 +75,13 @@ pub(crate) fn parse_user(name: &str, text: &str, what: &str) -> Result<NvValue, 
 ///
 /// # Errors
 /// Why it is none.
-pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+pub fn parse_size(text: &str) -> Result<u64, String> {
     let bad = || format!("bad numeric value '{text}'");
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at(digits);
+    if number.is_empty() {
+        return Err(bad());
+    }
     let shift = match suffix.to_ascii_uppercase().as_str() {
         "" | "B" => 0,
         "K" | "KB" | "KIB" => 10,
@@ -149,7 +152,7 @@ pub(crate) fn shown(
 ) -> Option<Property> {
     let settable = !property.read_only && !property.set_once;
     let Some((value, source)) = value_and_source(list, &property.name) else {
-        if property.read_only {
+        if property.read_only && !property.set_once {
             return None;
         }
         let value = match property.kind {
@@ -160,11 +163,13 @@ pub(crate) fn shown(
         };
         return Some(Property { value, source: "default".to_owned() });
     };
+    let is_default = *value == NvValue::Uint64(property.default_number);
     let value = shown_value(zfs, property, value)?;
     let source = match source {
         Some("") => "default".to_owned(),
         Some(source) => source_words(dataset, source),
         None if settable => "local".to_owned(),
+        None if property.set_once && is_default => "default".to_owned(),
         None => "-".to_owned(),
     };
     Some(Property { value, source })

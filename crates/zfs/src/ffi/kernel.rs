@@ -13,12 +13,14 @@ use super::spa::SpaFunctions;
 use super::{Library, LoadError, check, symbols};
 
 symbols! {
-    /// sys/zfs_context.h, and sys/arc_impl.h for the last.
+    /// sys/zfs_context.h, and sys/arc_impl.h for the last two.
     KernelFunctions {
         kernel_init: fn(c_int);
         kernel_fini: fn();
         /// The host's number as labels have it; 0 if it has none.
         zone_get_hostid: fn(*mut c_void) -> u32;
+        /// What the ARC takes for the machine's memory.
+        arc_all_memory: fn() -> u64;
         /// Takes the ARC's tunables over.
         arc_tuning_update: fn(c_int);
     }
@@ -33,11 +35,10 @@ const NO_CACHE_FILE: &CStr = c"";
 
 /// The tunables that may be set: OpenZFS's module parameters that matter for what a worker does and are plain numbers. Those that a
 /// release does not have are refused.
-const PARAMETERS: [&str; 40] = [
+const PARAMETERS: [&str; 38] = [
     "zfs_arc_max",
     "zfs_arc_min",
     "zfs_arc_meta_limit",
-    "zfs_arc_meta_balance",
     "zfs_arc_sys_free",
     "zfs_compressed_arc_enabled",
     "zfs_abd_scatter_enabled",
@@ -47,7 +48,6 @@ const PARAMETERS: [&str; 40] = [
     "zfs_delay_min_dirty_percent",
     "zfs_delay_scale",
     "zfs_txg_timeout",
-    "zfs_immediate_write_sz",
     "zfs_commit_timeout_pct",
     "zfs_nopwrite_enabled",
     "zfs_prefetch_disable",
@@ -60,6 +60,7 @@ const PARAMETERS: [&str; 40] = [
     "zfs_scrub_min_time_ms",
     "zfs_scan_legacy",
     "zfs_scan_issue_strategy",
+    "zfs_scan_suspend_progress",
     "zfs_vdev_max_active",
     "zfs_vdev_sync_read_max_active",
     "zfs_vdev_sync_write_max_active",
@@ -73,7 +74,6 @@ const PARAMETERS: [&str; 40] = [
     "zio_taskq_batch_pct",
     "zio_taskq_batch_tpq",
     "zio_dva_throttle_enabled",
-    "metaslab_aliquot",
 ];
 
 /// Why a tunable was not set.
@@ -82,6 +82,16 @@ pub(crate) enum ParameterError {
     /// There is none of that name in this release, or none that may be set.
     #[error("there is no parameter '{0}' in this release of OpenZFS")]
     Unknown(String),
+    /// libzpool would ignore it.
+    #[error("'{name}' cannot be {value}: {why}")]
+    Ignored {
+        /// Its name.
+        name: String,
+        /// What it was to be.
+        value: u64,
+        /// What it must be.
+        why: &'static str,
+    },
     /// It has fewer bits.
     #[error("{value} is more than '{name}' can hold")]
     TooLarge {
@@ -150,6 +160,11 @@ impl Zfs {
     /// # Errors
     /// There is none of that name, or it cannot hold the value.
     pub(crate) fn set_parameter(&self, name: &str, value: u64) -> Result<(), ParameterError> {
+        // SAFETY: it takes nothing.
+        if name == ARC_MAX && value >= unsafe { (self.kernel.arc_all_memory)() } {
+            let why = "it must be less than half of the memory";
+            return Err(ParameterError::Ignored { name: name.to_owned(), value, why });
+        }
         set(self.library, name, value)?;
         if name.starts_with("zfs_arc_") {
             // SAFETY: the ARC is there since the start.
@@ -176,7 +191,27 @@ pub(crate) enum StartError {
     Parameter(#[from] ParameterError),
 }
 
+/// The ARC's limit.
+const ARC_MAX: &str = "zfs_arc_max";
+/// What the ARC keeps at least.
+const ARC_MIN: &str = "zfs_arc_min";
+/// The least that either can be (`MIN_ARC_MAX` of sys/arc_impl.h, and two of the largest blocks).
+const LEAST_ARC_MAX_BYTES: u64 = 64 << 20;
+const LEAST_ARC_MIN_BYTES: u64 = 32 << 20;
+
 fn set(library: &Library, name: &str, value: u64) -> Result<(), ParameterError> {
+    if name == ARC_MAX && value != 0 {
+        if value < LEAST_ARC_MAX_BYTES {
+            let why = "it must be 64M or more";
+            return Err(ParameterError::Ignored { name: name.to_owned(), value, why });
+        }
+        // A limit below what is kept at least, which is a share of the memory, would be ignored.
+        store(library, ARC_MIN, LEAST_ARC_MIN_BYTES)?;
+    }
+    store(library, name, value)
+}
+
+fn store(library: &Library, name: &str, value: u64) -> Result<(), ParameterError> {
     let unknown = || ParameterError::Unknown(name.to_owned());
     let known = PARAMETERS.iter().find(|known| **known == name).ok_or_else(unknown)?;
     let (address, size) = library.variable(known).map_err(|_| unknown())?;

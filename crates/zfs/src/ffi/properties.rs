@@ -13,6 +13,7 @@ symbols! {
     /// zfs_prop.h and sys/fs/zfs.h. Properties are known by their names: their numbers are not those of other releases.
     PropertyFunctions {
         zprop_iter_common: fn(unsafe extern "C" fn(c_int, *mut c_void) -> c_int, *mut c_void, c_int, c_int, c_int) -> c_int;
+        zfs_prop_valid_for_type: fn(c_int, c_int, c_int) -> c_int;
         zfs_prop_to_name: fn(c_int) -> *const c_char;
         zfs_prop_get_type: fn(c_int) -> c_int;
         zfs_prop_readonly: fn(c_int) -> c_int;
@@ -88,15 +89,15 @@ pub(crate) struct Properties {
 
 impl Properties {
     pub(super) fn read(functions: &PropertyFunctions) -> Self {
-        let mut dataset: Vec<Descriptor> = Vec::new();
-        for subject in [subject::FILESYSTEM, subject::VOLUME, subject::SNAPSHOT] {
-            for number in numbers(functions, subject) {
-                match dataset.iter_mut().find(|known| known.number == number) {
-                    Some(known) => known.subjects |= subject,
-                    None => dataset.push(describe(functions, number, subject)),
-                }
-            }
-        }
+        let subjects = [subject::FILESYSTEM, subject::VOLUME, subject::SNAPSHOT];
+        let of_dataset = |number| {
+            // SAFETY: the number is of a property of datasets.
+            let has =
+                |subject| unsafe { (functions.zfs_prop_valid_for_type)(number, subject, 0) } != 0;
+            let all = subjects.into_iter().filter(|subject| has(*subject)).sum();
+            describe(functions, number, all)
+        };
+        let dataset = numbers(functions, subject::FILESYSTEM).into_iter().map(of_dataset).collect();
         let pool = numbers(functions, subject::POOL)
             .into_iter()
             .map(|number| describe(functions, number, subject::POOL))
@@ -134,6 +135,7 @@ unsafe extern "C" fn collect(number: c_int, into: *mut c_void) -> c_int {
     CONTINUE
 }
 
+/// The numbers of all properties of the table that this subject's are in.
 fn numbers(functions: &PropertyFunctions, subject: c_int) -> Vec<c_int> {
     let mut numbers = Vec::new();
     // SAFETY: the tables are filled since the start; `collect` gets the vector that it wants.
@@ -141,8 +143,8 @@ fn numbers(functions: &PropertyFunctions, subject: c_int) -> Vec<c_int> {
     numbers
 }
 
-fn describe(functions: &PropertyFunctions, number: c_int, subject: c_int) -> Descriptor {
-    let pool = subject == subject::POOL;
+fn describe(functions: &PropertyFunctions, number: c_int, subjects: c_int) -> Descriptor {
+    let pool = subjects == subject::POOL;
     // SAFETY: the number is of a property; names and texts are constants of the library.
     unsafe {
         let (name, kind, read_only, set_once) = if pool {
@@ -181,7 +183,7 @@ fn describe(functions: &PropertyFunctions, number: c_int, subject: c_int) -> Des
             inheritable: !pool && (functions.zfs_prop_inheritable)(number) != 0,
             default_number,
             default_text: text(default_text),
-            subjects: subject,
+            subjects,
         }
     }
 }

@@ -33,6 +33,8 @@ symbols! {
         spa_prop_set: fn(*mut spa_t, *mut nvlist_t) -> c_int;
         /// Up to 2.2 it makes the list, from 2.3 on it adds to one.
         spa_prop_get: fn(*mut spa_t, *mut c_void) -> c_int;
+        spa_writeable: fn(*mut spa_t) -> c_int;
+        spa_suspended: fn(*mut spa_t) -> c_int;
         spa_maxblocksize: fn(*mut spa_t) -> c_int;
         pool_namecheck: fn(*const c_char, *mut c_int, *mut c_char) -> c_int;
         entity_namecheck: fn(*const c_char, *mut c_int, *mut c_char) -> c_int;
@@ -74,6 +76,15 @@ pub(crate) mod import_flag {
 const SCAN_SCRUB: c_int = 1;
 /// POOL_SCRUB_PAUSE of pool_scrub_cmd_t, sys/fs/zfs.h.
 const SCRUB_PAUSE: c_int = 1;
+
+/// Whether a pool can be changed just now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Condition {
+    /// It was not imported read-only.
+    pub(crate) is_writable: bool,
+    /// Its disks failed: what writes, waits until they are back.
+    pub(crate) is_suspended: bool,
+}
 
 /// A pool that is held open.
 struct OpenPool<'a> {
@@ -212,6 +223,21 @@ impl Zfs {
         // SAFETY: the name is valid.
         let spa = written(|spa| unsafe { (self.spa.spa_open)(name.as_ptr(), spa, TAG) })?;
         Ok(OpenPool { zfs: self, spa })
+    }
+
+    /// Whether a pool can be changed just now.
+    ///
+    /// # Errors
+    /// The pool cannot be opened.
+    pub(crate) fn pool_condition(&self, name: &str) -> Result<Condition, Errno> {
+        let pool = self.open_pool(name)?;
+        // SAFETY: the pool is valid.
+        unsafe {
+            Ok(Condition {
+                is_writable: (self.spa.spa_writeable)(pool.spa) != 0,
+                is_suspended: (self.spa.spa_suspended)(pool.spa) != 0,
+            })
+        }
     }
 
     /// A pool's properties: each name with a list of `value` and `source`.

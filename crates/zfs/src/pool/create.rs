@@ -1,6 +1,9 @@
 //! New pools.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rustix::io::Errno;
@@ -8,6 +11,8 @@ use rustix::io::Errno;
 use super::{check_new_name, properties};
 use crate::dataset;
 use crate::ffi::kernel::Zfs;
+use crate::ondisk::label::{DeviceLabels, PoolState};
+use crate::ondisk::layout::{LABEL_BYTES, LABELS, label_offset};
 use crate::protocol::{NewVdev, NvMap, NvValue, Refusal, VdevClass, VdevKind};
 
 /// What a pool is to be.
@@ -163,7 +168,43 @@ fn leaf(path: &Path, ashift: Option<u64>) -> NvMap {
     map
 }
 
-/// Disks whose labels say that they belong to a pool.
-fn refuse_used_disks(_vdevs: &[NewVdev], _what: &str) -> Result<(), Refusal> {
+/// Refuses disks whose labels say that they belong to a pool that was not destroyed.
+fn refuse_used_disks(vdevs: &[NewVdev], what: &str) -> Result<(), Refusal> {
+    for path in vdevs.iter().flat_map(|vdev| &vdev.paths) {
+        let labels = read_labels(path).map_err(|error| {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+            Refusal::new(what, format_args!("cannot open '{}': {error}", path.display()), errno)
+        })?;
+        let Some(label) = labels.label() else { continue };
+        let state = match label.state {
+            PoolState::Destroyed => continue,
+            PoolState::Active => "potentially active",
+            state @ (PoolState::Exported | PoolState::Spare | PoolState::L2Cache) => {
+                &state.to_string()
+            }
+        };
+        let of = match &label.member {
+            Some(member) => format!("is part of {state} pool '{}'", member.pool_name),
+            None => format!("is kept as {state} of a pool"),
+        };
+        let why = format!("invalid vdev specification: {} {of}", path.display());
+        return Err(Refusal::new(what, why, Errno::BUSY)
+            .with_hint("use another disk, or force it (-f): the other pool is lost then"));
+    }
     Ok(())
+}
+
+fn read_labels(path: &Path) -> std::io::Result<DeviceLabels> {
+    let mut file = File::open(path)?;
+    // Of a device, too, this is its size.
+    let device_bytes = file.seek(SeekFrom::End(0))?;
+    let mut labels: Vec<(u64, Box<[u8; LABEL_BYTES]>)> = Vec::new();
+    for offset in (0..LABELS).filter_map(|index| label_offset(device_bytes, index)) {
+        let mut bytes = Box::new([0; LABEL_BYTES]);
+        file.read_exact_at(bytes.as_mut_slice(), offset)?;
+        labels.push((offset, bytes));
+    }
+    Ok(DeviceLabels::parse(device_bytes, |wanted| {
+        labels.iter().find(|(offset, _)| *offset == wanted).map(|(_, bytes)| &**bytes)
+    }))
 }

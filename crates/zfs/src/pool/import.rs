@@ -35,10 +35,7 @@ pub(crate) struct Import<'a> {
 /// Another host uses it or did so last, disks that it cannot do without are missing, it has features that are not known, it is
 /// damaged.
 pub(crate) fn import(zfs: &Zfs, import: &Import<'_>) -> Result<String, Refusal> {
-    let label_name = text(import.config, "name").ok_or_else(|| {
-        Refusal::invalid("cannot import: the configuration has no name")
-            .with_hint("scan the disks again")
-    })?;
+    let label_name = checked_name(import.config)?;
     let name = import.name.unwrap_or(label_name);
     let what = match import.name {
         Some(name) => format!("cannot import '{label_name}' as '{name}'"),
@@ -69,6 +66,25 @@ pub(crate) fn import(zfs: &Zfs, import: &Import<'_>) -> Result<String, Refusal> 
     match result {
         Ok(()) => Ok(name.to_owned()),
         Err(errno) => Err(refused(&what, errno, &learned, tried.as_ref())),
+    }
+}
+
+/// The pool's name, of a configuration that has what libzpool takes for granted.
+fn checked_name(config: &NvMap) -> Result<&str, Refusal> {
+    let name = text(config, "name");
+    let tree = list(config, "vdev_tree");
+    let has_vdevs =
+        tree.is_some_and(|tree| text(tree, "type") == Some("root") && !children(tree).is_empty());
+    let numbers = ["version", "pool_guid", "state"];
+    match name {
+        Some(name) if has_vdevs && numbers.iter().all(|name| number(config, name).is_some()) => {
+            Ok(name)
+        }
+        _ => {
+            let what = format!("cannot import '{}'", name.unwrap_or_default());
+            let refusal = Refusal::new(what, "invalid vdev configuration", Errno::INVAL);
+            Err(refusal.with_hint("scan all of the pool's disks"))
+        }
     }
 }
 
@@ -157,7 +173,8 @@ fn refused(what: &str, errno: Errno, learned: &NvMap, tried: Option<&NvMap>) -> 
                 refusal.with_hint("use a release of OpenZFS that has these features")
             }
         }
-        Errno::NXIO => {
+        // ENOENT: what opening a path of a disk failed with.
+        Errno::NXIO | Errno::NOENT => {
             let mut missing = Vec::new();
             if let Some(devices) = list(info, "missing_vdevs") {
                 leaves(devices, &mut missing);

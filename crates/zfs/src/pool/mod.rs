@@ -16,6 +16,25 @@ pub(crate) use import::{Import, import};
 pub(crate) use properties::set;
 pub(crate) use status::{children, list, number, status, text};
 
+/// Refuses what would never end on a pool whose disks failed, and what changes a pool that is read-only: libzpool waits in
+/// the one case and ends the process in the other.
+///
+/// # Errors
+/// The pool is suspended, or read-only and `changes` it is.
+pub(crate) fn check_condition(zfs: &Zfs, name: &str, changes: bool) -> Result<(), Refusal> {
+    let condition = zfs
+        .pool_condition(name)
+        .map_err(|errno| Refusal::of_pool(format_args!("cannot open '{name}'"), errno))?;
+    if condition.is_suspended {
+        return Err(Refusal::of_pool(format_args!("cannot use '{name}'"), Errno::AGAIN));
+    }
+    if changes && !condition.is_writable {
+        return Err(Refusal::of_pool(format_args!("cannot change '{name}'"), Errno::ROFS)
+            .with_hint("export it, and import it so that it can be written"));
+    }
+    Ok(())
+}
+
 /// Lets go of a pool. All that was written is on its disks then.
 ///
 /// # Errors

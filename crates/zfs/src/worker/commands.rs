@@ -69,6 +69,11 @@ impl Worker {
     /// The pool cannot be exported: it is as after a power cut.
     pub(super) fn end(self) -> Result<(), String> {
         let Some(mut started) = self.started else { return Ok(()) };
+        if let Some(pool) = &started.pool {
+            // Closing would wait for its disks for ever; what was flushed is on them.
+            pool::check_condition(&started.zfs, pool, false)
+                .map_err(|refusal| refusal.to_string())?;
+        }
         started.volumes.close_all();
         if let Some(pool) = started.pool.take() {
             pool::export(&started.zfs, &pool).map_err(|refusal| refusal.to_string())?;
@@ -81,9 +86,46 @@ impl Worker {
 fn parameter_refused(error: &ParameterError) -> Refusal {
     let errno = match error {
         ParameterError::Unknown(_) => Errno::NOENT,
-        ParameterError::TooLarge { .. } => Errno::RANGE,
+        ParameterError::TooLarge { .. } | ParameterError::Ignored { .. } => Errno::RANGE,
     };
     Refusal::new("cannot set parameter", error, errno)
+}
+
+/// What a command wants of the pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Wants {
+    /// Nothing: it is done whatever state the pool is in.
+    Nothing,
+    /// That its disks work.
+    Disks,
+    /// That it can be written.
+    Writing,
+}
+
+fn wants(command: &Command) -> Wants {
+    match command {
+        Command::Start { .. }
+        | Command::SetParameter { .. }
+        | Command::CreatePool { .. }
+        | Command::ImportPool { .. }
+        | Command::PoolStatus
+        | Command::Attach { .. } => Wants::Nothing,
+        Command::ExportPool
+        | Command::List { .. }
+        | Command::Open { .. }
+        | Command::Close { .. } => Wants::Disks,
+        Command::Scrub(_)
+        | Command::SetPool { .. }
+        | Command::CreateVolume { .. }
+        | Command::SetProperty { .. }
+        | Command::Inherit { .. }
+        | Command::Rename { .. }
+        | Command::Destroy { .. }
+        | Command::Snapshot { .. }
+        | Command::Clone { .. }
+        | Command::Rollback { .. }
+        | Command::Promote { .. } => Wants::Writing,
+    }
 }
 
 impl Started {
@@ -100,6 +142,11 @@ impl Started {
 
     fn run(&mut self, command: Command, descriptor: Option<OwnedFd>) -> Result<Reply, Refusal> {
         let zfs = &self.zfs;
+        match wants(&command) {
+            Wants::Nothing => {}
+            Wants::Disks => pool::check_condition(zfs, self.pool()?, false)?,
+            Wants::Writing => pool::check_condition(zfs, self.pool()?, true)?,
+        }
         match command {
             Command::Start { .. } => return Err(Refusal::invalid("the worker is started already")),
             Command::SetParameter { name, value } => {
@@ -206,7 +253,6 @@ impl Started {
             }
             Command::Promote { name } => dataset::promote(zfs, self.pool()?, &name)?,
             Command::Open { name, read_only } => {
-                self.pool()?;
                 let opened = self.volumes.open(zfs.library(), &name, read_only)?;
                 return Ok(Reply::Opened(opened));
             }
