@@ -24,7 +24,7 @@ stamps() { # VERB VOLUME SEED PHASE
 serve() {
 	local _
 	mkdir -p "$mount"
-	"$ASHLAR" serve "${disks[@]}" --nbd "unix:$socket" --mount "$mount" --control "$control" \
+	"${program[@]}" serve "${disks[@]}" --nbd "unix:$socket" --mount "$mount" --control "$control" \
 		--set "sys/module/zfs/parameters/zvol_use_blk_mq=$queue" "$@" >"$WORK/log" 2>&1 </dev/null &
 	echo $! >"$WORK/pid"
 	for _ in $(seq 600); do
@@ -55,8 +55,8 @@ ends() {
 }
 # leave - nothing is wrong with the pool; it is exported
 leave() {
-	said "$ASHLAR" zpool scrub --control "$control" -w tank
-	said "$ASHLAR" zpool status --control "$control" tank
+	said "${program[@]}" zpool scrub --control "$control" -w tank
+	said "${program[@]}" zpool status --control "$control" tank
 	if ! grep -q 'errors: No known data errors' "$WORK/said" || ! grep -q ' repaired 0B .* with 0 errors' "$WORK/said"; then
 		cat "$WORK/said"
 		fail "the pool is not healthy"
@@ -69,13 +69,13 @@ ashlar_make() {
 	local vdevs=("${disks[@]}") list name size block properties property options first='' phase
 	list=$(IFS=, && echo "${disks[*]}")
 	[ "$SHAPE" = stripe ] || vdevs=("$SHAPE" "${disks[@]}")
-	said "$ASHLAR" zpool create -o ashift=12 tank "${vdevs[@]}"
+	said "${program[@]}" zpool create -o ashift=12 tank "${vdevs[@]}"
 	while read -r name size block properties; do
 		options=()
 		for property in $properties; do
 			if [ "$property" = sparse ]; then options+=(-s); else options+=(-o "$property"); fi
 		done
-		said "$ASHLAR" zvol create -d "$list" -V "$size" -b "$block" "${options[@]}" "tank/$name"
+		said "${program[@]}" zvol create -d "$list" -V "$size" -b "$block" "${options[@]}" "tank/$name"
 	done <"$shared/volumes"
 	serve
 	while read -r name size block properties; do
@@ -84,9 +84,9 @@ ashlar_make() {
 		echo "$name $name 1"
 		first=${first:-$name}
 	done <"$shared/volumes" >"$shared/contents"
-	said "$ASHLAR" zvol set --control "$control" snapdev=visible "tank/$first"
-	said "$ASHLAR" zvol snapshot --control "$control" "tank/$first@then"
-	said "$ASHLAR" zvol clone --control "$control" "tank/$first@then" tank/clone
+	said "${program[@]}" zvol set --control "$control" snapdev=visible "tank/$first"
+	said "${program[@]}" zvol snapshot --control "$control" "tank/$first@then"
+	said "${program[@]}" zvol clone --control "$control" "tank/$first@then" tank/clone
 	for phase in 2 3; do stamps write clone "$first" $phase; done
 	stamps write "$first" "$first" 2
 	sed -i "s/^$first $first 1/$first $first 2/" "$shared/contents"
