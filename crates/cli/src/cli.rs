@@ -49,6 +49,10 @@ pub(crate) enum Command {
     Lvm(commands::lvm::Lvm),
     #[command(subcommand)]
     Btrfs(commands::btrfs::Btrfs),
+    #[command(subcommand)]
+    Zpool(commands::zpool::Zpool),
+    #[command(subcommand)]
+    Zvol(commands::zvol::Zvol),
     Status(commands::status::Status),
     Get(commands::get::Get),
     Set(commands::set::Set),
@@ -60,6 +64,9 @@ pub(crate) enum Command {
     Completions(commands::completions::Completions),
     #[command(hide = true)]
     Man(commands::man::Man),
+    /// Have a ZFS pool, for the process that started this one
+    #[command(hide = true)]
+    ZfsWorker,
 }
 
 impl Command {
@@ -71,6 +78,9 @@ impl Command {
             Self::Scan(_)
             | Self::Lvm(_)
             | Self::Btrfs(_)
+            | Self::Zpool(_)
+            | Self::Zvol(_)
+            | Self::ZfsWorker
             | Self::Status(_)
             | Self::Get(_)
             | Self::Set(_)
@@ -93,6 +103,9 @@ impl Command {
             Self::Md(command) => command.run(),
             Self::Lvm(command) => command.run(),
             Self::Btrfs(command) => command.run(),
+            Self::Zpool(command) => command.run(),
+            Self::Zvol(command) => command.run(),
+            Self::ZfsWorker => Ok(ashlar_zfs::worker::main()),
             Self::Status(command) => command.run(),
             Self::Get(command) => command.run(),
             Self::Set(command) => command.run(),

@@ -11,13 +11,14 @@ use std::time::Duration;
 use ashlar_engine::net::Socket;
 use ashlar_engine::timeout;
 use ashlar_stack::detail::Detail;
+use ashlar_zfs::protocol::Command;
 use futures_util::future::{Either, select};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use crate::daemon::interface::{
     self, Attach, DetailReply, DoneReply, EntriesReply, Entry, Grow, Manage, SizeReply,
-    StartedReply, Status, StatusReply, Trace, TraceReply, TracedDevice, ValueReply,
+    StartedReply, Status, StatusReply, Trace, TraceReply, TracedDevice, ValueReply, ZfsReply,
 };
 use crate::daemon::varlink::{Call, Frames, MAX_REPLY, Reply, encode};
 use crate::error::{Error, FAILURE, Result};
@@ -144,6 +145,20 @@ impl Client {
     pub(crate) fn grow(&mut self, change: &Grow) -> Result<u64> {
         let SizeReply { size } = self.call_long("Grow", json!(change))?;
         Ok(size)
+    }
+
+    /// Has a pool do something.
+    ///
+    /// # Errors
+    /// It was refused, or is not served.
+    pub(crate) fn zfs(
+        &mut self,
+        pool: &str,
+        command: &Command,
+    ) -> Result<ashlar_zfs::protocol::Reply> {
+        let ZfsReply { reply } =
+            self.call_long("Zfs", json!({ "pool": pool, "command": command }))?;
+        Ok(reply)
     }
 
     /// What is in a directory; `None` if `path` is none.

@@ -18,6 +18,7 @@ use crate::attributes::{Attributes, Shown};
 use crate::builder::Builder;
 use crate::devices::{Device, Devices, Kind, Role};
 use crate::names::Names;
+use crate::pools::{self, Pools, RefusedPool};
 use crate::probe::{Contents, Md, probe};
 use crate::volume_groups::{RefusedVolume, VolumeGroups};
 
@@ -48,6 +49,8 @@ pub struct Options {
     pub whole: bool,
     /// Whether logical volumes are made that lack physical volumes: I/O fails where they were.
     pub partial: bool,
+    /// How pools of ZFS are imported; `None`: not at all.
+    pub pools: Option<pools::Options>,
 }
 
 /// What the user should know of a device.
@@ -97,6 +100,10 @@ pub struct Stack {
     pub looked: Vec<Looked>,
     /// The logical volumes that could not be made.
     pub refused_volumes: Vec<RefusedVolume>,
+    /// The pools of ZFS.
+    pub pools: Arc<Pools>,
+    /// The pools that could not be imported.
+    pub refused_pools: Vec<RefusedPool>,
     /// The names that are given.
     pub(crate) names: Names,
     /// The physical volumes that were found.
@@ -155,22 +162,44 @@ pub async fn probe_all(disks: Vec<Disk>) -> Vec<Probed> {
 /// Makes everything of the disks in `probed` that can be made: see docs/internals/stack.md.
 pub async fn assemble(probed: &[Probed], options: Options, runtime: &Arc<dyn Runtime>) -> Stack {
     let (devices, arrays) = (Arc::new(Devices::default()), Arc::new(Arrays::default()));
-    let mut builder = Builder::new(devices, arrays, options, Arc::clone(runtime));
+    let pools = Arc::new(Pools::new(options.pools.as_ref()));
+    let mut builder = Builder::new(devices, arrays, pools, options, Arc::clone(runtime));
     for Probed { disk, contents } in probed {
         builder.add_disk(&disk.path.display().to_string(), &disk.gateway, contents);
     }
     builder.run().await;
     let Builder {
-        devices, arrays, names, groups, failures, refused_volumes, notes, looked, ..
+        devices,
+        arrays,
+        pools,
+        names,
+        groups,
+        failures,
+        refused_volumes,
+        refused_pools,
+        notes,
+        looked,
+        ..
     } = builder;
-    Stack { devices, arrays, failures, refused_volumes, notes, looked, names, groups }
+    Stack {
+        devices,
+        arrays,
+        failures,
+        notes,
+        looked,
+        refused_volumes,
+        pools,
+        refused_pools,
+        names,
+        groups,
+    }
 }
 
 impl Stack {
     /// The attributes of all devices.
     pub fn attributes(&self) -> Attributes {
         let (devices, arrays) = (Arc::clone(&self.devices), Arc::clone(&self.arrays));
-        Attributes::new(Shown { devices, arrays })
+        Attributes::new(Shown { devices, arrays, pools: Arc::clone(&self.pools) })
     }
 
     /// The disks of the user's that cannot be used for anything, with the reason.
@@ -185,11 +214,12 @@ impl Stack {
     }
 
     /// Stops everything, what was made last first: of an array I/O under way ends, members are flushed,
-    /// superblocks say clean; logical volumes are suspended, other volumes flushed. All are stopped whatever becomes of the others.
+    /// superblocks say clean; logical volumes are suspended, other volumes flushed; pools are exported. All are
+    /// stopped whatever becomes of the others.
     ///
     /// # Errors
-    /// The names of those that could not be marked clean or flushed, and why.
-    pub async fn stop(&self) -> Result<(), Vec<(String, Status)>> {
+    /// The names of those that could not be marked clean, flushed or exported, and why.
+    pub async fn stop(&self) -> Result<(), Vec<(String, String)>> {
         let mut failed = Vec::new();
         for device in self.devices.all().into_iter().rev() {
             let stopped = match (&device.kind, &device.mapped) {
@@ -202,7 +232,13 @@ impl Stack {
                 (_, None) if device.role == Role::Volume => flush(&device).await,
                 (_, None) => Ok(()),
             };
-            failed.extend(stopped.err().map(|status| (device.name, status)));
+            failed.extend(stopped.err().map(|status| (device.name, status.to_string())));
+        }
+        // All that is above their volumes has been stopped.
+        for served in self.pools.all() {
+            let (_, exported) = self.pools.export(&served, &self.devices).await;
+            let name = served.pool.name().to_owned();
+            failed.extend(exported.err().map(|error| (name, error.to_string())));
         }
         if failed.is_empty() { Ok(()) } else { Err(failed) }
     }

@@ -16,6 +16,7 @@ use crate::claim::{self, Claim};
 use crate::devices::{Device, Devices, Kind, Role};
 use crate::names::{ArrayName, Names};
 use crate::partitions::{Partition, Table};
+use crate::pools::{Members as PoolMembers, Pools, RefusedPool};
 use crate::probe::{Contents, probe};
 use crate::view::ArrayView;
 use crate::volume_groups::{RefusedVolume, VolumeGroups};
@@ -48,6 +49,10 @@ pub(crate) struct Builder {
     queue: VecDeque<Work>,
     members: BTreeMap<Uuid, Members>,
     pub(crate) groups: VolumeGroups,
+    pub(crate) pools: Arc<Pools>,
+    pool_members: PoolMembers,
+    /// The pools that could not be imported.
+    pub(crate) refused_pools: Vec<RefusedPool>,
     /// What did not start.
     pub(crate) failures: Vec<Failure>,
     /// The logical volumes that could not be made.
@@ -62,12 +67,16 @@ impl Builder {
     pub(crate) fn new(
         devices: Arc<Devices>,
         arrays: Arc<Arrays>,
+        pools: Arc<Pools>,
         options: Options,
         runtime: Arc<dyn Runtime>,
     ) -> Self {
         Self {
             devices,
             arrays,
+            pools,
+            pool_members: PoolMembers::default(),
+            refused_pools: Vec::new(),
             runtime,
             options,
             names: Names::default(),
@@ -121,8 +130,10 @@ impl Builder {
             }
             if self.start_complete().await
                 || self.activate(false).await
+                || self.import(false).await
                 || self.start_incomplete().await
                 || self.activate(true).await
+                || self.import(true).await
             {
                 continue;
             }
@@ -147,6 +158,38 @@ impl Builder {
         self.refused_volumes.extend(done.refused);
         for volume in done.volumes {
             self.add(volume, done.depth + 1);
+        }
+        true
+    }
+
+    /// Imports a pool of which all members are here, or with `any` whatever is; whether there was one.
+    async fn import(&mut self, any: bool) -> bool {
+        let Some(options) = self.options.pools.clone() else { return false };
+        let Some(ready) = self.pool_members.next(any) else { return false };
+        let read_only = self.options.md.read_only;
+        let served = match self.pools.import(&ready, read_only, options.force).await {
+            Ok(served) => served,
+            Err(refused) => {
+                self.refused_pools.push(refused);
+                return true;
+            }
+        };
+        match self.pools.follow(&served, &self.devices).await {
+            Ok(followed) => {
+                for (dataset, error) in followed.failed {
+                    let (name, why, below) = (dataset, error.to_string(), ready.below.clone());
+                    self.refused_volumes.push(RefusedVolume { name, why, below });
+                }
+                for opened in followed.opened.into_iter().filter(|opened| opened.may_hold_others) {
+                    self.add(opened.device, ready.depth + 1);
+                }
+            }
+            Err(error) => {
+                let hint = error.hint().map(str::to_owned);
+                let (name, why) = (served.pool.name().to_owned(), error.to_string());
+                let below = ready.below;
+                self.refused_pools.push(RefusedPool { name, why, hint, below });
+            }
         }
         true
     }
@@ -203,7 +246,7 @@ impl Builder {
             self.note(&device.name, note);
         }
         match reading.claim {
-            Claim::Volume => {}
+            Claim::Volume => self.join_pool(device, contents, depth),
             Claim::PhysicalVolume => match self.groups.add(device, depth).await {
                 Ok(()) => self.devices.set_role(&device.name, Role::PhysicalVolume),
                 Err(why) => return self.refuse(device, why),
@@ -235,6 +278,21 @@ impl Builder {
             }
         }
         None
+    }
+
+    /// Takes a device that is a member of a pool for one, if pools are imported.
+    fn join_pool(&mut self, device: &Device, contents: &Contents, depth: usize) {
+        if self.options.whole || self.options.pools.is_none() {
+            return;
+        }
+        let Some(labels) = &contents.zfs else { return };
+        if labels.label().is_none_or(|label| label.member.is_none()) {
+            return;
+        }
+        match self.pool_members.add(device, depth, labels) {
+            Ok(()) => self.devices.set_role(&device.name, Role::PoolMember),
+            Err(why) => self.note(&device.name, why),
+        }
     }
 
     fn add_partitions(&mut self, device: &Device, table: Table, depth: usize) {

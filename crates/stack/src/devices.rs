@@ -8,7 +8,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use ashlar_block::{ByteVolume, Gateway};
+use ashlar_block::{BlockDevice, ByteVolume, Gateway};
+use ashlar_zfs::client::Zvol;
 
 use crate::names::{ArrayName, partition_suffix, unique_name};
 use crate::partitions::Entry;
@@ -24,6 +25,8 @@ pub enum Kind {
     Array,
     /// A logical volume.
     Logical,
+    /// A volume of a ZFS pool, or a snapshot of one.
+    Zvol,
 }
 
 impl Kind {
@@ -34,6 +37,7 @@ impl Kind {
             Self::Partition(_) => "part",
             Self::Array => "md",
             Self::Logical => "lvm",
+            Self::Zvol => "zvol",
         }
     }
 }
@@ -51,6 +55,8 @@ pub enum Role {
     PhysicalVolume,
     /// It is part of a logical volume.
     Component,
+    /// It is a member of a ZFS pool.
+    PoolMember,
     /// For nothing: what is on it cannot be used.
     Refused,
 }
@@ -74,6 +80,8 @@ pub struct Device {
     pub bytes: Arc<ByteVolume>,
     /// The device mapper's part of a logical volume.
     pub mapped: Option<Arc<ashlar_dm::Device>>,
+    /// The pool's part of a volume of one.
+    pub zvol: Option<Arc<Zvol>>,
 }
 
 impl Device {
@@ -114,6 +122,7 @@ impl Devices {
                 below: Vec::new(),
                 bytes: Arc::new(ByteVolume::new(gateway)),
                 mapped: None,
+                zvol: None,
             }
         })
     }
@@ -144,6 +153,7 @@ impl Devices {
                 below: vec![lower.name.clone()],
                 bytes,
                 mapped: None,
+                zvol: None,
             }
         })
     }
@@ -162,6 +172,7 @@ impl Devices {
                 below,
                 bytes: Arc::clone(bytes),
                 mapped: None,
+                zvol: None,
             }
         });
     }
@@ -187,6 +198,26 @@ impl Devices {
                 below,
                 bytes: Arc::new(ByteVolume::new(gateway)),
                 mapped: Some(mapped),
+                zvol: None,
+            }
+        });
+    }
+
+    /// Adds a volume of a pool with these members.
+    pub(crate) fn add_zvol(&self, zvol: &Arc<Zvol>, below: &[String]) {
+        let gateway = Gateway::new(Arc::clone(zvol) as _);
+        self.add(|_| {
+            let link = zvol_link(zvol);
+            Device {
+                path: format!("/dev/{link}"),
+                name: zvol.disk().name().to_owned(),
+                links: vec![link],
+                kind: Kind::Zvol,
+                role: Role::Volume,
+                below: below.to_vec(),
+                bytes: Arc::new(ByteVolume::new(gateway)),
+                mapped: None,
+                zvol: Some(Arc::clone(zvol)),
             }
         });
     }
@@ -200,7 +231,12 @@ impl Devices {
         });
     }
 
-    /// Forgets the disk with this path.
+    /// Puts a device back that was forgotten, and on which nothing is made.
+    pub fn put_back(&self, device: Device) {
+        self.change(|table| table.push(device));
+    }
+
+    /// Forgets the device with this path.
     pub fn remove(&self, path: &str) {
         self.change(|table| table.retain(|device| device.path != path));
     }
@@ -251,6 +287,11 @@ impl Devices {
     fn read<T>(&self, look: impl FnOnce(&[Device]) -> T) -> T {
         look(&self.table.read().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+/// What a volume of a pool is called below `dev`, behind its own name.
+fn zvol_link(zvol: &Zvol) -> String {
+    format!("zvol/{}", zvol.dataset())
 }
 
 /// `wanted`, or that with a number behind it, so that it is not `taken`.

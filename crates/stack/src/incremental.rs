@@ -68,7 +68,8 @@ impl Collector {
     /// [`Self::attach`].
     pub fn new(stack: &mut Stack, options: Options, runtime: Arc<dyn Runtime>) -> Self {
         let (devices, arrays) = (Arc::clone(&stack.devices), Arc::clone(&stack.arrays));
-        let mut builder = Builder::new(devices, arrays, options, runtime);
+        let pools = Arc::clone(&stack.pools);
+        let mut builder = Builder::new(devices, arrays, pools, options, runtime);
         builder.names = std::mem::take(&mut stack.names);
         builder.groups = std::mem::take(&mut stack.groups);
         // A disk that is called as an array would be is in that one's way.

@@ -73,7 +73,9 @@ fn node(stack: &Stack, device: &Device, looked: Option<&Looked>, notes: &[&str])
             Some(volume) => array(&device.name, &volume.view.status()),
             None => Node::new(device.kind.name(), &device.name).sized(size),
         },
-        Kind::Logical => Node::new(device.kind.name(), device.export_name()).sized(size),
+        Kind::Logical | Kind::Zvol => {
+            Node::new(device.kind.name(), device.export_name()).sized(size)
+        }
     };
     if let Some(Looked { contents, scheme, .. }) = looked {
         if device.role == Role::Member

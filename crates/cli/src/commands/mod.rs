@@ -13,6 +13,8 @@ pub(crate) mod set;
 pub(crate) mod status;
 pub(crate) mod stop;
 pub(crate) mod trace;
+pub(crate) mod zpool;
+pub(crate) mod zvol;
 
 use std::path::PathBuf;
 

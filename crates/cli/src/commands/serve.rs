@@ -17,7 +17,7 @@ use crate::models::Models;
 
 /// Assemble what is on disks and serve it
 ///
-/// Members are assembled to arrays; disks and arrays with partitions are taken apart, to any depth; what
+/// Members are assembled to arrays, ZFS pools are imported and their volumes served; disks and arrays with partitions are taken apart, to any depth; what
 /// holds nothing of that kind is served as it is, under its own name. Runs in the foreground until SIGTERM, SIGINT, `ashlar stop`, or until its mount is unmounted.
 /// Prints a line for each volume and then `ready`. While the mount is in use (an open file, a loop
 /// device) it does not end; a second signal forces it to.
@@ -25,7 +25,7 @@ use crate::models::Models;
 #[command(after_help = "\
 The mount looks like a Linux root: DIR/dev/md0 is the volume, DIR/sys/block/md0/queue/nomerges an
 attribute, DIR/proc/mdstat the state of the arrays. Partitions are named as in Linux:
-DIR/dev/disk.img1, DIR/dev/md0p1. Over NBD a volume's export name is md0, or md/NAME for an array
+DIR/dev/disk.img1, DIR/dev/md0p1; volumes of ZFS pools DIR/dev/zd0 and DIR/dev/zvol/POOL/VOLUME. Over NBD a volume's export name is md0, or md/NAME for an array
 with a name; the empty name is the only volume if there is one.
 
 A device that others are made of, such as a disk with partitions, is not served itself: --whole
@@ -91,6 +91,15 @@ pub(crate) struct ServeOptions {
     #[arg(long)]
     pub(crate) whole: bool,
 
+    /// Import ZFS pools that another host has used last and not exported
+    #[arg(long)]
+    pub(crate) force: bool,
+
+    /// Set an attribute before anything is served, as the [set] table of a configuration does: a module parameter of
+    /// ZFS, sys/module/zfs/parameters/zvol_use_blk_mq=1, before pools are imported (may be repeated)
+    #[arg(long, value_name = "PATH=VALUE", value_parser = assignment)]
+    pub(crate) set: Vec<(String, String)>,
+
     /// Make logical volumes of which physical volumes are missing: I/O fails where they were
     #[arg(short = 'P', long)]
     pub(crate) partial: bool,
@@ -136,10 +145,11 @@ impl ServeOptions {
             incremental: self.incremental,
             whole: self.whole,
             partial: self.partial,
+            force: self.force,
             threads: self.threads.map_or(default, usize::from),
             control: self.control,
             models: Arc::new(Models::new(self.model)),
-            set: Vec::new(),
+            set: self.set,
         }
     }
 }
@@ -179,9 +189,18 @@ impl Serve {
             return Err(Error::usage("no disks given").hint(hint));
         }
         let mut config = options.into_config(disks);
-        config.set = spec.set.into_iter().map(|(path, value)| (path, value.0)).collect();
+        // What is set later wins.
+        let set = spec.set.into_iter().map(|(path, value)| (path, value.0));
+        config.set.splice(0..0, set);
         Ok(config)
     }
+}
+
+/// `PATH=VALUE`.
+fn assignment(text: &str) -> std::result::Result<(String, String), String> {
+    let (path, value) =
+        text.split_once('=').ok_or_else(|| format!("`{text}` is not PATH=VALUE"))?;
+    Ok((path.to_owned(), value.to_owned()))
 }
 
 /// Fails if some array did not start, its name is taken, or, unless it is `read_only`, a disk is damaged.
@@ -201,6 +220,13 @@ pub(crate) fn check_started(stack: &Stack, read_only: bool) -> Result<()> {
     if let Some((disk, why)) = refused.into_iter().next() {
         let error = Error::new("cannot serve", disk.path, why);
         return Err(error.hint("--whole serves the disk as it is, whatever is on it"));
+    }
+    if let Some(pool) = stack.refused_pools.first() {
+        let error = Error::plain("cannot serve a pool", &pool.why);
+        return Err(match &pool.hint {
+            Some(hint) => error.hint(hint),
+            None => error.hint("--whole serves its disks as they are"),
+        });
     }
     // What lies deeper must not hide its neighbours: the log has it.
     let Some(failure) = stack.failures.iter().find(|failure| !failure.is_nested) else {

@@ -48,6 +48,10 @@ fn text(status: &interface::Status) -> String {
     for interface::ModelStatus { disk, model } in &status.models {
         out += &format!("{disk} takes the time of {model}\n");
     }
+    for pool in &status.pools {
+        out += &format!("{}: zpool, OpenZFS {} in process {}", pool.name, pool.release, pool.pid);
+        out += &pool.ended.as_ref().map_or("\n".to_owned(), |how| format!(", which ended {how}\n"));
+    }
     for volume in &status.volumes {
         let alias = volume.alias.as_deref().map_or(String::new(), |alias| format!(" ({alias})"));
         let size = human_size(volume.size);

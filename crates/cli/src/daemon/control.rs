@@ -107,6 +107,10 @@ impl Service {
                 Ok(()) => self.start_waiting().await,
                 Err(error) => Err(error),
             },
+            (interface::NAME, "Zfs") => match parse(call.parameters) {
+                Ok(at) => self.zfs(at).await,
+                Err(error) => Err(error),
+            },
             (interface::NAME, "Trace") => Err(Reply::expected_more()),
             (interface::NAME, "List") => parse(call.parameters).and_then(|at| self.list(&at)),
             (interface::NAME, "Stop") => nothing(&call.parameters).map(|()| {
@@ -142,7 +146,10 @@ impl Service {
             level: device.kind.name().to_owned(),
             size: device.bytes.size_bytes(),
             name: device.name,
-            state: "active".to_owned(),
+            state: match device.zvol.is_some_and(|zvol| zvol.is_dead()) {
+                true => "failed".to_owned(),
+                false => "active".to_owned(),
+            },
             raid_devices: 1,
             degraded: 0,
         });
@@ -162,6 +169,7 @@ impl Service {
             mount: self.mount.clone(),
             nbd: self.nbd.clone(),
             models: modelled.map(|(disk, model)| ModelStatus { disk, model }).collect(),
+            pools: self.pool_statuses(),
             volumes: volumes.chain(waiting).chain(others).collect(),
         }
     }

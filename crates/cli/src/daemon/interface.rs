@@ -34,12 +34,21 @@ type Model (
   model: string
 )
 
+# A ZFS pool, the process that has it, the release of OpenZFS in there, and if that process has ended, how.
+type Pool (
+  name: string,
+  pid: int,
+  release: string,
+  ended: ?string
+)
+
 type Status (
   version: string,
   pid: int,
   mount: ?string,
   nbd: []string,
   models: []Model,
+  pools: []Pool,
   volumes: []Volume
 )
 
@@ -144,6 +153,11 @@ method Detach(disk: string) -> (done: []string)
 
 # Starts the arrays that wait for members with those that are there, if these have all data.
 method StartWaiting() -> (done: []string, failed: []string)
+
+# Has a ZFS pool do something: a command and its reply are those of a pool's own process, objects with a field command or
+# reply that says which (docs/internals/zfs.md). Devices follow what becomes of the volumes. In answer to export-pool
+# the pool's disks are let go of.
+method Zfs(pool: string, command: object) -> (reply: object)
 
 # A device that is traced, with its number as in sys/block/*/dev.
 type TracedDevice (name: string, major: int, minor: int)
@@ -258,6 +272,20 @@ pub(crate) struct SizeReply {
     pub(crate) size: u64,
 }
 
+/// Parameters of `Zfs`.
+#[derive(Serialize, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Zfs {
+    pub(crate) pool: String,
+    pub(crate) command: ashlar_zfs::protocol::Command,
+}
+
+/// The answer of `Zfs`.
+#[derive(Serialize, Deserialize, Debug)]
+pub(crate) struct ZfsReply {
+    pub(crate) reply: ashlar_zfs::protocol::Reply,
+}
+
 /// Parameters of `Trace`.
 #[derive(Serialize, Deserialize, Debug, Default)]
 #[serde(deny_unknown_fields)]
@@ -355,7 +383,17 @@ pub(crate) struct Status {
     pub(crate) mount: Option<String>,
     pub(crate) nbd: Vec<String>,
     pub(crate) models: Vec<ModelStatus>,
+    pub(crate) pools: Vec<PoolStatus>,
     pub(crate) volumes: Vec<VolumeStatus>,
+}
+
+/// A pool's process.
+#[derive(Serialize, Deserialize, Debug)]
+pub(crate) struct PoolStatus {
+    pub(crate) name: String,
+    pub(crate) pid: u32,
+    pub(crate) release: String,
+    pub(crate) ended: Option<String>,
 }
 
 /// A disk's device model.
@@ -421,11 +459,14 @@ mod tests {
             mount: None,
             nbd: Vec::new(),
             models: Vec::new(),
+            pools: Vec::new(),
             volumes: Vec::new(),
         };
         check("Status", serde_json::to_value(status).unwrap());
         let model = ModelStatus { disk: String::new(), model: String::new() };
         check("Model", serde_json::to_value(model).unwrap());
+        let pool = PoolStatus { name: String::new(), pid: 1, release: String::new(), ended: None };
+        check("Pool", serde_json::to_value(pool).unwrap());
         let member = ashlar_stack::detail::DetailMember {
             number: None,
             slot: None,
@@ -486,6 +527,10 @@ mod tests {
             ("Attach", serde_json::to_value(Attach::default()).unwrap()),
             ("Detach", serde_json::to_value(DiskOnly::default()).unwrap()),
             ("Trace", serde_json::to_value(Trace::default()).unwrap()),
+            ("Zfs", {
+                let command = ashlar_zfs::protocol::Command::PoolStatus;
+                serde_json::to_value(Zfs { pool: String::new(), command }).unwrap()
+            }),
         ] {
             let start = DESCRIPTION.find(&format!("method {method}(")).unwrap();
             let (_, body) = DESCRIPTION[start..].split_once('(').unwrap();

@@ -227,6 +227,7 @@ impl Service {
             Role::Partitioned => Some(("it has partitions".to_owned(), None)),
             Role::PhysicalVolume => Some(("it is part of a volume group".to_owned(), None)),
             Role::Component => Some(("it is part of a logical volume".to_owned(), None)),
+            Role::PoolMember => Some(("it is a member of a ZFS pool".to_owned(), None)),
             Role::Refused => Some(("what is on it is damaged".to_owned(), None)),
         };
         if let Some((what, hint)) = use_and_hint {

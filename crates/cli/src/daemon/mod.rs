@@ -29,6 +29,7 @@ mod trace;
 mod users;
 pub(crate) mod varlink;
 mod watch;
+mod zfs;
 
 use std::collections::HashMap;
 use std::fs::Permissions;
@@ -58,7 +59,9 @@ use ashlar_stack::attributes::{AttributeError, Attributes};
 use ashlar_stack::devices::{Device, Kind};
 use ashlar_stack::graph::human_size;
 use ashlar_stack::incremental::Collector;
+use ashlar_stack::pools;
 use ashlar_stack::spec::Listen;
+use ashlar_zfs::client::Parameters;
 use futures_util::StreamExt;
 use futures_util::future::{Either, select};
 use futures_util::lock::Mutex;
@@ -78,6 +81,9 @@ const RETRY: Duration = Duration::from_millis(200);
 /// How long it may be busy before the users are named.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// Where ZFS's module parameters are.
+const PARAMETERS: &str = "sys/module/zfs/parameters/";
+
 /// What to serve and how.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
@@ -92,6 +98,8 @@ pub(crate) struct Config {
     /// Whether disks and arrays are served as they are, whatever is on them.
     pub(crate) whole: bool,
     pub(crate) partial: bool,
+    /// Whether pools are imported that another host has used last.
+    pub(crate) force: bool,
     pub(crate) threads: usize,
     pub(crate) spin: Duration,
     pub(crate) control: Option<PathBuf>,
@@ -102,6 +110,26 @@ pub(crate) struct Config {
 impl Config {
     fn access(&self) -> Access {
         if self.read_only { Access::Read } else { Access::Write }
+    }
+
+    /// How pools are imported: with the module parameters among the settings.
+    fn pools(&self) -> Result<pools::Options> {
+        let parameters = Parameters::default();
+        for (path, value) in &self.set {
+            let Some(name) = path.trim_matches('/').strip_prefix(PARAMETERS) else { continue };
+            let failed = |why: &str| {
+                Error::new("cannot set", path, why).hint("see the [set] table of the configuration")
+            };
+            let value = value.parse().map_err(|_| failed("it is not a number"))?;
+            match parameters.set(name, value) {
+                Ok(_) => {}
+                Err(None) => return Err(failed("no such attribute")),
+                Err(Some(max)) => {
+                    return Err(failed(&format!("out of range: 0 to {max} is possible here")));
+                }
+            }
+        }
+        Ok(pools::Options { parameters: Arc::new(parameters), force: self.force })
     }
 }
 
@@ -124,6 +152,7 @@ pub(crate) fn serve(
     if !config.incremental {
         config.models.check(&config.disks)?;
     }
+    let pools = config.pools()?;
     let disks = disks::open_all_with(&config.disks, config.access(), !config.buffered)?;
     let disks = disks.into_iter().map(|disk| config.models.wrap(disk)).collect();
     let reactor = disks::reactor()?;
@@ -153,8 +182,11 @@ pub(crate) fn serve(
             rename: rename.map(str::to_owned),
             whole: config.whole,
             partial: config.partial,
+            pools: Some(pools),
         };
         let mut stack = assemble(&probed, options.clone(), &disks::runtime()).await;
+        // A disk that is let go of later must be free then.
+        drop(probed);
         log_notes(&stack);
         let accepted = accept(&config, &mut stack, options);
         let stack = Arc::new(stack);
@@ -209,6 +241,9 @@ fn log_notes(stack: &Stack) {
     for volume in &stack.refused_volumes {
         tracing::error!(volume = volume.name, error = volume.why, "cannot start a logical volume");
     }
+    for pool in &stack.refused_pools {
+        tracing::error!(pool = pool.name, error = pool.why, "cannot import a pool");
+    }
 }
 
 /// Says what runs.
@@ -237,6 +272,10 @@ fn announce(stack: &Stack) -> Result<()> {
             array.raid_disks,
         );
     }
+    for served in stack.pools.all() {
+        let (name, release) = (served.pool.name(), served.pool.release());
+        text += &format!("{name}: zpool of {} devices, by OpenZFS {release}\n", served.below.len());
+    }
     for device in stack.devices.volumes().iter().filter(|device| device.kind != Kind::Array) {
         let (kind, size) = (device.kind.name(), human_size(device.bytes.size_bytes()));
         text += &format!("{}: {kind} {size}\n", device.export_name());
@@ -256,6 +295,10 @@ async fn run(
     let mut deferred = Vec::new();
     for (path, value) in &config.set {
         let path = path.trim_matches('/');
+        // Known since before the import.
+        if path.starts_with(PARAMETERS) {
+            continue;
+        }
         match attributes.write(path, value).await {
             Ok(()) => {}
             // The array may come.
@@ -512,7 +555,7 @@ impl Mounted {
 async fn stop_arrays(stack: &Stack) -> Result<()> {
     stack.stop().await.map_err(|failed| {
         let names: Vec<&str> = failed.iter().map(|(name, _)| name.as_str()).collect();
-        let why: Vec<String> = failed.iter().map(|(_, status)| status.to_string()).collect();
+        let why: Vec<&str> = failed.iter().map(|(_, why)| why.as_str()).collect();
         Error::new("not stopped cleanly", names.join(", "), why.join(", "))
             .hint("the copies may differ: the next start needs a resync")
     })

@@ -3,6 +3,7 @@
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 
 use ashlar_block::buffer::Buffer;
@@ -94,9 +95,11 @@ pub async fn serve<S: Stream>(
     };
     let Session { export, structured, allocation } = session;
     let terms = Terms::new(&infos[export], structured, allocation);
-    let export = &list[export];
+    let export = Arc::clone(&list[export]);
+    // The others may go meanwhile.
+    drop(list);
     tracing::debug!(export = export.name(), structured, allocation, "nbd transmission begins");
-    let result = transmit(stream, input, export, terms, stop).await;
+    let result = transmit(stream, input, &export, terms, stop).await;
     tracing::debug!(export = export.name(), ?result, "nbd connection ends");
     result
 }

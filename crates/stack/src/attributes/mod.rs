@@ -1,7 +1,7 @@
 //! The one table of attributes: the kernel's names, units and text formats.
 //!
 //! [`Attributes`] is a tree of paths like a Linux root (`sys/block/md0/queue/nomerges`,
-//! `proc/mdstat`, `dev/md0`). The rows behind it are in [`block`] (every device) and [`md`] (arrays);
+//! `proc/mdstat`, `dev/md0`). The rows behind it are in [`block`] (every device), [`md`] (arrays) and [`zfs`] (volumes of pools);
 //! each is a name, a function that gives the text, and one that takes a value, if the kernel lets one
 //! write there. The control socket, the FUSE mount and `ashlar get`/`set` all ask here, so that they
 //! cannot disagree.
@@ -19,6 +19,7 @@ pub mod mdstat;
 
 mod shown;
 mod tree;
+pub mod zfs;
 
 use std::sync::{Arc, Mutex, PoisonError};
 

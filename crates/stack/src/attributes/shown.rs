@@ -7,27 +7,30 @@ use ashlar_md::MemberStatus;
 use super::{Source, Tree, mdstat};
 use crate::arrays::{Arrays, Waiting};
 use crate::devices::{Device, Devices, Kind, Role};
+use crate::pools::Pools;
 use crate::view::ArrayShape;
 
 /// See the module text.
 pub(crate) struct Shown {
     pub(crate) devices: Arc<Devices>,
     pub(crate) arrays: Arc<Arrays>,
+    pub(crate) pools: Arc<Pools>,
 }
 
 impl Source for Shown {
-    /// How often the devices have changed, the shapes of the arrays that run, and those that wait.
-    type Shape = (u64, Vec<ArrayShape>, Vec<Waiting>);
+    /// How often the devices have changed, whether there are pools, the shapes of the arrays that run, and those that
+    /// wait.
+    type Shape = (u64, bool, Vec<ArrayShape>, Vec<Waiting>);
 
     fn shape(&self) -> Self::Shape {
         // First, so that a device that comes in between makes another shape the next time.
         let changes = self.devices.changes();
         let running = self.arrays.running();
         let arrays = running.iter().map(|volume| volume.view.shape());
-        (changes, arrays.collect(), self.arrays.waiting())
+        (changes, !self.pools.all().is_empty(), arrays.collect(), self.arrays.waiting())
     }
 
-    fn build(&self, (_, shapes, waiting): &Self::Shape) -> Tree {
+    fn build(&self, (_, has_pools, shapes, waiting): &Self::Shape) -> Tree {
         let mut tree = Tree::default();
         let devices = self.devices.all();
         // Arrays come first, then those that wait: what is called the same has the name left over.
@@ -45,6 +48,9 @@ impl Source for Shown {
         }
         for device in &others {
             tree.add_block_device(device);
+        }
+        if *has_pools {
+            tree.add_zfs_parameters(&self.pools);
         }
         let (arrays, devices) = (Arc::clone(&self.arrays), Arc::clone(&self.devices));
         tree.add_text("proc/mdstat", move || {
@@ -90,7 +96,8 @@ impl Tree {
                     self.add_symlink(&holder, &format!("../../{name}"));
                 }
             }
-            // The members of an array come and go: its own rows have them.
+            Kind::Zvol => device.zvol.iter().for_each(|zvol| self.add_zvol(name, zvol)),
+            // The members of an array come and go: its own rows have them. A pool's are no matter of a volume's.
             Kind::Array | Kind::Disk => {}
         }
     }

@@ -75,6 +75,11 @@ impl ZvolDriver {
         self.volume.number
     }
 
+    /// Whether the worker has ended.
+    pub(super) fn is_dead(&self) -> bool {
+        self.volume.worker.end().is_some()
+    }
+
     /// Takes no more requests.
     pub(super) fn close(&self) {
         self.volume.is_closed.store(true, Relaxed);

@@ -21,6 +21,7 @@
 
 mod channel;
 pub mod driver;
+mod import;
 pub mod parameters;
 pub mod pool;
 mod worker;
@@ -28,6 +29,7 @@ pub mod zvol;
 
 pub use driver::ZvolDriver;
 pub use parameters::{Parameter, Parameters};
+pub use crate::property::parse_size;
 pub use pool::{Pool, PoolError};
 pub use worker::{CallError, Worker};
 pub use zvol::Zvol;

@@ -40,8 +40,8 @@ impl PoolError {
 pub struct Visible {
     /// Full name.
     pub dataset: String,
-    /// It may have partitions (`volmode` is not `dev`).
-    pub has_partitions: bool,
+    /// It may be looked into: it is no snapshot, and `volmode` is not `dev`.
+    pub may_hold_others: bool,
 }
 
 /// What became of a pool's devices.
@@ -208,19 +208,6 @@ impl Pool {
         Ok(Changes { new, gone })
     }
 
-    /// A dataset, and all that is below it, has another name.
-    pub fn renamed(&self, from: &str, to: &str) {
-        let mut volumes = self.volumes();
-        for (name, zvol) in std::mem::take(&mut *volumes) {
-            let rest = name
-                .strip_prefix(from)
-                .filter(|rest| rest.is_empty() || rest.starts_with(['/', '@']));
-            let name = rest.map_or_else(|| name.clone(), |rest| format!("{to}{rest}"));
-            zvol.renamed(&name);
-            volumes.insert(name, zvol);
-        }
-    }
-
     /// Ends the I/O of an open volume: what was started ends, what comes fails.
     ///
     /// # Errors
@@ -277,8 +264,8 @@ pub fn visible(datasets: &[Dataset]) -> Vec<Visible> {
         let Some(volume) = volume else { continue };
         let mode = property(volume, "volmode");
         if mode.as_deref() != Some("none") {
-            let has_partitions = mode.as_deref() != Some("dev");
-            visible.push(Visible { dataset: dataset.name.clone(), has_partitions });
+            let may_hold_others = mode.as_deref() != Some("dev") && dataset.kind == "volume";
+            visible.push(Visible { dataset: dataset.name.clone(), may_hold_others });
         }
     }
     visible
@@ -310,8 +297,8 @@ mod tests {
             dataset("t/c@s", "snapshot", &[]),
         ];
         let seen: Vec<_> =
-            visible(&datasets).into_iter().map(|one| (one.dataset, one.has_partitions)).collect();
+            visible(&datasets).into_iter().map(|one| (one.dataset, one.may_hold_others)).collect();
         let expected = [("t/a", true), ("t/b", false), ("t/b@s", false)];
-        assert_eq!(seen, expected.map(|(name, parts)| (name.to_owned(), parts)));
+        assert_eq!(seen, expected.map(|(name, others)| (name.to_owned(), others)));
     }
 }

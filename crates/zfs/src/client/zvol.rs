@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
 
 use ashlar_block::bio::Bio;
 use ashlar_block::device::{BlockDevice, IoFuture};
@@ -24,8 +23,7 @@ const DEFAULT_QUEUE_DEPTH: u64 = 128;
 
 /// An open volume, or a snapshot of one.
 pub struct Zvol {
-    /// Its dataset, which may be renamed.
-    dataset: Mutex<String>,
+    dataset: String,
     opened: OpenedVolume,
     queue: Queue<ZvolDriver>,
     use_blk_mq: AtomicBool,
@@ -52,7 +50,7 @@ impl Zvol {
         };
         let driver = ZvolDriver::new(worker, opened.volume, device);
         let this = Self {
-            dataset: Mutex::new(dataset.to_owned()),
+            dataset: dataset.to_owned(),
             opened,
             queue: Queue::new(disk, driver),
             use_blk_mq: AtomicBool::new(false),
@@ -67,12 +65,7 @@ impl Zvol {
 
     /// The full name of its dataset.
     pub fn dataset(&self) -> String {
-        self.dataset.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Its dataset is called otherwise from now on.
-    pub(super) fn renamed(&self, name: &str) {
-        name.clone_into(&mut self.dataset.lock().unwrap_or_else(PoisonError::into_inner));
+        self.dataset.clone()
     }
 
     /// Its block size.
@@ -83,6 +76,11 @@ impl Zvol {
     /// Its number in its worker.
     pub(super) fn number(&self) -> u32 {
         self.queue.driver().number()
+    }
+
+    /// Whether its worker has ended.
+    pub fn is_dead(&self) -> bool {
+        self.queue.driver().is_dead()
     }
 
     /// Takes no more requests.

@@ -1,0 +1,39 @@
+//! `ashlar zpool export`.
+
+use std::process::ExitCode;
+
+use ashlar_zfs::protocol::Command;
+use clap::Args;
+
+use super::session::{How, Session, Where};
+use crate::error::Result;
+
+/// Let go of a pool, so that it can be imported elsewhere
+///
+/// A daemon that serves it takes its volumes away and frees its disks; it goes on with what else it serves. With --devices a pool that was
+/// left in use, by a crash say, is put in order.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 exported, 1 failed, 2 wrong usage.
+
+Examples:
+  ashlar zpool export tank
+  ashlar zpool export -d a.img,b.img tank")]
+pub(crate) struct Export {
+    /// The pool
+    pool: String,
+
+    #[command(flatten)]
+    place: Where,
+}
+
+impl Export {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        self.place.with(Some(&self.pool), How::WRITE, |session| match session {
+            Session::Daemon(_) => session.run(&self.pool, Command::ExportPool),
+            // Every pool that was imported for a command is exported at its end.
+            Session::Here { .. } => Ok(()),
+        })?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

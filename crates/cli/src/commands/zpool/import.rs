@@ -1,0 +1,130 @@
+//! `ashlar zpool import`.
+
+use std::process::ExitCode;
+
+use ashlar_zfs::ondisk::config::{Health, Node, Pool};
+use ashlar_zfs::ondisk::label::PoolState;
+use clap::Args;
+
+use super::session::{How, Where, labelled, pools_on};
+use crate::disks::{self, Access};
+use crate::error::{Error, Result};
+use crate::output;
+
+/// Show the pools on disks that could be imported, or import one for a moment
+///
+/// Without a pool the labels are read, and nothing else. With one it is imported and exported again: its log is kept for whoever opens its volumes, and it
+/// is then this host's. To use its volumes, serve its disks: `ashlar serve`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 failed, 2 wrong usage.
+
+Examples:
+  ashlar zpool import -d a.img,b.img
+  ashlar zpool import -d /srv/images
+  ashlar zpool import -f -d a.img,b.img tank
+  ashlar zpool import -o readonly=on -d a.img,b.img tank")]
+pub(crate) struct Import {
+    /// Also if another host has used it last
+    #[arg(short, long)]
+    force: bool,
+
+    /// readonly=on: write nothing
+    #[arg(short = 'o', value_name = "PROPERTY=VALUE", value_parser = ["readonly=on", "readonly=off"])]
+    option: Option<String>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Pools, by name or number, and disks [default: show all pools]
+    #[arg(value_name = "POOL")]
+    names: Vec<String>,
+
+    #[command(flatten)]
+    place: Where,
+}
+
+impl Import {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let (place, names) = self.place.with_named(self.names);
+        if place.devices().is_empty() {
+            let hint = "name them with --devices DISK,...";
+            return Err(Error::usage("no disks to look for pools on").hint(hint));
+        }
+        let read_only = self.option.as_deref() == Some("readonly=on");
+        for name in &names {
+            place.with(Some(name), How { read_only, force: self.force }, |_| Ok(()))?;
+        }
+        if !names.is_empty() {
+            return Ok(ExitCode::SUCCESS);
+        }
+        let disks = disks::reactor()?.block_on(labelled(place.devices(), Access::Look))?;
+        let mut pools = pools_on(&disks).pools;
+        pools.retain(|pool| pool.state != PoolState::Destroyed);
+        if self.json {
+            output::print_json(&pools)?;
+        } else if pools.is_empty() {
+            return Err(Error::failed("no pools available to import"));
+        } else {
+            output::print(&pools.iter().map(text).collect::<Vec<_>>().join("\n"))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// A pool, as `zpool import` shows it.
+fn text(pool: &Pool) -> String {
+    let state = word(pool.health);
+    let mut text = format!("  pool: {}\n    id: {}\n state: {state}\n", pool.name, pool.guid);
+    let in_use = pool.state == PoolState::Active;
+    text += match pool.health {
+        Health::Unavailable => {
+            "status: One or more devices are missing from the system.\naction: The pool cannot be imported. Attach the missing devices and try again.\n"
+        }
+        Health::Degraded => {
+            "status: One or more devices are missing from the system.\naction: The pool can be imported despite missing or damaged devices.\n"
+        }
+        Health::Online if in_use => {
+            "status: The pool was not exported.\naction: The pool can be imported using its name or numeric identifier, with the '-f' flag if another system has used it last.\n"
+        }
+        Health::Online => {
+            "action: The pool can be imported using its name or numeric identifier.\n"
+        }
+    };
+    text += "config:\n\n";
+    let mut rows = vec![(pool.name.clone(), state)];
+    for vdev in pool.vdevs.iter().filter(|vdev| !vdev.is_log) {
+        add(vdev, 1, &mut rows);
+    }
+    let logs: Vec<&Node> = pool.vdevs.iter().filter(|vdev| vdev.is_log).collect();
+    if !logs.is_empty() {
+        rows.push(("logs".to_owned(), ""));
+        logs.into_iter().for_each(|log| add(log, 1, &mut rows));
+    }
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    for (name, state) in rows {
+        text += format!("\t{name:<width$}  {state}").trim_end();
+        text += "\n";
+    }
+    for problem in &pool.problems {
+        text += &format!("\n{problem}\n");
+    }
+    text
+}
+
+fn add(vdev: &Node, depth: usize, rows: &mut Vec<(String, &'static str)>) {
+    rows.push((format!("{}{}", "  ".repeat(depth), vdev.name), word(vdev.health)));
+    for child in &vdev.children {
+        add(child, depth + 1, rows);
+    }
+}
+
+/// zpool's word.
+fn word(health: Health) -> &'static str {
+    match health {
+        Health::Online => "ONLINE",
+        Health::Degraded => "DEGRADED",
+        Health::Unavailable => "UNAVAIL",
+    }
+}

@@ -1,0 +1,117 @@
+//! `ashlar zpool list`.
+
+use std::process::ExitCode;
+
+use ashlar_zfs::protocol::PoolStatus;
+use clap::Args;
+
+use super::session::{How, Where};
+use super::values::{Column, is_number, shown, table};
+use crate::error::{Error, Result};
+use crate::output;
+
+/// Show pools, a line each
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 failed, 2 wrong usage.
+
+Examples:
+  ashlar zpool list
+  ashlar zpool list -H -p -o name,size,free tank
+  ashlar zpool list -d a.img,b.img")]
+pub(crate) struct List {
+    /// No headings, and a tab between values
+    #[arg(short = 'H')]
+    for_programs: bool,
+
+    /// Exact numbers
+    #[arg(short = 'p')]
+    exact: bool,
+
+    /// Which properties, with commas between them
+    #[arg(
+        short = 'o',
+        value_name = "PROPERTY",
+        value_delimiter = ',',
+        default_value = "name,size,alloc,free,ckpoint,expandsz,frag,cap,dedup,health,altroot"
+    )]
+    columns: Vec<String>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Pools, or disks that they are on [default: all]
+    #[arg(value_name = "POOL")]
+    names: Vec<String>,
+
+    #[command(flatten)]
+    place: Where,
+}
+
+/// The full name of a property that has a short one.
+fn full(name: &str) -> &str {
+    match name {
+        "alloc" => "allocated",
+        "cap" => "capacity",
+        "ckpoint" => "checkpoint",
+        "dedup" => "dedupratio",
+        "expandsz" => "expandsize",
+        "frag" => "fragmentation",
+        "rdonly" => "readonly",
+        name => name,
+    }
+}
+
+/// The heading of a property's column.
+fn heading(name: &str) -> String {
+    let short = match full(name) {
+        "allocated" => "alloc",
+        "capacity" => "cap",
+        "checkpoint" => "ckpoint",
+        "dedupratio" => "dedup",
+        "expandsize" => "expandsz",
+        "fragmentation" => "frag",
+        "readonly" => "rdonly",
+        name => name,
+    };
+    short.to_uppercase()
+}
+
+impl List {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let (place, names) = self.place.with_named(self.names);
+        let only = if let [name] = &names[..] { Some(name.as_str()) } else { None };
+        let pools = place.with(only, How::READ, |session| session.statuses(&names))?;
+        if self.json {
+            output::print_json(&pools)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        if pools.is_empty() && !self.for_programs {
+            output::print("no pools available\n")?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let value = |pool: &PoolStatus, column: &String| {
+            let name = full(column);
+            let value = match name {
+                "name" => pool.name.clone(),
+                name => match pool.properties.get(name) {
+                    Some(value) => value.clone(),
+                    None => {
+                        let text = format!("bad property list: invalid property '{column}'");
+                        return Err(Error::usage(text));
+                    }
+                },
+            };
+            Ok(if self.exact { value } else { shown(name, &value) })
+        };
+        let rows = pools.iter().map(|pool| self.columns.iter().map(|c| value(pool, c)).collect());
+        let rows: Vec<Vec<String>> = rows.collect::<Result<_>>()?;
+        let columns = self.columns.iter();
+        let columns: Vec<Column> = columns
+            .map(|name| Column { heading: heading(name), right: is_number(full(name)) })
+            .collect();
+        output::print(&table(&columns, &rows, self.for_programs))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,55 @@
+//! `ashlar zpool`: pools of ZFS, with zpool's verbs, options and output.
+//!
+//! A command works on a pool that a running daemon serves, or without one on the disks that it is given: these are locked,
+//! the pool is imported in a process of its own, and exported at the end ([`session`]).
+
+mod create;
+mod export;
+mod import;
+mod list;
+mod scrub;
+pub(crate) mod session;
+mod status;
+pub(crate) mod values;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+use crate::error::Result;
+
+/// Make, show and check ZFS pools
+///
+/// The verbs, options and output are zpool's. ZFS itself is OpenZFS's library libzpool, which must be installed. The pool is one that a
+/// running daemon serves; with --devices it is imported from these disks, and exported when the command ends.
+#[derive(Subcommand, Debug)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 failed, 2 wrong usage.
+
+Examples:
+  ashlar zpool create tank mirror a.img b.img
+  ashlar zpool import -d a.img,b.img
+  ashlar serve a.img b.img --mount /mnt/volumes
+  ashlar zpool status tank
+  ashlar zpool scrub -w tank")]
+pub(crate) enum Zpool {
+    Create(create::Create),
+    Import(import::Import),
+    Export(export::Export),
+    List(list::List),
+    Status(status::Status),
+    Scrub(scrub::Scrub),
+}
+
+impl Zpool {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        match self {
+            Self::Create(command) => command.run(),
+            Self::Import(command) => command.run(),
+            Self::Export(command) => command.run(),
+            Self::List(command) => command.run(),
+            Self::Status(command) => command.run(),
+            Self::Scrub(command) => command.run(),
+        }
+    }
+}

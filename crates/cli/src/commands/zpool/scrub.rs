@@ -1,0 +1,90 @@
+//! `ashlar zpool scrub`.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use ashlar_zfs::protocol::{Command, ScanStatus, Scrub as What};
+use clap::Args;
+
+use super::session::{How, Session, Where};
+use super::status::scan_text;
+use super::values::nice_bytes;
+use crate::error::Result;
+use crate::output;
+use crate::progress;
+
+/// How often the pool is asked.
+const POLL: Duration = Duration::from_millis(200);
+
+/// Read all data of a pool, and repair what is damaged
+///
+/// With a pool that a daemon serves the scrub goes on by itself, and -w follows it; without a daemon it lasts as long as the command, and
+/// goes on where it was when it is begun again.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 failed or data could not be repaired, 2 wrong usage.
+
+Examples:
+  ashlar zpool scrub tank
+  ashlar zpool scrub -w tank
+  ashlar zpool scrub -p tank
+  ashlar zpool scrub -d a.img,b.img tank")]
+pub(crate) struct Scrub {
+    /// Wait for its end
+    #[arg(short, long)]
+    wait: bool,
+
+    /// Pause it; without options it goes on
+    #[arg(short, long, conflicts_with = "wait")]
+    pause: bool,
+
+    /// End it
+    #[arg(short, long, conflicts_with_all = ["wait", "pause"])]
+    stop: bool,
+
+    /// The pool
+    pool: String,
+
+    #[command(flatten)]
+    place: Where,
+}
+
+impl Scrub {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let what = match (self.pause, self.stop) {
+            (true, _) => What::Pause,
+            (_, true) => What::Stop,
+            (false, false) => What::Start,
+        };
+        let errors = self.place.with(Some(&self.pool), How::WRITE, |session| {
+            session.run(&self.pool, Command::Scrub(what))?;
+            let follows = self.wait || matches!(session, Session::Here { .. });
+            if what == What::Start && follows { follow(session, &self.pool) } else { Ok(0) }
+        })?;
+        Ok(if errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+/// Shows a scrub to its end; errors that could not be repaired.
+fn follow(session: &mut Session, pool: &str) -> Result<u64> {
+    let bar = progress::bar();
+    loop {
+        let scan = session.status(pool)?.scan;
+        let Some(scan) = scan.filter(|scan| scan.state == "scanning") else { break };
+        if let Some(bar) = &bar {
+            let ScanStatus { examined_bytes: done, to_examine_bytes: all, .. } = scan;
+            bar.set_prefix(format!("{pool} {}", scan.function));
+            // Parts of 1000.
+            bar.set_position((u128::from(done) * 1000 / u128::from(all.max(1))) as u64);
+            bar.set_message(format!("{}/{}", nice_bytes(done), nice_bytes(all)));
+            bar.tick();
+        }
+        std::thread::sleep(POLL);
+    }
+    if let Some(bar) = &bar {
+        bar.finish_and_clear();
+    }
+    let scan = session.status(pool)?.scan;
+    output::print(&format!("{pool}: {}\n", scan_text(scan.as_ref())))?;
+    Ok(scan.map_or(0, |scan| scan.errors))
+}

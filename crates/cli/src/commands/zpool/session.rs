@@ -1,0 +1,313 @@
+//! Where a command finds its pools: at a running daemon, or on disks that it opens for itself.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ashlar_engine::Reactor;
+use ashlar_stack::assemble::Disk;
+use ashlar_stack::probe::probe;
+use ashlar_zfs::client::{CallError, Parameters, Pool, PoolError};
+use ashlar_zfs::ondisk::config::{self, Found};
+use ashlar_zfs::ondisk::label::DeviceLabels;
+use ashlar_zfs::protocol::{Command, Dataset, ImportConfig, PoolStatus, Reply};
+use clap::Args;
+
+use crate::client::Client;
+use crate::commands::Daemon;
+use crate::disks::{self, Access};
+use crate::error::{Error, Result};
+
+/// Where the pool is.
+#[derive(Args, Debug)]
+pub(crate) struct Where {
+    /// Import the pool from these disks, or those in a directory, for this command, with commas between them or the option
+    /// repeated [default: the pool of a running daemon]
+    #[arg(short = 'd', long, value_name = "DISK", value_delimiter = ',')]
+    devices: Vec<PathBuf>,
+
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+/// How a pool is had.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct How {
+    /// Nothing is written.
+    pub(crate) read_only: bool,
+    /// Also if another host has used it last.
+    pub(crate) force: bool,
+}
+
+impl How {
+    /// For reading.
+    pub(crate) const READ: Self = Self { read_only: true, force: false };
+    /// For changes.
+    pub(crate) const WRITE: Self = Self { read_only: false, force: false };
+}
+
+/// Pools at hand.
+pub(crate) enum Session {
+    /// Those of a daemon.
+    Daemon(Client),
+    /// Those imported here, and the disks, which are locked.
+    Here {
+        /// What the workers are talked to from.
+        reactor: Reactor,
+        /// The pools.
+        pools: Vec<Pool>,
+        /// Their disks.
+        _disks: Vec<Disk>,
+    },
+}
+
+/// A disk, where it is, and its labels.
+pub(crate) struct Labelled {
+    pub(crate) disk: Disk,
+    pub(crate) path: String,
+    pub(crate) labels: Box<DeviceLabels>,
+}
+
+/// What a worker has refused.
+pub(crate) fn refused(error: &CallError) -> Error {
+    let failed = Error::failed(error);
+    match error.hint() {
+        Some(hint) => failed.hint(hint),
+        None => failed,
+    }
+}
+
+/// Why a pool is not to be had.
+pub(crate) fn not_had(error: &PoolError) -> Error {
+    let failed = Error::failed(error);
+    match error.hint() {
+        Some(hint) => failed.hint(hint),
+        None => failed,
+    }
+}
+
+fn not_asked() -> Error {
+    Error::failed("the worker of the pool answers what it was not asked")
+}
+
+/// The pool of a dataset.
+pub(crate) fn pool_of(dataset: &str) -> &str {
+    dataset.split(['/', '@']).next().unwrap_or(dataset)
+}
+
+/// The disks that `named` means: of a directory all files in it.
+fn expand(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let mut disks = Vec::new();
+    for path in named {
+        if !path.is_dir() {
+            disks.push(path.clone());
+            continue;
+        }
+        let failed = |error| Error::new("cannot look into", path.display(), error);
+        let mut inside = Vec::new();
+        for entry in std::fs::read_dir(path).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            if path.is_file() || matches!(disks::identity(&path), Some(disks::Identity::Device(_)))
+            {
+                inside.push(path);
+            }
+        }
+        inside.sort_unstable();
+        disks.extend(inside);
+    }
+    Ok(disks)
+}
+
+/// The disks among `named` that have labels of ZFS.
+///
+/// # Errors
+/// One cannot be opened or read.
+pub(crate) async fn labelled(named: &[PathBuf], access: Access) -> Result<Vec<Labelled>> {
+    let mut found = Vec::new();
+    for path in expand(named)? {
+        let disk = disks::open(&path, Access::Look, true)?;
+        let contents = probe(&disk.gateway).await;
+        let contents =
+            contents.map_err(|status| Error::new("cannot read", path.display(), status))?;
+        let Some(labels) = contents.zfs else { continue };
+        let disk = if access == Access::Look { disk } else { disks::open(&path, access, true)? };
+        let failed = |error| Error::new("cannot open", path.display(), error);
+        let path = std::fs::canonicalize(&path).map_err(failed)?;
+        found.push(Labelled { disk, path: path.display().to_string(), labels });
+    }
+    Ok(found)
+}
+
+/// The pools on disks.
+pub(crate) fn pools_on(disks: &[Labelled]) -> Found {
+    let devices: Vec<config::Device<'_>> = disks
+        .iter()
+        .map(|disk| config::Device { path: &disk.path, labels: &disk.labels })
+        .collect();
+    config::pools(&devices)
+}
+
+impl Where {
+    /// The disks that were named.
+    pub(crate) fn devices(&self) -> &[PathBuf] {
+        &self.devices
+    }
+
+    /// With those of `names` that are disks, not names of pools.
+    pub(crate) fn with_named(mut self, names: Vec<String>) -> (Self, Vec<String>) {
+        let is_disk = |name: &String| name.contains('/') || Path::new(name).exists();
+        let (disks, names): (Vec<_>, Vec<_>) = names.into_iter().partition(is_disk);
+        self.devices.extend(disks.into_iter().map(PathBuf::from));
+        (self, names)
+    }
+
+    /// Does `work` with a pool, or with all of them. Pools that were imported for it are exported, whatever becomes of it.
+    ///
+    /// # Errors
+    /// Those of the work; there is no such pool; it cannot be imported, or not exported.
+    pub(crate) fn with<T>(
+        &self,
+        pool: Option<&str>,
+        how: How,
+        work: impl FnOnce(&mut Session) -> Result<T>,
+    ) -> Result<T> {
+        if self.devices.is_empty() {
+            let client = self.daemon.connect().map_err(|error| {
+                error.hint("name its disks with --devices, or start a daemon with ashlar serve")
+            })?;
+            return work(&mut Session::Daemon(client));
+        }
+        let mut session = Session::import(&self.devices, pool, how)?;
+        let done = work(&mut session);
+        let ended = session.end();
+        let done = done?;
+        ended.map(|()| done)
+    }
+}
+
+impl Session {
+    fn import(disks: &[PathBuf], wanted: Option<&str>, how: How) -> Result<Self> {
+        let access = if how.read_only { Access::Read } else { Access::Write };
+        let reactor = disks::reactor()?;
+        let (pools, disks) = reactor.block_on(async {
+            let disks = labelled(disks, access).await?;
+            let mut found = pools_on(&disks).pools;
+            found.retain(|pool| {
+                wanted.is_none_or(|name| pool.name == name || pool.guid.to_string() == name)
+            });
+            if let (Some(name), true) = (wanted, found.is_empty()) {
+                let error = Error::failed(format_args!("cannot open '{name}': no such pool"));
+                return Err(error.hint("name all of its disks with --devices"));
+            }
+            let mut pools = Vec::new();
+            for pool in found {
+                let path_of =
+                    |index: usize| disks.get(index).map_or("", |disk| &disk.path).to_owned();
+                let config = pool.import_config(&path_of);
+                let config =
+                    config.map_err(|why| Error::failed(format_args!("cannot import: {why}")))?;
+                let How { read_only, force } = how;
+                let config = ImportConfig::from(&config);
+                let import = Command::ImportPool {
+                    config,
+                    name: None,
+                    read_only,
+                    force,
+                    missing_log: false,
+                };
+                let started = Pool::start(&pool.name, import, Arc::<Parameters>::default()).await;
+                pools.push(started.map_err(|error| not_had(&error))?);
+            }
+            Ok((pools, disks.into_iter().map(|labelled| labelled.disk).collect()))
+        })?;
+        Ok(Self::Here { reactor, pools, _disks: disks })
+    }
+
+    fn end(self) -> Result<()> {
+        let Self::Here { reactor, pools, _disks: disks } = self else { return Ok(()) };
+        let mut result = Ok(());
+        for pool in pools {
+            let exported = reactor.block_on(pool.export());
+            result = result.and(exported.map_err(|error| refused(&error)));
+        }
+        drop(disks);
+        result
+    }
+
+    /// The names of all pools.
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub(crate) fn pools(&mut self) -> Result<Vec<String>> {
+        Ok(match self {
+            Self::Daemon(client) => {
+                client.status()?.pools.into_iter().map(|pool| pool.name).collect()
+            }
+            Self::Here { pools, .. } => pools.iter().map(|pool| pool.name().to_owned()).collect(),
+        })
+    }
+
+    /// Gives a pool a command.
+    ///
+    /// # Errors
+    /// There is no such pool, or it refused.
+    pub(crate) fn call(&mut self, pool: &str, command: Command) -> Result<Reply> {
+        match self {
+            Self::Daemon(client) => client.zfs(pool, &command),
+            Self::Here { reactor, pools, .. } => {
+                let Some(pool) = pools.iter().find(|other| other.name() == pool) else {
+                    return Err(Error::failed(format_args!("cannot open '{pool}': no such pool")));
+                };
+                reactor.block_on(pool.call(command)).map_err(|error| refused(&error))
+            }
+        }
+    }
+
+    /// As [`Self::call`], for a command that has nothing to tell.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn run(&mut self, pool: &str, command: Command) -> Result<()> {
+        let Reply::Done = self.call(pool, command)? else { return Err(not_asked()) };
+        Ok(())
+    }
+
+    /// A pool's state.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub(crate) fn status(&mut self, pool: &str) -> Result<PoolStatus> {
+        let Reply::Pool(status) = self.call(pool, Command::PoolStatus)? else {
+            return Err(not_asked());
+        };
+        Ok(status)
+    }
+
+    /// The state of the pools of these names, or of all.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub(crate) fn statuses(&mut self, names: &[String]) -> Result<Vec<PoolStatus>> {
+        let names = if names.is_empty() { self.pools()? } else { names.to_vec() };
+        names.iter().map(|name| self.status(name)).collect()
+    }
+
+    /// The datasets at and below `root`.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub(crate) fn datasets(&mut self, root: &str) -> Result<Vec<Dataset>> {
+        let list = Command::List { root: Some(root.to_owned()) };
+        let Reply::Datasets { datasets } = self.call(pool_of(root), list)? else {
+            return Err(not_asked());
+        };
+        Ok(datasets)
+    }
+}
+
+/// The absolute path of a disk that is to be part of a pool.
+///
+/// # Errors
+/// It is not there.
+pub(crate) fn absolute(path: &Path) -> Result<PathBuf> {
+    std::fs::canonicalize(path).map_err(|error| Error::new("cannot open", path.display(), error))
+}

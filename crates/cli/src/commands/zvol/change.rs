@@ -1,0 +1,152 @@
+//! `ashlar zvol set`, `inherit`, `rename` and `destroy`.
+
+use std::process::ExitCode;
+
+use ashlar_zfs::protocol::Command;
+use clap::Args;
+
+use super::property;
+use crate::commands::zpool::session::{How, Where, pool_of};
+use crate::error::{Error, Result};
+
+/// Set properties of volumes
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 failed, 2 wrong usage.
+
+Examples:
+  ashlar zvol set volsize=20G tank/vol
+  ashlar zvol set compression=zstd sync=always tank/a tank/b
+  ashlar zvol set snapdev=visible tank/vol")]
+pub(crate) struct Set {
+    /// Properties, and then volumes
+    #[arg(value_name = "PROPERTY=VALUE|NAME", required = true, num_args = 2..)]
+    words: Vec<String>,
+
+    #[command(flatten)]
+    place: Where,
+}
+
+impl Set {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let first = self.words.iter().position(|word| !word.contains('='));
+        let (settings, names) = self.words.split_at(first.unwrap_or(self.words.len()));
+        if settings.is_empty() || names.is_empty() {
+            return Err(Error::usage("PROPERTY=VALUE and a volume are needed"));
+        }
+        let settings: std::result::Result<Vec<_>, String> =
+            settings.iter().map(|text| property(text)).collect();
+        let settings = settings.map_err(Error::usage)?;
+        let only = if let [name] = names { Some(pool_of(name)) } else { None };
+        self.place.with(only, How::WRITE, |session| {
+            for dataset in names {
+                for (name, value) in settings.clone() {
+                    let set = Command::SetProperty { dataset: dataset.clone(), name, value };
+                    session.run(pool_of(dataset), set)?;
+                }
+            }
+            Ok(())
+        })?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Let a property of volumes be that of what they are in
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 failed, 2 wrong usage.
+
+Examples:
+  ashlar zvol inherit compression tank/vol")]
+pub(crate) struct Inherit {
+    /// The property
+    property: String,
+
+    /// The volumes
+    #[arg(value_name = "NAME", required = true)]
+    names: Vec<String>,
+
+    #[command(flatten)]
+    place: Where,
+}
+
+impl Inherit {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let only = if let [name] = &self.names[..] { Some(pool_of(name)) } else { None };
+        self.place.with(only, How::WRITE, |session| {
+            for dataset in &self.names {
+                let (dataset, name) = (dataset.clone(), self.property.clone());
+                let pool = pool_of(&dataset).to_owned();
+                session.run(&pool, Command::Inherit { dataset, name })?;
+            }
+            Ok(())
+        })?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Rename a volume or snapshot
+///
+/// A volume that is in use is not renamed.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 failed, 2 wrong usage.
+
+Examples:
+  ashlar zvol rename tank/vol tank/old
+  ashlar zvol rename tank/vol@a tank/vol@b")]
+pub(crate) struct Rename {
+    /// What it is called
+    from: String,
+
+    /// What it shall be called
+    to: String,
+
+    #[command(flatten)]
+    place: Where,
+}
+
+impl Rename {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        // A snapshot may be renamed by what is behind its @.
+        let to = match (self.from.split_once('@'), self.to.strip_prefix('@')) {
+            (Some((volume, _)), Some(snapshot)) => format!("{volume}@{snapshot}"),
+            (_, Some(_)) | (_, None) => self.to.clone(),
+        };
+        let pool = pool_of(&self.from);
+        let rename = Command::Rename { from: self.from.clone(), to };
+        self.place.with(Some(pool), How::WRITE, |session| session.run(pool, rename))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Destroy a volume or snapshot
+///
+/// A volume that is in use is not destroyed.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 failed, 2 wrong usage.
+
+Examples:
+  ashlar zvol destroy tank/vol@before
+  ashlar zvol destroy -r tank/vol")]
+pub(crate) struct Destroy {
+    /// What is below it, too: snapshots
+    #[arg(short = 'r')]
+    recursive: bool,
+
+    /// Its name
+    name: String,
+
+    #[command(flatten)]
+    place: Where,
+}
+
+impl Destroy {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let pool = pool_of(&self.name);
+        let destroy = Command::Destroy { name: self.name.clone(), recursive: self.recursive };
+        self.place.with(Some(pool), How::WRITE, |session| session.run(pool, destroy))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,163 @@
+//! `ashlar zvol list`.
+
+use std::process::ExitCode;
+
+use ashlar_zfs::protocol::Dataset;
+use clap::Args;
+
+use crate::commands::zpool::session::{How, Where, pool_of};
+use crate::commands::zpool::values::{Column, is_number, shown, table};
+use crate::error::{Error, Result};
+use crate::output;
+
+/// Show volumes, a line each
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 failed, 2 wrong usage.
+
+Examples:
+  ashlar zvol list
+  ashlar zvol list -t snapshot tank/vol
+  ashlar zvol list -H -p -o name,volsize,compressratio")]
+pub(crate) struct List {
+    /// No headings, and a tab between values
+    #[arg(short = 'H')]
+    for_programs: bool,
+
+    /// Exact numbers
+    #[arg(short = 'p')]
+    exact: bool,
+
+    /// Which properties, with commas between them
+    #[arg(
+        short = 'o',
+        value_name = "PROPERTY",
+        value_delimiter = ',',
+        default_value = "name,used,avail,refer,volsize"
+    )]
+    columns: Vec<String>,
+
+    /// What to show, with commas between them: volume, snapshot, filesystem or all
+    #[arg(
+        short = 't',
+        value_name = "TYPE",
+        value_delimiter = ',',
+        default_value = "volume",
+        value_parser = ["volume", "vol", "snapshot", "snap", "filesystem", "fs", "all"]
+    )]
+    kinds: Vec<String>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Volumes, or pools and what else has volumes in it [default: all]
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+
+    #[command(flatten)]
+    place: Where,
+}
+
+/// Properties that some kinds of datasets have not.
+const ALWAYS: [&str; 6] = ["name", "available", "mountpoint", "volsize", "volblocksize", "origin"];
+
+/// The full name of a property that has a short one.
+fn full(name: &str) -> &str {
+    match name {
+        "avail" => "available",
+        "compress" => "compression",
+        "lrefer" => "logicalreferenced",
+        "lused" => "logicalused",
+        "ratio" => "compressratio",
+        "refer" => "referenced",
+        "refreserv" => "refreservation",
+        "reserv" => "reservation",
+        "volblock" => "volblocksize",
+        name => name,
+    }
+}
+
+/// The heading of a property's column.
+fn heading(name: &str) -> String {
+    let short = match full(name) {
+        "available" => "avail",
+        "compression" => "compress",
+        "compressratio" => "ratio",
+        "logicalreferenced" => "lrefer",
+        "logicalused" => "lused",
+        "referenced" => "refer",
+        "refreservation" => "refreserv",
+        "reservation" => "reserv",
+        "volblocksize" => "volblock",
+        name => name,
+    };
+    short.to_uppercase()
+}
+
+impl List {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let is_wanted = |dataset: &Dataset| {
+            self.kinds.iter().any(|kind| match kind.as_str() {
+                "vol" => dataset.kind == "volume",
+                "snap" => dataset.kind == "snapshot",
+                "fs" => dataset.kind == "filesystem",
+                "all" => true,
+                kind => dataset.kind == kind,
+            })
+        };
+        let only = if let [name] = &self.names[..] { Some(pool_of(name)) } else { None };
+        let datasets = self.place.with(only, How::READ, |session| {
+            let roots = if self.names.is_empty() { session.pools()? } else { self.names.clone() };
+            let mut all: Vec<Dataset> = Vec::new();
+            for root in roots {
+                let found = session.datasets(&root)?;
+                // What is named is shown, whatever it is.
+                let named = |dataset: &Dataset| {
+                    self.names.contains(&dataset.name) && dataset.kind == "snapshot"
+                };
+                all.extend(
+                    found.into_iter().filter(|dataset| is_wanted(dataset) || named(dataset)),
+                );
+            }
+            Ok(all)
+        })?;
+        if self.json {
+            output::print_json(&datasets)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        if datasets.is_empty() {
+            output::print(if self.for_programs { "" } else { "no datasets available\n" })?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        for column in &self.columns {
+            let name = full(column);
+            let has = |dataset: &Dataset| dataset.properties.contains_key(name);
+            // A property of the user's may be set on none of them.
+            if !ALWAYS.contains(&name) && !name.contains(':') && !datasets.iter().any(has) {
+                let text = format!("bad property list: invalid property '{column}'");
+                return Err(Error::usage(text));
+            }
+        }
+        let value = |dataset: &Dataset, column: &String| {
+            let name = full(column);
+            if name == "name" {
+                return dataset.name.clone();
+            }
+            let is_volumes = name.starts_with("vol") && dataset.kind == "filesystem";
+            let property = dataset.properties.get(name).filter(|_| !is_volumes);
+            let Some(property) = property else { return "-".to_owned() };
+            if self.exact { property.value.clone() } else { shown(name, &property.value) }
+        };
+        let rows: Vec<Vec<String>> = datasets
+            .iter()
+            .map(|dataset| self.columns.iter().map(|column| value(dataset, column)).collect())
+            .collect();
+        let columns = self.columns.iter();
+        let columns: Vec<Column> = columns
+            .map(|name| Column { heading: heading(name), right: is_number(full(name)) })
+            .collect();
+        output::print(&table(&columns, &rows, self.for_programs))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,164 @@
+//! `ashlar zvol snapshot`, `clone`, `rollback` and `promote`.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use ashlar_zfs::protocol::Command;
+use clap::Args;
+
+use super::property;
+use crate::commands::zpool::session::{How, Where, pool_of};
+use crate::error::{Error, Result};
+
+/// Take snapshots of volumes, all at one time
+///
+/// What was written to a served volume before is in its snapshot.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 failed, 2 wrong usage.
+
+Examples:
+  ashlar zvol snapshot tank/vol@before
+  ashlar zvol snapshot tank/a@monday tank/b@monday")]
+pub(crate) struct Snapshot {
+    /// Their names: POOL/VOLUME@SNAPSHOT, all in one pool
+    #[arg(value_name = "NAME", required = true)]
+    names: Vec<String>,
+
+    #[command(flatten)]
+    place: Where,
+}
+
+impl Snapshot {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let pool = self.names.first().map_or("", |name| pool_of(name)).to_owned();
+        if self.names.iter().any(|name| pool_of(name) != pool) {
+            return Err(Error::usage("snapshots that are taken at one time are in one pool"));
+        }
+        let take = Command::Snapshot { names: self.names.clone() };
+        self.place.with(Some(&pool), How::WRITE, |session| session.run(&pool, take))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Make a volume of a snapshot
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 failed, 2 wrong usage.
+
+Examples:
+  ashlar zvol clone tank/vol@before tank/try
+  ashlar zvol clone -o compression=off tank/vol@before tank/try")]
+pub(crate) struct Clone {
+    /// A property (may be repeated)
+    #[arg(short = 'o', value_name = "PROPERTY=VALUE", value_parser = property)]
+    properties: Vec<(String, String)>,
+
+    /// The snapshot
+    snapshot: String,
+
+    /// The new volume
+    name: String,
+
+    #[command(flatten)]
+    place: Where,
+}
+
+impl Clone {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let pool = pool_of(&self.snapshot);
+        let clone = Command::Clone {
+            snapshot: self.snapshot.clone(),
+            name: self.name,
+            properties: BTreeMap::from_iter(self.properties),
+        };
+        self.place.with(Some(pool), How::WRITE, |session| session.run(pool, clone))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Take a volume back to a snapshot
+///
+/// What was written since is lost.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 failed, 2 wrong usage.
+
+Examples:
+  ashlar zvol rollback tank/vol@before
+  ashlar zvol rollback -r tank/vol@older")]
+pub(crate) struct Rollback {
+    /// Destroy newer snapshots
+    #[arg(short = 'r')]
+    recursive: bool,
+
+    /// The snapshot
+    snapshot: String,
+
+    #[command(flatten)]
+    place: Where,
+}
+
+impl Rollback {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let Some((volume, _)) = self.snapshot.split_once('@') else {
+            return Err(Error::usage(format!(
+                "`{}` is no snapshot: POOL/VOLUME@SNAPSHOT",
+                self.snapshot
+            )));
+        };
+        let pool = pool_of(volume);
+        self.place.with(Some(pool), How::WRITE, |session| {
+            if self.recursive {
+                let mut newer = session.datasets(volume)?;
+                newer.retain(|dataset| {
+                    dataset.name.split_once('@').is_some_and(|(of, _)| of == volume)
+                });
+                let number = |name: &str, datasets: &[ashlar_zfs::protocol::Dataset]| {
+                    let dataset = datasets.iter().find(|dataset| dataset.name == name)?;
+                    dataset.properties.get("createtxg")?.value.parse::<u64>().ok()
+                };
+                let Some(of_ours) = number(&self.snapshot, &newer) else {
+                    let text = format!("cannot open '{}': dataset does not exist", self.snapshot);
+                    return Err(Error::failed(text));
+                };
+                let mut later: Vec<(u64, String)> = newer
+                    .iter()
+                    .filter_map(|one| Some((number(&one.name, &newer)?, one.name.clone())))
+                    .filter(|(txg, _)| *txg > of_ours)
+                    .collect();
+                later.sort_unstable();
+                while let Some((_, name)) = later.pop() {
+                    session.run(pool, Command::Destroy { name, recursive: false })?;
+                }
+            }
+            let (volume, snapshot) = (volume.to_owned(), self.snapshot.clone());
+            session.run(pool, Command::Rollback { volume, snapshot })
+        })?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Make a clone the owner of what it shares with its origin
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 failed, 2 wrong usage.
+
+Examples:
+  ashlar zvol promote tank/try")]
+pub(crate) struct Promote {
+    /// The clone
+    name: String,
+
+    #[command(flatten)]
+    place: Where,
+}
+
+impl Promote {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let pool = pool_of(&self.name);
+        let promote = Command::Promote { name: self.name.clone() };
+        self.place.with(Some(pool), How::WRITE, |session| session.run(pool, promote))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,101 @@
+//! Attributes of volumes of ZFS pools, `sys/block/zd0/zvol/`, and OpenZFS's module parameters, `sys/module/zfs/parameters/`.
+//!
+//! The parameters' names are OpenZFS's (`man 4 zfs`). Those of queues are what a volume begins with when it is opened; for one
+//! that is open there are the attributes in `zvol/`, which the kernel's module has not, beside `queue/nomerges`,
+//! `queue/max_sectors_kb` and `queue/nr_requests`.
+
+use std::sync::Arc;
+
+use ashlar_zfs::client::Zvol;
+
+use super::{AttributeError, Row, Tree, number};
+use crate::pools::Pools;
+
+const VOLUME: &[Row<Zvol>] = &[
+    Row::ro("name", Zvol::dataset),
+    Row::ro("volblocksize", |zvol| zvol.volblocksize_bytes().to_string()),
+    Row::rw(
+        "use_blk_mq",
+        |zvol| u8::from(zvol.use_blk_mq()).to_string(),
+        |zvol, value| {
+            let on = match number(value)? {
+                0 => false,
+                1 => true,
+                _ => return Err(AttributeError::Invalid(format!("`{value}` is not 0 or 1"))),
+            };
+            zvol.set_use_blk_mq(on);
+            Ok(())
+        },
+    ),
+    Row::rw(
+        "blk_mq_blocks_per_thread",
+        |zvol| zvol.blocks_per_thread().to_string(),
+        |zvol, value| Ok(zvol.set_blocks_per_thread(number(value)?)?),
+    ),
+];
+
+/// The row of a module parameter.
+macro_rules! parameter {
+    ($name:literal) => {
+        Row::act(
+            $name,
+            |pools: &Pools| pools.parameter($name),
+            |pools, value| {
+                Box::pin(async move { pools.set_parameter($name, number(value)?).await })
+            },
+        )
+    };
+}
+
+const PARAMETERS: &[Row<Pools>] = &[
+    parameter!("zfs_arc_max"),
+    parameter!("zfs_arc_min"),
+    parameter!("zfs_txg_timeout"),
+    parameter!("zvol_blk_mq_blocks_per_thread"),
+    parameter!("zvol_blk_mq_queue_depth"),
+    parameter!("zvol_blk_mq_threads"),
+    parameter!("zvol_max_discard_blocks"),
+    parameter!("zvol_num_taskqs"),
+    parameter!("zvol_request_sync"),
+    parameter!("zvol_threads"),
+    parameter!("zvol_use_blk_mq"),
+];
+
+impl Tree {
+    /// Adds what a volume has besides what all devices have.
+    pub(crate) fn add_zvol(&mut self, name: &str, zvol: &Arc<Zvol>) {
+        self.add_rows(&format!("sys/block/{name}/zvol"), zvol, VOLUME);
+    }
+
+    /// Adds OpenZFS's module parameters.
+    pub(crate) fn add_zfs_parameters(&mut self, pools: &Arc<Pools>) {
+        self.add_rows("sys/module/zfs/parameters", pools, PARAMETERS);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::outcome;
+    use super::*;
+    use ashlar_zfs::client::Parameters;
+
+    #[test]
+    fn all_parameters_are_shown() {
+        let known: Vec<&str> = Parameters::all().iter().map(|parameter| parameter.name).collect();
+        for name in PARAMETERS.iter().map(|row| row.name) {
+            assert!(known.contains(&name), "{name}");
+        }
+        assert_eq!(known.len(), PARAMETERS.len());
+    }
+
+    #[test]
+    fn parameters_are_read_and_set() {
+        let mut tree = Tree::default();
+        tree.add_zfs_parameters(&Arc::default());
+        let path = |name: &str| format!("sys/module/zfs/parameters/{name}");
+        assert_eq!(tree.read(&path("zvol_blk_mq_blocks_per_thread")), Ok("8".to_owned()));
+        assert_eq!(outcome(tree.write(&path("zvol_use_blk_mq"), "1\n")), Ok(()));
+        assert_eq!(tree.read(&path("zvol_use_blk_mq")), Ok("1".to_owned()));
+        assert_eq!(outcome(tree.write(&path("zvol_use_blk_mq"), "2")).unwrap_err().errno(), 22);
+    }
+}
