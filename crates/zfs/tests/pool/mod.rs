@@ -63,7 +63,7 @@ struct Creating {
 impl Zpool {
     /// # Safety
     /// `T` is the type of the function of that name.
-    unsafe fn get<T: Copy>(&self, name: &str) -> T {
+    pub unsafe fn get<T: Copy>(&self, name: &str) -> T {
         // SAFETY: the caller's.
         *unsafe { self.raw.get::<T>(name.as_bytes()) }
             .unwrap_or_else(|error| panic!("{name}: {error}"))
