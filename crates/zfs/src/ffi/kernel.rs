@@ -35,7 +35,7 @@ const NO_CACHE_FILE: &CStr = c"";
 
 /// The tunables that may be set: OpenZFS's module parameters that matter for what a worker does and are plain numbers. Those that a
 /// release does not have are refused.
-const PARAMETERS: [&str; 38] = [
+const PARAMETERS: [&str; 39] = [
     "zfs_arc_max",
     "zfs_arc_min",
     "zfs_arc_meta_limit",
@@ -45,6 +45,7 @@ const PARAMETERS: [&str; 38] = [
     "zfs_dirty_data_max",
     "zfs_dirty_data_max_max",
     "zfs_dirty_data_sync_percent",
+    "zfs_flags",
     "zfs_delay_min_dirty_percent",
     "zfs_delay_scale",
     "zfs_txg_timeout",
@@ -75,6 +76,11 @@ const PARAMETERS: [&str; 38] = [
     "zio_taskq_batch_tpq",
     "zio_dva_throttle_enabled",
 ];
+
+/// Tunables that are as the kernel module has them. libzpool is made for tests, and has all of its checks on: it sums up each
+/// cached buffer whenever somebody lets go of it, and again before it changes, to find out who wrote to it in between: for
+/// a write of 4 KiB to a block of 1 MiB that is 1 MiB, twice.
+const AS_IN_THE_KERNEL: [(&str, u64); 1] = [("zfs_flags", 0)];
 
 /// Why a tunable was not set.
 #[derive(Debug, thiserror::Error)]
@@ -130,6 +136,9 @@ impl Zfs {
         let (cache_file, _) = library.variable("spa_config_path")?;
         // SAFETY: the variable is a `char *` (sys/spa.h); nothing else runs yet.
         unsafe { cache_file.cast::<*const c_char>().write(NO_CACHE_FILE.as_ptr()) };
+        for (name, value) in AS_IN_THE_KERNEL {
+            set(library, name, value)?;
+        }
         for (name, value) in parameters {
             set(library, name, *value)?;
         }

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use super::{check_new_name, properties};
+use super::{check_new_name, device, properties};
 use crate::dataset;
 use crate::ffi::kernel::Zfs;
 use crate::ondisk::label::{DeviceLabels, PoolState};
@@ -44,6 +44,9 @@ pub(crate) fn create(zfs: &Zfs, new: &NewPool<'_>) -> Result<(), Refusal> {
     };
     let root = root_vdev(new.vdevs, ashift, new.force, &what)?;
     let root_properties = dataset::properties_of_new_container(zfs, new.dataset_properties, &what)?;
+    for path in new.vdevs.iter().flat_map(|vdev| &vdev.paths) {
+        device::check(path, &what)?;
+    }
     if !new.force {
         refuse_used_disks(new.vdevs, &what)?;
     }
@@ -162,7 +165,7 @@ fn leaf(path: &Path, ashift: Option<u64>) -> NvMap {
         ("path", text(&path.to_string_lossy())),
         ("whole_disk", NvValue::Uint64(0)),
     ]);
-    if let Some(ashift) = ashift {
+    if let Some(ashift) = ashift.or_else(|| device::ashift(path)) {
         map.insert("ashift".to_owned(), NvValue::Uint64(ashift));
     }
     map

@@ -1,9 +1,11 @@
 //! Pools that are on their disks already.
 
+use std::path::Path;
+
 use rustix::io::Errno;
 
-use super::check_new_name;
 use super::status::{children, list, number, text};
+use super::{check_new_name, device};
 use crate::ffi::kernel::Zfs;
 use crate::ffi::spa::import_flag;
 use crate::protocol::{NvMap, NvValue, Refusal};
@@ -46,6 +48,11 @@ pub(crate) fn import(zfs: &Zfs, import: &Import<'_>) -> Result<String, Refusal> 
     }
     if number(import.config, "state") == Some(DESTROYED) {
         return Err(Refusal::new(&what, "pool was destroyed", Errno::NOENT));
+    }
+    let mut paths = Vec::new();
+    leaves(list(import.config, "vdev_tree").unwrap_or(&NvMap::new()), &mut paths);
+    for path in paths {
+        device::check(Path::new(&path), &what)?;
     }
     let tried =
         zfs.try_import_pool(import.config).map_err(|errno| Refusal::of_pool(&what, errno))?;
@@ -97,14 +104,9 @@ fn refuse_foreign(
     what: &str,
 ) -> Result<(), Refusal> {
     let empty = NvMap::new();
-    let config = tried.unwrap_or(import.config);
-    let info = list(config, "load_info").unwrap_or(&empty);
+    let info = tried.and_then(|tried| list(tried, "load_info")).unwrap_or(&empty);
     let told = |name: &str| {
-        text(info, name)
-            .or_else(|| text(config, name))
-            .or_else(|| text(import.config, name))
-            .unwrap_or("<unknown>")
-            .to_owned()
+        text(info, name).or_else(|| text(import.config, name)).unwrap_or("<unknown>").to_owned()
     };
     let refused = |why: String| Refusal::new(what, why, Errno::REMOTEIO);
     match number(info, "mmp_state") {
@@ -123,10 +125,8 @@ fn refuse_foreign(
         Some(_) | None => {}
     }
     let exported = number(import.config, "state") == Some(EXPORTED);
-    let host_id = number(info, "hostid")
-        .or_else(|| number(config, "hostid"))
-        .or_else(|| number(import.config, "hostid"))
-        .unwrap_or(0);
+    // Up to 2.1 trying does not tell the host; what it calls the host is then this one.
+    let host_id = number(info, "hostid").or_else(|| number(import.config, "hostid")).unwrap_or(0);
     if exported || host_id == zfs.host_id() || import.force {
         return Ok(());
     }

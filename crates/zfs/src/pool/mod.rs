@@ -1,6 +1,7 @@
 //! Pools, in the worker: made, imported, described, scrubbed, exported.
 
 mod create;
+mod device;
 mod import;
 mod properties;
 mod status;

@@ -11,12 +11,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Process, Stdio};
 
 use ashlar_zfs::control;
+use ashlar_zfs::ondisk::config::{Device, pools};
+use ashlar_zfs::ondisk::label::DeviceLabels;
 use ashlar_zfs::protocol::{
-    Command, Dataset, ImportConfig, NewVdev, NvMap, OpenedVolume, PoolStatus, Refusal, Reply,
-    Scrub, VdevClass, VdevKind,
+    Command, Completion, Dataset, ImportConfig, NewVdev, OpenedVolume, PoolStatus, Refusal,
+    RemoteSegment, Reply, Scrub, Submission, VdevClass, VdevKind, op,
 };
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair};
 use tempfile::TempDir;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// What tells this program to be a worker.
 const WORKER: &str = "ASHLAR_ZFS_TEST_WORKER";
@@ -48,15 +51,26 @@ impl Worker {
         Self::start_with(&[])
     }
 
+    /// As [`Self::start`], on a host of this number.
+    pub(crate) fn start_as_host(host_id: u32) -> Option<Self> {
+        Self::spawn_with(|process| {
+            process.env("ZFS_HOSTID", format!("{host_id:#x}"));
+        })
+        .started(&[])
+    }
+
     /// As [`Self::start`], with module parameters.
     pub(crate) fn start_with(parameters: &[(&str, u64)]) -> Option<Self> {
-        let mut worker = Self::spawn();
+        Self::spawn().started(parameters)
+    }
+
+    fn started(mut self, parameters: &[(&str, u64)]) -> Option<Self> {
         let parameters =
             parameters.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
-        match worker.call(Command::Start { parameters }) {
+        match self.call(Command::Start { parameters }) {
             Ok(Reply::Started { release }) => {
-                worker.release = release;
-                Some(worker)
+                self.release = release;
+                Some(self)
             }
             Err(refusal)
                 if refusal.errno == libc::ENOENT
@@ -73,16 +87,21 @@ impl Worker {
 
     /// A process that was told nothing yet.
     pub(crate) fn spawn() -> Self {
+        Self::spawn_with(|_| ())
+    }
+
+    fn spawn_with(prepare: impl FnOnce(&mut Process)) -> Self {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .unwrap();
-        let process = Process::new(std::env::current_exe().unwrap())
+        let mut process = Process::new(std::env::current_exe().unwrap());
+        process
             .args(["--exact", "worker_process", "--nocapture", "--test-threads=1"])
             .env(WORKER, "1")
             .stdin(Stdio::from(theirs))
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
+            .stdout(Stdio::null());
+        prepare(&mut process);
+        let process = process.spawn().unwrap();
         Self { process, channel: ours, release: String::new() }
     }
 
@@ -220,6 +239,59 @@ impl Worker {
     }
 }
 
+/// Sends a request for an open volume over a channel of its own, and returns its errno.
+fn submit(
+    worker: &Worker,
+    volume: OpenedVolume,
+    op: u8,
+    offset_bytes: u64,
+    data: &mut [u8],
+) -> i32 {
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let attached = worker.call_with(Command::Attach { volume: volume.volume }, Some(theirs));
+    assert_eq!(attached, Ok(Reply::Done));
+    let len_bytes = data.len() as u64;
+    let submission =
+        Submission { tag: 1, offset_bytes, len_bytes, op, flags: 0, segments: 1, reserved: 0 };
+    let segment = RemoteSegment { address: data.as_mut_ptr() as u64, len_bytes };
+    let mut packet = submission.as_bytes().to_vec();
+    packet.extend_from_slice(segment.as_bytes());
+    rustix::net::send(&ours, &packet, SendFlags::empty()).unwrap();
+    let mut answer = [0; size_of::<Completion>()];
+    rustix::net::recv(&ours, &mut answer, RecvFlags::empty()).unwrap();
+    let completion = Completion::read_from_bytes(&answer).unwrap();
+    assert_eq!(completion.tag, 1);
+    completion.errno
+}
+
+/// Writes to an open volume.
+pub(crate) fn write(worker: &Worker, volume: OpenedVolume, offset_bytes: u64, data: &[u8]) {
+    assert_eq!(try_write(worker, volume, offset_bytes, data), 0);
+}
+
+/// As [`write`]; returns the errno.
+pub(crate) fn try_write(
+    worker: &Worker,
+    volume: OpenedVolume,
+    offset_bytes: u64,
+    data: &[u8],
+) -> i32 {
+    submit(worker, volume, op::WRITE, offset_bytes, &mut data.to_vec())
+}
+
+/// Reads from an open volume.
+pub(crate) fn read(
+    worker: &Worker,
+    volume: OpenedVolume,
+    offset_bytes: u64,
+    len_bytes: usize,
+) -> Vec<u8> {
+    let mut data = vec![0; len_bytes];
+    assert_eq!(submit(worker, volume, op::READ, offset_bytes, &mut data), 0);
+    data
+}
+
 /// The command that makes a pool.
 pub(crate) fn new_pool(name: &str, vdevs: Vec<NewVdev>) -> Command {
     Command::CreatePool {
@@ -323,10 +395,21 @@ pub(crate) fn spoil(path: &Path, offset: u64, len: usize) {
     file.write_all_at(&vec![0xa5; len], offset).unwrap();
 }
 
-/// What is in a list of lists, for looking at a configuration.
-pub(crate) fn nested<'a>(map: &'a NvMap, name: &str) -> &'a NvMap {
-    match map.get(name) {
-        Some(ashlar_zfs::protocol::NvValue::List(list)) => list,
-        other => panic!("{name}: {other:?}"),
-    }
+/// What the labels of these files say of their pool, which is the only one: what importing it takes.
+pub(crate) fn scan(paths: &[&Path]) -> ImportConfig {
+    let labels: Vec<DeviceLabels> = paths.iter().map(|path| read_labels(path)).collect();
+    let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    let devices: Vec<Device<'_>> =
+        names.iter().zip(&labels).map(|(path, labels)| Device { path, labels }).collect();
+    let found = pools(&devices);
+    let [pool] = &found.pools[..] else { panic!("{found:?}") };
+    ImportConfig::from(&pool.import_config(&|index| names[index].clone()).unwrap())
+}
+
+/// The labels of a file.
+pub(crate) fn read_labels(path: &Path) -> DeviceLabels {
+    let bytes = std::fs::read(path).unwrap();
+    DeviceLabels::parse(bytes.len() as u64, |offset| {
+        bytes[usize::try_from(offset).unwrap()..].first_chunk()
+    })
 }
