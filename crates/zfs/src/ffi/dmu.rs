@@ -340,24 +340,6 @@ impl Objset {
         segments.transfer(&mut local, Direction::ToPeer).map_err(|short| short.errno)
     }
 
-    /// Copies a range.
-    ///
-    /// # Errors
-    /// EIO: it cannot be read.
-    pub(crate) fn read_here(&self, offset_bytes: u64, to: &mut [u8]) -> Result<(), Errno> {
-        // SAFETY: the dnode is held, and the memory is exclusively borrowed.
-        check_io(unsafe {
-            let (to, len_bytes) = (to.as_mut_ptr().cast(), to.len() as u64);
-            (self.api.dmu.dmu_read_by_dnode)(
-                self.dnode,
-                offset_bytes,
-                len_bytes,
-                to,
-                self.api.no_prefetch(),
-            )
-        })
-    }
-
     /// Begins a transaction.
     pub(crate) fn begin(&self) -> Draft<'_> {
         // SAFETY: the objset is owned longer than the transaction lasts.

@@ -5,25 +5,25 @@ use ashlar_zfs::zvol::{Peer, Segments, Volume};
 use rustix::io::Errno;
 
 /// Random numbers (xorshift64*), the same for the same seed.
-pub struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    pub fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 
-    pub fn fill(&mut self, memory: &mut [u8]) {
+    pub(crate) fn fill(&mut self, memory: &mut [u8]) {
         for word in memory.chunks_mut(8) {
             let random = self.next().to_ne_bytes();
             word.copy_from_slice(&random[..word.len()]);
@@ -31,7 +31,7 @@ impl Random {
     }
 
     /// Whole sectors within a volume: offset and length.
-    pub fn range(&mut self, volsize_bytes: u64, most_bytes: u64) -> (u64, usize) {
+    pub(crate) fn range(&mut self, volsize_bytes: u64, most_bytes: u64) -> (u64, usize) {
         let offset = self.below(volsize_bytes / 512) * 512;
         let len = (self.below(most_bytes / 512) + 1) * 512;
         (offset, len.min(volsize_bytes - offset) as usize)
@@ -39,7 +39,7 @@ impl Random {
 }
 
 /// Memory as segments, of whole sectors if `random` cuts it.
-pub fn cut(memory: &mut [u8], random: Option<&mut Random>) -> Vec<RemoteSegment> {
+pub(crate) fn cut(memory: &mut [u8], random: Option<&mut Random>) -> Vec<RemoteSegment> {
     let mut list = Vec::new();
     let mut rest = memory;
     let mut random = random;
@@ -59,14 +59,19 @@ pub fn cut(memory: &mut [u8], random: Option<&mut Random>) -> Vec<RemoteSegment>
 }
 
 /// One write from one segment.
-pub fn write(volume: &Volume, offset_bytes: u64, data: &[u8], fua: bool) -> Result<(), Errno> {
+pub(crate) fn write(
+    volume: &Volume,
+    offset_bytes: u64,
+    data: &[u8],
+    fua: bool,
+) -> Result<(), Errno> {
     let mut memory = data.to_vec();
     let mut segments = Segments::new(Peer::this(), cut(&mut memory, None));
     volume.write(offset_bytes, data.len() as u64, &mut segments, fua)
 }
 
 /// One read to one segment.
-pub fn read(volume: &Volume, offset_bytes: u64, len_bytes: usize) -> Result<Vec<u8>, Errno> {
+pub(crate) fn read(volume: &Volume, offset_bytes: u64, len_bytes: usize) -> Result<Vec<u8>, Errno> {
     let mut memory = vec![0xee; len_bytes];
     let mut segments = Segments::new(Peer::this(), cut(&mut memory, None));
     volume.read(offset_bytes, len_bytes as u64, &mut segments)?;
@@ -74,7 +79,7 @@ pub fn read(volume: &Volume, offset_bytes: u64, len_bytes: usize) -> Result<Vec<
 }
 
 /// Compares a range, and tells where it differs first.
-pub fn assert_same(got: &[u8], expected: &[u8], what: &str) {
+pub(crate) fn assert_same(got: &[u8], expected: &[u8], what: &str) {
     assert_eq!(got.len(), expected.len());
     if let Some(at) = got.iter().zip(expected).position(|(got, expected)| got != expected) {
         panic!("{what}: byte {at} is {:#x}, not {:#x}", got[at], expected[at]);
@@ -82,7 +87,7 @@ pub fn assert_same(got: &[u8], expected: &[u8], what: &str) {
 }
 
 /// Compares all of a volume with the oracle.
-pub fn assert_volume(volume: &Volume, oracle: &[u8]) {
+pub(crate) fn assert_volume(volume: &Volume, oracle: &[u8]) {
     for (at, expected) in oracle.chunks(1 << 20).enumerate() {
         let got = read(volume, (at as u64) << 20, expected.len()).unwrap();
         assert_same(&got, expected, &format!("MiB {at}"));
@@ -90,7 +95,13 @@ pub fn assert_volume(volume: &Volume, oracle: &[u8]) {
 }
 
 /// One random change of a volume, and of the oracle.
-pub fn change(volume: &Volume, oracle: &mut [u8], random: &mut Random, most_bytes: u64, fua: bool) {
+pub(crate) fn change(
+    volume: &Volume,
+    oracle: &mut [u8],
+    random: &mut Random,
+    most_bytes: u64,
+    fua: bool,
+) {
     let (offset, len) = random.range(oracle.len() as u64, most_bytes);
     let range = offset as usize..offset as usize + len;
     match random.below(10) {

@@ -1,7 +1,7 @@
 //! Pools in files, for tests of volumes: the few calls of libzpool that make them, without the crate's own pool layer.
 #![allow(dead_code, reason = "each test uses its part")]
 
-pub mod io;
+pub(crate) mod io;
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
@@ -15,14 +15,14 @@ use ashlar_zfs::ffi::Library;
 type Nvlist = *mut c_void;
 
 /// libzpool, started in this process.
-pub struct Zpool {
+pub(crate) struct Zpool {
     /// For the crate.
-    pub library: Library,
+    pub(crate) library: Library,
     raw: libloading::Library,
 }
 
 /// libzpool, or `None` with the reason printed. Where everything must be there (CI) it is an error.
-pub fn zpool() -> Option<&'static Zpool> {
+pub(crate) fn zpool() -> Option<&'static Zpool> {
     static STARTED: OnceLock<Option<Zpool>> = OnceLock::new();
     let started = STARTED.get_or_init(|| match Library::open() {
         Ok(library) => {
@@ -48,10 +48,10 @@ pub fn zpool() -> Option<&'static Zpool> {
 }
 
 /// What a volume is made with.
-pub struct NewVolume<'a> {
-    pub name: &'a str,
-    pub volsize_bytes: u64,
-    pub volblocksize_bytes: u32,
+pub(crate) struct NewVolume<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) volsize_bytes: u64,
+    pub(crate) volblocksize_bytes: u32,
 }
 
 struct Creating {
@@ -63,7 +63,7 @@ struct Creating {
 impl Zpool {
     /// # Safety
     /// `T` is the type of the function of that name.
-    pub unsafe fn get<T: Copy>(&self, name: &str) -> T {
+    pub(crate) unsafe fn get<T: Copy>(&self, name: &str) -> T {
         // SAFETY: the caller's.
         *unsafe { self.raw.get::<T>(name.as_bytes()) }
             .unwrap_or_else(|error| panic!("{name}: {error}"))
@@ -95,13 +95,13 @@ impl Zpool {
     }
 
     /// Sets a tunable of 32 bits.
-    pub fn tune(&self, name: &str, value: u32) {
+    pub(crate) fn tune(&self, name: &str, value: u32) {
         // SAFETY: a variable of that size; whoever reads it does so at any time.
         unsafe { *self.get::<*mut u32>(name) = value };
     }
 
     /// Waits until all changes of a pool are on disk.
-    pub fn sync(&self, pool: &str) {
+    pub(crate) fn sync(&self, pool: &str) {
         let pool = CString::new(pool).unwrap();
         let mut spa: *mut c_void = null_mut();
         let tag = c"test".as_ptr().cast::<c_void>();
@@ -120,7 +120,7 @@ impl Zpool {
     }
 
     /// Makes a pool of files; the last is a log device if `has_slog`.
-    pub fn create_pool(&self, name: &str, files: &[PathBuf], has_slog: bool) {
+    pub(crate) fn create_pool(&self, name: &str, files: &[PathBuf], has_slog: bool) {
         let root = self.nvlist();
         self.add_string(root, "type", "root");
         let mut children = Vec::new();
@@ -138,6 +138,9 @@ impl Zpool {
         }
         let props = self.nvlist();
         self.add_string(props, "cachefile", "none");
+        for feature in ["feature@extensible_dataset", "feature@large_blocks"] {
+            self.add_u64(props, feature, 0);
+        }
         let name = CString::new(name).unwrap();
         // SAFETY: lists as libzpool wants them.
         let code = unsafe {
@@ -157,7 +160,7 @@ impl Zpool {
     }
 
     /// Makes a volume, and sets properties that are numbers.
-    pub fn create_volume(&self, volume: &NewVolume<'_>, properties: &[(&str, u64)]) {
+    pub(crate) fn create_volume(&self, volume: &NewVolume<'_>, properties: &[(&str, u64)]) {
         let creating = Creating {
             zpool: self,
             volsize_bytes: volume.volsize_bytes,
@@ -185,7 +188,7 @@ impl Zpool {
     }
 
     /// Sets a property that is a number.
-    pub fn set(&self, dataset: &str, property: &str, value: u64) {
+    pub(crate) fn set(&self, dataset: &str, property: &str, value: u64) {
         let (dataset, property) = (CString::new(dataset).unwrap(), CString::new(property).unwrap());
         // SAFETY: strings. ZPROP_SRC_LOCAL is 8.
         let code = unsafe {
@@ -197,7 +200,7 @@ impl Zpool {
     }
 
     /// Takes a snapshot of a dataset.
-    pub fn snapshot(&self, dataset: &str, name: &str) {
+    pub(crate) fn snapshot(&self, dataset: &str, name: &str) {
         let (dataset, name) = (CString::new(dataset).unwrap(), CString::new(name).unwrap());
         // SAFETY: strings.
         let code = unsafe {
@@ -209,7 +212,7 @@ impl Zpool {
     }
 
     /// What it takes to import the pool, which is imported now.
-    pub fn config(&self, pool: &str) -> Vec<u8> {
+    pub(crate) fn config(&self, pool: &str) -> Vec<u8> {
         let pool = CString::new(pool).unwrap();
         let mut config: Nvlist = null_mut();
         let mut packed: *mut c_char = null_mut();
@@ -236,7 +239,7 @@ impl Zpool {
     }
 
     /// Imports a pool.
-    pub fn import(&self, pool: &str, config: &[u8], read_only: bool) {
+    pub(crate) fn import(&self, pool: &str, config: &[u8], read_only: bool) {
         let pool = CString::new(pool).unwrap();
         let mut config = config.to_vec();
         let mut list: Nvlist = null_mut();
@@ -258,7 +261,7 @@ impl Zpool {
     }
 
     /// Exports a pool.
-    pub fn export(&self, pool: &str) {
+    pub(crate) fn export(&self, pool: &str) {
         let pool = CString::new(pool).unwrap();
         let deadline = Instant::now() + Duration::from_secs(5);
         let code = loop {
@@ -319,17 +322,17 @@ unsafe extern "C" fn fill_volume(
 }
 
 /// A directory for the files of a pool, removed at the end.
-pub struct Directory(pub PathBuf);
+pub(crate) struct Directory(pub(crate) PathBuf);
 
 impl Directory {
-    pub fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("ashlar-zfs-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         Self(path)
     }
 
     /// A file of that size, with nothing in it.
-    pub fn file(&self, name: &str, size_bytes: u64) -> PathBuf {
+    pub(crate) fn file(&self, name: &str, size_bytes: u64) -> PathBuf {
         let path = self.0.join(name);
         std::fs::File::create(&path).unwrap().set_len(size_bytes).unwrap();
         path
@@ -345,7 +348,7 @@ impl Drop for Directory {
 }
 
 /// zdb finds nothing wrong with an exported pool: every block is read, its checksum computed, and no space is leaked.
-pub fn assert_clean(pool: &str, directory: &Path) {
+pub(crate) fn assert_clean(pool: &str, directory: &Path) {
     let output = match Command::new("zdb")
         .env_remove("LD_LIBRARY_PATH")
         .args(["-e", "-p"])
