@@ -212,13 +212,14 @@ if [ "${1:-}" = --case ]; then
 	mkdir -p "$WORK/disks" "$shared" || exit 1
 	trap cleanup EXIT
 	trap 'exit 130' INT TERM HUP
-	# shellcheck disable=SC2034 # all fields have names
+	# shellcheck disable=SC2034 # all fields have names; zvol-ashlar.sh runs the program
 	read -r name procedure first what queue count chosen < <(cases | awk -v name="$2" '$1 == name')
 	program=("$ASHLAR")
 	case $name in
 	ashlar-2.1-*)
 		library=$("$oracle/get-libzpool" 5) || exit 1
 		# For ashlar alone: the host's zdb has another release's libraries of the same names.
+		# shellcheck disable=SC2034
 		program=(env "LD_LIBRARY_PATH=$library" "ASHLAR_LIBZPOOL=$library/libzpool.so.5" "$ASHLAR")
 		;;
 	esac
