@@ -167,7 +167,8 @@ fn depth_and_readahead_do_not_change_what_is_counted() {
     for name in names() {
         let rig = Rig::golden(&name);
         let (whole, _) = scrub(&rig, &rig.open(), read_only());
-        for reada in [Reada::None, Reada::Back, Reada::Forward, Reada::ForwardAlways] {
+        let all = [Reada::None, Reada::Back, Reada::Forward, Reada::ForwardAlways, Reada::Scan];
+        for reada in all {
             for depth in [0, 1, 2, 100] {
                 let options =
                     Options { depth, extent_reada: reada, csum_reada: reada, ..read_only() };

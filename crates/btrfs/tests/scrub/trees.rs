@@ -2,9 +2,11 @@
 
 use ashlar_btrfs::ondisk::key::{Key, item, objectid};
 use ashlar_btrfs::ondisk::node::{DiskItem, Expected, HEADER_SIZE, KeyPtr};
+use ashlar_btrfs::readahead::Reada;
 use ashlar_btrfs::scrub::{Options, Problem, ProblemKind, Repair, ScrubError, State};
 use ashlar_btrfs::units::{Logical, Mirror};
 use ashlar_btrfs::volume::FileSystem;
+use ashlar_sim::Command;
 use zerocopy::IntoBytes;
 
 use super::common::{
@@ -125,6 +127,32 @@ pub(crate) fn several_sum_leaves(count: usize) -> Rig {
     bytes[data + 238] = 1;
     store(&rig, &fs, leaf, bytes);
     rig
+}
+
+/// Nine leaves beside each other: one by one where nothing is read ahead, all at once by a sweep.
+#[test]
+fn leaves_that_are_needed_next_are_read_together() {
+    let reads = |reada: Reada| {
+        let rig = several_sum_leaves(9);
+        let leaves = leaves(&rig, objectid::CSUM_TREE);
+        let fs = rig.open();
+        let place = |at: &Logical| {
+            let chunk = fs.chunks().get(*at).expect("a chunk");
+            chunk.locate(*at, Mirror(1)).expect("it is stored").at.0 / 512
+        };
+        let places: Vec<u64> = leaves.iter().map(|(leaf, _)| place(leaf)).collect();
+        rig.media[0].clear_log();
+        let options = Options { extent_reada: reada, csum_reada: reada, ..read_only() };
+        let (_, problems) = scrub(&rig, &fs, options);
+        assert_eq!(problems, []);
+        let (bytes, max) = fs.cached_bytes();
+        assert!(bytes > 9 * 4096 && bytes <= max && max == 64 << 20, "{bytes} of {max}");
+        let log = rig.media[0].log();
+        let is_of_leaf =
+            |command: &&Command| places.iter().any(|place| command.ranges[0].contains(place));
+        log.iter().filter(is_of_leaf).count()
+    };
+    assert_eq!([Reada::None, Reada::Scan].map(reads), [9, 1]);
 }
 
 #[test]
