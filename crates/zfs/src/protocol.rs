@@ -161,6 +161,14 @@ pub enum Command {
         /// Its number.
         volume: u32,
     },
+    /// Writes over an open volume by a plain loop of libzpool's own calls, to measure I/O against. Its data is gone then. Answered by
+    /// [`Reply::Took`].
+    WritePlainly {
+        /// Full name.
+        name: String,
+        /// Bytes of a write.
+        write_bytes: u32,
+    },
 }
 
 /// A top-level vdev to make.
@@ -255,6 +263,11 @@ pub enum Reply {
     },
     /// A volume is open.
     Opened(OpenedVolume),
+    /// How long it took.
+    Took {
+        /// In nanoseconds.
+        nanoseconds: u64,
+    },
 }
 
 /// Why a command was not carried out.

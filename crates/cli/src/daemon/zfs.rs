@@ -87,7 +87,8 @@ impl Service {
             | Command::ImportPool { .. }
             | Command::Open { .. }
             | Command::Close { .. }
-            | Command::Attach { .. } => return Err(Reply::invalid_parameter("command")),
+            | Command::Attach { .. }
+            | Command::WritePlainly { .. } => return Err(Reply::invalid_parameter("command")),
         };
         // What was refused may have been half done, and its volumes closed.
         self.follow(served).await;

@@ -19,6 +19,7 @@ const COMMANDS: &[(&[&str], bool)] = &[
     (&["trace"], false),
     (&["bench", "lvm-snapshot"], false),
     (&["bench", "btrfs-scrub"], false),
+    (&["bench", "zvol"], false),
     (&["btrfs", "scrub", "start"], false),
     (&["btrfs", "scrub", "resume"], false),
     (&["btrfs", "scrub", "status"], false),

@@ -3,6 +3,7 @@
 
 mod arrays;
 mod bench;
+mod bench_zvol;
 mod btrfs_files;
 mod btrfs_scrub;
 mod conformance;

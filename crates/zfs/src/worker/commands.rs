@@ -124,7 +124,8 @@ fn wants(command: &Command) -> Wants {
         | Command::Snapshot { .. }
         | Command::Clone { .. }
         | Command::Rollback { .. }
-        | Command::Promote { .. } => Wants::Writing,
+        | Command::Promote { .. }
+        | Command::WritePlainly { .. } => Wants::Writing,
     }
 }
 
@@ -261,6 +262,10 @@ impl Started {
                 let channel = descriptor
                     .ok_or_else(|| Refusal::invalid("no data channel came with the command"))?;
                 self.volumes.attach(volume, channel)?;
+            }
+            Command::WritePlainly { name, write_bytes } => {
+                let nanoseconds = self.volumes.write_plainly(&name, write_bytes)?;
+                return Ok(Reply::Took { nanoseconds });
             }
         }
         Ok(Reply::Done)

@@ -92,6 +92,19 @@ impl Volumes {
         })
     }
 
+    /// Writes over a volume as libzpool itself does; the nanoseconds that took.
+    ///
+    /// # Errors
+    /// There is no such volume, or it cannot be written.
+    pub(super) fn write_plainly(&self, name: &str, write_bytes: u32) -> Result<u64, Refusal> {
+        let volume = self.find(name);
+        let volume = volume.ok_or_else(|| Refusal::invalid(format!("'{name}' is not open")))?;
+        let took = volume.write_plainly(write_bytes);
+        let took = took
+            .map_err(|errno| Refusal::new(format_args!("cannot write '{name}'"), errno, errno))?;
+        Ok(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX))
+    }
+
     /// Finishes a volume's I/O and closes it.
     ///
     /// # Errors

@@ -10,6 +10,7 @@
 //! Order of locks: the volume's gate (shared by I/O, exclusive for suspending), then the range, then a transaction. The
 //! log's callback for data runs inside a commit and takes ranges only: therefore a commit is never called with a range held.
 
+mod ceiling;
 pub(crate) mod io;
 pub(crate) mod log;
 pub(crate) mod range;

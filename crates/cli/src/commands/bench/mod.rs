@@ -9,6 +9,7 @@ mod populated;
 mod program;
 mod readahead;
 mod volumes;
+mod zvol;
 
 use std::process::ExitCode;
 
@@ -21,6 +22,7 @@ use crate::error::Result;
 pub(crate) enum Bench {
     LvmSnapshot(lvm_snapshot::LvmSnapshot),
     BtrfsScrub(btrfs_scrub::BtrfsScrub),
+    Zvol(zvol::Zvol),
 }
 
 impl Bench {
@@ -28,6 +30,7 @@ impl Bench {
         match self {
             Self::LvmSnapshot(command) => command.run(),
             Self::BtrfsScrub(command) => command.run(),
+            Self::Zvol(command) => command.run(),
         }
     }
 }

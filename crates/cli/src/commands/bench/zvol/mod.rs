@@ -1,0 +1,228 @@
+//! `ashlar bench zvol`: volumes of a ZFS pool, with the request queue and without.
+//!
+//! The benchmark of OpenZFS's pull request 12664, which brought blk-mq to zvols: parallel dd, through the page cache and with
+//! `O_DIRECT`. Here the bios that these come to are submitted to the volume's device in this process: all of the way of
+//! an I/O, but without an export. The page cache writes back in bios of a page under a plug: 4 KiB each, a MiB at a time.
+
+mod cpu;
+mod load;
+mod measure;
+mod site;
+mod table;
+
+use std::num::NonZero;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::thread;
+
+use ashlar_engine::Engine;
+use clap::Args;
+use serde::Serialize;
+
+use crate::disks;
+use crate::error::{Error, Result};
+use crate::{output, units};
+use load::BATCH_BYTES;
+use measure::{Bench, Measured};
+use site::{Files, Site};
+use table::size;
+
+/// What the queue is to gain for small bios.
+const WANTED_WRITES: f64 = 2.5;
+const WANTED_READS: f64 = 1.2;
+/// What random I/O is to keep with the queue.
+const WANTED_RANDOM: f64 = 0.95;
+/// What of libzpool's own rate sequential writes are to have.
+const WANTED_OF_CEILING: f64 = 0.8;
+
+/// Write and read ZFS volumes, with the request queue and without
+///
+/// Makes a pool in files (or on disks that are empty), volumes without compression in it, and measures each with
+/// use_blk_mq off and on, in turn: streams that write and read in bios of 4 KiB, as the page cache makes them, and
+/// of 1 MiB, as dd bs=1M makes them with O_DIRECT; I/O at random places; a MiB in one segment to 256; and a plain loop of
+/// dmu_write() calls in the worker's own process, which is the most that libzpool can do.
+///
+/// MB/s and elapsed are until the last write is answered, as dd sees it; "on the disks" is with a flush and the transaction group's
+/// end. Reads from memory find all in libzpool's cache; those from the disks come after an export and an import, and find
+/// nothing, not in the page cache of the files either.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  ashlar bench zvol
+  ashlar bench zvol --volblocksize 16K --streams 8 --set zfs_dirty_data_max=4294967296
+  ashlar bench zvol --full --mirror --dir /var/tmp --json")]
+pub(crate) struct Zvol {
+    /// Volume block sizes, with commas between them [default: 1M,16K; with --full 1M,8K,16K,128K]
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = volblocksize)]
+    volblocksize: Vec<u64>,
+
+    /// Size of a volume, which is what each measurement writes or reads [default: 256M; with --full 1G]
+    #[arg(long, value_name = "SIZE", value_parser = volume_size)]
+    size: Option<u64>,
+
+    /// Streams, each with its part of the volume [default: two for each processor, 4 at least]
+    #[arg(long, value_name = "N")]
+    streams: Option<NonZero<u32>>,
+
+    /// How often each measurement is made; medians are printed [default: 3; with --full 5]
+    #[arg(long, value_name = "N")]
+    rounds: Option<NonZero<usize>>,
+
+    /// Measure more: all block sizes, larger volumes, more rounds
+    #[arg(long)]
+    full: bool,
+
+    /// A mirror of two files; disks are mirrored in pairs
+    #[arg(long)]
+    mirror: bool,
+
+    /// Where to make the pool's files, which are removed at the end [default: the temporary directory]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+
+    /// Make the pool of these empty disks, with commas between them; the pool stays on them, exported
+    #[arg(long, value_name = "DISK", value_delimiter = ',', conflicts_with = "dir")]
+    disks: Vec<PathBuf>,
+
+    /// Set a module parameter of OpenZFS in the worker (may be repeated)
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = tunable)]
+    tunables: Vec<(String, u64)>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn volblocksize(text: &str) -> std::result::Result<u64, String> {
+    let bytes = units::bytes(text)?;
+    let possible = bytes.is_power_of_two() && (512..=16 << 20).contains(&bytes);
+    possible.then_some(bytes).ok_or_else(|| format!("`{text}` is not a power of two, 512 to 16M"))
+}
+
+fn volume_size(text: &str) -> std::result::Result<u64, String> {
+    let bytes = units::bytes(text)?;
+    let possible = bytes >= 16 << 20 && bytes.is_multiple_of(16 << 20);
+    possible.then_some(bytes).ok_or_else(|| format!("`{text}` is not a multiple of 16M"))
+}
+
+fn tunable(text: &str) -> std::result::Result<(String, u64), String> {
+    let bad = || format!("`{text}` is not NAME=VALUE with a number");
+    let (name, value) = text.split_once('=').ok_or_else(bad)?;
+    Ok((name.to_owned(), value.parse().map_err(|_| bad())?))
+}
+
+/// Whether something is as wanted.
+#[derive(Serialize)]
+struct Check {
+    what: String,
+    measured: f64,
+    wanted: f64,
+    met: bool,
+}
+
+/// All there is to tell.
+#[derive(Serialize)]
+struct Report {
+    release: String,
+    size_bytes: u64,
+    streams: u64,
+    rounds: usize,
+    volumes: Vec<Measured>,
+    checks: Vec<Check>,
+}
+
+impl Zvol {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let blocks = match (&self.volblocksize[..], self.full) {
+            ([], false) => vec![1 << 20, 16 << 10],
+            ([], true) => vec![1 << 20, 8 << 10, 16 << 10, 128 << 10],
+            (given, _) => given.to_vec(),
+        };
+        let size_bytes = self.size.unwrap_or(if self.full { 1 << 30 } else { 256 << 20 });
+        let processors = thread::available_parallelism().map_or(1, NonZero::get);
+        let default_streams = (2 * processors as u64).max(4);
+        let streams = self.streams.map_or(default_streams, |streams| streams.get().into());
+        if streams > size_bytes / BATCH_BYTES {
+            return Err(Error::usage(format_args!(
+                "{streams} streams have not a MiB each of a volume of {}",
+                size(size_bytes)
+            )));
+        }
+        if self.mirror && !self.disks.len().is_multiple_of(2) {
+            return Err(Error::usage("mirrors are of two disks each"));
+        }
+        // Half of a pool is kept free, so that allocating is what it is in a pool that is not full.
+        let file_bytes = (4 << 30) + 4 * size_bytes * blocks.len() as u64;
+        let files = match self.disks[..] {
+            [] => {
+                let count = if self.mirror { 2 } else { 1 };
+                Some(Files::make(self.dir.as_deref(), count, file_bytes)?)
+            }
+            _ => None,
+        };
+        let paths = files.as_ref().map_or(&self.disks[..], Files::paths);
+        let failed = |error| Error::plain("cannot start the reactors", error);
+        let bench = Bench {
+            engine: Engine::start(processors.min(streams as usize)).map_err(failed)?,
+            size_bytes,
+            streams,
+            rounds: self.rounds.map_or(if self.full { 5 } else { 3 }, NonZero::get),
+            is_quiet: self.json,
+        };
+        let report = disks::reactor()?.block_on(self.measure(&bench, paths, &blocks))?;
+        if self.json {
+            output::print_json(&report)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    async fn measure(&self, bench: &Bench, paths: &[PathBuf], blocks: &[u64]) -> Result<Report> {
+        let mut site = Site::make(paths, self.mirror, &self.tunables).await?;
+        let release = site.release().to_owned();
+        bench.say(&format!(
+            "{}\nashlar, OpenZFS {release}: {} streams, volumes of {}, medians of {}\n",
+            table::seed(),
+            bench.streams,
+            size(bench.size_bytes),
+            bench.rounds,
+        ))?;
+        let mut volumes = Vec::new();
+        for block_bytes in blocks {
+            let measured;
+            (site, measured) = bench.volume(site, *block_bytes).await?;
+            volumes.push(measured);
+        }
+        site.end().await?;
+        let checks = checks(&volumes);
+        bench.say("\n")?;
+        for Check { what, measured, wanted, met } in &checks {
+            let met = if *met { "met" } else { "NOT met" };
+            bench.say(&format!("  {what:<52} {measured:>6.2}, wanted {wanted}: {met}\n"))?;
+        }
+        let Bench { size_bytes, streams, rounds, .. } = *bench;
+        Ok(Report { release, size_bytes, streams, rounds, volumes, checks })
+    }
+}
+
+fn checks(volumes: &[Measured]) -> Vec<Check> {
+    let mut checks = Vec::new();
+    let mut check = |block_bytes, what: &str, measured: f64, wanted: f64| {
+        let what = format!("volblocksize {}: {what}", size(block_bytes));
+        checks.push(Check { what, measured, wanted, met: measured >= wanted });
+    };
+    for volume in volumes {
+        let block = volume.volblocksize_bytes;
+        check(block, "small writes, on / off", volume.small_gain(&volume.writes), WANTED_WRITES);
+        let reads = volume.small_gain(&volume.reads_from_memory);
+        check(block, "small reads from memory, on / off", reads, WANTED_READS);
+        let reads = volume.small_gain(&volume.reads_from_disks);
+        check(block, "small reads from the disks, on / off", reads, WANTED_READS);
+        for random in &volume.random {
+            let what = format!("random {}s of {}, on / off", random.way, size(random.io_bytes));
+            check(block, &what, random.on_of_off, WANTED_RANDOM);
+        }
+        let what = "writes of 1 MiB, of dmu_write's rate";
+        check(block, what, volume.ceiling.of_plain, WANTED_OF_CEILING);
+    }
+    checks
+}

@@ -1,0 +1,251 @@
+//! The pool of the measurement: its disks, which are files that are removed in the end or disks that were named, its worker, its
+//! volumes.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ashlar_block::Gateway;
+use ashlar_stack::assemble::Disk;
+use ashlar_stack::probe::probe;
+use ashlar_zfs::client::{Parameters, Pool, Zvol};
+use ashlar_zfs::protocol::{Command, ImportConfig, NewVdev, Reply, VdevClass, VdevKind};
+use rustix::fs::{Advice, fadvise};
+
+use super::cpu::CpuTime;
+use crate::commands::zpool::session::{absolute, labelled, not_had, pools_on, refused};
+use crate::disks::{self, Access};
+use crate::error::{Error, Result};
+
+/// Sparse files, for as long as this lives.
+pub(super) struct Files(Vec<PathBuf>);
+
+impl Files {
+    /// Makes `count` of them in `dir`.
+    ///
+    /// # Errors
+    /// One cannot be made.
+    pub(super) fn make(dir: Option<&Path>, count: usize, size_bytes: u64) -> Result<Self> {
+        let dir = dir.map_or_else(std::env::temp_dir, Path::to_owned);
+        let mut files = Self(Vec::new());
+        for number in 0..count {
+            let path = dir.join(format!("ashlar-bench-{}-{number}.img", std::process::id()));
+            let failed =
+                |error| Error::new("cannot make the file of a pool", path.display(), error);
+            let file = File::create_new(&path).map_err(failed)?;
+            files.0.push(path.clone());
+            file.set_len(size_bytes).map_err(failed)?;
+        }
+        Ok(files)
+    }
+
+    pub(super) fn paths(&self) -> &[PathBuf] {
+        &self.0
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            if let Err(error) = fs::remove_file(path) {
+                tracing::warn!(path = %path.display(), %error, "the file of a pool is left behind");
+            }
+        }
+    }
+}
+
+/// A pool in its worker, and the disks that it is on, which are locked.
+pub(super) struct Site {
+    pool: Pool,
+    paths: Vec<PathBuf>,
+    tunables: Vec<(String, u64)>,
+    disks: Vec<Disk>,
+}
+
+impl Site {
+    /// Makes a pool of `paths`: of mirrors of two, or of single disks.
+    ///
+    /// # Errors
+    /// One of them has something on it, or cannot be opened; there is no libzpool; a tunable does not exist.
+    pub(super) async fn make(
+        paths: &[PathBuf],
+        is_mirrored: bool,
+        tunables: &[(String, u64)],
+    ) -> Result<Self> {
+        let disks = disks::open_all(paths, Access::Write)?;
+        for disk in &disks {
+            refuse_used(disk).await?;
+        }
+        let paths: Vec<PathBuf> = paths.iter().map(|path| absolute(path)).collect::<Result<_>>()?;
+        let (kind, disks_of_vdev) =
+            if is_mirrored { (VdevKind::Mirror, 2) } else { (VdevKind::Single, 1) };
+        let vdevs = paths.chunks(disks_of_vdev).map(|paths| NewVdev {
+            kind,
+            class: VdevClass::Normal,
+            paths: paths.to_vec(),
+        });
+        let create = Command::CreatePool {
+            name: format!("ashlar-bench-{}", std::process::id()),
+            vdevs: vdevs.collect(),
+            properties: BTreeMap::new(),
+            dataset_properties: BTreeMap::from([("compression".to_owned(), "off".to_owned())]),
+            force: false,
+        };
+        let name = format!("ashlar-bench-{}", std::process::id());
+        let pool = start(&name, create, tunables).await?;
+        Ok(Self { pool, paths, tunables: tunables.to_vec(), disks })
+    }
+
+    /// The release of OpenZFS.
+    pub(super) fn release(&self) -> &str {
+        self.pool.release()
+    }
+
+    /// The time that this process and the worker have had of the processors.
+    pub(super) fn cpu_time(&self) -> Result<CpuTime> {
+        Ok(CpuTime::of(std::process::id())? + CpuTime::of(self.pool.worker().pid())?)
+    }
+
+    fn dataset(&self, volblocksize_bytes: u64) -> String {
+        format!("{}/v{volblocksize_bytes}", self.pool.name())
+    }
+
+    async fn run(&self, command: Command) -> Result<()> {
+        self.pool.run(command).await.map_err(|error| refused(&error))
+    }
+
+    /// Makes the volume with blocks of this size.
+    ///
+    /// # Errors
+    /// The pool refuses.
+    pub(super) async fn make_volume(&self, volblocksize_bytes: u64, size_bytes: u64) -> Result<()> {
+        let volblocksize = ("volblocksize".to_owned(), volblocksize_bytes.to_string());
+        self.run(Command::CreateVolume {
+            name: self.dataset(volblocksize_bytes),
+            volsize_bytes: size_bytes,
+            sparse: true,
+            parents: false,
+            properties: BTreeMap::from([volblocksize]),
+        })
+        .await
+    }
+
+    /// Opens the volume with blocks of this size.
+    ///
+    /// # Errors
+    /// The pool refuses.
+    pub(super) async fn open(&self, volblocksize_bytes: u64) -> Result<Volume> {
+        let opened = self.pool.open(&self.dataset(volblocksize_bytes), false, "zd0", 0).await;
+        let zvol = opened.map_err(|error| refused(&error))?;
+        Ok(Volume { gateway: Gateway::new(Arc::clone(&zvol) as _), zvol })
+    }
+
+    /// Closes a volume.
+    ///
+    /// # Errors
+    /// The worker is no more.
+    pub(super) async fn close(&self, volume: Volume) -> Result<()> {
+        self.pool.close(&volume.zvol).await.map_err(|error| refused(&error))
+    }
+
+    /// Has all that was written on the disks: a property is set in a transaction group, which is waited for.
+    ///
+    /// # Errors
+    /// The worker is no more.
+    pub(super) async fn sync(&self) -> Result<()> {
+        let comment = ("comment".to_owned(), "ashlar bench zvol".to_owned());
+        self.run(Command::SetPool { name: comment.0, value: comment.1 }).await
+    }
+
+    /// The nanoseconds of a plain loop of libzpool's own calls that writes the volume.
+    ///
+    /// # Errors
+    /// The worker refuses.
+    pub(super) async fn write_plainly(&self, volume: &Volume, write_bytes: u32) -> Result<u64> {
+        let command = Command::WritePlainly { name: volume.zvol.dataset(), write_bytes };
+        match self.pool.call(command).await.map_err(|error| refused(&error))? {
+            Reply::Took { nanoseconds } => Ok(nanoseconds),
+            other => Err(Error::failed(format_args!("the worker answers {other:?}"))),
+        }
+    }
+
+    /// Exports the pool and imports it: nothing of it is in memory then, neither libzpool's nor the kernel's.
+    ///
+    /// # Errors
+    /// It cannot be exported or imported. Volumes must be closed.
+    pub(super) async fn forget(self) -> Result<Self> {
+        let Self { pool, paths, tunables, disks } = self;
+        let name = pool.name().to_owned();
+        pool.export().await.map_err(|error| refused(&error))?;
+        drop(pool);
+        drop(disks);
+        for path in &paths {
+            forget_file(path).map_err(|error| Error::new("cannot flush", path.display(), error))?;
+        }
+        let found = labelled(&paths, Access::Write).await?;
+        let import = {
+            let pools = pools_on(&found).pools;
+            let mine = pools.iter().find(|pool| pool.name == name);
+            let mine = mine.ok_or_else(|| Error::failed("the pool is not there any more"))?;
+            let path_of = |index: usize| found.get(index).map_or("", |disk| &disk.path).to_owned();
+            let config = mine.import_config(&path_of);
+            let config = config.map_err(|why| Error::plain("cannot import the pool", why))?;
+            Command::ImportPool {
+                config: ImportConfig::from(&config),
+                name: None,
+                read_only: false,
+                force: false,
+                missing_log: false,
+            }
+        };
+        let disks = found.into_iter().map(|labelled| labelled.disk).collect();
+        let pool = start(&name, import, &tunables).await?;
+        Ok(Self { pool, paths, tunables, disks })
+    }
+
+    /// Ends the worker; the pool is exported.
+    ///
+    /// # Errors
+    /// It cannot be exported.
+    pub(super) async fn end(self) -> Result<()> {
+        self.pool.export().await.map_err(|error| refused(&error))
+    }
+}
+
+/// An open volume.
+pub(super) struct Volume {
+    pub(super) zvol: Arc<Zvol>,
+    pub(super) gateway: Gateway,
+}
+
+async fn start(name: &str, command: Command, tunables: &[(String, u64)]) -> Result<Pool> {
+    let pool = Pool::start(name, command, Arc::<Parameters>::default()).await;
+    let pool = pool.map_err(|error| not_had(&error))?;
+    for (name, value) in tunables {
+        let set = Command::SetParameter { name: name.clone(), value: *value };
+        pool.run(set).await.map_err(|error| refused(&error))?;
+    }
+    Ok(pool)
+}
+
+/// A disk with something on it is not measured: that would be gone.
+async fn refuse_used(disk: &Disk) -> Result<()> {
+    let place = disk.path.display();
+    let contents = probe(&disk.gateway).await;
+    let contents = contents.map_err(|status| Error::new("cannot read", &place, status))?;
+    let claims = contents.claims();
+    if claims.is_empty() {
+        return Ok(());
+    }
+    let error = Error::new("not empty", place, claims.join(", "));
+    Err(error.hint("what is on a disk that is measured is lost: wipe it first if it may be"))
+}
+
+/// Has nothing of a file in the kernel's page cache.
+fn forget_file(path: &Path) -> std::io::Result<()> {
+    let file = File::open(path)?;
+    file.sync_all()?;
+    fadvise(&file, 0, None, Advice::DontNeed)?;
+    Ok(())
+}

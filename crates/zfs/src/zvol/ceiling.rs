@@ -1,0 +1,36 @@
+//! What libzpool itself can do, to measure the rest of a volume's I/O path against.
+
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use super::Volume;
+use crate::ffi::dmu::MAX_TRANSACTION_BYTES;
+
+impl Volume {
+    /// Writes the volume from one end to the other by a plain loop of `dmu_write_by_dnode()`, one transaction each: no range
+    /// locks, no log, nothing of another process. Its data is gone then. How long that took.
+    ///
+    /// Nobody else writes meanwhile.
+    ///
+    /// # Errors
+    /// EINVAL: a write is nothing, or more than a transaction takes. ENXIO: closed. EROFS, ENOSPC, EIO as in writing.
+    pub fn write_plainly(&self, write_bytes: u32) -> Result<Duration, Errno> {
+        let gate = self.live();
+        let live = gate.as_ref().ok_or(Errno::NXIO)?;
+        if live.log.is_none() {
+            return Err(Errno::ROFS);
+        }
+        let write_bytes = u64::from(write_bytes);
+        if !(1..=MAX_TRANSACTION_BYTES).contains(&write_bytes) {
+            return Err(Errno::INVAL);
+        }
+        let data: Vec<u8> = (0..write_bytes).map(|at| (at / 7) as u8).collect();
+        let begun = Instant::now();
+        for offset_bytes in (0..self.volsize_bytes() / write_bytes).map(|at| at * write_bytes) {
+            let tx = live.objset.begin().write(offset_bytes, write_bytes).assign()?;
+            tx.write_here(offset_bytes, &data);
+        }
+        Ok(begun.elapsed())
+    }
+}
