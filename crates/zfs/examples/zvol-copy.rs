@@ -70,7 +70,7 @@ fn measure(zpool: &Zpool, name: &str, volblocksize_bytes: u32) {
             cpu.as_secs_f64() * 1e6 / (TOTAL_BYTES / MIB as u64) as f64
         );
     };
-    let mut memory: Vec<u8> = (0..MIB).map(|at| (at * 7919 >> 5) as u8).collect();
+    let mut memory: Vec<u8> = (0..MIB).map(|at| ((at * 7919) >> 5) as u8).collect();
     // The first of each pair allocates; only what is overwritten is compared.
     for round in ["", " again"] {
         let plain = Plain::open(zpool, &std::ffi::CString::new(name).unwrap());

@@ -117,6 +117,11 @@ impl Api {
     /// # Errors
     /// Something is not there: the release is not what it seems.
     pub(crate) fn load(library: &Library) -> Result<Self, LoadError> {
+        // Debian builds it for debugging: a checksum of every buffer whenever it is changed, and
+        // walks through all lists. Without them a MiB takes half the time. What finds damage on disk
+        // is no part of it.
+        // SAFETY: an integer of sys/zfs_debug.h, read at any time by whoever wants to know.
+        unsafe { *library.symbol::<*mut c_int>("zfs_flags")? = 0 };
         Ok(Self { dmu: Dmu::load(library)?, zil: Zil::load(library)?, release: library.release() })
     }
 
