@@ -49,6 +49,10 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
+    /// Import ZFS pools that another host has used last and not exported
+    #[arg(long)]
+    force: bool,
+
     #[command(flatten)]
     options: ServeOptions,
 }
@@ -90,10 +94,6 @@ pub(crate) struct ServeOptions {
     /// volume groups
     #[arg(long)]
     pub(crate) whole: bool,
-
-    /// Import ZFS pools that another host has used last and not exported
-    #[arg(long)]
-    pub(crate) force: bool,
 
     /// Set an attribute before anything is served, as the [set] table of a configuration does: a module parameter of
     /// ZFS, sys/module/zfs/parameters/zvol_use_blk_mq=1, before pools are imported (may be repeated)
@@ -145,7 +145,7 @@ impl ServeOptions {
             incremental: self.incremental,
             whole: self.whole,
             partial: self.partial,
-            force: self.force,
+            force: false,
             threads: self.threads.map_or(default, usize::from),
             control: self.control,
             models: Arc::new(Models::new(self.model)),
@@ -189,6 +189,7 @@ impl Serve {
             return Err(Error::usage("no disks given").hint(hint));
         }
         let mut config = options.into_config(disks);
+        config.force = self.force;
         // What is set later wins.
         let set = spec.set.into_iter().map(|(path, value)| (path, value.0));
         config.set.splice(0..0, set);

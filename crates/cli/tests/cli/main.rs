@@ -16,3 +16,4 @@ mod models;
 mod nesting;
 mod serving;
 mod support;
+mod zvol;
