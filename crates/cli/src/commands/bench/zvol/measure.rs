@@ -15,8 +15,9 @@ use crate::output;
 const RANDOM_BYTES: [u64; 3] = [4 << 10, 8 << 10, 16 << 10];
 /// I/Os at random places in flight.
 const RANDOM_DEPTH: u64 = 32;
-/// How long each round of them is.
-const RANDOM_TIME: Duration = Duration::from_millis(250);
+/// How often, for each round of the rest, and how long each time: short turns see the same disturbances.
+const RANDOM_TURNS: usize = 3;
+const RANDOM_TIME: Duration = Duration::from_millis(80);
 /// Segments of a MiB.
 const SEGMENTS: [u64; 5] = [1, 4, 16, 64, 256];
 /// Writes of 1 MiB in flight beside the plain loop.
@@ -30,6 +31,8 @@ pub(super) struct Bench {
     pub(super) size_bytes: u64,
     pub(super) streams: u64,
     pub(super) rounds: usize,
+    /// Reads from the disks, too.
+    pub(super) is_full: bool,
     /// Nothing is printed.
     pub(super) is_quiet: bool,
 }
@@ -127,9 +130,11 @@ impl Bench {
         let segments = self.segments(&site, &volume).await?;
         let ceiling = self.ceiling(&site, &volume).await?;
         site.close(volume).await?;
-        let reads_from_disks;
-        (site, reads_from_disks) = self.from_disks(site, block_bytes).await?;
-        self.tell(&title("read from the disks"), &reads_from_disks)?;
+        let mut reads_from_disks = Vec::new();
+        if self.is_full {
+            (site, reads_from_disks) = self.from_disks(site, block_bytes).await?;
+            self.tell(&title("read from the disks"), &reads_from_disks)?;
+        }
         let measured = Measured {
             volblocksize_bytes: block_bytes,
             writes,
@@ -262,15 +267,15 @@ impl Bench {
                 };
                 // Off, on, and their ratio.
                 let mut samples: [Vec<f64>; 3] = Default::default();
-                for round in 0..self.rounds {
+                for turn in 0..self.rounds * RANDOM_TURNS {
                     let mut iops = [0.0; 2];
-                    for queue in in_turn(round) {
+                    for queue in in_turn(turn) {
                         volume.zvol.set_use_blk_mq(queue);
                         iops[usize::from(queue)] =
                             random.run(&volume.gateway, &self.engine).await?;
-                        if way == Way::Write {
-                            site.sync().await?;
-                        }
+                    }
+                    if way == Way::Write {
+                        site.sync().await?;
                     }
                     let figures = [iops[0], iops[1], iops[1] / iops[0]];
                     samples.iter_mut().zip(figures).for_each(|(all, figure)| all.push(figure));
