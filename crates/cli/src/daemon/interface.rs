@@ -155,7 +155,7 @@ method Detach(disk: string) -> (done: []string)
 method StartWaiting() -> (done: []string, failed: []string)
 
 # Has a ZFS pool do something: a command and its reply are those of a pool's own process, objects with a field command or
-# reply that says which (docs/internals/zfs.md). Devices follow what becomes of the volumes. In answer to export-pool
+# reply that says which (docs/internals/zvol.md). Devices follow what becomes of the volumes. In answer to export-pool
 # the pool's disks are let go of.
 method Zfs(pool: string, command: object) -> (reply: object)
 

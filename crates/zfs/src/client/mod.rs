@@ -27,9 +27,9 @@ pub mod pool;
 mod worker;
 pub mod zvol;
 
+pub use crate::property::parse_size;
 pub use driver::ZvolDriver;
 pub use parameters::{Parameter, Parameters};
-pub use crate::property::parse_size;
 pub use pool::{Pool, PoolError};
 pub use worker::{CallError, Worker};
 pub use zvol::Zvol;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use ashlar_zfs::protocol::Command;
 use ashlar_zfs::client::parse_size;
+use ashlar_zfs::protocol::Command;
 use clap::Args;
 
 use super::property;
@@ -15,13 +15,16 @@ use crate::error::Result;
 ///
 /// Its size is reserved in the pool, unless it is sparse.
 #[derive(Args, Debug)]
-#[command(disable_version_flag = true, after_help = "\
+#[command(
+    disable_version_flag = true,
+    after_help = "\
 Exit codes: 0 made, 1 failed, 2 wrong usage.
 
 Examples:
   ashlar zvol create -V 10G tank/vol
   ashlar zvol create -s -b 64K -o compression=zstd -V 1T tank/vm/disk0 -p
-  ashlar zvol create -d a.img,b.img -V 10G tank/vol")]
+  ashlar zvol create -d a.img,b.img -V 10G tank/vol"
+)]
 pub(crate) struct Create {
     /// Its size: a number of bytes, or with K, M, G, T
     #[arg(short = 'V', value_name = "SIZE", value_parser = parse_size)]
