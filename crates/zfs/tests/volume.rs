@@ -93,6 +93,28 @@ fn many_small_segments_in_one_request_are_all_written() {
     assert_clean("segments", &directory.0);
 }
 
+/// libzpool ends the process if more is freed than the indirect blocks of the object reach, so this must not be asked for.
+#[test]
+fn what_lies_behind_all_data_is_discarded_too() {
+    let Some(zpool) = zpool() else { return };
+    let directory = Directory::new("behind");
+    zpool.create_pool("behind", &[directory.file("disk", 512 * MIB)], false);
+    let new = NewVolume { name: "behind/vol", volsize_bytes: 128 * MIB, volblocksize_bytes: 8192 };
+    zpool.create_volume(&new, &[]);
+    let volume = Volume::open(&zpool.library, "behind/vol", false).unwrap();
+    volume.discard(18 * MIB, 100 * MIB, false).unwrap();
+    volume.write_zeroes(512, 127 * MIB, false).unwrap();
+    // An indirect block reaches over 8 MiB, and a dnode has three pointers: this much needs two levels, the rest three.
+    write(&volume, 20 * MIB, &[7; 8192], false).unwrap();
+    volume.discard(21 * MIB, 100 * MIB, false).unwrap();
+    assert_eq!(read(&volume, 20 * MIB, 8192).unwrap(), [7; 8192]);
+    volume.write_zeroes(18 * MIB + 512, 110 * MIB - 1024, true).unwrap();
+    assert_eq!(read(&volume, 20 * MIB, 8192).unwrap(), [0; 8192]);
+    drop(volume);
+    zpool.export("behind");
+    assert_clean("behind", &directory.0);
+}
+
 #[test]
 fn threads_that_write_next_to_each_other_do_not_disturb_each_other() {
     let Some(zpool) = zpool() else { return };

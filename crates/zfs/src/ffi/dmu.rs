@@ -51,11 +51,25 @@ pub(crate) struct DmuBuf {
     pub(crate) data: *mut u8,
 }
 
-/// `dmu_object_info_t`: its beginning, and room for what follows.
+/// `dmu_object_info_t`
+#[derive(Default)]
 #[repr(C)]
-struct ObjectInfo {
-    data_block_bytes: u32,
-    rest: [u64; 32],
+pub(crate) struct ObjectInfo {
+    pub(crate) data_block_bytes: u32,
+    metadata_block_bytes: u32,
+    kind: c_int,
+    bonus_kind: c_int,
+    bonus_bytes: u64,
+    indirection: u8,
+    checksum: u8,
+    compress: u8,
+    block_pointers: u8,
+    padding: [u8; 4],
+    dnode_bytes: u64,
+    physical_blocks_512: u64,
+    /// The end of the last block that was ever written.
+    pub(crate) max_offset_bytes: u64,
+    fill_count: u64,
 }
 
 symbols! {
@@ -70,7 +84,7 @@ symbols! {
         dmu_objset_syncprop: fn(RawObjset) -> c_int;
         dmu_objset_logbias: fn(RawObjset) -> c_int;
         dmu_objset_zil: fn(RawObjset) -> *mut c_void;
-        dmu_object_info: fn(RawObjset, u64, *mut c_void) -> c_int;
+        dmu_object_info: fn(RawObjset, u64, *mut ObjectInfo) -> c_int;
         dsl_prop_get_integer: fn(*const c_char, *const c_char, *mut u64, *mut c_char) -> c_int;
         spa_has_slogs: fn(*mut c_void) -> Boolean;
         spa_writeable: fn(*mut c_void) -> Boolean;
@@ -202,11 +216,7 @@ impl Objset {
             tag,
             block_bytes: 0,
         };
-        let mut info = ObjectInfo { data_block_bytes: 0, rest: [0; 32] };
-        // SAFETY: `info` is larger than dmu_object_info_t of all releases.
-        check_io(unsafe {
-            (api.dmu.dmu_object_info)(objset.raw(), DATA_OBJECT, (&raw mut info).cast())
-        })?;
+        let info = objset.info()?;
         objset.block_bytes = info.data_block_bytes;
         if !objset.block_bytes.is_power_of_two() {
             return Err(Errno::IO);
@@ -253,6 +263,24 @@ impl Objset {
             (self.api.dmu.zap_lookup)(self.raw(), PROPERTY_OBJECT, c"size".as_ptr(), 8, 1, to)
         })?;
         Ok(size)
+    }
+
+    fn info(&self) -> Result<ObjectInfo, Errno> {
+        let mut info = ObjectInfo::default();
+        // SAFETY: the objset is owned; it writes a description.
+        check_io(unsafe {
+            (self.api.dmu.dmu_object_info)(self.raw(), DATA_OBJECT, &raw mut info)
+        })?;
+        Ok(info)
+    }
+
+    /// The end of all that was ever written. Nothing behind it may be freed: libzpool looks for the indirect blocks of what it
+    /// is told to free, and ends the process if there are none.
+    ///
+    /// # Errors
+    /// It cannot be told.
+    pub(crate) fn written_end_bytes(&self) -> Result<u64, Errno> {
+        Ok(self.info()?.max_offset_bytes)
     }
 
     pub(crate) fn is_snapshot(&self) -> bool {

@@ -5,7 +5,7 @@ use std::ptr;
 
 use rustix::io::Errno;
 
-use super::dmu::Objset;
+use super::dmu::{DATA_OBJECT, ObjectInfo, Objset};
 use super::kernel::{TAG, Zfs, written};
 use super::nvlist::{Nvlist, c_string, nvlist_t};
 use super::{Library, LoadError, Release, check, symbols};
@@ -96,27 +96,6 @@ impl DslFunctions {
     }
 }
 
-/// dmu_object_info_t of sys/dmu.h, the same from 2.1 to 2.4.
-#[repr(C)]
-pub(crate) struct ObjectInfo {
-    data_block_bytes: u32,
-    metadata_block_bytes: u32,
-    kind: c_int,
-    bonus_kind: c_int,
-    bonus_bytes: u64,
-    indirection: u8,
-    checksum: u8,
-    compress: u8,
-    block_pointers: u8,
-    padding: [u8; 4],
-    dnode_bytes: u64,
-    physical_blocks_512: u64,
-    max_offset: u64,
-    fill_count: u64,
-}
-
-/// The object of a volume with its data (ZVOL_OBJ of sys/zvol.h).
-const DATA_OBJECT: u64 = 1;
 /// The object of a volume with its size (ZVOL_ZAP_OBJ of sys/zvol.h).
 const SIZE_OBJECT: u64 = 2;
 /// The name of the size in it.
@@ -350,8 +329,7 @@ impl Zfs {
                 (&raw mut volsize_bytes).cast(),
             )
         })?;
-        // SAFETY: all its fields are numbers.
-        let mut info: ObjectInfo = unsafe { std::mem::zeroed() };
+        let mut info = ObjectInfo::default();
         // SAFETY: the caller's; it writes a description.
         check(unsafe { (functions.dmu_object_info)(objset, DATA_OBJECT, &raw mut info) })?;
         Ok(Shape::Volume { volsize_bytes, volblocksize_bytes: info.data_block_bytes })

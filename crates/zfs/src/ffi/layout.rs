@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::mem::{offset_of, size_of};
 use std::process::Command;
 
-use super::dmu::{DmuBuf, MAX_TRANSACTION_BYTES};
+use super::dmu::{DmuBuf, MAX_TRANSACTION_BYTES, ObjectInfo};
 use super::zil::{Itx, RecordHeader, TruncateRecord, WriteRecord, WriteState, Zgd};
 
 /// What C says, and what is here.
@@ -44,8 +44,12 @@ fn expectations() -> Vec<(&'static str, u64)> {
         ("offsetof (dmu_buf_t, db_offset)", offset_of!(DmuBuf, offset_bytes)),
         ("offsetof (dmu_buf_t, db_size)", offset_of!(DmuBuf, size_bytes)),
         ("offsetof (dmu_buf_t, db_data)", offset_of!(DmuBuf, data)),
-        ("offsetof (dmu_object_info_t, doi_data_block_size)", 0),
-        ("sizeof (dmu_object_info_t) <= 256", 1),
+        (
+            "offsetof (dmu_object_info_t, doi_data_block_size)",
+            offset_of!(ObjectInfo, data_block_bytes),
+        ),
+        ("offsetof (dmu_object_info_t, doi_max_offset)", offset_of!(ObjectInfo, max_offset_bytes)),
+        ("sizeof (dmu_object_info_t)", size_of::<ObjectInfo>()),
         ("sizeof (((dmu_object_info_t *)0)->doi_data_block_size)", 4),
         ("sizeof (blkptr_t)", 128),
         ("offsetof (blkptr_t, blk_prop)", 6 * 8),

@@ -127,6 +127,8 @@ impl Volume {
         let log = live.log()?;
         if start_bytes < end_bytes {
             let _range = self.locks.write(start_bytes, end_bytes - start_bytes);
+            // Nobody writes in the range now, so what is behind all data stays so.
+            let end_bytes = end_bytes.min(live.objset.written_end_bytes()?);
             let most_bytes = u64::from(live.objset.block_bytes()) * MAX_FREE_BLOCKS;
             for (offset_bytes, len_bytes) in pieces(start_bytes, end_bytes, most_bytes) {
                 let tx = live.objset.begin().free(offset_bytes, len_bytes).assign()?;

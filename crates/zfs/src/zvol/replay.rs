@@ -51,7 +51,8 @@ impl Replayer<'_> {
     /// The kernel's records are of any length, so it takes more than one transaction. That the record is done is noted in the
     /// last: freeing twice is as good as once.
     fn truncate(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), Errno> {
-        let end_bytes = offset_bytes.saturating_add(len_bytes).min(self.objset.volsize_bytes()?);
+        let written_end_bytes = self.objset.written_end_bytes()?;
+        let end_bytes = offset_bytes.saturating_add(len_bytes).min(written_end_bytes);
         let most_bytes = u64::from(self.objset.block_bytes()) * MAX_FREE_BLOCKS;
         let mut at_bytes = offset_bytes;
         while at_bytes < end_bytes {
