@@ -13,6 +13,7 @@ use thiserror::Error;
 
 pub(crate) mod dmu;
 pub(crate) mod dsl;
+pub(crate) mod heap;
 pub(crate) mod kernel;
 #[cfg(test)]
 mod layout;

@@ -16,7 +16,7 @@ use std::os::fd::AsFd;
 use std::process::ExitCode;
 
 use crate::control;
-use crate::ffi::signals;
+use crate::ffi::{heap, signals};
 use crate::protocol::{Command, Refusal};
 
 use commands::Worker;
@@ -24,6 +24,7 @@ use commands::Worker;
 /// Runs a worker to its end: the process's end.
 pub fn main() -> ExitCode {
     signals::ignore_endings();
+    heap::keep_freed();
     let mut worker = Worker::default();
     // What was answered is kept, also if the channel cannot be read any more.
     let served = serve(&mut worker).map_err(|error| error.to_string());
