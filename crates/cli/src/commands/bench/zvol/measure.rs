@@ -132,7 +132,7 @@ impl Bench {
         site.close(volume).await?;
         let mut reads_from_disks = Vec::new();
         if self.is_full {
-            (site, reads_from_disks) = self.from_disks(site, block_bytes).await?;
+            (site, reads_from_disks) = self.reads_uncached(site, block_bytes).await?;
             self.tell(&title("read from the disks"), &reads_from_disks)?;
         }
         let measured = Measured {
@@ -207,7 +207,7 @@ impl Bench {
     }
 
     /// As [`Self::sequential`], reads with nothing in memory.
-    async fn from_disks(&self, site: Site, block_bytes: u64) -> Result<(Site, Vec<Row>)> {
+    async fn reads_uncached(&self, site: Site, block_bytes: u64) -> Result<(Site, Vec<Row>)> {
         let mut site = site;
         let mut samples: [Vec<Row>; 4] = Default::default();
         for round in 0..self.rounds {

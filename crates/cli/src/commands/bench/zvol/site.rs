@@ -164,10 +164,11 @@ impl Site {
     /// The worker refuses.
     pub(super) async fn write_plainly(&self, volume: &Volume, write_bytes: u32) -> Result<u64> {
         let command = Command::WritePlainly { name: volume.zvol.dataset(), write_bytes };
-        match self.pool.call(command).await.map_err(|error| refused(&error))? {
-            Reply::Took { nanoseconds } => Ok(nanoseconds),
-            other => Err(Error::failed(format_args!("the worker answers {other:?}"))),
-        }
+        let reply = self.pool.call(command).await.map_err(|error| refused(&error))?;
+        let Reply::Took { nanoseconds } = reply else {
+            return Err(Error::failed("the worker answers what it was not asked"));
+        };
+        Ok(nanoseconds)
     }
 
     /// Exports the pool and imports it: nothing of it is in memory then, neither libzpool's nor the kernel's.
