@@ -18,9 +18,12 @@
 //! or FUA write is answered when the log blocks are on stable storage. A pool has one worker, and the disks are locked by
 //! whoever started it.
 
+#![deny(unsafe_code)]
+
 pub mod client;
 pub mod control;
 mod dataset;
+#[allow(unsafe_code, reason = "libzpool is C")]
 pub mod ffi;
 pub mod ondisk;
 mod pool;

@@ -442,7 +442,8 @@ pub struct Completion {
 pub const MAX_SEGMENTS: usize = 1024;
 
 /// Bytes of a packet to the worker at most.
-pub const MAX_SUBMISSION_BYTES: usize = size_of::<Submission>() + MAX_SEGMENTS * size_of::<RemoteSegment>();
+pub const MAX_SUBMISSION_BYTES: usize =
+    size_of::<Submission>() + MAX_SEGMENTS * size_of::<RemoteSegment>();
 
 const _: () = assert!(size_of::<Submission>() == 32);
 const _: () = assert!(size_of::<RemoteSegment>() == 16);

@@ -10,7 +10,7 @@ use ashlar_zfs::worker::channel::{Queues, Server};
 use ashlar_zfs::worker::taskq::{Parameters, TaskQueues};
 use ashlar_zfs::zvol::Volume;
 use pool::io::{Random, assert_same, assert_volume, cut, read};
-use pool::{Directory, NewVolume, Zpool, assert_clean, zpool};
+use pool::{Directory, Gone, NewVolume, Zpool, assert_clean, zpool};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
@@ -258,32 +258,4 @@ fn a_client_that_dies_takes_nothing_with_it() {
     server.close();
     zpool.export("dying");
     assert_clean("dying", &directory.0);
-}
-
-/// Memory that is unmapped when this is dropped.
-struct Gone(*mut std::ffi::c_void, usize);
-
-impl Gone {
-    fn new(len: usize) -> Self {
-        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-        // SAFETY: memory of its own.
-        unsafe {
-            let base = mmap_anonymous(
-                std::ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE,
-            )
-            .unwrap();
-            std::ptr::write_bytes(base.cast::<u8>(), 0x66, len);
-            Self(base, len)
-        }
-    }
-}
-
-impl Drop for Gone {
-    fn drop(&mut self) {
-        // SAFETY: only the kernel looks there, for somebody else.
-        unsafe { rustix::mm::munmap(self.0, self.1).unwrap() };
-    }
 }

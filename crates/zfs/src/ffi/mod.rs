@@ -136,7 +136,11 @@ impl Library {
             [true, false, false] => Release::V2_2,
             [true, true, false] => Release::V2_3,
             [true, true, true] => Release::V2_4,
-            _ => return Err(unknown("it has what belongs to a newer release, but not what came before")),
+            _ => {
+                return Err(unknown(
+                    "it has what belongs to a newer release, but not what came before",
+                ));
+            }
         };
         Ok(Self { library, release, path })
     }

@@ -368,3 +368,31 @@ pub(crate) fn assert_clean(pool: &str, directory: &Path) {
     assert!(output.status.success(), "zdb: {text}\n{told}");
     assert!(text.contains("No leaks"), "zdb: {text}\n{told}");
 }
+
+/// Memory that is unmapped when this is dropped.
+pub(crate) struct Gone(pub(crate) *mut c_void, usize);
+
+impl Gone {
+    pub(crate) fn new(len: usize) -> Self {
+        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+        // SAFETY: memory of its own.
+        unsafe {
+            let base = mmap_anonymous(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
+            .unwrap();
+            std::ptr::write_bytes(base.cast::<u8>(), 0x66, len);
+            Self(base, len)
+        }
+    }
+}
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        // SAFETY: only the kernel looks there, for somebody else.
+        unsafe { rustix::mm::munmap(self.0, self.1).unwrap() };
+    }
+}
