@@ -129,7 +129,7 @@ ashlar_write() {
 
 ashlar_fio() {
 	serve
-	said timeout 300 fio --name=verify --filename="$mount/dev/zvol/tank/scratch" --bsrange=512-128k --blockalign=512 --rw=randwrite \
+	said timeout 300 fio --name=verify --verify_state_save=0 --filename="$mount/dev/zvol/tank/scratch" --bsrange=512-128k --blockalign=512 --rw=randwrite \
 		--ioengine=libaio --iodepth=16 --direct=1 --fdatasync=32 --size=12M --verify=crc32c --verify_backlog=64
 	echo "$(sha256sum <"$mount/dev/zvol/tank/scratch" | cut -d' ' -f1) scratch" >"$shared/sums"
 	leave

@@ -162,7 +162,7 @@ write() {
 fio() {
 	local node
 	node=$(device scratch) || exit 1
-	quiet command fio --name=verify --filename="$node" --bsrange=512-128k --bs_unaligned=0 --blockalign=512 --rw=randwrite \
+	quiet command fio --name=verify --verify_state_save=0 --filename="$node" --bsrange=512-128k --bs_unaligned=0 --blockalign=512 --rw=randwrite \
 		--ioengine=libaio --iodepth=16 --direct=1 --fdatasync=32 --size=12M --verify=crc32c --verify_backlog=64 --output=/tmp/fio
 	echo "$(sum scratch) scratch" >"$dir/sums"
 }

@@ -151,8 +151,9 @@ impl Zvol {
         if self.mirror && !self.disks.len().is_multiple_of(2) {
             return Err(Error::usage("mirrors are of two disks each"));
         }
-        // Half of a pool is kept free, so that allocating is what it is in a pool that is not full.
-        let file_bytes = (4 << 30) + 4 * size_bytes * blocks.len() as u64;
+        // Holes. libzpool counts what is written 24 times until it knows better, and holds writers back if a pool has no room for
+        // that: in a small one it is this that is measured.
+        let file_bytes = (64 << 30) + 4 * size_bytes * blocks.len() as u64;
         let files = match self.disks[..] {
             [] => {
                 let count = if self.mirror { 2 } else { 1 };
