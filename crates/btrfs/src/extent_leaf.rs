@@ -216,7 +216,13 @@ impl<'a> Leaves<'a> {
             },
         };
         match &self.current {
-            Some((at, leaf)) if *at == expected.at => return Ok(Some(Arc::clone(leaf))),
+            // Of two pointers to it one is wrong.
+            Some((at, leaf))
+                if *at == expected.at
+                    && expected.first_key.is_none_or(|key| leaf.first_key() == Some(key)) =>
+            {
+                return Ok(Some(Arc::clone(leaf)));
+            }
             Some((at, _)) if self.sweep.is_some() => self.fs.spend_extent_leaf(*at),
             Some(_) | None => {}
         }

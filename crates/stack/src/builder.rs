@@ -174,8 +174,9 @@ impl Builder {
                 return true;
             }
         };
-        match self.pools.follow(&served, &self.devices).await {
-            Ok(followed) => {
+        match served.pool.changes().await {
+            Ok(changes) => {
+                let followed = self.pools.open_new(&served, changes.new, &self.devices).await;
                 for (dataset, error) in followed.failed {
                     let (name, why, below) = (dataset, error.to_string(), ready.below.clone());
                     self.refused_volumes.push(RefusedVolume { name, why, below });

@@ -141,9 +141,7 @@ pub struct Opened {
 pub struct Followed {
     /// The new ones.
     pub opened: Vec<Opened>,
-    /// Those that are no more, as they were.
-    pub closed: Vec<Device>,
-    /// Volumes that could not be opened, or not be closed in good order, and why.
+    /// Volumes that could not be opened, and why.
     pub failed: Vec<(String, CallError)>,
 }
 
@@ -206,25 +204,21 @@ impl Pools {
         Ok(served)
     }
 
-    /// Makes devices of the volumes of a pool that are to be seen and are none yet, and takes away those that are no more.
-    ///
-    /// # Errors
-    /// The pool does not answer.
-    pub async fn follow(&self, served: &Served, devices: &Devices) -> Result<Followed, CallError> {
-        let changes = served.pool.changes().await?;
+    /// Makes devices of volumes of a pool that are to be seen and are none yet.
+    pub async fn open_new(
+        &self,
+        served: &Served,
+        new: Vec<Visible>,
+        devices: &Devices,
+    ) -> Followed {
         let mut followed = Followed::default();
-        for zvol in changes.gone {
-            let (device, closed) = self.close(served, &zvol, devices).await;
-            followed.closed.extend(device);
-            followed.failed.extend(closed.err().map(|error| (zvol.dataset(), error)));
-        }
-        for visible in changes.new {
+        for visible in new {
             match self.open(served, &visible, devices).await {
                 Ok(opened) => followed.opened.push(opened),
                 Err(error) => followed.failed.push((visible.dataset, error)),
             }
         }
-        Ok(followed)
+        followed
     }
 
     async fn open(

@@ -23,6 +23,11 @@ pub(crate) fn bad_property(what: &str, why: impl std::fmt::Display) -> Refusal {
     Refusal::new(what, why, Errno::INVAL)
 }
 
+/// Properties that are the size of a block.
+const BLOCK_SIZES: [&str; 2] = ["special_small_blocks", "recordsize"];
+/// From SPA_MINBLOCKSIZE to SPA_MAXBLOCKSIZE of sys/spa.h.
+const BLOCK_BYTES: std::ops::RangeInclusive<u64> = 512..=16 << 20;
+
 /// A value as libzpool keeps it, from the text that a user gave.
 ///
 /// # Errors
@@ -51,6 +56,13 @@ pub(crate) fn parse(
             let number = parse_size(text).map_err(|why| bad_property(what, why))?;
             if number == 0 && NOT_ZERO.contains(&name) {
                 return Err(bad_property(what, format_args!("use 'none' to disable {name}")));
+            }
+            // libzpool takes for granted that somebody has looked.
+            let is_block = number.is_power_of_two() && BLOCK_BYTES.contains(&number);
+            let may_be_none = number == 0 && name == "special_small_blocks";
+            if BLOCK_SIZES.contains(&name) && !is_block && !may_be_none {
+                let why = format_args!("'{name}' must be power of 2 from 512B to 16M");
+                return Err(bad_property(what, why));
             }
             Ok(NvValue::Uint64(number))
         }

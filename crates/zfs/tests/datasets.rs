@@ -152,6 +152,7 @@ fn without_the_feature_for_large_blocks_there_are_none() {
         // It brings the other along.
         properties.extend(texts([("feature@large_microzap", "disabled")]));
     }
+    properties.extend(texts([("feature@sha512", "disabled")]));
     worker.run(Command::CreatePool {
         name: "tank".to_owned(),
         vdevs: disks.single(),
@@ -166,6 +167,17 @@ fn without_the_feature_for_large_blocks_there_are_none() {
         "'volblocksize' must be power of 2 from 512B to 131072",
         libc::EDOM,
     );
+    // libzpool would take it, and end the process at the first block.
+    let words = "needs feature@sha512, which the pool has not enabled";
+    for (name, value) in [("checksum", "sha512"), ("dedup", "sha512,verify")] {
+        let new = new_volume("tank/more", MIB, &[(name, value)]);
+        refused(&worker, new, words, libc::EOPNOTSUPP);
+    }
+    for value in ["1000", "32M"] {
+        let (dataset, name) = ("tank".to_owned(), "special_small_blocks".to_owned());
+        let set = Command::SetProperty { dataset, name, value: value.to_owned() };
+        refused(&worker, set, "must be power of 2 from 512B to 16M", libc::EINVAL);
+    }
     worker.export();
     assert_clean("tank", disks.path());
 }

@@ -47,7 +47,8 @@ impl Service {
         if self.draining.is_stopped() {
             return Err(refused("the daemon is about to end", None));
         }
-        let Some(served) = self.stack.pools.find(&pool) else {
+        let found = self.stack.pools.find(&pool);
+        let Some(served) = found.filter(|served| served.pool.name() == pool) else {
             let why = format!("cannot open '{pool}': no such pool");
             return Err(refused(why, Some("ashlar status shows what is served")));
         };
@@ -187,16 +188,26 @@ impl Service {
 
     /// Serves what has come to be, and does not serve what is gone.
     async fn follow(&self, served: &Served) {
-        match self.stack.pools.follow(served, &self.stack.devices).await {
-            Ok(followed) => {
-                for device in &followed.closed {
-                    drop(self.exports.remove(device.export_name()));
-                }
-                for (dataset, error) in followed.failed {
-                    tracing::error!(dataset, %error, "not served");
-                }
+        let changes = match served.pool.changes().await {
+            Ok(changes) => changes,
+            Err(error) => {
+                return tracing::error!(pool = served.pool.name(), %error, "not followed");
             }
-            Err(error) => tracing::error!(pool = served.pool.name(), %error, "not followed"),
+        };
+        for zvol in changes.gone {
+            // As with the kernel: who has a volume open keeps it, whatever volmode and snapdev say now.
+            if let Err(busy) = self.hide(std::slice::from_ref(&zvol)).await {
+                tracing::warn!(volume = zvol.dataset(), busy, "served until it is not in use");
+                continue;
+            }
+            let (_, closed) = self.stack.pools.close(served, &zvol, &self.stack.devices).await;
+            if let Err(error) = closed {
+                tracing::error!(volume = zvol.dataset(), %error, "not closed in good order");
+            }
+        }
+        let opened = self.stack.pools.open_new(served, changes.new, &self.stack.devices).await;
+        for (dataset, error) in opened.failed {
+            tracing::error!(dataset, %error, "not served");
         }
         let known = self.exports.list();
         let volumes = self.stack.devices.volumes();

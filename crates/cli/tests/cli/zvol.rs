@@ -128,6 +128,13 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
         .run(&["zvol", "list"], &["--control", "none.sock"])
         .fails(1, &["cannot reach the daemon", "--devices"]);
     assert!(before == images.bytes(), "something was written");
+    let foreign = Images::new(1, 256 * MIB);
+    let made = Command::new("mkfs.ext4").arg("-qF").arg(foreign.path("d0")).status();
+    assert!(made.is_ok_and(|status| status.success()), "mkfs.ext4");
+    let held = foreign.bytes();
+    foreign.run(&["zpool", "create", "other"], &["d0"]).fails(1, &["has ext", "--force"]);
+    assert!(held == foreign.bytes(), "something was written");
+    foreign.run(&["zpool", "create", "--force", "other"], &["d0"]).ok();
     on(&images, &["zvol", "create", "-V", "10T", "tank/vol"])
         .fails(1, &["cannot create 'tank/vol'", "space"]);
     on(&images, &["zvol", "create", "-V", "1M", "-b", "3K", "tank/vol"])
@@ -199,6 +206,13 @@ fn volumes_are_served_by_their_names_and_follow_what_is_done() {
     daemon.client(&["zvol", "rollback", "tank/vol@snap"]).ok();
     File::open(&volume).unwrap().read_exact_at(&mut old, 12_345).unwrap();
     assert!(old == data, "the volume is what it was");
+    {
+        let file = OpenOptions::new().read(true).write(true).open(&volume).unwrap();
+        daemon.client(&["zvol", "set", "volmode=none", "tank/vol"]).ok();
+        // Who has it open keeps it.
+        file.write_all_at(&data, 12_345).unwrap();
+        file.sync_all().unwrap();
+    }
     daemon.client(&["zvol", "set", "volmode=none", "tank/vol"]).ok();
     assert!(!volume.exists() && !snapshot.exists());
     let scrub = daemon.client(&["zpool", "scrub", "-w", "tank"]).ok();

@@ -18,7 +18,7 @@ use serde::Serialize;
 pub use image::Image;
 
 /// The type of a member of a ZFS pool.
-pub(crate) const ZFS_MEMBER: &str = "zfs_member";
+pub const ZFS_MEMBER: &str = "zfs_member";
 
 /// What kind of thing a signature belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]

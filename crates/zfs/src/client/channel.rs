@@ -23,7 +23,7 @@ use ashlar_engine::spawn;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair, sockopt,
 };
 use slab::Slab;
 use zerocopy::{FromBytes, IntoBytes};
@@ -35,6 +35,8 @@ use crate::protocol::{Command, Completion, FUA, RemoteSegment, Submission, op};
 const MAX_COMPLETIONS: usize = 64;
 /// Packets taken before other tasks have their turn.
 const MAX_PACKETS: usize = 256;
+/// Room for some packets, whatever the system's default is.
+const SEND_BUFFER_BYTES: usize = 256 << 10;
 /// How long the end of a thread waits for requests in flight, before it leaks them.
 const DRAIN_LIMIT: Duration = Duration::from_secs(30);
 
@@ -121,6 +123,10 @@ impl Channel {
         let flags = SocketFlags::CLOEXEC;
         let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
         let (ours, theirs) = pair.map_err(|errno| errno.to_string())?;
+        // A packet that can never be sent would never end.
+        if let Err(errno) = sockopt::set_socket_send_buffer_size(&ours, SEND_BUFFER_BYTES) {
+            tracing::debug!(%errno, "the buffer of a data channel");
+        }
         self.attach_to_worker(theirs).await?;
         Ok(Fd::new(ours))
     }

@@ -9,6 +9,7 @@ use super::{Named, check_name};
 use crate::ffi::dsl::Shape;
 use crate::ffi::kernel::Zfs;
 use crate::ffi::properties::{Descriptor, Kind, subject};
+use crate::pool::{list, number};
 use crate::property::{bad_property, parse, parse_size, parse_user};
 use crate::protocol::{NvMap, NvValue, Refusal};
 
@@ -74,6 +75,7 @@ pub(super) fn parse_all(
 /// # Errors
 /// libzpool refuses one. Those before it are set then.
 pub(crate) fn apply(zfs: &Zfs, name: &str, values: &Values, what: &str) -> Result<(), Refusal> {
+    check_algorithms(zfs, name, values, what)?;
     let mut plain = NvMap::new();
     for (property, value) in values {
         let set = match value {
@@ -94,6 +96,44 @@ pub(crate) fn apply(zfs: &Zfs, name: &str, values: &Values, what: &str) -> Resul
         return Ok(());
     }
     zfs.set_dataset_properties(name, &plain).map_err(|errno| Refusal::of_dataset(what, errno))
+}
+
+/// Algorithms by their first word, with the feature that a pool needs for them.
+const ALGORITHMS: [(&str, &str); 6] = [
+    ("lz4", "lz4_compress"),
+    ("zstd", "zstd_compress"),
+    ("sha512", "sha512"),
+    ("skein", "skein"),
+    ("edonr", "edonr"),
+    ("blake3", "blake3"),
+];
+
+/// Refuses algorithms whose feature the pool has not enabled: libzpool would end the process at the next block.
+fn check_algorithms(zfs: &Zfs, name: &str, values: &Values, what: &str) -> Result<(), Refusal> {
+    for property in ["checksum", "dedup", "compression"] {
+        let Some(NvValue::Uint64(index)) = values.get(property) else { continue };
+        let Some(known) = zfs.properties().dataset(property) else { continue };
+        let word = zfs.word_of(known, *index).unwrap_or_default();
+        let first = word.split([',', '-']).next().unwrap_or_default();
+        let Some((_, feature)) = ALGORITHMS.iter().find(|(word, _)| *word == first) else {
+            continue;
+        };
+        let pool = name.split(['/', '@']).next().unwrap_or(name);
+        let config = zfs.pool_stats(pool).map_err(|errno| Refusal::of_pool(what, errno))?;
+        let features = zfs.features();
+        let guid = features.iter().find(|known| known.name == *feature).map(|known| &known.guid);
+        let enabled = list(&config, "feature_stats");
+        let is_enabled =
+            guid.zip(enabled).is_some_and(|(guid, enabled)| number(enabled, guid).is_some());
+        if !is_enabled {
+            let why = format!(
+                "'{property}={word}' needs feature@{feature}, which the pool has not enabled"
+            );
+            return Err(Refusal::new(what, why, Errno::OPNOTSUPP)
+                .with_hint("enable it with zpool upgrade, or take another algorithm"));
+        }
+    }
+    Ok(())
 }
 
 /// ZFS's words where a property's own function fails.

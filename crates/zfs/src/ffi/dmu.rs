@@ -103,6 +103,7 @@ symbols! {
         dmu_tx_abort: fn(RawTx);
         dmu_free_range: fn(RawObjset, u64, u64, u64, RawTx) -> c_int;
         dmu_buf_hold_array_by_dnode: fn(RawDnode, u64, u64, Boolean, Tag, *mut c_int, *mut *mut *mut DmuBuf, u32) -> c_int;
+        dmu_buf_hold: fn(RawObjset, u64, u64, Tag, *mut *mut DmuBuf, u32) -> c_int;
         dmu_buf_hold_noread: fn(RawObjset, u64, u64, Tag, *mut *mut DmuBuf) -> c_int;
         dmu_buf_rele: fn(*mut DmuBuf, Tag);
         dmu_buf_rele_array: fn(*mut *mut DmuBuf, c_int, Tag);

@@ -488,7 +488,13 @@ impl Zfs {
             (functions.dmu_tx_commit)(tx);
             (functions.txg_wait_synced)((functions.dmu_objset_pool)(objset), txg);
             check(result)?;
-            check((functions.dmu_free_long_range)(objset, DATA_OBJECT, volsize_bytes, OBJECT_END))
+            // It has its new size by now, whatever becomes of what lay behind.
+            let freed =
+                (functions.dmu_free_long_range)(objset, DATA_OBJECT, volsize_bytes, OBJECT_END);
+            if let Err(errno) = check(freed) {
+                tracing::error!(%errno, volsize_bytes, "what is behind the new end of a volume is not freed");
+            }
+            Ok(())
         }
     }
 

@@ -369,9 +369,17 @@ unsafe extern "C" fn get_data(
     // SAFETY: the objset is owned as long as the log is open; the zgd lives until `granted_done`, which is called once: by
     // dmu_sync() if it began, else here.
     unsafe {
-        let hold = source.api.dmu.dmu_buf_hold_noread;
-        let mut code =
-            hold(source.objset, DATA_OBJECT, block, zgd.cast_const().cast(), &raw mut buffer);
+        let (dmu, tag) = (&source.api.dmu, zgd.cast_const().cast());
+        let (objset, to) = (source.objset, &raw mut buffer);
+        let mut code = match source.api.release {
+            // Its dmu_sync() takes the data as it finds it; later ones read it.
+            super::Release::V2_1 => {
+                (dmu.dmu_buf_hold)(objset, DATA_OBJECT, block, tag, to, source.api.no_prefetch())
+            }
+            super::Release::V2_2 | super::Release::V2_3 | super::Release::V2_4 => {
+                (dmu.dmu_buf_hold_noread)(objset, DATA_OBJECT, block, tag, to)
+            }
+        };
         if code == 0 {
             (*zgd).buffer = buffer.cast();
             code = (source.api.zil.dmu_sync)(zio, record.header.group, granted_done, zgd);
@@ -414,6 +422,9 @@ pub(crate) trait Replay {
     /// # Errors
     /// It cannot be done: the rest of the log is not looked at.
     fn replay(&mut self, record: Replayed<'_>) -> Result<(), Errno>;
+
+    /// Learns of a record that nobody can make sense of.
+    fn refuse(&mut self, errno: Errno);
 }
 
 /// Notes in the log's header, in this transaction, that the record at hand is done.
@@ -448,13 +459,22 @@ unsafe fn hand_over(to: *mut c_void, record: Replayed<'_>) -> c_int {
 }
 
 /// # Safety
+/// As [`hand_over`].
+unsafe fn refuse(to: *mut c_void, errno: Errno) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { &mut *to.cast::<&mut dyn Replay>() }.refuse(errno);
+    errno.raw_os_error()
+}
+
+/// # Safety
 /// As libzpool calls it.
 unsafe extern "C" fn replay_unknown(
-    _to: *mut c_void,
+    to: *mut c_void,
     _record: *mut c_void,
     _swap: Boolean,
 ) -> c_int {
-    libc::ENOTSUP
+    // SAFETY: as libzpool calls this.
+    unsafe { refuse(to, Errno::NOTSUP) }
 }
 
 /// # Safety
@@ -480,7 +500,8 @@ unsafe extern "C" fn replay_write(to: *mut c_void, record: *mut c_void, swap: Bo
         write.header.len_bytes.saturating_sub(FIXED_BYTES)
     };
     if len_bytes > there_bytes {
-        return libc::EINVAL;
+        // SAFETY: as libzpool calls this.
+        return unsafe { refuse(to, Errno::INVAL) };
     }
     // SAFETY: the data follows the record, and is at least that long.
     unsafe {
@@ -501,7 +522,8 @@ unsafe extern "C" fn replay_truncate(to: *mut c_void, record: *mut c_void, swap:
     // SAFETY: of that size, and any bytes make one.
     let truncate = unsafe { *record.cast::<TruncateRecord>() };
     if truncate.header.len_bytes < size_of::<TruncateRecord>() as u64 {
-        return libc::EINVAL;
+        // SAFETY: as libzpool calls this.
+        return unsafe { refuse(to, Errno::INVAL) };
     }
     let record =
         Replayed::Truncate { offset_bytes: truncate.offset_bytes, len_bytes: truncate.len_bytes };
@@ -542,7 +564,7 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Seen(Vec<(u64, Vec<u8>)>, Vec<(u64, u64)>);
+    struct Seen(Vec<(u64, Vec<u8>)>, Vec<(u64, u64)>, Option<Errno>);
 
     impl Replay for Seen {
         fn replay(&mut self, record: Replayed<'_>) -> Result<(), Errno> {
@@ -555,6 +577,10 @@ mod tests {
                 }
             }
             Ok(())
+        }
+
+        fn refuse(&mut self, errno: Errno) {
+            self.2 = Some(errno);
         }
     }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use super::{check_new_name, device, properties};
+use super::{Locks, check_new_name, device, properties};
 use crate::dataset;
 use crate::ffi::kernel::Zfs;
 use crate::ondisk::label::{DeviceLabels, PoolState};
@@ -29,11 +29,11 @@ pub(crate) struct NewPool<'a> {
     pub(crate) force: bool,
 }
 
-/// Makes a pool. Its root dataset holds volumes only: the objects of a file system are the kernel's to make.
+/// Makes a pool, and returns the locks of its disks. Its root dataset holds volumes only: the objects of a file system are the kernel's to make.
 ///
 /// # Errors
 /// The name, a vdev, a property is not right, or a disk cannot be used.
-pub(crate) fn create(zfs: &Zfs, new: &NewPool<'_>) -> Result<(), Refusal> {
+pub(crate) fn create(zfs: &Zfs, new: &NewPool<'_>) -> Result<Locks, Refusal> {
     let name = new.name;
     let what = format!("cannot create '{name}'");
     check_new_name(zfs, name, &what)?;
@@ -47,6 +47,8 @@ pub(crate) fn create(zfs: &Zfs, new: &NewPool<'_>) -> Result<(), Refusal> {
     for path in new.vdevs.iter().flat_map(|vdev| &vdev.paths) {
         device::check(path, &what)?;
     }
+    let paths: Vec<_> = new.vdevs.iter().flat_map(|vdev| vdev.paths.clone()).collect();
+    let locks = Locks::take(&paths, false, &what)?;
     if !new.force {
         refuse_used_disks(new.vdevs, &what)?;
     }
@@ -55,7 +57,8 @@ pub(crate) fn create(zfs: &Zfs, new: &NewPool<'_>) -> Result<(), Refusal> {
         if let Err(errno) = zfs.destroy_pool(name) {
             tracing::error!(pool = name, %errno, "a pool that could not be made right stays");
         }
-    })
+    })?;
+    Ok(locks)
 }
 
 fn refused(what: &str, errno: Errno) -> Refusal {

@@ -1,11 +1,11 @@
 //! Pools that are on their disks already.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use rustix::io::Errno;
 
 use super::status::{children, list, number, text};
-use super::{check_new_name, device};
+use super::{Locks, check_new_name, device};
 use crate::ffi::kernel::Zfs;
 use crate::ffi::spa::import_flag;
 use crate::protocol::{NvMap, NvValue, Refusal};
@@ -31,12 +31,12 @@ pub(crate) struct Import<'a> {
     pub(crate) missing_log: bool,
 }
 
-/// Imports a pool, and returns its name.
+/// Imports a pool, and returns its name, and the locks of its disks.
 ///
 /// # Errors
 /// Another host uses it or did so last, disks that it cannot do without are missing, it has features that are not known, it is
 /// damaged.
-pub(crate) fn import(zfs: &Zfs, import: &Import<'_>) -> Result<String, Refusal> {
+pub(crate) fn import(zfs: &Zfs, import: &Import<'_>) -> Result<(String, Locks), Refusal> {
     let label_name = checked_name(import.config)?;
     let name = import.name.unwrap_or(label_name);
     let what = match import.name {
@@ -49,10 +49,10 @@ pub(crate) fn import(zfs: &Zfs, import: &Import<'_>) -> Result<String, Refusal> 
     if number(import.config, "state") == Some(DESTROYED) {
         return Err(Refusal::new(&what, "pool was destroyed", Errno::NOENT));
     }
-    let mut paths = Vec::new();
-    leaves(list(import.config, "vdev_tree").unwrap_or(&NvMap::new()), &mut paths);
+    let paths = paths(import.config);
+    let locks = Locks::take(&paths, import.read_only, &what)?;
     for path in paths {
-        device::check(Path::new(&path), &what)?;
+        device::check(&path, &what)?;
     }
     let tried =
         zfs.try_import_pool(import.config).map_err(|errno| Refusal::of_pool(&what, errno))?;
@@ -71,7 +71,7 @@ pub(crate) fn import(zfs: &Zfs, import: &Import<'_>) -> Result<String, Refusal> 
     }
     let (result, learned) = zfs.import_pool(name, import.config, &properties, flags);
     match result {
-        Ok(()) => Ok(name.to_owned()),
+        Ok(()) => Ok((name.to_owned(), locks)),
         Err(errno) => Err(refused(&what, errno, &learned, tried.as_ref())),
     }
 }
@@ -135,6 +135,13 @@ fn refuse_foreign(
         told("hostname")
     ))
     .with_hint("if no other system uses it now, the pool can be imported with force (-f)"))
+}
+
+/// Where the disks of a pool are.
+fn paths(config: &NvMap) -> Vec<PathBuf> {
+    let mut paths = Vec::new();
+    leaves(list(config, "vdev_tree").unwrap_or(&NvMap::new()), &mut paths);
+    paths.into_iter().map(PathBuf::from).collect()
 }
 
 /// The paths of vdevs, to the leaves.

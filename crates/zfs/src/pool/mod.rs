@@ -3,6 +3,7 @@
 mod create;
 mod device;
 mod import;
+mod lock;
 mod properties;
 mod status;
 
@@ -14,6 +15,7 @@ use crate::refusal::{name_words, pool_words};
 
 pub(crate) use create::{NewPool, create};
 pub(crate) use import::{Import, import};
+pub(crate) use lock::Locks;
 pub(crate) use properties::set;
 pub(crate) use status::{children, list, number, status, text};
 

@@ -8,7 +8,7 @@ use super::volumes::{Resizer, Volumes, refused as not_opened};
 use crate::dataset::{self, NewVolume};
 use crate::ffi::Library;
 use crate::ffi::kernel::{ParameterError, StartError, Zfs};
-use crate::pool::{self, Import, NewPool};
+use crate::pool::{self, Import, Locks, NewPool};
 use crate::protocol::{Command, Refusal, Reply};
 
 /// A worker's state: nothing, libzpool, or libzpool with a pool.
@@ -22,6 +22,8 @@ struct Started {
     volumes: Volumes,
     /// The name of its pool.
     pool: Option<String>,
+    /// Of its disks.
+    locks: Option<Locks>,
 }
 
 impl Worker {
@@ -55,7 +57,7 @@ impl Worker {
                     }
                     StartError::Parameter(error) => parameter_refused(&error),
                 })?;
-                *started = Some(Started { zfs, volumes, pool: None });
+                *started = Some(Started { zfs, volumes, pool: None, locks: None });
                 Ok(Reply::Started { release })
             }
             (command, Some(started)) => started.run(command, descriptor),
@@ -71,8 +73,10 @@ impl Worker {
         let Some(mut started) = self.started else { return Ok(()) };
         if let Some(pool) = &started.pool {
             // Closing would wait for its disks for ever; what was flushed is on them.
-            pool::check_condition(&started.zfs, pool, false)
-                .map_err(|refusal| refusal.to_string())?;
+            if let Err(refusal) = pool::check_condition(&started.zfs, pool, false) {
+                std::mem::forget(started);
+                return Err(refusal.to_string());
+            }
         }
         started.volumes.close_all();
         if let Some(pool) = started.pool.take() {
@@ -164,7 +168,7 @@ impl Started {
                     dataset_properties: &dataset_properties,
                     force,
                 };
-                pool::create(zfs, &new)?;
+                self.locks = Some(pool::create(zfs, &new)?);
                 self.pool = Some(name);
             }
             Command::ImportPool { config, name, read_only, force, missing_log } => {
@@ -176,7 +180,9 @@ impl Started {
                     force,
                     missing_log,
                 };
-                self.pool = Some(pool::import(zfs, &import)?);
+                let (name, locks) = pool::import(zfs, &import)?;
+                self.pool = Some(name);
+                self.locks = Some(locks);
             }
             Command::ExportPool => {
                 let pool = self.pool()?;
@@ -190,6 +196,7 @@ impl Started {
                 }
                 pool::export(zfs, pool)?;
                 self.pool = None;
+                self.locks = None;
             }
             Command::PoolStatus => return Ok(Reply::Pool(pool::status(zfs, self.pool()?)?)),
             Command::Scrub(what) => pool::scrub(zfs, self.pool()?, what)?,

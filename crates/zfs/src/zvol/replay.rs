@@ -38,6 +38,10 @@ impl Replay for Replayer<'_> {
         self.records += u64::from(done.is_ok());
         done
     }
+
+    fn refuse(&mut self, errno: Errno) {
+        self.failure = Some(errno);
+    }
 }
 
 impl Replayer<'_> {

@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use ashlar_stack::assemble::Disk;
+use ashlar_stack::probe::{Md, probe};
+use ashlar_stack::signature::{Signature, ZFS_MEMBER};
 use ashlar_zfs::client::{Parameters, Pool};
 use ashlar_zfs::protocol::{Command, NewVdev, VdevClass, VdevKind};
 use clap::Args;
@@ -28,7 +31,7 @@ Examples:
   ashlar zpool create -o ashift=12 -O compression=lz4 tank mirror a.img b.img mirror c.img d.img
   ashlar zpool create tank raidz2 a.img b.img c.img d.img log mirror e.img f.img")]
 pub(crate) struct Create {
-    /// Also of disks that have a pool's labels
+    /// Also of disks that something is on
     #[arg(short, long)]
     force: bool,
 
@@ -134,6 +137,25 @@ fn layout(pool: &str, vdevs: &[NewVdev]) -> String {
     text
 }
 
+/// Refuses if something else than a pool is on one of the disks. About pools the worker knows more.
+async fn refuse_used(disks: &[Disk]) -> Result<()> {
+    for disk in disks {
+        let contents = probe(&disk.gateway).await;
+        let contents =
+            contents.map_err(|status| Error::new("cannot read", disk.path.display(), status))?;
+        let is_pools = |found: &Signature| found.name == ZFS_MEMBER;
+        let is_free = matches!(contents.md, Md::None)
+            && contents.other_md.is_empty()
+            && contents.foreign.iter().all(is_pools);
+        if !is_free {
+            let why = format!("has {}", contents.claims().join(", "));
+            return Err(Error::new("cannot create a pool of", disk.path.display(), why)
+                .hint("nothing was changed; --force overwrites what is there"));
+        }
+    }
+    Ok(())
+}
+
 impl Create {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let mut vdevs = parse(&self.vdevs)?;
@@ -141,6 +163,10 @@ impl Create {
         let access = if self.dry_run { Access::Look } else { Access::Write };
         // Locked, so that nobody else has them.
         let disks = disks::open_all(&named, access)?;
+        let reactor = disks::reactor()?;
+        if !self.force {
+            reactor.block_on(refuse_used(&disks))?;
+        }
         for path in vdevs.iter_mut().flat_map(|vdev| &mut vdev.paths) {
             *path = absolute(path)?;
         }
@@ -155,7 +181,7 @@ impl Create {
             dataset_properties: BTreeMap::from_iter(self.dataset_properties),
             force: self.force,
         };
-        disks::reactor()?.block_on(async {
+        reactor.block_on(async {
             let started = Pool::start(&self.pool, create, Arc::<Parameters>::default()).await;
             let pool = started.map_err(|error| not_had(&error))?;
             pool.export().await.map_err(|error| refused(&error))
