@@ -1,6 +1,7 @@
 //! Where a command finds its pools: at a running daemon, or on disks that it opens for itself.
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::Arc;
 
 use ashlar_engine::Reactor;
@@ -158,6 +159,16 @@ impl Where {
         let (disks, names): (Vec<_>, Vec<_>) = names.into_iter().partition(is_disk);
         self.devices.extend(disks.into_iter().map(PathBuf::from));
         (self, names)
+    }
+
+    /// Gives one command to the pool of a dataset.
+    ///
+    /// # Errors
+    /// As [`Self::with`]; the pool refuses.
+    pub(crate) fn change(&self, dataset: &str, command: Command) -> Result<ExitCode> {
+        let pool = pool_of(dataset);
+        self.with(Some(pool), How::WRITE, |session| session.run(pool, command))?;
+        Ok(ExitCode::SUCCESS)
     }
 
     /// Does `work` with a pool, or with all of them. Pools that were imported for it are exported, whatever becomes of it.

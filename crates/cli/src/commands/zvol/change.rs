@@ -113,10 +113,7 @@ impl Rename {
             (Some((volume, _)), Some(snapshot)) => format!("{volume}@{snapshot}"),
             (_, Some(_)) | (_, None) => self.to.clone(),
         };
-        let pool = pool_of(&self.from);
-        let rename = Command::Rename { from: self.from.clone(), to };
-        self.place.with(Some(pool), How::WRITE, |session| session.run(pool, rename))?;
-        Ok(ExitCode::SUCCESS)
+        self.place.change(&self.from, Command::Rename { from: self.from.clone(), to })
     }
 }
 
@@ -144,9 +141,7 @@ pub(crate) struct Destroy {
 
 impl Destroy {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let pool = pool_of(&self.name);
         let destroy = Command::Destroy { name: self.name.clone(), recursive: self.recursive };
-        self.place.with(Some(pool), How::WRITE, |session| session.run(pool, destroy))?;
-        Ok(ExitCode::SUCCESS)
+        self.place.change(&self.name, destroy)
     }
 }

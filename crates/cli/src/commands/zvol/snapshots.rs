@@ -35,9 +35,7 @@ impl Snapshot {
         if self.names.iter().any(|name| pool_of(name) != pool) {
             return Err(Error::usage("snapshots that are taken at one time are in one pool"));
         }
-        let take = Command::Snapshot { names: self.names.clone() };
-        self.place.with(Some(&pool), How::WRITE, |session| session.run(&pool, take))?;
-        Ok(ExitCode::SUCCESS)
+        self.place.change(&pool, Command::Snapshot { names: self.names })
     }
 }
 
@@ -66,14 +64,12 @@ pub(crate) struct Clone {
 
 impl Clone {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let pool = pool_of(&self.snapshot);
         let clone = Command::Clone {
             snapshot: self.snapshot.clone(),
             name: self.name,
             properties: BTreeMap::from_iter(self.properties),
         };
-        self.place.with(Some(pool), How::WRITE, |session| session.run(pool, clone))?;
-        Ok(ExitCode::SUCCESS)
+        self.place.change(&self.snapshot, clone)
     }
 }
 
@@ -156,9 +152,6 @@ pub(crate) struct Promote {
 
 impl Promote {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let pool = pool_of(&self.name);
-        let promote = Command::Promote { name: self.name.clone() };
-        self.place.with(Some(pool), How::WRITE, |session| session.run(pool, promote))?;
-        Ok(ExitCode::SUCCESS)
+        self.place.change(&self.name, Command::Promote { name: self.name.clone() })
     }
 }
