@@ -2,15 +2,18 @@
 #![allow(dead_code, reason = "each test uses its part")]
 
 pub(crate) mod io;
+#[path = "../zdb/mod.rs"]
+mod zdb;
 
 use std::ffi::{CString, c_char, c_int, c_void};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use ashlar_zfs::ffi::Library;
+
+pub(crate) use zdb::assert_clean;
 
 type Nvlist = *mut c_void;
 
@@ -345,28 +348,6 @@ impl Drop for Directory {
             std::fs::remove_dir_all(&self.0).unwrap();
         }
     }
-}
-
-/// zdb finds nothing wrong with an exported pool: every block is read, its checksum computed, and no space is leaked.
-pub(crate) fn assert_clean(pool: &str, directory: &Path) {
-    let output = match Command::new("zdb")
-        .env_remove("LD_LIBRARY_PATH")
-        .args(["-e", "-p"])
-        .arg(directory)
-        .args(["-bcc", pool])
-        .output()
-    {
-        Ok(output) => output,
-        Err(error) => {
-            assert!(std::env::var_os("CI").is_none(), "zdb: {error}");
-            println!("not checked with zdb: {error}");
-            return;
-        }
-    };
-    let text = String::from_utf8_lossy(&output.stdout);
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "zdb: {text}\n{told}");
-    assert!(text.contains("No leaks"), "zdb: {text}\n{told}");
 }
 
 /// Memory that is unmapped when this is dropped.

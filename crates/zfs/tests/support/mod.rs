@@ -3,6 +3,9 @@
 //! The process is this test program itself, told to run nothing but [`serve_as_worker`].
 #![allow(dead_code, reason = "each test uses its part")]
 
+#[path = "../zdb/mod.rs"]
+mod zdb;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,6 +23,8 @@ use ashlar_zfs::protocol::{
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair};
 use tempfile::TempDir;
 use zerocopy::{FromBytes, IntoBytes};
+
+pub(crate) use zdb::assert_clean;
 
 /// What tells this program to be a worker.
 const WORKER: &str = "ASHLAR_ZFS_TEST_WORKER";
@@ -365,28 +370,6 @@ impl Disks {
     pub(crate) fn path(&self) -> &Path {
         self.folder.path()
     }
-}
-
-/// zdb reads every block of an exported pool, and finds nothing wrong and no space leaked.
-pub(crate) fn assert_clean(pool: &str, folder: &Path) {
-    let output = match Process::new("zdb")
-        .env_remove("LD_LIBRARY_PATH")
-        .args(["-e", "-p"])
-        .arg(folder)
-        .args(["-bcc", pool])
-        .output()
-    {
-        Ok(output) => output,
-        Err(error) => {
-            assert!(std::env::var_os("CI").is_none(), "zdb: {error}");
-            println!("not checked with zdb: {error}");
-            return;
-        }
-    };
-    let text = String::from_utf8_lossy(&output.stdout);
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "zdb: {text}\n{told}");
-    assert!(text.contains("No leaks"), "zdb: {text}\n{told}");
 }
 
 /// Overwrites part of a file.

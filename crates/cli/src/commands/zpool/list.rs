@@ -6,7 +6,7 @@ use ashlar_zfs::protocol::PoolStatus;
 use clap::Args;
 
 use super::session::{How, Where};
-use super::values::{Column, is_number, shown, table};
+use super::values::{ShortNames, shown, table};
 use crate::error::{Error, Result};
 use crate::output;
 
@@ -49,34 +49,15 @@ pub(crate) struct List {
     place: Where,
 }
 
-/// The full name of a property that has a short one.
-fn full(name: &str) -> &str {
-    match name {
-        "alloc" => "allocated",
-        "cap" => "capacity",
-        "ckpoint" => "checkpoint",
-        "dedup" => "dedupratio",
-        "expandsz" => "expandsize",
-        "frag" => "fragmentation",
-        "rdonly" => "readonly",
-        name => name,
-    }
-}
-
-/// The heading of a property's column.
-fn heading(name: &str) -> String {
-    let short = match full(name) {
-        "allocated" => "alloc",
-        "capacity" => "cap",
-        "checkpoint" => "ckpoint",
-        "dedupratio" => "dedup",
-        "expandsize" => "expandsz",
-        "fragmentation" => "frag",
-        "readonly" => "rdonly",
-        name => name,
-    };
-    short.to_uppercase()
-}
+const SHORT: ShortNames = ShortNames(&[
+    ("alloc", "allocated"),
+    ("cap", "capacity"),
+    ("ckpoint", "checkpoint"),
+    ("dedup", "dedupratio"),
+    ("expandsz", "expandsize"),
+    ("frag", "fragmentation"),
+    ("rdonly", "readonly"),
+]);
 
 impl List {
     pub(crate) fn run(self) -> Result<ExitCode> {
@@ -92,7 +73,7 @@ impl List {
             return Ok(ExitCode::SUCCESS);
         }
         let value = |pool: &PoolStatus, column: &String| {
-            let name = full(column);
+            let name = SHORT.full(column);
             let value = match name {
                 "name" => pool.name.clone(),
                 name => match pool.properties.get(name) {
@@ -107,11 +88,7 @@ impl List {
         };
         let rows = pools.iter().map(|pool| self.columns.iter().map(|c| value(pool, c)).collect());
         let rows: Vec<Vec<String>> = rows.collect::<Result<_>>()?;
-        let columns = self.columns.iter();
-        let columns: Vec<Column> = columns
-            .map(|name| Column { heading: heading(name), right: is_number(full(name)) })
-            .collect();
-        output::print(&table(&columns, &rows, self.for_programs))?;
+        output::print(&table(&SHORT.columns(&self.columns), &rows, self.for_programs))?;
         Ok(ExitCode::SUCCESS)
     }
 }

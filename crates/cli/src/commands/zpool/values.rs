@@ -51,7 +51,7 @@ pub(crate) fn nice_bytes(bytes: u64) -> String {
 }
 
 /// Whether a property's column is to the right.
-pub(crate) fn is_number(name: &str) -> bool {
+fn is_number(name: &str) -> bool {
     SIZES.contains(&name)
         || name.ends_with("ratio")
         || matches!(name, "capacity" | "fragmentation" | "copies" | "guid")
@@ -85,6 +85,27 @@ pub(crate) fn shown(name: &str, value: &str) -> String {
 pub(crate) struct Column {
     pub(crate) heading: String,
     pub(crate) right: bool,
+}
+
+/// Properties with a short name, each with that and its full one. Columns may be asked for by either.
+pub(crate) struct ShortNames(pub(crate) &'static [(&'static str, &'static str)]);
+
+impl ShortNames {
+    /// The full name of a property.
+    pub(crate) fn full<'a>(&self, name: &'a str) -> &'a str {
+        self.0.iter().find(|(short, _)| *short == name).map_or(name, |(_, full)| full)
+    }
+
+    /// The columns of these properties; their headings are the short names.
+    pub(crate) fn columns(&self, names: &[String]) -> Vec<Column> {
+        let column = |name: &String| {
+            let full = self.full(name);
+            let short =
+                self.0.iter().find(|(_, known)| *known == full).map_or(full, |(short, _)| short);
+            Column { heading: short.to_uppercase(), right: is_number(full) }
+        };
+        names.iter().map(column).collect()
+    }
 }
 
 /// A table: for programs values with tabs between them, else columns under headings.

@@ -6,7 +6,7 @@ use ashlar_zfs::protocol::Dataset;
 use clap::Args;
 
 use crate::commands::zpool::session::{How, Where, pool_of};
-use crate::commands::zpool::values::{Column, is_number, shown, table};
+use crate::commands::zpool::values::{ShortNames, shown, table};
 use crate::error::{Error, Result};
 use crate::output;
 
@@ -62,38 +62,17 @@ pub(crate) struct List {
 /// Properties that some kinds of datasets have not.
 const ALWAYS: [&str; 6] = ["name", "available", "mountpoint", "volsize", "volblocksize", "origin"];
 
-/// The full name of a property that has a short one.
-fn full(name: &str) -> &str {
-    match name {
-        "avail" => "available",
-        "compress" => "compression",
-        "lrefer" => "logicalreferenced",
-        "lused" => "logicalused",
-        "ratio" => "compressratio",
-        "refer" => "referenced",
-        "refreserv" => "refreservation",
-        "reserv" => "reservation",
-        "volblock" => "volblocksize",
-        name => name,
-    }
-}
-
-/// The heading of a property's column.
-fn heading(name: &str) -> String {
-    let short = match full(name) {
-        "available" => "avail",
-        "compression" => "compress",
-        "compressratio" => "ratio",
-        "logicalreferenced" => "lrefer",
-        "logicalused" => "lused",
-        "referenced" => "refer",
-        "refreservation" => "refreserv",
-        "reservation" => "reserv",
-        "volblocksize" => "volblock",
-        name => name,
-    };
-    short.to_uppercase()
-}
+const SHORT: ShortNames = ShortNames(&[
+    ("avail", "available"),
+    ("compress", "compression"),
+    ("lrefer", "logicalreferenced"),
+    ("lused", "logicalused"),
+    ("ratio", "compressratio"),
+    ("refer", "referenced"),
+    ("refreserv", "refreservation"),
+    ("reserv", "reservation"),
+    ("volblock", "volblocksize"),
+]);
 
 impl List {
     pub(crate) fn run(self) -> Result<ExitCode> {
@@ -131,7 +110,7 @@ impl List {
             return Ok(ExitCode::SUCCESS);
         }
         for column in &self.columns {
-            let name = full(column);
+            let name = SHORT.full(column);
             let has = |dataset: &Dataset| dataset.properties.contains_key(name);
             // A property of the user's may be set on none of them.
             if !ALWAYS.contains(&name) && !name.contains(':') && !datasets.iter().any(has) {
@@ -140,7 +119,7 @@ impl List {
             }
         }
         let value = |dataset: &Dataset, column: &String| {
-            let name = full(column);
+            let name = SHORT.full(column);
             if name == "name" {
                 return dataset.name.clone();
             }
@@ -153,11 +132,7 @@ impl List {
             .iter()
             .map(|dataset| self.columns.iter().map(|column| value(dataset, column)).collect())
             .collect();
-        let columns = self.columns.iter();
-        let columns: Vec<Column> = columns
-            .map(|name| Column { heading: heading(name), right: is_number(full(name)) })
-            .collect();
-        output::print(&table(&columns, &rows, self.for_programs))?;
+        output::print(&table(&SHORT.columns(&self.columns), &rows, self.for_programs))?;
         Ok(ExitCode::SUCCESS)
     }
 }
