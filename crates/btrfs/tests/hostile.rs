@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ashlar_btrfs::backref;
 use ashlar_btrfs::csum::ChecksumKind;
 use ashlar_btrfs::error::OpenError;
-use ashlar_btrfs::files::{FileError, Files, LostWhy, Piece};
+use ashlar_btrfs::files::{Directory, FileError, Files, LostWhy, Piece};
 use ashlar_btrfs::inspect;
 use ashlar_btrfs::ondisk::items::FileType;
 use ashlar_btrfs::ondisk::key::{Key, item};
@@ -181,6 +181,18 @@ fn entry(rig: &Rig, fs: &Arc<FileSystem>, directory: u64, name: &[u8]) -> (Key, 
     (key, u64::from_le_bytes(data[..8].try_into().expect("eight bytes")))
 }
 
+/// How many entries a directory has, and what is wrong with others.
+async fn listed(mut listing: Directory) -> (usize, Vec<FileError>) {
+    let (mut count, mut errors) = (0, Vec::new());
+    loop {
+        match listing.next().await {
+            Ok(Some(_)) => count += 1,
+            Ok(None) => return (count, errors),
+            Err(error) => errors.push(error),
+        }
+    }
+}
+
 #[test]
 fn a_directory_within_itself_is_not_entered() {
     let (rig, fs) = rig();
@@ -191,16 +203,8 @@ fn a_directory_within_itself_is_not_entered() {
     let again = rig.open();
     rig.run(async {
         let files = Files::open(&again, 5).await.expect("it is there");
-        let mut listing = files.list(files.resolve(b"deep").await.expect("it is there")).await;
-        let listing = listing.as_mut().expect("a directory");
-        let (mut errors, mut count) = (Vec::new(), 0);
-        loop {
-            match listing.next().await {
-                Ok(Some(_)) => count += 1,
-                Ok(None) => break,
-                Err(error) => errors.push(error),
-            }
-        }
+        let deep = files.resolve(b"deep").await.expect("it is there");
+        let (count, errors) = listed(files.list(deep).await.expect("a directory")).await;
         assert!(count > 10 && matches!(&errors[..], [FileError::Elsewhere { .. }]), "{errors:?}");
     });
     // The inode's own names in a circle: `deep` is in `er`, which is in `deep`.
@@ -235,15 +239,8 @@ fn names_that_lead_elsewhere_are_no_names() {
         let again = rig.open();
         rig.run(async {
             let files = Files::open(&again, 5).await.expect("it is there");
-            let mut listing = files.list(files.root()).await.expect("a directory");
-            let (mut errors, mut count) = (Vec::new(), 0);
-            loop {
-                match listing.next().await {
-                    Ok(Some(_)) => count += 1,
-                    Ok(None) => break,
-                    Err(error) => errors.push(error),
-                }
-            }
+            let root = files.list(files.root()).await.expect("a directory");
+            let (count, errors) = listed(root).await;
             assert!(count > 10 && matches!(&errors[..], [FileError::BadName { .. }]), "{errors:?}");
         });
     }
