@@ -31,6 +31,7 @@ pub mod media;
 pub mod oracle;
 pub mod ranges;
 pub mod rng;
+pub mod runs;
 pub mod scheduler;
 mod state;
 pub mod store;

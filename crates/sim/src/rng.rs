@@ -52,13 +52,14 @@ impl Rng {
     }
 }
 
-/// The seeds that a test runs: `count` of them; if `ASHLAR_SEEDS=n` was in the environment of the
-/// build, n of them (a longer hunt), with `ASHLAR_SEED=n` that one alone (to have a failure again).
+/// The seeds that a test runs: the first `count`, unless the environment of the build said which ([`crate::runs::wanted`]).
 pub fn seeds(count: u64) -> std::ops::Range<u64> {
-    let number = |text: Option<&str>| text.and_then(|text| text.parse::<u64>().ok());
-    let (one, many) = (number(option_env!("ASHLAR_SEED")), number(option_env!("ASHLAR_SEEDS")));
-    match one {
-        Some(one) => one..one + 1,
-        None => 0..many.unwrap_or(count),
-    }
+    let wanted = crate::runs::wanted(|name| {
+        let value = match name {
+            "ASHLAR_SEED" => option_env!("ASHLAR_SEED"),
+            _ => option_env!("ASHLAR_SEEDS"),
+        };
+        value.map(str::to_owned)
+    });
+    wanted.unwrap_or(0..count)
 }

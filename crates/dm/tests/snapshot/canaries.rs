@@ -6,53 +6,25 @@ mod rig;
 #[allow(dead_code, reason = "the simulation itself uses the rest")]
 mod world;
 
-use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Once;
-
 use ashlar_dm::snapshot::canary::{Rule, break_rule};
+use ashlar_sim::runs::first_failure;
 use world::World;
 
 /// Lives of each origin.
 const LIVES: usize = 5;
 
-thread_local! {
-    static EXPECTED: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Lets panics that are looked for pass without a word.
-fn keep_quiet() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let usual = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |info| {
-            if !EXPECTED.get() {
-                usual(info);
-            }
-        }));
-    });
-}
-
 /// Runs worlds until the broken rule is found; fails if that takes more than `bound` runs.
 fn is_found(rule: Rule, bound: u64) {
-    keep_quiet();
-    for seed in 0..bound {
-        break_rule(Some(rule));
-        EXPECTED.set(true);
-        let run = catch_unwind(AssertUnwindSafe(|| {
-            let mut world = World::new(seed);
-            (0..LIVES).for_each(|_| world.live());
-        }));
-        EXPECTED.set(false);
-        break_rule(None);
-        if let Err(why) = run {
-            let text = why.downcast_ref::<String>().map_or("", String::as_str);
-            let text: String = text.chars().take(200).collect();
-            println!("{rule:?}: found by run {} (seed {seed}): {text}", seed + 1);
-            return;
-        }
+    break_rule(Some(rule));
+    let found = first_failure(bound, |seed| {
+        let mut world = World::new(seed);
+        (0..LIVES).for_each(|_| world.live());
+    });
+    break_rule(None);
+    match found {
+        Some((seed, text)) => println!("{rule:?}: found by run {} (seed {seed}): {text}", seed + 1),
+        None => panic!("{rule:?} is broken and {bound} runs did not find it"),
     }
-    panic!("{rule:?} is broken and {bound} runs did not find it");
 }
 
 macro_rules! canaries {

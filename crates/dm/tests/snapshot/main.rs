@@ -21,41 +21,16 @@ mod targets;
 mod threads;
 mod world;
 
-use std::ops::Range;
-
+use ashlar_sim::runs::{Named, wanted};
 use world::World;
 
 /// Most lives of one origin.
 const LIVES: usize = 5;
 
-struct NameTheSeed(u64);
-
-impl Drop for NameTheSeed {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("the run's seed: try ASHLAR_SEED={}", self.0);
-        }
-    }
-}
-
-/// Which seeds to run, if the environment says so.
-fn wanted() -> Option<Range<u64>> {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    if let Some(one) = number("ASHLAR_SEED") {
-        return Some(one..one + 1);
-    }
-    if let Some(count) = number("ASHLAR_SEEDS") {
-        return Some(0..count);
-    }
-    let text = std::env::var("ASHLAR_SEEDS").ok()?;
-    let (from, to) = text.split_once("..")?;
-    Some(from.parse().ok()?..to.parse().ok()?)
-}
-
 #[test]
 fn origins_and_snapshots_keep_what_they_promised() {
-    for seed in wanted().unwrap_or(0..500) {
-        let _name_the_seed = NameTheSeed(seed);
+    for seed in wanted(|name| std::env::var(name).ok()).unwrap_or(0..500) {
+        let _named = Named::new("origins", seed);
         let mut world = World::new(seed);
         (0..LIVES).for_each(|_| world.live());
     }

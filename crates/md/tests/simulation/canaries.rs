@@ -11,56 +11,30 @@ mod common;
 #[allow(dead_code, reason = "the simulation itself uses the rest")]
 mod world;
 
-use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Once;
-
 use ashlar_md::canary::{Rule, break_rule};
 use ashlar_md::ondisk::Level;
+use ashlar_sim::runs::first_failure;
 use world::World;
 
 /// Lives of each array.
 const LIVES: usize = 5;
 
-thread_local! {
-    static EXPECTED: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Lets panics that are looked for pass without a word.
-fn keep_quiet() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let usual = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |info| {
-            if !EXPECTED.get() {
-                usual(info);
-            }
-        }));
-    });
-}
-
 /// Runs arrays of these levels in turn until the broken rule is found; fails if that takes more than
 /// `bound` runs.
 fn is_found(rule: Rule, levels: &[Level], bound: u64) {
-    keep_quiet();
-    for seed in 0..bound {
-        let level = levels[seed as usize % levels.len()];
-        break_rule(Some(rule));
-        EXPECTED.set(true);
-        let run = catch_unwind(AssertUnwindSafe(|| {
-            let mut world = World::new(level, seed);
-            (0..LIVES).for_each(|_| world.live());
-        }));
-        EXPECTED.set(false);
-        break_rule(None);
-        if let Err(why) = run {
-            let text = why.downcast_ref::<String>().map_or("", String::as_str);
-            let text: String = text.chars().take(300).collect();
-            println!("{rule:?}: found by run {} ({level}, seed {seed}): {text}", seed + 1);
-            return;
+    let level = |seed: u64| levels[seed as usize % levels.len()];
+    break_rule(Some(rule));
+    let found = first_failure(bound, |seed| {
+        let mut world = World::new(level(seed), seed);
+        (0..LIVES).for_each(|_| world.live());
+    });
+    break_rule(None);
+    match found {
+        Some((seed, text)) => {
+            println!("{rule:?}: found by run {} ({}, seed {seed}): {text}", seed + 1, level(seed));
         }
+        None => panic!("{rule:?} is broken and {bound} runs did not find it"),
     }
-    panic!("{rule:?} is broken and {bound} runs did not find it");
 }
 
 const MIRROR: &[Level] = &[Level::Raid1];

@@ -21,9 +21,8 @@
 mod common;
 mod world;
 
-use std::ops::Range;
-
 use ashlar_md::ondisk::Level;
+use ashlar_sim::runs::{Named, wanted};
 use world::World;
 
 /// Seeds that once found something, by level. A change of the world makes other runs of them: what they
@@ -34,35 +33,11 @@ const REGRESSIONS: [(Level, &[u64]); 3] =
 /// Most lives of one array.
 const LIVES: usize = 5;
 
-struct NameTheSeed(Level, u64);
-
-impl Drop for NameTheSeed {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("the run's seed: {}: try ASHLAR_SEED={}", self.0, self.1);
-        }
-    }
-}
-
-/// Which seeds to run, if the environment says so.
-fn wanted() -> Option<Range<u64>> {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    if let Some(one) = number("ASHLAR_SEED") {
-        return Some(one..one + 1);
-    }
-    if let Some(count) = number("ASHLAR_SEEDS") {
-        return Some(0..count);
-    }
-    let text = std::env::var("ASHLAR_SEEDS").ok()?;
-    let (from, to) = text.split_once("..")?;
-    Some(from.parse().ok()?..to.parse().ok()?)
-}
-
 fn run(level: Level, count: u64) {
-    let seeds = wanted().unwrap_or(0..count);
+    let seeds = wanted(|name| std::env::var(name).ok()).unwrap_or(0..count);
     let known = REGRESSIONS.iter().filter(|(of, _)| *of == level);
     for seed in known.flat_map(|(_, seeds)| seeds.iter().copied()).chain(seeds) {
-        let _name_the_seed = NameTheSeed(level, seed);
+        let _named = Named::new(level, seed);
         let mut world = World::new(level, seed);
         for _ in 0..LIVES {
             world.live();

@@ -1,0 +1,93 @@
+//! Runs of a simulation: which seeds, and the first that finds something.
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
+
+/// The seeds that the user wants to have run, by variables of the environment: `ASHLAR_SEED=n` is that one (to have a failure
+/// again), `ASHLAR_SEEDS=n` the first n, `ASHLAR_SEEDS=a..b` those from a to b (a hunt).
+pub fn wanted(variable: impl Fn(&str) -> Option<String>) -> Option<Range<u64>> {
+    let number = |text: &str| text.parse::<u64>().ok();
+    if let Some(one) = variable("ASHLAR_SEED").as_deref().and_then(number) {
+        return Some(one..one + 1);
+    }
+    let text = variable("ASHLAR_SEEDS")?;
+    match text.split_once("..") {
+        None => Some(0..number(&text)?),
+        Some((from, to)) => Some(number(from)?..number(to)?),
+    }
+}
+
+/// Says on standard error how to have a run again, if it is dropped by a panic.
+pub struct Named(String);
+
+impl Named {
+    /// The run of `what` with this seed.
+    pub fn new(what: impl ToString, seed: u64) -> Self {
+        Self(format!("{}: try ASHLAR_SEED={seed}", what.to_string()))
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the run's seed: {}", self.0);
+        }
+    }
+}
+
+thread_local! {
+    static EXPECTED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Lets panics that are looked for pass without a word.
+fn keep_quiet() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !EXPECTED.get() {
+                usual(info);
+            }
+        }));
+    });
+}
+
+/// The first seed below `bound` whose run panics, and the beginning of what it says: for rules that are broken on purpose.
+pub fn first_failure(bound: u64, run: impl Fn(u64)) -> Option<(u64, String)> {
+    const SHOWN: usize = 300;
+    keep_quiet();
+    (0..bound).find_map(|seed| {
+        EXPECTED.set(true);
+        let ended = catch_unwind(AssertUnwindSafe(|| run(seed)));
+        EXPECTED.set(false);
+        let why = ended.err()?;
+        let text = why.downcast_ref::<String>().map_or("", String::as_str);
+        Some((seed, text.chars().take(SHOWN).collect()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_are_what_the_environment_says() {
+        let with = |one: Option<&str>, many: Option<&str>| {
+            wanted(|name| if name == "ASHLAR_SEED" { one } else { many }.map(str::to_owned))
+        };
+        assert_eq!(with(None, None), None);
+        assert_eq!(with(None, Some("7")), Some(0..7));
+        assert_eq!(with(None, Some("3..9")), Some(3..9));
+        assert_eq!(with(Some("5"), Some("3..9")), Some(5..6));
+        assert_eq!(with(None, Some("many")), None);
+    }
+
+    #[test]
+    fn the_first_run_that_fails_is_found() {
+        let found = first_failure(9, |seed| assert!(seed < 3, "seed {seed} fails"));
+        assert_eq!(found, Some((3, "seed 3 fails".to_owned())));
+        assert_eq!(first_failure(3, |_| ()), None);
+    }
+}
