@@ -22,7 +22,7 @@ MAGIC = b"_BHRfS_M"
 SUPERS = [64 << 10, 64 << 20, 256 << 30]
 STRIPE = 64 << 10
 
-ROOT_TREE, EXTENT_TREE, CHUNK_TREE, FS_TREE, CSUM_TREE = 1, 2, 3, 5, 7
+ROOT_TREE, EXTENT_TREE, CHUNK_TREE, FS_TREE, CSUM_TREE, STRIPE_TREE = 1, 2, 3, 5, 7, 12
 EXTENT_CSUM_OBJECT = (1 << 64) - 10
 EXTENT_DATA, EXTENT_CSUM, ROOT_ITEM, EXTENT_ITEM, METADATA_ITEM, CHUNK_ITEM = 108, 128, 132, 168, 169, 228
 
@@ -122,7 +122,8 @@ class FileSystem:
         self.sector_bytes, self.node_bytes = struct.unpack_from("<2I", superblock, 144)
         self.sum_kind = struct.unpack_from("<H", superblock, 196)[0]
         self.sum_bytes = SUM_BYTES[self.sum_kind]
-        self.chunks = []
+        # Where data is, if not where its chunk says: [(first, behind the last, copies of the first)].
+        self.chunks, self.roots, self.stripes = [], {}, []
         system = superblock[811 : 811 + struct.unpack_from("<I", superblock, 160)[0]]
         while system:
             logical = struct.unpack_from("<Q", system, 9)[0]
@@ -135,6 +136,9 @@ class FileSystem:
                 # A snapshot's key has its transaction as offset; a relocation tree's the tree it is of.
                 name = key[0] if key[0] != (1 << 64) - 8 else f"reloc-{key[2]}"
                 self.roots[name] = struct.unpack_from("<Q", item, 176)[0]
+        for key, item in self.items(self.roots[STRIPE_TREE]) if STRIPE_TREE in self.roots else ():
+            copies = [Stripe(*pair) for pair in struct.iter_unpack("<2Q", item)]
+            self.stripes.append((key[0], key[0] + key[2], copies))
 
     def supers(self, device):
         return [at for at in SUPERS if at + 4096 <= self.sizes[device]]
@@ -148,6 +152,12 @@ class FileSystem:
     def place(self, logical):
         chunk = self.chunk(logical)
         offset, stripes = logical - chunk.logical, chunk.stripes
+        spread = RAID0 | RAID1 | DUP | RAID10 | RAID1C3 | RAID1C4
+        if STRIPE_TREE in self.roots and chunk.kind & (DATA | SYSTEM | METADATA) == DATA and chunk.kind & spread:
+            for first, end, copies in self.stripes:
+                if first <= logical < end:
+                    return Place([Stripe(it.device, it.physical + logical - first) for it in copies], [], None)
+            # Nothing was written there: where its chunk has room for it.
 
         def at(index, row, inside):
             stripe = stripes[index % len(stripes)]

@@ -34,6 +34,12 @@ pub enum ReadError {
     /// Too many parts of a row with parity are lost.
     #[error("the row of {0} has lost more than its parity can give back")]
     Row(Logical),
+    /// No item of the RAID stripe tree has the address.
+    #[error("the RAID stripe tree does not say where {0} is")]
+    NoStripe(Logical),
+    /// The RAID stripe tree is damaged where it should say that.
+    #[error("the RAID stripe tree does not say where it is: {0}")]
+    StripeTree(Box<TreeError>),
 }
 
 /// Why a tree block could not be had.

@@ -12,7 +12,7 @@
 //! 1. [`ondisk`]: bytes to values. Every struct's offsets are asserted at compile time; whatever the
 //!    bytes are, nothing panics, loops or allocates without bound.
 //! 2. [`chunk_map`]: where the bytes of the file system's space ([`units::Logical`]) are on its devices
-//!    ([`units::Physical`]), mirror by mirror, for each profile.
+//!    ([`units::Physical`]), mirror by mirror, for each profile; [`raid_stripe`]: the same of data that a tree places.
 //! 3. [`volume`]: the devices that are there, opened through their superblocks; reads of a mirror,
 //!    and of tree blocks, each checked; a bounded cache of these.
 //! 4. [`path`]: descent into trees, with readahead.
@@ -40,6 +40,7 @@ mod mirror;
 pub mod ondisk;
 pub mod path;
 pub mod raid56;
+pub mod raid_stripe;
 pub mod readahead;
 pub mod roots;
 pub mod scrub;

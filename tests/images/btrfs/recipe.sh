@@ -1,7 +1,9 @@
 #!/bin/bash
 # recipe.sh [NAME...] - make the images in this directory anew (all, or those named), with this machine's kernel.
 #
-# Needs root, a kernel with btrfs, loop devices. Debian packages: scripts/setup test.
+# Needs root, a kernel with btrfs, loop devices. Debian packages: scripts/setup test. For those with a RAID stripe tree
+# (stripe-*) a kernel with CONFIG_BTRFS_EXPERIMENTAL, and btrfs-progs configured with --enable-experimental: README.md
+# says how they were made. Any other kernel leaves them as they are.
 # UUIDs and times are drawn anew: do not run it without need.
 set -eu
 here=$(dirname "$(realpath "$0")")
@@ -71,7 +73,10 @@ texts() {
 	for loop in "${loops[@]}"; do btrfs inspect-internal dump-super -f $all "$loop"; done >"$out/super.txt"
 	case $name in # trees are large, and much alike
 	single-4k | old | halved) btrfs inspect-internal dump-tree "${loops[0]}" >"$out/tree.txt" ;;
+	stripe-*) btrfs inspect-internal dump-tree -t raid_stripe "${loops[0]}" >"$out/stripes.txt" ;;
 	esac
+	# Later versions than 6.2 tell a metadata_uuid that is not used as it is stored: zero.
+	sed -i -E '/^fsid\t/h; /^metadata_uuid\t.*[ \t]0{8}-/{g; s/^fsid\t\t\t/metadata_uuid\t\t/}' "$out/super.txt"
 	for i in "${!loops[@]}"; do
 		sed -i "s,${loops[i]}\b,$i.img,g" "$out"/*.txt
 	done
@@ -106,6 +111,22 @@ make_raid5() { plain 3 256M small -n 4096 -d raid5 -m raid5; }
 make_raid6() { plain 4 256M small -n 4096 -d raid6 -m raid6; }
 make_mixed() { plain 1 64M small -M -d single -m single -n 4096; }
 make_large_node() { plain 1 200M small -n 65536 -d single -m single; }
+# data in places that a RAID stripe tree says
+make_stripe_dup() { plain 1 256M small -n 4096 -d dup -m dup -O raid-stripe-tree; }
+make_stripe_raid0() { plain 2 128M small -n 4096 -d raid0 -m raid1 -O raid-stripe-tree; }
+make_stripe_raid1() { plain 2 128M small -n 4096 -d raid1 -m raid1 -O raid-stripe-tree; }
+make_stripe_raid10() { plain 4 128M small -n 4096 -d raid10 -m raid10 -O raid-stripe-tree; }
+# The same, cut and moved about, which kernels do on zoned devices only.
+make_stripe_scattered() {
+	make 2 128M -n 4096 -d raid1 -m raid1 -O raid-stripe-tree
+	fill small
+	trim
+	umount "$mount"
+	"$interop/btrfs_stripes.py" scatter "${loops[@]}"
+	mount -o ro,noatime "${loops[0]}" "$mount"
+	expect
+	pack
+}
 # block groups in a tree of their own
 make_group_tree() {
 	make 1 128M -n 8192 -d single -m single
@@ -224,6 +245,9 @@ make_log() {
 mapfile -t names < <(declare -F | sed -n 's/^declare -f make_//p' | tr _ -)
 [ $# = 0 ] || names=("$@")
 for name in "${names[@]}"; do
+	case $name in stripe-*)
+		[ -e /sys/fs/btrfs/features/raid_stripe_tree ] || { echo "$name: this kernel knows no RAID stripe tree"; continue; } ;;
+	esac
 	out=$here/$name
 	mkdir -p "$out"
 	"make_${name//-/_}"

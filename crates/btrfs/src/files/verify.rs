@@ -62,13 +62,13 @@ impl Verified {
                 let run = (from..count).take_while(|index| wanted[*index]).count();
                 first = from + run;
                 let at = Logical(start.0.saturating_add(from as u64 * sector));
-                match self.fs.read_mirror(at, run as u64 * sector, mirror).await {
+                match self.fs.read_data(at, run as u64 * sector, mirror).await {
                     Ok(bytes) => self.take(&mut sectors, &mut wanted, &sums, from, &bytes),
                     Err(_) => {
                         // One bad sector fails a whole read: each by itself.
                         for index in from..first {
                             let at = Logical(start.0.saturating_add(index as u64 * sector));
-                            match self.fs.read_mirror(at, sector, mirror).await {
+                            match self.fs.read_data(at, sector, mirror).await {
                                 Ok(bytes) => {
                                     self.take(&mut sectors, &mut wanted, &sums, index, &bytes);
                                 }

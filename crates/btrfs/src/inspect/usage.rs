@@ -12,7 +12,7 @@ use crate::error::TreeError;
 use crate::ondisk::chunk::{BlockGroupFlags, Profile, STRIPE_LEN};
 use crate::ondisk::key::{Key, item, objectid};
 use crate::ondisk::node::MAX_LEVEL;
-use crate::ondisk::superblock::{CompatRo, DevItem};
+use crate::ondisk::superblock::{CompatRo, DevItem, Incompat};
 use crate::path::Path;
 use crate::units::DevId;
 use crate::volume::FileSystem;
@@ -365,6 +365,9 @@ async fn reserve(fs: &Arc<FileSystem>) -> Result<u64, TreeError> {
     }
     if features.contains(CompatRo::BLOCK_GROUP_TREE) {
         trees.push(objectid::BLOCK_GROUP_TREE);
+    }
+    if fs.superblock().incompat().contains(Incompat::RAID_STRIPE_TREE) {
+        trees.push(objectid::RAID_STRIPE_TREE);
     }
     let mut bytes = 0u64;
     for tree in &trees {

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use ashlar_block::Status;
 use futures_util::StreamExt;
 use futures_util::future::{join, join_all};
 use futures_util::stream::unfold;
@@ -104,9 +105,9 @@ impl Scrub {
         sink: &dyn Sink,
     ) -> Vec<Counters> {
         let reads = stripes.into_iter().map(async |stripe| {
-            let (gateway, used) = (&device.gateway, stripe.used());
-            let (physical, len, sectorsize) = (stripe.physical, stripe.len, stripe.sectorsize);
-            let image = verify::read(gateway, physical, len, sectorsize, used).await;
+            let (gateway, places) = (&device.gateway, &stripe.places);
+            let (len, sectorsize, used) = (stripe.len, stripe.sectorsize, stripe.used());
+            let image = verify::read(gateway, places, len, sectorsize, used).await;
             (stripe, image)
         });
         let verified = verify::verify_all(&self.fs, join_all(reads).await).await;
@@ -131,6 +132,7 @@ impl Scrub {
                     let lost = unit.sectors.clone().filter(|at| image.unreadable.has(*at));
                     counters.read_errors += lost.count() as u64;
                 }
+                ProblemKind::Place(_) => counters.read_errors += unit.sectors.len() as u64,
                 ProblemKind::Checksum => counters.csum_errors += 1,
                 ProblemKind::Verify(_) => counters.verify_errors += unit.sectors.len() as u64,
                 ProblemKind::Crossing
@@ -196,10 +198,14 @@ impl Scrub {
         if self.options.read_only {
             return repairs;
         }
-        let found: Vec<usize> =
-            (0..bad.len()).filter(|index| sources[*index] == Source::Other).collect();
-        let ranges: Vec<_> =
-            found.iter().map(|index| stripe.units[bad[*index].unit].sectors.clone()).collect();
+        let sectors = |index: usize| &stripe.units[bad[index].unit].sectors;
+        let found = (0..bad.len()).filter(|index| sources[*index] == Source::Other);
+        let (found, elsewhere): (Vec<usize>, Vec<usize>) =
+            found.partition(|index| stripe.is_in_chunk_order(sectors(*index)));
+        for index in elsewhere {
+            repairs[index] = Repair::Failed(Status::NotSupported);
+        }
+        let ranges: Vec<_> = found.iter().map(|index| sectors(*index).clone()).collect();
         let (physical, sectorsize) = (stripe.physical, stripe.sectorsize);
         let bytes = &mut image.bytes;
         let written = repair::write(&device.gateway, physical, sectorsize, bytes, &ranges).await;

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `device` | the pipeline of one device: groups of stripes are planned, read, verified, repaired |
 //! | `plan` | what there is to scrub, from the chunk map and the extent and checksum trees |
-//! | `stripe`, `verify`, `repair` | one stripe: what is in it, what of that is bad, good copies |
+//! | `stripe`, `places`, `verify`, `repair` | one stripe: what is in it and where, what of that is bad, good copies |
 //! | `parity` | parity stripes of RAID5 and RAID6 |
 //! | `supers` | superblocks |
 //! | `throttle` | bytes per second |
@@ -27,6 +27,7 @@
 mod counters;
 mod device;
 mod parity;
+mod places;
 mod plan;
 mod problem;
 mod repair;
@@ -49,7 +50,6 @@ pub use problem::{Problem, ProblemKind, Repair, Sink, SuperError, TreeBlock};
 use crate::chunk_map::MapError;
 use crate::error::TreeError;
 use crate::ondisk::key::objectid;
-use crate::ondisk::superblock::Incompat;
 use crate::readahead::Reada;
 use crate::sweep::Sweep;
 use crate::units::{DevId, Physical};
@@ -100,9 +100,6 @@ pub enum ScrubError {
     /// The device is not one of those given.
     #[error("there is no device {0}")]
     NoDevice(DevId),
-    /// It uses what is not known here.
-    #[error("the file system has a RAID stripe tree, which scrub does not know")]
-    RaidStripeTree,
     /// Chunks share bytes of a device.
     #[error(transparent)]
     Map(#[from] MapError),
@@ -172,9 +169,6 @@ impl Scrub {
         let has = |devid: &DevId| self.fs.device(*devid).is_some();
         if let Some(devid) = self.options.devices.iter().find(|devid| !has(devid)) {
             return Err(ScrubError::NoDevice(*devid));
-        }
-        if self.fs.superblock().incompat().contains(Incompat::RAID_STRIPE_TREE) {
-            return Err(ScrubError::RaidStripeTree);
         }
         let mut devices: FuturesUnordered<_> =
             self.tallies.iter().map(|tally| self.device(tally, sink)).collect();

@@ -12,6 +12,7 @@ use futures_util::future::{join, join_all};
 
 use super::Scrub;
 use super::counters::Counters;
+use super::places::Places;
 use super::problem::{Problem, ProblemKind, Repair, Sink};
 use super::repair::{self, Source};
 use super::stripe::{Sectors, Stripe, UnitKind};
@@ -76,12 +77,13 @@ impl Scrub {
         } else {
             Sectors::default()
         };
-        let read = |device: &Device, at: Physical| {
-            let gateway = device.gateway.clone();
-            async move { verify::read(&gateway, at, STRIPE_LEN, sectorsize, good).await }
+        let read = async |device: &Device, places: &Places| {
+            verify::read(&device.gateway, places, STRIPE_LEN, sectorsize, good).await
         };
-        let reads = row.columns.iter().zip(&devices).map(|(column, on)| read(on, column.physical));
-        let (images, stored) = join(join_all(reads), read(device, row.physical)).await;
+        let reads = row.columns.iter().zip(&devices).map(|(column, on)| read(on, &column.places));
+        let count = (STRIPE_LEN / sectorsize) as usize;
+        let places = Places::linear(row.physical, count, sectorsize);
+        let (images, stored) = join(join_all(reads), read(device, &places)).await;
         let columns = row.columns.iter().cloned().zip(images).collect();
         let mut columns = verify::verify_all(&self.fs, columns).await;
         for column in &mut columns {

@@ -5,14 +5,16 @@ use std::sync::Arc;
 
 use super::counters::Counters;
 use super::parity::Row;
+use super::places::Places;
 use super::problem::{Problem, ProblemKind, Repair, Sink};
 use super::stripe::{SECTORS_MAX, Stripe, Unit, UnitKind};
 use super::throttle::Throttle;
 use super::{Options, Scrub};
 use crate::chunk_map::{Content, DeviceExtent};
-use crate::error::TreeError;
+use crate::error::{ReadError, TreeError};
 use crate::extent_walk::{CsumWalk, ExtentWalk, Found, Sum};
 use crate::ondisk::chunk::{BlockGroupFlags, Chunk, Profile, STRIPE_LEN};
+use crate::raid_stripe::StripeWalk;
 use crate::readahead::Reada;
 use crate::sweep::Sweep;
 use crate::units::{DevId, Logical, Mirror, Physical};
@@ -39,7 +41,7 @@ impl Job {
     /// Bytes that it reads of this device.
     pub(super) fn bytes(&self) -> u64 {
         match self {
-            Self::Stripe(stripe) => stripe.used().count() * stripe.sectorsize,
+            Self::Stripe(stripe) => stripe.stored().count() * stripe.sectorsize,
             Self::Parity(row) => row.verticals().count() * row.sectorsize(),
         }
     }
@@ -61,6 +63,9 @@ pub(super) struct Group {
     pub(super) counters: Counters,
 }
 
+/// Stripes that the kernel scrubs at a time (`SCRUB_TOTAL_STRIPES`, fs/btrfs/scrub.c).
+const KERNEL_BATCH: u64 = 128;
+
 /// The device extent that is being planned.
 struct Current {
     extent: DeviceExtent,
@@ -68,6 +73,22 @@ struct Current {
     offset: u64,
     /// Where the last stripe with something in it ends.
     used_end: Option<Physical>,
+    /// How many of these there were.
+    used: u64,
+}
+
+impl Current {
+    fn new(extent: DeviceExtent) -> Self {
+        Self { extent, offset: 0, used_end: None, used: 0 }
+    }
+
+    /// What the kernel calls its last position when this was the device's last extent: the end of the last stripe that it
+    /// has waited for at the end (`flush_scrub_stripes`). If the stripes filled whole batches there was none to wait for, and
+    /// it is the extent's end.
+    fn last_position(&self) -> Physical {
+        let end = Physical(self.extent.start.0 + self.extent.length);
+        self.used_end.filter(|_| !self.used.is_multiple_of(KERNEL_BATCH)).unwrap_or(end)
+    }
 }
 
 /// Plans the scrub of a device.
@@ -80,6 +101,7 @@ pub(super) struct Planner<'a> {
     current: Option<Current>,
     walk: ExtentWalk<'a>,
     sums: CsumWalk<'a>,
+    places: StripeWalk<'a>,
     sweep: Option<Arc<Sweep<'a>>>,
     throttle: Throttle,
     mark: Mark,
@@ -111,6 +133,7 @@ impl<'a> Planner<'a> {
             current: None,
             walk: walk.with_sweep(of_extents),
             sums: sums.with_sweep(of_sums),
+            places: StripeWalk::new(fs),
             sweep,
             throttle: Throttle::new(options.limits.get(&devid).cloned()),
             mark: Mark { physical: from, scanned: 0 },
@@ -131,9 +154,16 @@ impl<'a> Planner<'a> {
             if extent.start.0 + extent.length > from.0 {
                 let done = from.0.saturating_sub(extent.start.0) / STRIPE_LEN * STRIPE_LEN;
                 if done > 0 {
-                    let used_end = Some(from);
                     let extent = self.extents.pop_front();
-                    self.current = extent.map(|extent| Current { extent, offset: done, used_end });
+                    self.current = extent.map(|extent| {
+                        // What was used before is not known, but that it was scrubbed.
+                        Current {
+                            offset: done,
+                            used_end: Some(from),
+                            used: 1,
+                            ..Current::new(extent)
+                        }
+                    });
                 }
                 self.mark.scanned = self.passed + done;
                 return;
@@ -150,7 +180,7 @@ impl<'a> Planner<'a> {
         let mut group = Group { jobs: Vec::new(), mark: self.mark, counters: Counters::default() };
         let mut current = match self.current.take() {
             Some(current) => current,
-            None => Current { extent: self.extents.pop_front()?, offset: 0, used_end: None },
+            None => Current::new(self.extents.pop_front()?),
         };
         let (mut weight, mut bytes) = (0, 0);
         while weight < GROUP && current.offset < current.extent.length {
@@ -170,9 +200,8 @@ impl<'a> Planner<'a> {
             self.current = Some(current);
         } else {
             self.passed += length;
-            // The kernel's last position is the end of the last stripe that has something in it.
-            if let (Some(end), true) = (current.used_end, self.extents.is_empty()) {
-                self.mark.physical = end;
+            if self.extents.is_empty() {
+                self.mark.physical = current.last_position();
             }
         }
         group.mark = self.mark;
@@ -205,6 +234,7 @@ impl<'a> Planner<'a> {
                     return None;
                 }
                 current.used_end = Some(Physical(at.0 + stripe.len));
+                current.used += 1;
                 Some(Job::Stripe(Arc::new(stripe)))
             }
             Content::Parity { which, row } => {
@@ -296,7 +326,27 @@ impl<'a> Planner<'a> {
             }
             stripe.set_sums(sums);
         }
+        if self.fs.has_stripes_of(chunk) {
+            self.place(&mut stripe).await;
+        }
         stripe
+    }
+
+    /// Finds out where the sectors of a stripe are that the RAID stripe tree places. What that does not know is no
+    /// damage if it has no checksum: then it was allocated, and never written.
+    async fn place(&mut self, stripe: &mut Stripe) {
+        let mut places = Places::nowhere(stripe.sectorsize);
+        for unit in &stripe.units {
+            for sector in unit.sectors.clone() {
+                let at = stripe.logical_of(sector);
+                match (self.places.locate(&stripe.chunk, at, stripe.mirror).await, &unit.kind) {
+                    (Ok(place), _) => places.push(sector, place.at),
+                    (Err(ReadError::NoStripe(_)), UnitKind::Data(Sum::None | Sum::Unknown)) => {}
+                    (Err(why), _) => places.push_lost(sector, why),
+                }
+            }
+        }
+        stripe.places = places;
     }
 
     /// Tells of a part of a tree that cannot be read.

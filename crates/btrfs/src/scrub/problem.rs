@@ -6,7 +6,7 @@ use ashlar_block::Status;
 use thiserror::Error;
 use uuid::Uuid;
 
-use crate::error::TreeError;
+use crate::error::{ReadError, TreeError};
 use crate::ondisk::node::NodeError;
 use crate::ondisk::superblock::SuperblockError;
 use crate::units::{DevId, Logical, Mirror, Physical};
@@ -28,6 +28,9 @@ pub enum ProblemKind {
     /// It cannot be read.
     #[error("read error: {0}")]
     Read(Status),
+    /// Nobody knows where it is: the RAID stripe tree does not say.
+    #[error("{0}")]
+    Place(ReadError),
     /// The checksum of a sector of data is wrong.
     #[error("checksum error")]
     Checksum,
@@ -89,7 +92,8 @@ pub enum Repair {
     NotTried,
     /// No good copy was found (or there is nothing to repair: a tree, a row whose data is lost).
     Impossible,
-    /// It was written, and that failed, or what was read back is bad still.
+    /// It was written, and that failed, or what was read back is bad still. With [`Status::NotSupported`] it was
+    /// not written: the RAID stripe tree has it in another place than its chunk, and what else is there is not known.
     Failed(Status),
 }
 

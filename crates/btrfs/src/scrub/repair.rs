@@ -2,14 +2,16 @@
 //!
 //! A repair changes nothing but the sectors of blocks that were found bad, and puts there only bytes
 //! that pass for that block's: by its checksum, or, for data without one that could not be read, those
-//! of another copy. Each write is with FUA, and is read back before the block counts as repaired; so
+//! of another copy; and only where the chunk has them, whatever the RAID stripe tree says. Each write is with FUA, and is read back before the block counts as repaired; so
 //! a cut leaves each sector as it was or as it should be.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use ashlar_block::{Bio, Buffer, Flags, Gateway, Status};
 use futures_util::future::join_all;
 
+use super::problem::ProblemKind;
 use super::stripe::{Stripe, Unit};
 use super::verify::{Bad, Image};
 use crate::units::{Mirror, Physical};
@@ -29,13 +31,15 @@ pub(super) enum Source {
 /// Looks for good copies of the bad units, and puts them into the image: first on each other mirror
 /// in reads as large as may be, then sector by sector on all of them, as the kernel does.
 pub(super) async fn recover(
-    fs: &FileSystem,
+    fs: &Arc<FileSystem>,
     stripe: &Stripe,
     image: &mut Image,
     bad: &[Bad],
 ) -> Vec<Source> {
     let mut sources = vec![Source::Lost; bad.len()];
-    let is_repairable = |bad: &Bad| Stripe::is_repairable(&stripe.units[bad.unit]);
+    let is_placed = |bad: &Bad| !matches!(bad.kind, ProblemKind::Place(_));
+    let is_repairable =
+        |bad: &Bad| Stripe::is_repairable(&stripe.units[bad.unit]) && is_placed(bad);
     let own = usize::from(stripe.mirror.0).max(1) - 1;
     let count = usize::from(stripe.chunk.mirrors());
     let mirror = |step: usize| Mirror(((own + step) % count + 1) as u8);
@@ -52,7 +56,7 @@ pub(super) async fn recover(
         let reads = runs.iter().map(|run| {
             let sectors = unit(run[0]).sectors.start..unit(run[run.len() - 1]).sectors.end;
             let len = sectors.len() as u64 * stripe.sectorsize;
-            fs.read_mirror(stripe.logical_of(sectors.start), len, mirror(step))
+            fs.read_data(stripe.logical_of(sectors.start), len, mirror(step))
         });
         let reads = join_all(reads).await;
         for (run, read) in runs.into_iter().zip(reads) {
@@ -72,7 +76,7 @@ pub(super) async fn recover(
         for step in 0..count {
             let sectors = unit(index).sectors.clone();
             let reads = sectors.map(|sector| {
-                fs.read_mirror(stripe.logical_of(sector), stripe.sectorsize, mirror(step))
+                fs.read_data(stripe.logical_of(sector), stripe.sectorsize, mirror(step))
             });
             seen.push(join_all(reads).await.into_iter().map(Result::ok).collect());
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::places::Places;
 use super::problem::{ProblemKind, TreeBlock};
 use crate::extent_walk::{Extent, ExtentKind, Sum};
 use crate::ondisk::chunk::{Chunk, STRIPE_LEN};
@@ -79,7 +80,10 @@ pub(super) enum UnitKind {
 /// A stripe with something in it.
 pub(super) struct Stripe {
     pub(super) chunk: Arc<Chunk>,
+    /// Where the chunk has it on the device.
     pub(super) physical: Physical,
+    /// Where its sectors are: there, unless the RAID stripe tree says otherwise.
+    pub(super) places: Places,
     pub(super) logical: Logical,
     pub(super) mirror: Mirror,
     /// [`STRIPE_LEN`], less at the end of a chunk.
@@ -100,13 +104,15 @@ impl Stripe {
         sectorsize: u32,
     ) -> Self {
         let len = STRIPE_LEN.min(chunk.end().0.saturating_sub(logical.0));
+        let sectorsize = u64::from(sectorsize);
         Self {
             chunk: Arc::clone(chunk),
             physical,
+            places: Places::linear(physical, (len / sectorsize) as usize, sectorsize),
             logical,
             mirror,
             len,
-            sectorsize: u64::from(sectorsize),
+            sectorsize,
             units: Vec::new(),
             data_extents: 0,
             tree_extents: 0,
@@ -127,6 +133,11 @@ impl Stripe {
         let mut used = Sectors::default();
         self.units.iter().for_each(|unit| used.insert(unit.sectors.clone()));
         used
+    }
+
+    /// Those of them that are to be read: what was allocated and never written may be nowhere.
+    pub(super) fn stored(&self) -> Sectors {
+        self.places.placed(self.used())
     }
 
     /// Adds the part of an extent that is in the stripe, from `from` on.
@@ -170,9 +181,19 @@ impl Stripe {
         Logical(self.logical.0 + sector as u64 * self.sectorsize)
     }
 
-    /// Where a sector is on the device.
+    /// Where a sector is on the device; where the chunk has it, if it is nowhere.
     pub(super) fn physical_of(&self, sector: usize) -> Physical {
+        self.places.get(sector).unwrap_or_else(|| self.of_chunk(sector))
+    }
+
+    /// Where the chunk has a sector.
+    fn of_chunk(&self, sector: usize) -> Physical {
         Physical(self.physical.0 + sector as u64 * self.sectorsize)
+    }
+
+    /// Whether sectors are where the chunk has them, which is a place that nothing else can be in.
+    pub(super) fn is_in_chunk_order(&self, sectors: &Range<usize>) -> bool {
+        sectors.clone().all(|sector| self.places.get(sector) == Some(self.of_chunk(sector)))
     }
 
     /// The bytes of sectors within the stripe.

@@ -8,6 +8,7 @@ use futures_util::future::join_all;
 use smallvec::SmallVec;
 use tracing::debug;
 
+use super::places::Places;
 use super::problem::ProblemKind;
 use super::stripe::{Sectors, Stripe};
 use crate::units::Physical;
@@ -33,31 +34,33 @@ pub(super) struct Bad {
     pub(super) kind: ProblemKind,
 }
 
-/// Reads `wanted` sectors of a stripe, at `physical`, in as few reads as possible; if one fails,
-/// its sectors one by one, so that it is known which of them are lost.
+/// Reads those of the `wanted` sectors of a stripe that are somewhere, in as few reads as possible; if one
+/// fails, its sectors one by one, so that it is known which of them are lost.
 ///
 /// All reads are submitted before the first is waited for, so that those of neighbouring stripes
 /// meet in the plug.
 pub(super) async fn read(
     gateway: &Gateway,
-    physical: Physical,
+    places: &Places,
     len: u64,
     sectorsize: u64,
     wanted: Sectors,
 ) -> Image {
     let mut bytes = Buffer::alloc(len as usize);
-    let runs = wanted.runs((GAP_BYTES / sectorsize) as usize);
-    let reads = submit(gateway, physical, sectorsize, &mut bytes, &runs, Flags::empty()).await;
+    let runs = places.runs(wanted, (GAP_BYTES / sectorsize) as usize);
+    let reads = submit(gateway, sectorsize, &mut bytes, &runs, Flags::empty()).await;
     let mut image = Image { bytes, unreadable: Sectors::default(), status: Status::Io };
-    for (run, read) in runs.iter().zip(reads) {
+    for ((run, physical), read) in runs.iter().zip(reads) {
         let Err(status) = read else { continue };
         debug!(%physical, first = run.start, end = run.end, %status, "read of a stripe");
         image.status = status;
-        let alone: SmallVec<[Range<usize>; 8]> =
-            run.clone().filter(|at| wanted.has(*at)).map(|at| at..at + 1).collect();
-        let bytes = &mut image.bytes;
-        let again = submit(gateway, physical, sectorsize, bytes, &alone, Flags::NOMERGE).await;
-        for (sector, read) in alone.into_iter().zip(again) {
+        let mut of_run = Sectors::default();
+        of_run.insert(run.clone());
+        let lost = places.placed(Sectors(of_run.0 & wanted.0)).iter();
+        let alone: SmallVec<[(Range<usize>, Physical); 8]> =
+            lost.filter_map(|sector| Some((sector..sector + 1, places.get(sector)?))).collect();
+        let again = submit(gateway, sectorsize, &mut image.bytes, &alone, Flags::NOMERGE).await;
+        for ((sector, _), read) in alone.into_iter().zip(again) {
             if let Err(status) = read {
                 image.status = status;
                 image.unreadable.insert(sector);
@@ -69,17 +72,15 @@ pub(super) async fn read(
 
 async fn submit(
     gateway: &Gateway,
-    physical: Physical,
     sectorsize: u64,
     bytes: &mut Buffer,
-    runs: &[Range<usize>],
+    runs: &[(Range<usize>, Physical)],
     flags: Flags,
 ) -> Vec<Result<(), Status>> {
-    let bios = runs.iter().map(|run| {
-        let at = Physical(physical.0 + run.start as u64 * sectorsize).sector();
+    let bios = runs.iter().map(|(run, at)| {
         let sector = sectorsize as usize;
         let segment = bytes.segment(run.start * sector..run.end * sector);
-        gateway.submit(Bio::read(at, [segment]).with_flags(flags))
+        gateway.submit(Bio::read(at.sector(), [segment]).with_flags(flags))
     });
     let bios: SmallVec<[_; 8]> = bios.collect();
     match bios.len() {
@@ -136,7 +137,9 @@ fn verify(fs: &FileSystem, stripe: &Stripe, image: &Image) -> Vec<Bad> {
     let units = stripe.units.iter().enumerate();
     units
         .filter_map(|(index, unit)| {
-            let kind = if image.unreadable.intersects(unit.sectors.clone()) {
+            let kind = if let Some(why) = stripe.places.why_lost(&unit.sectors) {
+                ProblemKind::Place(why.clone())
+            } else if image.unreadable.intersects(unit.sectors.clone()) {
                 ProblemKind::Read(image.status)
             } else {
                 stripe.check(fs, unit, &bytes[stripe.bytes_of(&unit.sectors)])?

@@ -3,8 +3,10 @@
 use std::sync::{Arc, Mutex};
 
 use ashlar_btrfs::chunk_map::Content;
+use ashlar_btrfs::error::ReadError;
 use ashlar_btrfs::extent_walk::{CsumWalk, ExtentKind, ExtentWalk, Found, Sum};
 use ashlar_btrfs::ondisk::chunk::{BlockGroupFlags, Chunk, STRIPE_LEN};
+use ashlar_btrfs::raid_stripe::StripeWalk;
 use ashlar_btrfs::readahead::Reada;
 use ashlar_btrfs::scrub::{DeviceReport, Options, Problem, Repair, Scrub, Sink};
 use ashlar_btrfs::units::{DevId, Logical, Mirror, Physical};
@@ -65,6 +67,7 @@ pub(crate) fn blocks(rig: &Rig, fs: &Arc<FileSystem>) -> Vec<Block> {
         let mut all = Vec::new();
         let mut walk = ExtentWalk::new(fs, Reada::None).await.expect("sound");
         let mut sums = CsumWalk::new(fs, Reada::None).await;
+        let mut stripes = StripeWalk::new(fs);
         for chunk in fs.chunks().iter() {
             let mut from = chunk.start;
             while let Found::Extent(extent) = walk.find(from..chunk.end(), chunk.start).await {
@@ -74,11 +77,16 @@ pub(crate) fn blocks(rig: &Rig, fs: &Arc<FileSystem>) -> Vec<Block> {
                     if chunk.flags.contains(BlockGroupFlags::DATA) {
                         sums.sums(extent.start, &mut found, |error| panic!("{error}")).await;
                     }
-                    all.extend(found.iter().enumerate().map(|(sector, sum)| Block {
-                        start: Logical(extent.start.0 + sector as u64 * sectorsize),
-                        len: sectorsize,
-                        kind: if *sum == Sum::None { Kind::NoSum } else { Kind::Data },
-                    }));
+                    for (sector, sum) in found.iter().enumerate() {
+                        let start = Logical(extent.start.0 + sector as u64 * sectorsize);
+                        let kind = if *sum == Sum::None { Kind::NoSum } else { Kind::Data };
+                        match stripes.locate(chunk, start, Mirror(1)).await {
+                            Ok(_) => all.push(Block { start, len: sectorsize, kind }),
+                            // It was allocated, and never written.
+                            Err(ReadError::NoStripe(_)) => assert_eq!(kind, Kind::NoSum),
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
                     continue;
                 };
                 let (start, len) = (extent.start, extent.length);

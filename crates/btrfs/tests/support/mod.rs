@@ -15,8 +15,16 @@ use ashlar_btrfs::volume::{FileSystem, OpenOptions, Source};
 use ashlar_sim::{Media, Sim, SimDisk};
 
 /// Images whose data and metadata are there more than once, each copy as it is.
-pub(crate) const MIRRORED: [&str; 5] =
-    ["dup-xxhash", "raid1-sha256", "raid1c3", "raid1c4", "raid10-blake2"];
+pub(crate) const MIRRORED: [&str; 8] = [
+    "dup-xxhash",
+    "raid1-sha256",
+    "raid1c3",
+    "raid1c4",
+    "raid10-blake2",
+    "stripe-dup",
+    "stripe-raid1",
+    "stripe-raid10",
+];
 /// Images with parity.
 pub(crate) const PARITY: [&str; 2] = ["raid5", "raid6"];
 
@@ -34,7 +42,7 @@ pub(crate) fn names() -> Vec<String> {
         .map(|entry| entry.file_name().into_string().expect("names are ASCII"))
         .collect();
     names.sort();
-    assert!(names.len() >= 17, "images are missing: {names:?}");
+    assert!(names.len() >= 22, "images are missing: {names:?}");
     names
 }
 

@@ -305,6 +305,7 @@ fn is_lost(problem: &Problem) -> bool {
         Repair::Done | Repair::NotTried => false,
         Repair::Impossible | Repair::Failed(_) => match problem.kind {
             ProblemKind::Read(_)
+            | ProblemKind::Place(_)
             | ProblemKind::Checksum
             | ProblemKind::Verify(_)
             | ProblemKind::Crossing => true,

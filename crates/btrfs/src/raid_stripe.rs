@@ -1,0 +1,241 @@
+//! Where the copies of data are: as the chunk says, or as the RAID stripe tree does.
+//!
+//! On a file system with the incompatible feature `RAID_STRIPE_TREE` the places of data in chunks that are mirrored
+//! or striped without parity are items of a tree (`fs/btrfs/raid-stripe-tree.c`):
+//!
+//! | key | body |
+//! |---|---|
+//! | `(address RAID_STRIPE length)` | for each copy the device, and where on it the first byte is |
+//!
+//! The items are cut as the writes were, not as the extents are: an extent may have several, and one may have less
+//! than an extent, once a part of that is free. Data that was allocated and never written has none. The copies are
+//! in no order that counts, but with DUP, where both are on one device.
+//!
+//! A copy is on a device and in a part of it that its chunk has for just that copy. What says otherwise is damage,
+//! and leads nowhere.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::chunk_map::Location;
+use crate::error::{ReadError, TreeError};
+use crate::ondisk::chunk::{BlockGroupFlags, Chunk, Profile};
+use crate::ondisk::items::{RaidStride, raid_stripe};
+use crate::ondisk::key::{Key, item, objectid};
+use crate::ondisk::superblock::Incompat;
+use crate::path::Path;
+use crate::readahead::Reada;
+use crate::units::{Logical, Mirror, Physical};
+use crate::volume::FileSystem;
+
+impl FileSystem {
+    /// Whether the RAID stripe tree, and not the chunk, says where the bytes of `chunk` are.
+    pub fn has_stripes_of(&self, chunk: &Chunk) -> bool {
+        let is_spread = match chunk.profile {
+            Profile::Dup
+            | Profile::Raid0
+            | Profile::Raid1
+            | Profile::Raid1c3
+            | Profile::Raid1c4
+            | Profile::Raid10 => true,
+            Profile::Single | Profile::Raid5 | Profile::Raid6 => false,
+        };
+        let trees = BlockGroupFlags::METADATA | BlockGroupFlags::SYSTEM;
+        let is_data = chunk.flags.contains(BlockGroupFlags::DATA) && !chunk.flags.intersects(trees);
+        self.superblock().incompat().contains(Incompat::RAID_STRIPE_TREE) && is_data && is_spread
+    }
+
+    /// As [`Self::read_mirror`], of what may be data: where the RAID stripe tree says where its copies are,
+    /// that is followed.
+    ///
+    /// # Errors
+    /// As of [`Self::read_mirror`]; or that tree does not say where the bytes are, or is damaged.
+    pub async fn read_data(
+        self: &Arc<Self>,
+        start: Logical,
+        len: u64,
+        mirror: Mirror,
+    ) -> Result<Vec<u8>, ReadError> {
+        let (mut all, mut walk) = (Vec::new(), StripeWalk::new(self));
+        while (all.len() as u64) < len {
+            let done = all.len() as u64;
+            let at = start.checked_add(done).ok_or(ReadError::Unmapped(start))?;
+            let chunk = self.chunks().get(at).ok_or(ReadError::Unmapped(at))?;
+            if self.has_stripes_of(chunk) {
+                let place = walk.locate(chunk, at, mirror).await?;
+                let part = place.len.min(len - done);
+                let bytes = self.read_device(place.devid, place.at, part).await?;
+                all.extend_from_slice(bytes.as_slice());
+            } else {
+                let part = (chunk.end().0 - at.0).min(len - done);
+                all.extend(self.read_mirror(at, part, mirror).await?);
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// What the tree has about a range of the file system's space.
+struct Found {
+    range: Range<u64>,
+    /// The copies of the range; none if there is no item for it.
+    copies: Result<SmallVec<[RaidStride; 4]>, ReadError>,
+}
+
+/// A walk over the RAID stripe tree, which keeps its place: what follows the last range, or lies within it, costs
+/// no descent.
+pub struct StripeWalk<'a> {
+    fs: &'a Arc<FileSystem>,
+    path: Option<Path<'a>>,
+    found: Option<Found>,
+}
+
+impl<'a> StripeWalk<'a> {
+    /// A walk that is nowhere yet.
+    pub fn new(fs: &'a Arc<FileSystem>) -> Self {
+        Self { fs, path: None, found: None }
+    }
+
+    /// Where the copy `mirror` of the byte at `at`, which is in `chunk`, is, and how many bytes are beside each
+    /// other from there on. Of a chunk that is not in the tree that is what the chunk says.
+    ///
+    /// # Errors
+    /// [`ReadError::Unmapped`]: the chunk does not store such a copy. [`ReadError::NoStripe`]: the tree has
+    /// nothing about the byte. [`ReadError::StripeTree`]: it is damaged there.
+    pub async fn locate(
+        &mut self,
+        chunk: &Chunk,
+        at: Logical,
+        mirror: Mirror,
+    ) -> Result<Location, ReadError> {
+        let by_chunk = chunk.locate(at, mirror).ok_or(ReadError::Unmapped(at))?;
+        if !self.fs.has_stripes_of(chunk) {
+            return Ok(by_chunk);
+        }
+        let Found { range, copies } = self.find(at).await;
+        let copies = copies.as_ref().map_err(Clone::clone)?;
+        if copies.is_empty() {
+            return Err(ReadError::NoStripe(at));
+        }
+        let damaged = |why: String| Err(ReadError::StripeTree(Box::new(damaged(range, why))));
+        let devid = by_chunk.devid;
+        let is_here = |copy: &&RaidStride| copy.devid() == devid;
+        let copy = if chunk.profile == Profile::Dup {
+            copies.get(by_chunk.stripe).filter(is_here)
+        } else {
+            copies.iter().find(is_here)
+        };
+        let Some(copy) = copy else {
+            return damaged(format!("it has no copy on device {devid}, where the chunk has one"));
+        };
+        let (offset, len) = (at.0 - range.start, by_chunk.len.min(range.end - at.0));
+        let part = chunk.stripes[by_chunk.stripe].offset;
+        let part_end = part.0.saturating_add(chunk.stripe_length());
+        let place = copy.physical().checked_add(offset);
+        let is_within = |place: &Physical| {
+            *place >= part && place.checked_add(len).is_some_and(|end| end.0 <= part_end)
+        };
+        match place.filter(is_within) {
+            Some(at) => Ok(Location { at, len, ..by_chunk }),
+            None => damaged(format!(
+                "{} is not in the part of device {devid} that the chunk has, {part} to {part_end}",
+                copy.physical(),
+            )),
+        }
+    }
+
+    /// What the tree has about the byte at `at`.
+    async fn find(&mut self, at: Logical) -> &Found {
+        let found = match self.found.take() {
+            Some(found) if found.range.contains(&at.0) => found,
+            Some(_) | None => self.look(at).await,
+        };
+        self.found.insert(found)
+    }
+
+    async fn look(&mut self, at: Logical) -> Found {
+        if self.path.is_none() {
+            match self.fs.need_root(objectid::RAID_STRIPE_TREE).await {
+                Ok(root) => {
+                    self.path = Some(Path::new(self.fs, root).with_reada(Reada::Forward));
+                }
+                Err(error) => return Found::lost(0..u64::MAX, error),
+            }
+        }
+        let sectorsize = u64::from(self.fs.sectorsize());
+        let behind = at.0.saturating_add(sectorsize);
+        let Some(path) = &mut self.path else { return Found::nothing(at.0..behind) };
+        let last = Key::new(at.0, item::RAID_STRIPE, u64::MAX);
+        let before = match path.search_back(last).await {
+            Ok(false) => None,
+            Ok(true) => path.item().map(|(key, data)| (key, Item::parse(key, data, sectorsize))),
+            Err(error) => {
+                // What a lost block has is not looked for again, sector by sector.
+                let next = path.resume().map_or(u64::MAX, |key| key.objectid);
+                return Found::lost(at.0..next.max(behind), error);
+            }
+        };
+        // Of a block that cannot be read whoever needs it tells.
+        let next = match before {
+            Some(_) => path.next().await,
+            None => path.search(last).await,
+        };
+        let next = path.key().filter(|_| next == Ok(true)).map_or(u64::MAX, |key| key.objectid);
+        match before {
+            Some((_, Ok(Item { range, copies }))) if range.contains(&at.0) => {
+                if next >= range.end {
+                    return Found { range, copies: Ok(copies) };
+                }
+                let error = damaged(&range, format!("it goes on where the next begins, at {next}"));
+                Found::lost(at.0..behind, error)
+            }
+            Some((key, Err(why))) => {
+                let tree = objectid::RAID_STRIPE_TREE;
+                Found::lost(at.0..behind, TreeError::Item { tree, key, why })
+            }
+            Some((_, Ok(_))) | None => Found::nothing(at.0..next.max(behind)),
+        }
+    }
+}
+
+impl Found {
+    fn nothing(range: Range<u64>) -> Self {
+        Self { range, copies: Ok(SmallVec::new()) }
+    }
+
+    fn lost(range: Range<u64>, error: TreeError) -> Self {
+        Self { range, copies: Err(ReadError::StripeTree(Box::new(error))) }
+    }
+}
+
+/// An item of the tree.
+struct Item {
+    range: Range<u64>,
+    copies: SmallVec<[RaidStride; 4]>,
+}
+
+impl Item {
+    fn parse(key: Key, data: &[u8], sectorsize: u64) -> Result<Self, String> {
+        if key.kind != item::RAID_STRIPE {
+            return Err("it is no RAID stripe".to_owned());
+        }
+        let is_aligned = [key.objectid, key.offset].iter().all(|it| it.is_multiple_of(sectorsize));
+        let end = key.objectid.checked_add(key.offset);
+        let Some(end) = end.filter(|_| key.offset > 0 && is_aligned) else {
+            return Err("its range is not of whole sectors".to_owned());
+        };
+        let strides = raid_stripe(data).map_err(|why| why.to_string())?;
+        let is_aligned = |stride: &RaidStride| stride.physical.get().is_multiple_of(sectorsize);
+        if !strides.iter().all(is_aligned) {
+            return Err("the place of a copy is no multiple of the sector size".to_owned());
+        }
+        Ok(Self { range: key.objectid..end, copies: strides.into() })
+    }
+}
+
+fn damaged(range: &Range<u64>, why: String) -> TreeError {
+    let key = Key::new(range.start, item::RAID_STRIPE, range.end - range.start);
+    TreeError::Item { tree: objectid::RAID_STRIPE_TREE, key, why }
+}
