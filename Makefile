@@ -11,6 +11,7 @@ STATIC_CHECKS := \
 	"formatting" "cargo fmt --all --check" \
 	"house rules" "cargo xtask tidy" \
 	"shell scripts" "scripts/lint-shell" \
+	"lock file of the fuzz targets" "cargo metadata --quiet --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null" \
 	"lints" "cargo clippy --quiet --locked --workspace --all-targets -- -D warnings"
 
 help: ## list the targets

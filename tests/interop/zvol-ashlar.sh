@@ -8,24 +8,40 @@
 python=/usr/bin/python3 # Debian's, which python3-libnbd belongs to
 socket=$WORK/nbd control=$WORK/control mount=$WORK/mount
 
-# said COMMAND... - what it says is of interest if it fails
-said() {
+quiet() {
 	"$@" >"$WORK/said" 2>&1 || {
 		cat "$WORK/said"
 		fail "$*"
 	}
 }
 export_of() { echo "nbd:$socket:zvol/tank/$1"; }
-stamps() { # VERB VOLUME SEED PHASE
-	said timeout 300 $python "$here/stamp.py" "$1" --seed "$3" --phase "$4" --discards "$(export_of "$2")"
+target() { export_of "$1"; }
+contents() { nbdcopy "nbd+unix:///zvol/tank/$1?socket=$socket" -; }
+sys=$mount/sys
+sys_of() {
+	local name
+	name=$(grep -lx "tank/$1" "$sys"/block/zd*/zvol/name) || fail "no device for $1"
+	echo "${name%/zvol/name}"
 }
+zvol() { "${program[@]}" zvol "$1" --control "$control" "${@:2}"; }
+# shellcheck source=tests/interop/zvol-both.sh
+. "$here/zvol-both.sh"
+# shellcheck source=tests/interop/zvol-datasets.sh
+. "$here/zvol-datasets.sh"
 
 # serve [OPTION]...
 serve() {
-	local _
+	local _ served=("${disks[@]}") start sectors
+	# A worker opens devices by name, and not every kernel makes one of a partition of a loop device.
+	if [ "$what" = partition ]; then
+		read -r start sectors < <(partx --raw --noheadings --output START,SECTORS "${disks[0]}")
+		served=("$(losetup --offset $((start * 512)) --sizelimit $((sectors * 512)) --find --show "${disks[0]}")") ||
+			fail "no loop device"
+		echo "${served[0]}" >"$WORK/loop"
+	fi
 	mkdir -p "$mount"
 	: >"$WORK/log" # or the last one's is looked at, if the new one is slow
-	"${program[@]}" serve "${disks[@]}" --nbd "unix:$socket" --mount "$mount" --control "$control" \
+	"${program[@]}" serve "${served[@]}" --nbd "unix:$socket" --mount "$mount" --control "$control" \
 		--set "sys/module/zfs/parameters/zvol_use_blk_mq=$queue" "$@" >"$WORK/log" 2>&1 </dev/null &
 	echo $! >"$WORK/pid"
 	for _ in $(seq 600); do
@@ -45,19 +61,24 @@ gone() {
 	done
 	fail "process $1 did not end"
 }
+detach() {
+	[ ! -e "$WORK/loop" ] || losetup -d "$(cat "$WORK/loop")"
+	rm -f "$WORK/loop"
+}
 # ends STATUS - the daemon ends
 ends() {
 	local status=0
 	{ wait "$(cat "$WORK/pid")"; } 2>/dev/null || status=$?
 	rm -f "$WORK/pid" "$socket" "$control"
+	detach
 	[ $status = "$1" ] && return
 	cat "$WORK/log"
 	fail "the daemon ended with $status"
 }
 # leave - nothing is wrong with the pool; it is exported
 leave() {
-	said "${program[@]}" zpool scrub --control "$control" -w tank
-	said "${program[@]}" zpool status --control "$control" tank
+	quiet "${program[@]}" zpool scrub --control "$control" -w tank
+	quiet "${program[@]}" zpool status --control "$control" tank
 	if ! grep -q 'errors: No known data errors' "$WORK/said" || ! grep -q ' repaired 0B .* with 0 errors' "$WORK/said"; then
 		cat "$WORK/said"
 		fail "the pool is not healthy"
@@ -67,69 +88,25 @@ leave() {
 }
 
 ashlar_make() {
-	local vdevs=("${disks[@]}") list name size block properties property options first='' phase
+	local vdevs=("${disks[@]}") list name size block properties property options
 	list=$(IFS=, && echo "${disks[*]}")
 	[ "$SHAPE" = stripe ] || vdevs=("$SHAPE" "${disks[@]}")
-	said "${program[@]}" zpool create -o ashift=12 tank "${vdevs[@]}"
+	quiet "${program[@]}" zpool create -o ashift=12 tank "${vdevs[@]}"
 	while read -r name size block properties; do
 		options=()
 		for property in $properties; do
 			if [ "$property" = sparse ]; then options+=(-s); else options+=(-o "$property"); fi
 		done
-		said "${program[@]}" zvol create -d "$list" -V "$size" -b "$block" "${options[@]}" "tank/$name"
+		quiet "${program[@]}" zvol create -d "$list" -V "$size" -b "$block" "${options[@]}" "tank/$name"
 	done <"$shared/volumes"
 	serve
-	while read -r name size block properties; do
-		case $name in scratch | layers | crash*) continue ;; esac
-		stamps write "$name" "$name" 1
-		echo "$name $name 1"
-		first=${first:-$name}
-	done <"$shared/volumes" >"$shared/contents"
-	said "${program[@]}" zvol set --control "$control" snapdev=visible "tank/$first"
-	said "${program[@]}" zvol snapshot --control "$control" "tank/$first@then"
-	said "${program[@]}" zvol clone --control "$control" "tank/$first@then" tank/clone
-	for phase in 2 3; do stamps write clone "$first" $phase; done
-	stamps write "$first" "$first" 2
-	sed -i "s/^$first $first 1/$first $first 2/" "$shared/contents"
-	printf '%s\n' "$first@then $first 1" "clone $first 3" >>"$shared/contents"
-	leave
-}
-
-verified() {
-	local name seed phase want sum
-	while read -r name seed phase; do stamps verify "$name" "$seed" "$phase"; done <"$shared/contents"
-	[ -e "$shared/sums" ] || return 0
-	while read -r want name; do
-		sum=$(nbdcopy "nbd+unix:///zvol/tank/$name?socket=$socket" - | sha256sum | cut -d' ' -f1)
-		[ "$sum" = "$want" ] || fail "$name reads differently"
-	done <"$shared/sums"
-}
-ashlar_verify() {
-	serve
-	verified
-	leave
-}
-
-ashlar_write() {
-	local name seed phase
-	serve
-	while read -r name seed phase; do
-		case $name in
-		*@*) ;;
-		*)
-			phase=$((phase + 1))
-			stamps write "$name" "$seed" $phase
-			;;
-		esac
-		echo "$name $seed $phase"
-	done <"$shared/contents" >"$WORK/contents"
-	cp "$WORK/contents" "$shared/contents"
+	fill
 	leave
 }
 
 ashlar_fio() {
 	serve
-	said timeout 300 fio --name=verify --verify_state_save=0 --filename="$mount/dev/zvol/tank/scratch" --bsrange=512-128k --blockalign=512 --rw=randwrite \
+	quiet timeout 300 fio --name=verify --verify_state_save=0 --filename="$mount/dev/zvol/tank/scratch" --bsrange=512-128k --blockalign=512 --rw=randwrite \
 		--ioengine=libaio --iodepth=16 --direct=1 --fdatasync=32 --size=12M --verify=crc32c --verify_backlog=64
 	echo "$(sha256sum <"$mount/dev/zvol/tank/scratch" | cut -d' ' -f1) scratch" >"$shared/sums"
 	leave
@@ -177,8 +154,61 @@ ashlar_replay() {
 		timeout 300 $python "$here/crash.py" verify --seed "$name" --state "$shared/$name.state" --log "$shared/$name.log" --discards \
 			"$(export_of "$name")" || fail "$name"
 	done
-	verified
+	verify
 	leave
+}
+
+# leaves - a volume is resized and another rolled back while they are written, and the pool is not let go of; it is when the writers
+# have gone, however they went
+ashlar_leaves() {
+	local checked killed rounds=0 begun
+	local export=("${program[@]}" zpool export --control "$control" tank)
+	serve
+	quiet zvol snapshot tank/v16k@now
+	timeout 300 $python "$here/zvol_segments.py" write --seed "$queue" --requests 600 "$(target scratch)" >"$WORK/sum" 2>"$WORK/segments" &
+	checked=$!
+	# It does not close the volume until it is killed.
+	command fio --thread --name=rolled-back --filename="$mount/dev/zvol/tank/v16k" --bsrange=512-128k --blockalign=512 --rw=randrw --ioengine=libaio \
+		--iodepth=16 --direct=1 --fdatasync=32 --size=8M --io_size=1T --norandommap --runtime=300 >"$WORK/fio" 2>&1 &
+	killed=$!
+	sleep 1
+	while kill -0 $checked 2>/dev/null; do
+		rounds=$((rounds + 1))
+		kill -0 $killed 2>/dev/null || { cat "$WORK/fio"; fail "fio has ended"; }
+		quiet zvol rollback tank/v16k@now
+		quiet zvol set volsize=$((16 + rounds % 3))M tank/scratch
+		quiet zvol snapshot tank/scratch@now
+		quiet zvol destroy tank/scratch@now
+		if "${export[@]}" >"$WORK/said" 2>&1 || ! grep -q 'pool is busy' "$WORK/said"; then
+			cat "$WORK/said"
+			fail "the pool should be busy"
+		fi
+	done
+	wait $checked || { cat "$WORK/segments"; fail "the writer of scratch ended with $?"; }
+	[ $rounds -ge 3 ] || fail "only $rounds rounds while it was written"
+	kill -KILL $killed
+	wait $killed 2>/dev/null
+	quiet zvol set volsize=16M tank/scratch
+	echo "$(cat "$WORK/sum") scratch" >"$shared/sums"
+	quiet "${export[@]}"
+	quiet "${program[@]}" status --control "$control"
+	kill -TERM "$(cat "$WORK/pid")"
+	ends 0
+	clean || fail "zdb"
+
+	# And when the daemon is to end while a client writes.
+	serve
+	while timeout 60 $python "$here/stamp.py" write --seed v16k --phase 3 "$(target v16k)"; do :; done >"$WORK/writers" 2>&1 &
+	killed=$!
+	sleep 2
+	kill -0 $killed || { cat "$WORK/writers"; fail "the writer did not begin"; }
+	begun=$SECONDS
+	kill -TERM "$(cat "$WORK/pid")"
+	ends 0
+	[ $((SECONDS - begun)) -lt 20 ] || fail "it took the daemon $((SECONDS - begun)) s to end"
+	wait $killed
+	# Nobody knows what of it was written.
+	sed -i '/^v16k /d' "$shared/contents"
 }
 
 ashlar_layers() {
@@ -197,7 +227,14 @@ ashlar() {
 		*) fail "what is $setting" ;;
 		esac
 	done
-	"ashlar_$1"
+	case $1 in
+	verify | write | change | undo | settle | configure | reconfigure | compare)
+		serve
+		"$1"
+		leave
+		;;
+	*) "ashlar_$1" ;;
+	esac
 }
 ashlar_cleanup() {
 	local pid
@@ -206,6 +243,7 @@ ashlar_cleanup() {
 		# shellcheck disable=SC2046 # numbers
 		kill -KILL "$pid" $(ps -o pid= --ppid "$pid") 2>/dev/null
 	fi
+	detach
 	# Without looking into it: what it shows may be dead.
 	! grep -qF " $mount " /proc/self/mountinfo || umount -l "$mount"
 }

@@ -1,15 +1,16 @@
 #!/bin/bash
-# zvol-guest.sh VERB DIR [NAME=VALUE]... - the half of zvol.sh that the kernel's OpenZFS does; runs inside
+# zvol-guest.sh VERB SHARED [NAME=VALUE]... - the half of zvol.sh that the kernel's OpenZFS does; runs inside
 # QEMU, with the pool's disks as $DISK0 and so on.
 #
-#   make      a pool of SHAPE with the volumes that DIR/volumes lists (name, size, volblocksize, properties), each
-#             filled with stamps; of the first a snapshot and a clone; DIR/contents says what is where
-#   verify    every volume has what DIR/contents says; whole volumes have the SHA-256 sums of DIR/sums
+#   make      a pool of SHAPE with the volumes that SHARED/volumes lists (name, size, volblocksize, properties), each
+#             filled with stamps; of the first a snapshot and a clone; SHARED/contents says what is where
+#   verify    every volume has what SHARED/contents says; whole volumes have the SHA-256 sums of SHARED/sums
 #   write     the next phase of stamps to every volume that can be written
+#   change, undo, settle, configure, reconfigure, compare   as zvol-datasets.sh has them
 #   fio       fio writes the volume "scratch" at random and verifies it
-#   segments  requests of many small unaligned segments to the volume "scratch"; its sum goes to DIR/sums
+#   segments  requests of many small unaligned segments to the volume "scratch"; its sum goes to SHARED/sums
 #   crash     stamps that are flushed again and again (crash.py) to each of CRASH, until the power is lost, after
-#             SECONDS. What was flushed is in DIR/NAME.log
+#             SECONDS. What was flushed is in SHARED/NAME.log
 #   replay    what was flushed to each of CRASH is there, and then as verify
 #   layers    zvol-layers-guest.sh LAYERS on the volume "layers", and what that leaves is judged
 #
@@ -23,7 +24,7 @@
 #   FORCE=         -f to import a pool that was not exported
 set -u
 here=$(dirname "$(realpath "$0")")
-verb=$1 dir=$2
+verb=$1 shared=$2
 shift 2
 SHAPE=stripe QUEUE=1 TIMEOUT=5 CRASH='' SECONDS_=3 LAYERS='' FORCE=''
 for setting in "$@"; do declare "$setting"; done
@@ -61,7 +62,7 @@ device() {
 	for _ in $(seq 100); do
 		for node in /dev/zd*; do
 			case $node in *p[0-9]*) continue ;; esac
-			[ ! -b "$node" ] || [ "$(/lib/udev/zvol_id "$node")" != "$pool/$1" ] || {
+			[ ! -b "$node" ] || [ "$(/lib/udev/zvol_id "$node" 2>/dev/null)" != "$pool/$1" ] || {
 				echo "$node"
 				return
 			}
@@ -70,16 +71,29 @@ device() {
 	done
 	fail "no device for $pool/$1" >&2
 }
-stamps() { # VERB VOLUME SEED PHASE
-	local node
-	node=$(device "$2") || exit 1
-	quiet "$here/stamp.py" "$1" --seed "$3" --phase "$4" --discards "$node"
-}
-sum() {
+target() { device "$1"; }
+contents() {
 	local node
 	node=$(device "$1") || exit 1
-	sha256sum <"$node" | cut -d' ' -f1
+	cat "$node"
 }
+sys=/sys
+sys_of() {
+	local node
+	node=$(device "$1") || exit 1
+	echo "$sys/block/${node##*/}"
+}
+zvol() {
+	case $1 in
+	# The devices of the snapshots that it moves would keep their names, and could not be opened any more.
+	promote) zfs set snapdev=hidden "$pool" && zfs "$@" && zfs set snapdev=visible "$pool" ;;
+	*) zfs "$@" ;;
+	esac
+}
+# shellcheck source=tests/interop/zvol-both.sh
+. "$here/zvol-both.sh"
+# shellcheck source=tests/interop/zvol-datasets.sh
+. "$here/zvol-datasets.sh"
 
 import() {
 	local options=(-N -o cachefile=none) disk
@@ -115,48 +129,15 @@ make() {
 	*) fail "no shape $SHAPE" ;;
 	esac
 	quiet zpool create -f -o ashift=12 -o cachefile=none -O mountpoint=none "$pool" "${vdevs[@]}"
-	local name size block properties first=''
+	local name size block properties property options
 	while read -r name size block properties; do
-		local options=()
+		options=()
 		for property in $properties; do
 			if [ "$property" = sparse ]; then options+=(-s); else options+=(-o "$property"); fi
 		done
 		quiet zfs create -V "$size" -b "$block" "${options[@]}" "$pool/$name"
-		case $name in scratch | layers | crash*) continue ;; esac
-		stamps write "$name" "$name" 1
-		echo "$name $name 1"
-		first=${first:-$name}
-	done <"$dir/volumes" >"$dir/contents"
-	quiet zfs set snapdev=visible "$pool/$first"
-	quiet zfs snapshot "$pool/$first@then"
-	quiet zfs clone "$pool/$first@then" "$pool/clone"
-	local phase
-	for phase in 2 3; do stamps write clone "$first" $phase; done
-	stamps write "$first" "$first" 2
-	sed -i "s/^$first $first 1/$first $first 2/" "$dir/contents"
-	printf '%s\n' "$first@then $first 1" "clone $first 3" >>"$dir/contents"
-}
-
-verify() {
-	local name seed phase want
-	while read -r name seed phase; do stamps verify "$name" "$seed" "$phase"; done <"$dir/contents"
-	[ -e "$dir/sums" ] || return 0
-	while read -r want name; do [ "$(sum "$name")" = "$want" ] || fail "$name reads differently"; done <"$dir/sums"
-}
-
-write() {
-	local name seed phase
-	while read -r name seed phase; do
-		case $name in
-		*@*) ;;
-		*)
-			phase=$((phase + 1))
-			stamps write "$name" "$seed" $phase
-			;;
-		esac
-		echo "$name $seed $phase"
-	done <"$dir/contents" >/tmp/contents
-	cp /tmp/contents "$dir/contents"
+	done <"$shared/volumes"
+	fill
 }
 
 fio() {
@@ -164,32 +145,32 @@ fio() {
 	node=$(device scratch) || exit 1
 	quiet command fio --name=verify --verify_state_save=0 --filename="$node" --bsrange=512-128k --bs_unaligned=0 --blockalign=512 --rw=randwrite \
 		--ioengine=libaio --iodepth=16 --direct=1 --fdatasync=32 --size=12M --verify=crc32c --verify_backlog=64 --output=/tmp/fio
-	echo "$(sum scratch) scratch" >"$dir/sums"
+	echo "$(sum scratch) scratch" >"$shared/sums"
 }
 
 segments() {
 	local node
 	node=$(device scratch) || exit 1
 	"$here/zvol_segments.py" write --seed "$QUEUE" "$node" >/tmp/sum || fail "segments"
-	echo "$(cat /tmp/sum) scratch" >"$dir/sums"
+	echo "$(cat /tmp/sum) scratch" >"$shared/sums"
 }
 
 crash() {
 	local name node
 	for name in $CRASH; do
 		node=$(device "$name") || exit 1
-		: >"$dir/$name.log"
-		"$here/crash.py" write --seed "$name" --state "$dir/$name.state" --log "$dir/$name.log" --discards "$node" >/dev/null &
+		: >"$shared/$name.log"
+		"$here/crash.py" write --seed "$name" --state "$shared/$name.state" --log "$shared/$name.log" --discards "$node" >/dev/null &
 	done
 	for name in $CRASH; do
 		for _ in $(seq 300); do
-			[ ! -s "$dir/$name.log" ] || break
+			[ ! -s "$shared/$name.log" ] || break
 			sleep 0.1
 		done
-		[ -s "$dir/$name.log" ] || fail "nothing was flushed to $name"
+		[ -s "$shared/$name.log" ] || fail "nothing was flushed to $name"
 	done
 	sleep "$SECONDS_"
-	touch "$dir/crashed"
+	touch "$shared/crashed"
 	busybox poweroff -nf
 }
 
@@ -197,7 +178,7 @@ flushed() {
 	local name node
 	for name in $CRASH; do
 		node=$(device "$name") || exit 1
-		"$here/crash.py" verify --seed "$name" --state "$dir/$name.state" --log "$dir/$name.log" --discards "$node" || fail "$name"
+		"$here/crash.py" verify --seed "$name" --state "$shared/$name.state" --log "$shared/$name.log" --discards "$node" || fail "$name"
 	done
 }
 
@@ -206,7 +187,7 @@ make)
 	make
 	leave
 	;;
-verify | write | fio | segments)
+verify | write | fio | segments | change | undo | settle | configure | reconfigure | compare)
 	import
 	"$verb"
 	leave
@@ -224,7 +205,7 @@ replay)
 layers)
 	import
 	node=$(device layers) || exit 1
-	"$here/zvol-layers-guest.sh" "$LAYERS" "$dir" "$node" || fail "$LAYERS"
+	"$here/zvol-layers-guest.sh" "$LAYERS" "$shared" "$node" || fail "$LAYERS"
 	leave
 	;;
 *)

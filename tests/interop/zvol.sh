@@ -10,6 +10,9 @@
 #   A-dies-Q       A dies while it writes what it flushes again and again; the other replays the log: nothing flushed is
 #                  lost. Then the other way round. ROUNDS times
 #   A-fio-Q        fio writes at random and verifies, over A; the other reads the same
+#   A-datasets     A resizes, snapshots, clones, promotes, renames and rolls back; the other sees that bit for bit and undoes it
+#   A-properties-Q A sets all properties; the other sees the same values, sources and limits, and inherits them again
+#   ashlar-leaves-Q   volumes are suspended, and the pool exported, while they are written
 #   A-segments-Q   requests of many small unaligned segments, on blocks of 16 KiB, over A; the other reads the same
 #   A-ext4-Q, A-lvm-Q, A-thin-Q   a file system, LVM with a snapshot, a thin pool on a volume over A; the other goes on
 #   ashlar-2.1-*   the same with OpenZFS 2.1 in ashlar, where all others have the release that is installed
@@ -50,10 +53,13 @@ cases() {
 			log 2
 			partition 1
 		END
+		echo "$side-datasets datasets $side stripe 1 1 $(selected $side ashlar)"
 		for queue in 0 1; do
+			echo "$side-properties-q$queue properties $side stripe $queue 1 $(selected $side:$queue ashlar:1)"
 			echo "$side-dies-q$queue dies $side stripe $queue 1 $(selected $side:$queue kernel:0 ashlar:1)"
 			echo "$side-fio-q$queue fio $side stripe $queue 1 $(selected $side:$queue ashlar:1)"
 			echo "$side-segments-q$queue segments $side mirror $queue 2 $(selected $side:$queue ashlar:0 ashlar:1)"
+			[ $side = kernel ] || echo "$side-leaves-q$queue leaves $side stripe $queue 1 $(selected $side:$queue ashlar:1)"
 			for shape in ext4 lvm thin; do
 				echo "$side-$shape-q$queue layers $side $shape $queue 1 $(selected $side:$shape:$queue ashlar:ext4:1 ashlar:lvm:1 ashlar:thin:1)"
 			done
@@ -89,8 +95,10 @@ others() {
 		crash1 4M 128k compression=off logbias=throughput
 		crash2 4M 16k compression=lz4 sync=always
 	END
-	layers) echo layers 128M 8k sparse compression=lz4 ;;
-	fio) echo scratch 16M 8k compression=lz4 ;;
+	# By its volmode it is served as it is, whatever is on it.
+	layers) echo layers 128M 8k sparse compression=lz4 volmode=dev ;;
+	fio | leaves) echo scratch 16M 8k compression=lz4 ;;
+	properties) printf '%s\n' 'scratch8k 4M 8k' 'scratch128k 4M 128k' ;;
 	segments) echo scratch 16M 16k compression=off ;;
 	esac
 }
@@ -188,6 +196,27 @@ written() {
 	step "$first writes" "$first" "$1"
 	step "zdb" clean
 	step "$second verifies" "$second" verify
+}
+datasets() {
+	step "$first makes" "$first" make
+	step "$first changes" "$first" change
+	step "zdb" clean
+	step "$second undoes" "$second" undo
+	step "zdb" clean
+	step "$first agrees" "$first" settle
+}
+properties() {
+	step "$first makes" "$first" make
+	step "$first configures" "$first" configure
+	step "$second reconfigures" "$second" reconfigure
+	step "zdb" clean
+	step "$first compares" "$first" compare
+}
+leaves() {
+	step "ashlar makes" ashlar make
+	step "ashlar leaves" ashlar leaves
+	step "zdb" clean
+	step "kernel verifies" kernel verify
 }
 fio() { written fio; }
 segments() { written segments; }

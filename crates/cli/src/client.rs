@@ -11,7 +11,7 @@ use std::time::Duration;
 use ashlar_engine::net::Socket;
 use ashlar_engine::timeout;
 use ashlar_stack::detail::Detail;
-use ashlar_zfs::protocol::Command;
+use ashlar_zfs::protocol::{Command, Reply as PoolReply};
 use futures_util::future::{Either, select};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -151,14 +151,25 @@ impl Client {
     ///
     /// # Errors
     /// It was refused, or is not served.
-    pub(crate) fn zfs(
-        &mut self,
-        pool: &str,
-        command: &Command,
-    ) -> Result<ashlar_zfs::protocol::Reply> {
-        let ZfsReply { reply } =
-            self.call_long("Zfs", json!({ "pool": pool, "command": command }))?;
-        Ok(reply)
+    pub(crate) fn zfs(&mut self, pool: &str, command: &Command) -> Result<PoolReply> {
+        self.set_patience(None)?;
+        let parameters = json!({ "pool": pool, "command": command });
+        let first = self.exchange_with("Zfs", parameters, true)?;
+        let mut continues = first.continues;
+        let ZfsReply { reply: mut all } = self.understand(first)?;
+        while continues {
+            let next = self.next_reply().map_err(|error| self.lost(error))?;
+            continues = next.continues;
+            let ZfsReply { reply: part } = self.understand(next)?;
+            // Only a list of datasets is long.
+            if let (PoolReply::Datasets { datasets }, PoolReply::Datasets { datasets: part }) =
+                (&mut all, part)
+            {
+                datasets.extend(part);
+            }
+        }
+        self.set_patience(Some(PATIENCE))?;
+        Ok(all)
     }
 
     /// What is in a directory; `None` if `path` is none.
@@ -199,12 +210,19 @@ impl Client {
 
     /// A call that waits for I/O on an array: it takes as long as that does.
     fn call_long<T: DeserializeOwned>(&mut self, method: &str, parameters: Value) -> Result<T> {
-        let failed = |error| Error::new("cannot talk to the daemon", self.path.display(), error);
-        self.stream.set_read_timeout(None).map_err(failed)?;
+        self.set_patience(None)?;
         let result = self.call(method, parameters);
-        let failed = |error| Error::new("cannot talk to the daemon", self.path.display(), error);
-        self.stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+        self.set_patience(Some(PATIENCE))?;
         result
+    }
+
+    /// How long a reply is waited for.
+    fn set_patience(&self, patience: Option<Duration>) -> Result<()> {
+        self.stream.set_read_timeout(patience).map_err(|error| self.lost(error))
+    }
+
+    fn lost(&self, why: io::Error) -> Error {
+        Error::new("cannot talk to the daemon", self.path.display(), why)
     }
 
     fn call<T: DeserializeOwned>(&mut self, method: &str, parameters: Value) -> Result<T> {
@@ -233,6 +251,10 @@ impl Client {
 
     fn transfer(&mut self, message: &[u8]) -> io::Result<Reply> {
         self.stream.write_all(message)?;
+        self.next_reply()
+    }
+
+    fn next_reply(&mut self) -> io::Result<Reply> {
         let reply = receive(&mut self.stream, &mut self.frames)?;
         reply.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }

@@ -8,6 +8,7 @@ use ashlar_block::disk::DeviceNumber;
 use ashlar_block::{ByteVolume, Gateway, Runtime, Status};
 use ashlar_lvm::activate;
 use ashlar_md::{Array, AssembleError, Candidate};
+use ashlar_zfs::ondisk::label::Label;
 use uuid::Uuid;
 
 use crate::arrays::{Arrays, Volume};
@@ -166,6 +167,9 @@ impl Builder {
     async fn import(&mut self, any: bool) -> bool {
         let Some(options) = self.options.pools.clone() else { return false };
         let Some(ready) = self.pool_members.next(any) else { return false };
+        for problem in ready.problems() {
+            self.note(ready.name(), problem);
+        }
         let read_only = self.options.md.read_only;
         let served = match self.pools.import(&ready, read_only, options.force).await {
             Ok(served) => served,
@@ -287,8 +291,20 @@ impl Builder {
             return;
         }
         let Some(labels) = &contents.zfs else { return };
-        if labels.label().is_none_or(|label| label.member.is_none()) {
-            return;
+        let member = match labels.label() {
+            Some(Label { member: Some(member), .. }) => member,
+            Some(Label { member: None, state, .. }) => {
+                return self.note(&device.name, format!("is a {state} of a ZFS pool"));
+            }
+            None if labels.is_any() => {
+                return self.note(&device.name, "has labels of ZFS, all of them damaged");
+            }
+            None => return,
+        };
+        if member.txg == 0 {
+            let pool = &member.pool_name;
+            let why = format!("was taken out of the ZFS pool {pool}, or never taken in to the end");
+            return self.note(&device.name, why);
         }
         match self.pool_members.add(device, depth, labels) {
             Ok(()) => self.devices.set_role(&device.name, Role::PoolMember),

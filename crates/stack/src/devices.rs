@@ -135,19 +135,14 @@ impl Devices {
         make: impl FnOnce(&str) -> Gateway,
     ) -> String {
         self.add(|table| {
-            let name_of = |name: &str| format!("{name}{}", partition_suffix(name, entry.number));
-            let wanted = name_of(&lower.name);
+            let wanted = format!("{}{}", lower.name, partition_suffix(&lower.name, entry.number));
             let name = free(wanted, |name| table.iter().any(|device| device.name == name));
-            let path = name_of(&lower.path);
-            let path = free(path, |path| table.iter().any(|device| device.path == path));
-            let is_link =
-                |link: &str| table.iter().any(|device| device.links.iter().any(|l| l == link));
-            let links = lower.links.iter().map(|link| name_of(link));
+            let (path, links) = partition_places(table, lower, entry.number);
             let bytes = Arc::new(ByteVolume::new(make(&name)));
             Device {
                 path,
                 name,
-                links: links.filter(|link| !is_link(link)).collect(),
+                links,
                 kind: Kind::Partition(entry),
                 role: Role::Volume,
                 below: vec![lower.name.clone()],
@@ -231,9 +226,41 @@ impl Devices {
         });
     }
 
-    /// Puts a device back that was forgotten, and on which nothing is made.
-    pub fn put_back(&self, device: Device) {
-        self.change(|table| table.push(device));
+    /// A volume of a pool and its partitions.
+    ///
+    /// # Errors
+    /// Something else is made of them: what that is called.
+    pub fn with_partitions(&self, zvol: &Arc<Zvol>) -> Result<Vec<Device>, String> {
+        let mut found: Vec<Device> = Vec::new();
+        for device in self.all() {
+            let is_above = found.iter().any(|found| device.below.contains(&found.name));
+            let is_meant = device.zvol.as_ref().is_some_and(|other| Arc::ptr_eq(other, zvol));
+            match device.kind {
+                _ if is_meant => found.push(device),
+                Kind::Partition(_) if is_above => found.push(device),
+                Kind::Disk | Kind::Array | Kind::Logical | Kind::Zvol if is_above => {
+                    return Err(device.export_name().to_owned());
+                }
+                Kind::Disk | Kind::Partition(_) | Kind::Array | Kind::Logical | Kind::Zvol => {}
+            }
+        }
+        Ok(found)
+    }
+
+    /// Puts a volume of a pool back that was removed, or a partition of one behind it. Where it is the volume's name
+    /// says, which may be another by now.
+    pub fn put_back(&self, mut device: Device) {
+        self.change(|table| {
+            if let Some(zvol) = &device.zvol {
+                let link = zvol_link(zvol);
+                (device.path, device.links) = (format!("/dev/{link}"), vec![link]);
+            }
+            let lower = table.iter().rfind(|lower| device.below.contains(&lower.name));
+            if let (Kind::Partition(entry), Some(lower)) = (&device.kind, lower) {
+                (device.path, device.links) = partition_places(table, lower, entry.number);
+            }
+            table.push(device);
+        });
     }
 
     /// Forgets the device with this path.
@@ -292,6 +319,15 @@ impl Devices {
 /// What a volume of a pool is called below `dev`, behind its own name.
 fn zvol_link(zvol: &Zvol) -> String {
     format!("zvol/{}", zvol.dataset())
+}
+
+/// The path and the links of partition `number` of a device.
+fn partition_places(table: &[Device], lower: &Device, number: u32) -> (String, Vec<String>) {
+    let name_of = |name: &str| format!("{name}{}", partition_suffix(name, number));
+    let path = free(name_of(&lower.path), |path| table.iter().any(|device| device.path == path));
+    let is_link = |link: &String| table.iter().any(|device| device.links.contains(link));
+    let links = lower.links.iter().map(|link| name_of(link));
+    (path, links.filter(|link| !is_link(link)).collect())
 }
 
 /// `wanted`, or that with a number behind it, so that it is not `taken`.

@@ -17,6 +17,7 @@ use ashlar_zfs::client::{CallError, Parameters, Pool, Zvol};
 use ashlar_zfs::ondisk::config::{self, Health};
 use ashlar_zfs::ondisk::label::DeviceLabels;
 use ashlar_zfs::protocol::{Command, ImportConfig};
+use futures_util::lock::Mutex as AsyncMutex;
 
 use crate::attributes::AttributeError;
 use crate::devices::{Device, Devices, Kind};
@@ -68,6 +69,18 @@ pub(crate) struct Ready {
     pub(crate) below: Vec<String>,
     /// Where its members are.
     paths: Vec<String>,
+}
+
+impl Ready {
+    /// The pool's name.
+    pub(crate) fn name(&self) -> &str {
+        &self.pool.name
+    }
+
+    /// What the user should know of its members: labels that are damaged, disks that are not in the pool any more.
+    pub(crate) fn problems(&self) -> &[String] {
+        &self.pool.problems
+    }
 }
 
 impl Members {
@@ -125,6 +138,9 @@ pub struct Served {
     pub pool: Pool,
     /// The names of its members.
     pub below: Vec<String>,
+    /// Held for one change of the pool at a time, until its worker has answered: of a pool whose disks have failed
+    /// that may be never.
+    pub turn: AsyncMutex<()>,
     read_only: bool,
 }
 
@@ -152,6 +168,8 @@ pub struct Pools {
     /// Minor numbers of volumes.
     minors: Mutex<BTreeSet<u32>>,
     parameters: Arc<Parameters>,
+    /// Held while a parameter is set.
+    setting: AsyncMutex<()>,
 }
 
 impl Pools {
@@ -199,7 +217,8 @@ impl Pools {
             Command::ImportPool { config, name: None, read_only, force, missing_log: false };
         let pool = Pool::start(&name, import, Arc::clone(&self.parameters)).await;
         let pool = pool.map_err(|error| refused(error.to_string(), error.hint()))?;
-        let served = Arc::new(Served { pool, below: ready.below.clone(), read_only });
+        let (below, turn) = (ready.below.clone(), AsyncMutex::new(()));
+        let served = Arc::new(Served { pool, below, turn, read_only });
         self.served.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&served));
         Ok(served)
     }
@@ -227,8 +246,7 @@ impl Pools {
         visible: &Visible,
         devices: &Devices,
     ) -> Result<Opened, CallError> {
-        let minor = self.give_minor();
-        let device = format!("zd{minor}");
+        let (minor, device) = self.give_minor(devices);
         match served.pool.open(&visible.dataset, served.read_only, &device, minor).await {
             Ok(zvol) => {
                 devices.add_zvol(&zvol, &served.below);
@@ -241,59 +259,54 @@ impl Pools {
         }
     }
 
-    /// Ends the I/O of a volume, and takes its device away; that as it was.
+    /// Ends the I/O of a volume whose device was taken away.
     ///
     /// # Errors
-    /// It was not closed in good order; it is closed all the same.
-    pub async fn close(
-        &self,
-        served: &Served,
-        zvol: &Zvol,
-        devices: &Devices,
-    ) -> (Option<Device>, Result<(), CallError>) {
-        let device = devices.find(zvol.disk().name());
-        if let Some(device) = &device {
-            devices.remove(&device.path);
-        }
-        let closed = served.pool.close(zvol).await;
+    /// As [`Pool::close`]: a volume that is not closed goes on.
+    pub async fn close(&self, served: &Served, zvol: &Zvol) -> Result<(), CallError> {
+        served.pool.close(zvol).await?;
         self.minors().remove(&zvol.disk().number().minor);
-        (device, closed)
+        Ok(())
     }
 
-    /// Lets go of a pool, whose devices are taken away; those as they were.
+    /// Forgets a volume that was shut, and whose dataset is gone. Its device was taken away.
+    pub fn forget(&self, served: &Served, zvol: &Zvol) {
+        served.pool.forget(zvol);
+        self.minors().remove(&zvol.disk().number().minor);
+    }
+
+    /// Lets go of a pool, whose devices are taken away.
     ///
     /// # Errors
     /// It was not exported in good order; it is not served any more all the same.
-    pub async fn export(
-        &self,
-        served: &Arc<Served>,
-        devices: &Devices,
-    ) -> (Vec<Device>, Result<(), CallError>) {
-        let (mut all, mut result) = (Vec::new(), Ok(()));
-        for zvol in served.pool.opened() {
-            let (device, closed) = self.close(served, &zvol, devices).await;
-            all.extend(device);
-            result = result.and(closed);
+    pub async fn export(&self, served: &Arc<Served>, devices: &Devices) -> Result<(), CallError> {
+        let opened = served.pool.opened();
+        for device in opened.iter().filter_map(|zvol| devices.find(zvol.disk().name())) {
+            devices.remove(&device.path);
         }
         let exported = served.pool.export().await;
+        for zvol in opened {
+            self.minors().remove(&zvol.disk().number().minor);
+        }
         let mut pools = self.served.write().unwrap_or_else(PoisonError::into_inner);
         pools.retain(|other| !Arc::ptr_eq(other, served));
-        (all, result.and(exported))
+        exported
     }
 
     fn minors(&self) -> MutexGuard<'_, BTreeSet<u32>> {
         self.minors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn give_minor(&self) -> u32 {
+    /// A minor number and the name that goes with it, which nobody has: a disk of the user's may be called like a volume.
+    fn give_minor(&self, devices: &Devices) -> (u32, String) {
         let mut minors = self.minors();
+        let is_free =
+            |(minor, name): &(u32, String)| !minors.contains(minor) && devices.find(name).is_none();
+        let mut all = (0..).step_by(MINORS as usize).map(|minor| (minor, format!("zd{minor}")));
         // The numbers have no end, and finitely many are taken.
-        let free = (0..)
-            .step_by(MINORS as usize)
-            .find(|minor| !minors.contains(minor))
-            .unwrap_or_default();
-        minors.insert(free);
-        free
+        let (minor, name) = all.find(is_free).unwrap_or_default();
+        minors.insert(minor);
+        (minor, name)
     }
 
     /// The value of a module parameter.
@@ -301,22 +314,46 @@ impl Pools {
         self.parameters.get(name).unwrap_or_default().to_string()
     }
 
-    /// Sets a module parameter.
+    /// Sets a module parameter, for all pools or for none.
+    ///
+    /// # Errors
+    /// There is no such parameter, it cannot have the value, or the worker of a pool would not take it: the others have
+    /// the one from before then.
     pub(crate) async fn set_parameter(&self, name: &str, value: u64) -> Result<(), AttributeError> {
         let too_large = |max| {
             AttributeError::Invalid(format!("{value} is out of range: 0 to {max} is possible here"))
         };
-        let set = self.parameters.set(name, value);
-        let of_worker = set.map_err(|max| max.map_or(AttributeError::NotFound, too_large))?;
+        // One at a time, so that all pools end with the same.
+        let setting = self.setting.lock().await;
+        let before = self.parameters.get(name).ok_or(AttributeError::NotFound)?;
+        let checked = self.parameters.check(name, value);
+        let of_worker = checked.map_err(|max| max.map_or(AttributeError::NotFound, too_large))?;
         if of_worker {
+            let mut told = Vec::new();
             for served in self.all() {
-                let command = Command::SetParameter { name: name.to_owned(), value };
-                let told = served.pool.run(command).await;
-                told.map_err(|error| {
-                    AttributeError::Busy(format!("{}: {error}", served.pool.name()))
-                })?;
+                match tell(&served, name, value).await {
+                    Ok(()) => told.push(served),
+                    // It keeps nothing any more.
+                    Err(CallError::Dead(_)) => {}
+                    Err(error @ (CallError::Refused(_) | CallError::NotUnderstood(_))) => {
+                        let mut why = format!("{}: {error}", served.pool.name());
+                        for other in told {
+                            if let Err(error) = tell(&other, name, before).await {
+                                why += &format!("; {} has it already: {error}", other.pool.name());
+                            }
+                        }
+                        return Err(AttributeError::Busy(why));
+                    }
+                }
             }
         }
-        Ok(())
+        let set = self.parameters.set(name, value);
+        drop(setting);
+        set.map(|_| ()).map_err(|max| max.map_or(AttributeError::NotFound, too_large))
     }
+}
+
+/// Sets a module parameter of one pool's worker.
+async fn tell(served: &Served, name: &str, value: u64) -> Result<(), CallError> {
+    served.pool.run(Command::SetParameter { name: name.to_owned(), value }).await
 }

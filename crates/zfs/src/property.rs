@@ -14,7 +14,9 @@ const MAX_VALUE_BYTES: usize = 8192;
 /// Properties whose number may be `none`, which is kept as 0.
 const NONE_IS_ZERO: [&str; 4] = ["quota", "refquota", "reservation", "refreservation"];
 /// Properties whose number may be `none`, which is kept as the largest number.
-const NONE_IS_UNLIMITED: [&str; 2] = ["filesystem_limit", "snapshot_limit"];
+const NONE_IS_UNLIMITED: [&str; 4] = ["filesystem_limit", "snapshot_limit", COUNTS[0], COUNTS[1]];
+/// Properties that are counted for these limits, and only where there is one. ZFS speaks of them as if somebody had set them.
+const COUNTS: [&str; 2] = ["filesystem_count", "snapshot_count"];
 /// Properties that cannot be set to 0 by that number.
 const NOT_ZERO: [&str; 2] = ["quota", "refquota"];
 
@@ -155,6 +157,16 @@ pub(crate) fn value_and_source<'a>(
     property.get("value").map(|value| (value, source))
 }
 
+/// Whether ZFS does not speak of a property of this value: the time of the last change of snapshots where there was none, the
+/// clones of a snapshot that has none.
+fn is_nothing(name: &str, value: &NvValue) -> bool {
+    match value {
+        NvValue::Uint64(time) => name == "snapshots_changed" && *time == 0,
+        NvValue::List(clones) => clones.is_empty(),
+        NvValue::Boolean | NvValue::String(_) | NvValue::Lists(_) | NvValue::Uint64s(_) => false,
+    }
+}
+
 /// A property with a source, as `zfs get` prints it for the dataset of that name.
 pub(crate) fn shown(
     zfs: &Zfs,
@@ -162,9 +174,10 @@ pub(crate) fn shown(
     property: &Descriptor,
     list: &NvMap,
 ) -> Option<Property> {
-    let settable = !property.read_only && !property.set_once;
+    let is_count = COUNTS.contains(&property.name.as_str());
+    let settable = is_count || (!property.read_only && !property.set_once);
     let Some((value, source)) = value_and_source(list, &property.name) else {
-        if property.read_only && !property.set_once {
+        if property.read_only && !property.set_once && !is_count {
             return None;
         }
         let value = match property.kind {
@@ -175,6 +188,9 @@ pub(crate) fn shown(
         };
         return Some(Property { value, source: "default".to_owned() });
     };
+    if is_nothing(&property.name, value) {
+        return None;
+    }
     let is_default = *value == NvValue::Uint64(property.default_number);
     let value = shown_value(zfs, property, value)?;
     let source = match source {

@@ -156,6 +156,11 @@ pub enum Command {
         /// Its number.
         volume: u32,
     },
+    /// Lets an open volume be written or not as its properties say now; I/O waits meanwhile. Answered by [`Reply::Opened`].
+    Reopen {
+        /// Its number.
+        volume: u32,
+    },
     /// A data channel (with one file descriptor) for an open volume.
     Attach {
         /// Its number.

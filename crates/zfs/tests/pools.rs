@@ -3,14 +3,12 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::Command as Process;
 use std::time::{Duration, Instant};
 
 use ashlar_zfs::protocol::{
     Command, NewVdev, NvValue, PoolStatus, Reply, Scrub, VdevClass, VdevKind, VdevStatus,
 };
-use support::{Disks, Worker, assert_clean, import, new_pool, scan, spoil, texts};
+use support::{Disks, LoopDevice, Worker, assert_clean, import, new_pool, scan, spoil, texts};
 
 /// Not a test: what the worker processes of the tests run.
 #[test]
@@ -115,29 +113,6 @@ fn properties_and_features_of_a_new_pool_are_those_that_were_asked_for() {
     assert_eq!(config.list("vdev_tree").unwrap().number("ashift"), Some(13));
     // A kernel opens a block device for it only if it is one by its type.
     assert_eq!(config.list("vdev_tree").unwrap().text("type"), Some("disk"));
-}
-
-/// A loop device; it is detached in the end.
-struct LoopDevice(PathBuf);
-
-impl LoopDevice {
-    /// With sectors of this size; `None` for who may not have one.
-    fn new(file: &Path, sector_bytes: u32) -> Option<Self> {
-        let output = Process::new("losetup")
-            .args(["--find", "--show", "--sector-size", &sector_bytes.to_string()])
-            .arg(file)
-            .output()
-            .ok()?;
-        let path = String::from_utf8(output.stdout).unwrap();
-        output.status.success().then(|| Self(PathBuf::from(path.trim())))
-    }
-}
-
-impl Drop for LoopDevice {
-    fn drop(&mut self) {
-        let status = Process::new("losetup").arg("--detach").arg(&self.0).status().unwrap();
-        assert!(status.success());
-    }
 }
 
 /// libzpool writes sectors of 512 bytes to devices past the page cache, and would end the process where that fails.

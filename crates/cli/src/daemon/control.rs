@@ -27,8 +27,8 @@ use super::interface::{
     self, Entry, EntryKind, ModelStatus, NameOnly, PathOnly, PathValue, VolumeStatus,
 };
 use super::stop::Stop;
-use super::trace;
 use super::varlink::{Call, Frames, MAX_CALL, Reply, encode};
+use super::{trace, zfs};
 use crate::disks::{Access, Identity};
 use crate::models::Models;
 
@@ -66,9 +66,10 @@ pub(crate) struct Service {
 impl Service {
     /// The answer to a call: bytes to send, if any.
     async fn answer(&self, call: Call) -> Option<Vec<u8>> {
-        let oneway = call.oneway;
+        let (oneway, more) = (call.oneway, call.more);
         let reply = self.call(call).await;
-        (!oneway).then(|| encode(&reply))
+        let replies = if more { zfs::in_parts(reply) } else { vec![reply] };
+        (!oneway).then(|| replies.iter().flat_map(encode).collect())
     }
 
     async fn call(&self, call: Call) -> Reply {

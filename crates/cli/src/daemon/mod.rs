@@ -14,6 +14,8 @@
 //!                                         +--second signal--> detached --> stopping --> exit 1
 //! ```
 //!
+//! A pool that keeps this waiting is given up: [`pools_end`].
+//!
 //! Draining: NBD clients get answers to what they have asked, and the mount is ended, which the kernel
 //! refuses while it is used. A daemon that died below a mounted loop device would take acknowledged
 //! data of that file system's cache with it, so this one serves on until the mount is free.
@@ -24,6 +26,7 @@ pub(crate) mod interface;
 mod manage;
 mod namespace;
 mod notify;
+mod pools_end;
 mod stop;
 mod trace;
 mod users;
@@ -190,16 +193,21 @@ pub(crate) fn serve(
         log_notes(&stack);
         let accepted = accept(&config, &mut stack, options);
         let stack = Arc::new(stack);
+        let draining = Stop::default();
+        let (begun, forced) = (draining.clone(), ends.second.clone());
+        let giving_up = spawn(pools_end::give_up(Arc::clone(&stack), begun, forced));
         let (engine, served) = match accepted {
             Ok((engine, collector)) => {
-                let served = run(&config, &engine, &stack, collector, &ends).await;
+                let served = run(&config, &engine, &stack, collector, &ends, &draining).await;
                 (Some(engine), served)
             }
             Err(error) => (None, Err(error)),
         };
+        draining.stop();
         // Whatever happened, what was assembled is stopped in good order: a merge may be under way, and
         // arrays before the threads that may still be in the middle of a write: its copies would differ.
-        let stopped = stop_arrays(&stack).await;
+        let stopped = stop_stack(&stack).await;
+        giving_up.cancel().await;
         if let Some(engine) = engine {
             engine.shutdown();
         }
@@ -290,6 +298,7 @@ async fn run(
     stack: &Arc<Stack>,
     collector: Collector,
     ends: &Ends,
+    draining: &Stop,
 ) -> Result<ExitCode> {
     let attributes = Arc::new(stack.attributes());
     let mut deferred = Vec::new();
@@ -314,12 +323,11 @@ async fn run(
     let identity = |path: &PathBuf| Some((path.display().to_string(), disks::identity(path)?));
     let identities: HashMap<_, _> = config.disks.iter().filter_map(identity).collect();
     let control = bind_control(config.control.as_deref())?;
-    let draining = Stop::default();
     let exports = exports(stack)?;
     let mut servers = Vec::new();
     for (index, address) in config.nbd.iter().enumerate() {
         let handle = &engine.handles()[index % config.threads];
-        servers.push((address, start_nbd(handle, address, &exports, &draining).await?));
+        servers.push((address, start_nbd(handle, address, &exports, draining).await?));
     }
     let mut mounted = match &config.mount {
         Some(path) => Some(Mounted::start(engine, path, config.allow_other, &attributes)?),
@@ -548,15 +556,34 @@ impl Mounted {
     }
 }
 
-/// Stops the arrays.
+/// Stops all devices and exports all pools.
 ///
 /// # Errors
-/// Some could not be marked clean.
-async fn stop_arrays(stack: &Stack) -> Result<()> {
-    stack.stop().await.map_err(|failed| {
-        let names: Vec<&str> = failed.iter().map(|(name, _)| name.as_str()).collect();
-        let why: Vec<&str> = failed.iter().map(|(_, why)| why.as_str()).collect();
-        Error::new("not stopped cleanly", names.join(", "), why.join(", "))
-            .hint("the copies may differ: the next start needs a resync")
+/// Some could not be marked clean, flushed or exported.
+async fn stop_stack(stack: &Stack) -> Result<()> {
+    let mut stopping = pin!(stack.stop());
+    let stopped = match select(&mut stopping, pin!(sleep(PATIENCE))).await {
+        Either::Left((stopped, _)) => stopped,
+        Either::Right(_) => {
+            let pools: Vec<String> =
+                stack.pools.all().iter().map(|served| served.pool.name().to_owned()).collect();
+            if !pools.is_empty() {
+                let pools = pools.join(", ");
+                tracing::warn!(pools, "still being exported; a second signal ends this by force");
+            }
+            stopping.await
+        }
+    };
+    stopped.map_err(|failed| {
+        let names: Vec<&str> = failed.iter().map(|not| not.name.as_str()).collect();
+        let why: Vec<&str> = failed.iter().map(|not| not.why.as_str()).collect();
+        let hint = match (failed.iter().any(|not| not.is_pool), failed.iter().any(|not| !not.is_pool)) {
+            (true, false) => "what was written to its volumes since their last flush may be lost",
+            (true, true) => {
+                "the copies of arrays may differ: the next start needs a resync; what was written to pools since the last flush may be lost"
+            }
+            (false, _) => "the copies may differ: the next start needs a resync",
+        };
+        Error::new("not stopped cleanly", names.join(", "), why.join(", ")).hint(hint)
     })
 }

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ashlar_block::BlockDevice;
 use ashlar_engine::sleep;
-use ashlar_stack::devices::{Device, Kind};
+use ashlar_stack::devices::{Device, Kind, Role};
 use ashlar_stack::pools::Served;
 use ashlar_zfs::client::{CallError, Zvol};
-use ashlar_zfs::protocol::{Command, Reply as PoolReply};
-use serde_json::Value;
+use ashlar_zfs::protocol::{Command, Dataset, Reply as PoolReply};
+use serde_json::{Value, json};
 
 use super::control::{Service, refused};
 use super::export;
@@ -22,9 +21,89 @@ const RELEASES: u32 = 20;
 const RELEASE: Duration = Duration::from_millis(50);
 /// What to do about a volume in use.
 const IN_USE: &str = "unmount it, or end what has it open";
+/// What to do about a pool whose disks have failed.
+const SUSPENDED: &str = "what was flushed is on its disks: stop the daemon, and import it again";
+
+/// Where datasets are in a reply.
+const DATASETS: &str = "/reply/datasets";
+/// Datasets in a reply that may be followed by others: one has some 3 KiB of properties.
+const BATCH: usize = 64;
+
+/// The device of a volume that clients do not find, and behind it its partitions.
+struct Hidden(Vec<Device>);
+
+/// A volume that is shut while something is done to its dataset.
+struct Shut {
+    zvol: Arc<Zvol>,
+    /// The name of its dataset afterwards; `None` if it is gone then.
+    becomes: Option<String>,
+}
+
+/// A reply as several, if it is a long list of datasets: a message has a bound, and a pool has not.
+pub(super) fn in_parts(reply: Reply) -> Vec<Reply> {
+    let datasets = reply.parameters.pointer(DATASETS).and_then(Value::as_array);
+    let Some(all) = datasets.filter(|all| all.len() > BATCH) else { return vec![reply] };
+    let last = all.len().div_ceil(BATCH) - 1;
+    let part = |(index, part): (usize, &[Value])| {
+        let reply = Reply::ok(json!({ "reply": { "reply": "datasets", "datasets": part } }));
+        if index < last { reply.continues() } else { reply }
+    };
+    all.chunks(BATCH).enumerate().map(part).collect()
+}
 
 fn not_done(error: &CallError) -> Reply {
     refused(error, error.hint())
+}
+
+/// The open volumes at and below the dataset `name`, which becomes `new_name`.
+fn at(served: &Served, name: &str, new_name: Option<&String>) -> Vec<Shut> {
+    let mut all = Vec::new();
+    for zvol in served.pool.opened() {
+        let dataset = zvol.dataset();
+        let Some(rest) = dataset.strip_prefix(name) else { continue };
+        if rest.is_empty() || rest.starts_with(['/', '@']) {
+            all.push(Shut { zvol, becomes: new_name.map(|new| format!("{new}{rest}")) });
+        }
+    }
+    all
+}
+
+/// The open snapshots that become those of the clone `name` when it is promoted: they must not be held meanwhile.
+///
+/// # Errors
+/// The clone, or what it is a clone of, cannot be listed.
+async fn promoted(served: &Served, name: &str) -> Result<Vec<Shut>, Reply> {
+    let clone = listed(served, name).await?;
+    let origin = clone.iter().find(|dataset| dataset.name == name);
+    let origin = origin.and_then(|clone| clone.properties.get("origin"));
+    let Some((volume, _)) = origin.and_then(|origin| origin.value.split_once('@')) else {
+        return Ok(Vec::new());
+    };
+    let origins = listed(served, volume).await?;
+    let made_at = |name: &str| {
+        let dataset = origins.iter().find(|dataset| dataset.name == name)?;
+        dataset.properties.get("createtxg")?.value.parse::<u64>().ok()
+    };
+    let last = origin.and_then(|origin| made_at(&origin.value));
+    let mut all = Vec::new();
+    for zvol in served.pool.opened() {
+        let dataset = zvol.dataset();
+        let Some((of, tag)) = dataset.split_once('@') else { continue };
+        if of == volume && made_at(&dataset) <= last {
+            all.push(Shut { becomes: Some(format!("{name}@{tag}")), zvol });
+        }
+    }
+    Ok(all)
+}
+
+/// The datasets at and below `root`.
+///
+/// # Errors
+/// There is no `root`, or the worker is dead.
+async fn listed(served: &Served, root: &str) -> Result<Vec<Dataset>, Reply> {
+    let list = Command::List { root: Some(root.to_owned()) };
+    let reply = served.pool.call(list).await.map_err(|error| not_done(&error))?;
+    if let PoolReply::Datasets { datasets } = reply { Ok(datasets) } else { Ok(Vec::new()) }
 }
 
 impl Service {
@@ -42,116 +121,186 @@ impl Service {
 
     /// Has a pool do something.
     pub(super) async fn zfs(&self, Zfs { pool, command }: Zfs) -> Result<Value, Reply> {
-        // One change of what there is at a time, and none once the daemon is about to end.
-        let collector = self.collector.lock().await;
+        let pools = &self.stack.pools;
+        let no_such_pool = || {
+            let why = format!("cannot open '{pool}': no such pool");
+            refused(why, Some("ashlar status shows what is served"))
+        };
+        let served = pools.find(&pool).filter(|served| served.pool.name() == pool);
+        let served = served.ok_or_else(no_such_pool)?;
+        if matches!(command, Command::List { .. } | Command::PoolStatus) {
+            let reply = served.pool.call(command).await.map_err(|error| not_done(&error))?;
+            return self::reply(ZfsReply { reply });
+        }
+        // One change of it at a time, and none once the daemon is about to end.
+        let turn = served.turn.lock().await;
         if self.draining.is_stopped() {
             return Err(refused("the daemon is about to end", None));
         }
-        let found = self.stack.pools.find(&pool);
-        let Some(served) = found.filter(|served| served.pool.name() == pool) else {
-            let why = format!("cannot open '{pool}': no such pool");
-            return Err(refused(why, Some("ashlar status shows what is served")));
-        };
+        if !pools.all().iter().any(|other| Arc::ptr_eq(other, &served)) {
+            return Err(no_such_pool());
+        }
         let reply = self.carry_out(&served, command).await;
-        drop(collector);
+        drop(turn);
         reply
     }
 
     async fn carry_out(&self, served: &Arc<Served>, command: Command) -> Result<Value, Reply> {
         let done = match &command {
-            Command::List { .. } | Command::PoolStatus => {
-                let reply = served.pool.call(command).await.map_err(|error| not_done(&error))?;
-                return self::reply(ZfsReply { reply });
-            }
             Command::Scrub(_)
             | Command::SetPool { .. }
             | Command::CreateVolume { .. }
             | Command::SetProperty { .. }
             | Command::Inherit { .. }
             | Command::Snapshot { .. }
-            | Command::Clone { .. }
-            | Command::Promote { .. } => served.pool.run(command).await,
+            | Command::Clone { .. } => served.pool.run(command).await,
             // Its I/O waits meanwhile.
             Command::Rollback { .. } => served.pool.run(command).await,
-            Command::Rename { from, .. } => {
-                self.close_below(served, from, "cannot rename").await?;
-                served.pool.run(command).await
+            Command::Rename { from, to } => {
+                let (what, shut) = (format!("cannot rename '{from}'"), at(served, from, Some(to)));
+                self.while_shut(served, &what, shut, command).await?
             }
             Command::Destroy { name, .. } => {
-                self.close_below(served, name, "cannot destroy").await?;
-                served.pool.run(command).await
+                let (what, shut) = (format!("cannot destroy '{name}'"), at(served, name, None));
+                self.while_shut(served, &what, shut, command).await?
+            }
+            Command::Promote { name } => {
+                let shut = promoted(served, name).await?;
+                let what = format!("cannot promote '{name}'");
+                self.while_shut(served, &what, shut, command).await?
             }
             Command::ExportPool => return self.export_pool(served).await,
-            Command::Start { .. }
+            Command::List { .. }
+            | Command::PoolStatus
+            | Command::Start { .. }
             | Command::SetParameter { .. }
             | Command::CreatePool { .. }
             | Command::ImportPool { .. }
             | Command::Open { .. }
+            | Command::Reopen { .. }
             | Command::Close { .. }
             | Command::Attach { .. }
             | Command::WritePlainly { .. } => return Err(Reply::invalid_parameter("command")),
         };
-        // What was refused may have been half done, and its volumes closed.
+        // What was refused may have been half done.
         self.follow(served).await;
         done.map_err(|error| not_done(&error))?;
         self::reply(ZfsReply { reply: PoolReply::Done })
     }
 
-    /// Closes a volume and what is below it, unless one of these is in use.
-    async fn close_below(&self, served: &Served, name: &str, what: &str) -> Result<(), Reply> {
-        let is_meant = |dataset: &str| {
-            let rest = dataset.strip_prefix(name);
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '@']))
+    /// Carries out what no volume of `shut` may be in use for: they are shut meanwhile. Those that are there afterwards are the
+    /// devices that they were. `what` it is to say that it cannot be done.
+    ///
+    /// # Errors
+    /// One is in use. The inner error is the worker's.
+    async fn while_shut(
+        &self,
+        served: &Served,
+        what: &str,
+        shut: Vec<Shut>,
+        command: Command,
+    ) -> Result<Result<(), CallError>, Reply> {
+        let zvols: Vec<Arc<Zvol>> = shut.iter().map(|shut| Arc::clone(&shut.zvol)).collect();
+        let hidden = self.hide(&zvols).await.map_err(|busy| {
+            let why = format!("{what}: dataset is busy: {busy}");
+            refused(why, Some(IN_USE))
+        })?;
+        let done = async {
+            for zvol in &zvols {
+                served.pool.shut(zvol).await?;
+            }
+            served.pool.run(command).await
         };
-        let mut meant = served.pool.opened();
-        meant.retain(|zvol| is_meant(&zvol.dataset()));
-        if let Err(busy) = self.hide(&meant).await {
-            let why = format!("{what} '{name}': dataset is busy: {busy}");
-            return Err(refused(why, Some(IN_USE)));
-        }
-        for zvol in meant {
-            let (_, closed) = self.stack.pools.close(served, &zvol, &self.stack.devices).await;
-            if let Err(error) = closed {
-                tracing::error!(volume = zvol.dataset(), %error, "not closed in good order");
+        let done = done.await;
+        for (hidden, Shut { zvol, becomes }) in hidden.into_iter().zip(shut) {
+            let now = if done.is_ok() { becomes } else { Some(zvol.dataset()) };
+            let is_there = match now {
+                Some(_) if !zvol.is_shut() => true,
+                Some(now) => self.reopen(served, &zvol, &now).await,
+                None => false,
+            };
+            if is_there {
+                self.show(hidden);
+            } else {
+                self.stack.pools.forget(served, &zvol);
             }
         }
-        Ok(())
+        Ok(done)
     }
 
-    /// Takes volumes away from clients, all of them or none: whoever has one open keeps it.
+    /// Opens a volume again that was shut; whether it is there.
+    async fn reopen(&self, served: &Served, zvol: &Arc<Zvol>, dataset: &str) -> bool {
+        match served.pool.reopen(zvol, dataset).await {
+            Ok(()) => true,
+            // It has failed, and is shown so.
+            Err(CallError::Dead(_)) => true,
+            Err(error @ (CallError::Refused(_) | CallError::NotUnderstood(_))) => {
+                tracing::warn!(dataset, %error, "not served any more");
+                false
+            }
+        }
+    }
+
+    /// Takes volumes away from clients, with their partitions, all of them or none: whoever has one open keeps it.
     ///
     /// # Errors
     /// Who uses one.
-    async fn hide(&self, zvols: &[Arc<Zvol>]) -> Result<(), String> {
-        let mut hidden: Vec<Device> = Vec::new();
-        let mut busy = None;
+    async fn hide(&self, zvols: &[Arc<Zvol>]) -> Result<Vec<Hidden>, String> {
+        // Nothing is made of them meanwhile.
+        let collector = self.collector.lock().await;
+        let mut all = Vec::new();
         for zvol in zvols {
-            let all = self.stack.devices.all();
-            let Some(device) = all.iter().find(|device| device.name == zvol.disk().name()) else {
-                continue;
-            };
-            if let Some(above) = all.iter().find(|above| above.below.contains(&device.name)) {
-                busy = Some(format!("{} is made of '{}'", above.export_name(), zvol.dataset()));
-                break;
+            match self.hide_one(zvol).await {
+                Ok(hidden) => all.push(hidden),
+                Err(busy) => {
+                    all.into_iter().for_each(|hidden| self.show(hidden));
+                    return Err(busy);
+                }
             }
-            let device = device.clone();
-            drop(all);
+        }
+        drop(collector);
+        Ok(all)
+    }
+
+    async fn hide_one(&self, zvol: &Arc<Zvol>) -> Result<Hidden, String> {
+        let made_of = |name: &str| format!("{name} is made of '{}'", zvol.dataset());
+        let devices = self.stack.devices.with_partitions(zvol).map_err(|above| made_of(&above))?;
+        for array in self.stack.arrays.waiting() {
+            let is_member = |device: &Device| array.members.iter().any(|m| m.path == device.path);
+            if devices.iter().any(is_member) {
+                return Err(made_of(&array.name.path()));
+            }
+        }
+        for device in &devices {
             self.stack.devices.remove(&device.path);
             drop(self.exports.remove(device.export_name()));
-            hidden.push(device);
-            if let Some(device) = hidden.last()
-                && self.is_used(device).await
-            {
-                busy = Some(format!("'{}' is open", zvol.dataset()));
-                break;
+        }
+        let hidden = Hidden(devices);
+        for device in &hidden.0 {
+            if self.is_used(device).await {
+                let open = match device.kind {
+                    Kind::Zvol => zvol.dataset(),
+                    Kind::Disk | Kind::Partition(_) | Kind::Array | Kind::Logical => {
+                        device.export_name().to_owned()
+                    }
+                };
+                self.show(hidden);
+                return Err(format!("'{open}' is open"));
             }
         }
-        let Some(busy) = busy else { return Ok(()) };
-        for device in hidden {
-            self.serve(&device);
+        Ok(hidden)
+    }
+
+    /// Gives a volume back to clients, under the name that it has now.
+    fn show(&self, Hidden(devices): Hidden) {
+        for device in devices {
+            let name = device.name.clone();
             self.stack.devices.put_back(device);
+            let shown = self.stack.devices.find(&name);
+            if let Some(device) = shown.filter(|device| device.role == Role::Volume) {
+                self.serve(&device);
+            }
         }
-        Err(busy)
     }
 
     /// Whether a client has a device open that new ones do not find any more.
@@ -169,12 +318,18 @@ impl Service {
     }
 
     async fn export_pool(&self, served: &Arc<Served>) -> Result<Value, Reply> {
-        let devices = &self.stack.devices;
-        if let Err(busy) = self.hide(&served.pool.opened()).await {
-            let why = format!("cannot export '{}': pool is busy: {busy}", served.pool.name());
-            return Err(refused(why, Some(IN_USE)));
+        let (devices, pool) = (&self.stack.devices, &served.pool);
+        // It would be waited for until the daemon's end.
+        if let Ok(true) = pool.is_suspended().await {
+            let why = format!("cannot export '{}': pool I/O is currently suspended", pool.name());
+            return Err(refused(why, Some(SUSPENDED)));
         }
-        let (_, exported) = self.stack.pools.export(served, devices).await;
+        let hidden = self.hide(&pool.opened()).await.map_err(|busy| {
+            let why = format!("cannot export '{}': pool is busy: {busy}", pool.name());
+            refused(why, Some(IN_USE))
+        })?;
+        let exported = self.stack.pools.export(served, devices).await;
+        drop(hidden);
         for member in served.below.iter().filter_map(|name| devices.find(name)) {
             // With it goes its lock.
             devices.remove(&member.path);
@@ -196,13 +351,16 @@ impl Service {
         };
         for zvol in changes.gone {
             // As with the kernel: who has a volume open keeps it, whatever volmode and snapdev say now.
-            if let Err(busy) = self.hide(std::slice::from_ref(&zvol)).await {
-                tracing::warn!(volume = zvol.dataset(), busy, "served until it is not in use");
-                continue;
-            }
-            let (_, closed) = self.stack.pools.close(served, &zvol, &self.stack.devices).await;
-            if let Err(error) = closed {
-                tracing::error!(volume = zvol.dataset(), %error, "not closed in good order");
+            let hidden = match self.hide(std::slice::from_ref(&zvol)).await {
+                Ok(hidden) => hidden,
+                Err(busy) => {
+                    tracing::warn!(volume = zvol.dataset(), busy, "served until it is not in use");
+                    continue;
+                }
+            };
+            if let Err(error) = self.stack.pools.close(served, &zvol).await {
+                tracing::error!(volume = zvol.dataset(), %error, "not closed");
+                hidden.into_iter().for_each(|hidden| self.show(hidden));
             }
         }
         let opened = self.stack.pools.open_new(served, changes.new, &self.stack.devices).await;

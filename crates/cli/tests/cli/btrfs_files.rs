@@ -221,3 +221,41 @@ fn an_address_leads_to_files_and_trees() {
     paths("1").fails(1, &["nobody has the bytes at 1"]);
     ashlar_in(dir.path(), &with(&["btrfs", "inspect", "paths", "x"], &devices)).code.unwrap();
 }
+
+#[test]
+fn one_of_a_volume_and_its_snapshot_is_chosen() {
+    let (dir, devices) = unpacked("single-16k");
+    let run = |args: &[&str]| ashlar_in(dir.path(), args);
+    let lvm = |verb: &str, args: &[&str]| {
+        let output = program()
+            .args([&["lvm", verb], args].concat())
+            .current_dir(dir.path())
+            .env("XDG_STATE_HOME", dir.path().join("state"))
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+    };
+    let mut device = fs::read(dir.path().join(&devices[0])).unwrap();
+    let disk = File::create(dir.path().join("disk.img")).unwrap();
+    disk.set_len(2 * device.len() as u64).unwrap();
+    lvm("vgcreate", &["-s", "1M", "vg", "disk.img"]);
+    let size = format!("{}b", device.len());
+    lvm("lvcreate", &["--devices", "disk.img", "-n", "data", "-L", &size, "vg"]);
+    lvm("lvcreate", &["--devices", "disk.img", "-s", "-n", "old", "-L", "8M", "vg/data"]);
+    // The first extent is behind a MiB of metadata.
+    disk.write_all_at(&device, 1 << 20).unwrap();
+    let ls = ["btrfs", "ls", "/", "disk.img"];
+    run(&ls).fails(1, &["vg/data", "vg/old", "both device 1", "--on chooses"]);
+    let wanted = run(&with(&["btrfs", "ls", "/"], &devices)).ok().out;
+    for volume in ["vg/data", "/dev/vg/old"] {
+        assert_eq!(run(&[&ls[..], &["--on", volume]].concat()).ok().out, wanted);
+    }
+    run(&[&ls[..], &["--on", "vg/new"]].concat()).fails(1, &["vg/new", "there are", "vg/data"]);
+    // The one that was not chosen is not written, and the other sees what was there.
+    device[(64 << 20) + 100] ^= 1;
+    disk.write_all_at(&device[64 << 20..][..512], (65 << 20) as u64).unwrap();
+    let scrub =
+        ["btrfs", "scrub", "start", "-B", "--status-dir", ".", "--on", "vg/data", "disk.img"];
+    let found = run(&scrub).ok();
+    assert!(found.out.contains("super=1"), "{found:?}");
+}

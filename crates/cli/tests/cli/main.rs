@@ -17,3 +17,4 @@ mod nesting;
 mod serving;
 mod support;
 mod zvol;
+mod zvol_failing;

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::support::{Daemon, Images, MIB, Run, ashlar_in};
 
 /// Whether libzpool can be loaded; if not, says so.
-fn has_libzpool(test: &str) -> bool {
+pub(crate) fn has_libzpool(test: &str) -> bool {
     let found = Command::new("sh")
         .args(["-c", "test -n \"$ASHLAR_LIBZPOOL\" || ldconfig -p 2>/dev/null | grep -q 'libzpool\\.so\\.[567]' || ls /lib/*/libzpool.so.[567] >/dev/null 2>&1"])
         .status()
@@ -27,20 +27,20 @@ fn has_libzpool(test: &str) -> bool {
 }
 
 /// Images with a pool `tank`, a mirror.
-fn pool() -> Images {
+pub(crate) fn pool() -> Images {
     let images = Images::new(2, 256 * MIB);
     images.run(&["zpool", "create", "tank", "mirror"], &images.refs()).ok();
     images
 }
 
 /// `ashlar ARGS --devices d0,d1,...`.
-fn on(images: &Images, args: &[&str]) -> Run {
+pub(crate) fn on(images: &Images, args: &[&str]) -> Run {
     let devices = images.names.join(",");
     ashlar_in(images.dir.path(), &[args, &["--devices", &devices]].concat())
 }
 
 /// `zdb` finds nothing wrong with the pool, which nobody uses.
-fn zdb_agrees(images: &Images) {
+pub(crate) fn zdb_agrees(images: &Images) {
     let dir = images.dir.path();
     let output = match Command::new("zdb").args(["-e", "-bcc", "-p"]).arg(dir).arg("tank").output()
     {
@@ -52,12 +52,12 @@ fn zdb_agrees(images: &Images) {
     assert!(text.contains("No leaks"), "{text}");
 }
 
-fn mounted(images: &Images, args: &[&str]) -> Daemon {
+pub(crate) fn mounted(images: &Images, args: &[&str]) -> Daemon {
     fs::create_dir_all(images.path("mnt")).unwrap();
     images.serve(&[&["--mount", "mnt"], args].concat())
 }
 
-fn has_fuse(test: &str) -> bool {
+pub(crate) fn has_fuse(test: &str) -> bool {
     let found = fs::metadata("/dev/fuse").is_ok();
     if !found {
         eprintln!("{test}: skipped, there is no /dev/fuse");
@@ -358,4 +358,138 @@ fn what_is_on_a_volume_is_served_too() {
     assert_eq!(&back, b"through all layers");
     daemon.end();
     zdb_agrees(&images);
+}
+
+/// A boot sector with one partition, from 1 MiB on.
+fn boot_sector() -> [u8; 512] {
+    let mut sector = [0; 512];
+    sector[450] = 0x83;
+    sector[454..458].copy_from_slice(&2048_u32.to_le_bytes());
+    sector[458..462].copy_from_slice(&4096_u32.to_le_bytes());
+    sector[510..].copy_from_slice(&[0x55, 0xaa]);
+    sector
+}
+
+/// What is refused changes no setting, and what is renamed is the device that it was, with its partitions.
+#[test]
+fn a_volume_stays_the_device_that_it_is() {
+    if !has_libzpool("devices") || !has_fuse("devices") {
+        return;
+    }
+    let images = pool();
+    on(&images, &["zvol", "create", "-V", "16M", "tank/vol"]).ok();
+    on(&images, &["zvol", "create", "-V", "1M", "tank/other"]).ok();
+    // A disk that is called like a volume.
+    File::create(images.path("zd0")).unwrap().set_len(MIB).unwrap();
+    let daemon = mounted(&images, &[]);
+    let volume = images.path("mnt/dev/zvol/tank/vol");
+    OpenOptions::new().write(true).open(&volume).unwrap().write_all_at(&boot_sector(), 0).unwrap();
+    daemon.end();
+    let daemon = mounted(&images, &["zd0"]);
+    assert!(daemon.greeting.contains("zd0: disk 1M\n"), "{}", daemon.greeting);
+    let get = |path: &str| daemon.client(&["get", path]).ok().out.trim().to_owned();
+    let names = ["zd16", "zd32"].map(|zd| get(&format!("sys/block/{zd}/zvol/name")));
+    let at = names.iter().position(|name| name == "tank/vol").unwrap();
+    let zd = ["zd16", "zd32"][at];
+    let depth = format!("sys/block/{zd}/queue/nr_requests");
+    daemon.client(&["set", &depth, "77"]).ok();
+    daemon.client(&["zvol", "snapshot", "tank/vol@s"]).ok();
+    daemon.client(&["zvol", "destroy", "tank/vol"]).fails(1, &["volume has snapshots"]);
+    daemon.client(&["zvol", "rename", "tank/vol", "tank/other"]).fails(1, &["cannot rename"]);
+    let partition = images.path("mnt/dev/zvol/tank/vol1");
+    assert!(partition.exists());
+    assert_eq!(
+        (get(&depth), get(&format!("sys/block/{zd}/zvol/name"))),
+        ("77".into(), "tank/vol".into())
+    );
+    {
+        let open = OpenOptions::new().read(true).write(true).open(&partition).unwrap();
+        open.write_all_at(b"in the partition", 0).unwrap();
+        let busy = ["dataset is busy", "'zvol/tank/vol1' is open"];
+        daemon.client(&["zvol", "rename", "tank/vol", "tank/new2"]).fails(1, &busy);
+        daemon.client(&["zpool", "export", "tank"]).fails(1, &["pool is busy"]);
+        open.sync_all().unwrap();
+    }
+    daemon.client(&["zvol", "rename", "tank/vol", "tank/new2"]).ok();
+    assert!(!partition.exists());
+    assert_eq!(
+        (get(&depth), get(&format!("sys/block/{zd}/zvol/name"))),
+        ("77".into(), "tank/new2".into())
+    );
+    let mut text = [0; 16];
+    let moved = File::open(images.path("mnt/dev/zvol/tank/new2p1")).unwrap();
+    moved.read_exact_at(&mut text, 0).unwrap();
+    assert_eq!(&text, b"in the partition");
+    drop(moved);
+    daemon.client(&["zvol", "destroy", "-r", "tank/new2"]).ok();
+    assert!(!images.path("mnt/dev/zvol/tank/new2p1").exists());
+    daemon.client(&["zpool", "export", "tank"]).ok();
+    daemon.end();
+    zdb_agrees(&images);
+}
+
+#[test]
+fn readonly_takes_effect_at_once() {
+    if !has_libzpool("readonly") || !has_fuse("readonly") {
+        return;
+    }
+    let images = pool();
+    on(&images, &["zvol", "create", "-V", "16M", "tank/vol"]).ok();
+    let daemon = mounted(&images, &[]);
+    let path = images.path("mnt/dev/zvol/tank/vol");
+    let volume = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    volume.write_all_at(b"before", 0).unwrap();
+    daemon.client(&["zvol", "set", "readonly=on", "tank/vol"]).ok();
+    assert!(volume.write_all_at(b"between", 0).is_err());
+    assert!(OpenOptions::new().write(true).open(&path).is_err());
+    let mut back = [0; 6];
+    volume.read_exact_at(&mut back, 0).unwrap();
+    assert_eq!(&back, b"before");
+    // What it is in says it, too.
+    daemon.client(&["zvol", "inherit", "readonly", "tank/vol"]).ok();
+    volume.write_all_at(b"behind", 0).unwrap();
+    volume.sync_all().unwrap();
+    volume.read_exact_at(&mut back, 0).unwrap();
+    assert_eq!(&back, b"behind");
+    drop(volume);
+    daemon.end();
+    zdb_agrees(&images);
+}
+
+/// A pool is not taken for a directory that happens to be called so.
+#[test]
+fn a_directory_called_like_a_pool_is_not_looked_into() {
+    if !has_libzpool("names") {
+        return;
+    }
+    let images = pool();
+    fs::create_dir(images.path("tank")).unwrap();
+    let shown = on(&images, &["zpool", "status", "tank"]).ok().out;
+    assert!(shown.contains("  pool: tank\n"), "{shown}");
+}
+
+/// More datasets than fit into one message of the control socket.
+#[test]
+fn thousands_of_snapshots_are_listed() {
+    if !has_libzpool("many snapshots") {
+        return;
+    }
+    const VOLUMES: usize = 100;
+    const ROUNDS: usize = 30;
+    let images = pool();
+    let daemon = images.serve(&["--nbd", "unix:nbd"]);
+    for volume in 0..VOLUMES {
+        let name = format!("tank/v{volume}");
+        daemon.client(&["zvol", "create", "-s", "-V", "1M", &name]).ok();
+    }
+    for round in 0..ROUNDS {
+        let names: Vec<String> = (0..VOLUMES).map(|v| format!("tank/v{v}@s{round}")).collect();
+        let names = names.iter().map(String::as_str);
+        daemon.client(&["zvol", "snapshot"].into_iter().chain(names).collect::<Vec<_>>()).ok();
+    }
+    let list = daemon.client(&["zvol", "list", "-H", "-t", "snapshot", "-o", "name"]).ok().out;
+    assert_eq!(list.lines().count(), VOLUMES * ROUNDS);
+    let json = daemon.client(&["zvol", "list", "--json", "-t", "all"]).ok().out;
+    assert!(json.len() > 4 << 20, "{} bytes would fit into a message", json.len());
+    daemon.end();
 }

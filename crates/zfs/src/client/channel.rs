@@ -28,7 +28,7 @@ use rustix::net::{
 use slab::Slab;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::driver::Volume;
+use super::driver::{Opening, Volume};
 use crate::protocol::{Command, Completion, FUA, RemoteSegment, Submission, op};
 
 /// Completions that are taken from the socket at a time.
@@ -41,8 +41,8 @@ const SEND_BUFFER_BYTES: usize = 256 << 10;
 const DRAIN_LIMIT: Duration = Duration::from_secs(30);
 
 thread_local! {
-    /// This thread's channels, by the volume's identity in this process.
-    static CHANNELS: RefCell<HashMap<usize, Rc<Channel>>> = RefCell::default();
+    /// This thread's channels.
+    static CHANNELS: RefCell<HashMap<Opening, Rc<Channel>>> = RefCell::default();
     /// Where packets are made.
     static PACKET: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
@@ -72,14 +72,15 @@ struct State {
 /// See the module text.
 pub(super) struct Channel {
     volume: Arc<Volume>,
+    opening: Opening,
     state: RefCell<State>,
 }
 
-/// Gives a request to the current thread's channel of `volume`.
-pub(super) fn submit(volume: &Arc<Volume>, request: Request) {
+/// Gives a request to the current thread's channel of this opening of `volume`.
+pub(super) fn submit(volume: &Arc<Volume>, opening: Opening, request: Request) {
     let channel = CHANNELS.try_with(|channels| {
         let mut channels = channels.borrow_mut();
-        Rc::clone(channels.entry(volume.id).or_insert_with(|| Channel::attach(volume)))
+        Rc::clone(channels.entry(opening).or_insert_with(|| Channel::attach(volume, opening)))
     });
     match channel {
         Ok(channel) => channel.submit(request),
@@ -90,7 +91,7 @@ pub(super) fn submit(volume: &Arc<Volume>, request: Request) {
 
 impl Channel {
     /// A channel that asks the worker to take its other end.
-    fn attach(volume: &Arc<Volume>) -> Rc<Self> {
+    fn attach(volume: &Arc<Volume>, opening: Opening) -> Rc<Self> {
         let state = State {
             link: Link::Attaching,
             in_flight: Slab::new(),
@@ -98,7 +99,8 @@ impl Channel {
             is_blocked: false,
             sent: 0,
         };
-        let this = Rc::new(Self { volume: Arc::clone(volume), state: RefCell::new(state) });
+        let (volume, state) = (Arc::clone(volume), RefCell::new(state));
+        let this = Rc::new(Self { volume, opening, state });
         let channel = Rc::clone(&this);
         spawn(async move {
             // Whatever becomes of the task, what waits is told.
@@ -132,7 +134,7 @@ impl Channel {
     }
 
     async fn attach_to_worker(&self, theirs: OwnedFd) -> Result<(), String> {
-        let command = Command::Attach { volume: self.volume.number };
+        let command = Command::Attach { volume: self.opening.number };
         match self.volume.worker.call_with(command, theirs).await {
             Ok(_) => Ok(()),
             Err(error) => Err(error.to_string()),
@@ -261,7 +263,7 @@ impl Channel {
         };
         // A new channel may be had for a volume that is not closed; it fails in turn if the worker is dead.
         if let Ok(removed) =
-            CHANNELS.try_with(|channels| channels.borrow_mut().remove(&self.volume.id))
+            CHANNELS.try_with(|channels| channels.borrow_mut().remove(&self.opening))
         {
             drop(removed);
         }

@@ -5,7 +5,7 @@
 //! length, so that it is the request's length that is bounded, by the soft limit (`max_sectors_kb`).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use ashlar_block::bio::Op;
 use ashlar_block::limits::{Features, Limits};
@@ -21,17 +21,43 @@ use crate::protocol::{MAX_SEGMENTS, OpenedVolume};
 /// What a transaction may touch (`DMU_MAX_ACCESS`, `include/sys/dmu.h`).
 const DMU_MAX_ACCESS_BYTES: u32 = 64 << 20;
 
-/// What an open volume's channels share.
-pub(super) struct Volume {
-    /// Its identity in this process.
-    pub(super) id: usize,
-    /// Its number in the worker.
+/// A volume's being open in the worker. Channels are of one opening: whatever is late of an earlier one is no matter of it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Opening {
+    /// Its identity in this process, not 0.
+    id: u32,
+    /// The volume's number in the worker.
     pub(super) number: u32,
+}
+
+impl Opening {
+    /// One that never was.
+    fn new(number: u32) -> Self {
+        static LAST: AtomicU32 = AtomicU32::new(0);
+        Self { id: LAST.fetch_add(1, Relaxed).wrapping_add(1), number }
+    }
+
+    fn pack(self) -> u64 {
+        u64::from(self.id) << 32 | u64::from(self.number)
+    }
+
+    /// `None` of [`SHUT`].
+    fn unpack(packed: u64) -> Option<Self> {
+        let this = Self { id: (packed >> 32) as u32, number: packed as u32 };
+        (packed != SHUT).then_some(this)
+    }
+}
+
+/// No opening.
+const SHUT: u64 = 0;
+
+/// What a volume's channels share.
+pub(super) struct Volume {
     pub(super) worker: Arc<Worker>,
     /// Its device's name, for the log.
     name: String,
-    /// No request is taken any more.
-    is_closed: AtomicBool,
+    /// The [`Opening`]; no request is taken while there is none.
+    opening: AtomicU64,
     errors: AtomicU64,
 }
 
@@ -57,22 +83,14 @@ pub struct ZvolDriver {
 impl ZvolDriver {
     /// The driver of volume `number` of `worker`, called `name` in the log.
     pub(super) fn new(worker: Arc<Worker>, number: u32, name: &str) -> Self {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
         Self {
             volume: Arc::new(Volume {
-                id: NEXT.fetch_add(1, Relaxed),
-                number,
                 worker,
                 name: name.to_owned(),
-                is_closed: AtomicBool::new(false),
+                opening: AtomicU64::new(Opening::new(number).pack()),
                 errors: AtomicU64::new(0),
             }),
         }
-    }
-
-    /// The volume's number in its worker.
-    pub(super) fn number(&self) -> u32 {
-        self.volume.number
     }
 
     /// Whether the worker has ended.
@@ -80,18 +98,29 @@ impl ZvolDriver {
         self.volume.worker.end().is_some()
     }
 
-    /// Takes no more requests.
-    pub(super) fn close(&self) {
-        self.volume.is_closed.store(true, Relaxed);
+    /// Takes no more requests. The volume's number in its worker, if it was open.
+    pub(super) fn shut(&self) -> Option<u32> {
+        let opening = Opening::unpack(self.volume.opening.swap(SHUT, Relaxed))?;
+        Some(opening.number)
+    }
+
+    /// Takes requests, now that the worker has the volume open as `number`.
+    pub(super) fn reopen(&self, number: u32) {
+        self.volume.opening.store(Opening::new(number).pack(), Relaxed);
+    }
+
+    /// The volume's number in its worker, if it is open.
+    pub(super) fn number(&self) -> Option<u32> {
+        Some(Opening::unpack(self.volume.opening.load(Relaxed))?.number)
     }
 }
 
 impl Driver for ZvolDriver {
     fn queue_rq(&self, rq: Request) {
-        if self.volume.is_closed.load(Relaxed) {
-            return rq.complete(Err(Status::Io));
+        match Opening::unpack(self.volume.opening.load(Relaxed)) {
+            Some(opening) => channel::submit(&self.volume, opening, rq),
+            None => rq.complete(Err(Status::Io)),
         }
-        channel::submit(&self.volume, rq);
     }
 }
 

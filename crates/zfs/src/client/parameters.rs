@@ -28,23 +28,23 @@ const fn queue(name: &'static str, default: u64, max: u64) -> Parameter {
     Parameter { name, default, max, place: Place::Queue }
 }
 
-const fn worker(name: &'static str, max: u64) -> Parameter {
-    Parameter { name, default: 0, max, place: Place::Worker }
+const fn worker(name: &'static str, default: u64, max: u64) -> Parameter {
+    Parameter { name, default, max, place: Place::Worker }
 }
 
 const UINT_MAX: u64 = u32::MAX as u64;
 
-/// All of them (`man 4 zfs`). 0 of those of workers is their own default.
+/// All of them (`man 4 zfs`), with the defaults that workers have.
 const ALL: [Parameter; 11] = [
-    worker("zfs_arc_max", u64::MAX),
-    worker("zfs_arc_min", u64::MAX),
-    worker("zfs_txg_timeout", UINT_MAX),
-    worker("zvol_blk_mq_threads", UINT_MAX),
-    worker("zvol_num_taskqs", UINT_MAX),
-    worker("zvol_request_sync", 1),
-    worker("zvol_threads", UINT_MAX),
+    worker("zfs_arc_max", 0, u64::MAX),
+    worker("zfs_arc_min", 0, u64::MAX),
+    worker("zfs_txg_timeout", 5, UINT_MAX),
+    worker("zvol_blk_mq_threads", 0, UINT_MAX),
+    worker("zvol_num_taskqs", 0, UINT_MAX),
+    worker("zvol_request_sync", 0, 1),
+    worker("zvol_threads", 0, UINT_MAX),
     queue("zvol_blk_mq_blocks_per_thread", 8, UINT_MAX),
-    queue("zvol_blk_mq_queue_depth", 0, UINT_MAX),
+    queue("zvol_blk_mq_queue_depth", 128, UINT_MAX),
     queue("zvol_max_discard_blocks", 16384, u64::MAX),
     queue("zvol_use_blk_mq", 0, 1),
 ];
@@ -77,26 +77,38 @@ impl Parameters {
         Some(self.value(name)?.1.load(Relaxed))
     }
 
-    /// Sets a parameter; whether workers must be told.
+    /// Whether workers must be told before a parameter is set to this value.
     ///
     /// # Errors
     /// There is none of that name, or the value is too large: the largest.
-    pub fn set(&self, name: &str, value: u64) -> Result<bool, Option<u64>> {
-        let (parameter, at) = self.value(name).ok_or(None)?;
+    pub fn check(&self, name: &str, value: u64) -> Result<bool, Option<u64>> {
+        let (parameter, _) = self.value(name).ok_or(None)?;
         if value > parameter.max {
-            return Err(Some(parameter.max));
+            Err(Some(parameter.max))
+        } else {
+            Ok(parameter.place == Place::Worker)
         }
-        at.store(value, Relaxed);
-        Ok(parameter.place == Place::Worker)
+    }
+
+    /// Sets a parameter; whether workers must be told.
+    ///
+    /// # Errors
+    /// As [`Self::check`].
+    pub fn set(&self, name: &str, value: u64) -> Result<bool, Option<u64>> {
+        let of_worker = self.check(name, value)?;
+        if let Some((_, at)) = self.value(name) {
+            at.store(value, Relaxed);
+        }
+        Ok(of_worker)
     }
 
     /// What a worker is started with.
     pub(super) fn of_worker(&self) -> BTreeMap<String, u64> {
-        let values =
-            ALL.iter().zip(&self.values).filter(|(parameter, _)| parameter.place == Place::Worker);
-        let values =
-            values.map(|(parameter, value)| (parameter.name.to_owned(), value.load(Relaxed)));
-        values.filter(|(_, value)| *value != 0).collect()
+        let values = ALL.iter().zip(self.values.iter().map(|value| value.load(Relaxed)));
+        let changed = values.filter(|(parameter, value)| {
+            parameter.place == Place::Worker && *value != parameter.default
+        });
+        changed.map(|(parameter, value)| (parameter.name.to_owned(), value)).collect()
     }
 
     pub(super) fn use_blk_mq(&self) -> bool {

@@ -14,6 +14,9 @@ use super::worker::{CallError, CallResult, Worker, not_asked};
 use super::zvol::Zvol;
 use crate::protocol::{Command, Dataset, PoolStatus, Reply};
 
+/// The state of a pool that waits for its disks.
+const SUSPENDED: &str = "SUSPENDED";
+
 /// Why a pool cannot be had.
 #[derive(Debug, Error)]
 pub enum PoolError {
@@ -140,6 +143,14 @@ impl Pool {
         Ok(status)
     }
 
+    /// Whether its disks have failed so that OpenZFS lets all its I/O wait, for ever: nothing here has it go on.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub async fn is_suspended(&self) -> Result<bool, CallError> {
+        Ok(self.status().await?.state == SUSPENDED)
+    }
+
     /// The datasets below `root`, or all.
     ///
     /// # Errors
@@ -165,7 +176,9 @@ impl Pool {
         let open = Command::Open { name: dataset.to_owned(), read_only };
         let Reply::Opened(opened) = self.call(open).await? else { return Err(not_asked()) };
         let worker = Arc::clone(&self.worker);
-        let zvol = Arc::new(Zvol::new(worker, dataset, opened, device, minor, &self.parameters));
+        let (named, parameters) = ((device, minor), &self.parameters);
+        let zvol = Zvol::new(worker, dataset, opened, read_only, named, parameters);
+        let zvol = Arc::new(zvol);
         self.volumes().insert(dataset.to_owned(), Arc::clone(&zvol));
         Ok(zvol)
     }
@@ -180,20 +193,26 @@ impl Pool {
         self.volumes().get(dataset).cloned()
     }
 
-    /// Compares what is open with what there is, and lets devices have the size that volumes have now.
+    /// Compares what is open with what there is, and lets devices have the size that volumes have now, and be written
+    /// as `readonly` says.
     ///
     /// # Errors
     /// As [`Self::call`].
     pub async fn changes(&self) -> Result<Changes, CallError> {
         let datasets = self.datasets(None).await?;
         let visible = visible(&datasets);
-        let size = |zvol: &Zvol| {
-            let found = datasets.iter().find(|dataset| dataset.name == zvol.dataset())?;
-            found.properties.get("volsize")?.value.parse::<u64>().ok()
-        };
         for zvol in self.opened() {
-            if let Some(bytes) = size(&zvol) {
+            let Some(dataset) = datasets.iter().find(|dataset| dataset.name == zvol.dataset())
+            else {
+                continue;
+            };
+            let property = |name| dataset.properties.get(name).map(|found| found.value.as_str());
+            if let Some(bytes) = property("volsize").and_then(|size| size.parse().ok()) {
                 zvol.disk().set_capacity(Sectors::from_bytes_floor(bytes));
+            }
+            let read_only = zvol.is_for_reading() || property("readonly") == Some("on");
+            if dataset.kind == "volume" && read_only != zvol.disk().is_read_only() {
+                self.follow_readonly(&zvol, read_only).await?;
             }
         }
         let wanted: BTreeSet<&str> = visible.iter().map(|one| one.dataset.as_str()).collect();
@@ -208,14 +227,60 @@ impl Pool {
         Ok(Changes { new, gone })
     }
 
+    async fn follow_readonly(&self, zvol: &Zvol, read_only: bool) -> Result<(), CallError> {
+        let Some(volume) = zvol.number() else { return Ok(()) };
+        if read_only {
+            // What comes from now on is refused here, and does not get to the worker to fail there.
+            zvol.disk().set_read_only(true);
+        }
+        let reopen = Command::Reopen { volume };
+        let Reply::Opened(opened) = self.call(reopen).await? else { return Err(not_asked()) };
+        zvol.follow(&opened);
+        Ok(())
+    }
+
     /// Ends the I/O of an open volume: what was started ends, what comes fails.
     ///
     /// # Errors
-    /// As [`Self::call`]; the volume counts as closed.
+    /// As [`Self::call`]; the worker has not closed the volume, and it goes on as it was.
     pub async fn close(&self, zvol: &Zvol) -> Result<(), CallError> {
-        zvol.close();
+        self.shut(zvol).await?;
         self.volumes().remove(&zvol.dataset());
-        self.run(Command::Close { volume: zvol.number() }).await
+        Ok(())
+    }
+
+    /// As [`Self::close`], to be opened again: [`Self::reopen`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn shut(&self, zvol: &Zvol) -> Result<(), CallError> {
+        let Some(volume) = zvol.shut() else { return Ok(()) };
+        let closed = self.run(Command::Close { volume }).await;
+        if closed.is_err() {
+            zvol.reopen(volume);
+        }
+        closed
+    }
+
+    /// Opens a volume again that was shut, as the device that it was; it may be called `dataset` by now.
+    ///
+    /// # Errors
+    /// As [`Self::call`]; it stays shut.
+    pub async fn reopen(&self, zvol: &Arc<Zvol>, dataset: &str) -> Result<(), CallError> {
+        let open = Command::Open { name: dataset.to_owned(), read_only: zvol.is_for_reading() };
+        let Reply::Opened(opened) = self.call(open).await? else { return Err(not_asked()) };
+        let mut volumes = self.volumes();
+        volumes.remove(&zvol.dataset());
+        zvol.rename(dataset);
+        zvol.follow(&opened);
+        zvol.reopen(opened.volume);
+        volumes.insert(dataset.to_owned(), Arc::clone(zvol));
+        Ok(())
+    }
+
+    /// Forgets a volume that was shut, and whose dataset is gone.
+    pub fn forget(&self, zvol: &Zvol) {
+        self.volumes().remove(&zvol.dataset());
     }
 
     /// Closes all volumes, writes all out, lets go of the disks, and ends the worker. All is ended whatever fails.

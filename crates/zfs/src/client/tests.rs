@@ -116,7 +116,8 @@ fn zvol(worker: &Arc<Worker>, number: u32) -> Arc<Zvol> {
         volblocksize_bytes: 16 << 10,
         read_only: false,
     };
-    Arc::new(Zvol::new(Arc::clone(worker), "tank/vol", opened, "zd0", 0, &Parameters::default()))
+    let (worker, parameters) = (Arc::clone(worker), Parameters::default());
+    Arc::new(Zvol::new(worker, "tank/vol", opened, false, ("zd0", 0), &parameters))
 }
 
 #[test]
@@ -271,8 +272,11 @@ fn a_volume_that_the_worker_does_not_know_fails() {
     Reactor::new(Default::default()).unwrap().block_on(async {
         let mut data = Buffer::zeroed(4096);
         assert_eq!(gateway.submit(Bio::read_into(Sector(0), &mut data)).await, Err(Status::Io));
-        zvol.close();
+        assert_eq!(zvol.shut(), Some(8));
         assert_eq!(gateway.submit(Bio::read_into(Sector(0), &mut data)).await, Err(Status::Io));
+        // As another number the worker knows it.
+        zvol.reopen(7);
+        assert_eq!(gateway.submit(Bio::read_into(Sector(0), &mut data)).await, Ok(()));
     });
     worker.kill();
 }

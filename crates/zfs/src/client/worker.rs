@@ -65,6 +65,8 @@ struct State {
     last_words: VecDeque<String>,
     /// How the process ended.
     end: Option<String>,
+    /// Why it was killed, if it was on purpose.
+    given_up: Option<String>,
 }
 
 /// What the threads of a worker share.
@@ -87,6 +89,9 @@ impl Watched {
         while state.end.is_none() {
             let left = deadline.checked_duration_since(Instant::now())?;
             state = self.ended.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if let Some(why) = &state.given_up {
+            return Some(format!("killed: {why}"));
         }
         let mut text = state.end.clone().unwrap_or_default();
         if let Some(line) = state.last_words.back() {
@@ -222,6 +227,12 @@ impl Worker {
                 tracing::error!(pid = self.pid, "the worker of a pool cannot be killed");
             }
         }
+    }
+
+    /// Kills it, so that all that waits for it ends; `why` is what is said of its end.
+    pub fn give_up(&self, why: &str) {
+        self.watched.lock().given_up = Some(why.to_owned());
+        self.kill();
     }
 
     /// Kills it.

@@ -1,7 +1,7 @@
 //! A volume as a block device, with the settings of its queue.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use ashlar_block::bio::Bio;
 use ashlar_block::device::{BlockDevice, IoFuture};
@@ -23,21 +23,23 @@ const DEFAULT_QUEUE_DEPTH: u64 = 128;
 
 /// An open volume, or a snapshot of one.
 pub struct Zvol {
-    dataset: String,
-    opened: OpenedVolume,
+    dataset: RwLock<String>,
+    volblocksize_bytes: u32,
+    /// It is only read, whatever its properties say.
+    is_for_reading: bool,
     queue: Queue<ZvolDriver>,
     use_blk_mq: AtomicBool,
     blocks_per_thread: AtomicU64,
 }
 
 impl Zvol {
-    /// The volume that `worker` has opened, under the name `device` and minor number `minor`.
+    /// The volume that `worker` has opened, only for reading if `is_for_reading`, under the name `device` and minor number `minor`.
     pub(super) fn new(
         worker: Arc<Worker>,
         dataset: &str,
         opened: OpenedVolume,
-        device: &str,
-        minor: u32,
+        is_for_reading: bool,
+        (device, minor): (&str, u32),
         parameters: &Parameters,
     ) -> Self {
         let limits = driver::limits(&opened, parameters.max_discard_blocks());
@@ -50,8 +52,9 @@ impl Zvol {
         };
         let driver = ZvolDriver::new(worker, opened.volume, device);
         let this = Self {
-            dataset: dataset.to_owned(),
-            opened,
+            dataset: RwLock::new(dataset.to_owned()),
+            volblocksize_bytes: opened.volblocksize_bytes,
+            is_for_reading,
             queue: Queue::new(disk, driver),
             use_blk_mq: AtomicBool::new(false),
             blocks_per_thread: AtomicU64::new(parameters.blocks_per_thread()),
@@ -65,17 +68,22 @@ impl Zvol {
 
     /// The full name of its dataset.
     pub fn dataset(&self) -> String {
-        self.dataset.clone()
+        self.dataset.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Its dataset has another name.
+    pub(super) fn rename(&self, dataset: &str) {
+        dataset.clone_into(&mut self.dataset.write().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Its block size.
     pub fn volblocksize_bytes(&self) -> u32 {
-        self.opened.volblocksize_bytes
+        self.volblocksize_bytes
     }
 
-    /// Its number in its worker.
-    pub(super) fn number(&self) -> u32 {
-        self.queue.driver().number()
+    /// Whether it is only read, whatever its properties say.
+    pub(super) fn is_for_reading(&self) -> bool {
+        self.is_for_reading
     }
 
     /// Whether its worker has ended.
@@ -83,9 +91,30 @@ impl Zvol {
         self.queue.driver().is_dead()
     }
 
-    /// Takes no more requests.
-    pub(super) fn close(&self) {
-        self.queue.driver().close();
+    /// Its number in its worker; `None` while it is shut.
+    pub(super) fn number(&self) -> Option<u32> {
+        self.queue.driver().number()
+    }
+
+    /// Whether it takes no requests.
+    pub fn is_shut(&self) -> bool {
+        self.number().is_none()
+    }
+
+    /// Takes no more requests. Its number in its worker, if it was open.
+    pub(super) fn shut(&self) -> Option<u32> {
+        self.queue.driver().shut()
+    }
+
+    /// Takes requests again: the worker has not closed it, or has it open again as `number`.
+    pub(super) fn reopen(&self, number: u32) {
+        self.queue.driver().reopen(number);
+    }
+
+    /// Is as large as the worker says, and as writable.
+    pub(super) fn follow(&self, opened: &OpenedVolume) {
+        self.disk().set_capacity(Sectors::from_bytes_floor(opened.volsize_bytes));
+        self.disk().set_read_only(opened.read_only);
     }
 
     /// Whether bios are merged into requests.
@@ -122,7 +151,7 @@ impl Zvol {
     fn apply(&self) {
         let (disk, on) = (self.disk(), self.use_blk_mq());
         let blocks = if on { self.blocks_per_thread() } else { 0 };
-        let bytes = driver::request_bytes(self.opened.volblocksize_bytes, blocks);
+        let bytes = driver::request_bytes(self.volblocksize_bytes, blocks);
         let set = disk
             .set_nomerges(if on { 0 } else { 2 })
             .and_then(|()| disk.set_max_sectors_kb(bytes >> 10));

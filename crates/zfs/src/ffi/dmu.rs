@@ -7,10 +7,12 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::marker::PhantomData;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use rustix::io::Errno;
 
 use super::memory::{Direction, LocalRanges, Segments};
+use super::replay::Walk;
 use super::zil::Zil;
 use super::{Library, LoadError, Release, check, symbols};
 
@@ -123,6 +125,9 @@ symbols! {
 pub(crate) struct Api {
     pub(crate) dmu: Dmu,
     pub(crate) zil: Zil,
+    pub(crate) walk: Walk,
+    /// `zil_replay_disable`: logs are emptied, and not replayed. A number of libzpool's own, which does not look at it.
+    replay_disable: AtomicPtr<c_int>,
     pub(crate) release: Release,
 }
 
@@ -137,7 +142,22 @@ impl Api {
         // is no part of it.
         // SAFETY: an integer of sys/zfs_debug.h, read at any time by whoever wants to know.
         unsafe { *library.symbol::<*mut c_int>("zfs_flags")? = 0 };
-        Ok(Self { dmu: Dmu::load(library)?, zil: Zil::load(library)?, release: library.release() })
+        // SAFETY: an integer of module/zfs/zil.c.
+        let replay_disable = unsafe { library.symbol::<*mut c_int>("zil_replay_disable")? };
+        Ok(Self {
+            dmu: Dmu::load(library)?,
+            zil: Zil::load(library)?,
+            walk: Walk::load(library)?,
+            replay_disable: AtomicPtr::new(replay_disable),
+            release: library.release(),
+        })
+    }
+
+    /// `zil_replay_disable`, as it is now: logs are given up, and not replayed.
+    pub(crate) fn is_replay_disabled(&self) -> bool {
+        let address = self.replay_disable.load(Ordering::Relaxed);
+        // SAFETY: an integer of the library, which is there as long as its functions.
+        unsafe { address.read_volatile() != 0 }
     }
 
     /// `DMU_READ_NO_PREFETCH`

@@ -6,11 +6,12 @@ use std::ptr;
 
 use rustix::io::Errno;
 
+use super::condition::Conditions;
 use super::dsl::DslFunctions;
 use super::nvlist::NvFunctions;
 use super::properties::{Properties, PropertyFunctions};
 use super::spa::SpaFunctions;
-use super::{Library, LoadError, check, symbols};
+use super::{Library, LoadError, check, disk_ops, symbols};
 
 symbols! {
     /// sys/zfs_context.h, and sys/arc_impl.h for the last two.
@@ -117,6 +118,7 @@ pub(crate) struct Zfs {
     pub(super) dsl: DslFunctions,
     pub(super) property: PropertyFunctions,
     properties: Properties,
+    pub(super) conditions: Conditions,
 }
 
 impl Zfs {
@@ -133,9 +135,11 @@ impl Zfs {
         let spa = SpaFunctions::load(library)?;
         let dsl = DslFunctions::load(library)?;
         let property = PropertyFunctions::load(library)?;
+        let conditions = Conditions::load(library)?;
         let (cache_file, _) = library.variable("spa_config_path")?;
         // SAFETY: the variable is a `char *` (sys/spa.h); nothing else runs yet.
         unsafe { cache_file.cast::<*const c_char>().write(NO_CACHE_FILE.as_ptr()) };
+        disk_ops::complete(library)?;
         for (name, value) in AS_IN_THE_KERNEL {
             set(library, name, value)?;
         }
@@ -145,7 +149,7 @@ impl Zfs {
         // SAFETY: once in this process, before all else.
         unsafe { (kernel.kernel_init)(READ_AND_WRITE) };
         let properties = Properties::read(&property);
-        Ok(Self { library, kernel, nv, spa, dsl, property, properties })
+        Ok(Self { library, kernel, nv, spa, dsl, property, properties, conditions })
     }
 
     /// The library itself.

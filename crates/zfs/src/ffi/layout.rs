@@ -5,6 +5,7 @@ use std::mem::{offset_of, size_of};
 use std::process::Command;
 
 use super::dmu::{DmuBuf, MAX_TRANSACTION_BYTES, ObjectInfo};
+use super::replay::{Bookmark, LogHead, LogHeader};
 use super::zil::{Itx, RecordHeader, TruncateRecord, WriteRecord, WriteState, Zgd};
 
 /// What C says, and what is here.
@@ -55,12 +56,26 @@ fn expectations() -> Vec<(&'static str, u64)> {
         ("offsetof (blkptr_t, blk_prop)", 6 * 8),
         ("sizeof (itx_wr_state_t)", 4),
         ("sizeof (boolean_t)", 4),
+        // The header that has zilog_t itself includes one that is not installed.
+        ("sizeof (kmutex_t) + 2 * sizeof (void *)", offset_of!(LogHead, header)),
+        ("sizeof (zil_header_t)", size_of::<LogHeader>()),
+        ("offsetof (zil_header_t, zh_claim_txg)", offset_of!(LogHeader, claim_group)),
+        ("offsetof (zil_header_t, zh_replay_seq)", offset_of!(LogHeader, replayed_sequence)),
+        ("offsetof (zil_header_t, zh_log)", offset_of!(LogHeader, first)),
+        ("offsetof (zil_header_t, zh_claim_blk_seq)", offset_of!(LogHeader, claimed_block)),
+        ("offsetof (zil_header_t, zh_flags)", offset_of!(LogHeader, flags)),
+        ("offsetof (zil_header_t, zh_claim_lr_seq)", offset_of!(LogHeader, claimed_sequence)),
+        ("sizeof (zbookmark_phys_t)", size_of::<Bookmark>()),
+        ("ZIL_REPLAY_NEEDED", 1),
+        ("ZIL_CLAIM_LR_SEQ_VALID", 2),
+        ("ZIO_FLAG_CANFAIL", 1 << 7),
+        ("ZIO_PRIORITY_SYNC_READ", 0),
+        ("(unsigned)ZB_ZIL_LEVEL == (unsigned)-2", 1),
         ("WR_INDIRECT", WriteState::Indirect as usize),
         ("WR_COPIED", WriteState::Copied as usize),
         ("WR_NEED_COPY", WriteState::NeedCopy as usize),
         ("TX_WRITE", 9),
         ("TX_TRUNCATE", 10),
-        ("TX_MAX_TYPE <= 64", 1),
         ("DMU_OST_ZVOL", 3),
         ("ZFS_SYNC_STANDARD", 0),
         ("ZFS_SYNC_ALWAYS", 1),

@@ -11,6 +11,8 @@ use std::fmt;
 use rustix::io::Errno;
 use thiserror::Error;
 
+pub(crate) mod condition;
+mod disk_ops;
 pub(crate) mod dmu;
 pub(crate) mod dsl;
 pub(crate) mod heap;
@@ -20,6 +22,7 @@ mod layout;
 pub(crate) mod memory;
 pub(crate) mod nvlist;
 pub(crate) mod properties;
+pub(crate) mod replay;
 pub(crate) mod signals;
 pub(crate) mod spa;
 pub(crate) mod zil;

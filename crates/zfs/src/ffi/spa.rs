@@ -77,19 +77,10 @@ const SCAN_SCRUB: c_int = 1;
 /// POOL_SCRUB_PAUSE of pool_scrub_cmd_t, sys/fs/zfs.h.
 const SCRUB_PAUSE: c_int = 1;
 
-/// Whether a pool can be changed just now.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Condition {
-    /// It was not imported read-only.
-    pub(crate) is_writable: bool,
-    /// Its disks failed: what writes, waits until they are back.
-    pub(crate) is_suspended: bool,
-}
-
 /// A pool that is held open.
-struct OpenPool<'a> {
+pub(super) struct OpenPool<'a> {
     zfs: &'a Zfs,
-    spa: *mut spa_t,
+    pub(super) spa: *mut spa_t,
 }
 
 impl Drop for OpenPool<'_> {
@@ -139,6 +130,7 @@ impl Zfs {
     /// Those of `spa_destroy`.
     pub(crate) fn destroy_pool(&self, name: &str) -> Result<(), Errno> {
         let name = c_string(name)?;
+        self.conditions.forget(&name);
         // SAFETY: the name is valid.
         check(unsafe { (self.spa.spa_destroy)(name.as_ptr()) })
     }
@@ -194,6 +186,7 @@ impl Zfs {
     /// Those of `spa_export`: `EBUSY` if something of it is open.
     pub(crate) fn export_pool(&self, name: &str) -> Result<(), Errno> {
         let name = c_string(name)?;
+        self.conditions.forget(&name);
         // SAFETY: the name is valid; no configuration is wanted.
         check(unsafe { (self.spa.spa_export)(name.as_ptr(), ptr::null_mut(), 0, 0) })
     }
@@ -218,26 +211,11 @@ impl Zfs {
         result.map(|()| config)
     }
 
-    fn open_pool(&self, name: &str) -> Result<OpenPool<'_>, Errno> {
+    pub(super) fn open_pool(&self, name: &str) -> Result<OpenPool<'_>, Errno> {
         let name = c_string(name)?;
         // SAFETY: the name is valid.
         let spa = written(|spa| unsafe { (self.spa.spa_open)(name.as_ptr(), spa, TAG) })?;
         Ok(OpenPool { zfs: self, spa })
-    }
-
-    /// Whether a pool can be changed just now.
-    ///
-    /// # Errors
-    /// The pool cannot be opened.
-    pub(crate) fn pool_condition(&self, name: &str) -> Result<Condition, Errno> {
-        let pool = self.open_pool(name)?;
-        // SAFETY: the pool is valid.
-        unsafe {
-            Ok(Condition {
-                is_writable: (self.spa.spa_writeable)(pool.spa) != 0,
-                is_suspended: (self.spa.spa_suspended)(pool.spa) != 0,
-            })
-        }
     }
 
     /// A pool's properties: each name with a list of `value` and `source`.

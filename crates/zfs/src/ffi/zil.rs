@@ -11,7 +11,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::dmu::{
-    Api, Boolean, DATA_OBJECT, DmuBuf, Objset, RawDnode, RawObjset, RawTx, Transaction, check_io,
+    Api, DATA_OBJECT, DmuBuf, Objset, RawDnode, RawObjset, RawTx, Transaction, check_io,
 };
 use super::symbols;
 use crate::zvol::range::{RangeGuard, RangeLocks};
@@ -29,17 +29,10 @@ type GetData = unsafe extern "C" fn(
     *mut c_void,
     *mut c_void,
 ) -> c_int;
-/// `zil_replay_func_t`
-type ReplayOne = unsafe extern "C" fn(*mut c_void, *mut c_void, Boolean) -> c_int;
-
 /// `TX_WRITE`
-const TX_WRITE: u64 = 9;
+pub(super) const TX_WRITE: u64 = 9;
 /// `TX_TRUNCATE`
-const TX_TRUNCATE: u64 = 10;
-/// `SPA_MAXBLOCKSIZE`
-const MAX_BLOCK_BYTES: u64 = 16 << 20;
-/// Entries of a replay vector: more than any release has types (25 in 2.4).
-const REPLAY_TYPES: usize = 64;
+pub(super) const TX_TRUNCATE: u64 = 10;
 
 symbols! {
     /// Functions of the intent log.
@@ -47,9 +40,6 @@ symbols! {
         /// The last argument (counters, may be null) since 2.2.
         zil_open: fn(RawObjset, GetData, *mut c_void) -> RawLog;
         zil_close: fn(RawLog);
-        /// No result before 2.2.
-        zil_replay: fn(RawObjset, *mut c_void, *const ReplayOne);
-        zil_replaying: fn(RawLog, RawTx) -> Boolean;
         zil_itx_create: fn(u64, usize) -> RawItx;
         /// The last argument (why) since 2.4.
         zil_itx_destroy: fn(RawItx, c_int);
@@ -402,251 +392,6 @@ unsafe extern "C" fn granted_done(zgd: *mut Zgd, _error: c_int) {
         let granted = Box::from_raw(zgd.cast::<Granted>());
         if !granted.zgd.buffer.is_null() {
             (granted.api.dmu.dmu_buf_rele)(granted.zgd.buffer.cast(), zgd.cast_const().cast());
-        }
-    }
-}
-
-/// What a log says that was done, and is to be done again.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Replayed<'a> {
-    /// A write. Of a whole block if the log points to it.
-    Write { offset_bytes: u64, data: &'a [u8] },
-    /// A range that was freed.
-    Truncate { offset_bytes: u64, len_bytes: u64 },
-}
-
-/// Who does again what the log says.
-pub(crate) trait Replay {
-    /// Does it, and calls [`mark_replayed`] in the same transaction.
-    ///
-    /// # Errors
-    /// It cannot be done: the rest of the log is not looked at.
-    fn replay(&mut self, record: Replayed<'_>) -> Result<(), Errno>;
-
-    /// Learns of a record that nobody can make sense of.
-    fn refuse(&mut self, errno: Errno);
-}
-
-/// Notes in the log's header, in this transaction, that the record at hand is done.
-pub(crate) fn mark_replayed(objset: &Objset, tx: &Transaction<'_>) {
-    let api = objset.api();
-    // SAFETY: the objset is owned, and the transaction is assigned.
-    let is_replaying =
-        unsafe { (api.zil.zil_replaying)((api.dmu.dmu_objset_zil)(objset.raw()), tx.raw()) };
-    debug_assert_ne!(is_replaying, 0, "records are only replayed while the log is");
-}
-
-/// Does again what the log says, if it says anything, and empties it. The log is not open.
-pub(crate) fn replay_log(objset: &Objset, to: &mut dyn Replay) {
-    let mut vector: [ReplayOne; REPLAY_TYPES] = [replay_unknown; REPLAY_TYPES];
-    vector[TX_WRITE as usize] = replay_write;
-    vector[TX_TRUNCATE as usize] = replay_truncate;
-    let mut to = to;
-    // SAFETY: the objset is owned, the pool is writable; the vector is longer than any release looks at. The argument is used
-    // by the functions below, during this call.
-    unsafe { (objset.api().zil.zil_replay)(objset.raw(), (&raw mut to).cast(), vector.as_ptr()) };
-}
-
-/// # Safety
-/// As libzpool calls it, from [`replay_log`]: `to` is its argument.
-unsafe fn hand_over(to: *mut c_void, record: Replayed<'_>) -> c_int {
-    // SAFETY: the caller's.
-    let to = unsafe { &mut *to.cast::<&mut dyn Replay>() };
-    match to.replay(record) {
-        Ok(()) => 0,
-        Err(errno) => errno.raw_os_error(),
-    }
-}
-
-/// # Safety
-/// As [`hand_over`].
-unsafe fn refuse(to: *mut c_void, errno: Errno) -> c_int {
-    // SAFETY: the caller's.
-    unsafe { &mut *to.cast::<&mut dyn Replay>() }.refuse(errno);
-    errno.raw_os_error()
-}
-
-/// # Safety
-/// As libzpool calls it.
-unsafe extern "C" fn replay_unknown(
-    to: *mut c_void,
-    _record: *mut c_void,
-    _swap: Boolean,
-) -> c_int {
-    // SAFETY: as libzpool calls this.
-    unsafe { refuse(to, Errno::NOTSUP) }
-}
-
-/// # Safety
-/// As libzpool calls it: `record` has its header's length, or is followed by the data of the block that it points to.
-unsafe extern "C" fn replay_write(to: *mut c_void, record: *mut c_void, swap: Boolean) -> c_int {
-    const FIXED_BYTES: u64 = size_of::<WriteRecord>() as u64;
-    // SAFETY: libzpool's buffer holds the largest record and the largest block.
-    let words = unsafe { &mut *record.cast::<[u64; size_of::<WriteRecord>() / 8]>() };
-    native(words, swap);
-    // SAFETY: of that size, and any bytes make one.
-    let write = unsafe { *record.cast::<WriteRecord>() };
-    let (mut offset_bytes, mut len_bytes) = (write.offset_bytes, write.len_bytes);
-    let there_bytes = if write.header.len_bytes == FIXED_BYTES {
-        // The log points to the block: it is written as a whole.
-        let block_bytes = logical_size_of(&write.block_pointer);
-        if len_bytes < block_bytes {
-            offset_bytes -= offset_bytes % block_bytes;
-            len_bytes = block_bytes;
-        }
-        // For a hole libzpool gives as many zeroes as the record wants.
-        if is_hole(&write.block_pointer) { MAX_BLOCK_BYTES } else { block_bytes }
-    } else {
-        write.header.len_bytes.saturating_sub(FIXED_BYTES)
-    };
-    if len_bytes > there_bytes {
-        // SAFETY: as libzpool calls this.
-        return unsafe { refuse(to, Errno::INVAL) };
-    }
-    // SAFETY: the data follows the record, and is at least that long.
-    unsafe {
-        let data = std::slice::from_raw_parts(
-            record.cast::<WriteRecord>().add(1).cast::<u8>(),
-            len_bytes as usize,
-        );
-        hand_over(to, Replayed::Write { offset_bytes, data })
-    }
-}
-
-/// # Safety
-/// As libzpool calls it.
-unsafe extern "C" fn replay_truncate(to: *mut c_void, record: *mut c_void, swap: Boolean) -> c_int {
-    // SAFETY: libzpool's buffer holds the largest record.
-    let words = unsafe { &mut *record.cast::<[u64; size_of::<TruncateRecord>() / 8]>() };
-    native(words, swap);
-    // SAFETY: of that size, and any bytes make one.
-    let truncate = unsafe { *record.cast::<TruncateRecord>() };
-    if truncate.header.len_bytes < size_of::<TruncateRecord>() as u64 {
-        // SAFETY: as libzpool calls this.
-        return unsafe { refuse(to, Errno::INVAL) };
-    }
-    let record =
-        Replayed::Truncate { offset_bytes: truncate.offset_bytes, len_bytes: truncate.len_bytes };
-    // SAFETY: as libzpool calls this.
-    unsafe { hand_over(to, record) }
-}
-
-/// Records are in the byte order of who wrote them.
-fn native(words: &mut [u64], swap: Boolean) {
-    if swap != 0 {
-        for word in words {
-            *word = word.swap_bytes();
-        }
-    }
-}
-
-/// The word of a block pointer with its properties (sys/spa.h), and the property that says that the data is in the pointer.
-const PROPERTIES: usize = 6;
-const EMBEDDED: u64 = 1 << 39;
-
-/// `BP_IS_HOLE()`: no data, and no address.
-fn is_hole(block_pointer: &[u64; 16]) -> bool {
-    block_pointer[PROPERTIES] & EMBEDDED == 0 && block_pointer[..2] == [0, 0]
-}
-
-/// `BP_GET_LSIZE()`: of an embedded block pointer in bytes, else in sectors, less one.
-fn logical_size_of(block_pointer: &[u64; 16]) -> u64 {
-    let properties = block_pointer[PROPERTIES];
-    if properties & EMBEDDED != 0 {
-        (properties & 0x1ff_ffff) + 1
-    } else {
-        ((properties & 0xffff) + 1) << 9
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[derive(Default)]
-    struct Seen(Vec<(u64, Vec<u8>)>, Vec<(u64, u64)>, Option<Errno>);
-
-    impl Replay for Seen {
-        fn replay(&mut self, record: Replayed<'_>) -> Result<(), Errno> {
-            match record {
-                Replayed::Write { offset_bytes, data } => {
-                    self.0.push((offset_bytes, data.to_vec()))
-                }
-                Replayed::Truncate { offset_bytes, len_bytes } => {
-                    self.1.push((offset_bytes, len_bytes))
-                }
-            }
-            Ok(())
-        }
-
-        fn refuse(&mut self, errno: Errno) {
-            self.2 = Some(errno);
-        }
-    }
-
-    /// A record with room for data, as the words of its writer.
-    fn write_record(reclen: u64, offset: u64, len: u64, properties: u64) -> Vec<u64> {
-        let mut words = vec![0x5a5a_5a5a_5a5a_5a5a; 24 + 1024];
-        words[..24].fill(0);
-        (words[0], words[1], words[4], words[5], words[6]) =
-            (TX_WRITE, reclen, DATA_OBJECT, offset, len);
-        words[8] = 1;
-        words[8 + PROPERTIES] = properties;
-        words
-    }
-
-    fn replayed(mut words: Vec<u64>, swap: Boolean) -> (c_int, Seen) {
-        let mut seen = Seen::default();
-        let mut to: &mut dyn Replay = &mut seen;
-        // SAFETY: a record with enough room behind it.
-        let code = unsafe { replay_write((&raw mut to).cast(), words.as_mut_ptr().cast(), swap) };
-        (code, seen)
-    }
-
-    #[test]
-    fn a_record_with_data_is_replayed_as_it_is_in_either_byte_order() {
-        let words = write_record(192 + 512, 4096, 512, 0);
-        let swapped: Vec<u64> = words
-            .iter()
-            .enumerate()
-            .map(|(at, word)| if at < 24 { word.swap_bytes() } else { *word })
-            .collect();
-        for (words, swap) in [(words, 0), (swapped, 1)] {
-            let (code, seen) = replayed(words, swap);
-            assert_eq!((code, seen.0), (0, vec![(4096, vec![0x5a; 512])]));
-        }
-    }
-
-    #[test]
-    fn a_record_that_points_to_a_block_is_replayed_as_the_whole_block() {
-        let (code, seen) = replayed(write_record(192, 8192 + 512, 512, 7), 0);
-        assert_eq!((code, seen.0), (0, vec![(8192, vec![0x5a; 4096])]));
-    }
-
-    #[test]
-    fn a_record_that_claims_more_than_it_has_is_refused() {
-        for words in [
-            write_record(192 + 512, 0, 513, 0),
-            write_record(192, 0, 4097, 7),
-            write_record(64, 0, 512, 0),
-            write_record(192 + 8, u64::MAX, u64::MAX, 0),
-        ] {
-            let (code, seen) = replayed(words, 0);
-            assert_eq!((code, seen.0), (libc::EINVAL, Vec::new()));
-        }
-    }
-
-    #[test]
-    fn a_truncation_is_replayed_in_either_byte_order() {
-        let words = [TX_TRUNCATE, 56, 0, 0, DATA_OBJECT, 65536, 32768];
-        for (words, swap) in [(words, 0), (words.map(u64::swap_bytes), 1)] {
-            let mut words = words;
-            let mut seen = Seen::default();
-            let mut to: &mut dyn Replay = &mut seen;
-            // SAFETY: a whole record.
-            let code =
-                unsafe { replay_truncate((&raw mut to).cast(), words.as_mut_ptr().cast(), swap) };
-            assert_eq!((code, seen.1), (0, vec![(65536, 32768)]));
         }
     }
 }

@@ -190,6 +190,14 @@ fn refused(what: &str, errno: Errno, learned: &NvMap, tried: Option<&NvMap>) -> 
                 if let Some(tree) = tried.and_then(|tried| list(tried, "vdev_tree")) {
                     unavailable(tree, &mut missing);
                 }
+                if errno == Errno::NXIO && missing.is_empty() && tried.is_some() {
+                    // Every device is there: what is left is spa_check_logs().
+                    let why = "an intent log cannot be read (I/O error)";
+                    return Refusal::new(what, why, Errno::IO).with_hint(
+                        "nothing of it is lost: bring the device back that has it and try again. \
+                         It can be imported read-only: what only the log has is not seen then",
+                    );
+                }
                 let why = "one or more devices is currently unavailable";
                 let refusal = Refusal::new(what, join(why, &missing), errno);
                 return refusal.with_hint("attach the missing devices and try again");

@@ -17,7 +17,7 @@ pub(crate) use create::{NewPool, create};
 pub(crate) use import::{Import, import};
 pub(crate) use lock::Locks;
 pub(crate) use properties::set;
-pub(crate) use status::{children, list, number, status, text};
+pub(crate) use status::{children, list, number, status, suspended, text};
 
 /// Refuses what would never end on a pool whose disks failed, and what changes a pool that is read-only: libzpool waits in
 /// the one case and ends the process in the other.

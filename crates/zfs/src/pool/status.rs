@@ -70,6 +70,9 @@ mod scan_stat {
     pub(super) const ISSUED: usize = 14;
 }
 
+/// zpool's word for a pool that waits for its disks.
+const SUSPENDED: &str = "SUSPENDED";
+
 /// The pool's state, vdevs, scrub and properties.
 ///
 /// # Errors
@@ -80,8 +83,8 @@ pub(crate) fn status(zfs: &Zfs, name: &str) -> Result<PoolStatus, Refusal> {
     let empty = NvMap::new();
     let tree = list(&config, "vdev_tree").unwrap_or(&empty);
     let root = vdev(tree, name);
-    let state =
-        if config.contains_key("suspended") { "SUSPENDED".to_owned() } else { root.state.clone() };
+    let is_suspended = config.contains_key("suspended");
+    let state = if is_suspended { SUSPENDED.to_owned() } else { root.state.clone() };
     let listed = zfs.pool_properties(name).map_err(refused)?;
     Ok(PoolStatus {
         name: name.to_owned(),
@@ -94,6 +97,15 @@ pub(crate) fn status(zfs: &Zfs, name: &str) -> Result<PoolStatus, Refusal> {
         state,
         root,
     })
+}
+
+/// A pool that was so before it was suspended.
+pub(crate) fn suspended(before: PoolStatus) -> PoolStatus {
+    let mut status = PoolStatus { state: SUSPENDED.to_owned(), ..before };
+    if let Some(health) = status.properties.get_mut("health") {
+        SUSPENDED.clone_into(health);
+    }
+    status
 }
 
 fn vdev(map: &NvMap, pool: &str) -> VdevStatus {

@@ -48,13 +48,13 @@ impl Server {
     /// Takes requests from `socket` until its other end is closed. The segments are in the memory of the process that made the pair.
     ///
     /// # Errors
-    /// There are no more threads, or it is no such socket.
+    /// There are no more threads, it is no such socket, or made by neither the parent of this process nor this one.
     pub fn attach(&mut self, socket: OwnedFd) -> std::io::Result<()> {
         self.channels.retain(|channel| !channel.is_finished());
         let peer = sockopt::socket_peercred(&socket)?;
         let shared = Arc::new(Shared {
             volume: Arc::clone(&self.volume),
-            peer: Peer::process(peer.pid.as_raw_nonzero().get()),
+            peer: Peer::process(peer.pid.as_raw_nonzero().get())?,
             hardware_queue: self.attached % self.queues.hardware_queues(),
             socket,
             in_flight: InFlight::default(),

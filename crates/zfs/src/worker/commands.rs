@@ -9,7 +9,7 @@ use crate::dataset::{self, NewVolume};
 use crate::ffi::Library;
 use crate::ffi::kernel::{ParameterError, StartError, Zfs};
 use crate::pool::{self, Import, Locks, NewPool};
-use crate::protocol::{Command, Refusal, Reply};
+use crate::protocol::{Command, PoolStatus, Refusal, Reply};
 
 /// A worker's state: nothing, libzpool, or libzpool with a pool.
 #[derive(Default)]
@@ -22,6 +22,8 @@ struct Started {
     volumes: Volumes,
     /// The name of its pool.
     pool: Option<String>,
+    /// How that was when it was last asked, and well.
+    status: Option<PoolStatus>,
     /// Of its disks.
     locks: Option<Locks>,
 }
@@ -57,7 +59,7 @@ impl Worker {
                     }
                     StartError::Parameter(error) => parameter_refused(&error),
                 })?;
-                *started = Some(Started { zfs, volumes, pool: None, locks: None });
+                *started = Some(Started { zfs, volumes, pool: None, status: None, locks: None });
                 Ok(Reply::Started { release })
             }
             (command, Some(started)) => started.run(command, descriptor),
@@ -117,6 +119,7 @@ fn wants(command: &Command) -> Wants {
         Command::ExportPool
         | Command::List { .. }
         | Command::Open { .. }
+        | Command::Reopen { .. }
         | Command::Close { .. } => Wants::Disks,
         Command::Scrub(_)
         | Command::SetPool { .. }
@@ -136,6 +139,20 @@ fn wants(command: &Command) -> Wants {
 impl Started {
     fn pool(&self) -> Result<&str, Refusal> {
         self.pool.as_deref().ok_or_else(|| Refusal::invalid("the worker has no pool"))
+    }
+
+    /// How its pool is. A suspended pool libzpool does not describe, or only when its disks are back: it is as it was before.
+    fn status(&mut self) -> Result<PoolStatus, Refusal> {
+        let pool = self.pool()?;
+        let suspended = pool::check_condition(&self.zfs, pool, false);
+        let status = match (suspended, &self.status) {
+            (Err(refusal), Some(known)) if refusal.errno == Errno::AGAIN.raw_os_error() => {
+                return Ok(pool::suspended(known.clone()));
+            }
+            (suspended, _) => suspended.and_then(|()| pool::status(&self.zfs, pool))?,
+        };
+        self.status = Some(status.clone());
+        Ok(status)
     }
 
     fn refuse_second_pool(&self) -> Result<(), Refusal> {
@@ -170,6 +187,7 @@ impl Started {
                 };
                 self.locks = Some(pool::create(zfs, &new)?);
                 self.pool = Some(name);
+                self.status()?;
             }
             Command::ImportPool { config, name, read_only, force, missing_log } => {
                 self.refuse_second_pool()?;
@@ -183,6 +201,7 @@ impl Started {
                 let (name, locks) = pool::import(zfs, &import)?;
                 self.pool = Some(name);
                 self.locks = Some(locks);
+                self.status()?;
             }
             Command::ExportPool => {
                 let pool = self.pool()?;
@@ -195,10 +214,9 @@ impl Started {
                     .with_hint("close its volumes first"));
                 }
                 pool::export(zfs, pool)?;
-                self.pool = None;
-                self.locks = None;
+                (self.pool, self.status, self.locks) = (None, None, None);
             }
-            Command::PoolStatus => return Ok(Reply::Pool(pool::status(zfs, self.pool()?)?)),
+            Command::PoolStatus => return Ok(Reply::Pool(self.status()?)),
             Command::Scrub(what) => pool::scrub(zfs, self.pool()?, what)?,
             Command::SetPool { name, value } => pool::set(zfs, self.pool()?, &name, &value)?,
             Command::List { root } => {
@@ -217,6 +235,9 @@ impl Started {
                 dataset::create(zfs, &new)?;
             }
             Command::SetProperty { dataset, name, value } => {
+                if name == "volsize" {
+                    self.volumes.settle(zfs.library(), &dataset)?;
+                }
                 let resizer = Resizer { zfs, volumes: &self.volumes };
                 dataset::set(zfs, self.pool()?, &dataset, (&name, &value), &resizer)?;
             }
@@ -245,12 +266,18 @@ impl Started {
                 }
                 dataset::destroy(zfs, self.pool()?, &name, recursive)?;
             }
-            Command::Snapshot { names } => dataset::snapshot(zfs, self.pool()?, &names)?,
+            Command::Snapshot { names } => {
+                for volume in names.iter().filter_map(|name| name.split('@').next()) {
+                    self.volumes.settle(zfs.library(), volume)?;
+                }
+                dataset::snapshot(zfs, self.pool()?, &names)?;
+            }
             Command::Clone { snapshot, name, properties } => {
                 dataset::clone(zfs, self.pool()?, &snapshot, &name, &properties)?;
             }
             Command::Rollback { volume, snapshot } => {
                 let pool = self.pool()?;
+                self.volumes.settle(zfs.library(), &volume)?;
                 let rollback = || dataset::rollback(zfs, pool, &volume, &snapshot);
                 match self.volumes.find(&volume) {
                     Some(open) => open
@@ -263,6 +290,9 @@ impl Started {
             Command::Open { name, read_only } => {
                 let opened = self.volumes.open(zfs.library(), &name, read_only)?;
                 return Ok(Reply::Opened(opened));
+            }
+            Command::Reopen { volume } => {
+                return Ok(Reply::Opened(self.volumes.reopen(volume)?));
             }
             Command::Close { volume } => self.volumes.close(volume)?,
             Command::Attach { volume } => {

@@ -68,16 +68,40 @@ impl Volumes {
     ) -> Result<OpenedVolume, Refusal> {
         let volume =
             Volume::open(library, name, read_only).map_err(|error| refused(name, &error))?;
-        let opened = OpenedVolume {
-            volume: self.next,
-            volsize_bytes: volume.volsize_bytes(),
-            volblocksize_bytes: volume.volblocksize_bytes(),
-            read_only: volume.is_read_only(),
-        };
+        let opened = opened(self.next, &volume);
         self.next += 1;
         let server = Server::new(volume, Arc::clone(&self.queues));
         self.open.insert(opened.volume, Open { name: name.to_owned(), server });
         Ok(opened)
+    }
+
+    /// Puts into a volume what its log says, before something is done that counts on what the volume has: in a snapshot of it
+    /// that would be missing, in one that is resized or rolled back it would be written later, beyond its end or over what it went
+    /// back to. What is no volume, or not there, is left to the command.
+    ///
+    /// # Errors
+    /// Its log cannot be replayed.
+    pub(super) fn settle(&self, library: &Library, name: &str) -> Result<(), Refusal> {
+        let replayed = match self.find(name) {
+            Some(open) => open.not_replayed().map_or(Ok(()), |error| Err(OpenError::Replay(error))),
+            None => Volume::replay_closed(library, name),
+        };
+        match replayed {
+            Ok(()) | Err(OpenError::Refused(Errno::INVAL | Errno::NOENT) | OpenError::Name) => {
+                Ok(())
+            }
+            Err(error) => Err(refused(name, &error)),
+        }
+    }
+
+    /// Lets a volume be written or not as its properties say now.
+    ///
+    /// # Errors
+    /// There is no such volume, or it could not be opened again: its I/O fails from then on.
+    pub(super) fn reopen(&self, volume: u32) -> Result<OpenedVolume, Refusal> {
+        let Open { name, server } = self.open.get(&volume).ok_or_else(|| not_open(volume))?;
+        server.volume().while_suspended(|| ()).map_err(|error| refused(name, &error))?;
+        Ok(opened(volume, server.volume()))
     }
 
     /// Takes requests for a volume from a channel.
@@ -161,6 +185,16 @@ fn start(parameters: &Parameters) -> Result<Queues, Refusal> {
     })
 }
 
+/// A volume with this number, for the daemon.
+fn opened(number: u32, volume: &Volume) -> OpenedVolume {
+    OpenedVolume {
+        volume: number,
+        volsize_bytes: volume.volsize_bytes(),
+        volblocksize_bytes: volume.volblocksize_bytes(),
+        read_only: volume.is_read_only(),
+    }
+}
+
 fn not_open(volume: u32) -> Refusal {
     Refusal::invalid(format!("volume {volume} is not open"))
 }
@@ -174,7 +208,9 @@ pub(super) fn refused(name: &str, error: &OpenError) -> Refusal {
                 .with_hint("only volumes and their snapshots are opened")
         }
         OpenError::Refused(errno) => Refusal::of_dataset(&what, *errno),
-        OpenError::Replay(errno) => Refusal::new(&what, error, *errno),
+        OpenError::Replay(error) => Refusal::new(&what, error, error.errno())
+            .with_hint("nothing of the log is lost: bring back what cannot be read, or make room in the pool, and open it again. \
+                Read-only it is opened as it was before. With the parameter zil_replay_disable=1 what the log says is given up"),
         OpenError::Library(_) | OpenError::Name => Refusal::new(&what, error, Errno::INVAL),
     }
 }

@@ -30,6 +30,7 @@ use crate::ffi::{Library, LoadError};
 use range::RangeLocks;
 
 pub use crate::ffi::memory::{Peer, Segments};
+pub use crate::ffi::replay::ReplayError;
 
 /// What is read ahead at both ends of a volume when it is opened: `zvol_prefetch_bytes`. That is where partition
 /// tables and signatures are.
@@ -47,9 +48,9 @@ pub enum OpenError {
     /// ENOENT: there is none. EBUSY: it is open already. EINVAL: it is no volume. EACCES: its key is not loaded.
     #[error("{0}")]
     Refused(#[from] Errno),
-    /// What was flushed before a crash could not all be written again. Nothing of the log is left.
-    #[error("the log could not be replayed: {0}")]
-    Replay(Errno),
+    /// What was flushed before a crash could not all be written again. The log stays as it is.
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
 }
 
 /// An open volume, or snapshot of one.
@@ -68,12 +69,14 @@ struct Live {
     /// `None`: it cannot be written.
     log: Option<Log>,
     objset: Objset,
+    /// Its log could not be replayed, and it was opened nevertheless: to be read.
+    not_replayed: Option<ReplayError>,
 }
 
 impl Live {
     /// Closes the log, and writes everything out.
     fn end(self) {
-        let Self { log, objset } = self;
+        let Self { log, objset, not_replayed: _ } = self;
         if let Some(log) = log {
             drop(log);
             objset.wait_synced();
@@ -82,7 +85,8 @@ impl Live {
 }
 
 impl Volume {
-    /// Opens a volume for I/O. What its log has is done again first, if the pool can be written.
+    /// Opens a volume for I/O. What its log has is done again first, if the pool can be written; where that fails, the volume can
+    /// still be opened with `read_only`: it is then as it was before what could not be replayed.
     ///
     /// It cannot be written if `read_only` says so, or its `readonly`, or if it is a snapshot or the pool is imported read-only.
     /// The process has called `kernel_init()`, and imported the pool.
@@ -100,6 +104,18 @@ impl Volume {
         };
         volume.resume()?;
         Ok(volume)
+    }
+
+    /// Does again what the log of a volume says that is not open: before something is done to it that counts on what it has. A
+    /// kernel has no such volumes, it replays all of them soon after the import.
+    ///
+    /// # Errors
+    /// [`OpenError`]; EINVAL if it is no volume.
+    pub(crate) fn replay_closed(library: &Library, name: &str) -> Result<(), OpenError> {
+        let api = Arc::new(Api::load(library)?);
+        let name = CString::new(name).map_err(|_| OpenError::Name)?;
+        let objset = Objset::own(&api, &name, false)?;
+        Ok(replay::replay(&objset)?)
     }
 
     /// Lets go of the objset, with everything written, so that it can be rolled back or received into. I/O waits until
@@ -159,8 +175,19 @@ impl Volume {
         let is_snapshot = self.name.as_bytes().contains(&b'@');
         let objset = Objset::own(&self.api, &self.name, self.asked_read_only || is_snapshot)?;
         let can_write = objset.is_pool_writable() && !objset.is_snapshot();
+        let mut not_replayed = None;
         if can_write {
-            replay::replay(&objset).map_err(OpenError::Replay)?;
+            match replay::replay(&objset) {
+                Ok(()) => {}
+                Err(error) if self.asked_read_only => {
+                    tracing::warn!(volume = self.name(), %error);
+                    replay::warn_of_pending(&objset, self.name());
+                    not_replayed = Some(error);
+                }
+                Err(error) => return Err(OpenError::Replay(error)),
+            }
+        } else if !is_snapshot {
+            replay::warn_of_pending(&objset, self.name());
         }
         let volsize_bytes = objset.volsize_bytes()?;
         let is_written =
@@ -172,7 +199,7 @@ impl Volume {
             volsize_bytes.saturating_sub(PREFETCH_BYTES),
             PREFETCH_BYTES.min(volsize_bytes),
         );
-        Ok(Live { log, objset })
+        Ok(Live { log, objset, not_replayed })
     }
 
     /// Ends the I/O: waits for what runs, closes the log, writes everything out. Later I/O fails with ENXIO.
@@ -193,6 +220,11 @@ impl Volume {
     /// It cannot be written.
     pub fn is_read_only(&self) -> bool {
         self.live().as_ref().is_none_or(|live| live.log.is_none())
+    }
+
+    /// Why its log is not replayed, though its pool can be written.
+    pub(crate) fn not_replayed(&self) -> Option<ReplayError> {
+        self.live().as_ref().and_then(|live| live.not_replayed)
     }
 
     /// Its full name.

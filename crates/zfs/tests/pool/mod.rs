@@ -1,6 +1,7 @@
 //! Pools in files, for tests of volumes: the few calls of libzpool that make them, without the crate's own pool layer.
-#![allow(dead_code, reason = "each test uses its part")]
+#![allow(dead_code, unused_imports, reason = "each test uses its part")]
 
+pub(crate) mod feature;
 pub(crate) mod io;
 #[path = "../zdb/mod.rs"]
 mod zdb;

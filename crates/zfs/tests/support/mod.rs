@@ -396,3 +396,26 @@ pub(crate) fn read_labels(path: &Path) -> DeviceLabels {
         bytes[usize::try_from(offset).unwrap()..].first_chunk()
     })
 }
+
+/// A loop device; it is detached in the end.
+pub(crate) struct LoopDevice(pub(crate) PathBuf);
+
+impl LoopDevice {
+    /// With sectors of this size; `None` for who may not have one.
+    pub(crate) fn new(file: &Path, sector_bytes: u32) -> Option<Self> {
+        let output = Process::new("losetup")
+            .args(["--find", "--show", "--sector-size", &sector_bytes.to_string()])
+            .arg(file)
+            .output()
+            .ok()?;
+        let path = String::from_utf8(output.stdout).unwrap();
+        output.status.success().then(|| Self(PathBuf::from(path.trim())))
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let status = Process::new("losetup").arg("--detach").arg(&self.0).status().unwrap();
+        assert!(status.success());
+    }
+}

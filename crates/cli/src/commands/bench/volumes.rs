@@ -100,7 +100,7 @@ impl Volumes {
     /// One of them could not be ended.
     pub(super) async fn stop(self) -> Result<()> {
         self.0.stop().await.map_err(|failed| {
-            let failed = failed.iter().map(|(name, status)| format!("{name}: {status}"));
+            let failed = failed.iter().map(ToString::to_string);
             Error::plain("not ended in good order", failed.collect::<Vec<_>>().join(", "))
         })
     }

@@ -4,9 +4,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use ashlar_btrfs::error::OpenError;
 use ashlar_btrfs::volume::{self, FileSystem, OpenOptions, Source};
 use ashlar_stack::assemble::{Options, Stack, assemble, probe_all};
-use ashlar_stack::devices::{Device, Role};
+use ashlar_stack::devices::Device;
 use uuid::Uuid;
 
 use crate::disks::{self, Access};
@@ -31,6 +32,11 @@ pub(crate) struct Chosen {
     /// Which file system, if there are several on the devices
     #[arg(long, value_name = "UUID", value_parser = crate::units::uuid)]
     pub(crate) fsid: Option<Uuid>,
+
+    /// Take only what is on this array, partition or logical volume, as `vg/lv`, `md/NAME`; may be repeated. To choose
+    /// between a volume and its snapshot, which have the same file system
+    #[arg(long, value_name = "NAME")]
+    pub(crate) on: Vec<String>,
 }
 
 /// An open file system, and what it is on.
@@ -76,7 +82,7 @@ impl Chosen {
     /// The devices of the one file system that is meant.
     async fn find(&self, stack: &Stack) -> Result<(Uuid, Vec<Device>)> {
         let mut found: Vec<(Uuid, Device)> = Vec::new();
-        for device in stack.devices.all().into_iter().filter(|it| it.role == Role::Volume) {
+        for device in self.among(stack)? {
             if let Some(fsid) = volume::identify(device.gateway()).await {
                 found.push((fsid, device));
             }
@@ -95,6 +101,28 @@ impl Chosen {
         Ok((first, found.into_iter().map(|(_, device)| device).collect()))
     }
 
+    /// What may have the file system.
+    ///
+    /// # Errors
+    /// One that was chosen is not there.
+    fn among(&self, stack: &Stack) -> Result<Vec<Device>> {
+        let mut volumes = stack.devices.volumes();
+        let is_called = |device: &Device, name: &String| {
+            [&device.path, &device.name].contains(&name) || device.links.contains(name)
+        };
+        for name in &self.on {
+            if !volumes.iter().any(|device| is_called(device, name)) {
+                let there: Vec<&str> = volumes.iter().map(Device::export_name).collect();
+                let why = format!("there are {}", there.join(", "));
+                return Err(Error::new("no such device", name, why));
+            }
+        }
+        if !self.on.is_empty() {
+            volumes.retain(|device| self.on.iter().any(|name| is_called(device, name)));
+        }
+        Ok(volumes)
+    }
+
     async fn open_on(&self, stack: &Stack, writable: bool) -> Result<Arc<FileSystem>> {
         let given = self.given();
         let (_, devices) = self.find(stack).await?;
@@ -104,9 +132,11 @@ impl Chosen {
         };
         let sources = devices.iter().map(source).collect();
         let options = OpenOptions { degraded: self.degraded, writable, stale: self.stale };
-        let fs = FileSystem::open(sources, options, disks::runtime())
-            .await
-            .map_err(|error| Error::new("cannot open the file system", given, error))?;
+        let fs = FileSystem::open(sources, options, disks::runtime()).await.map_err(|error| {
+            let twice = matches!(error, OpenError::Twice { .. });
+            let error = Error::new("cannot open the file system", given, error);
+            if twice { error.hint("--on chooses one of several volumes") } else { error }
+        })?;
         if writable {
             refuse_reused(&fs, stack)?;
         }
@@ -161,8 +191,7 @@ fn refuse_reused(fs: &FileSystem, stack: &Stack) -> Result<()> {
 
 async fn stop(stack: &Stack) -> Result<()> {
     stack.stop().await.map_err(|failed| {
-        let all: Vec<String> =
-            failed.iter().map(|(name, status)| format!("{name}: {status}")).collect();
+        let all: Vec<String> = failed.iter().map(ToString::to_string).collect();
         Error::plain("cannot stop what the file system is on", all.join(", "))
     })
 }

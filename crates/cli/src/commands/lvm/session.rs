@@ -99,8 +99,7 @@ pub(super) fn with<T>(
         let stopped = session.stack.stop().await;
         let done = done?;
         stopped.map_err(|failed| {
-            let names: Vec<String> =
-                failed.iter().map(|(name, status)| format!("{name}: {status}")).collect();
+            let names: Vec<String> = failed.iter().map(ToString::to_string).collect();
             Error::plain("not ended in good order", names.join(", "))
         })?;
         Ok(done)

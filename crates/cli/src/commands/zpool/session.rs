@@ -153,9 +153,12 @@ impl Where {
         &self.devices
     }
 
-    /// With those of `names` that are disks, not names of pools.
+    /// With those of `names` that are disks, not names of pools. A directory with disks is told from a pool of the same
+    /// name by a slash.
     pub(crate) fn with_named(mut self, names: Vec<String>) -> (Self, Vec<String>) {
-        let is_disk = |name: &String| name.contains('/') || Path::new(name).exists();
+        let is_disk = |name: &String| {
+            name.contains('/') || Path::new(name).metadata().is_ok_and(|found| !found.is_dir())
+        };
         let (disks, names): (Vec<_>, Vec<_>) = names.into_iter().partition(is_disk);
         self.devices.extend(disks.into_iter().map(PathBuf::from));
         (self, names)
@@ -209,7 +212,7 @@ impl Session {
                 let error = Error::failed(format_args!("cannot open '{name}': no such pool"));
                 return Err(error.hint("name all of its disks with --devices"));
             }
-            let mut pools = Vec::new();
+            let mut imports = Vec::new();
             for pool in found {
                 let path_of =
                     |index: usize| disks.get(index).map_or("", |disk| &disk.path).to_owned();
@@ -225,8 +228,22 @@ impl Session {
                     force,
                     missing_log: false,
                 };
-                let started = Pool::start(&pool.name, import, Arc::<Parameters>::default()).await;
-                pools.push(started.map_err(|error| not_had(&error))?);
+                imports.push((pool.name, import));
+            }
+            let mut pools: Vec<Pool> = Vec::new();
+            for (name, import) in imports {
+                match Pool::start(&name, import, Arc::<Parameters>::default()).await {
+                    Ok(pool) => pools.push(pool),
+                    Err(error) => {
+                        // All or none.
+                        for pool in pools {
+                            if let Err(error) = pool.export().await {
+                                tracing::error!(pool = pool.name(), %error, "not exported");
+                            }
+                        }
+                        return Err(not_had(&error));
+                    }
+                }
             }
             Ok((pools, disks.into_iter().map(|labelled| labelled.disk).collect()))
         })?;

@@ -87,7 +87,7 @@ impl Which {
             return Ok(uuid);
         }
         let devices = self.devices.clone();
-        let chosen = Chosen { devices, degraded: true, stale: true, fsid: None };
+        let chosen = Chosen { devices, degraded: true, stale: true, ..Chosen::default() };
         disks::reactor()?.block_on(chosen.identify())
     }
 

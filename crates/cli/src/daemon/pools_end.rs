@@ -1,0 +1,58 @@
+//! Pools at the daemon's end: one whose disks have failed is given up, so that all else can be stopped.
+//!
+//! What waits for such a pool, be it a client, a command or the export, waits for ever: only its worker's end ends
+//! that. What was written since the last flush is lost then, as with a power cut; a pool that OpenZFS has suspended would
+//! lose it in any case, so it is not waited for.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ashlar_engine::sleep;
+use ashlar_stack::assemble::Stack;
+use ashlar_stack::pools::Served;
+use ashlar_zfs::client::CallError;
+use futures_util::future::{Either, join_all, select};
+
+use super::stop::Stop;
+
+/// How often a pool is asked how it is.
+const INTERVAL: Duration = Duration::from_millis(500);
+/// How long a pool may go on writing once the end is forced.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Gives pools up once the end has begun: one that is suspended at once, any other some time after the end was `forced`.
+pub(super) async fn give_up(stack: Arc<Stack>, begun: Stop, forced: Stop) {
+    begun.await;
+    join_all(stack.pools.all().iter().map(|served| watch(served, forced.clone()))).await;
+}
+
+async fn watch(served: &Arc<Served>, forced: Stop) {
+    let by_force = pin!(async {
+        forced.await;
+        sleep(GRACE).await;
+    });
+    let why = match select(pin!(is_suspended(served)), by_force).await {
+        Either::Left((false, _)) => return,
+        Either::Left((true, _)) => "its disks have failed, and OpenZFS has suspended it",
+        Either::Right(_) if served.pool.worker().end().is_some() => return,
+        Either::Right(_) => "it did not end in time when the end was forced",
+    };
+    let pool = served.pool.name();
+    tracing::error!(pool, why, "pool given up: what was written since the last flush is lost");
+    served.pool.worker().give_up(why);
+}
+
+/// Waits until a pool is suspended, or its worker has ended: false.
+async fn is_suspended(served: &Served) -> bool {
+    loop {
+        match served.pool.is_suspended().await {
+            Ok(true) => return true,
+            Err(CallError::Dead(_)) => return false,
+            // It has no pool any more.
+            Ok(false) | Err(CallError::Refused(_) | CallError::NotUnderstood(_)) => {
+                sleep(INTERVAL).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! A gap in libzpool 2.4.
+
+use std::ffi::c_void;
+
+use super::{Library, LoadError};
+
+/// Puts the function into `vdev_disk_ops` that is missing there: since 2.4 the allocation of a log block asks a vdev how much fits in how
+/// much, and what vdevs of the type `disk` do in user space (the end of module/zfs/vdev_file.c) was not told of it, as those of
+/// the type `file` were. A null pointer is called then. All our vdevs are of that type, and all that kernels make on devices.
+///
+/// Nothing is done unless the table is just as it is there: so this ends when it is repaired.
+///
+/// # Errors
+/// The table cannot be written.
+pub(super) fn complete(library: &Library) -> Result<(), LoadError> {
+    /// The fields `vdev_op_psize_to_asize`, `vdev_op_asize_to_psize` and `vdev_op_min_asize` of sys/vdev_impl.h.
+    const FIRST: usize = 4;
+    let (table, _) = library.variable("vdev_disk_ops")?;
+    let Ok((to_psize, _)) = library.variable("vdev_default_psize") else { return Ok(()) };
+    let (to_asize, _) = library.variable("vdev_default_asize")?;
+    let (min_asize, _) = library.variable("vdev_default_min_asize")?;
+    let fields = table.cast::<*mut c_void>().wrapping_add(FIRST);
+    // SAFETY: the table has more than twenty such fields in each release, and nothing else runs yet.
+    let there = unsafe { *fields.cast::<[*mut c_void; 3]>() };
+    if there != [to_asize, std::ptr::null_mut(), min_asize] {
+        return Ok(());
+    }
+    let missing = fields.wrapping_add(1);
+    // SAFETY: no arguments that could be wrong. It does not fail on Linux.
+    let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.unsigned_abs() as usize;
+    let page = missing.cast::<c_void>().wrapping_byte_sub(missing.addr() % page_bytes);
+    // SAFETY: the page is the library's, of data that is only relocated; nobody relies on its being read-only.
+    if unsafe { libc::mprotect(page, page_bytes, libc::PROT_READ | libc::PROT_WRITE) } != 0 {
+        return Err(LoadError::Unknown {
+            path: library.path().to_string_lossy().into_owned(),
+            why: format!("vdev_disk_ops: {}", std::io::Error::last_os_error()),
+        });
+    }
+    // SAFETY: it is a field of that table, which can be written now, and the function is of its type.
+    unsafe { *missing = to_psize };
+    Ok(())
+}
