@@ -15,6 +15,7 @@
 //! | `resync` | the speed of a resync beside its members' |
 //! | `linear-cost` | reads of linear and striped devices beside the bare file |
 //! | `snapshot-cost` | reads of snapshots, writes to their origins, beside plain volumes |
+//! | `checksums` | btrfs's checksums beside the crates alone |
 //! | `trace-cost` | reads with and without somebody who traces; compare with a build without trace points |
 //!
 //! Each configuration runs for so many seconds in each of so many rounds (3 and 3 unless given); tables
@@ -27,6 +28,7 @@ mod arrays;
 mod barrier;
 mod beside_resync;
 mod bitmap;
+mod checksums;
 mod common;
 mod devices;
 mod linear_cost;
@@ -48,7 +50,7 @@ use common::{Outcome, Settings};
 
 type Bench = fn(Settings) -> Outcome;
 
-const BENCHES: [(&str, Bench); 12] = [
+const BENCHES: [(&str, Bench); 13] = [
     ("reads", reads::run),
     ("array-reads", reads::run_arrays),
     ("barrier", barrier::run),
@@ -60,6 +62,7 @@ const BENCHES: [(&str, Bench); 12] = [
     ("resync", resync::run),
     ("linear-cost", linear_cost::run),
     ("snapshot-cost", snapshot_cost::run),
+    ("checksums", checksums::run),
     ("trace-cost", trace_cost::run),
 ];
 
