@@ -1,7 +1,8 @@
 //! Pools: what of libzpool makes, imports, describes and scrubs them.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::{ptr, slice};
+use std::time::{Duration, Instant};
+use std::{ptr, slice, thread};
 
 use rustix::io::Errno;
 
@@ -9,6 +10,10 @@ use super::kernel::{TAG, Zfs, written};
 use super::nvlist::{Nvlist, c_string, nvlist_t};
 use super::{Release, check, symbols};
 use crate::protocol::NvMap;
+
+/// How long what was closed may be on its way before a pool is taken for busy, and how often that is looked at.
+const CLOSING: Duration = Duration::from_secs(10);
+const INTERVAL: Duration = Duration::from_millis(5);
 
 /// sys/spa.h. Never looked into.
 #[repr(C)]
@@ -24,6 +29,7 @@ symbols! {
         spa_import: fn(*mut c_char, *mut nvlist_t, *mut nvlist_t, u64) -> c_int;
         spa_tryimport: fn(*mut nvlist_t) -> *mut nvlist_t;
         spa_export: fn(*const c_char, *mut *mut nvlist_t, c_int, c_int) -> c_int;
+        spa_evicting_os_wait: fn(*mut spa_t);
         spa_get_stats: fn(*const c_char, *mut *mut nvlist_t, *mut c_char, usize) -> c_int;
         spa_open: fn(*const c_char, *mut *mut spa_t, *const c_void) -> c_int;
         spa_close: fn(*mut spa_t, *const c_void);
@@ -182,13 +188,28 @@ impl Zfs {
 
     /// Writes everything out and lets go of a pool.
     ///
+    /// What was closed a moment ago is forgotten by tasks of libzpool, and counts as open until then; `spa_export` itself waits for them
+    /// only if the pool is written (`spa_export_common`, module/zfs/spa.c). So they are waited for here.
+    ///
     /// # Errors
     /// Those of `spa_export`: `EBUSY` if something of it is open.
     pub(crate) fn export_pool(&self, name: &str) -> Result<(), Errno> {
-        let name = c_string(name)?;
-        self.conditions.forget(&name);
-        // SAFETY: the name is valid; no configuration is wanted.
-        check(unsafe { (self.spa.spa_export)(name.as_ptr(), ptr::null_mut(), 0, 0) })
+        let c_name = c_string(name)?;
+        self.conditions.forget(&c_name);
+        let deadline = Instant::now() + CLOSING;
+        loop {
+            let pool = self.open_pool(name)?;
+            // SAFETY: the pool is open.
+            unsafe { (self.spa.spa_evicting_os_wait)(pool.spa) };
+            drop(pool);
+            // SAFETY: the name is valid; no configuration is wanted.
+            let result = unsafe { (self.spa.spa_export)(c_name.as_ptr(), ptr::null_mut(), 0, 0) };
+            match check(result) {
+                // A task may start another.
+                Err(Errno::BUSY) if Instant::now() < deadline => thread::sleep(INTERVAL),
+                result => return result,
+            }
+        }
     }
 
     /// A pool's configuration and statistics.
