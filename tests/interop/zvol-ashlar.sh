@@ -31,17 +31,10 @@ zvol() { "${program[@]}" zvol "$1" --control "$control" "${@:2}"; }
 
 # serve [OPTION]...
 serve() {
-	local _ served=("${disks[@]}") start sectors
-	# A worker opens devices by name, and not every kernel makes one of a partition of a loop device.
-	if [ "$what" = partition ]; then
-		read -r start sectors < <(partx --raw --noheadings --output START,SECTORS "${disks[0]}")
-		served=("$(losetup --offset $((start * 512)) --sizelimit $((sectors * 512)) --find --show "${disks[0]}")") ||
-			fail "no loop device"
-		echo "${served[0]}" >"$WORK/loop"
-	fi
+	local _
 	mkdir -p "$mount"
 	: >"$WORK/log" # or the last one's is looked at, if the new one is slow
-	"${program[@]}" serve "${served[@]}" --nbd "unix:$socket" --mount "$mount" --control "$control" \
+	"${program[@]}" serve "${disks[@]}" --nbd "unix:$socket" --mount "$mount" --control "$control" \
 		--set "sys/module/zfs/parameters/zvol_use_blk_mq=$queue" "$@" >"$WORK/log" 2>&1 </dev/null &
 	echo $! >"$WORK/pid"
 	for _ in $(seq 600); do
@@ -61,16 +54,11 @@ gone() {
 	done
 	fail "process $1 did not end"
 }
-detach() {
-	[ ! -e "$WORK/loop" ] || losetup -d "$(cat "$WORK/loop")"
-	rm -f "$WORK/loop"
-}
 # ends STATUS - the daemon ends
 ends() {
 	local status=0
 	{ wait "$(cat "$WORK/pid")"; } 2>/dev/null || status=$?
 	rm -f "$WORK/pid" "$socket" "$control"
-	detach
 	[ $status = "$1" ] && return
 	cat "$WORK/log"
 	fail "the daemon ended with $status"
@@ -243,7 +231,6 @@ ashlar_cleanup() {
 		# shellcheck disable=SC2046 # numbers
 		kill -KILL "$pid" $(ps -o pid= --ppid "$pid") 2>/dev/null
 	fi
-	detach
 	# Without looking into it: what it shows may be dead.
 	! grep -qF " $mount " /proc/self/mountinfo || umount -l "$mount"
 }

@@ -147,7 +147,7 @@ clean() {
 		mkdir -p "$where"
 		dd if="${disks[0]}" of="$where/0" bs=1M skip=1 conv=sparse status=none
 	fi
-	if ! zdb -e -bcc -p "$where" tank >"$WORK/zdb" 2>"$WORK/zdb.log"; then
+	if ! "$oracle/zdb" -e -bcc -p "$where" tank >"$WORK/zdb" 2>"$WORK/zdb.log"; then
 		tail -n 20 "$WORK/zdb" "$WORK/zdb.log"
 		return 1
 	fi
@@ -158,7 +158,7 @@ clean() {
 logged() {
 	local volume records all=0
 	for volume in "$@"; do
-		records=$(zdb -e -iv -p "$WORK/disks" "tank/$volume" 2>>"$WORK/zdb.log" | sed -n 's/^\t*Total *//p')
+		records=$("$oracle/zdb" -e -iv -p "$WORK/disks" "tank/$volume" 2>>"$WORK/zdb.log" | sed -n 's/^\t*Total *//p')
 		[ ! "${TIMES:-}" ] || echo "the log of $volume has ${records:-no} records"
 		all=$((all + ${records:-0}))
 	done

@@ -105,7 +105,7 @@ impl Command {
             Self::Btrfs(command) => command.run(),
             Self::Zpool(command) => command.run(),
             Self::Zvol(command) => command.run(),
-            Self::ZfsWorker => Ok(ashlar_zfs::worker::main()),
+            Self::ZfsWorker => ashlar_zfs::worker::main(),
             Self::Status(command) => command.run(),
             Self::Get(command) => command.run(),
             Self::Set(command) => command.run(),

@@ -17,7 +17,8 @@ use crate::claim::{self, Claim};
 use crate::devices::{Device, Devices, Kind, Role};
 use crate::names::{ArrayName, Names};
 use crate::partitions::{Partition, Table};
-use crate::pools::{Members as PoolMembers, Pools, RefusedPool};
+use crate::pool_members::Members as PoolMembers;
+use crate::pools::{Pools, RefusedPool};
 use crate::probe::{Contents, probe};
 use crate::view::ArrayView;
 use crate::volume_groups::{RefusedVolume, VolumeGroups};
@@ -306,7 +307,7 @@ impl Builder {
             let why = format!("was taken out of the ZFS pool {pool}, or never taken in to the end");
             return self.note(&device.name, why);
         }
-        match self.pool_members.add(device, depth, labels) {
+        match self.pool_members.add(device, depth, labels, &self.devices) {
             Ok(()) => self.devices.set_role(&device.name, Role::PoolMember),
             Err(why) => self.note(&device.name, why),
         }

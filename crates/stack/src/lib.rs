@@ -32,6 +32,7 @@ pub mod incremental;
 mod mapped;
 pub mod names;
 pub mod partitions;
+pub mod pool_members;
 pub mod pools;
 pub mod probe;
 pub mod progress;

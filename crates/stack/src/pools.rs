@@ -1,26 +1,23 @@
-//! Pools of ZFS: where their members are gathered, and their volumes made into devices.
+//! Pools of ZFS that are served, and their volumes, which are made into devices.
 //!
-//! What is on a pool only OpenZFS knows, in a worker process ([`ashlar_zfs::client`]), which opens the members by their paths: so
-//! they must be disks of the user's. A volume is a device like others, and looked into; a pool that cannot be had is
-//! refused by name.
+//! What is on a pool only OpenZFS knows, in a worker process ([`ashlar_zfs::client`]), which opens the members itself: see
+//! [`crate::pool_members`]. A volume is a device like others, and looked into; a pool that cannot be had is refused by name.
 //!
 //! Pools change while they are served: [`Pools::follow`] makes devices of what is new and takes away what is gone.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use ashlar_block::BlockDevice;
 use ashlar_zfs::client::pool::Visible;
 use ashlar_zfs::client::zvol::MINORS;
 use ashlar_zfs::client::{CallError, Parameters, Pool, Zvol};
-use ashlar_zfs::ondisk::config::{self, Health};
-use ashlar_zfs::ondisk::label::DeviceLabels;
-use ashlar_zfs::protocol::{Command, ImportConfig};
+use ashlar_zfs::protocol::Command;
 use futures_util::lock::Mutex as AsyncMutex;
 
 use crate::attributes::AttributeError;
-use crate::devices::{Device, Devices, Kind};
+use crate::devices::Devices;
+use crate::pool_members::Ready;
 
 /// How pools are imported.
 #[derive(Clone, Debug)]
@@ -42,94 +39,6 @@ pub struct RefusedPool {
     pub hint: Option<String>,
     /// The names of its members.
     pub below: Vec<String>,
-}
-
-/// A member of a pool at hand.
-struct Member {
-    /// The name of its device.
-    device: String,
-    /// Where the worker can open it.
-    path: String,
-    depth: usize,
-    labels: Box<DeviceLabels>,
-}
-
-/// The members that were found.
-#[derive(Default)]
-pub(crate) struct Members {
-    all: Vec<Member>,
-    /// The pools that were tried.
-    tried: BTreeSet<u64>,
-}
-
-/// A pool that may be imported.
-pub(crate) struct Ready {
-    pool: config::Pool,
-    pub(crate) depth: usize,
-    pub(crate) below: Vec<String>,
-    /// Where its members are.
-    paths: Vec<String>,
-}
-
-impl Ready {
-    /// The pool's name.
-    pub(crate) fn name(&self) -> &str {
-        &self.pool.name
-    }
-
-    /// What the user should know of its members: labels that are damaged, disks that are not in the pool any more.
-    pub(crate) fn problems(&self) -> &[String] {
-        &self.pool.problems
-    }
-}
-
-impl Members {
-    /// Takes in a device that has labels.
-    ///
-    /// # Errors
-    /// No worker could open it.
-    pub(crate) fn add(
-        &mut self,
-        device: &Device,
-        depth: usize,
-        labels: &DeviceLabels,
-    ) -> Result<(), String> {
-        let path = Path::new(&device.path);
-        let path = match (&device.kind, std::fs::canonicalize(path)) {
-            (Kind::Disk, Ok(path)) => path,
-            (Kind::Disk, Err(error)) => {
-                return Err(format!("cannot be opened by a worker: {error}"));
-            }
-            // The kernel's own device of the partition, if the disk is none of images.
-            (Kind::Partition(_), Ok(path)) if path.starts_with("/dev") => path,
-            (Kind::Partition(_) | Kind::Array | Kind::Logical | Kind::Zvol, _) => {
-                let why = "is part of a ZFS pool, which can only be imported from disks: this device is inside of others";
-                return Err(why.to_owned());
-            }
-        };
-        let (device, path) = (device.name.clone(), path.display().to_string());
-        self.all.push(Member { device, path, depth, labels: Box::new(labels.clone()) });
-        Ok(())
-    }
-
-    /// A pool that was not tried: with all its members, or with `any` whatever there is.
-    pub(crate) fn next(&mut self, any: bool) -> Option<Ready> {
-        let devices: Vec<config::Device<'_>> = self
-            .all
-            .iter()
-            .map(|member| config::Device { path: &member.path, labels: &member.labels })
-            .collect();
-        let pools = config::pools(&devices).pools;
-        let pool = pools.into_iter().find(|pool| {
-            !self.tried.contains(&pool.guid) && (any || pool.health == Health::Online)
-        })?;
-        self.tried.insert(pool.guid);
-        let members = || pool.devices.iter().filter_map(|index| self.all.get(*index));
-        let below = members().map(|member| member.device.clone()).collect();
-        let depth = members().map(|member| member.depth).max().unwrap_or(0);
-        let paths = self.all.iter().map(|member| member.path.clone()).collect();
-        Some(Ready { pool, depth, below, paths })
-    }
 }
 
 /// A pool that is served.
@@ -199,23 +108,21 @@ impl Pools {
         read_only: bool,
         force: bool,
     ) -> Result<Arc<Served>, RefusedPool> {
-        let name = ready.pool.name.clone();
+        let name = ready.name().to_owned();
         let refused = |why: String, hint: Option<&str>| RefusedPool {
             name: name.clone(),
             why,
             hint: hint.map(str::to_owned),
             below: ready.below.clone(),
         };
-        let path_of = |index: usize| ready.paths.get(index).cloned().unwrap_or_default();
-        let config =
-            ready.pool.import_config(&path_of).map_err(|why| refused(why.to_string(), None))?;
+        let config = ready.config().map_err(|why| refused(why.to_string(), None))?;
         if self.find(&name).is_some() {
             return Err(refused("a pool of that name is served already".to_owned(), None));
         }
-        let config = ImportConfig::from(&config);
         let import =
             Command::ImportPool { config, name: None, read_only, force, missing_log: false };
-        let pool = Pool::start(&name, import, Arc::clone(&self.parameters)).await;
+        let parts = ready.parts.clone();
+        let pool = Pool::start(&name, import, parts, Arc::clone(&self.parameters)).await;
         let pool = pool.map_err(|error| refused(error.to_string(), error.hint()))?;
         let (below, turn) = (ready.below.clone(), AsyncMutex::new(()));
         let served = Arc::new(Served { pool, below, turn, read_only });

@@ -43,6 +43,18 @@ pub enum Command {
         #[serde(default)]
         force: bool,
     },
+    /// Has a path of the configuration of a pool that is imported later stand for a part of a file, with the file (one file
+    /// descriptor): the worker locks it, and opens it anew.
+    Part {
+        /// The path, which need not be there.
+        path: PathBuf,
+        /// Where the part begins.
+        offset_bytes: u64,
+        /// How long it is.
+        size_bytes: u64,
+        /// The pool will be imported read-only.
+        read_only: bool,
+    },
     /// Imports a pool. It is then the worker's pool.
     ImportPool {
         /// What was found on its disks, with the paths they have now.

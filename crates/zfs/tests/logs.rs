@@ -5,7 +5,6 @@ mod support;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::process::Command as Process;
 
 use ashlar_zfs::protocol::{
     Command, ImportConfig, NewVdev, OpenedVolume, Refusal, Reply, VdevClass, VdevKind,
@@ -235,20 +234,7 @@ fn a_pool_that_is_not_written_keeps_its_logs() {
 fn blocks_of_log(crashed: &Crashed, pointed_to: bool) -> Option<Vec<(u64, usize)>> {
     /// What is in front of the place 0 of a vdev: labels and boot block.
     const FRONT_BYTES: u64 = 4 << 20;
-    let output = match Process::new("zdb")
-        .env_remove("LD_LIBRARY_PATH")
-        .args(["-e", "-p"])
-        .arg(crashed.disks.path())
-        .args(["-iiiiii", "tank"])
-        .output()
-    {
-        Ok(output) => output,
-        Err(error) => {
-            assert!(std::env::var_os("CI").is_none(), "zdb: {error}");
-            println!("skipped: zdb: {error}");
-            return None;
-        }
-    };
+    let output = support::zdb::zdb(crashed.disks.path(), &["-iiiiii", "tank"])?;
     let text = String::from_utf8_lossy(&output.stdout);
     let mut blocks = Vec::new();
     for line in text.lines() {

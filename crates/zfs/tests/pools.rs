@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ashlar_zfs::protocol::{
     Command, NewVdev, NvValue, PoolStatus, Reply, Scrub, VdevClass, VdevKind, VdevStatus,
 };
-use support::{Disks, LoopDevice, Worker, assert_clean, import, new_pool, scan, spoil, texts};
+use support::{Disks, Worker, assert_clean, import, new_pool, scan, spoil, texts};
 
 /// Not a test: what the worker processes of the tests run.
 #[test]
@@ -113,47 +113,6 @@ fn properties_and_features_of_a_new_pool_are_those_that_were_asked_for() {
     assert_eq!(config.list("vdev_tree").unwrap().number("ashift"), Some(13));
     // A kernel opens a block device for it only if it is one by its type.
     assert_eq!(config.list("vdev_tree").unwrap().text("type"), Some("disk"));
-}
-
-/// libzpool writes sectors of 512 bytes to devices past the page cache, and would end the process where that fails.
-#[test]
-fn a_pool_is_made_on_a_device_of_small_sectors_and_refused_on_one_of_large_ones() {
-    let Some(worker) = Worker::start() else { return };
-    let disks = Disks::new();
-    let file = disks.file("disk", 128);
-    let single = |device: &LoopDevice| NewVdev {
-        kind: VdevKind::Single,
-        class: VdevClass::Normal,
-        paths: vec![device.0.clone()],
-    };
-    let Some(large) = LoopDevice::new(&file, 4096) else {
-        println!("skipped: no loop devices");
-        return;
-    };
-    let refusal = worker.refused(new_pool("tank", vec![single(&large)]));
-    assert!(refusal.message.contains("has logical blocks of 4096 bytes"), "{refusal}");
-    assert!(refusal.hint.is_some());
-    drop(large);
-    let small = LoopDevice::new(&file, 512).unwrap();
-    worker.create_pool("tank", vec![single(&small)]);
-    worker.create_volume("tank/vol", 16 << 20, &[]);
-    let volume = worker.open("tank/vol");
-    support::write(&worker, volume, 0, &vec![0x5a; 8 << 20]);
-    worker.run(Command::Close { volume: volume.volume });
-    worker.export();
-    drop(small);
-    assert_clean("tank", disks.path());
-
-    let large = LoopDevice::new(&file, 4096).unwrap();
-    let worker = Worker::start().unwrap();
-    let mut config = scan(&[&file]);
-    let Some(NvValue::List(tree)) = config.0.get_mut("vdev_tree") else { panic!() };
-    let Some(NvValue::Lists(children)) = tree.get_mut("children") else { panic!() };
-    let path = NvValue::String(large.0.display().to_string());
-    children[0].insert("path".to_owned(), path);
-    let refusal = worker.refused(import(config));
-    assert!(refusal.message.contains("has logical blocks of 4096 bytes"), "{refusal}");
-    worker.end();
 }
 
 #[test]

@@ -175,6 +175,7 @@ impl Service {
             | Command::Start { .. }
             | Command::SetParameter { .. }
             | Command::CreatePool { .. }
+            | Command::Part { .. }
             | Command::ImportPool { .. }
             | Command::Open { .. }
             | Command::Reopen { .. }

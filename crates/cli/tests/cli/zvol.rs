@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+#[path = "../../../zfs/tests/zdb/mod.rs"]
+mod zdb;
+
 use super::support::{Daemon, Images, MIB, Run, ashlar_in};
 
 /// Whether libzpool can be loaded; if not, says so.
@@ -41,15 +44,7 @@ pub(crate) fn on(images: &Images, args: &[&str]) -> Run {
 
 /// `zdb` finds nothing wrong with the pool, which nobody uses.
 pub(crate) fn zdb_agrees(images: &Images) {
-    let dir = images.dir.path();
-    let output = match Command::new("zdb").args(["-e", "-bcc", "-p"]).arg(dir).arg("tank").output()
-    {
-        Ok(output) => output,
-        Err(error) => return eprintln!("not judged by zdb: {error}"),
-    };
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{text} {}", String::from_utf8_lossy(&output.stderr));
-    assert!(text.contains("No leaks"), "{text}");
+    zdb::assert_clean("tank", images.dir.path());
 }
 
 pub(crate) fn mounted(images: &Images, args: &[&str]) -> Daemon {
@@ -360,14 +355,66 @@ fn what_is_on_a_volume_is_served_too() {
     zdb_agrees(&images);
 }
 
-/// A boot sector with one partition, from 1 MiB on.
-fn boot_sector() -> [u8; 512] {
+/// A boot sector with partitions: where each begins, and how long it is, in sectors.
+fn boot_sector(partitions: &[(u32, u32)]) -> [u8; 512] {
     let mut sector = [0; 512];
-    sector[450] = 0x83;
-    sector[454..458].copy_from_slice(&2048_u32.to_le_bytes());
-    sector[458..462].copy_from_slice(&4096_u32.to_le_bytes());
+    for (entry, (start, len)) in sector[446..510].chunks_exact_mut(16).zip(partitions) {
+        entry[4] = 0x83;
+        entry[8..12].copy_from_slice(&start.to_le_bytes());
+        entry[12..].copy_from_slice(&len.to_le_bytes());
+    }
     sector[510..].copy_from_slice(&[0x55, 0xaa]);
     sector
+}
+
+/// Disks that `zpool create` had whole have a partition table, and installers put two pools on one.
+#[test]
+fn pools_on_partitions_of_an_image_are_served() {
+    const SIZE: u64 = 128 * MIB;
+    const PLACES: [u64; 2] = [MIB, MIB + SIZE];
+    if !has_libzpool("partitions") || !has_fuse("partitions") {
+        return;
+    }
+    let made = Images::new(2, SIZE);
+    let disk = Images::new(1, 2 * SIZE + 2 * MIB);
+    let image = OpenOptions::new().read(true).write(true).open(disk.path("d0")).unwrap();
+    let table = PLACES.map(|place| ((place / 512) as u32, (SIZE / 512) as u32));
+    image.write_all_at(&boot_sector(&table), 0).unwrap();
+    for ((pool, file), place) in [("boot", "d0"), ("tank", "d1")].into_iter().zip(PLACES) {
+        made.run(&["zpool", "create", pool], &[file]).ok();
+        made.run(&["zvol", "create", "-V", "16M", &format!("{pool}/vol"), "-d"], &[file]).ok();
+        image.write_all_at(&fs::read(made.path(file)).unwrap(), place).unwrap();
+    }
+    let shown = on(&disk, &["zpool", "import"]).ok().out;
+    assert!(shown.contains("pool: boot\n") && shown.contains("pool: tank\n"), "{shown}");
+    let list = on(&disk, &["zvol", "list", "-H", "-o", "name"]).ok().out;
+    assert_eq!(list, "boot/vol\ntank/vol\n");
+    for round in 0..2 {
+        let daemon = mounted(&disk, &[]);
+        let status = daemon.client(&["zpool", "status", "tank"]).ok().out;
+        assert!(status.contains("/d0p2 "), "{status}");
+        for pool in ["boot", "tank"] {
+            let path = disk.path(&format!("mnt/dev/zvol/{pool}/vol"));
+            let volume = OpenOptions::new().read(true).write(true).open(path).unwrap();
+            let text = format!("{pool}, on its partition");
+            if round == 0 {
+                volume.write_all_at(text.as_bytes(), 0).unwrap();
+                volume.sync_all().unwrap();
+            }
+            let mut back = vec![0; text.len()];
+            volume.read_exact_at(&mut back, 0).unwrap();
+            assert_eq!(String::from_utf8(back).unwrap(), text);
+        }
+        // The other goes on.
+        daemon.client(&["zpool", "export", "boot"]).ok();
+        assert!(disk.path("mnt/dev/zvol/tank/vol").exists());
+        daemon.end();
+    }
+    let mut back = vec![0; SIZE as usize];
+    image.read_exact_at(&mut back, PLACES[1]).unwrap();
+    fs::remove_file(made.path("d0")).unwrap();
+    fs::write(made.path("d1"), back).unwrap();
+    zdb_agrees(&made);
 }
 
 /// What is refused changes no setting, and what is renamed is the device that it was, with its partitions.
@@ -383,7 +430,12 @@ fn a_volume_stays_the_device_that_it_is() {
     File::create(images.path("zd0")).unwrap().set_len(MIB).unwrap();
     let daemon = mounted(&images, &[]);
     let volume = images.path("mnt/dev/zvol/tank/vol");
-    OpenOptions::new().write(true).open(&volume).unwrap().write_all_at(&boot_sector(), 0).unwrap();
+    OpenOptions::new()
+        .write(true)
+        .open(&volume)
+        .unwrap()
+        .write_all_at(&boot_sector(&[(2048, 4096)]), 0)
+        .unwrap();
     daemon.end();
     let daemon = mounted(&images, &["zd0"]);
     assert!(daemon.greeting.contains("zd0: disk 1M\n"), "{}", daemon.greeting);
@@ -454,6 +506,28 @@ fn readonly_takes_effect_at_once() {
     drop(volume);
     daemon.end();
     zdb_agrees(&images);
+}
+
+/// Whoever works with all pools of some disks has all of them or none, and leaves none behind.
+#[test]
+fn of_several_pools_all_are_had_or_none() {
+    if !has_libzpool("several") {
+        return;
+    }
+    let images = Images::new(4, 128 * MIB);
+    images.run(&["zpool", "create", "a"], &["d0"]).ok();
+    images.run(&["zpool", "create", "b"], &["d1", "d2"]).ok();
+    images.run(&["zpool", "create", "c"], &["d3"]).ok();
+    let list = |disks: &[&str]| images.run(&["zpool", "list", "-H", "-o", "name", "-d"], disks);
+    assert_eq!(list(&["d0,d1,d2,d3"]).ok().out, "a\nb\nc\n");
+    list(&["d0,d1,d3"]).fails(1, &["cannot import 'b'", "unavailable"]);
+    // Whoever has it would be told, and would have written to it.
+    let before = images.bytes();
+    list(&["d0,d1,d3"]).fails(1, &["cannot import 'b'"]);
+    assert!(images.bytes()[1..3] == before[1..3]);
+    let shown = images.run(&["zpool", "import", "-d"], &["d0,d1,d2,d3"]).ok().out;
+    assert!(!shown.contains("was not exported"), "{shown}");
+    assert_eq!(list(&["d0,d1,d2,d3"]).ok().out, "a\nb\nc\n");
 }
 
 /// A pool is not taken for a directory that happens to be called so.

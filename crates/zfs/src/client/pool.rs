@@ -10,6 +10,7 @@ use ashlar_engine::blocking;
 use thiserror::Error;
 
 use super::parameters::Parameters;
+use super::part::Part;
 use super::worker::{CallError, CallResult, Worker, not_asked};
 use super::zvol::Zvol;
 use crate::protocol::{Command, Dataset, PoolStatus, Reply};
@@ -63,31 +64,44 @@ pub struct Pool {
     name: String,
     release: String,
     volumes: Mutex<BTreeMap<String, Arc<Zvol>>>,
+    /// Other pools share their files, and the locks of these.
+    _parts: Vec<Part>,
 }
 
 impl Pool {
     /// Starts a worker and has it make or import a pool: `command` is [`Command::CreatePool`] or [`Command::ImportPool`].
+    /// Disks of it may be `parts` of files.
     ///
     /// # Errors
     /// [`PoolError`]; the worker has ended then.
     pub async fn start(
         name: &str,
         command: Command,
+        parts: Vec<Part>,
         parameters: Arc<Parameters>,
     ) -> Result<Self, PoolError> {
+        let read_only = matches!(command, Command::ImportPool { read_only: true, .. });
+        let told: io::Result<Vec<_>> = parts.iter().map(|part| part.command(read_only)).collect();
+        let told = told?;
         let worker = Arc::new(Worker::spawn()?);
         let started = async {
             let start = Command::Start { parameters: parameters.of_worker() };
             let Reply::Started { release } = worker.call(start).await? else {
                 return Err(not_asked());
             };
+            for (part, file) in told {
+                let Reply::Done = worker.call_with(part, file).await? else {
+                    return Err(not_asked());
+                };
+            }
             worker.run(command).await?;
             Ok(release)
         };
         match started.await {
             Ok(release) => {
                 let volumes = Mutex::default();
-                Ok(Self { worker, parameters, name: name.to_owned(), release, volumes })
+                let name = name.to_owned();
+                Ok(Self { worker, parameters, name, release, volumes, _parts: parts })
             }
             Err(error) => {
                 stop(&worker).await;

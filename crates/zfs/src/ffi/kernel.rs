@@ -17,7 +17,6 @@ symbols! {
     /// sys/zfs_context.h, and sys/arc_impl.h for the last two.
     KernelFunctions {
         kernel_init: fn(c_int);
-        kernel_fini: fn();
         /// The host's number as labels have it; 0 if it has none.
         zone_get_hostid: fn(*mut c_void) -> u32;
         /// What the ARC takes for the machine's memory.
@@ -139,6 +138,7 @@ impl Zfs {
         let (cache_file, _) = library.variable("spa_config_path")?;
         // SAFETY: the variable is a `char *` (sys/spa.h); nothing else runs yet.
         unsafe { cache_file.cast::<*const c_char>().write(NO_CACHE_FILE.as_ptr()) };
+        library.check_replaced()?;
         disk_ops::complete(library)?;
         for (name, value) in AS_IN_THE_KERNEL {
             set(library, name, value)?;
@@ -184,12 +184,6 @@ impl Zfs {
             unsafe { (self.kernel.arc_tuning_update)(0) };
         }
         Ok(())
-    }
-
-    /// Ends the library; no pool is open.
-    pub(crate) fn finish(self) {
-        // SAFETY: it was started, and nobody has the handle any more.
-        unsafe { (self.kernel.kernel_fini)() };
     }
 }
 

@@ -15,16 +15,18 @@ pub(crate) mod condition;
 mod disk_ops;
 pub(crate) mod dmu;
 pub(crate) mod dsl;
+pub(crate) mod files;
 pub(crate) mod heap;
 pub(crate) mod kernel;
 #[cfg(test)]
 mod layout;
 pub(crate) mod memory;
 pub(crate) mod nvlist;
+pub(crate) mod process;
 pub(crate) mod properties;
 pub(crate) mod replay;
-pub(crate) mod signals;
 pub(crate) mod spa;
+mod surroundings;
 pub(crate) mod zil;
 
 /// The releases of OpenZFS whose interface is known.
@@ -156,6 +158,24 @@ impl Library {
     /// The name it was loaded by.
     pub fn path(&self) -> &OsStr {
         &self.path
+    }
+
+    /// Makes sure that the library calls those functions that are here instead of in it.
+    ///
+    /// # Errors
+    /// It does not: the program was linked without exporting them.
+    fn check_replaced(&self) -> Result<(), LoadError> {
+        for (name, ours) in files::replaced().into_iter().chain(surroundings::replaced()) {
+            // SAFETY: the name is a text; the address is only compared.
+            let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+            if !std::ptr::addr_eq(found, ours) {
+                return Err(LoadError::Unknown {
+                    path: self.path.to_string_lossy().into_owned(),
+                    why: format!("this program does not export {}", name.to_string_lossy()),
+                });
+            }
+        }
+        Ok(())
     }
 
     /// The address of a function or variable.

@@ -44,8 +44,10 @@ pub(crate) fn create(zfs: &Zfs, new: &NewPool<'_>) -> Result<Locks, Refusal> {
     };
     let root = root_vdev(new.vdevs, ashift, new.force, &what)?;
     let root_properties = dataset::properties_of_new_container(zfs, new.dataset_properties, &what)?;
-    for path in new.vdevs.iter().flat_map(|vdev| &vdev.paths) {
-        device::check(path, &what)?;
+    if let Some(ashift) = ashift {
+        for path in new.vdevs.iter().flat_map(|vdev| &vdev.paths) {
+            device::check(path, ashift, &what)?;
+        }
     }
     let paths: Vec<_> = new.vdevs.iter().flat_map(|vdev| vdev.paths.clone()).collect();
     let locks = Locks::take(&paths, false, &what)?;

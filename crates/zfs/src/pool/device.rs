@@ -1,23 +1,19 @@
 //! What must be known of a block device before libzpool has it.
 
-use std::fs::File;
 use std::path::Path;
 
 use rustix::io::Errno;
 
+use crate::ffi::files::look_at;
 use crate::protocol::Refusal;
 
 /// SPA_MINBLOCKSHIFT of sys/spa.h.
 const MIN_ASHIFT: u64 = 9;
 /// zfs_vdev_max_auto_ashift: more is only taken if it is asked for.
 const MAX_AUTOMATIC_ASHIFT: u64 = 14;
-/// The sectors that libzpool writes, whatever a device has: it opens devices with O_DIRECT, and splits writes at any of these to
-/// simulate torn ones (zfs_file_pwrite of lib/libzpool/kernel.c). A device that refuses one of them ends the process.
-const SECTOR_BYTES: u32 = 512;
-
 /// The logical and physical block size of a device; `None` for a file.
 fn block_sizes(path: &Path) -> Option<(u32, u32)> {
-    let file = File::open(path).ok()?;
+    let file = look_at(path).ok()?;
     let logical_bytes = rustix::fs::ioctl_blksszget(&file).ok()?;
     let physical_bytes = rustix::fs::ioctl_blkpbszget(&file).ok()?;
     Some((logical_bytes, physical_bytes))
@@ -32,19 +28,19 @@ pub(super) fn ashift(path: &Path) -> Option<u64> {
     Some(physical_ashift.max(ashift_of(logical_bytes)).max(MIN_ASHIFT))
 }
 
-/// Refuses a device that libzpool cannot write.
+/// Refuses a device whose logical blocks are larger than those of its vdev, as the kernel does (`vdev_open()`): libzpool does not ask.
 ///
 /// # Errors
-/// Its logical blocks are larger than libzpool's sectors.
-pub(super) fn check(path: &Path, what: &str) -> Result<(), Refusal> {
+/// It is one.
+pub(super) fn check(path: &Path, ashift: u64, what: &str) -> Result<(), Refusal> {
     match block_sizes(path) {
-        Some((logical_bytes, _)) if logical_bytes > SECTOR_BYTES => {
+        Some((logical_bytes, _)) if u64::from(logical_bytes.max(1).ilog2()) > ashift => {
             let why = format!(
-                "{} has logical blocks of {logical_bytes} bytes, and libzpool writes sectors of {SECTOR_BYTES}",
+                "{} has logical blocks of {logical_bytes} bytes: ashift={ashift} is too small for it",
                 path.display()
             );
-            Err(Refusal::new(what, why, Errno::OPNOTSUPP).with_hint(
-                "put a loop device of 512 byte sectors on it (losetup --sector-size 512), or use the kernel's zfs",
+            Err(Refusal::new(what, why, Errno::DOM).with_hint(
+                "use a device with smaller blocks, or copy the pool's volumes to a pool made on this one",
             ))
         }
         Some(_) | None => Ok(()),

@@ -1,6 +1,6 @@
 //! Pools that are on their disks already.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
@@ -51,9 +51,7 @@ pub(crate) fn import(zfs: &Zfs, import: &Import<'_>) -> Result<(String, Locks), 
     }
     let paths = paths(import.config);
     let locks = Locks::take(&paths, import.read_only, &what)?;
-    for path in paths {
-        device::check(&path, &what)?;
-    }
+    refuse_large_blocks(import.config, &what)?;
     let tried =
         zfs.try_import_pool(import.config).map_err(|errno| Refusal::of_pool(&what, errno))?;
     refuse_foreign(zfs, import, tried.as_ref(), &what)?;
@@ -135,6 +133,20 @@ fn refuse_foreign(
         told("hostname")
     ))
     .with_hint("if no other system uses it now, the pool can be imported with force (-f)"))
+}
+
+/// Refuses devices that cannot be written in blocks as small as those of the pool.
+fn refuse_large_blocks(config: &NvMap, what: &str) -> Result<(), Refusal> {
+    let tree = list(config, "vdev_tree");
+    for vdev in tree.map(children).unwrap_or_default() {
+        let Some(ashift) = number(vdev, "ashift") else { continue };
+        let mut paths = Vec::new();
+        leaves(vdev, &mut paths);
+        for path in paths {
+            device::check(Path::new(&path), ashift, what)?;
+        }
+    }
+    Ok(())
 }
 
 /// Where the disks of a pool are.

@@ -15,7 +15,7 @@ use crate::refusal::{name_words, pool_words};
 
 pub(crate) use create::{NewPool, create};
 pub(crate) use import::{Import, import};
-pub(crate) use lock::Locks;
+pub(crate) use lock::{Locks, lock_whole_of};
 pub(crate) use properties::set;
 pub(crate) use status::{children, list, number, status, suspended, text};
 

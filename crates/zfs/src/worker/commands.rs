@@ -6,8 +6,8 @@ use rustix::io::Errno;
 
 use super::volumes::{Resizer, Volumes, refused as not_opened};
 use crate::dataset::{self, NewVolume};
-use crate::ffi::Library;
 use crate::ffi::kernel::{ParameterError, StartError, Zfs};
+use crate::ffi::{Library, files};
 use crate::pool::{self, Import, Locks, NewPool};
 use crate::protocol::{Command, PoolStatus, Refusal, Reply};
 
@@ -84,7 +84,6 @@ impl Worker {
         if let Some(pool) = started.pool.take() {
             pool::export(&started.zfs, &pool).map_err(|refusal| refusal.to_string())?;
         }
-        started.zfs.finish();
         Ok(())
     }
 }
@@ -113,6 +112,7 @@ fn wants(command: &Command) -> Wants {
         Command::Start { .. }
         | Command::SetParameter { .. }
         | Command::CreatePool { .. }
+        | Command::Part { .. }
         | Command::ImportPool { .. }
         | Command::PoolStatus
         | Command::Attach { .. } => Wants::Nothing,
@@ -188,6 +188,13 @@ impl Started {
                 self.locks = Some(pool::create(zfs, &new)?);
                 self.pool = Some(name);
                 self.status()?;
+            }
+            Command::Part { path, offset_bytes, size_bytes, read_only } => {
+                let Some(file) = descriptor else {
+                    return Err(Refusal::invalid("a part of no file"));
+                };
+                pool::lock_whole_of(&file, &path, read_only)?;
+                files::add_part(&path, file, offset_bytes, size_bytes);
             }
             Command::ImportPool { config, name, read_only, force, missing_log } => {
                 self.refuse_second_pool()?;

@@ -13,29 +13,26 @@ mod volumes;
 
 use std::io;
 use std::os::fd::AsFd;
-use std::process::ExitCode;
 
 use crate::control;
-use crate::ffi::{heap, signals};
+use crate::ffi::{heap, process};
 use crate::protocol::{Command, Refusal};
 
 use commands::Worker;
 
 /// Runs a worker to its end: the process's end.
-pub fn main() -> ExitCode {
-    signals::ignore_endings();
+pub fn main() -> ! {
+    process::ignore_endings();
     heap::keep_freed();
     let mut worker = Worker::default();
     // What was answered is kept, also if the channel cannot be read any more.
     let served = serve(&mut worker).map_err(|error| error.to_string());
-    match worker.end().and(served) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            // Standard error is the daemon's log.
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
+    let ended = worker.end().and(served);
+    if let Err(error) = &ended {
+        // Standard error is the daemon's log.
+        eprintln!("{error}");
     }
+    process::end(ended.is_ok())
 }
 
 /// Carries out commands until the channel ends.

@@ -182,7 +182,8 @@ impl Create {
             force: self.force,
         };
         reactor.block_on(async {
-            let started = Pool::start(&self.pool, create, Arc::<Parameters>::default()).await;
+            let started =
+                Pool::start(&self.pool, create, Vec::new(), Arc::<Parameters>::default()).await;
             let pool = started.map_err(|error| not_had(&error))?;
             pool.export().await.map_err(|error| refused(&error))
         })?;

@@ -6,7 +6,7 @@ use ashlar_zfs::ondisk::config::{Health, Node, Pool};
 use ashlar_zfs::ondisk::label::PoolState;
 use clap::Args;
 
-use super::session::{How, Where, labelled, pools_on};
+use super::session::{How, Where, labelled};
 use crate::disks::{self, Access};
 use crate::error::{Error, Result};
 use crate::output;
@@ -60,7 +60,7 @@ impl Import {
             return Ok(ExitCode::SUCCESS);
         }
         let disks = disks::reactor()?.block_on(labelled(place.devices(), Access::Look))?;
-        let mut pools = pools_on(&disks).pools;
+        let mut pools = disks.pools().pools;
         pools.retain(|pool| pool.state != PoolState::Destroyed);
         if self.json {
             output::print_json(&pools)?;

@@ -6,10 +6,9 @@ use std::sync::Arc;
 
 use ashlar_engine::Reactor;
 use ashlar_stack::assemble::Disk;
-use ashlar_stack::probe::probe;
-use ashlar_zfs::client::{CallError, Parameters, Pool, PoolError};
-use ashlar_zfs::ondisk::config::{self, Found};
-use ashlar_zfs::ondisk::label::DeviceLabels;
+use ashlar_stack::pool_members::{Found, members_on};
+use ashlar_zfs::client::{CallError, Part, Pool, PoolError};
+use ashlar_zfs::ondisk::config;
 use ashlar_zfs::protocol::{Command, Dataset, ImportConfig, PoolStatus, Reply};
 use clap::Args;
 
@@ -61,11 +60,11 @@ pub(crate) enum Session {
     },
 }
 
-/// A disk, where it is, and its labels.
+/// Disks, and what on them is a member of a pool.
 pub(crate) struct Labelled {
-    pub(crate) disk: Disk,
-    pub(crate) path: String,
-    pub(crate) labels: Box<DeviceLabels>,
+    /// The disks: all of those that have members.
+    pub(crate) disks: Vec<Disk>,
+    members: Vec<Found>,
 }
 
 /// What a worker has refused.
@@ -118,33 +117,56 @@ fn expand(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(disks)
 }
 
-/// The disks among `named` that have labels of ZFS.
+/// The disks among `named` that have labels of ZFS, or partitions with such labels.
 ///
 /// # Errors
 /// One cannot be opened or read.
-pub(crate) async fn labelled(named: &[PathBuf], access: Access) -> Result<Vec<Labelled>> {
-    let mut found = Vec::new();
+pub(crate) async fn labelled(named: &[PathBuf], access: Access) -> Result<Labelled> {
+    let mut found = Labelled { disks: Vec::new(), members: Vec::new() };
     for path in expand(named)? {
         let disk = disks::open(&path, Access::Look, true)?;
-        let contents = probe(&disk.gateway).await;
-        let contents =
-            contents.map_err(|status| Error::new("cannot read", path.display(), status))?;
-        let Some(labels) = contents.zfs else { continue };
+        let members = members_on(&path, &disk.gateway).await;
+        let members = members.map_err(|error| Error::new("cannot read", path.display(), error))?;
+        if members.is_empty() {
+            continue;
+        }
         let disk = if access == Access::Look { disk } else { disks::open(&path, access, true)? };
-        let failed = |error| Error::new("cannot open", path.display(), error);
-        let path = std::fs::canonicalize(&path).map_err(failed)?;
-        found.push(Labelled { disk, path: path.display().to_string(), labels });
+        found.disks.push(disk);
+        found.members.extend(members);
     }
     Ok(found)
 }
 
-/// The pools on disks.
-pub(crate) fn pools_on(disks: &[Labelled]) -> Found {
-    let devices: Vec<config::Device<'_>> = disks
-        .iter()
-        .map(|disk| config::Device { path: &disk.path, labels: &disk.labels })
-        .collect();
-    config::pools(&devices)
+impl Labelled {
+    /// The pools on them.
+    pub(crate) fn pools(&self) -> config::Found {
+        let devices: Vec<config::Device<'_>> = self
+            .members
+            .iter()
+            .map(|found| config::Device { path: &found.place.path, labels: &found.labels })
+            .collect();
+        config::pools(&devices)
+    }
+
+    /// What a worker is told of one of the pools, and the parts of disks that are members of it.
+    ///
+    /// # Errors
+    /// It cannot be imported.
+    pub(crate) fn import(
+        &self,
+        pool: &config::Pool,
+        How { read_only, force }: How,
+    ) -> Result<(Command, Vec<Part>)> {
+        let place_of = |index: usize| self.members.get(index).map(|found| &found.place);
+        let path_of = |index| place_of(index).map_or_else(String::new, |place| place.path.clone());
+        let config = pool.import_config(&path_of);
+        let config = config.map_err(|why| Error::failed(format_args!("cannot import: {why}")))?;
+        let config = ImportConfig::from(&config);
+        let import =
+            Command::ImportPool { config, name: None, read_only, force, missing_log: false };
+        let places = pool.devices.iter().filter_map(|index| place_of(*index));
+        Ok((import, places.filter_map(|place| place.part.clone()).collect()))
+    }
 }
 
 impl Where {
@@ -204,7 +226,7 @@ impl Session {
         let reactor = disks::reactor()?;
         let (pools, disks) = reactor.block_on(async {
             let disks = labelled(disks, access).await?;
-            let mut found = pools_on(&disks).pools;
+            let mut found = disks.pools().pools;
             found.retain(|pool| {
                 wanted.is_none_or(|name| pool.name == name || pool.guid.to_string() == name)
             });
@@ -214,25 +236,12 @@ impl Session {
             }
             let mut imports = Vec::new();
             for pool in found {
-                let path_of =
-                    |index: usize| disks.get(index).map_or("", |disk| &disk.path).to_owned();
-                let config = pool.import_config(&path_of);
-                let config =
-                    config.map_err(|why| Error::failed(format_args!("cannot import: {why}")))?;
-                let How { read_only, force } = how;
-                let config = ImportConfig::from(&config);
-                let import = Command::ImportPool {
-                    config,
-                    name: None,
-                    read_only,
-                    force,
-                    missing_log: false,
-                };
+                let import = disks.import(&pool, how)?;
                 imports.push((pool.name, import));
             }
             let mut pools: Vec<Pool> = Vec::new();
-            for (name, import) in imports {
-                match Pool::start(&name, import, Arc::<Parameters>::default()).await {
+            for (name, (import, parts)) in imports {
+                match Pool::start(&name, import, parts, Arc::default()).await {
                     Ok(pool) => pools.push(pool),
                     Err(error) => {
                         // All or none.
@@ -245,7 +254,7 @@ impl Session {
                     }
                 }
             }
-            Ok((pools, disks.into_iter().map(|labelled| labelled.disk).collect()))
+            Ok((pools, disks.disks))
         })?;
         Ok(Self::Here { reactor, pools, _disks: disks })
     }

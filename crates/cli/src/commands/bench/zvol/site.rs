@@ -9,12 +9,12 @@ use std::sync::Arc;
 use ashlar_block::Gateway;
 use ashlar_stack::assemble::Disk;
 use ashlar_stack::probe::probe;
-use ashlar_zfs::client::{Parameters, Pool, Zvol};
-use ashlar_zfs::protocol::{Command, ImportConfig, NewVdev, Reply, VdevClass, VdevKind};
+use ashlar_zfs::client::{Part, Pool, Zvol};
+use ashlar_zfs::protocol::{Command, NewVdev, Reply, VdevClass, VdevKind};
 use rustix::fs::{Advice, fadvise};
 
 use super::cpu::CpuTime;
-use crate::commands::zpool::session::{absolute, labelled, not_had, pools_on, refused};
+use crate::commands::zpool::session::{How, absolute, labelled, not_had, refused};
 use crate::disks::{self, Access};
 use crate::error::{Error, Result};
 
@@ -93,7 +93,7 @@ impl Site {
             force: false,
         };
         let name = format!("ashlar-bench-{}", std::process::id());
-        let pool = start(&name, create, tunables).await?;
+        let pool = start(&name, create, Vec::new(), tunables).await?;
         Ok(Self { pool, paths, tunables: tunables.to_vec(), disks })
     }
 
@@ -185,23 +185,12 @@ impl Site {
             forget_file(path).map_err(|error| Error::new("cannot flush", path.display(), error))?;
         }
         let found = labelled(&paths, Access::Write).await?;
-        let import = {
-            let pools = pools_on(&found).pools;
-            let mine = pools.iter().find(|pool| pool.name == name);
-            let mine = mine.ok_or_else(|| Error::failed("the pool is not there any more"))?;
-            let path_of = |index: usize| found.get(index).map_or("", |disk| &disk.path).to_owned();
-            let config = mine.import_config(&path_of);
-            let config = config.map_err(|why| Error::plain("cannot import the pool", why))?;
-            Command::ImportPool {
-                config: ImportConfig::from(&config),
-                name: None,
-                read_only: false,
-                force: false,
-                missing_log: false,
-            }
-        };
-        let disks = found.into_iter().map(|labelled| labelled.disk).collect();
-        let pool = start(&name, import, &tunables).await?;
+        let pools = found.pools().pools;
+        let mine = pools.iter().find(|pool| pool.name == name);
+        let mine = mine.ok_or_else(|| Error::failed("the pool is not there any more"))?;
+        let (import, parts) = found.import(mine, How::WRITE)?;
+        let pool = start(&name, import, parts, &tunables).await?;
+        let disks = found.disks;
         Ok(Self { pool, paths, tunables, disks })
     }
 
@@ -220,8 +209,13 @@ pub(super) struct Volume {
     pub(super) gateway: Gateway,
 }
 
-async fn start(name: &str, command: Command, tunables: &[(String, u64)]) -> Result<Pool> {
-    let pool = Pool::start(name, command, Arc::<Parameters>::default()).await;
+async fn start(
+    name: &str,
+    command: Command,
+    parts: Vec<Part>,
+    tunables: &[(String, u64)],
+) -> Result<Pool> {
+    let pool = Pool::start(name, command, parts, Arc::default()).await;
     let pool = pool.map_err(|error| not_had(&error))?;
     for (name, value) in tunables {
         let set = Command::SetParameter { name: name.clone(), value: *value };

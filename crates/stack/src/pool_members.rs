@@ -1,0 +1,208 @@
+//! Members of ZFS pools: devices with labels, and where the worker of a pool, which opens them itself, finds them.
+//!
+//! A disk of the user's has a path. A partition of one has none, unless the kernel made it a device; it is opened as a part of
+//! its disk. What is inside of other devices only this process has.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ashlar_block::{Gateway, Sector, Sectors, Status};
+use ashlar_zfs::client::Part;
+use ashlar_zfs::ondisk::config::{self, Health, ImportRefused};
+use ashlar_zfs::ondisk::label::DeviceLabels;
+use ashlar_zfs::protocol::ImportConfig;
+
+use crate::claim::{self, Claim};
+use crate::devices::{Device, Devices, Kind};
+use crate::names::partition_suffix;
+use crate::partitions::Partition;
+use crate::probe::probe;
+
+/// Where a worker finds a member.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// What it is called in the pool's configuration.
+    pub path: String,
+    /// The part of a disk that it is.
+    pub part: Option<Part>,
+}
+
+/// A member that was found on a disk.
+pub struct Found {
+    /// Where it is.
+    pub place: Place,
+    /// Its labels.
+    pub labels: Box<DeviceLabels>,
+}
+
+/// The members of pools on a disk at `path`: itself, or partitions of it.
+///
+/// # Errors
+/// It cannot be read, or not be opened as a part.
+pub async fn members_on(path: &Path, gateway: &Gateway) -> Result<Vec<Found>, MembersError> {
+    let contents = probe(gateway).await?;
+    let claim = claim::read(gateway, &contents, false).await?.claim;
+    let path = std::fs::canonicalize(path)?;
+    let Claim::Table(table) = claim else {
+        let place = Place { path: path.display().to_string(), part: None };
+        return Ok(contents
+            .zfs
+            .into_iter()
+            .map(|labels| Found { place: place.clone(), labels })
+            .collect());
+    };
+    let mut found = Vec::new();
+    for entry in table.entries {
+        let name = format!(
+            "{}{}",
+            path.display(),
+            partition_suffix(&path.to_string_lossy(), entry.number)
+        );
+        let partition = Partition::new(&*name, gateway.clone(), entry.start, entry.len);
+        let contents = probe(&Gateway::new(Arc::new(partition))).await?;
+        if let Some(labels) = contents.zfs {
+            let place = part(name, &path, entry.start, entry.len)?;
+            found.push(Found { place, labels });
+        }
+    }
+    Ok(found)
+}
+
+/// Why the members on a disk are not known.
+#[derive(Debug, thiserror::Error)]
+pub enum MembersError {
+    /// It cannot be read.
+    #[error("{0}")]
+    Read(#[from] Status),
+    /// It cannot be opened again.
+    #[error(transparent)]
+    Open(#[from] std::io::Error),
+}
+
+/// A partition of the disk at `disk`: the kernel's own device of it, or a part of the disk.
+fn part(path: String, disk: &Path, start: Sector, len: Sectors) -> std::io::Result<Place> {
+    if let Ok(path) = std::fs::canonicalize(&path)
+        && path.starts_with("/dev")
+    {
+        return Ok(Place { path: path.display().to_string(), part: None });
+    }
+    let part = Part::new(PathBuf::from(&path), disk, start.bytes(), len.bytes())?;
+    Ok(Place { path, part: Some(part) })
+}
+
+/// Where a worker can open a device.
+///
+/// # Errors
+/// It cannot: why.
+fn place(device: &Device, devices: &Devices) -> Result<Place, String> {
+    let failed = |error| format!("cannot be opened by a worker: {error}");
+    let (mut lower, mut start, mut len) = (device.clone(), Sector(0), None);
+    while let Kind::Partition(entry) = &lower.kind {
+        start += Sectors(entry.start.0);
+        len.get_or_insert(entry.len);
+        lower = match lower.below.first().and_then(|name| devices.find(name)) {
+            Some(lower) => lower,
+            None => return Err("is a partition of nothing".to_owned()),
+        };
+    }
+    if lower.kind != Kind::Disk {
+        let why = "is part of a ZFS pool, which can only be imported from disks and their partitions: this device is inside of others";
+        return Err(why.to_owned());
+    }
+    let disk = std::fs::canonicalize(&lower.path).map_err(failed)?;
+    let Some(len) = len else {
+        return Ok(Place { path: disk.display().to_string(), part: None });
+    };
+    let name = Path::new(&device.path).file_name().unwrap_or_default();
+    let path = disk.with_file_name(name).display().to_string();
+    part(path, &disk, start, len).map_err(failed)
+}
+
+/// A member of a pool at hand.
+struct Member {
+    /// The name of its device.
+    device: String,
+    place: Place,
+    depth: usize,
+    labels: Box<DeviceLabels>,
+}
+
+/// The members that were found.
+#[derive(Default)]
+pub(crate) struct Members {
+    all: Vec<Member>,
+    /// The pools that were tried.
+    tried: BTreeSet<u64>,
+}
+
+/// A pool that may be imported.
+pub(crate) struct Ready {
+    pool: config::Pool,
+    pub(crate) depth: usize,
+    pub(crate) below: Vec<String>,
+    /// Those of its members that are parts of disks.
+    pub(crate) parts: Vec<Part>,
+    /// Where all members are.
+    paths: Vec<String>,
+}
+
+impl Ready {
+    /// The pool's name.
+    pub(crate) fn name(&self) -> &str {
+        &self.pool.name
+    }
+
+    /// What the user should know of its members: labels that are damaged, disks that are not in the pool any more.
+    pub(crate) fn problems(&self) -> &[String] {
+        &self.pool.problems
+    }
+
+    /// What a worker wants to know of it.
+    ///
+    /// # Errors
+    /// It cannot be imported.
+    pub(crate) fn config(&self) -> Result<ImportConfig, ImportRefused> {
+        let path_of = |index: usize| self.paths.get(index).cloned().unwrap_or_default();
+        Ok(ImportConfig::from(&self.pool.import_config(&path_of)?))
+    }
+}
+
+impl Members {
+    /// Takes in a device that has labels.
+    ///
+    /// # Errors
+    /// No worker could open it.
+    pub(crate) fn add(
+        &mut self,
+        device: &Device,
+        depth: usize,
+        labels: &DeviceLabels,
+        devices: &Devices,
+    ) -> Result<(), String> {
+        let place = place(device, devices)?;
+        let (device, labels) = (device.name.clone(), Box::new(labels.clone()));
+        self.all.push(Member { device, place, depth, labels });
+        Ok(())
+    }
+
+    /// A pool that was not tried: with all its members, or with `any` whatever there is.
+    pub(crate) fn next(&mut self, any: bool) -> Option<Ready> {
+        let devices: Vec<config::Device<'_>> = self
+            .all
+            .iter()
+            .map(|member| config::Device { path: &member.place.path, labels: &member.labels })
+            .collect();
+        let pools = config::pools(&devices).pools;
+        let pool = pools.into_iter().find(|pool| {
+            !self.tried.contains(&pool.guid) && (any || pool.health == Health::Online)
+        })?;
+        self.tried.insert(pool.guid);
+        let members = || pool.devices.iter().filter_map(|index| self.all.get(*index));
+        let below = members().map(|member| member.device.clone()).collect();
+        let depth = members().map(|member| member.depth).max().unwrap_or(0);
+        let parts = members().filter_map(|member| member.place.part.clone()).collect();
+        let paths = self.all.iter().map(|member| member.place.path.clone()).collect();
+        Some(Ready { pool, depth, below, parts, paths })
+    }
+}

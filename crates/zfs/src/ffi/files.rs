@@ -1,0 +1,429 @@
+//! The files of vdevs, as libzpool uses them.
+//!
+//! libzpool reads and writes its disks with the functions of sys/zfs_file.h, which it has itself and calls by their names: if the program has
+//! functions of these names and exports them, which this crate's build script sees to for its tests and that of the program for it, the
+//! dynamic linker has the library call those (ld.so(8)). They are here, and do three things otherwise than the library's own, which are
+//! made for tests (lib/libzpool/kernel.c):
+//!
+//! - A vdev may be a part of a file: a partition of an image has no path ([`add_part`]).
+//! - A write is one write. The library's cuts each in two, at any sector of 512 bytes, as a power cut might: a device with larger
+//!   sectors refuses that, and the library ends the process.
+//! - What cannot go past the page cache as it is (`O_DIRECT`), because it is not aligned, goes through a buffer that is.
+
+use std::alloc::Layout;
+use std::collections::BTreeMap;
+use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::ptr::{self, NonNull};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{FallocateFlags, FileType};
+use rustix::io::Errno;
+
+/// A part of a file that is a disk.
+struct Part {
+    file: OwnedFd,
+    offset_bytes: u64,
+    size_bytes: u64,
+}
+
+/// By the path that it has in the pool's configuration.
+static PARTS: Mutex<BTreeMap<PathBuf, Part>> = Mutex::new(BTreeMap::new());
+
+fn parts() -> MutexGuard<'static, BTreeMap<PathBuf, Part>> {
+    // Inserting does not panic in between.
+    PARTS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Has the path stand for a part of a file, from now to the process's end.
+pub(crate) fn add_part(path: &Path, file: OwnedFd, offset_bytes: u64, size_bytes: u64) {
+    parts().insert(path.to_owned(), Part { file, offset_bytes, size_bytes });
+}
+
+/// Whether the path stands for a part of a file.
+pub(crate) fn is_part(path: &Path) -> bool {
+    parts().contains_key(path)
+}
+
+/// Opens the disk to be looked at: of a part, the whole of which it is one.
+///
+/// # Errors
+/// Those of open(2).
+pub(crate) fn look_at(path: &Path) -> std::io::Result<File> {
+    match parts().get(path) {
+        Some(part) => Ok(File::from(part.file.try_clone()?)),
+        None => File::open(path),
+    }
+}
+
+/// What the library has for an open file: `zfs_file_t` of sys/zfs_file.h, which functions that are not replaced may use, with ours
+/// behind it.
+#[repr(C)]
+struct VdevFile {
+    f_fd: c_int,
+    f_dump_fd: c_int,
+    file: OwnedFd,
+    /// Where the vdev begins in it.
+    offset_bytes: u64,
+    /// Where it ends, if that is not the file's end.
+    size_bytes: Option<u64>,
+    is_device: bool,
+    /// What addresses, offsets and lengths have to be multiples of.
+    align_bytes: usize,
+}
+
+/// A piece of I/O: where in the file, and how much of what was asked for lies inside the vdev.
+struct Extent {
+    offset_bytes: u64,
+    len: usize,
+}
+
+impl VdevFile {
+    fn open(path: &Path, flags: c_int, mode: c_int) -> Result<Box<Self>, Errno> {
+        let part = match parts().get(path) {
+            // Opened anew, for an open file of its own: the other has the lock, and other flags.
+            Some(part) => {
+                let path = PathBuf::from(format!("/proc/self/fd/{}", part.file.as_raw_fd()));
+                Some((path, part.offset_bytes, part.size_bytes))
+            }
+            None => None,
+        };
+        let path = part.as_ref().map_or(path, |(path, ..)| path);
+        let is_device = match rustix::fs::stat(path) {
+            Ok(about) => FileType::from_raw_mode(about.st_mode) == FileType::BlockDevice,
+            Err(Errno::NOENT) if flags & libc::O_CREAT != 0 => false,
+            Err(errno) => return Err(errno),
+        };
+        let direct = if is_device { libc::O_DIRECT } else { 0 };
+        let c_path = super::nvlist::c_string(path.to_str().ok_or(Errno::INVAL)?)?;
+        // SAFETY: the path is a text.
+        let fd = unsafe {
+            libc::open(c_path.as_ptr(), flags | direct | libc::O_CLOEXEC, mode.unsigned_abs())
+        };
+        if fd < 0 {
+            return Err(last_errno());
+        }
+        // SAFETY: it was opened just now, and is nobody else's.
+        let file = unsafe { OwnedFd::from_raw_fd(fd) };
+        let align_bytes = match is_device {
+            true => rustix::fs::ioctl_blksszget(&file)?.max(1) as usize,
+            false => 1,
+        };
+        let (offset_bytes, size_bytes) =
+            part.map_or((0, None), |(_, offset, size)| (offset, Some(size)));
+        let f_fd = file.as_raw_fd();
+        Ok(Box::new(Self {
+            f_fd,
+            f_dump_fd: -1,
+            file,
+            offset_bytes,
+            size_bytes,
+            is_device,
+            align_bytes,
+        }))
+    }
+
+    fn size_bytes(&self) -> Result<u64, Errno> {
+        match self.size_bytes {
+            Some(size_bytes) => Ok(size_bytes),
+            None if self.is_device => device_bytes(self.file.as_fd()),
+            None => Ok(rustix::fs::fstat(&self.file)?.st_size.unsigned_abs()),
+        }
+    }
+
+    fn extent(&self, offset: i64, len: usize) -> Result<Extent, Errno> {
+        let offset = u64::try_from(offset).map_err(|_| Errno::INVAL)?;
+        let len = match self.size_bytes {
+            None => len,
+            Some(size) => len.min(usize::try_from(size.saturating_sub(offset)).unwrap_or(len)),
+        };
+        let offset_bytes = self.offset_bytes.checked_add(offset).ok_or(Errno::INVAL)?;
+        Ok(Extent { offset_bytes, len })
+    }
+
+    fn is_aligned(&self, bytes: usize) -> bool {
+        bytes.is_multiple_of(self.align_bytes)
+    }
+
+    /// Reads as much as there is; how much that is.
+    ///
+    /// # Safety
+    /// `into` must be good for `len` bytes.
+    unsafe fn read(&self, into: *mut u8, offset: i64, len: usize) -> Result<usize, Errno> {
+        let Extent { offset_bytes, len } = self.extent(offset, len)?;
+        let inside = offset_bytes as usize % self.align_bytes;
+        let read = |fd, into, len, at| {
+            // SAFETY: that of `transfer`.
+            unsafe { libc::pread64(fd, into, len, at) }
+        };
+        if inside == 0 && self.is_aligned(len) && self.is_aligned(into.addr()) {
+            // SAFETY: the caller's.
+            return unsafe { self.transfer(read, into, offset_bytes, len) };
+        }
+        let around = (inside + len).next_multiple_of(self.align_bytes);
+        let mut buffer = Buffer::new(around, self.align_bytes)?;
+        let from = offset_bytes - inside as u64;
+        // SAFETY: the buffer has that many bytes.
+        let found = unsafe { self.transfer(read, buffer.as_mut_ptr(), from, around) }?;
+        let found = found.saturating_sub(inside).min(len);
+        // SAFETY: the caller's; so much is in the buffer behind `inside`.
+        unsafe { ptr::copy_nonoverlapping(buffer.as_mut_ptr().add(inside), into, found) };
+        Ok(found)
+    }
+
+    /// Writes as much as there is room for; how much that is.
+    ///
+    /// # Safety
+    /// `from` must be good for `len` bytes.
+    unsafe fn write(&self, from: *const u8, offset: i64, len: usize) -> Result<usize, Errno> {
+        let Extent { offset_bytes, len } = self.extent(offset, len)?;
+        let write = |fd, from: *mut c_void, len, at| {
+            // SAFETY: that of `transfer`.
+            unsafe { libc::pwrite64(fd, from.cast_const(), len, at) }
+        };
+        if !self.is_aligned(offset_bytes as usize) || !self.is_aligned(len) {
+            // A part of a sector would have to be read first, and what else is in it put at risk.
+            return Err(Errno::INVAL);
+        }
+        if self.is_aligned(from.addr()) {
+            // SAFETY: the caller's; nothing is written there.
+            return unsafe { self.transfer(write, from.cast_mut(), offset_bytes, len) };
+        }
+        let mut buffer = Buffer::new(len, self.align_bytes)?;
+        // SAFETY: the caller's, and the buffer has that many bytes.
+        unsafe { ptr::copy_nonoverlapping(from, buffer.as_mut_ptr(), len) };
+        // SAFETY: the buffer has that many bytes.
+        unsafe { self.transfer(write, buffer.as_mut_ptr(), offset_bytes, len) }
+    }
+
+    /// Calls `move_some` until all is moved or it moves nothing.
+    ///
+    /// # Safety
+    /// `memory` must be good for `len` bytes, and `move_some` be pread(2) or pwrite(2).
+    unsafe fn transfer(
+        &self,
+        move_some: impl Fn(c_int, *mut c_void, usize, i64) -> isize,
+        memory: *mut u8,
+        offset_bytes: u64,
+        len: usize,
+    ) -> Result<usize, Errno> {
+        let mut done = 0;
+        while done < len {
+            let at = i64::try_from(offset_bytes + done as u64).map_err(|_| Errno::INVAL)?;
+            let memory = memory.wrapping_add(done).cast();
+            match move_some(self.file.as_raw_fd(), memory, len - done, at) {
+                0 => break,
+                moved @ 1.. => done += moved.unsigned_abs(),
+                _ => match last_errno() {
+                    Errno::INTR => {}
+                    errno => return Err(errno),
+                },
+            }
+        }
+        Ok(done)
+    }
+
+    fn free(&self, offset: i64, len: i64) -> Result<(), Errno> {
+        let len = usize::try_from(len).map_err(|_| Errno::INVAL)?;
+        let Extent { offset_bytes, len } = self.extent(offset, len)?;
+        if len == 0 {
+            return Ok(());
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&self.file, flags, offset_bytes, len as u64)
+    }
+}
+
+/// Memory with an address that is a multiple of something.
+struct Buffer {
+    memory: NonNull<u8>,
+    layout: Layout,
+}
+
+impl Buffer {
+    fn new(len: usize, align_bytes: usize) -> Result<Self, Errno> {
+        let layout = Layout::from_size_align(len.max(1), align_bytes).map_err(|_| Errno::INVAL)?;
+        // SAFETY: it is not empty.
+        let memory = unsafe { std::alloc::alloc_zeroed(layout) };
+        Ok(Self { memory: NonNull::new(memory).ok_or(Errno::NOMEM)?, layout })
+    }
+
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.memory.as_ptr()
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: it came from there, with that layout.
+        unsafe { std::alloc::dealloc(self.memory.as_ptr(), self.layout) };
+    }
+}
+
+fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+fn device_bytes(device: BorrowedFd<'_>) -> Result<u64, Errno> {
+    // lseek(2) tells it of a device, too. Nobody uses the position.
+    rustix::fs::seek(device, rustix::fs::SeekFrom::End(0))
+}
+
+/// What a function of the library returns: 0 or an errno.
+fn returned(result: Result<(), Errno>) -> c_int {
+    result.map_or_else(Errno::raw_os_error, |()| 0)
+}
+
+/// Tells how much of `len` was not moved, or, to who does not want to know, that it was not all.
+///
+/// # Safety
+/// `left` must be null or good for a number.
+unsafe fn tell_rest(moved: Result<usize, Errno>, len: usize, left: *mut isize) -> c_int {
+    returned(moved.and_then(|moved| match NonNull::new(left) {
+        Some(left) => {
+            // SAFETY: the caller's.
+            unsafe { left.write((len - moved).cast_signed()) };
+            Ok(())
+        }
+        None if moved == len => Ok(()),
+        None => Err(Errno::IO),
+    }))
+}
+
+/// sys/zfs_file.h, as are those that follow.
+///
+/// # Safety
+/// `path` must be a text, `opened` good for a pointer.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn zfs_file_open(
+    path: *const c_char,
+    flags: c_int,
+    mode: c_int,
+    opened: *mut *mut VdevFile,
+) -> c_int {
+    // SAFETY: the caller's.
+    let path = unsafe { CStr::from_ptr(path) };
+    let file = VdevFile::open(Path::new(OsStr::from_bytes(path.to_bytes())), flags, mode);
+    returned(file.map(|file| {
+        // SAFETY: the caller's.
+        unsafe { *opened = Box::into_raw(file) };
+    }))
+}
+
+/// # Safety
+/// `file` must come from [`zfs_file_open`], and not be used again.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn zfs_file_close(file: *mut VdevFile) {
+    // SAFETY: the caller's.
+    drop(unsafe { Box::from_raw(file) });
+}
+
+/// # Safety
+/// `file` must be open, `into` good for `len` bytes, `left` null or good for a number.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn zfs_file_pread(
+    file: *const VdevFile,
+    into: *mut c_void,
+    len: usize,
+    offset: i64,
+    left: *mut isize,
+) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { tell_rest((*file).read(into.cast(), offset, len), len, left) }
+}
+
+/// From 2.3.6 and 2.4 on the vdev's `ashift` is in front of the last argument. These releases are not to be told from those before, but an
+/// `ashift` from an address is: it is a number below 256, and has more bits only in the address of nothing.
+///
+/// # Safety
+/// `file` must be open, `from` good for `len` bytes, the last argument of its release null or good for a number.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn zfs_file_pwrite(
+    file: *const VdevFile,
+    from: *const c_void,
+    len: usize,
+    offset: i64,
+    left_or_ashift: *mut isize,
+    left: *mut isize,
+) -> c_int {
+    let has_ashift = (1..256).contains(&left_or_ashift.addr());
+    let left = if has_ashift { left } else { left_or_ashift };
+    // SAFETY: the caller's.
+    unsafe { tell_rest((*file).write(from.cast(), offset, len), len, left) }
+}
+
+/// zfs_file_attr_t.
+#[repr(C)]
+struct Attributes {
+    zfa_size: u64,
+    zfa_mode: libc::mode_t,
+}
+
+/// # Safety
+/// `file` must be open, `attributes` good for these.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn zfs_file_getattr(file: *const VdevFile, attributes: *mut Attributes) -> c_int {
+    // SAFETY: the caller's.
+    let file = unsafe { &*file };
+    let found = file.size_bytes().and_then(|zfa_size| {
+        Ok(Attributes { zfa_size, zfa_mode: rustix::fs::fstat(&file.file)?.st_mode })
+    });
+    returned(found.map(|found| {
+        // SAFETY: the caller's.
+        unsafe { attributes.write(found) };
+    }))
+}
+
+/// # Safety
+/// `file` must be open.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn zfs_file_fsync(file: *const VdevFile, _flags: c_int) -> c_int {
+    // SAFETY: the caller's.
+    let file = unsafe { &*file };
+    returned(rustix::fs::fdatasync(&file.file))
+}
+
+/// Since 2.3.
+///
+/// # Safety
+/// `file` must be open.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn zfs_file_deallocate(file: *const VdevFile, offset: i64, len: i64) -> c_int {
+    // SAFETY: the caller's.
+    returned(unsafe { &*file }.free(offset, len))
+}
+
+/// Up to 2.2, for the same: vdevs use no other mode.
+///
+/// # Safety
+/// `file` must be open.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn zfs_file_fallocate(
+    file: *const VdevFile,
+    mode: c_int,
+    offset: i64,
+    len: i64,
+) -> c_int {
+    if mode != libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE {
+        return Errno::OPNOTSUPP.raw_os_error();
+    }
+    // SAFETY: the caller's.
+    returned(unsafe { &*file }.free(offset, len))
+}
+
+/// By their names. The last two are of other releases each.
+pub(super) fn replaced() -> [(&'static CStr, *const ()); 8] {
+    [
+        (c"zfs_file_open", zfs_file_open as *const ()),
+        (c"zfs_file_close", zfs_file_close as *const ()),
+        (c"zfs_file_pread", zfs_file_pread as *const ()),
+        (c"zfs_file_pwrite", zfs_file_pwrite as *const ()),
+        (c"zfs_file_getattr", zfs_file_getattr as *const ()),
+        (c"zfs_file_fsync", zfs_file_fsync as *const ()),
+        (c"zfs_file_deallocate", zfs_file_deallocate as *const ()),
+        (c"zfs_file_fallocate", zfs_file_fallocate as *const ()),
+    ]
+}
