@@ -51,7 +51,7 @@ fn both_queues_are_measured_in_all_ways() {
     assert!(segments.iter().map(|row| row["segments"].as_u64().unwrap()).eq([1, 4, 16, 64, 256]));
     assert!(volume["ceiling"]["plain"].as_f64().unwrap() > 0.0);
     let checks = report["checks"].as_array().unwrap();
-    assert_eq!(checks.len(), 9);
+    assert_eq!(checks.len(), 10);
     for check in checks {
         let (measured, wanted) =
             (check["measured"].as_f64().unwrap(), check["wanted"].as_f64().unwrap());

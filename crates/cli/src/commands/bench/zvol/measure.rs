@@ -65,8 +65,10 @@ pub(super) struct Ceiling {
     plain: f64,
     off: f64,
     on: f64,
-    /// What the queue on is of the plain loop.
-    pub(super) of_plain: f64,
+    /// `off` as a share of `plain`.
+    pub(super) off_of_plain: f64,
+    /// `on` as a share of `plain`.
+    pub(super) on_of_plain: f64,
 }
 
 /// A volume's figures.
@@ -182,11 +184,11 @@ impl Bench {
                 each(*read_microseconds, first.map(|first| first.read_microseconds)),
             );
         }
-        let Ceiling { plain, off, on, of_plain } = measured.ceiling;
+        let Ceiling { plain, off, on, off_of_plain, on_of_plain } = measured.ceiling;
         text += &format!(
             "\nvolblocksize {block}, writes of 1 MiB, one stream, {CEILING_DEPTH} at a time, MB/s\n  \
-             a plain loop of dmu_write() {plain:>6.0}\n  queue off {off:>24.0}\n  queue on {on:>25.0}\n  \
-             {of_plain:.2} of libzpool's own rate\n"
+             a plain loop of dmu_write() {plain:>6.0}\n  queue off {off:>24.0}, {off_of_plain:.2} of libzpool's own rate\n  \
+             queue on {on:>25.0}, {on_of_plain:.2} of libzpool's own rate\n"
         );
         self.say(&text)
     }
@@ -334,8 +336,8 @@ impl Bench {
             samples.iter_mut().zip(figures).for_each(|(all, figure)| all.push(figure));
         }
         let [plain, off, on] = samples.map(median);
-        let of_plain = on / plain;
-        Ok(Ceiling { plain, off, on, of_plain })
+        let (off_of_plain, on_of_plain) = (off / plain, on / plain);
+        Ok(Ceiling { plain, off, on, off_of_plain, on_of_plain })
     }
 }
 

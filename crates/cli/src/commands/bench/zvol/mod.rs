@@ -23,7 +23,7 @@ use crate::disks;
 use crate::error::{Error, Result};
 use crate::{output, units};
 use load::BATCH_BYTES;
-use measure::{Bench, Measured};
+use measure::{Bench, Ceiling, Measured};
 use site::{Files, Site};
 use table::size;
 
@@ -221,8 +221,11 @@ fn checks(volumes: &[Measured]) -> Vec<Check> {
             let what = format!("random {}s of {}, on / off", random.way, size(random.io_bytes));
             check(block, &what, random.on_of_off, WANTED_RANDOM);
         }
-        let what = "writes of 1 MiB, of dmu_write's rate";
-        check(block, what, volume.ceiling.of_plain, WANTED_OF_CEILING);
+        let Ceiling { off_of_plain, on_of_plain, .. } = volume.ceiling;
+        for (queue, of_plain) in [("off", off_of_plain), ("on", on_of_plain)] {
+            let what = format!("1 MiB writes, queue {queue}, of dmu_write's rate");
+            check(block, &what, of_plain, WANTED_OF_CEILING);
+        }
     }
     checks
 }
