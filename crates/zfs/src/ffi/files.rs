@@ -295,15 +295,19 @@ unsafe fn tell_rest(moved: Result<usize, Errno>, len: usize, left: *mut isize) -
 
 /// sys/zfs_file.h, as are those that follow.
 ///
+/// Some releases (2.4.4) have a credential in front of the last argument, which is always null in user space; the address to write to never is.
+///
 /// # Safety
-/// `path` must be a text, `opened` good for a pointer.
+/// `path` must be a text, the last argument of its release good for a pointer.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn zfs_file_open(
     path: *const c_char,
     flags: c_int,
     mode: c_int,
+    opened_or_credential: *mut *mut VdevFile,
     opened: *mut *mut VdevFile,
 ) -> c_int {
+    let opened = if opened_or_credential.is_null() { opened } else { opened_or_credential };
     // SAFETY: the caller's.
     let path = unsafe { CStr::from_ptr(path) };
     let file = VdevFile::open(Path::new(OsStr::from_bytes(path.to_bytes())), flags, mode);
@@ -335,8 +339,8 @@ unsafe extern "C" fn zfs_file_pread(
     unsafe { tell_rest((*file).read(into.cast(), offset, len), len, left) }
 }
 
-/// From 2.3.6 and 2.4 on the vdev's `ashift` is in front of the last argument. These releases are not to be told from those before, but an
-/// `ashift` from an address is: it is a number below 256, and has more bits only in the address of nothing.
+/// Some releases (2.3.6, 2.4.4) have the vdev's `ashift` in front of the last argument, a number of 8 bits. The address to write to is never
+/// one of the first 256.
 ///
 /// # Safety
 /// `file` must be open, `from` good for `len` bytes, the last argument of its release null or good for a number.
@@ -349,7 +353,7 @@ unsafe extern "C" fn zfs_file_pwrite(
     left_or_ashift: *mut isize,
     left: *mut isize,
 ) -> c_int {
-    let has_ashift = (1..256).contains(&left_or_ashift.addr());
+    let has_ashift = left_or_ashift.addr() < 256;
     let left = if has_ashift { left } else { left_or_ashift };
     // SAFETY: the caller's.
     unsafe { tell_rest((*file).write(from.cast(), offset, len), len, left) }
