@@ -42,7 +42,7 @@ reports() {
 }
 
 if [ "${1:-}" = --guest ]; then
-	out=$3
+	out=$3 log=$(mktemp)
 	export TZ=UTC
 	modprobe -a dm-mod dm-snapshot dm-thin-pool dm-raid dm-mirror 2>/dev/null || true
 	cat >/etc/lvm/lvmlocal.conf <<-'C'
@@ -53,15 +53,15 @@ if [ "${1:-}" = --guest ]; then
 	disk() { local name=DISK$1; echo "${!name}"; }
 	# quiet COMMAND...: it succeeds and warns of nothing
 	quiet() {
-		if ! "$@" >/tmp/log 2>&1 || grep -qiE 'warn|error|inconsist|fail|invalid|wrong' /tmp/log; then
+		if ! "$@" >"$log" 2>&1 || grep -qiE 'warn|error|inconsist|fail|invalid|wrong' "$log"; then
 			echo "FAILED: $*"
-			cat /tmp/log
+			cat "$log"
 			exit 1
 		fi
 	}
-	run() { "$@" >/tmp/log 2>&1 || {
+	run() { "$@" >"$log" 2>&1 || {
 		echo "FAILED: $*"
-		cat /tmp/log
+		cat "$log"
 		exit 1
 	}; }
 	sum() { sha256sum <"/dev/ours/$1"; }

@@ -15,7 +15,7 @@ root=$(dirname "$(dirname "$here")")
 if [ "${1:-}" = --guest ]; then
 	# shellcheck disable=SC2153 # the disks are named by uml-run
 	disks=("$DISK0" "$DISK1")
-	out=$2
+	out=$2 log=$(mktemp)
 	export TZ=UTC
 	modprobe -a dm-mod dm-snapshot 2>/dev/null || true
 	cat >/etc/lvm/lvmlocal.conf <<-'C'
@@ -25,17 +25,17 @@ if [ "${1:-}" = --guest ]; then
 	C
 	# quiet COMMAND...: it succeeds and warns of nothing
 	quiet() {
-		if ! "$@" >/tmp/log 2>&1 || grep -qiE 'warn|error|inconsist|fail|invalid|wrong' /tmp/log; then
+		if ! "$@" >"$log" 2>&1 || grep -qiE 'warn|error|inconsist|fail|invalid|wrong' "$log"; then
 			echo "FAILED: $*"
-			cat /tmp/log
+			cat "$log"
 			exit 1
 		fi
 	}
 	for disk in "${disks[@]}"; do
 		quiet pvck "$disk"
 		quiet pvck --dump headers "$disk"
-		if grep -q 'CHECK' /tmp/log; then
-			cat /tmp/log
+		if grep -q 'CHECK' "$log"; then
+			cat "$log"
 			exit 1
 		fi
 		quiet pvck --dump metadata "$disk"
@@ -43,13 +43,13 @@ if [ "${1:-}" = --guest ]; then
 	quiet vgck vg
 	quiet pvs -o+pv_mda_count,pv_mda_used_count,pv_used
 	quiet vgs -o+vg_seqno,vg_mda_count
-	cat /tmp/log
+	cat "$log"
 	quiet lvs -a -o+devices,segtype
-	cat /tmp/log
+	cat "$log"
 	quiet vgcfgbackup -f "$out/backup" vg
 	# LVM warns that it keeps no backup.
-	vgchange --addtag from+lvm vg >/tmp/log 2>&1 || { cat /tmp/log; exit 1; }
-	lvcreate -y -an -Zn -Wn -l 2 vg >/tmp/log 2>&1 || { cat /tmp/log; exit 1; }
+	vgchange --addtag from+lvm vg >"$log" 2>&1 || { cat "$log"; exit 1; }
+	lvcreate -y -an -Zn -Wn -l 2 vg >"$log" 2>&1 || { cat "$log"; exit 1; }
 	quiet vgck vg
 	exit 0
 fi

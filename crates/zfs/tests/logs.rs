@@ -63,6 +63,13 @@ impl Crashed {
         Some(Self { disks, files })
     }
 
+    /// A new one, and a worker that has imported it.
+    fn imported(properties: &[(&str, &str)]) -> Option<(Self, Worker)> {
+        let crashed = Self::new(properties)?;
+        let worker = crashed.import();
+        Some((crashed, worker))
+    }
+
     fn config(&self) -> ImportConfig {
         scan(&self.files.iter().map(PathBuf::as_path).collect::<Vec<_>>())
     }
@@ -128,8 +135,7 @@ fn rollback() -> Command {
 
 #[test]
 fn a_volume_that_is_resized_has_what_its_log_says_and_no_more() {
-    let Some(crashed) = Crashed::new(&[]) else { return };
-    let worker = crashed.import();
+    let Some((crashed, worker)) = Crashed::imported(&[]) else { return };
     worker.set(VOLUME, "volsize", "8M");
     assert_eq!(found(&worker, VOLUME), [NEW]);
     worker.set(VOLUME, "volsize", "16M");
@@ -142,8 +148,7 @@ fn a_volume_that_is_resized_has_what_its_log_says_and_no_more() {
 
 #[test]
 fn a_snapshot_has_what_was_flushed() {
-    let Some(crashed) = Crashed::new(&[]) else { return };
-    let worker = crashed.import();
+    let Some((crashed, worker)) = Crashed::imported(&[]) else { return };
     worker.run(snapshot());
     assert_eq!(found(&worker, "tank/vol@new"), [NEW, NEW]);
     assert_eq!(found(&worker, "tank/vol@old"), [OLD, OLD]);
@@ -158,8 +163,7 @@ fn a_snapshot_has_what_was_flushed() {
 
 #[test]
 fn what_is_rolled_back_stays_so() {
-    let Some(crashed) = Crashed::new(&[]) else { return };
-    let worker = crashed.import();
+    let Some((crashed, worker)) = Crashed::imported(&[]) else { return };
     worker.run(rollback());
     assert_eq!(found(&worker, VOLUME), [OLD, OLD]);
     crashed.end(worker);
@@ -167,8 +171,7 @@ fn what_is_rolled_back_stays_so() {
 
 #[test]
 fn a_volume_takes_its_log_along_when_it_is_renamed() {
-    let Some(crashed) = Crashed::new(&[]) else { return };
-    let worker = crashed.import();
+    let Some((crashed, worker)) = Crashed::imported(&[]) else { return };
     worker.run(Command::Rename { from: VOLUME.to_owned(), to: "tank/other".to_owned() });
     assert_eq!(found(&worker, "tank/other"), [NEW, NEW]);
     crashed.end(worker);
@@ -176,8 +179,7 @@ fn a_volume_takes_its_log_along_when_it_is_renamed() {
 
 #[test]
 fn a_volume_keeps_its_log_when_its_clone_is_promoted() {
-    let Some(crashed) = Crashed::new(&[("logbias", "throughput")]) else { return };
-    let worker = crashed.import();
+    let Some((crashed, worker)) = Crashed::imported(&[("logbias", "throughput")]) else { return };
     worker.run(Command::Clone {
         snapshot: "tank/vol@old".to_owned(),
         name: "tank/clone".to_owned(),
@@ -193,8 +195,7 @@ fn a_volume_keeps_its_log_when_its_clone_is_promoted() {
 #[test]
 fn a_volume_is_destroyed_with_its_log() {
     for properties in [&[][..], &[("logbias", "throughput")]] {
-        let Some(crashed) = Crashed::new(properties) else { return };
-        let worker = crashed.import();
+        let Some((crashed, worker)) = Crashed::imported(properties) else { return };
         worker.run(Command::Destroy { name: VOLUME.to_owned(), recursive: true });
         assert_eq!(worker.names(), ["tank"]);
         crashed.end(worker);
