@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use ashlar_zfs::protocol::{Command, ImportConfig, NewVdev, NvValue, VdevClass, VdevKind};
-use support::{Disks, LoopDevice, Worker, assert_clean, import, new_pool, scan};
+use support::{Disks, LoopDevice, Worker, assert_clean, import, import_read_only, new_pool, scan};
 
 const MIB: u64 = 1 << 20;
 /// What a disk has where no part of a pool is.
@@ -186,13 +186,7 @@ fn a_pool_that_is_read_only_is_exported_right_after_its_volumes_are_closed() {
     let Some(config) = empty_pool("tank", &file) else { return };
     for _ in 0..8 {
         let worker = Worker::start().unwrap();
-        worker.run(Command::ImportPool {
-            config: config.clone(),
-            name: None,
-            read_only: true,
-            force: false,
-            missing_log: false,
-        });
+        worker.run(import_read_only(config.clone()));
         let volume = worker.open("tank/vol");
         support::read(&worker, volume, 0, 1 << 20);
         worker.run(Command::Close { volume: volume.volume });

@@ -7,13 +7,12 @@ mod pool;
 mod support;
 
 use std::ffi::CStr;
-use std::path::Path;
 
 use ashlar_zfs::protocol::Command;
 use ashlar_zfs::zvol::Volume;
 use pool::feature::{FEATURE, FOR_READING, FOR_WRITING, use_feature};
 use pool::{NewVolume, zpool};
-use support::{Disks, Worker, assert_clean, import, scan};
+use support::{Disks, Worker, assert_clean, import, import_read_only, scan};
 
 /// Not a test: what the worker processes of the tests run.
 #[test]
@@ -37,16 +36,6 @@ fn pool_with_feature(name: &str, list: &'static CStr) -> Option<Disks> {
     Some(disks)
 }
 
-fn import_read_only(disk: &Path) -> Command {
-    Command::ImportPool {
-        config: scan(&[disk]),
-        name: None,
-        read_only: true,
-        force: false,
-        missing_log: false,
-    }
-}
-
 #[test]
 fn a_pool_with_an_unknown_feature_for_writing_is_imported_read_only() {
     let Some(disks) = pool_with_feature("writing", FOR_WRITING) else { return };
@@ -61,7 +50,7 @@ fn a_pool_with_an_unknown_feature_for_writing_is_imported_read_only() {
     assert_eq!(refusal.errno, libc::EOPNOTSUPP);
     assert!(refusal.hint.as_ref().unwrap().contains("imported read-only"), "{refusal:?}");
 
-    worker.run(import_read_only(&disk));
+    worker.run(import_read_only(scan(&[&disk])));
     let volume = worker.open("writing/vol");
     assert!(volume.read_only);
     assert_eq!(support::read(&worker, volume, 0, 1 << 20), vec![0x33; 1 << 20]);
@@ -75,7 +64,7 @@ fn a_pool_with_an_unknown_feature_for_reading_is_not_imported_at_all() {
     let Some(disks) = pool_with_feature("reading", FOR_READING) else { return };
     let disk = disks.path().join("disk");
     let worker = Worker::start().unwrap();
-    for command in [import(scan(&[&disk])), import_read_only(&disk)] {
+    for command in [import(scan(&[&disk])), import_read_only(scan(&[&disk]))] {
         let refusal = worker.refused(command);
         assert!(
             refusal

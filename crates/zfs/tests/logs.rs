@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use ashlar_zfs::protocol::{
     Command, ImportConfig, NewVdev, OpenedVolume, Refusal, Reply, VdevClass, VdevKind,
 };
-use support::{Disks, LoopDevice, Worker, assert_clean, import, scan, set};
+use support::{Disks, LoopDevice, Worker, assert_clean, import, import_read_only, scan, set};
 
 const MIB: u64 = 1 << 20;
 const VOLUME: &str = "tank/vol";
@@ -217,13 +217,7 @@ fn without_replay_the_log_is_given_up() {
 fn a_pool_that_is_not_written_keeps_its_logs() {
     let Some(crashed) = Crashed::new(&[]) else { return };
     let worker = Worker::start().unwrap();
-    worker.run(Command::ImportPool {
-        config: crashed.config(),
-        name: None,
-        read_only: true,
-        force: false,
-        missing_log: false,
-    });
+    worker.run(import_read_only(crashed.config()));
     assert_eq!(found(&worker, VOLUME), [OLD, OLD]);
     worker.export();
     let worker = crashed.import();
@@ -315,13 +309,7 @@ fn a_pool_whose_log_cannot_be_read_is_imported_to_be_read_only() {
     let refusal = worker.refused(import(config.clone()));
     assert!(refusal.message.contains("an intent log cannot be read"), "{refusal}");
     assert!(refusal.hint.as_ref().unwrap().contains("read-only"), "{refusal:?}");
-    worker.run(Command::ImportPool {
-        config,
-        name: None,
-        read_only: true,
-        force: false,
-        missing_log: false,
-    });
+    worker.run(import_read_only(config));
     assert_eq!(found(&worker, VOLUME), [OLD, OLD]);
     worker.export();
 

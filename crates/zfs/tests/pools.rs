@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use ashlar_zfs::protocol::{
     Command, NewVdev, NvValue, PoolStatus, Reply, Scrub, VdevClass, VdevKind, VdevStatus,
 };
-use support::{Disks, Worker, assert_clean, import, new_pool, scan, spoil, texts};
+use support::{
+    Disks, Worker, assert_clean, import, import_read_only, new_pool, scan, spoil, texts,
+};
 
 /// Not a test: what the worker processes of the tests run.
 #[test]
@@ -262,13 +264,7 @@ fn a_pool_that_is_imported_read_only_is_not_written() {
     let disk = disks.path().join("disk");
     let before = std::fs::read(&disk).unwrap();
     let worker = Worker::start().unwrap();
-    worker.run(Command::ImportPool {
-        config: scan(&[&disk]),
-        name: None,
-        read_only: true,
-        force: false,
-        missing_log: false,
-    });
+    worker.run(import_read_only(scan(&[&disk])));
     assert_eq!(worker.status().properties["readonly"], "on");
     let opened = worker.open("tank/vol");
     assert!(opened.read_only);

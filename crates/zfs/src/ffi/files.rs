@@ -14,13 +14,13 @@ use std::alloc::Layout;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{FallocateFlags, FileType};
+use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 /// A part of a file that is a disk.
@@ -70,7 +70,6 @@ struct VdevFile {
     offset_bytes: u64,
     /// Where it ends, if that is not the file's end.
     size_bytes: Option<u64>,
-    is_device: bool,
     /// What addresses, offsets and lengths have to be multiples of.
     align_bytes: usize,
 }
@@ -82,7 +81,8 @@ struct Extent {
 }
 
 impl VdevFile {
-    fn open(path: &Path, flags: c_int, mode: c_int) -> Result<Box<Self>, Errno> {
+    /// Opens what is there: no pool here has a cache file, which would be the only one to be made.
+    fn open(path: &Path, flags: OFlags) -> Result<Box<Self>, Errno> {
         let part = match parts().get(path) {
             // Opened anew, for an open file of its own: the other has the lock, and other flags.
             Some(part) => {
@@ -92,22 +92,11 @@ impl VdevFile {
             None => None,
         };
         let path = part.as_ref().map_or(path, |(path, ..)| path);
-        let is_device = match rustix::fs::stat(path) {
-            Ok(about) => FileType::from_raw_mode(about.st_mode) == FileType::BlockDevice,
-            Err(Errno::NOENT) if flags & libc::O_CREAT != 0 => false,
-            Err(errno) => return Err(errno),
-        };
-        let direct = if is_device { libc::O_DIRECT } else { 0 };
-        let c_path = super::nvlist::c_string(path.to_str().ok_or(Errno::INVAL)?)?;
-        // SAFETY: the path is a text.
-        let fd = unsafe {
-            libc::open(c_path.as_ptr(), flags | direct | libc::O_CLOEXEC, mode.unsigned_abs())
-        };
-        if fd < 0 {
-            return Err(last_errno());
-        }
-        // SAFETY: it was opened just now, and is nobody else's.
-        let file = unsafe { OwnedFd::from_raw_fd(fd) };
+        let about = rustix::fs::stat(path)?;
+        let is_device = FileType::from_raw_mode(about.st_mode) == FileType::BlockDevice;
+        let direct = if is_device { OFlags::DIRECT } else { OFlags::empty() };
+        let flags = flags.difference(OFlags::CREATE) | direct | OFlags::CLOEXEC;
+        let file = rustix::fs::open(path, flags, Mode::empty())?;
         let align_bytes = match is_device {
             true => rustix::fs::ioctl_blksszget(&file)?.max(1) as usize,
             false => 1,
@@ -115,22 +104,14 @@ impl VdevFile {
         let (offset_bytes, size_bytes) =
             part.map_or((0, None), |(_, offset, size)| (offset, Some(size)));
         let f_fd = file.as_raw_fd();
-        Ok(Box::new(Self {
-            f_fd,
-            f_dump_fd: -1,
-            file,
-            offset_bytes,
-            size_bytes,
-            is_device,
-            align_bytes,
-        }))
+        Ok(Box::new(Self { f_fd, f_dump_fd: -1, file, offset_bytes, size_bytes, align_bytes }))
     }
 
     fn size_bytes(&self) -> Result<u64, Errno> {
         match self.size_bytes {
             Some(size_bytes) => Ok(size_bytes),
-            None if self.is_device => device_bytes(self.file.as_fd()),
-            None => Ok(rustix::fs::fstat(&self.file)?.st_size.unsigned_abs()),
+            // lseek(2) tells it of a device, too. Nobody uses the position.
+            None => rustix::fs::seek(&self.file, SeekFrom::End(0)),
         }
     }
 
@@ -267,11 +248,6 @@ fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-fn device_bytes(device: BorrowedFd<'_>) -> Result<u64, Errno> {
-    // lseek(2) tells it of a device, too. Nobody uses the position.
-    rustix::fs::seek(device, rustix::fs::SeekFrom::End(0))
-}
-
 /// What a function of the library returns: 0 or an errno.
 fn returned(result: Result<(), Errno>) -> c_int {
     result.map_or_else(Errno::raw_os_error, |()| 0)
@@ -303,14 +279,15 @@ unsafe fn tell_rest(moved: Result<usize, Errno>, len: usize, left: *mut isize) -
 unsafe extern "C" fn zfs_file_open(
     path: *const c_char,
     flags: c_int,
-    mode: c_int,
+    _mode: c_int,
     opened_or_credential: *mut *mut VdevFile,
     opened: *mut *mut VdevFile,
 ) -> c_int {
     let opened = if opened_or_credential.is_null() { opened } else { opened_or_credential };
     // SAFETY: the caller's.
     let path = unsafe { CStr::from_ptr(path) };
-    let file = VdevFile::open(Path::new(OsStr::from_bytes(path.to_bytes())), flags, mode);
+    let flags = OFlags::from_bits_retain(flags.cast_unsigned());
+    let file = VdevFile::open(Path::new(OsStr::from_bytes(path.to_bytes())), flags);
     returned(file.map(|file| {
         // SAFETY: the caller's.
         unsafe { *opened = Box::into_raw(file) };

@@ -335,6 +335,11 @@ pub(crate) fn import(config: ImportConfig) -> Command {
     Command::ImportPool { config, name: None, read_only: false, force: false, missing_log: false }
 }
 
+/// As [`import`], for a pool that is not to be written.
+pub(crate) fn import_read_only(config: ImportConfig) -> Command {
+    Command::ImportPool { config, name: None, read_only: true, force: false, missing_log: false }
+}
+
 /// Files to make pools of, in a folder of their own.
 pub(crate) struct Disks {
     /// The folder.
