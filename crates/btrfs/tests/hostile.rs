@@ -419,13 +419,7 @@ fn change_all(rig: &Rig, fs: &FileSystem, at: Logical, change: impl FnOnce(&mut 
     let size = u64::from(fs.nodesize());
     let mut bytes = rig.run(fs.read_mirror(at, size, Mirror(1))).expect("it is there");
     change(&mut bytes);
-    let sum = ChecksumKind::Crc32c.compute(&bytes[32..]);
-    bytes[..4].copy_from_slice(sum.as_bytes());
-    let chunk = fs.chunks().get(at).expect("mapped");
-    for mirror in chunk.all_mirrors() {
-        let place = chunk.locate(at, mirror).expect("stored");
-        rig.patch(0, place.at.0, &bytes);
-    }
+    support::store_node(fs, at, &mut bytes, |_, at, bytes| rig.patch(0, at, bytes));
 }
 
 #[test]

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use ashlar_block::Status;
-use ashlar_btrfs::csum::ChecksumKind;
 use ashlar_btrfs::error::ReadError;
 use ashlar_btrfs::files::{Files, Piece, Place as InFs};
 use ashlar_btrfs::ondisk::items::FileType;
@@ -21,7 +20,7 @@ use super::common::{
     scrub, snapshots, writes,
 };
 use super::{assert_counters, kernel, told};
-use crate::support::{Rig, items, patch};
+use crate::support::{Rig, items, patch, store_node};
 
 /// All images that have one.
 const IMAGES: [&str; 5] =
@@ -155,13 +154,9 @@ fn leaf(rig: &Rig, fs: &Arc<FileSystem>) -> (Logical, Vec<u8>) {
 fn change(rig: &Rig, fs: &Arc<FileSystem>, change: impl FnOnce(&mut [u8])) {
     let (at, mut bytes) = leaf(rig, fs);
     change(&mut bytes);
-    let sum = ChecksumKind::Crc32c.compute(&bytes[32..]);
-    bytes[..4].copy_from_slice(sum.as_bytes());
-    let chunk = fs.chunks().get(at).expect("mapped");
-    for mirror in chunk.all_mirrors() {
-        let place = chunk.locate(at, mirror).expect("stored");
-        patch(medium(rig, fs, place.devid), place.at.0, &bytes);
-    }
+    store_node(fs, at, &mut bytes, |devid, at, bytes| {
+        patch(medium(rig, fs, devid), at, bytes);
+    });
 }
 
 fn put(bytes: &mut [u8], at: usize, value: u64) {

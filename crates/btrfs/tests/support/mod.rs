@@ -7,10 +7,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ashlar_block::{Sector, Sectors};
+use ashlar_btrfs::csum::ChecksumKind;
 use ashlar_btrfs::error::OpenError;
 use ashlar_btrfs::ondisk::key::Key;
 use ashlar_btrfs::path::{Path, Root};
-use ashlar_btrfs::units::{Logical, Mirror};
+use ashlar_btrfs::units::{DevId, Logical, Mirror};
 use ashlar_btrfs::volume::{FileSystem, OpenOptions, Source};
 use ashlar_sim::{Media, Sim, SimDisk};
 
@@ -27,6 +28,22 @@ pub(crate) const MIRRORED: [&str; 8] = [
 ];
 /// Images with parity.
 pub(crate) const PARITY: [&str; 2] = ["raid5", "raid6"];
+
+/// Gives a changed node the checksum that it should have then (crc32c), and has `store` put it where each copy of it is.
+pub(crate) fn store_node(
+    fs: &FileSystem,
+    at: Logical,
+    bytes: &mut [u8],
+    mut store: impl FnMut(DevId, u64, &[u8]),
+) {
+    let sum = ChecksumKind::Crc32c.compute(&bytes[32..]);
+    bytes[..4].copy_from_slice(sum.as_bytes());
+    let chunk = fs.chunks().get(at).expect("mapped");
+    for mirror in chunk.all_mirrors() {
+        let place = chunk.locate(at, mirror).expect("stored");
+        store(place.devid, place.at.0, bytes);
+    }
+}
 
 /// Where the golden images are.
 pub(crate) fn images() -> PathBuf {
