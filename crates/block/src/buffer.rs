@@ -10,6 +10,7 @@
 //! Memory comes from lists of free blocks, one set per thread, in classes of powers of two from
 //! 4 KiB; it is 4096-aligned (what O_DIRECT wants of any device we know). A recycled block holds
 //! what it held before: a reader that got fewer bytes than it asked for must not look further.
+//! Blocks are made by the allocator, or by a [`Source`], for memory that another process can see.
 //!
 //! The one file of this crate with `unsafe`. Concurrency: segments of one buffer may be used by
 //! several drivers at a time for reading (copies of a write), or by one for writing each byte (a
@@ -22,20 +23,54 @@ use std::cell::RefCell;
 use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, OnceLock};
 
 /// Alignment of every buffer's first byte.
 pub const BUFFER_ALIGN: usize = 4096;
 const MIN_CLASS_SHIFT: u32 = 12;
 const CLASSES: usize = 12; // 4 KiB .. 8 MiB
+/// The sizes of blocks that are kept, bytes.
+pub const BLOCK_SIZES: [usize; CLASSES] = {
+    let mut sizes = [1 << MIN_CLASS_SHIFT; CLASSES];
+    let mut class = 1;
+    while class < CLASSES {
+        sizes[class] = sizes[class - 1] * 2;
+        class += 1;
+    }
+    sizes
+};
 /// Free memory that a thread keeps for each class, bytes.
 const KEEP_PER_CLASS_BYTES: usize = 8 << 20;
 
-/// An aligned block of initialised memory. Dropped, it goes back to the allocator.
+/// Memory for buffers that is not the allocator's.
+pub trait Source: fmt::Debug + Send + Sync {
+    /// A block of one of [`BLOCK_SIZES`], initialised and aligned to [`BUFFER_ALIGN`]; `None` if there is none.
+    fn take(&self, len: usize) -> Option<NonNull<u8>>;
+
+    /// Takes a block back.
+    ///
+    /// # Safety
+    /// It is one that [`Source::take`] gave, once, and nobody uses it any more.
+    unsafe fn give(&self, block: NonNull<u8>);
+}
+
+static SOURCE: OnceLock<&'static dyn Source> = OnceLock::new();
+
+/// Has buffers of up to 8 MiB come from `source` from now on, as far as it has any. Those that there are stay what they are.
+///
+/// # Errors
+/// Another was set before, and stays.
+pub fn set_source(source: &'static dyn Source) -> Result<(), &'static dyn Source> {
+    SOURCE.set(source)
+}
+
+/// An aligned block of initialised memory. Dropped, it goes back to where it came from.
 struct Block {
     ptr: NonNull<u8>,
     capacity: usize,
+    /// What made it, if not the allocator.
+    source: Option<&'static dyn Source>,
 }
 
 // SAFETY: a Block is plain memory, owned by exactly one Block value.
@@ -65,19 +100,34 @@ impl Block {
             if let Ok(Some(block)) = pooled {
                 return block;
             }
+            if let Some(source) = SOURCE.get()
+                && let Some(ptr) = source.take(capacity)
+            {
+                return Self { ptr, capacity, source: Some(*source) };
+            }
         }
         let layout = Self::layout(capacity);
         // SAFETY: the layout has a non-zero size.
         let ptr = unsafe { alloc_zeroed(layout) };
         let Some(ptr) = NonNull::new(ptr) else { handle_alloc_error(layout) };
-        Self { ptr, capacity }
+        Self { ptr, capacity, source: None }
+    }
+
+    /// Whether it is what [`Block::take`] would make now.
+    fn is_current(&self) -> bool {
+        self.source.is_some() == SOURCE.get().is_some()
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: allocated in take() with the same layout, and owned.
-        unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.capacity)) }
+        // SAFETY: made in take(), by the source or with the same layout, and owned.
+        unsafe {
+            match self.source {
+                Some(source) => source.give(self.ptr),
+                None => dealloc(self.ptr.as_ptr(), Self::layout(self.capacity)),
+            }
+        }
     }
 }
 
@@ -96,7 +146,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let Some(block) = self.block.take() else { return };
         let (class, capacity) = class_of(block.capacity);
-        if class >= CLASSES {
+        if class >= CLASSES || !block.is_current() {
             return;
         }
         let mut block = Some(block);

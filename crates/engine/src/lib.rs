@@ -61,6 +61,7 @@ mod reactor;
 mod ring;
 mod runtime;
 pub mod signal;
+pub mod slabs;
 mod timer;
 mod vectored;
 

@@ -1,0 +1,53 @@
+//! Buffers whose memory comes from slabs. A process has one source, so this is a program of its own.
+
+use std::ptr::NonNull;
+
+use ashlar_block::buffer::{BLOCK_SIZES, Buffer, set_source};
+use ashlar_engine::slabs::Slabs;
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+fn address(buffer: &mut Buffer) -> NonNull<u8> {
+    NonNull::new(buffer.whole().as_ptr()).unwrap()
+}
+
+#[test]
+fn buffers_come_from_the_source_once_it_is_set() {
+    let region_bytes = 32 << 20;
+    let (slabs, _) = Slabs::shared(&BLOCK_SIZES, region_bytes, 64 << 20).unwrap();
+    let slabs: &'static Slabs = Box::leak(Box::new(slabs));
+    let mut before = Buffer::from_slice(&[3; 5000]);
+    let mut kept = Buffer::alloc(5000);
+    assert!(!slabs.owns(address(&mut before)) && !slabs.owns(address(&mut kept)));
+    // One is in the thread's list, one in use.
+    drop(kept);
+    set_source(slabs).unwrap();
+    set_source(slabs).unwrap_err();
+
+    // What is in the list is used up, and does not come back.
+    drop(Buffer::alloc(5000));
+    for _ in 0..3 {
+        let mut buffer = Buffer::alloc(5000);
+        assert!(slabs.owns(address(&mut buffer)));
+    }
+    assert!(before.as_slice().iter().all(|byte| *byte == 3));
+    drop(before);
+    let mut buffer = Buffer::alloc(5000);
+    assert!(slabs.owns(address(&mut buffer)));
+
+    // More than there is, and larger than there is, comes from the allocator.
+    let many: Vec<_> = (0..5).map(|_| Buffer::zeroed(8 << 20)).collect();
+    let of_slabs = many.into_iter().map(|mut buffer| slabs.owns(address(&mut buffer)));
+    assert_eq!(of_slabs.collect::<Vec<_>>(), [true, true, true, true, false]);
+    assert!(!slabs.owns(address(&mut Buffer::alloc((8 << 20) + 1))));
+
+    // From another thread, where it then stays.
+    std::thread::spawn(move || drop(buffer)).join().unwrap();
+    assert!(slabs.owns(address(&mut Buffer::alloc(5000))));
+
+    // A limit on files would end the process, were it not asked for.
+    let limit = Rlimit { current: Some(1 << 20), ..getrlimit(Resource::Fsize) };
+    setrlimit(Resource::Fsize, limit).unwrap();
+    let refused = Slabs::shared(&BLOCK_SIZES, region_bytes, 0).map(|_| ());
+    assert_eq!(refused.unwrap_err(), Errno::FBIG);
+}
