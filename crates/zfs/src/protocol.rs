@@ -5,7 +5,7 @@
 //! **Data channels**: a socket pair of packets for each thread that does I/O on a volume, handed over with
 //! [`Command::Attach`]. A packet to the worker is a [`Submission`] and the [`RemoteSegment`]s of its request; one from the
 //! worker is one [`Completion`] or several. The data itself does not pass: the worker moves it between the daemon's memory
-//! and the DMU's buffers (process_vm_readv(2), process_vm_writev(2)). Native byte order: both ends are one program.
+//! and the DMU's buffers. Native byte order: both ends are one program.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -21,6 +21,13 @@ pub enum Command {
     Start {
         /// OpenZFS's module parameters by name, as in `sys/module/zfs/parameters`.
         parameters: BTreeMap<String, u64>,
+    },
+    /// Lends the memory that the daemon's buffers are in, to be read (with one file descriptor, which cannot be written).
+    Share {
+        /// Where it is in the daemon.
+        address: u64,
+        /// How long it is.
+        len_bytes: u64,
     },
     /// Changes a module parameter.
     SetParameter {

@@ -65,7 +65,7 @@ fn requests_of_both_shapes_come_out_right() {
     let mut server = serve(zpool, &directory, "shapes", &queues);
     let channels: [OwnedFd; 2] = std::array::from_fn(|_| {
         let (ours, theirs) = pair();
-        server.attach(theirs).unwrap();
+        server.attach(theirs, None).unwrap();
         ours
     });
     for is_synchronous in [false, true] {
@@ -144,7 +144,7 @@ fn what_makes_no_sense_is_refused_and_the_channel_goes_on() {
     let queues = Arc::new(TaskQueues::start(&Parameters::default()).unwrap());
     let mut server = serve(zpool, &directory, "hostile", &queues);
     let (ours, theirs) = pair();
-    server.attach(theirs).unwrap();
+    server.attach(theirs, None).unwrap();
     let mut memory = [1_u8; 1024];
     let list = cut(&mut memory, None);
     let invalid = Errno::INVAL.raw_os_error();
@@ -177,7 +177,7 @@ fn what_makes_no_sense_is_refused_and_the_channel_goes_on() {
     // What is no request at all ends the channel, not the volume.
     send(&ours, &[0; 9], SendFlags::empty()).unwrap();
     let (ours, theirs) = pair();
-    server.attach(theirs).unwrap();
+    server.attach(theirs, None).unwrap();
     submit(&ours, request(7, op::FLUSH, 0, 0), &[]);
     assert_eq!(complete(&ours), Some((7, 0)));
     server.close();
@@ -193,7 +193,7 @@ fn closing_waits_for_what_runs() {
     let queues = Arc::new(TaskQueues::start(&Parameters::default()).unwrap());
     let mut server = serve(zpool, &directory, "closing", &queues);
     let (ours, theirs) = pair();
-    server.attach(theirs).unwrap();
+    server.attach(theirs, None).unwrap();
     let mut data = vec![0; MIB as usize];
     Random::new(8).fill(&mut data);
     let list = cut(&mut data, None);
@@ -225,7 +225,7 @@ fn a_client_that_dies_takes_nothing_with_it() {
     let queues = Arc::new(TaskQueues::start(&Parameters::default()).unwrap());
     let mut server = serve(zpool, &directory, "dying", &queues);
     let (ours, theirs) = pair();
-    server.attach(theirs).unwrap();
+    server.attach(theirs, None).unwrap();
     let mut oracle = vec![0; VOLSIZE_BYTES as usize];
     Random::new(9).fill(&mut oracle);
     for (at, piece) in oracle.chunks_mut(MIB as usize).enumerate() {

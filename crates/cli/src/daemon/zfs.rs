@@ -173,6 +173,7 @@ impl Service {
             Command::List { .. }
             | Command::PoolStatus
             | Command::Start { .. }
+            | Command::Share { .. }
             | Command::SetParameter { .. }
             | Command::CreatePool { .. }
             | Command::Part { .. }

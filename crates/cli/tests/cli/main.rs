@@ -18,3 +18,4 @@ mod serving;
 mod support;
 mod zvol;
 mod zvol_failing;
+mod zvol_memory;

@@ -33,7 +33,7 @@ fn served_with_an_array(images: &Images) -> Daemon {
 }
 
 /// The process of the daemon's only pool.
-fn worker(daemon: &Daemon) -> String {
+pub(crate) fn worker(daemon: &Daemon) -> String {
     let status = daemon.client(&["status", "--json"]).ok().out;
     let status: Value = serde_json::from_str(&status).unwrap();
     status["pools"][0]["pid"].to_string()

@@ -16,12 +16,13 @@
 //! channel, which the kernel closes when no thread of the worker is left that could touch it. A request is owned
 //! by its channel meanwhile; a channel that must go before waits, and leaks what does not end.
 //!
-//! The worker may read and write this process's memory: as the same user, and where Yama restricts that to ancestors,
-//! because this process has named itself as one whose descendants may.
+//! The worker reads this process's buffers, which are in memory that is lent to it ([`memory`]). What is read it writes there as a process
+//! may: as the same user, and where Yama restricts that to ancestors, because this process has named itself as one whose descendants may.
 
 mod channel;
 pub mod driver;
 mod import;
+mod memory;
 pub mod parameters;
 pub mod part;
 pub mod pool;

@@ -9,6 +9,7 @@ use ashlar_block::units::Sectors;
 use ashlar_engine::blocking;
 use thiserror::Error;
 
+use super::memory;
 use super::parameters::Parameters;
 use super::part::Part;
 use super::worker::{CallError, CallResult, Worker, not_asked};
@@ -89,6 +90,11 @@ impl Pool {
             let Reply::Started { release } = worker.call(start).await? else {
                 return Err(not_asked());
             };
+            if let Some((share, file)) = memory::share()
+                && let Err(error) = worker.call_with(share, file).await
+            {
+                tracing::warn!(%error, "a worker does not map our memory: writes take longer");
+            }
             for (part, file) in told {
                 let Reply::Done = worker.call_with(part, file).await? else {
                     return Err(not_asked());

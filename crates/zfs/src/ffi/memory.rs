@@ -1,11 +1,12 @@
-//! The one copy of the data: between the segments of a request, in the memory of the process that asks, and buffers here
-//! (process_vm_readv(2), process_vm_writev(2)).
+//! The one copy of the data: between the segments of a request, in the memory of the process that asks, and buffers here.
 //!
-//! A call takes [`IOV_MAX`] ranges of either side and moves as much as the shorter side holds. Both lists are walked
-//! once, whatever their lengths: the time of a request is linear in its segments and its buffers.
+//! What is written is copied from where that process has lent its memory ([`Lent`]). What is read, and what is in memory that is not lent, is
+//! moved by the kernel (process_vm_writev(2), process_vm_readv(2)): a call takes [`IOV_MAX`] ranges of either side and moves as much as the shorter side
+//! holds. Both lists are walked once, whatever their lengths: the time of a request is linear in its segments and its buffers.
 
 use rustix::io::Errno;
 
+use super::lent::Lent;
 use crate::protocol::RemoteSegment;
 
 /// Ranges of one side in a call: the kernel's UIO_MAXIOV.
@@ -22,6 +23,8 @@ const IOV_MAX: usize = 1024;
 pub struct Peer {
     pid: libc::pid_t,
     is_parent: bool,
+    /// What of its memory is mapped here.
+    lent: Option<Lent>,
 }
 
 impl Peer {
@@ -32,14 +35,19 @@ impl Peer {
     /// ESRCH: it is neither.
     pub fn process(pid: i32) -> Result<Self, Errno> {
         let is_parent = pid != Self::this().pid;
-        let peer = Self { pid, is_parent };
+        let peer = Self { pid, is_parent, lent: None };
         peer.check()?;
         Ok(peer)
     }
 
     /// This process.
     pub fn this() -> Self {
-        Self { pid: std::process::id().cast_signed(), is_parent: false }
+        Self { pid: std::process::id().cast_signed(), is_parent: false, lent: None }
+    }
+
+    /// It, with what it has lent.
+    pub fn lending(self, lent: Option<Lent>) -> Self {
+        Self { lent, ..self }
     }
 
     /// It is still the process that it was.
@@ -101,9 +109,14 @@ impl Ranges {
         }
     }
 
+    /// What is left.
+    fn rest(&self) -> &[libc::iovec] {
+        &self.list[self.first..]
+    }
+
     /// What one call takes.
     fn window(&self) -> &[libc::iovec] {
-        let rest = &self.list[self.first..];
+        let rest = self.rest();
         &rest[..rest.len().min(IOV_MAX)]
     }
 }
@@ -130,6 +143,15 @@ impl Segments {
         local: &mut LocalRanges<'_>,
         direction: Direction,
     ) -> Result<(), Short> {
+        if direction == Direction::FromPeer
+            && let Some(lent) = self.peer.lent
+        {
+            let find =
+                |range: &libc::iovec| lent.find(range.iov_base.addr() as u64, range.iov_len as u64);
+            if self.ranges.rest().iter().all(|range| find(range).is_some()) {
+                return self.copy(local, find);
+            }
+        }
         let mut moved_bytes = 0;
         while local.left_bytes > 0 {
             let refused = |errno| Short { moved_bytes, errno };
@@ -160,6 +182,34 @@ impl Segments {
             if let Some(errno) = failure {
                 return Err(Short { moved_bytes, errno });
             }
+        }
+        Ok(())
+    }
+
+    /// Copies out of what is lent; `find` tells where a range is.
+    fn copy(
+        &mut self,
+        local: &mut LocalRanges<'_>,
+        find: impl Fn(&libc::iovec) -> Option<*const u8>,
+    ) -> Result<(), Short> {
+        let mut moved_bytes = 0;
+        while local.left_bytes > 0 {
+            let ends = (self.ranges.rest().first(), local.ranges.rest().first());
+            let (Some(theirs), Some(ours)) = ends else {
+                return Err(Short { moved_bytes, errno: Errno::FAULT });
+            };
+            let Some(from) = find(theirs) else {
+                return Err(Short { moved_bytes, errno: Errno::FAULT });
+            };
+            let bytes = theirs.iov_len.min(ours.iov_len);
+            // SAFETY: the memory is mapped, to be read; the local range is exclusively borrowed memory of the lifetime of `local`, and
+            // not of that mapping. Who lends leaves the bytes as they are until the request has ended; if it does not, what comes out is
+            // some of either, as with a device that is written from a buffer that changes.
+            unsafe { std::ptr::copy_nonoverlapping(from, ours.iov_base.cast::<u8>(), bytes) };
+            local.ranges.advance(bytes);
+            local.left_bytes -= bytes as u64;
+            self.ranges.advance(bytes);
+            moved_bytes += bytes as u64;
         }
         Ok(())
     }
@@ -220,6 +270,10 @@ impl LocalRanges<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::ptr::NonNull;
+
+    use ashlar_engine::slabs::Slabs;
+
     use super::*;
 
     fn segments_of(memory: &mut [u8], lengths: impl Iterator<Item = usize>) -> Vec<RemoteSegment> {
@@ -278,17 +332,58 @@ mod tests {
         assert!(ours[..4096].iter().all(|byte| *byte == 7));
     }
 
+    /// At addresses that this process has nothing at: only the mapping can be what is read.
+    #[test]
+    fn what_is_lent_is_copied_from_its_mapping() {
+        const THEIRS: u64 = 0x1000;
+        let (slabs, shared) = Slabs::shared(&[4096, 8192], 64 << 10, 0).unwrap();
+        let len_bytes = shared.len_bytes;
+        let expected: Vec<u8> = (0..8192_u32).map(|at| (at % 251) as u8).collect();
+        let block = slabs.take(8192).unwrap();
+        // SAFETY: a block of that length, which this test has.
+        unsafe { block.copy_from_nonoverlapping(NonNull::from(&expected[0]), expected.len()) };
+        let address = THEIRS + (block.addr().get() as u64 - shared.address);
+        assert_eq!(Lent::map(&shared.file, THEIRS, len_bytes + 1), Err(Errno::INVAL));
+        assert_eq!(Lent::map(&shared.file, u64::MAX, len_bytes), Err(Errno::INVAL));
+        let peer = Peer::this().lending(Some(Lent::map(&shared.file, THEIRS, len_bytes).unwrap()));
+
+        // In two pieces, the other way round, into pieces of other lengths.
+        let lent = [(address + 4096, 4096), (address, 4096)]
+            .map(|(address, len_bytes)| RemoteSegment { address, len_bytes });
+        let mut ours = vec![0_u8; 8192];
+        let moved = |list: &[RemoteSegment], ours: &mut [u8]| {
+            let mut local = LocalRanges::default();
+            for range in ours.chunks_mut(3000) {
+                // SAFETY: pieces of a vector that lives longer and is not used until the transfer has ended.
+                unsafe { local.push(range.as_mut_ptr(), range.len()) };
+            }
+            Segments::new(peer, list.iter().copied()).transfer(&mut local, Direction::FromPeer)
+        };
+        moved(&lent, &mut ours).unwrap();
+        assert!(ours[..4096] == expected[4096..] && ours[4096..] == expected[..4096]);
+
+        // Fewer bytes than are wanted.
+        let short = Short { moved_bytes: 4096, errno: Errno::FAULT };
+        assert_eq!(moved(&lent[..1], &mut ours), Err(short));
+        // Not all of it is lent: the kernel moves it, and there is nothing.
+        let nothing = Short { moved_bytes: 0, errno: Errno::FAULT };
+        for address in [0, THEIRS - 512, THEIRS + len_bytes - 3584, THEIRS + len_bytes] {
+            let list = [RemoteSegment { address, len_bytes: 4096 }];
+            assert_eq!(moved(&list, &mut ours), Err(nothing), "{address:#x}");
+        }
+    }
+
     /// Not another process, whatever it would permit; and not a parent that is none any more, whoever has its number now.
     #[test]
     fn nobody_is_a_peer_but_this_process_and_its_parent() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         assert_eq!(Peer::process(child.id().cast_signed()), Err(Errno::SRCH));
         let parent = std::os::unix::process::parent_id().cast_signed();
-        assert_eq!(Peer::process(parent), Ok(Peer { pid: parent, is_parent: true }));
+        assert_eq!(Peer::process(parent), Ok(Peer { pid: parent, is_parent: true, lent: None }));
         assert_eq!(Peer::process(std::process::id().cast_signed()), Ok(Peer::this()));
 
         // As if the parent had ended, and the child had its number now.
-        let gone = Peer { pid: child.id().cast_signed(), is_parent: true };
+        let gone = Peer { pid: child.id().cast_signed(), is_parent: true, lent: None };
         let mut ours = [0_u8; 512];
         for direction in [Direction::FromPeer, Direction::ToPeer] {
             let mut local = LocalRanges::default();

@@ -20,6 +20,7 @@ pub(crate) mod heap;
 pub(crate) mod kernel;
 #[cfg(test)]
 mod layout;
+pub(crate) mod lent;
 pub(crate) mod memory;
 pub(crate) mod nvlist;
 pub(crate) mod process;

@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::taskq::{Task, TaskQueues};
 use crate::protocol::{Completion, FUA, MAX_SEGMENTS, RemoteSegment, Submission, op};
-use crate::zvol::{Peer, Segments, Volume};
+use crate::zvol::{Lent, Peer, Segments, Volume};
 
 /// Requests of a channel that run at a time; then no more are received.
 const MAX_IN_FLIGHT: u32 = 1024;
@@ -45,16 +45,17 @@ impl Server {
         &self.volume
     }
 
-    /// Takes requests from `socket` until its other end is closed. The segments are in the memory of the process that made the pair.
+    /// Takes requests from `socket` until its other end is closed. The segments are in the memory of the process that made the pair, which
+    /// has lent what it has `lent`.
     ///
     /// # Errors
     /// There are no more threads, it is no such socket, or made by neither the parent of this process nor this one.
-    pub fn attach(&mut self, socket: OwnedFd) -> std::io::Result<()> {
+    pub fn attach(&mut self, socket: OwnedFd, lent: Option<Lent>) -> std::io::Result<()> {
         self.channels.retain(|channel| !channel.is_finished());
         let peer = sockopt::socket_peercred(&socket)?;
         let shared = Arc::new(Shared {
             volume: Arc::clone(&self.volume),
-            peer: Peer::process(peer.pid.as_raw_nonzero().get())?,
+            peer: Peer::process(peer.pid.as_raw_nonzero().get())?.lending(lent),
             hardware_queue: self.attached % self.queues.hardware_queues(),
             socket,
             in_flight: InFlight::default(),

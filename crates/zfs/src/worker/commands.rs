@@ -10,6 +10,7 @@ use crate::ffi::kernel::{ParameterError, StartError, Zfs};
 use crate::ffi::{Library, files};
 use crate::pool::{self, Import, Locks, NewPool};
 use crate::protocol::{Command, PoolStatus, Refusal, Reply};
+use crate::zvol::Lent;
 
 /// A worker's state: nothing, libzpool, or libzpool with a pool.
 #[derive(Default)]
@@ -110,6 +111,7 @@ enum Wants {
 fn wants(command: &Command) -> Wants {
     match command {
         Command::Start { .. }
+        | Command::Share { .. }
         | Command::SetParameter { .. }
         | Command::CreatePool { .. }
         | Command::Part { .. }
@@ -171,6 +173,14 @@ impl Started {
         }
         match command {
             Command::Start { .. } => return Err(Refusal::invalid("the worker is started already")),
+            Command::Share { address, len_bytes } => {
+                let Some(file) = descriptor else {
+                    return Err(Refusal::invalid("memory of no file"));
+                };
+                let lent = Lent::map(file, address, len_bytes);
+                let refused = |errno| Refusal::new("cannot map the daemon's memory", errno, errno);
+                self.volumes.lend(lent.map_err(refused)?);
+            }
             Command::SetParameter { name, value } => {
                 if !self.volumes.set_parameter(&name, value)? {
                     zfs.set_parameter(&name, value).map_err(|error| parameter_refused(&error))?;

@@ -12,7 +12,7 @@ use crate::dataset::Resize;
 use crate::ffi::Library;
 use crate::ffi::kernel::Zfs;
 use crate::protocol::{OpenedVolume, Refusal};
-use crate::zvol::{OpenError, Volume};
+use crate::zvol::{Lent, OpenError, Volume};
 
 /// Open volumes by their numbers, and the threads that do their I/O.
 pub(super) struct Volumes {
@@ -20,6 +20,8 @@ pub(super) struct Volumes {
     next: u32,
     parameters: Parameters,
     queues: Arc<Queues>,
+    /// Of the daemon's memory.
+    lent: Option<Lent>,
 }
 
 struct Open {
@@ -34,7 +36,12 @@ impl Volumes {
     /// There are no more threads.
     pub(super) fn new(parameters: Parameters) -> Result<Self, Refusal> {
         let queues = Arc::new(start(&parameters)?);
-        Ok(Self { open: BTreeMap::new(), next: 0, parameters, queues })
+        Ok(Self { open: BTreeMap::new(), next: 0, parameters, queues, lent: None })
+    }
+
+    /// What is written is read from there, on channels that are attached later.
+    pub(super) fn lend(&mut self, lent: Lent) {
+        self.lent = Some(lent);
     }
 
     /// Changes a parameter of the task queues; `false` if it is none of them. Whether requests are synchronous matters at once, how many
@@ -110,7 +117,7 @@ impl Volumes {
     /// There is no such volume, or the channel is none.
     pub(super) fn attach(&mut self, volume: u32, channel: OwnedFd) -> Result<(), Refusal> {
         let open = self.open.get_mut(&volume).ok_or_else(|| not_open(volume))?;
-        open.server.attach(channel).map_err(|error| {
+        open.server.attach(channel, self.lent).map_err(|error| {
             let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
             Refusal::new(format_args!("cannot attach to '{}'", open.name), error, errno)
         })

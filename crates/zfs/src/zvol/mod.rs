@@ -29,6 +29,7 @@ use crate::ffi::zil::Log;
 use crate::ffi::{Library, LoadError};
 use range::RangeLocks;
 
+pub use crate::ffi::lent::Lent;
 pub use crate::ffi::memory::{Peer, Segments};
 pub use crate::ffi::replay::ReplayError;
 
