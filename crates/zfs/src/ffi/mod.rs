@@ -26,6 +26,7 @@ pub(crate) mod nvlist;
 pub(crate) mod process;
 pub(crate) mod properties;
 pub(crate) mod replay;
+mod slabs;
 pub(crate) mod spa;
 mod surroundings;
 pub(crate) mod zil;
@@ -166,7 +167,9 @@ impl Library {
     /// # Errors
     /// It does not: the program was linked without exporting them.
     fn check_replaced(&self) -> Result<(), LoadError> {
-        for (name, ours) in files::replaced().into_iter().chain(surroundings::replaced()) {
+        for (name, ours) in
+            files::replaced().into_iter().chain(surroundings::replaced()).chain(slabs::replaced())
+        {
             // SAFETY: the name is a text; the address is only compared.
             let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
             if !std::ptr::addr_eq(found, ours) {
