@@ -2,13 +2,14 @@
 //!
 //! As OpenZFS's zvol has them: `zvol_threads` threads in `zvol_num_taskqs` queues. Which queue a request goes to depends on
 //! volume, part of the volume and hardware queue; so a queue's lock is shared by few. The DMU blocks, so a thread does one
-//! request at a time.
+//! request at a time. Of those that have nothing to do the one goes on that was busy last: what it works with is in the
+//! processor's caches still, and a load that keeps two busy wakes no more than two.
 
 use std::collections::VecDeque;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle, Thread};
 
 /// Requests of one volume that are closer than this go to one queue: `ZVOL_TASKQ_OFFSET_SHIFT`.
 const OFFSET_SHIFT: u32 = 29;
@@ -78,12 +79,12 @@ pub struct TaskQueues<T: Task> {
 
 struct Queue<T> {
     state: Mutex<State<T>>,
-    arrived: Condvar,
 }
 
 struct State<T> {
     tasks: VecDeque<T>,
-    idle_threads: u32,
+    /// Threads that wait, the one that was busy last at the end. Who is taken from here is woken.
+    idle: Vec<Thread>,
     is_closing: bool,
 }
 
@@ -99,11 +100,14 @@ impl<T: Task> TaskQueues<T> {
     /// # Errors
     /// There are too many.
     pub fn start(parameters: &Parameters) -> std::io::Result<Self> {
-        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let processors = thread::available_parallelism().map_or(1, NonZero::get);
         let shape = parameters.shape(u32::try_from(processors).unwrap_or(u32::MAX));
         let new = || Queue {
-            state: Mutex::new(State { tasks: VecDeque::new(), idle_threads: 0, is_closing: false }),
-            arrived: Condvar::new(),
+            state: Mutex::new(State {
+                tasks: VecDeque::new(),
+                idle: Vec::new(),
+                is_closing: false,
+            }),
         };
         let mut started = Self {
             queues: (0..shape.taskqs).map(|_| Arc::new(new())).collect(),
@@ -114,7 +118,7 @@ impl<T: Task> TaskQueues<T> {
         for (number, queue) in started.queues.iter().enumerate() {
             for _ in 0..shape.threads_per_taskq {
                 let queue = Arc::clone(queue);
-                let thread = std::thread::Builder::new().name(format!("zvol-{number}"));
+                let thread = thread::Builder::new().name(format!("zvol-{number}"));
                 started.threads.push(thread.spawn(move || work(&queue))?);
             }
         }
@@ -142,10 +146,10 @@ impl<T: Task> TaskQueues<T> {
         let queue = &self.queues[(hash % self.queues.len() as u64) as usize];
         let mut state = queue.state();
         state.tasks.push_back(task);
-        let has_idle = state.idle_threads > 0;
+        let idle = state.idle.pop();
         drop(state);
-        if has_idle {
-            queue.arrived.notify_one();
+        if let Some(idle) = idle {
+            idle.unpark();
         }
     }
 }
@@ -153,8 +157,9 @@ impl<T: Task> TaskQueues<T> {
 impl<T: Task> Drop for TaskQueues<T> {
     fn drop(&mut self) {
         for queue in &self.queues {
-            queue.state().is_closing = true;
-            queue.arrived.notify_all();
+            let mut state = queue.state();
+            state.is_closing = true;
+            state.idle.drain(..).for_each(|idle| idle.unpark());
         }
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
@@ -175,9 +180,14 @@ fn work<T: Task>(queue: &Queue<T>) {
         } else if state.is_closing {
             return;
         } else {
-            state.idle_threads += 1;
-            state = queue.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
-            state.idle_threads -= 1;
+            let this = thread::current();
+            state.idle.push(this.clone());
+            // A wake-up may come for nothing, and a thread must not be in the list twice.
+            while !state.is_closing && state.idle.iter().any(|idle| idle.id() == this.id()) {
+                drop(state);
+                thread::park();
+                state = queue.state();
+            }
         }
     }
 }
@@ -188,7 +198,7 @@ struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if thread::panicking() {
             std::process::abort();
         }
     }
@@ -210,7 +220,7 @@ fn hash(volume: u64, part: u64, hardware_queue: u32) -> u64 {
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicUsize;
-    use std::sync::mpsc;
+    use std::sync::{Condvar, mpsc};
 
     #[test]
     fn queues_are_computed_as_upstream_does() {
@@ -230,7 +240,7 @@ mod tests {
 
     impl Task for Sends {
         fn run(self) {
-            let name = std::thread::current().name().unwrap_or_default().to_owned();
+            let name = thread::current().name().unwrap_or_default().to_owned();
             self.0.send((self.1, name)).unwrap();
         }
     }
@@ -254,12 +264,36 @@ mod tests {
     fn a_synchronous_request_runs_here() {
         let queues = TaskQueues::start(&Parameters::default()).unwrap();
         let (sender, results) = mpsc::channel();
-        let here = std::thread::current().name().unwrap_or_default().to_owned();
+        let here = thread::current().name().unwrap_or_default().to_owned();
         queues.dispatch(Sends(sender.clone(), 0), 1, 0, 0);
         assert!(results.recv().unwrap().1.starts_with("zvol-"));
         queues.set_synchronous(true);
         queues.dispatch(Sends(sender, 0), 1, 0, 0);
         assert_eq!(results.recv().unwrap().1, here);
+    }
+
+    struct Names(mpsc::Sender<thread::ThreadId>);
+
+    impl Task for Names {
+        fn run(self) {
+            self.0.send(thread::current().id()).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_comes_one_at_a_time_is_done_by_one_thread() {
+        let parameters = Parameters { threads: 8, taskqs: 1, ..Parameters::default() };
+        let queues = TaskQueues::start(&parameters).unwrap();
+        let (sender, results) = mpsc::channel();
+        let mut seen = std::collections::HashSet::new();
+        for _ in 0..100 {
+            while queues.queues[0].state().idle.len() < 8 {
+                thread::yield_now();
+            }
+            queues.dispatch(Names(sender.clone()), 1, 0, 0);
+            seen.insert(results.recv().unwrap());
+        }
+        assert_eq!(seen.len(), 1);
     }
 
     struct Blocks(Arc<AtomicUsize>, Arc<(Mutex<bool>, Condvar)>);
@@ -282,9 +316,9 @@ mod tests {
             queues.dispatch(Blocks(Arc::clone(&running), Arc::clone(&gate)), 1, 0, 0);
         }
         while running.load(Ordering::SeqCst) < 3 {
-            std::thread::yield_now();
+            thread::yield_now();
         }
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        thread::sleep(std::time::Duration::from_millis(20));
         assert_eq!(running.load(Ordering::SeqCst), 3);
         *gate.0.lock().unwrap() = true;
         gate.1.notify_all();
