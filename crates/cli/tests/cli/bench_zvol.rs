@@ -49,9 +49,10 @@ fn both_queues_are_measured_in_all_ways() {
     assert_eq!(volume["random"].as_array().unwrap().len(), 6);
     let segments = volume["segments"].as_array().unwrap();
     assert!(segments.iter().map(|row| row["segments"].as_u64().unwrap()).eq([1, 4, 16, 64, 256]));
-    assert!(volume["ceiling"]["plain"].as_f64().unwrap() > 0.0);
+    let ceiling = |until: &str| volume["ceiling"][until]["plain"].as_f64().unwrap();
+    assert!(ceiling("answered") > ceiling("on_the_disks") && ceiling("on_the_disks") > 0.0);
     let checks = report["checks"].as_array().unwrap();
-    assert_eq!(checks.len(), 10);
+    assert_eq!(checks.len(), 12);
     for check in checks {
         let (measured, wanted) =
             (check["measured"].as_f64().unwrap(), check["wanted"].as_f64().unwrap());

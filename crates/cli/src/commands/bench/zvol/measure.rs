@@ -59,9 +59,18 @@ pub(super) struct InSegments {
     read_microseconds: f64,
 }
 
-/// Writes of 1 MiB beside a plain loop of dmu_write(), MB in a second.
+/// Writes of 1 MiB beside a plain loop of dmu_write().
 #[derive(Serialize)]
 pub(super) struct Ceiling {
+    /// Until the last one is answered.
+    pub(super) answered: OfPlain,
+    /// Until all is on the disks.
+    pub(super) on_the_disks: OfPlain,
+}
+
+/// MB in a second.
+#[derive(Serialize)]
+pub(super) struct OfPlain {
     plain: f64,
     off: f64,
     on: f64,
@@ -69,6 +78,22 @@ pub(super) struct Ceiling {
     pub(super) off_of_plain: f64,
     /// `on` as a share of `plain`.
     pub(super) on_of_plain: f64,
+}
+
+impl OfPlain {
+    /// Of samples of the plain loop, of the queue off and on.
+    fn of(samples: [Vec<f64>; 3]) -> Self {
+        let [plain, off, on] = samples.map(median);
+        Self { plain, off, on, off_of_plain: off / plain, on_of_plain: on / plain }
+    }
+
+    fn lines(&self) -> String {
+        let Self { plain, off, on, off_of_plain, on_of_plain } = self;
+        format!(
+            "  a plain loop of dmu_write() {plain:>6.0}\n  queue off {off:>24.0}, {off_of_plain:.2} of libzpool's own rate\n  \
+             queue on {on:>25.0}, {on_of_plain:.2} of libzpool's own rate\n"
+        )
+    }
 }
 
 /// A volume's figures.
@@ -184,12 +209,13 @@ impl Bench {
                 each(*read_microseconds, first.map(|first| first.read_microseconds)),
             );
         }
-        let Ceiling { plain, off, on, off_of_plain, on_of_plain } = measured.ceiling;
-        text += &format!(
-            "\nvolblocksize {block}, writes of 1 MiB, one stream, {CEILING_DEPTH} at a time, MB/s\n  \
-             a plain loop of dmu_write() {plain:>6.0}\n  queue off {off:>24.0}, {off_of_plain:.2} of libzpool's own rate\n  \
-             queue on {on:>25.0}, {on_of_plain:.2} of libzpool's own rate\n"
-        );
+        let Ceiling { answered, on_the_disks } = &measured.ceiling;
+        for (until, of_plain) in [("answered", answered), ("on the disks", on_the_disks)] {
+            text += &format!(
+                "\nvolblocksize {block}, writes of 1 MiB, one stream, {CEILING_DEPTH} at a time, MB/s until all is {until}\n"
+            );
+            text += &of_plain.lines();
+        }
         self.say(&text)
     }
 
@@ -320,24 +346,25 @@ impl Bench {
     async fn ceiling(&self, site: &Site, volume: &Volume) -> Result<Ceiling> {
         let one = Streams { streams: 1, depth: CEILING_DEPTH, ..self.streams(Way::Write, LARGE) };
         // The plain loop, off, on. Each is over before a transaction group is written, or just not: what a median has to be of many.
-        let mut samples: [Vec<f64>; 3] = Default::default();
+        let (mut answered, mut on_the_disks): ([Vec<f64>; 3], [Vec<f64>; 3]) = Default::default();
         for round in 0..self.rounds * CEILING_ROUNDS {
-            let plain_ns = site.write_plainly(volume, BATCH_BYTES as u32).await?;
-            site.sync().await?;
-            let mut rates = [0.0; 2];
-            for queue in in_turn(round) {
-                volume.zvol.set_use_blk_mq(queue);
-                let took_ns = one.run(&volume.gateway, &self.engine).await?;
-                rates[usize::from(queue)] = self.rate(took_ns as f64);
+            let [first, second] = in_turn(round);
+            for queue in [None, Some(first), Some(second)] {
+                let begun_ns = now_ns();
+                let (sample, took_ns) = match queue {
+                    None => (0, site.write_plainly(volume, BATCH_BYTES as u32).await?),
+                    Some(on) => {
+                        volume.zvol.set_use_blk_mq(on);
+                        (1 + usize::from(on), one.run(&volume.gateway, &self.engine).await?)
+                    }
+                };
                 site.sync().await?;
+                answered[sample].push(self.rate(took_ns as f64));
+                on_the_disks[sample].push(self.rate((now_ns() - begun_ns) as f64));
             }
-            let plain = self.rate(plain_ns as f64);
-            let figures = [plain, rates[0], rates[1]];
-            samples.iter_mut().zip(figures).for_each(|(all, figure)| all.push(figure));
         }
-        let [plain, off, on] = samples.map(median);
-        let (off_of_plain, on_of_plain) = (off / plain, on / plain);
-        Ok(Ceiling { plain, off, on, off_of_plain, on_of_plain })
+        let (answered, on_the_disks) = (OfPlain::of(answered), OfPlain::of(on_the_disks));
+        Ok(Ceiling { answered, on_the_disks })
     }
 }
 
