@@ -3,7 +3,7 @@
 //! **Control channel**: a socket pair of packets. One [`Command`] at a time, as JSON, is answered by one `Result<Reply, Refusal>`;
 //! [`crate::control`] sends and receives either, of any length.
 //! **Data channels**: a socket pair of packets for each thread that does I/O on a volume, handed over with
-//! [`Command::Attach`]. A packet to the worker is a [`Submission`] and the [`RemoteSegment`]s of its request; one from the
+//! [`Command::Attach`]. A packet to the worker is a [`Submission`] and the [`RemoteSegment`]s of its request, or several; one from the
 //! worker is one [`Completion`] or several. The data itself does not pass: the worker moves it between the daemon's memory
 //! and the DMU's buffers. Native byte order: both ends are one program.
 

@@ -25,9 +25,20 @@ fn pair() -> (OwnedFd, OwnedFd) {
 }
 
 fn submit(socket: impl AsFd, submission: Submission, segments: &[RemoteSegment]) {
-    let mut packet =
-        Submission { segments: segments.len() as u16, ..submission }.as_bytes().to_vec();
-    packet.extend_from_slice(segments.as_bytes());
+    submit_all(socket, [(submission, segments)]);
+}
+
+/// In one packet.
+fn submit_all<'a>(
+    socket: impl AsFd,
+    requests: impl IntoIterator<Item = (Submission, &'a [RemoteSegment])>,
+) {
+    let mut packet = Vec::new();
+    for (submission, segments) in requests {
+        let header = Submission { segments: segments.len() as u16, ..submission };
+        packet.extend_from_slice(header.as_bytes());
+        packet.extend_from_slice(segments.as_bytes());
+    }
     send(socket, &packet, SendFlags::empty()).unwrap();
 }
 
@@ -117,13 +128,14 @@ fn transfer(channel: &OwnedFd, op: u8, offset: u64, list: &[RemoteSegment], is_m
         return;
     }
     let mut at = offset;
+    let mut requests = Vec::new();
     for (tag, segment) in list.iter().enumerate() {
-        submit(
-            channel,
-            request(tag as u64, op, at, segment.len_bytes),
-            std::slice::from_ref(segment),
-        );
+        let request = request(tag as u64, op, at, segment.len_bytes);
+        requests.push((request, std::slice::from_ref(segment)));
         at += segment.len_bytes;
+    }
+    for packet in requests.chunks(1 + (offset / 512 % 5) as usize) {
+        submit_all(channel, packet.iter().copied());
     }
     let mut tags: Vec<u64> = list
         .iter()
@@ -161,6 +173,17 @@ fn what_makes_no_sense_is_refused_and_the_channel_goes_on() {
     let nowhere = [RemoteSegment { address: 4096, len_bytes: 1024 }];
     submit(&ours, request(5, op::WRITE, 0, 1024), &nowhere);
     assert_eq!(complete(&ours), Some((5, Errno::FAULT.raw_os_error())));
+    // One of several in a packet; and one that has more segments than follow, which takes what is there for its own.
+    let flush = |tag| (request(tag, op::FLUSH, 0, 0), &[][..]);
+    submit_all(&ours, [flush(6), (request(7, 77, 0, 1024), &list[..]), flush(8)]);
+    let mut answers: Vec<_> = (0..3).map(|_| complete(&ours).unwrap()).collect();
+    answers.sort_unstable();
+    assert_eq!(answers, [(6, 0), (7, invalid), (8, 0)]);
+    let mut packet =
+        Submission { segments: 5, ..request(9, op::WRITE, 0, 5120) }.as_bytes().to_vec();
+    packet.extend_from_slice(flush(10).0.as_bytes());
+    send(&ours, &packet, SendFlags::empty()).unwrap();
+    assert_eq!(complete(&ours), Some((9, invalid)));
     // Random bytes: any answer will do, or none; the next request is answered right.
     let mut random = Random::new(5);
     for tag in 100..300_u64 {

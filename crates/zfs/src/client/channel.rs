@@ -6,13 +6,16 @@
 //! | open      | is sent, or waits for room | closed, when the worker has closed its end |
 //! | closed    | fails                     | -                                          |
 //!
-//! Those that wait are bounded by the queue's `nr_requests`.
+//! Those that wait are bounded by the queue's `nr_requests`. They are sent by a task of the channel, when those have had their turn that
+//! were runnable: what was submitted at a time goes in one packet, as far as that holds it.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
+use std::future::poll_fn;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use ashlar_block::bio::{Flags, Op};
@@ -21,7 +24,7 @@ use ashlar_block::status::{BioResult, Status};
 use ashlar_engine::fd::Fd;
 use ashlar_engine::spawn;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair, sockopt,
 };
@@ -29,7 +32,9 @@ use slab::Slab;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::driver::{Opening, Volume};
-use crate::protocol::{Command, Completion, FUA, RemoteSegment, Submission, op};
+use crate::protocol::{
+    Command, Completion, FUA, MAX_SUBMISSION_BYTES, RemoteSegment, Submission, op,
+};
 
 /// Completions that are taken from the socket at a time.
 const MAX_COMPLETIONS: usize = 64;
@@ -43,8 +48,6 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(30);
 thread_local! {
     /// This thread's channels.
     static CHANNELS: RefCell<HashMap<Opening, Rc<Channel>>> = RefCell::default();
-    /// Where packets are made.
-    static PACKET: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 enum Link {
@@ -64,10 +67,20 @@ struct State {
     in_flight: Slab<InFlight>,
     /// Not sent yet.
     waiting: VecDeque<Request>,
-    /// Somebody waits for room in the socket.
-    is_blocked: bool,
+    /// Of the task that sends, when it has nothing to do.
+    sender: Option<Waker>,
     sent: u32,
 }
+
+/// A packet, and the keys of the requests that are in it.
+#[derive(Default)]
+struct Batch {
+    packet: Vec<u8>,
+    keys: Vec<usize>,
+}
+
+/// The socket takes no packet at the moment.
+struct NoRoom;
 
 /// See the module text.
 pub(super) struct Channel {
@@ -96,7 +109,7 @@ impl Channel {
             link: Link::Attaching,
             in_flight: Slab::new(),
             waiting: VecDeque::new(),
-            is_blocked: false,
+            sender: None,
             sent: 0,
         };
         let (volume, state) = (Arc::clone(volume), RefCell::new(state));
@@ -109,8 +122,11 @@ impl Channel {
             match channel.connect().await {
                 Ok(fd) => {
                     channel.state.borrow_mut().link = Link::Open(fd.clone());
-                    channel.send_waiting();
+                    let (sending, to) = (Rc::clone(channel), fd.clone());
+                    // Ends with this one.
+                    let sender = spawn(async move { sending.send(&to).await });
                     channel.receive(&fd).await;
+                    drop(sender);
                 }
                 Err(error) => {
                     tracing::error!(volume = channel.volume.name(), error, "no data channel");
@@ -141,56 +157,68 @@ impl Channel {
         }
     }
 
-    fn submit(self: &Rc<Self>, request: Request) {
+    fn submit(&self, request: Request) {
         let mut state = self.state.borrow_mut();
-        match &state.link {
-            Link::Closed => {
-                drop(state);
-                request.complete(Err(Status::Io));
-            }
-            Link::Attaching => state.waiting.push_back(request),
-            Link::Open(_) if state.is_blocked => state.waiting.push_back(request),
-            Link::Open(_) => {
-                state.waiting.push_back(request);
-                drop(state);
-                self.send_waiting();
+        if matches!(state.link, Link::Closed) {
+            drop(state);
+            return request.complete(Err(Status::Io));
+        }
+        state.waiting.push_back(request);
+        if let Some(sender) = state.sender.take() {
+            sender.wake();
+        }
+    }
+
+    /// Sends what is submitted, to the end of the channel.
+    async fn send(&self, fd: &Fd) {
+        let mut batch = Batch::default();
+        loop {
+            poll_fn(|context| {
+                let mut state = self.state.borrow_mut();
+                if state.waiting.is_empty() {
+                    state.sender = Some(context.waker().clone());
+                    return Poll::Pending;
+                }
+                Poll::Ready(())
+            })
+            .await;
+            while let Err(NoRoom) = self.send_packet(fd, &mut batch) {
+                // An error is seen again by sending.
+                let (Ok(()) | Err(_)) = fd.writable().await;
             }
         }
     }
 
-    /// Sends what waits, as far as there is room.
-    fn send_waiting(self: &Rc<Self>) {
+    /// Sends as many of those that wait as a packet holds.
+    fn send_packet(&self, fd: &Fd, batch: &mut Batch) -> Result<(), NoRoom> {
+        let Batch { packet, keys } = batch;
+        packet.clear();
+        keys.clear();
         let mut state = self.state.borrow_mut();
-        let state = &mut *state;
-        let Link::Open(fd) = &state.link else { return };
-        while let Some(request) = state.waiting.pop_front() {
-            state.sent = state.sent.wrapping_add(1);
-            let entry = state.in_flight.vacant_entry();
-            let tag = u64::from(state.sent) << 32 | entry.key() as u64;
-            match PACKET.with_borrow_mut(|packet| send_packet(fd, packet, &request, tag)) {
-                Ok(()) => {
-                    entry.insert(InFlight { request, tag });
-                }
-                Err(Errno::AGAIN | Errno::NOBUFS) => {
-                    state.waiting.push_front(request);
-                    state.is_blocked = true;
-                    let (channel, fd) = (Rc::clone(self), fd.clone());
-                    spawn(async move { channel.wait_for_room(&fd).await }).detach();
-                    return;
-                }
-                // The worker is gone: the receiving side sees that, and ends all of them.
-                Err(_) => {
-                    entry.insert(InFlight { request, tag });
-                }
+        let State { in_flight, waiting, sent, .. } = &mut *state;
+        while let Some(request) = waiting.pop_front() {
+            let before = packet.len();
+            let entry = in_flight.vacant_entry();
+            let tag = u64::from(*sent) << 32 | entry.key() as u64;
+            add_to_packet(packet, &request, tag);
+            if before > 0 && packet.len() > MAX_SUBMISSION_BYTES {
+                packet.truncate(before);
+                waiting.push_front(request);
+                break;
             }
+            *sent = sent.wrapping_add(1);
+            keys.push(entry.key());
+            entry.insert(InFlight { request, tag });
         }
-    }
-
-    async fn wait_for_room(self: &Rc<Self>, fd: &Fd) {
-        // An error is seen again by sending.
-        let (Ok(()) | Err(_)) = fd.writable().await;
-        self.state.borrow_mut().is_blocked = false;
-        self.send_waiting();
+        match retry_on_intr(|| send(fd, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)) {
+            Err(Errno::AGAIN | Errno::NOBUFS) => {
+                let back = keys.iter().rev().map(|key| in_flight.remove(*key).request);
+                back.for_each(|request| waiting.push_front(request));
+                Err(NoRoom)
+            }
+            // If the worker is gone, the receiving side sees that, and ends all of them.
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 
     /// Ends requests as the worker tells, until it closes its end.
@@ -313,8 +341,7 @@ impl Drop for Guard {
             Link::Attaching | Link::Closed => None,
         };
         if let Some(fd) = fd {
-            // Requests that wait are never sent from here on.
-            self.0.state.borrow_mut().is_blocked = true;
+            // Requests that wait are never sent from here on: the task that sends is gone.
             self.0.drain(&fd);
         }
         self.0.close();
@@ -331,10 +358,10 @@ fn code(op: Op) -> u8 {
     }
 }
 
-/// Sends a request as one packet, which is made in `packet`.
-fn send_packet(fd: &Fd, packet: &mut Vec<u8>, request: &Request, tag: u64) -> Result<(), Errno> {
-    packet.clear();
-    packet.resize(size_of::<Submission>(), 0);
+/// Adds a request and its segments to a packet.
+fn add_to_packet(packet: &mut Vec<u8>, request: &Request, tag: u64) {
+    let at = packet.len();
+    packet.resize(at + size_of::<Submission>(), 0);
     let mut segments = 0;
     if request.op().has_data() {
         let mut last: Option<RemoteSegment> = None;
@@ -367,12 +394,5 @@ fn send_packet(fd: &Fd, packet: &mut Vec<u8>, request: &Request, tag: u64) -> Re
         segments,
         reserved: 0,
     };
-    packet[..size_of::<Submission>()].copy_from_slice(header.as_bytes());
-    loop {
-        match send(fd, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-            Ok(_) => return Ok(()),
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
+    packet[at..at + size_of::<Submission>()].copy_from_slice(header.as_bytes());
 }

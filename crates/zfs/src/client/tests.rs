@@ -38,7 +38,8 @@ struct Play {
     /// No request ends while it is set.
     is_held: Mutex<bool>,
     released: Condvar,
-    /// Requests seen, and their segments.
+    /// Packets and requests seen, and their segments.
+    packets: AtomicUsize,
     requests: AtomicUsize,
     segments: AtomicUsize,
     channels: AtomicUsize,
@@ -61,9 +62,26 @@ fn serve(play: &Play, channel: &OwnedFd) {
     let memory = memory().unwrap();
     let mut packet = vec![0; MAX_SUBMISSION_BYTES];
     while let Ok((len @ 1.., _)) = recv(channel, &mut packet[..], RecvFlags::empty()) {
-        let (header, rest) = Submission::read_from_prefix(&packet[..len]).unwrap();
-        let segments = <[RemoteSegment]>::ref_from_bytes(rest).unwrap();
-        assert_eq!(segments.len(), usize::from(header.segments));
+        play.packets.fetch_add(1, SeqCst);
+        if play_packet(play, channel, &memory, &packet[..len]).is_err() {
+            return;
+        }
+    }
+}
+
+/// Does all requests of a packet, and ends each.
+fn play_packet(
+    play: &Play,
+    channel: &OwnedFd,
+    memory: &File,
+    packet: &[u8],
+) -> rustix::io::Result<()> {
+    let mut left = packet;
+    while !left.is_empty() {
+        let (header, rest) = Submission::read_from_prefix(left).unwrap();
+        let count = usize::from(header.segments);
+        let (segments, rest) = <[RemoteSegment]>::ref_from_prefix_with_elems(rest, count).unwrap();
+        left = rest;
         play.requests.fetch_add(1, SeqCst);
         play.segments.fetch_add(segments.len(), SeqCst);
         let mut at = header.offset_bytes as usize;
@@ -81,10 +99,9 @@ fn serve(play: &Play, channel: &OwnedFd) {
         let bad = header.op == op::READ && header.offset_bytes == (VOLUME_BYTES / 2) as u64;
         let errno = if bad { 5 } else { 0 };
         let end = Completion { tag: header.tag, errno, reserved: 0 };
-        if send(channel, end.as_bytes(), SendFlags::NOSIGNAL).is_err() {
-            return;
-        }
+        send(channel, end.as_bytes(), SendFlags::NOSIGNAL)?;
     }
+    Ok(())
 }
 
 /// A worker that knows the volume number 7, and attaches channels to it.
@@ -153,11 +170,13 @@ fn back_pressure_loses_nothing() {
     played.hold(true);
     let mut ends = Vec::new();
     const EACH: u64 = 2000;
+    // So many that they are more than the socket takes, however few packets they are in.
+    const ROUNDS: u64 = 10;
     for (number, handle) in engine.handles().iter().enumerate() {
         let gateway = gateway.clone();
         ends.push(handle.spawn_on(move || async move {
             let start = number as u64 * EACH;
-            let writes = (start..start + EACH).map(|sector| {
+            let writes = (0..ROUNDS).flat_map(|_| start..start + EACH).map(|sector| {
                 let gateway = gateway.clone();
                 async move {
                     let mut data = Buffer::from_slice(&[sector as u8; 512]);
@@ -186,7 +205,7 @@ fn back_pressure_loses_nothing() {
     }
     drop(volume);
     // Each bio was a request: `use_blk_mq` is off.
-    assert_eq!(played.requests.load(SeqCst), 2 * EACH as usize);
+    assert_eq!(played.requests.load(SeqCst), (2 * EACH * ROUNDS) as usize);
     worker.kill();
 }
 
@@ -223,8 +242,10 @@ fn bios_are_merged_into_requests_of_so_many_blocks() {
         write(0..512).await;
         assert_eq!(played.requests.swap(0, SeqCst), 4);
         zvol.set_use_blk_mq(false);
+        played.packets.store(0, SeqCst);
         write(0..16).await;
         assert_eq!(played.requests.swap(0, SeqCst), 16);
+        assert_eq!(played.packets.swap(0, SeqCst), 1, "what is submitted at a time is one packet");
     });
     let volume = played.volume.lock().unwrap();
     for sector in 0..512 {

@@ -200,13 +200,31 @@ fn receive_all(channel: &Arc<Shared>, queues: &Queues) {
                 return;
             }
         };
-        let Ok((submission, rest)) = Submission::read_from_prefix(received) else {
+        if let Err(NotUnderstood) = dispatch_all(channel, queues, received) {
             // Without a tag there is nothing to answer.
             tracing::warn!(bytes = received.len(), "a packet that is no request");
             return;
-        };
+        }
+    }
+}
+
+/// What is left of a packet is no request.
+struct NotUnderstood;
+
+/// Gives the requests of a packet to the threads.
+fn dispatch_all(
+    channel: &Arc<Shared>,
+    queues: &Queues,
+    mut packet: &[u8],
+) -> Result<(), NotUnderstood> {
+    loop {
+        let (submission, rest) = Submission::read_from_prefix(packet).map_err(|_| NotUnderstood)?;
+        let count = usize::from(submission.segments);
+        // Fewer than it says are refused.
+        let segments = rest.len().min(count * size_of::<RemoteSegment>());
+        let (segments, rest) = rest.split_at(segments);
         channel.in_flight.enter();
-        match parse(&submission, rest, channel.peer) {
+        match parse(&submission, segments, channel.peer) {
             Ok(action) => {
                 let request = Request { channel: Arc::clone(channel), submission, action };
                 let volume = Arc::as_ptr(&channel.volume) as u64;
@@ -218,6 +236,10 @@ fn receive_all(channel: &Arc<Shared>, queues: &Queues) {
                 channel.in_flight.leave();
             }
         }
+        if rest.is_empty() {
+            return Ok(());
+        }
+        packet = rest;
     }
 }
 
