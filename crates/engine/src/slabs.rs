@@ -2,12 +2,13 @@
 //!
 //! Each size has a piece of address space of its own, which is an array of blocks: so nothing is ever split or put together, and
 //! what one size leaves behind is not in the way of another. Pages are there once they are used. Up to a bound they stay when
-//! blocks are given back, because what is in the processor's caches and needs no page fault is worth keeping; beyond it the pages go back to
-//! the kernel, and only the address space stays. As a slab allocator's, with what the sizes are being up to who has it.
+//! blocks are given back, because what is in the processor's caches and needs no page fault is worth keeping; beyond it the pages of
+//! those go back to the kernel that were not used longest, of each size in turn, and only the address space stays.
 //!
 //! The memory is the process's own, or that of a file in memory whose pages another process may map to read them
 //! ([`Slabs::shared`], memfd_create(2)).
 
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,7 +34,9 @@ pub struct Slabs {
     regions: Box<[Mutex<Region>]>,
     /// Of blocks that nobody has and whose pages are kept.
     idle_bytes: AtomicUsize,
-    keep_bytes: usize,
+    keep_bytes: AtomicUsize,
+    /// The size that is the next to give pages back.
+    turn: AtomicUsize,
     /// How the kernel is told that pages are not needed: it depends on whose they are.
     giving_back: Advice,
 }
@@ -46,8 +49,8 @@ unsafe impl Sync for Slabs {}
 /// Blocks of one size, by their numbers.
 #[derive(Debug, Default)]
 struct Region {
-    /// Given back, with their pages.
-    idle: Vec<u32>,
+    /// Given back, with their pages; the last one at the end.
+    idle: VecDeque<u32>,
     /// Given back, without.
     empty: Vec<u32>,
     /// From here on none was ever taken.
@@ -57,7 +60,7 @@ struct Region {
 /// The memory of [`Slabs::shared`], to be mapped by another process.
 #[derive(Debug)]
 pub struct Shared {
-    /// Can be mapped to be read, and never be written.
+    /// Opened to be read: it cannot be mapped to be written.
     pub file: OwnedFd,
     /// Where it is mapped here.
     pub address: u64,
@@ -102,7 +105,7 @@ impl Slabs {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create(c"ashlar-buffers", flags)?;
         rustix::fs::ftruncate(&file, len as u64)?;
-        // What is mapped is there: nobody who reads it gets SIGBUS.
+        // What is mapped is inside the file: nobody gets SIGBUS for its length.
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&file, seals)?;
         // SAFETY: a new mapping, at an address that the kernel chooses.
@@ -130,10 +133,27 @@ impl Slabs {
         giving_back: Advice,
     ) -> Result<Self, Errno> {
         assert!(sizes.is_sorted() && sizes.iter().all(|size| size.is_multiple_of(PAGE_BYTES)));
+        // A dump of the process would have all of it, used or not.
+        // SAFETY: it is told about a mapping of that length, and its content is as before.
+        unsafe { rustix::mm::madvise(base, sizes.len() * region_bytes, Advice::LinuxDontDump) }?;
         let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
         let regions = sizes.iter().map(|_| Mutex::default()).collect();
-        let (sizes, idle_bytes) = (sizes.into(), AtomicUsize::new(0));
-        Ok(Self { base, sizes, region_bytes, regions, idle_bytes, keep_bytes, giving_back })
+        Ok(Self {
+            base,
+            sizes: sizes.into(),
+            region_bytes,
+            regions,
+            idle_bytes: AtomicUsize::new(0),
+            keep_bytes: AtomicUsize::new(keep_bytes),
+            turn: AtomicUsize::new(0),
+            giving_back,
+        })
+    }
+
+    /// Changes how much is kept of what is given back.
+    pub fn set_keep_bytes(&self, keep_bytes: usize) {
+        self.keep_bytes.store(keep_bytes, Ordering::Relaxed);
+        self.give_back();
     }
 
     fn region(&self, class: usize) -> MutexGuard<'_, Region> {
@@ -159,7 +179,7 @@ impl Slabs {
         let class = self.class_of(len)?;
         let size = self.sizes[class];
         let mut region = self.region(class);
-        let number = match region.idle.pop() {
+        let number = match region.idle.pop_back() {
             Some(number) => {
                 self.idle_bytes.fetch_sub(size, Ordering::Relaxed);
                 number
@@ -192,18 +212,34 @@ impl Slabs {
         let (class, within) = (offset / self.region_bytes, offset % self.region_bytes);
         let size = self.sizes[class];
         let number = (within / size) as u32;
-        // Between the two others may do the same: the bound is exceeded by as many blocks as there are threads.
-        if self.idle_bytes.load(Ordering::Relaxed) + size <= self.keep_bytes {
-            self.idle_bytes.fetch_add(size, Ordering::Relaxed);
-            self.region(class).idle.push(number);
-            return;
+        // Before it is in the list: who takes it out subtracts.
+        self.idle_bytes.fetch_add(size, Ordering::Relaxed);
+        self.region(class).idle.push_back(number);
+        self.give_back();
+    }
+
+    /// Gives the kernel pages of idle blocks back, as long as there are more than are kept.
+    fn give_back(&self) {
+        while self.idle_bytes.load(Ordering::Relaxed) > self.keep_bytes.load(Ordering::Relaxed) {
+            let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+            let all = 0..self.sizes.len();
+            let oldest = all.map(|class| (turn + class) % self.sizes.len()).find_map(|class| {
+                // Of blocks that begin or end within a page of this machine nothing can be given back alone.
+                let is_whole = self.sizes[class].is_multiple_of(rustix::param::page_size());
+                Some((class, is_whole.then(|| self.region(class).idle.pop_front())??))
+            });
+            // Others have given back or taken all of it meanwhile.
+            let Some((class, number)) = oldest else { return };
+            let (size, block) = (self.sizes[class], self.block(class, number));
+            self.idle_bytes.fetch_sub(size, Ordering::Relaxed);
+            // SAFETY: nobody uses the block, and nobody gets it before it is in a list again.
+            let given =
+                unsafe { rustix::mm::madvise(block.as_ptr().cast(), size, self.giving_back) };
+            if let Err(errno) = given {
+                tracing::debug!(%errno, "memory is not given back");
+            }
+            self.region(class).empty.push(number);
         }
-        // SAFETY: nobody uses the block, and nobody gets it before it is in the list.
-        let given = unsafe { rustix::mm::madvise(memory.as_ptr().cast(), size, self.giving_back) };
-        if let Err(errno) = given {
-            tracing::debug!(%errno, "memory is not given back");
-        }
-        self.region(class).empty.push(number);
     }
 }
 
@@ -261,7 +297,7 @@ mod tests {
         );
     }
 
-    /// The last one first, with what was in it; beyond the bound without.
+    /// The last one first, with what was in it; those that were given back longest ago without.
     #[test]
     fn what_is_given_back_is_used_again() {
         for slabs in [
@@ -275,11 +311,36 @@ mod tests {
                 unsafe { slabs.give(*block) };
             }
             let again: Vec<_> = (0..4).map(|_| slabs.take(1 << 20).unwrap()).collect();
-            assert_eq!(again, [blocks[1], blocks[0], blocks[3], blocks[2]]);
+            assert_eq!(again, [blocks[3], blocks[2], blocks[1], blocks[0]]);
             for (block, byte) in again.iter().zip([7, 7, 0, 0]) {
                 assert!(bytes(*block, 1 << 20).iter().all(|found| *found == byte), "{byte}");
             }
         }
+    }
+
+    /// Blocks of one size are not kept for ever because there were many of them.
+    #[test]
+    fn sizes_give_back_in_turn() {
+        let slabs = Slabs::private(&SIZES, 8 << 20, 1 << 20).unwrap();
+        let use_and_give = |len: usize, count: usize| {
+            let blocks: Vec<_> = (0..count).map(|_| slabs.take(len).unwrap()).collect();
+            for block in blocks {
+                fill(block, len, 7);
+                // SAFETY: taken once above, and not used from here on.
+                unsafe { slabs.give(block) };
+            }
+        };
+        use_and_give(4096, 512);
+        assert_eq!(slabs.idle_bytes.load(Ordering::Relaxed), 1 << 20);
+        for _ in 0..20 {
+            use_and_give(8192, 64);
+        }
+        // One was given back for each that came beyond the bound, of either size.
+        assert_eq!(slabs.region(1).idle.len(), 64);
+        assert_eq!(slabs.idle_bytes.load(Ordering::Relaxed), 1 << 20);
+        slabs.set_keep_bytes(0);
+        assert_eq!(slabs.idle_bytes.load(Ordering::Relaxed), 0);
+        assert!(slabs.regions.iter().all(|region| region.lock().unwrap().idle.is_empty()));
     }
 
     #[test]

@@ -210,15 +210,26 @@ impl Channel {
             keys.push(entry.key());
             entry.insert(InFlight { request, tag });
         }
-        match retry_on_intr(|| send(fd, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)) {
-            Err(Errno::AGAIN | Errno::NOBUFS) => {
-                let back = keys.iter().rev().map(|key| in_flight.remove(*key).request);
-                back.for_each(|request| waiting.push_front(request));
-                Err(NoRoom)
-            }
-            // If the worker is gone, the receiving side sees that, and ends all of them.
-            Ok(_) | Err(_) => Ok(()),
+        let Err(errno) =
+            retry_on_intr(|| send(fd, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))
+        else {
+            return Ok(());
+        };
+        // A packet is sent as a whole: the worker has none of these.
+        let mut back = keys.iter().rev().map(|key| in_flight.remove(*key).request);
+        if matches!(errno, Errno::AGAIN | Errno::NOBUFS) {
+            back.for_each(|request| waiting.push_front(request));
+            return Err(NoRoom);
         }
+        let failed: Vec<Request> = back.by_ref().collect();
+        drop(back);
+        // Ending a request may submit another.
+        drop(state);
+        tracing::debug!(%errno, "a packet was not sent");
+        for request in failed.into_iter().rev() {
+            self.end(request, Err(Status::Io));
+        }
+        Ok(())
     }
 
     /// Ends requests as the worker tells, until it closes its end.

@@ -11,7 +11,7 @@ use super::dsl::DslFunctions;
 use super::nvlist::NvFunctions;
 use super::properties::{Properties, PropertyFunctions};
 use super::spa::SpaFunctions;
-use super::{Library, LoadError, check, disk_ops, symbols};
+use super::{Library, LoadError, check, disk_ops, slabs, symbols};
 
 symbols! {
     /// sys/zfs_context.h, and sys/arc_impl.h for the last two.
@@ -215,7 +215,11 @@ fn set(library: &Library, name: &str, value: u64) -> Result<(), ParameterError> 
         // A limit below what is kept at least, which is a share of the memory, would be ignored.
         store(library, ARC_MIN, LEAST_ARC_MIN_BYTES)?;
     }
-    store(library, name, value)
+    store(library, name, value)?;
+    if name == ARC_MAX {
+        slabs::follow_arc_max(value);
+    }
+    Ok(())
 }
 
 fn store(library: &Library, name: &str, value: u64) -> Result<(), ParameterError> {

@@ -17,8 +17,10 @@ const SMALLEST_BYTES: usize = 4096;
 const LARGEST_BYTES: usize = 16 << 20;
 /// Address space for each size: more than the ARC takes.
 const REGION_BYTES: usize = 64 << 30;
-/// What of a machine's memory is kept for buffers to come: the sixteenth part, as the ARC has the fourth.
-const KEEP_SHIFT: u32 = 4;
+/// What is kept for buffers to come, as a share of what the ARC may take.
+const KEEP_OF_ARC: usize = 4;
+/// What the ARC may take of the machine's memory if nobody sets it: libzpool's own default.
+const ARC_OF_MEMORY: usize = 4;
 /// What smaller buffers are aligned to: `SPA_MINBLOCKSIZE`.
 const SMALL_ALIGN: usize = 512;
 
@@ -38,19 +40,32 @@ fn sizes() -> Vec<usize> {
 /// `None` if there is not so much address space: a limit of the process (ulimit -v), or a kernel that promises no more than it has.
 fn slabs() -> Option<&'static Slabs> {
     static SLABS: OnceLock<Option<Slabs>> = OnceLock::new();
-    let make = || {
-        let info = rustix::system::sysinfo();
-        // Both are as wide as a pointer.
-        let memory_bytes = (info.totalram as usize).saturating_mul(info.mem_unit as usize);
-        match Slabs::private(&sizes(), REGION_BYTES, memory_bytes >> KEEP_SHIFT) {
-            Ok(slabs) => Some(slabs),
-            Err(errno) => {
-                tracing::warn!(%errno, "no slabs: buffers come from the heap, which is slower");
-                None
-            }
+    let make = || match Slabs::private(&sizes(), REGION_BYTES, keep_bytes(0)) {
+        Ok(slabs) => Some(slabs),
+        Err(errno) => {
+            tracing::warn!(%errno, "no slabs: buffers come from the heap, which is slower");
+            None
         }
     };
     SLABS.get_or_init(make).as_ref()
+}
+
+/// What is kept with an ARC of at most `arc_max_bytes`; 0 is libzpool's default.
+fn keep_bytes(arc_max_bytes: u64) -> usize {
+    if arc_max_bytes > 0 {
+        return usize::try_from(arc_max_bytes).unwrap_or(usize::MAX) / KEEP_OF_ARC;
+    }
+    let info = rustix::system::sysinfo();
+    // Both are as wide as a pointer.
+    let memory_bytes = (info.totalram as usize).saturating_mul(info.mem_unit as usize);
+    memory_bytes / ARC_OF_MEMORY / KEEP_OF_ARC
+}
+
+/// `zfs_arc_max` was set.
+pub(super) fn follow_arc_max(arc_max_bytes: u64) {
+    if let Some(slabs) = slabs() {
+        slabs.set_keep_bytes(keep_bytes(arc_max_bytes));
+    }
 }
 
 /// How the allocator aligns a buffer that is not of a slab.
@@ -79,10 +94,9 @@ fn alloc(len: usize) -> *mut c_void {
 /// [`alloc`] gave it for this length, and nobody uses it any more.
 unsafe fn free(buffer: *mut c_void, len: usize) {
     let Some(memory) = NonNull::new(buffer.cast::<u8>()) else { return };
-    let of_slab = if len >= SMALLEST_BYTES { slabs() } else { None };
     // SAFETY: the caller's; which of the two it came from is told by where it is.
     unsafe {
-        match of_slab.filter(|slabs| slabs.owns(memory)) {
+        match slabs().filter(|slabs| slabs.owns(memory)) {
             Some(slabs) => slabs.give(memory),
             None => {
                 if let Some(layout) = layout(len) {

@@ -243,7 +243,7 @@ fn dispatch_all(
     }
 }
 
-/// A packet. One that does not fit is cut: it has fewer segments than it says.
+/// A packet. Of one that does not fit the first request is refused, and nothing is known of the rest.
 fn receive(socket: impl AsFd, packet: &mut [u8]) -> Result<Option<&[u8]>, Errno> {
     let received = retry_on_intr(|| {
         let mut parts = [IoSliceMut::new(packet)];
@@ -259,8 +259,8 @@ fn receive(socket: impl AsFd, packet: &mut [u8]) -> Result<Option<&[u8]>, Errno>
     }
     if received.flags.contains(ReturnFlags::TRUNC) {
         tracing::warn!("a packet that is too long");
-        // So that the number of segments is wrong, whatever it says.
-        return Ok(packet.get(..size_of::<Submission>() + 1));
+        packet[std::mem::offset_of!(Submission, op)] = u8::MAX;
+        return Ok(packet.get(..size_of::<Submission>()));
     }
     Ok(packet.get(..received.bytes))
 }
