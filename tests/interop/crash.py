@@ -2,7 +2,7 @@
 """crash.py - write to an array until somebody pulls the plug, and verify that what was flushed is there.
 
     crash.py write  --seed NAME --state FILE --log FILE [--discards] [--seconds S] TARGET
-    crash.py verify --seed NAME --state FILE --log FILE [--discards] TARGET
+    crash.py verify --seed NAME --state FILE --log FILE [--discards] [--torn] TARGET
     crash.py selftest
 
 TARGET is as for stamp.py. `write` issues batches of writes (and discards and zeroes with --discards),
@@ -13,7 +13,9 @@ that too, after S seconds.
 Each sector carries seed, generation and its own address, 32 times over. What is written follows from
 seed and state alone, so `verify` can replay it: all batches up to the flushed one must be there, one
 more may be there, sector by sector. Then it keeps in the state what it found, which is where the next
-round begins, and empties the log.
+round begins, and empties the log. With --torn a sector may begin with what may be there and end with what
+must be: OpenZFS's log cuts a write that does not fit a log block anywhere, and after a crash only the first
+piece may be replayed of one that was not flushed.
 """
 
 import argparse
@@ -140,7 +142,18 @@ def expected(seed, state, log, discards):
     raise AssertionError("batches end never")
 
 
-def verify(device, seed, state, log, discards):
+def is_torn(seed, sector, read, flushed, newer):
+    """Whether it begins as one of the generations `newer`, and goes on as the one that was flushed."""
+    old = stamp(seed, flushed, sector)
+    for generation in newer:
+        new = stamp(seed, generation, sector)
+        same = next((at for at in range(SECTOR) if read[at] != new[at]), SECTOR)
+        if any(read == new[:cut] + old[cut:] for cut in range(8, same + 1, 8)):
+            return True
+    return False
+
+
+def verify(device, seed, state, log, discards, torn=False):
     """Prints what is wrong; returns how many sectors are."""
     want, loose, perhaps, last = expected(seed, state, log, discards)
     wrong = newer = 0
@@ -159,6 +172,18 @@ def verify(device, seed, state, log, discards):
                 for kind, at, length, number in perhaps
             ):
                 newer += 1
+            elif torn and is_torn(
+                seed,
+                sector,
+                read,
+                want[sector],
+                [number for kind, at, length, number in perhaps if kind == "write" and at <= sector < at + length],
+            ):
+                # The next round must know what it is.
+                device.write(sector * SECTOR, stamp(seed, want[sector], sector))
+                print(f"sector {sector} is torn: it was not flushed")
+                newer += 1
+                continue
             else:
                 wrong += 1
                 if wrong <= 5:
@@ -242,6 +267,17 @@ def selftest():
                 device.write(victim * SECTOR, bad)
                 assert verify(device, seed, State(path, sectors), log, True) == 1, "damage was not found"
                 device.write(victim * SECTOR, good)
+            if touched:
+                # Torn between what was flushed and what was not.
+                kind, victim, _, number = next(reversed([one for one in perhaps if one[0] == "write"]), (None,) * 4)
+                if kind and not loose[victim]:
+                    before = device.read(victim * SECTOR, SECTOR)
+                    halves = stamp(seed, number, victim)[:144] + stamp(seed, want[victim], victim)[144:]
+                    device.left = 4
+                    device.write(victim * SECTOR, halves)
+                    assert verify(device, seed, State(path, sectors), log, True) == 1, "it is torn"
+                    assert is_torn(seed, victim, halves, want[victim], [number])
+                    device.write(victim * SECTOR, before)
             assert verify(device, seed, State(path, sectors), log, True) == 0
             assert verify(device, seed, State(path, sectors), log, True) == 0, "nothing changed since"
     print("what is flushed and what is not is told apart")
@@ -254,6 +290,7 @@ def main():
     for option in ("--seed", "--state", "--log"):
         parser.add_argument(option)
     parser.add_argument("--discards", action="store_true")
+    parser.add_argument("--torn", action="store_true")
     parser.add_argument("--seconds", type=float, default=3600)
     options = parser.parse_intermixed_args()
     if options.verb == "selftest":
@@ -264,7 +301,9 @@ def main():
     device = open_device(options.target)
     seed, state = seed_of(options.seed), State(options.state, device.size // SECTOR)
     if options.verb == "verify":
-        sys.exit(verify(device, seed, state, options.log, options.discards) != 0)
+        wrong = verify(device, seed, state, options.log, options.discards, options.torn)
+        device.flush()
+        sys.exit(wrong != 0)
     flushed, gone = write(device, seed, state, options.log, options.discards, options.seconds)
     print(f"{flushed} operations flushed, " + ("then the target went away" if gone else "all of them"))
 

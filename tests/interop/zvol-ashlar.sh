@@ -139,7 +139,7 @@ ashlar_replay() {
 	local name
 	serve ${FORCE:+--force}
 	for name in $CRASH; do
-		timeout 300 $python "$here/crash.py" verify --seed "$name" --state "$shared/$name.state" --log "$shared/$name.log" --discards \
+		timeout 300 $python "$here/crash.py" verify --seed "$name" --state "$shared/$name.state" --log "$shared/$name.log" --discards --torn \
 			"$(export_of "$name")" || fail "$name"
 	done
 	verify

@@ -178,7 +178,7 @@ flushed() {
 	local name node
 	for name in $CRASH; do
 		node=$(device "$name") || exit 1
-		"$here/crash.py" verify --seed "$name" --state "$shared/$name.state" --log "$shared/$name.log" --discards "$node" || fail "$name"
+		"$here/crash.py" verify --seed "$name" --state "$shared/$name.state" --log "$shared/$name.log" --discards --torn "$node" || fail "$name"
 	done
 }
 

@@ -175,10 +175,19 @@ exchange() {
 }
 # dies_and_replays ONE OTHER
 dies_and_replays() {
-	local names=(crash2)
+	local names=(crash2) tries=3
 	[ "$1:$queue" = kernel:1 ] || names+=(crash0 crash1)
+	if [ "$1:${ALL:-}" = ashlar: ]; then
+		names=(crash2 crash0)
+		echo "crash1 (logbias=throughput) is left out without ALL=1: see README.md"
+	fi
 	step "$1 dies" "$1" crash "CRASH=${names[*]}"
-	step "log" logged "${names[@]}"
+	# A transaction group may just have ended: nothing may be lost then either, and it dies once more.
+	until logged "${names[@]}"; do
+		[ $((tries -= 1)) -gt 0 ] || fail "log"
+		step "$2 finds all without a log" "$2" replay "CRASH=${names[*]}" FORCE=1
+		step "$1 dies again" "$1" crash "CRASH=${names[*]}"
+	done
 	step "zdb before the log is replayed" clean crashed
 	step "$2 replays" "$2" replay "CRASH=${names[*]}" FORCE=1
 	step "zdb" clean
