@@ -14,8 +14,8 @@ Each sector carries seed, generation and its own address, 32 times over. What is
 seed and state alone, so `verify` can replay it: all batches up to the flushed one must be there, one
 more may be there, sector by sector. Then it keeps in the state what it found, which is where the next
 round begins, and empties the log. With --torn a sector may begin with what may be there and end with what
-must be: OpenZFS's log cuts a write that does not fit a log block anywhere, and after a crash only the first
-piece may be replayed of one that was not flushed.
+must be: OpenZFS's log is taken to cut a write that does not fit a log block anywhere, so that after a crash
+only the first piece may be replayed of one that was not flushed.
 """
 
 import argparse
