@@ -216,13 +216,12 @@ impl Channel {
             return Ok(());
         };
         // A packet is sent as a whole: the worker has none of these.
-        let mut back = keys.iter().rev().map(|key| in_flight.remove(*key).request);
+        let back = keys.iter().rev().map(|key| in_flight.remove(*key).request);
         if matches!(errno, Errno::AGAIN | Errno::NOBUFS) {
             back.for_each(|request| waiting.push_front(request));
             return Err(NoRoom);
         }
-        let failed: Vec<Request> = back.by_ref().collect();
-        drop(back);
+        let failed: Vec<Request> = back.collect();
         // Ending a request may submit another.
         drop(state);
         tracing::debug!(%errno, "a packet was not sent");

@@ -11,6 +11,8 @@ use std::sync::OnceLock;
 
 use ashlar_engine::slabs::Slabs;
 
+use super::surroundings::arc_free_memory;
+
 /// Buffers below have parts of pages. They are few: metadata that was compressed.
 const SMALLEST_BYTES: usize = 4096;
 /// The largest block of a pool: `SPA_MAXBLOCKSIZE`.
@@ -55,10 +57,7 @@ fn keep_bytes(arc_max_bytes: u64) -> usize {
     if arc_max_bytes > 0 {
         return usize::try_from(arc_max_bytes).unwrap_or(usize::MAX) / KEEP_OF_ARC;
     }
-    let info = rustix::system::sysinfo();
-    // Both are as wide as a pointer.
-    let memory_bytes = (info.totalram as usize).saturating_mul(info.mem_unit as usize);
-    memory_bytes / ARC_OF_MEMORY / KEEP_OF_ARC
+    usize::try_from(arc_free_memory()).unwrap_or(usize::MAX) / ARC_OF_MEMORY / KEEP_OF_ARC
 }
 
 /// `zfs_arc_max` was set.

@@ -66,7 +66,7 @@ unsafe extern "C" fn random_get_pseudo_bytes(bytes: *mut u8, len: usize) -> c_in
 
 /// sys/arc_impl.h: memory that nobody uses. The ARC has `zfs_arc_max` as its limit, and no other.
 #[unsafe(no_mangle)]
-extern "C" fn arc_free_memory() -> u64 {
+pub(super) extern "C" fn arc_free_memory() -> u64 {
     static MEMORY_BYTES: OnceLock<u64> = OnceLock::new();
     *MEMORY_BYTES.get_or_init(|| {
         let info = rustix::system::sysinfo();
