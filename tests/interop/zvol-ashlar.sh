@@ -113,6 +113,7 @@ ashlar_crash() {
 	serve --set sys/module/zfs/parameters/zfs_txg_timeout=600
 	for name in $CRASH; do
 		: >"$shared/$name.log"
+		echo --discards >"$shared/$name.discards"
 		timeout 120 $python "$here/crash.py" write --seed "$name" --state "$shared/$name.state" --log "$shared/$name.log" --discards \
 			"$(export_of "$name")" >>"$WORK/writers" 2>&1 &
 		writers+=($!)
@@ -136,10 +137,11 @@ ashlar_crash() {
 }
 
 ashlar_replay() {
-	local name
+	local name discards
 	serve ${FORCE:+--force}
 	for name in $CRASH; do
-		timeout 300 $python "$here/crash.py" verify --seed "$name" --state "$shared/$name.state" --log "$shared/$name.log" --discards --torn \
+		read -r discards <"$shared/$name.discards"
+		timeout 300 $python "$here/crash.py" verify --seed "$name" --state "$shared/$name.state" --log "$shared/$name.log" ${discards:+"$discards"} --torn \
 			"$(export_of "$name")" || fail "$name"
 	done
 	verify

@@ -177,10 +177,6 @@ exchange() {
 dies_and_replays() {
 	local names=(crash2) tries=3
 	[ "$1:$queue" = kernel:1 ] || names+=(crash0 crash1)
-	if [ "$1:${ALL:-}" = ashlar: ]; then
-		names=(crash2 crash0)
-		echo "crash1 (logbias=throughput) is left out without ALL=1: see README.md"
-	fi
 	step "$1 dies" "$1" crash "CRASH=${names[*]}"
 	# A transaction group may just have ended: nothing may be lost then either, and it dies once more.
 	until logged "${names[@]}"; do

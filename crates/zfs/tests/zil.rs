@@ -25,7 +25,7 @@ struct Scenario {
     act: fn(&Volume, &mut [u8]),
 }
 
-const SCENARIOS: [Scenario; 9] = [
+const SCENARIOS: [Scenario; 11] = [
     Scenario {
         name: "copied",
         volblocksize_bytes: 16384,
@@ -97,6 +97,21 @@ const SCENARIOS: [Scenario; 9] = [
             volume.flush().unwrap();
         },
     },
+    Scenario {
+        // Blocks that are pointed to are zeroed in part and written again, in one commit.
+        name: "hotthroughput",
+        volblocksize_bytes: 1 << 17,
+        properties: &[("logbias", THROUGHPUT)],
+        has_slog: false,
+        act: zeroed_and_written_again,
+    },
+    Scenario {
+        name: "hotlarge",
+        volblocksize_bytes: 1 << 17,
+        properties: &[],
+        has_slog: false,
+        act: zeroed_and_written_again,
+    },
 ];
 
 /// Writes of one length, unaligned too, with a flush after the last unless each is one.
@@ -119,6 +134,30 @@ fn changes(volume: &Volume, oracle: &mut [u8], count: u32) {
         let fua = random.below(8) == 0;
         change(volume, oracle, &mut random, 256 << 10, fua);
     }
+}
+
+/// Few blocks are written, zeroed or discarded, in part or as a whole, and written again, between two flushes.
+fn zeroed_and_written_again(volume: &Volume, oracle: &mut [u8]) {
+    let mut random = Random::new(7);
+    for round in 0..8 {
+        for _ in 0..40 {
+            change(volume, &mut oracle[..1 << 20], &mut random, 256 << 10, false);
+        }
+        if round < 7 {
+            volume.flush().unwrap();
+        }
+    }
+    let block = 2 << 20..(2 << 20) + (1 << 17);
+    for (at_bytes, len_bytes) in [(0, 1 << 17), (4096, 65536)] {
+        random.fill(&mut oracle[block.clone()]);
+        write(volume, block.start as u64, &oracle[block.clone()], false).unwrap();
+        let zeroed = block.start + at_bytes..block.start + at_bytes + len_bytes;
+        oracle[zeroed.clone()].fill(0);
+        volume.write_zeroes(zeroed.start as u64, len_bytes as u64, false).unwrap();
+        random.fill(&mut oracle[zeroed.clone()]);
+        write(volume, zeroed.start as u64, &oracle[zeroed], false).unwrap();
+    }
+    volume.flush().unwrap();
 }
 
 /// The child, or rather: what it does when this program is started again for it.

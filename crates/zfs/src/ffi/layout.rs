@@ -4,8 +4,9 @@ use std::fmt::Write as _;
 use std::mem::{offset_of, size_of};
 use std::process::Command;
 
-use super::dmu::{DmuBuf, MAX_TRANSACTION_BYTES, ObjectInfo};
+use super::dmu::{DmuBuf, ObjectInfo};
 use super::replay::{Bookmark, LogHead, LogHeader};
+use super::transaction::MAX_TRANSACTION_BYTES;
 use super::zil::{Itx, RecordHeader, TruncateRecord, WriteRecord, WriteState, Zgd};
 
 /// What C says, and what is here.

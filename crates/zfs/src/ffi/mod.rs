@@ -29,6 +29,7 @@ pub(crate) mod replay;
 mod slabs;
 pub(crate) mod spa;
 mod surroundings;
+pub(crate) mod transaction;
 pub(crate) mod zil;
 
 /// The releases of OpenZFS whose interface is known.

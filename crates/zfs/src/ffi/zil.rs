@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::dmu::{
-    Api, DATA_OBJECT, DmuBuf, Objset, RawDnode, RawObjset, RawTx, Transaction, check_io,
-};
+use super::dmu::{Api, DATA_OBJECT, DmuBuf, Objset, RawDnode, RawObjset, RawTx, Sync, check_io};
 use super::symbols;
+use super::transaction::Transaction;
+use crate::zvol::freed::Freed;
 use crate::zvol::range::{RangeGuard, RangeLocks};
 
 /// `zilog_t`
@@ -153,6 +153,7 @@ pub(crate) struct Log {
     raw: NonNull<c_void>,
     /// Its address is what libzpool gives back to [`get_data`].
     source: Box<Source>,
+    freed: Freed,
 }
 
 /// Where [`get_data`] gets a record's data from.
@@ -167,7 +168,7 @@ struct Source {
 // SAFETY: libzpool locks its own structures; they belong to no thread.
 unsafe impl Send for Log {}
 // SAFETY: as above.
-unsafe impl Sync for Log {}
+unsafe impl std::marker::Sync for Log {}
 
 impl Log {
     /// Opens the log. It must be dropped before the objset.
@@ -182,7 +183,7 @@ impl Log {
             locks: Arc::clone(locks),
             api,
         });
-        Ok(Self { raw: NonNull::new(raw).ok_or(Errno::IO)?, source })
+        Ok(Self { raw: NonNull::new(raw).ok_or(Errno::IO)?, source, freed: Freed::default() })
     }
 
     fn zil(&self) -> &Zil {
@@ -194,12 +195,30 @@ impl Log {
     /// # Errors
     /// EIO: it is not (from 2.4 on; before, this waits for the pool to come back).
     pub(crate) fn commit(&self) -> Result<(), Errno> {
+        let reach = self.freed.reach();
+        let was_disabled = self.is_disabled();
         // SAFETY: the log is open.
         let code = unsafe { (self.zil().zil_commit)(self.raw.as_ptr(), DATA_OBJECT) };
         match self.source.api.release {
-            super::Release::V2_1 | super::Release::V2_2 | super::Release::V2_3 => Ok(()),
-            super::Release::V2_4 => check_io(code),
+            super::Release::V2_1 | super::Release::V2_2 | super::Release::V2_3 => {}
+            super::Release::V2_4 => check_io(code)?,
         }
+        // With sync=disabled it did nothing.
+        if !was_disabled && !self.is_disabled() {
+            self.freed.committed(reach);
+        }
+        Ok(())
+    }
+
+    fn is_disabled(&self) -> bool {
+        // SAFETY: the objset is owned.
+        let sync = unsafe { (self.source.api.dmu.dmu_objset_syncprop)(self.source.objset) };
+        Sync::from(sync) == Sync::Disabled
+    }
+
+    /// Whether something of a range was freed since the last commit: a write there is no [`WriteState::Indirect`] one.
+    pub(crate) fn is_freed(&self, offset_bytes: u64, len_bytes: u64) -> bool {
+        self.freed.overlaps(offset_bytes, len_bytes)
     }
 
     /// The most data that a [`WriteState::Copied`] record has.
@@ -280,7 +299,7 @@ impl Log {
         }
     }
 
-    /// Adds a record of a range that was freed.
+    /// Adds a record of a range that was freed, with that range locked.
     pub(crate) fn truncate(&self, tx: &Transaction<'_>, offset_bytes: u64, len_bytes: u64) {
         // SAFETY: a record of that size is made; it is filled before it is given away.
         unsafe {
@@ -291,6 +310,7 @@ impl Log {
             (*record).len_bytes = len_bytes;
             (self.zil().zil_itx_assign)(self.raw.as_ptr(), itx, tx.raw());
         }
+        self.freed.add(offset_bytes, len_bytes, tx.group());
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::Volume;
-use crate::ffi::dmu::MAX_TRANSACTION_BYTES;
+use crate::ffi::transaction::MAX_TRANSACTION_BYTES;
 
 impl Volume {
     /// Writes the volume from one end to the other by a plain loop of `dmu_write_by_dnode()`, one transaction each: no range

@@ -7,8 +7,9 @@ use rustix::io::Errno;
 
 use super::log::{LogShape, log_write};
 use super::{Live, Volume};
-use crate::ffi::dmu::{MAX_TRANSACTION_BYTES, Sync};
+use crate::ffi::dmu::Sync;
 use crate::ffi::memory::Segments;
+use crate::ffi::transaction::MAX_TRANSACTION_BYTES;
 use crate::ffi::zil::Log;
 
 /// The most blocks that are freed in one transaction: `zvol_max_discard_blocks`. Their pointers are in 16 blocks of them.

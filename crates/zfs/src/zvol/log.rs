@@ -1,6 +1,7 @@
 //! Which records a write makes in the intent log: as `zvol_log_write()` of OpenZFS 2.1 to 2.3.
 
-use crate::ffi::dmu::{Objset, Transaction};
+use crate::ffi::dmu::Objset;
+use crate::ffi::transaction::Transaction;
 use crate::ffi::zil::{Log, WriteState};
 
 /// A block size up to which data goes into the log rather than to its place: `zvol_immediate_write_sz`.
@@ -33,9 +34,11 @@ impl LogShape {
         }
     }
 
-    fn state(&self, len_bytes: u64) -> WriteState {
+    fn state(&self, len_bytes: u64, was_freed: bool) -> WriteState {
         let large = len_bytes >= self.block_bytes && self.block_bytes > IMMEDIATE_BYTES;
-        if self.is_for_throughput || (large && !self.has_slog) {
+        if was_freed {
+            WriteState::NeedCopy
+        } else if self.is_for_throughput || (large && !self.has_slog) {
             WriteState::Indirect
         } else if self.must_commit {
             WriteState::Copied
@@ -44,13 +47,15 @@ impl LogShape {
         }
     }
 
-    /// The records of a write in one transaction: a record points to one block, and one with data fits a log block.
+    /// The records of a write in one transaction: a record points to one block, and one with data fits a log block. None points to a
+    /// block if something in the range was freed since the last commit: [`super::freed`] has why.
     pub(crate) fn records(
         &self,
         offset_bytes: u64,
         len_bytes: u64,
+        was_freed: bool,
     ) -> impl Iterator<Item = Record> {
-        let (shape, state) = (*self, self.state(len_bytes));
+        let (shape, state) = (*self, self.state(len_bytes, was_freed));
         let end_bytes = offset_bytes + len_bytes;
         let mut at_bytes = offset_bytes;
         std::iter::from_fn(move || {
@@ -93,7 +98,8 @@ pub(crate) fn log_write(
     len_bytes: u64,
 ) {
     let mut in_log_bytes = 0;
-    for record in shape.records(offset_bytes, len_bytes) {
+    let was_freed = log.is_freed(offset_bytes, len_bytes);
+    for record in shape.records(offset_bytes, len_bytes, was_freed) {
         log.write(tx, record.offset_bytes, record.len_bytes, record.state);
         match record.state {
             WriteState::Indirect => {}
@@ -118,7 +124,7 @@ mod tests {
     };
 
     fn records(shape: LogShape, offset_bytes: u64, len_bytes: u64) -> Vec<(u64, u64, WriteState)> {
-        let records = shape.records(offset_bytes, len_bytes);
+        let records = shape.records(offset_bytes, len_bytes, false);
         records.map(|record| (record.offset_bytes, record.len_bytes, record.state)).collect()
     }
 
@@ -152,5 +158,18 @@ mod tests {
         assert_eq!(records(shape, 0, 64 << 10), [(0, 64 << 10, WriteState::NeedCopy)]);
         let shape = LogShape { has_slog: true, ..shape };
         assert_eq!(records(shape, 0, 128 << 10), [(0, 128 << 10, WriteState::NeedCopy)]);
+    }
+
+    #[test]
+    fn what_was_freed_is_not_pointed_to() {
+        for shape in [
+            LogShape { is_for_throughput: true, ..SHAPE },
+            LogShape { block_bytes: 128 << 10, must_commit: true, ..SHAPE },
+        ] {
+            let records: Vec<_> = shape.records(512, 256 << 10, true).collect();
+            let expected =
+                Record { offset_bytes: 512, len_bytes: 256 << 10, state: WriteState::NeedCopy };
+            assert_eq!(records, [expected]);
+        }
     }
 }

@@ -11,6 +11,7 @@
 //! log's callback for data runs inside a commit and takes ranges only: therefore a commit is never called with a range held.
 
 mod ceiling;
+pub(crate) mod freed;
 pub(crate) mod io;
 pub(crate) mod log;
 pub(crate) mod range;

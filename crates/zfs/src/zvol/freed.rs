@@ -1,0 +1,193 @@
+//! Ranges that were freed, and whose records in the intent log may not be committed yet.
+//!
+//! # Theory
+//!
+//! An indirect record of a write points to its block as that is when the log is committed, later writes included, and libzpool makes one such
+//! record per block and transaction group: it leaves out later writes of the block, as what the first one points to has them. With a
+//! truncation in between that is wrong. Of *write, truncate, write again* the log has the block with both writes, and then the
+//! truncation, and a replay ends with zeroes where the last write was. (The kernel's zvols lose data this way.)
+//!
+//! So a write to a range that was freed since the last commit has its data in the log. It is then behind the truncation there, whatever
+//! else is left out. After the commit indirect records are right again: a block that is written is not the one that was pointed to.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The most ranges that are told apart. With more, all between them counts as freed: that costs copies, and no data.
+const MOST_RANGES: usize = 4096;
+/// How many transaction groups are not on disk at most: one is open, one ends and one is written (`TXG_CONCURRENT_STATES`).
+const GROUPS_UNDER_WAY: u64 = 3;
+
+/// The ranges of a volume. Whoever adds one or asks about one has it locked.
+#[derive(Default)]
+pub(crate) struct Freed {
+    /// There are some: most volumes never have any, and take no lock.
+    has_some: AtomicBool,
+    ranges: Mutex<Ranges>,
+}
+
+/// Up to which truncation a commit reaches.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reach(u64);
+
+#[derive(Default)]
+struct Ranges {
+    /// Where each begins. They do not touch.
+    by_start: BTreeMap<u64, Range>,
+    /// How many there ever were.
+    count: u64,
+    newest_group: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Range {
+    end_bytes: u64,
+    /// Of the last truncation of it.
+    number: u64,
+    group: u64,
+}
+
+impl Freed {
+    fn lock(&self) -> MutexGuard<'_, Ranges> {
+        self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A range was freed in a transaction of that group, and its record added to the log.
+    pub(crate) fn add(&self, offset_bytes: u64, len_bytes: u64, group: u64) {
+        let mut ranges = self.lock();
+        ranges.add(offset_bytes, offset_bytes + len_bytes, group);
+        self.has_some.store(true, Ordering::Release);
+    }
+
+    /// Whether something of a range was freed and may not be committed.
+    pub(crate) fn overlaps(&self, offset_bytes: u64, len_bytes: u64) -> bool {
+        self.has_some.load(Ordering::Acquire)
+            && self.lock().overlaps(offset_bytes, offset_bytes + len_bytes)
+    }
+
+    /// What a commit that begins now is going to reach.
+    pub(crate) fn reach(&self) -> Reach {
+        Reach(if self.has_some.load(Ordering::Acquire) { self.lock().count } else { 0 })
+    }
+
+    /// A commit ended.
+    pub(crate) fn committed(&self, reach: Reach) {
+        if self.has_some.load(Ordering::Acquire) {
+            let mut ranges = self.lock();
+            ranges.by_start.retain(|_, range| range.number > reach.0);
+            self.has_some.store(!ranges.by_start.is_empty(), Ordering::Release);
+        }
+    }
+}
+
+impl Ranges {
+    fn add(&mut self, start_bytes: u64, end_bytes: u64, group: u64) {
+        if group > self.newest_group {
+            self.newest_group = group;
+            self.by_start.retain(|_, range| range.group + GROUPS_UNDER_WAY > group);
+        }
+        self.count += 1;
+        let (mut start_bytes, mut end_bytes) = (start_bytes, end_bytes);
+        // Those that it touches become one with it.
+        while let Some((&start, range)) = self.by_start.range(..=end_bytes).next_back()
+            && range.end_bytes >= start_bytes
+        {
+            start_bytes = start_bytes.min(start);
+            end_bytes = end_bytes.max(range.end_bytes);
+            self.by_start.remove(&start);
+        }
+        if self.by_start.len() >= MOST_RANGES {
+            let first = self.by_start.first_key_value().map_or(start_bytes, |(start, _)| *start);
+            let last =
+                self.by_start.last_key_value().map_or(end_bytes, |(_, range)| range.end_bytes);
+            (start_bytes, end_bytes) = (start_bytes.min(first), end_bytes.max(last));
+            self.by_start.clear();
+        }
+        self.by_start.insert(start_bytes, Range { end_bytes, number: self.count, group });
+    }
+
+    fn overlaps(&self, start_bytes: u64, end_bytes: u64) -> bool {
+        let before_end = self.by_start.range(..end_bytes).next_back();
+        before_end.is_some_and(|(_, range)| range.end_bytes > start_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every truncation is kept as it was.
+    #[derive(Default)]
+    struct Naive(Vec<(u64, u64, u64)>);
+
+    impl Naive {
+        fn overlaps(&self, start: u64, end: u64) -> bool {
+            self.0.iter().any(|(from, to, _)| *from < end && start < *to)
+        }
+    }
+
+    /// All pairs of truncations, and a commit that reaches none, one or both of them.
+    #[test]
+    fn what_is_not_committed_is_found_and_nothing_else() {
+        const CELLS: u64 = 6;
+        let ranges =
+            || (0..CELLS).flat_map(|start| (start + 1..=CELLS).map(move |end| (start, end)));
+        for first in ranges() {
+            for second in ranges() {
+                for reached in 0..=2 {
+                    let freed = Freed::default();
+                    let mut naive = Naive::default();
+                    let mut reach = freed.reach();
+                    for (number, (start, end)) in [(1, first), (2, second)] {
+                        freed.add(start, end - start, 7);
+                        naive.0.push((start, end, number));
+                        if reached == number {
+                            reach = freed.reach();
+                        }
+                    }
+                    freed.committed(reach);
+                    naive.0.retain(|(_, _, number)| *number > reached);
+                    let is_one = first.0 <= second.1 && second.0 <= first.1;
+                    for (start, end) in ranges() {
+                        let found = freed.overlaps(start, end - start);
+                        let expected = naive.overlaps(start, end);
+                        // Two that became one are kept as long as the later one.
+                        let may_be = is_one && reached == 1 && start < first.1 && first.0 < end;
+                        assert!(
+                            found == expected || (found && may_be),
+                            "{first:?} {second:?} {reached}: {start}..{end}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_on_disk_is_forgotten() {
+        let freed = Freed::default();
+        freed.add(0, 1, 10);
+        freed.add(8, 1, 12);
+        assert!(freed.overlaps(0, 1));
+        freed.add(16, 1, 13);
+        assert!(!freed.overlaps(0, 1));
+        assert!(freed.overlaps(8, 1) && freed.overlaps(16, 1));
+        // A transaction of an older group that comes late.
+        freed.add(0, 1, 12);
+        assert!(freed.overlaps(0, 1) && freed.overlaps(16, 1));
+    }
+
+    #[test]
+    fn more_ranges_than_are_told_apart_are_all_found() {
+        let freed = Freed::default();
+        let starts = || (0..3 * MOST_RANGES as u64).map(|number| number * 7919 % 65536 * 8);
+        for start in starts() {
+            freed.add(start, 4, 1);
+        }
+        assert!(freed.lock().by_start.len() <= MOST_RANGES);
+        assert!(starts().all(|start| freed.overlaps(start, 1)));
+        freed.committed(freed.reach());
+        assert!(!starts().any(|start| freed.overlaps(start, 1)));
+    }
+}
