@@ -1,10 +1,15 @@
 //! Doing again what the intent log says was done: what was flushed before a crash.
 
+use std::borrow::Cow;
+
 use rustix::io::Errno;
 
 use super::io::MAX_FREE_BLOCKS;
 use crate::ffi::dmu::Objset;
 use crate::ffi::replay::{Replay, ReplayError, Replayed, discard_log, pending_records, replay_log};
+
+/// What clients write is of sectors of this size.
+const SECTOR_BYTES: u64 = 512;
 
 /// Replays the log of an objset, whose pool is writable, and empties it; with `zil_replay_disable` it is only emptied. The objset is
 /// used by nobody else yet.
@@ -23,7 +28,7 @@ pub(crate) fn replay(objset: &Objset) -> Result<(), ReplayError> {
         discard_log(objset);
         return Ok(());
     }
-    let mut replayer = Replayer { objset, records: 0 };
+    let mut replayer = Replayer { objset, records: 0, begun: Piece::default() };
     replay_log(objset, &mut replayer)?;
     if replayer.records > 0 {
         tracing::info!(records = replayer.records, "log replayed");
@@ -47,25 +52,94 @@ pub(crate) fn warn_of_pending(objset: &Objset, name: &str) {
 struct Replayer<'a> {
     objset: &'a Objset,
     records: u64,
+    /// A sector of which only the beginning was seen.
+    begun: Piece<'a>,
 }
 
 impl Replay for Replayer<'_> {
     fn replay(&mut self, record: Replayed<'_>) -> Result<(), Errno> {
         match record {
-            Replayed::Write { offset_bytes, data } => self.write(offset_bytes, data),
-            Replayed::Truncate { offset_bytes, len_bytes } => {
-                self.truncate(offset_bytes, len_bytes)
+            Replayed::Write { offset_bytes, data } => {
+                let joined = join(&self.begun, Piece { offset_bytes, data: Cow::Borrowed(data) });
+                self.write(&joined.stray)?;
+                self.write(&joined.whole)?;
+                self.begun = joined.begun.into_owned();
             }
-        }?;
+            Replayed::Truncate { offset_bytes, len_bytes } => {
+                self.write(&self.begun)?;
+                self.truncate(offset_bytes, len_bytes)?;
+                self.begun = Piece::default();
+            }
+        }
         self.records += 1;
         Ok(())
     }
 }
 
+/// Data, and where it belongs.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Piece<'a> {
+    offset_bytes: u64,
+    data: Cow<'a, [u8]>,
+}
+
+impl Piece<'_> {
+    fn end_bytes(&self) -> u64 {
+        self.offset_bytes + self.data.len() as u64
+    }
+
+    fn into_owned(self) -> Piece<'static> {
+        Piece { offset_bytes: self.offset_bytes, data: Cow::Owned(self.data.into_owned()) }
+    }
+}
+
+/// What is to be done about a record of a write.
+struct Joined<'a> {
+    /// The beginning of a sector that this record does not go on with. That cannot be, but if so, it is no reason to lose it.
+    stray: Piece<'a>,
+    whole: Piece<'a>,
+    /// What this record has of the sector that it ends in. To be written with the rest of it, which the next record has.
+    begun: Piece<'a>,
+}
+
+/// libzpool cuts a write that does not fit a log block in two, and not at sectors; after a crash the second part may be missing. Who
+/// wrote was not told that it is done, so it may be as if it had never begun; but no disk has sectors that are half old and half new.
+fn join<'a>(begun: &Piece<'a>, record: Piece<'a>) -> Joined<'a> {
+    let goes_on = record.offset_bytes == begun.end_bytes();
+    let (stray, mut whole) = if begun.data.is_empty() {
+        (Piece::default(), record)
+    } else if goes_on {
+        let mut data = begun.data.to_vec();
+        data.extend_from_slice(&record.data);
+        let offset_bytes = begun.offset_bytes;
+        (Piece::default(), Piece { offset_bytes, data: Cow::Owned(data) })
+    } else {
+        (begun.clone(), record)
+    };
+    let left_bytes = (whole.end_bytes() % SECTOR_BYTES).min(whole.data.len() as u64);
+    if left_bytes == 0 || !whole.offset_bytes.is_multiple_of(SECTOR_BYTES) {
+        return Joined { stray, whole, begun: Piece::default() };
+    }
+    let offset_bytes = whole.end_bytes() - left_bytes;
+    let cut = whole.data.len() - left_bytes as usize;
+    let data = match &mut whole.data {
+        Cow::Borrowed(data) => {
+            let (before, left) = data.split_at(cut);
+            *data = before;
+            Cow::Borrowed(left)
+        }
+        Cow::Owned(data) => Cow::Owned(data.split_off(cut)),
+    };
+    Joined { stray, whole, begun: Piece { offset_bytes, data } }
+}
+
 impl Replayer<'_> {
-    fn write(&self, offset_bytes: u64, data: &[u8]) -> Result<(), Errno> {
-        let tx = self.objset.begin().write(offset_bytes, data.len() as u64).assign()?;
-        tx.write_here(offset_bytes, data);
+    fn write(&self, piece: &Piece<'_>) -> Result<(), Errno> {
+        if !piece.data.is_empty() {
+            let len_bytes = piece.data.len() as u64;
+            let tx = self.objset.begin().write(piece.offset_bytes, len_bytes).assign()?;
+            tx.write_here(piece.offset_bytes, &piece.data);
+        }
         Ok(())
     }
 
@@ -82,5 +156,63 @@ impl Replayer<'_> {
             at_bytes += piece_bytes;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(offset_bytes: u64, data: &[u8]) -> Piece<'static> {
+        Piece { offset_bytes, data: Cow::Owned(data.to_vec()) }
+    }
+
+    /// What a volume of 4 KiB, all zeroes, has after those records.
+    fn replayed(records: &[Piece<'static>]) -> Vec<u8> {
+        let mut volume = vec![0; 4096];
+        let mut begun = Piece::default();
+        for record in records {
+            let joined = join(&begun, record.clone());
+            for piece in [&joined.stray, &joined.whole] {
+                let at = piece.offset_bytes as usize;
+                volume[at..at + piece.data.len()].copy_from_slice(&piece.data);
+            }
+            begun = joined.begun;
+        }
+        volume
+    }
+
+    /// A write of two sectors, cut once or twice at any word; of its parts so many are in the log. Two writes are before it.
+    #[test]
+    fn no_sector_is_torn_wherever_a_write_is_cut() {
+        let before = [piece(0, &[1; 4096]), piece(512, &[2; 1024])];
+        let data: Vec<u8> = (0..1024).map(|at| 3 + (at % 200) as u8).collect();
+        let cuts = || (0..=1024).step_by(8);
+        for (first, second) in cuts().flat_map(|first| cuts().map(move |second| (first, second))) {
+            if first > second {
+                continue;
+            }
+            let parts = [0..first, first..second, second..1024];
+            let parts = parts.map(|part| piece(1024 + part.start as u64, &data[part]));
+            for count in 0..=3 {
+                let records = before.iter().chain(&parts[..count]).cloned().collect::<Vec<_>>();
+                let written = parts[..count].iter().map(|part| part.data.len()).sum::<usize>();
+                let whole = written - written % 512;
+                let mut expected = replayed(&before);
+                expected[1024..1024 + whole].copy_from_slice(&data[..whole]);
+                assert!(replayed(&records) == expected, "{first} {second} {count}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_done_as_it_is() {
+        // A sector is begun, and something else comes.
+        let volume = replayed(&[piece(512, &[1; 520]), piece(2048, &[2; 512])]);
+        assert!(volume[512..1032].iter().all(|byte| *byte == 1) && volume[1032] == 0);
+        assert!(volume[2048..2560].iter().all(|byte| *byte == 2));
+        // It does not begin at a sector, and nothing is before it.
+        let volume = replayed(&[piece(8, &[1; 16])]);
+        assert_eq!(volume.iter().filter(|byte| **byte == 1).count(), 16);
     }
 }
