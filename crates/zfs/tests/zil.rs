@@ -1,10 +1,14 @@
 //! What is flushed is there after a crash: a child writes, flushes and kills itself; the pool is imported here, and the log
 //! replayed. No transaction group is written between, so all that is found comes from the log.
+//!
+//! Also a child with several threads, which is killed while they write and flush.
 
 mod pool;
 
-use std::io::Read as _;
+use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ashlar_zfs::zvol::Volume;
 use pool::io::{Random, assert_volume, change, read, write};
@@ -167,7 +171,8 @@ fn child() {
     let Some(zpool) = zpool() else { return };
     let name = std::env::var("ASHLAR_TEST_SCENARIO").unwrap();
     let directory = std::path::PathBuf::from(std::env::var_os("ASHLAR_TEST_DIRECTORY").unwrap());
-    let scenario = SCENARIOS.iter().find(|scenario| scenario.name == name).unwrap();
+    let scenario =
+        SCENARIOS.iter().chain(&CONCURRENT).find(|scenario| scenario.name == name).unwrap();
     zpool.tune("zfs_txg_timeout", 100_000);
     let mut files = vec![directory.join("disk")];
     if scenario.has_slog {
@@ -186,9 +191,13 @@ fn child() {
     // The first commit ever writes a transaction group: it puts the log's place into the objset.
     write(&volume, 0, &oracle, true).unwrap();
     zpool.sync(scenario.name);
+    std::fs::write(directory.join("config"), zpool.config(scenario.name)).unwrap();
     (scenario.act)(&volume, &mut oracle);
     std::fs::write(directory.join("oracle"), &oracle).unwrap();
-    std::fs::write(directory.join("config"), zpool.config(scenario.name)).unwrap();
+    end();
+}
+
+fn end() {
     rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL)
         .unwrap();
 }
@@ -200,7 +209,8 @@ fn before() -> Vec<u8> {
     oracle
 }
 
-fn crash(zpool: &Zpool, scenario: &Scenario) {
+/// Has a child do what the scenario says, and die of it. What it leaves, and the pool's configuration.
+fn die(scenario: &Scenario) -> (Directory, Vec<u8>) {
     let directory = Directory::new(scenario.name);
     // Far larger than what is written: libzpool counts 24 times that until it is on disk.
     directory.file("disk", 8192 * MIB);
@@ -218,8 +228,13 @@ fn crash(zpool: &Zpool, scenario: &Scenario) {
     let status = child.wait().unwrap();
     let signal = std::os::unix::process::ExitStatusExt::signal(&status);
     assert_eq!(signal, Some(9), "{told}");
-    let oracle = std::fs::read(directory.0.join("oracle")).unwrap();
     let config = std::fs::read(directory.0.join("config")).unwrap();
+    (directory, config)
+}
+
+fn crash(zpool: &Zpool, scenario: &Scenario) {
+    let (directory, config) = die(scenario);
+    let oracle = std::fs::read(directory.0.join("oracle")).unwrap();
     assert_ne!(oracle, before());
     let volume_name = format!("{}/vol", scenario.name);
 
@@ -253,4 +268,188 @@ fn what_was_flushed_is_there_after_a_crash() {
             });
         }
     });
+}
+
+/// Several threads, killed at any time.
+const CONCURRENT: [Scenario; 3] = [
+    Scenario {
+        name: "threadspoint",
+        volblocksize_bytes: 1 << 17,
+        properties: &[("logbias", THROUGHPUT)],
+        has_slog: false,
+        act: |volume, _| from_many_threads(volume),
+    },
+    Scenario {
+        name: "threadslarge",
+        volblocksize_bytes: 1 << 17,
+        properties: &[],
+        has_slog: false,
+        act: |volume, _| from_many_threads(volume),
+    },
+    Scenario {
+        name: "threadscopy",
+        volblocksize_bytes: 16384,
+        properties: &[],
+        has_slog: false,
+        act: |volume, _| from_many_threads(volume),
+    },
+];
+const THREADS: u64 = 4;
+/// What a thread writes at a time.
+const PIECE_BYTES: u64 = 4096;
+/// Of 128 KiB.
+const PIECES_OF_BLOCK: u64 = 32;
+/// Blocks of which every thread has some pieces; each has one more for itself.
+const SHARED_BLOCKS: u64 = 4;
+
+/// What a thread does to a piece.
+#[derive(Clone, Copy)]
+enum Step {
+    /// Has this number everywhere then; 0 if it is zeroed.
+    Put { piece: u64, number: u64 },
+    /// The thread's own block is discarded.
+    Discard,
+    /// All before is flushed.
+    Flushed,
+}
+
+impl Step {
+    fn to_bytes(self) -> [u8; 24] {
+        let words = match self {
+            Self::Put { piece, number } => [0, piece, number],
+            Self::Discard => [1, 0, 0],
+            Self::Flushed => [2, 0, 0],
+        };
+        let mut bytes = [0; 24];
+        bytes
+            .chunks_mut(8)
+            .zip(words)
+            .for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Self {
+        let word = |at: usize| u64::from_le_bytes(bytes[8 * at..][..8].try_into().unwrap());
+        match word(0) {
+            0 => Self::Put { piece: word(1), number: word(2) },
+            1 => Self::Discard,
+            _ => Self::Flushed,
+        }
+    }
+}
+
+/// The pieces that a thread has for itself: a whole block.
+fn own_block(thread: u64) -> std::ops::Range<u64> {
+    let first = (SHARED_BLOCKS + thread) * PIECES_OF_BLOCK;
+    first..first + PIECES_OF_BLOCK
+}
+
+/// Each thread notes what it is going to do, does it, and notes when it is flushed.
+fn from_many_threads(volume: &Volume) {
+    let directory = std::path::PathBuf::from(std::env::var_os("ASHLAR_TEST_DIRECTORY").unwrap());
+    let flushes = &[const { AtomicU64::new(0) }; THREADS as usize];
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let mut log = std::fs::File::create(directory.join(format!("thread{thread}"))).unwrap();
+            scope.spawn(move || {
+                let mut random = Random::new(u64::from(std::process::id()) * THREADS + thread);
+                let mut note = |step: Step| log.write_all(&step.to_bytes()).unwrap();
+                for number in 1.. {
+                    for _ in 0..=random.below(4) {
+                        let piece = if random.below(3) == 0 {
+                            own_block(thread).start + random.below(PIECES_OF_BLOCK)
+                        } else {
+                            random.below(SHARED_BLOCKS * PIECES_OF_BLOCK / THREADS) * THREADS
+                                + thread
+                        };
+                        let offset = piece * PIECE_BYTES;
+                        match random.below(12) {
+                            0 => {
+                                note(Step::Discard);
+                                let block = own_block(thread);
+                                let len = PIECES_OF_BLOCK * PIECE_BYTES;
+                                volume.discard(block.start * PIECE_BYTES, len, false).unwrap();
+                            }
+                            1 => {
+                                note(Step::Put { piece, number: 0 });
+                                volume.write_zeroes(offset, PIECE_BYTES, false).unwrap();
+                            }
+                            _ => {
+                                note(Step::Put { piece, number });
+                                let data = number.to_le_bytes().repeat(PIECE_BYTES as usize / 8);
+                                write(volume, offset, &data, false).unwrap();
+                            }
+                        }
+                    }
+                    volume.flush().unwrap();
+                    note(Step::Flushed);
+                    flushes[thread as usize].fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        while flushes.iter().any(|count| count.load(Ordering::Relaxed) < 10) {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let pause = Random::new(u64::from(std::process::id())).below(400);
+        std::thread::sleep(std::time::Duration::from_millis(pause));
+        end();
+    });
+}
+
+/// What each piece may have: what it had when it was flushed last, or anything later. `None` is what it had in the beginning.
+fn possible(directory: &Directory) -> BTreeMap<u64, Vec<Option<u64>>> {
+    let mut all = BTreeMap::new();
+    for thread in 0..THREADS {
+        let log = std::fs::read(directory.0.join(format!("thread{thread}"))).unwrap();
+        let mut own: BTreeMap<u64, Vec<Option<u64>>> = BTreeMap::new();
+        let put = |own: &mut BTreeMap<_, Vec<_>>, piece, number| {
+            own.entry(piece).or_insert_with(|| vec![None]).push(Some(number));
+        };
+        for step in log.chunks_exact(24).map(Step::from_bytes) {
+            match step {
+                Step::Put { piece, number } => put(&mut own, piece, number),
+                Step::Discard => own_block(thread).for_each(|piece| put(&mut own, piece, 0)),
+                Step::Flushed => {
+                    for numbers in own.values_mut() {
+                        numbers.drain(..numbers.len() - 1);
+                    }
+                }
+            }
+        }
+        all.append(&mut own);
+    }
+    all
+}
+
+#[test]
+fn what_any_of_many_threads_flushed_is_there_after_a_crash() {
+    let Some(zpool) = zpool() else { return };
+    for scenario in CONCURRENT.iter().cycle().take(6) {
+        let (directory, config) = die(scenario);
+        zpool.import(scenario.name, &config, false);
+        let volume =
+            Volume::open(&zpool.library, &format!("{}/vol", scenario.name), false).unwrap();
+        let was = before();
+        for (piece, numbers) in possible(&directory) {
+            let offset = (piece * PIECE_BYTES) as usize;
+            let data = read(&volume, offset as u64, PIECE_BYTES as usize).unwrap();
+            for (sector, data) in data.chunks(512).enumerate() {
+                let old = &was[offset + 512 * sector..][..512];
+                let may_be = |number: &Option<u64>| match number {
+                    Some(number) => data == number.to_le_bytes().repeat(64),
+                    None => data == old,
+                };
+                assert!(
+                    numbers.iter().any(may_be),
+                    "{}: piece {piece}, sector {sector} has {:x?}{}, and may have {numbers:x?}",
+                    scenario.name,
+                    &data[..8],
+                    if data == old { ", as in the beginning" } else { "" },
+                );
+            }
+        }
+        drop(volume);
+        zpool.export(scenario.name);
+        assert_clean(scenario.name, &directory.0);
+    }
 }

@@ -7,6 +7,7 @@
 use std::ffi::{c_int, c_void};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
 
@@ -15,6 +16,7 @@ use super::symbols;
 use super::transaction::Transaction;
 use crate::zvol::freed::Freed;
 use crate::zvol::range::{RangeGuard, RangeLocks};
+use crate::zvol::turns::Turns;
 
 /// `zilog_t`
 type RawLog = *mut c_void;
@@ -154,6 +156,9 @@ pub(crate) struct Log {
     /// Its address is what libzpool gives back to [`get_data`].
     source: Box<Source>,
     freed: Freed,
+    /// Some record was [`WriteState::Indirect`]: commits take turns from then on.
+    has_pointed: AtomicBool,
+    turns: Turns,
 }
 
 /// Where [`get_data`] gets a record's data from.
@@ -183,7 +188,13 @@ impl Log {
             locks: Arc::clone(locks),
             api,
         });
-        Ok(Self { raw: NonNull::new(raw).ok_or(Errno::IO)?, source, freed: Freed::default() })
+        Ok(Self {
+            raw: NonNull::new(raw).ok_or(Errno::IO)?,
+            source,
+            freed: Freed::default(),
+            has_pointed: AtomicBool::new(false),
+            turns: Turns::default(),
+        })
     }
 
     fn zil(&self) -> &Zil {
@@ -195,6 +206,14 @@ impl Log {
     /// # Errors
     /// EIO: it is not (from 2.4 on; before, this waits for the pool to come back).
     pub(crate) fn commit(&self) -> Result<(), Errno> {
+        if self.has_pointed.load(Ordering::Acquire) {
+            self.turns.commit(|| self.commit_now())
+        } else {
+            self.commit_now()
+        }
+    }
+
+    fn commit_now(&self) -> Result<(), Errno> {
         let reach = self.freed.reach();
         let was_disabled = self.is_disabled();
         // SAFETY: the log is open.
@@ -217,8 +236,8 @@ impl Log {
     }
 
     /// Whether something of a range was freed since the last commit: a write there is no [`WriteState::Indirect`] one.
-    pub(crate) fn is_freed(&self, offset_bytes: u64, len_bytes: u64) -> bool {
-        self.freed.overlaps(offset_bytes, len_bytes)
+    pub(crate) fn is_freed(&self, tx: &Transaction<'_>, offset_bytes: u64, len_bytes: u64) -> bool {
+        self.freed.overlaps(offset_bytes, len_bytes, tx.group())
     }
 
     /// The most data that a [`WriteState::Copied`] record has.
@@ -235,6 +254,9 @@ impl Log {
         len_bytes: u64,
         state: WriteState,
     ) {
+        if state == WriteState::Indirect && !self.has_pointed.load(Ordering::Relaxed) {
+            self.has_pointed.store(true, Ordering::Release);
+        }
         let (itx, state) = self.make_write(offset_bytes, len_bytes, state);
         let record = record_of::<WriteRecord>(itx);
         // SAFETY: the record was made for a write, and is not given away yet.
@@ -376,6 +398,7 @@ unsafe extern "C" fn get_data(
     }));
     let zgd = granted.cast::<Zgd>();
     let mut buffer: *mut DmuBuf = null_mut();
+    let mut was_freed = false;
     // SAFETY: the objset is owned as long as the log is open; the zgd lives until `granted_done`, which is called once: by
     // dmu_sync() if it began, else here.
     unsafe {
@@ -396,8 +419,15 @@ unsafe extern "C" fn get_data(
             if code == 0 {
                 return 0;
             }
+            was_freed = code == libc::ENOENT;
         }
         granted_done(zgd, code);
+        if was_freed {
+            // The block was freed since, and the record of that may not be in this commit: to say nothing here would bring back
+            // what was there before. A pointer to nothing makes zeroes of the record's range.
+            record.block_pointer = [0; 16];
+            return 0;
+        }
         code
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! # Theory
 //!
-//! An indirect record of a write points to its block as that is when the log is committed, later writes included, and libzpool makes one such
-//! record per block and transaction group: it leaves out later writes of the block, as what the first one points to has them. With a
+//! An indirect record of a write points to its block as that is when the log is committed, later writes included, and libzpool leaves out the
+//! records of those later writes (`dmu_sync()` says EALREADY until the block is dirtied again), as what the first one points to has them. With a
 //! truncation in between that is wrong. Of *write, truncate, write again* the log has the block with both writes, and then the
 //! truncation, and a replay ends with zeroes where the last write was. (The kernel's zvols lose data this way.)
 //!
@@ -60,10 +60,10 @@ impl Freed {
         self.has_some.store(true, Ordering::Release);
     }
 
-    /// Whether something of a range was freed and may not be committed.
-    pub(crate) fn overlaps(&self, offset_bytes: u64, len_bytes: u64) -> bool {
+    /// Whether something of a range was freed and may not be committed, for a write in that group.
+    pub(crate) fn overlaps(&self, offset_bytes: u64, len_bytes: u64, group: u64) -> bool {
         self.has_some.load(Ordering::Acquire)
-            && self.lock().overlaps(offset_bytes, offset_bytes + len_bytes)
+            && self.lock().overlaps(offset_bytes, offset_bytes + len_bytes, group)
     }
 
     /// What a commit that begins now is going to reach.
@@ -88,13 +88,14 @@ impl Ranges {
             self.by_start.retain(|_, range| range.group + GROUPS_UNDER_WAY > group);
         }
         self.count += 1;
-        let (mut start_bytes, mut end_bytes) = (start_bytes, end_bytes);
+        let (mut start_bytes, mut end_bytes, mut group) = (start_bytes, end_bytes, group);
         // Those that it touches become one with it.
         while let Some((&start, range)) = self.by_start.range(..=end_bytes).next_back()
             && range.end_bytes >= start_bytes
         {
             start_bytes = start_bytes.min(start);
             end_bytes = end_bytes.max(range.end_bytes);
+            group = group.max(range.group);
             self.by_start.remove(&start);
         }
         if self.by_start.len() >= MOST_RANGES {
@@ -103,13 +104,15 @@ impl Ranges {
                 self.by_start.last_key_value().map_or(end_bytes, |(_, range)| range.end_bytes);
             (start_bytes, end_bytes) = (start_bytes.min(first), end_bytes.max(last));
             self.by_start.clear();
+            group = self.newest_group;
         }
         self.by_start.insert(start_bytes, Range { end_bytes, number: self.count, group });
     }
 
-    fn overlaps(&self, start_bytes: u64, end_bytes: u64) -> bool {
-        let before_end = self.by_start.range(..end_bytes).next_back();
-        before_end.is_some_and(|(_, range)| range.end_bytes > start_bytes)
+    fn overlaps(&self, start_bytes: u64, end_bytes: u64, group: u64) -> bool {
+        let overlapping = self.by_start.range(..end_bytes).rev();
+        let mut overlapping = overlapping.take_while(|(_, range)| range.end_bytes > start_bytes);
+        overlapping.any(|(_, range)| range.group + GROUPS_UNDER_WAY > group)
     }
 }
 
@@ -150,7 +153,7 @@ mod tests {
                     naive.0.retain(|(_, _, number)| *number > reached);
                     let is_one = first.0 <= second.1 && second.0 <= first.1;
                     for (start, end) in ranges() {
-                        let found = freed.overlaps(start, end - start);
+                        let found = freed.overlaps(start, end - start, 7);
                         let expected = naive.overlaps(start, end);
                         // Two that became one are kept as long as the later one.
                         let may_be = is_one && reached == 1 && start < first.1 && first.0 < end;
@@ -166,16 +169,18 @@ mod tests {
 
     #[test]
     fn what_is_on_disk_is_forgotten() {
+        const GROUP: u64 = 12;
         let freed = Freed::default();
         freed.add(0, 1, 10);
         freed.add(8, 1, 12);
-        assert!(freed.overlaps(0, 1));
+        assert!(!freed.overlaps(0, 1, 13), "without another truncation");
+        assert!(freed.overlaps(0, 1, GROUP));
         freed.add(16, 1, 13);
-        assert!(!freed.overlaps(0, 1));
-        assert!(freed.overlaps(8, 1) && freed.overlaps(16, 1));
+        assert!(!freed.overlaps(0, 1, GROUP));
+        assert!(freed.overlaps(8, 1, GROUP) && freed.overlaps(16, 1, GROUP));
         // A transaction of an older group that comes late.
         freed.add(0, 1, 12);
-        assert!(freed.overlaps(0, 1) && freed.overlaps(16, 1));
+        assert!(freed.overlaps(0, 1, GROUP) && freed.overlaps(16, 1, GROUP));
     }
 
     #[test]
@@ -186,8 +191,8 @@ mod tests {
             freed.add(start, 4, 1);
         }
         assert!(freed.lock().by_start.len() <= MOST_RANGES);
-        assert!(starts().all(|start| freed.overlaps(start, 1)));
+        assert!(starts().all(|start| freed.overlaps(start, 1, 1)));
         freed.committed(freed.reach());
-        assert!(!starts().any(|start| freed.overlaps(start, 1)));
+        assert!(!starts().any(|start| freed.overlaps(start, 1, 1)));
     }
 }

@@ -122,7 +122,7 @@ impl Volume {
         self.free(live, offset_bytes, self.end_of(offset_bytes, len_bytes)?, fua)
     }
 
-    /// The record and what it is about are in one transaction, so a flush finds both or neither: OpenZFS frees in
+    /// The record and what it is about are in one transaction, so a transaction group has both or neither: OpenZFS frees in
     /// transactions after that of the record, and a crash between them brings the data back.
     fn free(&self, live: &Live, start_bytes: u64, end_bytes: u64, fua: bool) -> Result<(), Errno> {
         let log = live.log()?;

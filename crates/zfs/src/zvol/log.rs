@@ -40,7 +40,9 @@ impl LogShape {
             WriteState::NeedCopy
         } else if self.is_for_throughput || (large && !self.has_slog) {
             WriteState::Indirect
-        } else if self.must_commit {
+        // Among records that point to blocks one with data of its own would be done again over a later write that was left out,
+        // as its block was pointed to before. One that gets its data at the commit has that write, too.
+        } else if self.must_commit && (self.block_bytes <= IMMEDIATE_BYTES || self.has_slog) {
             WriteState::Copied
         } else {
             WriteState::NeedCopy
@@ -98,7 +100,7 @@ pub(crate) fn log_write(
     len_bytes: u64,
 ) {
     let mut in_log_bytes = 0;
-    let was_freed = log.is_freed(offset_bytes, len_bytes);
+    let was_freed = log.is_freed(tx, offset_bytes, len_bytes);
     for record in shape.records(offset_bytes, len_bytes, was_freed) {
         log.write(tx, record.offset_bytes, record.len_bytes, record.state);
         match record.state {

@@ -16,6 +16,7 @@ pub(crate) mod io;
 pub(crate) mod log;
 pub(crate) mod range;
 pub(crate) mod replay;
+pub(crate) mod turns;
 
 use std::ffi::CString;
 use std::fmt;

@@ -10,6 +10,8 @@ use crate::ffi::replay::{Replay, ReplayError, Replayed, discard_log, pending_rec
 
 /// What clients write is of sectors of this size.
 const SECTOR_BYTES: u64 = 512;
+/// Where libzpool cuts.
+const CUT_BYTES: u64 = 8;
 
 /// Replays the log of an objset, whose pool is writable, and empties it; with `zil_replay_disable` it is only emptied. The objset is
 /// used by nobody else yet.
@@ -30,6 +32,12 @@ pub(crate) fn replay(objset: &Objset) -> Result<(), ReplayError> {
     }
     let mut replayer = Replayer { objset, records: 0, begun: Piece::default() };
     replay_log(objset, &mut replayer)?;
+    if !replayer.begun.data.is_empty() {
+        tracing::info!(
+            offset_bytes = replayer.begun.offset_bytes,
+            "the log ends within a sector, which stays as it was"
+        );
+    }
     if replayer.records > 0 {
         tracing::info!(records = replayer.records, "log replayed");
     }
@@ -117,7 +125,11 @@ fn join<'a>(begun: &Piece<'a>, record: Piece<'a>) -> Joined<'a> {
         (begun.clone(), record)
     };
     let left_bytes = (whole.end_bytes() % SECTOR_BYTES).min(whole.data.len() as u64);
-    if left_bytes == 0 || !whole.offset_bytes.is_multiple_of(SECTOR_BYTES) {
+    // Where no cut is, a client wrote that: the kernel of FreeBSD lets those of its character devices do so.
+    if left_bytes == 0
+        || !whole.end_bytes().is_multiple_of(CUT_BYTES)
+        || !whole.offset_bytes.is_multiple_of(SECTOR_BYTES)
+    {
         return Joined { stray, whole, begun: Piece::default() };
     }
     let offset_bytes = whole.end_bytes() - left_bytes;
@@ -211,6 +223,9 @@ mod tests {
         let volume = replayed(&[piece(512, &[1; 520]), piece(2048, &[2; 512])]);
         assert!(volume[512..1032].iter().all(|byte| *byte == 1) && volume[1032] == 0);
         assert!(volume[2048..2560].iter().all(|byte| *byte == 2));
+        // It ends where nothing is cut.
+        let volume = replayed(&[piece(0, &[1; 100])]);
+        assert_eq!(volume.iter().filter(|byte| **byte == 1).count(), 100);
         // It does not begin at a sector, and nothing is before it.
         let volume = replayed(&[piece(8, &[1; 16])]);
         assert_eq!(volume.iter().filter(|byte| **byte == 1).count(), 16);
