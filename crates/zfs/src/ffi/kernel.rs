@@ -77,10 +77,15 @@ const PARAMETERS: [&str; 39] = [
     "zio_dva_throttle_enabled",
 ];
 
-/// Tunables that are as the kernel module has them. libzpool is made for tests, and has all of its checks on: it sums up each
-/// cached buffer whenever somebody lets go of it, and again before it changes, to find out who wrote to it in between: for
-/// a write of 4 KiB to a block of 1 MiB that is 1 MiB, twice.
-const AS_IN_THE_KERNEL: [(&str, u64); 1] = [("zfs_flags", 0)];
+/// Tunables that are not as libzpool has them.
+///
+/// It is made for tests, and has all of its checks on (`zfs_flags`), unlike the kernel module: it sums up each cached buffer
+/// whenever somebody lets go of it, and again before it changes, to find out who wrote to it in between: for a write of 4 KiB to a
+/// block of 1 MiB that is 1 MiB, twice.
+///
+/// The ARC's own copy of a buffer is of single pages (`zfs_abd_scatter_enabled`), because a kernel finds no large pieces of memory; so
+/// what is written is copied once more. Here it finds them, and the ARC keeps the buffer itself.
+const TUNED: [(&str, u64); 2] = [("zfs_flags", 0), (ABD_SCATTER_ENABLED, 0)];
 
 /// Why a tunable was not set.
 #[derive(Debug, thiserror::Error)]
@@ -140,7 +145,7 @@ impl Zfs {
         unsafe { cache_file.cast::<*const c_char>().write(NO_CACHE_FILE.as_ptr()) };
         library.check_replaced()?;
         disk_ops::complete(library)?;
-        for (name, value) in AS_IN_THE_KERNEL {
+        for (name, value) in TUNED {
             set(library, name, value)?;
         }
         for (name, value) in parameters {
@@ -200,6 +205,10 @@ pub(crate) enum StartError {
 
 /// The ARC's limit.
 const ARC_MAX: &str = "zfs_arc_max";
+/// The ARC's buffers are of single pages.
+const ABD_SCATTER_ENABLED: &str = "zfs_abd_scatter_enabled";
+/// Compressed blocks are so in memory, too.
+const COMPRESSED_ARC_ENABLED: &str = "zfs_compressed_arc_enabled";
 /// What the ARC keeps at least.
 const ARC_MIN: &str = "zfs_arc_min";
 /// The least that either can be (`MIN_ARC_MAX` of sys/arc_impl.h, and two of the largest blocks).
@@ -216,8 +225,12 @@ fn set(library: &Library, name: &str, value: u64) -> Result<(), ParameterError> 
         store(library, ARC_MIN, LEAST_ARC_MIN_BYTES)?;
     }
     store(library, name, value)?;
-    if name == ARC_MAX {
-        slabs::follow_arc_max(value);
+    match name {
+        ARC_MAX => slabs::follow_arc_max(value),
+        ABD_SCATTER_ENABLED => slabs::set_scattered(value != 0),
+        // OpenZFS issue 15764: without both, cache devices end in an assertion.
+        COMPRESSED_ARC_ENABLED if value == 0 => set(library, ABD_SCATTER_ENABLED, 1)?,
+        _ => {}
     }
     Ok(())
 }

@@ -5,9 +5,10 @@
 //! most buffers were new memory, a page fault for every 4 KiB of what is written.
 
 use std::alloc::Layout;
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::ptr::{NonNull, null_mut};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ashlar_engine::slabs::Slabs;
 
@@ -25,6 +26,10 @@ const KEEP_OF_ARC: usize = 4;
 const ARC_OF_MEMORY: usize = 4;
 /// What smaller buffers are aligned to: `SPA_MINBLOCKSIZE`.
 const SMALL_ALIGN: usize = 512;
+/// The ARC's own buffers of this size and more are made of single pages, if any: `zfs_abd_scatter_min_size`.
+const LEAST_SCATTERED_BYTES: usize = 1536;
+/// `zfs_abd_scatter_enabled`
+static ARE_SCATTERED: AtomicBool = AtomicBool::new(true);
 
 /// Four for each power of two, as far as they are whole pages.
 fn sizes() -> Vec<usize> {
@@ -65,6 +70,11 @@ pub(super) fn follow_arc_max(arc_max_bytes: u64) {
     if let Some(slabs) = slabs() {
         slabs.set_keep_bytes(keep_bytes(arc_max_bytes));
     }
+}
+
+/// `zfs_abd_scatter_enabled` was set.
+pub(super) fn set_scattered(are_scattered: bool) {
+    ARE_SCATTERED.store(are_scattered, Ordering::Relaxed);
 }
 
 /// How the allocator aligns a buffer that is not of a slab.
@@ -138,9 +148,16 @@ unsafe extern "C" fn zio_data_buf_free(buffer: *mut c_void, len: usize) {
     unsafe { free(buffer, len) }
 }
 
+/// sys/abd_impl.h: whether a buffer of the ARC is one piece of memory. From 2.3 on libzpool does not look at its own tunable.
+#[unsafe(no_mangle)]
+extern "C" fn abd_size_alloc_linear(len: usize) -> c_int {
+    c_int::from(len < LEAST_SCATTERED_BYTES || !ARE_SCATTERED.load(Ordering::Relaxed))
+}
+
 /// By their names.
-pub(super) fn replaced() -> [(&'static std::ffi::CStr, *const ()); 4] {
+pub(super) fn replaced() -> [(&'static std::ffi::CStr, *const ()); 5] {
     [
+        (c"abd_size_alloc_linear", abd_size_alloc_linear as *const ()),
         (c"zio_buf_alloc", zio_buf_alloc as *const ()),
         (c"zio_buf_free", zio_buf_free as *const ()),
         (c"zio_data_buf_alloc", zio_data_buf_alloc as *const ()),
