@@ -82,6 +82,12 @@ impl Current {
         Self { extent, offset: 0, used_end: None, used: 0 }
     }
 
+    /// Counts a stripe with something in it, up to `end`.
+    fn use_stripe(&mut self, end: Physical) {
+        self.used_end = Some(end);
+        self.used += 1;
+    }
+
     /// What the kernel calls its last position when this was the device's last extent: the end of the last stripe that it
     /// has waited for at the end (`flush_scrub_stripes`). If the stripes filled whole batches there was none to wait for, and
     /// it is the extent's end.
@@ -140,6 +146,11 @@ impl<'a> Planner<'a> {
             passed: 0,
         };
         planner.skip_to(from);
+        if planner.extents.is_empty()
+            && let Some(current) = planner.current.take()
+        {
+            planner.current = Some(planner.recount(current).await);
+        }
         Ok(planner)
     }
 
@@ -155,15 +166,8 @@ impl<'a> Planner<'a> {
                 let done = from.0.saturating_sub(extent.start.0) / STRIPE_LEN * STRIPE_LEN;
                 if done > 0 {
                     let extent = self.extents.pop_front();
-                    self.current = extent.map(|extent| {
-                        // What was used before is not known, but that it was scrubbed.
-                        Current {
-                            offset: done,
-                            used_end: Some(from),
-                            used: 1,
-                            ..Current::new(extent)
-                        }
-                    });
+                    self.current =
+                        extent.map(|extent| Current { offset: done, ..Current::new(extent) });
                 }
                 self.mark.scanned = self.passed + done;
                 return;
@@ -172,6 +176,26 @@ impl<'a> Planner<'a> {
             self.extents.pop_front();
         }
         self.mark.scanned = self.passed;
+    }
+
+    /// Counts the stripes of the device's last extent that lie before the place where it is gone on with: its last position
+    /// depends on how many there are. Of a tree that cannot be read there the scrub before told.
+    async fn recount(&mut self, mut current: Current) -> Current {
+        let DeviceExtent { start, length, chunk, stripe } = current.extent.clone();
+        let mut offset = 0;
+        while offset < current.offset {
+            let mut passed = STRIPE_LEN;
+            if let Content::Data { start: logical, .. } = chunk.content(stripe, offset) {
+                let (empty, _) = self.empty(&chunk, logical).await;
+                if empty > 0 {
+                    passed = empty;
+                } else {
+                    current.use_stripe(Physical(start.0 + length.min(offset + STRIPE_LEN)));
+                }
+            }
+            offset = offset.saturating_add(passed);
+        }
+        current
     }
 
     /// The next group; `None` at the end of the device, or if the scrub was cancelled. It ends where
@@ -223,7 +247,8 @@ impl<'a> Planner<'a> {
             }
             Content::Data { start: logical, mirror } => {
                 let at = physical(current.offset);
-                let empty = self.empty(chunk, logical, at, counters).await;
+                let (empty, error) = self.empty(chunk, logical).await;
+                self.tell(error, logical, at, counters);
                 if empty > 0 {
                     current.offset = current.offset.saturating_add(empty);
                     return None;
@@ -233,8 +258,7 @@ impl<'a> Planner<'a> {
                 if stripe.is_empty() {
                     return None;
                 }
-                current.used_end = Some(Physical(at.0 + stripe.len));
-                current.used += 1;
+                current.use_stripe(Physical(at.0 + stripe.len));
                 Some(Job::Stripe(Arc::new(stripe)))
             }
             Content::Parity { which, row } => {
@@ -260,14 +284,9 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Bytes from `logical` on, of whole strips of the same device, that have nothing to be scrubbed.
-    async fn empty(
-        &mut self,
-        chunk: &Arc<Chunk>,
-        logical: Logical,
-        at: Physical,
-        counters: &mut Counters,
-    ) -> u64 {
+    /// Bytes from `logical` on, of whole strips of the same device, that have nothing to be scrubbed; and what of the extent
+    /// tree cannot be read there.
+    async fn empty(&mut self, chunk: &Arc<Chunk>, logical: Logical) -> (u64, Option<TreeError>) {
         let is_striped = match chunk.profile {
             Profile::Raid0 | Profile::Raid10 | Profile::Raid5 | Profile::Raid6 => true,
             Profile::Single
@@ -278,15 +297,14 @@ impl<'a> Planner<'a> {
         };
         let strip_end = Logical(chunk.end().0.min(logical.0.saturating_add(STRIPE_LEN)));
         let to = if is_striped { strip_end } else { chunk.end() };
-        let next = match self.walk.find(logical..to, chunk.start).await {
-            Found::Nothing => return if is_striped { STRIPE_LEN } else { to.0 - logical.0 },
-            Found::Extent(extent) => extent.start,
-            Found::Unknown { end, error } => {
-                self.tell(error, logical, at, counters);
-                end
+        let (next, error) = match self.walk.find(logical..to, chunk.start).await {
+            Found::Nothing => {
+                return (if is_striped { STRIPE_LEN } else { to.0 - logical.0 }, None);
             }
+            Found::Extent(extent) => (extent.start, None),
+            Found::Unknown { end, error } => (end, error),
         };
-        next.0.saturating_sub(logical.0) / STRIPE_LEN * STRIPE_LEN
+        (next.0.saturating_sub(logical.0) / STRIPE_LEN * STRIPE_LEN, error)
     }
 
     /// A stripe, with all that is in it.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use ashlar_btrfs::ondisk::chunk::STRIPE_LEN;
 use ashlar_btrfs::readahead::Reada;
 use ashlar_btrfs::scrub::{Counters, Options, Scrub, ScrubError, State};
 use ashlar_btrfs::units::{DevId, Physical};
@@ -50,6 +51,30 @@ fn a_scrub_goes_on_where_it_was_cancelled() {
             after_us += 97;
         }
         assert!(cut_off > 2, "{name}: cut off {cut_off} times only");
+    }
+}
+
+/// Where the kernel's last position would be depends on how many stripes the last extent has, and not on where they were
+/// gone on with.
+#[test]
+fn the_last_position_is_the_same_wherever_a_scrub_goes_on() {
+    for name in ["single-4k", "single-16k", "stripe-raid0", "dup-xxhash", "mixed", "raid6"] {
+        let rig = Rig::golden(name);
+        let fs = rig.open();
+        let (whole, _) = scrub(&rig, &fs, read_only());
+        for report in &whole {
+            let extents = fs.chunks().on_device(report.devid).expect("device extents");
+            let last = extents.last().expect("one");
+            for from in (last.start.0..report.counters.last_physical).step_by(STRIPE_LEN as usize) {
+                let resume_at = BTreeMap::from([(report.devid, Physical(from))]);
+                let devices = vec![report.devid];
+                let (rest, problems) =
+                    scrub(&rig, &fs, Options { devices, resume_at, ..read_only() });
+                assert_eq!(problems, [], "{name}");
+                let ends = (rest[0].counters.last_physical, report.counters.last_physical);
+                assert_eq!(ends.0, ends.1, "{name}, device {}, from {from}", report.devid);
+            }
+        }
     }
 }
 
