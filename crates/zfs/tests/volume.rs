@@ -314,6 +314,24 @@ fn what_is_read_only_is_not_written() {
 }
 
 #[test]
+fn a_volume_that_is_opened_leaves_the_tunables_as_they_are() {
+    /// Every error that libzpool returns is noted in its debug messages.
+    const DEBUG_SET_ERROR: u32 = 1 << 9;
+    let Some(zpool) = zpool() else { return };
+    let directory = Directory::new("tunables");
+    zpool.create_pool("tunables", &[directory.file("disk", 128 * MIB)], false);
+    let new = NewVolume { name: "tunables/vol", volsize_bytes: 16 * MIB, volblocksize_bytes: 8192 };
+    zpool.create_volume(&new, &[]);
+    zpool.tune("zfs_flags", DEBUG_SET_ERROR);
+    let volume = Volume::open(&zpool.library, "tunables/vol", false).unwrap();
+    let flags = zpool.tuned("zfs_flags");
+    zpool.tune("zfs_flags", 0);
+    assert_eq!(flags, DEBUG_SET_ERROR);
+    drop(volume);
+    zpool.export("tunables");
+}
+
+#[test]
 fn a_volume_is_opened_once_and_only_if_it_is_one() {
     let Some(zpool) = zpool() else { return };
     let directory = Directory::new("open");

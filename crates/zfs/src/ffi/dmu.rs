@@ -128,11 +128,6 @@ impl Api {
     /// # Errors
     /// Something is not there: the release is not what it seems.
     pub(crate) fn load(library: &Library) -> Result<Self, LoadError> {
-        // Debian builds it for debugging: a checksum of every buffer whenever it is changed, and
-        // walks through all lists. Without them a MiB takes half the time. What finds damage on disk
-        // is no part of it.
-        // SAFETY: an integer of sys/zfs_debug.h, read at any time by whoever wants to know.
-        unsafe { *library.symbol::<*mut c_int>("zfs_flags")? = 0 };
         // SAFETY: an integer of module/zfs/zil.c.
         let replay_disable = unsafe { library.symbol::<*mut c_int>("zil_replay_disable")? };
         Ok(Self {
@@ -149,6 +144,15 @@ impl Api {
         let address = self.replay_disable.load(Ordering::Relaxed);
         // SAFETY: an integer of the library, which is there as long as its functions.
         unsafe { address.read_volatile() != 0 }
+    }
+
+    /// `sync`, as it is now.
+    ///
+    /// # Safety
+    /// The objset is owned.
+    pub(super) unsafe fn sync_of(&self, objset: RawObjset) -> Sync {
+        // SAFETY: the caller's.
+        Sync::from(unsafe { (self.dmu.dmu_objset_syncprop)(objset) })
     }
 
     /// `DMU_READ_NO_PREFETCH`
@@ -341,7 +345,7 @@ impl Objset {
     /// `sync`, as it is now.
     pub(crate) fn sync(&self) -> Sync {
         // SAFETY: the objset is owned.
-        Sync::from(unsafe { (self.api.dmu.dmu_objset_syncprop)(self.raw()) })
+        unsafe { self.api.sync_of(self.raw()) }
     }
 
     /// `logbias=throughput`, as it is now.

@@ -214,28 +214,31 @@ impl Log {
     }
 
     fn commit_now(&self) -> Result<(), Errno> {
-        let reach = self.freed.reach();
-        let was_disabled = self.is_disabled();
+        let reach = self.freed.reach().map(|reach| (reach, self.sync()));
         // SAFETY: the log is open.
         let code = unsafe { (self.zil().zil_commit)(self.raw.as_ptr(), DATA_OBJECT) };
         match self.source.api.release {
             super::Release::V2_1 | super::Release::V2_2 | super::Release::V2_3 => {}
             super::Release::V2_4 => check_io(code)?,
         }
-        // With sync=disabled it did nothing.
-        if !was_disabled && !self.is_disabled() {
-            self.freed.committed(reach);
+        if let Some((reach, before)) = reach {
+            match (before, self.sync()) {
+                // It did nothing.
+                (Sync::Disabled, _) | (_, Sync::Disabled) => {}
+                (Sync::Standard | Sync::Always, Sync::Standard | Sync::Always) => {
+                    self.freed.committed(reach);
+                }
+            }
         }
         Ok(())
     }
 
-    fn is_disabled(&self) -> bool {
+    fn sync(&self) -> Sync {
         // SAFETY: the objset is owned.
-        let sync = unsafe { (self.source.api.dmu.dmu_objset_syncprop)(self.source.objset) };
-        Sync::from(sync) == Sync::Disabled
+        unsafe { self.source.api.sync_of(self.source.objset) }
     }
 
-    /// Whether something of a range was freed since the last commit: a write there is no [`WriteState::Indirect`] one.
+    /// Whether something of a range was freed since the last commit: no [`WriteState::Indirect`] record may be of a write there.
     pub(crate) fn is_freed(&self, tx: &Transaction<'_>, offset_bytes: u64, len_bytes: u64) -> bool {
         self.freed.overlaps(offset_bytes, len_bytes, tx.group())
     }
@@ -332,7 +335,10 @@ impl Log {
             (*record).len_bytes = len_bytes;
             (self.zil().zil_itx_assign)(self.raw.as_ptr(), itx, tx.raw());
         }
-        self.freed.add(offset_bytes, len_bytes, tx.group());
+        // Without a record that points to a block nothing is left out. One of this range would have been added before.
+        if self.has_pointed.load(Ordering::Acquire) {
+            self.freed.add(offset_bytes, len_bytes, tx.group());
+        }
     }
 }
 

@@ -66,18 +66,16 @@ impl Freed {
             && self.lock().overlaps(offset_bytes, offset_bytes + len_bytes, group)
     }
 
-    /// What a commit that begins now is going to reach.
-    pub(crate) fn reach(&self) -> Reach {
-        Reach(if self.has_some.load(Ordering::Acquire) { self.lock().count } else { 0 })
+    /// What a commit that begins now is going to reach, if there is anything.
+    pub(crate) fn reach(&self) -> Option<Reach> {
+        self.has_some.load(Ordering::Acquire).then(|| Reach(self.lock().count))
     }
 
     /// A commit ended.
     pub(crate) fn committed(&self, reach: Reach) {
-        if self.has_some.load(Ordering::Acquire) {
-            let mut ranges = self.lock();
-            ranges.by_start.retain(|_, range| range.number > reach.0);
-            self.has_some.store(!ranges.by_start.is_empty(), Ordering::Release);
-        }
+        let mut ranges = self.lock();
+        ranges.by_start.retain(|_, range| range.number > reach.0);
+        self.has_some.store(!ranges.by_start.is_empty(), Ordering::Release);
     }
 }
 
@@ -149,7 +147,9 @@ mod tests {
                             reach = freed.reach();
                         }
                     }
-                    freed.committed(reach);
+                    if let Some(reach) = reach {
+                        freed.committed(reach);
+                    }
                     naive.0.retain(|(_, _, number)| *number > reached);
                     let is_one = first.0 <= second.1 && second.0 <= first.1;
                     for (start, end) in ranges() {
@@ -192,7 +192,7 @@ mod tests {
         }
         assert!(freed.lock().by_start.len() <= MOST_RANGES);
         assert!(starts().all(|start| freed.overlaps(start, 1, 1)));
-        freed.committed(freed.reach());
+        freed.committed(freed.reach().expect("some are freed"));
         assert!(!starts().any(|start| freed.overlaps(start, 1, 1)));
     }
 }

@@ -34,11 +34,9 @@ impl LogShape {
         }
     }
 
-    fn state(&self, len_bytes: u64, was_freed: bool) -> WriteState {
+    fn state(&self, len_bytes: u64) -> WriteState {
         let large = len_bytes >= self.block_bytes && self.block_bytes > IMMEDIATE_BYTES;
-        if was_freed {
-            WriteState::NeedCopy
-        } else if self.is_for_throughput || (large && !self.has_slog) {
+        if self.is_for_throughput || (large && !self.has_slog) {
             WriteState::Indirect
         // Among records that point to blocks one with data of its own would be done again over a later write that was left out,
         // as its block was pointed to before. One that gets its data at the commit has that write, too.
@@ -49,15 +47,15 @@ impl LogShape {
         }
     }
 
-    /// The records of a write in one transaction: a record points to one block, and one with data fits a log block. None points to a
-    /// block if something in the range was freed since the last commit: [`super::freed`] has why.
-    pub(crate) fn records(
+    /// The records of a write in one transaction, of that state where it is possible: a record points to one block, and one with
+    /// data fits a log block.
+    fn records(
         &self,
         offset_bytes: u64,
         len_bytes: u64,
-        was_freed: bool,
+        state: WriteState,
     ) -> impl Iterator<Item = Record> {
-        let (shape, state) = (*self, self.state(len_bytes, was_freed));
+        let shape = *self;
         let end_bytes = offset_bytes + len_bytes;
         let mut at_bytes = offset_bytes;
         std::iter::from_fn(move || {
@@ -100,8 +98,12 @@ pub(crate) fn log_write(
     len_bytes: u64,
 ) {
     let mut in_log_bytes = 0;
-    let was_freed = log.is_freed(tx, offset_bytes, len_bytes);
-    for record in shape.records(offset_bytes, len_bytes, was_freed) {
+    let mut state = shape.state(len_bytes);
+    if state == WriteState::Indirect && log.is_freed(tx, offset_bytes, len_bytes) {
+        // `super::freed` has why.
+        state = WriteState::NeedCopy;
+    }
+    for record in shape.records(offset_bytes, len_bytes, state) {
         log.write(tx, record.offset_bytes, record.len_bytes, record.state);
         match record.state {
             WriteState::Indirect => {}
@@ -126,7 +128,7 @@ mod tests {
     };
 
     fn records(shape: LogShape, offset_bytes: u64, len_bytes: u64) -> Vec<(u64, u64, WriteState)> {
-        let records = shape.records(offset_bytes, len_bytes, false);
+        let records = shape.records(offset_bytes, len_bytes, shape.state(len_bytes));
         records.map(|record| (record.offset_bytes, record.len_bytes, record.state)).collect()
     }
 
@@ -160,18 +162,5 @@ mod tests {
         assert_eq!(records(shape, 0, 64 << 10), [(0, 64 << 10, WriteState::NeedCopy)]);
         let shape = LogShape { has_slog: true, ..shape };
         assert_eq!(records(shape, 0, 128 << 10), [(0, 128 << 10, WriteState::NeedCopy)]);
-    }
-
-    #[test]
-    fn what_was_freed_is_not_pointed_to() {
-        for shape in [
-            LogShape { is_for_throughput: true, ..SHAPE },
-            LogShape { block_bytes: 128 << 10, must_commit: true, ..SHAPE },
-        ] {
-            let records: Vec<_> = shape.records(512, 256 << 10, true).collect();
-            let expected =
-                Record { offset_bytes: 512, len_bytes: 256 << 10, state: WriteState::NeedCopy };
-            assert_eq!(records, [expected]);
-        }
     }
 }

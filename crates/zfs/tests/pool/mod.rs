@@ -40,6 +40,8 @@ pub(crate) fn zpool() -> Option<&'static Zpool> {
                 *path = c"".as_ptr();
                 zpool.get::<unsafe extern "C" fn(c_int)>("kernel_init")(3);
             }
+            // As `Zfs::start` does.
+            zpool.tune("zfs_flags", 0);
             Some(zpool)
         }
         Err(error) => {
@@ -102,6 +104,11 @@ impl Zpool {
     pub(crate) fn tune(&self, name: &str, value: u32) {
         // SAFETY: a variable of that size; whoever reads it does so at any time.
         unsafe { *self.get::<*mut u32>(name) = value };
+    }
+
+    pub(crate) fn tuned(&self, name: &str) -> u32 {
+        // SAFETY: as in `tune`.
+        unsafe { *self.get::<*mut u32>(name) }
     }
 
     /// Waits until all changes of a pool are on disk.
