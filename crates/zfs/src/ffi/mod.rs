@@ -30,6 +30,7 @@ mod slabs;
 pub(crate) mod spa;
 mod surroundings;
 pub(crate) mod transaction;
+pub(crate) mod volume_objects;
 pub(crate) mod zil;
 
 /// The releases of OpenZFS whose interface is known.
