@@ -15,8 +15,7 @@ use crate::output;
 const RANDOM_BYTES: [u64; 3] = [4 << 10, 8 << 10, 16 << 10];
 /// I/Os at random places in flight.
 const RANDOM_DEPTH: u64 = 32;
-/// How often, for each round of the rest, and how long each time: short turns see the same disturbances.
-const RANDOM_TURNS: usize = 3;
+/// How long each turn of that takes: short turns see the same disturbances.
 const RANDOM_TIME: Duration = Duration::from_millis(80);
 /// Segments of a MiB.
 const SEGMENTS: [u64; 5] = [1, 4, 16, 64, 256];
@@ -74,17 +73,21 @@ pub(super) struct OfPlain {
     plain: f64,
     off: f64,
     on: f64,
-    /// `off` as a share of `plain`.
+    /// `off` as a share of `plain`: the median of the rounds' own shares, as a machine may be slower for a while.
     pub(super) off_of_plain: f64,
-    /// `on` as a share of `plain`.
+    /// `on` as a share of `plain`, likewise.
     pub(super) on_of_plain: f64,
 }
 
 impl OfPlain {
-    /// Of samples of the plain loop, of the queue off and on.
+    /// Of samples of the plain loop, of the queue off and on, one of each for every round.
     fn of(samples: [Vec<f64>; 3]) -> Self {
+        let [plain, off, on] = &samples;
+        let share =
+            |of: &[f64]| median(of.iter().zip(plain).map(|(of, plain)| of / plain).collect());
+        let [off_of_plain, on_of_plain] = [share(off), share(on)];
         let [plain, off, on] = samples.map(median);
-        Self { plain, off, on, off_of_plain: off / plain, on_of_plain: on / plain }
+        Self { plain, off, on, off_of_plain, on_of_plain }
     }
 
     fn lines(&self) -> String {
@@ -273,7 +276,7 @@ impl Bench {
                 Some((now_ns() - begun_ns) as f64 / 1e9)
             }
         };
-        Ok(Row {
+        let row = Row {
             queue,
             bio_bytes,
             megabytes_per_second: self.rate(took_ns as f64),
@@ -281,7 +284,9 @@ impl Bench {
             system_seconds: cpu.system,
             user_seconds: cpu.user,
             synced_seconds,
-        })
+        };
+        tracing::debug!(way = way.name(), ?row, "measured");
+        Ok(row)
     }
 
     async fn random(&self, site: &Site, volume: &Volume) -> Result<Vec<AtRandom>> {
@@ -297,15 +302,16 @@ impl Bench {
                 };
                 // Off, on, and their ratio.
                 let mut samples: [Vec<f64>; 3] = Default::default();
-                for turn in 0..self.rounds * RANDOM_TURNS {
+                for turn in 0..self.rounds * random_turns(way) {
                     let mut iops = [0.0; 2];
                     for queue in in_turn(turn) {
                         volume.zvol.set_use_blk_mq(queue);
                         iops[usize::from(queue)] =
                             random.run(&volume.gateway, &self.engine).await?;
-                    }
-                    if way == Way::Write {
-                        site.sync().await?;
+                        // The first write to a block after this copies all of it: one more would find what the other has copied.
+                        if way == Way::Write {
+                            site.sync().await?;
+                        }
                     }
                     let figures = [iops[0], iops[1], iops[1] / iops[0]];
                     samples.iter_mut().zip(figures).for_each(|(all, figure)| all.push(figure));
@@ -365,6 +371,15 @@ impl Bench {
         }
         let (answered, on_the_disks) = (OfPlain::of(answered), OfPlain::of(on_the_disks));
         Ok(Ceiling { answered, on_the_disks })
+    }
+}
+
+/// Turns of I/O at random places for each round of the rest. It takes many to tell a twentieth; but after one of writes, all of the volume may
+/// have to be written to the disks.
+fn random_turns(way: Way) -> usize {
+    match way {
+        Way::Write => 3,
+        Way::Read => 8,
     }
 }
 

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::load::Way;
 
 /// A row of a table, ours or theirs.
-#[derive(Clone, Copy, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Row {
     /// `use_blk_mq`
     pub(super) queue: bool,
