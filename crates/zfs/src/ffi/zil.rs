@@ -335,7 +335,8 @@ impl Log {
             (*record).len_bytes = len_bytes;
             (self.zil().zil_itx_assign)(self.raw.as_ptr(), itx, tx.raw());
         }
-        // Without a record that points to a block nothing is left out. One of this range would have been added before.
+        // Without a record that points to a block nothing is left out. One that is before this one in the log is known of: it was
+        // marked before it was added.
         if self.has_pointed.load(Ordering::Acquire) {
             self.freed.add(offset_bytes, len_bytes, tx.group());
         }
