@@ -23,7 +23,7 @@ check: ## formatting, house rules, lints, unit tests (under two minutes when war
 		$(STATIC_CHECKS) \
 		"unit tests" "cargo test --quiet --locked --workspace --lib --bins"
 
-test: ## everything: check, all tests, a real kernel and its tools (under 20 minutes)
+test: ## everything: check, all tests, a real kernel and its tools
 	@scripts/setup test
 	@scripts/steps "make test" \
 		$(STATIC_CHECKS) \
