@@ -1,10 +1,10 @@
-//! Rules that can be broken on purpose, to see that tests notice (the feature `canaries`).
+//! Rules that a test can break on purpose, to see that the simulation notices.
 //!
-//! Each rule is one of docs/internals/crash-model.md. The code that keeps it asks [`broken`], which is a
-//! constant `false` unless the feature is on: nothing of this is in any other build. `tests/canaries.rs`
-//! breaks one after the other and has the simulation find it.
+//! Each rule is one of docs/internals/crash-model.md. The code that keeps a rule asks [`broken`]: a constant `false` in
+//! release builds, a thread's own switch where debug assertions are on. crates/md/tests/suite/simulation/canaries.rs
+//! breaks one rule after the other, and the simulation has to find it.
 
-/// What the code does, and one can have it not do.
+/// A rule that the code keeps unless a test breaks it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rule {
     /// Superblocks say active before the first write.
@@ -53,7 +53,7 @@ pub enum Rule {
     UnsyncedReadsFirst,
 }
 
-#[cfg(feature = "canaries")]
+#[cfg(debug_assertions)]
 mod choice {
     use std::cell::Cell;
 
@@ -74,13 +74,13 @@ mod choice {
     }
 }
 
-#[cfg(feature = "canaries")]
+#[cfg(debug_assertions)]
 pub use choice::break_rule;
-#[cfg(feature = "canaries")]
+#[cfg(debug_assertions)]
 pub(crate) use choice::broken;
 
 /// Whether a rule is broken on purpose: never, in this build.
-#[cfg(not(feature = "canaries"))]
+#[cfg(not(debug_assertions))]
 #[inline]
 pub(crate) const fn broken(_: Rule) -> bool {
     false

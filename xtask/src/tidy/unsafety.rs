@@ -11,7 +11,7 @@ const PLACES: &[&str] = &[
     "crates/zfs/src/ffi.rs",
     "crates/zfs/src/ffi/",
     // The tests' own calls of libzpool, by which they make and look at pools without what they test.
-    "crates/zfs/tests/pool/",
+    "crates/zfs/tests/suite/pool/",
     "crates/export/src/ublk.rs",
     "crates/export/src/ublk/",
     "crates/export/src/vhost_user_blk.rs",

@@ -16,6 +16,7 @@ mod models;
 mod nesting;
 mod serving;
 mod support;
+mod trace;
 mod zvol;
 mod zvol_failing;
 mod zvol_memory;

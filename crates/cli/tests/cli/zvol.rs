@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-#[path = "../../../zfs/tests/zdb/mod.rs"]
+#[path = "../../../zfs/tests/suite/zdb/mod.rs"]
 mod zdb;
 
 use super::support::{Daemon, Images, MIB, Run, ashlar_in};

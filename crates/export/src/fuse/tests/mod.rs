@@ -14,7 +14,7 @@ use super::abi;
 use super::session::Session;
 use super::tree::{Access, Entry, Namespace, Owner};
 
-#[path = "../../../tests/common/ram.rs"]
+#[path = "../../../tests/suite/common/ram.rs"]
 mod ram;
 mod request;
 mod server;

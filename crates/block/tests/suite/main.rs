@@ -1,0 +1,9 @@
+//! Integration tests of the contract, in one program: a module for each subject.
+
+mod buffer_threads;
+mod byte_volume;
+mod common;
+mod gateway;
+mod limits;
+mod merging;
+mod tracing;

@@ -1,0 +1,11 @@
+//! Integration tests of btrfs, in one program: a module for each subject.
+
+mod backref;
+mod files;
+mod golden;
+mod hostile;
+mod inspect;
+mod items;
+mod open;
+mod scrub;
+mod support;

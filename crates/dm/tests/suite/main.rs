@@ -1,0 +1,10 @@
+//! Integration tests of the device mapper, in one program: a module for each subject.
+
+mod common;
+mod faults;
+mod live;
+mod log_writes;
+mod mapping;
+mod snapshot;
+mod thin;
+mod tracing;

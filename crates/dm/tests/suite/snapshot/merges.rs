@@ -1,0 +1,178 @@
+//! Merges beside other users of the same snapshot, and merges that do not begin.
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::time::Duration;
+
+use ashlar_block::{Bio, Gateway, Runtime, Sector, Sectors, Status};
+use ashlar_dm::Device;
+use ashlar_sim::{Media, Rng, Sim, SimRuntime};
+use futures_util::future::{join, join_all};
+
+use crate::snapshot::rig::{Rig, fill, filled, read, status};
+
+const SIZE: u64 = 1600;
+const SNAPSHOT: &str = "0 1600 snapshot real cow P 8";
+const MERGE: &str = "0 1600 snapshot-merge real cow P 8";
+const ORIGIN: &str = "0 1600 snapshot-origin real";
+
+fn bench(seed: u64) -> (Sim, Rig, Media, Media) {
+    let (sim, rig) = (Sim::new(seed), Rig::default());
+    let (real, cow) = (Media::new(Sectors(SIZE)), Media::new(Sectors(4000)));
+    rig.disk("real", &real);
+    rig.disk("cow", &cow);
+    (sim, rig, real, cow)
+}
+
+async fn pause() {
+    SimRuntime.sleep(Duration::from_millis(1)).await;
+}
+
+async fn merged(device: &Device) {
+    while status(device) != "16/4000 16" {
+        pause().await;
+    }
+}
+
+/// Writes here and there in its part until it is told that this is over; what was acknowledged is in
+/// `shown`, a byte for each sector.
+async fn write_on(snap: &Gateway, part: Range<u64>, shown: &RefCell<Vec<u8>>, mut rng: Rng) {
+    for _ in 0..2000 {
+        let chunk = part.start + rng.below(part.end - part.start);
+        let (from, byte) = (rng.below(8), rng.below(256) as u8);
+        let (at, len) = (chunk * 8 + from, 1 + rng.below(8 - from));
+        match fill(snap, at, len, byte).await {
+            Ok(()) => shown.borrow_mut()[at as usize..(at + len) as usize].fill(byte),
+            Err(status) => return assert_eq!(status, Status::Io),
+        }
+    }
+    panic!("the snapshot is merged, and takes writes");
+}
+
+async fn shows(gateway: &Gateway, shown: &RefCell<Vec<u8>>) -> bool {
+    let bytes = read(gateway, 0, SIZE).await.unwrap();
+    bytes.chunks(512).zip(&*shown.borrow()).all(|(sector, byte)| sector == [*byte; 512])
+}
+
+/// Writes to a snapshot while a merge of it begins: what the merged device and the origin show then
+/// is what was acknowledged.
+fn merge_beside_writes(seed: u64) -> (Media, Media, Vec<u8>) {
+    let (sim, rig, real, cow) = bench(seed);
+    let mut rng = Rng::new(seed);
+    let shown = RefCell::new(vec![0; SIZE as usize]);
+    sim.block_on(async {
+        let (snap_device, snap) = rig.device("snap", SNAPSHOT).await;
+        let chunks = 1 + rng.below(12);
+        let most = [50, 500, 5000][rng.index(3)];
+        let begins = Duration::from_micros(rng.below(most));
+        let begin = async {
+            SimRuntime.sleep(begins).await;
+            // What is under way when the merge begins takes longer than what comes then.
+            cow.slow_down(1 + seed % 4 * 20);
+            pause().await;
+            cow.slow_down(1);
+            let (merge, gateway) = rig.device("merge", MERGE).await;
+            merged(&merge).await;
+            (merge, gateway)
+        };
+        let writers: Vec<_> =
+            (0..4).map(|n| write_on(&snap, n * 12..n * 12 + chunks, &shown, rng.fork())).collect();
+        let ((merge, gateway), _) = join(begin, join_all(writers)).await;
+        assert_eq!(status(&snap_device), "Invalid");
+        assert_eq!(filled(&snap, 0, 8).await, Err(Status::Io));
+        // What was acknowledged can be flushed, so the device can be suspended.
+        snap.flush().await.unwrap();
+        snap_device.suspend(true).await.unwrap();
+        assert_eq!(snap_device.resume().await, Err(Status::Invalid));
+        assert!(shows(&gateway, &shown).await, "seed {seed}: the merged device");
+        merge.suspend(true).await.unwrap();
+    });
+    (real, cow, shown.into_inner())
+}
+
+#[test]
+fn a_snapshot_gets_no_io_once_it_is_merged_and_loses_no_write_of_before() {
+    for seed in 0..400 {
+        let (real, cow, shown) = merge_beside_writes(seed);
+        let (sim, rig, shown) = (Sim::new(seed), Rig::default(), RefCell::new(shown));
+        let origin = rig.disk("real", &real);
+        rig.disk("cow", &cow);
+        sim.block_on(async {
+            assert!(shows(&origin, &shown).await, "seed {seed}: the origin");
+            let (device, snap) = rig.device("snap", SNAPSHOT).await;
+            assert_eq!(status(&device), "16/4000 16", "seed {seed}: nothing is left");
+            assert!(shows(&snap, &shown).await, "seed {seed}: a new snapshot");
+        });
+    }
+}
+
+#[test]
+fn a_discard_to_a_snapshot_that_is_merged_fails() {
+    let (sim, rig, ..) = bench(1);
+    sim.block_on(async {
+        let features = "2 discard_zeroes_cow discard_passdown_origin";
+        let (_snap, snap) = rig.device("snap", &format!("{SNAPSHOT} {features}")).await;
+        fill(&snap, 0, 8, 1).await.unwrap();
+        let (merge, gateway) = rig.device("merge", MERGE).await;
+        let discard = Bio::discard(Sector(0), Sectors(8));
+        assert_eq!(snap.submit(discard).await, Err(Status::Io));
+        merged(&merge).await;
+        assert_eq!(filled(&gateway, 0, 8).await, Ok(1));
+    });
+}
+
+/// A table of two merges into one device, the second of which cannot be resumed for the first.
+const TWO_MERGES: &str = "0 800 snapshot-merge real cow P 8\n800 800 snapshot-merge real cow2 P 8";
+
+#[test]
+fn nothing_is_merged_by_a_table_that_does_not_become_the_live_one() {
+    let (sim, rig, real, _cow) = bench(3);
+    rig.disk("cow2", &Media::new(Sectors(4000)));
+    sim.block_on(async {
+        let (_origin, origin) = rig.device("origin", ORIGIN).await;
+        let (snap_device, snap) = rig.device("snap", SNAPSHOT).await;
+        let (_snap2, _) = rig.device("snap2", "0 1600 snapshot real cow2 P 8").await;
+        fill(&snap, 0, 80, 1).await.unwrap();
+        let (device, top) = rig.device("top", "0 1600 zero").await;
+        let before = real.snapshot();
+        let started = rig.try_device("other", TWO_MERGES).await;
+        assert!(started.is_err());
+        device.load(rig.table(TWO_MERGES).await.unwrap()).await.unwrap();
+        assert_eq!(device.resume().await, Err(Status::Invalid));
+        for _ in 0..100 {
+            pause().await;
+        }
+        assert!(real.diff(&before).is_empty(), "the origin has changed");
+        // The snapshot is one as before: it takes writes, and the origin makes exceptions in it.
+        assert_eq!(status(&snap_device), "96/4000 16");
+        fill(&snap, 80, 4, 2).await.unwrap();
+        fill(&origin, 0, 160, 3).await.unwrap();
+        assert_eq!((filled(&snap, 0, 80).await, filled(&snap, 80, 4).await), (Ok(1), Ok(2)));
+        assert_eq!(filled(&snap, 84, 76).await, Ok(0));
+        // Nobody has the right to merge, although the table is still there.
+        let (merge, gateway) = rig.device("merge", MERGE).await;
+        merged(&merge).await;
+        assert_eq!((filled(&gateway, 0, 80).await, filled(&gateway, 80, 4).await), (Ok(1), Ok(2)));
+        // The device goes on with the table it had.
+        assert!(device.clear().await);
+        device.resume().await.unwrap();
+        assert_eq!(filled(&top, 0, SIZE).await, Ok(0));
+    });
+}
+
+/// One target has the snapshot's merge: if two had, one would stop that of the other.
+#[test]
+fn a_second_device_for_a_merge_is_refused_until_the_first_is_gone() {
+    let (sim, rig, ..) = bench(4);
+    sim.block_on(async {
+        let (first, gateway) = rig.device("merge", MERGE).await;
+        let second = rig.try_device("merge2", MERGE).await;
+        assert!(second.is_err());
+        assert_eq!(filled(&gateway, 0, 8).await, Ok(0));
+        // A table of the same device takes its place.
+        rig.reload(&first, MERGE).await;
+        rig.remove("merge");
+        drop((first, gateway));
+        rig.device("merge2", MERGE).await;
+    });
+}

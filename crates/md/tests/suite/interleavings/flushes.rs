@@ -1,0 +1,103 @@
+//! Flushes that fail, once, and take what was cached along.
+
+use ashlar_md::ondisk::Level;
+use ashlar_md::ondisk::create::{CreateSpec, NewBitmap};
+use ashlar_sim::Sim;
+
+use crate::common::{Shape, differing, disks, gateway, make_with, media, start, write};
+use crate::interleavings::world::{
+    CHUNK, DISK, RUN, begin, check, cut, flushed, mirror, plain, sleep_us, with_bitmap,
+};
+
+/// Before marks are taken out of the bitmap all members are flushed. One that could not do it had lost
+/// what it had cached, and stayed a member: the next flush, which a user asked for, succeeded, and what it
+/// was about was lost on the member that is read first.
+#[test]
+fn a_member_that_loses_its_cache_when_marks_are_to_go_fails() {
+    let media = media(2, DISK);
+    let sim = Sim::new(1);
+    let left = sim.block_on(async {
+        let array = begin(&sim, &with_bitmap(mirror(2)), &media).await;
+        write(&gateway(&array), 0, 8, 2).await.unwrap();
+        media[0].fail_nth_flush(0);
+        // As long as there are writes the array is not flushed for being idle.
+        for _ in 0..40 {
+            write(&gateway(&array), 3 * CHUNK, 8, 2).await.unwrap();
+            sleep_us(100_000).await;
+        }
+        assert_eq!(media[0].counts().flushes, media[1].counts().flushes, "somebody else flushed");
+        gateway(&array).flush().await.unwrap();
+        check(&array, 0, 8, 2, "after the flush").await;
+        check(&array, 3 * CHUNK, 8, 2, "after the flush").await;
+        cut(&media)
+    });
+    drop(sim);
+    let sim = Sim::new(1);
+    sim.block_on(async {
+        let array = start(&sim, &disks(&left), &RUN).await.unwrap();
+        check(&array, 0, 8, 2, "after the cut").await;
+        check(&array, 3 * CHUNK, 8, 2, "after the cut").await;
+        array.stop().await.unwrap();
+    });
+}
+
+/// A RAID10 on three members, with a mark for each of its chunks if there is a bitmap.
+fn three(bitmap: bool) -> CreateSpec {
+    let mut spec = plain(&Shape::new(Level::Raid10, Some(0x102), 4, 3));
+    if bitmap {
+        spec.bitmap = NewBitmap::Internal { chunk: Some(4096) };
+    }
+    spec
+}
+
+/// A RAID10 on three members of which one is missing: none of the others may fail, and one chunk of
+/// three is on both. One of them loses its cache in a flush, so the copies differ and a resync begins;
+/// but with a bitmap it passed over the chunks that were merely being written, and took the copies for
+/// the same.
+#[test]
+fn what_a_member_that_has_to_stay_lost_in_a_flush_is_synced() {
+    for bitmap in [false, true] {
+        let media = media(3, DISK);
+        let sim = Sim::new(1);
+        sim.block_on(async {
+            make_with(&three(bitmap), &disks(&media)).await;
+            let array = start(&sim, &disks(&media)[..2], &RUN).await.unwrap();
+            flushed(&array, 0, 64, 1).await;
+            write(&gateway(&array), 0, 8, 2).await.unwrap();
+            media[0].fail_nth_flush(0);
+            gateway(&array).flush().await.unwrap_err();
+            array.sync_ended().await;
+            assert!(!array.is_unsynced(), "bitmap {bitmap}: never synced");
+            let differ = differing(&array, &media, 64).await;
+            assert!(differ.is_empty(), "bitmap {bitmap}: copies of {differ:?} differ");
+            assert_eq!(array.degraded(), 1);
+        });
+    }
+}
+
+/// The same when the array is flushed because nobody writes any more: copies differed, and nobody was told,
+/// because the next flush found nothing to complain of.
+#[test]
+fn what_a_member_that_has_to_stay_lost_as_the_array_became_clean_is_told_and_synced() {
+    for bitmap in [false, true] {
+        let media = media(3, DISK);
+        let sim = Sim::new(1);
+        sim.block_on(async {
+            make_with(&three(bitmap), &disks(&media)).await;
+            let array = start(&sim, &disks(&media)[..2], &RUN).await.unwrap();
+            flushed(&array, 0, 64, 1).await;
+            write(&gateway(&array), 0, 8, 2).await.unwrap();
+            media[0].fail_nth_flush(0);
+            sleep_us(2_000_000).await;
+            array.sync_ended().await;
+            assert_eq!(array.degraded(), 1);
+            let differ = differing(&array, &media, 64).await;
+            assert!(differ.is_empty(), "bitmap {bitmap}: copies of {differ:?} differ");
+            if gateway(&array).flush().await.is_ok() {
+                check(&array, 0, 8, 2, "flushed, and nobody was told of a failure").await;
+            }
+            flushed(&array, 0, 8, 3).await;
+            check(&array, 0, 8, 3, "after all").await;
+        });
+    }
+}

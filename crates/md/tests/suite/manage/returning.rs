@@ -1,0 +1,176 @@
+//! Members that come back.
+
+use ashlar_block::Op;
+use ashlar_md::Candidate;
+use ashlar_md::manage::{AddOptions, Added, ManageError};
+use ashlar_md::ondisk::create::NewBitmap;
+use ashlar_md::ondisk::{Level, Role};
+use ashlar_md::probe::probe;
+
+use crate::common::{DATA, Shape, start, write};
+use crate::manage::world::{RUN, Recipe, World, options};
+
+fn recipes() -> Vec<Recipe> {
+    let shapes = [
+        Shape::new(Level::Raid1, None, 0, 2),
+        Shape::new(Level::Raid10, Some(0x102), 4, 4),
+        Shape::new(Level::Raid10, Some(0x201), 4, 3),
+    ];
+    let with = |bitmap| shapes.clone().map(|shape| Recipe::new(shape).bitmap(bitmap));
+    let chunk = NewBitmap::Internal { chunk: Some(1 << 16) };
+    with(chunk).into_iter().chain(with(NewBitmap::Lockless)).collect()
+}
+
+async fn candidate(world: &World, disk: usize) -> Candidate {
+    let gateway = world.disks[disk].gateway();
+    let sb = probe(&gateway).await.unwrap().unwrap();
+    Candidate { gateway, path: format!("d{disk}"), sb }
+}
+
+/// Sectors of data that were written to a disk.
+fn written(world: &World, disk: usize) -> u64 {
+    let log = world.media[disk].log();
+    let writes = log.iter().filter(|command| command.op == Op::Write);
+    let ranges = writes.flat_map(|command| &command.ranges);
+    ranges.filter(|range| range.start >= DATA).map(|range| range.end - range.start).sum()
+}
+
+#[test]
+fn a_member_that_comes_back_gets_what_it_missed_and_no_more() {
+    for recipe in recipes() {
+        recipe.run(async |sim, world| {
+            sim.runtime().sleep(std::time::Duration::from_secs(90)).await;
+            world.array.fail(1).await.unwrap();
+            world.array.remove(1).await.unwrap();
+            world.write(128, 64, 2).await;
+            world.media[1].clear_log();
+            let added = world.add(1).await.unwrap();
+            assert!(matches!(added, Added::Returned(_)), "{added:?}");
+            world.settle().await;
+            world.check(0, 128, 1).await;
+            world.check(128, 64, 2).await;
+            let sectors = written(world, 1);
+            assert!((1..=1024).contains(&sectors), "{sectors} written, {:?}", recipe.shape);
+            let sb = probe(&world.disks[1].gateway()).await.unwrap().unwrap();
+            assert_eq!((sb.role(), sb.recovery_offset), (Role::Active(1), None));
+            assert_eq!(sb.device_uuid.as_u128(), 101);
+        });
+    }
+}
+
+#[test]
+fn a_failed_member_may_come_back_by_a_word_in_sysfs() {
+    let recipe = Recipe::new(Shape::new(Level::Raid1, None, 0, 2)).internal();
+    recipe.run(async |_, world| {
+        let refused = world.array.set_member_state(1, "re-add").await;
+        assert!(matches!(refused, Err(ManageError::Word(_))), "{refused:?}");
+        world.array.set_member_state(1, "faulty\n").await.unwrap();
+        world.write(0, 64, 2).await;
+        world.array.set_member_state(1, "re-add").await.unwrap();
+        world.settle().await;
+        assert_eq!(world.member(1).await.slot, Some(1));
+    });
+}
+
+#[test]
+fn without_a_bitmap_nobody_comes_back_but_as_a_new_member() {
+    let recipe = Recipe::new(Shape::new(Level::Raid1, None, 0, 2));
+    recipe.run(async |_, world| {
+        world.array.fail(1).await.unwrap();
+        world.array.remove(1).await.unwrap();
+        let candidate = candidate(world, 1).await;
+        let refused = world.array.re_add(candidate, options(9)).await.unwrap_err();
+        let text = refused.to_string();
+        assert!(text.starts_with("--re-add for d1 to md0 is not possible"), "{text}");
+        assert!(matches!(world.add(1).await, Ok(Added::Spare(_))));
+        world.settle().await;
+        assert_eq!(world.member(1).await.device_uuid.as_u128(), 1001);
+    });
+}
+
+#[test]
+fn whoever_asks_for_a_spare_gets_a_spare() {
+    let recipe = Recipe::new(Shape::new(Level::Raid1, None, 0, 2)).internal();
+    recipe.run(async |_, world| {
+        world.array.fail(1).await.unwrap();
+        world.array.remove(1).await.unwrap();
+        let options = AddOptions { spare_only: true, ..options(9) };
+        let added = world.array.add(world.disks[1].gateway(), "d1", options).await;
+        assert!(matches!(added, Ok(Added::Spare(_))), "{added:?}");
+        world.settle().await;
+    });
+}
+
+#[test]
+fn a_member_that_lacks_more_than_the_bitmap_knows_does_not_come_back() {
+    for recipe in recipes() {
+        let new = recipe.members();
+        recipe.run(async |sim, world| {
+            world.array.fail(1).await.unwrap();
+            world.array.remove(1).await.unwrap();
+            world.write(128, 64, 2).await;
+            let old = candidate(world, 1).await;
+            // Another one takes its place, and marks go.
+            world.add(new).await.unwrap();
+            world.settle().await;
+            world.write(256, 64, 3).await;
+            sim.runtime().sleep(std::time::Duration::from_secs(90)).await;
+            let index = world.index(new).await;
+            world.array.fail(index).await.unwrap();
+            world.array.remove(index).await.unwrap();
+            let refused = world.array.re_add(old, options(9)).await;
+            assert!(matches!(refused, Err(ManageError::ReAdd { .. })), "{refused:?}");
+            assert!(matches!(world.add(1).await, Ok(Added::Spare(_))));
+            world.settle().await;
+            world.check(128, 64, 2).await;
+            world.check(256, 64, 3).await;
+        });
+    }
+}
+
+#[test]
+fn a_member_that_was_used_without_the_others_does_not_come_back() {
+    let recipe = Recipe::new(Shape::new(Level::Raid1, None, 0, 2)).internal();
+    recipe.run(async |sim, world| {
+        world.array.fail(1).await.unwrap();
+        world.array.remove(1).await.unwrap();
+        // Somebody starts it alone and writes.
+        let alone = start(sim, &world.disks[1..2], &RUN).await.unwrap();
+        write(&crate::common::gateway(&alone), 0, 64, 9).await.unwrap();
+        alone.stop().await.unwrap();
+        for _ in 0..6 {
+            // Whichever has counted further.
+            let candidate = candidate(world, 1).await;
+            let refused = world.array.re_add(candidate, options(9)).await;
+            assert!(matches!(refused, Err(ManageError::ReAdd { .. })), "{refused:?}");
+            world.write(128, 8, 2).await;
+            sim.runtime().sleep(std::time::Duration::from_secs(1)).await;
+        }
+        assert!(matches!(world.add(1).await, Ok(Added::Spare(_))));
+        world.settle().await;
+        world.check(0, 128, 1).await;
+    });
+}
+
+#[test]
+fn a_member_of_another_array_or_of_a_taken_slot_does_not_come_back() {
+    let recipe = Recipe::new(Shape::new(Level::Raid1, None, 0, 2)).internal();
+    recipe.run(async |_, world| {
+        world.array.fail(1).await.unwrap();
+        world.array.remove(1).await.unwrap();
+        let refuse = async |change: fn(&mut ashlar_md::ondisk::Superblock)| {
+            let mut candidate = candidate(world, 1).await;
+            change(&mut candidate.sb);
+            let refused = world.array.re_add(candidate, options(9)).await;
+            assert!(matches!(refused, Err(ManageError::ReAdd { .. })), "{refused:?}");
+        };
+        refuse(|sb| sb.set_uuid = uuid::Uuid::from_u128(5)).await;
+        refuse(|sb| sb.roles[1] = Role::Active(0)).await;
+        refuse(|sb| sb.roles[1] = Role::Spare).await;
+        refuse(|sb| sb.recovery_offset = Some(ashlar_block::Sectors(64))).await;
+        refuse(|sb| sb.dev_number = 0).await;
+        let candidate = candidate(world, 1).await;
+        world.array.re_add(candidate, options(9)).await.unwrap();
+        world.settle().await;
+    });
+}

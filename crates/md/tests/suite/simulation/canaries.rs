@@ -1,0 +1,73 @@
+//! Each rule of the crash model is broken once, and the simulation has to find it: if it does not, it
+//! is too weak to find a real bug there. Rules that it cannot find broken, or hardly, have no canary; other
+//! tests notice: flushes and reads that wait for writes behind (`interleavings`), a failed member that is two
+//! events behind and not one (`failures`: it is for old kernels), `events_cleared` before marks go
+//! (`bitmap`), marks that stay for a member that is away (`interleavings`: either of these two keeps
+//! data safe without the other), and a replacement that is read last if the member was whose place it takes
+//! while copies may differ (`found`: it takes thousands of runs).
+
+use super::world::World;
+use ashlar_md::canary::{Rule, break_rule};
+use ashlar_md::ondisk::Level;
+use ashlar_sim::runs::first_failure;
+
+/// Lives of each array.
+const LIVES: usize = 5;
+
+/// Runs arrays of these levels in turn until the broken rule is found; fails if that takes more than
+/// `bound` runs.
+fn is_found(rule: Rule, levels: &[Level], bound: u64) {
+    let level = |seed: u64| levels[seed as usize % levels.len()];
+    break_rule(Some(rule));
+    let found = first_failure(bound, |seed| {
+        let mut world = World::new(level(seed), seed);
+        (0..LIVES).for_each(|_| world.live());
+    });
+    break_rule(None);
+    match found {
+        Some((seed, text)) => {
+            println!("{rule:?}: found by run {} ({}, seed {seed}): {text}", seed + 1, level(seed));
+        }
+        None => panic!("{rule:?} is broken and {bound} runs did not find it"),
+    }
+}
+
+const MIRROR: &[Level] = &[Level::Raid1];
+const STRIPED: &[Level] = &[Level::Raid10];
+const BOTH: &[Level] = &[Level::Raid1, Level::Raid10];
+
+macro_rules! canaries {
+    ($($name:ident: $rule:ident, $levels:expr, $bound:expr;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                is_found(Rule::$rule, $levels, $bound);
+            }
+        )*
+    };
+}
+
+canaries! {
+    a_write_before_the_array_is_active: ActiveIsRecorded, BOTH, 250;
+    a_bad_block_that_is_not_recorded: BadBlocksAreRecorded, BOTH, 800;
+    a_bad_block_that_is_read: BadBlocksAreNotRead, BOTH, 800;
+    a_barrier_that_does_not_wait_for_writes: BarrierWaitsForWrites, BOTH, 600;
+    a_write_behind_without_a_mark: BehindIsMarked, MIRROR, 800;
+    a_bound_that_is_recorded_ahead: BoundIsReached, BOTH, 800;
+    clean_without_a_flush: CleanIsFlushed, BOTH, 250;
+    corrections_without_a_barrier: CorrectionsRaise, BOTH, 1000;
+    a_discard_that_is_rounded_outwards: DiscardsRoundInwards, STRIPED, 250;
+    a_failed_write_that_fails_nobody: FailedWritesFailMembers, BOTH, 250;
+    a_failure_that_is_not_recorded: FailuresAreRecorded, BOTH, 250;
+    a_flush_that_leaves_out_a_member: FlushReachesAll, BOTH, 250;
+    a_bitmap_that_forgets_what_was_discarded_in_part: ForgetsWholeChunks, BOTH, 1200;
+    a_last_copy_that_fails: LastCopyStays, BOTH, 250;
+    data_before_its_mark: MarksComeFirst, BOTH, 250;
+    marks_in_caches: MarksAreDurable, BOTH, 1000;
+    marks_taken_away_before_a_flush: MarksGoAfterFlush, BOTH, 250;
+    a_member_that_is_rebuilt_and_not_written: RebuildingIsWritten, BOTH, 250;
+    a_member_that_is_read_before_it_is_rebuilt: RebuildingIsNotRead, BOTH, 250;
+    a_rebuilt_member_that_was_not_flushed: RebuiltIsFlushed, BOTH, 600;
+    superblocks_in_caches: SuperblocksAreDurable, BOTH, 300;
+    any_copy_of_an_unsynced_array: UnsyncedReadsFirst, BOTH, 250;
+}

@@ -1,0 +1,111 @@
+//! Write-behind: who waits for whom.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::common::{DATA, Shape, disks, gateway, make_with, media, spec, stamped, start, write};
+use ashlar_block::{Sector, Sectors};
+use ashlar_md::ondisk::create::NewBitmap;
+use ashlar_md::ondisk::{DeviceFlags, Level};
+use ashlar_md::{Array, Options};
+use ashlar_sim::{Media, Sim, SimDisk};
+use futures_util::future::join;
+
+const DISK: Sectors = Sectors(4096);
+const SLOW: u64 = 200;
+
+/// A RAID1 whose second member is read last and slow.
+async fn behind(sim: &Sim, media: &[Media]) -> (Vec<SimDisk>, Arc<Array>) {
+    let disks = disks(media);
+    let shape = Shape::new(Level::Raid1, None, 0, 2);
+    let mut spec = spec(&shape, &[DISK, DISK]);
+    spec.bitmap = NewBitmap::Internal { chunk: None };
+    spec.write_behind = 256;
+    if let Some(member) = spec.members[1].as_mut() {
+        member.flags = DeviceFlags { write_mostly: true, failfast: false };
+    }
+    make_with(&spec, &disks).await;
+    let array = start(sim, &disks, &Options::default()).await.unwrap();
+    write(&gateway(&array), 0, 64, 1).await.unwrap();
+    gateway(&array).flush().await.unwrap();
+    (disks, array)
+}
+
+fn sector(medium: &Media, sector: u64) -> Vec<u8> {
+    medium.peek(Sector(DATA + sector)).to_vec()
+}
+
+#[test]
+fn a_write_is_acknowledged_before_the_slow_member_has_it_and_a_flush_is_not() {
+    let media = media(2, DISK);
+    let sim = Sim::new(1);
+    sim.block_on(async {
+        let (_disks, array) = behind(&sim, &media).await;
+        let volume = gateway(&array);
+        media[1].slow_down(SLOW);
+        let began = sim.runtime().now_ns();
+        write(&volume, 0, 8, 2).await.unwrap();
+        let took = sim.runtime().now_ns() - began;
+        assert!(sector(&media[1], 0) != stamped(0, 1, 2), "it waited for the slow member");
+        volume.flush().await.unwrap();
+        assert!(sector(&media[1], 0) == stamped(0, 1, 2), "a flush left a write behind");
+        assert!(sim.runtime().now_ns() - began > 10 * took);
+        array.stop().await.unwrap();
+    });
+}
+
+#[test]
+fn the_last_of_writes_to_one_place_is_what_every_member_has() {
+    for seed in 0..40 {
+        let media = media(2, DISK);
+        let sim = Sim::new(seed);
+        sim.block_on(async {
+            let (_disks, array) = behind(&sim, &media).await;
+            let volume = gateway(&array);
+            media[1].slow_down(SLOW);
+            for generation in 2..8 {
+                write(&volume, u64::from(generation % 3), 8, generation).await.unwrap();
+            }
+            array.stop().await.unwrap();
+            for at in 0..16 {
+                assert!(sector(&media[0], at) == sector(&media[1], at), "seed {seed}, sector {at}");
+            }
+        });
+    }
+}
+
+#[test]
+fn what_only_the_slow_member_can_give_is_read_when_it_has_it() {
+    let media = media(2, DISK);
+    let sim = Sim::new(3);
+    sim.block_on(async {
+        let (_disks, array) = behind(&sim, &media).await;
+        let volume = gateway(&array);
+        media[1].slow_down(SLOW);
+        write(&volume, 0, 8, 2).await.unwrap();
+        media[0].fail_reads(DATA..DATA + 8);
+        let got = volume.read(Sector(0), Sectors(8)).await.unwrap();
+        assert!(got.as_slice() == stamped(0, 8, 2));
+        array.stop().await.unwrap();
+    });
+}
+
+#[test]
+fn writes_behind_are_limited_and_a_dead_slow_member_fails_alone() {
+    let media = media(2, DISK);
+    let sim = Sim::new(4);
+    sim.block_on(async {
+        let (_disks, array) = behind(&sim, &media).await;
+        let volume = gateway(&array);
+        let dies = async {
+            sim.runtime().sleep(Duration::from_micros(50)).await;
+            media[1].kill();
+        };
+        let (written, ()) = join(write(&volume, 0, 8, 2), dies).await;
+        written.unwrap();
+        volume.flush().await.unwrap();
+        assert_eq!(array.degraded(), 1);
+        assert!(volume.read(Sector(0), Sectors(8)).await.unwrap().as_slice() == stamped(0, 8, 2));
+        array.stop().await.unwrap();
+    });
+}

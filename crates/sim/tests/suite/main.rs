@@ -1,0 +1,4 @@
+//! Integration tests of the simulator, in one program: a module for each subject.
+
+mod crash;
+mod simulator;
