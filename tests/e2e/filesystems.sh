@@ -7,12 +7,13 @@
 # beside a file would show.
 #
 # usage: filesystems.sh [-r ROUNDS] [LAYOUT...]     default: 20 rounds of each, n2 f2 o2
-# environment: ASHLAR=FILE the program, default target/release/ashlar; FS="ext4 xfs btrfs"; KEEP=1 keep the files
+# environment: ASHLAR=FILE the program, default target/debug/ashlar; FS="ext4 xfs btrfs"; KEEP=1 keep the files
 # Needs root (loop devices, mounts) and the packages of scripts/setup test.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 root=$(dirname "$(dirname "$here")")
-ashlar=${ASHLAR:-$root/target/release/ashlar}
+# shellcheck source=tests/programs.sh
+. "$root/tests/programs.sh"
 arguments=("$@") rounds=20
 if [ "${1:-}" = -r ]; then rounds=$2; shift 2; fi
 layouts=("${@:-n2}")

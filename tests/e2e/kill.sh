@@ -15,13 +15,14 @@
 #   churn       files are flushed, then named after their checksum, then deleted at random, which discards
 #
 # usage: kill.sh [-r ROUNDS] [CASE...]    default: 3 rounds of each case, those of cases() below
-# environment: ASHLAR=FILE the program, default target/release/ashlar; SEED=N what is done when (but not how far it
+# environment: ASHLAR=FILE the program, default target/debug/ashlar; SEED=N what is done when (but not how far it
 #   got); KEEP=1 keep the files
 # Needs root (loop devices, mounts) and the packages of scripts/setup test.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 root=$(dirname "$(dirname "$here")")
-ashlar=${ASHLAR:-$root/target/release/ashlar}
+# shellcheck source=tests/programs.sh
+. "$root/tests/programs.sh"
 
 # name, file system, bitmap, size of a member, how many, what else create is told
 cases() {

@@ -10,7 +10,9 @@
 set -u
 here=$(dirname "$(realpath "$0")")
 root=$(dirname "$(dirname "$here")")
-ashlar=$(realpath "${ASHLAR:-$root/target/release/ashlar}")
+# shellcheck source=tests/programs.sh
+. "$root/tests/programs.sh"
+ashlar=$(realpath "$ashlar")
 
 if [ "${1:-}" = guest ]; then
 	set -e
@@ -68,10 +70,7 @@ if [ "${NAS_WORK:-}" ]; then
 	exit
 fi
 
-[ -x "$ashlar" ] || {
-	echo "nas.sh: there is no $ashlar: cargo build --release, or set ASHLAR" >&2
-	exit 1
-}
+needs "$ashlar"
 NAS_WORK=$(mktemp -d "${TMPDIR:-/tmp}/ashlar-nas.XXXXXX") || exit 1
 export NAS_WORK ASHLAR=$ashlar
 trap '[ "${KEEP:-}" ] && echo "kept: $NAS_WORK" || rm -rf --one-file-system "$NAS_WORK"' EXIT

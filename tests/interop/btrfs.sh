@@ -15,7 +15,7 @@
 # environment
 #   ALL=1           every profile with every checksum, and all that can be done to a file system, instead of a selection
 #   ONLY=REGEX      only the cases whose name matches (of all)
-#   ASHLAR=FILE     the program to test, default target/release/ashlar
+#   ASHLAR=FILE     the program to test, default target/debug/ashlar
 #   FILES=N MIB=N   so many files by each of fio's four jobs (16384 is the job of old), on devices of so many MiB: for one
 #                   case with room for five copies of it
 #   JOBS=N          cases at a time, default: one per processor
@@ -65,17 +65,18 @@ fi
 # --------------------------------------------------------------------- suite --
 case ${1:-} in
 --kernel-only) ASHLAR= ;;
-'') ASHLAR=$(realpath "${ASHLAR:-$root/target/release/ashlar}") ;;
+'')
+	# shellcheck source=tests/programs.sh
+	. "$root/tests/programs.sh"
+	needs "$ashlar"
+	ASHLAR=$(realpath "$ashlar")
+	;;
 *)
 	sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2
 	exit 2
 	;;
 esac
 export ASHLAR
-[ "$ASHLAR" = "" ] || [ -x "$ASHLAR" ] || {
-	echo "btrfs.sh: there is no $ASHLAR: cargo build --release, or set ASHLAR" >&2
-	exit 1
-}
 [ "$(id -u)" = 0 ] || { echo "btrfs.sh: needs root, to mount" >&2; exit 1; }
 # In a mount namespace of its own: others that are made meanwhile would keep a copy of each mount, so that umount
 # does not end it, and the kernel would still have the images when ashlar gets them.

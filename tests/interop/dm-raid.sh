@@ -5,7 +5,7 @@
 # of them once more without each leg that it can do without. What the kernel read of each volume is
 # compared with what ashlar reads of the hidden devices.
 #
-# Debian packages: scripts/setup test. Works as an ordinary user. Environment: KEEP=1 keeps the images.
+# Debian packages: scripts/setup test. Works as an ordinary user. Environment: KEEP=1 keeps the images; EXAMPLES=DIR has the example dm_raid_read, default target/debug/examples.
 set -u
 here=$(dirname "$(realpath "$0")")
 root=$(dirname "$(dirname "$here")")
@@ -19,8 +19,10 @@ for i in 0 1 2 3; do
 	disks+=(--disk "$work/disk$i")
 done
 
-cargo build --quiet --locked -p ashlar-md --example dm_raid_read || exit 1
-reader=$(realpath "${CARGO_TARGET_DIR:-target}/debug/examples/dm_raid_read")
+# shellcheck source=tests/programs.sh
+. "$root/tests/programs.sh"
+reader=$examples/dm_raid_read
+needs "$reader"
 tests/oracle/uml-run --timeout 120 --log "$work/klog" --rw "$work/out" "${disks[@]}" \
 	"$here/dm-raid-guest.sh" "$work/out" || { echo "FAIL the guest"; tail -n 20 "$work/klog"; exit 1; }
 

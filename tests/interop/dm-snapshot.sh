@@ -12,14 +12,16 @@
 # usage: dm-snapshot.sh
 # environment
 #   ONLY=REGEX      only cases whose names match
-#   IMAGES=FILE     the example 'images' of ashlar-dm (default: it is built)
+#   EXAMPLES=DIR    where the example 'images' is, default target/debug/examples
 #   KEEP=1          keep the images
 #
 # Debian packages: scripts/setup test. Works as an ordinary user.
 set -u
 here=$(dirname "$(realpath "$0")")
 root=$(dirname "$(dirname "$here")")
-images=${IMAGES:-$root/target/debug/examples/images}
+# shellcheck source=tests/programs.sh
+. "$root/tests/programs.sh"
+images=$examples/images
 python=/usr/bin/python3
 
 size=16387 # sectors of the origin: no whole number of any chunk
@@ -224,8 +226,7 @@ run_case() {
 }
 
 [ $# = 0 ] || { sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2; exit 2; }
-[ "${IMAGES:-}" ] || cargo build --quiet --locked --manifest-path "$root/Cargo.toml" -p ashlar-dm --example images || exit 1
-[ -x "$images" ] || { echo "dm-snapshot.sh: there is no $images" >&2; exit 1; }
+needs "$images"
 WORK=$(mktemp -d "${TMPDIR:-/tmp}/ashlar-dm-snapshot.XXXXXX") || exit 1
 trap '[ "${KEEP:-}" ] && echo "kept: $WORK" || rm -rf --one-file-system "$WORK"' EXIT
 trap 'exit 130' INT TERM HUP

@@ -4,7 +4,7 @@
 # Volumes, snapshots of them, discards, an external origin, data blocks of 64 and 192 KiB; what the
 # kernel read of each volume is compared with what ashlar reads of the pool's devices.
 #
-# Debian packages: scripts/setup test. Works as an ordinary user. Environment: KEEP=1 keeps the images.
+# Debian packages: scripts/setup test. Works as an ordinary user. Environment: KEEP=1 keeps the images; EXAMPLES=DIR has the example thin_read, default target/debug/examples.
 set -u
 here=$(dirname "$(realpath "$0")")
 root=$(dirname "$(dirname "$here")")
@@ -14,8 +14,10 @@ work=$(mktemp -d)
 mkdir "$work/out"
 truncate -s 96M "$work/disk0" "$work/disk1"
 
-cargo build --quiet --locked -p ashlar-dm --example thin_read || exit 1
-reader=$(realpath "${CARGO_TARGET_DIR:-target}/debug/examples/thin_read")
+# shellcheck source=tests/programs.sh
+. "$root/tests/programs.sh"
+reader=$examples/thin_read
+needs "$reader"
 tests/oracle/uml-run --timeout 120 --log "$work/klog" --rw "$work/out" --disk "$work/disk0" \
 	--disk "$work/disk1" "$here/dm-thin-guest.sh" "$work/out" || { echo "FAIL the guest"; tail -n 20 "$work/klog"; exit 1; }
 

@@ -9,7 +9,7 @@
 #
 # usage: dm.sh
 # environment
-#   MAPPED_IMAGE=FILE   the example to test, default: built with cargo
+#   EXAMPLES=DIR        where the example mapped_image is, default target/debug/examples
 #   KEEP=1              keep the images and logs
 #
 # Debian packages: scripts/setup test. Works as an ordinary user.
@@ -66,11 +66,10 @@ fail() {
 
 work=$(mktemp -d) || exit 1
 trap '[ -n "${KEEP:-}" ] && echo "kept: $work" || rm -rf "$work"' EXIT
-example=${MAPPED_IMAGE:-}
-if [ -z "$example" ]; then
-	(cd "$root" && cargo build --quiet --locked -p ashlar-dm --example mapped_image) || fail "the example does not build"
-	example=$root/target/debug/examples/mapped_image
-fi
+# shellcheck source=tests/programs.sh
+. "$root/tests/programs.sh"
+example=$examples/mapped_image
+needs "$example"
 
 images=()
 for i in 0 1 2; do

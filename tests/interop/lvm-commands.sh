@@ -9,7 +9,7 @@
 #   4  LVM takes the result; origins and the other snapshot have the contents that they should have: the
 #      kernel goes on with the merge that was marked
 #
-# environment: KEEP=1 keeps the files and says where; ASHLAR is the program, if it is not to be built
+# environment: KEEP=1 keeps the files and says where; ASHLAR=FILE the program, default target/debug/ashlar
 # Debian packages: scripts/setup test. Works as an ordinary user.
 set -eu
 here=$(dirname "$(realpath "$0")")
@@ -147,11 +147,9 @@ fi
 work=$(mktemp -d)
 trap '[ "${KEEP:-}" ] && echo "kept $work" || rm -r "$work"' EXIT
 export XDG_STATE_HOME=$work/state
-ashlar=${ASHLAR:-}
-if [ -z "$ashlar" ]; then
-	cargo build --quiet --locked --manifest-path "$root/Cargo.toml" -p ashlar
-	ashlar=$root/target/debug/ashlar
-fi
+# shellcheck source=tests/programs.sh
+. "$root/tests/programs.sh"
+needs "$ashlar"
 disks=()
 names=()
 for n in {0..14}; do

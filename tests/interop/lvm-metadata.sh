@@ -56,8 +56,10 @@ fi
 
 work=$(mktemp -d)
 trap '[ "${KEEP:-}" ] && echo "kept $work" || rm -r "$work"' EXIT
-cargo build --quiet --locked --manifest-path "$root/Cargo.toml" -p ashlar-lvm --example lvm-files
-ours=$root/target/debug/examples/lvm-files
+# shellcheck source=tests/programs.sh
+. "$root/tests/programs.sh"
+ours=$examples/lvm-files
+needs "$ours"
 files=("$work/disk0" "$work/disk1")
 truncate -s 64M "${files[0]}"
 truncate -s 33333248 "${files[1]}"

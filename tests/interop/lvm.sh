@@ -10,7 +10,7 @@
 #
 # usage: lvm.sh
 # environment
-#   ASHLAR=FILE     the binary, default target/release/ashlar
+#   ASHLAR=FILE     the binary, default target/debug/ashlar
 #   ROUNDS=N        crashes of either side, default 1
 #   KEEP=1          keep the images, and say where
 #
@@ -18,7 +18,8 @@
 set -u
 here=$(dirname "$(realpath "$0")")
 root=$(dirname "$(dirname "$here")")
-ashlar=${ASHLAR:-$root/target/release/ashlar}
+# shellcheck source=tests/programs.sh
+. "$root/tests/programs.sh"
 rounds=${ROUNDS:-1}
 python=/usr/bin/python3 # Debian's, which python3-libnbd belongs to
 
@@ -26,10 +27,7 @@ python=/usr/bin/python3 # Debian's, which python3-libnbd belongs to
 	sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2
 	exit 2
 }
-[ -x "$ashlar" ] || {
-	echo "lvm.sh: there is no $ashlar: cargo build --release, or set ASHLAR" >&2
-	exit 1
-}
+needs "$ashlar"
 work=$(mktemp -d "${TMPDIR:-/tmp}/ashlar-lvm.XXXXXX") || exit 1
 server=
 cleanup() {

@@ -21,7 +21,8 @@
 set -u
 here=$(dirname "$(realpath "$0")")
 root=$(dirname "$(dirname "$here")")
-ashlar=${ASHLAR:-$root/target/release/ashlar}
+# shellcheck source=tests/programs.sh
+. "$root/tests/programs.sh"
 jobs=${JOBS:-$(nproc)}
 rounds=${ROUNDS:-3}
 python=/usr/bin/python3 # Debian's, which python3-libnbd belongs to
@@ -184,10 +185,7 @@ case ${1:-} in
 	exit 2
 	;;
 esac
-[ $judge = kernel ] || [ -x "$ashlar" ] || {
-	echo "md-crash.sh: there is no $ashlar: cargo build --release, or set ASHLAR" >&2
-	exit 1
-}
+[ $judge = kernel ] || needs "$ashlar"
 
 WORK=$(mktemp -d "${TMPDIR:-/tmp}/ashlar-md-crash.XXXXXX") || exit 1
 export WORK

@@ -22,7 +22,9 @@
 set -u
 here=$(dirname "$(realpath "$0")")
 root=$(dirname "$(dirname "$here")")
-export ashlar=${ASHLAR:-$root/target/release/ashlar}
+# shellcheck source=tests/programs.sh
+. "$root/tests/programs.sh"
+export ashlar
 
 # name, scenario, who begins, level, layout, metadata, members
 cases() {
@@ -45,7 +47,7 @@ cases() {
 }
 
 [ $# = 0 ] || { sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2; exit 2; }
-[ -x "$ashlar" ] || { echo "md-members.sh: there is no $ashlar: cargo build --release, or set ASHLAR" >&2; exit 1; }
+needs "$ashlar"
 WORK=$(mktemp -d "${TMPDIR:-/tmp}/ashlar-md-members.XXXXXX") || exit 1
 export WORK
 trap '[ "${KEEP:-}" ] && echo "kept: $WORK" || rm -rf --one-file-system "$WORK"' EXIT

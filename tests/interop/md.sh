@@ -14,7 +14,7 @@
 # environment
 #   ALL=1           every combination of the parameters instead of a covering selection
 #   ONLY=REGEX      only the cases whose name matches
-#   ASHLAR=FILE     the program to test, default target/release/ashlar
+#   ASHLAR=FILE     the program to test, default target/debug/ashlar
 #   JOBS=N          guests and servers at a time, default: one per processor
 #   KEEP=1          keep the images and logs
 #
@@ -22,7 +22,8 @@
 set -u
 here=$(dirname "$(realpath "$0")")
 root=$(dirname "$(dirname "$here")")
-ashlar=${ASHLAR:-$root/target/release/ashlar}
+# shellcheck source=tests/programs.sh
+. "$root/tests/programs.sh"
 jobs=${JOBS:-$(nproc)}
 python=/usr/bin/python3 # Debian's, which python3-libnbd belongs to
 
@@ -132,10 +133,7 @@ case ${1:-} in
 	exit 2
 	;;
 esac
-[ $kernel_only = 1 ] || [ -x "$ashlar" ] || {
-	echo "md.sh: there is no $ashlar: cargo build --release, or set ASHLAR" >&2
-	exit 1
-}
+[ $kernel_only = 1 ] || needs "$ashlar"
 
 WORK=$(mktemp -d "${TMPDIR:-/tmp}/ashlar-md.XXXXXX") || exit 1
 export WORK

@@ -23,7 +23,7 @@
 # environment
 #   ALL=1           every case instead of a selection
 #   ONLY=REGEX      only the cases whose name matches (of all)
-#   ASHLAR=FILE     the program to test, default target/release/ashlar
+#   ASHLAR=FILE     the program to test, default target/debug/ashlar
 #   ROUNDS=N        how often each side dies, default 1
 #   JOBS=N          cases at a time, default: one per processor
 #   KEEP=1          keep the disks, and what was said
@@ -288,8 +288,10 @@ case ${1:-} in
 	exit
 	;;
 '')
-	ASHLAR=$(realpath "${ASHLAR:-$root/target/release/ashlar}")
-	[ -x "$ASHLAR" ] || { echo "zvol.sh: there is no $ASHLAR: cargo build --release, or set ASHLAR" >&2; exit 1; }
+	# shellcheck source=tests/programs.sh
+	. "$root/tests/programs.sh"
+	needs "$ashlar"
+	ASHLAR=$(realpath "$ashlar")
 	;;
 *)
 	sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2

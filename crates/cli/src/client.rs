@@ -277,9 +277,12 @@ pub(crate) fn receive<T: DeserializeOwned>(
         if let Some(message) = frames.next().map_err(io::Error::other)? {
             return Ok(Some(serde_json::from_slice(&message)?));
         }
-        match stream.read(&mut buffer)? {
-            0 => return Ok(None),
-            len => frames.push(&buffer[..len]),
+        match stream.read(&mut buffer) {
+            Ok(0) => return Ok(None),
+            Ok(len) => frames.push(&buffer[..len]),
+            // The kernel restarts no read that has a time limit, not even after SIGCONT (signal(7)).
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
 }
