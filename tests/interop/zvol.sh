@@ -140,6 +140,7 @@ kernel() {
 
 # clean - zdb finds every block, and each of them once
 # and, unless the pool was left by a crash, nobody has it.
+# shellcheck disable=SC2120 # step passes it on
 clean() {
 	local where=$WORK/disks
 	if [ "$what" = partition ]; then
