@@ -446,6 +446,9 @@ impl Drop for Reactor {
             core.enter(Some(Some(left)));
             core.drop_runnable(Vec::new());
         }
+        // The kernel takes its time to end a ring that is closed: until then the disks would stay open, and in use
+        // to whoever wants to have them for itself alone.
+        core.files.borrow_mut().release_all(&core.ring());
         CURRENT.set(None);
     }
 }
