@@ -57,6 +57,7 @@ pub mod net;
 pub mod null;
 pub mod oneshot;
 mod op;
+pub mod process;
 pub mod ram;
 mod reactor;
 mod ring;

@@ -131,14 +131,15 @@ impl Engine {
     }
 
     /// Ends when a reactor's thread has panicked outside of its tasks: with what. (A task's panic reaches whoever
-    /// awaits the task, and leaves the thread as it was.)
+    /// awaits the task, and leaves the thread as it was.) The first call's future tells; those of later ones never end.
     ///
     /// The tasks of that thread are neither run nor dropped any more, its operations neither waited for nor
     /// forgotten: what they had under way stays so for everybody else, to whom a write that was broken off must not
     /// look like one that has ended. Work that is given to its handle is [`Cancelled`].
-    pub fn panicked(&mut self) -> impl Future<Output = Panicked> {
-        poll_fn(|cx| {
-            for panics in &mut self.panics {
+    pub fn panicked(&mut self) -> impl Future<Output = Panicked> + use<> {
+        let mut all = std::mem::take(&mut self.panics);
+        poll_fn(move |cx| {
+            for panics in &mut all {
                 if let Poll::Ready(Ok(panicked)) = Pin::new(panics).poll(cx) {
                     return Poll::Ready(panicked);
                 }
