@@ -3,6 +3,8 @@
 use std::fmt::Display;
 use std::process::ExitCode;
 
+use crate::output;
+
 /// A failed command.
 #[derive(Debug)]
 pub(crate) struct Error {
@@ -66,10 +68,8 @@ impl Error {
     pub(crate) fn print(&self) -> u8 {
         // One line, whatever the message of some layer looks like.
         let text = self.text.lines().map(str::trim).collect::<Vec<_>>().join(" ");
-        eprintln!("ashlar: {text}");
-        if let Some(hint) = &self.hint {
-            eprintln!("hint: {hint}");
-        }
+        let hint = self.hint.as_ref().map_or_else(String::new, |hint| format!("hint: {hint}\n"));
+        output::to_stderr(&format!("ashlar: {text}\n{hint}"));
         self.code
     }
 }

@@ -40,6 +40,9 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();
+    if cli.quiet {
+        output::be_quiet();
+    }
     output::log(cli.verbose, cli.command.is_daemon());
     match cli.command.run() {
         Ok(code) => code,

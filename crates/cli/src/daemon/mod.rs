@@ -288,7 +288,7 @@ fn announce(stack: &Stack) -> Result<()> {
         let (kind, size) = (device.kind.name(), human_size(device.bytes.size_bytes()));
         text += &format!("{}: {kind} {size}\n", device.export_name());
     }
-    output::print(&(text + "ready\n"))
+    output::tell(&(text + "ready\n"))
 }
 
 /// From assembled to no longer served.
