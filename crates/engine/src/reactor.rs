@@ -190,7 +190,7 @@ impl Reactor {
         self.core.spawn(future)
     }
 
-    /// Leaves everything as it is, for ever: no task is dropped, no operation's memory freed. Mail is refused.
+    /// Leaves everything as it is: no task is dropped, no operation's memory freed. Mail is refused.
     pub(crate) fn abandon(self) {
         std::mem::forget(self.core.mailbox.close());
         std::mem::forget(self);
@@ -456,8 +456,8 @@ impl Drop for Reactor {
             core.enter(Some(Some(left)));
             core.drop_runnable(Vec::new());
         }
-        // The kernel takes its time to end a ring that is closed: until then the disks would stay open, and in use
-        // to whoever wants to have them for itself alone.
+        // The kernel ends a closed ring in its own time. Until then the ring would keep the disks open, and another
+        // process that opens one with O_EXCL would find it in use.
         core.files.borrow_mut().release_all(&core.ring());
         CURRENT.set(None);
     }

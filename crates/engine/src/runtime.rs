@@ -130,8 +130,8 @@ impl Engine {
         &self.handles
     }
 
-    /// Ends when a reactor's thread has panicked outside of its tasks: with what. (A task's panic reaches whoever
-    /// awaits the task, and leaves the thread as it was.) The first call's future tells; those of later ones never end.
+    /// Ends when a reactor's thread has panicked outside of its tasks: with what. (A task's panic reaches the task
+    /// that awaits it, and leaves the thread as it was.) The first call's future tells; those of later ones never end.
     ///
     /// The tasks of that thread are neither run nor dropped any more, its operations neither waited for nor
     /// forgotten: what they had under way stays so for everybody else, to whom a write that was broken off must not
@@ -154,6 +154,12 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        if thread::panicking() {
+            // The process is about to end, and what is on these reactors has not been stopped before: their tasks
+            // must not be dropped one by one while others see it. They run on to the last moment.
+            std::mem::forget(std::mem::take(&mut self.stops));
+            return;
+        }
         self.stops.clear();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {

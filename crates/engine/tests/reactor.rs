@@ -250,6 +250,26 @@ fn a_panic_of_a_reactor_is_told_and_what_it_had_under_way_stays_under_way() {
     assert!(!dropped.load(Ordering::Acquire), "what was under way looks as if it had ended");
 }
 
+#[test]
+fn a_panic_of_the_thread_that_has_an_engine_drops_no_task_of_it() {
+    let dropped = Arc::new(AtomicBool::new(false));
+    let guard = SetOnDrop(Arc::clone(&dropped));
+    let owner = std::thread::spawn(move || {
+        let engine = Engine::start(1).unwrap();
+        let begun = engine.handles()[0].spawn_on(|| async move {
+            let waits = async move {
+                sleep(Duration::from_secs(3600)).await;
+                drop(guard);
+            };
+            spawn(waits).detach();
+        });
+        reactor().block_on(begun).unwrap();
+        panic!("on purpose");
+    });
+    assert!(owner.join().is_err());
+    assert!(!dropped.load(Ordering::Acquire));
+}
+
 struct SetOnDrop(Arc<AtomicBool>);
 
 impl Drop for SetOnDrop {
