@@ -37,6 +37,7 @@ pub mod merge;
 pub mod model;
 pub mod plug;
 pub mod queue;
+pub mod rate_limit;
 pub mod request;
 pub mod runtime;
 pub mod rwlock;

@@ -3,22 +3,26 @@
 use std::future::Future;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ashlar_engine::net::Socket;
-use ashlar_engine::timeout;
+use ashlar_engine::{process, timeout};
 use ashlar_stack::detail::Detail;
 use ashlar_zfs::protocol::{Command, Reply as PoolReply};
 use futures_util::future::{Either, select};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use crate::daemon::interface::{
     self, Attach, DetailReply, DoneReply, EntriesReply, Entry, Grow, Manage, SizeReply,
-    StartedReply, Status, StatusReply, Trace, TraceReply, TracedDevice, ValueReply, ZfsReply,
+    StartedReply, Status, StatusReply, StopReply, Trace, TraceReply, TracedDevice, ValueReply,
+    ZfsReply,
 };
 use crate::daemon::varlink::{Call, Frames, MAX_REPLY, Reply, encode};
 use crate::error::{Error, FAILURE, Result};
@@ -199,13 +203,74 @@ impl Client {
         Ok((devices, Stream { socket, frames, path, is_over: false }))
     }
 
-    /// Asks the daemon to stop.
+    /// Asks the daemon to stop, with `force` without waiting for its clients.
     ///
     /// # Errors
     /// The connection failed.
-    pub(crate) fn stop(&mut self) -> Result<()> {
-        let _: Value = self.call("Stop", json!({}))?;
+    pub(crate) fn stop(&mut self, force: bool) -> Result<()> {
+        let _: Value = self.call("Stop", json!({ "force": force }))?;
         Ok(())
+    }
+
+    /// As [`Self::stop`], and waits until the daemon's process is gone, for `patience` at most. Whenever what that
+    /// waits for changes, it is `told`.
+    ///
+    /// # Errors
+    /// It did not end in time, or not in good order.
+    pub(crate) fn stop_and_wait(
+        mut self,
+        force: bool,
+        patience: Option<Duration>,
+        mut told: impl FnMut(&[String]),
+    ) -> Result<()> {
+        let process = process::peer(&self.stream).map_err(|error| self.lost(error))?;
+        let deadline = patience.map(|patience| Instant::now() + patience);
+        self.set_patience(None)?;
+        self.begin("Stop", json!({ "force": force }), true).map_err(|error| self.lost(error))?;
+        let mut waits_for = Vec::new();
+        // What the daemon said last; then the connection has no more to tell.
+        let mut end = None;
+        loop {
+            // Without a process that can be seen, the connection's end is the daemon's.
+            let wanted = match (&end, &process) {
+                (None, _) => self.stream.as_fd(),
+                (Some(_), Some(process)) => process.as_fd(),
+                (Some(_), None) => break,
+            };
+            if !readable_until(wanted, deadline).map_err(|error| self.lost(error))? {
+                let seconds = patience.unwrap_or_default().as_secs();
+                let why = match waits_for.join(", ") {
+                    text if text.is_empty() => format!("not stopped within {seconds} s"),
+                    text => format!("not stopped within {seconds} s: {text}"),
+                };
+                let error = Error::new("the daemon is still stopping", self.path.display(), why);
+                return Err(
+                    error.hint("ashlar stop waits again; ashlar stop --force waits for no client")
+                );
+            }
+            if end.is_some() {
+                break;
+            }
+            end = match self.next_reply() {
+                Ok(reply) => {
+                    let is_last = !reply.continues;
+                    let reply: StopReply = self.understand(reply)?;
+                    if !is_last && reply.waits_for != waits_for {
+                        told(&reply.waits_for);
+                        waits_for = reply.waits_for;
+                    }
+                    is_last.then_some(reply.failure)
+                }
+                // It ended without a last word.
+                Err(_) => Some(Some("it ended before all was stopped: see its log".to_owned())),
+            };
+        }
+        match end.flatten() {
+            None => Ok(()),
+            Some(why) => {
+                Err(Error::new("the daemon did not stop in good order", self.path.display(), why))
+            }
+        }
     }
 
     /// A call that waits for I/O on an array: it takes as long as that does.
@@ -235,6 +300,12 @@ impl Client {
     }
 
     fn exchange_with(&mut self, method: &str, parameters: Value, more: bool) -> Result<Reply> {
+        let reply = self.begin(method, parameters, more).and_then(|()| self.next_reply());
+        reply.map_err(|error| self.lost(error))
+    }
+
+    /// Sends a call.
+    fn begin(&mut self, method: &str, parameters: Value, more: bool) -> io::Result<()> {
         let parameters = match parameters {
             Value::Object(map) => map,
             Value::Null
@@ -245,13 +316,7 @@ impl Client {
         };
         let method = format!("{}.{method}", interface::NAME);
         let call = Call { method, parameters, oneway: false, more, upgrade: false };
-        self.transfer(&encode(&call))
-            .map_err(|error| Error::new("cannot talk to the daemon", self.path.display(), error))
-    }
-
-    fn transfer(&mut self, message: &[u8]) -> io::Result<Reply> {
-        self.stream.write_all(message)?;
-        self.next_reply()
+        self.stream.write_all(&encode(&call))
     }
 
     fn next_reply(&mut self) -> io::Result<Reply> {
@@ -261,6 +326,23 @@ impl Client {
 
     fn understand<T: DeserializeOwned>(&self, reply: Reply) -> Result<T> {
         understand(&self.path, reply)
+    }
+}
+
+/// Waits until `fd` is readable, or ended; false if `deadline` comes before.
+fn readable_until(fd: BorrowedFd<'_>, deadline: Option<Instant>) -> io::Result<bool> {
+    loop {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let left = left.map(|left| Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        });
+        let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+        match poll(&mut polled, left.as_ref()) {
+            Ok(count) => return Ok(count > 0),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
     }
 }
 

@@ -3,6 +3,8 @@
 use std::fmt::Display;
 use std::process::ExitCode;
 
+use crate::output;
+
 /// A failed command.
 #[derive(Debug)]
 pub(crate) struct Error {
@@ -18,6 +20,14 @@ pub(crate) type Result<T = ExitCode> = std::result::Result<T, Error>;
 pub(crate) const FAILURE: u8 = 1;
 /// Exit code for a command that makes no sense (clap's own, too).
 pub(crate) const USAGE: u8 = 2;
+/// Exit code for a defect of the program (Rust's own for a panic, too).
+pub(crate) const PANICKED: u8 = 101;
+
+impl Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
 
 impl Error {
     /// `what` failed at `place` because of `why`: `ashlar: cannot open: disk.img: no such file`.
@@ -38,6 +48,12 @@ impl Error {
     /// Arguments that make no sense.
     pub(crate) fn usage(text: impl Display) -> Self {
         Self { text: text.to_string(), hint: None, code: USAGE }
+    }
+
+    /// To end the program with this code, if it is the worse one.
+    pub(crate) fn code_at_least(self, code: u8) -> Self {
+        let worse = self.code.max(code);
+        self.code(worse)
     }
 
     /// With advice.
@@ -66,10 +82,8 @@ impl Error {
     pub(crate) fn print(&self) -> u8 {
         // One line, whatever the message of some layer looks like.
         let text = self.text.lines().map(str::trim).collect::<Vec<_>>().join(" ");
-        eprintln!("ashlar: {text}");
-        if let Some(hint) = &self.hint {
-            eprintln!("hint: {hint}");
-        }
+        let hint = self.hint.as_ref().map_or_else(String::new, |hint| format!("hint: {hint}\n"));
+        output::to_stderr(&format!("ashlar: {text}\n{hint}"));
         self.code
     }
 }

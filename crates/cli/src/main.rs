@@ -36,11 +36,21 @@ mod units;
 
 use std::process::ExitCode;
 
+use ashlar_engine::signal::{self, Signal};
 use clap::Parser;
 
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();
+    // A file that reaches the limit of sizes (ulimit -f) is to fail its write, not to end a daemon, nor a worker: what is
+    // ignored stays so for the processes that are started. SIGPIPE is ignored by Rust's runtime already.
+    let ignored = signal::ignore(Signal::XFSZ);
+    if cli.quiet {
+        output::be_quiet();
+    }
     output::log(cli.verbose, cli.command.is_daemon());
+    if let Err(error) = ignored {
+        tracing::warn!(%error, "SIGXFSZ is not ignored");
+    }
     match cli.command.run() {
         Ok(code) => code,
         Err(error) => error.report(),

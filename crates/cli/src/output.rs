@@ -1,6 +1,9 @@
 //! Standard output and the log.
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, Write};
+use std::panic::PanicHookInfo;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 use tracing_subscriber::EnvFilter;
@@ -23,6 +26,40 @@ pub(crate) fn print(text: &str) -> Result<()> {
     }
 }
 
+/// Whether only errors and what was asked for are to be told: `--quiet`.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Has nothing be told any more but errors and what was asked for.
+pub(crate) fn be_quiet() {
+    QUIET.store(true, Ordering::Relaxed);
+}
+
+/// Whether nothing is told but errors and what was asked for.
+pub(crate) fn is_quiet() -> bool {
+    QUIET.load(Ordering::Relaxed)
+}
+
+/// Tells on standard output what was done. The user has not asked for it, so `--quiet` leaves it out.
+///
+/// # Errors
+/// As [`print`].
+pub(crate) fn tell(text: &str) -> Result<()> {
+    if is_quiet() { Ok(()) } else { print(text) }
+}
+
+/// As [`tell`], on standard error, which may be gone.
+pub(crate) fn note(text: &str) {
+    if !is_quiet() {
+        to_stderr(text);
+    }
+}
+
+/// Writes `text` to standard error, if that can be written to: a terminal that was closed must end nothing.
+pub(crate) fn to_stderr(text: &str) {
+    // There is no place to tell of it.
+    let (Ok(()) | Err(_)) = io::stderr().lock().write_all(text.as_bytes());
+}
+
 /// Writes `value` as JSON to standard output.
 ///
 /// # Errors
@@ -33,9 +70,10 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
     print(&format!("{text}\n"))
 }
 
-/// Sends the log to standard error: what `ASHLAR_LOG` says, or by `-v`s.
+/// Sends the log to standard error: what `ASHLAR_LOG` says, or by `-v`s and `-q`.
 pub(crate) fn log(verbose: u8, daemon: bool) {
     let level = match (verbose, daemon) {
+        (0, _) if is_quiet() => "error",
         (0, false) => "warn",
         (0, true) => "info",
         (1, _) => "debug",
@@ -51,5 +89,22 @@ pub(crate) fn log(verbose: u8, daemon: bool) {
         .with_writer(io::stderr)
         .with_ansi(terminal)
         .with_target(false)
+        // It would tell standard error, which has just failed, and panic.
+        .log_internal_errors(false)
         .init();
+    if daemon {
+        std::panic::set_hook(Box::new(log_panic));
+    }
+}
+
+/// Tells the log of a panic.
+fn log_panic(info: &PanicHookInfo<'_>) {
+    let thread = std::thread::current();
+    let thread = thread.name().unwrap_or("unnamed");
+    let at = info.location().map(ToString::to_string);
+    let message = info.payload_as_str().unwrap_or("without a message");
+    let backtrace = Backtrace::capture();
+    let backtrace = (backtrace.status() == BacktraceStatus::Captured).then_some(backtrace);
+    let backtrace = backtrace.map(tracing::field::display);
+    tracing::error!(thread, at, backtrace, "panicked: {message}");
 }

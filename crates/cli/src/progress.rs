@@ -34,7 +34,7 @@ enum Display {
 
 /// A bar of 1000 parts on standard error; none if that is no terminal.
 pub(crate) fn bar() -> Option<ProgressBar> {
-    if !std::io::stderr().is_terminal() {
+    if output::is_quiet() || !std::io::stderr().is_terminal() {
         return None;
     }
     let bar = ProgressBar::with_draw_target(Some(1000), ProgressDrawTarget::stderr());
@@ -68,14 +68,14 @@ impl Display {
                     return Ok(());
                 }
                 *last = Some(Instant::now());
-                let text = if *json {
+                if *json {
                     let action = &detail.sync_action;
-                    json!({ "array": detail.device, "action": action, "progress": sync })
-                        .to_string()
+                    let now = json!({ "array": detail.device, "action": action, "progress": sync });
+                    output::print(&format!("{now}\n"))?;
                 } else {
-                    format!("{}: {} {}", short(detail), detail.sync_action, words(sync))
-                };
-                output::print(&(text + "\n"))?;
+                    let (array, action, words) = (short(detail), &detail.sync_action, words(sync));
+                    output::tell(&format!("{array}: {action} {words}\n"))?;
+                }
             }
         }
         Ok(())
@@ -84,18 +84,17 @@ impl Display {
     /// The last word.
     fn end(self, detail: &Detail) -> Result<()> {
         let Detail { last_sync_action: last, mismatch_count: found, .. } = detail;
-        let text = match self {
+        match self {
             Self::Bar(bar) => {
                 bar.finish_and_clear();
-                conclusion(detail)
+                output::tell(&conclusion(detail))
             }
-            Self::Lines { json: false, .. } => conclusion(detail),
+            Self::Lines { json: false, .. } => output::tell(&conclusion(detail)),
             Self::Lines { json: true, .. } => {
-                json!({ "array": detail.device, "ended": last, "mismatch_count": found })
-                    .to_string()
+                let end = json!({ "array": detail.device, "ended": last, "mismatch_count": found });
+                output::print(&format!("{end}\n"))
             }
-        };
-        output::print(&(text + "\n"))
+        }
     }
 }
 
@@ -129,7 +128,7 @@ fn conclusion(detail: &Detail) -> String {
     let (array, action) = (short(detail), detail.last_sync_action.as_str());
     let found = detail.mismatch_count;
     let state = &detail.state;
-    match (action, found) {
+    let text = match (action, found) {
         ("check", 0) => format!("{array}: check ended, all copies are the same; {state}"),
         ("check", found) => format!(
             "{array}: check ended, {found} sectors differ; `ashlar md action {array} repair` makes \
@@ -138,7 +137,8 @@ fn conclusion(detail: &Detail) -> String {
         ("repair", found) => format!("{array}: repair ended, {found} sectors differed; {state}"),
         ("recover", _) => format!("{array}: recovery ended; {state}"),
         (action, _) => format!("{array}: {action} ended; {state}"),
-    }
+    };
+    text + "\n"
 }
 
 /// Shows what the array `name` does by itself until it does nothing more; false if that was so from

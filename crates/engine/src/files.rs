@@ -24,6 +24,7 @@ enum Place {
 
 /// One ring's registered files.
 pub(crate) struct FileTable {
+    is_registered: bool,
     free: Vec<u32>,
     /// By the file's id.
     places: Vec<Place>,
@@ -38,7 +39,18 @@ impl FileTable {
                 0
             }
         };
-        Self { free: (0..size).rev().collect(), places: Vec::new() }
+        Self { is_registered: size > 0, free: (0..size).rev().collect(), places: Vec::new() }
+    }
+
+    /// Has the ring let go of all files; it registers none any more.
+    pub(crate) fn release_all(&mut self, ring: &Ring) {
+        self.free.clear();
+        self.places.clear();
+        if std::mem::take(&mut self.is_registered)
+            && let Err(error) = ring.unregister_files()
+        {
+            tracing::warn!(%error, "the files stay open until the kernel has ended the ring");
+        }
     }
 
     fn place(&mut self, id: usize) -> &mut Place {

@@ -21,7 +21,8 @@
 //! time its slot in the reactor's table owns everything the kernel may touch. A future that is
 //! dropped leaves an orphan: its memory is freed at the completion, never before. A reactor that
 //! ends drops its tasks, cancels what waits, and stays until the last completion; if one does not
-//! come within 30 seconds its memory is leaked. States and transitions: the table in `op.rs`.
+//! come within 30 seconds its memory is leaked. One whose thread panics is abandoned as it is, and the engine
+//! tells ([`Engine::panicked`]). States and transitions: the table in `op.rs`.
 //!
 //! **Threads** share nothing but mailboxes. Tasks, operations, sockets and descriptors stay on their
 //! reactor's thread; wakers go anywhere, and a wake-up from elsewhere is mail. No wake-up is lost:
@@ -56,6 +57,7 @@ pub mod net;
 pub mod null;
 pub mod oneshot;
 mod op;
+pub mod process;
 pub mod ram;
 mod reactor;
 mod ring;
@@ -73,6 +75,6 @@ pub use oneshot::{Cancelled, Receiver};
 pub use op::Op;
 pub use ram::RamDevice;
 pub use reactor::{Reactor, ReactorConfig, spawn, yield_now};
-pub use runtime::{Engine, EngineRuntime, Handle};
+pub use runtime::{Engine, EngineRuntime, Handle, Panicked};
 pub use timer::{Sleep, now_ns, sleep, timeout, wall_clock};
 pub use vectored::{Chunk, Vectored};

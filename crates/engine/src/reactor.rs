@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -189,6 +190,12 @@ impl Reactor {
         self.core.spawn(future)
     }
 
+    /// Leaves everything as it is: no task is dropped, no operation's memory freed. Mail is refused.
+    pub(crate) fn abandon(self) {
+        std::mem::forget(self.core.mailbox.close());
+        std::mem::forget(self);
+    }
+
     /// Runs `future`, and all tasks meanwhile, until it ends.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let mut future = std::pin::pin!(future);
@@ -318,12 +325,15 @@ impl Core {
     }
 
     fn take_mail(&self) {
-        for message in self.mailbox.take() {
+        // When a closure panics, the mail behind it must not be dropped: see `Reactor::abandon`.
+        let mut mail = ManuallyDrop::new(self.mailbox.take().into_iter());
+        for message in &mut *mail {
             match message {
                 Message::Run(task) => self.tasks.borrow_mut().push(task),
                 Message::Call(call) => call(),
             }
         }
+        drop(ManuallyDrop::into_inner(mail));
     }
 
     fn next_task(&self) -> Option<async_task::Runnable> {
@@ -446,6 +456,9 @@ impl Drop for Reactor {
             core.enter(Some(Some(left)));
             core.drop_runnable(Vec::new());
         }
+        // The kernel ends a closed ring in its own time. Until then the ring would keep the disks open, and another
+        // process that opens one with O_EXCL would find it in use.
+        core.files.borrow_mut().release_all(&core.ring());
         CURRENT.set(None);
     }
 }

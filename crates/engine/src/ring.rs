@@ -228,6 +228,14 @@ impl Ring {
         let fd = file.map_or(-1, |file| file.as_raw_fd());
         self.uring.submitter().register_files_update(slot, &[fd]).map(|_| ())
     }
+
+    /// Has the ring let go of all files, and of its table.
+    ///
+    /// # Errors
+    /// Those of io_uring_register(2).
+    pub(crate) fn unregister_files(&self) -> io::Result<()> {
+        self.uring.submitter().unregister_files()
+    }
 }
 
 /// Says what usually stands behind a refusal.

@@ -1,9 +1,13 @@
 //! Several reactors: starting them, talking to them, and what the block layers see of them.
 
-use std::future::Future;
+use std::any::Any;
+use std::future::{Future, poll_fn};
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::mpsc::{self, SyncSender};
+use std::task::Poll;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -62,12 +66,23 @@ impl Handle {
     }
 }
 
+/// What a reactor's thread died of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Panicked {
+    /// The thread's name.
+    pub thread: String,
+    /// The panic's message.
+    pub message: String,
+}
+
 /// Reactor threads.
 pub struct Engine {
     handles: Vec<Handle>,
     /// Dropping one ends its reactor.
     stops: Vec<Sender<()>>,
     threads: Vec<JoinHandle<()>>,
+    /// One for each thread; cancelled when that has ended as it should.
+    panics: Vec<Receiver<Panicked>>,
 }
 
 impl Engine {
@@ -84,14 +99,26 @@ impl Engine {
     /// # Errors
     /// As [`Self::start`].
     pub fn with_config(count: usize, config: ReactorConfig) -> io::Result<Self> {
-        let mut engine = Self { handles: Vec::new(), stops: Vec::new(), threads: Vec::new() };
+        let mut engine = Self {
+            handles: Vec::new(),
+            stops: Vec::new(),
+            threads: Vec::new(),
+            panics: Vec::new(),
+        };
         for index in 0..count {
             let (stop, stopped) = oneshot::channel();
+            let (panicked, panics) = oneshot::channel();
             let (started, handle) = mpsc::sync_channel(1);
-            let body = move || serve(config, &started, stopped);
-            let thread = thread::Builder::new().name(format!("ashlar-{index}")).spawn(body)?;
-            engine.threads.push(thread);
+            let thread = format!("ashlar-{index}");
+            let name = thread.clone();
+            let body = move || {
+                if let Some(message) = serve(config, &started, stopped) {
+                    panicked.send(Panicked { thread: name, message });
+                }
+            };
+            engine.threads.push(thread::Builder::new().name(thread).spawn(body)?);
             engine.stops.push(stop);
+            engine.panics.push(panics);
             let ended = |_| io::Error::other("a reactor thread ended as it started");
             engine.handles.push(handle.recv().map_err(ended)??);
         }
@@ -103,12 +130,36 @@ impl Engine {
         &self.handles
     }
 
+    /// Ends when a reactor's thread has panicked outside of its tasks: with what. (A task's panic reaches the task
+    /// that awaits it, and leaves the thread as it was.) The first call's future tells; those of later ones never end.
+    ///
+    /// The tasks of that thread are neither run nor dropped any more, its operations neither waited for nor
+    /// forgotten: what they had under way stays so for everybody else, to whom a write that was broken off must not
+    /// look like one that has ended. Work that is given to its handle is [`Cancelled`].
+    pub fn panicked(&mut self) -> impl Future<Output = Panicked> + use<> {
+        let mut all = std::mem::take(&mut self.panics);
+        poll_fn(move |cx| {
+            for panics in &mut all {
+                if let Poll::Ready(Ok(panicked)) = Pin::new(panics).poll(cx) {
+                    return Poll::Ready(panicked);
+                }
+            }
+            Poll::Pending
+        })
+    }
+
     /// Ends all reactors: their tasks are dropped, their I/O in flight is waited for.
     pub fn shutdown(self) {}
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        if thread::panicking() {
+            // The process is about to end, and what is on these reactors has not been stopped before: their tasks
+            // must not be dropped one by one while others see it. They run on to the last moment.
+            std::mem::forget(std::mem::take(&mut self.stops));
+            return;
+        }
         self.stops.clear();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
@@ -118,19 +169,37 @@ impl Drop for Engine {
     }
 }
 
-fn serve(config: ReactorConfig, started: &SyncSender<io::Result<Handle>>, stopped: Receiver<()>) {
+/// A reactor's thread; the message of its panic.
+fn serve(
+    config: ReactorConfig,
+    started: &SyncSender<io::Result<Handle>>,
+    stopped: Receiver<()>,
+) -> Option<String> {
     let (reactor, handle) = match Reactor::new(config) {
         Ok(reactor) => (Some(reactor), Ok(Handle::current())),
         Err(error) => (None, Err(error)),
     };
     if started.send(handle).is_err() {
         tracing::debug!("nobody waits for the reactor");
-        return;
+        return None;
     }
-    if let Some(reactor) = reactor {
+    let reactor = reactor?;
+    // Nothing that broke is used again: the reactor is abandoned.
+    match catch_unwind(AssertUnwindSafe(|| reactor.block_on(stopped))) {
         // Stopped by word or by the engine's end: the same.
-        let (Ok(()) | Err(Cancelled)) = reactor.block_on(stopped);
+        Ok(Ok(()) | Err(Cancelled)) => None,
+        Err(payload) => {
+            reactor.abandon();
+            Some(message(&*payload))
+        }
     }
+}
+
+/// The message of a panic.
+fn message(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("a panic without a message").to_owned()
 }
 
 /// The reactors as the block layers' [`Runtime`].

@@ -1,8 +1,9 @@
-//! Signals as futures, through signalfd(2).
+//! Signals: as futures, through signalfd(2), or for a thread that does nothing but wait for them.
 
 use std::io;
 use std::mem;
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::ptr;
 
 pub use rustix::process::Signal;
 
@@ -28,10 +29,58 @@ fn set_of(signals: &[Signal]) -> libc::sigset_t {
 pub fn block(signals: &[Signal]) -> io::Result<()> {
     let set = set_of(signals);
     // SAFETY: `set` is a valid signal set; the former mask is not asked for.
-    match unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) } {
+    match unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, ptr::null_mut()) } {
         0 => Ok(()),
         errno => Err(io::Error::from_raw_os_error(errno)),
     }
+}
+
+/// Waits, blocking this thread, for one of `signals`, which must be [blocked](block) in all threads: its number
+/// (compare with [`Signal::as_raw`]). For a thread of its own, which no reactor can keep from hearing.
+///
+/// # Errors
+/// Those of sigwaitinfo(2); interruptions are not told.
+pub fn receive(signals: &[Signal]) -> io::Result<i32> {
+    let set = set_of(signals);
+    loop {
+        // SAFETY: `set` is a valid signal set; the details are not asked for.
+        let number = unsafe { libc::sigwaitinfo(&raw const set, ptr::null_mut()) };
+        if number > 0 {
+            return Ok(number);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+/// Whether this process was started with `signal` ignored, as nohup(1) does with SIGHUP.
+///
+/// # Errors
+/// Those of sigaction(2).
+pub fn is_ignored(signal: Signal) -> io::Result<bool> {
+    // SAFETY: a sigaction is plain memory; with a null pointer for a new one the call only fills it in.
+    unsafe {
+        let mut now: libc::sigaction = mem::zeroed();
+        if libc::sigaction(signal.as_raw(), ptr::null(), &raw mut now) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(now.sa_sigaction == libc::SIG_IGN)
+    }
+}
+
+/// Has the kernel drop `signal`, for this process and those that it starts: what caused it fails with an error
+/// instead (SIGXFSZ: a write beyond the limit of file sizes, with EFBIG).
+///
+/// # Errors
+/// Those of signal(2).
+pub fn ignore(signal: Signal) -> io::Result<()> {
+    // SAFETY: no handler is involved.
+    if unsafe { libc::signal(signal.as_raw(), libc::SIG_IGN) } == libc::SIG_ERR {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
 }
 
 /// The arrivals of some signals.

@@ -30,10 +30,11 @@ use std::time::Duration;
 use ashlar_block::stats::{SHARDS, thread_shard};
 use ashlar_block::{
     Bio, BioResult, BlockDevice, Disk, Features, IoFuture, Limits, Op, Runtime, Sectors, Status,
+    rate_limited,
 };
 use async_lock::OnceCell;
 use futures_util::lock::Mutex;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 use crate::assemble::Plan;
 use crate::barrier::Barrier;
@@ -376,7 +377,7 @@ impl Array {
                     Ok(true) => return,
                     Ok(false) => {}
                     Err(status) => {
-                        error!(array = self.disk.name(), %status, "cannot mark the array clean");
+                        rate_limited!(error, array = self.disk.name(), %status, "cannot mark the array clean");
                         return;
                     }
                 }
@@ -395,11 +396,11 @@ impl Array {
             let Some(bitmap) = self.bitmap().filter(|_| !self.is_stopped()) else { break };
             let may_clear = self.is_complete_array();
             if let Err(status) = bitmap.clean(may_clear, &*self).await {
-                warn!(array = self.disk.name(), %status, "marks stay in the bitmap");
+                rate_limited!(warn, array = self.disk.name(), %status, "marks stay in the bitmap");
             }
             // A member may have failed for it, and nobody else may come by who records that.
             if let Err(status) = self.recorded().await {
-                warn!(array = self.disk.name(), %status, "cannot record what failed");
+                rate_limited!(warn, array = self.disk.name(), %status, "cannot record what failed");
             }
             if !self.active.load(SeqCst) && (!may_clear || bitmap.marked_chunks() == 0) {
                 break;

@@ -2,9 +2,10 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
-use ashlar_block::{Bio, BioResult, Buffer, Flags, LocalFuture, Sector, Sectors, Status};
+use ashlar_block::{
+    Bio, BioResult, Buffer, Flags, LocalFuture, Sector, Sectors, Status, rate_limited,
+};
 use futures_util::future::join_all;
-use tracing::error;
 
 use crate::array::Array;
 use crate::bitmap::{Bitmap, Store};
@@ -65,7 +66,7 @@ impl Store for Array {
             let mut result = Ok(());
             for (rdev, done) in join_all(writes).await {
                 let Err(status) = done else { continue };
-                error!(member = rdev.path(), %status, "bitmap write failed");
+                rate_limited!(error, member = rdev.path(), %status, "bitmap write failed");
                 // Who writes waits for this to be recorded before it is acknowledged.
                 if !array.try_fail(rdev, |rdev| array.set_faulty(rdev, status)) {
                     result = Err(status);

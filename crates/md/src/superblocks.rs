@@ -29,7 +29,7 @@
 
 use std::time::Duration;
 
-use ashlar_block::{Bio, Buffer, Flags, Sector, Sectors, Status};
+use ashlar_block::{Bio, Buffer, Flags, Sector, Sectors, Status, rate_limited};
 use tracing::error;
 
 use crate::bitmap::{Bitmap, Store};
@@ -227,7 +227,7 @@ impl Superblocks {
         let all = failed.is_empty();
         let mut result = Ok(all);
         for (rdev, status) in failed {
-            error!(member = rdev.path(), %status, "superblock write failed");
+            rate_limited!(error, member = rdev.path(), %status, "superblock write failed");
             if !fail(rdev) {
                 result = Err(status);
             }

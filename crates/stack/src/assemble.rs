@@ -4,14 +4,12 @@
 //! groups that may be written, stores of new snapshots get their headers, and merges that were begun go on:
 //! so a stack is stopped, not dropped.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ashlar_block::{BioResult, Gateway, Runtime, Status};
+use ashlar_block::{Gateway, Runtime, Status};
 use ashlar_md::ondisk::MdadmUuid;
 use ashlar_md::{AssembleError, Candidate};
-use futures_util::future::join_all;
 use thiserror::Error;
 use uuid::Uuid;
 
@@ -110,17 +108,6 @@ pub struct Stack {
     pub(crate) names: Names,
     /// The physical volumes that were found.
     pub(crate) groups: VolumeGroups,
-}
-
-/// What could not be stopped in good order.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NotStopped {
-    /// The name of the device or pool.
-    pub name: String,
-    /// Why.
-    pub why: String,
-    /// It is a pool.
-    pub is_pool: bool,
 }
 
 /// A disk that is part of nothing.
@@ -225,81 +212,6 @@ impl Stack {
         };
         refused.into_iter().map(|device| (device.clone(), why(&device))).collect()
     }
-
-    /// Stops everything, what was made last first: of an array I/O under way ends, members are flushed,
-    /// superblocks say clean; logical volumes are suspended, other volumes flushed; pools are exported. All are
-    /// stopped whatever becomes of the others. What has to do with pools comes last: one whose disks have failed may keep
-    /// this waiting until somebody gives its worker up.
-    ///
-    /// # Errors
-    /// Those that could not be marked clean, flushed or exported.
-    pub async fn stop(&self) -> Result<(), Vec<NotStopped>> {
-        let mut failed = Vec::new();
-        let devices = self.devices.all();
-        let with_pools = with_pools(&devices);
-        let (last, first): (Vec<_>, Vec<_>) =
-            devices.into_iter().rev().partition(|device| with_pools.contains(&device.name));
-        for device in first {
-            failed.extend(self.stop_device(device).await);
-        }
-        for served in self.pools.all() {
-            // What it was told to do is done first, and that may be to export it.
-            drop(served.turn.lock().await);
-        }
-        for device in last {
-            failed.extend(self.stop_device(device).await);
-        }
-        // All that is above their volumes has been stopped.
-        let pools = self.pools.all();
-        let exports = pools.iter().map(|served| async {
-            let error = self.pools.export(served, &self.devices).await.err()?;
-            let (name, why) = (served.pool.name().to_owned(), error.to_string());
-            Some(NotStopped { name, why, is_pool: true })
-        });
-        failed.extend(join_all(exports).await.into_iter().flatten());
-        if failed.is_empty() { Ok(()) } else { Err(failed) }
-    }
-
-    /// Stops one device; that which could not be.
-    async fn stop_device(&self, device: Device) -> Option<NotStopped> {
-        let stopped = match (&device.kind, &device.mapped) {
-            (Kind::Array, _) => match self.arrays.find(&device.name) {
-                Some(volume) => volume.view.array().stop().await,
-                None => Ok(()),
-            },
-            // What is suspended has nothing in flight, and its targets have written all they know.
-            (_, Some(mapped)) => mapped.suspend(!device.gateway().disk().is_read_only()).await,
-            // It is written out when its pool is exported.
-            (Kind::Zvol, None) => Ok(()),
-            (Kind::Disk | Kind::Partition(_) | Kind::Logical, None) => {
-                if device.role == Role::Volume { flush(&device).await } else { Ok(()) }
-            }
-        };
-        let why = stopped.err()?.to_string();
-        Some(NotStopped { name: device.name, why, is_pool: false })
-    }
-}
-
-/// The names of volumes of pools, of all that is above them, and of what is below that. Nothing else needs a pool to be stopped.
-fn with_pools(devices: &[Device]) -> BTreeSet<String> {
-    let mut names = BTreeSet::new();
-    // Each device is behind those that it is made of.
-    for device in devices {
-        if device.kind == Kind::Zvol || device.below.iter().any(|below| names.contains(below)) {
-            names.insert(device.name.clone());
-        }
-    }
-    for device in devices.iter().rev() {
-        if device.kind != Kind::Zvol && names.contains(&device.name) {
-            names.extend(device.below.iter().cloned());
-        }
-    }
-    names
-}
-
-/// Makes what was written to a device durable.
-async fn flush(device: &Device) -> BioResult {
-    if device.gateway().disk().is_read_only() { Ok(()) } else { device.bytes.flush().await }
 }
 
 impl std::fmt::Display for Failure {
@@ -309,12 +221,6 @@ impl std::fmt::Display for Failure {
             "" => write!(f, "array {uuid}"),
             name => write!(f, "array {name} ({uuid})"),
         }
-    }
-}
-
-impl std::fmt::Display for NotStopped {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.name, self.why)
     }
 }
 

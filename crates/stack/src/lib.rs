@@ -39,6 +39,7 @@ pub mod progress;
 pub mod scan;
 pub mod signature;
 pub mod spec;
+pub mod stopping;
 pub mod trace;
 pub mod view;
 pub mod volume_groups;

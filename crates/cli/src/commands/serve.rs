@@ -20,7 +20,9 @@ use crate::models::Models;
 /// Members are assembled to arrays, ZFS pools are imported and their volumes served; disks and arrays with partitions are taken apart, to any depth; what
 /// holds nothing of that kind is served as it is, under its own name. Runs in the foreground until SIGTERM, SIGINT, `ashlar stop`, or until its mount is unmounted.
 /// Prints a line for each volume and then `ready`. While the mount is in use (an open file, a loop
-/// device) it does not end; a second signal forces it to.
+/// device) it does not end; a second signal forces it to, within 10 seconds: what does not stop by then is left as it
+/// is after a power cut. A third signal does that at once. SIGHUP, of a terminal that is closed, is as a first SIGTERM;
+/// under nohup it is ignored.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The mount looks like a Linux root: DIR/dev/md0 is the volume, DIR/sys/block/md0/queue/nomerges an
@@ -31,7 +33,8 @@ with a name; the empty name is the only volume if there is one.
 A device that others are made of, such as a disk with partitions, is not served itself: --whole
 serves it, and nothing of what is in it.
 
-Exit codes: 0 stopped in good order, 1 not started or not stopped in good order, 2 wrong usage.
+Exit codes: 0 stopped in good order, 1 not started or not stopped in good order, 2 wrong usage,
+101 stopped because of a defect (a panic), as far as possible in good order.
 
 Examples:
   ashlar serve disk*.img --mount /mnt/volumes

@@ -39,6 +39,12 @@ impl Status {
 
 fn text(status: &interface::Status) -> String {
     let mut out = format!("ashlar {}, process {}\n", status.version, status.pid);
+    if let Some(waits_for) = &status.stopping {
+        out += "stopping\n";
+        for what in waits_for {
+            out += &format!("waiting: {what}\n");
+        }
+    }
     if let Some(mount) = &status.mount {
         out += &format!("mounted on {mount}\n");
     }

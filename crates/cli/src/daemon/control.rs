@@ -23,12 +23,13 @@ use futures_util::lock::Mutex;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
+use super::ending::Ending;
 use super::interface::{
     self, Entry, EntryKind, ModelStatus, NameOnly, PathOnly, PathValue, VolumeStatus,
 };
-use super::stop::Stop;
+use super::stopping::Farewells;
 use super::varlink::{Call, Frames, MAX_CALL, Reply, encode};
-use super::{trace, zfs};
+use super::{stopping, trace, zfs};
 use crate::disks::{Access, Identity};
 use crate::models::Models;
 
@@ -57,10 +58,10 @@ pub(crate) struct Service {
     pub(crate) deferred: RefCell<Vec<(String, String)>>,
     /// Which files and devices the disks are, by path.
     pub(crate) identities: RefCell<HashMap<String, Identity>>,
-    /// Told by `Stop`.
-    pub(crate) stop: Stop,
-    /// Whether the end has begun: no array starts any more.
-    pub(crate) draining: Stop,
+    /// The daemon's end, which `Stop` begins. Once it has begun no array starts any more.
+    pub(crate) ending: Ending,
+    /// The callers that are told how the end was.
+    pub(crate) farewells: Farewells,
 }
 
 impl Service {
@@ -114,10 +115,7 @@ impl Service {
             },
             (interface::NAME, "Trace") => Err(Reply::expected_more()),
             (interface::NAME, "List") => parse(call.parameters).and_then(|at| self.list(&at)),
-            (interface::NAME, "Stop") => nothing(&call.parameters).map(|()| {
-                self.stop.stop();
-                json!({})
-            }),
+            (interface::NAME, "Stop") => stopping::begin(&self.ending, call.parameters),
             ("org.varlink.service" | interface::NAME, _) => {
                 Err(Reply::method_not_found(&call.method))
             }
@@ -171,6 +169,7 @@ impl Service {
             nbd: self.nbd.clone(),
             models: modelled.map(|(disk, model)| ModelStatus { disk, model }).collect(),
             pools: self.pool_statuses(),
+            stopping: self.ending.draining().is_stopped().then(|| self.ending.waits_for()),
             volumes: volumes.chain(waiting).chain(others).collect(),
         }
     }
@@ -368,6 +367,12 @@ async fn converse(socket: &Socket, service: &Service) {
             let sent = match serde_json::from_slice::<Call>(&message) {
                 Ok(call) if trace::is_asked_for(&call) => {
                     if let Err(error) = trace::stream(socket, service, call).await {
+                        tracing::debug!(%error, "control connection lost");
+                    }
+                    return;
+                }
+                Ok(call) if stopping::is_asked_for(&call) => {
+                    if let Err(error) = stopping::follow(socket, service, call).await {
                         tracing::debug!(%error, "control connection lost");
                     }
                     return;

@@ -95,7 +95,7 @@ impl Service {
     /// array is left running.
     async fn collector(&self) -> Result<MutexGuard<'_, Collector>, Reply> {
         let collector = self.collector.lock().await;
-        if self.draining.is_stopped() {
+        if self.ending.draining().is_stopped() {
             return Err(refused("the daemon is about to end", None));
         }
         Ok(collector)

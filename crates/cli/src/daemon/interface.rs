@@ -49,7 +49,8 @@ type Status (
   nbd: []string,
   models: []Model,
   pools: []Pool,
-  volumes: []Volume
+  volumes: []Volume,
+  stopping: ?[]string
 )
 
 # A writeonly entry is an attribute that cannot be read.
@@ -175,8 +176,10 @@ method Trace(
 # What is in a directory.
 method List(path: string) -> (entries: []Entry)
 
-# Stop as on SIGTERM. The answer comes before the daemon has stopped.
-method Stop() -> ()
+# Stop as on SIGTERM; with force as on a second one. The answer comes before the daemon has stopped. To a call with more there is a
+# reply whenever what the end waits for changes, and a last one when all is stopped: failure tells what was not in good order. Then the
+# process ends.
+method Stop(force: ?bool) -> (waits_for: []string, failure: ?string)
 
 error NotFound (path: string)
 error IsDirectory (path: string)
@@ -311,6 +314,21 @@ pub(crate) struct TracedDevice {
     pub(crate) minor: u32,
 }
 
+/// Parameters of `Stop`.
+#[derive(Serialize, Deserialize, Debug, Default)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Stop {
+    #[serde(default)]
+    pub(crate) force: Option<bool>,
+}
+
+/// An answer of `Stop`.
+#[derive(Serialize, Deserialize, Debug, Default)]
+pub(crate) struct StopReply {
+    pub(crate) waits_for: Vec<String>,
+    pub(crate) failure: Option<String>,
+}
+
 /// Parameters of methods on one path, and of the errors about one.
 #[derive(Serialize, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
@@ -385,6 +403,7 @@ pub(crate) struct Status {
     pub(crate) models: Vec<ModelStatus>,
     pub(crate) pools: Vec<PoolStatus>,
     pub(crate) volumes: Vec<VolumeStatus>,
+    pub(crate) stopping: Option<Vec<String>>,
 }
 
 /// A pool's process.
@@ -461,6 +480,7 @@ mod tests {
             models: Vec::new(),
             pools: Vec::new(),
             volumes: Vec::new(),
+            stopping: None,
         };
         check("Status", serde_json::to_value(status).unwrap());
         let model = ModelStatus { disk: String::new(), model: String::new() };
@@ -524,6 +544,7 @@ mod tests {
         for (method, parameters) in [
             ("Manage", serde_json::to_value(Manage::default()).unwrap()),
             ("Grow", serde_json::to_value(Grow::default()).unwrap()),
+            ("Stop", serde_json::to_value(Stop::default()).unwrap()),
             ("Attach", serde_json::to_value(Attach::default()).unwrap()),
             ("Detach", serde_json::to_value(DiskOnly::default()).unwrap()),
             ("Trace", serde_json::to_value(Trace::default()).unwrap()),

@@ -10,24 +10,30 @@
 //!
 //! ```text
 //! serving --signal, Stop, unmounted--> draining --unmounted--> stopping --> exit 0 (1 if not clean)
-//!                                         |
-//!                                         +--second signal--> detached --> stopping --> exit 1
+//!                                         |                       |
+//!                                         +----second signal------+--> stopping within a limit --> exit 1
 //! ```
 //!
-//! A pool that keeps this waiting is given up: [`pools_end`].
+//! The wishes to end, and what a forced end means: [`ending`]. A pool that keeps this waiting is given up: [`pools_end`].
+//! A thread that panics begins the end, too, and the process exits with 101.
 //!
 //! Draining: NBD clients get answers to what they have asked, and the mount is ended, which the kernel
 //! refuses while it is used. A daemon that died below a mounted loop device would take acknowledged
 //! data of that file system's cache with it, so this one serves on until the mount is free.
 
 pub(crate) mod control;
+#[cfg(debug_assertions)]
+mod defect;
+pub(crate) mod ending;
 mod incremental;
 pub(crate) mod interface;
 mod manage;
+mod mounted;
 mod namespace;
 mod notify;
 mod pools_end;
 mod stop;
+mod stopping;
 mod trace;
 mod users;
 pub(crate) mod varlink;
@@ -38,7 +44,6 @@ use std::collections::HashMap;
 use std::fs::Permissions;
 use std::io;
 use std::net::ToSocketAddrs;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -48,41 +53,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ashlar_engine::net::Listener;
-use ashlar_engine::signal::{self, Signal, Signals};
-use ashlar_engine::{Cancelled, Engine, Handle, ReactorConfig, Receiver, sleep, spawn};
-use ashlar_export::fuse::dev::KernelDev;
-use ashlar_export::fuse::mount::{Mount, MountError, MountOptions, mount};
-use ashlar_export::fuse::server as fuse;
-use ashlar_export::fuse::session::Session;
-use ashlar_export::fuse::tree::Owner;
+use ashlar_engine::{Cancelled, Engine, Handle, ReactorConfig, Receiver, spawn};
 use ashlar_export::nbd::export::{Export, ExportError, Exports};
 use ashlar_export::nbd::listen::{self, listen};
 use ashlar_stack::assemble::{self, NotAMember, Probed, Stack, assemble, probe_all};
-use ashlar_stack::attributes::{AttributeError, Attributes};
+use ashlar_stack::attributes::AttributeError;
 use ashlar_stack::devices::{Device, Kind};
 use ashlar_stack::graph::human_size;
 use ashlar_stack::incremental::Collector;
 use ashlar_stack::pools;
 use ashlar_stack::spec::Listen;
 use ashlar_zfs::client::Parameters;
-use futures_util::StreamExt;
 use futures_util::future::{Either, select};
 use futures_util::lock::Mutex;
-use futures_util::stream::FuturesUnordered;
 
 use crate::client;
 use crate::commands::serve::check_started;
 use crate::disks::{self, Access};
-use crate::error::{Error, FAILURE, Result};
+use crate::error::{Error, FAILURE, PANICKED, Result};
 use crate::models::Models;
 use crate::output;
-use namespace::View;
+use ending::{Ending, Waiting};
+use mounted::Mounted;
 use stop::Stop;
-
-/// How often a busy mount is tried again.
-const RETRY: Duration = Duration::from_millis(200);
-/// How long it may be busy before the users are named.
-const PATIENCE: Duration = Duration::from_secs(3);
+use stopping::Farewells;
 
 /// Where ZFS's module parameters are.
 const PARAMETERS: &str = "sys/module/zfs/parameters/";
@@ -149,9 +143,9 @@ pub(crate) fn serve(
     rename: Option<&str>,
     filter: Option<Filter<'_>>,
 ) -> Result<ExitCode> {
-    let signals = [Signal::TERM, Signal::INT];
-    // Before any thread is started, so that all of them leave the signals to us.
-    signal::block(&signals).map_err(|error| Error::plain("cannot block signals", error))?;
+    // Before any other thread is started, so that all of them leave the signals to it.
+    let ending = Ending::listen();
+    let ending = ending.map_err(|error| Error::plain("cannot wait for signals", error))?;
     if !config.incremental {
         config.models.check(&config.disks)?;
     }
@@ -160,8 +154,6 @@ pub(crate) fn serve(
     let disks = disks.into_iter().map(|disk| config.models.wrap(disk)).collect();
     let reactor = disks::reactor()?;
     let result = reactor.block_on(async {
-        let ends = Ends::listen(&signals);
-        let ends = ends.map_err(|error| Error::plain("cannot wait for signals", error))?;
         let mut probed = probe_all(disks).await;
         probed.retain(|disk| filter.is_none_or(|wanted| wanted(disk)));
         for disk in &probed {
@@ -193,26 +185,37 @@ pub(crate) fn serve(
         log_notes(&stack);
         let accepted = accept(&config, &mut stack, options);
         let stack = Arc::new(stack);
-        let draining = Stop::default();
-        let (begun, forced) = (draining.clone(), ends.second.clone());
+        let (begun, forced) = (ending.draining(), ending.forced());
         let giving_up = spawn(pools_end::give_up(Arc::clone(&stack), begun, forced));
+        let farewells = Farewells::default();
         let (engine, served) = match accepted {
-            Ok((engine, collector)) => {
-                let served = run(&config, &engine, &stack, collector, &ends, &draining).await;
+            Ok((mut engine, collector)) => {
+                let panicked = engine.panicked();
+                let watching = ending.clone();
+                spawn(async move { watching.without(panicked.await).await }).detach();
+                let served = run(&config, &engine, &stack, collector, &ending, &farewells).await;
                 (Some(engine), served)
             }
             Err(error) => (None, Err(error)),
         };
-        draining.stop();
+        ending.draining().stop();
         // Whatever happened, what was assembled is stopped in good order: a merge may be under way, and
         // arrays before the threads that may still be in the middle of a write: its copies would differ.
-        let stopped = stop_stack(&stack).await;
+        let stopped = ending.stop(&stack).await;
         giving_up.cancel().await;
+        let result = served.and(stopped).map_err(|error| error.code_at_least(ending.code()));
+        ending.finish(&result);
+        farewells.said().await;
+        if let Err(error) = &result
+            && ending.forced().is_stopped()
+        {
+            // What did not stop keeps threads busy, which must not be waited for.
+            std::process::exit(error.print().into());
+        }
         if let Some(engine) = engine {
             engine.shutdown();
         }
-        let code = served?;
-        stopped.map(|()| code)
+        result.map(|()| ExitCode::from(ending.code()))
     });
     drop(reactor);
     result
@@ -288,7 +291,7 @@ fn announce(stack: &Stack) -> Result<()> {
         let (kind, size) = (device.kind.name(), human_size(device.bytes.size_bytes()));
         text += &format!("{}: {kind} {size}\n", device.export_name());
     }
-    output::print(&(text + "ready\n"))
+    output::tell(&(text + "ready\n"))
 }
 
 /// From assembled to no longer served.
@@ -297,9 +300,9 @@ async fn run(
     engine: &Engine,
     stack: &Arc<Stack>,
     collector: Collector,
-    ends: &Ends,
-    draining: &Stop,
-) -> Result<ExitCode> {
+    ending: &Ending,
+    farewells: &Farewells,
+) -> Result<()> {
     let attributes = Arc::new(stack.attributes());
     let mut deferred = Vec::new();
     for (path, value) in &config.set {
@@ -327,7 +330,7 @@ async fn run(
     let mut servers = Vec::new();
     for (index, address) in config.nbd.iter().enumerate() {
         let handle = &engine.handles()[index % config.threads];
-        servers.push((address, start_nbd(handle, address, &exports, draining).await?));
+        servers.push((address, start_nbd(handle, address, &exports, &ending.draining()).await?));
     }
     let mut mounted = match &config.mount {
         Some(path) => Some(Mounted::start(engine, path, config.allow_other, &attributes)?),
@@ -336,7 +339,7 @@ async fn run(
     let service = Rc::new(control::Service {
         stack: Arc::clone(stack),
         attributes,
-        mount: mounted.as_ref().map(|mounted| mounted.mount.path().display().to_string()),
+        mount: mounted.as_ref().map(|mounted| mounted.path().display().to_string()),
         nbd: config.nbd.iter().map(Listen::to_string).collect(),
         exports,
         access: config.access(),
@@ -345,72 +348,65 @@ async fn run(
         collector: Mutex::new(collector),
         deferred: deferred.into(),
         identities: identities.into(),
-        stop: ends.first.clone(),
-        draining: draining.clone(),
+        ending: ending.clone(),
+        farewells: farewells.clone(),
     });
     let control = spawn(control::serve(control, Rc::clone(&service)));
     let watch = spawn(watch::log_progress(Arc::clone(stack)));
-    announce(stack)?;
+    // The process that started this one may be gone, and its terminal with it.
+    if let Err(error) = announce(stack) {
+        tracing::warn!("{error}");
+    }
     notify::notify("READY=1");
+    #[cfg(debug_assertions)]
+    defect::await_order(engine);
 
     match &mut mounted {
-        Some(mounted) => mounted.used_until(&ends.first).await,
-        None => ends.first.clone().await,
+        Some(mounted) => mounted.used_until(ending).await,
+        None => ending.wanted().await,
     }
     tracing::info!("stopping");
     notify::notify("STOPPING=1");
-    draining.stop();
-    let mut code = ExitCode::SUCCESS;
-    if let Some(mounted) = mounted
-        && !mounted.end(&ends.second).await
-    {
-        code = ExitCode::from(FAILURE);
+    ending.draining().stop();
+    if let Some(mounted) = mounted {
+        mounted.end(ending).await;
     }
-    for (address, server) in servers {
-        if let Err(error) = server.await.unwrap_or_else(gone) {
-            tracing::error!(%address, %error, "NBD server failed");
-            code = ExitCode::from(FAILURE);
-        }
+    let clients = pin!(nbd_clients(servers, ending));
+    if let Either::Right(_) = select(clients, ending.forced()).await {
+        tracing::error!("ended by force while NBD clients were served");
     }
     control.cancel().await;
     // An array that is just being started is stopped with the others.
-    drop(service.collector.lock().await);
+    select(service.collector.lock(), ending.forced()).await;
     watch.cancel().await;
-    Ok(code)
+    Ok(())
+}
+
+/// Waits until the NBD servers have ended.
+async fn nbd_clients(servers: Vec<(&Listen, Server)>, ending: &Ending) {
+    let addresses: Vec<String> = servers.iter().map(|(address, _)| address.to_string()).collect();
+    if !servers.is_empty() {
+        ending.wait_for(Waiting::Clients(addresses.join(", ")));
+    }
+    for (address, server) in servers {
+        match server.await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::error!(%address, %error, "NBD server failed");
+                ending.fail(FAILURE);
+            }
+            Err(Cancelled) => {
+                tracing::error!(%address, "NBD server panicked");
+                ending.fail(PANICKED);
+            }
+        }
+    }
+    ending.wait_for(Waiting::Nothing);
 }
 
 /// A server whose thread ended, or that panicked.
 fn gone(cancelled: Cancelled) -> io::Result<()> {
     Err(io::Error::other(cancelled))
-}
-
-/// The wishes to end: the first in good order, a second signal at once.
-struct Ends {
-    first: Stop,
-    second: Stop,
-}
-
-impl Ends {
-    /// Listens for `signals` for as long as the reactor runs.
-    ///
-    /// # Errors
-    /// Those of signalfd(2).
-    fn listen(signals: &[Signal]) -> io::Result<Self> {
-        let signals = Signals::new(signals)?;
-        let ends = Self { first: Stop::default(), second: Stop::default() };
-        let (first, second) = (ends.first.clone(), ends.second.clone());
-        let listen = async move {
-            loop {
-                if let Err(error) = signals.next().await {
-                    tracing::error!(%error, "waiting for signals");
-                    return;
-                }
-                if first.is_stopped() { second.stop() } else { first.stop() }
-            }
-        };
-        spawn(listen).detach();
-        Ok(ends)
-    }
 }
 
 /// Listens at `path`, or where daemons do by default.
@@ -481,109 +477,4 @@ async fn start_nbd(
             Err(Error::new("cannot listen for NBD clients", address, why))
         }
     }
-}
-
-/// The mount and those who serve it.
-struct Mounted {
-    mount: Mount,
-    servers: FuturesUnordered<Server>,
-}
-
-impl Mounted {
-    /// Mounts on `path` and serves from every reactor of `engine`.
-    fn start(
-        engine: &Engine,
-        path: &Path,
-        allow_other: bool,
-        attributes: &Arc<Attributes>,
-    ) -> Result<Self> {
-        let failed = |error: MountError| Error::plain("cannot mount", error);
-        let view = View { attributes: Arc::clone(attributes) };
-        let owner = Owner {
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
-            since: ashlar_engine::wall_clock(),
-        };
-        let session = Arc::new(Session::new(view, owner));
-        let (mount, fd) = mount(path, MountOptions { allow_other }).map_err(failed)?;
-        let servers = FuturesUnordered::new();
-        for handle in engine.handles() {
-            let fd: io::Result<OwnedFd> = fd.try_clone();
-            let fd = fd.map_err(|error| Error::new("cannot mount", path.display(), error))?;
-            let session = Arc::clone(&session);
-            servers.push(handle.spawn_on(move || async move {
-                let dev = Rc::new(KernelDev::new(fd)?);
-                fuse::serve(dev, session, disks::runtime()).await
-            }));
-        }
-        Ok(Self { mount, servers })
-    }
-
-    /// Waits until somebody has unmounted it, or `end`.
-    async fn used_until(&mut self, end: &Stop) {
-        if let Either::Left((Some(Ok(Err(error))), _)) =
-            select(self.servers.next(), end.clone()).await
-        {
-            tracing::error!(%error, "serving the mount failed");
-        }
-    }
-
-    /// Ends it once nobody uses it, or at once when `forced`; false in the latter case.
-    async fn end(mut self, forced: &Stop) -> bool {
-        let path = self.mount.path().to_owned();
-        let mut waited = Duration::ZERO;
-        while let Err(error) = self.mount.unmount() {
-            // Both are multiples of the same unit.
-            if waited == PATIENCE {
-                let users = users::users(&path).join(", ");
-                tracing::error!(%error, users, "still serving; a second signal ends this by force");
-            }
-            waited += RETRY;
-            if let Either::Right(_) = select(pin!(sleep(RETRY)), forced.clone()).await {
-                tracing::error!(path = %path.display(), "ended by force while in use");
-                if let Err(error) = self.mount.detach() {
-                    tracing::error!(%error, "the mount is left behind");
-                }
-                return false;
-            }
-        }
-        while let Some(ended) = self.servers.next().await {
-            if let Err(error) = ended.unwrap_or_else(gone) {
-                tracing::error!(%error, "serving the mount failed");
-            }
-        }
-        true
-    }
-}
-
-/// Stops all devices and exports all pools.
-///
-/// # Errors
-/// Some could not be marked clean, flushed or exported.
-async fn stop_stack(stack: &Stack) -> Result<()> {
-    let mut stopping = pin!(stack.stop());
-    let stopped = match select(&mut stopping, pin!(sleep(PATIENCE))).await {
-        Either::Left((stopped, _)) => stopped,
-        Either::Right(_) => {
-            let pools: Vec<String> =
-                stack.pools.all().iter().map(|served| served.pool.name().to_owned()).collect();
-            if !pools.is_empty() {
-                let pools = pools.join(", ");
-                tracing::warn!(pools, "still being exported; a second signal ends this by force");
-            }
-            stopping.await
-        }
-    };
-    stopped.map_err(|failed| {
-        let names: Vec<&str> = failed.iter().map(|not| not.name.as_str()).collect();
-        let why: Vec<&str> = failed.iter().map(|not| not.why.as_str()).collect();
-        let hint = match (failed.iter().any(|not| not.is_pool), failed.iter().any(|not| !not.is_pool)) {
-            (true, false) => "what was written to its volumes since their last flush may be lost",
-            (true, true) => {
-                "the copies of arrays may differ: the next start needs a resync; what was written to pools since the last flush may be lost"
-            }
-            (false, _) => "the copies may differ: the next start needs a resync",
-        };
-        Error::new("not stopped cleanly", names.join(", "), why.join(", ")).hint(hint)
-    })
 }

@@ -19,7 +19,7 @@ use super::stop::Stop;
 /// How often a pool is asked how it is.
 const INTERVAL: Duration = Duration::from_millis(500);
 /// How long a pool may go on writing once the end is forced.
-const GRACE: Duration = Duration::from_secs(10);
+const GRACE: Duration = Duration::from_secs(5);
 
 /// Gives pools up once the end has begun: one that is suspended at once, any other some time after the end was `forced`.
 pub(super) async fn give_up(stack: Arc<Stack>, begun: Stop, forced: Stop) {

@@ -53,7 +53,7 @@ pub(super) async fn stream(socket: &Socket, service: &Service, call: Call) -> io
     send(socket, &Reply::ok(answer(devices, &[], 0)).continues()).await?;
     let mut gone = pin!(socket.recv(vec![0; 1]));
     loop {
-        let end = select(gone.as_mut(), service.stop.clone());
+        let end = select(gone.as_mut(), service.ending.wanted());
         let is_last = matches!(select(end, pin!(sleep(INTERVAL))).await, Either::Left(_));
         let settled = if is_last { Duration::ZERO } else { SETTLED };
         let until_ns = now_ns().saturating_sub(settled.as_nanos() as u64);

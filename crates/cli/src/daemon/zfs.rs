@@ -134,7 +134,7 @@ impl Service {
         }
         // One change of it at a time, and none once the daemon is about to end.
         let turn = served.turn.lock().await;
-        if self.draining.is_stopped() {
+        if self.ending.draining().is_stopped() {
             return Err(refused("the daemon is about to end", None));
         }
         if !pools.all().iter().any(|other| Arc::ptr_eq(other, &served)) {

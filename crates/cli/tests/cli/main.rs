@@ -8,6 +8,7 @@ mod btrfs_files;
 mod btrfs_scrub;
 mod conformance;
 mod control;
+mod ending;
 mod generated;
 mod incremental;
 mod lvm;

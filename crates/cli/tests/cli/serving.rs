@@ -6,7 +6,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::support::{Daemon, Images, MIB, program};
+use super::support::{Daemon, Images, MIB, Nbd, program};
 
 /// An array served by a mount, or `None` where nothing can be mounted.
 fn mounted(images: &Images, args: &[&str]) -> Option<(Daemon, PathBuf)> {
@@ -301,6 +301,23 @@ fn nbd_clients_see_the_volume() {
         eprintln!("skipped: no nbdinfo");
     }
     daemon.end();
+}
+
+#[test]
+fn reads_that_fail_one_after_the_other_do_not_fill_the_log() {
+    let images = Images::array(2, 32 * MIB, &["--level=1", "--name=data"]);
+    let args = ["--run", "--nbd", "unix:nbd", "d0"];
+    let daemon = Daemon::start(images.dir.path(), &args);
+    // What is behind the new end cannot be read, and the last member has to stay.
+    OpenOptions::new().write(true).open(images.path("d0")).unwrap().set_len(2 * MIB).unwrap();
+    let mut client = Nbd::open(&images, "md/data");
+    for n in 0..200 {
+        client.request(0, 16 * MIB + n * 4096, 4096);
+        assert_eq!(client.reply(), 5);
+    }
+    drop(client);
+    let log = daemon.end();
+    assert!((1..50).contains(&log.lines().count()) && log.contains("read error"), "{log}");
 }
 
 #[test]

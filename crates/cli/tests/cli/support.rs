@@ -1,9 +1,10 @@
 //! Running the program, disk images, and daemons that end with their test.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -117,7 +118,7 @@ impl Images {
 /// A running daemon, which is killed if its test ends early.
 pub(crate) struct Daemon {
     child: Child,
-    out: BufReader<ChildStdout>,
+    out: BufReader<Box<dyn Read + Send + Sync>>,
     /// What it printed up to `ready`.
     pub(crate) greeting: String,
     pub(crate) control: PathBuf,
@@ -133,7 +134,8 @@ impl Daemon {
 
     pub(crate) fn of(mut command: Command, dir: &Path) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let stdout: Box<dyn Read + Send + Sync> = Box::new(child.stdout.take().unwrap());
+        let mut out = BufReader::new(stdout);
         let mut greeting = String::new();
         while !greeting.ends_with("ready\n") {
             if out.read_line(&mut greeting).unwrap() == 0 {
@@ -164,8 +166,21 @@ impl Daemon {
         self.child.try_wait().unwrap().is_none()
     }
 
+    /// From now on whatever it says goes nowhere.
+    pub(crate) fn close_output(&mut self) {
+        self.out = BufReader::new(Box::new(std::io::empty()));
+        self.child.stderr = None;
+    }
+
+    /// Waits for the end, which is no panic; the exit status and the log.
+    pub(crate) fn wait(self) -> (ExitStatus, String) {
+        let (status, log) = self.end_of_defect();
+        assert!(!log.contains("panicked"), "{log}");
+        (status, log)
+    }
+
     /// Waits for the end; the exit status and the log.
-    pub(crate) fn wait(mut self) -> (ExitStatus, String) {
+    pub(crate) fn end_of_defect(mut self) -> (ExitStatus, String) {
         let deadline = Instant::now() + Duration::from_secs(30);
         while self.is_running() {
             assert!(Instant::now() < deadline, "the daemon does not end");
@@ -175,8 +190,9 @@ impl Daemon {
         self.out.read_to_string(&mut rest).unwrap();
         assert_eq!(rest, "", "nothing is printed behind ready");
         let mut log = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
-        assert!(!log.contains("panicked"), "{log}");
+        if let Some(mut stderr) = self.child.stderr.take() {
+            stderr.read_to_string(&mut log).unwrap();
+        }
         (self.child.wait().unwrap(), log)
     }
 
@@ -195,5 +211,59 @@ impl Drop for Daemon {
             self.child.kill().unwrap();
             self.child.wait().unwrap();
         }
+    }
+}
+
+/// A client of a daemon's NBD socket `nbd`.
+pub(crate) struct Nbd(UnixStream);
+
+impl Nbd {
+    /// One that has said nothing yet.
+    pub(crate) fn connect(images: &Images) -> Self {
+        let mut stream = UnixStream::connect(images.path("nbd")).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.read_exact(&mut [0; 18]).unwrap();
+        Self(stream)
+    }
+
+    /// One that uses `export`.
+    pub(crate) fn open(images: &Images, export: &str) -> Self {
+        let Self(mut stream) = Self::connect(images);
+        // Fixed newstyle, no zeroes; NBD_OPT_EXPORT_NAME.
+        let mut hello = 3_u32.to_be_bytes().to_vec();
+        hello.extend(b"IHAVEOPT");
+        hello.extend(1_u32.to_be_bytes());
+        hello.extend((export.len() as u32).to_be_bytes());
+        hello.extend(export.as_bytes());
+        stream.write_all(&hello).unwrap();
+        stream.read_exact(&mut [0; 10]).unwrap();
+        Self(stream)
+    }
+
+    pub(crate) fn request(&mut self, command: u16, at: u64, len: u32) {
+        let mut request = 0x2560_9513_u32.to_be_bytes().to_vec();
+        request.extend(0_u16.to_be_bytes());
+        request.extend(command.to_be_bytes());
+        request.extend(7_u64.to_be_bytes());
+        request.extend(at.to_be_bytes());
+        request.extend(len.to_be_bytes());
+        self.0.write_all(&request).unwrap();
+    }
+
+    /// The error of a simple reply.
+    pub(crate) fn reply(&mut self) -> u32 {
+        let mut reply = [0; 16];
+        self.0.read_exact(&mut reply).unwrap();
+        u32::from_be_bytes(reply[4..8].try_into().unwrap())
+    }
+
+    pub(crate) fn write(&mut self, at: u64, data: &[u8]) {
+        self.request(1, at, data.len() as u32);
+        self.0.write_all(data).unwrap();
+    }
+
+    pub(crate) fn flush(&mut self) {
+        self.request(3, 0, 0);
+        assert_eq!(self.reply(), 0);
     }
 }

@@ -18,18 +18,7 @@ fn served_with_an_array(images: &Images) -> Daemon {
     let create = ["md", "create", "--homehost=any", "--level=1", "--raid-devices=2", "md0"];
     images.run(&[&create[..], &["--assume-clean"]].concat(), &["m0", "m1"]).ok();
     fs::create_dir_all(images.path("mnt")).unwrap();
-    // A write beyond the limit of file sizes is to fail, not to end the process.
-    let script = "trap '' XFSZ; exec \"$0\" serve --control control --mount mnt \"$@\"";
-    let mut command = Command::new("sh");
-    command.env_remove("ASHLAR_LOG").env_remove("NOTIFY_SOCKET").current_dir(images.dir.path());
-    command.args(["-c", script, env!("CARGO_BIN_EXE_ashlar")]).args(images.refs());
-    Daemon::of(
-        {
-            command.args(["m0", "m1"]);
-            command
-        },
-        images.dir.path(),
-    )
+    images.serve(&["--mount", "mnt", "m0", "m1"])
 }
 
 /// The process of the daemon's only pool.

@@ -5,11 +5,10 @@
 use std::sync::Arc;
 
 use ashlar_block::{
-    Bio, BioResult, Gateway, IoFuture, Limits, Op, Sector, Sectors, Segment, Status,
+    Bio, BioResult, Gateway, IoFuture, Limits, Op, Sector, Sectors, Segment, Status, rate_limited,
 };
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use tracing::error;
 
 use super::error::ThinError;
 use super::node::{Node, Tree};
@@ -152,7 +151,7 @@ impl Thin {
     }
 
     fn failed_lookup(&self, why: &ThinError) -> Status {
-        error!(pool = self.pool.name, device = self.id, "a read failed: {why}");
+        rate_limited!(error, pool = self.pool.name, device = self.id, "a read failed: {why}");
         match why {
             ThinError::Read { status, .. } => *status,
             ThinError::Superblock { .. }

@@ -1,6 +1,7 @@
 //! The file driver on real files: data, holes, durability calls, locks, odd memory, truncation.
 
 use std::fs::{self, File};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
@@ -476,4 +477,24 @@ fn a_block_device_reads_writes_discards_and_is_claimed() {
     let mut last = [0; 512];
     file.read_exact_at(&mut last, 8 * MIB - 512).unwrap();
     assert_eq!(last, [0xa5; 512]);
+}
+
+/// The kernel takes its time to end a ring, and with it what the ring has registered.
+#[test]
+fn a_file_is_closed_everywhere_when_its_reactor_and_its_device_have_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(dir.path(), MIB);
+    for _ in 0..10 {
+        let reactor = Reactor::new(ReactorConfig::default()).unwrap();
+        let gateway = open_rw(&path);
+        let mut segments = Segments::new();
+        segments.push(Buffer::from_slice(&[1; 4096]).whole());
+        reactor.block_on(gateway.submit(Bio::write(Sector(0), segments))).unwrap();
+        drop(reactor);
+        drop(gateway);
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        // SAFETY: F_SETLEASE takes a number. The kernel grants a lease for writing only on a file that is open nowhere else.
+        let got = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) };
+        assert_eq!(got, 0, "{}", std::io::Error::last_os_error());
+    }
 }

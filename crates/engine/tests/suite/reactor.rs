@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use ashlar_engine::fd::Fd;
 use ashlar_engine::{
-    Cancelled, Engine, Handle, Reactor, ReactorConfig, now_ns, signal, sleep, spawn, timeout,
-    yield_now,
+    Cancelled, Engine, Handle, Panicked, Reactor, ReactorConfig, now_ns, signal, sleep, spawn,
+    timeout, yield_now,
 };
 
 fn reactor() -> Reactor {
@@ -218,6 +218,58 @@ fn a_panic_in_a_task_reaches_whoever_awaits_it_and_nobody_else() {
     assert_eq!(reactor.block_on(handle.spawn_on(|| async { 5 })), Ok(5));
 }
 
+#[test]
+fn a_panic_of_a_reactor_is_told_and_what_it_had_under_way_stays_under_way() {
+    let mut engine = Engine::start(2).unwrap();
+    let handles = engine.handles().to_vec();
+    let reactor = reactor();
+    let dropped = Arc::new(AtomicBool::new(false));
+    let guard = SetOnDrop(Arc::clone(&dropped));
+    let begun = handles[1].spawn_on(|| async move {
+        spawn(async move {
+            sleep(Duration::from_secs(3600)).await;
+            drop(guard);
+        })
+        .detach();
+    });
+    assert_eq!(reactor.block_on(begun), Ok(()));
+    // Not in a task: as the closure is called.
+    let closure = handles[1].spawn_on(|| {
+        if now_ns() > 0 {
+            panic!("on purpose, by {}", 1);
+        }
+        async {}
+    });
+    let told = reactor.block_on(engine.panicked());
+    let Panicked { thread, message } = &told;
+    assert_eq!((thread.as_str(), message.as_str()), ("ashlar-1", "on purpose, by 1"));
+    assert_eq!(reactor.block_on(closure), Err(Cancelled));
+    assert_eq!(reactor.block_on(handles[1].spawn_on(|| async {})), Err(Cancelled));
+    assert_eq!(reactor.block_on(handles[0].spawn_on(|| async { 5 })), Ok(5));
+    engine.shutdown();
+    assert!(!dropped.load(Ordering::Acquire), "what was under way looks as if it had ended");
+}
+
+#[test]
+fn a_panic_of_the_thread_that_has_an_engine_drops_no_task_of_it() {
+    let dropped = Arc::new(AtomicBool::new(false));
+    let guard = SetOnDrop(Arc::clone(&dropped));
+    let owner = std::thread::spawn(move || {
+        let engine = Engine::start(1).unwrap();
+        let begun = engine.handles()[0].spawn_on(|| async move {
+            let waits = async move {
+                sleep(Duration::from_secs(3600)).await;
+                drop(guard);
+            };
+            spawn(waits).detach();
+        });
+        reactor().block_on(begun).unwrap();
+        panic!("on purpose");
+    });
+    assert!(owner.join().is_err());
+    assert!(!dropped.load(Ordering::Acquire));
+}
+
 struct SetOnDrop(Arc<AtomicBool>);
 
 impl Drop for SetOnDrop {
@@ -342,6 +394,19 @@ fn a_thread_has_one_reactor_and_may_have_another_after_it() {
     assert!(second.is_err_and(|e| e.kind() == std::io::ErrorKind::AlreadyExists));
     drop(first);
     reactor().block_on(async {});
+}
+
+#[test]
+fn a_thread_may_wait_for_signals_and_see_which_are_ignored() {
+    signal::block(&[signal::Signal::USR2]).unwrap();
+    // SAFETY: as below.
+    unsafe {
+        libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), libc::SIGUSR2);
+    }
+    assert_eq!(signal::receive(&[signal::Signal::USR2]).unwrap(), libc::SIGUSR2);
+    assert!(!signal::is_ignored(signal::Signal::XFSZ).unwrap());
+    signal::ignore(signal::Signal::XFSZ).unwrap();
+    assert!(signal::is_ignored(signal::Signal::XFSZ).unwrap());
 }
 
 #[test]

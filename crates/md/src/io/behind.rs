@@ -18,11 +18,10 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ashlar_block::device::Completion;
-use ashlar_block::{Bio, BioResult, Buffer, IoFuture, Sector, Status};
+use ashlar_block::{Bio, BioResult, Buffer, IoFuture, Sector, Status, rate_limited};
 use event_listener::{Event, listener};
 use futures_util::future::{Either, select};
 use smallvec::SmallVec;
-use tracing::warn;
 
 use super::{Answers, Sent, gather};
 use crate::array::Array;
@@ -204,7 +203,7 @@ impl Array {
         }
         let ended = self.judge(answers).await;
         if let Err(status) = ended {
-            warn!(array = self.disk.name(), %status, "a write behind failed");
+            rate_limited!(warn, array = self.disk.name(), %status, "a write behind failed");
         }
         ended
     }

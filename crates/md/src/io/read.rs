@@ -1,9 +1,8 @@
 //! Reads: from the member with least to do, and what happens when it cannot be read.
 
 use ashlar_block::stats::thread_shard;
-use ashlar_block::{Bio, BioResult, Buffer, Flags, Sectors, Status};
+use ashlar_block::{Bio, BioResult, Buffer, Flags, Sectors, Status, rate_limited};
 use smallvec::SmallVec;
-use tracing::warn;
 
 use crate::array::Array;
 use crate::canary::{Rule, broken};
@@ -64,7 +63,7 @@ impl Array {
             }
             let member = self.members.get(index).map_or("", Rdev::path);
             let (array, sector) = (self.disk.name(), bio.sector);
-            warn!(array, member, %sector, %status, "read error, trying the other copies");
+            rate_limited!(warn, array, member, %sector, %status, "read error, trying the other copies");
             // Superblocks that are being written are not left half way.
             self.finish(move |array| async move { array.count_read_error(index, status).await })
                 .await?;
@@ -190,7 +189,7 @@ impl Array {
                         .finish(move |array| async move { array.correct(&piece, into, bad).await });
                     if let Err(status) = corrected.await {
                         // What was read is good all the same.
-                        warn!(array = self.disk.name(), %status, "read error not corrected");
+                        rate_limited!(warn, array = self.disk.name(), %status, "read error not corrected");
                     }
                     return Ok(());
                 }
@@ -234,7 +233,7 @@ impl Array {
             match rewritten {
                 Ok(()) => {
                     rdev.count_corrected(piece.len);
-                    warn!(array = self.disk.name(), member = rdev.path(), %sector, "read error corrected");
+                    rate_limited!(warn, array = self.disk.name(), member = rdev.path(), %sector, "read error corrected");
                 }
                 // A copy that can be neither read nor written. If it is the last of something
                 // else it stays.

@@ -5,8 +5,7 @@
 //! recorded, the write is acknowledged. Members are looked at after the barrier was passed (see
 //! `members`).
 
-use ashlar_block::{Bio, BioResult, Flags, IoFuture, Op, Sector, Sectors, Status};
-use tracing::warn;
+use ashlar_block::{Bio, BioResult, Flags, IoFuture, Op, Sector, Sectors, Status, rate_limited};
 
 use super::{Answers, Sent, gather};
 use crate::array::Array;
@@ -201,7 +200,7 @@ impl Array {
             && let Err(error) = rdev.bad_blocks().clear(at, len)
         {
             // They stay listed, which costs reads and no data.
-            warn!(array = self.disk.name(), member = rdev.path(), %error, "bad blocks stay listed");
+            rate_limited!(warn, array = self.disk.name(), member = rdev.path(), %error, "bad blocks stay listed");
         }
     }
 
@@ -221,7 +220,7 @@ impl Array {
         status: Status,
     ) -> BioResult {
         let Some(copy) = self.copy_on(index, bio.sector) else { return Err(status) };
-        warn!(array = self.disk.name(), member = rdev.path(), sector = %copy, %status, "write error");
+        rate_limited!(warn, array = self.disk.name(), member = rdev.path(), sector = %copy, %status, "write error");
         rdev.set(State::WRITE_ERROR);
         let block = rdev.bad_blocks().unit().max(self.disk.limits().logical_block());
         let mut at = bio.sector;

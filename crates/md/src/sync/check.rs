@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use ashlar_block::{Bio, Buffer, Sector, Sectors, Status};
+use ashlar_block::{Bio, Buffer, Sector, Sectors, Status, rate_limited};
 use futures_util::future::join_all;
-use tracing::{info, warn};
+use tracing::info;
 
 use super::drive::{Ended, Job, Step, Trouble};
 use super::source::{Part, Source};
@@ -75,7 +75,7 @@ impl Check<'_> {
                 Ok(()) => Vec::new(),
                 Err(status) if status.is_retryable_elsewhere() => {
                     let member = source.rdev.path();
-                    warn!(array = array.disk.name(), member, %status, "read error of a check");
+                    rate_limited!(warn, array = array.disk.name(), member, %status, "read error of a check");
                     source.rdev.count_read_error();
                     vec![false]
                 }

@@ -3,10 +3,10 @@
 use std::cell::Cell;
 use std::ops::Range;
 
-use ashlar_block::{BioResult, Buffer, Sector, Sectors, Segment, Status};
+use ashlar_block::{BioResult, Buffer, Sector, Sectors, Segment, Status, rate_limited};
 use futures_util::future::{OptionFuture, join_all};
 use smallvec::SmallVec;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 use super::drive::{Ended, Job, Step, Trouble};
 use super::source::{Fetched, Part, Source, Sources};
@@ -290,7 +290,7 @@ impl<'a> Recovery<'a> {
             let data = self.data(place, range, &window);
             if let Err(status) = self.correct(sources, fetched, &data).await {
                 // The targets have what was read all the same.
-                warn!(array = array.disk.name(), %status, "read error not corrected");
+                rate_limited!(warn, array = array.disk.name(), %status, "read error not corrected");
             }
             self.lost(group, place, fetched).await?;
         }
@@ -333,7 +333,7 @@ impl<'a> Recovery<'a> {
                 }
                 let status = status.unwrap_or(Status::Medium);
                 let (member, sector) = (target.rdev.path(), place.piece.at + part.into);
-                error!(array = self.array.disk.name(), member, %sector, "no copy can be read");
+                rate_limited!(error, array = self.array.disk.name(), member, %sector, "no copy can be read");
                 let failed = self.array.fail_member(target.rdev, status).await;
                 failed.map_err(Trouble::Incomplete)?;
             }

@@ -5,9 +5,8 @@
 //! one rule, [`first_copy`], for both. What it says of a block does not depend on the length of the I/O
 //! that the block is part of.
 
-use ashlar_block::{Bio, Sector, Sectors, Segment, Status};
+use ashlar_block::{Bio, Sector, Sectors, Segment, Status, rate_limited};
 use smallvec::SmallVec;
-use tracing::warn;
 
 use crate::array::Array;
 use crate::members::Index;
@@ -225,7 +224,7 @@ impl Array {
             source.rdev.submit(Bio::read(source.at + part.into, [slice(data, part)])).await;
         if let Err(status) = result {
             let (member, sector) = (source.rdev.path(), source.at + part.into);
-            warn!(array = self.disk.name(), member, %sector, %status, "read error of a sync");
+            rate_limited!(warn, array = self.disk.name(), member, %sector, %status, "read error of a sync");
         }
         result
     }
@@ -248,7 +247,7 @@ impl Array {
                 let on_device = at + rdev.data_offset();
                 if let Err(error) = rdev.bad_blocks().clear(on_device, part.len) {
                     let member = rdev.path();
-                    warn!(array = self.disk.name(), member, %error, "bad blocks stay listed");
+                    rate_limited!(warn, array = self.disk.name(), member, %error, "bad blocks stay listed");
                 }
                 Ok(())
             }
@@ -266,7 +265,7 @@ impl Array {
             Ok(()) => {
                 source.rdev.count_corrected(part.len);
                 let member = source.rdev.path();
-                warn!(array = self.disk.name(), member, sector = %at, "read error corrected");
+                rate_limited!(warn, array = self.disk.name(), member, sector = %at, "read error corrected");
                 Ok(())
             }
             Err(status) => self.fail_member(source.rdev, status).await.map(|_| ()),

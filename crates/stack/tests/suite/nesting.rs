@@ -77,6 +77,38 @@ fn a_partition_begins_and_ends_where_its_table_says() {
 }
 
 #[test]
+fn what_does_not_stop_in_time_keeps_what_it_is_made_of() {
+    let sim = Sim::new(3);
+    sim.block_on(async {
+        let media = two_mirrors(&sim).await;
+        let stack = boot(&sim, &media, plain()).await;
+        mirror(&[device(&stack, "md0"), device(&stack, "md1")], 5, Version::V1_2).await;
+        stack.stop().await.unwrap();
+        let stack = boot(&sim, &media, plain()).await;
+        write(&stack, "md5", 3, 9).await;
+        let at_once = |name: &str| -> ashlar_block::LocalFuture<'static, ()> {
+            let is_late = name == "md5";
+            Box::pin(async move {
+                if !is_late {
+                    std::future::pending::<()>().await;
+                }
+            })
+        };
+        let failed = stack.stop_within(&at_once).await.unwrap_err();
+        let told: Vec<String> = failed.iter().map(ToString::to_string).collect();
+        let kept = |name| format!("{name}: what is made of it has not stopped");
+        assert_eq!(told, ["md5: it did not stop in time".to_owned(), kept("md1"), kept("md0")]);
+        // They still take what it writes as it stops.
+        stack.stop().await.unwrap();
+        for at in [2048, 18432] {
+            for media in &media {
+                assert_eq!(media.peek_durable(Sector(at + 2 * 256 + 3))[0], 9);
+            }
+        }
+    });
+}
+
+#[test]
 fn nesting_goes_to_any_depth_and_stops_from_the_top() {
     let sim = Sim::new(2);
     sim.block_on(async {

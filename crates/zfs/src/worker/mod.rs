@@ -11,7 +11,7 @@ mod parameters;
 pub mod taskq;
 mod volumes;
 
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 
 use crate::control;
@@ -29,8 +29,8 @@ pub fn main() -> ! {
     let served = serve(&mut worker).map_err(|error| error.to_string());
     let ended = worker.end().and(served);
     if let Err(error) = &ended {
-        // Standard error is the daemon's log.
-        eprintln!("{error}");
+        // Standard error is the daemon's log, which may have ended before.
+        let (Ok(()) | Err(_)) = writeln!(io::stderr(), "{error}");
     }
     process::end(ended.is_ok())
 }

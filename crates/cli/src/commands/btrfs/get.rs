@@ -16,6 +16,7 @@ use rustix::fs::{AtFlags, CWD, Timestamps, XattrFlags, lsetxattr, utimensat};
 use super::volumes::Chosen;
 use super::{Top, with};
 use crate::error::{Error, FAILURE, Result};
+use crate::output;
 
 /// Take a file, or a directory with all that is in it, out of a file system that is not mounted
 ///
@@ -66,7 +67,8 @@ impl Get {
             let mut taking = Taking { get: &self, files, failures: 0, left_out: 0 };
             taking.all().await?;
             if taking.left_out > 0 {
-                eprintln!("left out: {} device nodes, pipes and sockets", taking.left_out);
+                let count = taking.left_out;
+                output::note(&format!("left out: {count} device nodes, pipes and sockets\n"));
             }
             Ok(if taking.failures > 0 { ExitCode::from(FAILURE) } else { ExitCode::SUCCESS })
         })

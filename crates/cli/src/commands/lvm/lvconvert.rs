@@ -75,7 +75,7 @@ impl Lvconvert {
         with(&self.disks.devices, Access::Write, async |session| {
             let origin = self.mark(session, group, name, &archives).await?;
             if self.background {
-                return output::print(&format!(
+                return output::tell(&format!(
                     "  Merging of snapshot {group}/{name} will occur on next activation of \
                      {group}/{origin}.\n"
                 ));
@@ -89,7 +89,7 @@ impl Lvconvert {
             let failed = |error| Error::new("Cannot end the merge", name, error);
             draft.group.finish_merge(&origin).map_err(failed)?;
             session.commit(draft, &[], &archives).await?;
-            output::print(&format!(
+            output::tell(&format!(
                 "  Merge of snapshot into logical volume {group}/{origin} has finished.\n  Logical \
                  volume \"{name}\" successfully removed.\n"
             ))
@@ -108,7 +108,7 @@ impl Lvconvert {
         let mut draft = session.draft(group)?;
         let merging = draft.group.snapshot_in(name).map(|found| found.snapshot);
         if let Some(snapshot) = merging.filter(|snapshot| snapshot.merging) {
-            output::print(&format!("  Merging of {group}/{name} goes on where it was.\n"))?;
+            output::tell(&format!("  Merging of {group}/{name} goes on where it was.\n"))?;
             return Ok(snapshot.origin.clone());
         }
         let before = draft.group.clone();
@@ -116,7 +116,7 @@ impl Lvconvert {
         let origin = draft.group.start_merge(name).map_err(failed)?;
         check_stores(session, &before, &draft, &origin, name).await?;
         session.commit(draft, &[], archives).await?;
-        output::print(&format!("  Merging of volume {group}/{name} started.\n"))?;
+        output::tell(&format!("  Merging of volume {group}/{name} started.\n"))?;
         Ok(origin)
     }
 }

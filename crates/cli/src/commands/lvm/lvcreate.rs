@@ -125,7 +125,7 @@ pub(super) fn to_extents(group: &VolumeGroup, size: Sectors) -> Result<u32> {
     let extents = group.extents(size).ok_or_else(|| Error::failed("The size is too large"))?;
     if group.sectors(extents) != size {
         let rounded = sizes::long(group.sectors(extents));
-        output::print(&format!("  Rounding up size to full physical extent {rounded}\n"))?;
+        output::tell(&format!("  Rounding up size to full physical extent {rounded}\n"))?;
     }
     Ok(extents)
 }
@@ -175,7 +175,7 @@ pub(super) fn whole_rows(
         rows.checked_mul(stripes).ok_or_else(|| Error::failed("The size is too large"))?;
     let size = |extents| sizes::long(group.sectors(extents));
     let way = if is_share { "down" } else { "up" };
-    output::print(&format!(
+    output::tell(&format!(
         "  Rounding size {} ({extents} extents) {way} to stripe boundary size {} ({rounded} extents).\n",
         size(extents),
         size(rounded)
@@ -203,7 +203,7 @@ impl Lvcreate {
             let mut draft = session.draft(group)?;
             let (name, zeroes) = self.make(session, &mut draft, name, origin)?;
             session.commit(draft, &zeroes, &archives).await?;
-            output::print(&format!("  Logical volume \"{name}\" created.\n"))
+            output::tell(&format!("  Logical volume \"{name}\" created.\n"))
         })?;
         Ok(ExitCode::SUCCESS)
     }
@@ -279,7 +279,7 @@ impl Lvcreate {
             )));
         }
         if self.stripes > 1 && self.stripesize.is_none() {
-            output::print(&format!("  Using default stripesize {}.\n", sizes::long(STRIPE)))?;
+            output::tell(&format!("  Using default stripesize {}.\n", sizes::long(STRIPE)))?;
         }
         let extents = whole_rows(group, extents, self.stripes, is_share)?;
         let policy = match self.alloc.as_str() {

@@ -63,7 +63,7 @@ impl Lvextend {
             let mut draft = session.draft(group)?;
             let text = self.grow(session, &mut draft, name)?;
             session.commit(draft, &[], &archives).await?;
-            output::print(&text)
+            output::tell(&text)
         })?;
         Ok(ExitCode::SUCCESS)
     }

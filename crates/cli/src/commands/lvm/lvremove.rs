@@ -81,7 +81,7 @@ impl Lvremove {
             session.commit(draft, &[], &archives).await?;
             let line =
                 |name: &String| format!("  Logical volume \"{name}\" successfully removed.\n");
-            output::print(&gone.iter().map(line).collect::<String>())
+            output::tell(&gone.iter().map(line).collect::<String>())
         })?;
         Ok(ExitCode::SUCCESS)
     }

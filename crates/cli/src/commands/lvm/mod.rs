@@ -16,13 +16,14 @@ mod sizes;
 mod vgcreate;
 mod volumes;
 
-use std::io::{self, BufRead, IsTerminal, Write};
+use std::io::{self, BufRead, IsTerminal};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{ArgAction, Args, Subcommand};
 
 use crate::error::{Error, Result};
+use crate::output;
 
 /// Show, make and change LVM's physical volumes, volume groups and logical volumes
 ///
@@ -129,8 +130,7 @@ fn confirm(question: &str, yes: bool) -> Result<bool> {
             .hint("-y answers with yes"));
     }
     let failed = |error| Error::plain("cannot ask", error);
-    eprint!("{question} [y/n]: ");
-    io::stderr().flush().map_err(failed)?;
+    output::to_stderr(&format!("{question} [y/n]: "));
     let mut answer = String::new();
     io::stdin().lock().read_line(&mut answer).map_err(failed)?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
@@ -138,5 +138,5 @@ fn confirm(question: &str, yes: bool) -> Result<bool> {
 
 /// Says something that is no failure.
 fn warn(text: impl std::fmt::Display) {
-    eprintln!("  WARNING: {text}");
+    output::note(&format!("  WARNING: {text}\n"));
 }

@@ -211,7 +211,7 @@ pub(super) async fn make(
         format_pv(gateway, uuid.unwrap_or_else(new_uuid), layout)
             .await
             .map_err(|error| failed(name, &error))?;
-        output::print(&format!("  Physical volume \"{name}\" successfully created.\n"))?;
+        output::tell(&format!("  Physical volume \"{name}\" successfully created.\n"))?;
     }
     Ok(())
 }
@@ -281,7 +281,7 @@ impl Pvremove {
                 let Some(pv) = session.pvs.get(index) else { continue };
                 let failed = |status| Error::new("Cannot remove the label", name, status);
                 erase_pv(&pv.gateway, &pv.on_disk).await.map_err(failed)?;
-                output::print(&format!(
+                output::tell(&format!(
                     "  Labels on physical volume \"{name}\" successfully wiped.\n"
                 ))?;
             }

@@ -90,7 +90,7 @@ impl Vgcreate {
             let draft = self.draft(session, group)?;
             session.commit(draft, &[], &archives).await
         })?;
-        output::print(&format!("  Volume group \"{name}\" successfully created\n"))?;
+        output::tell(&format!("  Volume group \"{name}\" successfully created\n"))?;
         Ok(ExitCode::SUCCESS)
     }
 

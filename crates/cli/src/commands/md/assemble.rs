@@ -78,7 +78,7 @@ impl Assemble {
             let options = Options { md, rename, whole: true, ..Options::default() };
             let stack = assemble(&probed, options, &disks::runtime()).await;
             check_started(&stack, false)?;
-            output::print(&report(&stack))
+            output::tell(&report(&stack))
         })?;
         Ok(ExitCode::SUCCESS)
     }

@@ -230,7 +230,7 @@ impl Create {
                 .await
                 .map_err(|error| Error::new("cannot create", display(&spec.name), error))
         })?;
-        output::print(&report(&spec, &created, &paths))?;
+        output::tell(&report(&spec, &created, &paths))?;
         Ok(ExitCode::SUCCESS)
     }
 

@@ -118,9 +118,9 @@ impl GrowCommand {
         if self.json {
             output::print_json(&json!({ "size": size }))?;
         } else if let Some(bitmap) = &self.bitmap {
-            output::print(&format!("{}: bitmap {bitmap}\n", self.array.as_str()))?;
+            output::tell(&format!("{}: bitmap {bitmap}\n", self.array.as_str()))?;
         } else {
-            output::print(&format!("{}: {}\n", self.array.as_str(), human_size(size)))?;
+            output::tell(&format!("{}: {}\n", self.array.as_str(), human_size(size)))?;
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -45,10 +45,6 @@ pub(crate) struct Incremental {
     #[arg(short, long, conflicts_with_all = ["run", "scan"])]
     fail: bool,
 
-    /// Print only what fails
-    #[arg(short, long)]
-    quiet: bool,
-
     #[command(flatten)]
     daemon: Daemon,
 }
@@ -58,7 +54,7 @@ impl Incremental {
         let mut client = self.daemon.connect()?;
         if self.scan {
             let started = client.start_waiting()?;
-            self.tell(&started.done)?;
+            tell(&started.done)?;
             started.failed.iter().for_each(|line| {
                 Error::failed(line).print();
             });
@@ -74,15 +70,15 @@ impl Incremental {
                 client.attach(&Attach { disk, run: self.run.then_some(true) })
             };
             match done {
-                Ok(lines) => self.tell(&lines)?,
+                Ok(lines) => tell(&lines)?,
                 Err(error) => code |= error.print(),
             }
         }
         Ok(ExitCode::from(code))
     }
+}
 
-    fn tell(&self, lines: &[String]) -> Result<()> {
-        let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
-        if self.quiet { Ok(()) } else { output::print(&text) }
-    }
+/// Tells what became of devices.
+fn tell(lines: &[String]) -> Result<()> {
+    output::tell(&lines.iter().map(|line| format!("{line}\n")).collect::<String>())
 }

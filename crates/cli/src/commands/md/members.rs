@@ -29,7 +29,7 @@ pub(super) fn change(
             if json {
                 output::print(&format!("{}\n", serde_json::json!({ "done": line })))?;
             } else {
-                output::print(&format!("{line}\n"))?;
+                output::tell(&format!("{line}\n"))?;
             }
         }
     }

@@ -85,6 +85,6 @@ fn follow(session: &mut Session, pool: &str) -> Result<u64> {
         bar.finish_and_clear();
     }
     let scan = session.status(pool)?.scan;
-    output::print(&format!("{pool}: {}\n", scan_text(scan.as_ref())))?;
+    output::tell(&format!("{pool}: {}\n", scan_text(scan.as_ref())))?;
     Ok(scan.map_or(0, |scan| scan.errors))
 }

@@ -180,7 +180,7 @@ impl Cancel {
         while running(&store, fsid)?.is_some() {
             std::thread::sleep(POLL);
         }
-        output::print("scrub cancelled\n")?;
+        output::tell("scrub cancelled\n")?;
         Ok(ExitCode::SUCCESS)
     }
 }

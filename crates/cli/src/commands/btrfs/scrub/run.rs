@@ -255,7 +255,8 @@ async fn tell(
     wanted: &Wanted,
 ) -> Result<std::convert::Infallible> {
     let bar = progress::bar().filter(|_| !wanted.quiet && !wanted.json);
-    let lines = bar.is_none() && !wanted.quiet && std::io::stdout().is_terminal();
+    let lines =
+        bar.is_none() && !wanted.quiet && !output::is_quiet() && std::io::stdout().is_terminal();
     let mut ends =
         std::pin::pin!(ashlar_engine::signal::wait(&[Signal::INT, Signal::TERM, Signal::HUP]));
     let mut ended = false;

@@ -210,7 +210,7 @@ impl Common {
         if let Some(fsid) = line.trim().strip_prefix(READY) {
             let first = self.chosen.devices.first().map(|path| path.display().to_string());
             let (on, pid) = (first.unwrap_or_default(), child.id());
-            output::print(&format!("scrub {verb} on {on}, fsid {} (pid={pid})\n", fsid.trim()))?;
+            output::tell(&format!("scrub {verb} on {on}, fsid {} (pid={pid})\n", fsid.trim()))?;
             return Ok(ExitCode::SUCCESS);
         }
         let status = child.wait().map_err(failed)?;
@@ -236,18 +236,19 @@ impl Common {
             text.extend(owners.iter().map(|owner| format!("  {}\n", owner.words)));
         }
         text += &report::text(record, self.shown, Occasion::Done);
-        output::print(&text)?;
+        output::tell(&text)?;
         let counters = record.counters();
         if counters.uncorrectable_errors > 0 {
-            eprintln!("ERROR: there are {} uncorrectable errors", counters.uncorrectable_errors);
+            let count = counters.uncorrectable_errors;
+            output::to_stderr(&format!("ERROR: there are {count} uncorrectable errors\n"));
         } else if found.iter().any(|it| !it.problem.is_repaired()) {
-            eprintln!("WARNING: errors detected during scrubbing, not all of them corrected");
+            output::note("WARNING: errors detected during scrubbing, not all of them corrected\n");
         } else if !found.is_empty() {
-            eprintln!("WARNING: errors detected during scrubbing, corrected");
+            output::note("WARNING: errors detected during scrubbing, corrected\n");
         }
         if !record.is_finished() {
-            eprintln!(
-                "WARNING: not all of the file system was scrubbed; ashlar btrfs scrub resume goes on"
+            output::note(
+                "WARNING: not all of the file system was scrubbed; ashlar btrfs scrub resume goes on\n",
             );
         }
         Ok(())

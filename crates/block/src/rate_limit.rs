@@ -1,0 +1,87 @@
+//! A limit for messages that I/O causes: a dying disk, or a client, must not fill the log.
+//!
+//! As with the kernel's `printk_ratelimited`, each place in the program that logs through [`rate_limited!`] has a limit of
+//! its own: [`BURST`] messages in [`INTERVAL_NS`]. The first message of a later interval has a field `suppressed`: how
+//! many were left out before it.
+
+use std::sync::{Mutex, PoisonError};
+
+/// Messages of one place in an interval (the kernel's `DEFAULT_RATELIMIT_BURST`).
+pub const BURST: u32 = 10;
+/// An interval, nanoseconds (the kernel's `DEFAULT_RATELIMIT_INTERVAL`).
+pub const INTERVAL_NS: u64 = 5_000_000_000;
+
+/// The messages of one place.
+#[derive(Debug)]
+pub struct RateLimit(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    /// When the interval began; none has yet if `told` is zero.
+    begin_ns: u64,
+    told: u32,
+    suppressed: u64,
+}
+
+impl RateLimit {
+    /// The limit of a place that has told nothing yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(Mutex::new(State { begin_ns: 0, told: 0, suppressed: 0 }))
+    }
+
+    /// Whether a message may be logged at `now_ns`: how many were left out since the last one. `None` leaves it out,
+    /// and counts it.
+    pub fn admit(&self, now_ns: u64) -> Option<u64> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // A clock that goes back is another one's: simulations have their own.
+        let is_over = now_ns < state.begin_ns || now_ns - state.begin_ns >= INTERVAL_NS;
+        if state.told == 0 || is_over {
+            (state.begin_ns, state.told) = (now_ns, 0);
+        }
+        if state.told == BURST {
+            state.suppressed += 1;
+            return None;
+        }
+        state.told += 1;
+        Some(std::mem::take(&mut state.suppressed))
+    }
+}
+
+impl Default for RateLimit {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Logs as tracing's macro of the level named first, as often as the [`RateLimit`] of this place allows:
+/// `rate_limited!(warn, member, %status, "read error")`. The caller has `tracing` among its dependencies.
+#[macro_export]
+macro_rules! rate_limited {
+    ($level:ident, $($message:tt)+) => {{
+        static LIMIT: $crate::rate_limit::RateLimit = $crate::rate_limit::RateLimit::new();
+        if let Some(suppressed) = LIMIT.admit($crate::clock::now_ns()) {
+            let suppressed = (suppressed > 0).then_some(suppressed);
+            tracing::$level!(suppressed, $($message)+);
+        }
+    }};
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_is_told_and_the_rest_is_counted() {
+        let limit = RateLimit::new();
+        let told = |now_ns| (0..1000).filter_map(|_| limit.admit(now_ns)).collect::<Vec<_>>();
+        assert_eq!(told(7), [0; BURST as usize]);
+        assert_eq!(told(7 + INTERVAL_NS - 1), []);
+        let mut next = [0; BURST as usize];
+        next[0] = 1000 - u64::from(BURST) + 1000;
+        assert_eq!(told(7 + INTERVAL_NS), next);
+        // Another clock.
+        next[0] = 1000 - u64::from(BURST);
+        assert_eq!(told(3), next);
+    }
+}

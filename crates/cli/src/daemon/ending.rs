@@ -1,0 +1,296 @@
+//! The daemon's end: the wishes for it, what it waits for, and its limit.
+//!
+//! A thread of its own hears the signals, so that no reactor that is stuck keeps the end from being forced.
+//!
+//! | wish | what it does |
+//! |---|---|
+//! | SIGHUP | begins the end, and never forces it: a terminal that is closed may send several |
+//! | SIGTERM, SIGINT, `Stop` | the first begins the end |
+//! | a second signal, `Stop` with force | forces it: no client is waited for any more |
+//! | a third signal | ends the process at once |
+//!
+//! What a forced end means for writes under way: those that an array has begun are still waited for, because its
+//! copies may only be called the same when all have ended; clients do not get their replies any more. A device that
+//! takes longer than [`STEP`] is given up, and after [`LIMIT`] the process ends whatever is left. Both are like a power
+//! cut to an array: its superblocks say active, its bitmap has the marks of what was under way, so its next start makes
+//! the copies the same. What was flushed is on the disks.
+
+use std::io;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use ashlar_engine::signal::{self, Signal};
+use ashlar_engine::{Panicked, sleep};
+use ashlar_stack::assemble::Stack;
+use futures_util::future::{Either, select};
+
+use super::stop::Stop;
+use super::users;
+use crate::error::{Error, FAILURE, PANICKED, Result};
+
+/// How long a device may take to stop once the end is forced.
+const STEP: Duration = Duration::from_secs(2);
+/// How long the process may go on once the end is forced.
+const LIMIT: Duration = Duration::from_secs(10);
+/// How long clients are waited for when a thread has panicked, which answers none of its own any more.
+const WITHOUT_A_THREAD: Duration = Duration::from_secs(10);
+/// How long the log may take to take a line of the end.
+const LOG_PATIENCE: Duration = Duration::from_millis(500);
+/// How long something may keep the end waiting before the log has it.
+pub(super) const PATIENCE: Duration = Duration::from_secs(3);
+
+/// What the end waits for.
+#[derive(Clone, Debug, Default)]
+pub(super) enum Waiting {
+    /// Nothing that takes long.
+    #[default]
+    Nothing,
+    /// Users of the mount.
+    Mount(PathBuf),
+    /// NBD clients at these addresses.
+    Clients(String),
+    /// A device that is being stopped.
+    Device(String),
+}
+
+/// See the module text.
+#[derive(Clone, Default)]
+pub(crate) struct Ending(Arc<State>);
+
+#[derive(Default)]
+struct State {
+    wanted: Stop,
+    forced: Stop,
+    draining: Stop,
+    panicked: Stop,
+    over: Stop,
+    /// Whether a signal is the second one.
+    is_asked_for: AtomicBool,
+    code: AtomicU8,
+    waiting: Mutex<Waiting>,
+    failure: Mutex<Option<String>>,
+}
+
+/// Logs on another thread: a log that is not read must not keep the end from coming.
+fn say(log: impl FnOnce() + Send + 'static) {
+    let (said, saying) = mpsc::channel();
+    let log = move || {
+        log();
+        said.send(())
+    };
+    if thread::Builder::new().name("ashlar-log".to_owned()).spawn(log).is_ok() {
+        // Said, or not: what matters follows.
+        let (Ok(()) | Err(_)) = saying.recv_timeout(LOG_PATIENCE);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Ending {
+    /// Blocks the signals that end the daemon, and hears them on a thread of its own. To be called before any other
+    /// thread is started.
+    ///
+    /// # Errors
+    /// Those of pthread_sigmask(3), sigaction(2), and of starting a thread.
+    pub(super) fn listen() -> io::Result<Self> {
+        let mut signals = vec![Signal::TERM, Signal::INT];
+        if !signal::is_ignored(Signal::HUP)? {
+            signals.push(Signal::HUP);
+        }
+        signal::block(&signals)?;
+        let ending = Self::default();
+        let hearing = ending.clone();
+        let hear = move || {
+            loop {
+                match signal::receive(&signals) {
+                    Ok(number) if number == Signal::HUP.as_raw() => hearing.0.wanted.stop(),
+                    Ok(_) => hearing.next_signal(),
+                    Err(error) => return tracing::error!(%error, "waiting for signals"),
+                }
+            }
+        };
+        thread::Builder::new().name("ashlar-signals".to_owned()).spawn(hear)?;
+        Ok(ending)
+    }
+
+    fn next_signal(&self) {
+        if self.0.forced.is_stopped() {
+            self.abandon("a third signal: what was not stopped is left as it is");
+        }
+        if self.0.is_asked_for.load(Ordering::SeqCst) { self.force() } else { self.ask() }
+    }
+
+    /// Begins the end.
+    pub(super) fn ask(&self) {
+        self.0.is_asked_for.store(true, Ordering::SeqCst);
+        self.0.wanted.stop();
+    }
+
+    /// Forces the end: the process is gone within [`LIMIT`].
+    pub(super) fn force(&self) {
+        self.ask();
+        if self.0.forced.is_stopped() {
+            return;
+        }
+        self.fail(FAILURE);
+        self.0.forced.stop();
+        let ending = self.clone();
+        let limit = move || {
+            thread::sleep(LIMIT);
+            ending.abandon("the forced end took too long: what was not stopped is left as it is");
+        };
+        // Without a thread there is no limit, but a third signal.
+        if let Err(error) = thread::Builder::new().name("ashlar-limit".to_owned()).spawn(limit) {
+            tracing::error!(%error, "no thread for the limit of the end");
+        }
+        say(|| tracing::warn!("the end is forced"));
+    }
+
+    /// Ends the process.
+    fn abandon(&self, why: &str) -> ! {
+        let (ending, why) = (self.clone(), why.to_owned());
+        say(move || {
+            let waits_for = ending.waits_for().join(", ");
+            tracing::error!(waits_for, "{why}");
+        });
+        std::process::exit(self.code().into());
+    }
+
+    /// A thread that serves has panicked: the end begins, and does not wait long for clients.
+    pub(super) async fn without(&self, panicked: Panicked) {
+        let Panicked { thread, message: panic } = panicked;
+        tracing::error!(thread, panic, "a thread that serves has panicked: stopping");
+        self.panic();
+        sleep(WITHOUT_A_THREAD).await;
+        self.force();
+    }
+
+    /// Something that serves has panicked, which the log has already: the end begins.
+    pub(super) fn panic(&self) {
+        self.fail(PANICKED);
+        self.0.panicked.stop();
+        self.0.wanted.stop();
+    }
+
+    /// The process is to end with this code, or a higher one.
+    pub(super) fn fail(&self, code: u8) {
+        self.0.code.fetch_max(code, Ordering::SeqCst);
+    }
+
+    /// What the process ends with.
+    pub(super) fn code(&self) -> u8 {
+        self.0.code.load(Ordering::SeqCst)
+    }
+
+    /// Ends when the end is to begin.
+    pub(super) fn wanted(&self) -> Stop {
+        self.0.wanted.clone()
+    }
+
+    /// Ends when the end is forced.
+    pub(super) fn forced(&self) -> Stop {
+        self.0.forced.clone()
+    }
+
+    /// Ends when the end has begun: nothing starts any more.
+    pub(super) fn draining(&self) -> Stop {
+        self.0.draining.clone()
+    }
+
+    /// Ends when something that serves has panicked.
+    pub(super) fn panicked(&self) -> Stop {
+        self.0.panicked.clone()
+    }
+
+    /// Ends when all is stopped, as far as it can be.
+    pub(super) fn over(&self) -> Stop {
+        self.0.over.clone()
+    }
+
+    /// What was not in good order, once it is over.
+    pub(super) fn failure(&self) -> Option<String> {
+        lock(&self.0.failure).clone()
+    }
+
+    /// It is over, with this result.
+    pub(super) fn finish<T>(&self, result: &Result<T>) {
+        *lock(&self.0.failure) = result.as_ref().err().map(ToString::to_string);
+        self.0.over.stop();
+    }
+
+    /// Takes note of what is waited for.
+    pub(super) fn wait_for(&self, waiting: Waiting) {
+        *lock(&self.0.waiting) = waiting;
+    }
+
+    /// What the end waits for, in words.
+    pub(super) fn waits_for(&self) -> Vec<String> {
+        let waiting = lock(&self.0.waiting).clone();
+        match waiting {
+            Waiting::Nothing => Vec::new(),
+            Waiting::Mount(path) => {
+                let mut users = users::users(&path);
+                if users.is_empty() {
+                    users.push("a process that cannot be seen".to_owned());
+                }
+                vec![format!("{} is in use by {}", path.display(), users.join(", "))]
+            }
+            Waiting::Clients(addresses) => vec![format!("NBD clients at {addresses}")],
+            Waiting::Device(name) => vec![format!("{name} is being stopped")],
+        }
+    }
+
+    /// Stops all devices and exports all pools.
+    ///
+    /// # Errors
+    /// Some could not be marked clean, flushed or exported.
+    pub(super) async fn stop(&self, stack: &Stack) -> Result<()> {
+        let limit = |name: &str| {
+            self.wait_for(Waiting::Device(name.to_owned()));
+            let forced = self.forced();
+            let limit = async move {
+                forced.await;
+                sleep(STEP).await;
+            };
+            Box::pin(limit) as ashlar_block::LocalFuture<'static, ()>
+        };
+        let mut stopping = pin!(stack.stop_within(&limit));
+        let stopped = match select(&mut stopping, pin!(sleep(PATIENCE))).await {
+            Either::Left((stopped, _)) => stopped,
+            Either::Right(_) => {
+                let all = stack.pools.all();
+                let pools: Vec<&str> = all.iter().map(|served| served.pool.name()).collect();
+                if pools.is_empty() {
+                    let waits_for = self.waits_for().join(", ");
+                    tracing::warn!(waits_for, "still stopping; a second signal ends this by force");
+                } else {
+                    let pools = pools.join(", ");
+                    tracing::warn!(
+                        pools,
+                        "still being exported; a second signal ends this by force"
+                    );
+                }
+                stopping.await
+            }
+        };
+        stopped.map_err(|failed| {
+            let all: Vec<String> = failed.iter().map(ToString::to_string).collect();
+            let is_pool = |wanted: bool| failed.iter().any(|not| not.is_pool == wanted);
+            let hint = match (is_pool(true), is_pool(false)) {
+                (true, false) => "what was written to its volumes since their last flush may be lost",
+                (true, true) => {
+                    "the copies of arrays may differ: the next start needs a resync; what was written to pools since the last flush may be lost"
+                }
+                (false, _) => "the copies may differ: the next start needs a resync",
+            };
+            self.fail(FAILURE);
+            Error::plain("not stopped cleanly", all.join(", ")).hint(hint)
+        })
+    }
+}

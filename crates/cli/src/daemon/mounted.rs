@@ -1,0 +1,127 @@
+//! The mount, and the reactors that serve it.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ashlar_engine::{Cancelled, Engine, Receiver, sleep};
+use ashlar_export::fuse::dev::KernelDev;
+use ashlar_export::fuse::mount::{Mount, MountError, MountOptions, mount};
+use ashlar_export::fuse::server as fuse;
+use ashlar_export::fuse::session::Session;
+use ashlar_export::fuse::tree::Owner;
+use ashlar_stack::attributes::Attributes;
+use futures_util::StreamExt;
+use futures_util::future::{Either, select};
+use futures_util::stream::FuturesUnordered;
+
+use super::ending::{Ending, PATIENCE, Waiting};
+use super::namespace::View;
+use super::users;
+use crate::disks;
+use crate::error::{Error, FAILURE, Result};
+
+/// How often a busy mount is tried again.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// See the module text.
+pub(super) struct Mounted {
+    mount: Mount,
+    servers: FuturesUnordered<Receiver<io::Result<()>>>,
+}
+
+impl Mounted {
+    /// Mounts on `path` and serves from every reactor of `engine`.
+    ///
+    /// # Errors
+    /// Nothing can be mounted there.
+    pub(super) fn start(
+        engine: &Engine,
+        path: &Path,
+        allow_other: bool,
+        attributes: &Arc<Attributes>,
+    ) -> Result<Self> {
+        let failed = |error: MountError| Error::plain("cannot mount", error);
+        let view = View { attributes: Arc::clone(attributes) };
+        let owner = Owner {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            since: ashlar_engine::wall_clock(),
+        };
+        let session = Arc::new(Session::new(view, owner));
+        let (mount, fd) = mount(path, MountOptions { allow_other }).map_err(failed)?;
+        let servers = FuturesUnordered::new();
+        for handle in engine.handles() {
+            let fd: io::Result<OwnedFd> = fd.try_clone();
+            let fd = fd.map_err(|error| Error::new("cannot mount", path.display(), error))?;
+            let session = Arc::clone(&session);
+            servers.push(handle.spawn_on(move || async move {
+                let dev = Rc::new(KernelDev::new(fd)?);
+                fuse::serve(dev, session, disks::runtime()).await
+            }));
+        }
+        Ok(Self { mount, servers })
+    }
+
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        self.mount.path()
+    }
+
+    /// Waits until it is unmounted, a server fails, or the end is wanted.
+    pub(super) async fn used_until(&mut self, ending: &Ending) {
+        if let Either::Left((Some(ended), _)) = select(self.servers.next(), ending.wanted()).await {
+            told(ended, ending);
+        }
+    }
+
+    /// Ends it once it has no users, or at once when the end is forced.
+    pub(super) async fn end(mut self, ending: &Ending) {
+        let path = self.path().to_owned();
+        let mut waited = Duration::ZERO;
+        while let Err(error) = self.mount.unmount() {
+            ending.wait_for(Waiting::Mount(path.clone()));
+            // Both are multiples of the same unit.
+            if waited == PATIENCE {
+                let users = users::users(&path).join(", ");
+                tracing::error!(%error, users, "still serving; a second signal ends this by force");
+            }
+            waited += RETRY;
+            if let Either::Right(_) = select(pin!(sleep(RETRY)), ending.forced()).await {
+                tracing::error!(path = %path.display(), "ended by force while in use");
+                ending.fail(FAILURE);
+                if let Err(error) = self.mount.detach() {
+                    tracing::error!(%error, "the mount is left behind");
+                }
+                return;
+            }
+        }
+        ending.wait_for(Waiting::Nothing);
+        // That of a reactor that has panicked never ends. Without users there is nothing to be served.
+        let all_ended = pin!(async {
+            while let Some(ended) = self.servers.next().await {
+                told(ended, ending);
+            }
+        });
+        select(all_ended, select(ending.forced(), ending.panicked())).await;
+    }
+}
+
+/// Tells how a server has ended.
+fn told(ended: std::result::Result<io::Result<()>, Cancelled>, ending: &Ending) {
+    match ended {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            tracing::error!(%error, "serving the mount failed");
+            ending.fail(FAILURE);
+        }
+        Err(Cancelled) => {
+            tracing::error!("a server of the mount has panicked: stopping");
+            ending.panic();
+        }
+    }
+}

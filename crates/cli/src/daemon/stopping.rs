@@ -1,0 +1,103 @@
+//! `Stop`: begins the daemon's end and, for a caller that wants more, tells what that waits for and how it was.
+
+use std::cell::Cell;
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ashlar_engine::net::Socket;
+use ashlar_engine::{sleep, timeout};
+use futures_util::future::{Either, select};
+use serde_json::{Map, Value, json};
+
+use super::control::{Service, parse};
+use super::ending::Ending;
+use super::interface::{self, Stop, StopReply};
+use super::varlink::{Call, Reply, encode};
+
+/// How often it is looked what the end waits for.
+const INTERVAL: Duration = Duration::from_millis(250);
+
+/// How long the last words may take: a caller that does not take them is left.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How often it is looked whether they are said.
+const SAYING: Duration = Duration::from_millis(1);
+
+/// How many callers are to be told how the end was.
+#[derive(Clone, Default)]
+pub(crate) struct Farewells(Rc<Cell<usize>>);
+
+impl Farewells {
+    fn one_more(&self) -> impl Drop {
+        struct Told(Rc<Cell<usize>>);
+        impl Drop for Told {
+            fn drop(&mut self) {
+                self.0.set(self.0.get() - 1);
+            }
+        }
+        self.0.set(self.0.get() + 1);
+        Told(Rc::clone(&self.0))
+    }
+
+    /// Waits until all are told.
+    pub(super) async fn said(&self) {
+        let said = async {
+            while self.0.get() > 0 {
+                sleep(SAYING).await;
+            }
+        };
+        if timeout(PATIENCE, pin!(said)).await.is_none() {
+            tracing::debug!("a caller does not take the last words");
+        }
+    }
+}
+
+/// Whether a call asks to be told of the end.
+pub(super) fn is_asked_for(call: &Call) -> bool {
+    call.more && call.method.strip_prefix(interface::NAME) == Some(".Stop")
+}
+
+/// Begins the end, or forces it.
+///
+/// # Errors
+/// The parameters make no sense.
+pub(super) fn begin(ending: &Ending, parameters: Map<String, Value>) -> Result<Value, Reply> {
+    let Stop { force } = parse(parameters)?;
+    if force.unwrap_or_default() {
+        ending.force()
+    } else {
+        ending.ask()
+    }
+    Ok(json!(StopReply::default()))
+}
+
+/// Begins the end, and tells of it until it is over.
+///
+/// # Errors
+/// The caller is gone.
+pub(super) async fn follow(socket: &Socket, service: &Service, call: Call) -> io::Result<()> {
+    let ending = &service.ending;
+    if let Err(reply) = begin(ending, call.parameters) {
+        return send(socket, &reply).await;
+    }
+    let _told = service.farewells.one_more();
+    // At once: now the caller knows that it is heard.
+    let mut last = None;
+    loop {
+        let waits_for = ending.waits_for();
+        if last.as_ref() != Some(&waits_for) {
+            let reply = StopReply { waits_for: waits_for.clone(), failure: None };
+            send(socket, &Reply::ok(json!(reply)).continues()).await?;
+            last = Some(waits_for);
+        }
+        if let Either::Left(_) = select(ending.over(), pin!(sleep(INTERVAL))).await {
+            let reply = StopReply { waits_for: Vec::new(), failure: ending.failure() };
+            return send(socket, &Reply::ok(json!(reply))).await;
+        }
+    }
+}
+
+async fn send(socket: &Socket, reply: &Reply) -> io::Result<()> {
+    socket.send_all(encode(reply)).await.0
+}

@@ -1,0 +1,326 @@
+//! How a daemon ends (in good order, by force, by a defect), and what commands that wait for its end see.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::support::{Daemon, Images, MIB, Nbd, program};
+
+fn has_fuse() -> bool {
+    let has = PathBuf::from("/dev/fuse").exists();
+    if !has {
+        eprintln!("skipped: no /dev/fuse");
+    }
+    has
+}
+
+#[track_caller]
+fn assert_clean(images: &Images, members: &[&str]) {
+    let examine = images.run(&["md", "examine", "--json"], members).ok().out;
+    assert_eq!(examine.matches("\"clean\": true").count(), members.len(), "{examine}");
+}
+
+/// Images `d0` and `d1` with one array, and `m0` and `m1` with another.
+fn two_arrays() -> Images {
+    let images = Images::array(2, 32 * MIB, &["--level=1", "--name=one"]);
+    let create = ["md", "create", "--homehost=any", "--raid-devices=2", "--level=1", "--name=two"];
+    for name in ["m0", "m1"] {
+        File::create(images.path(name)).unwrap().set_len(32 * MIB).unwrap();
+    }
+    images.run(&create, &["m0", "m1"]).ok();
+    images
+}
+
+/// Waits until a write to an array is under way.
+fn await_write(daemon: &Daemon) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let status = daemon.client(&["status", "--json"]).ok().out;
+        let status: Value = serde_json::from_str(&status).unwrap();
+        let is_written = |volume: &Value| {
+            let path = format!("sys/block/{}/inflight", volume["name"].as_str().unwrap());
+            daemon.client(&["get", &path]).ok().out.split_whitespace().nth(1) == Some("1")
+        };
+        if status["volumes"].as_array().unwrap().iter().any(is_written) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{status}");
+    }
+}
+
+/// A disk that takes a minute for a write keeps one array from ending, and a client in the middle of it.
+#[test]
+fn a_second_signal_ends_it_whatever_keeps_an_array_busy_and_stops_the_others() {
+    let images = two_arrays();
+    let slow = "m1=custom:write=60s";
+    let args = ["--nbd", "unix:nbd", "--model", slow, "m0", "m1"];
+    let daemon = images.serve(&args);
+    let mut one = Nbd::open(&images, "md/one");
+    one.write(0, &[1; 4096]);
+    assert_eq!(one.reply(), 0);
+    one.flush();
+    let mut two = Nbd::open(&images, "md/two");
+    two.write(0, &[2; 4096]);
+    await_write(&daemon);
+    // In the middle of the handshake, and one that takes no replies.
+    let _silent = Nbd::connect(&images);
+    let mut deaf = Nbd::open(&images, "md/one");
+    for n in 0..32 {
+        deaf.request(0, n % 16 * MIB, MIB as u32);
+    }
+    signal_and_hear(&daemon, "TERM");
+    daemon.signal("TERM");
+    let (status, log) = daemon.wait();
+    assert_eq!(status.code(), Some(1), "{log}");
+    for part in ["the end is forced", "not stopped cleanly", "did not stop in time", "resync"] {
+        assert!(log.contains(part), "no {part:?} in {log}");
+    }
+    assert_clean(&images, &["d0", "d1"]);
+    // What was acknowledged is on both copies.
+    for bytes in &images.bytes() {
+        assert!(bytes.windows(4096).any(|window| window == [1; 4096]));
+    }
+}
+
+#[test]
+fn a_third_signal_ends_it_at_once() {
+    let images = Images::array(2, 32 * MIB, &["--level=1", "--name=one"]);
+    let daemon = images.serve(&["--nbd", "unix:nbd", "--model", "d1=custom:write=60s"]);
+    let mut client = Nbd::open(&images, "md/one");
+    client.write(0, &[2; 4096]);
+    await_write(&daemon);
+    for _ in 0..3 {
+        signal_and_hear(&daemon, "INT");
+    }
+    let (status, log) = daemon.wait();
+    assert_eq!(status.code(), Some(1), "{log}");
+    assert!(log.contains("a third signal"), "{log}");
+}
+
+/// A set of signals, of those that the kernel tells of a process.
+fn told(pid: u32, name: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    line.map_or(0, |mask| u64::from_str_radix(mask.trim_start_matches(':').trim(), 16).unwrap())
+}
+
+/// Sends a signal, and waits until it is taken: signals of one kind that wait are one.
+fn signal_and_hear(daemon: &Daemon, name: &str) {
+    daemon.signal(name);
+    await_hearing(daemon.pid());
+}
+
+fn await_hearing(pid: u32) {
+    while told(pid, "ShdPnd") != 0 {
+        std::thread::yield_now();
+    }
+}
+
+/// What reads the log has stopped to: every thread that logs is stuck.
+#[test]
+fn a_log_that_is_not_read_keeps_no_third_signal_from_ending_it() {
+    let images = Images::array(2, 32 * MIB, &["--level=1"]);
+    let (_reader, mut writer) = std::io::pipe().unwrap();
+    // All that a pipe holds (pipe(7)).
+    writer.write_all(&[b'x'; 1 << 16]).unwrap();
+    let mut command = program();
+    command.current_dir(images.dir.path()).args(["serve", "--control", "control", "d0", "d1"]);
+    let mut child = command.stdout(Stdio::null()).stderr(writer).spawn().unwrap();
+    drop(command);
+    let term = 1 << 14;
+    while told(child.id(), "SigBlk") & term == 0 {
+        std::thread::yield_now();
+    }
+    for _ in 0..3 {
+        let pid = child.id().to_string();
+        assert!(Command::new("kill").args(["-s", "TERM", &pid]).status().unwrap().success());
+        await_hearing(child.id());
+    }
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+}
+
+#[test]
+fn a_closed_terminal_ends_it_in_good_order() {
+    let images = Images::array(2, 32 * MIB, &["--level=1", "--name=one"]);
+    let daemon = images.serve(&["--nbd", "unix:nbd"]);
+    let mut client = Nbd::open(&images, "md/one");
+    client.write(0, &[1; 4096]);
+    assert_eq!(client.reply(), 0);
+    // However often it is said.
+    for _ in 0..3 {
+        daemon.signal("HUP");
+    }
+    let (status, log) = daemon.wait();
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert_clean(&images, &["d0", "d1"]);
+}
+
+#[test]
+fn nohup_keeps_it_from_ending_with_its_terminal() {
+    let images = Images::array(2, 32 * MIB, &["--level=1"]);
+    let mut command = program();
+    let args = ["serve", "--control", "control", "d0", "d1"];
+    command.current_dir(images.dir.path());
+    let mut nohup = Command::new("nohup");
+    nohup.arg(command.get_program()).args(args).current_dir(images.dir.path());
+    nohup.env_remove("ASHLAR_LOG").env_remove("NOTIFY_SOCKET").stdin(Stdio::null());
+    let mut daemon = Daemon::of(nohup, images.dir.path());
+    daemon.signal("HUP");
+    daemon.client(&["status"]).ok();
+    assert!(daemon.is_running() && told(daemon.pid(), "SigBlk") & 1 == 0);
+    daemon.end();
+}
+
+#[test]
+fn it_ends_in_good_order_when_its_output_is_gone() {
+    let images = Images::array(2, 32 * MIB, &["--level=1", "--name=one"]);
+    let mut daemon = images.serve(&["--nbd", "unix:nbd", "-vv"]);
+    daemon.close_output();
+    let mut client = Nbd::open(&images, "md/one");
+    client.write(0, &[1; 4096]);
+    assert_eq!(client.reply(), 0);
+    daemon.signal("HUP");
+    assert_eq!(daemon.wait().0.code(), Some(0));
+    assert_clean(&images, &["d0", "d1"]);
+}
+
+#[test]
+fn it_serves_although_ready_cannot_be_said() {
+    let images = Images::array(2, 32 * MIB, &["--level=1"]);
+    let mut command = program();
+    command.current_dir(images.dir.path());
+    command.args(["serve", "--control", "control", "--nbd", "unix:nbd", "d0", "d1"]);
+    command.stdout(OpenOptions::new().write(true).open("/dev/full").unwrap());
+    let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+    while !images.path("nbd").exists() {
+        assert!(child.try_wait().unwrap().is_none());
+        std::thread::yield_now();
+    }
+    images.run(&["stop", "--control", "control"], &[]).ok();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_write_beyond_the_limit_of_file_sizes_fails_and_ends_nothing() {
+    let images = Images::new(1, 8 * MIB);
+    let daemon = images.serve(&["--nbd", "unix:nbd"]);
+    let limit = format!("--fsize={}:", 4 * MIB);
+    let pid = daemon.pid().to_string();
+    if !Command::new("prlimit").args(["--pid", &pid, &limit]).status().unwrap().success() {
+        eprintln!("skipped: no prlimit");
+        return;
+    }
+    let mut client = Nbd::open(&images, "d0");
+    client.write(6 * MIB, &[1; 4096]);
+    assert_ne!(client.reply(), 0);
+    client.write(MIB, &[1; 4096]);
+    assert_eq!(client.reply(), 0);
+    daemon.client(&["stop"]).ok();
+    assert_eq!(daemon.wait().0.code(), Some(0));
+}
+
+#[test]
+fn after_stop_the_disks_are_free() {
+    let images = Images::array(4, 32 * MIB, &["--level=10", "--name=one"]);
+    for round in 0..20_u8 {
+        let daemon = images.serve(&["--nbd", "unix:nbd"]);
+        let mut client = Nbd::open(&images, "md/one");
+        client.write(0, &[round; 4096]);
+        assert_eq!(client.reply(), 0);
+        drop(client);
+        daemon.client(&["stop"]).ok();
+        // At once, and for itself alone.
+        images.run(&["md", "assemble"], &images.refs()).ok();
+        assert_eq!(daemon.wait().0.code(), Some(0));
+    }
+}
+
+#[test]
+fn stop_says_what_it_waits_for_and_gives_up_in_time() {
+    if !has_fuse() {
+        return;
+    }
+    let images = Images::array(2, 32 * MIB, &["--level=1"]);
+    fs::create_dir_all(images.path("mnt")).unwrap();
+    let mut daemon = images.serve(&["--mount", "mnt"]);
+    let volume = OpenOptions::new().write(true).open(images.path("mnt/dev/md0")).unwrap();
+    volume.write_all_at(&[1; 4096], 0).unwrap();
+    let own = format!("(process {})", std::process::id());
+    let waited = daemon.client(&["stop", "--timeout", "1"]);
+    assert!(waited.err.contains(&format!("waiting: {}", images.path("mnt").display())));
+    waited.fails(1, &["still stopping", "within 1 s", &own, "--force"]);
+    assert!(daemon.is_running());
+    let status = daemon.client(&["status"]).ok().out;
+    assert!(status.contains("\nstopping\nwaiting: ") && status.contains(&own), "{status}");
+    let status = daemon.client(&["status", "--json"]).ok().out;
+    assert!(status.contains("\"stopping\": [\n"), "{status}");
+    let at_once = daemon.client(&["stop", "--no-wait", "--quiet"]).ok();
+    assert_eq!((at_once.out.as_str(), at_once.err.as_str()), ("", ""));
+    assert!(daemon.is_running());
+    assert_eq!(daemon.client(&["stop", "--no-wait", "--timeout", "1"]).code, Some(2));
+    daemon.client(&["stop", "--force"]).ok();
+    let (status, log) = daemon.wait();
+    assert_eq!(status.code(), Some(1), "{log}");
+    assert!(volume.write_all_at(&[2; 4096], 0).is_err());
+    assert_clean(&images, &["d0", "d1"]);
+}
+
+#[test]
+fn stop_fails_when_the_daemon_does_not_end_in_good_order() {
+    let images = two_arrays();
+    let daemon = images.serve(&["--nbd", "unix:nbd", "--model", "m1=custom:write=60s", "m0", "m1"]);
+    let mut client = Nbd::open(&images, "md/two");
+    client.write(0, &[2; 4096]);
+    await_write(&daemon);
+    let stopped = daemon.client(&["stop", "--force"]);
+    stopped.fails(1, &["did not stop in good order", "not stopped cleanly", "in time"]);
+    assert_eq!(daemon.wait().0.code(), Some(1));
+    let gone = images.run(&["stop", "--control", "control"], &[]);
+    gone.fails(1, &["cannot reach the daemon"]);
+}
+
+#[test]
+fn a_panic_of_a_thread_ends_it_and_the_exit_code_says_so() {
+    if !has_fuse() {
+        return;
+    }
+    let images = Images::array(2, 32 * MIB, &["--level=1"]);
+    fs::create_dir_all(images.path("mnt")).unwrap();
+    let mut command = program();
+    command.current_dir(images.dir.path()).env("ASHLAR_PANIC_AT", images.path("now"));
+    command.args(["serve", "--control", "control", "--mount", "mnt", "--threads", "2", "d0", "d1"]);
+    let daemon = Daemon::of(command, images.dir.path());
+    let volume = OpenOptions::new().write(true).open(images.path("mnt/dev/md0")).unwrap();
+    volume.write_all_at(&[1; 4096], 0).unwrap();
+    drop(volume);
+    File::create(images.path("now")).unwrap();
+    let (status, log) = daemon.end_of_defect();
+    assert_eq!(status.code(), Some(101), "{log}");
+    for part in ["ashlar-0", "ordered by", "a thread that serves has panicked", "stopping"] {
+        assert!(log.contains(part), "no {part:?} in {log}");
+    }
+    assert_clean(&images, &["d0", "d1"]);
+}
+
+#[test]
+fn a_quiet_daemon_says_nothing() {
+    let images = Images::array(2, 32 * MIB, &["--level=1"]);
+    let mut command = program();
+    command.current_dir(images.dir.path());
+    command.args(["serve", "-q", "--control", "control", "--nbd", "unix:nbd", "d0", "d1"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    while !images.path("nbd").exists() {
+        assert!(child.try_wait().unwrap().is_none());
+        std::thread::yield_now();
+    }
+    let asked = images.run(&["get", "--quiet", "--control", "control", "sys/block/md0/size"], &[]);
+    assert_eq!(asked.ok().out, "63488\n");
+    images.run(&["stop", "--control", "control", "-q"], &[]).ok();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.stdout.len(), output.stderr.len()), (0, 0), "{output:?}");
+}
