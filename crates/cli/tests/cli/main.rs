@@ -9,6 +9,7 @@ mod btrfs_scrub;
 mod conformance;
 mod control;
 mod generated;
+mod in_use;
 mod incremental;
 mod lvm;
 mod managing;

@@ -4,6 +4,7 @@
 //! [`Queue`](ashlar_block::Queue) over [`FileDriver`], which turns each request into one operation
 //! of the ring.
 
+mod holders;
 mod ioctl;
 mod open;
 mod probe;
@@ -18,6 +19,8 @@ use ashlar_block::queue::{Driver, Queue};
 use ashlar_block::request::Request;
 use ashlar_block::status::Status;
 
+pub use holders::{Process, device_writer};
+pub use ioctl::loop_backing_file;
 pub use open::{OpenError, OpenOptions, open};
 
 use crate::files::RingFile;

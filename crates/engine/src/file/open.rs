@@ -13,6 +13,7 @@ use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use thiserror::Error;
 
+use super::holders::{self, Process};
 use super::probe::{self, DirectAlign};
 use super::{FileDevice, FileDriver, Kind, Shared, ioctl};
 use crate::files::RingFile;
@@ -52,17 +53,22 @@ pub enum OpenError {
         source: io::Error,
     },
     /// Another process holds the lock.
-    #[error(
-        "{path}: in use by another ashlar (or another program that locks its disk images)",
-        path = .0.display()
-    )]
-    InUse(PathBuf),
-    /// The kernel uses the device.
-    #[error(
-        "{path}: in use by the system: mounted, swapped to, or part of an array or volume group",
-        path = .0.display()
-    )]
-    Claimed(PathBuf),
+    #[error("{path}: in use by {user}", path = path.display(), user = locker(holder.as_ref()))]
+    InUse {
+        /// What was to be opened.
+        path: PathBuf,
+        /// The process. `None` if it cannot be seen, or has ended: the kernel keeps the lock until it is
+        /// done with the process's I/O.
+        holder: Option<Process>,
+    },
+    /// The kernel uses the device, or another process has claimed it.
+    #[error("{path}: in use by {user}", path = path.display(), user = claimer(holder.as_ref()))]
+    Claimed {
+        /// What was to be opened.
+        path: PathBuf,
+        /// A process that has it open for writing; it need not be the one that claimed it.
+        holder: Option<Process>,
+    },
     /// Neither a regular file nor a block device.
     #[error("{path}: neither a file nor a block device", path = .0.display())]
     NotADisk(PathBuf),
@@ -74,6 +80,29 @@ pub enum OpenError {
         /// The size asked for.
         bytes: u32,
     },
+}
+
+impl OpenError {
+    /// Whether the disk is in use by what cannot be seen: another user's process, a device in another
+    /// namespace, or a process that has ended and of which the kernel still has I/O to end.
+    pub fn has_unseen_user(&self) -> bool {
+        matches!(self, Self::InUse { holder: None, .. } | Self::Claimed { holder: None, .. })
+    }
+}
+
+fn locker(holder: Option<&Process>) -> String {
+    match holder {
+        Some(process) if process.command == "ashlar" => format!("another {process}"),
+        Some(process) => format!("{process}, which has locked it"),
+        None => "another ashlar (or another program that locks its disk images)".to_owned(),
+    }
+}
+
+fn claimer(holder: Option<&Process>) -> String {
+    match holder {
+        Some(process) => process.to_string(),
+        None => "the system: mounted, swapped to, or part of an array or volume group".to_owned(),
+    }
 }
 
 /// Opens a disk image or a block device. Blocks (briefly), so a reactor leaves it to the
@@ -95,7 +124,7 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<FileDevice, OpenError>
         // It was replaced meanwhile; the flags do not fit.
         return Err(io(Errno::AGAIN));
     }
-    let locked = options.lock && lock(&fd, path, options.read_only)?;
+    let locked = options.lock && lock(&fd, path, &stat, options.read_only)?;
     let min_block = if kind == Kind::Image { block } else { 0 };
     let direct = if asked_direct { keep_direct(&fd, path, kind, min_block)? } else { None };
     if direct.is_none() {
@@ -148,7 +177,11 @@ fn open_fd(path: &Path, options: &OpenOptions, kind: Kind) -> Result<(OwnedFd, b
         try_open(flags).map(|fd| (fd, false))
     };
     opened.map_err(|errno| match errno {
-        Errno::BUSY if kind == Kind::Device => OpenError::Claimed(path.to_owned()),
+        Errno::BUSY if kind == Kind::Device => {
+            let number = rustix::fs::stat(path).ok().map(|stat| stat.st_rdev);
+            let holder = number.and_then(holders::device_writer);
+            OpenError::Claimed { path: path.to_owned(), holder }
+        }
         source => OpenError::Io { path: path.to_owned(), source: source.into() },
     })
 }
@@ -217,12 +250,15 @@ fn set_lock(fd: &OwnedFd, kind: i32) -> io::Result<()> {
 }
 
 /// Takes the advisory lock, exclusive for writers. False where the file system has no locks.
-fn lock(fd: &OwnedFd, path: &Path, shared: bool) -> Result<bool, OpenError> {
+fn lock(fd: &OwnedFd, path: &Path, stat: &Stat, shared: bool) -> Result<bool, OpenError> {
     let kind = if shared { libc::F_RDLCK } else { libc::F_WRLCK };
     match set_lock(fd, kind) {
         Ok(()) => Ok(true),
         Err(error) => match error.raw_os_error() {
-            Some(libc::EAGAIN | libc::EACCES) => Err(OpenError::InUse(path.to_owned())),
+            Some(libc::EAGAIN | libc::EACCES) => {
+                let holder = holders::lock_holder(stat);
+                Err(OpenError::InUse { path: path.to_owned(), holder })
+            }
             _ => {
                 tracing::warn!(path = %path.display(), %error, "not locked");
                 Ok(false)
