@@ -204,23 +204,32 @@ fn assignment(text: &str) -> std::result::Result<(String, String), String> {
     Ok((path.to_owned(), value.to_owned()))
 }
 
-/// Fails if some array did not start, its name is taken, or, unless it is `read_only`, a disk is damaged.
+/// Fails if some array did not start, its name is taken, or, unless it is read only, a disk is damaged that
+/// no array does without.
 ///
 /// # Errors
 /// The first that did not, and what to do about it.
-pub(crate) fn check_started(stack: &Stack, read_only: bool) -> Result<()> {
+pub(crate) fn check_started(stack: &Stack, md: ashlar_md::Options) -> Result<()> {
     let arrays = stack.arrays.running();
     let mut volumes = stack.devices.volumes();
+    let is_empty = volumes.is_empty();
     volumes.retain(|device| device.kind != Kind::Array);
     if let Some(disk) = volumes.iter().find(|d| arrays.iter().any(|v| v.name.device() == d.name)) {
         let why = "it is no member of an array but has the name of one: rename the file";
         return Err(Error::new("cannot serve", &disk.name, why));
     }
-    // Who only reads is served what there is.
-    let refused = if read_only { Vec::new() } else { stack.refused() };
-    if let Some((disk, why)) = refused.into_iter().next() {
-        let error = Error::new("cannot serve", disk.path, why);
-        return Err(error.hint("--whole serves the disk as it is, whatever is on it"));
+    // Who only reads is served what there is, if that is anything.
+    let is_enough = md.read_only && !(is_empty && stack.pools.all().is_empty());
+    let refused = if is_enough { Vec::new() } else { stack.refused(md.run) };
+    if let Some(disk) = refused.into_iter().find(|disk| !disk.is_left_out) {
+        let error = Error::new("cannot serve", disk.path, disk.why);
+        return Err(match disk.is_member {
+            true if md.run => error.hint("--read-only leaves out what is damaged"),
+            true => error.hint(
+                "--run starts a redundant array without it; --read-only leaves out what is damaged",
+            ),
+            false => error.hint("--whole serves the disk as it is, whatever is on it"),
+        });
     }
     if let Some(pool) = stack.refused_pools.first() {
         let error = Error::plain("cannot serve a pool", &pool.why);
@@ -234,12 +243,33 @@ pub(crate) fn check_started(stack: &Stack, read_only: bool) -> Result<()> {
         return Ok(());
     };
     let error = Error::new("cannot start", failure, &failure.error);
-    let read_only = matches!(failure.error, AssembleError::BadBlocks { .. });
-    Err(if matches!(failure.error, AssembleError::NeedsRun { .. }) {
-        error.hint("if the others are gone for good, --run starts it without them")
-    } else if read_only {
-        error.hint("--read-only gives access to the data and changes nothing")
-    } else {
-        error
+    Err(match failure.error {
+        AssembleError::NeedsRun { .. } => {
+            error.hint("if the others are gone for good, --run starts it without them")
+        }
+        AssembleError::BadBlocks { .. } if md.run => {
+            error.hint("--read-only gives access to the data and changes nothing")
+        }
+        AssembleError::BadBlocks { .. } => error.hint(
+            "--read-only gives access to the data and changes nothing; --run starts a redundant array \
+             without that member",
+        ),
+        AssembleError::Disagree { .. } | AssembleError::Misaligned { .. } | AssembleError::Read { .. }
+            if !md.run =>
+        {
+            error.hint("--run starts a redundant array without that member")
+        }
+        AssembleError::NoMembers
+        | AssembleError::OtherArray { .. }
+        | AssembleError::Unsupported(_)
+        | AssembleError::Disagree { .. }
+        | AssembleError::SameMember { .. }
+        | AssembleError::SameSlot { .. }
+        | AssembleError::SplitBrain { .. }
+        | AssembleError::Misaligned { .. }
+        | AssembleError::NotEnough { .. }
+        | AssembleError::ReadOnlyMember(_)
+        | AssembleError::Personality(_)
+        | AssembleError::Read { .. } => error,
     })
 }

@@ -115,6 +115,11 @@ impl Config {
         if self.read_only { Access::Read } else { Access::Write }
     }
 
+    /// How arrays are assembled.
+    fn md(&self) -> ashlar_md::Options {
+        ashlar_md::Options { run: self.run, read_only: self.read_only }
+    }
+
     /// How pools are imported: with the module parameters among the settings.
     fn pools(&self) -> Result<pools::Options> {
         let parameters = Parameters::default();
@@ -170,18 +175,15 @@ pub(crate) fn serve(
                 // A disk that is no member is a volume itself, unless arrays were asked for.
                 Err(NotAMember::Foreign(_))
                     if filter.is_none() && !disk.disk.gateway.capacity().is_zero() => {}
-                // Who only reads wants what there is: the others may have it all. The log names it.
-                Err(NotAMember::Damaged(_)) if filter.is_none() && config.read_only => {}
+                // Perhaps its array does without it, or the user only reads: the others may have it all.
+                Err(NotAMember::Damaged(_)) => {}
                 Err(why) => {
-                    let hint = "--read-only leaves out what is damaged";
-                    let damaged = matches!(why, NotAMember::Damaged(_));
-                    let error = Error::new("cannot serve", disk.disk.path.display(), why);
-                    return Err(if damaged { error.hint(hint) } else { error });
+                    return Err(Error::new("cannot serve", disk.disk.path.display(), why));
                 }
             }
         }
         let options = assemble::Options {
-            md: ashlar_md::Options { run: config.run, read_only: config.read_only },
+            md: config.md(),
             rename: rename.map(str::to_owned),
             whole: config.whole,
             partial: config.partial,
@@ -190,7 +192,7 @@ pub(crate) fn serve(
         let mut stack = assemble(&probed, options.clone(), &disks::runtime()).await;
         // A disk that is let go of later must be free then.
         drop(probed);
-        log_notes(&stack);
+        log_notes(&stack, config.run);
         let accepted = accept(&config, &mut stack, options);
         let stack = Arc::new(stack);
         let draining = Stop::default();
@@ -228,10 +230,10 @@ fn accept(
     options: assemble::Options,
 ) -> Result<(Engine, Collector)> {
     if !config.incremental {
-        check_started(stack, config.read_only)?;
+        check_started(stack, config.md())?;
     }
     let collector = Collector::new(stack, options, disks::runtime());
-    check_started(stack, config.read_only)?;
+    check_started(stack, config.md())?;
     let reactors = ReactorConfig { spin: config.spin, ..ReactorConfig::default() };
     let engine = Engine::with_config(config.threads, reactors).map_err(disks::no_io_uring)?;
     Ok((engine, collector))
@@ -239,9 +241,12 @@ fn accept(
 
 /// Tells the log what there is to know of the devices, and which arrays did not start although their
 /// neighbours are served.
-fn log_notes(stack: &Stack) {
+fn log_notes(stack: &Stack, run: bool) {
     for note in &stack.notes {
         tracing::warn!(device = note.device, "{}", note.text);
+    }
+    for disk in stack.refused(run).iter().filter(|disk| disk.is_left_out) {
+        tracing::warn!(disk = disk.path, "left out of its array");
     }
     for failure in stack.failures.iter().filter(|failure| failure.is_nested) {
         tracing::error!(error = %failure.error, "cannot start: {failure}");
