@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ashlar_md::AssembleError;
-use ashlar_stack::assemble::Stack;
+use ashlar_stack::assemble::{Probed, Stack};
 use ashlar_stack::devices::Kind;
+use ashlar_stack::signature::Usage;
 use ashlar_stack::spec::{Assignment, Listen, Spec};
 use clap::Args;
 
@@ -95,6 +96,11 @@ pub(crate) struct ServeOptions {
     #[arg(long)]
     pub(crate) whole: bool,
 
+    /// Serve images of hypervisors (qcow2, vmdk, vdi, vpc, vhdx and the like) as the bytes that they are: not as
+    /// the disks that their guests see, for which there is qemu-nbd
+    #[arg(long)]
+    pub(crate) raw: bool,
+
     /// Set an attribute before anything is served, as the [set] table of a configuration does: a module parameter of
     /// ZFS, sys/module/zfs/parameters/zvol_use_blk_mq=1, before pools are imported (may be repeated)
     #[arg(long, value_name = "PATH=VALUE", value_parser = assignment)]
@@ -144,6 +150,7 @@ impl ServeOptions {
             run: self.run,
             incremental: self.incremental,
             whole: self.whole,
+            raw: self.raw,
             partial: self.partial,
             force: false,
             threads: self.threads.map_or(default, usize::from),
@@ -176,6 +183,7 @@ impl Serve {
         options.run |= spec.run;
         options.incremental |= spec.incremental;
         options.whole |= spec.whole;
+        options.raw |= spec.raw;
         options.partial |= spec.partial;
         options.threads = options.threads.or(spec.threads);
         if options.threads == Some(0) {
@@ -202,6 +210,23 @@ fn assignment(text: &str) -> std::result::Result<(String, String), String> {
     let (path, value) =
         text.split_once('=').ok_or_else(|| format!("`{text}` is not PATH=VALUE"))?;
     Ok((path.to_owned(), value.to_owned()))
+}
+
+/// Refuses a disk that is an image in a format of its own, unless its own bytes are wanted (`raw`): what
+/// writes to them as if they were the disk ruins the image.
+///
+/// # Errors
+/// It is one.
+pub(crate) fn refuse_image(disk: &Probed, raw: bool) -> Result<()> {
+    let found = disk.contents.iter().flat_map(|contents| &contents.foreign);
+    match found.into_iter().find(|found| found.usage == Usage::Image) {
+        Some(image) if !raw => {
+            let why = format!("it is not raw: {image}");
+            let hint = "qemu-nbd serves the disk that is in it; --raw serves the file as it is";
+            Err(Error::new("cannot serve", disk.disk.path.display(), why).hint(hint))
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// Fails if some array did not start, its name is taken, or, unless it is read only, a disk is damaged that

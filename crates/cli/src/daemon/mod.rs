@@ -71,7 +71,7 @@ use futures_util::lock::Mutex;
 use futures_util::stream::FuturesUnordered;
 
 use crate::client;
-use crate::commands::serve::check_started;
+use crate::commands::serve::{check_started, refuse_image};
 use crate::disks::{self, Access};
 use crate::error::{Error, FAILURE, Result};
 use crate::models::Models;
@@ -100,6 +100,8 @@ pub(crate) struct Config {
     pub(crate) incremental: bool,
     /// Whether disks and arrays are served as they are, whatever is on them.
     pub(crate) whole: bool,
+    /// Whether images of hypervisors are served as the bytes that they are.
+    pub(crate) raw: bool,
     pub(crate) partial: bool,
     /// Whether pools are imported that another host has used last.
     pub(crate) force: bool,
@@ -174,7 +176,10 @@ pub(crate) fn serve(
                 Ok(_) => {}
                 // A disk that is no member is a volume itself, unless arrays were asked for.
                 Err(NotAMember::Foreign(_))
-                    if filter.is_none() && !disk.disk.gateway.capacity().is_zero() => {}
+                    if filter.is_none() && !disk.disk.gateway.capacity().is_zero() =>
+                {
+                    refuse_image(disk, config.raw)?;
+                }
                 // Perhaps its array does without it, or the user only reads: the others may have it all.
                 Err(NotAMember::Damaged(_)) => {}
                 Err(why) => {

@@ -102,6 +102,7 @@ fn foreign_signatures_are_refused_by_name_and_place() {
         (512, b"EFI PART", "gpt partition table at 0x200"),
         (510, &[0x55, 0xaa], "dos partition table at 0x1fe"),
         (0, b"LUKS\xba\xbe", "crypto_LUKS encrypted volume at 0x0"),
+        (0, b"QFI\xfb\0\0\0\x03", "qcow2 disk image at 0x0"),
     ];
     for (offset, magic, text) in cases {
         let images = Images::new(2, 32 * MIB);
