@@ -271,7 +271,7 @@ impl Stack {
         let running = self.arrays.running();
         let mut running = running.iter().map(|volume| volume.view.status());
         let Some(Belonging { set_uuid, events }) = error.belongs else {
-            // Of which array it is nobody knows: of one that lacks a member, it seems.
+            // Its array is not known: it may be one that lacks a member.
             let lacks_one = run && running.any(|array| array.degraded > 0);
             return if lacks_one { Need::None } else { Need::Some };
         };

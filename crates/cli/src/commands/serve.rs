@@ -243,7 +243,7 @@ pub(crate) fn check_started(stack: &Stack, md: ashlar_md::Options) -> Result<()>
         let why = "it is no member of an array but has the name of one: rename the file";
         return Err(Error::new("cannot serve", &disk.name, why));
     }
-    // Who only reads is served what there is, if that is anything.
+    // A user that only reads is served all that can be used, if that is anything.
     let is_enough = md.read_only && !(is_empty && stack.pools.all().is_empty());
     let refused = if is_enough { Vec::new() } else { stack.refused(md.run) };
     if let Some(disk) = refused.into_iter().find(|disk| !disk.is_left_out) {

@@ -80,7 +80,7 @@ impl Device {
         Path::new("/dev").join(&self.name)
     }
 
-    /// This device and those whose use is a use of it: the partitions of a disk, the disk of a partition.
+    /// This device and those that it shares blocks with: the partitions of a disk, the disk of a partition.
     fn related(self) -> Vec<Self> {
         let is_partition = |directory: &Path| directory.join("partition").exists();
         let disk = match is_partition(&self.directory) {
@@ -134,7 +134,7 @@ fn loop_devices(file: Identity) -> impl Iterator<Item = Device> {
             Ok(node) => {
                 loop_backing_file(node.as_fd()).ok().map(|(dev, ino)| Identity::File(dev, ino))
             }
-            // Whoever may not open it has to believe the name that the file was attached by.
+            // A process that may not open it has only the name that the file was attached by.
             Err(_) => identity(Path::new(name.trim_end_matches('\n'))),
         };
         (backing? == file).then_some(device)

@@ -1,8 +1,10 @@
 //! Disks that are in use: by the kernel, through loop devices and in other namespaces, and by processes
 //! that live or have just been killed.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -110,7 +112,7 @@ fn make_ext4(path: &Path) -> Option<String> {
 }
 
 #[test]
-fn a_loop_device_that_has_no_use_is_in_nobodys_way() {
+fn a_loop_device_that_is_not_used_keeps_its_image_usable() {
     let images = one_image();
     let Some(device) = Loop::over(&images.path("d0")) else { return };
     is_opened(&images, "d0");
@@ -231,4 +233,63 @@ fn a_living_holder_of_a_lock_is_named_at_once() {
     rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
     let locked = format!("(process {}), which has locked it", std::process::id());
     is_refused(&images, "d0", &["d0: in use by cli-", &locked]);
+}
+
+/// A program that holds a shared lock on a file for as long as it has input.
+struct SharedLock(Child);
+
+impl SharedLock {
+    fn on(path: &Path, user: u32) -> Option<Self> {
+        const PROGRAM: &str = "import fcntl, sys\nf = open(sys.argv[1], 'rb')\n\
+                               fcntl.lockf(f, fcntl.LOCK_SH)\nprint('locked', flush=True)\n\
+                               sys.stdin.read()";
+        let mut python = Command::new("python3");
+        python.args(["-c", PROGRAM]).arg(path).uid(user).gid(user);
+        let Ok(mut child) = python.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn() else {
+            eprintln!("skipped: no python3, or not root");
+            return None;
+        };
+        let mut line = String::new();
+        BufReader::new(child.stdout.take()?).read_line(&mut line).unwrap();
+        assert_eq!(line, "locked\n");
+        Some(Self(child))
+    }
+}
+
+impl Drop for SharedLock {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        self.0.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_reader_without_rights_cannot_lock_the_owner_out() {
+    const NOBODY: u32 = 65_534;
+    let images = one_image();
+    let set_mode = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode));
+    set_mode(images.dir.path(), 0o755).unwrap();
+    set_mode(&images.path("d0"), 0o644).unwrap();
+    let Some(lock) = SharedLock::on(&images.path("d0"), NOBODY) else { return };
+    is_opened(&images, "d0");
+    let daemon = images.serve(&[]);
+    let other = format!("d0: in use by another ashlar (process {})", daemon.pid());
+    is_refused(&images, "d0", &[&other]);
+    drop(lock);
+    // The daemon still has but a shared lock.
+    is_refused(&images, "d0", &[&other]);
+    let log = daemon.end();
+    assert!(log.contains("the lock of a process that may only read the file is ignored"), "{log}");
+    // Others could write to it as well.
+    set_mode(&images.path("d0"), 0o646).unwrap();
+    let lock = SharedLock::on(&images.path("d0"), NOBODY).unwrap();
+    let by = format!("(process {}), which has locked it", lock.0.id());
+    let write = images.run(&["md", "assemble"], &["d0"]);
+    write.fails(1, &["d0: in use by python3", &by, "hint: end that program first"]);
+    images.run(&["md", "assemble", "--read-only"], &["d0"]).fails(1, &["holds no array"]);
+    drop(lock);
+    set_mode(&images.path("d0"), 0o644).unwrap();
+    let lock = SharedLock::on(&images.path("d0"), 0).unwrap();
+    let by = format!("(process {}), which has locked it", lock.0.id());
+    images.run(&["md", "assemble"], &["d0"]).fails(1, &["d0: in use by python3", &by]);
 }

@@ -6,6 +6,7 @@
 
 mod holders;
 mod ioctl;
+mod lock;
 mod open;
 mod probe;
 mod request;
@@ -69,7 +70,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         // The rings may hold the file open a little longer; its lock must not stay with it.
         if self.locked
-            && let Err(error) = open::unlock(self.file.fd())
+            && let Err(error) = lock::release(self.file.fd())
         {
             tracing::warn!(path = %self.path.display(), %error, "unlocking");
         }

@@ -1,7 +1,7 @@
 //! Opening: direct or buffered, claimed and locked, never by accident twice.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -15,7 +15,7 @@ use thiserror::Error;
 
 use super::holders::{self, Process};
 use super::probe::{self, DirectAlign};
-use super::{FileDevice, FileDriver, Kind, Shared, ioctl};
+use super::{FileDevice, FileDriver, Kind, Shared, ioctl, lock};
 use crate::files::RingFile;
 
 /// How to open a device.
@@ -124,7 +124,7 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<FileDevice, OpenError>
         // It was replaced meanwhile; the flags do not fit.
         return Err(io(Errno::AGAIN));
     }
-    let locked = options.lock && lock(&fd, path, &stat, options.read_only)?;
+    let locked = options.lock && lock::take(&fd, path, &stat, options.read_only)?;
     let min_block = if kind == Kind::Image { block } else { 0 };
     let direct = if asked_direct { keep_direct(&fd, path, kind, min_block)? } else { None };
     if direct.is_none() {
@@ -230,44 +230,4 @@ fn describe(
     let last_part = || path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     let name = options.name.clone().unwrap_or_else(last_part);
     Ok((Disk::new(name, capacity, limits), read_only))
-}
-
-/// Locks or unlocks the whole file for this open file description (fcntl_locking(2)): the lock
-/// conflicts with every other opening, in this process too, and ends with the last descriptor.
-fn set_lock(fd: &OwnedFd, kind: i32) -> io::Result<()> {
-    let lock = libc::flock {
-        l_type: kind as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: 0,
-        l_len: 0,
-        l_pid: 0,
-    };
-    // SAFETY: F_OFD_SETLK reads a flock.
-    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
-}
-
-/// Takes the advisory lock, exclusive for writers. False where the file system has no locks.
-fn lock(fd: &OwnedFd, path: &Path, stat: &Stat, shared: bool) -> Result<bool, OpenError> {
-    let kind = if shared { libc::F_RDLCK } else { libc::F_WRLCK };
-    match set_lock(fd, kind) {
-        Ok(()) => Ok(true),
-        Err(error) => match error.raw_os_error() {
-            Some(libc::EAGAIN | libc::EACCES) => {
-                let holder = holders::lock_holder(stat);
-                Err(OpenError::InUse { path: path.to_owned(), holder })
-            }
-            _ => {
-                tracing::warn!(path = %path.display(), %error, "not locked");
-                Ok(false)
-            }
-        },
-    }
-}
-
-/// Gives the lock up.
-pub(super) fn unlock(fd: &OwnedFd) -> io::Result<()> {
-    set_lock(fd, libc::F_UNLCK)
 }
