@@ -5,14 +5,24 @@ use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use ashlar_block::{Gateway, Runtime};
-use ashlar_engine::file::{OpenError, OpenOptions};
+use ashlar_engine::file::{Kind, OpenError, OpenOptions};
 use ashlar_engine::{EngineRuntime, RamDevice, Reactor};
 use ashlar_stack::assemble::Disk;
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
+
+mod kernel_use;
+
+/// How long to wait for the kernel to end what a process that was killed left behind: some tenths of a
+/// second where it was measured, and more on a slow disk.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often to look whether it has.
+const RETRY: Duration = Duration::from_millis(20);
 
 /// How disks are opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,20 +52,48 @@ pub(crate) fn open_all_with(paths: &[PathBuf], access: Access, direct: bool) -> 
     paths.iter().map(|path| open(path, access, direct)).collect()
 }
 
-/// Opens one disk, with direct I/O where it can be had or through the page cache.
+/// Opens one disk, with direct I/O where it can be had or through the page cache. If a process that has
+/// just ended still has it, waits up to [`PATIENCE`].
 ///
 /// # Errors
 /// It cannot be opened.
 pub(crate) fn open(path: &Path, access: Access, direct: bool) -> Result<Disk> {
-    if let Some(size) = path.to_str().and_then(|text| text.strip_prefix(RAM)) {
-        return open_ram(path, size);
+    let deadline = Instant::now() + PATIENCE;
+    let mut is_told = false;
+    loop {
+        match try_open(path, access, direct) {
+            Err(failed) if failed.is_left && Instant::now() < deadline => {}
+            other => return other.map_err(|failed| failed.error),
+        }
+        if !is_told {
+            let path = path.display();
+            tracing::info!(%path, "waiting for the kernel to end what a process left behind");
+            is_told = true;
+        }
+        sleep(RETRY);
     }
-    // The engine refuses a device that is in use; it cannot see that an image is, below a loop device.
-    if access != Access::Look
-        && let Some(user) = kernel_user(path)
-    {
-        let failed = Error::new("in use by the kernel", path.display(), user);
-        return Err(failed.hint("unmount it or stop what uses it first"));
+}
+
+/// As [`open`], but without waiting.
+///
+/// # Errors
+/// As there.
+pub(crate) fn open_now(path: &Path, access: Access, direct: bool) -> Result<Disk> {
+    try_open(path, access, direct).map_err(|failed| failed.error)
+}
+
+/// Why a disk was not opened.
+struct NotOpened {
+    error: Error,
+    /// It is in use, but by no living process and for nothing that can be seen. The kernel keeps locks and
+    /// claims of a process that was killed until it has ended the I/O that the process had under way.
+    is_left: bool,
+}
+
+fn try_open(path: &Path, access: Access, direct: bool) -> std::result::Result<Disk, NotOpened> {
+    let certain = |error| NotOpened { error, is_left: false };
+    if let Some(size) = path.to_str().and_then(|text| text.strip_prefix(RAM)) {
+        return open_ram(path, size).map_err(certain);
     }
     let options = OpenOptions {
         read_only: access != Access::Write,
@@ -63,7 +101,34 @@ pub(crate) fn open(path: &Path, access: Access, direct: bool) -> Result<Disk> {
         direct,
         ..OpenOptions::default()
     };
-    let device = ashlar_engine::file::open(path, &options).map_err(|error| open_error(&error))?;
+    let kernel_user = || identity(path).and_then(kernel_use::user);
+    let in_use = |user: String| {
+        let failed = Error::new("in use by the kernel", path.display(), user);
+        certain(failed.hint("unmount it or stop what uses it first"))
+    };
+    let device = match ashlar_engine::file::open(path, &options) {
+        Ok(device) => device,
+        Err(error) => {
+            if matches!(error, OpenError::Claimed { .. })
+                && let Some(user) = kernel_user()
+            {
+                return Err(in_use(user));
+            }
+            let unseen = OpenError::has_unseen_user;
+            return Err(NotOpened { error: open_error(&error), is_left: unseen(&error) });
+        }
+    };
+    // The engine has claimed a device that it may write to. It cannot see that an image is in use, below a
+    // loop device, nor may others read a device if it claims that for a reader.
+    let is_device = device.driver().kind() == Kind::Device;
+    let is_safe = access == Access::Look || (access == Access::Write && is_device);
+    if !is_safe && let Some(user) = kernel_user() {
+        return Err(in_use(user));
+    }
+    if !is_safe && is_device && kernel_use::is_claimed(path) {
+        let claimed = OpenError::Claimed { path: path.to_owned(), holder: None };
+        return Err(certain(open_error(&claimed)));
+    }
     Ok(Disk { path: path.to_owned(), gateway: Gateway::new(Arc::new(device)) })
 }
 
@@ -81,10 +146,13 @@ fn open_ram(path: &Path, size: &str) -> Result<Disk> {
 fn open_error(error: &OpenError) -> Error {
     let failed = Error::plain("cannot open", error);
     match error {
-        OpenError::InUse(_) => {
+        OpenError::InUse { holder: Some(process), .. } if process.command != "ashlar" => {
+            failed.hint("end that program first")
+        }
+        OpenError::InUse { .. } => {
             failed.hint("a running daemon has it: see ashlar status; ashlar stop ends it")
         }
-        OpenError::Claimed(_) => failed.hint("unmount it or stop what uses it first"),
+        OpenError::Claimed { .. } => failed.hint("unmount it or stop what uses it first"),
         OpenError::Io { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
             failed.hint("reading disks and writing to them takes the right to do so: run as root?")
         }
@@ -109,49 +177,6 @@ pub(crate) fn identity(path: &Path) -> Option<Identity> {
     } else {
         Identity::File(metadata.dev(), metadata.ino())
     })
-}
-
-/// What the kernel uses the device or image at `path` for, through a loop device too: `mounted` on such a
-/// one, or part of something. `None` if for nothing that can be seen.
-fn kernel_user(path: &Path) -> Option<String> {
-    let wanted = identity(path)?;
-    let names = match wanted {
-        Identity::Device(number) => {
-            let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
-            let link = std::fs::read_link(format!("/sys/dev/block/{major}:{minor}")).ok()?;
-            vec![link.file_name()?.to_string_lossy().into_owned()]
-        }
-        Identity::File(..) => loop_devices(wanted),
-    };
-    names.into_iter().find_map(|name| {
-        let device = format!("/dev/{name}");
-        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        let mounted = mounts.lines().find_map(|line| {
-            let (source, rest) = line.split_once(' ')?;
-            (source == device).then(|| rest.split(' ').next().unwrap_or_default().to_owned())
-        });
-        if let Some(at) = mounted {
-            return Some(format!("{device} is mounted on {at}"));
-        }
-        let entries = |path: String| std::fs::read_dir(path).into_iter().flatten().flatten();
-        if entries(format!("/sys/class/block/{name}/holders")).next().is_some() {
-            return Some(format!("{device} is part of another device"));
-        }
-        // A file system of several devices is listed as mounted by one of them only.
-        let is_btrfs = entries("/sys/fs/btrfs".to_owned())
-            .any(|fs| fs.path().join("devices").join(&name).exists());
-        is_btrfs.then(|| format!("{device} is part of a mounted file system"))
-    })
-}
-
-/// The names of the loop devices on a file.
-fn loop_devices(file: Identity) -> Vec<String> {
-    let all = std::fs::read_dir("/sys/block").into_iter().flatten().flatten();
-    let on_it = all.filter(|entry| {
-        let backing = std::fs::read_to_string(entry.path().join("loop/backing_file"));
-        backing.is_ok_and(|path| identity(Path::new(path.trim_end_matches('\n'))) == Some(file))
-    });
-    on_it.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
 /// Refuses paths that are the same file or device.

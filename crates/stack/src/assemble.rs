@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ashlar_block::{Gateway, Runtime, Status};
-use ashlar_md::ondisk::MdadmUuid;
+use ashlar_md::ondisk::{Belonging, MdadmUuid};
 use ashlar_md::{AssembleError, Candidate};
 use thiserror::Error;
 use uuid::Uuid;
@@ -110,6 +110,33 @@ pub struct Stack {
     pub(crate) groups: VolumeGroups,
 }
 
+/// A disk that cannot be used for anything.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RefusedDisk {
+    /// Where the user has it.
+    pub path: String,
+    /// Why.
+    pub why: String,
+    /// It is a member of an array, with a damaged md superblock.
+    pub is_member: bool,
+    /// The array that it is a member of runs without it, as it may.
+    pub is_left_out: bool,
+}
+
+/// Whether an array needs a disk that cannot be used.
+#[derive(PartialEq, Eq)]
+enum Need {
+    None,
+    Some,
+    /// It is no member of an array.
+    Unknown,
+    /// Its array runs without it, but it has changes that the others lack: counts of events.
+    Fresher {
+        member: u64,
+        array: u64,
+    },
+}
+
 /// A disk that is part of nothing.
 #[derive(Debug, Error)]
 pub enum NotAMember {
@@ -202,15 +229,47 @@ impl Stack {
         Attributes::new(Shown { devices, arrays, pools: Arc::clone(&self.pools) })
     }
 
-    /// The disks of the user's that cannot be used for anything, with the reason.
-    pub fn refused(&self) -> Vec<(Device, String)> {
+    /// The disks of the user's that cannot be used for anything. With `run` arrays may do without such
+    /// members.
+    pub fn refused(&self, run: bool) -> Vec<RefusedDisk> {
         let mut refused = self.devices.all();
         refused.retain(|device| device.kind == Kind::Disk && device.role == Role::Refused);
-        let why = |device: &Device| {
+        let refused = refused.into_iter().map(|device| {
             let about = self.notes.iter().filter(|note| note.device == device.name);
-            about.map(|note| note.text.as_str()).collect::<Vec<_>>().join("; ")
+            let mut why = about.map(|note| note.text.as_str()).collect::<Vec<_>>().join("; ");
+            let need = self.need(&device, run);
+            if let Need::Fresher { member, array } = need {
+                why += &format!("; it is fresher (events {member}) than the others ({array})");
+            }
+            let is_member = need != Need::Unknown;
+            RefusedDisk { path: device.path, why, is_member, is_left_out: need == Need::None }
+        });
+        refused.collect()
+    }
+
+    /// Whether an array needs a disk with a damaged md superblock: one that runs without it does not, if it is
+    /// complete or was told to.
+    fn need(&self, device: &Device, run: bool) -> Need {
+        let looked = self.looked.iter().rfind(|looked| looked.name == device.name);
+        let Some(Looked { contents: Ok(Contents { md: Md::Damaged(error), .. }), .. }) = looked
+        else {
+            return Need::Unknown;
         };
-        refused.into_iter().map(|device| (device.clone(), why(&device))).collect()
+        let running = self.arrays.running();
+        let mut running = running.iter().map(|volume| volume.view.status());
+        let Some(Belonging { set_uuid, events }) = error.belongs else {
+            // Its array is not known: it may be one that lacks a member.
+            let lacks_one = run && running.any(|array| array.degraded > 0);
+            return if lacks_one { Need::None } else { Need::Some };
+        };
+        match running.find(|array| array.uuid == set_uuid) {
+            // What was written to it since the others were left behind would be lost.
+            Some(array) if events > array.events.saturating_add(1) => {
+                Need::Fresher { member: events, array: array.events }
+            }
+            Some(array) if run || array.degraded == 0 => Need::None,
+            Some(_) | None => Need::Some,
+        }
     }
 }
 

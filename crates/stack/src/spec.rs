@@ -50,6 +50,8 @@ pub struct Spec {
     pub incremental: bool,
     /// Serve disks and arrays as they are, whatever is on them.
     pub whole: bool,
+    /// Serve the bytes of images in formats of hypervisors.
+    pub raw: bool,
     /// Make logical volumes that lack physical volumes.
     pub partial: bool,
     /// Where to mount the volumes.

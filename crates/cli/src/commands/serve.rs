@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ashlar_md::AssembleError;
-use ashlar_stack::assemble::Stack;
+use ashlar_stack::assemble::{Probed, Stack};
 use ashlar_stack::devices::Kind;
+use ashlar_stack::signature::Usage;
 use ashlar_stack::spec::{Assignment, Listen, Spec};
 use clap::Args;
 
@@ -98,6 +99,11 @@ pub(crate) struct ServeOptions {
     #[arg(long)]
     pub(crate) whole: bool,
 
+    /// Serve images of hypervisors (qcow2, vmdk, vdi, vpc, vhdx and the like) as the bytes that they are: not as
+    /// the disks that their guests see, for which there is qemu-nbd
+    #[arg(long)]
+    pub(crate) raw: bool,
+
     /// Set an attribute before anything is served, as the [set] table of a configuration does: a module parameter of
     /// ZFS, sys/module/zfs/parameters/zvol_use_blk_mq=1, before pools are imported (may be repeated)
     #[arg(long, value_name = "PATH=VALUE", value_parser = assignment)]
@@ -147,6 +153,7 @@ impl ServeOptions {
             run: self.run,
             incremental: self.incremental,
             whole: self.whole,
+            raw: self.raw,
             partial: self.partial,
             force: false,
             threads: self.threads.map_or(default, usize::from),
@@ -179,6 +186,7 @@ impl Serve {
         options.run |= spec.run;
         options.incremental |= spec.incremental;
         options.whole |= spec.whole;
+        options.raw |= spec.raw;
         options.partial |= spec.partial;
         options.threads = options.threads.or(spec.threads);
         if options.threads == Some(0) {
@@ -207,23 +215,49 @@ fn assignment(text: &str) -> std::result::Result<(String, String), String> {
     Ok((path.to_owned(), value.to_owned()))
 }
 
-/// Fails if some array did not start, its name is taken, or, unless it is `read_only`, a disk is damaged.
+/// Refuses a disk that is an image in a format of its own, unless its own bytes are wanted (`raw`): what
+/// writes to them as if they were the disk ruins the image.
+///
+/// # Errors
+/// It is one.
+pub(crate) fn refuse_image(disk: &Probed, raw: bool) -> Result<()> {
+    let found = disk.contents.iter().flat_map(|contents| &contents.foreign);
+    match found.into_iter().find(|found| found.usage == Usage::Image) {
+        Some(image) if !raw => {
+            let why = format!("it is not raw: {image}");
+            let hint = "qemu-nbd serves the disk that is in it; --raw serves the file as it is";
+            Err(Error::new("cannot serve", disk.disk.path.display(), why).hint(hint))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Fails if some array did not start, its name is taken, or, unless it is read only, a disk is damaged that
+/// no array does without.
 ///
 /// # Errors
 /// The first that did not, and what to do about it.
-pub(crate) fn check_started(stack: &Stack, read_only: bool) -> Result<()> {
+pub(crate) fn check_started(stack: &Stack, md: ashlar_md::Options) -> Result<()> {
     let arrays = stack.arrays.running();
     let mut volumes = stack.devices.volumes();
+    let is_empty = volumes.is_empty();
     volumes.retain(|device| device.kind != Kind::Array);
     if let Some(disk) = volumes.iter().find(|d| arrays.iter().any(|v| v.name.device() == d.name)) {
         let why = "it is no member of an array but has the name of one: rename the file";
         return Err(Error::new("cannot serve", &disk.name, why));
     }
-    // Who only reads is served what there is.
-    let refused = if read_only { Vec::new() } else { stack.refused() };
-    if let Some((disk, why)) = refused.into_iter().next() {
-        let error = Error::new("cannot serve", disk.path, why);
-        return Err(error.hint("--whole serves the disk as it is, whatever is on it"));
+    // A user that only reads is served all that can be used, if that is anything.
+    let is_enough = md.read_only && !(is_empty && stack.pools.all().is_empty());
+    let refused = if is_enough { Vec::new() } else { stack.refused(md.run) };
+    if let Some(disk) = refused.into_iter().find(|disk| !disk.is_left_out) {
+        let error = Error::new("cannot serve", disk.path, disk.why);
+        return Err(match disk.is_member {
+            true if md.run => error.hint("--read-only leaves out what is damaged"),
+            true => error.hint(
+                "--run starts a redundant array without it; --read-only leaves out what is damaged",
+            ),
+            false => error.hint("--whole serves the disk as it is, whatever is on it"),
+        });
     }
     if let Some(pool) = stack.refused_pools.first() {
         let error = Error::plain("cannot serve a pool", &pool.why);
@@ -237,12 +271,33 @@ pub(crate) fn check_started(stack: &Stack, read_only: bool) -> Result<()> {
         return Ok(());
     };
     let error = Error::new("cannot start", failure, &failure.error);
-    let read_only = matches!(failure.error, AssembleError::BadBlocks { .. });
-    Err(if matches!(failure.error, AssembleError::NeedsRun { .. }) {
-        error.hint("if the others are gone for good, --run starts it without them")
-    } else if read_only {
-        error.hint("--read-only gives access to the data and changes nothing")
-    } else {
-        error
+    Err(match failure.error {
+        AssembleError::NeedsRun { .. } => {
+            error.hint("if the others are gone for good, --run starts it without them")
+        }
+        AssembleError::BadBlocks { .. } if md.run => {
+            error.hint("--read-only gives access to the data and changes nothing")
+        }
+        AssembleError::BadBlocks { .. } => error.hint(
+            "--read-only gives access to the data and changes nothing; --run starts a redundant array \
+             without that member",
+        ),
+        AssembleError::Disagree { .. } | AssembleError::Misaligned { .. } | AssembleError::Read { .. }
+            if !md.run =>
+        {
+            error.hint("--run starts a redundant array without that member")
+        }
+        AssembleError::NoMembers
+        | AssembleError::OtherArray { .. }
+        | AssembleError::Unsupported(_)
+        | AssembleError::Disagree { .. }
+        | AssembleError::SameMember { .. }
+        | AssembleError::SameSlot { .. }
+        | AssembleError::SplitBrain { .. }
+        | AssembleError::Misaligned { .. }
+        | AssembleError::NotEnough { .. }
+        | AssembleError::ReadOnlyMember(_)
+        | AssembleError::Personality(_)
+        | AssembleError::Read { .. } => error,
     })
 }

@@ -214,7 +214,8 @@ impl Service {
         let held = self.stack.devices.all().into_iter().find(|held| same(&held.path) || made(held));
         drop(identities);
         let Some(held) = held else {
-            let opened = disks::open(Path::new(disk), self.access, self.direct);
+            // Waiting here would hold up all that this thread does.
+            let opened = disks::open_now(Path::new(disk), self.access, self.direct);
             let gateway = self.models.wrap(opened.map_err(cannot_open)?).gateway;
             return Ok(New { path: disk.to_owned(), gateway, is_held: false });
         };

@@ -68,7 +68,7 @@ use futures_util::future::{Either, select};
 use futures_util::lock::Mutex;
 
 use crate::client;
-use crate::commands::serve::check_started;
+use crate::commands::serve::{check_started, refuse_image};
 use crate::disks::{self, Access};
 use crate::error::{Error, FAILURE, PANICKED, Result};
 use crate::models::Models;
@@ -94,6 +94,8 @@ pub(crate) struct Config {
     pub(crate) incremental: bool,
     /// Whether disks and arrays are served as they are, whatever is on them.
     pub(crate) whole: bool,
+    /// Whether images of hypervisors are served as the bytes that they are.
+    pub(crate) raw: bool,
     pub(crate) partial: bool,
     /// Whether pools are imported that another host has used last.
     pub(crate) force: bool,
@@ -107,6 +109,11 @@ pub(crate) struct Config {
 impl Config {
     fn access(&self) -> Access {
         if self.read_only { Access::Read } else { Access::Write }
+    }
+
+    /// How arrays are assembled.
+    fn md(&self) -> ashlar_md::Options {
+        ashlar_md::Options { run: self.run, read_only: self.read_only }
     }
 
     /// How pools are imported: with the module parameters among the settings.
@@ -161,19 +168,19 @@ pub(crate) fn serve(
                 Ok(_) => {}
                 // A disk that is no member is a volume itself, unless arrays were asked for.
                 Err(NotAMember::Foreign(_))
-                    if filter.is_none() && !disk.disk.gateway.capacity().is_zero() => {}
-                // Who only reads wants what there is: the others may have it all. The log names it.
-                Err(NotAMember::Damaged(_)) if filter.is_none() && config.read_only => {}
+                    if filter.is_none() && !disk.disk.gateway.capacity().is_zero() =>
+                {
+                    refuse_image(disk, config.raw)?;
+                }
+                // Perhaps its array does without it, or the user only reads: the others may have it all.
+                Err(NotAMember::Damaged(_)) => {}
                 Err(why) => {
-                    let hint = "--read-only leaves out what is damaged";
-                    let damaged = matches!(why, NotAMember::Damaged(_));
-                    let error = Error::new("cannot serve", disk.disk.path.display(), why);
-                    return Err(if damaged { error.hint(hint) } else { error });
+                    return Err(Error::new("cannot serve", disk.disk.path.display(), why));
                 }
             }
         }
         let options = assemble::Options {
-            md: ashlar_md::Options { run: config.run, read_only: config.read_only },
+            md: config.md(),
             rename: rename.map(str::to_owned),
             whole: config.whole,
             partial: config.partial,
@@ -182,7 +189,7 @@ pub(crate) fn serve(
         let mut stack = assemble(&probed, options.clone(), &disks::runtime()).await;
         // A disk that is let go of later must be free then.
         drop(probed);
-        log_notes(&stack);
+        log_notes(&stack, config.run);
         let accepted = accept(&config, &mut stack, options);
         let stack = Arc::new(stack);
         let (begun, forced) = (ending.draining(), ending.forced());
@@ -231,10 +238,10 @@ fn accept(
     options: assemble::Options,
 ) -> Result<(Engine, Collector)> {
     if !config.incremental {
-        check_started(stack, config.read_only)?;
+        check_started(stack, config.md())?;
     }
     let collector = Collector::new(stack, options, disks::runtime());
-    check_started(stack, config.read_only)?;
+    check_started(stack, config.md())?;
     let reactors = ReactorConfig { spin: config.spin, ..ReactorConfig::default() };
     let engine = Engine::with_config(config.threads, reactors).map_err(disks::no_io_uring)?;
     Ok((engine, collector))
@@ -242,9 +249,12 @@ fn accept(
 
 /// Tells the log what there is to know of the devices, and which arrays did not start although their
 /// neighbours are served.
-fn log_notes(stack: &Stack) {
+fn log_notes(stack: &Stack, run: bool) {
     for note in &stack.notes {
         tracing::warn!(device = note.device, "{}", note.text);
+    }
+    for disk in stack.refused(run).iter().filter(|disk| disk.is_left_out) {
+        tracing::warn!(disk = disk.path, "left out of its array");
     }
     for failure in stack.failures.iter().filter(|failure| failure.is_nested) {
         tracing::error!(error = %failure.error, "cannot start: {failure}");

@@ -102,6 +102,7 @@ fn foreign_signatures_are_refused_by_name_and_place() {
         (512, b"EFI PART", "gpt partition table at 0x200"),
         (510, &[0x55, 0xaa], "dos partition table at 0x1fe"),
         (0, b"LUKS\xba\xbe", "crypto_LUKS encrypted volume at 0x0"),
+        (0, b"QFI\xfb\0\0\0\x03", "qcow2 disk image at 0x0"),
     ];
     for (offset, magic, text) in cases {
         let images = Images::new(2, 32 * MIB);
@@ -268,8 +269,14 @@ fn damaged_superblocks_are_told_and_harm_nobody() {
         images.run(&["scan"], &["d0", "d1"]).ok();
         let examine = images.run(&["md", "examine"], &["d1"]);
         assert_eq!(examine.code, Some(1), "offset {offset}: {examine:?}");
-        let assemble = images.run(&["md", "assemble", "--run"], &["d0", "d1"]);
+        let assemble = images.run(&["md", "assemble"], &["d0", "d1"]);
         assert_eq!(assemble.code, Some(1), "offset {offset}: {assemble:?}");
+        // What does not even look like a superblock belongs to no array.
+        let is_none = assemble.err.contains("holds no array");
+        let assemble = images.run(&["md", "assemble", "--run"], &["d0", "d1"]);
+        let without = assemble.out.contains("1 drive (out of 2)")
+            && assemble.out.contains("d1 left out: md superblock version 1.2");
+        assert_eq!(without, !is_none, "offset {offset}: {assemble:?}");
     }
 }
 
@@ -284,4 +291,55 @@ fn a_disk_without_array_is_told_what_it_has() {
     let nobody = ["md", "assemble", "--nbd", "unix:n", "--control", "c"];
     images.run(&nobody, &["d0"]).fails(1, &[found]);
     images.run(&["md", "examine"], &["d0"]).fails(1, &["no md superblock: d0"]);
+}
+
+fn truncate(images: &Images, name: &str, size: u64) {
+    OpenOptions::new().write(true).open(images.path(name)).unwrap().set_len(size).unwrap();
+}
+
+#[test]
+fn a_truncated_member_does_not_keep_its_array_from_running() {
+    let images = Images::array(2, 32 * MIB, &["--level=1"]);
+    truncate(&images, "d1", 16 * MIB);
+    let why = "d1: md superblock version 1.2 at sector 8: data at sector 2048";
+    let hint = "hint: --run starts a redundant array without it";
+    images.run(&["md", "assemble"], &["d0", "d1"]).fails(1, &["cannot serve", why, hint]);
+    images.run(&["serve", "--control", "c"], &["d0", "d1"]).fails(1, &["cannot serve", why, hint]);
+    let run = images.run(&["md", "assemble", "--run"], &["d0", "d1"]).ok();
+    assert!(run.out.contains("with 1 drive (out of 2)"), "{run:?}");
+    assert!(run.out.contains("d1 left out: md superblock version 1.2"), "{run:?}");
+    let daemon = images.serve(&["--run"]);
+    assert_eq!(daemon.greeting, "md0: raid1 31M, clean, 1 of 2 devices\nready\n");
+    let log = daemon.end();
+    assert!(log.contains("left out of its array") && log.contains("d1"), "{log}");
+    let detail = images.run(&["md", "detail"], &["d0", "d1"]).ok();
+    assert!(detail.out.contains("clean, degraded") && detail.err.contains(why), "{detail:?}");
+    // Alone it is nothing, and neither is half of a stripe.
+    images.run(&["md", "assemble", "--run"], &["d1"]).fails(1, &["cannot serve", why]);
+    images.run(&["md", "assemble", "--read-only"], &["d1"]).fails(1, &["cannot serve", why]);
+    let striped = Images::array(2, 32 * MIB, &["--level=0"]);
+    truncate(&striped, "d1", 16 * MIB);
+    let refused = striped.run(&["md", "assemble", "--run"], &["d0", "d1"]);
+    refused.fails(1, &["cannot serve: d1: md superblock", "hint: --read-only"]);
+}
+
+#[test]
+fn a_truncated_spare_is_left_out_of_an_array_that_is_complete_without() {
+    let images = Images::new(3, 32 * MIB);
+    let create = ["md", "create", "--level=1", "--raid-devices=2", "--spare-devices=1"];
+    images.run(&create, &images.refs()).ok();
+    truncate(&images, "d2", 16 * MIB);
+    let run = images.run(&["md", "assemble"], &images.refs()).ok();
+    assert!(run.out.contains("with 2 drives") && run.out.contains("d2 left out"), "{run:?}");
+}
+
+#[test]
+fn a_truncated_member_that_went_on_without_the_others_is_not_left_out() {
+    let images = Images::array(2, 32 * MIB, &["--level=1"]);
+    let daemon = images.serve(&[]);
+    daemon.client(&["md", "fail", "md0", "d0"]).ok();
+    daemon.end();
+    truncate(&images, "d1", 24 * MIB);
+    let parts = ["cannot serve: d1: md superblock", "it is fresher (events ", "than the others"];
+    images.run(&["md", "assemble", "--run"], &["d0", "d1"]).fails(1, &parts);
 }

@@ -10,6 +10,7 @@ mod conformance;
 mod control;
 mod ending;
 mod generated;
+mod in_use;
 mod incremental;
 mod lvm;
 mod managing;

@@ -254,3 +254,34 @@ fn scans_of_nested_disks_in_json_are_nested() {
     }
     assert!(File::open(images.path("d0")).is_ok());
 }
+
+#[test]
+fn members_in_partitions_are_examined_and_told_of() {
+    let images = mirrored();
+    let examined = images.run(&["md", "examine"], &["d0"]).ok().out;
+    let table = "d0:\n   MBR Magic : aa55\n\
+                 Partition[0] :        81919 sectors at            1 (type ee)\nd0p1:\n";
+    assert!(examined.starts_with(table), "{examined}");
+    assert!(examined.contains("Device Role : Active device 0"), "{examined}");
+    assert!(!examined.contains("d0p2"), "{examined}");
+    if let Ok(theirs) = Command::new("mdadm").arg("-E").arg(images.path("d0")).output() {
+        let theirs = String::from_utf8(theirs.stdout).unwrap();
+        let lines =
+            |text: &str| text.lines().skip(1).take(2).map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(lines(&examined), lines(&theirs));
+    }
+    let json = images.run(&["md", "examine", "--json"], &["d0", "d1"]).ok().out;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let names = [&json[0]["device"], &json[1]["device"]].map(|name| name.as_str().unwrap());
+    assert_eq!(names, ["d0p1", "d1p1"]);
+    let bad = images.run(&["md", "examine", "--badblocks"], &["d1"]).ok().out;
+    assert_eq!(bad, "Bad-blocks list is empty in d1p1\n");
+    let detail = images.run(&["md", "detail"], &["d0", "d1"]).ok().out;
+    assert!(detail.contains("raid1") && detail.contains("d1p1\n"), "{detail}");
+    // Partitions, but no member among them.
+    let plain = Images::new(1, 40 * MIB);
+    partition(&plain, "d0", "label: dos\nsize=16M\n");
+    let nothing = plain.run(&["md", "examine"], &["d0"]).fails(1, &["no md superblock: d0"]);
+    assert!(nothing.out.contains("        32768 sectors at         2048 (type 83)"), "{nothing:?}");
+    plain.run(&["md", "detail"], &["d0"]).fails(1, &["d0: holds no array (found: dos partition"]);
+}

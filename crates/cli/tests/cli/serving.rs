@@ -377,3 +377,45 @@ fn disks_without_an_array_and_ram_disks_are_volumes_themselves() {
         [taken.to_str().unwrap(), members[0].to_str().unwrap(), members[1].to_str().unwrap()];
     images.run(&["serve", "--control", "c"], &files).fails(1, &["md0", "name of one"]);
 }
+
+#[test]
+fn an_image_of_a_hypervisor_is_served_only_when_its_own_bytes_are_wanted() {
+    let end = 8 * MIB - 512;
+    let cases: &[(u64, &[u8], &str)] = &[
+        (0, b"QFI\xfb\0\0\0\x01", "qcow"),
+        (0, b"QFI\xfb\0\0\0\x03", "qcow2"),
+        (0, b"KDMV", "vmdk"),
+        (0, b"# Disk DescriptorFile\n", "vmdk"),
+        (0x40, b"\x7f\x10\xda\xbe", "vdi"),
+        (0, b"conectix", "vpc"),
+        (end, b"conectix", "vpc"),
+        (0, b"vhdxfile", "vhdx"),
+    ];
+    for (at, magic, format) in cases {
+        let images = Images::new(1, 8 * MIB);
+        let file = OpenOptions::new().write(true).open(images.path("d0")).unwrap();
+        file.write_all_at(magic, *at).unwrap();
+        let before = images.bytes();
+        let why = format!("cannot serve: d0: it is not raw: {format} disk image at {at:#x}");
+        let options: &[&[&str]] = match *format {
+            "qcow2" => &[&[], &["--read-only"], &["--whole"], &["--incremental"]],
+            _ => &[&[]],
+        };
+        for options in options {
+            let serve = [&["serve", "--control", "c"], *options].concat();
+            images.run(&serve, &["d0"]).fails(1, &[&why, "hint: qemu-nbd", "--raw"]);
+        }
+        images.run(&["lvm", "pvcreate"], &["d0"]).fails(1, &[format, "--force"]);
+        let scan = images.run(&["scan"], &["d0"]).ok().out;
+        assert!(scan.contains("disk image") && scan.contains(format), "{scan}");
+        assert!(images.bytes() == before, "{format}");
+    }
+    let images = Images::new(1, 8 * MIB);
+    let file = OpenOptions::new().write(true).open(images.path("d0")).unwrap();
+    file.write_all_at(b"vhdxfile", 0).unwrap();
+    let daemon = images.serve(&["--raw"]);
+    assert_eq!(daemon.greeting, "d0: disk 8M\nready\n");
+    daemon.end();
+    fs::write(images.path("stack.toml"), "disks = [\"d0\"]\nraw = true\n").unwrap();
+    Daemon::start(images.dir.path(), &["--config", "stack.toml"]).end();
+}

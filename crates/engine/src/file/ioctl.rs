@@ -1,4 +1,4 @@
-//! The ioctls of block devices (`include/uapi/linux/fs.h`).
+//! The ioctls of block devices (`include/uapi/linux/fs.h`, `include/uapi/linux/loop.h`).
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -11,6 +11,32 @@ const BLKIOOPT: libc::c_ulong = 0x1279;
 const BLKPBSZGET: libc::c_ulong = 0x127b;
 /// `_IOR(0x12, 114, size_t)`, on 64-bit machines with the generic encoding.
 const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
+
+const LOOP_GET_STATUS64: libc::c_ulong = 0x4c05;
+
+/// `struct loop_info64`.
+#[repr(C)]
+struct LoopInfo {
+    device: u64,
+    inode: u64,
+    rest: [u64; 27],
+}
+
+const _: () = assert!(size_of::<LoopInfo>() == 232);
+
+/// The file that a loop device is over, by the number of its file system and its inode (`st_dev` and
+/// `st_ino` of stat(2)): what it is, whatever it is called now and whether it has a name at all.
+///
+/// # Errors
+/// ENXIO: it is over none. ENOTTY and the like: it is no loop device.
+pub fn loop_backing_file(device: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
+    let mut info = LoopInfo { device: 0, inode: 0, rest: [0; 27] };
+    // SAFETY: LOOP_GET_STATUS64 writes a loop_info64, whose size is asserted above, to memory that is ours.
+    if unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, &raw mut info) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((info.device, info.inode))
+}
 
 /// An ioctl that writes one `T`, all of whose bit patterns are valid.
 fn get<T: Default>(fd: BorrowedFd<'_>, request: libc::c_ulong) -> io::Result<T> {

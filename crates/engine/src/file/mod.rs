@@ -4,7 +4,9 @@
 //! [`Queue`](ashlar_block::Queue) over [`FileDriver`], which turns each request into one operation
 //! of the ring.
 
+mod holders;
 mod ioctl;
+mod lock;
 mod open;
 mod probe;
 mod request;
@@ -18,6 +20,8 @@ use ashlar_block::queue::{Driver, Queue};
 use ashlar_block::request::Request;
 use ashlar_block::status::Status;
 
+pub use holders::{Process, device_writer};
+pub use ioctl::loop_backing_file;
 pub use open::{OpenError, OpenOptions, open};
 
 use crate::files::RingFile;
@@ -66,7 +70,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         // The rings may hold the file open a little longer; its lock must not stay with it.
         if self.locked
-            && let Err(error) = open::unlock(self.file.fd())
+            && let Err(error) = lock::release(self.file.fd())
         {
             tracing::warn!(path = %self.path.display(), %error, "unlocking");
         }

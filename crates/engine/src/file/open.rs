@@ -1,7 +1,7 @@
 //! Opening: direct or buffered, claimed and locked, never by accident twice.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -13,8 +13,9 @@ use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use thiserror::Error;
 
+use super::holders::{self, Process};
 use super::probe::{self, DirectAlign};
-use super::{FileDevice, FileDriver, Kind, Shared, ioctl};
+use super::{FileDevice, FileDriver, Kind, Shared, ioctl, lock};
 use crate::files::RingFile;
 
 /// How to open a device.
@@ -52,17 +53,22 @@ pub enum OpenError {
         source: io::Error,
     },
     /// Another process holds the lock.
-    #[error(
-        "{path}: in use by another ashlar (or another program that locks its disk images)",
-        path = .0.display()
-    )]
-    InUse(PathBuf),
-    /// The kernel uses the device.
-    #[error(
-        "{path}: in use by the system: mounted, swapped to, or part of an array or volume group",
-        path = .0.display()
-    )]
-    Claimed(PathBuf),
+    #[error("{path}: in use by {user}", path = path.display(), user = locker(holder.as_ref()))]
+    InUse {
+        /// What was to be opened.
+        path: PathBuf,
+        /// The process. `None` if it cannot be seen, or has ended: the kernel keeps the lock until it is
+        /// done with the process's I/O.
+        holder: Option<Process>,
+    },
+    /// The kernel uses the device, or another process has claimed it.
+    #[error("{path}: in use by {user}", path = path.display(), user = claimer(holder.as_ref()))]
+    Claimed {
+        /// What was to be opened.
+        path: PathBuf,
+        /// A process that has it open for writing; it need not be the one that claimed it.
+        holder: Option<Process>,
+    },
     /// Neither a regular file nor a block device.
     #[error("{path}: neither a file nor a block device", path = .0.display())]
     NotADisk(PathBuf),
@@ -74,6 +80,29 @@ pub enum OpenError {
         /// The size asked for.
         bytes: u32,
     },
+}
+
+impl OpenError {
+    /// Whether the disk is in use by what cannot be seen: another user's process, a device in another
+    /// namespace, or a process that has ended and of which the kernel still has I/O to end.
+    pub fn has_unseen_user(&self) -> bool {
+        matches!(self, Self::InUse { holder: None, .. } | Self::Claimed { holder: None, .. })
+    }
+}
+
+fn locker(holder: Option<&Process>) -> String {
+    match holder {
+        Some(process) if process.command == "ashlar" => format!("another {process}"),
+        Some(process) => format!("{process}, which has locked it"),
+        None => "another ashlar (or another program that locks its disk images)".to_owned(),
+    }
+}
+
+fn claimer(holder: Option<&Process>) -> String {
+    match holder {
+        Some(process) => process.to_string(),
+        None => "the system: mounted, swapped to, or part of an array or volume group".to_owned(),
+    }
 }
 
 /// Opens a disk image or a block device. Blocks (briefly), so a reactor leaves it to the
@@ -95,7 +124,7 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<FileDevice, OpenError>
         // It was replaced meanwhile; the flags do not fit.
         return Err(io(Errno::AGAIN));
     }
-    let locked = options.lock && lock(&fd, path, options.read_only)?;
+    let locked = options.lock && lock::take(&fd, path, &stat, options.read_only)?;
     let min_block = if kind == Kind::Image { block } else { 0 };
     let direct = if asked_direct { keep_direct(&fd, path, kind, min_block)? } else { None };
     if direct.is_none() {
@@ -148,7 +177,11 @@ fn open_fd(path: &Path, options: &OpenOptions, kind: Kind) -> Result<(OwnedFd, b
         try_open(flags).map(|fd| (fd, false))
     };
     opened.map_err(|errno| match errno {
-        Errno::BUSY if kind == Kind::Device => OpenError::Claimed(path.to_owned()),
+        Errno::BUSY if kind == Kind::Device => {
+            let number = rustix::fs::stat(path).ok().map(|stat| stat.st_rdev);
+            let holder = number.and_then(holders::device_writer);
+            OpenError::Claimed { path: path.to_owned(), holder }
+        }
         source => OpenError::Io { path: path.to_owned(), source: source.into() },
     })
 }
@@ -197,41 +230,4 @@ fn describe(
     let last_part = || path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     let name = options.name.clone().unwrap_or_else(last_part);
     Ok((Disk::new(name, capacity, limits), read_only))
-}
-
-/// Locks or unlocks the whole file for this open file description (fcntl_locking(2)): the lock
-/// conflicts with every other opening, in this process too, and ends with the last descriptor.
-fn set_lock(fd: &OwnedFd, kind: i32) -> io::Result<()> {
-    let lock = libc::flock {
-        l_type: kind as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: 0,
-        l_len: 0,
-        l_pid: 0,
-    };
-    // SAFETY: F_OFD_SETLK reads a flock.
-    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
-}
-
-/// Takes the advisory lock, exclusive for writers. False where the file system has no locks.
-fn lock(fd: &OwnedFd, path: &Path, shared: bool) -> Result<bool, OpenError> {
-    let kind = if shared { libc::F_RDLCK } else { libc::F_WRLCK };
-    match set_lock(fd, kind) {
-        Ok(()) => Ok(true),
-        Err(error) => match error.raw_os_error() {
-            Some(libc::EAGAIN | libc::EACCES) => Err(OpenError::InUse(path.to_owned())),
-            _ => {
-                tracing::warn!(path = %path.display(), %error, "not locked");
-                Ok(false)
-            }
-        },
-    }
-}
-
-/// Gives the lock up.
-pub(super) fn unlock(fd: &OwnedFd) -> io::Result<()> {
-    set_lock(fd, libc::F_UNLCK)
 }

@@ -262,14 +262,15 @@ fn writers_exclude_everybody_and_readers_only_writers() {
     let read = OpenOptions { read_only: true, ..Default::default() };
     let look = OpenOptions { lock: false, ..read.clone() };
     let in_use = |options| match open(&path, options) {
-        Err(OpenError::InUse(at)) => at == path,
+        Err(OpenError::InUse { path: at, .. }) => at == path,
         _ => false,
     };
     let writer = open(&path, &write).unwrap();
     assert!(in_use(&write) && in_use(&read));
     drop(open(&path, &look).unwrap());
     let text = open(&path, &write).err().unwrap().to_string();
-    assert!(text.contains("disk.img") && text.contains("in use by another ashlar"), "{text}");
+    let own = format!("(process {}), which has locked it", std::process::id());
+    assert!(text.contains("disk.img: in use by files-") && text.contains(&own), "{text}");
     drop(writer);
     let (one, two) = (open(&path, &read).unwrap(), open(&path, &read).unwrap());
     assert!(in_use(&write));
@@ -442,7 +443,7 @@ fn a_block_device_reads_writes_discards_and_is_claimed() {
     run(async {
         let opened = open(at, &OpenOptions::default()).unwrap();
         assert_eq!(opened.driver().kind(), Kind::Device);
-        assert!(matches!(open(at, &OpenOptions::default()), Err(OpenError::Claimed(_))));
+        assert!(matches!(open(at, &OpenOptions::default()), Err(OpenError::Claimed { .. })));
         let disk = gateway(opened);
         assert_eq!(disk.capacity(), Sectors(16384));
         let limits = *disk.disk().limits();

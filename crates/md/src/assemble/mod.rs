@@ -24,8 +24,10 @@ use crate::probe::{read_bad_blocks, read_whole_bitmap};
 use crate::rdev::{NewRdev, Rdev, State};
 
 mod error;
+mod odd;
 
 pub use error::AssembleError;
+use odd::{disagreement, is_impossible, leave_out_odd};
 
 /// A device with a superblock.
 #[derive(Clone)]
@@ -75,16 +77,24 @@ pub fn group(candidates: Vec<Candidate>) -> BTreeMap<Uuid, Vec<Candidate>> {
 ///
 /// # Errors
 /// See [`AssembleError`].
-pub async fn plan(candidates: Vec<Candidate>, options: &Options) -> Result<Plan, AssembleError> {
+pub async fn plan(
+    mut candidates: Vec<Candidate>,
+    options: &Options,
+) -> Result<Plan, AssembleError> {
+    let first = newest(&candidates).ok_or(AssembleError::NoMembers)?.sb.clone();
+    for candidate in &candidates {
+        check_same_array(candidate, &first)?;
+    }
+    let mut notes = Vec::new();
+    if options.run {
+        leave_out_odd(&mut candidates, &mut notes);
+    }
     let newest = newest(&candidates).ok_or(AssembleError::NoMembers)?;
     let (mut freshest, freshest_path) = (newest.sb.clone(), newest.path.clone());
     check_supported(&freshest)?;
-    for candidate in &candidates {
-        check_same_array(candidate, &freshest)?;
-    }
     take_back_spares(&mut freshest, &candidates);
 
-    let (mut notes, mut others) = (Vec::new(), Vec::new());
+    let mut others = Vec::new();
     let mut slots: Vec<Option<Candidate>> = Vec::new();
     slots.resize_with(freshest.raid_disks as usize, || None);
     let mut beside = Vec::new();
@@ -130,6 +140,9 @@ pub async fn plan(candidates: Vec<Candidate>, options: &Options) -> Result<Plan,
             Ok(Err(note)) => notes.push(format!("{} left out: {note}", candidate.path)),
             // The array can do without a spare.
             Err(error) if place == Place::Spare => notes.push(format!("no spare: {error}")),
+            Err(error) if options.run && personality.is_redundant() && is_impossible(&error) => {
+                notes.push(format!("{} left out: {error}", candidate.path));
+            }
             Err(error) => return Err(error),
         }
     }
@@ -354,20 +367,8 @@ fn check_same_shape(
     freshest: &Superblock,
     freshest_path: &str,
 ) -> Result<(), AssembleError> {
-    let sb = &candidate.sb;
-    // One that is behind may have missed a change of the size.
-    let size_matters = sb.level != Level::Raid0 && sb.events == freshest.events;
-    let same_size = !size_matters || sb.size == freshest.size;
-    let facts = [
-        ("metadata version", sb.version == freshest.version),
-        ("level", sb.level == freshest.level),
-        ("layout", sb.layout == freshest.layout),
-        ("chunk size", sb.chunk == freshest.chunk),
-        ("number of members", sb.raid_disks == freshest.raid_disks),
-        ("size", same_size),
-    ];
-    match facts.iter().find(|(_, same)| !same) {
-        Some((what, _)) => Err(AssembleError::Disagree {
+    match disagreement(&candidate.sb, freshest) {
+        Some(what) => Err(AssembleError::Disagree {
             path: candidate.path.clone(),
             freshest: freshest_path.to_owned(),
             what,

@@ -2,6 +2,7 @@
 
 use ashlar_block::units::{Sector, Sectors};
 use thiserror::Error;
+use uuid::Uuid;
 
 use super::bad_block_log::{MAX_LOG_SECTORS, MAX_SHIFT};
 use super::fields::{Level, MAGIC, Version};
@@ -18,6 +19,17 @@ pub struct SuperblockError {
     /// What is wrong.
     #[source]
     pub defect: Defect,
+    /// Which array it is of. `None` if its checksum does not prove that it says so.
+    pub belongs: Option<Belonging>,
+}
+
+/// Of which array a superblock is, and how fresh.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Belonging {
+    /// Identity of the array.
+    pub set_uuid: Uuid,
+    /// Count of events.
+    pub events: u64,
 }
 
 /// What is wrong with a superblock.

@@ -34,7 +34,7 @@ pub mod superblock_1;
 pub mod text;
 pub mod validate;
 
-pub use defect::{Defect, SuperblockError};
+pub use defect::{Belonging, Defect, SuperblockError};
 pub use fields::{DeviceFlags, Features, Level, MAGIC, MdadmUuid, Role, Timestamp, Version};
 pub use superblock::{BadBlockLogPlace, Reshape, Superblock};
 

@@ -157,7 +157,10 @@ impl Superblock {
         version: Version,
         device: Sectors,
     ) -> Result<Self, SuperblockError> {
-        validate::check_1(&block, version, device).map_err(refusal(version, device))?;
+        validate::check_1(&block, version, device).map_err(|defect| SuperblockError {
+            belongs: validate::belonging_1(&block, version, device),
+            ..refusal(version, device)(defect)
+        })?;
         let header = &block.header;
         let features = Features(header.feature_map.get());
         let has = |feature| features.contains(feature);
@@ -482,5 +485,5 @@ pub(super) fn set_name_bytes(name: &str) -> Option<[u8; 32]> {
 /// Adds to a defect which superblock has it.
 pub(super) fn refusal(version: Version, device: Sectors) -> impl Fn(Defect) -> SuperblockError {
     let at = version.super_offset(device).unwrap_or_default();
-    move |defect| SuperblockError { version, at, defect }
+    move |defect| SuperblockError { version, at, defect, belongs: None }
 }

@@ -6,10 +6,11 @@
 //! code behind it needs to fear a division by zero or a range beyond the device.
 
 use ashlar_block::units::{Sector, Sectors};
+use uuid::Uuid;
 use zerocopy::IntoBytes;
 
 use super::bad_block_log::{MAX_LOG_SECTORS, MAX_SHIFT};
-use super::defect::{Defect, Misplaced};
+use super::defect::{Belonging, Defect, Misplaced};
 use super::fields::{Features, Level, MAGIC, Role, Version};
 use super::superblock_0_90::{self, Block090};
 use super::superblock_1::{Block1, MAX_ROLES};
@@ -20,6 +21,22 @@ use super::superblock_1::{Block1, MAX_ROLES};
 /// The first [`Defect`] found; what identifies the superblock is checked first, then the checksum,
 /// then what it says.
 pub fn check_1(block: &Block1, version: Version, device: Sectors) -> Result<(), Defect> {
+    let at = prove_1(block, version, device)?;
+    check_fields_1(block)?;
+    check_places_1(block, version, at, device)
+}
+
+/// Of which array a version 1 superblock is, whatever else it says; `None` if it is none or its checksum is
+/// wrong.
+pub(super) fn belonging_1(block: &Block1, version: Version, device: Sectors) -> Option<Belonging> {
+    prove_1(block, version, device).ok()?;
+    let header = &block.header;
+    let (set_uuid, events) = (Uuid::from_bytes(header.set_uuid), header.events.get());
+    Some(Belonging { set_uuid, events })
+}
+
+/// Where it is, if it is a superblock with the right checksum.
+fn prove_1(block: &Block1, version: Version, device: Sectors) -> Result<Sector, Defect> {
     let at = version.super_offset(device).ok_or_else(|| too_small(version, device))?;
     identify_1(block, at)?;
     let found = block.header.max_dev.get();
@@ -30,8 +47,7 @@ pub fn check_1(block: &Block1, version: Version, device: Sectors) -> Result<(), 
         let found = block.header.sb_csum.get();
         return Err(Defect::Checksum { found, expected: block.checksum() });
     }
-    check_fields_1(block)?;
-    check_places_1(block, version, at, device)
+    Ok(at)
 }
 
 /// Whether these bytes are a version 1 superblock that belongs at this sector, right or wrong

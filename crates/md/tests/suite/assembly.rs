@@ -111,8 +111,36 @@ fn a_member_of_another_array_is_refused_however_fresh_it_is() {
 fn members_that_are_equally_fresh_must_agree_about_the_array() {
     on_new(&raid10(0x102, 4), async |_, _, disks| {
         edit(&disks[3], |sb| sb.layout = 0x201).await;
+        let refused = plan(candidates(disks).await, &RW).await.err();
+        assert!(matches!(refused, Some(AssembleError::Disagree { what: "layout", .. })));
+        // Two against two: nothing says which are right.
+        edit(&disks[2], |sb| sb.layout = 0x201).await;
         let refused = plan(candidates(disks).await, &RUN).await.err();
         assert!(matches!(refused, Some(AssembleError::Disagree { what: "layout", .. })));
+    });
+}
+
+#[test]
+fn one_member_that_contradicts_all_others_is_left_out_when_the_array_is_to_run() {
+    for odd in 0..4 {
+        for more in [0, 1] {
+            on_new(&raid10(0x102, 4), async |sim, _, disks| {
+                edit(&disks[odd], |sb| (sb.chunk, sb.events) = (Sectors(16), sb.events + more))
+                    .await;
+                let all: Vec<usize> = (0..4).filter(|slot| *slot != odd).collect();
+                let plan = plan(candidates(disks).await, &RUN).await.unwrap();
+                let note = format!("d{odd} left out: most members know another chunk size");
+                assert!(plan.notes[0].starts_with(&note), "{:?}", plan.notes);
+                let in_sync = in_sync(sim, disks, &RUN).await;
+                assert!(all.iter().all(|slot| in_sync[*slot]) && !in_sync[odd], "{in_sync:?}");
+            });
+        }
+    }
+    // What is older by more is stale, and what is fresher by more went on alone.
+    on_new(&raid10(0x102, 4), async |_, _, disks| {
+        edit(&disks[0], |sb| (sb.chunk, sb.events) = (Sectors(16), sb.events + 2)).await;
+        let refused = plan(candidates(disks).await, &RUN).await.err();
+        assert!(matches!(refused, Some(AssembleError::NotEnough { .. })), "{refused:?}");
     });
 }
 
@@ -161,10 +189,18 @@ fn a_bad_block_log_is_honoured_and_one_that_makes_no_sense_keeps_a_member_out() 
         let refused = start(&sim, &disks, &RW).await.err();
         assert!(matches!(refused, Some(AssembleError::BadBlocks { .. })), "{refused:?}");
         assert_eq!(in_sync(&sim, &disks, &READ_ONLY).await, [true, false]);
+        assert_eq!(in_sync(&sim, &disks, &RUN).await, [true, false]);
         media[1].fail_reads(log(&sb).0..log(&sb).0 + 8);
         let refused = start(&sim, &disks, &RW).await.err();
         assert!(matches!(refused, Some(AssembleError::Read { .. })), "{refused:?}");
         assert_eq!(in_sync(&sim, &disks, &READ_ONLY).await, [true, false]);
+        assert_eq!(in_sync(&sim, &disks, &RUN).await, [true, false]);
+        // Without the other there is not all data left.
+        let refused = start(&sim, &disks[1..], &RUN).await.err();
+        assert!(
+            matches!(refused, Some(AssembleError::NotEnough { present: 0, .. })),
+            "{refused:?}"
+        );
     });
 }
 
@@ -364,9 +400,10 @@ fn data_that_begins_within_a_logical_block_is_refused_and_not_a_failure_of_every
         make_with(&spec, &small).await;
         assert_eq!(in_sync(&sim, &small, &RW).await, [true, true]);
         let large = with_blocks(&media, &[512, 4096]);
-        for options in [RW, READ_ONLY] {
-            let refused = start(&sim, &large, &options).await.err();
-            assert!(matches!(refused, Some(AssembleError::Misaligned { .. })), "{refused:?}");
+        let refused = start(&sim, &large, &RW).await.err();
+        assert!(matches!(refused, Some(AssembleError::Misaligned { .. })), "{refused:?}");
+        for options in [RUN, READ_ONLY] {
+            assert_eq!(in_sync(&sim, &large, &options).await, [true, false]);
         }
     });
 }

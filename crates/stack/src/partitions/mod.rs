@@ -7,9 +7,12 @@ mod device;
 pub mod gpt;
 pub mod mbr;
 
+use std::sync::Arc;
+
 use ashlar_block::{Gateway, Sector, Sectors, Status};
 use uuid::Uuid;
 
+use crate::names::partition_suffix;
 use crate::signature::Signature;
 use gpt::{Defect, Header};
 
@@ -77,6 +80,14 @@ impl Entry {
     /// Where it ends, if that is a number at all.
     pub fn end(&self) -> Option<Sector> {
         self.start.checked_add(self.len)
+    }
+
+    /// The partition of the device `lower`, which lies inside of it, and what it is called if that one is
+    /// called `disk`: as in Linux `sda1`, `md0p1`.
+    pub fn open(&self, disk: &str, lower: &Gateway) -> (String, Gateway) {
+        let name = format!("{disk}{}", partition_suffix(disk, self.number));
+        let part = Partition::new(&*name, lower.clone(), self.start, self.len);
+        (name, Gateway::new(Arc::new(part)))
     }
 }
 

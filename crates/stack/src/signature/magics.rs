@@ -5,7 +5,8 @@ use super::{Image, Signature, Usage};
 /// A magic number. A negative offset counts from the end of the device.
 struct Magic(&'static str, Usage, i64, &'static [u8]);
 
-/// The table; sources are each format's own headers, and `libblkid` for the offsets it reports.
+/// The table; sources are each format's own headers, and `libblkid` for the offsets it reports; for disk
+/// images `docs/interop` of QEMU, the VHD, VHDX and VMDK specifications and VirtualBox's headers.
 const MAGICS: &[Magic] = &[
     Magic("xfs", Usage::FileSystem, 0, b"XFSB"),
     Magic("btrfs", Usage::FileSystem, 0x1_0040, b"_BHRfS_M"),
@@ -37,6 +38,20 @@ const MAGICS: &[Magic] = &[
     Magic("VMFS_volume_member", Usage::Member, 0x10_0000, b"\x0d\xd0\x01\xc0"),
     Magic("isw_raid_member", Usage::Member, -1024, b"Intel Raid ISM Cfg Sig. "),
     Magic("ddf_raid_member", Usage::Member, -512, b"\xde\x11\xde\x11"),
+    Magic("qcow", Usage::Image, 0, b"QFI\xfb\x00\x00\x00\x01"),
+    Magic("qcow2", Usage::Image, 0, b"QFI\xfb\x00\x00\x00\x02"),
+    Magic("qcow2", Usage::Image, 0, b"QFI\xfb\x00\x00\x00\x03"),
+    Magic("qed", Usage::Image, 0, b"QED\x00"),
+    Magic("vmdk", Usage::Image, 0, b"KDMV"),
+    Magic("vmdk", Usage::Image, 0, b"COWD"),
+    Magic("vmdk", Usage::Image, 0, b"# Disk DescriptorFile"),
+    Magic("vdi", Usage::Image, 0x40, b"\x7f\x10\xda\xbe"),
+    // Of fixed size: a footer alone.
+    Magic("vpc", Usage::Image, 0, b"conectix"),
+    Magic("vpc", Usage::Image, -512, b"conectix"),
+    Magic("vhdx", Usage::Image, 0, b"vhdxfile"),
+    Magic("parallels", Usage::Image, 0, b"WithoutFreeSpace"),
+    Magic("parallels", Usage::Image, 0, b"WithouFreSpacExt"),
 ];
 
 pub(super) fn detect(image: &Image, found: &mut Vec<Signature>) {

@@ -3,7 +3,8 @@
 //!
 //! Commands that destroy what is on a disk look here first and refuse without `--force`. So a
 //! doubt is a find: a two-byte magic is enough, checksums are not asked for. Names and offsets are
-//! those of `wipefs(8)`, which the tests compare with.
+//! those of `wipefs(8)`, which the tests compare with; formats of disk images, which that does not know,
+//! are called as by `qemu-img(1)`.
 
 mod boot;
 mod file_systems;
@@ -36,6 +37,8 @@ pub enum Usage {
     Swap,
     /// The changed blocks of a device-mapper snapshot.
     Snapshot,
+    /// A disk in a format of its own, as hypervisors have them: what its guest sees is not what is here.
+    Image,
 }
 
 impl fmt::Display for Usage {
@@ -47,6 +50,7 @@ impl fmt::Display for Usage {
             Self::Encrypted => "encrypted volume",
             Self::Swap => "swap space",
             Self::Snapshot => "snapshot store",
+            Self::Image => "disk image",
         })
     }
 }

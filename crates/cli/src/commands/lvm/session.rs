@@ -20,8 +20,7 @@ use ashlar_lvm::group::{self, Found, Group, MemberState};
 use ashlar_lvm::{Metadata, PvOnDisk, Uuid, VolumeGroup, read_pv};
 use ashlar_stack::assemble::{Disk, Options, Probed, Stack, assemble};
 use ashlar_stack::devices::Role;
-use ashlar_stack::names::partition_suffix;
-use ashlar_stack::partitions::{self, Partition};
+use ashlar_stack::partitions;
 use ashlar_stack::probe::{Contents, Md, probe};
 
 use super::archive::{self, Archives};
@@ -155,9 +154,7 @@ async fn leaves(disk: Disk) -> Vec<(Disk, Contents)> {
     };
     let mut leaves = Vec::new();
     for entry in table.entries {
-        let name = format!("{path}{}", partition_suffix(&path, entry.number));
-        let part = Partition::new(name.clone(), disk.gateway.clone(), entry.start, entry.len);
-        let gateway = Gateway::new(std::sync::Arc::new(part));
+        let (name, gateway) = entry.open(&path, &disk.gateway);
         match probe(&gateway).await {
             Ok(contents) => leaves.push((Disk { path: name.into(), gateway }, contents)),
             Err(status) => warn(format_args!("{name} cannot be read: {status}")),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ashlar_stack::arrays::Volume;
-use ashlar_stack::assemble::{Options, Probed, Stack, assemble, probe_all};
+use ashlar_stack::assemble::{NotAMember, Options, Probed, Stack, assemble, probe_all};
 use ashlar_stack::names::{parse_array_name, short_name};
 use clap::Args;
 use uuid::Uuid;
@@ -69,7 +69,11 @@ impl Assemble {
             let mut probed = probe_all(opened).await;
             probed.retain(|disk| self.wanted(disk));
             for disk in &probed {
-                disk.candidate().map_err(|why| Error::plain(disk.disk.path.display(), why))?;
+                match disk.candidate() {
+                    // Perhaps the array does without it.
+                    Ok(_) | Err(NotAMember::Damaged(_)) => {}
+                    Err(why) => return Err(Error::plain(disk.disk.path.display(), why)),
+                }
             }
             if probed.is_empty() {
                 return Err(Error::usage("no member of that array among the devices"));
@@ -77,8 +81,8 @@ impl Assemble {
             let md = ashlar_md::Options { run: self.options.run, read_only };
             let options = Options { md, rename, whole: true, ..Options::default() };
             let stack = assemble(&probed, options, &disks::runtime()).await;
-            check_started(&stack, false)?;
-            output::tell(&report(&stack))
+            check_started(&stack, md)?;
+            output::tell(&report(&stack, md))
         })?;
         Ok(ExitCode::SUCCESS)
     }
@@ -103,7 +107,7 @@ impl Assemble {
     }
 }
 
-fn report(stack: &Stack) -> String {
+fn report(stack: &Stack, md: ashlar_md::Options) -> String {
     let line = |volume: &Volume| {
         let status = volume.view.status();
         let working = status.raid_disks - status.degraded;
@@ -122,5 +126,9 @@ fn report(stack: &Stack) -> String {
         }
         text
     };
-    stack.arrays.running().iter().map(line).collect()
+    let arrays: String = stack.arrays.running().iter().map(line).collect();
+    let refused = stack.refused(md.run);
+    let left_out =
+        refused.iter().map(|disk| format!("ashlar: {} left out: {}\n", disk.path, disk.why));
+    arrays + &left_out.collect::<String>()
 }

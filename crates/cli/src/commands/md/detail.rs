@@ -5,8 +5,9 @@ use std::process::ExitCode;
 
 use ashlar_md::AssembleError;
 use ashlar_stack::arrays::Volume;
-use ashlar_stack::assemble::{Options, assemble, probe_all};
+use ashlar_stack::assemble::{NotAMember, Options, Probed, assemble, probe_all};
 use ashlar_stack::detail::{Detail, INACTIVE};
+use ashlar_stack::signature::{Signature, Usage};
 use clap::Args;
 
 use super::ArrayName;
@@ -30,7 +31,7 @@ Examples:
   ashlar md detail --test md0 >/dev/null || echo look after it
   ashlar md detail disk*.img")]
 pub(crate) struct DetailCommand {
-    /// A running array's name, or the members of arrays
+    /// A running array's name, or the members of arrays or disks with partitions that are
     #[arg(required = true, value_name = "NAME|DEVICE")]
     what: Vec<PathBuf>,
 
@@ -100,18 +101,39 @@ struct Failed {
     error: Error,
 }
 
-/// Tells of the arrays on `devices` by assembling them for reading only.
+fn is_partitioned(disk: &Probed) -> bool {
+    let is_table = |found: &Signature| found.usage == Usage::PartitionTable;
+    disk.contents.as_ref().is_ok_and(|contents| contents.foreign.iter().any(is_table))
+}
+
+/// Tells of the arrays on `devices` and their partitions by assembling them for reading only.
 fn offline(devices: &[PathBuf]) -> Result<(Vec<Detail>, Vec<Failed>)> {
     let opened = disks::open_all(devices, Access::Look)?;
     let reactor = disks::reactor()?;
     reactor.block_on(async {
         let probed = probe_all(opened).await;
+        let (mut whole, mut unused) = (true, Vec::new());
         for disk in &probed {
-            disk.candidate().map_err(|why| Error::plain(disk.disk.path.display(), why))?;
+            match disk.candidate() {
+                Ok(_) => {}
+                Err(NotAMember::Foreign(_)) if is_partitioned(disk) => whole = false,
+                Err(why @ NotAMember::Damaged(_)) => {
+                    unused.push(Error::plain(disk.disk.path.display(), why));
+                }
+                Err(why) => return Err(Error::plain(disk.disk.path.display(), why)),
+            }
         }
         let md = ashlar_md::Options { run: true, read_only: true };
-        let options = Options { md, whole: true, ..Options::default() };
+        let options = Options { md, whole, ..Options::default() };
         let stack = assemble(&probed, options, &disks::runtime()).await;
+        if stack.arrays.running().is_empty() && stack.failures.is_empty() {
+            let first = probed.iter().find_map(|disk| Some((disk, disk.candidate().err()?)));
+            let Some((disk, why)) = first else { return Ok((Vec::new(), Vec::new())) };
+            return Err(Error::plain(disk.disk.path.display(), why));
+        }
+        for error in unused {
+            error.report();
+        }
         let failed = stack.failures.iter().map(|failure| {
             let lacks_members = matches!(failure.error, AssembleError::NotEnough { .. });
             Failed { lacks_members, error: Error::new("cannot tell", failure, &failure.error) }

@@ -8,7 +8,8 @@ use ashlar_md::bitmap::State;
 use ashlar_md::ondisk::bad_block_log::{self, BadRange};
 use ashlar_md::ondisk::bitmap_super::{self, BitmapSuper};
 use ashlar_md::ondisk::{Features, MdadmUuid, Role, Superblock, examine};
-use ashlar_stack::probe::{Md, probe};
+use ashlar_stack::partitions::{self, mbr};
+use ashlar_stack::probe::{Contents, Md, probe};
 use ashlar_stack::scan::layout_name;
 use clap::Args;
 use serde::Serialize;
@@ -20,7 +21,8 @@ use crate::output;
 /// Print the superblocks on devices, as mdadm --examine does
 ///
 /// With --bitmap or --badblocks, their write-intent bitmaps or bad block logs instead, as mdadm
-/// --examine-bitmap and --examine-badblocks do.
+/// --examine-bitmap and --examine-badblocks do. Of a disk with partitions those are printed that have
+/// superblocks.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 all have one, 1 some have none or a damaged one.
@@ -106,33 +108,37 @@ impl Examine {
         let (mut text, mut all, mut code) = (String::new(), Vec::new(), ExitCode::SUCCESS);
         for disk in opened {
             let path = disk.path.display().to_string();
-            let contents = reactor.block_on(probe(&disk.gateway));
-            let contents = contents.map_err(|status| Error::new("cannot read", &path, status))?;
-            match contents.md {
-                Md::Member(sb) if self.bitmap => {
-                    match reactor.block_on(bitmap_text(&disk.gateway, &sb)) {
-                        Ok(of_it) => text += &format!("        Filename : {path}\n{of_it}"),
-                        Err(why) => {
-                            Error::new("no bitmap", &path, why).report();
-                            code = ExitCode::from(FAILURE);
+            let found = reactor.block_on(look(path, disk.gateway))?;
+            if !self.bitmap && !self.badblocks {
+                text += &found.table;
+            }
+            for Place { path, gateway, md } in found.places {
+                match md {
+                    Md::Member(sb) if self.bitmap => {
+                        match reactor.block_on(bitmap_text(&gateway, &sb)) {
+                            Ok(of_it) => text += &format!("        Filename : {path}\n{of_it}"),
+                            Err(why) => {
+                                Error::new("no bitmap", &path, why).report();
+                                code = ExitCode::from(FAILURE);
+                            }
                         }
                     }
-                }
-                Md::Member(sb) if self.badblocks => {
-                    text += &reactor.block_on(bad_blocks_text(&disk.gateway, &sb, &path))?;
-                }
-                Md::Member(sb) => {
-                    let bitmap = reactor.block_on(read_bitmap(&disk.gateway, &sb));
-                    text += &format!("{path}:\n{}", examine::examine(&sb, bitmap.as_ref()));
-                    all.push(Examined::new(path, &sb));
-                }
-                Md::Damaged(error) => {
-                    Error::new("damaged md superblock", &path, error).report();
-                    code = ExitCode::from(FAILURE);
-                }
-                Md::None => {
-                    Error::plain("no md superblock", &path).report();
-                    code = ExitCode::from(FAILURE);
+                    Md::Member(sb) if self.badblocks => {
+                        text += &reactor.block_on(bad_blocks_text(&gateway, &sb, &path))?;
+                    }
+                    Md::Member(sb) => {
+                        let bitmap = reactor.block_on(read_bitmap(&gateway, &sb));
+                        text += &format!("{path}:\n{}", examine::examine(&sb, bitmap.as_ref()));
+                        all.push(Examined::new(path, &sb));
+                    }
+                    Md::Damaged(error) => {
+                        Error::new("damaged md superblock", &path, error).report();
+                        code = ExitCode::from(FAILURE);
+                    }
+                    Md::None => {
+                        Error::plain("no md superblock", &path).report();
+                        code = ExitCode::from(FAILURE);
+                    }
                 }
             }
         }
@@ -143,6 +149,56 @@ impl Examine {
         }
         Ok(code)
     }
+}
+
+/// A device or partition, and its md superblock.
+struct Place {
+    path: String,
+    gateway: Gateway,
+    md: Md,
+}
+
+/// What there is on a device.
+struct Found {
+    /// The MBR in words, if the device has partitions.
+    table: String,
+    /// The device; or its partitions with md superblocks, if it has any.
+    places: Vec<Place>,
+}
+
+async fn look(path: String, gateway: Gateway) -> Result<Found> {
+    let unreadable = |status: Status| Error::new("cannot read", &path, status);
+    let Contents { md, foreign, .. } = probe(&gateway).await.map_err(unreadable)?;
+    let mut found = Found { table: String::new(), places: Vec::new() };
+    if matches!(md, Md::None)
+        && let partitions::Found::Table(table) =
+            partitions::read(&gateway, &foreign).await.map_err(unreadable)?
+    {
+        let sector = read(&gateway, Sector::ZERO, 512).await.map_err(unreadable)?;
+        found.table = format!("{path}:\n{}", mbr_text(&sector));
+        for entry in table.entries {
+            let (path, gateway) = entry.open(&path, &gateway);
+            let contents = probe(&gateway).await;
+            let md = contents.map_err(|status| Error::new("cannot read", &path, status))?.md;
+            if !matches!(md, Md::None) {
+                found.places.push(Place { path, gateway, md });
+            }
+        }
+    }
+    if found.places.is_empty() {
+        found.places.push(Place { path, gateway, md });
+    }
+    Ok(found)
+}
+
+/// An MBR in words, as `mdadm --examine` prints it: of a GPT the entry that protects it.
+fn mbr_text(sector: &[u8]) -> String {
+    let Some(records) = mbr::records(sector) else { return String::new() };
+    let used = records.iter().enumerate().filter(|(_, record)| record.len != 0);
+    let lines = used.map(|(index, mbr::Record { kind, start, len })| {
+        format!("Partition[{index}] : {len:>12} sectors at {start:>12} (type {kind:02x})\n")
+    });
+    format!("   MBR Magic : aa55\n{}", lines.collect::<String>())
 }
 
 /// Bytes of a device from a sector on, in whole blocks read.
