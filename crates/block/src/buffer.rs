@@ -1,21 +1,21 @@
 //! Buffers: reference-counted, page-aligned, pooled memory for data in flight.
 //!
-//! A [`Buffer`] is owned by whoever submits the I/O. What travels in a bio are [`Segment`]s, cheap
+//! The submitter of an I/O owns its [`Buffer`]. Bios carry [`Segment`]s, cheap
 //! counted references to a part of it, which can be sliced and cloned (a mirrored write sends the
 //! same segments to every member). A driver reaches the bytes through a raw pointer or the copying
-//! methods; everybody else only through the `Buffer`, and only **while no segment of it is alive**:
-//! that is how "the buffer belongs to the driver until its completion arrives" is kept without a
+//! methods; all other code only through the `Buffer`, and only **while no segment of it is alive**:
+//! this enforces "the buffer belongs to the driver until its completion arrives" without a
 //! borrow that spans an await. The check is one atomic load.
 //!
 //! Memory comes from lists of free blocks, one set per thread, in classes of powers of two from
-//! 4 KiB; it is 4096-aligned (what O_DIRECT wants of any device we know). A recycled block holds
-//! what it held before: a reader that got fewer bytes than it asked for must not look further.
-//! Blocks are made by the allocator, or by a [`Source`], for memory that another process can see.
+//! 4 KiB; it is 4096-aligned (which satisfies O_DIRECT on all known devices). A recycled block keeps
+//! its old contents: a reader that got fewer bytes than requested must not look at the rest.
+//! The allocator makes blocks, or a [`Source`], for memory that another process can see.
 //!
 //! The one file of this crate with `unsafe`. Concurrency: segments of one buffer may be used by
 //! several drivers at a time for reading (copies of a write), or by one for writing each byte (a
-//! read splits its segments into disjoint parts). Layers keep that by construction: `split_to` and
-//! `slice` are how a read is divided, and the same range is never given to two reads.
+//! read splits its segments into disjoint parts). Layers ensure this by construction: they divide a
+//! read by `split_to` and `slice`, and never give the same range to two reads.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};

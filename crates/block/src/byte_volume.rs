@@ -1,8 +1,8 @@
 //! A volume addressed in bytes, for exports: requests of any alignment.
 //!
-//! Aligned requests go straight through. A write that covers a logical block only in part becomes
+//! Aligned requests pass unchanged. A write that covers part of a logical block becomes
 //! read-modify-write, which must not lose another write to the rest of that block: writers hold the
-//! locks of the [`UNIT_BYTES`] units they touch, shared when aligned and alone when not. The units
+//! locks of the [`UNIT_BYTES`] units they touch, shared if aligned, exclusively if not. The units
 //! hash into [`BUCKETS`] locks that are taken in ascending order, so that two writers cannot wait for
 //! each other. Reads take no lock. Discards are rounded inwards to whole blocks.
 

@@ -1,7 +1,7 @@
-//! The time as the current thread's runtime last told it.
+//! The time that the current thread's runtime last reported.
 //!
 //! The block layer has no clock of its own, so that it runs on virtual time as well as on real:
-//! the reactor (or the simulator) sets the time once a turn. Accounting needs no better.
+//! the reactor (or the simulator) sets the time once per turn, which is precise enough for accounting.
 
 use std::cell::Cell;
 

@@ -1,4 +1,4 @@
-//! What every block device has: a name, a size, limits, live settings and statistics
+//! The common part of every block device: a name, a size, limits, live settings and statistics
 //! (the kernel's `gendisk` and its `request_queue`'s settings).
 
 use std::fmt;

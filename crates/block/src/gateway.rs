@@ -1,13 +1,13 @@
-//! The gateway: the one place between any two layers.
+//! The gateway: the single interface between any two layers.
 //!
-//! Every bio that goes to a device passes here. Checks: range, alignment, capability, read-only.
+//! Every bio to a device passes here. Checks: range, alignment, capability, read-only.
 //! Splits: to the device's limits, soft ones included (trace X). Emulates: write-zeroes by writes,
 //! FUA by a flush after the write, PREFLUSH by a flush before it; on a device without a volatile
-//! cache flushes are over at once. So no layer or driver does any of this, and what a device is
-//! given always fits it.
+//! cache, flushes complete at once. So no layer or driver does any of this, and every bio that a
+//! device receives fits it.
 //!
-//! Errors keep their status. When a bio was split, all its pieces that were started are waited for,
-//! the first error is the bio's, and no further piece is started after an error.
+//! Errors keep their status. The gateway waits for all started pieces of a split bio, reports
+//! the first error, and starts no further piece after an error.
 
 use std::sync::Arc;
 

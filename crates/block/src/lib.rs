@@ -1,27 +1,27 @@
-//! The block contract: what every layer, driver and export of ashlar is written against.
+//! The block contract, which every layer, driver and export of ashlar implements or uses.
 //!
 //! # Theory
 //!
 //! A [`bio::Bio`] is one I/O. It travels down a stack of [`device::BlockDevice`]s; between any two
 //! of them stands a [`gateway::Gateway`], which checks it, splits it to the lower device's limits and
-//! emulates what that device does not know. At the bottom a [`queue::Queue`] gathers bios on the
+//! emulates operations that the device lacks. At the bottom a [`queue::Queue`] gathers bios on the
 //! submitting thread's [`plug`], merges neighbours into [`request::Request`]s and hands these to a
 //! [`queue::Driver`].
 //!
 //! States of a bio: submitted, (split,) plugged, merged or waiting, issued, completed. It completes
 //! exactly once; its future gives the status; dropping the future stops no I/O that was started.
 //!
-//! Ordering: there is none between bios in flight. A submitter that needs B after A awaits A first.
+//! Ordering: bios in flight have none. A submitter that needs B after A awaits A first.
 //! **Durability**: a write that completed is visible to every read submitted afterwards, and durable
 //! only after a flush that was submitted after that completion has completed, or at once if it
 //! carried FUA. See docs/internals/flush-and-fua.md.
 //!
 //! Ownership: data lives in a [`buffer::Buffer`]; the segments in a bio are counted references; the
-//! bytes belong to the driver until completion, and the buffer refuses access before.
+//! bytes belong to the driver until completion, and until then the buffer refuses access.
 //!
 //! Threads: devices are shared by all reactor threads, futures and requests stay on one. Nothing
-//! here blocks, sleeps, reads a clock or touches a file: the engine and the simulator bring that
-//! (see [`runtime::Runtime`]), and so the code users run is the code the simulator breaks.
+//! here blocks, sleeps, reads a clock or touches a file: the engine and the simulator provide that
+//! (see [`runtime::Runtime`]), so users run the same code that the simulator tests.
 
 #![deny(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Which bio may join which request (the kernel's `blk_rq_merge_ok` and `blk_try_merge`).
+//! Decides whether a bio may join a request (the kernel's `blk_rq_merge_ok` and `blk_try_merge`).
 
 use crate::bio::{Bio, Flags, Op};
 use crate::limits::Limits;

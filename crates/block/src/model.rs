@@ -1,9 +1,9 @@
-//! How long a device takes: latency, bandwidth, parallelism, seeks, an IOPS cap.
+//! The time that a device takes: latency, bandwidth, parallelism, seeks, an IOPS cap.
 //!
-//! A [`Model`] is figures; a [`Clockwork`] is a device with these figures and what it is busy with. Both
-//! are pure: they get the time and chance from whoever asks, so that the same device can be had in the
+//! A [`Model`] is a set of figures; a [`Clockwork`] is a device with these figures and its current load. Both
+//! are pure: the caller provides time and random numbers, so the same device exists in the
 //! simulator's time and in the engine's. The figures of the presets are those of common devices,
-//! rounded. [`text`] has the words for them.
+//! rounded. [`text`] has their notation.
 
 mod text;
 

@@ -2,22 +2,22 @@
 //! `current->plug` and the software queues of blk-mq).
 //!
 //! Each thread has, for each queue that it uses, a context: the **plug list** of requests that may
-//! still grow, the list of those **waiting** because `nr_requests` are in flight already, and the
-//! number in flight. All of it is the thread's own: no lock, no shared cache line.
+//! still grow, the list of requests **waiting** because `nr_requests` are in flight already, and the
+//! number in flight. The context belongs to the thread: no lock, no shared cache line.
 //!
 //! The plug list is flushed
 //! - when the reactor has no runnable task left (it calls [`flush_current`]): the kernel's flush on
-//!   schedule; nothing can be gained by waiting longer, because nobody is left to submit more;
-//! - before a request is added when there are [`MAX_PLUGGED`], or when the last one has
+//!   schedule; waiting longer gains nothing, because no task is left to submit more;
+//! - before a request is added to a list that holds [`MAX_PLUGGED`], or whose last request has
 //!   [`FLUSH_BYTES`] (the kernel's bounds);
 //! - when [`MAX_MISSES`] bios in a row found nothing to merge with: random I/O gains nothing from
 //!   waiting for the turn's end and loses a tenth of its rate (measured).
 //!
-//! A flush does not go through the plug: it covers what was acknowledged before, and nothing in a
-//! plug has been.
+//! A flush bypasses the plug: it covers acknowledged I/O, and no I/O in a
+//! plug is acknowledged.
 //!
 //! Lock order: a context is borrowed only for its own bookkeeping, never while a driver or a waker
-//! is called, since both may come back here.
+//! is called, since both may reenter this module.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! What a layer needs of the runtime it runs on: time and tasks.
+//! The interface of a runtime to the layers: time and tasks.
 
 use std::time::Duration;
 

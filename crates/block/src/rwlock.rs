@@ -1,12 +1,12 @@
 //! A readers-writer lock for futures: first come, first served.
 //!
-//! Why not one from a library: with two waiting readers and a new writer the common one lets the
-//! readers wake each other in turn for as long as the writer holds the lock, so that the reactor
-//! never runs out of runnable tasks and the plug, in which the writer's bio waits, is never
-//! flushed (found by the simulator); and its mutex reads the machine's clock.
+//! A library's lock does not fit: with two waiting readers and a new writer, the common one lets the
+//! readers wake each other in turn while the writer holds the lock, so the reactor
+//! never runs out of runnable tasks and never flushes the plug in which the writer's bio
+//! waits (found by the simulator); and its mutex reads the machine's clock.
 //!
-//! The lock is handed over: whoever releases it takes the next waiters out of the queue, in order,
-//! and makes them holders before they are woken. So a waiter is woken once, and a newcomer cannot
+//! The lock is handed over: the releasing task takes the next waiters out of the queue, in order,
+//! and makes them holders before it wakes them. So a waiter is woken once, and a newcomer cannot
 //! overtake. The inner mutex is held for a few instructions and never while a waker is called.
 
 use std::collections::VecDeque;

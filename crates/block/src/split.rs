@@ -1,4 +1,4 @@
-//! How much of a bio a device takes at once.
+//! The part of a bio that a device accepts at once.
 
 use crate::bio::{Bio, Op};
 use crate::disk::Disk;

@@ -1,4 +1,4 @@
-//! How an I/O ended: the kernel's `blk_status_t`, with the errno kept.
+//! The result of an I/O: the kernel's `blk_status_t`, with the errno kept.
 
 use thiserror::Error;
 

@@ -1,11 +1,11 @@
-//! Trace points: every step of a bio can be watched (blktrace's actions).
+//! Trace points for every step of a bio (blktrace's actions).
 //!
-//! With no reader a trace point is one load of a value that nobody writes, and a branch that is
-//! always predicted. With readers each event is handed to every one of them on the thread that
-//! fired it; a reader must be quick and must not submit I/O.
+//! Without a reader, a trace point is one load of a value that does not change, and a branch that is
+//! always predicted. With readers, the thread that fires an event passes it to every reader;
+//! a reader must be quick and must not submit I/O.
 //!
-//! The feature `no-trace-points` builds them away: a reader then sees nothing. It is there to measure
-//! what they cost (`ashlar-benches trace-cost`), and nothing that users get is built with it.
+//! The feature `no-trace-points` removes them: a reader then sees nothing. It exists to measure
+//! their cost (`ashlar-benches trace-cost`); no release uses it.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};

@@ -1,7 +1,7 @@
 //! Units that cannot be mixed.
 //!
-//! The block layer counts in **sectors of 512 bytes** whatever the device's logical block size is
-//! (as the kernel's `sector_t` does). A position and a length are different types, so that
+//! The block layer counts in **sectors of 512 bytes**, whatever the device's logical block size
+//! (like the kernel's `sector_t`). A position and a length are different types, so that
 //! `position + position` does not compile.
 
 use core::fmt;

@@ -1,4 +1,4 @@
-//! A running array: its members, its state, and what happens when they change.
+//! A running array: its members, its state, and their changes.
 //!
 //! # States
 //!
@@ -9,19 +9,19 @@
 //!     +---- stop -----------+--> stopped: every I/O fails with `Offline`
 //! ```
 //!
-//! `clean` on disk is a promise that all copies are the same. So the superblocks say `active` before
-//! the first write goes to a member, and `clean` only after the last one has ended and the members
-//! were flushed. A write adds itself to `writing` and then looks at `active`; the way back to clean
-//! takes `active` away and then looks at `writing`; all of it sequentially consistent, so that one of
+//! `clean` on disk promises that all copies are the same. So the superblocks say `active` before
+//! the first write goes to a member, and `clean` only after the last write has ended and the members
+//! were flushed. A write increments `writing` and then reads `active`; the change back to clean
+//! clears `active` and then reads `writing`; all accesses are sequentially consistent, so at least one of
 //! the two sees the other. RAID 0 has no copies and keeps no such state.
 //!
-//! Stopping works the same way: a write counts itself and then looks at `stopped`.
+//! Stopping works the same way: a write increments `writing` and then reads `stopped`.
 //!
-//! A member fails once and for good: `faulty` is set first, so that no I/O is sent to it any more, then
-//! the superblocks of the others say so, then the write that found it is acknowledged. The last copy
-//! of anything is never failed (md's rule): its errors go up to whoever asked instead. If it shares
-//! other chunks with a member in sync, the two may differ from then on: the array is *unsynced*, its
-//! first copies alone are read, and it is not called clean any more.
+//! A member fails permanently: `faulty` is set first, so that it gets no more I/O, then
+//! the superblocks of the others record it, then the write that found the failure is acknowledged. The last copy
+//! of any data never fails (md's rule): its errors go up to the caller instead. If it shares
+//! other chunks with a member in sync, the two may differ from then on: the array is *unsynced*,
+//! reads use only first copies, and the array is no longer called clean.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Weak};

@@ -1,39 +1,39 @@
-//! The bad blocks of one member: ranges that it does not hold the data of, because they could not be
-//! written or read. They are only on the other members.
+//! The bad blocks of one member: ranges whose data the member lacks, because they could not be
+//! written or read. The data are only on the other members.
 //!
 //! # Positions
 //!
 //! As in the log on disk and in sysfs, positions count from the start of the **device**, not of its
-//! data area. The log counts in units of 2^shift sectors: what is set is widened to whole units,
-//! what is cleared is cut down to them, so that a block may be thought bad that is not, but never the
+//! data area. The log counts in units of 2^shift sectors: ranges to set are extended to whole units,
+//! ranges to clear are reduced to them, so that a good block may count as bad, but never the
 //! other way round.
 //!
-//! # What is bad, and since when
+//! # Listed and acknowledged
 //!
 //! A range is listed as soon as [`BadBlocks::set`] returns: no read goes there from then on. It is
-//! **acknowledged** once it is on disk. Until then nobody may be told that a write to the range is
-//! done: after a crash the member would be believed to hold it. So whoever sets a range
+//! **acknowledged** once it is on disk. Until then no write to the range may be
+//! acknowledged: after a crash the member would count as holding it. So the caller that sets a range
 //!
 //! 1. takes a [`LogImage`] and writes it, durably, to the member's log;
-//! 2. then writes superblocks in which the feature bit `BAD_BLOCKS` says that the log lists something
-//!    (it does not if [`LogImage::is_empty`]);
-//! 3. gives the image back to [`BadBlocks::acknowledge`];
+//! 2. then writes superblocks whose feature bit `BAD_BLOCKS` says that the log is not empty
+//!    (it is if [`LogImage::is_empty`]);
+//! 3. returns the image to [`BadBlocks::acknowledge`];
 //!
-//! and again while [`BadBlocks::changed`]. Ranges set meanwhile stay unacknowledged, because every
-//! entry knows the generation it was set in and an image that in which it was taken. A failed write
-//! of the image changes nothing here; the next image is as good. The order of steps 1 and 2 matters:
-//! what the log's place holds before its first image is not a log.
+//! and repeats this while [`BadBlocks::changed`]. Ranges set meanwhile stay unacknowledged, because every
+//! entry has the generation in which it was set, and an image the one in which it was taken. A failed write
+//! of the image changes nothing here; the next image is equivalent. The order of steps 1 and 2 matters:
+//! before the first image, the log's place does not hold a log.
 //!
-//! # A write of the log that is torn
+//! # Torn writes of the log
 //!
-//! A log of several sectors is not written as one. See [`layout`] for why whatever a crash leaves
-//! lists at least what both images list.
+//! A log of several sectors is not written atomically. [`layout`] explains why every state that a crash leaves
+//! lists at least the blocks that both images list.
 //!
 //! # New members
 //!
-//! Upstream lists of bad blocks have been copied to disks newly added to an array. Here a list is
-//! made by [`BadBlocks::none`], [`BadBlocks::empty`] or from the bytes of the member's own log, and
-//! there is no way to copy one.
+//! Upstream once copied bad block lists to disks newly added to an array. Here a list comes
+//! from [`BadBlocks::none`], [`BadBlocks::empty`] or the bytes of the member's own log, and
+//! cannot be copied.
 
 mod layout;
 mod text;

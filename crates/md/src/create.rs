@@ -1,8 +1,8 @@
 //! Makes an array: writes new superblocks to devices.
 //!
 //! Everything is decided and checked before the first write, so that a refusal changes nothing.
-//! Superblocks of older arrays at other places of the devices are erased first, or one of them might
-//! be taken for the device's.
+//! Superblocks of older arrays at other places of the devices are erased first; otherwise one of them
+//! could be mistaken for the device's.
 
 use ashlar_block::{Bio, Buffer, Flags, Gateway, Sector, Sectors, Status};
 use thiserror::Error;

@@ -1,10 +1,10 @@
-//! dm-raid: arrays whose superblocks are devices of their own, as LVM's RAID volumes have them.
+//! dm-raid: arrays with superblocks on devices of their own, like LVM's RAID volumes.
 //!
 //! Each leg is a pair: a metadata device (LVM's `rmeta`) with a superblock in its first block and a
-//! write-intent bitmap at 4 KiB, and a data device (`rimage`) with nothing but data. What they say is put
-//! as [`Candidate`]s with superblocks as md's own members have them, and [`crate::plan`] does the rest.
+//! write-intent bitmap at 4 KiB, and a data device (`rimage`) with only data. This module converts them
+//! to [`Candidate`]s with superblocks like those of md's own members, and [`crate::plan`] does the rest.
 //!
-//! Only to be read: such superblocks are on no disk, and a change of them would be lost. So a plan must be
+//! Read-only: the converted superblocks are on no disk, and changes to them would be lost. So a plan must be
 //! made with [`Options::read_only`](crate::Options::read_only), and with [`Options::run`](crate::Options::run)
 //! if legs may be missing. docs/formats/dm-raid.md has the format.
 

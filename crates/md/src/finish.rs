@@ -1,9 +1,9 @@
-//! Operations that run to their end although whoever waits for them goes away.
+//! Operations that run to their end even if their caller stops waiting.
 //!
-//! A future may be dropped at any await: an export's connection broke. The members' I/O goes on all the
-//! same, and what has to follow it must not be lost: the failed member to be recorded, the barrier
-//! and the active state to be held until the last copy is written. So writes, flushes, corrections and
-//! the stop of an array live in a [`Finish`], which hands what is left of them to the runtime.
+//! A future may be dropped at any await, for example because an export's connection broke. The members' I/O continues,
+//! and its consequences must not be lost: recording a failed member, and holding the barrier
+//! and the active state until the last copy is written. So writes, flushes, corrections and
+//! the stop of an array live in a [`Finish`], which hands their remainder to the runtime.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -4,25 +4,25 @@
 //!
 //! Members carry superblocks ([`ondisk`]). [`probe`] reads them, [`assemble`] decides which members
 //! make an array and whether it may start, and [`Array`] runs it: a block device whose
-//! [`personality`] maps its sectors to the members', with one way of reading and writing copies for
+//! [`personality`] maps its sectors to the members', with common code for reading and writing copies of
 //! all levels ([`raid0`] and [`raid10`] are pure geometry).
 //!
-//! What an array promises, beyond a block device's contract:
+//! The promises of an array, beyond a block device's contract:
 //! - a write is acknowledged when every copy on a member in sync has it; a member that could not
-//!   take it has failed by then, and the superblocks of the others say so;
-//! - a read error is made good from another copy and written over the bad one;
+//!   take it has failed by then, and the superblocks of the others record it;
+//! - after a read error, the data come from another copy and are written over the bad one;
 //! - the superblocks say `active` before a write may make copies differ and `clean` only when they
 //!   are the same and flushed;
-//! - a discard touches no sector beside it, on any member, however it is cut up.
+//! - a discard touches no sector outside its range, on any member, however it is split.
 //!
-//! Two writes to one sector that are in flight together may end differently on its copies, as in md.
+//! Two concurrent writes to one sector may end differently on its copies, as in md.
 //!
-//! Ordering arguments stand where they are needed: active and clean at the top of `array`, what the
-//! superblocks must say before what at the top of `superblocks`, corrections against writes at the top
-//! of `barrier`, dropped futures at the top of `finish`. docs/internals/crash-model.md has the whole.
+//! Ordering arguments are at the top of the modules: active and clean in `array`, the order of
+//! superblock updates in `superblocks`, corrections against writes in
+//! `barrier`, dropped futures in `finish`. docs/internals/crash-model.md has the whole.
 //!
-//! Assumed of the layer below: a sector is written whole or not at all; a flush or FUA write that was
-//! acknowledged is durable; what failed to be written may be old, new or unreadable, sector by sector.
+//! Assumed of the layer below: a sector is written atomically; an acknowledged flush or FUA write
+//! is durable; after a failed write each sector may be old, new or unreadable.
 
 #![forbid(unsafe_code)]
 

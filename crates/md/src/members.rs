@@ -1,14 +1,14 @@
-//! The members of a running array: who is in which slot.
+//! The members of a running array and their slots.
 //!
-//! Members come and go while I/O runs. The I/O path looks at them without a lock and without counting
-//! references: a member that was ever part of the array stays in the table until the array is
-//! dropped, so a reference to it is good for as long as the array. What changes is an index in each
-//! slot, read with one load. A member that was taken out is marked `REMOVED` and fails I/O no more
-//! than any other failed one: nobody sends it any.
+//! Members are added and removed during I/O. The I/O path reads them without a lock and without
+//! reference counts: a member that was ever part of the array stays in the table until the array is
+//! dropped, so a reference to it is valid as long as the array. Only an index in each
+//! slot changes, and I/O reads it with one load. A removed member is marked `REMOVED` and, like any other failed
+//! member, receives no I/O.
 //!
-//! Slots change under the lock of the superblocks only. A write that began before a member came into
-//! its slot does not go to it; recovery copies those later, because it raises the barrier, which
-//! waits for the writes under way. So the slots must be looked at *after* the barrier was passed.
+//! Slots change only under the superblocks' lock. A write that began before a member entered
+//! its slot does not go to it; recovery copies its data later, because it raises the barrier, which
+//! waits for writes in flight. So I/O must read the slots *after* it passed the barrier.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 

@@ -1,4 +1,4 @@
-//! What makes a level: the map from the array's sectors to its members'.
+//! A level: the map from the array's sectors to its members'.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};

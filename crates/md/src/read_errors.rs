@@ -1,8 +1,8 @@
-//! How many read errors a member may have.
+//! The limit of a member's read errors.
 //!
-//! A read error that could be put right by writing the sector anew is no reason to lose a member: a
-//! disk is expected to have one now and then. Many in a short time are. So errors are counted, the
-//! count is halved for each full hour that passed since the error before, and a member whose count
+//! A read error that a rewrite of the sector corrects is no reason to fail a member: disks
+//! have one occasionally. Many in a short time are. So errors are counted, the
+//! count is halved for each full hour since the previous error, and a member whose count
 //! exceeds the array's `max_read_errors` fails (as in the kernel's raid1 and raid10).
 
 use std::sync::{Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! What can be said of a running array (`md detail`, `proc/mdstat`, the attributes in `sys`).
+//! The status of a running array (`md detail`, `proc/mdstat`, the attributes in `sys`).
 
 use ashlar_block::Sectors;
 use uuid::Uuid;

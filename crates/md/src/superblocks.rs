@@ -1,31 +1,31 @@
-//! The superblocks of a running array: who writes them, when, and in what order.
+//! The superblocks of a running array: the causes, times and order of their writes.
 //!
 //! A superblock update writes the same state to every member that has not failed, with FUA, and ends
-//! when all of them have it. It never runs twice at a time. A member that cannot take its superblock
-//! has failed, and the others are written again to say so. Three events make an update:
+//! when all of them have it. Updates never overlap. A member that cannot take its superblock
+//! has failed, and the others are rewritten to record that. Three events cause an update:
 //!
 //! | event | must be on disk before |
 //! |---|---|
 //! | clean to active | the first write goes to any member |
-//! | a member failed | the write that found it is acknowledged |
+//! | a member failed | the write that found the failure is acknowledged |
 //! | active to clean | nothing; but every write before it has ended and was flushed |
 //!
 //! # The event count
 //!
-//! Assembly accepts a member whose count is one behind the highest: the crash came between two
-//! superblock writes. So an update is made of rounds, each of which takes all members one up and
+//! Assembly accepts a member whose count is one behind the highest: the crash happened between two
+//! superblock writes. So an update consists of rounds, each of which increases the count of all members by one and
 //! ends before the next begins; no crash leaves a good member two behind. A member that failed must
-//! be further behind than one (older kernels go by the count alone), so an update that records a
-//! failure has as many rounds as make it two above whatever the failed member may have.
+//! be further behind than one (older kernels use only the count), so an update that records a
+//! failure has enough rounds to end two above any count that the failed member may have.
 //!
-//! A round that some member did not take, which may not fail, is tried again with the *same* count
-//! next time: otherwise each try would take the others one further away from it.
+//! A round that a member did not take, and that member must not fail, is retried with the *same* count:
+//! otherwise each try would move the others one further away from it.
 //!
 //! # Bitmap and bad blocks
 //!
-//! The bitmap's superblock is written before each round with the round's count: md takes a bitmap that is
+//! The bitmap's superblock is written before each round with the round's count: md treats a bitmap that is
 //! older than the superblocks as out of date. A member's bad block log is written before its
-//! superblock says that there is one to be read.
+//! superblock announces it.
 
 use std::time::Duration;
 

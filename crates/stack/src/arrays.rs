@@ -1,7 +1,7 @@
-//! The arrays that a stack has: those that run, and those that wait for members.
+//! The arrays of a stack: running ones, and those that wait for members.
 //!
-//! Arrays are added while the stack runs ([`crate::incremental`]) and never taken away: one that runs
-//! keeps its place in the list. The lock is taken to look things up, not for I/O.
+//! Arrays are added while the stack runs ([`crate::incremental`]) and never removed: a running array
+//! keeps its place in the list. Look-ups take the lock, I/O does not.
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 

@@ -1,8 +1,8 @@
 //! From disks to running volumes.
 //!
-//! What volumes hold is not changed by it. Arrays write their superblocks with their first write; but of
-//! groups that may be written, stores of new snapshots get their headers, and merges that were begun go on:
-//! so a stack is stopped, not dropped.
+//! Assembly does not change the contents of volumes. Arrays write their superblocks with their first write; but in
+//! writable groups, stores of new snapshots get their headers, and started merges continue:
+//! so a stack must be stopped, not dropped.
 
 use std::path::PathBuf;
 use std::sync::Arc;

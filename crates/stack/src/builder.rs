@@ -1,4 +1,4 @@
-//! The work list: from devices to what they hold, to any depth. The order and the rules are in
+//! The work list: from devices to the devices on them, to any depth. The order and the rules are in
 //! docs/internals/stack.md.
 
 use std::collections::{BTreeMap, VecDeque};

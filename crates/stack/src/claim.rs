@@ -1,4 +1,4 @@
-//! What a device is used for, of all that is found on it: the rules of docs/internals/stack.md.
+//! The use of a device, given everything found on it: the rules of docs/internals/stack.md.
 
 use ashlar_block::{Gateway, Sectors, Status};
 use ashlar_md::ondisk::{Superblock, Version};

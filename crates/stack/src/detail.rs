@@ -1,4 +1,4 @@
-//! An array in words: the text of `mdadm --detail`, and the same as data.
+//! A description of an array: the text of `mdadm --detail`, and the same as data.
 //!
 //! The daemon sends [`Detail`] over its control socket; the command line prints it.
 

@@ -1,8 +1,8 @@
-//! The block devices that a stack has: disks, and what is made of them.
+//! The block devices of a stack: disks, and the devices made of them.
 //!
-//! Devices may be added while the stack runs, always behind all that they are made of, so that the
-//! opposite order is the one to stop in. A member that was taken out of its array keeps its name, and
-//! is still there to be taken in again.
+//! Devices may be added while the stack runs, always after the devices below them, so the
+//! reverse order is the order to stop in. A member that was removed from its array keeps its name, and
+//! can be added again.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -1,5 +1,5 @@
-//! What happens to arrays, told as `mdadm --monitor` tells it: from what is seen at one time and the
-//! next (`mdmonitor.c`).
+//! Events of arrays in the terms of `mdadm --monitor`, derived from two consecutive observations
+//! (`mdmonitor.c`).
 
 use std::collections::BTreeMap;
 use std::fmt;

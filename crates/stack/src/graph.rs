@@ -1,7 +1,7 @@
-//! What was found, as a graph: disks, what is on them, what is made of them.
+//! The result of a scan as a graph: disks, their contents, and the devices made of them.
 //!
 //! A node may be below several others (an array below each of its members), never below itself.
-//! It is printed as `lsblk` prints: once below each parent, its own children only the first time.
+//! The graph is printed as `lsblk` prints: once below each parent, with children only the first time.
 
 use std::fmt::{self, Write};
 

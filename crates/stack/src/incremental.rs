@@ -1,9 +1,9 @@
-//! Arrays whose members come one by one, as `mdadm --incremental` has it.
+//! Arrays whose members arrive one at a time, as with `mdadm --incremental`.
 //!
-//! A [`Collector`] keeps what came of arrays that do not run. An array starts once all members that
-//! its freshest superblock calls active are there, or by [`Collector::start_waiting`] with as many as
-//! hold all data. Nothing is written to a member that waits. What is on an array that starts is looked
-//! into as at the start ([`crate::builder`]).
+//! A [`Collector`] keeps the arrived members of arrays that do not run. An array starts once all members that
+//! its freshest superblock calls active are present, or by [`Collector::start_waiting`] with as many as
+//! hold all data. Nothing is written to a waiting member. A started array is probed like those of
+//! the initial start ([`crate::builder`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,21 +1,21 @@
-//! Stacks: from disks to running volumes, and what a user sees of them.
+//! Stacks: from disks to running volumes, and the user's view of them.
 //!
 //! # Theory
 //!
-//! Four steps, each a module that can be used without the next: what is on a disk ([`signature`] and
-//! [`partitions`], bytes alone; [`probe`], through a device), what is made of it ([`assemble`], and
-//! [`incremental`] for what comes later), what was found, as a tree ([`scan`], [`graph`]), and how it
-//! looks from outside ([`attributes`], and [`trace`] for what happens in it). [`spec`] is the file that says
-//! which disks and how. What is made of a disk is a device like a disk, and looked at in turn:
+//! Four steps, each a module that can be used without the next: the contents of a disk ([`signature`] and
+//! [`partitions`] for bytes; [`probe`] for a device), assembly ([`assemble`], and
+//! [`incremental`] for later members), the findings as a tree ([`scan`], [`graph`]), and the view
+//! from outside ([`attributes`], and [`trace`] for events). [`spec`] is the file that names
+//! the disks and options. A device made of disks is probed in turn like a disk:
 //! docs/internals/stack.md.
 //!
-//! Invariants: nothing here writes to a disk; the layers that do are started by [`assemble`] and
-//! write by their own rules. Every name is given once, and a device is used for one thing. There
-//! is one table of attributes; the control socket, the FUSE tree and the command
-//! line are views of it.
+//! Invariants: nothing here writes to a disk; [`assemble`] starts the layers that do, which
+//! write by their own rules. Every name is unique, and a device has one use. The control socket, the
+//! FUSE tree and the command line are views of one table of
+//! attributes.
 //!
-//! Assumed: that disks are opened exclusively by the caller, so that what was probed is still so
-//! when it is assembled.
+//! Assumed: the caller opens disks exclusively, so that the result of a probe is still valid
+//! at assembly.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
-//! Makes the devices that a volume group comes to, one by one: tables of the device mapper, and over
-//! RAIDs and thin pools, whose own metadata is read here.
+//! Makes the devices of a volume group, one by one: tables of the device mapper, and RAIDs and thin
+//! pools, whose own metadata this module reads.
 //!
-//! RAID and thin volumes can only be read: nobody here keeps dm-raid's superblocks or a pool's tree up to
+//! RAID and thin volumes are read-only: ashlar does not keep dm-raid's superblocks or a pool's tree up to
 //! date.
 
 use std::collections::{HashMap, HashSet};

@@ -1,7 +1,7 @@
-//! Members of ZFS pools: devices with labels, and where the worker of a pool, which opens them itself, finds them.
+//! Members of ZFS pools: devices with labels, and the places where the worker of a pool opens them.
 //!
-//! A disk of the user's has a path. A partition of one has none, unless the kernel made it a device; it is opened as a part of
-//! its disk. What is inside of other devices only this process has.
+//! A disk that the user named has a path. A partition of a disk has none, unless the kernel made a device for it; the worker
+//! opens it as a part of its disk. A device inside other devices exists only in this process.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

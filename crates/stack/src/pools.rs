@@ -1,9 +1,10 @@
-//! Pools of ZFS that are served, and their volumes, which are made into devices.
+//! Served ZFS pools, and the devices of their volumes.
 //!
-//! What is on a pool only OpenZFS knows, in a worker process ([`ashlar_zfs::client`]), which opens the members itself: see
-//! [`crate::pool_members`]. A volume is a device like others, and looked into; a pool that cannot be had is refused by name.
+//! Only OpenZFS knows the contents of a pool: a worker process ([`ashlar_zfs::client`]) opens the members itself, see
+//! [`crate::pool_members`]. A volume is a device like others, and probed; a pool that cannot be imported is refused by name.
 //!
-//! Pools change while they are served: [`Pools::follow`] makes devices of what is new and takes away what is gone.
+//! Pools change while they are served: [`Pools::open_new`] adds devices of new volumes, [`Pools::close`] and [`Pools::forget`]
+//! end those of removed ones.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};

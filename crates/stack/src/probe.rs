@@ -1,4 +1,4 @@
-//! What is on a device: an md superblock, labels of ZFS, foreign signatures, several of these or nothing.
+//! Probes a device: an md superblock, ZFS labels, foreign signatures, several of these or nothing.
 
 use ashlar_block::{Gateway, Sector, Sectors, Status};
 use ashlar_md::ondisk::{Superblock, SuperblockError, Version};

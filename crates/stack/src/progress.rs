@@ -1,4 +1,4 @@
-//! What an array does by itself: resync, recovery, check or repair, and how far it is.
+//! The array's own I/O: resync, recovery, check or repair, and its progress.
 
 use std::task::{Context, Waker};
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! The graph of what is on some disks: `ashlar scan`.
+//! The graph of the contents of some disks: `ashlar scan`.
 //!
-//! Arrays that can be started are started, for reading only, to see what is on them.
+//! Arrays that can start are started, read-only, to show their contents.
 
 use std::collections::HashMap;
 use std::sync::Arc;

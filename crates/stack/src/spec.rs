@@ -1,4 +1,4 @@
-//! `stack.toml`: what a daemon serves, as a file.
+//! `stack.toml`: the configuration of a daemon.
 //!
 //! ```toml
 //! disks = ["disk0.img", "disk1.img"]

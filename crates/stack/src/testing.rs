@@ -1,4 +1,4 @@
-//! Arrays that are only told of, for the tests of texts.
+//! Descriptions of arrays without disks, for the tests of texts.
 
 use ashlar_block::Sectors;
 use ashlar_md::ondisk::{Level, Timestamp, Version};

@@ -1,4 +1,4 @@
-//! A running array as it is seen from outside: its status, never waited for, and its members' names.
+//! A running array seen from outside: its status, which never waits, and its members' names.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};

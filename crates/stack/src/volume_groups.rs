@@ -1,7 +1,7 @@
-//! Volume groups of LVM: where physical volumes are gathered, and made into logical volumes.
+//! LVM volume groups: gathers physical volumes and makes logical volumes.
 //!
-//! Which volumes a group has, and of which tables, is for `ashlar_lvm` to say; the tables are loaded here,
-//! each device behind all it is made of. A volume that cannot be had is refused by name, and its
+//! `ashlar_lvm` determines the volumes of a group and their tables; this module loads the tables,
+//! each device after the devices below it. A volume that cannot be made is refused by name, and its
 //! neighbours are made all the same.
 
 use std::collections::{BTreeSet, HashMap};

@@ -1,4 +1,4 @@
-//! Pools of ZFS in the graph of `scan`: which they are, of what, and what is missing. They are not opened for it.
+//! ZFS pools in the graph of `scan`: their names, members and missing parts. Scanning does not open them.
 
 use ashlar_zfs::ondisk::config::{Device, Health, Node as Vdev, Pool, pools};
 use ashlar_zfs::ondisk::label::DeviceLabels;

@@ -8,6 +8,7 @@ mod docs;
 mod lex;
 mod modules;
 mod ondisk;
+mod paths;
 mod source;
 mod unsafety;
 
@@ -34,6 +35,7 @@ const RULES: &[(&str, Rule)] = &[
     ("ondisk", ondisk::layout_asserted),
     ("machine", docs::machine),
     ("links", docs::links),
+    ("paths", paths::exist),
 ];
 
 /// A text file of the repository.

@@ -1,6 +1,6 @@
-//! Words for models: `gp2:3000iops,latency=2ms`.
+//! The notation of models: `gp2:3000iops,latency=2ms`.
 //!
-//! A preset, and behind a colon what is different. Sizes are powers of 1024 (`256K`, `250M`), times have
+//! A preset, and after a colon the changes to it. Sizes are powers of 1024 (`256K`, `250M`), times have
 //! a unit (`600us`, `1.5ms`).
 
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Memory of buffers and threads that end.
+//! The memory of buffers when threads end.
 
 use ashlar_block::Buffer;
 

@@ -1,4 +1,4 @@
-//! The gateway: checks, splits, emulations, and what it does when a device changes its mind.
+//! The gateway: checks, splits, emulations, and devices whose capabilities change.
 
 use crate::common;
 

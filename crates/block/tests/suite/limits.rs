@@ -1,4 +1,4 @@
-//! Stacking limits: what an upper device promises never exceeds what each lower one can do.
+//! Stacking limits: an upper device never promises more than each lower one can do.
 
 use ashlar_block::{Features, Limits, Sector, Sectors};
 use ashlar_sim::{Rng, seeds};

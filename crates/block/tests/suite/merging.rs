@@ -1,4 +1,4 @@
-//! The plug: what merges, what does not, and when it goes to the driver.
+//! The plug: bios that merge, bios that do not, and the moment of the flush.
 
 use crate::common::{discard, end_all, end_one, held, holder, poll, read, result, take, write};
 use ashlar_block::{Bio, Features, Flags, Limits, Op, Sector, Sectors, Status, plug};

@@ -1,4 +1,4 @@
-//! Trace events, as blkparse would print them.
+//! Trace events in blkparse's notation.
 
 use std::sync::{Arc, Mutex};
 

@@ -13,8 +13,8 @@ use crate::output;
 
 /// Print attributes of a running daemon
 ///
-/// Paths, units and texts are those of a Linux root, as in the FUSE mount. Of one attribute the
-/// value is printed; of a directory every attribute below it, with its path.
+/// Paths, units and texts are those of a Linux root, as in the FUSE mount. Prints the value of an
+/// attribute; for a directory, every attribute below it, with its path.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

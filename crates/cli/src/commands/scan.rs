@@ -9,11 +9,10 @@ use crate::disks::{self, Access};
 use crate::error::Result;
 use crate::output;
 
-/// Show what is on disks, as a tree
+/// Show the contents of disks as a tree
 ///
-/// Partitions are shown below their disk, arrays below each of their members, to any depth, and file
-/// systems below the device they are on.
-/// Only reads, and takes no lock: disks in use can be looked at.
+/// Partitions are shown below their disk, arrays below each of their members, to any depth, and
+/// file systems below their device. Only reads, and takes no lock: disks may be in use.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

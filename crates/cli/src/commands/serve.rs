@@ -16,14 +16,16 @@ use crate::daemon::{self, Config};
 use crate::error::{Error, Result};
 use crate::models::Models;
 
-/// Assemble what is on disks and serve it
+/// Assemble the volumes on disks and serve them
 ///
-/// Members are assembled to arrays, ZFS pools are imported and their volumes served; disks and arrays with partitions are taken apart, to any depth; what
-/// holds nothing of that kind is served as it is, under its own name. Runs in the foreground until SIGTERM, SIGINT, `ashlar stop`, or until its mount is unmounted.
-/// Prints a line for each volume and then `ready`. While the mount is in use (an open file, a loop
-/// device) it does not end; a second signal forces it to, within 10 seconds: what does not stop by then is left as it
-/// is after a power cut. A third signal does that at once. SIGHUP, of a terminal that is closed, is as a first SIGTERM;
-/// under nohup it is ignored.
+/// Assembles arrays from their members, imports ZFS pools and serves their volumes, and looks into
+/// partitions and volume groups, to any depth; a device without such contents is served as it is,
+/// under its own name. Runs in the foreground until SIGTERM, SIGINT, `ashlar stop`, or until its
+/// mount is unmounted. Prints a line for each volume and then `ready`. It keeps serving while the
+/// mount is in use (an open file, a loop device); a second signal forces it to end within 10
+/// seconds: devices that have not stopped by then are left as after a power cut. A third signal
+/// does that at once. SIGHUP, from a closed terminal, counts as a first SIGTERM; under nohup it is
+/// ignored.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The mount looks like a Linux root: DIR/dev/md0 is the volume, DIR/sys/block/md0/queue/nomerges an
@@ -31,11 +33,11 @@ attribute, DIR/proc/mdstat the state of the arrays. Partitions are named as in L
 DIR/dev/disk.img1, DIR/dev/md0p1; volumes of ZFS pools DIR/dev/zd0 and DIR/dev/zvol/POOL/VOLUME. Over NBD a volume's export name is md0, or md/NAME for an array
 with a name; the empty name is the only volume if there is one.
 
-A device that others are made of, such as a disk with partitions, is not served itself: --whole
-serves it, and nothing of what is in it.
+A device below others, such as a disk with partitions, is not served itself: --whole
+serves it, without the devices on it.
 
-Exit codes: 0 stopped in good order, 1 not started or not stopped in good order, 2 wrong usage,
-101 stopped because of a defect (a panic), as far as possible in good order.
+Exit codes: 0 stopped cleanly, 1 not started or not stopped cleanly, 2 wrong usage,
+101 stopped because of a defect (a panic), as cleanly as possible.
 
 Examples:
   ashlar serve disk*.img --mount /mnt/volumes
@@ -49,11 +51,11 @@ pub(crate) struct Serve {
     #[arg(value_name = "DISK")]
     disks: Vec<PathBuf>,
 
-    /// Take disks and options from a file; options given here win, disks are added
+    /// Read disks and options from a file; options given here take precedence, disks are added
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Import ZFS pools that another host has used last and not exported
+    /// Import ZFS pools that another host used last and did not export
     #[arg(long)]
     force: bool,
 
@@ -68,7 +70,7 @@ pub(crate) struct ServeOptions {
     #[arg(long, value_name = "DIR")]
     pub(crate) mount: Option<PathBuf>,
 
-    /// Let other users into the mount, as far as the files' modes allow
+    /// Give other users access to the mount, as far as the files' modes allow
     #[arg(long, requires = "mount")]
     pub(crate) allow_other: bool,
 
@@ -80,8 +82,8 @@ pub(crate) struct ServeOptions {
     #[arg(long, alias = "readonly", short_alias = 'o')]
     pub(crate) read_only: bool,
 
-    /// Go through the host's page cache, not around it: for disks that are read again and again,
-    /// where memory is to spare. What was flushed is as durable as without
+    /// Use the host's page cache instead of bypassing it: for disks that are read repeatedly, with
+    /// memory to spare. Flushed data are as durable as without it
     #[arg(long)]
     pub(crate) buffered: bool,
 
@@ -89,8 +91,8 @@ pub(crate) struct ServeOptions {
     #[arg(short = 'R', long)]
     pub(crate) run: bool,
 
-    /// Start with what is there: arrays that lack members wait for them, as `ashlar md incremental`
-    /// hands them in
+    /// Start with the disks present: incomplete arrays wait for members from `ashlar md
+    /// incremental`
     #[arg(short = 'I', long)]
     pub(crate) incremental: bool,
 
@@ -109,7 +111,7 @@ pub(crate) struct ServeOptions {
     #[arg(long, value_name = "PATH=VALUE", value_parser = assignment)]
     pub(crate) set: Vec<(String, String)>,
 
-    /// Make logical volumes of which physical volumes are missing: I/O fails where they were
+    /// Make logical volumes with missing physical volumes: I/O to the missing parts fails
     #[arg(short = 'P', long)]
     pub(crate) partial: bool,
 
@@ -117,15 +119,15 @@ pub(crate) struct ServeOptions {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) threads: Option<u16>,
 
-    /// Microseconds that a thread with I/O in flight looks for completions before it sleeps: fewer
-    /// delays for more processor time [default: 150, with --mount 0]
+    /// Microseconds that a thread with I/O in flight polls for completions before it sleeps: less
+    /// latency for more processor time [default: 150, with --mount 0]
     #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u32).range(..=10_000))]
     pub(crate) spin: Option<u32>,
 
-    /// Let disks take the time of another device: MODEL for all, DISK=MODEL for one (may be repeated).
-    /// There are nvme, sata-ssd, hdd, gp2 and custom (which takes no time), adjusted behind a colon by
-    /// 3000iops, burst=16, unit=256K, read=600us, write=900us, latency=1ms, flush=1ms, discard=1ms,
-    /// bandwidth=250M (bytes in a second), parallelism=64, jitter=10%
+    /// Give disks the timing of another device: MODEL for all, DISK=MODEL for one (may be
+    /// repeated). The models nvme, sata-ssd, hdd, gp2 and custom (which takes no time) are adjusted
+    /// after a colon by 3000iops, burst=16, unit=256K, read=600us, write=900us, latency=1ms,
+    /// flush=1ms, discard=1ms, bandwidth=250M (bytes per second), parallelism=64, jitter=10%
     #[arg(long, value_name = "[DISK=]MODEL")]
     pub(crate) model: Vec<Assignment>,
 

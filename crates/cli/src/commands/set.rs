@@ -9,8 +9,8 @@ use crate::error::Result;
 
 /// Change an attribute of a running daemon
 ///
-/// What can be changed, and to what, is as in sysfs. Changes hold until the daemon ends; those to be
-/// made at each start belong into the [set] table of stack.toml.
+/// Attributes and their values are as in sysfs. Changes hold until the daemon ends; permanent ones
+/// belong in the [set] table of stack.toml.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

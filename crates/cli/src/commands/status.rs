@@ -10,7 +10,7 @@ use crate::daemon::interface;
 use crate::error::Result;
 use crate::output;
 
-/// Show what a running daemon serves
+/// Show the volumes that a running daemon serves
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

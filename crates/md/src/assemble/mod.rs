@@ -1,14 +1,15 @@
-//! Which of the devices at hand make an array, and whether it may start.
+//! Groups devices into arrays, and decides whether an array may start.
 //!
-//! The rules are mdadm's. The member with the highest event count is the freshest, and what it says
-//! holds: which slot is whose, and who has failed. A member more than one event behind is stale and
-//! left out; one that went on without the others is an error. An array starts by itself if every member that the freshest one knew as working is here;
-//! it starts with fewer only when asked ([`Options::run`]), and never with too few to hold all data.
+//! The rules are mdadm's. The member with the highest event count is the freshest, and its superblock
+//! determines the slots and the failed members. A member more than one event behind is stale and
+//! left out; a member that continued without the others is an error. An array starts by itself if every
+//! member that the freshest one knew as working is present; it starts with fewer only on request
+//! ([`Options::run`]), and never with too few to hold all data.
 //!
-//! A member that was being rebuilt goes on being so, spares are spares again. An array that was not
-//! stopped cleanly starts, and its copies may differ until a resync: the bitmap says where.
+//! The rebuild of a member continues, spares are spares again. An array that was not
+//! stopped cleanly starts, and its copies may differ until a resync, in the places that the bitmap marks.
 //!
-//! What this version cannot do safely is refused with the reason: arrays being reshaped, with a
+//! Arrays that this version cannot run safely are refused with the reason: arrays under reshape, with a
 //! journal, of a cluster.
 
 use std::collections::BTreeMap;

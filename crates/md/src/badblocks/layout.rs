@@ -1,16 +1,16 @@
-//! Which sector of the log lists what.
+//! The assignment of entries to sectors of the log.
 //!
-//! A sector of a device is written whole or not at all, several sectors are not: a crash while the
-//! log is written leaves some of its sectors old and some new. A sorted list, as the kernel writes
-//! it, loses by that: an entry pushed from the end of one sector to the start of the next is in
-//! neither if only the first was written, and a range that was acknowledged long ago is forgotten.
+//! A sector of a device is written atomically, several sectors are not: a crash during a write of the
+//! log leaves some sectors old and some new. A sorted list, as the kernel writes
+//! it, can lose entries that way: an entry pushed from the end of one sector to the start of the next is in
+//! neither if only the first was written, and a range that was acknowledged long ago is lost.
 //!
-//! So **what is listed in a sector of the log stays in that sector until it is cleared.** Then whatever
-//! mixture of two images is on disk, a range that both list is in the same sector of both, hence
-//! in that sector of the mixture. And it is found there, because no sector before it ends the list:
-//! those before the last one in use are always full, padded with a repeated entry if need be, which a
-//! reader merges (the kernel's does). What a mixture lists is in one image or the other: at worst
-//! a block is taken for bad that has just been cleared.
+//! So **an entry stays in its sector of the log until it is cleared.** Then in any
+//! mixture of two images on disk, a range that both list is in the same sector of both, hence
+//! in that sector of the mixture. A reader finds it there, because no sector before it ends the list:
+//! sectors before the last one in use are always full, padded with a repeated entry if necessary, which a
+//! reader merges (the kernel's does). Every entry of a mixture is in one image or the other: at worst,
+//! a block that has just been cleared counts as bad.
 
 use crate::ondisk::bad_block_log::{self, BadBlockLogError, MAX_ENTRY_LEN};
 

@@ -1,4 +1,4 @@
-//! One bucket: two words that I/O counts itself in, and the list of those who wait.
+//! One bucket: two words that count I/O, and the list of waiters.
 
 use std::future::poll_fn;
 use std::task::{Poll, Waker};

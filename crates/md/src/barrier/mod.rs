@@ -2,73 +2,73 @@
 //!
 //! Three parties, for RAID1 and RAID10 alike.
 //!
-//! - **Regular I/O** says [`Barrier::wait_read`] or [`Barrier::wait`] and holds a [`Pass`] until it
-//!   ends. If it failed and waits to be retried, it is put by with [`Pass::queue`].
+//! - **Regular I/O** calls [`Barrier::wait_read`] or [`Barrier::wait`] and holds a [`Pass`] until it
+//!   ends. If it failed and waits for a retry, [`Pass::queue`] sets it aside.
 //! - **Sync I/O**, that is resync, recovery, check, repair, and a correction (a sector read from
-//!   one copy and written over another), says [`Barrier::raise`] and holds a [`Raised`]. While it
-//!   does, no regular write is in its buckets, so it cannot put old data over new.
-//! - **A change of the array** during which no I/O may be in flight says [`Barrier::freeze`] and
-//!   holds a [`Frozen`]. While it does, there is no sync I/O, and no regular I/O but what is
-//!   queued.
+//!   one copy and written over another), calls [`Barrier::raise`] and holds a [`Raised`]. Meanwhile
+//!   no regular write is in its buckets, so it cannot write old data over new.
+//! - **A change of the array** that excludes all I/O in flight calls [`Barrier::freeze`] and
+//!   holds a [`Frozen`]. Meanwhile there is no sync I/O, and only queued regular
+//!   I/O.
 //!
-//! The array's address space is cut into units of 64 MiB that are spread over 1,024 buckets. A read
-//! or write lies in one unit (the array's limits see to that); a long discard is in all the buckets
+//! The array's address space is divided into units of 64 MiB that map to 1,024 buckets. A read
+//! or write lies in one unit (the array's limits guarantee that); a long discard enters every bucket
 //! that it touches. A unit's bucket is its number modulo 1,024, so neighbours have neighbouring
 //! buckets, and the buckets of a range are a range.
 //!
 //! # Why reads and sync I/O do not wait for each other
 //!
-//! A read goes to a copy that the array calls good, and sync I/O writes to others only, what such a
-//! copy holds. So a read sees the same data before, during and after; where copies differ because
+//! A read goes to a copy that the array considers good, and sync I/O writes the contents of such a copy
+//! only to others. So a read sees the same data before, during and after; where copies differ because
 //! the array was never synced, it sees one or the other, as without sync I/O. Therefore reads are
-//! counted for a freeze alone. In the kernel sync I/O waits for the reads of its bucket as well,
-//! and reads that overlap without end keep it from ever beginning.
+//! counted only for a freeze. In the kernel, sync I/O also waits for the reads of its bucket,
+//! and an unbroken sequence of overlapping reads prevents its start forever.
 //!
-//! # Nobody is overlooked
+//! # No party is overlooked
 //!
 //! A bucket has a word for reads (their number; frozen) and a word for writes (their number; the
-//! number of raises; frozen). To enter is one atomic addition, and the value before it says whether
-//! the way was free. To raise and to freeze are additions to the same word. All threads agree on
-//! the order of changes to one word, on every machine. So of two parties that exclude each other
-//! one comes second, finds the first in the value that its own addition returns, and steps back
-//! (regular I/O) or waits (the others). From then on nobody enters, so a number that was zero once
-//! has only those in it who are about to step back.
+//! number of raises; frozen). Entering is one atomic addition, and its result says whether
+//! the bucket was free. Raising and freezing are additions to the same word. All threads agree on
+//! the order of changes to one word, on every machine. So of two parties that exclude each other,
+//! whichever arrives second sees the other in its `fetch_add` result, and steps back
+//! (regular I/O) or waits (the others). From then on no I/O enters, so a count that was zero once
+//! contains only I/O that is about to step back.
 //!
-//! In the kernel each party changes a word of its own and then looks at the other's. That is right
-//! only with a full fence between the change and the look, on both sides; in `freeze_array` there
-//! seems to be none, so that it could see no reader while a reader sees no freeze. With one word
-//! there is no gap to put a fence into. What remains for ordering is that what one did under the
-//! barrier comes before what the next does under it: all changes acquire and release. `model.rs`
+//! In the kernel, each party changes its own word and then reads the other's. That is correct
+//! only with a full fence between the two steps, on both sides; `freeze_array` seems to lack
+//! it, so it could see no reader while a reader sees no freeze. With one word
+//! no fence is needed. The remaining ordering requirement is that the work of one party under the
+//! barrier happens before the work of the next: all changes acquire and release. `model.rs`
 //! checks this, and that it would find the kernel's gap.
 //!
-//! # Nobody sleeps for ever
+//! # No wake-up is lost
 //!
-//! Who must wait takes the bucket's lock, looks, and leaves a waker in its list, all under the
-//! lock. Who ends what others may wait for changes the word first, and if what it then holds says
-//! that somebody may wait, takes the lock and wakes the list. If the waiter looked before the
-//! change, its waker is in the list by then; if after, it saw the change. The woken look again, and
-//! nothing is handed to them, so a future that is dropped takes itself out of the list and owes
-//! nothing more.
+//! A waiter takes the bucket's lock, reads the word, and adds a waker to the list, all under the
+//! lock. A party that leaves changes the word first, and if the new value says
+//! that there may be waiters, takes the lock and wakes the list. If the waiter read the word before the
+//! change, its waker is in the list by then; if after, it saw the change. Woken tasks check again, and
+//! nothing is handed to them, so a dropped future only removes itself from the
+//! list.
 //!
-//! Nobody is starved. Who raises lets the writes go first that wait in the bucket (they wait for an
-//! earlier raise), then keeps new ones out and waits for those inside. So a write waits for the
-//! raises that were there when it came, and a raise for the writes that were there when it came.
-//! Who freezes keeps all out, then waits for one bucket after the other; what was empty stays
+//! No party starves. A raise lets the writes pass that wait in the bucket (they wait for an
+//! earlier raise), then keeps new ones out and waits for those inside. So a write waits only for the
+//! raises present at its arrival, and a raise only for the writes present at its arrival.
+//! A freeze keeps all I/O out, then waits for one bucket after another; an empty bucket stays
 //! empty.
 //!
-//! # Nobody waits in a circle
+//! # No deadlock
 //!
-//! Who takes several buckets takes them in ascending order. Consider those who wait in bucket *i*.
-//! A raise waits for writes that wait here, these wait for raises that are up here, and these wait
-//! for writes that are in here. Those are running, or wait in a bucket above *i*, as may the raises
-//! that are up. So each chain goes upward and ends at somebody who runs. A freeze waits for
-//! everybody; so those who wait while they hold other buckets are woken by it, give back what they
-//! hold, and begin again when it is over. It closes buckets upward and opens them downward, so they
+//! I/O that takes several buckets takes them in ascending order. Consider the waiters in bucket *i*.
+//! A raise waits for the writes that wait here, these wait for raises that are up here, and these wait
+//! for writes inside. Those are running, or wait in a bucket above *i*, as may the raises
+//! that are up. So each chain of waiting goes upward and ends at a running party. A freeze waits for
+//! all I/O; so it wakes waiters that hold other buckets, and they release their buckets
+//! and start over when it ends. It closes buckets upward and opens them downward, so they
 //! then wait in their first bucket until it has opened all.
 //!
-//! The callers' part: who holds a [`Pass`] or [`Raised`] does not wait for the barrier before it
-//! has given it back (who must freeze or wait to retry calls [`Pass::queue`] first), and who has
-//! several raises in flight drives them side by side, so that each comes to its end without the
+//! The callers' obligations: a holder of a [`Pass`] or [`Raised`] does not wait for the barrier before it
+//! has released it (it calls [`Pass::queue`] first if it must freeze or wait for a retry), and a caller with
+//! several raises in flight polls them concurrently, so that each completes without the
 //! next.
 
 mod bucket;

@@ -1,12 +1,12 @@
-//! What two or three threads can do to each other under the C11 memory model, by loom: all
+//! Two or three threads under the C11 memory model, by loom: all
 //! interleavings in which running threads are interrupted two or three times.
 //!
-//! Checked: nobody is inside together with whom it excludes; what one did is seen by the next;
-//! nobody sleeps for ever (to loom a deadlock); nobody runs to and fro (it reaches loom's limit).
+//! Checked: parties that exclude each other are never inside together; the work of one is visible to the next;
+//! no thread sleeps forever (to loom, a deadlock); no thread livelocks (it reaches loom's limit).
 //!
-//! The last part puts the kernel's two words in the place of the bucket's one. With full fences
-//! that passes, too; without one of them the model must find reader and freezer, or write and sync
-//! I/O, side by side.
+//! The last part replaces the bucket's one word by the kernel's two. With full fences
+//! that also passes; without one of them the model must find reader and freezer, or write and sync
+//! I/O, inside together.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};

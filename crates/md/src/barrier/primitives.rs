@@ -1,4 +1,4 @@
-//! What the barrier needs of the machine, so that a model checker's can stand in for std's.
+//! The synchronisation primitives of the barrier, which a model checker can replace.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};

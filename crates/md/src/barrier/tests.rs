@@ -1,4 +1,4 @@
-//! One thread's view of the barrier: who waits for whom, and what remains of who gives up.
+//! One thread's view of the barrier: the order of waiting, and the effects of dropped waiters.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The daemon: takes the marks of idle chunks away.
+//! The daemon: clears the marks of idle chunks.
 
 use ashlar_block::BioResult;
 

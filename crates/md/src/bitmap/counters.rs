@@ -1,25 +1,25 @@
-//! What is known in memory of one chunk: a word with the number of writes in flight and five flags.
+//! The state of one chunk in memory: a word with the number of writes in flight and five flags.
 //!
 //! | flag   | meaning                                                                       |
 //! |--------|-------------------------------------------------------------------------------|
-//! | ONDISK | the mark is durable on all members, and nobody is about to take it away       |
-//! | HELD   | the mark is durable, and somebody is about to take it away                    |
-//! | RECENT | a write began since the daemon last looked                                    |
+//! | ONDISK | the mark is durable on all members, and is not being cleared                  |
+//! | HELD   | the mark is durable, and is being cleared                                     |
+//! | RECENT | a write began since the daemon's last pass                                    |
 //! | NEEDED | the copies may differ: the mark stays until a sync                            |
-//! | RESYNC | a sync of the chunk is under way                                              |
+//! | RESYNC | a sync of the chunk is running                                                |
 //!
 //! ONDISK and HELD are never both set. A write may begin by one atomic addition if it finds ONDISK;
-//! then, until it ends, the mark stays, because a mark is taken away only in two steps that each
-//! need a count of zero (of one, the discard's own, if a discard does it):
+//! then, until it ends, the mark stays, because clearing takes two steps that each
+//! need a count of zero (of one, its own, for a discard):
 //!
 //! 1. ONDISK becomes HELD, by one compare-and-swap of the whole word ([`Counter::hold`]).
-//! 2. After the members' data was flushed, HELD becomes nothing, likewise ([`Counter::clear`]), and
-//!    then the mark goes from the image, both under the image's lock.
+//! 2. After the members' data was flushed, HELD is cleared in the same way ([`Counter::clear`]), and
+//!    then the mark in the image, both under the image's lock.
 //!
 //! All accesses are to one word, so they have one order. A write's addition either comes before step
 //! 1, which then fails; or after it, and finds no ONDISK. In the latter case it takes the image's lock
-//! and asks ([`Counter::claim`]): if step 2 has not happened the mark still is durable, and the write
-//! turns HELD back to ONDISK; if it has, the write sets the mark anew and waits for it to be durable.
+//! and checks ([`Counter::claim`]): if step 2 has not happened, the mark is still durable, and the write
+//! turns HELD back into ONDISK; if it has, the write sets the mark again and waits until it is durable.
 //!
 //! The end of a write is a release, step 1 an acquire: so the flush between the steps comes after
 //! all writes that ended before step 1, and no others are in the chunk. Setting ONDISK is a release

@@ -1,9 +1,9 @@
 //! The image behind its lock, and the flights that carry its changes to the members.
 //!
-//! Flights are numbered. The **next** one is being loaded: changes that are made now will be on it. At
-//! most one is in the air. Two numbers tell those who wait how it went: all flights up to
+//! Flights are numbered. The **next** flight collects current changes. At
+//! most one is in the air. Two numbers tell waiters the result: all flights up to
 //! `durable` (or one after them, with their blocks) have arrived; flights up to `tried` and above
-//! `durable` have not.
+//! `durable` have failed.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! The bytes of a bitmap, superblock and marks, as they are to be on every member, and which blocks
-//! of them are not there yet.
+//! The intended bytes of a bitmap on every member, superblock and marks, and the blocks
+//! that are not yet written.
 //!
 //! Classic: after 256 bytes of superblock one bit for each chunk, the lowest bit of a byte first.
 //! Lockless: after 1,024 bytes (the superblock's and zeroes) one byte for each chunk.

@@ -1,7 +1,7 @@
-//! The states of a chunk as the lockless bitmap (version 6) stores them, one byte each, and what
-//! moves a chunk from one to another.
+//! The states of a chunk as the lockless bitmap (version 6) stores them, one byte each, and the
+//! transitions between them.
 //!
-//! `-` is no change: what happened has no meaning in that state. The columns are [`Action`]s; the
+//! `-` is no change: the action has no effect in that state. The columns are [`Action`]s; the
 //! test below compares this text with the code.
 //!
 //! ```text
@@ -16,14 +16,14 @@
 //!
 //! It is Linux's table (`drivers/md/md-llbitmap.c`) for levels with full copies, with these
 //! differences, all to the safe side:
-//! - `degrade` is a write that some copy lacks. Linux goes by whether the array is degraded when the
+//! - `degrade` is a write that some copy lacks. Linux checks whether the array is degraded when the
 //!   write begins.
-//! - A sync may start on a dirty chunk: a member that returns needs it. Linux does so if degraded.
+//! - A sync may start on a dirty chunk: a re-added member needs it. Linux does so if degraded.
 //! - A chunk that is being synced is not made unwritten by a discard.
-//! - There is no `stale` column: the bytes of a bitmap that is out of date mean nothing, so all chunks
-//!   need a sync, also those that the bytes call unwritten.
+//! - There is no `stale` column: the bytes of an out-of-date bitmap are meaningless, so all chunks
+//!   need a sync, including those that are unwritten by the bytes.
 //!
-//! A byte that is no state of ours (Linux has three more, for parity) is taken for `need`.
+//! A byte that is none of these states (Linux has three more, for parity) counts as `need`.
 //!
 //! A classic bitmap has two of the states: a set bit is dirty, a clear one clean.
 

@@ -1,60 +1,60 @@
-//! The write-intent bitmap: which parts of an array may have copies that differ.
+//! The write-intent bitmap: the parts of an array whose copies may differ.
 //!
 //! # Theory
 //!
-//! The array is cut into **chunks**, each of which is **marked** or not. The marks lie on every member
-//! behind a superblock ([`image`]), in the kernel's formats: classic (a bit for each chunk) or lockless
+//! The array is divided into **chunks**, each of which is **marked** or not. The marks are on every member
+//! after a superblock ([`image`]), in the kernel's formats: classic (a bit for each chunk) or lockless
 //! (a byte, one of the states of [`lockless`]). After a crash, only marked chunks are synced; when a
-//! member returns, only chunks that were marked while it was away. So what must hold is
+//! member is re-added, only chunks that were marked in its absence. So the invariant is
 //!
 //! > **At any moment, on every member's medium, every chunk is marked whose copies may differ.**
 //!
-//! Copies may differ from when a write is sent to the members until it is durable on all of them; and
-//! if some member did not take it, until a sync. The order that follows, what before what:
+//! Copies may differ from the moment a write is sent to the members until it is durable on all of them; and
+//! if some member did not take it, until a sync. The resulting order:
 //!
 //! | first                                          | then                                       | by |
 //! |------------------------------------------------|--------------------------------------------|----|
 //! | mark durable on all members                    | data sent to any                           | [`Bitmap::begin`] returns only then |
 //! | writes in the chunk ended, on all members      | the members' data flushed                  | a chunk is held only with no write in it |
-//! | data flushed on *all* members                  | mark taken away on any                     | [`Store::flush_data`] |
-//! | `events_cleared` durable                       | mark taken away on any                     | [`Bitmap::clean`] |
-//! | marks durable                                  | superblock that says they can be believed  | [`Bitmap::write_super`] |
+//! | data flushed on *all* members                  | mark cleared on any                        | [`Store::flush_data`] |
+//! | `events_cleared` durable                       | mark cleared on any                        | [`Bitmap::clean`] |
+//! | marks durable                                  | superblock that declares them valid        | [`Bitmap::write_super`] |
 //! | bitmap's superblock with an event count        | the members' superblocks with that count   | the caller |
 //!
-//! The third line is more than the kernel gives: it flushes each member before that member's marks
+//! The third line is stricter than the kernel, which flushes each member before that member's marks
 //! change, so that a power cut may leave one member with data that another lacks and no mark on the
 //! former.
 //!
-//! A mark in memory is not enough to say so: what one member has may not be on another. So marks that
-//! were loaded count as durable only after [`Bitmap::write_super`] wrote them to all members, and no
+//! A mark in memory does not prove durability: another member may lack it. So loaded marks
+//! count as durable only after [`Bitmap::write_super`] wrote them to all members, and no
 //! write may begin before.
 //!
 //! # The fast path
 //!
-//! A write into a chunk whose mark is durable does one atomic addition as it begins and one as it ends
-//! ([`counters`] argues why the daemon cannot take the mark away meanwhile). All else takes a short
+//! A write into a chunk whose mark is durable does one atomic addition at its start and one at its end
+//! ([`counters`] argues why the daemon cannot clear the mark meanwhile). All other operations take a short
 //! lock, never held across an await, around the image.
 //!
 //! # Batches
 //!
 //! Changes of the image go to the members in numbered **flights**, one at a time, each with all
-//! blocks that have changed since the one before took off. Whoever needs a change durable waits for the
-//! flight that carries it; if none is in the air, whoever comes first takes off and writes for all.
-//! So writes that mark chunks at the same time share two flights at most: the first one's, and one
-//! for those who came while it was in the air. A flight that fails or is given up gives its blocks back,
-//! so that the next one carries them; success of a flight therefore speaks for all before it.
+//! blocks that changed since the previous one took off. A task that needs a durable change waits for the
+//! flight that carries it; if none is in the air, the first task starts one and writes for all.
+//! So concurrent writes that mark chunks share at most two flights: the first one's, and one
+//! for tasks that arrived while it was in the air. A failed or abandoned flight returns its blocks,
+//! so that the next one carries them; success of a flight therefore covers all earlier ones.
 //!
 //! # Discards
 //!
-//! A classic bitmap treats a discard as a write. A lockless one makes the chunks that lie wholly in it
-//! **unwritten**, which says that their copies may differ and nobody minds, so that they are never
-//! synced, not even to a new member. Only after the discard has ended, only if nothing was written into
-//! the chunk meanwhile, and only for whole chunks: a chunk that is discarded in part has data in
+//! A classic bitmap treats a discard as a write. A lockless one makes the chunks that lie entirely in it
+//! **unwritten**: their copies may differ, and are never
+//! synced, even to a new member. This happens only after the discard has ended, only if the chunk was not written
+//! meanwhile, and only for whole chunks: a partly discarded chunk has data in
 //! the other part. (Linux 6.18 rounds the end of a discard up.)
 //!
 //! # Assumed of the layer below
 //!
-//! [`Store`] says it. Blocks are written whole or not at all, in any order.
+//! See [`Store`]. Blocks are written completely or not at all, in any order.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};

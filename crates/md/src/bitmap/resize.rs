@@ -1,4 +1,4 @@
-//! The bitmap of an array that has got another size.
+//! The bitmap of an array whose size has changed.
 
 use ashlar_block::Sectors;
 

@@ -1,4 +1,4 @@
-//! The bitmap's superblock: written before those of the members, and after the marks it vouches for.
+//! The bitmap's superblock: written before the members' superblocks, and after the marks that it declares valid.
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,4 @@
-//! Syncs by the bitmap: what they need to do, and what they did.
+//! Syncs by the bitmap: the work to do, and its result.
 
 use std::ops::Range;
 

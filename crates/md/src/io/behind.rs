@@ -1,15 +1,15 @@
-//! Write-behind: writes that are acknowledged before the members that are read last have them.
+//! Write-behind: writes that are acknowledged before the write-mostly members have them.
 //!
 //! An array of one fast member and a slow or distant one (`--write-mostly`, with a bitmap that allows
-//! `--write-behind`) acknowledges a write when the members that are read have it. The data is copied,
-//! because its owner may reuse it; the bitmap's mark stays until the last member has it, so a crash
-//! leaves nothing undone that is not marked, and a resync copies from a member that is read.
+//! `--write-behind`) acknowledges a write when the members that serve reads have it. The data is copied,
+//! because its owner may reuse the buffer; the bitmap's mark stays until the last member has it, so after a
+//! crash every unfinished write is marked, and a resync copies from a member that serves reads.
 //!
-//! What keeps the promises of a block device:
-//! - a write, behind or not, waits for those behind that it overlaps: on a slow member the older would
-//!   else come after the newer;
-//! - a read that has to go to a slow member waits for what it overlaps;
-//! - a flush waits for all of them, and so makes durable on every member what was acknowledged. (The
+//! The promises of a block device are kept as follows:
+//! - a write, behind or not, waits for overlapping writes behind: on a slow member the older could
+//!   otherwise land after the newer;
+//! - a read that must go to a slow member waits for overlapping writes;
+//! - a flush waits for all of them, and so makes acknowledged writes durable on every member. (The
 //!   kernel flushes without waiting.)
 
 use std::ops::Range;

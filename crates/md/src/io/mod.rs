@@ -1,12 +1,12 @@
 //! Reads, writes, discards and flushes of an array.
 //!
-//! All levels go the same way: the personality says where the copies of a chunk are, and what has one
-//! copy only is simply a mirror of one. The array's limits make the gateway split reads and writes
-//! at chunk ends; discards and write-zeroes come whole, and go to each member as one range where the
+//! All levels share this code: the personality gives the places of a chunk's copies, and data with one
+//! copy is a mirror of one. The array's limits make the gateway split reads and writes
+//! at chunk ends; discards and write-zeroes arrive whole, and go to each member as one range where the
 //! level's planner allows it.
 //!
-//! A slot may have two members: the one in use and one that is to replace it. Writes go to every member
-//! that has not failed, whether it is in sync or still being rebuilt; reads to those that hold the data.
+//! A slot may have two members: the current one and its replacement. Writes go to every member
+//! that has not failed, in sync or under rebuild; reads go to members that hold the data.
 
 pub(crate) mod behind;
 mod discard;

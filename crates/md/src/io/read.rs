@@ -1,4 +1,4 @@
-//! Reads: from the member with least to do, and what happens when it cannot be read.
+//! Reads: from the least busy member, and the handling of read errors.
 
 use ashlar_block::stats::thread_shard;
 use ashlar_block::{Bio, BioResult, Buffer, Flags, Sectors, Status, rate_limited};

@@ -1,8 +1,8 @@
 //! Writes.
 //!
-//! In this order: the superblocks say active, the barrier is passed, the bitmap's marks are durable, the
-//! data goes to every member that has not failed, what a member could not take is dealt with and
-//! recorded, the write is acknowledged. Members are looked at after the barrier was passed (see
+//! In this order: the superblocks say active, the write passes the barrier, the bitmap's marks are durable, the
+//! data goes to every member that has not failed, failures of members are handled and
+//! recorded, the write is acknowledged. The slots are read after the barrier was passed (see
 //! `members`).
 
 use ashlar_block::{Bio, BioResult, Flags, IoFuture, Op, Sector, Sectors, Status, rate_limited};

@@ -1,4 +1,4 @@
-//! A bitmap that comes or goes (`mdadm --grow --bitmap`).
+//! Adding and removing a bitmap (`mdadm --grow --bitmap`).
 
 use ashlar_block::{Sector, Sectors};
 use tracing::info;

@@ -1,4 +1,4 @@
-//! Another size (`mdadm --grow --size`).
+//! Changes of size (`mdadm --grow --size`).
 
 use std::sync::atomic::Ordering::SeqCst;
 

@@ -1,35 +1,35 @@
-//! Changes of a running array's members and shape: mdadm's Manage mode and what of its Grow mode needs
+//! Changes of a running array's members and shape: mdadm's Manage mode, and the part of its Grow mode that needs
 //! no reshape.
 //!
 //! # Order
 //!
-//! Changes exclude each other: each holds the superblocks' lock from its first look to its end. Those
-//! of the array's shape (size, bitmap) first end what is being synced and freeze the array, because
-//! the I/O path reads both without a lock. Those of membership freeze nothing: who is in a slot is
-//! looked at with one load after the barrier was passed, and a member that has just come is not read
+//! Changes exclude each other: each holds the superblocks' lock from its first check to its end. Changes
+//! of the array's shape (size, bitmap) first end a running sync and freeze the array, because
+//! the I/O path reads both without a lock. Changes of membership freeze nothing: I/O reads the member of a slot
+//! with one load after it passed the barrier, and a new member is not read
 //! before recovery, which raises the barrier in each place, so that writes that did not see the member
-//! have ended there before it copies what they wrote.
+//! have ended there before recovery copies their data.
 //!
 //! # Crashes
 //!
-//! Each change is on the members as soon as *one* superblock with it is: the next assembly takes the
-//! freshest superblock's word. So whatever a superblock promises is durable on all members before the
-//! first superblock is written, and what a superblock promises that is not yet overwritten stays true
-//! until the last one is:
+//! A change takes effect as soon as *one* superblock with it is on disk: the next assembly trusts the
+//! freshest superblock. So the promises of the new superblock are durable on all members before the
+//! first one is written, and the promises of the old superblock hold
+//! until the last one is overwritten:
 //!
 //! | change | before the superblocks | after |
 //! |---|---|---|
 //! | a device is added | its bitmap, bad block log, superblock as a spare | |
 //! | a spare is put into a slot | its bitmap | it is rebuilt |
 //! | a bitmap is added | the bitmap on all members | writes |
-//! | a bitmap is removed | | it is written no more |
+//! | a bitmap is removed | | it is no longer written |
 //! | the array grows | | the bitmap covers the new part, writes go there |
 //! | the array shrinks | no write goes beyond; the bitmap covers less | |
 //!
-//! A change that could not be recorded stands all the same, if it cannot be taken back: no write is
+//! A change that could not be recorded and cannot be reverted remains in force: no write is
 //! acknowledged until it is recorded.
 //!
-//! Messages are mdadm's where it has one.
+//! Messages are mdadm's where they exist.
 
 use ashlar_block::{Sectors, Status};
 use futures_util::lock::MutexGuard;

@@ -1,4 +1,4 @@
-//! Members that fail or go (`mdadm --fail`, `--remove`).
+//! Failing and removing members (`mdadm --fail`, `--remove`).
 
 use ashlar_block::{Gateway, Status};
 use tracing::info;

@@ -1,4 +1,4 @@
-//! Spares that are put to use: in empty slots, and in place of members that are to be replaced
+//! Use of spares: in empty slots, and as replacements of members
 //! (`mdadm --replace --with`).
 
 use ashlar_block::Sectors;

@@ -1,4 +1,4 @@
-//! Members that come back (`mdadm --re-add`).
+//! Re-adding members (`mdadm --re-add`).
 
 use ashlar_block::BioResult;
 use tracing::info;

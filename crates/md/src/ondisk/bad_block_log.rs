@@ -3,7 +3,7 @@
 //!
 //! An array of 64-bit little-endian words: 54 bits of position, 10 bits of length, both in units of
 //! 2^shift sectors, position counted from the start of the device (not of the data). A word of all
-//! ones ends the list. The acknowledged bit the kernel keeps in memory is not stored: what is on disk
+//! ones ends the list. The acknowledged bit that the kernel keeps in memory is not stored: every entry on disk
 //! is acknowledged. The kernel reads and writes at most one page of it.
 
 use ashlar_block::units::{Sector, Sectors};

@@ -1,4 +1,4 @@
-//! What `mdadm --add` and `mdadm --grow` of mdadm 4.x put on the members of an array that exists: the
+//! The metadata that `mdadm --add` and `mdadm --grow` of mdadm 4.x write to the members of an existing array: the
 //! superblock of a new member, the place of a bitmap.
 
 use ashlar_block::units::Sectors;

@@ -1,8 +1,8 @@
 //! New superblocks, exactly as `mdadm --create` of mdadm 4.2 makes them.
 //!
-//! Which numbers mdadm chooses is no part of the format, but users compare: an array made here has the
-//! same data offset, sizes, bitmap and bad block log places as one made there, down to the checksum.
-//! The golden images in `tests/images/md/create` hold it to that.
+//! mdadm's choices are not part of the format, but users compare: an array made by ashlar has the
+//! same data offset, sizes, bitmap and bad block log places as one made by mdadm, down to the checksum.
+//! The golden images in `tests/images/md/create` verify that.
 
 use ashlar_block::units::{Sector, Sectors};
 use thiserror::Error;

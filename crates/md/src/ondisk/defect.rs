@@ -1,4 +1,4 @@
-//! Everything that can be wrong with a superblock, each with the value found.
+//! The defects of a superblock, each with the value found.
 
 use ashlar_block::units::{Sector, Sectors};
 use thiserror::Error;

@@ -1,7 +1,7 @@
 //! The text of `mdadm --examine`, as mdadm 4.2 prints it (without the line naming the device).
 //!
-//! Works on blocks, not on a checked [`Superblock`], because a damaged superblock is what one wants to
-//! look at. Times are in UTC.
+//! Works on blocks, not on a validated [`Superblock`], because users mostly examine damaged
+//! superblocks. Times are in UTC.
 
 use core::fmt;
 

@@ -8,15 +8,15 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | bytes as the disk has them, sizes and offsets asserted at compile time | [`superblock_1`], [`superblock_0_90`], [`bitmap_super`], [`bad_block_log`] |
-//! | what they mean, and whether that is possible | [`superblock`], [`fields`], [`validate`], [`defect`] |
-//! | what mdadm does with them | [`probe`], [`create`], [`examine`] |
+//! | the bytes on disk, sizes and offsets asserted at compile time | [`superblock_1`], [`superblock_0_90`], [`bitmap_super`], [`bad_block_log`] |
+//! | their meaning, and its validation | [`superblock`], [`fields`], [`validate`], [`defect`] |
+//! | mdadm's operations on them | [`probe`], [`create`], [`examine`] |
 //!
 //! Invariants:
 //! - A [`Superblock`] that exists has passed [`validate`]: its geometry fits its device. The same
-//!   checks run before bytes are handed out for writing, so nothing is written that would be refused
+//!   checks run before bytes are returned for writing, so every written superblock is accepted
 //!   when it is read again.
-//! - The block as read is kept, and `encode` touches only the fields it knows. Padding and fields of
+//! - The block that was read is kept, and `encode` changes only known fields. Padding and fields of
 //!   newer kernels survive byte for byte.
 //! - Nothing here panics, loops or allocates without bound on any input.
 

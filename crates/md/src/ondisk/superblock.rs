@@ -1,4 +1,4 @@
-//! The neutral form of a superblock of any version: what the rest of the crate reads and changes.
+//! The neutral form of a superblock of any version: the form that the rest of the crate reads and changes.
 
 use core::fmt;
 

@@ -3,8 +3,8 @@
 //!
 //! 256 bytes of header, then two bytes per member ever used ("role table"). All numbers are
 //! little-endian. The kernel and mdadm never read more than 4 KiB, so a block is that large here;
-//! what lies behind the used part of the role table may be something else (a bitmap 1 KiB behind the
-//! superblock), which is why writers write only [`Block1::used_bytes`].
+//! another structure may follow the used part of the role table (a bitmap 1 KiB behind the
+//! superblock), so writers write only [`Block1::used_bytes`].
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

@@ -3,7 +3,7 @@
 //! The kernel refuses some of this when it loads a superblock, some only when a personality sets up,
 //! and some not at all (the bad block log's size and shift, zero far copies: bugs fixed upstream one
 //! by one). Here everything is checked before a [`Superblock`](super::Superblock) exists, so that no
-//! code behind it needs to fear a division by zero or a range beyond the device.
+//! later code can divide by zero or leave the device.
 
 use ashlar_block::units::{Sector, Sectors};
 use uuid::Uuid;

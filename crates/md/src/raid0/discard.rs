@@ -1,8 +1,8 @@
 //! A discard of any length as one range per member and zone.
 //!
-//! The chunks of a zone go round its members row by row, so what a discard covers of one member
+//! The chunks of a zone go to its members in turn, row by row, so the range of a discard on one member
 //! is contiguous: whole rows, with the first row entered at the member where the discard begins
-//! and the last row left where it ends. A discard that spans zones is cut at the zones' ends,
+//! and the last row left where it ends. A discard that spans zones is split at the zones' ends,
 //! because each zone has its own members and its own place on them.
 //!
 //! ```text

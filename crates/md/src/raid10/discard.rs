@@ -1,7 +1,7 @@
 //! A long discard as one range per member and repetition.
 //!
-//! The ordinary path handles a discard like a write: one bio per chunk and copy. On 4 x 1.9 TB that
-//! is millions of bios, and mkfs takes minutes. But the places of consecutive chunks are
+//! The ordinary path handles a discard like a write: one bio per chunk and copy. On 4 x 1.9 TB these
+//! are millions of bios, and mkfs takes minutes. But the places of consecutive chunks are
 //! consecutive (see [`geometry`](super::geometry)), so a run of whole chunks is, on each member,
 //! one run of rows:
 //!
@@ -17,13 +17,13 @@
 //! offset layout the repetitions of a row follow it, so that a run of whole rows is one run with
 //! all its repetitions; it needs edges at member 0, which the alignment below gives.
 //!
-//! What is not a whole number of *discard stripes* at the head and the tail goes the ordinary way.
+//! Parts of *discard stripes* at the head and the tail take the ordinary path.
 //! A stripe is `disks / near + disks % near` chunks. It does not depend on the far copies (a first
 //! version in the kernel thought so, and also began in the wrong row on the members after the first;
 //! it destroyed data: Launchpad bug 1907262). When the members are no multiple of the near copies a
 //! stripe does not end with a row; that is harmless, since edges may lie within a row.
 //!
-//! Nothing here knows of the members' data offsets: [`MemberRange::on_member`] adds them.
+//! This module does not know the members' data offsets: [`MemberRange::on_member`] adds them.
 
 use ashlar_block::units::{Sector, Sectors};
 

@@ -1,5 +1,5 @@
 //! The far layout (mdadm's `f2`, `f3`, ...): the array is striped like RAID 0 over the first part
-//! of the members, and again over the next part, moved on by one member.
+//! of the members, and again over the next part, shifted by one member.
 //!
 //! Reads are as fast as RAID 0's, since they need only the first, outer part.
 //!
@@ -12,7 +12,7 @@
 //! # Ok::<(), ashlar_md::raid10::GeometryError>(())
 //! ```
 //!
-//! **Far sets.** Moved on over all members, the copies of any two neighbours overlap: with `f2` no
+//! **Far sets.** With a shift over all members, the copies of any two neighbours overlap: with `f2` no
 //! two neighbours may fail. With far sets the members are divided into sets and the copies stay in
 //! theirs. Only device mapper and hand-made arrays have them; see [`FarSets`].
 

@@ -5,7 +5,7 @@
 //! `f` of row `r` is in row `f * stride + r` (far) or `r * far + f` (offset), with the members
 //! permuted. One permutation table per direction covers all rotations and far-set modes.
 //!
-//! Invariants, checked when the geometry is made, enumerated in `tests/geometry_raid10.rs`:
+//! Invariants, checked when the geometry is made, enumerated in the tests `geometry_raid10`:
 //! - for every repetition the table is a permutation, so no two chunks share a place;
 //! - every place is below [`used_dev_sectors`](Geometry::used_dev_sectors), which is at most the
 //!   device size given;

@@ -5,7 +5,7 @@
 //! three arrangements. All of it is pure: no I/O, no allocation after [`Geometry::new`].
 //!
 //! The one idea behind the map: number the copies of all chunks consecutively, each chunk `near`
-//! times, and deal them out over the members row by row like RAID 0. That is the *base area*. A
+//! times, and distribute them over the members row by row like RAID 0. That is the *base area*. A
 //! layout with `far` copies repeats the base area (far) or each of its rows (offset), and every
 //! repetition is the same rows with the members permuted. The permutations are a table.
 

@@ -1,7 +1,7 @@
 //! The near layout (mdadm's `n2`, `n3`, ...): the copies of a chunk are neighbours.
 //!
-//! Each chunk is dealt out `near` times before the next one. The number of members need not be a
-//! multiple of the copies: then copies run over into the next row.
+//! Each chunk is placed `near` times before the next one. The number of members need not be a
+//! multiple of the copies: copies then continue in the next row.
 //!
 //! ```
 //! # use ashlar_md::raid10::draw;

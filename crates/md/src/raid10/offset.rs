@@ -1,4 +1,4 @@
-//! The offset layout (mdadm's `o2`, `o3`, ...): every row is repeated at once, moved on by one
+//! The offset layout (mdadm's `o2`, `o3`, ...): every row is repeated immediately, shifted by one
 //! member.
 //!
 //! The same rotation as in the far layout, but the copies are close together on the members, so

@@ -1,4 +1,4 @@
-//! Check and repair: copies are compared, and made the same if that is wanted.
+//! Check and repair: compare the copies, and for a repair make them equal.
 
 use std::ops::Range;
 

@@ -1,7 +1,7 @@
-//! Drives a sync: windows side by side, their ends in order, checkpoints between.
+//! Drives a sync: concurrent windows that complete in order, with checkpoints between.
 //!
-//! A window that has begun comes to its end whatever happens; only then does the sync. It would not do
-//! to drop one: its writes would go on without the barrier.
+//! A started window always completes, and the sync ends only after it. A window must not be
+//! dropped: its writes would continue without the barrier.
 
 use std::collections::VecDeque;
 use std::future::Future;

@@ -1,79 +1,79 @@
 //! Resync, recovery, check and repair: the array's own I/O.
 //!
-//! # What is done when
+//! # Choice of action
 //!
-//! One task for each array, on the reactor that started it. It looks what there is to do when the array
-//! starts and whenever it is woken, and does the first of these that applies:
+//! One task for each array, on the reactor that started it. It checks for work when the array
+//! starts and whenever it is woken, and performs the first action that applies:
 //!
-//! | there is | action |
+//! | condition | action |
 //! |---|---|
 //! | the array is stopped, held or frozen | nothing |
 //! | a member in a slot that is not in sync, or a replacement; spares are put into empty slots before | recover |
 //! | a part of the array where copies may differ (`in_sync_to`, or by the bitmap) | resync |
 //! | a request of the user | check, repair |
 //!
-//! *idle* ends what runs, and what is necessary begins again, as in the kernel; *frozen* lets nothing
-//! begin. An action that could not be done to its end is not tried again until something changes.
+//! *idle* ends the running action, and a necessary one starts again, as in the kernel; *frozen* prevents
+//! new actions. An action that could not complete is not retried until the state changes.
 //!
-//! A sync is cut into windows of 1 MiB or more, of which several are under way. Each raises the
-//! barrier for its own part of the array alone, looks at the slots, reads, writes, and lowers it.
+//! A sync is divided into windows of 1 MiB or more, several of them in flight. Each raises the
+//! barrier for its own part of the array only, reads the slots, reads, writes, and lowers it.
 //!
 //! # No write is lost
 //!
-//! A window reads from a good copy and writes to others. No regular write is in its part of the array
-//! meanwhile: the barrier. So what it writes is what the good copy holds when the barrier is lowered.
-//! Regular writes go to all members that have not failed, rebuilt or not: what was copied before stays
-//! as new as its source, and what will be copied later does not matter. A write that began before a
-//! member came to its slot does not go to that member; but the window that copies its part to it waits
-//! for the write, because it looks at the slots under the barrier.
+//! A window reads from a good copy and writes to others. The barrier keeps regular writes out of its part of
+//! the array meanwhile. So the window writes what the good copy holds when the barrier is lowered.
+//! Regular writes go to all members that have not failed, rebuilt or not: ranges already copied stay
+//! as new as their source, and ranges to be copied later do not matter. A write that began before a
+//! member entered its slot does not go to that member; but the window that copies its part waits
+//! for the write, because it reads the slots under the barrier.
 //!
-//! # Reads are right at every moment
+//! # Reads are correct at every moment
 //!
-//! The two bounds that reads go by only move over windows that have ended, in order:
+//! The two bounds that reads obey move only over completed windows, in order:
 //!
 //! - beyond `in_sync_to` reads return the first copy, block by block, by the rule of [`source`]. A
 //!   resync takes the same copy by the same rule and changes the others. So a block reads the same
 //!   before, during and after; below the bound any copy will do.
-//! - a member that is being rebuilt is read below `recovered` only. What is copied to it is what was
-//!   read before. So if it is then the first copy of something, in a part of the array that is yet to be
-//!   resynced, that reads as before.
-//! - a replacement counts as the member does whose place it takes, read last or not, and if something is yet
-//!   to be resynced when it takes it, it is read last from then on if the member was: else another
-//!   copy would be the first.
+//! - a member under rebuild is read only below `recovered`. Recovery copies the data that reads returned
+//!   before. So if the member becomes the first copy of a block that is yet to be
+//!   resynced, the block reads as before.
+//! - a replacement ranks like the member that it replaces, read last or not. If a resync is still
+//!   due when it takes the slot, it inherits from the member whether it is read last: otherwise another
+//!   copy would become the first.
 //!
-//! # What is durable before what
+//! # Order of durability
 //!
 //! | first | then |
 //! |---|---|
-//! | windows ended, all members flushed | superblocks say "in sync up to here" (`resync_offset`, only if nobody writes: otherwise zero) |
+//! | windows ended, all members flushed | superblocks say "in sync up to here" (`resync_offset`, only without concurrent writes: otherwise zero) |
 //! | windows ended, all members flushed | superblock of a member says "rebuilt up to here" (`recovery_offset`) |
 //! | all members flushed | a member counts as in sync, and its superblock says so |
-//! | superblocks say that a replacement has all | it takes the slot, and they say that the old member failed |
-//! | marks needed by a member that returns | they stay: none are taken away while a slot is without a member in sync |
+//! | superblocks say that a replacement is complete | it takes the slot, and they record the old member as failed |
+//! | marks needed by a re-added member | they stay: none are cleared while a slot is without a member in sync |
 //!
-//! Superblocks are written for other reasons too while a sync runs. So they never tell `in_sync_to` and
-//! `recovered`, but what those were at the last flush ([`Control::durable`],
+//! Superblocks are also written for other reasons during a sync. So they never contain `in_sync_to` and
+//! `recovered`, but their values at the last flush ([`Control::durable`],
 //! [`Rdev::durably_recovered`]). A crash at any point therefore finds superblocks that claim less than
-//! the disks hold; the sync goes on from there, and does some of it again. What a crashed window left
-//! half written is beyond both bounds.
+//! the disks hold; the sync continues from there, and repeats some work. The half-written part of a crashed
+//! window is beyond both bounds.
 //!
-//! A regular write that fails on a copy that has to stay sets `in_sync_to` back to zero at any time. A
-//! resync moves the bound by compare-and-exchange only, so it finds out and begins anew.
+//! A regular write that fails on a copy that must stay resets `in_sync_to` to zero at any time. A
+//! resync moves the bound only by compare-and-exchange, so it notices and restarts.
 //!
-//! # What cannot be read or written
+//! # Read and write errors
 //!
-//! A block that its copy cannot give is taken from the next copy that can, and written over the former
-//! (as regular reads do). A block that nobody can give is listed as bad on those that have a log; else
-//! a resync leaves it (nothing can be read there, so nothing can differ) unless it may come back, and
-//! a member that is being rebuilt has failed. A member that cannot be written has failed; if it holds
-//! the last copy of something it stays, and the resync is incomplete there.
+//! A block that its copy cannot return is read from the next readable copy, and written over the former
+//! (as regular reads do). A block without a readable copy is listed as bad on members that have a log; otherwise
+//! a resync leaves it (an unreadable block cannot differ) unless it may become readable again, and
+//! a member under rebuild fails. A member that cannot be written fails; if it holds
+//! the last copy of any data it stays, and the resync is incomplete there.
 //!
 //! # Cancellation
 //!
-//! Whoever wants a sync to end (stop, idle, frozen, a change of the array) says so; windows that hold
-//! the barrier come to their end, others give up when they get it, progress is recorded, and what the
-//! bitmap has as being synced is needed again. [`Array::hold_sync`] waits for all that. It must not be
-//! called by who holds the barrier or the superblocks.
+//! A caller that ends a sync (stop, idle, frozen, a change of the array) requests it; windows that hold
+//! the barrier complete, others give up when they get it, progress is recorded, and chunks that the
+//! bitmap has as syncing need a sync again. [`Array::hold_sync`] waits for all that. It must not be
+//! called while holding the barrier or the superblocks.
 
 mod check;
 mod drive;

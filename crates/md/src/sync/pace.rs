@@ -1,4 +1,4 @@
-//! How fast a sync may go, and how fast it went.
+//! The speed limits and the measured speed of a sync.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Recovery: members that lack data, and replacements, get it from the others.
+//! Recovery: copies data to members that lack them, and to replacements.
 
 use std::cell::Cell;
 use std::ops::Range;

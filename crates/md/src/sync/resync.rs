@@ -1,4 +1,4 @@
-//! Resync: copies that may differ are made the same.
+//! Resync: makes copies equal that may differ.
 
 use std::cell::Cell;
 use std::ops::Range;

@@ -1,9 +1,9 @@
-//! Where a sync reads from, and what it does with what cannot be read.
+//! The source of a sync's reads, and its handling of unreadable blocks.
 //!
-//! Where copies may differ it matters which of them is taken: until then reads have returned *the first
-//! copy that can be read*, block by block, and the sync has to make that one the only one. So there is
-//! one rule, [`first_copy`], for both. What it says of a block does not depend on the length of the I/O
-//! that the block is part of.
+//! Where copies may differ, the choice of the copy matters: until then reads have returned *the first
+//! readable copy*, block by block, and the sync must propagate that one. So both use
+//! one rule, [`first_copy`]. Its result for a block does not depend on the length of the I/O
+//! that contains the block.
 
 use ashlar_block::{Bio, Sector, Sectors, Segment, Status, rate_limited};
 use smallvec::SmallVec;

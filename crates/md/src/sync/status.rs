@@ -1,4 +1,4 @@
-//! What can be said to a sync, and what it says of itself.
+//! Requests to a sync, and its status.
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};

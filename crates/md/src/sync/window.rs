@@ -1,4 +1,4 @@
-//! Windows and their pieces.
+//! Windows and their parts.
 
 use std::ops::Range;
 

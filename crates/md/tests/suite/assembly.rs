@@ -1,4 +1,4 @@
-//! Which devices make an array, and whether it starts.
+//! Grouping devices into arrays, and whether these start.
 
 use crate::common::{
     DATA, Shape, all_clean, candidates, disks, gateway, make, make_with, media, spec, stamped,

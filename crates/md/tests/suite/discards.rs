@@ -1,4 +1,4 @@
-//! Discards of arrays whose members do not all know them, or fail them.
+//! Discards of arrays whose members do not all support them, or fail them.
 
 use crate::common::{Shape, gateway, make, media, stamped, start, write};
 use ashlar_block::{Bio, Limits, Op, Sector, Sectors, Status};

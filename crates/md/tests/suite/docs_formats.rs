@@ -199,7 +199,7 @@ fn roles_levels_and_feature_bits_are_documented() {
     let named = |text: &str| match text {
         "journal of a RAID 4, 5 or 6" => Role::Journal,
         "failed" => Role::Faulty,
-        "spare, or an index that nobody has" => Role::Spare,
+        "spare, or an unused index" => Role::Spare,
         other => panic!("{other}"),
     };
     let rows = table("Role table", "value");

@@ -1,4 +1,4 @@
-//! What becomes of an array whose members fail: one by one, together, half way, at bad moments.
+//! Arrays whose members fail: one by one, together, half way, at bad moments.
 
 use crate::common::{
     DATA, SUPERBLOCK, Shape, all_clean, candidates, differing, disks, gateway, make, media,

@@ -1,4 +1,4 @@
-//! What the simulation found, each shown by itself.
+//! Defects that the simulation found, each as a test of its own.
 
 use std::sync::Arc;
 use std::time::Duration;

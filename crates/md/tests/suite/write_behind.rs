@@ -1,4 +1,4 @@
-//! Write-behind: who waits for whom.
+//! Write-behind: the order of waiting.
 
 use std::sync::Arc;
 use std::time::Duration;

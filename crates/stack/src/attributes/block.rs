@@ -1,4 +1,4 @@
-//! Attributes that every block device has: `sys/block/NAME/`.
+//! Attributes of every block device: `sys/block/NAME/`.
 //!
 //! Names, units and formats: kernel documentation `ABI/stable/sysfs-block` and `block/stat.rst`.
 

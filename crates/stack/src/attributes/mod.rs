@@ -2,16 +2,16 @@
 //!
 //! [`Attributes`] is a tree of paths like a Linux root (`sys/block/md0/queue/nomerges`,
 //! `proc/mdstat`, `dev/md0`). The rows behind it are in [`block`] (every device), [`md`] (arrays) and [`zfs`] (volumes of pools);
-//! each is a name, a function that gives the text, and one that takes a value, if the kernel lets one
-//! write there. The control socket, the FUSE mount and `ashlar get`/`set` all ask here, so that they
+//! each is a name, a function that returns the text, and one that takes a value, if the kernel permits
+//! writing. The control socket, the FUSE mount and `ashlar get`/`set` all use this table, so that they
 //! cannot disagree.
 //!
-//! Members of arrays come and go, and their directories with them: a tree is built from a [`Source`]
-//! and built again when that has changed its shape.
+//! Members of arrays are added and removed, with their directories: a tree is built from a [`Source`]
+//! and rebuilt when the source has changed its shape.
 //!
-//! Texts end with a newline, as in sysfs, unless there is none at all. A value written may end with
-//! one. Writing may take a while, like making a member fail: it is a future, which ends with what
-//! the writer is to be told.
+//! Texts end with a newline, as in sysfs, unless they are empty. A written value may end with
+//! one. Writing may take a while, for example to fail a member: it is a future, which ends with the
+//! reply to the writer.
 
 pub mod block;
 pub mod md;

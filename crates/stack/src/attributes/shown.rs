@@ -1,4 +1,4 @@
-//! What the attributes of a stack are shown of: its devices and its arrays.
+//! The sources of a stack's attributes: its devices and its arrays.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! A tree of attributes, symlinks and volumes, as it is between two changes of the stack.
+//! A tree of attributes, symlinks and volumes, constant between two changes of the stack.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Attributes of volumes of ZFS pools, `sys/block/zd0/zvol/`, and OpenZFS's module parameters, `sys/module/zfs/parameters/`.
 //!
-//! The parameters' names are OpenZFS's (`man 4 zfs`). Those of queues are what a volume begins with when it is opened; for one
-//! that is open there are the attributes in `zvol/`, which the kernel's module has not, beside `queue/nomerges`,
+//! The parameters' names are OpenZFS's (`man 4 zfs`). The queue parameters are the initial settings of a volume when it is opened; an
+//! open volume has the attributes in `zvol/`, which the kernel's module lacks, in addition to `queue/nomerges`,
 //! `queue/max_sectors_kb` and `queue/nr_requests`.
 
 use std::sync::Arc;

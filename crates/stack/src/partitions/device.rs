@@ -1,4 +1,4 @@
-//! A partition as a block device: a piece of another one.
+//! A partition as a block device: a range of another device.
 
 use ashlar_block::{Bio, BlockDevice, Disk, Gateway, IoFuture, Limits, Op, Sector, Sectors, trace};
 

@@ -1,8 +1,8 @@
 //! The MBR and its chains of extended partitions, as bytes.
 //!
-//! There is no specification; the reading is the kernel's (`block/partitions/msdos.c`): logical
-//! partitions are numbered from 5 in the order of the chain, places in a chain's links count from its
-//! first sector, places of data from the sector that names them.
+//! No specification exists; the interpretation is the kernel's (`block/partitions/msdos.c`): logical
+//! partitions are numbered from 5 in the order of the chain, a chain's links are relative to its
+//! first sector, the places of data to the sector that names them.
 
 use std::collections::BTreeSet;
 

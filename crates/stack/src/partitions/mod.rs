@@ -1,7 +1,7 @@
-//! Partition tables: what they say, and the devices that are made of them.
+//! Partition tables: their contents, and the devices of the partitions.
 //!
-//! [`gpt`] and [`mbr`] are bytes alone; [`read`] brings them from a device and decides which of them
-//! counts (docs/internals/stack.md). Nothing is written, not even to repair a damaged copy.
+//! [`gpt`] and [`mbr`] work on bytes; [`read`] gets these from a device and selects the valid
+//! table (docs/internals/stack.md). Nothing is written, even to repair a damaged copy.
 
 mod device;
 pub mod gpt;

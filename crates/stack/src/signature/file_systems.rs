@@ -1,4 +1,4 @@
-//! Signatures of file systems and swap that need more than one look: ext2/3/4, FAT, swap.
+//! Signatures of file systems and swap that need several checks: ext2/3/4, FAT, swap.
 
 use super::{Image, Signature, Usage};
 

@@ -1,4 +1,4 @@
-//! The parts of a device in which signatures lie, in memory.
+//! The parts of a device that may contain signatures, in memory.
 
 use std::ops::Range;
 

@@ -1,10 +1,10 @@
-//! What foreign data looks like: the magic numbers of file systems, partition tables, volume
-//! managers and encryption, found in bytes alone.
+//! Signatures of foreign data: the magic numbers of file systems, partition tables, volume
+//! managers and encryption, found in bytes.
 //!
-//! Commands that destroy what is on a disk look here first and refuse without `--force`. So a
-//! doubt is a find: a two-byte magic is enough, checksums are not asked for. Names and offsets are
-//! those of `wipefs(8)`, which the tests compare with; formats of disk images, which that does not know,
-//! are called as by `qemu-img(1)`.
+//! Commands that destroy the contents of a disk check these first and refuse without `--force`. So a
+//! doubtful match counts: a two-byte magic is enough, checksums are not verified. Names and offsets are
+//! those of `wipefs(8)`, which the tests compare with; formats of disk images, which it does not
+//! know, are named as by `qemu-img(1)`.
 
 mod boot;
 mod file_systems;

@@ -1,4 +1,4 @@
-//! Which disks are to take the time of a device model, as users say it: `gp2:3000iops` for all disks,
+//! Device models of disks in the user's notation: `gp2:3000iops` for all disks,
 //! `disk0.img=hdd` for one.
 
 use std::collections::BTreeMap;

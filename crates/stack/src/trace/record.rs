@@ -1,4 +1,4 @@
-//! One event as blktrace records it.
+//! One event in blktrace's form.
 
 use ashlar_block::Sector;
 use ashlar_block::disk::DeviceNumber;

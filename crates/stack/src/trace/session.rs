@@ -1,4 +1,4 @@
-//! A trace under way: from the first event to the bytes of blktrace.
+//! A running trace: from the first event to the bytes of blktrace.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a trace comes to: blkparse's summary.
+//! The summary of a trace, as blkparse prints it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -1,4 +1,4 @@
-//! Integration tests of what disks hold and what is made of it, in one program: a module for each subject.
+//! Integration tests of the contents and assembly of disks, in one program: a module for each subject.
 
 mod common;
 mod nesting;

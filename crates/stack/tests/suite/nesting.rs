@@ -1,4 +1,4 @@
-//! Devices in devices, on simulated disks: each layer is made on what the layers below it assembled to.
+//! Devices in devices, on simulated disks: each layer is made on the assembled result of the layers below.
 
 use crate::common;
 

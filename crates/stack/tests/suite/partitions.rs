@@ -1,4 +1,4 @@
-//! Partition tables made by the real tools, read as they read them; and damaged ones.
+//! Partition tables made by the real tools, compared with those tools' reading; and damaged ones.
 
 use std::fs::{self, File};
 use std::io::Write;

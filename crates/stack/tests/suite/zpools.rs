@@ -1,4 +1,4 @@
-//! Pools of ZFS in `scan`, and how their members are protected: golden pools that libzpool made.
+//! ZFS pools in `scan`, and the protection of their members: golden pools made by libzpool.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What the tests of the block contract share: a driver that holds its requests.
+//! Shared by the tests of the block contract: a driver that holds its requests.
 #![allow(dead_code, unreachable_pub)]
 
 use std::cell::RefCell;

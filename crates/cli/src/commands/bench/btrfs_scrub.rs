@@ -56,13 +56,14 @@ fn model_disks() -> [ModelDisk; 2] {
 
 /// Scrub a btrfs file system, beside the kernel and on models of other disks
 ///
-/// As root it makes an image file with the files of the patches' benchmark (fio, four jobs of files of 2 to
-/// 512 KiB written at random, one of sixteen removed), and has the kernel and ashlar scrub it in turn through
-/// a loop device, nothing of it in memory. Then ashlar scrubs it on models of a SATA SSD and of a disk of 5400
-/// turns a minute, in virtual time: without readahead, with each kind, and with all trees in memory.
+/// As root, makes an image file with the files of the patches' benchmark (fio, four jobs of files
+/// of 2 to 512 KiB written at random, one of sixteen removed); the kernel and ashlar then scrub it
+/// in turn through a loop device, with none of it in memory. Then ashlar scrubs it on models of a
+/// SATA SSD and of a disk of 5400 turns a minute, in virtual time: without readahead, with each
+/// kind, and with all trees in memory.
 ///
-/// With --image a file system that exists is taken, and nothing is made or mounted: an ordinary user can do
-/// that.
+/// With --image, scrubs an existing file system, and makes and mounts nothing: an ordinary user can
+/// do that.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -74,23 +75,23 @@ pub(crate) struct BtrfsScrub {
     #[arg(long, value_name = "N", default_value_t = 1024)]
     files: u32,
 
-    /// How often each measurement is made; medians are printed
+    /// Number of rounds; medians are printed
     #[arg(long, value_name = "N", default_value_t = 5)]
     rounds: usize,
 
-    /// A checksum algorithm, as mkfs.btrfs names it: crc32c, xxhash, sha256, blake2
+    /// The checksum algorithm, as mkfs.btrfs names it: crc32c, xxhash, sha256, blake2
     #[arg(long, value_name = "NAME", default_value = "crc32c")]
     csum: String,
 
-    /// Where to make the image file, which is removed at the end [default: the temporary directory]
+    /// Directory for the image file, which is removed at the end [default: the temporary directory]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 
-    /// Take this image, and leave it as it is
+    /// Use this image, and leave it unchanged
     #[arg(long, value_name = "FILE", conflicts_with_all = ["files", "csum", "dir"])]
     image: Option<PathBuf>,
 
-    /// Leave the models out
+    /// Omit the models
     #[arg(long)]
     no_models: bool,
 

@@ -35,13 +35,13 @@ const MOUNTED_WINDOW: Sectors = Sectors(4 << 11);
 
 /// Read a file from an LVM snapshot, with merging and without
 ///
-/// The test case of https://bugs.launchpad.net/bugs/1833319, step by step: pvcreate, vgcreate, lvcreate of
-/// 80 % of the disk, a file on the volume, lvcreate of a snapshot with chunks of 4 KiB; the file is read from
-/// the snapshot with queue/nomerges 2 and 0, and from the volume. Once on an image file as it is, once on a
-/// model of the disk that the bug was seen on.
+/// The test case of https://bugs.launchpad.net/bugs/1833319, step by step: pvcreate, vgcreate,
+/// lvcreate of 80 % of the disk, a file on the volume, lvcreate of a snapshot with chunks of 4 KiB;
+/// the file is read from the snapshot with queue/nomerges 2 and 0, and from the volume. It runs
+/// once on an image file as it is, and once on a model of the bug report's disk.
 ///
-/// An ordinary user can run it: the reads are those that the kernel's page cache would do for cat, of
-/// ashlar's own volumes, without a mounted file system. With --mounted the volume has an ext4 file system,
+/// An ordinary user can run it: it issues the reads of the kernel's page cache for cat to ashlar's
+/// own volumes, without a mounted file system. With --mounted the volume has an ext4 file system,
 /// mounted through a loop device, and the file is read from the mounted snapshot.
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -55,8 +55,8 @@ pub(crate) struct LvmSnapshot {
     #[arg(long)]
     quick: bool,
 
-    /// The disk to model: see ashlar serve --model. The bandwidth of the default is what the reads of the
-    /// bug report came to
+    /// The disk to model: see ashlar serve --model. The default's bandwidth is that of the reads in
+    /// the bug report
     #[arg(long, value_name = "MODEL", default_value = "gp2:3000iops,bandwidth=290M")]
     model: Named,
 
@@ -64,7 +64,7 @@ pub(crate) struct LvmSnapshot {
     #[arg(long)]
     mounted: bool,
 
-    /// Where to make the image file, which is removed at the end [default: the temporary directory]
+    /// Directory for the image file, which is removed at the end [default: the temporary directory]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 

@@ -17,7 +17,7 @@ use clap::Subcommand;
 
 use crate::error::Result;
 
-/// Measure what the stack does on disks as they are, and on models of others
+/// Measure the stack on real disks, and on models of others
 #[derive(Subcommand, Debug)]
 pub(crate) enum Bench {
     LvmSnapshot(lvm_snapshot::LvmSnapshot),

@@ -10,10 +10,10 @@ use super::volumes::Chosen;
 use super::{Top, output, with, written, zeroes};
 use crate::error::{Error, FAILURE, Result};
 
-/// Write a file of a file system that is not mounted to standard output
+/// Write a file of an unmounted file system to standard output
 ///
-/// Each block is verified, and read from another mirror if it is wrong. Where no mirror is right, the output
-/// ends there; with --ignore-errors zeroes take the place of what is lost.
+/// Verifies each block, and reads another mirror if it is wrong. The output ends at the first block
+/// without a good mirror; with --ignore-errors, zeroes replace lost data.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 failed or something is lost, 2 wrong usage.
@@ -32,7 +32,7 @@ pub(crate) struct Cat {
     #[command(flatten)]
     top: Top,
 
-    /// Write zeroes for what is lost, name it, and go on
+    /// Write zeroes for lost data, report them, and continue
     #[arg(long)]
     ignore_errors: bool,
 }

@@ -18,12 +18,12 @@ use super::{Top, with};
 use crate::error::{Error, FAILURE, Result};
 use crate::output;
 
-/// Take a file, or a directory with all that is in it, out of a file system that is not mounted
+/// Copy a file, or a directory and everything below it, out of an unmounted file system
 ///
-/// DEST must not exist: nothing is overwritten. Each block is verified, and read from another mirror if it
-/// is wrong. A file that has lost something is named, and not kept unless --keep-partial says so; the others
-/// are. Modes and times are kept; device nodes, pipes and sockets are left out, and hard links become files of
-/// their own.
+/// DEST must not exist: nothing is overwritten. Verifies each block, and reads another mirror if it
+/// is wrong. Files with lost data are named, and kept only with --keep-partial; all others are
+/// kept. Modes and times are kept; device nodes, pipes and sockets are left out, and hard links
+/// become files of their own.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 failed or something is lost, 2 wrong usage.
@@ -37,7 +37,7 @@ pub(crate) struct Get {
     #[arg(value_name = "PATH")]
     path: String,
 
-    /// What it becomes
+    /// The name of the copy
     #[arg(value_name = "DEST")]
     dest: PathBuf,
 
@@ -47,15 +47,15 @@ pub(crate) struct Get {
     #[command(flatten)]
     top: Top,
 
-    /// Keep files that have lost something, with holes where it was
+    /// Keep files with lost data, with holes in their place
     #[arg(long)]
     keep_partial: bool,
 
-    /// Set owners and groups too, and with these the bits that change them: for root
+    /// Also set owners and groups, with the set-user-ID and set-group-ID bits: for root
     #[arg(long)]
     owners: bool,
 
-    /// Set extended attributes too
+    /// Also set extended attributes
     #[arg(long)]
     xattrs: bool,
 }

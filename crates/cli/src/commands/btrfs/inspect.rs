@@ -15,9 +15,10 @@ use super::{output, paths, with, written};
 use crate::disks::{self, Access};
 use crate::error::{Error, FAILURE, Result};
 
-/// Print what is on the devices of a file system
+/// Print the structures on the devices of a file system
 ///
-/// The words are those of btrfs-progs 6.2, so that scripts for the one read the other. Times are in UTC.
+/// The output has the wording of btrfs-progs 6.2, so that scripts for the one can read the other.
+/// Times are in UTC.
 #[derive(Subcommand, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 failed or something is damaged, 2 wrong usage.
@@ -49,7 +50,7 @@ impl Inspect {
 
 /// Print superblocks, as btrfs inspect-internal dump-super does
 ///
-/// Each device is looked at by itself, and need not be sound.
+/// Examines each device by itself; damaged ones are accepted.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 all are superblocks, 1 some are not or cannot be read.
@@ -62,7 +63,7 @@ pub(crate) struct Super {
     #[arg(required = true, value_name = "DEVICE")]
     devices: Vec<PathBuf>,
 
-    /// Print also the chunks and the older roots in it
+    /// Also print its chunks and older roots
     #[arg(short, long)]
     full: bool,
 
@@ -75,7 +76,7 @@ pub(crate) struct Super {
         value_parser = clap::value_parser!(u8).range(0..3))]
     which: u8,
 
-    /// Print also what has no magic number of a superblock
+    /// Also print data without a superblock's magic number
     #[arg(short = 'F', long)]
     force: bool,
 }
@@ -153,8 +154,8 @@ impl From<io::Error> for Told {
 
 /// Print trees, as btrfs inspect-internal dump-tree does
 ///
-/// What cannot be read from any mirror is left out and named on standard error. File names are in the
-/// text: think of that before you give it away.
+/// Blocks without a readable mirror are omitted and named on standard error. The output contains
+/// file names: consider that before you share it.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 failed or something could not be read.
@@ -176,7 +177,7 @@ pub(crate) struct Tree {
     #[arg(short, long, value_name = "ADDRESS")]
     block: Option<u64>,
 
-    /// With --block: also all blocks below it
+    /// With --block: also print all blocks below it
     #[arg(long, requires = "block")]
     follow: bool,
 }
@@ -210,10 +211,10 @@ fn told<T>(result: std::result::Result<T, InspectError>) -> Result<Option<T>> {
     }
 }
 
-/// Print where each chunk is on the devices
+/// Print the place of each chunk on the devices
 ///
-/// A line for each chunk: its place and length in the file system's space, and what it is for. Then a line
-/// for each of its stripes.
+/// Prints a line for each chunk: its place and length in the file system's address space, and its
+/// type. Then a line for each of its stripes.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -233,10 +234,10 @@ impl Chunks {
     }
 }
 
-/// Print how much is allocated and used, as btrfs filesystem usage -b does
+/// Print allocated and used space, as btrfs filesystem usage -b does
 ///
-/// Two lines tell what a kernel would say if the file system were mounted: what df shows as free, and the
-/// reserve for metadata.
+/// Two lines give a kernel's values for the mounted file system: the free space that df shows, and
+/// the reserve for metadata.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

@@ -14,11 +14,11 @@ use super::volumes::Chosen;
 use super::{Top, output, with, written};
 use crate::error::{Error, FAILURE, Result};
 
-/// List a directory of a file system that is not mounted
+/// List a directory of an unmounted file system
 ///
-/// PATH begins in the root directory of the first subvolume; other subvolumes and snapshots are directories
-/// in it. The order is that of the directory. Names are written as they are if they are printable ASCII;
-/// other bytes, and the backslash, as \xNN.
+/// PATH begins in the root directory of the first subvolume; other subvolumes and snapshots are
+/// directories in it. The order is that of the directory. Printable ASCII in names is printed
+/// unchanged; other bytes, and the backslash, as \xNN.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 failed or something is damaged, 2 wrong usage.
@@ -38,11 +38,11 @@ pub(crate) struct Ls {
     #[command(flatten)]
     top: Top,
 
-    /// Print type, mode, links, owner, group, size and time of change, too
+    /// Also print type, mode, links, owner, group, size and time of change
     #[arg(short, long)]
     long: bool,
 
-    /// List also what is in the directories below, as paths
+    /// Also list the directories below, as paths
     #[arg(short = 'R', long)]
     recursive: bool,
 

@@ -21,10 +21,10 @@ use crate::disks::{self, Access};
 use crate::error::{Error, Result};
 use volumes::Chosen;
 
-/// Scrub, repair and look into btrfs file systems that are not mounted
+/// Scrub, repair and inspect unmounted btrfs file systems
 ///
-/// DEVICEs are the disks or image files of one file system; or those with the arrays, partitions and volume
-/// groups that it is on, which are assembled first. Only scrub writes to them.
+/// DEVICEs are the disks or image files of one file system, or those of the arrays, partitions and
+/// volume groups below it, which are assembled first. Only scrub writes to them.
 #[derive(Subcommand, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 failed or something is damaged, 2 wrong usage.
@@ -70,7 +70,8 @@ fn with<T>(chosen: &Chosen, work: impl AsyncFnOnce(&Arc<FileSystem>) -> Result<T
 /// Which subvolume a path begins in.
 #[derive(clap::Args, Clone, Copy, Debug)]
 struct Top {
-    /// The subvolume whose root directory paths begin in; 5 is the one that all others are in
+    /// The subvolume in whose root directory paths begin; 5 is the top one, which contains all
+    /// others
     #[arg(long, value_name = "ID", default_value_t = objectid::FS_TREE)]
     subvolid: u64,
 }

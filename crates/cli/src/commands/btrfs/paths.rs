@@ -15,15 +15,15 @@ use super::volumes::Chosen;
 use super::{output, with, written};
 use crate::error::{Error, Result};
 
-/// Print which files, or which trees, have the bytes at an address
+/// Print the files or trees that use an address
 ///
-/// The address is one of the file system's space, as messages of scrubs and of the kernel have it
-/// (`logical`). Of data all files are told that have it, with all their names: hard links, reflinks and
-/// snapshots too. Names are paths from the first subvolume on; what is not printable ASCII is written as
-/// \xNN. At most 1000 parts of files are told.
+/// The address is in the file system's address space, as in messages of scrubs and of the kernel
+/// (`logical`). For data, prints all files that contain it, with all their names, including hard
+/// links, reflinks and snapshots. Names are paths from the first subvolume on; characters other
+/// than printable ASCII appear as \xNN. Prints at most 1000 parts of files.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Exit codes: 0 somebody has it, 1 nobody has it or it could not be found out.
+Exit codes: 0 found, 1 unused or not found out.
 
 Examples:
   ashlar btrfs inspect paths 30523392 disk*.img
@@ -36,7 +36,7 @@ pub(crate) struct Paths {
     #[command(flatten)]
     chosen: Chosen,
 
-    /// How many bytes from there on
+    /// Number of bytes from there on
     #[arg(long, value_name = "BYTES", default_value_t = 1)]
     len: u64,
 }

@@ -16,8 +16,8 @@ use crate::error::{Error, Result};
 /// Which devices, and how they are opened.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct Chosen {
-    /// Image files or block devices: those of the file system, or those with the arrays, partitions and
-    /// volume groups that it is on
+    /// Image files or block devices: those of the file system, or those of the arrays, partitions
+    /// and volume groups below it
     #[arg(required = true, value_name = "DEVICE")]
     pub(crate) devices: Vec<PathBuf>,
 
@@ -25,16 +25,17 @@ pub(crate) struct Chosen {
     #[arg(long)]
     pub(crate) degraded: bool,
 
-    /// Take devices that missed transactions, too: they may hold old data that no checksum tells
+    /// Also use devices that missed transactions: they may hold old data that checksums do not
+    /// reveal
     #[arg(long)]
     pub(crate) stale: bool,
 
-    /// Which file system, if there are several on the devices
+    /// The UUID of the file system, if the devices have several
     #[arg(long, value_name = "UUID", value_parser = crate::units::uuid)]
     pub(crate) fsid: Option<Uuid>,
 
-    /// Take only what is on this array, partition or logical volume, as `vg/lv`, `md/NAME`; may be repeated. To choose
-    /// between a volume and its snapshot, which have the same file system
+    /// Use only this array, partition or logical volume, as `vg/lv`, `md/NAME`; may be repeated.
+    /// Chooses between a volume and its snapshot, which have the same file system
     #[arg(long, value_name = "NAME")]
     pub(crate) on: Vec<String>,
 }

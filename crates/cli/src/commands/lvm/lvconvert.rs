@@ -33,8 +33,9 @@ const SIGNALS: [Signal; 2] = [Signal::INT, Signal::TERM];
 
 /// Merge a snapshot back into its origin
 ///
-/// The origin becomes what the snapshot is, and the snapshot is removed. Interrupted, by a signal or a crash,
-/// the same command goes on where it was; so does the kernel when it activates the group.
+/// The origin gets the snapshot's contents, and the snapshot is removed. After an interruption by a
+/// signal or a crash, the same command continues the merge; so does the kernel when it activates
+/// the group.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -47,7 +48,7 @@ pub(crate) struct Lvconvert {
     #[command(flatten)]
     changing: Changing,
 
-    /// Merge: nothing else is converted
+    /// Merge: the only supported conversion
     #[arg(long, alias = "mergesnapshot", required = true)]
     merge: bool,
 

@@ -26,7 +26,8 @@ const STRIPE: Sectors = Sectors(128);
 
 /// Make a logical volume, or a snapshot of one
 ///
-/// The first 4 KiB of a new volume are zeroed, so that nothing is found there that was left on the disk.
+/// Zeroes the first 4 KiB of a new volume, so that old signatures on the disk do not reappear
+/// there.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -43,11 +44,11 @@ pub(crate) struct Lvcreate {
     #[command(flatten)]
     size: Size,
 
-    /// The name [default: lvol0 or the next number that is free]
+    /// The name [default: lvol0 or the next free number]
     #[arg(short, long, value_name = "LV")]
     name: Option<String>,
 
-    /// Make a snapshot of the volume that is named; the size is that of the space for what differs
+    /// Make a snapshot of the named volume; the size is that of the space for changes
     #[arg(short, long)]
     snapshot: bool,
 
@@ -55,27 +56,27 @@ pub(crate) struct Lvcreate {
     #[arg(short, long, value_name = "SIZE", default_value = "4", value_parser = sizes::small_size)]
     chunksize: Sectors,
 
-    /// Stripes: on so many physical volumes in turn
+    /// Number of stripes, each on a physical volume of its own
     #[arg(short = 'i', long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=128))]
     stripes: u32,
 
-    /// What goes to one stripe before the next, in KiB or with a unit [default: 64K]
+    /// Amount of data on one stripe before the next, in KiB or with a unit [default: 64K]
     #[arg(short = 'I', long, value_name = "SIZE", value_parser = sizes::small_size)]
     stripesize: Option<Sectors>,
 
-    /// Whether it may be written: r or rw
+    /// Permission: r or rw
     #[arg(short, long, value_name = "r|rw", default_value = "rw", value_parser = ["r", "rw"])]
     permission: String,
 
-    /// A word for the administrator; more than once for more
+    /// A tag for the administrator; may be repeated
     #[arg(long, value_name = "TAG", value_parser = tag)]
     addtag: Vec<String>,
 
-    /// Where extents may lie: contiguous, cling, normal, or as the group says (inherit)
+    /// Allocation policy: contiguous, cling, normal, or the group's (inherit)
     #[arg(long, value_name = "POLICY", default_value = "inherit", value_parser = ["contiguous", "cling", "normal", "inherit"])]
     alloc: String,
 
-    /// Whether to zero the first 4 KiB; of a snapshot what has to be zeroed is zeroed always
+    /// Whether to zero the first 4 KiB; the necessary parts of a snapshot are always zeroed
     #[arg(short = 'Z', long, value_name = "y|n", default_value = "y", action = ArgAction::Set, value_parser = super::yes_no)]
     zero: bool,
 
@@ -87,7 +88,7 @@ pub(crate) struct Lvcreate {
     #[arg(short, long, value_name = "y|n", hide = true)]
     activate: Option<String>,
 
-    /// The group, and the name of the volume if wanted; of a snapshot its origin, VG/LV
+    /// The group, optionally with the name of the volume; for a snapshot its origin, VG/LV
     #[arg(value_name = "VG[/LV]")]
     target: String,
 

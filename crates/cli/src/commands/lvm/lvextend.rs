@@ -15,9 +15,10 @@ use crate::disks::Access;
 use crate::error::{Error, Result};
 use crate::output;
 
-/// Make a logical volume larger, or the room for what differs in a snapshot
+/// Extend a logical volume, or the space for changes of a snapshot
 ///
-/// What is in the volume does not grow by itself: a file system has its own command for that.
+/// The contents of the volume do not grow by themselves: a file system has its own command for
+/// that.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -46,7 +47,7 @@ pub(crate) struct Lvextend {
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
 struct NewSize {
-    /// New size, or with + what is added, in MiB or with a unit; rounded up to extents
+    /// New size, or with + the increase, in MiB or with a unit; rounded up to extents
     #[arg(short = 'L', long = "size", value_name = "[+]SIZE", action = ArgAction::Set, value_parser = sizes::new_size)]
     size: Option<Resize<Sectors>>,
 

@@ -13,8 +13,8 @@ use crate::output;
 
 /// Remove logical volumes
 ///
-/// With a volume its snapshots go, too; a snapshot that is removed leaves its origin as it is. The user is
-/// asked, unless -y or -f is given.
+/// Removing a volume also removes its snapshots; removing a snapshot leaves its origin unchanged.
+/// Asks for confirmation, unless -y or -f is given.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

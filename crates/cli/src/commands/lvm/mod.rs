@@ -27,9 +27,9 @@ use crate::output;
 
 /// Show, make and change LVM's physical volumes, volume groups and logical volumes
 ///
-/// The verbs, options and messages are LVM's. The disks are named with --devices: all that a volume group is
-/// on. Physical volumes are found on them, on their partitions, and on md arrays of these. Changes are
-/// refused while a daemon serves a disk.
+/// The verbs, options and messages are LVM's. --devices names all disks of a volume group. Physical
+/// volumes are found on them, on their partitions, and on md arrays of these. Changes are refused
+/// while a daemon serves a disk.
 #[derive(Subcommand, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 failed, 2 wrong usage.
@@ -73,7 +73,7 @@ impl Lvm {
 /// Which disks to look at.
 #[derive(Args, Debug)]
 pub(crate) struct Devices {
-    /// Disks to look for physical volumes on, with commas between them or the option repeated
+    /// Disks to search for physical volumes, separated by commas or as repeated options
     #[arg(long, value_name = "DISK", value_delimiter = ',')]
     devices: Vec<PathBuf>,
 }
@@ -81,8 +81,8 @@ pub(crate) struct Devices {
 /// How a change is made.
 #[derive(Args, Debug)]
 pub(crate) struct Changing {
-    /// Keep the group's description from before and after the change, below $XDG_STATE_HOME/ashlar/lvm
-    /// (as root /var/lib/ashlar/lvm)
+    /// Archive the group's description before and after the change, below
+    /// $XDG_STATE_HOME/ashlar/lvm (as root /var/lib/ashlar/lvm)
     #[arg(short = 'A', long, value_name = "y|n", default_value = "y", action = ArgAction::Set, value_parser = yes_no)]
     autobackup: bool,
 

@@ -24,8 +24,8 @@ const WIPED: u64 = 4096;
 
 /// Make physical volumes of disks
 ///
-/// Disks on which anything is known to be (a file system, a partition table, a member of an array) are
-/// refused without --force, and then nothing has been changed.
+/// Disks with known contents (a file system, a partition table, a member of an array) are refused
+/// without --force; a refusal changes nothing.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -36,7 +36,7 @@ pub(crate) struct Pvcreate {
     #[command(flatten)]
     disks: Devices,
 
-    /// Overwrite what is on the disks; twice: even a physical volume of a group
+    /// Overwrite the contents of the disks; twice: even a physical volume of a group
     #[arg(short, long, action = ArgAction::Count)]
     force: u8,
 
@@ -67,7 +67,7 @@ pub(super) struct PvLayout {
     #[arg(long, value_name = "SIZE", value_parser = sizes::small_size)]
     dataalignment: Option<Sectors>,
 
-    /// Size of each metadata area, in MiB or with a unit; it is rounded up to where data begins
+    /// Size of each metadata area, in MiB or with a unit; rounded up to the start of the data
     #[arg(long, value_name = "SIZE", value_parser = sizes::size)]
     metadatasize: Option<Sectors>,
 
@@ -80,9 +80,9 @@ pub(super) struct PvLayout {
     bootloaderareasize: Option<Sectors>,
 }
 
-/// Take the labels of physical volumes away
+/// Remove the labels of physical volumes
 ///
-/// The disks are no physical volumes any more; their data is left alone.
+/// The disks are no longer physical volumes; their data are not changed.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -91,7 +91,7 @@ pub(crate) struct Pvremove {
     #[command(flatten)]
     disks: Devices,
 
-    /// Twice: even that of a group, which will miss it
+    /// Twice: even from a physical volume of a group, which will then miss it
     #[arg(short, long, action = ArgAction::Count)]
     force: u8,
 

@@ -16,16 +16,16 @@ use crate::output;
 /// How a report looks.
 #[derive(Args, Debug)]
 struct Look {
-    /// Fields to show, with commas between them; + in front for those besides the usual ones, help for a
-    /// list of all
+    /// Fields to show, separated by commas; with a leading + in addition to the usual ones; help
+    /// lists all
     #[arg(short, long, value_name = "[+]FIELD,...")]
     options: Option<String>,
 
-    /// Show no names of columns
+    /// Omit the column headings
     #[arg(long)]
     noheadings: bool,
 
-    /// What to put between columns, which are of no fixed width then
+    /// Separator of columns, which then have no fixed width
     #[arg(long, value_name = "TEXT")]
     separator: Option<String>,
 
@@ -150,7 +150,7 @@ pub(crate) struct Lvs {
     #[command(flatten)]
     look: Look,
 
-    /// Those too that others are made of
+    /// Also show the components of other volumes
     #[arg(short, long)]
     all: bool,
 

@@ -22,8 +22,8 @@ const EXTENT: Sectors = Sectors(8192);
 
 /// Make a volume group of physical volumes
 ///
-/// Plain disks become physical volumes first, with the same options as for pvcreate. Disks with anything
-/// on them, and physical volumes of other groups, are refused, and then nothing has been changed.
+/// Plain disks first become physical volumes, with the same options as for pvcreate. Disks with
+/// known contents, and physical volumes of other groups, are refused; a refusal changes nothing.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -41,15 +41,15 @@ pub(crate) struct Vgcreate {
     #[arg(short = 's', long, value_name = "SIZE", value_parser = sizes::size)]
     physicalextentsize: Option<Sectors>,
 
-    /// Most logical volumes that the group may have [default: any number]
+    /// Maximum number of logical volumes [default: any number]
     #[arg(short = 'l', long, value_name = "COUNT", default_value_t = 0, hide_default_value = true)]
     maxlogicalvolumes: u32,
 
-    /// Most physical volumes that the group may have [default: any number]
+    /// Maximum number of physical volumes [default: any number]
     #[arg(short = 'p', long, value_name = "COUNT", default_value_t = 0, hide_default_value = true)]
     maxphysicalvolumes: u32,
 
-    /// A word for the administrator; more than once for more
+    /// A tag for the administrator; may be repeated
     #[arg(long, value_name = "TAG", value_parser = super::lvcreate::tag)]
     addtag: Vec<String>,
 

@@ -9,13 +9,13 @@ use crate::commands::Daemon;
 use crate::error::{FAILURE, Result};
 use crate::progress::{Shown, follow};
 
-/// Have a running array check or repair its copies, or stop doing so
+/// Start or stop a check or repair of a running array
 ///
-/// The words are the kernel's: check compares all copies and counts what differs (see mismatch_cnt);
-/// repair makes them the same as well; idle ends what runs, and what is necessary (a resync after a
-/// crash, the rebuild of a member) begins again; frozen lets nothing begin; resync and recover begin
-/// what is necessary now. What has begun is shown until it ends; interrupting this command does not
-/// end it.
+/// The actions are the kernel's: check compares all copies and counts differences (see
+/// mismatch_cnt); repair also makes the copies equal; idle ends the running action, after which a
+/// necessary one (a resync after a crash, the rebuild of a member) starts again; frozen prevents
+/// new actions; resync and recover start a necessary action now. Shows the progress of a started
+/// action until its end; interrupting this command does not end the action.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 refused.
@@ -59,12 +59,12 @@ impl Action {
     }
 }
 
-/// Wait until running arrays have ended what they do by themselves
+/// Wait for resyncs, rebuilds, checks and repairs to end
 ///
-/// A resync, rebuild, check or repair is shown until it ends, one array after the other.
+/// Shows the progress until the end, one array after another.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Exit codes: 0 there was something to wait for on every array, 1 on some there was not, or it failed.
+Exit codes: 0 every array had an action to wait for, 1 some had none, or it failed.
 
 Examples:
   ashlar md wait md0

@@ -17,8 +17,8 @@ use crate::{output, units};
 
 /// Assemble an array from its members
 ///
-/// With --mount or --nbd the array is served in the foreground, as by `ashlar serve`. Without, this
-/// is a trial: it says whether and how the array would start, and changes nothing on the disks.
+/// With --mount or --nbd, serves the array in the foreground like `ashlar serve`. Otherwise this is
+/// a trial: it reports whether and how the array would start, and does not change the disks.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 started or could be, 1 could not.
@@ -39,8 +39,7 @@ pub(crate) struct Assemble {
     #[command(flatten)]
     options: ServeOptions,
 
-    /// What to call the array, as /dev/md0, md0 or /dev/md/NAME, if other than by its own name; then
-    /// the members
+    /// A name for the array instead of its own, as /dev/md0, md0 or /dev/md/NAME; then the members
     #[arg(required = true, value_name = "[NAME] DEVICE")]
     devices: Vec<PathBuf>,
 }

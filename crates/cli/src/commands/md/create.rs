@@ -21,12 +21,12 @@ use crate::{output, units};
 
 /// Make a new array
 ///
-/// Writes superblocks to the devices; `ashlar serve` then assembles them, or mdadm does. Devices on
-/// which anything is known to be (a file system, a partition table, a member of an array) are
-/// refused without --force, and then nothing has been changed.
+/// Writes superblocks to the devices; `ashlar serve` then assembles them, or mdadm does. Devices
+/// with known contents (a file system, a partition table, a member of an array) are refused without
+/// --force; a refusal changes nothing.
 ///
-/// Unless the members of a RAID1 or RAID10 are empty image files, or --assume-clean is given, their
-/// copies are made the same when the array is served for the first time.
+/// The copies of a RAID1 or RAID10 are synchronised when the array is first served, unless its
+/// members are empty image files or --assume-clean is given.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 made, 1 refused or failed, 2 wrong usage.
@@ -71,19 +71,19 @@ pub(crate) struct Create {
     #[arg(short, long, value_parser = units::uuid)]
     uuid: Option<Uuid>,
 
-    /// How much to use of each device, in KiB or with a suffix, or max
+    /// Space to use on each device, in KiB or with a suffix, or max
     #[arg(short = 'z', long, value_parser = units::limit)]
     size: Option<units::Limit>,
 
-    /// Where data begins on each device, in KiB or with a suffix (s: sectors)
+    /// Start of the data on each device, in KiB or with a suffix (s: sectors)
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     data_offset: Option<Sectors>,
 
-    /// Take the members to be alike already; if they are not, reads give one or the other
+    /// Assume that the members are already equal; where they are not, reads return either copy
     #[arg(long)]
     assume_clean: bool,
 
-    /// Number of spares, which are named behind the devices of the array
+    /// Number of spares, which follow the devices of the array
     #[arg(short = 'x', long, value_name = "COUNT", default_value_t = 0)]
     spare_devices: u32,
 
@@ -92,21 +92,20 @@ pub(crate) struct Create {
     #[arg(short, long, value_parser = ["internal", "lockless", "none"])]
     bitmap: Option<String>,
 
-    /// How copies are made the same after a crash: resync (all of them), or bitmap (those it marks,
-    /// which --bitmap implies)
+    /// Synchronisation after a crash: resync (all copies), or bitmap (marked ones; implied by
+    /// --bitmap)
     #[arg(short = 'k', long, value_name = "POLICY", value_parser = ["resync", "bitmap"])]
     consistency_policy: Option<String>,
 
-    /// What a bit of the bitmap stands for, in KiB or with a suffix [default: 64M, less for small
-    /// arrays]
+    /// Data per bit of the bitmap, in KiB or with a suffix [default: 64M, less for small arrays]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     bitmap_chunk: Option<Sectors>,
 
-    /// Acknowledge writes to write-mostly devices before they are there, up to so many at a time
+    /// Acknowledge writes before write-mostly devices have them, up to this number at a time
     #[arg(long, value_name = "COUNT", num_args = 0..=1, require_equals = true, default_missing_value = "256", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_WRITE_BEHIND)))]
     write_behind: Option<u32>,
 
-    /// Overwrite whatever is on the devices
+    /// Overwrite the contents of the devices
     #[arg(short, long)]
     force: bool,
 

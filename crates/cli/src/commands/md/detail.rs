@@ -18,13 +18,13 @@ use crate::output;
 
 /// Print the details of arrays, as mdadm --detail does
 ///
-/// With a name (md0, /dev/md0, /dev/md/NAME) the running daemon is asked; with devices the arrays
-/// are told from their superblocks, and nothing is started or written.
+/// With a name (md0, /dev/md0, /dev/md/NAME), asks the running daemon; with devices, describes the
+/// arrays by their superblocks, and starts or writes nothing.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Exit codes: 0 told, 1 failed, 2 wrong usage. With --test they are mdadm's: 0 the arrays work normally, 1
-at least one member has failed or is missing, 2 so many that an array cannot be used, 4 it could not
-be found out.
+Exit codes: 0 done, 1 failed, 2 wrong usage. With --test they are mdadm's: 0 the arrays work normally, 1
+at least one member has failed or is missing, 2 too many for the array to work, 4 the state is
+unknown.
 
 Examples:
   ashlar md detail md0
@@ -35,7 +35,7 @@ pub(crate) struct DetailCommand {
     #[arg(required = true, value_name = "NAME|DEVICE")]
     what: Vec<PathBuf>,
 
-    /// Have the exit code tell how the arrays do
+    /// Report the state of the arrays in the exit code
     #[arg(short, long)]
     test: bool,
 

@@ -41,7 +41,7 @@ pub(crate) struct Examine {
     #[arg(short = 'X', long, conflicts_with_all = ["json", "badblocks"])]
     bitmap: bool,
 
-    /// Print the bad blocks that are known
+    /// Print the known bad blocks
     #[arg(long, conflicts_with = "json")]
     badblocks: bool,
 

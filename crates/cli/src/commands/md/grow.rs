@@ -14,9 +14,8 @@ use crate::{output, units};
 
 /// Change the size or the bitmap of a running array
 ///
-/// Of raid1 and raid10 arrays. A larger array is resynced in its new part only. The number of
-/// devices, the level, the layout and the chunk size stay as they are: what would change them, a
-/// reshape, is refused.
+/// For raid1 and raid10 arrays. A larger array is resynced only in its new part. A reshape, which
+/// changes the number of devices, the level, the layout or the chunk size, is refused.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 refused or failed, 2 wrong usage.
@@ -29,7 +28,7 @@ pub(crate) struct GrowCommand {
     /// The array: md0, /dev/md0 or /dev/md/NAME
     array: ArrayName,
 
-    /// How much to use of each member, in KiB or with a suffix, or max
+    /// Space to use on each member, in KiB or with a suffix, or max
     #[arg(short = 'z', long, value_parser = units::limit, required_unless_present_any = ["bitmap", "raid_devices", "level", "layout", "chunk"])]
     size: Option<units::Limit>,
 
@@ -37,16 +36,15 @@ pub(crate) struct GrowCommand {
     #[arg(short, long, value_parser = ["internal", "lockless", "none"], conflicts_with = "size")]
     bitmap: Option<String>,
 
-    /// What a bit of the bitmap stands for, in KiB or with a suffix [default: 64M, less for small
-    /// arrays]
+    /// Data per bit of the bitmap, in KiB or with a suffix [default: 64M, less for small arrays]
     #[arg(long, value_name = "SIZE", value_parser = units::size, requires = "bitmap")]
     bitmap_chunk: Option<ashlar_block::Sectors>,
 
-    /// Take the new part to be the same on all members
+    /// Assume that the new part is the same on all members
     #[arg(long, requires = "size")]
     assume_clean: bool,
 
-    /// Make the array smaller even so; what lies behind the new end is lost
+    /// Shrink the array; data beyond the new end are lost
     #[arg(short, long, requires = "size")]
     force: bool,
 

@@ -10,17 +10,17 @@ use crate::daemon::interface::Attach;
 use crate::error::{Error, FAILURE, Result};
 use crate::output;
 
-/// Hand members to a running daemon one by one, as mdadm --incremental does
+/// Hand members to a running daemon one at a time, as mdadm --incremental does
 ///
-/// The daemon collects them by array. An array starts and is served once all members are there that
-/// worked when it was last used; with --run as soon as all data are there. A member that comes to a
-/// running array goes back to its place if the bitmap knows what it lacks, and a spare becomes a
-/// spare; any other is refused, since it would have to be overwritten. The daemon need not have any
-/// array before: see `ashlar serve --incremental`.
+/// The daemon collects them by array. An array starts and is served once all members are present
+/// that worked when it was last used; with --run, as soon as all data are present. A member of a
+/// running array returns to its slot if the bitmap knows the writes that it missed, and a spare
+/// becomes a spare; any other is refused, because it would be overwritten. The daemon may start
+/// without any array: see `ashlar serve --incremental`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Exit codes are mdadm's: 0 taken in (whether or not an array has started), 1 no member, in use, or the
-array cannot be started, 2 not taken by its array, or wrong usage.
+Exit codes are mdadm's: 0 accepted (whether or not an array has started), 1 no member, in use, or the
+array cannot be started, 2 refused by its array, or wrong usage.
 
 Examples:
   ashlar serve --incremental --mount /mnt/volumes
@@ -37,11 +37,11 @@ pub(crate) struct Incremental {
     #[arg(short = 'R', long)]
     run: bool,
 
-    /// With --run: start all arrays that wait, as far as their members have all data
+    /// With --run: start all waiting arrays whose members have all data
     #[arg(short, long, requires = "run", conflicts_with = "devices")]
     scan: bool,
 
-    /// Take the devices out of whatever array they are in
+    /// Remove the devices from their arrays
     #[arg(short, long, conflicts_with_all = ["run", "scan"])]
     fail: bool,
 

@@ -39,7 +39,7 @@ pub(super) fn change(
 /// What the flags of new members are to be.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub(super) struct Flags {
-    /// Read from it only if no other member can be
+    /// Read from it only if no other member is readable (write-mostly)
     #[arg(short = 'W', long, overrides_with = "readwrite")]
     write_mostly: bool,
 
@@ -47,11 +47,11 @@ pub(super) struct Flags {
     #[arg(long, overrides_with = "write_mostly")]
     readwrite: bool,
 
-    /// Let it fail at its first error
+    /// Fail it at its first error
     #[arg(long, overrides_with = "nofailfast")]
     failfast: bool,
 
-    /// Give it time to get over errors, even if it was failfast before
+    /// Retry its errors, even if it was failfast before
     #[arg(long, overrides_with = "failfast")]
     nofailfast: bool,
 }
@@ -108,9 +108,9 @@ impl Which {
 
 /// Add disks to a running array
 ///
-/// A disk that was a member, and of which the bitmap knows what it lacks, goes back to its place.
-/// Any other becomes a spare, which is rebuilt as a whole where a member is missing or to be
-/// replaced. Disks on which anything else is known to be are refused without --force.
+/// A former member whose missing writes the bitmap knows returns to its slot. Any other disk
+/// becomes a spare, which is rebuilt completely in place of a missing member or one to be replaced.
+/// Disks with other known contents are refused without --force.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 refused or failed, 2 wrong usage.
@@ -126,11 +126,11 @@ pub(crate) struct Add {
     #[command(flatten)]
     flags: Flags,
 
-    /// Make it a spare, whatever it was before
+    /// Make it a spare, whatever its former role
     #[arg(long, alias = "add-spare")]
     spare: bool,
 
-    /// Overwrite whatever is on it
+    /// Overwrite its contents
     #[arg(short, long)]
     force: bool,
 }
@@ -144,10 +144,10 @@ impl Add {
     }
 }
 
-/// Put disks that were members back into a running array
+/// Re-add former members to a running array
 ///
-/// Only as the members they were, to get what they lack by the bitmap. Refused if that is not
-/// possible; `ashlar md add` then makes them spares.
+/// They return to their slots and get the missing chunks by the bitmap. If that is impossible, this
+/// is refused; `ashlar md add` makes them spares instead.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 refused or failed, 2 wrong usage.
@@ -170,9 +170,9 @@ impl ReAdd {
 
 /// Mark members of a running array as failed
 ///
-/// The array goes on without them, and a spare takes over if there is one. The last copy of
-/// anything cannot fail. A member is named by its path or by its name under sys/block; `detached`
-/// means those whose devices are gone.
+/// The array continues without them, and a spare takes over if it has one. The last copy of any
+/// data cannot fail. Members are named by path or by name under sys/block; `detached` means all
+/// whose devices are gone.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 refused or failed, 2 wrong usage.
@@ -191,10 +191,10 @@ impl Fail {
     }
 }
 
-/// Take failed members and spares out of a running array
+/// Remove failed members and spares from a running array
 ///
-/// A member that works must fail first. `failed` means all that have failed, `detached` those
-/// whose devices are gone.
+/// A working member must be failed first. `failed` means all failed members, `detached` all whose
+/// devices are gone.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 refused or failed, 2 wrong usage.
@@ -215,9 +215,8 @@ impl Remove {
 
 /// Replace members of a running array by spares
 ///
-/// A member goes on working until its replacement has all its data, and then counts as failed, so
-/// that the array is as safe as before at any time. Without a spare it is replaced as soon as there
-/// is one.
+/// A member stays in use until its replacement has all data, and then counts as failed, so that
+/// redundancy never decreases. Without a spare, the member is replaced as soon as one is added.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 refused or failed, 2 wrong usage.
@@ -230,7 +229,7 @@ pub(crate) struct Replace {
     #[command(flatten)]
     which: Which,
 
-    /// The spares to take, in the order of the disks that they replace
+    /// The spares to use, in the order of the disks that they replace
     #[arg(long, value_name = "SPARE")]
     with: Vec<String>,
 }

@@ -21,7 +21,7 @@ use clap::Subcommand;
 use crate::client::Client;
 use crate::error::Result;
 
-/// Make, look at, assemble and change md arrays
+/// Create, examine, assemble and change md arrays
 ///
 /// The verbs and options are mdadm's. incremental, add, re-add, fail, remove, replace, grow, action, wait and
 /// monitor talk to the daemon that serves the array.

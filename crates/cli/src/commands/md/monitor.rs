@@ -14,14 +14,14 @@ use crate::commands::Daemon;
 use crate::error::Result;
 use crate::output;
 
-/// Print what happens to running arrays
+/// Print events of running arrays
 ///
-/// A line for each event, with mdadm's names: NewArray, DegradedArray, Fail, FailSpare, SpareActive,
-/// RebuildStarted, Rebuild20 and so on, RebuildFinished, DeviceDisappeared, TestMessage. Runs until it is
-/// interrupted; while there is no daemon its arrays have disappeared.
+/// Prints a line for each event, with mdadm's names: NewArray, DegradedArray, Fail, FailSpare,
+/// SpareActive, RebuildStarted, Rebuild20 and so on, RebuildFinished, DeviceDisappeared,
+/// TestMessage. Runs until it is interrupted; without a daemon, its arrays count as disappeared.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Exit codes: 0 done with --oneshot, whatever it has found, 1 no daemon or no such array, 2 wrong usage.
+Exit codes: 0 done with --oneshot, regardless of the events, 1 no daemon or no such array, 2 wrong usage.
 
 Examples:
   ashlar md monitor
@@ -35,7 +35,7 @@ pub(crate) struct MonitorCommand {
     #[arg(long)]
     json: bool,
 
-    /// Look once, print what is worth it, and end
+    /// Check once, print the notable events, and end
     #[arg(short = '1', long)]
     oneshot: bool,
 
@@ -43,7 +43,7 @@ pub(crate) struct MonitorCommand {
     #[arg(short, long)]
     test: bool,
 
-    /// Seconds between two looks
+    /// Seconds between two checks
     #[arg(short, long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     delay: u64,
 

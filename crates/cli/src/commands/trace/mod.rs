@@ -27,18 +27,17 @@ use crate::error::{Error, Result};
 use files::Files;
 use printer::Printer;
 
-/// Print what happens to I/O on devices of a running daemon
+/// Trace I/O on devices of a running daemon
 ///
-/// A line for each step of each I/O, as btrace(8) prints it: device, thread, sequence number, time,
-/// process, action, kind, sector and length, name of the thread. The actions: A came from a device above,
-/// Q queued, X split, G became a request, P plugged, M and F merged behind and before another, U
-/// unplugged, I inserted, D sent to the driver, C completed, R failed and tried again in parts. The kinds:
-/// R read, W write, D discard, F flush (behind W: written through), N nothing; then A ahead, S sync,
-/// M metadata.
+/// Prints a line for each step of each I/O, like btrace(8): device, thread, sequence number, time,
+/// process, action, kind, sector and length, name of the thread. The actions: A from a device
+/// above, Q queued, X split, G became a request, P plugged, M and F merged behind and before
+/// another, U unplugged, I inserted, D sent to the driver, C completed, R failed and retried in
+/// parts. The kinds: R read, W write, D discard, F flush (behind W: written through), N nothing;
+/// then A ahead, S sync, M metadata.
 ///
-/// Ends when it is interrupted, when the time is over, or with the daemon, and then prints sums as
-/// blkparse(1) does. Tracing never slows I/O down to its own speed: what comes too fast is lost, and
-/// counted.
+/// Ends when it is interrupted, when the time is over, or with the daemon, and then prints sums
+/// like blkparse(1). Tracing never delays I/O: events that arrive too fast are lost, and counted.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 no daemon, no such device, or the output cannot be written, 2 wrong usage.
@@ -59,7 +58,7 @@ pub(crate) struct Trace {
     #[arg(short, long, value_name = "CATEGORY", value_delimiter = ',', value_parser = category)]
     actions: Vec<String>,
 
-    /// End after so many seconds
+    /// End after this number of seconds
     #[arg(short = 'w', long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     stopwatch: Option<u64>,
 
@@ -68,7 +67,7 @@ pub(crate) struct Trace {
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// Print what is in FILE.blktrace.0 and so on, as --output has written it
+    /// Print the contents of FILE.blktrace.0 and so on, as written by --output
     #[arg(
         short,
         long,

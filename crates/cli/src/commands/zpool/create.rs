@@ -20,8 +20,8 @@ use crate::output;
 
 /// Make a pool of disks
 ///
-/// Of each disk, mirror or raidz the pool has a share of its data; log in front of a disk or mirror has it keep the intent log. The pool
-/// is exported when it is made: `ashlar serve` imports it.
+/// The pool's data are distributed over all disks, mirrors and raidz groups; log before a disk or
+/// mirror dedicates it to the intent log. The new pool is exported: `ashlar serve` imports it.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 made, 1 failed, 2 wrong usage.
@@ -31,11 +31,11 @@ Examples:
   ashlar zpool create -o ashift=12 -O compression=lz4 tank mirror a.img b.img mirror c.img d.img
   ashlar zpool create tank raidz2 a.img b.img c.img d.img log mirror e.img f.img")]
 pub(crate) struct Create {
-    /// Also of disks that something is on
+    /// Also use disks with known contents
     #[arg(short, long)]
     force: bool,
 
-    /// Show what would be made, and make nothing
+    /// Show the resulting pool without making it
     #[arg(short = 'n', long)]
     dry_run: bool,
 
@@ -50,7 +50,7 @@ pub(crate) struct Create {
     /// Its name
     pool: String,
 
-    /// Disks, with mirror, raidz, raidz2, raidz3 or log in front of those that it is about
+    /// Disks, with mirror, raidz, raidz2, raidz3 or log before the disks that it applies to
     #[arg(value_name = "VDEV", required = true)]
     vdevs: Vec<String>,
 }

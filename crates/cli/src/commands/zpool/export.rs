@@ -8,10 +8,10 @@ use clap::Args;
 use super::session::{How, Session, Where};
 use crate::error::Result;
 
-/// Let go of a pool, so that it can be imported elsewhere
+/// Export a pool, so that it can be imported elsewhere
 ///
-/// A daemon that serves it takes its volumes away and frees its disks; it goes on with what else it serves. With --devices a pool that was
-/// left in use, by a crash say, is put in order.
+/// A daemon that serves the pool removes its volumes and releases its disks; it keeps serving
+/// everything else. With --devices, cleans up a pool that was left in use, for example by a crash.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 exported, 1 failed, 2 wrong usage.

@@ -11,10 +11,11 @@ use crate::disks::{self, Access};
 use crate::error::{Error, Result};
 use crate::output;
 
-/// Show the pools on disks that could be imported, or import one for a moment
+/// Show the importable pools on disks, or import one temporarily
 ///
-/// Without a pool the labels are read, and nothing else. With one it is imported and exported again: its log is kept for whoever opens its volumes, and it
-/// is then this host's. To use its volumes, serve its disks: `ashlar serve`.
+/// Without a pool, only reads labels. With a pool, imports and exports it: its intent log is kept
+/// for the next opening of its volumes, and the pool then belongs to this host. To use its volumes,
+/// serve its disks: `ashlar serve`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 failed, 2 wrong usage.
@@ -25,7 +26,7 @@ Examples:
   ashlar zpool import -f -d a.img,b.img tank
   ashlar zpool import -o readonly=on -d a.img,b.img tank")]
 pub(crate) struct Import {
-    /// Also if another host has used it last
+    /// Even if another host used it last
     #[arg(short, long)]
     force: bool,
 

@@ -28,7 +28,7 @@ pub(crate) struct List {
     #[arg(short = 'p')]
     exact: bool,
 
-    /// Which properties, with commas between them
+    /// Properties, separated by commas
     #[arg(
         short = 'o',
         value_name = "PROPERTY",
@@ -41,7 +41,7 @@ pub(crate) struct List {
     #[arg(long)]
     json: bool,
 
-    /// Pools, or disks that they are on [default: all]
+    /// Pools, or their disks [default: all]
     #[arg(value_name = "POOL")]
     names: Vec<String>,
 

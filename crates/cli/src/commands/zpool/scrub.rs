@@ -16,10 +16,10 @@ use crate::progress;
 /// How often the pool is asked.
 const POLL: Duration = Duration::from_millis(200);
 
-/// Read all data of a pool, and repair what is damaged
+/// Read all data of a pool, and repair damage
 ///
-/// With a pool that a daemon serves the scrub goes on by itself, and -w follows it; without a daemon it lasts as long as the command, and
-/// goes on where it was when it is begun again.
+/// If a daemon serves the pool, the scrub runs by itself, and -w follows it; without a daemon it
+/// lasts as long as the command, and continues at its last position when it is started again.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 failed or data could not be repaired, 2 wrong usage.
@@ -34,7 +34,7 @@ pub(crate) struct Scrub {
     #[arg(short, long)]
     wait: bool,
 
-    /// Pause it; without options it goes on
+    /// Pause it; a scrub without options resumes it
     #[arg(short, long, conflicts_with = "wait")]
     pause: bool,
 

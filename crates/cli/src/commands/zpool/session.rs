@@ -20,8 +20,8 @@ use crate::error::{Error, Result};
 /// Where the pool is.
 #[derive(Args, Debug)]
 pub(crate) struct Where {
-    /// Import the pool from these disks, or those in a directory, for this command, with commas between them or the option
-    /// repeated [default: the pool of a running daemon]
+    /// Import the pool for this command from these disks, or those in a directory, separated by
+    /// commas or as repeated options [default: the pool of a running daemon]
     #[arg(short = 'd', long, value_name = "DISK", value_delimiter = ',')]
     devices: Vec<PathBuf>,
 
@@ -34,7 +34,7 @@ pub(crate) struct Where {
 pub(crate) struct How {
     /// Nothing is written.
     pub(crate) read_only: bool,
-    /// Also if another host has used it last.
+    /// Even if another host used it last.
     pub(crate) force: bool,
 }
 

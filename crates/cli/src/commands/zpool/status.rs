@@ -11,7 +11,7 @@ use super::values::nice_bytes;
 use crate::error::Result;
 use crate::output;
 
-/// Show how pools are
+/// Show the health of pools
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 failed, 2 wrong usage.
@@ -21,7 +21,7 @@ Examples:
   ashlar zpool status tank
   ashlar zpool status a.img b.img")]
 pub(crate) struct Status {
-    /// Show only pools that are not well
+    /// Show only unhealthy pools
     #[arg(short = 'x')]
     unwell: bool,
 
@@ -29,7 +29,7 @@ pub(crate) struct Status {
     #[arg(long)]
     json: bool,
 
-    /// Pools, or disks that they are on [default: all]
+    /// Pools, or their disks [default: all]
     #[arg(value_name = "POOL")]
     names: Vec<String>,
 

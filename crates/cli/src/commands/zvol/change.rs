@@ -19,7 +19,7 @@ Examples:
   ashlar zvol set compression=zstd sync=always tank/a tank/b
   ashlar zvol set snapdev=visible tank/vol")]
 pub(crate) struct Set {
-    /// Properties, and then volumes
+    /// Properties, followed by volumes
     #[arg(value_name = "PROPERTY=VALUE|NAME", required = true, num_args = 2..)]
     words: Vec<String>,
 
@@ -51,7 +51,7 @@ impl Set {
     }
 }
 
-/// Let a property of volumes be that of what they are in
+/// Let volumes inherit a property from their parents
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 failed, 2 wrong usage.
@@ -96,10 +96,10 @@ Examples:
   ashlar zvol rename tank/vol tank/old
   ashlar zvol rename tank/vol@a tank/vol@b")]
 pub(crate) struct Rename {
-    /// What it is called
+    /// The current name
     from: String,
 
-    /// What it shall be called
+    /// The new name
     to: String,
 
     #[command(flatten)]
@@ -128,7 +128,7 @@ Examples:
   ashlar zvol destroy tank/vol@before
   ashlar zvol destroy -r tank/vol")]
 pub(crate) struct Destroy {
-    /// What is below it, too: snapshots
+    /// Also everything below it: snapshots
     #[arg(short = 'r')]
     recursive: bool,
 

@@ -42,7 +42,7 @@ pub(crate) struct Create {
     #[arg(short = 'o', value_name = "PROPERTY=VALUE", value_parser = property)]
     properties: Vec<(String, String)>,
 
-    /// Make what it is in, too
+    /// Also make missing parents
     #[arg(short = 'p')]
     parents: bool,
 

@@ -28,11 +28,11 @@ pub(crate) struct Get {
     #[arg(short = 'p')]
     exact: bool,
 
-    /// Of what is below, too
+    /// Also of everything below
     #[arg(short = 'r')]
     recursive: bool,
 
-    /// Which columns, with commas between them: name, property, value, source, or all of these
+    /// Columns, separated by commas: name, property, value, source, or all of these
     #[arg(
         short = 'o',
         value_name = "FIELD",
@@ -46,11 +46,11 @@ pub(crate) struct Get {
     #[arg(long)]
     json: bool,
 
-    /// Properties, with commas between them, or all
+    /// Properties, separated by commas, or all
     #[arg(value_name = "PROPERTY", value_delimiter = ',', num_args = 1, required = true)]
     properties: Vec<String>,
 
-    /// Volumes, snapshots, or what these are in
+    /// Volumes, snapshots, or their parents
     #[arg(value_name = "NAME", required = true)]
     names: Vec<String>,
 

@@ -28,7 +28,7 @@ pub(crate) struct List {
     #[arg(short = 'p')]
     exact: bool,
 
-    /// Which properties, with commas between them
+    /// Properties, separated by commas
     #[arg(
         short = 'o',
         value_name = "PROPERTY",
@@ -37,7 +37,7 @@ pub(crate) struct List {
     )]
     columns: Vec<String>,
 
-    /// What to show, with commas between them: volume, snapshot, filesystem or all
+    /// Types to show, separated by commas: volume, snapshot, filesystem or all
     #[arg(
         short = 't',
         value_name = "TYPE",
@@ -51,7 +51,7 @@ pub(crate) struct List {
     #[arg(long)]
     json: bool,
 
-    /// Volumes, or pools and what else has volumes in it [default: all]
+    /// Volumes, or pools and other datasets with volumes [default: all]
     #[arg(value_name = "NAME")]
     names: Vec<String>,
 

@@ -14,8 +14,9 @@ use crate::error::Result;
 
 /// Make, show and change volumes of ZFS pools
 ///
-/// The verbs, options and output are those of zfs. Volumes of a pool that a running daemon serves come and go at once below dev/zvol of its
-/// mount; with --devices the pool is imported from these disks, and exported when the command ends.
+/// The verbs, options and output are those of zfs. Changes of volumes of a served pool appear at
+/// once below dev/zvol of the daemon's mount; with --devices, the pool is imported from these
+/// disks, and exported when the command ends.
 #[derive(Subcommand, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 failed, 2 wrong usage.

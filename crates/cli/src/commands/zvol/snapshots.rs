@@ -10,9 +10,9 @@ use super::property;
 use crate::commands::zpool::session::{How, Where, pool_of};
 use crate::error::{Error, Result};
 
-/// Take snapshots of volumes, all at one time
+/// Take snapshots of volumes, all at the same time
 ///
-/// What was written to a served volume before is in its snapshot.
+/// The snapshot of a served volume contains all earlier writes.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 failed, 2 wrong usage.
@@ -39,7 +39,7 @@ impl Snapshot {
     }
 }
 
-/// Make a volume of a snapshot
+/// Make a volume from a snapshot
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 failed, 2 wrong usage.
@@ -73,9 +73,9 @@ impl Clone {
     }
 }
 
-/// Take a volume back to a snapshot
+/// Roll a volume back to a snapshot
 ///
-/// What was written since is lost.
+/// Later writes are lost.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 failed, 2 wrong usage.
@@ -135,7 +135,7 @@ impl Rollback {
     }
 }
 
-/// Make a clone the owner of what it shares with its origin
+/// Make a clone the owner of the data that it shares with its origin
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 failed, 2 wrong usage.

@@ -1,4 +1,4 @@
-//! Superblocks that cannot be are refused, each with what was found.
+//! Impossible superblocks are refused, each with the defect found.
 
 use ashlar_block::units::Sectors;
 use zerocopy::IntoBytes;

@@ -1,4 +1,4 @@
-//! Which of several superblocks is taken.
+//! The selection among several superblocks.
 
 use ashlar_block::units::Sectors;
 

@@ -1,4 +1,4 @@
-//! What is written is what is read, and only what was changed is changed.
+//! Written superblocks read back unchanged, and an update changes only its fields.
 
 use ashlar_block::units::{Sector, Sectors};
 use uuid::Uuid;

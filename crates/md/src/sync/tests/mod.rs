@@ -1,1 +1,1 @@
-//! x
+//! Tests of the array's own I/O beside the code.

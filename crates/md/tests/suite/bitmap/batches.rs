@@ -1,4 +1,4 @@
-//! How many writes of marks there are, and who waits for which.
+//! The number of writes of marks, and the writes that tasks wait for.
 
 use std::pin::pin;
 use std::task::Poll;

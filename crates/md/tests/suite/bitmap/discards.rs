@@ -1,4 +1,4 @@
-//! What a discard does to the states of a lockless bitmap, compared with a naive account of it.
+//! The effect of discards on the states of a lockless bitmap, compared with a naive model.
 
 use ashlar_block::{Sector, Sectors};
 use ashlar_md::bitmap::{Bitmap, Contents, Kind, Purpose, State};

@@ -1,4 +1,4 @@
-//! Bytes: what is written, what is read, and what is refused.
+//! Bytes: written, read, and refused.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! What a sync has to do, and what becomes of it.
+//! The work of a sync, and its result.
 
 use ashlar_block::{Sector, Sectors};
 use ashlar_md::bitmap::{Bitmap, Contents, Kind, Purpose, Step};

@@ -1,4 +1,4 @@
-//! Writes that are acknowledged before the member has them that is read last.
+//! Writes that are acknowledged before the write-mostly member has them.
 
 use std::cell::Cell;
 

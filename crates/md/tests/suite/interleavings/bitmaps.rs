@@ -1,4 +1,4 @@
-//! Bitmaps that come, go and change at the wrong moment.
+//! Bitmaps that are added, removed and changed at the wrong moment.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Flushes that fail, once, and take what was cached along.
+//! Flushes that fail, once, and lose the cached data.
 
 use ashlar_md::ondisk::Level;
 use ashlar_md::ondisk::create::{CreateSpec, NewBitmap};

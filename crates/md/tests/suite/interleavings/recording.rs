@@ -1,4 +1,4 @@
-//! Superblocks that are being written while something else is to be recorded.
+//! Superblock writes in flight while another change must be recorded.
 
 use ashlar_block::{Sector, Sectors};
 use ashlar_md::ondisk::DeviceFlags;

@@ -1,4 +1,4 @@
-//! Progress of syncs that is told before it is true.
+//! Progress of syncs that is recorded too early.
 
 use ashlar_block::Sectors;
 use ashlar_sim::{Media, Sim};

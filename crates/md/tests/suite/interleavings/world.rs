@@ -1,4 +1,4 @@
-//! Small arrays, and what a power cut leaves of them.
+//! Small arrays, and their state after a power cut.
 
 use std::sync::Arc;
 use std::time::Duration;

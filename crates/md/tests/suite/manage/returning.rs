@@ -1,4 +1,4 @@
-//! Members that come back.
+//! Members that are re-added.
 
 use ashlar_block::Op;
 use ashlar_md::Candidate;

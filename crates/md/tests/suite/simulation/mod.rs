@@ -15,7 +15,7 @@
 //! - an array starts again whatever happened to it;
 //! - a member that failed is not used again before it was added again;
 //! - nothing but data areas and metadata is ever written;
-//! - nothing waits for ever.
+//! - no operation waits forever.
 
 #[cfg(debug_assertions)]
 mod canaries;

@@ -1,4 +1,4 @@
-//! What a sync is told, and how it obeys.
+//! Requests to a sync, and its reactions.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! How fast a sync is.
+//! The speed of a sync.
 
 use std::sync::Arc;
 use std::time::Duration;

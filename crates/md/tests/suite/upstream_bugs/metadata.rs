@@ -1,4 +1,4 @@
-//! Superblocks and what else md keeps on members.
+//! Superblocks and md's other metadata on members.
 
 use ashlar_block::{BlockDevice, Sector, Sectors};
 use ashlar_md::manage::GrowOptions;

@@ -1,4 +1,4 @@
-//! What I/O that failed, or was refused, leaves behind: nothing.
+//! Failed or refused I/O leaves nothing behind.
 
 use std::time::Duration;
 

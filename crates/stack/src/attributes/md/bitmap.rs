@@ -1,4 +1,4 @@
-//! The write-intent bitmap: `md/bitmap/`, or `md/llbitmap/` of a lockless one.
+//! The write-intent bitmap: `md/bitmap/`, or `md/llbitmap/` for a lockless one.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! Attributes of arrays: `sys/block/NAME/md/`.
 //!
-//! Names, units and formats: kernel documentation `admin-guide/md.rst`, and where that is silent
-//! `drivers/md/md.c`. As in the kernel the group of redundancy attributes exists only for levels that
-//! have any.
+//! Names, units and formats: kernel documentation `admin-guide/md.rst`, and where it is silent,
+//! `drivers/md/md.c`. As in the kernel, the group of redundancy attributes exists only for levels with
+//! redundancy.
 
 mod bitmap;
 mod member;

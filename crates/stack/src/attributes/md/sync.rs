@@ -1,4 +1,4 @@
-//! What an array does by itself: the group of attributes that levels with redundancy have.
+//! The array's own I/O: the group of attributes of levels with redundancy.
 
 use ashlar_block::Sectors;
 use ashlar_md::sync::{Request, SyncError, SyncSettings};

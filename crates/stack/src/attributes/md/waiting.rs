@@ -1,4 +1,4 @@
-//! Arrays that wait for members: the little that `sys/block/NAME/md/` has of an inactive array.
+//! Arrays that wait for members: the few attributes of an inactive array in `sys/block/NAME/md/`.
 
 use crate::arrays::Waiting;
 use crate::attributes::Tree;

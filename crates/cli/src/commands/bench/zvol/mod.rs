@@ -42,9 +42,10 @@ const WANTED_OF_CEILING: f64 = 0.8;
 /// of 1 MiB, as dd bs=1M makes them with O_DIRECT; I/O at random places; a MiB in one segment to 256; and a plain loop of
 /// dmu_write() calls in the worker's own process, which is the most that libzpool can do.
 ///
-/// MB/s and elapsed are until the last write is answered, as dd sees it; "on the disks" is with a flush and the transaction group's
-/// end. Reads from memory find all in libzpool's cache; those from the disks (with --full) come after an export and an import, and
-/// find nothing, not in the page cache of the files either: how much the queue gains there depends on the disks.
+/// MB/s and elapsed end with the last acknowledged write, as for dd; "on the disks" includes a
+/// flush and the end of the transaction group. Reads from memory find all data in libzpool's cache;
+/// reads from the disks (with --full) follow an export and an import, and find nothing cached, even
+/// in the page cache of the files: there the queue's gain depends on the disks.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -56,7 +57,7 @@ pub(crate) struct Zvol {
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = volblocksize)]
     volblocksize: Vec<u64>,
 
-    /// Size of a volume, which is what each measurement writes or reads [default: 256M; with --full 1G]
+    /// Size of a volume; each measurement writes or reads all of it [default: 256M; with --full 1G]
     #[arg(long, value_name = "SIZE", value_parser = volume_size)]
     size: Option<u64>,
 
@@ -64,7 +65,7 @@ pub(crate) struct Zvol {
     #[arg(long, value_name = "N")]
     streams: Option<NonZero<u32>>,
 
-    /// How often each measurement is made; medians are printed [default: 3; with --full 5]
+    /// Number of rounds; medians are printed [default: 3; with --full 5]
     #[arg(long, value_name = "N")]
     rounds: Option<NonZero<usize>>,
 

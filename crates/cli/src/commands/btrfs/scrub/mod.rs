@@ -24,11 +24,11 @@ use crate::disks;
 use crate::error::{Error, FAILURE, Result};
 use crate::output;
 
-/// Verify a file system that is not mounted, and repair what has a good copy
+/// Verify an unmounted file system, and repair it from good copies
 ///
-/// The verbs and options are those of btrfs scrub. Every block is read and compared with its checksum; what
-/// is bad is written anew from a copy that is good. What has no good copy is named, with the files that it
-/// belongs to.
+/// The verbs and options are those of btrfs scrub. Reads every block and compares it with its
+/// checksum; rewrites a bad block from a good copy. Blocks without a good copy are reported, with
+/// the files that contain them.
 #[derive(Subcommand, Debug)]
 #[command(after_help = "\
 Exit codes are those of btrfs scrub: 0 done, 1 failed, 2 nothing to resume (or wrong usage), 3 some
@@ -72,7 +72,8 @@ struct Which {
     #[arg(required = true, value_name = "DEVICE|UUID")]
     devices: Vec<PathBuf>,
 
-    /// Where status files are [default: /var/lib/ashlar; as an ordinary user, ~/.local/state/ashlar]
+    /// Directory of the status files [default: /var/lib/ashlar; as an ordinary user,
+    /// ~/.local/state/ashlar]
     #[arg(long, value_name = "DIR")]
     status_dir: Option<PathBuf>,
 }
@@ -96,7 +97,7 @@ impl Which {
     }
 }
 
-/// Show how far a scrub is, or what the last one found
+/// Show the progress of a scrub, or the result of the last one
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -161,7 +162,7 @@ fn not_running(what: &str, fsid: Uuid) -> Error {
     Error::new(format_args!("scrub {what} failed"), fsid, "not running").code(2)
 }
 
-/// End a scrub that runs; it can be resumed
+/// End a running scrub; it can be resumed
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -185,7 +186,7 @@ impl Cancel {
     }
 }
 
-/// Change how fast a scrub that runs may read each device
+/// Change the read rate limit of a running scrub
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

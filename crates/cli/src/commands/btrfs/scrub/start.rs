@@ -31,18 +31,18 @@ struct Common {
     #[command(flatten)]
     chosen: Chosen,
 
-    /// Stay in the foreground, and print what was found at the end
+    /// Stay in the foreground, and print the result at the end
     #[arg(short = 'B', long)]
     foreground: bool,
 
     #[command(flatten)]
     shown: Shown,
 
-    /// Write nothing, only say what is bad
+    /// Write nothing, only report errors
     #[arg(short, long)]
     readonly: bool,
 
-    /// Bytes per second that are read of each device, with K, M, G or T; 0 is no limit
+    /// Read limit of each device in bytes per second, with K, M, G or T; 0 is no limit
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = crate::units::bytes)]
     limit: u64,
 
@@ -50,7 +50,8 @@ struct Common {
     #[arg(long, value_name = "N", default_value_t = DEPTH, value_parser = depth)]
     io_depth: usize,
 
-    /// Where status files are [default: /var/lib/ashlar; as an ordinary user, ~/.local/state/ashlar]
+    /// Directory of the status files [default: /var/lib/ashlar; as an ordinary user,
+    /// ~/.local/state/ashlar]
     #[arg(long, value_name = "DIR")]
     status_dir: Option<PathBuf>,
 }
@@ -62,8 +63,8 @@ fn depth(text: &str) -> std::result::Result<usize, String> {
 
 /// Verify a file system, and repair it
 ///
-/// Without -B this goes on in the background, as btrfs scrub start does; see scrub status. The file system
-/// must not be mounted. An ordinary user who may write to the images can do it.
+/// Without -B, runs in the background like btrfs scrub start; see scrub status. The file system
+/// must not be mounted. An ordinary user with write access to the images can run it.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -75,14 +76,14 @@ pub(crate) struct Start {
     #[command(flatten)]
     common: Common,
 
-    /// Start although the status file is damaged
+    /// Start even if the status file is damaged
     #[arg(short, long)]
     force: bool,
 }
 
-/// Go on with a scrub that was ended
+/// Resume an interrupted scrub
 ///
-/// Each device goes on where it was. A scrub that finished is not started anew: exit code 2.
+/// Each device continues at its last position. A finished scrub is not restarted: exit code 2.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

@@ -1,4 +1,4 @@
-//! What is looked at from outside.
+//! Checks from outside.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Somebody who fails, removes, adds and replaces members while there is work.
+//! An operator that fails, removes, adds and replaces members during the workload.
 
 use ashlar_block::{Runtime, Sectors};
 use ashlar_md::manage::AddOptions;

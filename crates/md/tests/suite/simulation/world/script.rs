@@ -1,4 +1,4 @@
-//! What a life is to be like.
+//! The script of a life.
 
 use std::time::Duration;
 
