@@ -13,6 +13,7 @@ mod incremental;
 mod lvm;
 mod managing;
 mod models;
+mod nbd_clients;
 mod nesting;
 mod serving;
 mod support;

@@ -17,6 +17,7 @@
 //! except the experimental ones. Not spoken: TLS and extended headers, which are refused as
 //! unsupported so that clients go on without.
 
+pub mod admission;
 pub mod block_status;
 pub mod errno;
 mod execute;

@@ -10,13 +10,13 @@ use ashlar_block::device::LocalFuture;
 use ashlar_block::status::BioResult;
 use futures_util::future::join;
 
+use super::super::admission::{MAX_BYTES, MAX_REQUESTS};
 use super::super::block_status::Extents;
 use super::super::export::{Allocation, Export, ExportError};
 use super::super::testing::{
     Client, Got, SIZE, SlowRam, exports, pattern, pipe, run, session, turn,
 };
 use super::super::transmission::Command;
-use super::super::transmit::{MAX_BYTES, MAX_REQUESTS};
 use super::super::wire::{
     CMD_FLAG_DF, CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLAG_REQ_ONE,
     FLAG_CAN_MULTI_CONN, FLAG_READ_ONLY, FLAG_ROTATIONAL, FLAG_SEND_TRIM, FLAG_SEND_WRITE_ZEROES,
@@ -262,6 +262,25 @@ fn a_client_that_goes_away_in_the_middle_leaves_whole_requests_only() {
         assert_eq!(counts.started, counts.ended, "cut {cut}");
         assert_eq!(bytes[..512], [1; 512], "cut {cut}");
         assert!(whole || bytes[512..].iter().all(|byte| *byte == 0), "cut {cut}");
+    }
+}
+
+#[test]
+fn a_client_that_dies_within_a_payload_ends_its_connection() {
+    let taken = Client::request(Command::Write, 0, 9, 8192, 4096);
+    // Refused, so that its payload is skipped.
+    let refused = Client::request(Command::Write, 0, 9, SIZE as u64, 70_000);
+    for write in [taken, refused] {
+        let ram = SlowRam::new(SIZE, 20);
+        let (end, ()) = session(&exports(&ram), 1000, |pipe| async {
+            let client = Client::connect(pipe, "md0", true).await;
+            let read = Client::request(Command::Read, 0, 8, 0, 512);
+            client.send(&[&read[..], &write, &[7; 4000]].concat()).await;
+            client.pipe.close();
+            assert!(matches!(client.reply(|_| 0).await, Some((8, Got::Data(..)))));
+            assert_eq!(client.reply(|_| 0).await, None);
+        });
+        assert!(matches!(end, Err(Disconnect::Truncated)), "{end:?}");
     }
 }
 
