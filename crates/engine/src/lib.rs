@@ -62,6 +62,7 @@ mod ring;
 mod runtime;
 pub mod signal;
 pub mod slabs;
+mod socket_file;
 mod timer;
 mod vectored;
 

@@ -84,7 +84,7 @@ impl Server {
                     let port = listener.local_addr()?.port();
                     (listener, Some(port))
                 } else {
-                    (Listener::bind_unix(path)?, None)
+                    (Listener::bind_unix(path, 0o600)?, None)
                 };
                 ready.send(port).unwrap();
                 listen(listener, exports, Config::default(), stopped).await

@@ -35,11 +35,9 @@ mod watch;
 mod zfs;
 
 use std::collections::HashMap;
-use std::fs::Permissions;
 use std::io;
 use std::net::ToSocketAddrs;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::ExitCode;
@@ -429,10 +427,8 @@ fn bind_control(path: Option<&Path>) -> Result<Listener> {
         };
         error.hint(hint)
     };
-    let listener = Listener::bind_unix(&path).map_err(failed)?;
     // Whoever can write to the socket controls the daemon.
-    std::fs::set_permissions(&path, Permissions::from_mode(0o600)).map_err(failed)?;
-    Ok(listener)
+    Listener::bind_unix(&path, 0o600).map_err(failed)
 }
 
 /// The volumes, as NBD clients see them.
@@ -465,7 +461,7 @@ async fn start_nbd(
         (bound.clone(), address.clone(), Arc::clone(exports), stop.clone());
     let server = handle.spawn_on(move || async move {
         let listener = match &at {
-            Listen::Unix(path) => Listener::bind_unix(path)?,
+            Listen::Unix(path) => Listener::bind_unix(path, 0o600)?,
             Listen::Tcp(host) => {
                 let first = host.to_socket_addrs()?.next();
                 Listener::bind_tcp(first.ok_or(io::ErrorKind::AddrNotAvailable)?)?

@@ -1,11 +1,14 @@
 //! NBD clients that behave badly, spoken raw, and the sockets they come through.
 
+use std::fs;
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
-use super::support::{Images, MIB};
+use super::support::{Daemon, Images, MIB, program};
 
 /// A connection in transmission, with simple replies.
 struct Client(UnixStream);
@@ -60,4 +63,43 @@ fn a_client_that_dies_within_a_write_does_not_keep_the_daemon_from_stopping() {
     drop(client);
     daemon.client(&["stop"]).ok();
     assert_eq!(daemon.wait().0.code(), Some(0));
+}
+
+#[test]
+fn the_socket_of_another_daemon_survives_the_end_of_this_one() {
+    let (images, others) = (Images::new(1, MIB), Images::new(1, MIB));
+    let socket = images.path("nbd.sock");
+    let nbd = format!("unix:{}", socket.display());
+    let first = images.serve(&["--nbd", &nbd]);
+    // An administrator makes room for the second.
+    fs::remove_file(&socket).unwrap();
+    fs::remove_file(&first.control).unwrap();
+    let control = first.control.to_str().unwrap();
+    let mut command = program();
+    command.args(["serve", "--control", control, "--nbd", &nbd, "d0"]);
+    command.current_dir(others.dir.path());
+    let second = Daemon::of(command, images.dir.path());
+    first.end();
+    assert!(second.client(&["status"]).ok().out.contains(&second.pid().to_string()));
+    drop(Client::connect(&socket, "d0"));
+    second.end();
+    assert!(!socket.exists());
+}
+
+#[test]
+fn sockets_are_open_to_their_owner_alone_whatever_the_umask() {
+    let images = Images::new(1, MIB);
+    for umask in ["0", "077"] {
+        let mut command = Command::new("sh");
+        let serve = "umask $0; exec \"$@\"";
+        command.args(["-c", serve, umask, env!("CARGO_BIN_EXE_ashlar"), "serve", "d0"]);
+        command.args(["--control", "control", "--nbd", "unix:nbd.sock"]);
+        command.current_dir(images.dir.path());
+        let daemon = Daemon::of(command, images.dir.path());
+        for name in ["control", "nbd.sock"] {
+            let mode = fs::metadata(images.path(name)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{name} under umask {umask}");
+        }
+        daemon.end();
+    }
 }
