@@ -225,7 +225,7 @@ impl Gateway {
     /// # Errors
     /// The read's status.
     pub async fn read(&self, sector: Sector, len: Sectors) -> Result<Buffer, Status> {
-        let mut buffer = Buffer::alloc(len.bytes() as usize);
+        let mut buffer = Buffer::try_alloc(len.bytes() as usize).ok_or(Status::Resource)?;
         self.submit(Bio::read_into(sector, &mut buffer)).await?;
         Ok(buffer)
     }

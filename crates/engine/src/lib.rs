@@ -51,6 +51,7 @@ pub mod fd;
 pub mod file;
 mod files;
 mod mailbox;
+pub mod memory;
 pub mod modelled;
 pub mod net;
 pub mod null;
