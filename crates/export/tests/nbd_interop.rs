@@ -87,7 +87,7 @@ impl Server {
                     (Listener::bind_unix(path, 0o600)?, None)
                 };
                 ready.send(port).unwrap();
-                listen(listener, exports, Config::default(), stopped).await
+                listen(listener, exports, Arc::default(), Config::default(), stopped).await
             })
         });
         let port = started.recv().expect("the server starts");

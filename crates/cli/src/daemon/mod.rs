@@ -468,7 +468,7 @@ async fn start_nbd(
             }
         };
         tell.stop();
-        listen(listener, exports, listen::Config::default(), stop).await
+        listen(listener, exports, Arc::default(), listen::Config::default(), stop).await
     });
     match select(bound, server).await {
         Either::Left(((), server)) => Ok(server),

@@ -1,11 +1,11 @@
 //! Requests carried out on the volume.
 
 use ashlar_block::bio::Flags;
-use ashlar_block::buffer::{Buffer, Segment};
+use ashlar_block::buffer::{Buffer, Segment, footprint};
 use ashlar_block::status::{BioResult, Status};
 
 use super::admission::Ticket;
-use super::block_status::{CONTEXT_ID, Extent, Extents};
+use super::block_status::{CONTEXT_ID, Extent, Extents, MAX_EXTENTS};
 use super::errno::Errno;
 use super::export::Export;
 use super::transmission::{Command, Request};
@@ -67,15 +67,19 @@ impl Answer {
 }
 
 /// Memory that a request holds until its reply is sent, bytes.
-pub(crate) fn cost(request: &Request) -> usize {
+pub(crate) fn cost(export: &Export, request: &Request) -> usize {
     match request.command {
-        Command::Read | Command::Write => request.length as usize,
-        Command::Disc
+        Command::Read | Command::Write => {
+            let bounce = export.volume().bounce_bytes(request.offset, request.length.into());
+            footprint(request.length as usize) + bounce
+        }
+        Command::BlockStatus if export.allocation().is_some() => MAX_EXTENTS * size_of::<Extent>(),
+        Command::BlockStatus
+        | Command::Disc
         | Command::Flush
         | Command::Trim
         | Command::Cache
-        | Command::WriteZeroes
-        | Command::BlockStatus => 0,
+        | Command::WriteZeroes => 0,
     }
 }
 
@@ -102,7 +106,7 @@ async fn answer(
     let (offset, length) = (request.offset, u64::from(request.length));
     match request.command {
         Command::Read => {
-            let data = Buffer::alloc(request.length as usize).whole();
+            let data = Buffer::try_alloc(request.length as usize).ok_or(Status::Resource)?.whole();
             volume.read(offset, [data.clone()]).await?;
             return Ok(Answer::Data(offset, data));
         }

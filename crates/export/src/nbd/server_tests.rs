@@ -14,7 +14,7 @@ use super::super::admission::{MAX_BYTES, MAX_REQUESTS};
 use super::super::block_status::Extents;
 use super::super::export::{Allocation, Export, ExportError};
 use super::super::testing::{
-    Client, Got, SIZE, SlowRam, exports, pattern, pipe, run, session, turn,
+    Client, Got, SIZE, SlowRam, alone, exports, pattern, pipe, run, session, turn,
 };
 use super::super::transmission::Command;
 use super::super::wire::{
@@ -162,7 +162,7 @@ fn requests_that_came_together_are_answered_with_few_calls() {
         client.pipe.close();
         server.sends.get() - before
     };
-    let (end, sends) = run(join(serve(&server, &exports, pending(), pending()), client));
+    let (end, sends) = run(join(serve(&server, &exports, &alone(), pending(), pending()), client));
     // 1, 2, 4, 8 and 16 replies, and the last.
     assert_eq!((end.unwrap(), sends), (End::Closed, 6));
 }
@@ -195,7 +195,7 @@ fn a_client_that_takes_no_replies_is_held_back() {
         client.pipe.close();
     };
     assert_eq!(
-        run(join(serve(&server, &exports, pending(), pending()), client)).0.unwrap(),
+        run(join(serve(&server, &exports, &alone(), pending(), pending()), client)).0.unwrap(),
         End::Closed
     );
     assert_eq!(ram.counts().ended, 2000);
@@ -361,7 +361,7 @@ fn stopping_answers_what_runs_and_refuses_what_waits() {
         (read, refused)
     };
     let serving = async {
-        let end = serve(&server, &exports, stopped, pending()).await;
+        let end = serve(&server, &exports, &alone(), stopped, pending()).await;
         server.close();
         end
     };
@@ -388,7 +388,8 @@ fn stopping_ends_idle_connections_in_every_phase() {
             stop.set(true);
             client
         };
-        let (end, _client) = run(join(serve(&server, &exports, stopped, pending()), client));
+        let (end, _client) =
+            run(join(serve(&server, &exports, &alone(), stopped, pending()), client));
         assert_eq!(end.unwrap(), End::Stopped);
     }
 }
@@ -413,7 +414,8 @@ fn a_client_that_never_chooses_is_dropped_and_one_that_has_chosen_is_not() {
                 Some(end)
             }
         };
-        let (end, _open) = run(join(serve(&server, &exports, pending(), patience), client));
+        let (end, _open) =
+            run(join(serve(&server, &exports, &alone(), pending(), patience), client));
         assert_eq!(matches!(end, Err(Disconnect::Impatient)), !chooses, "{end:?}");
     }
 }
@@ -438,9 +440,10 @@ fn a_flush_covers_what_other_connections_were_told_is_written() {
         a.pipe.close();
         b.pipe.close();
     };
+    let (peer_a, peer_b) = (alone(), alone());
     let servers = join(
-        serve(&server_a, &exports, pending(), pending()),
-        serve(&server_b, &exports, pending(), pending()),
+        serve(&server_a, &exports, &peer_a, pending(), pending()),
+        serve(&server_b, &exports, &peer_b, pending(), pending()),
     );
     let ((a, b), ()) = run(join(servers, clients));
     assert_eq!((a.unwrap(), b.unwrap()), (End::Closed, End::Closed));

@@ -34,6 +34,7 @@ use super::errno::Errno;
 use super::execute::{Answer, Reply, cost, execute};
 use super::export::Export;
 use super::input::Input;
+use super::peer::{Direction, Peer};
 use super::server::{Disconnect, End};
 use super::transmission::{Command, Header, REQUEST_LEN, Request, Terms, Verdict, judge};
 use crate::stream::Stream;
@@ -47,7 +48,8 @@ const BATCH_BYTES: usize = 1 << 20;
 
 /// What the parts of a connection tell each other.
 struct Flow<'a> {
-    admission: &'a Admission,
+    peer: &'a Peer,
+    admission: &'a Admission<'a>,
     replies: RefCell<VecDeque<Reply<'a>>>,
     stopping: Cell<bool>,
     /// Requests were started that have not been passed to the disks yet.
@@ -55,9 +57,9 @@ struct Flow<'a> {
 }
 
 impl<'a> Flow<'a> {
-    fn new(admission: &'a Admission) -> Self {
+    fn new(peer: &'a Peer, admission: &'a Admission<'a>) -> Self {
         let (replies, stopping, begun) = Default::default();
-        Self { admission, replies, stopping, begun }
+        Self { peer, admission, replies, stopping, begun }
     }
 
     fn reply(&self, reply: Reply<'a>) {
@@ -82,10 +84,11 @@ pub(crate) async fn transmit<S: Stream>(
     input: Input<'_, S>,
     export: &Export,
     terms: Terms,
+    peer: &Peer,
     stop: impl Future<Output = ()>,
 ) -> Result<End, Disconnect> {
-    let admission = Admission::default();
-    let flow = Flow::new(&admission);
+    let admission = Admission::new(peer);
+    let flow = Flow::new(peer, &admission);
     let running = RefCell::new(FuturesUnordered::new());
     let start = |request, payload, ticket| {
         running.borrow().push(execute(export, request, payload, ticket));
@@ -93,7 +96,7 @@ pub(crate) async fn transmit<S: Stream>(
         admission.step();
     };
     let mut stop = pin!(stop);
-    let mut receiver = pin!(receive(input, &terms, &flow, start).fuse());
+    let mut receiver = pin!(receive(input, export, &terms, &flow, start).fuse());
     let mut sender = pin!(send(stream, terms.structured, &flow));
     let (mut ended, mut broken) = (None, None);
     poll_fn(|cx| {
@@ -111,6 +114,7 @@ pub(crate) async fn transmit<S: Stream>(
             while let Poll::Ready(Some(reply)) = running.borrow_mut().poll_next_unpin(cx) {
                 flow.reply(reply);
             }
+            peer.set_running(running.borrow().len());
             if flow.begun.take() {
                 plug::flush_current();
                 admission.step();
@@ -146,6 +150,7 @@ pub(crate) async fn transmit<S: Stream>(
 /// Parses and starts requests until there are no more.
 async fn receive<'a, S: Stream>(
     mut input: Input<'_, S>,
+    export: &Export,
     terms: &Terms,
     flow: &Flow<'a>,
     start: impl Fn(Request, Option<Buffer>, Ticket<'a>),
@@ -166,38 +171,38 @@ async fn receive<'a, S: Stream>(
         };
         let header = Header::parse(bytes).ok_or(Disconnect::BadMagic)?;
         input.consume(REQUEST_LEN);
-        let verdict = judge(&header, terms);
-        let (error, message, skip) = match verdict {
+        flow.peer.touch();
+        let (error, message, skip, ticket) = match judge(&header, terms) {
             Verdict::Disconnect => return Err(Disconnect::Oversized(header.length)),
             Verdict::Run(Request { command: Command::Disc, .. }) => return Ok(End::Disc),
-            Verdict::Run(request) if !flow.stopping.get() => {
-                let ticket = flow.admission.admit(cost(&request)).await;
-                let payload = match request.command {
-                    Command::Write => {
-                        match or_stopped(flow, input.payload(request.length as usize)).await {
-                            Some(payload) => Some(payload?),
-                            // Half a write is none; its client sees the connection end.
-                            None => return Ok(End::Stopped),
-                        }
-                    }
-                    Command::Read
-                    | Command::Disc
-                    | Command::Flush
-                    | Command::Trim
-                    | Command::Cache
-                    | Command::WriteZeroes
-                    | Command::BlockStatus => None,
-                };
-                start(request, payload, ticket);
-                continue;
+            Verdict::Run(request) if flow.stopping.get() => {
+                let ticket = flow.admission.admit(0).await;
+                (Errno::Shutdown, "the server is shutting down", payload_len(&request), ticket)
             }
             Verdict::Run(request) => {
-                let skip = if request.command == Command::Write { request.length } else { 0 };
-                (Errno::Shutdown, "the server is shutting down", skip)
+                let ticket = flow.admission.admit(cost(export, &request)).await;
+                let len = payload_len(&request);
+                if len == 0 {
+                    start(request, None, ticket);
+                    continue;
+                }
+                match Buffer::try_alloc(len as usize) {
+                    Some(buffer) => {
+                        let payload = input.payload(buffer);
+                        let payload = flow.peer.transfer(Direction::In, len as usize, payload);
+                        // Half a write is none; its client sees the connection end.
+                        let payload = or_stopped(flow, payload).await.transpose()?;
+                        let Some(payload) = payload else { return Ok(End::Stopped) };
+                        start(request, Some(payload), ticket);
+                        continue;
+                    }
+                    None => (Errno::NoMem, "out of memory", len, ticket),
+                }
             }
-            Verdict::Refuse { error, message, skip } => (error, message, skip),
+            Verdict::Refuse { error, message, skip } => {
+                (error, message, skip, flow.admission.admit(0).await)
+            }
         };
-        let ticket = flow.admission.admit(0).await;
         match or_stopped(flow, input.skip(skip as usize)).await {
             Some(skipped) => skipped?,
             None => return Ok(End::Stopped),
@@ -205,6 +210,11 @@ async fn receive<'a, S: Stream>(
         let answer = Answer::Failed(error, message.to_owned());
         flow.reply(Reply { cookie: header.cookie, answer, ticket });
     }
+}
+
+/// Bytes that follow the request.
+fn payload_len(request: &Request) -> u32 {
+    if request.command == Command::Write { request.length } else { 0 }
 }
 
 /// `future`'s output, or `None` if it would have to wait while the server stops.
@@ -234,7 +244,8 @@ async fn send<S: Stream>(stream: &S, structured: bool, flow: &Flow<'_>) -> io::E
         let batch =
             gather(&mut flow.replies.borrow_mut(), most, structured, &mut heads, &mut tickets);
         most = (2 * most).min(BATCH_REPLIES);
-        if let Err(error) = stream.send(batch).await {
+        let bytes = batch.iter().map(Segment::len).sum();
+        if let Err(error) = flow.peer.transfer(Direction::Out, bytes, stream.send(batch)).await {
             return error;
         }
         tickets.clear();
