@@ -25,6 +25,7 @@ mod incremental;
 pub(crate) mod interface;
 mod manage;
 mod namespace;
+mod nbd;
 mod notify;
 mod pools_end;
 mod stop;
@@ -36,7 +37,6 @@ mod zfs;
 
 use std::collections::HashMap;
 use std::io;
-use std::net::ToSocketAddrs;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -53,8 +53,9 @@ use ashlar_export::fuse::mount::{Mount, MountError, MountOptions, mount};
 use ashlar_export::fuse::server as fuse;
 use ashlar_export::fuse::session::Session;
 use ashlar_export::fuse::tree::Owner;
+use ashlar_export::nbd::budget::Budget;
 use ashlar_export::nbd::export::{Export, ExportError, Exports};
-use ashlar_export::nbd::listen::{self, listen};
+use ashlar_export::nbd::listen::listen;
 use ashlar_stack::assemble::{self, NotAMember, Probed, Stack, assemble, probe_all};
 use ashlar_stack::attributes::{AttributeError, Attributes};
 use ashlar_stack::devices::{Device, Kind};
@@ -69,6 +70,7 @@ use futures_util::lock::Mutex;
 use futures_util::stream::FuturesUnordered;
 
 use crate::client;
+use crate::commands::nbd::NbdOptions;
 use crate::commands::serve::check_started;
 use crate::disks::{self, Access};
 use crate::error::{Error, FAILURE, Result};
@@ -92,6 +94,7 @@ pub(crate) struct Config {
     pub(crate) mount: Option<PathBuf>,
     pub(crate) allow_other: bool,
     pub(crate) nbd: Vec<Listen>,
+    pub(crate) nbd_options: NbdOptions,
     pub(crate) read_only: bool,
     pub(crate) buffered: bool,
     pub(crate) run: bool,
@@ -322,10 +325,14 @@ async fn run(
     let identities: HashMap<_, _> = config.disks.iter().filter_map(identity).collect();
     let control = bind_control(config.control.as_deref())?;
     let exports = exports(stack)?;
+    let budget = Arc::new(config.nbd_options.budget());
     let mut servers = Vec::new();
     for (index, address) in config.nbd.iter().enumerate() {
         let handle = &engine.handles()[index % config.threads];
-        servers.push((address, start_nbd(handle, address, &exports, draining).await?));
+        servers.push((
+            address,
+            start_nbd(handle, address, config, &budget, &exports, draining).await?,
+        ));
     }
     let mut mounted = match &config.mount {
         Some(path) => Some(Mounted::start(engine, path, config.allow_other, &attributes)?),
@@ -453,22 +460,20 @@ type Server = Receiver<io::Result<()>>;
 async fn start_nbd(
     handle: &Handle,
     address: &Listen,
+    config: &Config,
+    budget: &Arc<Budget>,
     exports: &Arc<Exports>,
     stop: &Stop,
 ) -> Result<Server> {
     let bound = Stop::default();
+    let (mode, read_only) = (config.nbd_options.mode(), config.read_only);
+    let (limits, budget) = (config.nbd_options.listener(), Arc::clone(budget));
     let (tell, at, exports, stop) =
         (bound.clone(), address.clone(), Arc::clone(exports), stop.clone());
     let server = handle.spawn_on(move || async move {
-        let listener = match &at {
-            Listen::Unix(path) => Listener::bind_unix(path, 0o600)?,
-            Listen::Tcp(host) => {
-                let first = host.to_socket_addrs()?.next();
-                Listener::bind_tcp(first.ok_or(io::ErrorKind::AddrNotAvailable)?)?
-            }
-        };
+        let listener = nbd::bind(&at, mode, read_only)?;
         tell.stop();
-        listen(listener, exports, Arc::default(), listen::Config::default(), stop).await
+        listen(listener, exports, budget, limits, stop).await
     });
     match select(bound, server).await {
         Either::Left(((), server)) => Ok(server),
