@@ -183,7 +183,7 @@ pub struct Buffer {
 impl Buffer {
     /// `len` bytes with unspecified (but initialised) contents.
     ///
-    /// The process is aborted where there is no memory: what a client can ask for at will is had with
+    /// The process is aborted where there is no memory. For sizes that a client chooses use
     /// [`Self::try_alloc`].
     pub fn alloc(len: usize) -> Self {
         Self::try_alloc(len).unwrap_or_else(|| handle_alloc_error(Block::layout(footprint(len))))
@@ -201,6 +201,13 @@ impl Buffer {
         let mut buffer = Self::alloc(len);
         buffer.as_mut_slice().fill(0);
         buffer
+    }
+
+    /// As [`Self::zeroed`]; `None` where there is no memory.
+    pub fn try_zeroed(len: usize) -> Option<Self> {
+        let mut buffer = Self::try_alloc(len)?;
+        buffer.as_mut_slice().fill(0);
+        Some(buffer)
     }
 
     /// A copy of `bytes`.

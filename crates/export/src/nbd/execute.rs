@@ -2,6 +2,7 @@
 
 use ashlar_block::bio::Flags;
 use ashlar_block::buffer::{Buffer, Segment, footprint};
+use ashlar_block::gateway::ZERO_BYTES;
 use ashlar_block::status::{BioResult, Status};
 
 use super::admission::Ticket;
@@ -74,12 +75,9 @@ pub(crate) fn cost(export: &Export, request: &Request) -> usize {
             footprint(request.length as usize) + bounce
         }
         Command::BlockStatus if export.allocation().is_some() => MAX_EXTENTS * size_of::<Extent>(),
-        Command::BlockStatus
-        | Command::Disc
-        | Command::Flush
-        | Command::Trim
-        | Command::Cache
-        | Command::WriteZeroes => 0,
+        // Where the device cannot do it, zeroes are written.
+        Command::WriteZeroes => footprint(request.length.min(ZERO_BYTES as u32) as usize),
+        Command::BlockStatus | Command::Disc | Command::Flush | Command::Trim | Command::Cache => 0,
     }
 }
 

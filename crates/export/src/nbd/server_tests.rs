@@ -221,6 +221,22 @@ fn data_in_memory_is_bounded_and_one_request_always_gets_through() {
 }
 
 #[test]
+fn zeroes_that_may_have_to_be_written_count_as_memory() {
+    let ram = SlowRam::new(SIZE, 200);
+    let (end, ()) = session(&exports(&ram), usize::MAX, |pipe| async move {
+        let client = Client::connect(pipe, "md0", true).await;
+        let zeroes = |i| Client::request(Command::WriteZeroes, 0, i, 0, SIZE as u32);
+        client.send(&(0..100).flat_map(zeroes).collect::<Vec<u8>>()).await;
+        for _ in 0..100 {
+            assert!(matches!(client.reply(|_| 0).await, Some((_, Got::Done))));
+        }
+        client.pipe.close();
+    });
+    assert_eq!(end.unwrap(), End::Closed);
+    assert!(ram.counts().most_at_a_time <= MAX_BYTES >> 20, "{:?}", ram.counts());
+}
+
+#[test]
 fn disc_lets_requests_in_flight_end_and_be_answered() {
     let ram = SlowRam::new(SIZE, 50);
     let (end, answered) = session(&exports(&ram), usize::MAX, |pipe| async move {
