@@ -93,24 +93,23 @@ impl Block {
         Layout::from_size_align(capacity, BUFFER_ALIGN).expect("buffer capacity within isize")
     }
 
-    fn take(len: usize) -> Self {
+    /// `None`: there is no memory.
+    fn take(len: usize) -> Option<Self> {
         let (class, capacity) = class_of(len);
         if class < CLASSES {
             let pooled = FREE.try_with(|free| free.borrow_mut()[class].pop());
             if let Ok(Some(block)) = pooled {
-                return block;
+                return Some(block);
             }
             if let Some(source) = SOURCE.get()
                 && let Some(ptr) = source.take(capacity)
             {
-                return Self { ptr, capacity, source: Some(*source) };
+                return Some(Self { ptr, capacity, source: Some(*source) });
             }
         }
-        let layout = Self::layout(capacity);
         // SAFETY: the layout has a non-zero size.
-        let ptr = unsafe { alloc_zeroed(layout) };
-        let Some(ptr) = NonNull::new(ptr) else { handle_alloc_error(layout) };
-        Self { ptr, capacity, source: None }
+        let ptr = unsafe { alloc_zeroed(Self::layout(capacity)) };
+        Some(Self { ptr: NonNull::new(ptr)?, capacity, source: None })
     }
 
     /// Whether it is what [`Block::take`] would make now.
@@ -129,6 +128,18 @@ impl Drop for Block {
             }
         }
     }
+}
+
+/// Memory that a buffer of `len` bytes takes, bytes.
+pub fn footprint(len: usize) -> usize {
+    class_of(len).1
+}
+
+/// Gives the blocks that this thread keeps for buffers to come back to where they came from.
+pub fn drop_kept() {
+    // While the thread ends there is nothing to give back.
+    let kept = FREE.try_with(RefCell::take).unwrap_or_default();
+    drop(kept);
 }
 
 /// What a buffer's memory belongs to.
@@ -171,10 +182,18 @@ pub struct Buffer {
 
 impl Buffer {
     /// `len` bytes with unspecified (but initialised) contents.
+    ///
+    /// The process is aborted where there is no memory. For sizes that a client chooses use
+    /// [`Self::try_alloc`].
     pub fn alloc(len: usize) -> Self {
-        let block = Block::take(len);
+        Self::try_alloc(len).unwrap_or_else(|| handle_alloc_error(Block::layout(footprint(len))))
+    }
+
+    /// As [`Self::alloc`]; `None` where there is no memory.
+    pub fn try_alloc(len: usize) -> Option<Self> {
+        let block = Block::take(len)?;
         let ptr = block.ptr;
-        Self { inner: Arc::new(Inner { block: Some(block), ptr }), len }
+        Some(Self { inner: Arc::new(Inner { block: Some(block), ptr }), len })
     }
 
     /// `len` zero bytes.
@@ -182,6 +201,13 @@ impl Buffer {
         let mut buffer = Self::alloc(len);
         buffer.as_mut_slice().fill(0);
         buffer
+    }
+
+    /// As [`Self::zeroed`]; `None` where there is no memory.
+    pub fn try_zeroed(len: usize) -> Option<Self> {
+        let mut buffer = Self::try_alloc(len)?;
+        buffer.as_mut_slice().fill(0);
+        Some(buffer)
     }
 
     /// A copy of `bytes`.
@@ -377,6 +403,19 @@ mod tests {
         assert_eq!(at as usize % BUFFER_ALIGN, 0);
         drop(first);
         assert_eq!(Buffer::alloc(8192).whole().as_ptr(), at);
+    }
+
+    #[test]
+    fn memory_that_there_is_not_is_refused() {
+        assert!(Buffer::try_alloc(1 << 46).is_none());
+        assert_eq!((footprint(1), footprint(4097)), (4096, 8192));
+    }
+
+    #[test]
+    fn kept_blocks_are_given_back() {
+        drop(Buffer::alloc(1 << 20));
+        drop_kept();
+        FREE.with(|free| assert!(free.borrow().iter().all(Vec::is_empty)));
     }
 
     #[test]

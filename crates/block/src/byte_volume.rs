@@ -11,7 +11,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use crate::bio::{Bio, Flags, Segments, slice_segments};
-use crate::buffer::{Buffer, Segment};
+use crate::buffer::{Buffer, Segment, footprint};
 use crate::device::IoFuture;
 use crate::gateway::Gateway;
 use crate::limits::Features;
@@ -52,6 +52,15 @@ impl ByteVolume {
     /// The unit in which requests go straight through, bytes.
     pub fn block_bytes(&self) -> u64 {
         self.block_bytes
+    }
+
+    /// Memory that reading or writing `[offset, offset + len)` takes besides its segments, bytes.
+    pub fn bounce_bytes(&self, offset: u64, len: u64) -> usize {
+        if self.is_aligned(offset, len) {
+            return 0;
+        }
+        let outer = self.outer(offset, len);
+        footprint((outer.end - outer.start) as usize)
     }
 
     fn is_aligned(&self, offset: u64, len: u64) -> bool {
@@ -217,7 +226,7 @@ impl ByteVolume {
         if size <= 2 * block {
             return self.read_blocks(outer).await;
         }
-        let mut buffer = Buffer::alloc(size);
+        let mut buffer = Buffer::try_alloc(size).ok_or(Status::Resource)?;
         if offset > outer.start {
             let head = self.read_blocks(&(outer.start..outer.start + self.block_bytes)).await?;
             buffer.as_mut_slice()[..block].copy_from_slice(head.as_slice());

@@ -28,7 +28,7 @@ use crate::units::{Sector, Sectors};
 /// of terabytes in pieces of half a megabyte does not fill the memory.
 const SPLIT_WINDOW: usize = 128;
 /// Bytes of a buffer of zeroes written by the emulation of write-zeroes.
-const ZERO_BYTES: u64 = 1 << 20;
+pub const ZERO_BYTES: u64 = 1 << 20;
 /// Such writes in flight at a time.
 const ZERO_WINDOW: usize = 8;
 
@@ -203,7 +203,8 @@ impl Gateway {
     }
 
     async fn write_zeroes_by_writes(&self, bio: Bio) -> BioResult {
-        let mut zeroes = Buffer::zeroed(bio.len.bytes().min(ZERO_BYTES) as usize);
+        let len = bio.len.bytes().min(ZERO_BYTES) as usize;
+        let mut zeroes = Buffer::try_zeroed(len).ok_or(Status::Resource)?;
         let zeroes = zeroes.whole();
         let (mut at, end) = (bio.sector, bio.end());
         let flags = bio.flags & (Flags::FUA | Flags::SYNC);
@@ -225,7 +226,7 @@ impl Gateway {
     /// # Errors
     /// The read's status.
     pub async fn read(&self, sector: Sector, len: Sectors) -> Result<Buffer, Status> {
-        let mut buffer = Buffer::alloc(len.bytes() as usize);
+        let mut buffer = Buffer::try_alloc(len.bytes() as usize).ok_or(Status::Resource)?;
         self.submit(Bio::read_into(sector, &mut buffer)).await?;
         Ok(buffer)
     }

@@ -2,6 +2,7 @@
 
 use ashlar_block::Sectors;
 use ashlar_md::ondisk::{Level, Version};
+use ashlar_stack::spec::Bytes;
 use uuid::Uuid;
 
 /// A size in KiB, or with a suffix K, M, G, T, or `s` for sectors of 512 bytes.
@@ -24,18 +25,7 @@ pub(crate) fn size(text: &str) -> Result<Sectors, String> {
 
 /// Bytes, or with a suffix K, M, G, T.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
-    let bad = || format!("`{text}` is not a number of bytes, or one with K, M, G or T");
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let number: u64 = digits.parse().map_err(|_| bad())?;
-    let shift = match &text[digits.len()..] {
-        "" => 0,
-        "k" | "K" => 10,
-        "m" | "M" => 20,
-        "g" | "G" => 30,
-        "t" | "T" => 40,
-        _ => return Err(bad()),
-    };
-    number.checked_mul(1 << shift).ok_or_else(bad)
+    text.parse::<Bytes>().map(|bytes| bytes.0).map_err(|error| error.to_string())
 }
 
 /// A size, or no limit.

@@ -52,6 +52,7 @@ pub mod fd;
 pub mod file;
 mod files;
 mod mailbox;
+pub mod memory;
 pub mod modelled;
 pub mod net;
 pub mod null;
@@ -64,6 +65,7 @@ mod ring;
 mod runtime;
 pub mod signal;
 pub mod slabs;
+mod socket_file;
 mod timer;
 mod vectored;
 

@@ -1,13 +1,11 @@
 //! Stream sockets, Unix and TCP.
 
-use std::fs;
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::ptr;
+use std::time::Duration;
 
 use io_uring::{opcode, types};
 use rustix::net::addr::SocketAddrArg;
@@ -15,32 +13,36 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket
 
 use crate::fd::{Bytes, Fd};
 use crate::op::NewFd;
+use crate::socket_file::{self, SocketFile};
 use crate::vectored::Vectored;
+
+/// Silence after which the kernel asks a TCP client whether it is there.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+/// How often it asks again.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// Questions without an answer that end the connection.
+const KEEPALIVE_COUNT: u32 = 6;
 
 /// A listening socket.
 pub struct Listener {
+    /// Before the socket, so that the file is removed while the socket still listens: no process takes
+    /// it for one that was left behind.
+    #[expect(dead_code, reason = "removes the file at the end")]
+    file: Option<SocketFile>,
     fd: Fd,
     tcp: bool,
-    /// Removed at the end.
-    path: Option<PathBuf>,
 }
 
 impl Listener {
-    /// Listens on a Unix socket. A socket left behind by a process that is gone is replaced.
+    /// Listens on a Unix socket whose file gets exactly the permissions `mode`, whatever the umask: a
+    /// client must be allowed to write. A socket left behind by a process that is gone is replaced.
+    /// The listener's end removes its file, unless another socket has taken its place.
     ///
     /// # Errors
-    /// `AddrInUse` if somebody listens there or the path is not a socket; others of bind(2).
-    pub fn bind_unix(path: impl AsRef<Path>) -> io::Result<Self> {
-        let path = path.as_ref();
-        let listener = match UnixListener::bind(path) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_stale(path) => {
-                fs::remove_file(path)?;
-                UnixListener::bind(path)?
-            }
-            other => other?,
-        };
-        let fd = Fd::new(OwnedFd::from(listener));
-        Ok(Self { fd, tcp: false, path: Some(path.to_owned()) })
+    /// `AddrInUse` if a process listens there or the path is not a socket; others of bind(2).
+    pub fn bind_unix(path: impl AsRef<Path>, mode: u32) -> io::Result<Self> {
+        let (fd, file) = socket_file::listen(path.as_ref(), mode)?;
+        Ok(Self { file: Some(file), fd: Fd::new(fd), tcp: false })
     }
 
     /// Listens on a TCP address.
@@ -49,7 +51,7 @@ impl Listener {
     /// Those of bind(2).
     pub fn bind_tcp(address: SocketAddr) -> io::Result<Self> {
         let fd = Fd::new(OwnedFd::from(TcpListener::bind(address)?));
-        Ok(Self { fd, tcp: true, path: None })
+        Ok(Self { file: None, fd, tcp: true })
     }
 
     /// Uses a socket that listens already (socket activation).
@@ -59,7 +61,7 @@ impl Listener {
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
         let family = rustix::net::sockopt::socket_domain(&fd)?;
         let tcp = family == AddressFamily::INET || family == AddressFamily::INET6;
-        Ok(Self { fd: Fd::new(fd), tcp, path: None })
+        Ok(Self { file: None, fd: Fd::new(fd), tcp })
     }
 
     /// The TCP address it is bound to (with the port that the kernel chose for port 0).
@@ -85,28 +87,25 @@ impl Listener {
         let number = i32::try_from(accepted?).map_err(io::Error::other)?;
         // SAFETY: the kernel has just made this descriptor for us; nobody else knows it.
         let fd = unsafe { OwnedFd::from_raw_fd(number) };
-        if self.tcp {
-            sockopt::set_tcp_nodelay(&fd, true)?;
+        // Whatever is wrong with one connection, the listener goes on.
+        if self.tcp
+            && let Err(error) = prepare_tcp(&fd)
+        {
+            tracing::debug!(%error, "options of a TCP connection");
         }
         Ok(Socket { fd: Fd::new(fd) })
     }
 }
 
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if let Some(path) = &self.path
-            && let Err(error) = fs::remove_file(path)
-        {
-            tracing::debug!(path = %path.display(), %error, "removing a socket");
-        }
-    }
-}
-
-/// Whether `path` is a socket that nobody listens on.
-fn is_stale(path: &Path) -> bool {
-    let is_socket = fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
-    let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
-    is_socket && UnixStream::connect(path).is_err_and(refused)
+/// Readies an accepted TCP connection: small messages go out at once, and a peer that has vanished is
+/// noticed after two minutes, although there is nothing to send to it.
+fn prepare_tcp(fd: &OwnedFd) -> io::Result<()> {
+    sockopt::set_tcp_nodelay(fd, true)?;
+    sockopt::set_tcp_keepidle(fd, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(fd, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(fd, KEEPALIVE_COUNT)?;
+    sockopt::set_socket_keepalive(fd, true)?;
+    Ok(())
 }
 
 /// A connected stream socket.

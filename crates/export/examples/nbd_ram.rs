@@ -28,7 +28,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     reactor.block_on(async {
         let stop = blocking::run(|| std::io::stdin().read_to_end(&mut Vec::new()));
         let stop = stop.map(|_ended_or_failed| ()).shared();
-        listen(Listener::bind_unix(&path)?, exports, Config::default(), stop).await
+        listen(Listener::bind_unix(&path, 0o600)?, exports, Arc::default(), Config::default(), stop)
+            .await
     })?;
     Ok(())
 }

@@ -14,8 +14,8 @@
 //!   sends answers in the order in which they are ready. Nothing hops between threads on the way.
 //!
 //! A request that was started runs to its end, whatever becomes of its client: the future of a write
-//! is never dropped half way. What is in flight is bounded for each client (bytes and requests);
-//! beyond that nothing is received, which is the client's back-pressure.
+//! is never dropped half way. What is in flight is bounded for each client (bytes and requests), and
+//! for all NBD clients together; beyond that nothing is received, which is the client's back-pressure.
 //!
 //! Errors reach a client as the errno of the [`Status`](ashlar_block::Status) that the volume gave.
 //! Assumed of the volume: the block contract; a flush covers every write that was acknowledged before,

@@ -22,6 +22,7 @@
 //! not start a writable stack.
 
 mod models;
+mod values;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -33,6 +34,7 @@ use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
 pub use models::Assignment;
+pub use values::{BadBytes, BadMode, Bytes, Mode};
 
 /// The contents of a `stack.toml`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
@@ -58,6 +60,14 @@ pub struct Spec {
     pub mount: Option<PathBuf>,
     /// Where to listen for NBD clients.
     pub nbd: Vec<Listen>,
+    /// Permissions of the NBD server's Unix sockets.
+    pub nbd_mode: Option<Mode>,
+    /// NBD clients at a time, at each address.
+    pub nbd_max_connections: Option<u16>,
+    /// Seconds after which an NBD connection without requests is closed; 0 for never.
+    pub nbd_idle_timeout: Option<u32>,
+    /// Memory of the requests of all NBD clients.
+    pub nbd_memory: Option<Bytes>,
     /// The control socket.
     pub control: Option<PathBuf>,
     /// Reactor threads.
@@ -227,6 +237,10 @@ mod tests {
             partial = true
             mount = "/srv"
             nbd = ["unix:nbd.sock", "tcp:[::1]:10809"]
+            nbd_mode = "660"
+            nbd_max_connections = 16
+            nbd_idle_timeout = 600
+            nbd_memory = "256M"
             control = "control.sock"
             threads = 2
             [set]
@@ -239,6 +253,9 @@ mod tests {
         assert_eq!(spec.disks, [Path::new("/etc/ashlar/a.img"), Path::new("/dev/sdb")]);
         let unix = Listen::Unix("/etc/ashlar/nbd.sock".into());
         assert_eq!(spec.nbd, [unix, Listen::Tcp("[::1]:10809".into())]);
+        assert_eq!(spec.nbd_mode, Some(Mode(0o660)));
+        assert_eq!((spec.nbd_max_connections, spec.nbd_idle_timeout), (Some(16), Some(600)));
+        assert_eq!(spec.nbd_memory, Some(Bytes(256 << 20)));
         assert_eq!(spec.control.as_deref(), Some(Path::new("/etc/ashlar/control.sock")));
         assert!(spec.read_only && spec.run && spec.incremental);
         assert!(spec.whole && spec.partial);
@@ -271,6 +288,8 @@ mod tests {
             ("disks = []\nmodel = \"gp2:fast\"\n", "2:9: a device model has no `fast`"),
             ("[model]\n\"a.img\" = \"floppy\"\n", "1:1: there is no device model `floppy`"),
             ("model = 5\n", "1:9: a device model, or a table of device models by disk"),
+            ("nbd_mode = 660\n", "1:12: invalid type: integer `660`, expected a string"),
+            ("nbd_memory = \"much\"\n", "1:14: `much` is not a number of bytes"),
             ("[set]\nx = [1]\n", "2:5: a string, an integer or a boolean"),
             ("# \u{e9}\u{e9}\n\u{e9} = 1", "2:1: "),
         ];

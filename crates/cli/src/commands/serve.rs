@@ -12,6 +12,7 @@ use ashlar_stack::signature::Usage;
 use ashlar_stack::spec::{Assignment, Listen, Spec};
 use clap::Args;
 
+use super::nbd::NbdOptions;
 use crate::daemon::{self, Config};
 use crate::error::{Error, Result};
 use crate::models::Models;
@@ -77,6 +78,9 @@ pub(crate) struct ServeOptions {
     /// Listen for NBD clients: unix:PATH or tcp:HOST:PORT (may be repeated)
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) nbd: Vec<Listen>,
+
+    #[command(flatten)]
+    pub(crate) nbd_options: NbdOptions,
 
     /// Write nothing to the disks, and refuse writes to the volumes
     #[arg(long, alias = "readonly", short_alias = 'o')]
@@ -150,6 +154,7 @@ impl ServeOptions {
             mount: self.mount,
             allow_other: self.allow_other,
             nbd: self.nbd,
+            nbd_options: self.nbd_options,
             read_only: self.read_only,
             buffered: self.buffered,
             run: self.run,
@@ -179,6 +184,8 @@ impl Serve {
     /// The file's settings, with those of the command line before them.
     fn merge(self, spec: Spec) -> Result<Config> {
         let mut options = self.options;
+        let wrong = |why| Error::plain("cannot use the configuration", why);
+        options.nbd_options = options.nbd_options.or(&spec).map_err(wrong)?;
         options.mount = options.mount.or(spec.mount);
         if options.nbd.is_empty() {
             options.nbd = spec.nbd;

@@ -30,6 +30,7 @@ pub(crate) mod interface;
 mod manage;
 mod mounted;
 mod namespace;
+mod nbd;
 mod notify;
 mod pools_end;
 mod stop;
@@ -41,10 +42,7 @@ mod watch;
 mod zfs;
 
 use std::collections::HashMap;
-use std::fs::Permissions;
 use std::io;
-use std::net::ToSocketAddrs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::ExitCode;
@@ -54,8 +52,9 @@ use std::time::Duration;
 
 use ashlar_engine::net::Listener;
 use ashlar_engine::{Cancelled, Engine, Handle, ReactorConfig, Receiver, spawn};
+use ashlar_export::nbd::budget::Budget;
 use ashlar_export::nbd::export::{Export, ExportError, Exports};
-use ashlar_export::nbd::listen::{self, listen};
+use ashlar_export::nbd::listen::listen;
 use ashlar_stack::assemble::{self, NotAMember, Probed, Stack, assemble, probe_all};
 use ashlar_stack::attributes::AttributeError;
 use ashlar_stack::devices::{Device, Kind};
@@ -68,6 +67,7 @@ use futures_util::future::{Either, select};
 use futures_util::lock::Mutex;
 
 use crate::client;
+use crate::commands::nbd::NbdOptions;
 use crate::commands::serve::{check_started, refuse_image};
 use crate::disks::{self, Access};
 use crate::error::{Error, FAILURE, PANICKED, Result};
@@ -88,6 +88,7 @@ pub(crate) struct Config {
     pub(crate) mount: Option<PathBuf>,
     pub(crate) allow_other: bool,
     pub(crate) nbd: Vec<Listen>,
+    pub(crate) nbd_options: NbdOptions,
     pub(crate) read_only: bool,
     pub(crate) buffered: bool,
     pub(crate) run: bool,
@@ -337,10 +338,14 @@ async fn run(
     let identities: HashMap<_, _> = config.disks.iter().filter_map(identity).collect();
     let control = bind_control(config.control.as_deref())?;
     let exports = exports(stack)?;
+    let budget = Arc::new(config.nbd_options.budget());
     let mut servers = Vec::new();
     for (index, address) in config.nbd.iter().enumerate() {
         let handle = &engine.handles()[index % config.threads];
-        servers.push((address, start_nbd(handle, address, &exports, &ending.draining()).await?));
+        servers.push((
+            address,
+            start_nbd(handle, address, config, &budget, &exports, &ending.draining()).await?,
+        ));
     }
     let mut mounted = match &config.mount {
         Some(path) => Some(Mounted::start(engine, path, config.allow_other, &attributes)?),
@@ -435,10 +440,8 @@ fn bind_control(path: Option<&Path>) -> Result<Listener> {
         };
         error.hint(hint)
     };
-    let listener = Listener::bind_unix(&path).map_err(failed)?;
     // Whoever can write to the socket controls the daemon.
-    std::fs::set_permissions(&path, Permissions::from_mode(0o600)).map_err(failed)?;
-    Ok(listener)
+    Listener::bind_unix(&path, 0o600).map_err(failed)
 }
 
 /// The volumes, as NBD clients see them.
@@ -463,22 +466,20 @@ type Server = Receiver<io::Result<()>>;
 async fn start_nbd(
     handle: &Handle,
     address: &Listen,
+    config: &Config,
+    budget: &Arc<Budget>,
     exports: &Arc<Exports>,
     stop: &Stop,
 ) -> Result<Server> {
     let bound = Stop::default();
+    let (mode, read_only) = (config.nbd_options.mode(), config.read_only);
+    let (limits, budget) = (config.nbd_options.listener(), Arc::clone(budget));
     let (tell, at, exports, stop) =
         (bound.clone(), address.clone(), Arc::clone(exports), stop.clone());
     let server = handle.spawn_on(move || async move {
-        let listener = match &at {
-            Listen::Unix(path) => Listener::bind_unix(path)?,
-            Listen::Tcp(host) => {
-                let first = host.to_socket_addrs()?.next();
-                Listener::bind_tcp(first.ok_or(io::ErrorKind::AddrNotAvailable)?)?
-            }
-        };
+        let listener = nbd::bind(&at, mode, read_only)?;
         tell.stop();
-        listen(listener, exports, listen::Config::default(), stop).await
+        listen(listener, exports, budget, limits, stop).await
     });
     match select(bound, server).await {
         Either::Left(((), server)) => Ok(server),

@@ -15,6 +15,7 @@ mod incremental;
 mod lvm;
 mod managing;
 mod models;
+mod nbd_clients;
 mod nesting;
 mod serving;
 mod support;

@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::net::Shutdown;
+use std::os::unix::fs::PermissionsExt;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
@@ -69,7 +70,7 @@ fn a_unix_socket_echoes() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     run(async {
-        let server = spawn(echo(Listener::bind_unix(&path).unwrap()));
+        let server = spawn(echo(Listener::bind_unix(&path, 0o600).unwrap()));
         talk(Socket::connect_unix(&path).await.unwrap()).await;
         server.await;
     });
@@ -95,14 +96,53 @@ fn a_stale_socket_is_replaced_and_a_live_one_or_a_file_is_not() {
     run(async {
         // What a killed process leaves: bound, and nobody listens.
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-        let live = Listener::bind_unix(&path).unwrap();
-        let second = Listener::bind_unix(&path).map(|_| ());
+        let live = Listener::bind_unix(&path, 0o600).unwrap();
+        let second = Listener::bind_unix(&path, 0o600).map(|_| ());
         assert_eq!(second.unwrap_err().kind(), ErrorKind::AddrInUse);
-        let over_file = Listener::bind_unix(&file).map(|_| ());
+        let over_file = Listener::bind_unix(&file, 0o600).map(|_| ());
         assert_eq!(over_file.unwrap_err().kind(), ErrorKind::AddrInUse);
         drop(live);
     });
     assert_eq!(std::fs::read(&file).unwrap(), b"keep");
+}
+
+#[test]
+fn a_listener_removes_its_own_socket_and_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    run(async {
+        let first = Listener::bind_unix(&path, 0o600).unwrap();
+        // As an administrator would make room for another daemon.
+        std::fs::rename(&path, dir.path().join("moved")).unwrap();
+        let _second = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        drop(first);
+        std::os::unix::net::UnixStream::connect(&path).unwrap();
+    });
+}
+
+#[test]
+fn a_socket_has_the_mode_that_was_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    run(async {
+        for mode in [0o600, 0o660, 0o666] {
+            let path = dir.path().join(format!("{mode:o}"));
+            let _listener = Listener::bind_unix(&path, mode).unwrap();
+            let found = std::fs::metadata(&path).unwrap().permissions().mode();
+            assert_eq!(found & 0o777, mode);
+        }
+    });
+}
+
+#[test]
+fn the_kernel_looks_after_tcp_clients_that_vanish() {
+    run(async {
+        let listener = Listener::bind_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+        let _client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let socket = listener.accept().await.unwrap();
+        assert!(rustix::net::sockopt::socket_keepalive(&socket).unwrap());
+        let idle = rustix::net::sockopt::tcp_keepidle(&socket).unwrap();
+        assert_eq!(idle, Duration::from_secs(60));
+    });
 }
 
 #[test]
@@ -134,7 +174,7 @@ fn a_connection_accepted_for_a_dropped_future_is_closed() {
     run(async {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
-        let listener = Listener::bind_unix(&path).unwrap();
+        let listener = Listener::bind_unix(&path, 0o600).unwrap();
         let mut closed = 0;
         for _ in 0..50 {
             let mut accept = Box::pin(listener.accept());

@@ -1,10 +1,12 @@
 //! Requests carried out on the volume.
 
 use ashlar_block::bio::Flags;
-use ashlar_block::buffer::{Buffer, Segment};
+use ashlar_block::buffer::{Buffer, Segment, footprint};
+use ashlar_block::gateway::ZERO_BYTES;
 use ashlar_block::status::{BioResult, Status};
 
-use super::block_status::{CONTEXT_ID, Extent, Extents};
+use super::admission::Ticket;
+use super::block_status::{CONTEXT_ID, Extent, Extents, MAX_EXTENTS};
 use super::errno::Errno;
 use super::export::Export;
 use super::transmission::{Command, Request};
@@ -12,12 +14,11 @@ use super::wire::{CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLAG_R
 use super::{reply_simple, reply_structured};
 
 /// The answer to a request, not encoded yet.
-#[derive(Debug)]
-pub(crate) struct Reply {
+pub(crate) struct Reply<'a> {
     pub(crate) cookie: u64,
     pub(crate) answer: Answer,
-    /// Bytes of memory the request was admitted with.
-    pub(crate) cost: usize,
+    /// Kept until the reply was sent.
+    pub(crate) ticket: Ticket<'a>,
 }
 
 /// What a reply says.
@@ -33,28 +34,32 @@ pub(crate) enum Answer {
     Failed(Errno, String),
 }
 
-impl Reply {
+impl Answer {
     /// Appends the reply to `heads`, and returns the data that goes behind it.
-    pub(crate) fn encode(self, structured: bool, heads: &mut Vec<u8>) -> Option<Segment> {
-        let cookie = self.cookie;
-        match self.answer {
-            Answer::Data(offset, data) if structured => {
+    pub(crate) fn encode(
+        self,
+        cookie: u64,
+        structured: bool,
+        heads: &mut Vec<u8>,
+    ) -> Option<Segment> {
+        match self {
+            Self::Data(offset, data) if structured => {
                 // Reads are at most MAX_PAYLOAD long.
                 heads.extend(reply_structured::offset_data(cookie, offset, data.len() as u32));
                 return Some(data);
             }
-            Answer::Data(_, data) => {
+            Self::Data(_, data) => {
                 heads.extend(reply_simple::header(cookie, None));
                 return Some(data);
             }
-            Answer::Done if structured => heads.extend(reply_structured::none(cookie)),
-            Answer::Done => heads.extend(reply_simple::header(cookie, None)),
-            Answer::Failed(errno, message) if structured => {
+            Self::Done if structured => heads.extend(reply_structured::none(cookie)),
+            Self::Done => heads.extend(reply_simple::header(cookie, None)),
+            Self::Failed(errno, message) if structured => {
                 heads.extend(reply_structured::error(cookie, errno, &message));
             }
-            Answer::Failed(errno, _) => heads.extend(reply_simple::header(cookie, Some(errno))),
+            Self::Failed(errno, _) => heads.extend(reply_simple::header(cookie, Some(errno))),
             // Asked for only where replies are structured.
-            Answer::Extents(extents) => {
+            Self::Extents(extents) => {
                 heads.extend(reply_structured::block_status(cookie, CONTEXT_ID, &extents));
             }
         }
@@ -63,25 +68,31 @@ impl Reply {
 }
 
 /// Memory that a request holds until its reply is sent, bytes.
-pub(crate) fn cost(request: &Request) -> usize {
+pub(crate) fn cost(export: &Export, request: &Request) -> usize {
     match request.command {
-        Command::Read | Command::Write => request.length as usize,
-        Command::Disc
-        | Command::Flush
-        | Command::Trim
-        | Command::Cache
-        | Command::WriteZeroes
-        | Command::BlockStatus => 0,
+        Command::Read | Command::Write => {
+            let bounce = export.volume().bounce_bytes(request.offset, request.length.into());
+            footprint(request.length as usize) + bounce
+        }
+        Command::BlockStatus if export.allocation().is_some() => MAX_EXTENTS * size_of::<Extent>(),
+        // Where the device cannot do it, zeroes are written.
+        Command::WriteZeroes => footprint(request.length.min(ZERO_BYTES as u32) as usize),
+        Command::BlockStatus | Command::Disc | Command::Flush | Command::Trim | Command::Cache => 0,
     }
 }
 
 /// Carries `request` out; `payload` is what came with a `WRITE`.
-pub(crate) async fn execute(export: &Export, request: Request, payload: Option<Buffer>) -> Reply {
+pub(crate) async fn execute<'a>(
+    export: &Export,
+    request: Request,
+    payload: Option<Buffer>,
+    ticket: Ticket<'a>,
+) -> Reply<'a> {
     let fast = request.command == Command::WriteZeroes && request.flags & CMD_FLAG_FAST_ZERO != 0;
     let answer = answer(export, &request, payload).await.unwrap_or_else(|status| {
         Answer::Failed(Errno::from_status(status, fast), status.to_string())
     });
-    Reply { cookie: request.cookie, answer, cost: cost(&request) }
+    Reply { cookie: request.cookie, answer, ticket }
 }
 
 async fn answer(
@@ -93,7 +104,7 @@ async fn answer(
     let (offset, length) = (request.offset, u64::from(request.length));
     match request.command {
         Command::Read => {
-            let data = Buffer::alloc(request.length as usize).whole();
+            let data = Buffer::try_alloc(request.length as usize).ok_or(Status::Resource)?.whole();
             volume.read(offset, [data.clone()]).await?;
             return Ok(Answer::Data(offset, data));
         }

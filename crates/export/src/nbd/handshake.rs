@@ -123,6 +123,9 @@ pub enum Step {
 pub struct Handshake {
     state: State,
     agreed: Agreed,
+    /// Whether there is no room for another client in transmission.
+    is_full: bool,
+    was_refused: bool,
     options: u32,
     /// The option being skipped and the bytes of it that are still to come.
     skipping: (u32, u32),
@@ -137,7 +140,14 @@ impl Default for Handshake {
 impl Handshake {
     /// A negotiation at its beginning: send [`Self::greeting`], then feed [`Self::step`].
     pub fn new() -> Self {
-        Self { state: State::ClientFlags, agreed: Agreed::default(), options: 0, skipping: (0, 0) }
+        Self {
+            state: State::ClientFlags,
+            agreed: Agreed::default(),
+            is_full: false,
+            was_refused: false,
+            options: 0,
+            skipping: (0, 0),
+        }
     }
 
     /// What the server sends first.
@@ -152,6 +162,16 @@ impl Handshake {
     /// Where the negotiation is.
     pub fn state(&self) -> State {
         self.state
+    }
+
+    /// Says whether there is no room for another client in transmission, from here on.
+    pub fn set_full(&mut self, is_full: bool) {
+        self.is_full = is_full;
+    }
+
+    /// Whether the client has chosen an export when there was no room.
+    pub fn was_refused(&self) -> bool {
+        self.was_refused
     }
 
     /// Takes at most one message off the front of `input`, appends the answer to `out` and says how
@@ -202,8 +222,14 @@ impl Handshake {
         let Some(data) = fields.bytes(len) else { return (0, Step::Incomplete) };
         let taken = OPTION_HEADER_LEN + data.len();
         self.options += 1;
-        let mut haggle =
-            Haggle { exports, agreed: &mut self.agreed, replies: Replies { option, out } };
+        let mut replies = Replies { option, out };
+        if self.is_full
+            && let Some(event) = option::refuse_full(&mut replies)
+        {
+            self.was_refused = true;
+            return (taken, self.enter(event));
+        }
+        let mut haggle = Haggle { exports, agreed: &mut self.agreed, replies };
         let step = match option::answer(&mut haggle, data) {
             Outcome::Answered => self.enter(Event::Answered),
             Outcome::Ended => self.enter(Event::Ended),

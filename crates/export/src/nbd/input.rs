@@ -32,8 +32,10 @@ pub(crate) struct Input<'a, S> {
 }
 
 impl<'a, S: Stream> Input<'a, S> {
-    pub(crate) fn new(stream: &'a S) -> Self {
-        Self { stream, buffer: Buffer::alloc(CAPACITY), start: 0, end: 0, window: MIN_WINDOW }
+    /// `None`: there is no memory.
+    pub(crate) fn new(stream: &'a S) -> Option<Self> {
+        let buffer = Buffer::try_alloc(CAPACITY)?;
+        Some(Self { stream, buffer, start: 0, end: 0, window: MIN_WINDOW })
     }
 
     /// What was received and not consumed.
@@ -72,9 +74,9 @@ impl<'a, S: Stream> Input<'a, S> {
         Ok(n > 0)
     }
 
-    /// The next `len` bytes as a buffer of their own.
-    pub(crate) async fn payload(&mut self, len: usize) -> Result<Buffer, Disconnect> {
-        let mut payload = Buffer::alloc(len);
+    /// Fills `payload` with the next bytes.
+    pub(crate) async fn payload(&mut self, mut payload: Buffer) -> Result<Buffer, Disconnect> {
+        let len = payload.len();
         let here = len.min(self.end - self.start);
         payload.as_mut_slice()[..here].copy_from_slice(&self.bytes()[..here]);
         self.consume(here);

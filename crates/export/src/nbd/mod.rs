@@ -13,11 +13,17 @@
 //! below it is assumed that a volume fills a read's memory entirely when it reports success: buffers
 //! are recycled, and what they held before must not reach a client.
 //!
+//! Clients are not trusted. What one may take is bounded: requests, memory ([`admission`],
+//! [`budget`]), connections and time ([`listen`], which watches over all of its connections), lines of
+//! the log. Beyond a bound it waits, is refused or is dropped, and others go on.
+//!
 //! Spoken: fixed newstyle, structured replies, `base:allocation`, all commands of the document
 //! except the experimental ones. Not spoken: TLS and extended headers, which are refused as
 //! unsupported so that clients go on without.
 
+pub mod admission;
 pub mod block_status;
+pub mod budget;
 pub mod errno;
 mod execute;
 pub mod export;
@@ -32,11 +38,14 @@ mod opt_list;
 mod opt_meta_context;
 mod opt_structured_reply;
 mod option;
+pub mod peer;
+mod peers;
 pub mod reply_simple;
 pub mod reply_structured;
 pub mod server;
 #[cfg(test)]
 mod testing;
+mod throttle;
 pub mod transmission;
 pub mod transmit;
 pub mod wire;

@@ -3,12 +3,14 @@
 //! One row for each option that is known; everything else is answered `ERR_UNSUP` (so `STARTTLS`,
 //! `PEEK_EXPORT` and `EXTENDED_HEADERS`: a client goes on without them).
 
+use super::handshake::Event;
 use super::info::ExportInfo;
 use super::wire::REP_MAGIC;
 use super::{opt_abort, opt_export_name, opt_go, opt_list, opt_meta_context, opt_structured_reply};
 
 /// The only option that cannot be answered with an error.
 pub(crate) const OPT_EXPORT_NAME: u32 = 1;
+const OPT_GO: u32 = 7;
 
 pub(crate) const REP_ACK: u32 = 1;
 pub(crate) const REP_SERVER: u32 = 2;
@@ -16,6 +18,7 @@ pub(crate) const REP_INFO: u32 = 3;
 pub(crate) const REP_META_CONTEXT: u32 = 4;
 const REP_FLAG_ERROR: u32 = 1 << 31;
 pub(crate) const REP_ERR_UNSUP: u32 = REP_FLAG_ERROR + 1;
+const REP_ERR_POLICY: u32 = REP_FLAG_ERROR + 2;
 pub(crate) const REP_ERR_INVALID: u32 = REP_FLAG_ERROR + 3;
 pub(crate) const REP_ERR_UNKNOWN: u32 = REP_FLAG_ERROR + 6;
 pub(crate) const REP_ERR_TOO_BIG: u32 = REP_FLAG_ERROR + 9;
@@ -129,7 +132,7 @@ pub(crate) const TABLE: &[Row] = &[
         effect: "INFO for EXPORT and each known item asked for, then ACK",
     },
     Row {
-        number: 7,
+        number: OPT_GO,
         word: "GO",
         data: Data::Parsed,
         answer: opt_go::answer_go,
@@ -157,6 +160,19 @@ pub(crate) const TABLE: &[Row] = &[
         effect: "selects base:allocation if asked for, after STRUCTURED_REPLY only",
     },
 ];
+
+/// Refuses an option that would begin transmission because there are as many clients as may be; `None`
+/// for others.
+pub(crate) fn refuse_full(replies: &mut Replies<'_>) -> Option<Event> {
+    match replies.option {
+        OPT_EXPORT_NAME => Some(Event::Ended),
+        OPT_GO => {
+            replies.refuse(REP_ERR_POLICY, "as many clients are connected as may be");
+            Some(Event::Answered)
+        }
+        _ => None,
+    }
+}
 
 /// Answers option `haggle.replies.option` with `data`.
 pub(crate) fn answer(haggle: &mut Haggle<'_>, data: &[u8]) -> Outcome {

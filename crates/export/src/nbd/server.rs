@@ -13,6 +13,7 @@ use super::export::Exports;
 use super::handshake::{Event, Handshake, Session, Step};
 use super::info::ExportInfo;
 use super::input::Input;
+use super::peer::Peer;
 use super::transmission::Terms;
 use super::transmit::transmit;
 use crate::stream::Stream;
@@ -51,6 +52,19 @@ pub enum Disconnect {
     /// A write of more than the maximum payload.
     #[error("write of {0} bytes exceeds the maximum payload")]
     Oversized(u32),
+    /// There is no memory to receive into.
+    #[error("out of memory")]
+    NoMemory,
+    /// Nothing happened for as long as the listener allows.
+    #[error("idle for too long")]
+    Idle,
+    /// Others waited for the memory of replies that the client did not take, or of a payload that it did
+    /// not send.
+    #[error("too slow while memory is short")]
+    Slow,
+    /// Younger connections needed its place among those in the handshake.
+    #[error("too many connections in the handshake")]
+    Crowded,
 }
 
 /// Serves one client on `stream`: handshake, transmission, and the end of every request that was
@@ -62,7 +76,7 @@ pub enum Disconnect {
 /// that has chosen no export yet is to be dropped.
 ///
 /// The future must be polled to its end (spawned), not dropped: dropping it forgets requests half
-/// way.
+/// way. `peer` is how the connection shows meanwhile to the task that watches over several.
 ///
 /// # Errors
 /// The client broke the protocol or the connection failed. Requests in flight were finished all the
@@ -70,15 +84,16 @@ pub enum Disconnect {
 pub async fn serve<S: Stream>(
     stream: &S,
     exports: &Exports,
+    peer: &Peer,
     stop: impl Future<Output = ()>,
     patience: impl Future<Output = ()>,
 ) -> Result<End, Disconnect> {
     let (mut stop, mut patience) = (pin!(stop), pin!(patience));
     let list = exports.list();
     let infos: Vec<ExportInfo> = list.iter().map(|export| export.info()).collect();
-    let mut input = Input::new(stream);
+    let mut input = Input::new(stream).ok_or(Disconnect::NoMemory)?;
     let session = {
-        let mut negotiation = pin!(negotiate(stream, &mut input, &infos));
+        let mut negotiation = pin!(negotiate(stream, &mut input, &infos, peer));
         let outcome = poll_fn(|cx| match negotiation.as_mut().poll(cx) {
             Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
             Poll::Pending if patience.as_mut().poll(cx).is_ready() => {
@@ -99,7 +114,7 @@ pub async fn serve<S: Stream>(
     // The others may go meanwhile.
     drop(list);
     tracing::debug!(export = export.name(), structured, allocation, "nbd transmission begins");
-    let result = transmit(stream, input, &export, terms, stop).await;
+    let result = transmit(stream, input, &export, terms, peer, stop).await;
     tracing::debug!(export = export.name(), ?result, "nbd connection ends");
     result
 }
@@ -109,6 +124,7 @@ async fn negotiate<S: Stream>(
     stream: &S,
     input: &mut Input<'_, S>,
     exports: &[ExportInfo],
+    peer: &Peer,
 ) -> Result<Result<Session, End>, Disconnect> {
     let mut handshake = Handshake::new();
     let mut out = Handshake::greeting().to_vec();
@@ -117,14 +133,22 @@ async fn negotiate<S: Stream>(
             stream.send(vec![Buffer::from_slice(&out).whole()]).await?;
             out.clear();
         }
+        handshake.set_full(!peer.has_room());
         let (taken, step) = handshake.step(input.bytes(), exports, &mut out);
         input.consume(taken);
+        if handshake.was_refused() {
+            peer.refuse();
+        }
         let end = match step {
             Step::Taken => continue,
             Step::Incomplete if input.fill().await? => continue,
             Step::Incomplete if input.is_empty() => return Ok(Err(End::Closed)),
             Step::Incomplete => return Err(Disconnect::Truncated),
-            Step::Transmission(session) => Ok(Ok(session)),
+            Step::Transmission(session) => {
+                // Before anything else can take the room.
+                peer.begin();
+                Ok(Ok(session))
+            }
             Step::Closed(Event::Ended) => Ok(Err(End::Negotiation)),
             Step::Closed(event) => Err(Disconnect::Handshake(event)),
         };

@@ -10,13 +10,13 @@ use ashlar_block::device::LocalFuture;
 use ashlar_block::status::BioResult;
 use futures_util::future::join;
 
+use super::super::admission::{MAX_BYTES, MAX_REQUESTS};
 use super::super::block_status::Extents;
 use super::super::export::{Allocation, Export, ExportError};
 use super::super::testing::{
-    Client, Got, SIZE, SlowRam, exports, pattern, pipe, run, session, turn,
+    Client, Got, SIZE, SlowRam, alone, exports, pattern, pipe, run, session, turn,
 };
 use super::super::transmission::Command;
-use super::super::transmit::{MAX_BYTES, MAX_REQUESTS};
 use super::super::wire::{
     CMD_FLAG_DF, CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLAG_REQ_ONE,
     FLAG_CAN_MULTI_CONN, FLAG_READ_ONLY, FLAG_ROTATIONAL, FLAG_SEND_TRIM, FLAG_SEND_WRITE_ZEROES,
@@ -162,7 +162,7 @@ fn requests_that_came_together_are_answered_with_few_calls() {
         client.pipe.close();
         server.sends.get() - before
     };
-    let (end, sends) = run(join(serve(&server, &exports, pending(), pending()), client));
+    let (end, sends) = run(join(serve(&server, &exports, &alone(), pending(), pending()), client));
     // 1, 2, 4, 8 and 16 replies, and the last.
     assert_eq!((end.unwrap(), sends), (End::Closed, 6));
 }
@@ -195,7 +195,7 @@ fn a_client_that_takes_no_replies_is_held_back() {
         client.pipe.close();
     };
     assert_eq!(
-        run(join(serve(&server, &exports, pending(), pending()), client)).0.unwrap(),
+        run(join(serve(&server, &exports, &alone(), pending(), pending()), client)).0.unwrap(),
         End::Closed
     );
     assert_eq!(ram.counts().ended, 2000);
@@ -218,6 +218,22 @@ fn data_in_memory_is_bounded_and_one_request_always_gets_through() {
     // Two reads, each in 26 pieces of 1280 KiB at most.
     assert_eq!(MAX_BYTES / MAX_PAYLOAD as usize, 2);
     assert!((27..=2 * 26).contains(&ram.counts().most_at_a_time), "{:?}", ram.counts());
+}
+
+#[test]
+fn zeroes_that_may_have_to_be_written_count_as_memory() {
+    let ram = SlowRam::new(SIZE, 200);
+    let (end, ()) = session(&exports(&ram), usize::MAX, |pipe| async move {
+        let client = Client::connect(pipe, "md0", true).await;
+        let zeroes = |i| Client::request(Command::WriteZeroes, 0, i, 0, SIZE as u32);
+        client.send(&(0..100).flat_map(zeroes).collect::<Vec<u8>>()).await;
+        for _ in 0..100 {
+            assert!(matches!(client.reply(|_| 0).await, Some((_, Got::Done))));
+        }
+        client.pipe.close();
+    });
+    assert_eq!(end.unwrap(), End::Closed);
+    assert!(ram.counts().most_at_a_time <= MAX_BYTES >> 20, "{:?}", ram.counts());
 }
 
 #[test]
@@ -262,6 +278,25 @@ fn a_client_that_goes_away_in_the_middle_leaves_whole_requests_only() {
         assert_eq!(counts.started, counts.ended, "cut {cut}");
         assert_eq!(bytes[..512], [1; 512], "cut {cut}");
         assert!(whole || bytes[512..].iter().all(|byte| *byte == 0), "cut {cut}");
+    }
+}
+
+#[test]
+fn a_client_that_dies_within_a_payload_ends_its_connection() {
+    let taken = Client::request(Command::Write, 0, 9, 8192, 4096);
+    // Refused, so that its payload is skipped.
+    let refused = Client::request(Command::Write, 0, 9, SIZE as u64, 70_000);
+    for write in [taken, refused] {
+        let ram = SlowRam::new(SIZE, 20);
+        let (end, ()) = session(&exports(&ram), 1000, |pipe| async {
+            let client = Client::connect(pipe, "md0", true).await;
+            let read = Client::request(Command::Read, 0, 8, 0, 512);
+            client.send(&[&read[..], &write, &[7; 4000]].concat()).await;
+            client.pipe.close();
+            assert!(matches!(client.reply(|_| 0).await, Some((8, Got::Data(..)))));
+            assert_eq!(client.reply(|_| 0).await, None);
+        });
+        assert!(matches!(end, Err(Disconnect::Truncated)), "{end:?}");
     }
 }
 
@@ -342,7 +377,7 @@ fn stopping_answers_what_runs_and_refuses_what_waits() {
         (read, refused)
     };
     let serving = async {
-        let end = serve(&server, &exports, stopped, pending()).await;
+        let end = serve(&server, &exports, &alone(), stopped, pending()).await;
         server.close();
         end
     };
@@ -369,7 +404,8 @@ fn stopping_ends_idle_connections_in_every_phase() {
             stop.set(true);
             client
         };
-        let (end, _client) = run(join(serve(&server, &exports, stopped, pending()), client));
+        let (end, _client) =
+            run(join(serve(&server, &exports, &alone(), stopped, pending()), client));
         assert_eq!(end.unwrap(), End::Stopped);
     }
 }
@@ -394,7 +430,8 @@ fn a_client_that_never_chooses_is_dropped_and_one_that_has_chosen_is_not() {
                 Some(end)
             }
         };
-        let (end, _open) = run(join(serve(&server, &exports, pending(), patience), client));
+        let (end, _open) =
+            run(join(serve(&server, &exports, &alone(), pending(), patience), client));
         assert_eq!(matches!(end, Err(Disconnect::Impatient)), !chooses, "{end:?}");
     }
 }
@@ -419,9 +456,10 @@ fn a_flush_covers_what_other_connections_were_told_is_written() {
         a.pipe.close();
         b.pipe.close();
     };
+    let (peer_a, peer_b) = (alone(), alone());
     let servers = join(
-        serve(&server_a, &exports, pending(), pending()),
-        serve(&server_b, &exports, pending(), pending()),
+        serve(&server_a, &exports, &peer_a, pending(), pending()),
+        serve(&server_b, &exports, &peer_b, pending(), pending()),
     );
     let ((a, b), ()) = run(join(servers, clients));
     assert_eq!((a.unwrap(), b.unwrap()), (End::Closed, End::Closed));

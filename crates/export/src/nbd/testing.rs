@@ -20,7 +20,9 @@ use ashlar_block::status::Status;
 use ashlar_block::units::Sectors;
 use futures_util::future::join;
 
+use super::budget::Budget;
 use super::export::{Export, Exports};
+use super::peer::Peer;
 use super::server::{Disconnect, End, serve};
 use super::transmission::{Command, Header};
 use super::wire::{Fields, OPTS_MAGIC, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC};
@@ -317,6 +319,11 @@ pub(crate) fn exports(ram: &Arc<SlowRam>) -> Exports {
     exports
 }
 
+/// A connection that shares memory with no other.
+pub(crate) fn alone() -> Peer {
+    Peer::alone(Arc::new(Budget::new(1 << 30)))
+}
+
 /// Runs the server on one end of a pipe and `client` on the other.
 pub(crate) fn session<T, F: Future<Output = T>>(
     exports: &Exports,
@@ -326,7 +333,7 @@ pub(crate) fn session<T, F: Future<Output = T>>(
     let (server, end) = pipe(1 << 20, fragment);
     run(join(
         async {
-            let result = serve(&server, exports, pending(), pending()).await;
+            let result = serve(&server, exports, &alone(), pending(), pending()).await;
             server.close();
             result
         },

@@ -10,8 +10,8 @@
 //! after both: a disk that waits costs more than a client that does. The first reply of a turn goes
 //! out alone, those behind it in ever larger calls: the client wakes up while they are copied.
 //!
-//! Bounds: at most [`MAX_REQUESTS`] requests and [`MAX_BYTES`] of their data between being parsed
-//! and being answered; beyond, receiving stops and the socket pushes back.
+//! What is between being parsed and being answered is bounded, see [`admission`](super::admission);
+//! beyond, receiving stops and the socket pushes back.
 //!
 //! A request that was started always runs to its end, whatever becomes of the connection: what ends
 //! early is receiving (DISC, end of stream, error, shutdown) or sending (error), never a request.
@@ -25,21 +25,20 @@ use std::task::Poll;
 
 use ashlar_block::buffer::{Buffer, Segment};
 use ashlar_block::plug;
-use futures_util::StreamExt;
+use futures_util::future::Fuse;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 
+use super::admission::{Admission, Ticket};
 use super::errno::Errno;
 use super::execute::{Answer, Reply, cost, execute};
 use super::export::Export;
 use super::input::Input;
+use super::peer::{Direction, Peer};
 use super::server::{Disconnect, End};
 use super::transmission::{Command, Header, REQUEST_LEN, Request, Terms, Verdict, judge};
 use crate::stream::Stream;
 
-/// Requests of a connection in flight.
-pub const MAX_REQUESTS: usize = 128;
-/// Their data in memory, bytes; one request is always admitted.
-pub const MAX_BYTES: usize = 64 << 20;
 /// Replies sent with the first call of a turn; each further one may take twice as many.
 const FIRST_REPLIES: usize = 1;
 /// Replies sent with one call at most.
@@ -48,45 +47,24 @@ const BATCH_REPLIES: usize = 64;
 const BATCH_BYTES: usize = 1 << 20;
 
 /// What the parts of a connection tell each other.
-#[derive(Default)]
-struct Flow {
-    requests: Cell<usize>,
-    bytes: Cell<usize>,
-    replies: RefCell<VecDeque<Reply>>,
+struct Flow<'a> {
+    peer: &'a Peer,
+    admission: &'a Admission<'a>,
+    replies: RefCell<VecDeque<Reply<'a>>>,
     stopping: Cell<bool>,
     /// Requests were started that have not been passed to the disks yet.
     begun: Cell<bool>,
-    /// Counts whatever another part may wait for.
-    steps: Cell<u64>,
 }
 
-impl Flow {
-    fn step(&self) {
-        self.steps.set(self.steps.get() + 1);
+impl<'a> Flow<'a> {
+    fn new(peer: &'a Peer, admission: &'a Admission<'a>) -> Self {
+        let (replies, stopping, begun) = Default::default();
+        Self { peer, admission, replies, stopping, begun }
     }
 
-    /// Waits until a request that holds `cost` bytes may begin, and counts it.
-    async fn admit(&self, cost: usize) {
-        poll_fn(|_| {
-            let (requests, bytes) = (self.requests.get(), self.bytes.get());
-            let fits = requests < MAX_REQUESTS && bytes.saturating_add(cost) <= MAX_BYTES;
-            // No waker: the connection's task polls again after every step.
-            if fits || requests == 0 { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
-        self.requests.set(self.requests.get() + 1);
-        self.bytes.set(self.bytes.get() + cost);
-    }
-
-    fn reply(&self, reply: Reply) {
+    fn reply(&self, reply: Reply<'a>) {
         self.replies.borrow_mut().push_back(reply);
-        self.step();
-    }
-
-    fn answered(&self, requests: usize, bytes: usize) {
-        self.requests.set(self.requests.get() - requests);
-        self.bytes.set(self.bytes.get() - bytes);
-        self.step();
+        self.admission.step();
     }
 
     /// Waits until what was started is on its way.
@@ -106,17 +84,19 @@ pub(crate) async fn transmit<S: Stream>(
     input: Input<'_, S>,
     export: &Export,
     terms: Terms,
+    peer: &Peer,
     stop: impl Future<Output = ()>,
 ) -> Result<End, Disconnect> {
-    let flow = Flow::default();
+    let admission = Admission::new(peer);
+    let flow = Flow::new(peer, &admission);
     let running = RefCell::new(FuturesUnordered::new());
-    let start = |request, payload| {
-        running.borrow().push(execute(export, request, payload));
+    let start = |request, payload, ticket| {
+        running.borrow().push(execute(export, request, payload, ticket));
         flow.begun.set(true);
-        flow.step();
+        admission.step();
     };
     let mut stop = pin!(stop);
-    let mut receiver = pin!(receive(input, &terms, &flow, start));
+    let mut receiver = pin!(receive(input, export, &terms, &flow, start).fuse());
     let mut sender = pin!(send(stream, terms.structured, &flow));
     let (mut ended, mut broken) = (None, None);
     poll_fn(|cx| {
@@ -124,7 +104,7 @@ pub(crate) async fn transmit<S: Stream>(
             flow.stopping.set(true);
         }
         loop {
-            let before = flow.steps.get();
+            let before = admission.steps();
             if ended.is_none()
                 && broken.is_none()
                 && let Poll::Ready(end) = receiver.as_mut().poll(cx)
@@ -134,20 +114,26 @@ pub(crate) async fn transmit<S: Stream>(
             while let Poll::Ready(Some(reply)) = running.borrow_mut().poll_next_unpin(cx) {
                 flow.reply(reply);
             }
+            peer.set_running(running.borrow().len());
             if flow.begun.take() {
                 plug::flush_current();
-                flow.step();
+                admission.step();
             }
             if broken.is_none()
                 && let Poll::Ready(error) = sender.as_mut().poll(cx)
             {
                 broken = Some(error);
+                receiver.set(Fuse::terminated());
             }
-            let sent = broken.is_some() || flow.requests.get() == 0;
-            if (ended.is_some() || broken.is_some()) && running.borrow().is_empty() && sent {
+            if broken.is_some() {
+                // They cannot be sent, and hold memory.
+                flow.replies.borrow_mut().clear();
+            }
+            // The receiver has ended or was dropped, so only requests hold tickets.
+            if (ended.is_some() || broken.is_some()) && admission.is_idle() {
                 return Poll::Ready(());
             }
-            if flow.steps.get() == before {
+            if admission.steps() == before {
                 return Poll::Pending;
             }
         }
@@ -162,11 +148,12 @@ pub(crate) async fn transmit<S: Stream>(
 }
 
 /// Parses and starts requests until there are no more.
-async fn receive<S: Stream>(
+async fn receive<'a, S: Stream>(
     mut input: Input<'_, S>,
+    export: &Export,
     terms: &Terms,
-    flow: &Flow,
-    start: impl Fn(Request, Option<Buffer>),
+    flow: &Flow<'a>,
+    start: impl Fn(Request, Option<Buffer>, Ticket<'a>),
 ) -> Result<End, Disconnect> {
     loop {
         let Some(bytes) = input.bytes().first_chunk::<REQUEST_LEN>() else {
@@ -184,55 +171,54 @@ async fn receive<S: Stream>(
         };
         let header = Header::parse(bytes).ok_or(Disconnect::BadMagic)?;
         input.consume(REQUEST_LEN);
-        let verdict = judge(&header, terms);
-        let (error, message, skip) = match verdict {
+        flow.peer.touch();
+        let (error, message, skip, ticket) = match judge(&header, terms) {
             Verdict::Disconnect => return Err(Disconnect::Oversized(header.length)),
             Verdict::Run(Request { command: Command::Disc, .. }) => return Ok(End::Disc),
-            Verdict::Run(request) if !flow.stopping.get() => {
-                flow.admit(cost(&request)).await;
-                let payload = match request.command {
-                    Command::Write => {
-                        match or_stopped(flow, input.payload(request.length as usize)).await {
-                            Some(payload) => Some(payload?),
-                            // Half a write is none; its client sees the connection end.
-                            None => {
-                                flow.answered(1, cost(&request));
-                                return Ok(End::Stopped);
-                            }
-                        }
-                    }
-                    Command::Read
-                    | Command::Disc
-                    | Command::Flush
-                    | Command::Trim
-                    | Command::Cache
-                    | Command::WriteZeroes
-                    | Command::BlockStatus => None,
-                };
-                start(request, payload);
-                continue;
+            Verdict::Run(request) if flow.stopping.get() => {
+                let ticket = flow.admission.admit(0).await;
+                (Errno::Shutdown, "the server is shutting down", payload_len(&request), ticket)
             }
             Verdict::Run(request) => {
-                let skip = if request.command == Command::Write { request.length } else { 0 };
-                (Errno::Shutdown, "the server is shutting down", skip)
+                let ticket = flow.admission.admit(cost(export, &request)).await;
+                let len = payload_len(&request);
+                if len == 0 {
+                    start(request, None, ticket);
+                    continue;
+                }
+                match Buffer::try_alloc(len as usize) {
+                    Some(buffer) => {
+                        let payload = input.payload(buffer);
+                        let payload = flow.peer.transfer(Direction::In, len as usize, payload);
+                        // Half a write is none; its client sees the connection end.
+                        let payload = or_stopped(flow, payload).await.transpose()?;
+                        let Some(payload) = payload else { return Ok(End::Stopped) };
+                        start(request, Some(payload), ticket);
+                        continue;
+                    }
+                    None => (Errno::NoMem, "out of memory", len, ticket),
+                }
             }
-            Verdict::Refuse { error, message, skip } => (error, message, skip),
+            Verdict::Refuse { error, message, skip } => {
+                (error, message, skip, flow.admission.admit(0).await)
+            }
         };
-        flow.admit(0).await;
         match or_stopped(flow, input.skip(skip as usize)).await {
             Some(skipped) => skipped?,
-            None => {
-                flow.answered(1, 0);
-                return Ok(End::Stopped);
-            }
+            None => return Ok(End::Stopped),
         }
         let answer = Answer::Failed(error, message.to_owned());
-        flow.reply(Reply { cookie: header.cookie, answer, cost: 0 });
+        flow.reply(Reply { cookie: header.cookie, answer, ticket });
     }
 }
 
+/// Bytes that follow the request.
+fn payload_len(request: &Request) -> u32 {
+    if request.command == Command::Write { request.length } else { 0 }
+}
+
 /// `future`'s output, or `None` if it would have to wait while the server stops.
-async fn or_stopped<T>(flow: &Flow, future: impl Future<Output = T>) -> Option<T> {
+async fn or_stopped<T>(flow: &Flow<'_>, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     let mut stopped = pin!(flow.stopped());
     poll_fn(|cx| match future.as_mut().poll(cx) {
@@ -243,8 +229,8 @@ async fn or_stopped<T>(flow: &Flow, future: impl Future<Output = T>) -> Option<T
 }
 
 /// Sends replies as they come; ends only with an error.
-async fn send<S: Stream>(stream: &S, structured: bool, flow: &Flow) -> io::Error {
-    let mut heads = Vec::new();
+async fn send<S: Stream>(stream: &S, structured: bool, flow: &Flow<'_>) -> io::Error {
+    let (mut heads, mut tickets) = (Vec::new(), Vec::new());
     let mut most = FIRST_REPLIES;
     loop {
         poll_fn(|_| {
@@ -255,34 +241,37 @@ async fn send<S: Stream>(stream: &S, structured: bool, flow: &Flow) -> io::Error
             Poll::Ready(())
         })
         .await;
-        let (batch, requests, bytes) =
-            gather(&mut flow.replies.borrow_mut(), most, structured, &mut heads);
+        let batch =
+            gather(&mut flow.replies.borrow_mut(), most, structured, &mut heads, &mut tickets);
         most = (2 * most).min(BATCH_REPLIES);
-        if let Err(error) = stream.send(batch).await {
+        let bytes = batch.iter().map(Segment::len).sum();
+        if let Err(error) = flow.peer.transfer(Direction::Out, bytes, stream.send(batch)).await {
             return error;
         }
-        flow.answered(requests, bytes);
+        tickets.clear();
     }
 }
 
-/// Takes the replies of one call, at most `most`: the segments to send, how many replies they are
-/// and the memory these were admitted with. All headers share a buffer, of which the segments are
-/// parts; data goes out from where it was read to.
-fn gather(
-    replies: &mut VecDeque<Reply>,
+/// Takes the replies of one call, at most `most`: the segments to send. All headers share a buffer, of
+/// which the segments are parts; data goes out from where it was read to. The tickets of the replies
+/// are added to `tickets`.
+fn gather<'a>(
+    replies: &mut VecDeque<Reply<'a>>,
     most: usize,
     structured: bool,
     heads: &mut Vec<u8>,
-) -> (Vec<Segment>, usize, usize) {
+    tickets: &mut Vec<Ticket<'a>>,
+) -> Vec<Segment> {
     heads.clear();
     let (mut bytes, mut count) = (0, 0);
     // Data, and where the headers that go before it end.
     let mut data = Vec::with_capacity(replies.len().min(most));
     while count < most && bytes < BATCH_BYTES {
-        let Some(reply) = replies.pop_front() else { break };
-        bytes += reply.cost;
+        let Some(Reply { cookie, answer, ticket }) = replies.pop_front() else { break };
+        bytes += ticket.bytes();
         count += 1;
-        if let Some(segment) = reply.encode(structured, heads) {
+        tickets.push(ticket);
+        if let Some(segment) = answer.encode(cookie, structured, heads) {
             data.push((heads.len(), segment));
         }
     }
@@ -296,5 +285,5 @@ fn gather(
     if at < heads.len() {
         batch.push(heads.segment(at..heads.len()));
     }
-    (batch, count, bytes)
+    batch
 }

@@ -84,10 +84,10 @@ impl Server {
                     let port = listener.local_addr()?.port();
                     (listener, Some(port))
                 } else {
-                    (Listener::bind_unix(path)?, None)
+                    (Listener::bind_unix(path, 0o600)?, None)
                 };
                 ready.send(port).unwrap();
-                listen(listener, exports, Config::default(), stopped).await
+                listen(listener, exports, Arc::default(), Config::default(), stopped).await
             })
         });
         let port = started.recv().expect("the server starts");

@@ -1,0 +1,237 @@
+//! NBD clients that behave badly, spoken raw, and the sockets they come through.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+
+use super::support::{Daemon, Images, MIB, program};
+
+/// A connection in transmission, with simple replies.
+struct Client(UnixStream);
+
+impl Client {
+    /// Connects to `socket` and greets.
+    fn greet(socket: &Path) -> Self {
+        let mut stream = UnixStream::connect(socket).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.read_exact(&mut [0; 18]).unwrap();
+        // Fixed newstyle, no zeroes.
+        stream.write_all(&[0, 0, 0, 3]).unwrap();
+        Self(stream)
+    }
+
+    /// Connects to `socket` and chooses `export` with EXPORT_NAME.
+    fn connect(socket: &Path, export: &str) -> Self {
+        let mut client = Self::greet(socket);
+        client.choose(export);
+        client.0.read_exact(&mut [0; 10]).unwrap();
+        client
+    }
+
+    fn choose(&mut self, export: &str) {
+        let mut option = b"IHAVEOPT\0\0\0\x01".to_vec();
+        option.extend((export.len() as u32).to_be_bytes());
+        option.extend(export.as_bytes());
+        self.0.write_all(&option).unwrap();
+    }
+
+    /// Reads `length` bytes; the error of the reply.
+    fn read(&mut self, length: u32) -> u32 {
+        self.request(READ, 0, length);
+        let mut head = [0; 16];
+        self.0.read_exact(&mut head).unwrap();
+        let error = u32::from_be_bytes(head[4..8].try_into().unwrap());
+        if error == 0 {
+            self.0.read_exact(&mut vec![0; length as usize]).unwrap();
+        }
+        error
+    }
+
+    /// Sends the header of a request.
+    fn request(&mut self, command: u16, offset: u64, length: u32) {
+        let mut header = 0x2560_9513_u32.to_be_bytes().to_vec();
+        header.extend([0; 2]);
+        header.extend(command.to_be_bytes());
+        header.extend(7_u64.to_be_bytes());
+        header.extend(offset.to_be_bytes());
+        header.extend(length.to_be_bytes());
+        self.0.write_all(&header).unwrap();
+    }
+}
+
+const READ: u16 = 0;
+const WRITE: u16 = 1;
+
+/// What `name` says in the status of a process, bytes.
+fn memory(pid: u32, name: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
+/// Waits until `holds`.
+fn until(what: &str, holds: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_client_that_dies_within_a_write_does_not_keep_the_daemon_from_stopping() {
+    let images = Images::array(2, 32 * MIB, &["--level=1"]);
+    let daemon = images.serve(&["--nbd", "unix:nbd.sock"]);
+    let mut client = Client::connect(&images.path("nbd.sock"), "md0");
+    client.request(WRITE, 0, MIB as u32);
+    client.0.write_all(&vec![7; MIB as usize / 2]).unwrap();
+    drop(client);
+    daemon.client(&["stop"]).ok();
+    assert_eq!(daemon.wait().0.code(), Some(0));
+}
+
+#[test]
+fn the_socket_of_another_daemon_survives_the_end_of_this_one() {
+    let (images, others) = (Images::new(1, MIB), Images::new(1, MIB));
+    let socket = images.path("nbd.sock");
+    let nbd = format!("unix:{}", socket.display());
+    let first = images.serve(&["--nbd", &nbd]);
+    // An administrator makes room for the second.
+    fs::remove_file(&socket).unwrap();
+    fs::remove_file(&first.control).unwrap();
+    let control = first.control.to_str().unwrap();
+    let mut command = program();
+    command.args(["serve", "--control", control, "--nbd", &nbd, "d0"]);
+    command.current_dir(others.dir.path());
+    let second = Daemon::of(command, images.dir.path());
+    first.end();
+    assert!(second.client(&["status"]).ok().out.contains(&second.pid().to_string()));
+    drop(Client::connect(&socket, "d0"));
+    second.end();
+    assert!(!socket.exists());
+}
+
+#[test]
+fn sockets_are_open_to_their_owner_alone_whatever_the_umask() {
+    let images = Images::new(1, MIB);
+    for umask in ["0", "077"] {
+        let mut command = Command::new("sh");
+        let serve = "umask $0; exec \"$@\"";
+        command.args(["-c", serve, umask, env!("CARGO_BIN_EXE_ashlar"), "serve", "d0"]);
+        command.args(["--control", "control", "--nbd", "unix:nbd.sock"]);
+        command.current_dir(images.dir.path());
+        let daemon = Daemon::of(command, images.dir.path());
+        for name in ["control", "nbd.sock"] {
+            let mode = fs::metadata(images.path(name)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{name} under umask {umask}");
+        }
+        daemon.end();
+    }
+}
+
+#[test]
+fn clients_that_do_not_read_hold_a_bounded_memory_and_leave_none_behind() {
+    let images = Images::new(1, 64 * MIB);
+    let args = ["--threads", "2", "--nbd", "unix:nbd.sock", "--nbd-memory", "64M"];
+    let daemon = images.serve(&args);
+    let socket = images.path("nbd.sock");
+    let rss = || memory(daemon.pid(), "VmRSS:");
+    let before = rss();
+    let mut stuck: Vec<Client> = (0..40).map(|_| Client::connect(&socket, "d0")).collect();
+    for client in &mut stuck {
+        (0..64).for_each(|_| client.request(READ, 0, MIB as u32));
+    }
+    until("the clients get no memory", || rss() > before + 40 * MIB);
+    // Another one is served all the same.
+    let mut client = Client::connect(&socket, "d0");
+    for _ in 0..100 {
+        assert_eq!(client.read(4096), 0);
+    }
+    let most = memory(daemon.pid(), "VmHWM:");
+    assert!(most < before + 128 * MIB, "{} MiB more", (most - before) / MIB);
+    drop((client, stuck));
+    until("the memory does not come back", || rss() < before + 24 * MIB);
+    daemon.end();
+}
+
+#[test]
+fn memory_that_there_is_not_is_the_clients_trouble() {
+    let images = Images::new(1, 64 * MIB);
+    let args = ["--threads", "1", "--nbd", "unix:nbd.sock", "--nbd-memory", "1G"];
+    let daemon = images.serve(&args);
+    let socket = images.path("nbd.sock");
+    let mut client = Client::connect(&socket, "d0");
+    let mut stuck: Vec<Client> = (0..4).map(|_| Client::connect(&socket, "d0")).collect();
+    assert_eq!(client.read(4096), 0);
+    let limit = Some(memory(daemon.pid(), "VmSize:") + 24 * MIB);
+    let pid = Pid::from_raw(daemon.pid() as i32);
+    prlimit(pid, Resource::As, Rlimit { current: limit, maximum: limit }).unwrap();
+    // Address space that the allocator has already is used up first.
+    for client in &mut stuck {
+        client.request(READ, 0, 32 * MIB as u32);
+        client.0.read_exact(&mut [0; 16]).unwrap();
+    }
+    assert_eq!(client.read(32 * MIB as u32), 12, "ENOMEM");
+    client.request(WRITE, 0, 32 * MIB as u32);
+    client.0.write_all(&vec![7; 32 * MIB as usize]).unwrap();
+    let mut head = [0; 16];
+    client.0.read_exact(&mut head).unwrap();
+    assert_eq!(head[7], 12, "ENOMEM");
+    assert_eq!(client.read(4096), 0);
+    drop((client, stuck));
+    daemon.end();
+}
+
+#[test]
+fn clients_beyond_the_most_are_refused_and_idle_ones_closed() {
+    let images = Images::new(1, MIB);
+    let limits = ["--nbd-max-connections", "1", "--nbd-idle-timeout", "1"];
+    let daemon = images.serve(&[&["--nbd", "unix:nbd.sock"][..], &limits].concat());
+    let socket = images.path("nbd.sock");
+    // Those that choose nothing are no clients yet.
+    let half: Vec<Client> = (0..100).map(|_| Client::greet(&socket)).collect();
+    let mut first = Client::connect(&socket, "d0");
+    assert_eq!(first.read(4096), 0);
+    let mut second = Client::greet(&socket);
+    second.choose("d0");
+    assert_eq!(second.0.read(&mut [0]).unwrap(), 0, "refused");
+    assert_eq!(first.0.read(&mut [0]).unwrap(), 0, "idle");
+    drop((Client::connect(&socket, "d0"), half));
+    let log = daemon.end();
+    assert!(log.contains("refused") && log.contains("idle"), "{log}");
+}
+
+#[test]
+fn an_address_that_others_reach_is_warned_of() {
+    let images = Images::new(1, MIB);
+    for (address, is_open) in [("127.0.0.1", false), ("0.0.0.0", true)] {
+        let log = images.serve(&["--nbd", &format!("tcp:{address}:0")]).end();
+        assert_eq!(
+            log.matches("neither authentication nor encryption").count(),
+            usize::from(is_open)
+        );
+    }
+}
+
+#[test]
+fn clients_cannot_flood_the_log() {
+    let images = Images::new(1, MIB);
+    let daemon = images.serve(&["--nbd", "unix:nbd.sock"]);
+    for _ in 0..200 {
+        let mut client = UnixStream::connect(images.path("nbd.sock")).unwrap();
+        client.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        let mut greeting = Vec::new();
+        // A reset, or the end.
+        drop(client.read_to_end(&mut greeting));
+        assert_eq!(greeting.len(), 18);
+    }
+    let log = daemon.end();
+    assert!(log.contains("left_out=180"), "{log}");
+    assert!(log.lines().count() < 30, "{log}");
+}

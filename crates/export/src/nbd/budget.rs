@@ -1,0 +1,280 @@
+//! The memory that requests of all connections together may hold.
+//!
+//! One budget is shared by all threads. A connection takes its memory in pieces (see
+//! [`admission`](super::admission)), so that most requests touch nothing that is shared; a piece is one
+//! atomic addition. A lock is taken only while memory is short: requests then wait in a queue and are
+//! served in the order of their arrival, so that smaller ones do not keep passing a large one.
+//!
+//! No wake-up is lost: a waiting task adds itself to `waiting` and then looks at `used`, a giver
+//! subtracts from `used` and then looks at `waiting`. All of it is sequentially consistent, so at least
+//! one of the two sees the other.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use ashlar_engine::memory::available_bytes;
+
+/// Smallest budget, bytes: the longest requests make progress with it.
+pub const MIN_BUDGET_BYTES: usize = 64 << 20;
+/// Largest budget that is chosen by default, bytes.
+const MAX_DEFAULT_BYTES: u64 = 1 << 30;
+/// The default budget is one part in so many of the available memory.
+const DEFAULT_PART: u64 = 4;
+
+/// See the module text.
+#[derive(Debug)]
+pub struct Budget {
+    limit: usize,
+    used: AtomicUsize,
+    /// Connections that share it.
+    sharers: AtomicUsize,
+    /// Length of the queue.
+    waiting: AtomicUsize,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    next: u64,
+    waiting: VecDeque<Waiting>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    number: u64,
+    bytes: usize,
+    waker: Waker,
+}
+
+impl Default for Budget {
+    /// A quarter of the memory that is available to the process, at most 1 GiB.
+    fn default() -> Self {
+        let part = available_bytes().map_or(0, |bytes| bytes / DEFAULT_PART);
+        Self::new(part.min(MAX_DEFAULT_BYTES) as usize)
+    }
+}
+
+impl Budget {
+    /// Of `limit` bytes, at least [`MIN_BUDGET_BYTES`].
+    pub fn new(limit: usize) -> Self {
+        Self {
+            limit: limit.max(MIN_BUDGET_BYTES),
+            used: AtomicUsize::new(0),
+            sharers: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
+            queue: Mutex::default(),
+        }
+    }
+
+    /// What it is, bytes.
+    pub fn limit_bytes(&self) -> usize {
+        self.limit
+    }
+
+    /// What is held, bytes.
+    pub fn used_bytes(&self) -> usize {
+        self.used.load(SeqCst)
+    }
+
+    /// Whether a request waits for memory.
+    pub(crate) fn is_short(&self) -> bool {
+        self.waiting.load(SeqCst) > 0
+    }
+
+    /// Most that one request takes, bytes. So while a request waits more than half is held, and some
+    /// connection holds at least [`Self::fair_share`].
+    pub(crate) fn most_at_once(&self) -> usize {
+        self.limit / 2
+    }
+
+    /// What each connection holds if half of the budget is spread evenly, bytes.
+    pub(crate) fn fair_share(&self) -> usize {
+        self.limit / 2 / self.sharers.load(SeqCst).max(1)
+    }
+
+    /// Counts a connection in.
+    pub(crate) fn join(&self) {
+        self.sharers.fetch_add(1, SeqCst);
+    }
+
+    /// Counts it out.
+    pub(crate) fn leave(&self) {
+        self.sharers.fetch_sub(1, SeqCst);
+    }
+
+    /// Takes `bytes` if there are so many and no request waits.
+    pub(crate) fn try_take(&self, bytes: usize) -> bool {
+        !self.is_short() && self.add(bytes)
+    }
+
+    /// Takes `bytes`, whatever is held already.
+    pub(crate) fn take_beyond_limit(&self, bytes: usize) {
+        self.used.fetch_add(bytes, SeqCst);
+    }
+
+    /// Takes `bytes`, at most [`Self::most_at_once`], when it is this request's turn.
+    pub(crate) fn take(&self, bytes: usize) -> Turn<'_> {
+        debug_assert!(bytes <= self.most_at_once());
+        Turn { budget: self, bytes, number: None }
+    }
+
+    /// Gives `bytes` back.
+    pub(crate) fn give(&self, bytes: usize) {
+        self.used.fetch_sub(bytes, SeqCst);
+        if self.is_short() {
+            self.serve(&mut self.queue());
+        }
+    }
+
+    fn add(&self, bytes: usize) -> bool {
+        let fits = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= self.limit);
+        self.used.fetch_update(SeqCst, SeqCst, fits).is_ok()
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        // Nothing panics in between.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives those at the head of the queue what they wait for.
+    fn serve(&self, queue: &mut Queue) {
+        while queue.waiting.front().is_some_and(|first| self.add(first.bytes)) {
+            // A waker only puts its task into some reactor's list.
+            if let Some(first) = queue.waiting.pop_front() {
+                first.waker.wake();
+            }
+        }
+        self.waiting.store(queue.waiting.len(), SeqCst);
+    }
+}
+
+/// A place in the queue for memory: ends when the memory was taken. Dropped before, it takes none.
+pub(crate) struct Turn<'a> {
+    budget: &'a Budget,
+    bytes: usize,
+    /// Once it is in the queue; out of it again, the memory was taken.
+    number: Option<u64>,
+}
+
+impl Future for Turn<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        let mut queue = this.budget.queue();
+        let number = *this.number.get_or_insert_with(|| {
+            let number = queue.next;
+            queue.next += 1;
+            let (bytes, waker) = (this.bytes, cx.waker().clone());
+            queue.waiting.push_back(Waiting { number, bytes, waker });
+            number
+        });
+        this.budget.waiting.store(queue.waiting.len(), SeqCst);
+        this.budget.serve(&mut queue);
+        if let Some(waiting) = queue.waiting.iter_mut().find(|waiting| waiting.number == number) {
+            waiting.waker.clone_from(cx.waker());
+            return Poll::Pending;
+        }
+        // From here on the memory is the caller's.
+        this.bytes = 0;
+        Poll::Ready(())
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let Some(number) = self.number else { return };
+        let mut queue = self.budget.queue();
+        let before = queue.waiting.len();
+        queue.waiting.retain(|waiting| waiting.number != number);
+        let was_served = queue.waiting.len() == before;
+        self.budget.waiting.store(queue.waiting.len(), SeqCst);
+        drop(queue);
+        // Served and not told, or those behind it may go.
+        self.budget.give(if was_served { self.bytes } else { 0 });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+
+    const LIMIT: usize = MIN_BUDGET_BYTES;
+    const MIB: usize = 1 << 20;
+
+    #[test]
+    fn requests_that_wait_are_served_in_the_order_of_coming() {
+        let budget = Budget::new(0);
+        assert!(budget.try_take(LIMIT - MIB) && !budget.try_take(2 * MIB));
+        let (mut large, mut small) = (budget.take(8 * MIB), budget.take(MIB));
+        assert!((&mut large).now_or_never().is_none() && (&mut small).now_or_never().is_none());
+        // There would be room, but others have come before.
+        assert!(budget.is_short() && !budget.try_take(1));
+        budget.give(6 * MIB);
+        assert!((&mut large).now_or_never().is_none() && (&mut small).now_or_never().is_none());
+        budget.give(MIB);
+        assert!((&mut large).now_or_never().is_some() && (&mut small).now_or_never().is_none());
+        budget.give(MIB);
+        assert!((&mut small).now_or_never().is_some() && !budget.is_short());
+        assert_eq!(budget.used_bytes(), LIMIT);
+        drop((large, small));
+        assert_eq!(budget.used_bytes(), LIMIT, "the memory is the caller's");
+    }
+
+    #[test]
+    fn a_request_that_waits_no_more_lets_the_next_one_go_and_keeps_nothing() {
+        let budget = Budget::new(0);
+        assert!(budget.try_take(LIMIT - MIB));
+        let (mut large, mut small) = (budget.take(8 * MIB), budget.take(MIB));
+        assert!((&mut large).now_or_never().is_none() && (&mut small).now_or_never().is_none());
+        drop(large);
+        assert!((&mut small).now_or_never().is_some());
+        // Served, but not looked at again.
+        let mut last = budget.take(MIB);
+        assert!((&mut last).now_or_never().is_none());
+        budget.give(LIMIT);
+        assert_eq!(budget.used_bytes(), MIB);
+        drop(last);
+        assert_eq!(budget.used_bytes(), 0);
+    }
+
+    #[test]
+    fn threads_that_take_and_give_end_with_nothing_held() {
+        let budget = Budget::new(0);
+        std::thread::scope(|scope| {
+            for thread in 1..=4 {
+                let budget = &budget;
+                scope.spawn(move || {
+                    for round in 0..5000 {
+                        let bytes = (thread * 7 + round) % 31 * MIB + 1;
+                        if !budget.try_take(bytes) {
+                            block_on(budget.take(bytes));
+                        }
+                        assert!(budget.used_bytes() <= LIMIT);
+                        budget.give(bytes);
+                    }
+                });
+            }
+        });
+        assert!(budget.used_bytes() == 0 && !budget.is_short());
+    }
+
+    fn block_on(turn: Turn<'_>) {
+        struct Unpark(std::thread::Thread);
+        impl std::task::Wake for Unpark {
+            fn wake(self: std::sync::Arc<Self>) {
+                self.0.unpark();
+            }
+        }
+        let waker = std::sync::Arc::new(Unpark(std::thread::current())).into();
+        let mut turn = std::pin::pin!(turn);
+        while turn.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+            std::thread::park();
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! What a connection shows of itself to the task that watches over all connections of a listener.
+//!
+//! Nothing of the protocol looks at a clock: times are those of the watching task's last round, which
+//! costs a request nothing and is exact to a round.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::budget::Budget;
+
+/// Bytes per second that a client takes or gives at least while others wait for the memory that its
+/// transfer holds.
+const LEAST_BYTES_PER_SECOND: u64 = 1 << 20;
+
+/// How many connections of a listener are in transmission, and may be.
+#[derive(Debug)]
+pub(crate) struct Room {
+    pub(crate) most: usize,
+    pub(crate) served: Cell<usize>,
+}
+
+/// A transfer that waits for the client: replies that it is to take, or a payload that it is to send.
+#[derive(Clone, Copy, Debug)]
+struct Transfer {
+    since_ns: u64,
+    bytes: usize,
+}
+
+/// A direction of transfers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Direction {
+    /// Replies to the client.
+    Out,
+    /// A payload from the client.
+    In,
+}
+
+/// See the module text.
+#[derive(Debug)]
+pub struct Peer {
+    budget: Arc<Budget>,
+    room: Rc<Room>,
+    /// The watching task's time.
+    clock_ns: Rc<Cell<u64>>,
+    is_served: Cell<bool>,
+    was_refused: Cell<bool>,
+    /// Memory of its requests.
+    held_bytes: Cell<usize>,
+    most_held_bytes: Cell<usize>,
+    /// Requests that the volume works on.
+    running: Cell<usize>,
+    active_ns: Cell<u64>,
+    transfers: [Cell<Option<Transfer>>; 2],
+}
+
+impl Peer {
+    /// The only connection there is.
+    pub fn alone(budget: Arc<Budget>) -> Self {
+        let room = Rc::new(Room { most: 1, served: Cell::default() });
+        Self::new(budget, room, Rc::default())
+    }
+
+    pub(crate) fn new(budget: Arc<Budget>, room: Rc<Room>, clock_ns: Rc<Cell<u64>>) -> Self {
+        let active_ns = Cell::new(clock_ns.get());
+        let (is_served, was_refused, held_bytes, most_held_bytes, running, transfers) =
+            Default::default();
+        Self {
+            budget,
+            room,
+            clock_ns,
+            is_served,
+            was_refused,
+            held_bytes,
+            most_held_bytes,
+            running,
+            active_ns,
+            transfers,
+        }
+    }
+
+    pub(crate) fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// Whether there is room for it among those that are served.
+    pub(crate) fn has_room(&self) -> bool {
+        self.room.served.get() < self.room.most
+    }
+
+    /// Notes that it was refused for want of room.
+    pub(crate) fn refuse(&self) {
+        self.was_refused.set(true);
+    }
+
+    /// Whether it was refused for want of room.
+    pub(crate) fn was_refused(&self) -> bool {
+        self.was_refused.get()
+    }
+
+    /// Its transmission begins.
+    pub(crate) fn begin(&self) {
+        self.is_served.set(true);
+        self.room.served.set(self.room.served.get() + 1);
+        self.touch();
+    }
+
+    /// Whether its transmission has begun.
+    pub(crate) fn is_served(&self) -> bool {
+        self.is_served.get()
+    }
+
+    /// Memory of its requests, bytes.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.held_bytes.get()
+    }
+
+    /// The most that [`Self::held_bytes`] has been.
+    pub(crate) fn most_held_bytes(&self) -> usize {
+        self.most_held_bytes.get()
+    }
+
+    pub(crate) fn hold(&self, bytes: usize) {
+        let held = self.held_bytes.get() + bytes;
+        self.held_bytes.set(held);
+        self.most_held_bytes.set(self.most_held_bytes.get().max(held));
+    }
+
+    pub(crate) fn release(&self, bytes: usize) {
+        self.held_bytes.set(self.held_bytes.get() - bytes);
+    }
+
+    /// Says how many requests the volume works on.
+    pub(crate) fn set_running(&self, running: usize) {
+        self.running.set(running);
+    }
+
+    /// Says that the client has done something.
+    pub(crate) fn touch(&self) {
+        self.active_ns.set(self.clock_ns.get());
+    }
+
+    /// Runs a transfer of `bytes`, which shows meanwhile.
+    pub(crate) async fn transfer<T>(
+        &self,
+        direction: Direction,
+        bytes: usize,
+        transfer: impl Future<Output = T>,
+    ) -> T {
+        let shown = &self.transfers[direction as usize];
+        shown.set(Some(Transfer { since_ns: self.clock_ns.get(), bytes }));
+        let output = transfer.await;
+        shown.set(None);
+        self.touch();
+        output
+    }
+
+    /// Whether the client has done nothing for `time` although it could: nothing runs for it.
+    pub(crate) fn is_idle_for(&self, time: Duration) -> bool {
+        let idle_ns = self.clock_ns.get().saturating_sub(self.active_ns.get());
+        self.is_served() && self.running.get() == 0 && u128::from(idle_ns) > time.as_nanos()
+    }
+
+    /// Whether others wait for memory of which it holds more than its share, and it does not hurry: a
+    /// transfer has taken longer than `patience` and what it takes at the least rate.
+    pub(crate) fn is_in_the_way(&self, patience: Duration) -> bool {
+        let now_ns = self.clock_ns.get();
+        let is_late = |transfer: Transfer| {
+            let due = patience.as_nanos()
+                + u128::from(1_000_000_000 * (transfer.bytes as u64) / LEAST_BYTES_PER_SECOND);
+            u128::from(now_ns.saturating_sub(transfer.since_ns)) > due
+        };
+        self.budget.is_short()
+            && self.held_bytes() >= self.budget.fair_share()
+            && self.transfers.iter().filter_map(Cell::get).any(is_late)
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        if self.is_served() {
+            self.room.served.set(self.room.served.get() - 1);
+        }
+    }
+}

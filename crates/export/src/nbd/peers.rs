@@ -1,0 +1,207 @@
+//! The connections of a listener, and the task that watches over them.
+//!
+//! Once in a round it looks for clients that hold up others: those that are idle for longer than they
+//! may be, and those that neither take their replies nor send their payload while memory is short. Their
+//! sockets are shut down, which ends their connections as if the clients had gone.
+//!
+//! Connections in the handshake are counted apart from those in transmission, so that neither can keep
+//! the others out: of the former the oldest is dropped for a new one.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::ops::Deref;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use ashlar_block::buffer;
+use ashlar_engine::net::Socket;
+use ashlar_engine::{Cancelled, blocking, memory, now_ns, sleep, spawn};
+use rustix::net::Shutdown;
+
+use super::budget::Budget;
+use super::listen::Config;
+use super::peer::{Peer, Room};
+use super::server::Disconnect;
+use super::throttle::{Throttle, Topic};
+
+/// Longest round of the watching task.
+const ROUND: Duration = Duration::from_secs(1);
+/// Memory of a connection after whose end the allocator is asked to give back what it keeps, bytes.
+const MUCH_BYTES: usize = 1 << 20;
+
+/// A connection.
+pub(crate) struct Connection {
+    pub(crate) socket: Socket,
+    pub(crate) peer: Peer,
+    dropped: RefCell<Option<Disconnect>>,
+}
+
+impl Connection {
+    /// Why it was dropped from outside, if it was.
+    pub(crate) fn dropped(&self) -> Option<Disconnect> {
+        self.dropped.take()
+    }
+
+    fn drop_for(&self, why: Disconnect) {
+        if self.dropped.borrow().is_some() {
+            return;
+        }
+        *self.dropped.borrow_mut() = Some(why);
+        if let Err(error) = rustix::net::shutdown(&self.socket, Shutdown::Both) {
+            tracing::debug!(%error, "shutting an NBD connection down");
+        }
+    }
+}
+
+/// See the module text.
+pub(crate) struct Peers {
+    config: Config,
+    budget: Arc<Budget>,
+    room: Rc<Room>,
+    clock_ns: Rc<Cell<u64>>,
+    /// By age.
+    connections: RefCell<BTreeMap<u64, Rc<Connection>>>,
+    next: Cell<u64>,
+    is_watched: Cell<bool>,
+    /// Whether a connection has ended that had much memory.
+    memory_came_back: Cell<bool>,
+    waiting: RefCell<Option<Waker>>,
+    throttle: Throttle,
+}
+
+impl Peers {
+    pub(crate) fn new(config: Config, budget: Arc<Budget>) -> Rc<Self> {
+        let room = Rc::new(Room { most: config.max_connections, served: Cell::default() });
+        let (clock_ns, connections, next, is_watched, memory_came_back, waiting, throttle) =
+            Default::default();
+        Rc::new(Self {
+            config,
+            budget,
+            room,
+            clock_ns,
+            connections,
+            next,
+            is_watched,
+            memory_came_back,
+            waiting,
+            throttle,
+        })
+    }
+
+    /// Takes a connection in. If too many are in the handshake, the oldest of them is dropped.
+    pub(crate) fn admit(self: &Rc<Self>, socket: Socket) -> Seat {
+        self.watch();
+        let peer =
+            Peer::new(Arc::clone(&self.budget), Rc::clone(&self.room), Rc::clone(&self.clock_ns));
+        let connection = Rc::new(Connection { socket, peer, dropped: RefCell::default() });
+        let number = self.next.replace(self.next.get() + 1);
+        let mut connections = self.connections.borrow_mut();
+        connections.insert(number, Rc::clone(&connection));
+        let in_handshake = |connection: &&Rc<Connection>| {
+            !connection.peer.is_served() && connection.dropped.borrow().is_none()
+        };
+        if connections.values().filter(in_handshake).count() > self.config.max_handshakes
+            && let Some(oldest) = connections.values().find(in_handshake)
+        {
+            oldest.drop_for(Disconnect::Crowded);
+        }
+        Seat { peers: Rc::clone(self), number, connection }
+    }
+
+    /// Ends when there is no connection.
+    pub(crate) async fn all_gone(&self) {
+        poll_fn(|cx| {
+            if self.connections.borrow().is_empty() {
+                return Poll::Ready(());
+            }
+            *self.waiting.borrow_mut() = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+        self.throttle.tell();
+    }
+
+    /// Logs with `message`, unless clients have caused too many.
+    pub(crate) fn say(&self, topic: Topic, message: impl FnOnce()) {
+        self.throttle.say(topic, now_ns(), message);
+    }
+
+    /// Starts the watching task, which ends when there is no connection.
+    fn watch(self: &Rc<Self>) {
+        self.clock_ns.set(now_ns());
+        if self.is_watched.replace(true) {
+            return;
+        }
+        let peers = Rc::clone(self);
+        let round = peers.round();
+        let watch = async move {
+            while !peers.connections.borrow().is_empty() {
+                sleep(round).await;
+                peers.look_after().await;
+            }
+            peers.throttle.tell();
+            peers.is_watched.set(false);
+        };
+        spawn(watch).detach();
+    }
+
+    /// A quarter of the shortest time that it has to keep.
+    fn round(&self) -> Duration {
+        let shortest = self.config.idle.unwrap_or(ROUND).min(self.config.patience);
+        (shortest / 4).clamp(Duration::from_millis(1), ROUND)
+    }
+
+    async fn look_after(&self) {
+        self.clock_ns.set(now_ns());
+        for connection in self.connections.borrow().values() {
+            if self.config.idle.is_some_and(|idle| connection.peer.is_idle_for(idle)) {
+                connection.drop_for(Disconnect::Idle);
+            } else if connection.peer.is_in_the_way(self.config.patience) {
+                connection.drop_for(Disconnect::Slow);
+            }
+        }
+        if self.memory_came_back.take() {
+            // What this thread keeps is kept for those that are there.
+            if self.connections.borrow().is_empty() {
+                buffer::drop_kept();
+            }
+            let (Ok(()) | Err(Cancelled)) = blocking::run(memory::trim).await;
+        }
+    }
+}
+
+/// A connection's place among the others, which it leaves when dropped.
+pub(crate) struct Seat {
+    peers: Rc<Peers>,
+    number: u64,
+    connection: Rc<Connection>,
+}
+
+impl Seat {
+    pub(crate) fn peers(&self) -> &Peers {
+        &self.peers
+    }
+}
+
+impl Deref for Seat {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        &self.connection
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.peers.connections.borrow_mut().remove(&self.number);
+        if self.connection.peer.most_held_bytes() >= MUCH_BYTES {
+            self.peers.memory_came_back.set(true);
+        }
+        if let Some(waker) = self.peers.waiting.take() {
+            waker.wake();
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Messages that clients can cause at will, kept few.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+/// Messages in a window of time; those beyond are counted only.
+const MOST: u64 = 20;
+/// The window.
+const WINDOW: Duration = Duration::from_secs(10);
+
+/// What a message is about. Many about one thing hide none about another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Topic {
+    /// A connection could not be accepted.
+    Accepting,
+    /// A client was refused for want of room.
+    Refused,
+    /// A connection ended in the handshake.
+    Handshake,
+    /// A connection ended in transmission.
+    Transmission,
+}
+
+/// The messages of a topic.
+#[derive(Default, Debug)]
+struct Count {
+    until_ns: Cell<u64>,
+    said: Cell<u64>,
+}
+
+/// See the module text. What was left out is told with the first message of the next window, or by
+/// [`Throttle::tell`].
+#[derive(Default, Debug)]
+pub(crate) struct Throttle([Count; 4]);
+
+impl Throttle {
+    /// Logs with `message`, unless there were too many. `now_ns` is any clock that does not go back.
+    pub(crate) fn say(&self, topic: Topic, now_ns: u64, message: impl FnOnce()) {
+        let count = &self.0[topic as usize];
+        if now_ns >= count.until_ns.get() {
+            count.tell();
+            count.until_ns.set(now_ns + WINDOW.as_nanos() as u64);
+        }
+        count.said.set(count.said.get() + 1);
+        if count.said.get() <= MOST {
+            message();
+        }
+    }
+
+    /// Logs how many messages were left out; counting begins anew.
+    pub(crate) fn tell(&self) {
+        self.0.iter().for_each(Count::tell);
+    }
+}
+
+impl Count {
+    fn tell(&self) {
+        let left_out = self.said.take().saturating_sub(MOST);
+        if left_out > 0 {
+            tracing::warn!(left_out, "more messages about NBD clients");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_of_a_window_are_few_and_the_next_window_has_as_many() {
+        let (throttle, said) = (Throttle::default(), Cell::new(0));
+        let say = |topic, now_ns| throttle.say(topic, now_ns, || said.set(said.get() + 1));
+        (0..1000).for_each(|now_ns| say(Topic::Handshake, 5 + now_ns));
+        assert_eq!(said.take(), MOST);
+        say(Topic::Transmission, 2000);
+        assert_eq!(said.take(), 1);
+        say(Topic::Handshake, 5 + WINDOW.as_nanos() as u64);
+        assert_eq!(said.take(), 1);
+    }
+}

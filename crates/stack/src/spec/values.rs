@@ -1,0 +1,94 @@
+//! Values of keys that are numbers in the notation of options.
+
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer};
+use thiserror::Error;
+
+use super::Value;
+
+/// A number of bytes: `512M`, or as an integer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bytes(pub u64);
+
+/// Why a text is no number of bytes.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("`{0}` is not a number of bytes, or one with K, M, G or T")]
+pub struct BadBytes(String);
+
+impl FromStr for Bytes {
+    type Err = BadBytes;
+
+    fn from_str(text: &str) -> Result<Self, BadBytes> {
+        let bad = || BadBytes(text.to_owned());
+        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let number: u64 = digits.parse().map_err(|_| bad())?;
+        let shift = match &text[digits.len()..] {
+            "" => 0,
+            "k" | "K" => 10,
+            "m" | "M" => 20,
+            "g" | "G" => 30,
+            "t" | "T" => 40,
+            _ => return Err(bad()),
+        };
+        number.checked_mul(1 << shift).map(Self).ok_or_else(bad)
+    }
+}
+
+/// The permissions of a file, three octal digits: `660`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mode(pub u32);
+
+/// Why a text is no mode.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("`{0}` is not a mode of three octal digits, as 660")]
+pub struct BadMode(String);
+
+impl FromStr for Mode {
+    type Err = BadMode;
+
+    fn from_str(text: &str) -> Result<Self, BadMode> {
+        let digits = text.strip_prefix('0').filter(|rest| rest.len() == 3).unwrap_or(text);
+        let is_octal = digits.len() == 3 && digits.bytes().all(|c| (b'0'..=b'7').contains(&c));
+        let mode = is_octal.then(|| u32::from_str_radix(digits, 8).ok()).flatten();
+        mode.map(Self).ok_or_else(|| BadMode(text.to_owned()))
+    }
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Value::deserialize(deserializer)?.0.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for Mode {
+    // A string only: an integer is decimal, and its zero in front no TOML.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_bytes_have_a_unit_or_none() {
+        for (text, bytes) in [("0", 0), ("4096", 4096), ("64k", 64 << 10), ("3G", 3 << 30)] {
+            assert_eq!(text.parse(), Ok(Bytes(bytes)));
+        }
+        for bad in ["", "M", "-1", "1.5G", "1KB", "99999999999T"] {
+            assert!(bad.parse::<Bytes>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn modes_are_octal() {
+        for text in ["660", "0660"] {
+            assert_eq!(text.parse(), Ok(Mode(0o660)));
+        }
+        for bad in ["", "66", "1660", "00660", "668", "+60", "rw-"] {
+            assert!(bad.parse::<Mode>().is_err(), "{bad}");
+        }
+    }
+}
