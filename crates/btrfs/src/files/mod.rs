@@ -410,7 +410,8 @@ impl Files {
         };
         let extent = FileExtent::parse(data, self.fs.sectorsize());
         match extent.map_err(|why| damaged(tree.id, key, &why))?.body {
-            FileExtentBody::Inline(bytes) => Ok(bytes.to_vec()),
+            // mkfs.btrfs --rootdir stores the zero that ends a string in C, too.
+            FileExtentBody::Inline(bytes) => Ok(bytes.strip_suffix(&[0]).unwrap_or(bytes).to_vec()),
             FileExtentBody::Regular(_) | FileExtentBody::Prealloc(_) => {
                 Err(FileError::Target("it is not inline".to_owned()))
             }

@@ -5,6 +5,7 @@ mod arrays;
 mod bench;
 mod bench_zvol;
 mod btrfs_files;
+mod btrfs_get;
 mod btrfs_scrub;
 mod conformance;
 mod control;

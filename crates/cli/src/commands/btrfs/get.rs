@@ -54,7 +54,7 @@ pub(crate) struct Get {
     #[arg(long)]
     owners: bool,
 
-    /// Set extended attributes too
+    /// Set extended attributes too; those of security.* and trusted.*, such as capabilities, with --owners only
     #[arg(long)]
     xattrs: bool,
 }
@@ -63,10 +63,16 @@ impl Get {
     pub(super) fn run(self) -> Result<ExitCode> {
         with(&self.chosen, async |fs| {
             let files = self.top.files(fs).await?;
-            let mut taking = Taking { get: &self, files, failures: 0, left_out: 0 };
+            let mut taking = Taking { get: &self, files, failures: 0, left_out: 0, privileged: 0 };
             taking.all().await?;
             if taking.left_out > 0 {
                 eprintln!("left out: {} device nodes, pipes and sockets", taking.left_out);
+            }
+            if taking.privileged > 0 {
+                eprintln!(
+                    "left out: {} attributes of security.* and trusted.*, which --owners sets",
+                    taking.privileged
+                );
             }
             Ok(if taking.failures > 0 { ExitCode::from(FAILURE) } else { ExitCode::SUCCESS })
         })
@@ -87,6 +93,8 @@ struct Taking<'a> {
     files: Files,
     failures: u64,
     left_out: u64,
+    /// Attributes that were left out, because they give rights and the owner is not kept.
+    privileged: u64,
 }
 
 impl Taking<'_> {
@@ -251,24 +259,39 @@ impl Taking<'_> {
     /// Sets what is not contents.
     async fn finish(&mut self, path: &[u8], dest: &Path, place: Place, stat: Option<&InodeItem>) {
         let Some(stat) = stat else { return };
+        // A change of the owner takes capabilities away, and a mode may forbid to set attributes. What gives
+        // rights is only for the owner that it was given to.
+        let owned = self.get.owners
+            && match lchown(dest, Some(stat.uid.get()), Some(stat.gid.get())) {
+                Ok(()) => true,
+                Err(why) => {
+                    self.fail(path, format_args!("{}: {why}", dest.display()));
+                    false
+                }
+            };
         if self.get.xattrs {
             match self.files.attributes(place).await {
                 Ok(all) => {
                     for (name, value) in all {
-                        self.attribute(path, dest, &name, &value);
+                        self.attribute(path, dest, (&name, &value), owned);
                     }
                 }
                 Err(why) => self.fail(path, why),
             }
         }
-        if let Err(why) = self.metadata(dest, stat) {
+        if let Err(why) = mode_and_times(dest, stat, owned) {
             self.fail(path, format_args!("{}: {why}", dest.display()));
         }
     }
 
-    fn attribute(&mut self, path: &[u8], dest: &Path, name: &[u8], value: &[u8]) {
+    fn attribute(&mut self, path: &[u8], dest: &Path, (name, value): (&[u8], &[u8]), owned: bool) {
         // How btrfs compresses the file is of no use elsewhere.
         if name.starts_with(b"btrfs.") {
+            return;
+        }
+        let gives_rights = [&b"security."[..], b"trusted."].iter().any(|it| name.starts_with(it));
+        if gives_rights && !owned {
+            self.privileged += 1;
             return;
         }
         if let Err(why) = lsetxattr(dest, OsStr::from_bytes(name), value, XattrFlags::empty()) {
@@ -276,23 +299,19 @@ impl Taking<'_> {
             self.fail(path, format_args!("cannot set the attribute {name}: {why}"));
         }
     }
+}
 
-    fn metadata(&self, dest: &Path, stat: &InodeItem) -> io::Result<()> {
-        if self.get.owners {
-            lchown(dest, Some(stat.uid.get()), Some(stat.gid.get()))?;
-        }
-        if kind_of(stat.mode.get()) != FileType::Symlink {
-            // Without the owner a program must not run as whoever takes it out.
-            let kept = if self.get.owners { 0o7777 } else { 0o1777 };
-            fs::set_permissions(dest, fs::Permissions::from_mode(stat.mode.get() & kept))?;
-        }
-        let time = |time: &Timespec| rustix::fs::Timespec {
-            tv_sec: time.sec.get() as i64,
-            tv_nsec: time.nsec.get().min(999_999_999).into(),
-        };
-        let times =
-            Timestamps { last_access: time(&stat.atime), last_modification: time(&stat.mtime) };
-        utimensat(CWD, dest, &times, AtFlags::SYMLINK_NOFOLLOW)?;
-        Ok(())
+fn mode_and_times(dest: &Path, stat: &InodeItem, owned: bool) -> io::Result<()> {
+    if kind_of(stat.mode.get()) != FileType::Symlink {
+        // Without the owner a program must not run as whoever takes it out.
+        let kept = if owned { 0o7777 } else { 0o1777 };
+        fs::set_permissions(dest, fs::Permissions::from_mode(stat.mode.get() & kept))?;
     }
+    let time = |time: &Timespec| rustix::fs::Timespec {
+        tv_sec: time.sec.get() as i64,
+        tv_nsec: time.nsec.get().min(999_999_999).into(),
+    };
+    let times = Timestamps { last_access: time(&stat.atime), last_modification: time(&stat.mtime) };
+    utimensat(CWD, dest, &times, AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok(())
 }
