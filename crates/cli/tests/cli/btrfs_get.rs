@@ -3,13 +3,14 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use tempfile::TempDir;
 
-use super::support::{Run, ashlar_in};
+use super::support::{Run, ashlar_in, program};
 
 /// A directory with `0.img`, a file system of what `fill` puts into a directory.
 fn made(fill: impl FnOnce(&Path)) -> TempDir {
@@ -78,4 +79,84 @@ fn attributes_that_give_rights_are_set_with_the_owner_only() {
     assert_eq!(attribute(&taken, "security.capability").as_deref(), Some(&CAPABILITY[..]));
     assert_eq!(attribute(&taken, "trusted.note").as_deref(), Some(&b"a note"[..]));
     assert_eq!(fs::metadata(&taken).unwrap().uid(), 1234);
+}
+
+/// The names in a directory, sorted.
+fn names(dir: &Path) -> Vec<String> {
+    let name = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name();
+    let mut all: Vec<String> =
+        fs::read_dir(dir).unwrap().map(|entry| name(entry).into_string().unwrap()).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn a_killed_run_leaves_no_half_file_and_the_next_one_goes_on() {
+    let large: Vec<u8> = (0..3 << 20).map(|n: u32| (n >> 8) as u8).collect();
+    let dir = made(|root| {
+        fs::write(root.join("large"), &large).unwrap();
+        fs::write(root.join("small"), "small").unwrap();
+        symlink("small", root.join("link")).unwrap();
+    });
+    let out = dir.path().join("out");
+    // A write beyond a MiB kills it, in the midst of the large file.
+    let mut killed = program();
+    killed.args(["btrfs", "get", "/", "out", "0.img"]).current_dir(dir.path());
+    let mut limited = Command::new("prlimit");
+    limited.args(["--fsize=1048576", "--core=0", "--"]).arg(killed.get_program());
+    limited.args(killed.get_args()).current_dir(dir.path());
+    let status = limited.status().unwrap();
+    assert!(status.signal() == Some(25) || status.code() == Some(128 + 25), "{status:?}");
+    let left = names(&out);
+    let half: Vec<&String> = left.iter().filter(|it| it.starts_with(".large.ashlar-")).collect();
+    assert!(half.len() == 1 && !left.contains(&"large".to_owned()), "{left:?}");
+    // Without an option the target is refused as ever.
+    get(&dir, &[]).fails(1, &["nothing is overwritten", "out", "--resume"]);
+    assert_eq!(names(&out), left);
+    let run = get(&dir, &["--resume"]).ok();
+    assert!(run.out.starts_with("taken out: ") && run.out.lines().count() == 1, "{run:?}");
+    assert_eq!(names(&out), ["large", "link", "small"]);
+    assert!(fs::read(out.join("large")).unwrap() == large);
+    assert_eq!(fs::read_link(out.join("link")).unwrap(), Path::new("small"));
+    // What is complete is not taken out again.
+    let inode = |name: &str| out.join(name).symlink_metadata().unwrap().ino();
+    let before = ["large", "link", "small"].map(inode);
+    let run = get(&dir, &["--resume", "--json"]).ok();
+    let json: serde_json::Value = serde_json::from_str(&run.out).unwrap();
+    assert!(json["ended"] == true && json["files"] == 0 && json["there"] == 3, "{json}");
+    assert_eq!(["large", "link", "small"].map(inode), before);
+    assert_eq!(get(&dir, &["--resume", "--quiet"]).ok().out, "");
+}
+
+#[test]
+fn another_file_at_the_target_is_replaced_only_if_that_is_said() {
+    let dir = made(|root| {
+        fs::create_dir(root.join("sub")).unwrap();
+        fs::write(root.join("sub/file"), "as it was").unwrap();
+        fs::write(root.join("other"), "another").unwrap();
+    });
+    let out = dir.path().join("out");
+    get(&dir, &[]).ok();
+    let changed = out.join("sub/file");
+    fs::write(&changed, "as it is!").unwrap();
+    let words = ["/sub/file", "of another size or time", "--overwrite replaces it"];
+    get(&dir, &["--resume"]).fails(1, &words);
+    assert_eq!(fs::read(&changed).unwrap(), b"as it is!");
+    let inode = fs::metadata(out.join("other")).unwrap().ino();
+    get(&dir, &["--resume", "--overwrite"]).ok();
+    assert_eq!(fs::read(&changed).unwrap(), b"as it was");
+    assert_eq!(fs::metadata(out.join("other")).unwrap().ino(), inode);
+    get(&dir, &["--overwrite"]).ok();
+    assert_ne!(fs::metadata(out.join("other")).unwrap().ino(), inode);
+    // A directory is not replaced by a file, and a link to one is not gone through.
+    fs::remove_dir_all(out.join("sub")).unwrap();
+    fs::remove_file(out.join("other")).unwrap();
+    fs::create_dir(out.join("other")).unwrap();
+    let elsewhere = dir.path().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    symlink(&elsewhere, out.join("sub")).unwrap();
+    let run = get(&dir, &["--overwrite"]);
+    assert_eq!(run.code, Some(1));
+    assert!(run.err.contains("/other: ") && run.err.contains("/sub: "), "{run:?}");
+    assert!(names(&elsewhere).is_empty() && out.join("other").is_dir());
 }

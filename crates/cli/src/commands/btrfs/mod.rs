@@ -6,6 +6,7 @@ mod inspect;
 mod ls;
 mod paths;
 pub(crate) mod scrub;
+mod taking;
 pub(crate) mod volumes;
 
 use std::io::{self, BufWriter, Write};

@@ -2,7 +2,7 @@
 
 mod control;
 mod names;
-mod report;
+pub(crate) mod report;
 mod run;
 mod start;
 mod state;
