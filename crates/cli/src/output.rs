@@ -1,6 +1,7 @@
 //! Standard output and the log.
 
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use serde::Serialize;
 use tracing_subscriber::EnvFilter;
@@ -33,8 +34,17 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
     print(&format!("{text}\n"))
 }
 
+/// How many `-v` were given.
+static VERBOSE: AtomicU8 = AtomicU8::new(0);
+
+/// Whether `-v` was given, for commands that print more then, as those that they are named after do.
+pub(crate) fn is_verbose() -> bool {
+    VERBOSE.load(Ordering::Relaxed) > 0
+}
+
 /// Sends the log to standard error: what `ASHLAR_LOG` says, or by `-v`s.
 pub(crate) fn log(verbose: u8, daemon: bool) {
+    VERBOSE.store(verbose, Ordering::Relaxed);
     let level = match (verbose, daemon) {
         (0, false) => "warn",
         (0, true) => "info",

@@ -4,12 +4,13 @@
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use tempfile::TempDir;
 
+use super::btrfs_files::unpacked;
 use super::support::{Run, ashlar_in, program};
 
 /// A directory with `0.img`, a file system of what `fill` puts into a directory.
@@ -159,4 +160,100 @@ fn another_file_at_the_target_is_replaced_only_if_that_is_said() {
     assert_eq!(run.code, Some(1));
     assert!(run.err.contains("/other: ") && run.err.contains("/sub: "), "{run:?}");
     assert!(names(&elsewhere).is_empty() && out.join("other").is_dir());
+}
+
+/// All that is in a directory: paths from there on, each with its contents; `None` of directories.
+fn tree(dir: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
+    let (mut all, mut open) = (Vec::new(), vec![dir.to_owned()]);
+    while let Some(next) = open.pop() {
+        for entry in fs::read_dir(next).unwrap() {
+            let path = entry.unwrap().path();
+            let metadata = path.symlink_metadata().unwrap();
+            let contents = if metadata.is_dir() {
+                open.push(path.clone());
+                None
+            } else if metadata.is_symlink() {
+                Some(fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes())
+            } else {
+                Some(fs::read(&path).unwrap())
+            };
+            all.push((path.strip_prefix(dir).unwrap().to_owned(), contents));
+        }
+    }
+    all.sort();
+    all
+}
+
+#[test]
+fn restore_does_what_that_of_btrfs_progs_does() {
+    let (dir, _) = unpacked("single-4k");
+    let theirs = |options: &[&str], dest: &str| {
+        let mut command = Command::new("btrfs");
+        command.arg("restore").args(options).args(["0.img", dest]).current_dir(dir.path());
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    };
+    let ours = |options: &[&str], dest: &str| {
+        ashlar_in(dir.path(), &[&["btrfs", "restore"], options, &["0.img", dest]].concat())
+    };
+    let home = ["--path-regex", "^/(|deep(|/.*)|zlib(|/w.*))$"];
+    let cases: [&[&str]; 4] = [&[], &["-S", "-s", "-x"], &["-mS"], &home];
+    for (index, options) in cases.into_iter().enumerate() {
+        let [a, b] = ["theirs", "ours"].map(|name| {
+            let name = format!("{name}-{index}");
+            fs::create_dir(dir.path().join(&name)).unwrap();
+            name
+        });
+        theirs(options, &a);
+        let run = ours(options, &b).ok();
+        let [mut a, b] = [a, b].map(|name| tree(&dir.path().join(name)));
+        // A subvolume within a snapshot is an empty directory, as kernels show it.
+        a.retain(|(path, _)| path != Path::new("deep/second/nested/inner"));
+        let paths = |all: &[(PathBuf, Option<Vec<u8>>)]| -> Vec<PathBuf> {
+            all.iter().map(|(path, _)| path.clone()).collect()
+        };
+        assert_eq!(paths(&a), paths(&b), "{options:?} {run:?}");
+        assert!(a == b && a.len() > 10, "{options:?}");
+        assert_eq!(run.out.contains("Skipping snapshot snapshot\n"), index % 3 != 1 && index < 3);
+    }
+    let times = |name: &str| {
+        let found = fs::metadata(dir.path().join(name).join("inline")).unwrap();
+        (found.mode(), found.uid(), found.mtime())
+    };
+    assert_eq!(times("theirs-2"), times("ours-2"));
+    // What is there stays without -o.
+    let changed = dir.path().join("ours-0/inline");
+    fs::write(&changed, "changed").unwrap();
+    let run = ours(&[], "ours-0").ok();
+    let words = "Skipping existing file ours-0/inline\n";
+    assert!(run.out.contains(words), "{run:?}");
+    assert_eq!(run.out.matches("If you wish to overwrite use -o\n").count(), 1);
+    assert_eq!(fs::read(&changed).unwrap(), b"changed");
+    let run = ours(&["-D", "-o"], "ours-0").ok();
+    assert!(run.out.contains("Restoring ours-0/inline\n"), "{run:?}");
+    assert_eq!(fs::read(&changed).unwrap(), b"changed");
+    ours(&["-o"], "ours-0").ok();
+    assert_eq!(fs::metadata(&changed).unwrap().len(), 1000);
+    for (options, parts) in [
+        (&["-u", "1"][..], ["-u of btrfs restore is not supported", "superblock"]),
+        (&["-t", "4096"], ["-t of btrfs restore is not supported", "superblock"]),
+        (&["-d"], ["-d of btrfs restore is not supported", "directory"]),
+        (&["--path-regex", "("], ["--path-regex (", "unclosed"]),
+    ] {
+        ours(options, "ours-0").fails(2, &parts);
+    }
+    ours(&[], "nothing").fails(1, &["nothing", "no directory"]);
+    ours(&["-f", "4096"], "ours-0").fails(1, &["4096", "-l lists"]);
+}
+
+#[test]
+fn restore_lists_roots_as_btrfs_progs_do() {
+    let (dir, _) = unpacked("single-4k");
+    let mut command = Command::new("btrfs");
+    let theirs = command.args(["restore", "-l", "0.img"]).current_dir(dir.path()).output().unwrap();
+    let theirs = String::from_utf8(theirs.stdout).unwrap();
+    let lines: Vec<&str> = theirs.lines().filter(|it| it.starts_with(" tree key")).collect();
+    let run = ashlar_in(dir.path(), &["btrfs", "restore", "-l", "0.img"]).ok();
+    assert_eq!(run.out.lines().collect::<Vec<_>>(), lines);
+    assert!(lines.len() > 8, "{theirs}");
 }

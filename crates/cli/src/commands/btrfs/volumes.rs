@@ -21,6 +21,13 @@ pub(crate) struct Chosen {
     #[arg(required = true, value_name = "DEVICE")]
     pub(crate) devices: Vec<PathBuf>,
 
+    #[command(flatten)]
+    pub(crate) how: How,
+}
+
+/// How devices are opened, and which of them.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub(crate) struct How {
     /// Open the file system although devices are missing
     #[arg(long)]
     pub(crate) degraded: bool,
@@ -54,8 +61,8 @@ impl Chosen {
         let opened = disks::open_all(&self.devices, access)?;
         let writable = access == Access::Write;
         let options = Options {
-            md: ashlar_md::Options { run: self.degraded, read_only: !writable },
-            partial: self.degraded,
+            md: ashlar_md::Options { run: self.how.degraded, read_only: !writable },
+            partial: self.how.degraded,
             ..Options::default()
         };
         let stack = assemble(&probe_all(opened).await, options, &disks::runtime()).await;
@@ -87,7 +94,7 @@ impl Chosen {
                 found.push((fsid, device));
             }
         }
-        if let Some(wanted) = self.fsid {
+        if let Some(wanted) = self.how.fsid {
             found.retain(|(fsid, _)| *fsid == wanted);
         }
         let Some(first) = found.first().map(|(fsid, _)| *fsid) else {
@@ -110,15 +117,15 @@ impl Chosen {
         let is_called = |device: &Device, name: &String| {
             [&device.path, &device.name].contains(&name) || device.links.contains(name)
         };
-        for name in &self.on {
+        for name in &self.how.on {
             if !volumes.iter().any(|device| is_called(device, name)) {
                 let there: Vec<&str> = volumes.iter().map(Device::export_name).collect();
                 let why = format!("there are {}", there.join(", "));
                 return Err(Error::new("no such device", name, why));
             }
         }
-        if !self.on.is_empty() {
-            volumes.retain(|device| self.on.iter().any(|name| is_called(device, name)));
+        if !self.how.on.is_empty() {
+            volumes.retain(|device| self.how.on.iter().any(|name| is_called(device, name)));
         }
         Ok(volumes)
     }
@@ -131,7 +138,7 @@ impl Chosen {
             gateway: device.gateway().clone(),
         };
         let sources = devices.iter().map(source).collect();
-        let options = OpenOptions { degraded: self.degraded, writable, stale: self.stale };
+        let options = OpenOptions { degraded: self.how.degraded, writable, stale: self.how.stale };
         let fs = FileSystem::open(sources, options, disks::runtime()).await.map_err(|error| {
             let twice = matches!(error, OpenError::Twice { .. });
             let error = Error::new("cannot open the file system", given, error);
