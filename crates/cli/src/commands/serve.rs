@@ -234,9 +234,12 @@ pub(crate) fn check_started(stack: &Stack, read_only: bool) -> Result<()> {
         return Ok(());
     };
     let error = Error::new("cannot start", failure, &failure.error);
-    let read_only = matches!(failure.error, AssembleError::BadBlocks { .. });
+    let read_only =
+        matches!(failure.error, AssembleError::BadBlocks { .. } | AssembleError::ReadOnlyMember(_));
     Err(if matches!(failure.error, AssembleError::NeedsRun { .. }) {
         error.hint("if the others are gone for good, --run starts it without them")
+    } else if matches!(failure.error, AssembleError::SplitBrain { .. }) {
+        error.hint("leave one out, or --run takes the one that went further")
     } else if read_only {
         error.hint("--read-only gives access to the data and changes nothing")
     } else {

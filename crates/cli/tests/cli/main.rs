@@ -11,6 +11,7 @@ mod btrfs_scrub;
 mod conformance;
 mod control;
 mod generated;
+mod hints;
 mod incremental;
 mod lvm;
 mod managing;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ashlar_btrfs::error::OpenError;
 use ashlar_btrfs::volume::{self, FileSystem, OpenOptions, Source};
+use ashlar_md::AssembleError;
 use ashlar_stack::assemble::{Options, Stack, assemble, probe_all};
 use ashlar_stack::devices::Device;
 use uuid::Uuid;
@@ -140,9 +141,22 @@ impl Chosen {
         let sources = devices.iter().map(source).collect();
         let options = OpenOptions { degraded: self.how.degraded, writable, stale: self.how.stale };
         let fs = FileSystem::open(sources, options, disks::runtime()).await.map_err(|error| {
-            let twice = matches!(error, OpenError::Twice { .. });
+            let hint = if matches!(error, OpenError::Twice { .. }) {
+                Some("--on chooses one of several volumes")
+            } else if matches!(error, OpenError::Missing { .. }) {
+                Some("give them too, or --degraded opens it without them")
+            } else if matches!(error, OpenError::Stale { .. }) {
+                Some("leave it out and say --degraded, or --stale uses it as it is")
+            } else if matches!(error, OpenError::ReadOnlyFeatures(_)) {
+                Some("ashlar btrfs scrub start --readonly reads it")
+            } else {
+                None
+            };
             let error = Error::new("cannot open the file system", given, error);
-            if twice { error.hint("--on chooses one of several volumes") } else { error }
+            match hint {
+                Some(hint) => error.hint(hint),
+                None => error,
+            }
         })?;
         if writable {
             refuse_reused(&fs, stack)?;
@@ -160,7 +174,14 @@ impl Chosen {
         let error =
             Error::new("no btrfs file system", self.given(), "no superblock of it is found");
         match stack.failures.first() {
-            Some(failure) => error.hint(format!("{failure}: {}", failure.error)),
+            Some(failure) => {
+                let run = if matches!(failure.error, AssembleError::NeedsRun { .. }) {
+                    "; --degraded starts it without the others"
+                } else {
+                    ""
+                };
+                error.hint(format!("{failure}: {}{run}", failure.error))
+            }
             None => error.hint("ashlar scan shows what there is"),
         }
     }
