@@ -95,7 +95,7 @@ fn options(text: &str) -> Vec<(usize, &str)> {
     let is_word = |c: char| c.is_ascii_lowercase() || c == '-';
     let starts = text.match_indices("--").map(|(at, _)| at);
     // Not the second of `---`, nor dashes within a word.
-    let starts = starts.filter(|at| *at == 0 || !text[..*at].ends_with(|c| is_word(c)));
+    let starts = starts.filter(|at| *at == 0 || !text[..*at].ends_with(is_word));
     let option = |at: usize| {
         let end = text[at..].find(|c| !is_word(c)).map_or(text.len(), |len| at + len);
         (at, text[at..end].trim_end_matches('-'))

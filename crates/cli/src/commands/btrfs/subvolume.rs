@@ -134,6 +134,9 @@ struct Line {
     path: String,
 }
 
+/// A column: its name, what it says of a line, and how wide it is at least.
+type Column = (&'static str, fn(&Line) -> String, usize);
+
 impl List {
     fn run(self) -> Result<ExitCode> {
         with(&self.chosen, async |fs| {
@@ -177,10 +180,9 @@ impl List {
         Ok(lines)
     }
 
-    /// The columns that are printed: the name of each, what it says of a line, and how wide it is at least.
-    fn columns(&self) -> Vec<(&'static str, fn(&Line) -> String, usize)> {
+    /// The columns that are printed.
+    fn columns(&self) -> Vec<Column> {
         const UUID_LEN: usize = 36;
-        type Column = (&'static str, fn(&Line) -> String, usize);
         let all: [(bool, Column); 10] = [
             (true, ("ID", |line| line.subvolume.id.to_string(), 0)),
             (true, ("gen", |line| line.generation().to_string(), 0)),

@@ -6,6 +6,7 @@
 
 mod store;
 mod told;
+mod wanted;
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
@@ -19,89 +20,15 @@ use ashlar_btrfs::files::{Directory, FileError, Files, Name, Piece, Place, kind_
 use ashlar_btrfs::ondisk::items::{FileType, InodeItem, Timespec};
 use ashlar_engine::signal::{self, Signal};
 use futures_util::future::{Either, select};
-use regex_automata::nfa::thompson::pikevm::PikeVM;
 
 use self::store::{Finished, Store};
 pub(super) use self::told::Telling;
 use self::told::Told;
+use self::wanted::Counts;
+pub(super) use self::wanted::{Existing, Names, Wanted};
 use super::volumes::Chosen;
 use super::{Top, with};
 use crate::error::{Error, FAILURE, Result};
-
-/// What becomes of what is at the destination already.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Existing {
-    /// Nothing may be there.
-    Refuse,
-    /// A file of the same size and time is complete; another one is an error.
-    Resume,
-    /// A file of the same size and time is complete; another one is replaced.
-    ResumeAndReplace,
-    /// It stays as it is.
-    Keep,
-    /// Files and links are replaced.
-    Replace,
-}
-
-/// What is taken out, and how.
-#[derive(Debug)]
-pub(super) struct Wanted {
-    /// Where it is, from the root directory of the subvolume on.
-    pub(super) path: Vec<u8>,
-    /// What it becomes.
-    pub(super) dest: PathBuf,
-    pub(super) existing: Existing,
-    /// Files that have lost something are kept.
-    pub(super) keep_partial: bool,
-    /// Nothing follows the first failure.
-    pub(super) stop_at_first: bool,
-    /// Nothing is written.
-    pub(super) dry_run: bool,
-    /// What is taken out is named on standard output.
-    pub(super) verbose: bool,
-    pub(super) links: bool,
-    /// Snapshots within the subvolume that is taken out; other subvolumes are in any case.
-    pub(super) snapshots: bool,
-    pub(super) modes_and_times: bool,
-    pub(super) owners: bool,
-    pub(super) xattrs: bool,
-    /// Only paths that it matches are taken out.
-    pub(super) only: Option<PikeVM>,
-    /// What is told meanwhile.
-    pub(super) telling: Telling,
-    /// How the options of the command are called.
-    pub(super) options: Names,
-}
-
-/// How a command calls the options that messages name.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Names {
-    /// Sets owners.
-    pub(super) owners: &'static str,
-    /// Replaces what is there.
-    pub(super) overwrite: &'static str,
-    /// What to do after an interruption.
-    pub(super) go_on: &'static str,
-    /// What to do if something is at the destination.
-    pub(super) merge: &'static str,
-}
-
-/// What came of it.
-#[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Counts {
-    pub(super) files: u64,
-    pub(super) directories: u64,
-    pub(super) links: u64,
-    /// Bytes of files, as they were read.
-    pub(super) bytes: u64,
-    /// Files and links that were there.
-    pub(super) there: u64,
-    /// Device nodes, pipes and sockets.
-    pub(super) special: u64,
-    /// Attributes that give rights, without the owner.
-    pub(super) privileged: u64,
-    pub(super) failures: u64,
-}
 
 /// What ends it in good order.
 const SIGNALS: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
