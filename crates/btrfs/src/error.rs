@@ -155,7 +155,7 @@ pub enum OpenError {
     },
     /// A device that was away while others were written.
     #[error(
-        "{name} missed transactions: its generation is {generation}, that of the file system is {newest}. It may hold old data that no checksum tells from new. Leave it out and say --degraded, or say --stale to use it as it is"
+        "{name} missed transactions: its generation is {generation}, that of the file system is {newest}. It may hold old data that no checksum tells from new"
     )]
     Stale {
         /// The device.
@@ -187,10 +187,10 @@ pub enum OpenError {
     #[error("the file system uses what ashlar does not know: {0}")]
     Features(String),
     /// Features with which it can only be read.
-    #[error("the file system cannot be written: {0}; it can be read with --readonly")]
+    #[error("the file system cannot be written: {0}")]
     ReadOnlyFeatures(String),
     /// Devices are not there.
-    #[error("{} of {total} devices missing: {}; give them too, or say --degraded", .missing.len(), list(.missing))]
+    #[error("{} of {total} devices missing: {}", .missing.len(), list(.missing))]
     Missing {
         /// Which.
         missing: Vec<DevId>,

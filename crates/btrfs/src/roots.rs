@@ -5,11 +5,13 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use crate::error::TreeError;
-use crate::ondisk::items::{DirEntries, ItemError, RootFlags, RootItem, RootRef, name_hash};
+use crate::ondisk::items::{
+    DevStats, DirEntries, ItemError, RootFlags, RootItem, RootRef, name_hash,
+};
 use crate::ondisk::key::{Key, item, objectid};
 use crate::path::{Path, Root};
 use crate::readahead::Reada;
-use crate::units::Logical;
+use crate::units::{DevId, Logical};
 use crate::volume::FileSystem;
 
 /// A subvolume or snapshot.
@@ -29,6 +31,12 @@ pub struct Subvolume {
     pub uuid: Option<Uuid>,
     /// That of the subvolume which it is a snapshot of.
     pub parent_uuid: Option<Uuid>,
+    /// That of the subvolume which it was received as.
+    pub received_uuid: Option<Uuid>,
+    /// The transaction that made it; 0 if a kernel before Linux 3.6 did.
+    pub made_in: u64,
+    /// When it was made, in seconds since 1970; 0 as above.
+    pub made_at: i64,
 }
 
 /// Where a subvolume is within another.
@@ -191,6 +199,21 @@ impl FileSystem {
         Ok(found)
     }
 
+    /// The errors that were counted on a device; none were if nothing is stored.
+    ///
+    /// # Errors
+    /// The tree of devices is damaged.
+    pub async fn device_stats(self: &Arc<Self>, devid: DevId) -> Result<DevStats, TreeError> {
+        let tree = self.need_root(objectid::DEV_TREE).await?;
+        let key = Key::new(objectid::DEV_STATS, item::PERSISTENT_ITEM, devid.0);
+        let mut path = Path::new(self, tree);
+        if !path.search(key).await? || path.key() != Some(key) {
+            return Ok(DevStats::default());
+        }
+        let Some((_, data)) = path.item() else { return Ok(DevStats::default()) };
+        DevStats::parse(data).map_err(|why| damaged(tree.id, key, &why))
+    }
+
     /// The number of the subvolume that a mount without options shows.
     ///
     /// # Errors
@@ -228,5 +251,8 @@ fn subvolume(key: Key, item: &RootItem<'_>) -> Subvolume {
         flags: item.flags(),
         uuid: item.uuid(),
         parent_uuid: item.parent_uuid(),
+        received_uuid: item.received_uuid(),
+        made_in: item.tail.map_or(0, |tail| tail.otransid.get()),
+        made_at: item.tail.map_or(0, |tail| tail.otime.sec.get() as i64),
     }
 }

@@ -3,7 +3,7 @@
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, Write};
 use std::panic::PanicHookInfo;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use serde::Serialize;
 use tracing_subscriber::EnvFilter;
@@ -70,8 +70,17 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
     print(&format!("{text}\n"))
 }
 
+/// How many `-v` were given.
+static VERBOSE: AtomicU8 = AtomicU8::new(0);
+
+/// Whether `-v` was given, for commands that print more then, as those that they are named after do.
+pub(crate) fn is_verbose() -> bool {
+    VERBOSE.load(Ordering::Relaxed) > 0
+}
+
 /// Sends the log to standard error: what `ASHLAR_LOG` says, or by `-v`s and `-q`.
 pub(crate) fn log(verbose: u8, daemon: bool) {
+    VERBOSE.store(verbose, Ordering::Relaxed);
     let level = match (verbose, daemon) {
         (0, _) if is_quiet() => "error",
         (0, false) => "warn",

@@ -27,9 +27,21 @@ pub(crate) struct Shown {
 }
 
 /// Where it is shown.
-enum Display {
+pub(crate) enum Display {
     Bar(ProgressBar),
     Lines { json: bool, interval: Duration, last: Option<Instant> },
+}
+
+/// How far work is at a moment.
+pub(crate) struct Moment {
+    /// What is being done.
+    pub(crate) title: String,
+    /// How much of it is done, of 1000 parts.
+    pub(crate) parts: u64,
+    /// The same in words.
+    pub(crate) words: String,
+    /// The same for programs.
+    pub(crate) json: serde_json::Value,
 }
 
 /// A bar of 1000 parts on standard error; none if that is no terminal.
@@ -47,7 +59,7 @@ pub(crate) fn bar() -> Option<ProgressBar> {
 }
 
 impl Display {
-    fn new(shown: Shown) -> Self {
+    pub(crate) fn new(shown: Shown) -> Self {
         if let Some(bar) = bar().filter(|_| !shown.json) {
             return Self::Bar(bar);
         }
@@ -55,12 +67,24 @@ impl Display {
         Self::Lines { json: shown.json, interval, last: None }
     }
 
-    fn show(&mut self, detail: &Detail, sync: &DetailSync) -> Result<()> {
+    /// The first line comes after an interval: work that is done by then says only what came of it.
+    pub(crate) fn patient(shown: Shown) -> Self {
+        match Self::new(shown) {
+            Self::Lines { json, interval, .. } => {
+                Self::Lines { json, interval, last: Some(Instant::now()) }
+            }
+            bar @ Self::Bar(_) => bar,
+        }
+    }
+
+    /// # Errors
+    /// Standard output failed.
+    pub(crate) fn show(&mut self, moment: &Moment) -> Result<()> {
         match self {
             Self::Bar(bar) => {
-                bar.set_prefix(format!("{} {}", short(detail), detail.sync_action));
-                bar.set_position(sync.done_kib * 1000 / sync.total_kib.max(1));
-                bar.set_message(words(sync));
+                bar.set_prefix(moment.title.clone());
+                bar.set_position(moment.parts);
+                bar.set_message(moment.words.clone());
                 bar.tick();
             }
             Self::Lines { json, interval, last } => {
@@ -68,32 +92,47 @@ impl Display {
                     return Ok(());
                 }
                 *last = Some(Instant::now());
-                if *json {
-                    let action = &detail.sync_action;
-                    let now = json!({ "array": detail.device, "action": action, "progress": sync });
-                    output::print(&format!("{now}\n"))?;
-                } else {
-                    let (array, action, words) = (short(detail), &detail.sync_action, words(sync));
-                    output::tell(&format!("{array}: {action} {words}\n"))?;
+                match json {
+                    true => output::print(&format!("{}\n", moment.json))?,
+                    false => output::tell(&format!("{} {}\n", moment.title, moment.words))?,
                 }
             }
         }
         Ok(())
     }
 
+    /// Prints something else meanwhile.
+    pub(crate) fn beside<T>(&self, print: impl FnOnce() -> T) -> T {
+        match self {
+            Self::Bar(bar) => bar.suspend(print),
+            Self::Lines { .. } => print(),
+        }
+    }
+
     /// The last word.
-    fn end(self, detail: &Detail) -> Result<()> {
-        let Detail { last_sync_action: last, mismatch_count: found, .. } = detail;
+    ///
+    /// # Errors
+    /// Standard output failed.
+    pub(crate) fn end(self, words: String, json: &serde_json::Value) -> Result<()> {
         match self {
             Self::Bar(bar) => {
                 bar.finish_and_clear();
-                output::tell(&conclusion(detail))
+                output::tell(&(words + "\n"))
             }
-            Self::Lines { json: false, .. } => output::tell(&conclusion(detail)),
-            Self::Lines { json: true, .. } => {
-                let end = json!({ "array": detail.device, "ended": last, "mismatch_count": found });
-                output::print(&format!("{end}\n"))
-            }
+            Self::Lines { json: false, .. } => output::tell(&(words + "\n")),
+            Self::Lines { json: true, .. } => output::print(&format!("{json}\n")),
+        }
+    }
+}
+
+impl Moment {
+    fn of(detail: &Detail, sync: &DetailSync) -> Self {
+        let action = &detail.sync_action;
+        Self {
+            title: format!("{}: {action}", short(detail)),
+            parts: sync.done_kib * 1000 / sync.total_kib.max(1),
+            words: words(sync),
+            json: json!({ "array": detail.device, "action": action, "progress": sync }),
         }
     }
 }
@@ -114,7 +153,7 @@ fn words(sync: &DetailSync) -> String {
 }
 
 /// `1:02:03`, or `2:03` below an hour.
-fn clock(seconds: u64) -> String {
+pub(crate) fn clock(seconds: u64) -> String {
     let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
     if hours > 0 {
         format!("{hours}:{minutes:02}:{seconds:02}")
@@ -154,12 +193,14 @@ pub(crate) fn follow(client: &mut Client, name: &str, shown: Shown) -> Result<bo
     let mut display = Display::new(shown);
     while detail.sync_busy {
         if let Some(sync) = &detail.sync {
-            display.show(&detail, sync)?;
+            display.show(&Moment::of(&detail, sync))?;
         }
         std::thread::sleep(POLL);
         detail = client.detail(name)?;
     }
-    display.end(&detail)?;
+    let Detail { last_sync_action: last, mismatch_count: found, .. } = &detail;
+    let json = json!({ "array": detail.device, "ended": last, "mismatch_count": found });
+    display.end(conclusion(&detail), &json)?;
     Ok(true)
 }
 

@@ -118,7 +118,7 @@ pub enum Refusal {
     Unsupported(String),
     /// It is on a physical volume that is not there.
     #[error(
-        "it needs the physical volume {0}, which is missing; --partial serves what is there of it"
+        "it needs the physical volume {0}, which is missing, and no partial volumes are wanted"
     )]
     Missing(Uuid),
     /// It is made of a volume that is refused.

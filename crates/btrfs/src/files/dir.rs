@@ -1,6 +1,6 @@
 //! Directories, entry by entry.
 
-use super::{FileError, Files, Name, Place, is_name};
+use super::{FileError, Files, Link, Name, Place, is_name};
 use crate::ondisk::items::{DirEntries, FileType};
 use crate::ondisk::key::{Key, item};
 use crate::path::Path;
@@ -77,7 +77,8 @@ impl Directory {
         if !is_name(&name) {
             return Err(FileError::BadName { tree: tree.id, inode, name: Name(name) });
         }
-        let place = self.files.place(tree, inode, &name, location, kind).await?;
+        let link = Link { tree, directory: inode, name: &name, index: Some(key.offset) };
+        let place = self.files.place(link, location, kind).await?;
         Ok(Some(DirectoryEntry { name, kind, place }))
     }
 }

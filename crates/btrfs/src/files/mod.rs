@@ -1,9 +1,11 @@
 //! Files taken out of the file system, without mounting it.
 //!
 //! A [`Files`] shows one subvolume and those within it, which are crossed as directories. Nothing is
-//! trusted: a directory is entered only if it says itself that this is its one name and parent, so
-//! that a walk ends and meets nothing twice; a name that is none is an error of its own; every sector
-//! of data that has a checksum is verified, and the next mirror is tried if it is wrong.
+//! trusted: a directory is entered only if it says itself that this is its one entry (parent, name and
+//! number there), and never if it is the root directory of its subvolume. A circle of directories has no
+//! way in but its root directory, so a walk ends and meets no directory twice, and needs to remember none.
+//! A name that is none is an error of its own; every sector of data that has a checksum is verified, and
+//! the next mirror is tried if it is wrong.
 //!
 //! The log of `fsync`s is not replayed: files are as of the last commit, and [`Files::open`] says so.
 
@@ -22,7 +24,7 @@ pub use read::{LostWhy, Piece, Reader};
 
 use crate::error::{ReadError, TreeError};
 use crate::ondisk::items::{
-    DirEntries, FileExtent, FileExtentBody, FileType, InodeItem, RootRef, name_hash,
+    DirEntries, FileExtent, FileExtentBody, FileType, InodeItem, InodeRefs, RootRef, name_hash,
 };
 use crate::ondisk::key::{Key, item, objectid};
 use crate::path::{Path, Root};
@@ -31,6 +33,27 @@ use crate::volume::FileSystem;
 
 /// Bytes of a path at most: deeper directories are not entered.
 pub const PATH_BYTES_MAX: usize = 64 << 10;
+
+/// The root directory of every subvolume. Root items name it too (`root_dirid`); kernels take this one.
+const ROOT_DIRECTORY: u64 = objectid::FIRST_FREE;
+
+/// An entry of a directory, without what it leads to.
+#[derive(Clone, Copy)]
+struct Link<'a> {
+    tree: Root,
+    /// The directory's inode.
+    directory: u64,
+    name: &'a [u8],
+    /// The entry's number in the directory; `None` if it was found by its name.
+    index: Option<u64>,
+}
+
+impl Link<'_> {
+    /// Whether a link back to an entry of this directory is one to this entry.
+    fn is(&self, name: &[u8], index: u64) -> bool {
+        self.name == name && self.index.is_none_or(|ours| ours == index)
+    }
+}
 
 /// Something that a name leads to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,8 +103,16 @@ pub enum FileError {
         name: Name,
     },
     /// A directory that says that it is elsewhere.
-    #[error("the directory {name} says itself that it is elsewhere: it may be within itself")]
+    #[error(
+        "the directory {name} says itself that it is elsewhere: it is there twice or within itself"
+    )]
     Elsewhere {
+        /// Its name here.
+        name: Name,
+    },
+    /// An entry for the root directory of its own subvolume, which is in no directory.
+    #[error("the entry {name} leads back to the root directory of its subvolume")]
+    Root {
         /// Its name here.
         name: Name,
     },
@@ -192,7 +223,7 @@ impl Files {
 
     /// Its root directory.
     pub fn root(&self) -> Place {
-        Place::Inode { tree: self.top.root, inode: self.top.root_dirid }
+        Place::Inode { tree: self.top.root, inode: ROOT_DIRECTORY }
     }
 
     /// What `path` leads to, from the root directory on. Symbolic links are not followed.
@@ -242,8 +273,9 @@ impl Files {
         for entry in DirEntries::new(data) {
             let entry = entry.map_err(|why| damaged(tree.id, key, &why))?;
             if entry.name == name {
+                let link = Link { tree, directory: inode, name, index: None };
                 let (location, kind) = (entry.location, entry.kind);
-                return self.place(tree, inode, name, location, kind).await;
+                return self.place(link, location, kind).await;
             }
         }
         Err(FileError::NotFound)
@@ -252,73 +284,64 @@ impl Files {
     /// Where an entry of a directory leads.
     async fn place(
         &self,
-        tree: Root,
-        directory: u64,
-        name: &[u8],
+        link: Link<'_>,
         location: Key,
         kind: FileType,
     ) -> Result<Place, FileError> {
-        let elsewhere = || FileError::Elsewhere { name: Name(name.to_vec()) };
         if location.kind == item::ROOT_ITEM {
-            return self.inner(tree, directory, name, location.objectid).await;
+            return self.inner(link, location.objectid).await;
         }
-        let inode = location.objectid;
+        let (tree, inode) = (link.tree, location.objectid);
         if location.kind != item::INODE_ITEM {
             return Err(FileError::NoInode { tree: tree.id, inode });
         }
-        if kind == FileType::Directory && !self.is_only_name(tree, directory, name, inode).await? {
-            return Err(elsewhere());
+        if inode == ROOT_DIRECTORY {
+            return Err(FileError::Root { name: Name(link.name.to_vec()) });
+        }
+        if kind == FileType::Directory && !self.is_only_entry(link, inode).await? {
+            return Err(FileError::Elsewhere { name: Name(link.name.to_vec()) });
         }
         Ok(Place::Inode { tree, inode })
     }
 
-    /// Whether a directory says that its one name is this one.
-    async fn is_only_name(
-        &self,
-        tree: Root,
-        parent: u64,
-        name: &[u8],
-        inode: u64,
-    ) -> Result<bool, FileError> {
-        use crate::ondisk::items::InodeRefs;
-        let mut path = Path::new(&self.fs, tree);
+    /// Whether a directory says that its one entry is this one.
+    async fn is_only_entry(&self, at: Link<'_>, inode: u64) -> Result<bool, FileError> {
+        let mut path = Path::new(&self.fs, at.tree);
         if !path.search(Key::new(inode, item::INODE_REF, 0)).await? {
             return Ok(false);
         }
         let Some((key, data)) = path.item() else { return Ok(false) };
         let first = InodeRefs::new(data).next();
-        Ok((key.objectid, key.kind, key.offset) == (inode, item::INODE_REF, parent)
-            && first.is_some_and(|link| link.is_ok_and(|link| link.name == name)))
+        Ok((key.objectid, key.kind, key.offset) == (inode, item::INODE_REF, at.directory)
+            && first.is_some_and(|link| link.is_ok_and(|link| at.is(link.name, link.index))))
     }
 
     /// The root directory of a subvolume that a directory has an entry for; an empty directory if it
     /// is elsewhere, as in a snapshot.
-    async fn inner(
-        &self,
-        outer: Root,
-        directory: u64,
-        name: &[u8],
-        id: u64,
-    ) -> Result<Place, FileError> {
+    async fn inner(&self, at: Link<'_>, id: u64) -> Result<Place, FileError> {
+        let (outer, directory) = (at.tree.id, at.directory);
         let roots = self.fs.tree_root();
-        let key = Key::new(outer.id, item::ROOT_REF, id);
+        let key = Key::new(outer, item::ROOT_REF, id);
         let mut path = Path::new(&self.fs, roots);
         if !path.search(key).await? || path.key() != Some(key) {
             return Ok(Place::Empty);
         }
         let Some((_, data)) = path.item() else { return Ok(Place::Empty) };
         let link = RootRef::parse(data).map_err(|why| damaged(roots.id, key, &why))?;
-        if link.dirid != directory || link.name != name {
+        if link.dirid != directory || link.name != at.name {
             return Ok(Place::Empty);
         }
-        let found = self.fs.subvolume(id).await?.filter(|it| it.id != self.top.id);
+        let is_entry = at.is(link.name, link.sequence);
+        let found = self.fs.subvolume(id).await?.filter(|it| it.id != self.top.id && is_entry);
         let is_here = |it: &Subvolume| {
-            let at = it.place.as_ref();
-            at.is_some_and(|at| at.outer == outer.id && at.dirid == directory && at.name == name)
+            let place = it.place.as_ref();
+            place.is_some_and(|place| {
+                place.outer == outer && place.dirid == directory && place.name == at.name
+            })
         };
         match found.filter(|it| is_subvolume(it.id) && it.id != objectid::FS_TREE && is_here(it)) {
-            Some(it) => Ok(Place::Inode { tree: it.root, inode: it.root_dirid }),
-            None => Err(FileError::Elsewhere { name: Name(name.to_vec()) }),
+            Some(it) => Ok(Place::Inode { tree: it.root, inode: ROOT_DIRECTORY }),
+            None => Err(FileError::Elsewhere { name: Name(at.name.to_vec()) }),
         }
     }
 
@@ -387,7 +410,8 @@ impl Files {
         };
         let extent = FileExtent::parse(data, self.fs.sectorsize());
         match extent.map_err(|why| damaged(tree.id, key, &why))?.body {
-            FileExtentBody::Inline(bytes) => Ok(bytes.to_vec()),
+            // mkfs.btrfs --rootdir stores the zero that ends a string in C, too.
+            FileExtentBody::Inline(bytes) => Ok(bytes.strip_suffix(&[0]).unwrap_or(bytes).to_vec()),
             FileExtentBody::Regular(_) | FileExtentBody::Prealloc(_) => {
                 Err(FileError::Target("it is not inline".to_owned()))
             }

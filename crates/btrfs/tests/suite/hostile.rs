@@ -12,7 +12,7 @@ use ashlar_btrfs::csum::ChecksumKind;
 use ashlar_btrfs::error::OpenError;
 use ashlar_btrfs::files::{Directory, FileError, Files, LostWhy, Piece};
 use ashlar_btrfs::inspect;
-use ashlar_btrfs::ondisk::items::FileType;
+use ashlar_btrfs::ondisk::items::{FileType, name_hash};
 use ashlar_btrfs::ondisk::key::{Key, item};
 use ashlar_btrfs::ondisk::node::{Expected, HEADER_SIZE};
 use ashlar_btrfs::path::{Path, Root};
@@ -224,6 +224,66 @@ fn a_directory_within_itself_is_not_entered() {
     let again = rig.open();
     let error = rig.run(backref::names_of(&again, 5, er)).expect_err("a circle");
     assert!(error.to_string().contains("in a circle"), "{error}");
+}
+
+#[test]
+fn an_entry_for_the_root_directory_is_refused() {
+    let (rig, fs) = rig();
+    let root = rig.run(fs.need_root(5)).expect("sound");
+    let (_, deep) = entry(&rig, &fs, 256, b"deep");
+    let (key, _) = entry(&rig, &fs, deep, b"er");
+    let by_name = Key::new(deep, item::DIR_ITEM, name_hash(b"er"));
+    for key in [key, by_name] {
+        change_item(&rig, &fs, root, key, |data| put(data, 0, 256));
+    }
+    // The root directory agrees: it says that `deep/er` is its one name.
+    let (leaf, slot) = rig.run(async {
+        let mut path = Path::new(&fs, root);
+        assert!(path.search(Key::new(256, item::INODE_REF, 0)).await.expect("sound"));
+        let (leaf, slot) = path.leaf().expect("it is in one");
+        (Logical(leaf.header().bytenr.get()), slot)
+    });
+    change(&rig, &fs, leaf, |bytes| {
+        let at = HEADER_SIZE + slot * ITEM_SIZE;
+        put(bytes, at + 9, deep);
+        let data = u32::from_le_bytes(bytes[at + 17..at + 21].try_into().expect("four bytes"));
+        let data = HEADER_SIZE + data as usize;
+        put(bytes, data, key.offset);
+        bytes[data + 10..data + 12].copy_from_slice(b"er");
+    });
+    let again = rig.open();
+    rig.run(async {
+        let files = Files::open(&again, 5).await.expect("it is there");
+        let found = files.resolve(b"deep/er").await;
+        assert!(matches!(found, Err(FileError::Root { .. })), "{found:?}");
+        let deep = files.resolve(b"deep").await.expect("it is there");
+        let (count, errors) = listed(files.list(deep).await.expect("a directory")).await;
+        assert!(count > 10 && matches!(&errors[..], [FileError::Root { .. }]), "{errors:?}");
+    });
+}
+
+/// Otherwise 40 directories within each other, each there twice, are 2^40 directories.
+#[test]
+fn a_directory_or_subvolume_that_is_there_twice_is_entered_once() {
+    for (it, twin) in [(b"deep".as_slice(), b"zlib".as_slice()), (b"volume", b"inline")] {
+        let (rig, fs) = rig();
+        let root = rig.run(fs.need_root(5)).expect("sound");
+        let items = rig.run(support::items(&fs, root));
+        let (key, _) = entry(&rig, &fs, 256, it);
+        let (_, _, _, bytes) = items.iter().find(|(_, _, at, _)| *at == key).expect("it is there");
+        let (key, _) = entry(&rig, &fs, 256, twin);
+        change_item(&rig, &fs, root, key, |data| data.copy_from_slice(bytes));
+        let again = rig.open();
+        rig.run(async {
+            let files = Files::open(&again, 5).await.expect("it is there");
+            assert!(files.resolve(it).await.is_ok(), "its path leads to it");
+            let (count, errors) = listed(files.list(files.root()).await.expect("it is")).await;
+            assert!(
+                count > 10 && matches!(&errors[..], [FileError::Elsewhere { .. }]),
+                "{errors:?}"
+            );
+        });
+    }
 }
 
 #[test]

@@ -284,6 +284,12 @@ pub(crate) fn check_started(stack: &Stack, md: ashlar_md::Options) -> Result<()>
         AssembleError::NeedsRun { .. } => {
             error.hint("if the others are gone for good, --run starts it without them")
         }
+        AssembleError::SplitBrain { .. } => {
+            error.hint("leave one out, or --run takes the one that went further")
+        }
+        AssembleError::ReadOnlyMember(_) => {
+            error.hint("--read-only gives access to the data and changes nothing")
+        }
         AssembleError::BadBlocks { .. } if md.run => {
             error.hint("--read-only gives access to the data and changes nothing")
         }
@@ -302,10 +308,8 @@ pub(crate) fn check_started(stack: &Stack, md: ashlar_md::Options) -> Result<()>
         | AssembleError::Disagree { .. }
         | AssembleError::SameMember { .. }
         | AssembleError::SameSlot { .. }
-        | AssembleError::SplitBrain { .. }
         | AssembleError::Misaligned { .. }
         | AssembleError::NotEnough { .. }
-        | AssembleError::ReadOnlyMember(_)
         | AssembleError::Personality(_)
         | AssembleError::Read { .. } => error,
     })

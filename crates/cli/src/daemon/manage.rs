@@ -104,12 +104,12 @@ impl Service {
         let array = volume.view.array();
         let new = self.open(Some(volume), &at.disk)?;
         let Md::Member(sb) = new.contents().await?.md else {
-            let why = format!(
-                "--re-add for {} to {} is not possible",
-                new.path,
-                array.status().await.name
-            );
-            return Err(refused(why, Some("it is no member of an array: --add makes it one")));
+            let why =
+                format!("re-adding {} to {} is not possible", new.path, array.status().await.name);
+            return Err(refused(
+                why,
+                Some("it is no member of an array: ashlar md add makes it one"),
+            ));
         };
         let (gateway, path) = (new.gateway.clone(), new.path.clone());
         let candidate = Candidate { gateway, path, sb };

@@ -44,7 +44,7 @@ pub enum ThinError {
     /// A node of a tree is damaged.
     #[error(
         "block {block} of the thin pool's metadata on {device} is damaged: {fault}; thin_check shows \
-         all that is, thin_repair (lvconvert --repair) rescues the rest"
+         all that is, thin_repair (LVM's lvconvert --repair) rescues the rest"
     )]
     Node {
         /// The metadata device.

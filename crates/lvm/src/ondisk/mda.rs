@@ -108,7 +108,7 @@ pub enum WriteError {
     /// Two texts of this size have no room in the ring.
     #[error(
         "the metadata has {size} bytes, the metadata area has room for {max}; \
-         remove volumes, tags or snapshots, or use physical volumes with a larger --metadatasize"
+         remove volumes, tags or snapshots, or use physical volumes with a larger area (pvcreate --metadatasize)"
     )]
     TooLarge {
         /// Of the text.

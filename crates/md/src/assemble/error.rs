@@ -59,7 +59,7 @@ pub enum AssembleError {
     /// Both ran without the other since they were together.
     #[error(
         "{first} and {second} were each used without the other, so each has changes that the other \
-         lacks: leave one out, or use --run to take {first} alone"
+         lacks; {first} went further"
     )]
     SplitBrain {
         /// The one that went further.
@@ -91,8 +91,8 @@ pub enum AssembleError {
     },
     /// Fewer members than last time.
     #[error(
-        "only {present} of the {expected} members that worked last time are usable; --run starts the \
-         array degraded; missing slots {missing}"
+        "only {present} of the {expected} members that worked last time are usable; missing slots \
+         {missing}"
     )]
     NeedsRun {
         /// Members here and usable.
@@ -103,9 +103,7 @@ pub enum AssembleError {
         missing: String,
     },
     /// A member's list of bad blocks makes no sense.
-    #[error(
-        "the bad block log of {path} cannot be used: {why}; serve the array --read-only without it"
-    )]
+    #[error("the bad block log of {path} cannot be used: {why}")]
     BadBlocks {
         /// The member.
         path: String,
@@ -113,7 +111,7 @@ pub enum AssembleError {
         why: BadBlockLogError,
     },
     /// A member that cannot be written, for an array that should be.
-    #[error("{0} cannot be written: serve the array --read-only")]
+    #[error("{0} cannot be written")]
     ReadOnlyMember(String),
     /// The numbers make no array, or not one of ours.
     #[error(transparent)]

@@ -104,8 +104,8 @@ pub enum ManageError {
     },
     /// The array has no copy of some of its data.
     #[error(
-        "{array} has failed so using --add cannot work and might destroy data on {path}. You should \
-         stop the array and re-assemble it"
+        "{array} has failed so adding {path} cannot work and might destroy data on it. You should stop \
+         the array and re-assemble it"
     )]
     ArrayFailed {
         /// The array.
@@ -114,7 +114,7 @@ pub enum ManageError {
         path: String,
     },
     /// The device lacks more than the bitmap knows of.
-    #[error("--re-add for {path} to {array} is not possible: {why}; use --add to rebuild it")]
+    #[error("re-adding {path} to {array} is not possible: {why}; adding it rebuilds it")]
     ReAdd {
         /// The device.
         path: String,
@@ -157,7 +157,7 @@ pub enum ManageError {
     /// A smaller size, without the user's word for it.
     #[error(
         "{array} would shrink from {from} to {to} sectors, and what lies behind would be lost: \
-         --force does it"
+         ashlar md grow --force does it"
     )]
     Shrinks {
         /// The array.

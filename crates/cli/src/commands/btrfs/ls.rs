@@ -147,13 +147,14 @@ impl Listing<'_> {
         place: Place,
         out: &mut impl Write,
     ) -> std::result::Result<(), Failed> {
-        let mut open = Vec::new();
+        // One path for all that are open: there may be thousands, each with a long one.
+        let (mut path, mut open) = (top, Vec::new());
         match self.files.list(place).await {
-            Ok(listing) => open.push((top, listing)),
-            Err(why) => self.complain(&top, &why),
+            Ok(listing) => open.push((path.len(), listing)),
+            Err(why) => self.complain(&path, &why),
         }
-        while let Some((path, listing)) = open.last_mut() {
-            let path = path.clone();
+        while let Some((len, listing)) = open.last_mut() {
+            path.truncate(*len);
             let entry = match listing.next().await {
                 Ok(Some(entry)) => entry,
                 Ok(None) => {
@@ -165,21 +166,20 @@ impl Listing<'_> {
                     continue;
                 }
             };
-            let below = if self.ls.recursive {
-                [&path[..], b"/", &entry.name].concat()
-            } else {
-                entry.name.clone()
-            };
-            self.one(&below, entry.place, out).await?;
+            if self.ls.recursive {
+                path.push(b'/');
+            }
+            path.extend_from_slice(&entry.name);
+            self.one(&path, entry.place, out).await?;
             // The kind is the entry's: only then it was checked that this is the directory's one name.
             if self.ls.recursive && entry.kind == FileType::Directory {
-                if below.len() > ashlar_btrfs::files::PATH_BYTES_MAX {
-                    self.complain(&below, &FileError::TooLong);
+                if path.len() > ashlar_btrfs::files::PATH_BYTES_MAX {
+                    self.complain(&path, &FileError::TooLong);
                     continue;
                 }
                 match self.files.list(entry.place).await {
-                    Ok(listing) => open.push((below, listing)),
-                    Err(why) => self.complain(&below, &why),
+                    Ok(listing) => open.push((path.len(), listing)),
+                    Err(why) => self.complain(&path, &why),
                 }
             }
         }

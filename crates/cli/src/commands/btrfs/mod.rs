@@ -1,11 +1,16 @@
 //! `ashlar btrfs`: file systems that are not mounted.
 
 mod cat;
+mod device;
+mod filesystem;
 mod get;
 mod inspect;
 mod ls;
 mod paths;
+mod restore;
 pub(crate) mod scrub;
+mod subvolume;
+mod taking;
 pub(crate) mod volumes;
 
 use std::io::{self, BufWriter, Write};
@@ -42,6 +47,13 @@ pub(crate) enum Btrfs {
     Ls(ls::Ls),
     Cat(cat::Cat),
     Get(get::Get),
+    Restore(Box<restore::Restore>),
+    #[command(subcommand, visible_alias = "fi")]
+    Filesystem(filesystem::Filesystem),
+    #[command(subcommand, visible_alias = "su")]
+    Subvolume(subvolume::SubvolumeCommand),
+    #[command(subcommand, visible_alias = "dev")]
+    Device(device::Device),
 }
 
 impl Btrfs {
@@ -52,6 +64,10 @@ impl Btrfs {
             Self::Ls(command) => command.run(),
             Self::Cat(command) => command.run(),
             Self::Get(command) => command.run(),
+            Self::Restore(command) => command.run(),
+            Self::Filesystem(command) => command.run(),
+            Self::Subvolume(command) => command.run(),
+            Self::Device(command) => command.run(),
         }
     }
 }

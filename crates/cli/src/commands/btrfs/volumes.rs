@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ashlar_btrfs::error::OpenError;
 use ashlar_btrfs::volume::{self, FileSystem, OpenOptions, Source};
+use ashlar_md::AssembleError;
 use ashlar_stack::assemble::{Options, Stack, assemble, probe_all};
 use ashlar_stack::devices::Device;
 use uuid::Uuid;
@@ -21,6 +22,13 @@ pub(crate) struct Chosen {
     #[arg(required = true, value_name = "DEVICE")]
     pub(crate) devices: Vec<PathBuf>,
 
+    #[command(flatten)]
+    pub(crate) how: How,
+}
+
+/// How devices are opened, and which of them.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub(crate) struct How {
     /// Open the file system although devices are missing
     #[arg(long)]
     pub(crate) degraded: bool,
@@ -55,8 +63,8 @@ impl Chosen {
         let opened = disks::open_all(&self.devices, access)?;
         let writable = access == Access::Write;
         let options = Options {
-            md: ashlar_md::Options { run: self.degraded, read_only: !writable },
-            partial: self.degraded,
+            md: ashlar_md::Options { run: self.how.degraded, read_only: !writable },
+            partial: self.how.degraded,
             ..Options::default()
         };
         let stack = assemble(&probe_all(opened).await, options, &disks::runtime()).await;
@@ -88,7 +96,7 @@ impl Chosen {
                 found.push((fsid, device));
             }
         }
-        if let Some(wanted) = self.fsid {
+        if let Some(wanted) = self.how.fsid {
             found.retain(|(fsid, _)| *fsid == wanted);
         }
         let Some(first) = found.first().map(|(fsid, _)| *fsid) else {
@@ -111,15 +119,15 @@ impl Chosen {
         let is_called = |device: &Device, name: &String| {
             [&device.path, &device.name].contains(&name) || device.links.contains(name)
         };
-        for name in &self.on {
+        for name in &self.how.on {
             if !volumes.iter().any(|device| is_called(device, name)) {
                 let there: Vec<&str> = volumes.iter().map(Device::export_name).collect();
                 let why = format!("there are {}", there.join(", "));
                 return Err(Error::new("no such device", name, why));
             }
         }
-        if !self.on.is_empty() {
-            volumes.retain(|device| self.on.iter().any(|name| is_called(device, name)));
+        if !self.how.on.is_empty() {
+            volumes.retain(|device| self.how.on.iter().any(|name| is_called(device, name)));
         }
         Ok(volumes)
     }
@@ -132,11 +140,24 @@ impl Chosen {
             gateway: device.gateway().clone(),
         };
         let sources = devices.iter().map(source).collect();
-        let options = OpenOptions { degraded: self.degraded, writable, stale: self.stale };
+        let options = OpenOptions { degraded: self.how.degraded, writable, stale: self.how.stale };
         let fs = FileSystem::open(sources, options, disks::runtime()).await.map_err(|error| {
-            let twice = matches!(error, OpenError::Twice { .. });
+            let hint = if matches!(error, OpenError::Twice { .. }) {
+                Some("--on chooses one of several volumes")
+            } else if matches!(error, OpenError::Missing { .. }) {
+                Some("give them too, or --degraded opens it without them")
+            } else if matches!(error, OpenError::Stale { .. }) {
+                Some("leave it out and say --degraded, or --stale uses it as it is")
+            } else if matches!(error, OpenError::ReadOnlyFeatures(_)) {
+                Some("ashlar btrfs scrub start --readonly reads it")
+            } else {
+                None
+            };
             let error = Error::new("cannot open the file system", given, error);
-            if twice { error.hint("--on chooses one of several volumes") } else { error }
+            match hint {
+                Some(hint) => error.hint(hint),
+                None => error,
+            }
         })?;
         if writable {
             refuse_reused(&fs, stack)?;
@@ -154,7 +175,14 @@ impl Chosen {
         let error =
             Error::new("no btrfs file system", self.given(), "no superblock of it is found");
         match stack.failures.first() {
-            Some(failure) => error.hint(format!("{failure}: {}", failure.error)),
+            Some(failure) => {
+                let run = if matches!(failure.error, AssembleError::NeedsRun { .. }) {
+                    "; --degraded starts it without the others"
+                } else {
+                    ""
+                };
+                error.hint(format!("{failure}: {}{run}", failure.error))
+            }
             None => error.hint("ashlar scan shows what there is"),
         }
     }

@@ -72,7 +72,7 @@ pub(super) struct PvLayout {
     metadatasize: Option<Sectors>,
 
     /// Metadata areas: 0, 1, or 2 with one at the end of the disk
-    #[arg(long, alias = "metadatacopies", value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u8).range(..=2))]
+    #[arg(long, visible_alias = "metadatacopies", value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u8).range(..=2))]
     pvmetadatacopies: u8,
 
     /// Space for a boot loader in front of the data, in MiB or with a unit

@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 /// Change the members of a running array, with mdadm's options
 ///
 /// --add, --add-spare, --re-add, --fail, --remove, --replace and --with, each with the disks behind it,
-/// in the order given; --write-mostly, --readwrite, --failfast and --nofailfast hold for the disks
-/// that follow.
+/// in the order given; --write-mostly, --readwrite, --failfast, --nofailfast and --force hold for the disks
+/// that follow. --control PATH says where the daemon listens.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

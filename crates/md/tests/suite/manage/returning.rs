@@ -81,7 +81,7 @@ fn without_a_bitmap_nobody_comes_back_but_as_a_new_member() {
         let candidate = candidate(world, 1).await;
         let refused = world.array.re_add(candidate, options(9)).await.unwrap_err();
         let text = refused.to_string();
-        assert!(text.starts_with("--re-add for d1 to md0 is not possible"), "{text}");
+        assert!(text.starts_with("re-adding d1 to md0 is not possible"), "{text}");
         assert!(matches!(world.add(1).await, Ok(Added::Spare(_))));
         world.settle().await;
         assert_eq!(world.member(1).await.device_uuid.as_u128(), 1001);

@@ -2,7 +2,7 @@
 
 mod control;
 mod names;
-mod report;
+pub(crate) mod report;
 mod run;
 mod start;
 mod state;
@@ -19,7 +19,7 @@ use uuid::Uuid;
 use self::control::StatusReply;
 use self::report::{Occasion, Shown};
 use self::state::{Record, Store};
-use super::volumes::Chosen;
+use super::volumes::{Chosen, How};
 use crate::disks;
 use crate::error::{Error, FAILURE, Result};
 use crate::output;
@@ -88,7 +88,8 @@ impl Which {
             return Ok(uuid);
         }
         let devices = self.devices.clone();
-        let chosen = Chosen { devices, degraded: true, stale: true, ..Chosen::default() };
+        let how = How { degraded: true, stale: true, ..How::default() };
+        let chosen = Chosen { devices, how };
         disks::reactor()?.block_on(chosen.identify())
     }
 

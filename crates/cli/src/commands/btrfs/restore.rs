@@ -1,0 +1,207 @@
+//! `ashlar btrfs restore`: files taken out, with the options of btrfs-progs.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use ashlar_btrfs::inspect;
+use clap::Args;
+use regex_automata::nfa::thompson::{self, pikevm::PikeVM};
+use regex_automata::util::syntax;
+
+use super::taking::{self, Existing, Names, Telling, Wanted};
+use super::volumes::{Chosen, How};
+use super::{Top, with};
+use crate::error::{Error, Result};
+use crate::output;
+
+/// Take files out of a file system that is not mounted, as btrfs restore does
+///
+/// The options are those of btrfs restore, which takes out files and directories only, with no owners, modes
+/// and times, unless it is told otherwise. Files that are in PATH already are left as they are without -o. Unlike
+/// there all devices are to be named, each block is verified, and a file has its own name only when it is
+/// complete. ashlar btrfs get does the same with other defaults.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 failed or something is lost, 2 wrong usage.
+
+Examples:
+  ashlar btrfs restore -mSx disk*.img rescued
+  ashlar btrfs restore -D disk.img rescued
+  ashlar btrfs restore -i -o disk.img rescued
+  ashlar btrfs restore -l disk.img
+  ashlar btrfs restore --path-regex '^/(|home(|/.*))$' disk.img rescued")]
+pub(crate) struct Restore {
+    /// Image files or block devices of the file system, and the directory that files are put into
+    #[arg(required = true, value_name = "DEVICE... PATH")]
+    words: Vec<PathBuf>,
+
+    #[command(flatten)]
+    how: How,
+
+    /// Take out snapshots, too
+    #[arg(short, long)]
+    snapshots: bool,
+
+    /// Set extended attributes; those of security.* and trusted.*, such as capabilities, with -m only
+    #[arg(short, long)]
+    xattr: bool,
+
+    /// Set owners, modes and times
+    #[arg(short, long)]
+    metadata: bool,
+
+    /// Take out symbolic links, too
+    #[arg(short = 'S', long, visible_alias = "symlink")]
+    symlinks: bool,
+
+    /// Go on after errors, and keep files that have lost something, with holes where it was
+    #[arg(short, long)]
+    ignore_errors: bool,
+
+    /// Replace files that are in PATH
+    #[arg(short, long)]
+    overwrite: bool,
+
+    /// Name what would be taken out, and write nothing
+    #[arg(short = 'D', long)]
+    dry_run: bool,
+
+    /// Take out the subvolume of this number
+    #[arg(short, long, value_name = "ROOTID", default_value_t = 5)]
+    root: u64,
+
+    /// Take out the subvolume whose tree begins at this address
+    #[arg(short = 'f', value_name = "BYTENR", conflicts_with = "root")]
+    at: Option<u64>,
+
+    /// List the trees that there are, with their addresses
+    #[arg(short, long)]
+    list_roots: bool,
+
+    /// Take out only what this matches, which begins with a slash and must match each directory on the way, too
+    #[arg(long, value_name = "REGEX")]
+    path_regex: Option<String>,
+
+    /// Ignore case in --path-regex
+    #[arg(short = 'c', requires = "path_regex")]
+    ignore_case: bool,
+
+    /// Not supported: the newest good superblock is taken
+    #[arg(short = 'u', long = "super", value_name = "MIRROR", hide = true)]
+    superblock: Option<u64>,
+
+    /// Not supported
+    #[arg(short = 't', value_name = "BYTENR", hide = true)]
+    tree: Option<u64>,
+
+    /// Not supported
+    #[arg(short = 'd', hide = true)]
+    find_directory: bool,
+}
+
+impl Restore {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        self.check()?;
+        let mut devices = self.words.clone();
+        if self.list_roots {
+            return list(&Chosen { devices, how: self.how });
+        }
+        let (Some(dest), false) = (devices.pop(), devices.is_empty()) else {
+            return Err(Error::usage(
+                "a device and the directory that files are put into are needed",
+            ));
+        };
+        if !dest.is_dir() {
+            let error = Error::new("cannot restore into", dest.display(), "it is no directory");
+            return Err(error.hint("make it first"));
+        }
+        let chosen = Chosen { devices, how: self.how.clone() };
+        let top = match self.at {
+            Some(at) => Top { subvolid: subvolume_at(&chosen, at)? },
+            None => Top { subvolid: self.root },
+        };
+        if self.dry_run {
+            output::print("This is a dry-run, no files are going to be restored\n")?;
+        }
+        let wanted = Wanted {
+            path: b"/".to_vec(),
+            dest,
+            existing: if self.overwrite { Existing::Replace } else { Existing::Keep },
+            keep_partial: self.ignore_errors,
+            stop_at_first: !self.ignore_errors,
+            dry_run: self.dry_run,
+            verbose: output::is_verbose(),
+            links: self.symlinks,
+            snapshots: self.snapshots,
+            modes_and_times: self.metadata,
+            owners: self.metadata,
+            xattrs: self.xattr,
+            only: self.regex()?,
+            telling: Telling::Failures,
+            options: Names {
+                owners: "-m",
+                overwrite: "-o",
+                go_on: "the same command goes on: files that are there are left as they are",
+                merge: "-o replaces it",
+            },
+        };
+        taking::run(&chosen, top, &wanted)
+    }
+
+    /// Refuses what btrfs restore has and this has not.
+    fn check(&self) -> Result<()> {
+        let (option, why) = if self.superblock.is_some() {
+            ("-u", "the newest good superblock of all devices is taken")
+        } else if self.tree.is_some() {
+            ("-t", "only the tree of roots that the superblock names can be read")
+        } else if self.find_directory {
+            ("-d", "the root directory of each subvolume is the one that kernels take")
+        } else {
+            return Ok(());
+        };
+        Err(Error::usage(format_args!("{option} of btrfs restore is not supported: {why}")))
+    }
+
+    fn regex(&self) -> Result<Option<PikeVM>> {
+        let Some(text) = &self.path_regex else { return Ok(None) };
+        // Names are bytes of any kind.
+        let syntax = syntax::Config::new().unicode(false).utf8(false);
+        let syntax = syntax.case_insensitive(self.ignore_case);
+        let built = PikeVM::builder()
+            .syntax(syntax)
+            .thompson(thompson::Config::new().utf8(false).nfa_size_limit(Some(1 << 20)))
+            .build(text);
+        built.map(Some).map_err(|why| {
+            // What is wrong is in the cause.
+            let cause = std::error::Error::source(&why).map(ToString::to_string);
+            let why = cause.unwrap_or_else(|| why.to_string());
+            Error::usage(format_args!("--path-regex {text}: {why}"))
+        })
+    }
+}
+
+/// Prints the trees that there are.
+fn list(chosen: &Chosen) -> Result<ExitCode> {
+    with(chosen, async |fs| {
+        let failed = |why| Error::plain("cannot list the trees", why);
+        for (key, root) in fs.roots().await.map_err(failed)? {
+            let key = inspect::key(key);
+            output::print(&format!(" tree {key} {} level {}\n", root.at.0, root.level))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// The subvolume whose tree begins at an address.
+fn subvolume_at(chosen: &Chosen, at: u64) -> Result<u64> {
+    with(chosen, async |fs| {
+        let all = fs.subvolumes().await;
+        let all = all.map_err(|why| Error::plain("cannot list the subvolumes", why))?;
+        let found = all.into_iter().find(|it| it.root.at.0 == at).map(|it| it.id);
+        let error = || {
+            let text = format!("no subvolume's tree begins at {at}");
+            Error::failed(text).hint("-l lists the trees; older ones cannot be read")
+        };
+        found.ok_or_else(error)
+    })
+}

@@ -1,0 +1,578 @@
+//! Files and directories taken out of a file system, onto one that is mounted.
+//!
+//! Each file and link is made under a temporary name beside its own, with all that belongs to it, and gets its
+//! own name once it is durable ([`store`]). So whatever has its own name is complete, whenever the program or
+//! the machine stops; what is left behind is called `.NAME.ashlar-XXXXXX`.
+
+mod store;
+mod told;
+mod wanted;
+
+use std::ffi::OsStr;
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use ashlar_btrfs::files::{Directory, FileError, Files, Name, Piece, Place, kind_of};
+use ashlar_btrfs::ondisk::items::{FileType, InodeItem, Timespec};
+use ashlar_engine::signal::{self, Signal};
+use futures_util::future::{Either, select};
+
+use self::store::{Finished, Store};
+pub(super) use self::told::Telling;
+use self::told::Told;
+use self::wanted::Counts;
+pub(super) use self::wanted::{Existing, Names, Wanted};
+use super::volumes::Chosen;
+use super::{Top, with};
+use crate::error::{Error, FAILURE, Result};
+
+/// What ends it in good order.
+const SIGNALS: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
+
+/// Opens the file system, and takes out of its subvolume `top` what is wanted.
+///
+/// # Errors
+/// It cannot be opened, nothing could be taken out, the target takes no more, or a signal ended it.
+pub(super) fn run(chosen: &Chosen, top: Top, wanted: &Wanted) -> Result<ExitCode> {
+    signal::block(&SIGNALS).map_err(|error| Error::plain("cannot block signals", error))?;
+    with(chosen, async |fs| {
+        let files = top.files(fs).await?;
+        Ok(ExitCode::from(take(files, wanted).await?))
+    })
+}
+
+async fn take(files: Files, wanted: &Wanted) -> Result<u8> {
+    let told = Told::new(wanted);
+    let mut taking = Taking {
+        wanted,
+        store: Store::new(wanted.dry_run),
+        files: files.clone(),
+        told: &told,
+        counts: Counts::default(),
+    };
+    let ended = {
+        let work = std::pin::pin!(taking.all());
+        let ends = std::pin::pin!(signal::wait(&SIGNALS));
+        let beside = std::pin::pin!(told.run(&files, &wanted.path));
+        match select(select(work, beside), ends).await {
+            Either::Left((Either::Left((result, _)), _)) => result,
+            Either::Left((Either::Right((Err(error), _)), _)) => Err(error),
+            Either::Left((Either::Right((Ok(never), _)), _)) => match never {},
+            // What was being written is dropped, and its temporary file with it.
+            Either::Right((Ok(_), _)) => {
+                Err(Error::failed("interrupted").hint(wanted.options.go_on))
+            }
+            Either::Right((Err(why), _)) => Err(Error::plain("cannot wait for signals", why)),
+        }
+    };
+    // What is complete is kept, whatever ended it.
+    let stored = taking.flush().await.and_then(|()| taking.store.sync());
+    let counts = taking.counts;
+    ended.and(stored)?;
+    told.end(&counts)?;
+    if counts.special > 0 {
+        eprintln!("left out: {} device nodes, pipes and sockets", counts.special);
+    }
+    if counts.privileged > 0 {
+        eprintln!(
+            "left out: {} attributes of security.* and trusted.*, which {} sets",
+            counts.privileged, wanted.options.owners
+        );
+    }
+    Ok(if counts.failures > 0 { FAILURE } else { 0 })
+}
+
+/// A directory that is being taken out.
+struct Open {
+    path: Vec<u8>,
+    dest: PathBuf,
+    stat: Option<InodeItem>,
+    place: Place,
+    listing: Directory,
+}
+
+/// Something that an entry leads to, and what it becomes.
+struct Thing {
+    path: Vec<u8>,
+    dest: PathBuf,
+    place: Place,
+    kind: FileType,
+}
+
+/// What is to be done where something may be already.
+enum Standing {
+    /// It is to be made.
+    Make,
+    /// It is there.
+    There,
+}
+
+struct Taking<'a> {
+    wanted: &'a Wanted,
+    store: Store,
+    files: Files,
+    told: &'a Told,
+    counts: Counts,
+}
+
+impl Taking<'_> {
+    /// # Errors
+    /// Nothing could be taken out: the path leads nowhere, or the destination is there; or the target takes no
+    /// more.
+    async fn all(&mut self) -> Result<()> {
+        let wanted = self.wanted;
+        let asked = &wanted.path[..];
+        let failed = |why: FileError| Error::new("cannot take out", Name(wanted.path.clone()), why);
+        let place = self.files.resolve(asked).await.map_err(failed)?;
+        let kind = self.files.kind(place).await.map_err(failed)?;
+        let dest = &wanted.dest;
+        if wanted.existing == Existing::Refuse && dest.symlink_metadata().is_ok() {
+            let error = Error::new("nothing is overwritten", dest.display(), "it is there already");
+            return Err(error.hint(wanted.options.merge));
+        }
+        // Paths in messages are this one with a slash and more behind it.
+        let end = asked.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+        let mut open = Vec::new();
+        if kind != FileType::Directory {
+            self.remove_leftovers(parent(dest), dest.file_name());
+        }
+        let thing = Thing { path: asked[..end].to_vec(), dest: dest.clone(), place, kind };
+        self.one(thing, &mut open).await?;
+        while let Some(directory) = open.last_mut() {
+            if wanted.stop_at_first && self.counts.failures > 0 {
+                return Ok(());
+            }
+            match directory.listing.next().await {
+                Ok(Some(entry)) => {
+                    let path = [&directory.path[..], b"/", &entry.name].concat();
+                    // A name has no slash, and is neither `.` nor `..`: it stays within.
+                    let dest = directory.dest.join(OsStr::from_bytes(&entry.name));
+                    let thing = Thing { path, dest, place: entry.place, kind: entry.kind };
+                    let directory = directory.place;
+                    if self.is_wanted(directory, &thing).await? {
+                        self.one(thing, &mut open).await?;
+                    }
+                }
+                Ok(None) => {
+                    // Its own time and mode come last: what was put into it changed them.
+                    if let Some(Open { path, dest, stat, place, .. }) = open.pop() {
+                        self.store.push(Finished::Directory { path, dest, stat, place }, 0);
+                        self.flush_if_full().await?;
+                    }
+                }
+                Err(why) => {
+                    let path = directory.path.clone();
+                    self.fail(&path, why);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether an entry of `directory` is to be taken out.
+    async fn is_wanted(&mut self, directory: Place, thing: &Thing) -> Result<bool> {
+        if let Some(only) = &self.wanted.only
+            && !only.is_match(&mut only.create_cache(), &thing.path[..])
+        {
+            return Ok(false);
+        }
+        if self.wanted.snapshots {
+            return Ok(true);
+        }
+        let (Place::Inode { tree: outer, .. }, Place::Inode { tree, .. }) =
+            (directory, thing.place)
+        else {
+            return Ok(true);
+        };
+        if outer.id == tree.id {
+            return Ok(true);
+        }
+        match self.files.fs().subvolume(tree.id).await {
+            Ok(found) if found.as_ref().is_some_and(|found| found.parent_uuid.is_some()) => {
+                self.told.line(&format!("Skipping snapshot {}", base(&thing.path)))?;
+                Ok(false)
+            }
+            Ok(_) => Ok(true),
+            Err(why) => {
+                self.fail(&thing.path, why);
+                Ok(false)
+            }
+        }
+    }
+
+    fn fail(&mut self, path: &[u8], why: impl std::fmt::Display) {
+        let path = if path.is_empty() { b"/" } else { path };
+        self.told.beside(|| Error::new("not taken out", Name(path.to_vec()), why).print());
+        self.counts.failures += 1;
+    }
+
+    /// Takes out one thing; a directory is opened, for its entries to follow.
+    async fn one(&mut self, thing: Thing, open: &mut Vec<Open>) -> Result<()> {
+        let Thing { path, dest, place, kind } = thing;
+        let stat = match self.files.stat(place).await {
+            Ok(stat) => stat,
+            Err(why) => {
+                self.fail(&path, why);
+                return Ok(());
+            }
+        };
+        let found = stat.as_ref().map_or(FileType::Directory, |stat| kind_of(stat.mode.get()));
+        if found != kind {
+            self.fail(&path, "its inode is of another type than its directory entry");
+            return Ok(());
+        }
+        if path.len() > ashlar_btrfs::files::PATH_BYTES_MAX {
+            self.fail(&path, FileError::TooLong);
+            return Ok(());
+        }
+        match kind {
+            FileType::Directory => {
+                let listing = match self.files.list(place).await {
+                    Ok(listing) => listing,
+                    Err(why) => {
+                        self.fail(&path, why);
+                        return Ok(());
+                    }
+                };
+                match self.directory(&dest) {
+                    Ok(()) => {
+                        self.counts.directories += 1;
+                        open.push(Open { path, dest, stat, place, listing });
+                    }
+                    Err(why) => self.fail(&path, format_args!("{}: {why}", dest.display())),
+                }
+            }
+            FileType::Regular => {
+                let Some(stat) = stat else { return Ok(()) };
+                self.file(path, dest, place, &stat).await?;
+            }
+            FileType::Symlink if !self.wanted.links => {}
+            FileType::Symlink => self.link(path, dest, place, stat.as_ref()).await?,
+            FileType::CharacterDevice
+            | FileType::BlockDevice
+            | FileType::Fifo
+            | FileType::Socket
+            | FileType::Unknown
+            | FileType::Xattr => self.counts.special += 1,
+        }
+        self.flush_if_full().await
+    }
+
+    /// Makes a directory, or takes one that is there.
+    fn directory(&mut self, dest: &Path) -> io::Result<()> {
+        if self.wanted.dry_run {
+            return Ok(());
+        }
+        let made = fs::create_dir(dest);
+        let is_there = made.as_ref().is_err_and(|why| why.kind() == io::ErrorKind::AlreadyExists);
+        // Not through a link, which could lead out of the target.
+        if is_there
+            && self.wanted.existing != Existing::Refuse
+            && dest.symlink_metadata().is_ok_and(|found| found.is_dir())
+        {
+            self.remove_leftovers(dest, None);
+        } else {
+            made?;
+        }
+        self.store.onto(dest)
+    }
+
+    /// What is to be done with something of which `is_same` tells whether what is there is it.
+    ///
+    /// # Errors
+    /// Something is there that is not to be replaced.
+    fn standing(
+        &self,
+        dest: &Path,
+        is_same: impl Fn(&Metadata) -> bool,
+    ) -> std::result::Result<Standing, String> {
+        let found = match dest.symlink_metadata() {
+            Ok(found) => found,
+            Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(Standing::Make),
+            Err(why) => return Err(format!("{}: {why}", dest.display())),
+        };
+        let refused = |what: &str| Err(format!("{} is there already{what}", dest.display()));
+        let replaced = |is_file: bool| {
+            if is_file { Ok(Standing::Make) } else { refused(", and is neither a file nor a link") }
+        };
+        let is_file = found.is_file() || found.is_symlink();
+        match self.wanted.existing {
+            Existing::Refuse => refused(""),
+            Existing::Keep => Ok(Standing::There),
+            Existing::Replace => replaced(is_file),
+            Existing::Resume | Existing::ResumeAndReplace if is_same(&found) => Ok(Standing::There),
+            Existing::ResumeAndReplace => replaced(is_file),
+            Existing::Resume => {
+                let overwrite = self.wanted.options.overwrite;
+                refused(&format!(", and of another size or time; {overwrite} replaces it"))
+            }
+        }
+    }
+
+    /// Whether it is to be made; counts and tells of it if not.
+    ///
+    /// # Errors
+    /// Its name cannot be told.
+    fn is_to_be_made(
+        &mut self,
+        path: &[u8],
+        dest: &Path,
+        is_same: impl Fn(&Metadata) -> bool,
+    ) -> Result<bool> {
+        match self.standing(dest, is_same) {
+            Ok(Standing::Make) => {
+                if self.wanted.verbose || self.wanted.dry_run {
+                    self.told.line(&format!("Restoring {}", dest.display()))?;
+                }
+                Ok(!self.wanted.dry_run)
+            }
+            Ok(Standing::There) => {
+                if self.wanted.existing == Existing::Keep {
+                    self.told.line(&format!("Skipping existing file {}", dest.display()))?;
+                    if self.counts.there == 0 {
+                        let overwrite = self.wanted.options.overwrite;
+                        self.told.line(&format!("If you wish to overwrite use {overwrite}"))?;
+                    }
+                }
+                self.counts.there += 1;
+                Ok(false)
+            }
+            Err(why) => {
+                self.fail(path, why);
+                Ok(false)
+            }
+        }
+    }
+
+    async fn file(
+        &mut self,
+        path: Vec<u8>,
+        dest: PathBuf,
+        place: Place,
+        stat: &InodeItem,
+    ) -> Result<()> {
+        // The quick check of rsync.
+        let is_same = |found: &Metadata| {
+            found.is_file()
+                && found.len() == stat.size.get()
+                && is_time(&stat.mtime, found.mtime(), found.mtime_nsec())
+        };
+        if self.is_to_be_made(&path, &dest, is_same)? {
+            match self.contents(&path, &dest, place, stat).await {
+                Ok(Some(temporary)) => {
+                    self.counts.files += 1;
+                    let finished = Finished::Named { path, dest, temporary };
+                    self.store.push(finished, told::weight(stat));
+                }
+                Ok(None) => {}
+                Err(why) => self.fail(&path, why),
+            }
+        }
+        self.told.file_ended(stat);
+        Ok(())
+    }
+
+    /// Writes a file's contents and all that belongs to it; the temporary file, if it is to be kept.
+    async fn contents(
+        &mut self,
+        path: &[u8],
+        dest: &Path,
+        place: Place,
+        stat: &InodeItem,
+    ) -> std::result::Result<Option<tempfile::TempPath>, String> {
+        let mut reader = self.files.read(place).await.map_err(|why| why.to_string())?;
+        let in_dest = |why: io::Error| format!("{}: {why}", dest.display());
+        // With a mode of its own it is nobody else's until then.
+        let mode = if self.wanted.modes_and_times { 0o600 } else { 0o666 };
+        let temporary = store::file(dest, mode).map_err(in_dest)?;
+        let file: &File = temporary.as_file();
+        let mut is_whole = true;
+        while let Some(piece) = reader.next().await {
+            match piece {
+                Piece::Data { offset, bytes } => {
+                    file.write_all_at(&bytes, offset).map_err(in_dest)?;
+                    self.counts.bytes += bytes.len() as u64;
+                    self.told.bytes(bytes.len() as u64);
+                }
+                Piece::Hole { .. } => {}
+                Piece::Lost { offset, len, why } => {
+                    let end = offset.saturating_add(len).saturating_sub(1);
+                    self.fail(path, format_args!("bytes {offset} to {end} are lost: {why}"));
+                    is_whole = false;
+                    if !self.wanted.keep_partial {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+        file.set_len(reader.size()).map_err(in_dest)?;
+        let temporary = temporary.into_temp_path();
+        self.finish(path, &temporary, place, Some(stat), is_whole).await;
+        Ok(Some(temporary))
+    }
+
+    async fn link(
+        &mut self,
+        path: Vec<u8>,
+        dest: PathBuf,
+        place: Place,
+        stat: Option<&InodeItem>,
+    ) -> Result<()> {
+        let target = match self.files.target(place).await {
+            Ok(target) => target,
+            Err(why) => {
+                self.fail(&path, why);
+                return Ok(());
+            }
+        };
+        let target = OsStr::from_bytes(&target);
+        let is_same = |found: &Metadata| {
+            found.is_symlink() && fs::read_link(&dest).is_ok_and(|found| found == target)
+        };
+        if !self.is_to_be_made(&path, &dest, is_same)? {
+            return Ok(());
+        }
+        match store::link(&dest, target) {
+            Ok(temporary) => {
+                self.finish(&path, &temporary, place, stat, true).await;
+                self.counts.links += 1;
+                self.store.push(Finished::Named { path, dest, temporary }, 0);
+            }
+            Err(why) => self.fail(&path, format_args!("{}: {why}", dest.display())),
+        }
+        Ok(())
+    }
+
+    /// Sets what is not contents, of what is at `dest` for now. A file that has lost something does not get its
+    /// time, so that it is not taken for complete later.
+    async fn finish(
+        &mut self,
+        path: &[u8],
+        dest: &Path,
+        place: Place,
+        stat: Option<&InodeItem>,
+        is_whole: bool,
+    ) {
+        let Some(stat) = stat else { return };
+        // A change of the owner takes capabilities away, and a mode may forbid to set attributes. What gives
+        // rights is only for the owner that it was given to.
+        let owned = self.wanted.owners
+            && match store::set_owner(dest, stat) {
+                Ok(()) => true,
+                Err(why) => {
+                    self.fail(path, format_args!("the owner of {}: {why}", dest.display()));
+                    false
+                }
+            };
+        if self.wanted.xattrs {
+            match self.files.attributes(place).await {
+                Ok(all) => {
+                    for (name, value) in all {
+                        self.attribute(path, dest, (&name, &value), owned);
+                    }
+                }
+                Err(why) => self.fail(path, why),
+            }
+        }
+        if self.wanted.modes_and_times
+            && let Err(why) = store::set_mode_and_times(dest, stat, owned, is_whole)
+        {
+            self.fail(path, format_args!("{}: {why}", dest.display()));
+        }
+    }
+
+    fn attribute(&mut self, path: &[u8], dest: &Path, (name, value): (&[u8], &[u8]), owned: bool) {
+        // How btrfs compresses the file is of no use elsewhere.
+        if name.starts_with(b"btrfs.") {
+            return;
+        }
+        let gives_rights = [&b"security."[..], b"trusted."].iter().any(|it| name.starts_with(it));
+        if gives_rights && !owned {
+            // With an owner that could not be set, that was told.
+            self.counts.privileged += u64::from(!self.wanted.owners);
+            return;
+        }
+        if let Err(why) = store::set_attribute(dest, name, value) {
+            let name = Name(name.to_vec());
+            self.fail(path, format_args!("cannot set the attribute {name}: {why}"));
+        }
+    }
+
+    /// Removes what an earlier run left behind in a directory, if this one goes on with it; of one name only.
+    fn remove_leftovers(&mut self, directory: &Path, of: Option<&OsStr>) {
+        if self.wanted.existing == Existing::Refuse || self.wanted.dry_run {
+            return;
+        }
+        if let Err(why) = store::remove_leftovers(directory, of) {
+            let what = "what an earlier run left in";
+            tracing::warn!("cannot remove {what} {}: {why}", directory.display());
+        }
+    }
+
+    async fn flush_if_full(&mut self) -> Result<()> {
+        if self.store.is_full() { self.flush().await } else { Ok(()) }
+    }
+
+    /// Gives what is complete its own name, once it is durable.
+    async fn flush(&mut self) -> Result<()> {
+        for finished in self.store.take()? {
+            match finished {
+                Finished::Named { path, dest, temporary } => {
+                    let replace = match self.wanted.existing {
+                        Existing::Refuse | Existing::Resume | Existing::Keep => false,
+                        Existing::ResumeAndReplace | Existing::Replace => true,
+                    };
+                    if let Err(why) = store::name(temporary, &dest, replace) {
+                        self.fail(&path, format_args!("{}: {why}", dest.display()));
+                    }
+                }
+                Finished::Directory { path, dest, stat, place } => {
+                    if !self.wanted.dry_run {
+                        self.finish(&path, &dest, place, stat.as_ref(), true).await;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a file has the time that it was given, which its file system may have cut off.
+fn is_time(given: &Timespec, seconds: i64, nanoseconds: i64) -> bool {
+    // NTFS keeps a ten-millionth of a second, others microseconds, 10 ms or whole seconds.
+    const UNITS: [i64; 5] = [1, 100, 1_000, 10_000_000, 1_000_000_000];
+    let nsec = i64::from(given.nsec.get().min(999_999_999));
+    given.sec.get() as i64 == seconds && UNITS.iter().any(|unit| nsec - nsec % unit == nanoseconds)
+}
+
+/// The directory that a path is in.
+fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        Some(_) | None => Path::new("."),
+    }
+}
+
+/// The last name of a path.
+fn base(path: &[u8]) -> Name {
+    Name(path.rsplit(|byte| *byte == b'/').next().unwrap_or(path).to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_may_be_cut_off_by_the_file_system_and_is_another_otherwise() {
+        let given = Timespec { sec: 1_700_000_000.into(), nsec: 123_456_789.into() };
+        for kept in [123_456_789, 123_456_700, 123_456_000, 120_000_000, 0] {
+            assert!(is_time(&given, 1_700_000_000, kept), "{kept}");
+            assert!(!is_time(&given, 1_700_000_001, kept), "{kept}");
+        }
+        assert!(!is_time(&given, 1_700_000_000, 123_456_788));
+    }
+}

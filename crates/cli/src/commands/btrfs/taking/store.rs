@@ -1,0 +1,206 @@
+//! What is written to the target: temporary names, and names once the contents are durable.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{PermissionsExt, lchown, symlink};
+use std::path::{Path, PathBuf};
+
+use ashlar_btrfs::files::{Place, kind_of};
+use ashlar_btrfs::ondisk::items::{FileType, InodeItem, Timespec};
+use rustix::fs::{AtFlags, CWD, Timestamps, UTIME_OMIT, XattrFlags, lsetxattr, utimensat};
+use tempfile::{Builder, NamedTempFile, TempPath};
+
+use super::parent;
+use crate::error::{Error, Result};
+
+/// Things that wait for their names at most, and bytes of them: the target is synced once for all.
+const WAITING_MAX: usize = 256;
+const WAITING_BYTES_MAX: u64 = 256 << 20;
+
+/// What temporary names have between the file's name and random characters.
+const MARK: &[u8] = b".ashlar-";
+/// How many random characters.
+const RANDOM: usize = 6;
+/// Bytes of a name at most.
+const NAME_MAX: usize = 255;
+
+/// Something that is complete but for its name, or a directory in which all is.
+pub(super) enum Finished {
+    Named { path: Vec<u8>, dest: PathBuf, temporary: TempPath },
+    Directory { path: Vec<u8>, dest: PathBuf, stat: Option<InodeItem>, place: Place },
+}
+
+/// What waits for a sync, in the order in which it was finished.
+pub(super) struct Store {
+    /// Anything on the target.
+    target: Option<(File, PathBuf)>,
+    waiting: Vec<Finished>,
+    bytes: u64,
+    dry_run: bool,
+}
+
+impl Store {
+    pub(super) fn new(dry_run: bool) -> Self {
+        Self { target: None, waiting: Vec::new(), bytes: 0, dry_run }
+    }
+
+    /// Says what directory things are made in. The first one counts.
+    pub(super) fn onto(&mut self, directory: &Path) -> io::Result<()> {
+        if self.target.is_none() {
+            self.target = Some((File::open(directory)?, directory.to_owned()));
+        }
+        Ok(())
+    }
+
+    pub(super) fn push(&mut self, finished: Finished, bytes: u64) {
+        self.waiting.push(finished);
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.waiting.len() >= WAITING_MAX || self.bytes >= WAITING_BYTES_MAX
+    }
+
+    /// What was finished, and is durable now.
+    ///
+    /// # Errors
+    /// It cannot be made durable; it is removed.
+    pub(super) fn take(&mut self) -> Result<Vec<Finished>> {
+        if self.target.is_none()
+            && let Some(Finished::Named { dest, .. }) = self.waiting.first()
+        {
+            let directory = parent(dest).to_owned();
+            let opened = self.onto(&directory);
+            opened.map_err(|why| Error::new("cannot store", directory.display(), why))?;
+        }
+        let waiting = std::mem::take(&mut self.waiting);
+        self.bytes = 0;
+        if !waiting.is_empty() {
+            self.sync()?;
+        }
+        Ok(waiting)
+    }
+
+    /// Makes durable all that was written.
+    ///
+    /// # Errors
+    /// The target failed.
+    pub(super) fn sync(&self) -> Result<()> {
+        let Some((target, path)) = self.target.as_ref().filter(|_| !self.dry_run) else {
+            return Ok(());
+        };
+        let synced = rustix::fs::syncfs(target);
+        synced.map_err(|why| Error::new("cannot store what was taken out", path.display(), why))
+    }
+}
+
+/// `.NAME.ashlar-`; of a long name the beginning.
+fn prefix(dest: &Path) -> OsString {
+    let name = dest.file_name().map_or(&[][..], OsStrExt::as_bytes);
+    let room = NAME_MAX - 1 - MARK.len() - RANDOM;
+    let name = &name[..name.len().min(room)];
+    OsString::from_vec([b".", name, MARK].concat())
+}
+
+/// A new file, which becomes `dest`.
+pub(super) fn file(dest: &Path, mode: u32) -> io::Result<NamedTempFile> {
+    let prefix = prefix(dest);
+    let mut builder = Builder::new();
+    builder.prefix(&prefix).rand_bytes(RANDOM).permissions(Permissions::from_mode(mode));
+    builder.tempfile_in(parent(dest))
+}
+
+/// A new link, which becomes `dest`.
+pub(super) fn link(dest: &Path, target: &OsStr) -> io::Result<TempPath> {
+    let prefix = prefix(dest);
+    let mut builder = Builder::new();
+    builder.prefix(&prefix).rand_bytes(RANDOM);
+    let made = builder.make_in(parent(dest), |path| symlink(target, path))?;
+    Ok(made.into_temp_path())
+}
+
+/// Gives it its own name.
+pub(super) fn name(temporary: TempPath, dest: &Path, replace: bool) -> io::Result<()> {
+    let named = if replace { temporary.persist(dest) } else { temporary.persist_noclobber(dest) };
+    named.map_err(|why| why.error)
+}
+
+/// Whether a file's name is one of those that [`file`] and [`link`] give; for `of`, if it is said.
+fn is_leftover(name: &OsStr, of: Option<&OsStr>) -> bool {
+    let name = name.as_bytes();
+    let Some(at) = name.len().checked_sub(RANDOM) else { return false };
+    let (front, random) = name.split_at(at);
+    let is_ours = match of {
+        Some(of) => front == prefix(Path::new(of)).as_bytes(),
+        None => front.starts_with(b".") && front.ends_with(MARK) && front.len() > MARK.len() + 1,
+    };
+    is_ours && random.iter().all(u8::is_ascii_alphanumeric)
+}
+
+/// Removes the temporary files that a run left behind which was killed.
+pub(super) fn remove_leftovers(directory: &Path, of: Option<&OsStr>) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        if (kind.is_file() || kind.is_symlink()) && is_leftover(&entry.file_name(), of) {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn set_owner(dest: &Path, stat: &InodeItem) -> io::Result<()> {
+    lchown(dest, Some(stat.uid.get()), Some(stat.gid.get()))
+}
+
+pub(super) fn set_attribute(dest: &Path, name: &[u8], value: &[u8]) -> io::Result<()> {
+    Ok(lsetxattr(dest, OsStr::from_bytes(name), value, XattrFlags::empty())?)
+}
+
+/// Sets the mode, without `owned` not the bits that change user and group; and the times, of which that of the
+/// last change is left if the file is not whole.
+pub(super) fn set_mode_and_times(
+    dest: &Path,
+    stat: &InodeItem,
+    owned: bool,
+    is_whole: bool,
+) -> io::Result<()> {
+    if kind_of(stat.mode.get()) != FileType::Symlink {
+        // Without the owner a program must not run as the user that takes it out.
+        let kept = if owned { 0o7777 } else { 0o1777 };
+        fs::set_permissions(dest, Permissions::from_mode(stat.mode.get() & kept))?;
+    }
+    let time = |time: &Timespec| rustix::fs::Timespec {
+        tv_sec: time.sec.get() as i64,
+        tv_nsec: time.nsec.get().min(999_999_999).into(),
+    };
+    let omitted = rustix::fs::Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+    let last_modification = if is_whole { time(&stat.mtime) } else { omitted };
+    let times = Timestamps { last_access: time(&stat.atime), last_modification };
+    utimensat(CWD, dest, &times, AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn temporary_names_are_told_from_others() {
+        let long = "x".repeat(NAME_MAX);
+        for name in ["a", ".hidden", long.as_str()] {
+            let temporary = prefix(Path::new(name)).into_string().unwrap() + "aB3dE6";
+            assert!(temporary.len() <= NAME_MAX);
+            assert!(is_leftover(OsStr::new(&temporary), None), "{temporary}");
+            assert!(is_leftover(OsStr::new(&temporary), Some(OsStr::new(name))));
+            assert!(!is_leftover(OsStr::new(&temporary), Some(OsStr::new("b"))));
+        }
+        for name in
+            ["a", ".a", "a.ashlar-aB3dE6", "..ashlar-aB3dE", ".a.ashlar-aB3dE", ".a.ashlar-aB3d-6"]
+        {
+            assert!(!is_leftover(OsStr::new(name), None), "{name}");
+        }
+    }
+}

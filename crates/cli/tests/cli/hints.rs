@@ -1,0 +1,209 @@
+//! Messages that name an option name one of the command that prints them.
+//!
+//! The sources are searched for texts with `--option` in them. Which commands can print a text follows from
+//! where it is: a command's own file, or the files that several commands share, which are listed here. A text
+//! may say whose option it is (`ashlar md grow --bitmap adds one`, `pvcreate --force`). The libraries do not know
+//! by which command they are used, and name no options but so.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::support::ashlar;
+
+/// Files and folders of `crates/cli/src` whose texts several commands print, or a command of another name; the
+/// longest that a path begins with counts. A command stands for those below it, too.
+const SHARED: &[(&str, &[&str])] = &[
+    (
+        "client.rs",
+        &["status", "get", "set", "stop", "trace", "md add", "md wait", "zpool list", "zvol list"],
+    ),
+    ("commands/bench", &[]),
+    ("commands/bench/mounted.rs", &["bench lvm-snapshot"]),
+    ("commands/bench/populated.rs", &["bench btrfs-scrub"]),
+    ("commands/btrfs/inspect.rs", &["btrfs inspect super"]),
+    ("commands/btrfs/scrub/start.rs", &["btrfs scrub start", "btrfs scrub resume"]),
+    ("commands/btrfs/scrub/state.rs", &["btrfs scrub start"]),
+    ("commands/btrfs/volumes.rs", &["btrfs ls", "btrfs get", "btrfs restore", "btrfs scrub start"]),
+    ("commands/lvm/archive.rs", &["lvm vgcreate", "lvm lvcreate"]),
+    ("commands/lvm/pv.rs", &["lvm pvcreate"]),
+    ("commands/lvm/session.rs", &["lvm lvs", "lvm vgs", "lvm lvcreate", "lvm lvremove"]),
+    ("commands/md/create.rs", &["md create"]),
+    ("commands/serve.rs", &["serve"]),
+    ("commands/trace/files.rs", &["trace"]),
+    ("commands/zpool/session.rs", &["zpool list", "zpool scrub", "zvol list", "zvol create"]),
+    // Comments of the interface.
+    ("daemon/interface.rs", &[]),
+    ("daemon/manage.rs", &["md add", "md manage"]),
+    ("daemon/mod.rs", &["serve", "md assemble"]),
+];
+
+/// Programs of others whose options messages recommend.
+const FOREIGN: &[&str] = &["vgextend", "LVM's lvconvert"];
+
+/// Where a text is, and what it says.
+struct Text {
+    file: PathBuf,
+    line: usize,
+    text: String,
+}
+
+/// The string literals of a source, but for those of its tests, of attributes, and of comments.
+fn literals(file: &Path, source: &str) -> Vec<Text> {
+    let mut all = Vec::new();
+    let mut is_error = false;
+    for (index, line) in source.lines().enumerate() {
+        if line.starts_with("#[cfg(test)]") {
+            break;
+        }
+        let code = line.trim_start();
+        // Of attributes only the texts of errors are messages.
+        is_error |= code.starts_with("#[error(");
+        if code.starts_with("//") || (code.starts_with("#[") && !is_error) {
+            continue;
+        }
+        is_error &= !code.ends_with(")]");
+        let texts = code.split('"').enumerate().filter(|(n, _)| n % 2 == 1).map(|(_, text)| text);
+        // Single words are arguments of other programs, or are compared with.
+        let mut text = texts.filter(|text| text.contains(' ')).collect::<Vec<_>>().join(" ");
+        // A line of a text that goes on from the one before.
+        if !code.contains('"') || code.find('"') == code.rfind('"') {
+            text = code.to_owned();
+        }
+        if text.contains("--") {
+            all.push(Text { file: file.to_owned(), line: index + 1, text });
+        }
+    }
+    all
+}
+
+fn sources(dir: &Path, all: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            if path.file_name().is_some_and(|name| name != "tests") {
+                sources(&path, all);
+            }
+        } else if path.extension().is_some_and(|it| it == "rs") {
+            all.push(path);
+        }
+    }
+}
+
+/// What is an option in a text: `--` and a word.
+fn options(text: &str) -> Vec<(usize, &str)> {
+    let is_word = |c: char| c.is_ascii_lowercase() || c == '-';
+    let starts = text.match_indices("--").map(|(at, _)| at);
+    // Not the second of `---`, nor dashes within a word.
+    let starts = starts.filter(|at| *at == 0 || !text[..*at].ends_with(is_word));
+    let option = |at: usize| {
+        let end = text[at..].find(|c| !is_word(c)).map_or(text.len(), |len| at + len);
+        (at, text[at..end].trim_end_matches('-'))
+    };
+    starts.map(option).filter(|(_, option)| option.len() > 3).collect()
+}
+
+/// All commands, by their manual pages, without `ashlar`.
+fn commands() -> BTreeSet<String> {
+    let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/man");
+    let name = |entry: std::io::Result<fs::DirEntry>| {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let name = name.strip_prefix("ashlar-")?.strip_suffix(".1")?.to_owned();
+        // A dash is a blank or itself: both ways, of which one leads to a command.
+        Some([name.replace('-', " "), name.replacen('-', " ", 1), name])
+    };
+    // The one that has no page.
+    let hidden = ["md manage".to_owned()];
+    fs::read_dir(pages).unwrap().filter_map(name).flatten().chain(hidden).collect()
+}
+
+/// The command that a text says an option is of, before it: `ashlar md grow --bitmap`, `pvcreate --force`.
+fn named(text: &str, at: usize, commands: &BTreeSet<String>) -> Option<String> {
+    let words: Vec<&str> = text[..at].split_whitespace().collect();
+    if let Some(ours) = words.iter().rposition(|word| word.ends_with("ashlar")) {
+        let behind = &words[ours + 1..];
+        let names = (1..=behind.len()).rev().map(|len| behind[..len].join(" "));
+        let names = names.map(|name| name.trim_end_matches([',', ';', ':', '`']).to_owned());
+        return names.into_iter().find(|name| commands.contains(name));
+    }
+    let last = words.last()?.trim_start_matches('(');
+    Some(format!("lvm {last}")).filter(|name| commands.contains(name))
+}
+
+/// The options that a command's help names.
+fn help(command: &str, known: &mut BTreeMap<String, BTreeSet<String>>) -> BTreeSet<String> {
+    let found = known.entry(command.to_owned()).or_insert_with(|| {
+        let words: Vec<&str> = command.split(' ').chain(["--help"]).collect();
+        let run = ashlar(&words).ok();
+        let text = run.out.split("Examples:").next().unwrap_or_default().to_owned();
+        options(&text).into_iter().map(|(_, option)| option.to_owned()).collect()
+    });
+    found.clone()
+}
+
+/// The commands that print the texts of a file of `crates/cli/src`.
+fn printers(file: &str) -> Vec<String> {
+    let shared = SHARED.iter().filter(|(prefix, _)| file.starts_with(prefix));
+    if let Some((_, commands)) = shared.max_by_key(|(prefix, _)| prefix.len()) {
+        return commands.iter().map(|&command| command.to_owned()).collect();
+    }
+    let own =
+        file.strip_prefix("commands/").unwrap_or_else(|| panic!("which commands print {file}?"));
+    let own = own.strip_suffix(".rs").unwrap_or(own);
+    vec![own.trim_end_matches("/mod").replace('/', " ").replace('_', "-")]
+}
+
+#[test]
+fn every_option_that_a_message_names_is_one_of_the_command_that_prints_it() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut files = Vec::new();
+    for entry in fs::read_dir(&crates).unwrap() {
+        let source = entry.unwrap().path().join("src");
+        if source.is_dir() {
+            sources(&source, &mut files);
+        }
+    }
+    let commands = commands();
+    let (mut known, mut wrong, mut count) = (BTreeMap::new(), Vec::new(), 0);
+    for file in files {
+        let relative = file.strip_prefix(&crates).unwrap().to_owned();
+        for Text { file, line, text } in literals(&relative, &fs::read_to_string(&file).unwrap()) {
+            let ours = file.strip_prefix("cli/src").ok().and_then(Path::to_str);
+            for (at, option) in options(&text) {
+                if FOREIGN.iter().any(|other| text[..at].trim_end().ends_with(other)) {
+                    continue;
+                }
+                let printers = match (named(&text, at, &commands), ours) {
+                    (Some(command), _) => vec![command],
+                    (None, Some(file)) => printers(file),
+                    (None, None) => {
+                        wrong
+                            .push(format!("{}:{line}: {option} of which command?", file.display()));
+                        continue;
+                    }
+                };
+                count += 1;
+                for command in printers {
+                    if !help(&command, &mut known).contains(option) {
+                        let file = file.display();
+                        wrong.push(format!("{file}:{line}: {option} is no option of {command}"));
+                    }
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(count > 25, "only {count} options were found: the search is broken");
+}
+
+#[test]
+fn an_array_that_lacks_members_names_the_option_of_the_command_that_was_typed() {
+    let images = super::support::Images::array(2, 8 << 20, &["--level=1", "--assume-clean"]);
+    let lacks = ["1 of the 2 members"];
+    let served = images.run(&["serve", "--control", "c"], &["d0"]).fails(1, &lacks);
+    assert!(served.err.contains("--run") && !served.err.contains("--degraded"), "{served:?}");
+    for command in [&["ls", "/"][..], &["get", "/", "out"], &["subvolume", "list"]] {
+        let run = images.run(&[&["btrfs"], command].concat(), &["d0"]).fails(1, &lacks);
+        assert!(run.err.contains("--degraded") && !run.err.contains("--run"), "{run:?}");
+    }
+}
