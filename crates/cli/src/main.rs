@@ -39,7 +39,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
-    let cli = cli::Cli::parse();
+    let cli = cli::Cli::parse_from(commands::md::spelling::ours(std::env::args_os()));
     output::log(cli.verbose, cli.command.is_daemon());
     match cli.command.run() {
         Ok(code) => code,

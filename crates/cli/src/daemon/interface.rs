@@ -79,12 +79,14 @@ type Sync (
 # An array, with the facts of mdadm --detail. Times are seconds since 1970.
 type Detail (
   device: string,
+  alias: ?string,
   version: string,
   created: int,
   level: string,
   size_kib: int,
   used_dev_size_kib: ?int,
   raid_devices: int,
+  preferred_minor: ?int,
   updated: int,
   intent_bitmap: ?string,
   state: string,
@@ -488,12 +490,14 @@ mod tests {
         check("Sync", serde_json::to_value(&sync).unwrap());
         let detail = Detail {
             device: String::new(),
+            alias: None,
             version: String::new(),
             created: 0,
             level: String::new(),
             size_kib: 0,
             used_dev_size_kib: None,
             raid_devices: 0,
+            preferred_minor: None,
             updated: 0,
             intent_bitmap: None,
             state: String::new(),

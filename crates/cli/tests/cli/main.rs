@@ -12,6 +12,7 @@ mod generated;
 mod incremental;
 mod lvm;
 mod managing;
+mod mdadm;
 mod models;
 mod nesting;
 mod serving;

@@ -10,7 +10,7 @@
 //! |---|---|
 //! | bytes as the disk has them, sizes and offsets asserted at compile time | [`superblock_1`], [`superblock_0_90`], [`bitmap_super`], [`bad_block_log`] |
 //! | what they mean, and whether that is possible | [`superblock`], [`fields`], [`validate`], [`defect`] |
-//! | what mdadm does with them | [`probe`], [`create`], [`examine`] |
+//! | what mdadm does with them | [`probe`], [`create`], [`examine`], [`brief`] |
 //!
 //! Invariants:
 //! - A [`Superblock`] that exists has passed [`validate`]: its geometry fits its device. The same
@@ -22,6 +22,7 @@
 
 pub mod bad_block_log;
 pub mod bitmap_super;
+pub mod brief;
 pub mod change;
 pub mod create;
 pub mod defect;

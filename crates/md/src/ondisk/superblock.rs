@@ -205,7 +205,10 @@ impl Superblock {
         })
     }
 
-    fn from_block_0_90(block: Box<Block090>, device: Sectors) -> Result<Self, SuperblockError> {
+    fn from_block_0_90(
+        block: Box<Block090>,
+        device: Sectors,
+    ) -> Result<Self, SuperblockError> {
         let version = Version::V0_90;
         let refused = refusal(version, device);
         validate::check_0_90(&block, device).map_err(&refused)?;
@@ -316,6 +319,11 @@ impl Superblock {
             Raw::V1(_) => None,
             Raw::V090(block) => Some(block),
         }
+    }
+
+    /// The number that the array prefers (`0` for `md0`); only 0.90 has one.
+    pub fn preferred_minor(&self) -> Option<u32> {
+        self.block_0_90().map(|block| block.md_minor.get())
     }
 
     /// The bytes to write at [`super_offset`](Self::super_offset), a multiple of `block_size` bytes

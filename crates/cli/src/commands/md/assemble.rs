@@ -25,6 +25,7 @@ Exit codes: 0 started or could be, 1 could not.
 
 Examples:
   ashlar md assemble disk*.img
+  ashlar md assemble --scan
   ashlar md assemble --uuid=0123abcd:0123abcd:0123abcd:0123abcd /dev/sd*1
   ashlar md assemble /dev/md0 disk0.img disk2.img --run --mount /mnt/volumes")]
 pub(crate) struct Assemble {
@@ -41,8 +42,12 @@ pub(crate) struct Assemble {
 
     /// What to call the array, as /dev/md0, md0 or /dev/md/NAME, if other than by its own name; then
     /// the members
-    #[arg(required = true, value_name = "[NAME] DEVICE")]
+    #[arg(required_unless_present = "scan", value_name = "[NAME] DEVICE")]
     devices: Vec<PathBuf>,
+
+    /// Find the members among the devices, or among all block devices if none are given
+    #[arg(short, long)]
+    scan: bool,
 }
 
 impl Assemble {
@@ -52,8 +57,14 @@ impl Assemble {
     }
 
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let (rename, devices) = self.split_name();
-        if devices.is_empty() {
+        let (rename, mut devices) = self.split_name();
+        if self.scan {
+            if rename.is_some() && self.uuid.is_none() && self.name.is_none() {
+                let error = Error::usage("--scan finds arrays of any name");
+                return Err(error.hint("say which one is meant with --uuid or --name"));
+            }
+            devices = self.find(&devices)?;
+        } else if devices.is_empty() {
             return Err(Error::usage("no member devices given"));
         }
         if self.serves() {
@@ -83,11 +94,22 @@ impl Assemble {
         Ok(ExitCode::SUCCESS)
     }
 
+    /// The members of wanted arrays among these devices, or among all there are.
+    fn find(&self, among: &[PathBuf]) -> Result<Vec<PathBuf>> {
+        let opened = disks::open_for_scan(among);
+        let probed = disks::reactor()?.block_on(probe_all(opened));
+        let members = probed.iter().filter(|probed| probed.candidate().is_ok());
+        let wanted = members.filter(|probed| self.wanted(probed));
+        let found: Vec<PathBuf> = wanted.map(|probed| probed.disk.path.clone()).collect();
+        if found.is_empty() { Err(Error::failed("no arrays found")) } else { Ok(found) }
+    }
+
     /// The name to give, and the devices.
     fn split_name(&self) -> (Option<String>, Vec<PathBuf>) {
-        let first = self.devices[0].to_str().unwrap_or_default();
-        let exists = self.devices[0].is_file();
-        let name = parse_array_name(first).filter(|_| !exists).map(str::to_owned);
+        let Some(first) = self.devices.first() else { return (None, Vec::new()) };
+        let exists = first.is_file();
+        let name = first.to_str().and_then(parse_array_name).filter(|_| !exists);
+        let name = name.map(str::to_owned);
         let devices = self.devices[usize::from(name.is_some())..].to_vec();
         (name, devices)
     }
