@@ -125,6 +125,14 @@ pub(crate) fn identity(path: &Path) -> Option<Identity> {
     })
 }
 
+/// Major and minor number of the block device at `path`; `None` if it is none.
+pub(crate) fn device_number(path: &Path) -> Option<(u32, u32)> {
+    match identity(path)? {
+        Identity::Device(number) => Some((rustix::fs::major(number), rustix::fs::minor(number))),
+        Identity::File(..) => None,
+    }
+}
+
 /// What the kernel uses the device or image at `path` for, through a loop device too: `mounted` on such a
 /// one, or part of something. `None` if for nothing that can be seen.
 fn kernel_user(path: &Path) -> Option<String> {

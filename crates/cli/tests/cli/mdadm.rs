@@ -167,3 +167,63 @@ fn one_of_several_volumes_is_not_stopped_alone() {
     daemon.client(&["md", "--stop", "--scan"]).ok();
     assert_eq!(daemon.wait().0.code(), Some(0));
 }
+
+#[test]
+fn a_dry_run_tells_what_would_be_made_and_touches_nothing() {
+    let images = Images::new(3, 32 * MIB);
+    let before = images.bytes();
+    let create = ["md", "create", "--dry-run", "-l1", "-n2", "-x1", "--homehost=any"];
+    let out = images.run(&create, &images.refs()).ok().out;
+    for part in [
+        "array would be created: raid1, 2 devices, 1 spare, 31M, UUID ",
+        "d2: spare, superblock 1.2 at sector 8",
+        "nothing was changed\n",
+    ] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    assert_eq!(images.bytes(), before);
+    // What stops a creation stops a trial of it, which says what would be lost.
+    images.run(&["md", "create", "-l1", "-n2"], &["d0", "d1"]).ok();
+    let before = images.bytes();
+    let run = images.run(&create, &images.refs());
+    assert!(run.out.contains("overwrites"), "{run:?}");
+    run.fails(1, &["d0", "member", "--force"]);
+    images.run(&[&create[..], &["--force"]].concat(), &images.refs()).ok();
+    images
+        .run(&["md", "create", "--dry-run", "-l1", "-n2", "--size=1G", "--force"], &["d0", "d1"])
+        .fails(1, &["room"]);
+    assert_eq!(images.bytes(), before);
+}
+
+#[test]
+fn arrays_with_old_superblocks_are_made_and_read_by_mdadm() {
+    let images = Images::new(3, 32 * MIB);
+    let create = ["md", "create", "md0", "-l1", "-n2", "-x1", "-e0", "--bitmap=internal", "-W"];
+    images.run(&create, &images.refs()).ok();
+    let ours = images.run(&["md", "examine"], &["d1"]).ok().out;
+    assert!(
+        ours.contains("        Version : 0.90.00\n") && ours.contains("Preferred Minor : 0\n"),
+        "{ours}"
+    );
+    assert!(ours.contains(" active sync write-mostly\n"), "{ours}");
+    if let Ok(theirs) = Command::new("mdadm").arg("-E").arg(images.path("d1")).output() {
+        let tail = |text: &str| text.lines().skip(1).map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(tail(&ours), tail(&String::from_utf8(theirs.stdout).unwrap()));
+    }
+    let daemon = Daemon::start(images.dir.path(), &["d0", "d1", "d2"]);
+    let name = if daemon.greeting.contains("md127") { "md127" } else { "md0" };
+    daemon.client(&["md", "wait", name]);
+    let detail = daemon.client(&["md", "detail", name]).ok().out;
+    assert!(
+        detail.contains("           Version : 0.90\n") && detail.contains("active sync"),
+        "{detail}"
+    );
+    daemon.end();
+
+    images
+        .run(&["md", "create", "-e0.90", "-l1", "-n2", "--force", "--name=x"], &["d0", "d1"])
+        .fails(2, &["--name"]);
+    images
+        .run(&["md", "create", "-e0.90", "-l0", "-n2", "--force"], &["d0", "d1"])
+        .fails(1, &["raid0"]);
+}

@@ -25,6 +25,7 @@ pub mod bitmap_super;
 pub mod brief;
 pub mod change;
 pub mod create;
+pub mod create_0_90;
 pub mod defect;
 pub mod examine;
 pub mod fields;

@@ -205,7 +205,7 @@ impl Superblock {
         })
     }
 
-    fn from_block_0_90(
+    pub(super) fn from_block_0_90(
         block: Box<Block090>,
         device: Sectors,
     ) -> Result<Self, SuperblockError> {
