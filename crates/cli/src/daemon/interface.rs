@@ -134,13 +134,15 @@ method Manage(
   force: ?bool
 ) -> (done: []string)
 
-# Changes the size or the bitmap of an array. The size is max or KiB of each member, the bitmap
-# internal, lockless or none, its chunk bytes. The new size is that of the array in bytes.
+# Changes the size, the bitmap or the number of devices of an array. The size is max or KiB of each
+# member, the bitmap internal, lockless or none, its chunk bytes. The new size is that of the array in
+# bytes.
 method Grow(
   name: string,
   size: ?string,
   bitmap: ?string,
   bitmap_chunk: ?int,
+  raid_devices: ?int,
   assume_clean: ?bool,
   force: ?bool
 ) -> (size: int)
@@ -262,6 +264,8 @@ pub(crate) struct Grow {
     pub(crate) bitmap: Option<String>,
     #[serde(default)]
     pub(crate) bitmap_chunk: Option<u64>,
+    #[serde(default)]
+    pub(crate) raid_devices: Option<usize>,
     #[serde(default)]
     pub(crate) assume_clean: Option<bool>,
     #[serde(default)]

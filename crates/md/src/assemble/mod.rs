@@ -355,15 +355,17 @@ fn check_same_shape(
     freshest_path: &str,
 ) -> Result<(), AssembleError> {
     let sb = &candidate.sb;
-    // One that is behind may have missed a change of the size.
-    let size_matters = sb.level != Level::Raid0 && sb.events == freshest.events;
-    let same_size = !size_matters || sb.size == freshest.size;
+    // One that is behind may have missed a change of the size, or of the number of mirrors.
+    let behind = sb.events < freshest.events;
+    let same_size = sb.level == Level::Raid0 || behind || sb.size == freshest.size;
+    let grown = sb.level == Level::Raid1 && behind;
+    let same_number = grown || sb.raid_disks == freshest.raid_disks;
     let facts = [
         ("metadata version", sb.version == freshest.version),
         ("level", sb.level == freshest.level),
         ("layout", sb.layout == freshest.layout),
         ("chunk size", sb.chunk == freshest.chunk),
-        ("number of members", sb.raid_disks == freshest.raid_disks),
+        ("number of members", same_number),
         ("size", same_size),
     ];
     match facts.iter().find(|(_, same)| !same) {

@@ -39,6 +39,7 @@ use crate::array::Array;
 use crate::bitmap::BitmapError;
 use crate::members::Index;
 use crate::ondisk::create::CreateError;
+use crate::ondisk::superblock_1::MAX_ROLES;
 use crate::ondisk::{Level, Superblock, SuperblockError, Version};
 use crate::probe::ProbeError;
 use crate::raid10::geometry::GeometryError;
@@ -126,6 +127,33 @@ pub enum ManageError {
     /// The member holds the last copy of something.
     #[error("set device faulty failed for {0}: Device or resource busy")]
     LastCopy(String),
+    /// Another number of members would move data.
+    #[error(
+        "{array} is a {level}: another number of devices needs a reshape, which ashlar does not do; \
+         nothing was changed"
+    )]
+    Reshape {
+        /// The array.
+        array: String,
+        /// Its level.
+        level: Level,
+    },
+    /// A number of members that no array has.
+    #[error("{0} is no number of devices of an array: 1 to {MAX_ROLES} are possible")]
+    Devices(usize),
+    /// A member that works is in a slot that is to go.
+    #[error(
+        "{path} is in slot {slot}, which an array of {wanted} devices has not: fail it first; nothing was \
+         changed"
+    )]
+    SlotInUse {
+        /// The member.
+        path: String,
+        /// Its slot.
+        slot: usize,
+        /// How many slots there are to be.
+        wanted: usize,
+    },
     /// The member is in use.
     #[error("hot remove failed for {0}: Device or resource busy")]
     InUse(String),

@@ -262,10 +262,11 @@ impl Superblock {
         })
     }
 
-    /// Takes over what a fresher superblock says of the shape of a redundant array: how much is used of
-    /// each member, and where its bitmap is. (0.90 cannot record changes of these, so there are none.)
+    /// Takes over what a fresher superblock says of the shape of a redundant array: how many members it has, how much
+    /// is used of each, and where its bitmap is. (0.90 cannot record changes of these, so there are none.)
     pub fn follow(&mut self, fresher: &Self) {
         if self.version != Version::V0_90 && self.level.is_redundant() {
+            self.raid_disks = fresher.raid_disks;
             self.size = fresher.size;
             self.bitmap_offset = fresher.bitmap_offset;
         }
