@@ -227,3 +227,67 @@ fn arrays_with_old_superblocks_are_made_and_read_by_mdadm() {
         .run(&["md", "create", "-e0.90", "-l0", "-n2", "--force"], &["d0", "d1"])
         .fails(1, &["raid0"]);
 }
+
+#[test]
+fn superblocks_are_changed_at_assembly_as_by_mdadm() {
+    let images = Images::new(3, 32 * MIB);
+    images
+        .run(
+            &["md", "-C", "md0", "-l1", "-n3", "--homehost=any", "--bitmap=internal"],
+            &images.refs(),
+        )
+        .ok();
+    let field = |name: &str, key: &str| {
+        let text = images.run(&["md", "-E"], &[name]).ok().out;
+        let line = text.lines().find(|line| line.trim_start().starts_with(key)).map(str::to_owned);
+        line.and_then(|line| Some(line.split_once(" : ")?.1.to_owned()))
+    };
+    let update =
+        |args: &[&str]| images.run(&[&["md", "--assemble"], args].concat(), &images.refs());
+    let uuid = "01234567:89abcdef:01234567:89abcdef";
+    let out = update(&["--update=uuid", "--uuid", uuid]).ok().out;
+    let expected = format!(
+        "ashlar: the UUID becomes {uuid}\nashlar: 3 members have UUID {uuid}\n\
+         ashlar: /dev/md0 can be started with 3 drives.\n"
+    );
+    assert_eq!(out, expected);
+    update(&["-U", "name", "--name=data", "--homehost=box"]).ok();
+    update(&["--update=no-bbl"]).ok();
+    for name in ["d0", "d1", "d2"] {
+        assert_eq!(field(name, "Array UUID").as_deref(), Some(uuid));
+        assert_eq!(field(name, "Name").as_deref(), Some("box:data"));
+        assert_eq!(field(name, "Bad Block Log"), None);
+    }
+    update(&["--update=bbl"]).ok();
+    assert!(field("d2", "Bad Block Log").is_some());
+    update(&["--update=homehost", "--homehost=other"]).ok();
+    assert_eq!(field("d1", "Name").as_deref(), Some("other:data"));
+    update(&["--update=no-bitmap"]).ok();
+    assert_eq!(field("d0", "Internal Bitmap"), None);
+    fs::OpenOptions::new().write(true).open(images.path("d1")).unwrap().set_len(40 * MIB).unwrap();
+    update(&["--update=devicesize"]).ok();
+    assert!(field("d1", "Avail Dev Size").unwrap() > field("d0", "Avail Dev Size").unwrap());
+    assert!(field("d0", "State").as_deref() == Some("clean"));
+    update(&["--update=resync"]).ok();
+    assert!(field("d0", "State").as_deref() == Some("active"));
+
+    let before = images.bytes();
+    update(&["--update=super-minor"]).fails(2, &["number"]);
+    images
+        .run(&["md", "-A", "--update=super-minor", "md7"], &images.refs())
+        .fails(1, &["1.2", "preferred minor"]);
+    update(&["--update=ppl"]).fails(2, &["--update=ppl is not supported"]);
+    update(&["--update=nonsense"]).fails(2, &["no such change"]);
+    update(&["--update=name", "--name=0123456789012345678901234567890123456789", "--homehost=any"])
+        .ok();
+    assert!(images.bytes() != before);
+}
+
+#[test]
+fn the_preferred_minor_of_an_old_array_is_changed_at_assembly() {
+    let images = Images::new(2, 32 * MIB);
+    images.run(&["md", "-C", "md0", "-l1", "-n2", "-e0.90"], &images.refs()).ok();
+    images.run(&["md", "-A", "--update=super-minor", "/dev/md7"], &images.refs()).ok();
+    let line = images.run(&["md", "-Eb"], &images.refs()).ok().out;
+    assert!(line.starts_with("ARRAY /dev/md7 UUID="), "{line}");
+}

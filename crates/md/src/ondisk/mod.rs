@@ -34,6 +34,7 @@ pub mod superblock;
 pub mod superblock_0_90;
 pub mod superblock_1;
 pub mod text;
+pub mod update;
 pub mod validate;
 
 pub use defect::{Defect, SuperblockError};

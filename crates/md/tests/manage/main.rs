@@ -11,4 +11,5 @@ mod grow;
 mod members;
 mod replacing;
 mod returning;
+mod updates;
 mod world;

@@ -384,7 +384,8 @@ impl Create {
     }
 }
 
-fn hostname() -> Option<String> {
+/// This host's name.
+pub(super) fn hostname() -> Option<String> {
     let text = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
     let name = text.trim();
     (!name.is_empty() && name != "(none)").then(|| name.to_owned())
