@@ -393,6 +393,10 @@ fn the_mount_follows_members_and_takes_changes() {
     let read = |name: &str| fs::read_to_string(md.join(name)).unwrap();
     fs::write(md.join("dev-d1/state"), "faulty\n").unwrap();
     assert_eq!(read("dev-d1/state"), "faulty\n");
+    fs::write(md.join("array_state"), "readonly\n").unwrap();
+    assert_eq!(read("array_state"), "readonly\n");
+    assert_eq!(fs::write(md.join("array_state"), "clear").unwrap_err().raw_os_error(), Some(22));
+    fs::write(md.join("array_state"), "active\n").unwrap();
     // Who writes is told when that cannot be.
     let last = fs::write(md.join("dev-d0/state"), "faulty\n").unwrap_err();
     assert_eq!(last.raw_os_error(), Some(16));

@@ -53,6 +53,7 @@ mod grow;
 mod remove;
 mod replace;
 mod returning;
+mod state;
 
 pub use add::{AddOptions, Added};
 pub use flags::{FlagChange, MemberFlag};
@@ -172,6 +173,27 @@ pub enum ManageError {
     /// A word that is no state, or one that cannot be set now.
     #[error("a member cannot be set to '{0}'")]
     Word(String),
+    /// A word that is no state of an array, or not one that can be set while it is served.
+    #[error(
+        "{array} cannot be set to '{word}': readonly, clean and active are possible; ashlar stop ends it"
+    )]
+    State {
+        /// The array.
+        array: String,
+        /// The word.
+        word: String,
+    },
+    /// Writes are under way.
+    #[error("{0} is being written")]
+    Writing(String),
+    /// Bad blocks that cannot be.
+    #[error("{path}: {why}")]
+    BadBlocks {
+        /// The member.
+        path: String,
+        /// Why not.
+        why: String,
+    },
     /// A member has less room than the new size needs.
     #[error("{path} has room for {room} sectors, not {wanted}")]
     NoRoom {

@@ -26,6 +26,7 @@ impl From<ManageError> for AttributeError {
             | ManageError::IsMember(_)
             | ManageError::BeingReplaced(_)
             | ManageError::SlotInUse { .. }
+            | ManageError::Writing(_)
             | ManageError::BitmapPresent(_) => Self::Busy(text),
             ManageError::ReadOnly(_)
             | ManageError::Stopped(_)
@@ -43,6 +44,8 @@ impl From<ManageError> for AttributeError {
             | ManageError::Word(_)
             | ManageError::Reshape { .. }
             | ManageError::Devices(_)
+            | ManageError::State { .. }
+            | ManageError::BadBlocks { .. }
             | ManageError::NoRoom { .. }
             | ManageError::Shrinks { .. }
             | ManageError::FarLayout
@@ -62,7 +65,11 @@ impl From<ManageError> for AttributeError {
 /// For all levels.
 const ROWS: &[Row<ArrayView>] = &[
     Row::ro("array_size", |_| "default".to_owned()),
-    Row::ro("array_state", |view| view.array().state().name().to_owned()),
+    Row::act(
+        "array_state",
+        |view| view.array().state().name().to_owned(),
+        |view, word| Box::pin(async move { Ok(view.array().set_state(word).await?) }),
+    ),
     Row::ro("chunk_size", |view| view.status().chunk.bytes().to_string()),
     Row::act(
         "component_size",
