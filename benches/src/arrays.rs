@@ -59,6 +59,7 @@ pub(crate) async fn make(
         write_behind: 0,
         daemon_sleep: DEFAULT_DAEMON_SLEEP,
         bad_block_log: false,
+        numbers: Default::default(),
     };
     let devices: Vec<_> = disks
         .iter()

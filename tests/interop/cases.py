@@ -8,7 +8,7 @@ chunk is in KiB (0: the level has none), sizes is the size of each member image 
 Every shape (level, layout and number of members) is there. The other parameters are
 spread over the shapes so that within each level every pair of their values meets;
 --all gives every combination instead. What ashlar cannot make is left out on its side:
-superblocks of version 0.90, and bitmaps. It reads both, so they are on mdadm's side.
+a RAID0 with superblocks of version 0.90; and bitmaps are on mdadm's side only.
 """
 
 import itertools
@@ -38,7 +38,7 @@ def shapes():
 def options(level, unequal, maker):
     """Every combination of the parameters that a level has, as dictionaries. (A RAID0 of unequal
     members has a layout, for which 0.90 superblocks have no field.)"""
-    metadatas = METADATA[:3] if unequal or maker == "ashlar" else METADATA
+    metadatas = METADATA[:3] if unequal or (maker == "ashlar" and level == "0") else METADATA
     chunks = [0] if level == "1" else CHUNKS
     bitmaps = ["none"] if level == "0" or maker == "ashlar" else BITMAPS
     for metadata, chunk, bitmap in itertools.product(metadatas, chunks, bitmaps):

@@ -135,6 +135,20 @@ fn try_open(path: &Path, access: Access, direct: bool) -> std::result::Result<Di
 /// What a path begins with that stands for a RAM disk.
 const RAM: &str = "ram:";
 
+/// The block devices of this machine, as mdadm finds them where it is told to scan.
+fn all_block_devices() -> Vec<PathBuf> {
+    let table = std::fs::read_to_string("/proc/partitions").unwrap_or_default();
+    // Two lines of heading, then major, minor, blocks and name.
+    let name = |line: &str| Some(Path::new("/dev").join(line.split_whitespace().nth(3)?));
+    table.lines().skip(2).filter_map(name).filter(|path| path.exists()).collect()
+}
+
+/// Opens what can be opened of `paths`, or of all block devices if there are none, to look at.
+pub(crate) fn open_for_scan(paths: &[PathBuf]) -> Vec<Disk> {
+    let all = if paths.is_empty() { all_block_devices() } else { paths.to_vec() };
+    all.iter().filter_map(|path| open(path, Access::Look, true).ok()).collect()
+}
+
 /// A RAM disk: for tests and measurements, and gone with the process.
 fn open_ram(path: &Path, size: &str) -> Result<Disk> {
     let failed = |why: String| Error::new("cannot make a RAM disk", path.display(), why);
@@ -177,6 +191,14 @@ pub(crate) fn identity(path: &Path) -> Option<Identity> {
     } else {
         Identity::File(metadata.dev(), metadata.ino())
     })
+}
+
+/// Major and minor number of the block device at `path`; `None` if it is none.
+pub(crate) fn device_number(path: &Path) -> Option<(u32, u32)> {
+    match identity(path)? {
+        Identity::Device(number) => Some((rustix::fs::major(number), rustix::fs::minor(number))),
+        Identity::File(..) => None,
+    }
 }
 
 /// Refuses paths that are the same file or device.

@@ -40,7 +40,7 @@ use ashlar_engine::signal::{self, Signal};
 use clap::Parser;
 
 fn main() -> ExitCode {
-    let cli = cli::Cli::parse();
+    let cli = cli::Cli::parse_from(commands::md::spelling::ours(std::env::args_os()));
     // A file that reaches the limit of sizes (ulimit -f) is to fail its write, not to end a daemon, nor a worker: what is
     // ignored stays so for the processes that are started. SIGPIPE is ignored by Rust's runtime already.
     let ignored = signal::ignore(Signal::XFSZ);

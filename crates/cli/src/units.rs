@@ -53,7 +53,8 @@ pub(crate) fn metadata(text: &str) -> Result<Version, String> {
         "1" | "1.2" | "default" => Ok(Version::V1_2),
         "1.1" => Ok(Version::V1_1),
         "1.0" => Ok(Version::V1_0),
-        _ => Err(format!("`{text}` is not one of 1.2, 1.1, 1.0")),
+        "0" | "0.90" => Ok(Version::V0_90),
+        _ => Err(format!("`{text}` is not one of 1.2, 1.1, 1.0, 0.90")),
     }
 }
 

@@ -66,6 +66,24 @@ pub async fn create(
     spec: &CreateSpec,
     devices: &[Option<NewDevice>],
 ) -> Result<Created, CreateError> {
+    let created = prepare(spec, devices)?;
+    if let Some(locked) = devices.iter().flatten().find(|d| d.gateway.disk().is_read_only()) {
+        return Err(CreateError::Write { path: locked.path.clone(), status: Status::ReadOnly });
+    }
+    for (device, new) in devices.iter().zip(&created.superblocks) {
+        let (Some(device), Some(new)) = (device, new) else { continue };
+        write(&device.gateway, new)
+            .await
+            .map_err(|status| CreateError::Write { path: device.path.clone(), status })?;
+    }
+    Ok(created)
+}
+
+/// What [`create`] would make. Nothing is read or written.
+///
+/// # Errors
+/// See [`CreateError`].
+pub fn prepare(spec: &CreateSpec, devices: &[Option<NewDevice>]) -> Result<Created, CreateError> {
     let mut spec = spec.clone();
     let believed = spec.assume_clean;
     spec.assume_clean |= is_alike(&spec, devices);
@@ -79,15 +97,6 @@ pub async fn create(
         }
     }
     let size = array_size(&spec, &superblocks)?;
-    if let Some(locked) = devices.iter().flatten().find(|d| d.gateway.disk().is_read_only()) {
-        return Err(CreateError::Write { path: locked.path.clone(), status: Status::ReadOnly });
-    }
-    for (device, new) in devices.iter().zip(&superblocks) {
-        let (Some(device), Some(new)) = (device, new) else { continue };
-        write(&device.gateway, new)
-            .await
-            .map_err(|status| CreateError::Write { path: device.path.clone(), status })?;
-    }
     Ok(Created { size, superblocks })
 }
 

@@ -93,6 +93,7 @@ fn any_superblock() -> Superblock {
         write_behind: 0,
         daemon_sleep: 5,
         bad_block_log: false,
+        numbers: Default::default(),
     };
     create(&spec).unwrap().remove(0).unwrap().superblock
 }

@@ -46,6 +46,7 @@ pub mod read_errors;
 pub mod status;
 pub mod superblocks;
 pub mod sync;
+pub mod update;
 
 mod bitmap_store;
 mod failing;

@@ -10,8 +10,9 @@
 //! its slot does not go to it; recovery copies its data later, because it raises the barrier, which
 //! waits for writes in flight. So I/O must read the slots *after* it passed the barrier.
 
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 
+use crate::ondisk::superblock_1::MAX_ROLES;
 use crate::rdev::{Rdev, State};
 
 /// Index of a member in the table, for its life.
@@ -61,7 +62,9 @@ impl Slot {
 /// See the module text.
 pub struct Members {
     table: boxcar::Vec<Rdev>,
+    /// As many as an array can ever get: they stay where they are when the array gets more.
     slots: Box<[Slot]>,
+    count: AtomicUsize,
 }
 
 impl Members {
@@ -69,7 +72,8 @@ impl Members {
     pub fn new(slots: usize, members: impl IntoIterator<Item = (Rdev, Place)>) -> Self {
         let this = Self {
             table: boxcar::Vec::new(),
-            slots: std::iter::repeat_with(Slot::new).take(slots).collect(),
+            slots: std::iter::repeat_with(Slot::new).take(slots.max(MAX_ROLES)).collect(),
+            count: AtomicUsize::new(slots),
         };
         for (rdev, place) in members {
             this.add(rdev, place);
@@ -80,7 +84,18 @@ impl Members {
     /// How many slots there are.
     #[inline]
     pub fn slots(&self) -> usize {
-        self.slots.len()
+        self.count.load(SeqCst)
+    }
+
+    /// From now on there are so many slots, at most as many as a superblock has roles. Those that go must be empty. No I/O
+    /// may be in flight: the array is frozen.
+    pub(crate) fn set_slots(&self, count: usize) {
+        self.count.store(count.min(self.slots.len()), SeqCst);
+    }
+
+    #[inline]
+    fn slot(&self, slot: usize) -> Option<&Slot> {
+        self.slots.get(..self.slots())?.get(slot)
     }
 
     /// Adds a member; its index.
@@ -122,13 +137,13 @@ impl Members {
     /// The member in `slot`, in whatever state.
     #[inline]
     pub fn member(&self, slot: usize) -> Option<&Rdev> {
-        self.indexed(self.slots.get(slot)?.load()[0]).map(|(_, rdev)| rdev)
+        self.indexed(self.slot(slot)?.load()[0]).map(|(_, rdev)| rdev)
     }
 
     /// The replacement in `slot`, in whatever state.
     #[inline]
     pub fn replacement(&self, slot: usize) -> Option<&Rdev> {
-        self.indexed(self.slots.get(slot)?.load()[1]).map(|(_, rdev)| rdev)
+        self.indexed(self.slot(slot)?.load()[1]).map(|(_, rdev)| rdev)
     }
 
     /// Whether the copies in `slot` count after those of others where copies may differ: the member is read
@@ -140,7 +155,7 @@ impl Members {
     /// The member and the replacement in `slot`, with their indices.
     #[inline]
     pub fn both(&self, slot: usize) -> impl Iterator<Item = (Index, &Rdev)> {
-        let indices = self.slots.get(slot).map(Slot::load);
+        let indices = self.slot(slot).map(Slot::load);
         indices.into_iter().flatten().filter_map(|index| self.indexed(index))
     }
 
@@ -171,7 +186,7 @@ impl Members {
 
     /// Where a member is.
     pub fn place(&self, index: Index) -> Place {
-        for (number, slot) in self.slots.iter().enumerate() {
+        for (number, slot) in self.slots.iter().take(self.slots()).enumerate() {
             let [member, replacement] = slot.load();
             if member == index {
                 return Place::Slot(number);

@@ -139,6 +139,8 @@ pub struct ArrayStatus {
     pub set_name: String,
     /// Metadata version.
     pub version: Version,
+    /// The number that 0.90 superblocks have for the array.
+    pub preferred_minor: Option<u32>,
     /// Level.
     pub level: Level,
     /// The superblock's layout word.
@@ -220,6 +222,7 @@ impl Array {
             uuid: any.map_or(Uuid::nil(), |sb| sb.set_uuid),
             set_name: any.map_or_else(String::new, |sb| sb.name.clone()),
             version: any.map_or(Version::V1_2, |sb| sb.version),
+            preferred_minor: any.and_then(Superblock::preferred_minor),
             level: self.personality.level(),
             layout: any.map_or(0, |sb| sb.layout),
             chunk: self.personality.chunk(),

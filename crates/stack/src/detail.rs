@@ -5,11 +5,12 @@
 use std::fmt;
 
 use ashlar_md::ondisk::text::{CTime, human_size};
-use ashlar_md::ondisk::{Level, MdadmUuid};
+use ashlar_md::ondisk::{Level, MdadmUuid, Version};
 use ashlar_md::{ArrayState, ArrayStatus, MemberStatus};
 use serde::{Deserialize, Serialize};
 
-use crate::arrays::{Waiting, WaitingMember};
+use crate::arrays::{Volume, Waiting, WaitingMember};
+use crate::names::ArrayName;
 use crate::progress::{Progress, Step, detail_names, last_name};
 use crate::scan::layout_name;
 use crate::view::Snapshot;
@@ -22,6 +23,9 @@ pub const INACTIVE: &str = "inactive";
 pub struct Detail {
     /// The device: `/dev/md0`.
     pub device: String,
+    /// The link to it that has the array's name: `/dev/md/data`.
+    #[serde(default)]
+    pub alias: Option<String>,
     /// Metadata version.
     pub version: String,
     /// When it was made, seconds since 1970.
@@ -34,6 +38,9 @@ pub struct Detail {
     pub used_dev_size_kib: Option<u64>,
     /// Members of a complete array.
     pub raid_devices: usize,
+    /// The number that 0.90 superblocks have for the array.
+    #[serde(default)]
+    pub preferred_minor: Option<u32>,
     /// When the superblocks were written, seconds since 1970.
     pub updated: u64,
     /// Where the write-intent bitmap is: `Internal`.
@@ -128,6 +135,13 @@ pub struct DetailMember {
     pub corrected: u64,
 }
 
+impl DetailMember {
+    /// Whether it is a spare that no flag tells from others: mdadm counts these only.
+    fn is_plain_spare(&self) -> bool {
+        matches!(self.state.as_str(), "spare" | "spare rebuilding")
+    }
+}
+
 impl Detail {
     /// Tells of this array, which is at `device`.
     pub fn new(array: &Snapshot, device: impl Into<String>) -> Self {
@@ -140,12 +154,14 @@ impl Detail {
         let kib = |sectors: ashlar_block::Sectors| sectors.0 / 2;
         Self {
             device: device.into(),
+            alias: None,
             version: status.version.to_string(),
             created: status.ctime.seconds,
             level: status.level.to_string(),
             size_kib: kib(status.size),
             used_dev_size_kib: redundant.then(|| kib(status.used_dev_size)),
             raid_devices: status.raid_disks,
+            preferred_minor: status.preferred_minor,
             updated: status.utime.seconds,
             intent_bitmap: array.bitmap.as_ref().map(|_| "Internal".to_owned()),
             state: state(status, &array.progress),
@@ -171,9 +187,20 @@ impl Detail {
     }
 }
 
+/// Where the array is under its name, if it has one.
+fn link(name: &ArrayName) -> Option<String> {
+    name.alias.as_ref().map(|_| name.path())
+}
+
 impl Detail {
+    /// Tells of a running array.
+    pub fn of(volume: &Volume) -> Self {
+        let device = format!("/dev/{}", volume.name.device());
+        Self { alias: link(&volume.name), ..Self::new(&volume.view.snapshot(), device) }
+    }
+
     /// Tells of an array that does not run: what its superblocks say.
-    pub fn waiting(array: &Waiting, device: impl Into<String>) -> Self {
+    pub fn waiting(array: &Waiting) -> Self {
         let here = array.members.len();
         let member = |member: &WaitingMember| DetailMember {
             number: Some(member.number),
@@ -185,13 +212,15 @@ impl Detail {
             corrected: 0,
         };
         Self {
-            device: device.into(),
+            device: format!("/dev/{}", array.name.device()),
+            alias: link(&array.name),
             version: array.version.to_string(),
             created: 0,
             level: array.level.to_string(),
             size_kib: 0,
             used_dev_size_kib: None,
             raid_devices: array.raid_disks as usize,
+            preferred_minor: None,
             updated: 0,
             intent_bitmap: None,
             state: INACTIVE.to_owned(),
@@ -214,6 +243,11 @@ impl Detail {
             members: array.members.iter().map(member).collect(),
             notes: Vec::new(),
         }
+    }
+
+    /// Whether the superblocks are of version 0.90.
+    fn is_old(&self) -> bool {
+        self.version == Version::V0_90.to_string()
     }
 
     /// The text for an array that does not run.
@@ -340,6 +374,9 @@ impl fmt::Display for Detail {
         }
         line("Raid Devices", &self.raid_devices)?;
         line("Total Devices", &self.total_devices)?;
+        if let Some(minor) = self.preferred_minor {
+            line("Preferred Minor", &minor)?;
+        }
         line("Persistence", &"Superblock is persistent\n")?;
         if let Some(bitmap) = &self.intent_bitmap {
             line("Intent Bitmap", &format_args!("{bitmap}\n"))?;
@@ -360,9 +397,15 @@ impl fmt::Display for Detail {
         if let Some(DetailSync { kind, percent, .. }) = &self.sync {
             line(&format!("{kind} Status"), &format_args!("{percent}% complete\n"))?;
         }
-        line("Name", &self.name)?;
-        line("UUID", &self.uuid)?;
-        line("Events", &format_args!("{}\n", self.events))?;
+        if self.is_old() {
+            line("UUID", &self.uuid)?;
+            let (high, low) = (self.events >> 32, self.events as u32);
+            line("Events", &format_args!("{high}.{low}\n"))?;
+        } else {
+            line("Name", &self.name)?;
+            line("UUID", &self.uuid)?;
+            line("Events", &format_args!("{}\n", self.events))?;
+        }
         writeln!(f, "    Number   Major   Minor   RaidDevice State")?;
         let mut in_slots = true;
         for member in &self.members {
@@ -383,5 +426,6 @@ impl fmt::Display for Detail {
     }
 }
 
+mod brief;
 #[cfg(test)]
 mod tests;

@@ -44,6 +44,7 @@ pub(crate) fn snapshot(level: Level, layout: u32, chunk: u64, members: usize) ->
         uuid: uuid::Uuid::from_u128(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff),
         set_name: "host:0".to_owned(),
         version: Version::V1_2,
+        preferred_minor: None,
         level,
         layout,
         chunk: Sectors(chunk),

@@ -48,12 +48,15 @@ impl Stop {
             client.stop(self.force)?;
         } else {
             let patience = self.timeout.map(|seconds| Duration::from_secs(seconds.into()));
-            client.stop_and_wait(self.force, patience, |waits_for| {
-                for what in waits_for {
-                    output::note(&format!("waiting: {what}\n"));
-                }
-            })?;
+            client.stop_and_wait(self.force, patience, tell)?;
         }
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Tells what a stopping daemon waits for.
+pub(crate) fn tell(waits_for: &[String]) {
+    for what in waits_for {
+        output::note(&format!("waiting: {what}\n"));
     }
 }

@@ -188,12 +188,11 @@ impl Service {
 
     fn detail(&self, NameOnly { name }: &NameOnly) -> Result<Value, Reply> {
         if let Some(array) = self.stack.arrays.find_waiting(name) {
-            let detail = Detail::waiting(&array, format!("/dev/{}", array.name.device()));
+            let detail = Detail::waiting(&array);
             return Ok(json!({ "detail": detail }));
         }
         let volume = self.volume(name)?;
-        let detail = Detail::new(&volume.view.snapshot(), format!("/dev/{}", volume.name.device()));
-        Ok(json!({ "detail": detail }))
+        Ok(json!({ "detail": Detail::of(&volume) }))
     }
 
     fn get(&self, PathOnly { path }: &PathOnly) -> Result<Value, Reply> {

@@ -80,12 +80,14 @@ type Sync (
 # An array, with the facts of mdadm --detail. Times are seconds since 1970.
 type Detail (
   device: string,
+  alias: ?string,
   version: string,
   created: int,
   level: string,
   size_kib: int,
   used_dev_size_kib: ?int,
   raid_devices: int,
+  preferred_minor: ?int,
   updated: int,
   intent_bitmap: ?string,
   state: string,
@@ -133,13 +135,15 @@ method Manage(
   force: ?bool
 ) -> (done: []string)
 
-# Changes the size or the bitmap of an array. The size is max or KiB of each member, the bitmap
-# internal, lockless or none, its chunk bytes. The new size is that of the array in bytes.
+# Changes the size, the bitmap or the number of devices of an array. The size is max or KiB of each
+# member, the bitmap internal, lockless or none, its chunk bytes. The new size is that of the array in
+# bytes.
 method Grow(
   name: string,
   size: ?string,
   bitmap: ?string,
   bitmap_chunk: ?int,
+  raid_devices: ?int,
   assume_clean: ?bool,
   force: ?bool
 ) -> (size: int)
@@ -263,6 +267,8 @@ pub(crate) struct Grow {
     pub(crate) bitmap: Option<String>,
     #[serde(default)]
     pub(crate) bitmap_chunk: Option<u64>,
+    #[serde(default)]
+    pub(crate) raid_devices: Option<usize>,
     #[serde(default)]
     pub(crate) assume_clean: Option<bool>,
     #[serde(default)]
@@ -508,12 +514,14 @@ mod tests {
         check("Sync", serde_json::to_value(&sync).unwrap());
         let detail = Detail {
             device: String::new(),
+            alias: None,
             version: String::new(),
             created: 0,
             level: String::new(),
             size_kib: 0,
             used_dev_size_kib: None,
             raid_devices: 0,
+            preferred_minor: None,
             updated: 0,
             intent_bitmap: None,
             state: String::new(),

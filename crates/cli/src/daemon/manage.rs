@@ -69,6 +69,9 @@ impl Service {
             };
             array.set_bitmap(wanted).await.map_err(|error| not_done(&error))?;
         }
+        if let Some(wanted) = at.raid_devices {
+            array.grow_devices(wanted).await.map_err(|error| not_done(&error))?;
+        }
         if let Some(text) = &at.size {
             let kib = |text: &str| text.parse::<u64>().ok()?.checked_mul(2).map(Sectors);
             let size = match text.as_str() {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ashlar_engine::sleep;
-use ashlar_stack::arrays::Volume;
 use ashlar_stack::assemble::Stack;
 use ashlar_stack::detail::Detail;
 use ashlar_stack::events::Monitor;
@@ -17,7 +16,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 pub(super) async fn log_progress(stack: Arc<Stack>) {
     let mut monitor = Monitor::default();
     loop {
-        let now: Vec<Detail> = stack.arrays.running().iter().map(detail).collect();
+        let now: Vec<Detail> = stack.arrays.running().iter().map(Detail::of).collect();
         for event in monitor.look(&now) {
             let seen = now.iter().find(|detail| detail.device == event.array);
             let is_progress = event.event.starts_with("Rebuild");
@@ -31,8 +30,4 @@ pub(super) async fn log_progress(stack: Arc<Stack>) {
         }
         sleep(INTERVAL).await;
     }
-}
-
-fn detail(volume: &Volume) -> Detail {
-    Detail::new(&volume.view.snapshot(), format!("/dev/{}", volume.name.device()))
 }

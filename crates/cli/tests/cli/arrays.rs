@@ -133,7 +133,7 @@ fn options_that_make_no_sense_are_refused_before_anything_is_written() {
         (&["--level=0", "--chunk=abc"], 2, "--chunk"),
         (&["--level=0", "--chunk=3"], 1, "chunk"),
         (&["--level=1", "--chunk=64"], 1, "chunk"),
-        (&["--level=0", "--metadata=0.90"], 2, "--metadata"),
+        (&["--level=0", "--metadata=0.91"], 2, "--metadata"),
         (&["--level=0", "--bitmap=internal"], 1, "bitmap"),
         (&["--level=1", "--bitmap=clustered"], 2, "--bitmap"),
         (&["--level=1", "--bitmap=internal", "--bitmap-chunk=3K"], 1, "bitmap chunk"),

@@ -17,6 +17,7 @@ mod in_use;
 mod incremental;
 mod lvm;
 mod managing;
+mod mdadm;
 mod models;
 mod nbd_clients;
 mod nesting;

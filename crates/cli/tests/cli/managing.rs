@@ -127,9 +127,7 @@ fn what_would_do_harm_is_refused_with_the_reason() {
     md(&["grow", "md0", "--size=8M"]).fails(1, &["--force"]);
     md(&["grow", "md0", "--size=1G"]).fails(1, &["has room for"]);
     md(&["grow", "md0", "--bitmap=none"]).fails(1, &["no bitmap found on md0"]);
-    for (option, value) in
-        [("--raid-devices", "3"), ("--level", "10"), ("--layout", "f2"), ("--chunk", "64")]
-    {
+    for (option, value) in [("--level", "10"), ("--layout", "f2"), ("--chunk", "64")] {
         let why = format!("cannot grow: md0: {option}: this needs a reshape");
         md(&["grow", "md0", option, value, "--size=max"]).fails(1, &[&why, "mdadm"]);
     }
@@ -395,6 +393,10 @@ fn the_mount_follows_members_and_takes_changes() {
     let read = |name: &str| fs::read_to_string(md.join(name)).unwrap();
     fs::write(md.join("dev-d1/state"), "faulty\n").unwrap();
     assert_eq!(read("dev-d1/state"), "faulty\n");
+    fs::write(md.join("array_state"), "readonly\n").unwrap();
+    assert_eq!(read("array_state"), "readonly\n");
+    assert_eq!(fs::write(md.join("array_state"), "clear").unwrap_err().raw_os_error(), Some(22));
+    fs::write(md.join("array_state"), "active\n").unwrap();
     // Who writes is told when that cannot be.
     let last = fs::write(md.join("dev-d0/state"), "faulty\n").unwrap_err();
     assert_eq!(last.raw_os_error(), Some(16));
@@ -414,4 +416,35 @@ fn the_mount_follows_members_and_takes_changes() {
     assert_eq!(read("rd1/bad_blocks"), "");
     assert_eq!(read("mismatch_cnt"), "0\n");
     daemon.end();
+}
+
+#[test]
+fn a_mirror_gets_more_devices_and_fewer() {
+    let images = array(4, 2, &["--level=1", "--assume-clean"]);
+    fill(&images, &["d0", "d1"]);
+    let daemon = serve(&images, &["d0", "d1"]);
+    let grow = |args: &[&str]| daemon.client(&[&["md", "grow", "md0"], args].concat());
+    let run = grow(&["--raid-devices=3", "--add", images.path("d2").to_str().unwrap()]).ok();
+    assert_eq!(run.out, "md0: 3 devices\n");
+    settle(&daemon);
+    let expected = ["0 0 active sync d0", "1 1 active sync d1", "2 2 active sync d2"];
+    assert_eq!(members(&daemon), expected);
+    assert_eq!(attribute(&daemon, "md/raid_disks"), "3");
+    grow(&["-n2"]).fails(1, &["d2", "slot 2", "fail it first"]);
+    grow(&["-n1"]).fails(2, &["single device"]);
+    daemon.client(&["md", "fail", "md0", "d2"]).ok();
+    grow(&["-n2"]).ok();
+    let expected = ["0 0 active sync d0", "1 1 active sync d1", "2 - faulty d2"];
+    assert_eq!(members(&daemon), expected);
+    daemon.end();
+    assert_eq!(contents(&images, "d2"), contents(&images, "d0"));
+    let run = images.run(&["md", "assemble"], &["d0", "d1"]).ok();
+    assert_eq!(run.out, "ashlar: /dev/md0 can be started with 2 drives.\n");
+}
+
+#[test]
+fn other_levels_keep_their_number_of_devices() {
+    let images = array(2, 2, &["--level=10", "--assume-clean"]);
+    let daemon = serve(&images, &["d0", "d1"]);
+    daemon.client(&["md", "grow", "md0", "-n3"]).fails(1, &["raid10", "reshape"]);
 }

@@ -6,15 +6,17 @@ use crate::ondisk::{Level, Role, Superblock};
 
 /// What two superblocks say differently about the array as such.
 pub(super) fn disagreement(sb: &Superblock, other: &Superblock) -> Option<&'static str> {
-    // One that is behind may have missed a change of the size.
-    let size_matters = sb.level != Level::Raid0 && sb.events == other.events;
-    let same_size = !size_matters || sb.size == other.size;
+    // One that is behind may have missed a change of the size, or of the number of mirrors.
+    let is_as_fresh = sb.events == other.events;
+    let same_size = sb.level == Level::Raid0 || !is_as_fresh || sb.size == other.size;
+    let may_have_grown = sb.level == Level::Raid1 && !is_as_fresh;
+    let same_number = may_have_grown || sb.raid_disks == other.raid_disks;
     let facts = [
         ("metadata version", sb.version == other.version),
         ("level", sb.level == other.level),
         ("layout", sb.layout == other.layout),
         ("chunk size", sb.chunk == other.chunk),
-        ("number of members", sb.raid_disks == other.raid_disks),
+        ("number of members", same_number),
         ("size", same_size),
     ];
     facts.iter().find(|(_, same)| !same).map(|(what, _)| *what)

@@ -1,4 +1,4 @@
-//! Changes of size (`mdadm --grow --size`).
+//! Changes of size (`mdadm --grow --size`) or, for RAID1, of the number of members (`--raid-devices`).
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -8,6 +8,7 @@ use tracing::info;
 use super::ManageError;
 use crate::array::Array;
 use crate::bitmap::Contents;
+use crate::ondisk::superblock_1::MAX_ROLES;
 use crate::personality::Personality;
 use crate::raid10::geometry::Geometry;
 use crate::superblocks::{Change, Superblocks};
@@ -22,6 +23,54 @@ pub struct GrowOptions {
 }
 
 impl Array {
+    /// Changes how many members a complete RAID1 has. New slots are empty; spares are put into them and
+    /// rebuilt. Slots that go, the highest ones, must be empty or have failed members, which stay
+    /// beside the slots. No data moves: whichever number a crash leaves in the superblocks, that of
+    /// the freshest member holds, and all members in sync have everything.
+    ///
+    /// # Errors
+    /// [`ManageError::Reshape`] for other levels, [`ManageError::Devices`],
+    /// [`ManageError::SlotInUse`].
+    pub async fn grow_devices(&self, wanted: usize) -> Result<(), ManageError> {
+        self.change(move |array| async move { array.grow_devices_now(wanted).await }).await
+    }
+
+    async fn grow_devices_now(&self, wanted: usize) -> Result<(), ManageError> {
+        self.check_manageable()?;
+        let held = self.hold_sync().await;
+        let frozen = self.barrier.freeze().await;
+        let mut superblocks = self.superblocks_to_change().await?;
+        self.check_recordable(&superblocks)?;
+        let Personality::Raid1 { disks, size } = *self.personality() else {
+            let level = self.personality().level();
+            return Err(ManageError::Reshape { array: self.name(), level });
+        };
+        if !(1..=MAX_ROLES).contains(&wanted) {
+            return Err(ManageError::Devices(wanted));
+        }
+        let going = wanted..disks;
+        let works = |slot: usize| self.members.both(slot).find(|(_, rdev)| !rdev.is_faulty());
+        if let Some((slot, (_, rdev))) = going.clone().find_map(|slot| Some((slot, works(slot)?))) {
+            let path = rdev.path().to_owned();
+            return Err(ManageError::SlotInUse { path, slot, wanted });
+        }
+        for slot in going {
+            while let Some((failed, _)) = self.members.both(slot).next() {
+                self.vacate(failed);
+            }
+        }
+        self.personality.set(Personality::Raid1 { disks: wanted, size });
+        self.members.set_slots(wanted);
+        superblocks.change(|sb| sb.raid_disks = wanted as u32);
+        self.must_record();
+        let recorded = self.record(&mut superblocks, Change::Members).await;
+        recorded.map_err(|status| self.not_recorded(status))?;
+        info!(array = self.disk.name(), from = disks, to = wanted, "number of devices changed");
+        drop((superblocks, frozen, held));
+        self.wake_sync();
+        Ok(())
+    }
+
     /// Changes how much of each member the array uses; `None` for all that every member has. The
     /// array's new size. New space is synced, unless `options.assume_clean`.
     ///

@@ -39,6 +39,7 @@ use crate::array::Array;
 use crate::bitmap::BitmapError;
 use crate::members::Index;
 use crate::ondisk::create::CreateError;
+use crate::ondisk::superblock_1::MAX_ROLES;
 use crate::ondisk::{Level, Superblock, SuperblockError, Version};
 use crate::probe::ProbeError;
 use crate::raid10::geometry::GeometryError;
@@ -52,6 +53,7 @@ mod grow;
 mod remove;
 mod replace;
 mod returning;
+mod state;
 
 pub use add::{AddOptions, Added};
 pub use flags::{FlagChange, MemberFlag};
@@ -126,6 +128,33 @@ pub enum ManageError {
     /// The member holds the last copy of something.
     #[error("set device faulty failed for {0}: Device or resource busy")]
     LastCopy(String),
+    /// Another number of members would move data.
+    #[error(
+        "{array} is a {level}: another number of devices needs a reshape, which ashlar does not do; \
+         nothing was changed"
+    )]
+    Reshape {
+        /// The array.
+        array: String,
+        /// Its level.
+        level: Level,
+    },
+    /// A number of members that no array has.
+    #[error("{0} is no number of devices of an array: 1 to {MAX_ROLES} are possible")]
+    Devices(usize),
+    /// A member that works is in a slot that is to go.
+    #[error(
+        "{path} is in slot {slot}, which an array of {wanted} devices has not: fail it first; nothing was \
+         changed"
+    )]
+    SlotInUse {
+        /// The member.
+        path: String,
+        /// Its slot.
+        slot: usize,
+        /// How many slots there are to be.
+        wanted: usize,
+    },
     /// The member is in use.
     #[error("hot remove failed for {0}: Device or resource busy")]
     InUse(String),
@@ -144,6 +173,27 @@ pub enum ManageError {
     /// A word that is no state, or one that cannot be set now.
     #[error("a member cannot be set to '{0}'")]
     Word(String),
+    /// A word that is no state of an array, or not one that can be set while it is served.
+    #[error(
+        "{array} cannot be set to '{word}': readonly, clean and active are possible; ashlar stop ends it"
+    )]
+    State {
+        /// The array.
+        array: String,
+        /// The word.
+        word: String,
+    },
+    /// Writes are under way.
+    #[error("{0} is being written")]
+    Writing(String),
+    /// Bad blocks that cannot be.
+    #[error("{path}: {why}")]
+    BadBlocks {
+        /// The member.
+        path: String,
+        /// Why not.
+        why: String,
+    },
     /// A member has less room than the new size needs.
     #[error("{path} has room for {room} sectors, not {wanted}")]
     NoRoom {

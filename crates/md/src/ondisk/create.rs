@@ -10,8 +10,9 @@ use uuid::Uuid;
 use zerocopy::FromZeros;
 
 use super::bitmap_super::{self, BitmapSuper};
+use super::create_0_90::{self, DeviceNumbers, Shared};
 use super::defect::SuperblockError;
-use super::fields::{DeviceFlags, Features, Level, MAGIC, Role, Timestamp, Version};
+use super::fields::{DeviceFlags, Features, Level, MAGIC, Role, Timestamp, Version, swap_words};
 use super::superblock::{Superblock, refusal, set_name_bytes};
 use super::superblock_1::{Block1, HEADER_SIZE, MAX_ROLES};
 use super::validate;
@@ -43,9 +44,9 @@ const BITMAP_SUPER_SIZE: u64 = bitmap_super::SIZE as u64;
 /// What array to make.
 #[derive(Clone, Debug)]
 pub struct CreateSpec {
-    /// 1.0, 1.1 or 1.2.
+    /// Version of the superblocks.
     pub version: Version,
-    /// RAID 0, 1 or 10.
+    /// RAID 0, 1 or 10; not RAID 0 with version 0.90.
     pub level: Level,
     /// Layout; `None` for the level's default.
     pub layout: Option<u32>,
@@ -57,11 +58,11 @@ pub struct CreateSpec {
     pub members: Vec<Option<NewMember>>,
     /// Sectors to use of each member; `None` for all there is.
     pub size: Option<Sectors>,
-    /// Where data is to begin, not for 1.0; `None` to choose.
+    /// Where data is to begin, not for 0.90 and 1.0; `None` to choose.
     pub data_offset: Option<Sectors>,
     /// Identity of the array.
     pub set_uuid: Uuid,
-    /// Name of the array: see [`full_name`].
+    /// Name of the array: see [`full_name`]. Version 0.90 has none.
     pub name: String,
     /// Creation time in seconds since 1970.
     pub ctime: u64,
@@ -73,8 +74,10 @@ pub struct CreateSpec {
     pub write_behind: u32,
     /// Seconds between clearings of bitmap bits.
     pub daemon_sleep: u32,
-    /// Whether there is to be a bad block log.
+    /// Whether there is to be a bad block log; version 0.90 has none.
     pub bad_block_log: bool,
+    /// Numbers of devices, for version 0.90.
+    pub numbers: DeviceNumbers,
 }
 
 /// A device that is to become a member.
@@ -118,9 +121,12 @@ pub struct NewSuperblock {
 /// Why an array cannot be made.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum CreateError {
-    /// 0.90 superblocks are read, not made.
-    #[error("no new arrays with version {0} superblocks")]
+    /// 0.90 superblocks cannot record it.
+    #[error("version {0} superblocks cannot record that")]
     Version(Version),
+    /// Not with superblocks of version 0.90.
+    #[error("version 0.90 superblocks: {0}")]
+    Old(&'static str),
     /// A level that is not made.
     #[error("no new arrays of {0}")]
     Level(Level),
@@ -215,10 +221,16 @@ pub fn full_name(homehost: Option<&str>, name: &str) -> String {
 /// Why there can be no such array: see [`CreateError`].
 pub fn create(spec: &CreateSpec) -> Result<Vec<Option<NewSuperblock>>, CreateError> {
     let plan = Plan::new(spec)?;
+    let shape = (plan.size, plan.layout, plan.chunk);
+    let bitmap = plan.bitmap.as_ref().map(|(_, bitmap)| bitmap.clone());
+    let old = spec.version == Version::V0_90;
+    let old = old.then(|| Shared::new(spec, shape, bitmap)).transpose()?;
+    let member = |number, member: &NewMember| match &old {
+        Some(shared) => shared.member(number, member),
+        None => plan.member(spec, number, member),
+    };
     let numbered = spec.members.iter().enumerate();
-    numbered
-        .map(|(number, member)| member.as_ref().map(|m| plan.member(spec, number, m)).transpose())
-        .collect()
+    numbered.map(|(number, m)| m.as_ref().map(|m| member(number, m)).transpose()).collect()
 }
 
 /// What all members share.
@@ -264,6 +276,9 @@ impl Plan {
             (_, None) => choose_data_offset(spec.version, first.device, chunk),
         };
         let size = choose_size(spec, chunk, data_offset)?;
+        if spec.version == Version::V0_90 {
+            create_0_90::check(spec, size)?;
+        }
         let mut plan =
             Self { chunk, layout, data_offset, size, bitmap: None, features: Features::default() };
         if plan.wants_bitmap(spec)? {
@@ -297,7 +312,8 @@ impl Plan {
         } else {
             self.size
         };
-        let uuid = spec.set_uuid.into_bytes();
+        let (uuid, old) = (spec.set_uuid.into_bytes(), spec.version == Version::V0_90);
+        let uuid = if old { swap_words(uuid) } else { uuid };
         if spec.bitmap == NewBitmap::Lockless {
             let at = spec.version.super_offset(Sectors::MAX).unwrap_or_default();
             if spec.version != Version::V1_2 {
@@ -307,7 +323,8 @@ impl Plan {
             let sb = lockless(uuid, covered, room, spec.daemon_sleep, spec.assume_clean)?;
             return Ok((BITMAP_OFFSET as i32, sb));
         }
-        let chunk = bitmap_chunk(spec.bitmap, covered, bitmap_space(self.size))?;
+        let room = if old { create_0_90::BITMAP_SPACE } else { bitmap_space(self.size) };
+        let chunk = bitmap_chunk(spec.bitmap, covered, room)?;
         let sb = BitmapSuper::new(uuid, covered, chunk, spec.daemon_sleep, spec.write_behind);
         let offset = match spec.version {
             Version::V1_0 => before_superblock(covered, chunk, BAD_BLOCK_LOG),
@@ -422,9 +439,6 @@ impl Plan {
 }
 
 fn check_members(spec: &CreateSpec) -> Result<(), CreateError> {
-    if spec.version == Version::V0_90 {
-        return Err(CreateError::Version(spec.version));
-    }
     let given = spec.members.len();
     if given < spec.raid_devices as usize || spec.raid_devices == 0 {
         return Err(CreateError::TooFewMembers { given, needed: spec.raid_devices.max(1) });
@@ -521,7 +535,7 @@ fn bitmap_space(size: Sectors) -> u64 {
 /// whole MiB. The headroom aims at a thousandth of the device, at most 128 MiB, and not less than two
 /// chunks.
 fn choose_data_offset(version: Version, device: Sectors, chunk: Sectors) -> Sectors {
-    if version == Version::V1_0 {
+    if matches!(version, Version::V0_90 | Version::V1_0) {
         return Sectors::ZERO;
     }
     let mut headroom: u64 = 128 * ONE_MIB;
@@ -573,8 +587,9 @@ fn choose_size(
 
 fn room_for_data(version: Version, device: Sectors, data_offset: Sectors) -> Option<Sectors> {
     let (device, overhead) = match version {
+        Version::V0_90 => return version.super_offset(device).map(|at| Sectors(at.0)),
         Version::V1_0 => (device.0 & !7, 16 + BAD_BLOCK_LOG + bitmap_space(device)),
-        Version::V0_90 | Version::V1_1 | Version::V1_2 => (device.0, data_offset.0),
+        Version::V1_1 | Version::V1_2 => (device.0, data_offset.0),
     };
     device.checked_sub(overhead).map(Sectors)
 }

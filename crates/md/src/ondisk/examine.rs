@@ -515,7 +515,7 @@ fn print_sectors(f: &mut fmt::Formatter<'_>, label: &str, sectors: u64) -> fmt::
 }
 
 /// Bytes of the array, for the levels of which mdadm prints that.
-fn array_bytes(level: Level, layout: u32, raid_disks: u32, member: u64) -> Option<u64> {
+pub(super) fn array_bytes(level: Level, layout: u32, raid_disks: u32, member: u64) -> Option<u64> {
     let (data, copies) = match level {
         Level::Raid1 => (1, 1),
         Level::Raid4 | Level::Raid5 => (raid_disks.wrapping_sub(1), 1),

@@ -10,7 +10,7 @@
 //! |---|---|
 //! | the bytes on disk, sizes and offsets asserted at compile time | [`superblock_1`], [`superblock_0_90`], [`bitmap_super`], [`bad_block_log`] |
 //! | their meaning, and its validation | [`superblock`], [`fields`], [`validate`], [`defect`] |
-//! | mdadm's operations on them | [`probe`], [`create`], [`examine`] |
+//! | mdadm's operations on them | [`probe`], [`create`], [`examine`], [`brief`] |
 //!
 //! Invariants:
 //! - A [`Superblock`] that exists has passed [`validate`]: its geometry fits its device. The same
@@ -22,8 +22,10 @@
 
 pub mod bad_block_log;
 pub mod bitmap_super;
+pub mod brief;
 pub mod change;
 pub mod create;
+pub mod create_0_90;
 pub mod defect;
 pub mod examine;
 pub mod fields;
@@ -32,6 +34,7 @@ pub mod superblock;
 pub mod superblock_0_90;
 pub mod superblock_1;
 pub mod text;
+pub mod update;
 pub mod validate;
 
 pub use defect::{Belonging, Defect, SuperblockError};

@@ -208,7 +208,10 @@ impl Superblock {
         })
     }
 
-    fn from_block_0_90(block: Box<Block090>, device: Sectors) -> Result<Self, SuperblockError> {
+    pub(super) fn from_block_0_90(
+        block: Box<Block090>,
+        device: Sectors,
+    ) -> Result<Self, SuperblockError> {
         let version = Version::V0_90;
         let refused = refusal(version, device);
         validate::check_0_90(&block, device).map_err(&refused)?;
@@ -262,10 +265,11 @@ impl Superblock {
         })
     }
 
-    /// Takes over what a fresher superblock says of the shape of a redundant array: how much is used of
-    /// each member, and where its bitmap is. (0.90 cannot record changes of these, so there are none.)
+    /// Takes over what a fresher superblock says of the shape of a redundant array: how many members it has, how much
+    /// is used of each, and where its bitmap is. (0.90 cannot record changes of these, so there are none.)
     pub fn follow(&mut self, fresher: &Self) {
         if self.version != Version::V0_90 && self.level.is_redundant() {
+            self.raid_disks = fresher.raid_disks;
             self.size = fresher.size;
             self.bitmap_offset = fresher.bitmap_offset;
         }
@@ -319,6 +323,11 @@ impl Superblock {
             Raw::V1(_) => None,
             Raw::V090(block) => Some(block),
         }
+    }
+
+    /// The number that the array prefers (`0` for `md0`); only 0.90 has one.
+    pub fn preferred_minor(&self) -> Option<u32> {
+        self.block_0_90().map(|block| block.md_minor.get())
     }
 
     /// The bytes to write at [`super_offset`](Self::super_offset), a multiple of `block_size` bytes

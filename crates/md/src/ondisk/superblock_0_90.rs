@@ -2,8 +2,8 @@
 //! `include/uapi/linux/raid/md_p.h`.
 //!
 //! 4096 bytes, 1024 words of 32 bits in the byte order of the machine that wrote them. Only
-//! little-endian ones are read; a big-endian one is recognised and reported. ashlar never creates
-//! 0.90 superblocks, but updates those of arrays it runs: clean or dirty, and failed members.
+//! little-endian ones are read; a big-endian one is recognised and reported. ashlar
+//! updates those of arrays it runs only so far: clean or dirty, and failed members.
 
 use zerocopy::byteorder::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -80,6 +80,11 @@ impl Descriptor {
     /// Whether the entry speaks of a device at all.
     fn names_a_device(&self) -> bool {
         self.major.get() != 0 || self.minor.get() != 0
+    }
+
+    /// Whether the entry is that of a spare. Files have no numbers, and unused entries have none at all.
+    fn is_spare(&self) -> bool {
+        self.role() == Role::Spare && (self.names_a_device() || self.number.get() != 0)
     }
 }
 
@@ -243,6 +248,15 @@ impl Block090 {
         uuid
     }
 
+    /// Stores the array's identity, its words in printing order.
+    pub fn set_set_uuid(&mut self, uuid: [u8; 16]) {
+        let words =
+            [&mut self.set_uuid0, &mut self.set_uuid1, &mut self.set_uuid2, &mut self.set_uuid3];
+        for (bytes, word) in uuid.as_chunks::<4>().0.iter().zip(words) {
+            *word = u32::from_be_bytes(*bytes).into();
+        }
+    }
+
     /// Sectors known to be in sync, `u64::MAX` for a clean array, as the kernel loads it.
     pub fn resync_offset(&self) -> u64 {
         if self.state.get() & state::CLEAN != 0 {
@@ -287,7 +301,7 @@ impl Block090 {
             self.disks.iter().filter(|entry| wanted(entry)).count() as u32
         };
         let active = count(&|entry| matches!(entry.role(), Role::Active(_)));
-        let spare = count(&|entry| entry.role() == Role::Spare && entry.names_a_device());
+        let spare = count(&|entry| entry.is_spare());
         let failed = count(&|entry| entry.role() == Role::Faulty);
         let failed_here = count(&|entry| entry.role() == Role::Faulty && entry.names_a_device());
         self.active_disks = active.into();

@@ -55,22 +55,7 @@ pub fn raid10_layout(layout: u32) -> String {
 
 /// A size in binary and decimal units, in parentheses and with a space before; empty below 5000 KiB.
 pub fn human_size(bytes: u64) -> String {
-    const MIB: u128 = 1 << 20;
-    const GIB: u128 = 1 << 30;
-    const TIB: u128 = 1 << 40;
-    // The C program computes with signed 64-bit numbers; larger ones print as negative, that is, not.
-    let bytes = match i64::try_from(bytes) {
-        Ok(positive) => positive as u128,
-        Err(_) => return String::new(),
-    };
-    let (letter, binary, decimal) = match bytes {
-        0..0x004e_2000 => return String::new(),
-        0x004e_2000..0x8000_0000 => ('M', MIB, 1_000_000),
-        0x8000_0000..0x200_0000_0000 => ('G', GIB, 1_000_000_000),
-        _ => ('T', TIB, 1_000_000_000_000),
-    };
-    let binary = (bytes * 200 / binary).div_ceil(2);
-    let decimal = (bytes / (decimal / 200)).div_ceil(2);
+    let Some(Scaled { letter, binary, decimal }) = Scaled::of(bytes) else { return String::new() };
     format!(
         " ({}.{:02} {letter}iB {}.{:02} {letter}B)",
         binary / 100,
@@ -78,6 +63,65 @@ pub fn human_size(bytes: u64) -> String {
         decimal / 100,
         decimal % 100,
     )
+}
+
+/// A size in decimal units without spaces; empty below 5000 KiB.
+pub fn decimal_size(bytes: u64) -> String {
+    let Some(Scaled { letter, decimal, .. }) = Scaled::of(bytes) else { return String::new() };
+    format!("{}.{:02}{letter}B", decimal / 100, decimal % 100)
+}
+
+/// A size in hundredths of a unit.
+struct Scaled {
+    letter: char,
+    binary: u128,
+    decimal: u128,
+}
+
+impl Scaled {
+    fn of(bytes: u64) -> Option<Self> {
+        const MIB: u128 = 1 << 20;
+        const GIB: u128 = 1 << 30;
+        const TIB: u128 = 1 << 40;
+        // The C program computes with signed 64-bit numbers; larger ones print as negative, that is, not.
+        let bytes = i64::try_from(bytes).ok()? as u128;
+        let (letter, binary, decimal) = match bytes {
+            0..0x004e_2000 => return None,
+            0x004e_2000..0x8000_0000 => ('M', MIB, 1_000_000),
+            0x8000_0000..0x200_0000_0000 => ('G', GIB, 1_000_000_000),
+            _ => ('T', TIB, 1_000_000_000_000),
+        };
+        let binary = (bytes * 200 / binary).div_ceil(2);
+        let decimal = (bytes / (decimal / 200)).div_ceil(2);
+        Some(Self { letter, binary, decimal })
+    }
+}
+
+/// A name as mdadm makes one of a file of it.
+pub fn file_name(name: &str) -> String {
+    name.replace([' ', '\t'], "_").replace('/', "-")
+}
+
+/// A name as mdadm puts it into lines of `mdadm.conf`: in quotes if it has spaces or quotes. Where it has the quotes that
+/// are around it, these are closed, and others opened.
+pub fn quoted(name: &str) -> String {
+    // The first quote decides, or else that there are spaces.
+    let first = name.chars().find(|c| matches!(c, '"' | '\''));
+    if first.is_none() && !name.contains([' ', '\t']) {
+        return name.to_owned();
+    }
+    let mut quote = if first == Some('"') { '\'' } else { '"' };
+    let mut text = String::from(quote);
+    for c in name.chars() {
+        if c == quote {
+            text.push(quote);
+            quote = if quote == '"' { '\'' } else { '"' };
+            text.push(quote);
+        }
+        text.push(c);
+    }
+    text.push(quote);
+    text
 }
 
 /// The chunk size of a bitmap, cut down to whole units.

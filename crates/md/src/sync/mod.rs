@@ -271,7 +271,7 @@ impl Array {
         if !self.is_redundant() {
             return Err(SyncError::NotRedundant);
         }
-        if !self.is_writable() {
+        if !self.is_writable() || self.disk.is_read_only() {
             return Err(SyncError::ReadOnly);
         }
         if self.is_stopped() {
@@ -313,7 +313,7 @@ impl Array {
             let listener = self.sync.ended.listen();
             let (busy, stands, spares_seen) = {
                 let orders = self.sync.orders();
-                let stands = orders.frozen || orders.holds > 0;
+                let stands = self.stands(&orders);
                 let busy = orders.busy || (orders.requested.is_some() && !stands);
                 (busy, stands, orders.spares_seen == Some(orders.news))
             };
@@ -340,10 +340,15 @@ impl Array {
         }
     }
 
+    /// Whether nothing is to begin: a user wants it so, a change of the array is made, or it is read-only now.
+    fn stands(&self, orders: &Orders) -> bool {
+        orders.frozen || orders.holds > 0 || self.disk.is_read_only()
+    }
+
     /// Whether what runs is to end.
     fn is_sync_interrupted(&self) -> bool {
         let orders = self.sync.orders();
-        orders.interrupted || orders.frozen || orders.holds > 0 || self.is_stopped()
+        orders.interrupted || self.stands(&orders) || self.is_stopped()
     }
 
     /// Starts the task, on the current reactor.
@@ -358,7 +363,7 @@ impl Array {
         loop {
             {
                 let mut orders = self.sync.orders();
-                if orders.frozen || orders.holds > 0 || self.is_stopped() {
+                if self.stands(&orders) || self.is_stopped() {
                     return;
                 }
                 orders.busy = true;
@@ -409,7 +414,7 @@ impl Array {
         let action = self.next_action()?;
         let mut orders = self.sync.orders();
         // What was asked for while we chose is done next.
-        if orders.frozen || orders.holds > 0 || orders.interrupted {
+        if self.stands(&orders) || orders.interrupted {
             return None;
         }
         orders.running = Some(action);

@@ -280,6 +280,7 @@ fn spec(version: Version, device: u64, chunk: u64, members: u32) -> CreateSpec {
         write_behind: 0,
         daemon_sleep: 5,
         bad_block_log: true,
+        numbers: Default::default(),
     }
 }
 

@@ -6,7 +6,7 @@ use super::{Image, Signature, Usage};
 struct Magic(&'static str, Usage, i64, &'static [u8]);
 
 /// The table; sources are each format's own headers, and `libblkid` for the offsets it reports; for disk
-/// images `docs/interop` of QEMU, the VHD, VHDX and VMDK specifications and VirtualBox's headers.
+/// images the interop documents of QEMU, the VHD, VHDX and VMDK specifications and VirtualBox's headers.
 const MAGICS: &[Magic] = &[
     Magic("xfs", Usage::FileSystem, 0, b"XFSB"),
     Magic("btrfs", Usage::FileSystem, 0x1_0040, b"_BHRfS_M"),

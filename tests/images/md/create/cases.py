@@ -65,3 +65,24 @@ print("1.2", 1, "-", "-", "-", "auto", "homehost=a-host-of-a-very-long-name,name
 print("1.2", 1, "-", "-", "-", "auto", "no-bad-block-log", 2, 100 * M, 100 * M)
 print("1.2", 1, "-", "-", "-", "auto", "-", 128, *[16 * M] * 128)
 print("1.2", 1, "-", "-", "-", "auto", "-", 128, *[16 * M] * 129)
+
+# Flags of members are not in what mdadm writes: the kernel, which is told them, adds them.
+print("# version 0.90; mdadm 4.2 makes no RAID0 of it")
+for level, layout, count in (("1", "-", 2), ("10", "n2", 4), ("10", "f2", 3), ("10", "o2", 5)):
+    for size in (100 * M, 210 * G + 77, 3 * T):
+        for bitmap in ("none", "internal"):
+            print("0.90", level, layout, "-", "-", bitmap, "-", count, *[size] * count)
+print("0.90", 1, "-", "-", "-", "auto", "-", 2, 210 * G, 210 * G)
+print("0.90", 10, "n2", 64, 50001, "none", "-", 4, *[100 * M + 9] * 4)
+print("0.90", 1, "-", "-", 50001, "none", "-", 2, 100 * M, 100 * M)
+print("0.90", 1, "-", "-", "-", 1 << 20, "delay=7", 2, 100 * M + 127, 100 * M + 128)
+print("0.90", 1, "-", "-", "-", "none", "-", 3, 100 * M, "missing", 90 * M)
+print("0.90", 1, "-", "-", "-", "none", "-", 2, 100 * M, 100 * M, 101 * M, 102 * M)
+print("0.90", 1, "-", "-", "-", "none", "assume-clean", 2, 100 * M, 100 * M + 300)
+print("0.90", 1, "-", "-", "-", "none", "-", 2, 128, 256)
+print("0.90", 1, "-", "-", "-", "none", "-", 2, 255, 256)
+print("0.90", 1, "-", "-", "-", "none", "-", 2, 5 * T, 5 * T)
+print("0.90", 1, "-", "-", "-", "none", "-", 27, *[10 * M] * 27)
+print("0.90", 1, "-", "-", "-", "none", "-", 28, *[10 * M] * 28)
+print("0.90", 1, "-", "-", "-", "none", "-", 25, *[10 * M] * 28)
+print("0.90", 0, "-", "-", "-", "auto", "-", 2, 100 * M, 100 * M)

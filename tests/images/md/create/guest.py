@@ -86,14 +86,17 @@ def arguments(version, level, layout, chunk, size, bitmap, options, raid_devices
 
 def dump(out, number, member, device, version):
     sectors = int(member.rstrip("w"))
-    at = {"1.0": sectors - 16 & ~7, "1.1": 0, "1.2": 8}[version] * 512
+    at = {"0.90": (sectors & ~127) - 128, "1.0": sectors - 16 & ~7, "1.1": 0, "1.2": 8}[version] * 512
     with open(device, "rb") as file:
         file.seek(at)
         block = file.read(4096)
-        used = 256 + 2 * int.from_bytes(block[220:224], "little")
-        print(f"{number} {pack(block[:used])}", file=out)
-        if block[8] & 1:
+        if version == "0.90":
+            used, bitmap, offset = len(block), block[133] & 1, 8
+        else:
+            used, bitmap = 256 + 2 * int.from_bytes(block[220:224], "little"), block[8] & 1
             offset = int.from_bytes(block[96:100], "little", signed=True)
+        print(f"{number} {pack(block[:used])}", file=out)
+        if bitmap:
             file.seek(at + offset * 512)
             print(f"bitmap {pack(file.read(8192))}", file=out)
 

@@ -73,6 +73,10 @@ pub(crate) struct List {
     #[arg(short = 'q')]
     parent_uuid: bool,
 
+    /// In place of the option of all commands, whose -q has another meaning here
+    #[arg(long = "quiet", id = "quiet", hide = true)]
+    _quiet: bool,
+
     /// Print the UUID of the subvolume that it was received as
     #[arg(short = 'R')]
     received_uuid: bool,

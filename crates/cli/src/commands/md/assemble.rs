@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use ashlar_md::ondisk::MdadmUuid;
+use ashlar_md::ondisk::create::full_name;
+use ashlar_md::update::Update;
 use ashlar_stack::arrays::Volume;
 use ashlar_stack::assemble::{NotAMember, Options, Probed, Stack, assemble, probe_all};
 use ashlar_stack::names::{parse_array_name, short_name};
@@ -18,30 +21,50 @@ use crate::{output, units};
 /// Assemble an array from its members
 ///
 /// With --mount or --nbd, serves the array in the foreground like `ashlar serve`. Otherwise this is
-/// a trial: it reports whether and how the array would start, and does not change the disks.
+/// a trial: it reports whether and how the array would start, and does not change the disks, unless
+/// --update asks for it.
+///
+/// --update changes one member after the other. If it is interrupted, repeat it with the same options;
+/// to repeat --update=uuid, give the same --uuid.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 started or could be, 1 could not.
 
 Examples:
   ashlar md assemble disk*.img
+  ashlar md assemble --scan
   ashlar md assemble --uuid=0123abcd:0123abcd:0123abcd:0123abcd /dev/sd*1
+  ashlar md assemble --update=name --name=data disk*.img
   ashlar md assemble /dev/md0 disk0.img disk2.img --run --mount /mnt/volumes")]
 pub(crate) struct Assemble {
-    /// Use only members of the array with this UUID
+    /// Use only members of the array with this UUID; with --update=uuid the one it is to get
     #[arg(short, long, value_parser = units::uuid)]
     uuid: Option<Uuid>,
 
-    /// Use only members of the array with this name, with or without its host
+    /// Use only members of the array with this name, with or without its host; with --update=name the
+    /// one it is to get
     #[arg(short = 'N', long)]
     name: Option<String>,
+
+    /// Change all superblocks first, of an array that nobody uses: uuid, name, homehost, resync,
+    /// devicesize, no-bitmap, bbl, no-bbl, force-no-bbl or super-minor
+    #[arg(short = 'U', long, value_name = "WHAT", conflicts_with = "scan")]
+    update: Option<String>,
+
+    /// With --update=homehost the host to put before the name [default: this host's name]
+    #[arg(long, value_name = "HOST", requires = "update")]
+    homehost: Option<String>,
 
     #[command(flatten)]
     options: ServeOptions,
 
     /// A name for the array instead of its own, as /dev/md0, md0 or /dev/md/NAME; then the members
-    #[arg(required = true, value_name = "[NAME] DEVICE")]
+    #[arg(required_unless_present = "scan", value_name = "[NAME] DEVICE")]
     devices: Vec<PathBuf>,
+
+    /// Find the members among the devices, or among all block devices if none are given
+    #[arg(short, long)]
+    scan: bool,
 }
 
 impl Assemble {
@@ -50,10 +73,19 @@ impl Assemble {
         self.options.mount.is_some() || !self.options.nbd.is_empty()
     }
 
-    pub(crate) fn run(self) -> Result<ExitCode> {
-        let (rename, devices) = self.split_name();
-        if devices.is_empty() {
+    pub(crate) fn run(mut self) -> Result<ExitCode> {
+        let (rename, mut devices) = self.split_name();
+        if self.scan {
+            if rename.is_some() && self.uuid.is_none() && self.name.is_none() {
+                let error = Error::usage("--scan finds arrays of any name");
+                return Err(error.hint("say which one is meant with --uuid or --name"));
+            }
+            devices = self.find(&devices)?;
+        } else if devices.is_empty() {
             return Err(Error::usage("no member devices given"));
+        }
+        if let Some(what) = self.update.clone() {
+            self.update(&what, rename.as_deref(), &devices)?;
         }
         if self.serves() {
             let filter = |probed: &Probed| self.wanted(probed);
@@ -86,11 +118,91 @@ impl Assemble {
         Ok(ExitCode::SUCCESS)
     }
 
+    /// Changes the superblocks on `devices`. What names a new identity looks for none from then on.
+    fn update(&mut self, what: &str, array: Option<&str>, devices: &[PathBuf]) -> Result<()> {
+        let update = self.parse_update(what, array)?;
+        let opened = disks::open_all(devices, Access::Write)?;
+        let text = disks::reactor()?.block_on(async {
+            let mut members = Vec::new();
+            for probed in probe_all(opened).await {
+                if self.wanted(&probed) {
+                    let path = probed.disk.path.display();
+                    members.push(probed.candidate().map_err(|why| Error::plain(path, why))?);
+                }
+            }
+            if members.is_empty() {
+                return Err(Error::usage("no member of that array among the devices"));
+            }
+            if let Update::Uuid(uuid) = update {
+                // Should this be interrupted, it must be known how it is to go on.
+                output::print(&format!("ashlar: the UUID becomes {}\n", MdadmUuid(uuid)))?;
+            }
+            let changed = ashlar_md::update::update(&members, &update).await;
+            changed.map_err(|error| Error::plain("cannot update", error))?;
+            Ok(format!("ashlar: {} members have {}\n", members.len(), update.describe()))
+        })?;
+        output::print(&text)
+    }
+
+    /// The change that mdadm calls `what`.
+    fn parse_update(&mut self, what: &str, array: Option<&str>) -> Result<Update> {
+        Ok(match what {
+            "uuid" => Update::Uuid(self.uuid.take().unwrap_or_else(Uuid::new_v4)),
+            "name" => {
+                let name = self.name.take().or(array.map(str::to_owned));
+                let name = name.ok_or_else(|| Error::usage("--update=name needs a --name"))?;
+                let host = self.homehost.clone().or_else(super::create::hostname);
+                Update::Name(full_name(host.filter(|host| host != "any").as_deref(), &name))
+            }
+            "homehost" => {
+                let host = self.homehost.clone().or_else(super::create::hostname);
+                Update::HomeHost(host.ok_or_else(|| Error::usage("no host name: give --homehost"))?)
+            }
+            "resync" => Update::Resync,
+            "devicesize" => Update::DeviceSize,
+            "no-bitmap" => Update::NoBitmap,
+            "bbl" => Update::BadBlockLog,
+            "no-bbl" => Update::NoBadBlockLog { force: false },
+            "force-no-bbl" => Update::NoBadBlockLog { force: true },
+            "super-minor" => {
+                let number = array.and_then(|name| name.parse().ok());
+                let needs = || Error::usage("--update=super-minor needs the array's number");
+                Update::PreferredMinor(
+                    number.ok_or_else(|| needs().hint("name it first, as /dev/md0"))?,
+                )
+            }
+            "sparc2.2" | "summaries" | "nodes" | "home-cluster" | "byteorder" | "ppl"
+            | "no-ppl" | "layout-original" | "layout-alternate" | "layout-unspecified"
+            | "metadata" | "revert-reshape" => {
+                let why = format_args!("--update={what} is not supported; nothing was changed");
+                return Err(Error::usage(why).hint("mdadm does it"));
+            }
+            _ => {
+                let error = Error::usage(format_args!("--update={what}: no such change"));
+                return Err(error.hint(
+                    "uuid, name, homehost, resync, devicesize, no-bitmap, bbl, no-bbl, force-no-bbl or \
+                     super-minor",
+                ));
+            }
+        })
+    }
+
+    /// The members of wanted arrays among these devices, or among all there are.
+    fn find(&self, among: &[PathBuf]) -> Result<Vec<PathBuf>> {
+        let opened = disks::open_for_scan(among);
+        let probed = disks::reactor()?.block_on(probe_all(opened));
+        let members = probed.iter().filter(|probed| probed.candidate().is_ok());
+        let wanted = members.filter(|probed| self.wanted(probed));
+        let found: Vec<PathBuf> = wanted.map(|probed| probed.disk.path.clone()).collect();
+        if found.is_empty() { Err(Error::failed("no arrays found")) } else { Ok(found) }
+    }
+
     /// The name to give, and the devices.
     fn split_name(&self) -> (Option<String>, Vec<PathBuf>) {
-        let first = self.devices[0].to_str().unwrap_or_default();
-        let exists = self.devices[0].is_file();
-        let name = parse_array_name(first).filter(|_| !exists).map(str::to_owned);
+        let Some(first) = self.devices.first() else { return (None, Vec::new()) };
+        let exists = first.is_file();
+        let name = first.to_str().and_then(parse_array_name).filter(|_| !exists);
+        let name = name.map(str::to_owned);
         let devices = self.devices[usize::from(name.is_some())..].to_vec();
         (name, devices)
     }

@@ -5,9 +5,10 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use ashlar_block::Sectors;
-use ashlar_md::create::{Created, NewDevice, create};
+use ashlar_md::create::{Created, NewDevice, create, prepare};
 use ashlar_md::ondisk::bitmap_super::MAX_WRITE_BEHIND;
 use ashlar_md::ondisk::create::{CreateSpec, NewBitmap, NewMember, full_name};
+use ashlar_md::ondisk::create_0_90::DeviceNumbers;
 use ashlar_md::ondisk::{DeviceFlags, Level, MdadmUuid, Version};
 use ashlar_stack::graph::human_size;
 use ashlar_stack::names::parse_array_name;
@@ -36,6 +37,7 @@ Examples:
   ashlar md create --level=10 --layout=f2 --chunk=512K --raid-devices=4 disk?.img
   ashlar md create /dev/md/data --level=mirror --raid-devices=2 disk0.img missing
   ashlar md create -l1 -n2 -x1 --bitmap=internal disk0.img disk1.img spare.img
+  ashlar md create -l1 -n2 --dry-run /dev/sda1 /dev/sdb1
   ashlar md create -l1 -n2 --write-behind disk0.img --write-mostly slow.img")]
 pub(crate) struct Create {
     /// RAID level: 0, raid0, stripe, 1, raid1, mirror, 10 or raid10
@@ -55,7 +57,8 @@ pub(crate) struct Create {
     #[arg(short = 'n', long, value_name = "COUNT")]
     raid_devices: u32,
 
-    /// Version of the superblocks: 1.2, 1.1 or 1.0
+    /// Version of the superblocks: 1.2, 1.1, 1.0, or 0.90 for what knows no other (raid1 and raid10 of
+    /// at most 27 members, less than 4 TiB of each)
     #[arg(short = 'e', long, value_name = "VERSION", default_value = "1.2", value_parser = units::metadata)]
     metadata: Version,
 
@@ -104,6 +107,10 @@ pub(crate) struct Create {
     /// Acknowledge writes before write-mostly devices have them, up to this number at a time
     #[arg(long, value_name = "COUNT", num_args = 0..=1, require_equals = true, default_missing_value = "256", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_WRITE_BEHIND)))]
     write_behind: Option<u32>,
+
+    /// Print what would be created and overwritten, and change nothing
+    #[arg(long)]
+    dry_run: bool,
 
     /// Overwrite the contents of the devices
     #[arg(short, long)]
@@ -198,6 +205,7 @@ impl FromArgMatches for Devices {
 impl Create {
     pub(crate) fn run(self) -> Result<ExitCode> {
         self.check_policy()?;
+        self.check_name()?;
         self.check_write_behind()?;
         let (name, devices) = self.split_name()?;
         let paths: Vec<PathBuf> = devices.iter().map(|device| device.path.clone()).collect();
@@ -206,7 +214,8 @@ impl Create {
             layout.transpose().map_err(|why| Error::usage(format_args!("--layout: {why}")))?;
         let here: Vec<PathBuf> =
             paths.iter().filter(|path| **path != Path::new(MISSING)).cloned().collect();
-        let mut opened = disks::open_all(&here, Access::Write)?.into_iter();
+        let access = if self.dry_run { Access::Read } else { Access::Write };
+        let mut opened = disks::open_all(&here, access)?.into_iter();
         let reactor = disks::reactor()?;
         let members: Vec<Option<NewDevice>> = paths
             .iter()
@@ -220,17 +229,43 @@ impl Create {
             })
             .collect();
         let flags: Vec<DeviceFlags> = devices.iter().map(|device| device.flags).collect();
-        let spec = self.spec(&name, layout, &members, &flags);
+        let numbers = DeviceNumbers {
+            array: preferred_number(&name),
+            members: paths
+                .iter()
+                .map(|path| disks::device_number(path).unwrap_or((0, 0)))
+                .collect(),
+        };
+        let spec = CreateSpec { numbers, ..self.spec(&name, layout, &members, &flags) };
+        let not_created = |error| Error::new("cannot create", display(&spec.name), error);
+        if self.dry_run {
+            let used = reactor.block_on(used(&members))?;
+            let would_be = prepare(&spec, &members).map_err(not_created)?;
+            output::print(&dry_report(&spec, &would_be, &members, &used))?;
+            return match used.first() {
+                Some(first) if !self.force => Err(first.refusal()),
+                Some(_) | None => Ok(ExitCode::SUCCESS),
+            };
+        }
         let created = reactor.block_on(async {
-            if !self.force {
-                refuse_used(&members).await?;
+            if !self.force
+                && let Some(first) = used(&members).await?.first()
+            {
+                return Err(first.refusal());
             }
-            create(&spec, &members)
-                .await
-                .map_err(|error| Error::new("cannot create", display(&spec.name), error))
+            create(&spec, &members).await.map_err(not_created)
         })?;
         output::tell(&report(&spec, &created, &paths))?;
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// Superblocks of version 0.90 have no name.
+    fn check_name(&self) -> Result<()> {
+        if self.metadata == Version::V0_90 && self.name.is_some() {
+            let error = Error::usage("version 0.90 superblocks have no place for a --name");
+            return Err(error.hint("give the array's number, as in /dev/md0"));
+        }
+        Ok(())
     }
 
     /// A policy and a bitmap must not contradict one another.
@@ -333,40 +368,114 @@ impl Create {
             size: self.size.and_then(|limit| limit.0),
             data_offset: self.data_offset,
             set_uuid: self.uuid.unwrap_or_else(Uuid::new_v4),
-            name: full_name(host.as_deref(), name),
+            name: match self.metadata {
+                Version::V0_90 => String::new(),
+                Version::V1_0 | Version::V1_1 | Version::V1_2 => full_name(host.as_deref(), name),
+            },
             ctime: since_epoch.map_or(0, |time| time.as_secs()),
             assume_clean: self.assume_clean,
             bitmap: self.bitmap(),
             write_behind: self.write_behind.unwrap_or(0),
             daemon_sleep: ashlar_md::ondisk::create::DEFAULT_DAEMON_SLEEP,
             bad_block_log: true,
+            numbers: DeviceNumbers::default(),
         }
     }
 }
 
-fn hostname() -> Option<String> {
+/// This host's name.
+pub(super) fn hostname() -> Option<String> {
     let text = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
     let name = text.trim();
     (!name.is_empty() && name != "(none)").then(|| name.to_owned())
 }
 
 fn display(name: &str) -> &str {
-    if name.is_empty() { "the array" } else { name }
+    if name.is_empty() { "without name" } else { name }
 }
 
-/// Refuses if anything is on one of the devices.
-async fn refuse_used(devices: &[Option<NewDevice>]) -> Result<()> {
+/// The number that an array of this name prefers; as mdadm, the first of the free ones for one that is no number.
+fn preferred_number(name: &str) -> u32 {
+    name.parse().unwrap_or(127)
+}
+
+/// A device that something is on.
+struct Used {
+    path: String,
+    claims: String,
+}
+
+impl Used {
+    fn refusal(&self) -> Error {
+        Error::new("cannot create", &self.path, format_args!("has {}", self.claims))
+            .hint("nothing was changed; --force overwrites what is there")
+    }
+}
+
+/// Those of the devices that something is on.
+async fn used(devices: &[Option<NewDevice>]) -> Result<Vec<Used>> {
+    let mut used = Vec::new();
     for device in devices.iter().flatten() {
         let contents = probe(&device.gateway).await;
         let contents =
             contents.map_err(|status| Error::new("cannot read", &device.path, status))?;
         if !contents.is_empty() {
-            let why = format!("has {}", contents.claims().join(", "));
-            return Err(Error::new("cannot create", &device.path, why)
-                .hint("nothing was changed; --force overwrites what is there"));
+            let (path, claims) = (device.path.clone(), contents.claims().join(", "));
+            used.push(Used { path, claims });
         }
     }
-    Ok(())
+    Ok(used)
+}
+
+/// What would be made, and on which device what would be lost.
+fn dry_report(
+    spec: &CreateSpec,
+    would_be: &Created,
+    devices: &[Option<NewDevice>],
+    used: &[Used],
+) -> String {
+    let mut text = format!("array would be created: {}\n", facts(spec, would_be, devices.len()));
+    for (number, (device, new)) in devices.iter().zip(&would_be.superblocks).enumerate() {
+        let (Some(device), Some(new)) = (device, new) else {
+            text += &format!("{number}: {MISSING}\n");
+            continue;
+        };
+        let sb = &new.superblock;
+        let kind = if number < spec.raid_devices as usize { "" } else { "spare, " };
+        let data = match sb.level.is_redundant() {
+            true => sb.size,
+            false => sb.data_size,
+        };
+        text += &format!(
+            "{number}: {}: {kind}superblock {} at sector {}, data from sector {}, {}",
+            device.path,
+            sb.version,
+            sb.super_offset.0,
+            sb.data_offset.0,
+            human_size(data.bytes())
+        );
+        if let (Some(bitmap), Some(at)) = (&new.bitmap, sb.bitmap_start()) {
+            let chunk = human_size(bitmap.chunksize.get().into());
+            text += &format!(", bitmap of {chunk} chunks at sector {}", at.0);
+        }
+        text.push('\n');
+        if let Some(used) = used.iter().find(|used| used.path == device.path) {
+            text += &format!("   overwrites {}\n", used.claims);
+        }
+    }
+    text + "nothing was changed\n"
+}
+
+/// What the array is.
+fn facts(spec: &CreateSpec, created: &Created, members: usize) -> String {
+    let spares = match members.saturating_sub(spec.raid_devices as usize) {
+        0 => String::new(),
+        1 => ", 1 spare".to_owned(),
+        spares => format!(", {spares} spares"),
+    };
+    let size = human_size(created.size.bytes());
+    let (level, devices, uuid) = (spec.level, spec.raid_devices, MdadmUuid(spec.set_uuid));
+    format!("{level}, {devices} devices{spares}, {size}, UUID {uuid}")
 }
 
 fn report(spec: &CreateSpec, created: &Created, devices: &[PathBuf]) -> String {
@@ -376,18 +485,10 @@ fn report(spec: &CreateSpec, created: &Created, devices: &[PathBuf]) -> String {
         .map(|path| path.display().to_string())
         .collect();
     let degraded = if paths.len() < devices.len() { " --run" } else { "" };
-    let spares = match devices.len().saturating_sub(spec.raid_devices as usize) {
-        0 => String::new(),
-        1 => ", 1 spare".to_owned(),
-        spares => format!(", {spares} spares"),
-    };
     format!(
-        "array {} created: {}, {} devices{spares}, {}, UUID {}\nserve it with: ashlar serve{degraded} {}\n",
-        spec.name,
-        spec.level,
-        spec.raid_devices,
-        human_size(created.size.bytes()),
-        MdadmUuid(spec.set_uuid),
+        "array {} created: {}\nserve it with: ashlar serve{degraded} {}\n",
+        display(&spec.name),
+        facts(spec, created, devices.len()),
         paths.join(" "),
     )
 }

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ashlar_md::AssembleError;
-use ashlar_stack::arrays::Volume;
 use ashlar_stack::assemble::{NotAMember, Options, Probed, assemble, probe_all};
 use ashlar_stack::detail::{Detail, INACTIVE};
 use ashlar_stack::signature::{Signature, Usage};
 use clap::Args;
 
 use super::ArrayName;
+use crate::client::Client;
 use crate::commands::Daemon;
 use crate::disks::{self, Access};
 use crate::error::{Error, Result};
@@ -29,11 +29,30 @@ unknown.
 Examples:
   ashlar md detail md0
   ashlar md detail --test md0 >/dev/null || echo look after it
-  ashlar md detail disk*.img")]
+  ashlar md detail disk*.img
+  ashlar md detail --scan >>mdadm.conf
+  ashlar md detail --export md0")]
 pub(crate) struct DetailCommand {
     /// A running array's name, or the members of arrays or disks with partitions that are
-    #[arg(required = true, value_name = "NAME|DEVICE")]
+    #[arg(required_unless_present = "scan", value_name = "NAME|DEVICE")]
     what: Vec<PathBuf>,
+
+    /// Print a line for each array; with -v with its level and devices
+    #[arg(short, long, conflicts_with = "json")]
+    brief: bool,
+
+    /// Print all arrays of the running daemon if none are given, as with --brief, or with -vv in
+    /// full
+    #[arg(short, long, conflicts_with = "json")]
+    scan: bool,
+
+    /// Print variables for scripts
+    #[arg(short = 'Y', long, conflicts_with = "json")]
+    export: bool,
+
+    /// Print more with --brief and --scan
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    verbose: u8,
 
     /// Report the state of the arrays in the exit code
     #[arg(short, long)]
@@ -51,7 +70,7 @@ impl DetailCommand {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let unknown = |error: Error| if self.test { error.code(UNKNOWN) } else { error };
         let (details, unusable) = self.details().map_err(unknown)?;
-        let text: Vec<String> = details.iter().map(Detail::to_string).collect();
+        let text: Vec<String> = details.iter().map(|detail| self.text(detail)).collect();
         let printed =
             if self.json { output::print_json(&details) } else { output::print(&text.concat()) };
         printed.map_err(unknown)?;
@@ -63,10 +82,40 @@ impl DetailCommand {
         Ok(if self.test { ExitCode::from(code) } else { ExitCode::SUCCESS })
     }
 
+    fn text(&self, detail: &Detail) -> String {
+        if self.brief || self.scan && self.verbose < 2 {
+            detail.brief(self.verbose > 0)
+        } else if self.export {
+            detail.export()
+        } else {
+            detail.to_string()
+        }
+    }
+
+    /// All arrays of the daemon, by the names that users know them by.
+    fn scanned(&self) -> Result<Vec<Detail>> {
+        let mut client = self.daemon.connect()?;
+        let mut all = arrays(&mut client)?;
+        for detail in &mut all {
+            if let Some(alias) = &detail.alias {
+                detail.device.clone_from(alias);
+            }
+        }
+        Ok(all)
+    }
+
     /// The arrays, and why others cannot be used; without --test these are errors.
     fn details(&self) -> Result<(Vec<Detail>, Vec<Error>)> {
+        if self.what.is_empty() {
+            return Ok((self.scanned()?, Vec::new()));
+        }
         if let Some(name) = running_name(&self.what) {
-            return Ok((vec![self.daemon.connect()?.detail(name.as_str())?], Vec::new()));
+            let mut detail = self.daemon.connect()?.detail(name.as_str())?;
+            if self.brief || self.scan {
+                // As the user calls it.
+                detail.device = format!("/dev/{}", name.as_str());
+            }
+            return Ok((vec![detail], Vec::new()));
         }
         let (details, mut failed) = offline(&self.what)?;
         let fatal = failed.iter().position(|failed| !self.test || !failed.lacks_members);
@@ -86,6 +135,14 @@ const UNKNOWN: u8 = 4;
 fn health(detail: &Detail) -> u8 {
     let complete = detail.active_devices == detail.raid_devices;
     if detail.state == INACTIVE { UNUSABLE } else { u8::from(!complete) }
+}
+
+/// The arrays of a daemon, also those that wait for members.
+pub(super) fn arrays(client: &mut Client) -> Result<Vec<Detail>> {
+    let volumes = client.status()?.volumes;
+    // Other volumes have their kind there: disk, part, lvm, zvol.
+    let arrays = volumes.iter().filter(|volume| volume.level.starts_with("raid"));
+    arrays.map(|volume| client.detail(&volume.name)).collect()
 }
 
 /// The name, if that is what was given and no file is called so.
@@ -138,9 +195,6 @@ fn offline(devices: &[PathBuf]) -> Result<(Vec<Detail>, Vec<Failed>)> {
             let lacks_members = matches!(failure.error, AssembleError::NotEnough { .. });
             Failed { lacks_members, error: Error::new("cannot tell", failure, &failure.error) }
         });
-        let detail = |volume: &Volume| {
-            Detail::new(&volume.view.snapshot(), format!("/dev/{}", volume.name.device()))
-        };
-        Ok((stack.arrays.running().iter().map(detail).collect(), failed.collect()))
+        Ok((stack.arrays.running().iter().map(Detail::of).collect(), failed.collect()))
     })
 }

@@ -7,7 +7,9 @@ use ashlar_block::{Gateway, Sector, Sectors, Status};
 use ashlar_md::bitmap::State;
 use ashlar_md::ondisk::bad_block_log::{self, BadRange};
 use ashlar_md::ondisk::bitmap_super::{self, BitmapSuper};
+use ashlar_md::ondisk::brief::{self, Brief};
 use ashlar_md::ondisk::{Features, MdadmUuid, Role, Superblock, examine};
+use ashlar_stack::assemble::Disk;
 use ashlar_stack::partitions::{self, mbr};
 use ashlar_stack::probe::{Contents, Md, probe};
 use ashlar_stack::scan::layout_name;
@@ -22,7 +24,7 @@ use crate::output;
 ///
 /// With --bitmap or --badblocks, their write-intent bitmaps or bad block logs instead, as mdadm
 /// --examine-bitmap and --examine-badblocks do. Of a disk with partitions those are printed that have
-/// superblocks.
+/// superblocks. With --brief a line for each array, for mdadm.conf.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 all have one, 1 some have none or a damaged one.
@@ -30,12 +32,31 @@ Exit codes: 0 all have one, 1 some have none or a damaged one.
 Examples:
   ashlar md examine disk*.img
   ashlar md examine --json /dev/sda1
+  ashlar md examine --scan
+  ashlar md examine --export /dev/sda1
   ashlar md examine --bitmap disk0.img
   ashlar md examine --badblocks disk*.img")]
 pub(crate) struct Examine {
     /// Image files or block devices
-    #[arg(required = true, value_name = "DEVICE")]
+    #[arg(required_unless_present = "scan", value_name = "DEVICE")]
     devices: Vec<PathBuf>,
+
+    /// Print a line for each array; with -v with its level and devices
+    #[arg(short, long, conflicts_with_all = ["json", "bitmap", "badblocks"])]
+    brief: bool,
+
+    /// Look at all block devices if none are given, pass over those without array, and print as with
+    /// --brief, or with -vv everything
+    #[arg(short, long, conflicts_with_all = ["json", "bitmap", "badblocks"])]
+    scan: bool,
+
+    /// Print variables for scripts
+    #[arg(short = 'Y', long, conflicts_with_all = ["json", "bitmap", "badblocks"])]
+    export: bool,
+
+    /// Print more with --brief and --scan
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    verbose: u8,
 
     /// Print the write-intent bitmaps
     #[arg(short = 'X', long, conflicts_with_all = ["json", "badblocks"])]
@@ -101,15 +122,57 @@ impl Examined {
     }
 }
 
+/// How superblocks are printed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Text,
+    Json,
+    Brief,
+    Export,
+}
+
 impl Examine {
+    fn form(&self) -> Form {
+        // As mdadm has it, --scan is --brief unless everything is wanted.
+        if self.brief || self.scan && self.verbose < 2 {
+            Form::Brief
+        } else if self.export {
+            Form::Export
+        } else if self.json {
+            Form::Json
+        } else {
+            Form::Text
+        }
+    }
+
+    /// The devices to look at.
+    fn open(&self) -> Result<Vec<Disk>> {
+        if !self.scan {
+            return disks::open_all(&self.devices, Access::Look);
+        }
+        Ok(disks::open_for_scan(&self.devices))
+    }
+
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let opened = disks::open_all(&self.devices, Access::Look)?;
+        let opened = self.open()?;
+        let form = self.form();
         let reactor = disks::reactor()?;
-        let (mut text, mut all, mut code) = (String::new(), Vec::new(), ExitCode::SUCCESS);
+        let (mut text, mut code) = (String::new(), ExitCode::SUCCESS);
+        let mut all: Vec<(Box<Superblock>, String)> = Vec::new();
+        let mut fail = |error: Error| {
+            if !self.scan {
+                error.report();
+                code = ExitCode::from(FAILURE);
+            }
+        };
         for disk in opened {
             let path = disk.path.display().to_string();
-            let found = reactor.block_on(look(path, disk.gateway))?;
-            if !self.bitmap && !self.badblocks {
+            let found = match reactor.block_on(look(path, disk.gateway)) {
+                Ok(found) => found,
+                Err(_) if self.scan => continue,
+                Err(error) => return Err(error),
+            };
+            if form == Form::Text && !self.bitmap && !self.badblocks {
                 text += &found.table;
             }
             for Place { path, gateway, md } in found.places {
@@ -117,35 +180,42 @@ impl Examine {
                     Md::Member(sb) if self.bitmap => {
                         match reactor.block_on(bitmap_text(&gateway, &sb)) {
                             Ok(of_it) => text += &format!("        Filename : {path}\n{of_it}"),
-                            Err(why) => {
-                                Error::new("no bitmap", &path, why).report();
-                                code = ExitCode::from(FAILURE);
-                            }
+                            Err(why) => fail(Error::new("no bitmap", &path, why)),
                         }
                     }
                     Md::Member(sb) if self.badblocks => {
                         text += &reactor.block_on(bad_blocks_text(&gateway, &sb, &path))?;
                     }
                     Md::Member(sb) => {
-                        let bitmap = reactor.block_on(read_bitmap(&gateway, &sb));
-                        text += &format!("{path}:\n{}", examine::examine(&sb, bitmap.as_ref()));
-                        all.push(Examined::new(path, &sb));
+                        match form {
+                            Form::Text => {
+                                let bitmap = reactor.block_on(read_bitmap(&gateway, &sb));
+                                text +=
+                                    &format!("{path}:\n{}", examine::examine(&sb, bitmap.as_ref()));
+                            }
+                            Form::Export => text += &brief::export(&sb),
+                            Form::Json | Form::Brief => {}
+                        }
+                        all.push((sb, path));
                     }
-                    Md::Damaged(error) => {
-                        Error::new("damaged md superblock", &path, error).report();
-                        code = ExitCode::from(FAILURE);
-                    }
-                    Md::None => {
-                        Error::plain("no md superblock", &path).report();
-                        code = ExitCode::from(FAILURE);
-                    }
+                    Md::Damaged(error) => fail(Error::new("damaged md superblock", &path, error)),
+                    // mdadm prints nothing for them then.
+                    Md::None if form == Form::Brief => {}
+                    Md::None => fail(Error::plain("no md superblock", &path)),
                 }
             }
         }
-        if self.json {
-            output::print_json(&all)?
-        } else {
-            output::print(&text)?
+        match form {
+            Form::Json => {
+                let all = all.iter().map(|(sb, path)| Examined::new(path.clone(), sb));
+                output::print_json(&all.collect::<Vec<_>>())?;
+            }
+            Form::Brief => {
+                let arrays = Brief::all(all.iter().map(|(sb, path)| (&**sb, path.as_str())));
+                let lines = arrays.iter().map(|array| array.lines(self.verbose > 0));
+                output::print(&lines.collect::<String>())?;
+            }
+            Form::Text | Form::Export => output::print(&text)?,
         }
         Ok(code)
     }

@@ -1,4 +1,4 @@
-//! `ashlar md grow`: another size or bitmap of a running array.
+//! `ashlar md grow`: another size, bitmap or number of devices of a running array.
 
 use std::process::ExitCode;
 
@@ -7,15 +7,18 @@ use clap::Args;
 use serde_json::json;
 
 use super::ArrayName;
+use super::members::for_daemon;
 use crate::commands::Daemon;
 use crate::daemon::interface;
 use crate::error::{Error, Result};
 use crate::{output, units};
 
-/// Change the size or the bitmap of a running array
+/// Change the size, the bitmap or the number of devices of a running array
 ///
-/// For raid1 and raid10 arrays. A larger array is resynced only in its new part. A reshape, which
-/// changes the number of devices, the level, the layout or the chunk size, is refused.
+/// For raid1 and raid10 arrays. A larger array is resynced only in its new part. A raid1 can get more
+/// devices, which spares fill and are rebuilt as, or fewer, if the highest slots are empty or have
+/// failed members. A reshape, which moves data, is refused: another number of devices of a raid10, another
+/// level, layout or chunk size.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 refused or failed, 2 wrong usage.
@@ -23,6 +26,7 @@ Exit codes: 0 done, 1 refused or failed, 2 wrong usage.
 Examples:
   ashlar md grow md0 --size=max
   ashlar md grow md0 --bitmap=internal
+  ashlar md grow md0 --raid-devices=3 --add disk3.img
   ashlar md grow /dev/md/data --bitmap=none")]
 pub(crate) struct GrowCommand {
     /// The array: md0, /dev/md0 or /dev/md/NAME
@@ -40,12 +44,21 @@ pub(crate) struct GrowCommand {
     #[arg(long, value_name = "SIZE", value_parser = units::size, requires = "bitmap")]
     bitmap_chunk: Option<ashlar_block::Sectors>,
 
+    /// Number of devices in the array, of a raid1
+    #[arg(short = 'n', long, value_name = "COUNT", conflicts_with_all = ["size", "bitmap"])]
+    raid_devices: Option<usize>,
+
+    /// First add this disk, as by `md add`
+    #[arg(short, long, value_name = "DISK", requires = "raid_devices")]
+    add: Vec<String>,
+
     /// Assume that the new part is the same on all members
     #[arg(long, requires = "size")]
     assume_clean: bool,
 
-    /// Shrink the array; data beyond the new end are lost
-    #[arg(short, long, requires = "size")]
+    /// Shrink the array; data beyond the new end are lost. Or leave a raid1 with a
+    /// single device
+    #[arg(short, long)]
     force: bool,
 
     #[command(flatten)]
@@ -63,10 +76,6 @@ pub(crate) struct GrowCommand {
 #[derive(Args, Debug)]
 struct Reshape {
     /// Refused
-    #[arg(short = 'n', long, hide_short_help = true)]
-    raid_devices: Option<String>,
-
-    /// Refused
     #[arg(short, long, hide_short_help = true)]
     level: Option<String>,
 
@@ -82,12 +91,7 @@ struct Reshape {
 impl Reshape {
     /// Refuses what was asked for, if anything was.
     fn check(&self, array: &ArrayName) -> Result<()> {
-        let all = [
-            ("--raid-devices", &self.raid_devices),
-            ("--level", &self.level),
-            ("--layout", &self.layout),
-            ("--chunk", &self.chunk),
-        ];
+        let all = [("--level", &self.level), ("--layout", &self.layout), ("--chunk", &self.chunk)];
         let Some((option, _)) = all.iter().find(|(_, value)| value.is_some()) else {
             return Ok(());
         };
@@ -104,17 +108,34 @@ impl GrowCommand {
             Some(size) => (size.0 / 2).to_string(),
             None => "max".to_owned(),
         });
+        let mut client = self.daemon.connect()?;
+        if self.raid_devices == Some(1) && !self.force {
+            let error = Error::usage("an array of a single device has no copies");
+            return Err(error.hint("--force makes it one even so"));
+        }
+        for disk in &self.add {
+            let add = interface::Manage {
+                name: self.array.as_str().to_owned(),
+                action: interface::ManageAction::Add,
+                disk: for_daemon(disk),
+                ..interface::Manage::default()
+            };
+            client.manage(&add)?;
+        }
         let change = interface::Grow {
             name: self.array.as_str().to_owned(),
             size,
             bitmap: self.bitmap.clone(),
             bitmap_chunk: self.bitmap_chunk.map(ashlar_block::Sectors::bytes),
+            raid_devices: self.raid_devices,
             assume_clean: self.assume_clean.then_some(true),
             force: self.force.then_some(true),
         };
-        let size = self.daemon.connect()?.grow(&change)?;
+        let size = client.grow(&change)?;
         if self.json {
             output::print_json(&json!({ "size": size }))?;
+        } else if let Some(count) = self.raid_devices {
+            output::print(&format!("{}: {count} devices\n", self.array.as_str()))?;
         } else if let Some(bitmap) = &self.bitmap {
             output::tell(&format!("{}: bitmap {bitmap}\n", self.array.as_str()))?;
         } else {

@@ -2,6 +2,7 @@
 
 pub(crate) mod action;
 pub(crate) mod assemble;
+pub(crate) mod build;
 pub(crate) mod create;
 pub(crate) mod detail;
 pub(crate) mod examine;
@@ -10,6 +11,8 @@ pub(crate) mod incremental;
 pub(crate) mod manage;
 pub(crate) mod members;
 pub(crate) mod monitor;
+pub(crate) mod spelling;
+pub(crate) mod stop;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -23,8 +26,9 @@ use crate::error::Result;
 
 /// Create, examine, assemble and change md arrays
 ///
-/// The verbs and options are mdadm's. incremental, add, re-add, fail, remove, replace, grow, action, wait and
-/// monitor talk to the daemon that serves the array.
+/// The verbs and options are mdadm's, and may be spelled as mdadm's as well: --detail, -D, -Es, /dev/md0 --fail
+/// DISK. incremental, add, re-add, fail, remove, replace, grow, action, wait, monitor and stop talk to the daemon
+/// that serves the array.
 #[derive(Subcommand, Debug)]
 #[command(after_help = "\
 Exit codes are mdadm's: 0 done, 1 failed, 2 wrong usage.
@@ -53,6 +57,9 @@ pub(crate) enum Md {
     Action(action::Action),
     Wait(action::Wait),
     Monitor(monitor::MonitorCommand),
+    Stop(stop::Stop),
+    #[command(hide = true)]
+    Build(build::Build),
     #[command(hide = true)]
     Manage(manage::Manage),
 }
@@ -74,6 +81,8 @@ impl Md {
             | Self::Action(_)
             | Self::Wait(_)
             | Self::Monitor(_)
+            | Self::Stop(_)
+            | Self::Build(_)
             | Self::Manage(_) => false,
         }
     }
@@ -94,6 +103,8 @@ impl Md {
             Self::Action(command) => command.run(),
             Self::Wait(command) => command.run(),
             Self::Monitor(command) => command.run(),
+            Self::Stop(command) => command.run(),
+            Self::Build(command) => command.run(),
             Self::Manage(command) => command.run(),
         }
     }

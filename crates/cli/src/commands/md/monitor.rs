@@ -9,6 +9,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::ArrayName;
+use super::detail::arrays;
 use crate::client::Client;
 use crate::commands::Daemon;
 use crate::error::Result;
@@ -91,10 +92,9 @@ impl MonitorCommand {
             };
             return details.filter(|detail| !waits(detail)).collect();
         }
-        let volumes = client.status()?.volumes;
-        let arrays =
-            volumes.iter().filter(|volume| volume.level != "disk" && volume.state != INACTIVE);
-        arrays.map(|volume| client.detail(&volume.name)).collect()
+        let mut all = arrays(client)?;
+        all.retain(|detail| detail.state != INACTIVE);
+        Ok(all)
     }
 
     fn line(&self, event: &Event) -> String {

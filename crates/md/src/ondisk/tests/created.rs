@@ -6,6 +6,7 @@ use zerocopy::IntoBytes;
 
 use super::{image_text, unpack};
 use crate::ondisk::create::{CreateError, CreateSpec, NewBitmap, NewMember, create, full_name};
+use crate::ondisk::create_0_90::DeviceNumbers;
 use crate::ondisk::{DeviceFlags, Level, Superblock, Version};
 
 const SET_UUID: Uuid = Uuid::from_u128(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff);
@@ -72,7 +73,18 @@ pub(super) fn spec(case: &str) -> CreateSpec {
         write_behind: option("write-behind").map_or(0, |text| text.parse().unwrap()),
         daemon_sleep: option("delay").map_or(5, |text| text.parse().unwrap()),
         bad_block_log: !flag("no-bad-block-log"),
+        numbers: DeviceNumbers { array: 0, members: loop_devices(members) },
     }
+}
+
+/// The numbers of loop devices for those that are there, one after the other.
+fn loop_devices(members: &[&str]) -> Vec<(u32, u32)> {
+    let mut free = 0..;
+    let number = |member: &&str| match *member {
+        "missing" => (0, 0),
+        _ => (7, free.next().unwrap()),
+    };
+    members.iter().map(number).collect()
 }
 
 #[test]
@@ -104,9 +116,13 @@ fn every_case_gives_what_mdadm_wrote_byte_for_byte() {
                 compare_bitmap(case, new.bitmap.as_ref().unwrap(), &wanted);
                 continue;
             }
-            let block = new.superblock.block_1().unwrap();
-            assert_eq!(wanted.len(), block.used_bytes(), "{case}, member {number}: length");
-            for (at, (ours, theirs)) in block.as_bytes().iter().zip(&wanted).enumerate() {
+            let (block, used) = match (new.superblock.block_1(), new.superblock.block_0_90()) {
+                (Some(block), _) => (block.as_bytes(), block.used_bytes()),
+                (None, Some(block)) => (block.as_bytes(), block.as_bytes().len()),
+                (None, None) => unreachable!("no superblock"),
+            };
+            assert_eq!(wanted.len(), used, "{case}, member {number}: length");
+            for (at, (ours, theirs)) in block.iter().zip(&wanted).enumerate() {
                 assert_eq!(ours, theirs, "{case}, member {number}: byte {at} of the superblock");
             }
             compared += 1;
@@ -135,6 +151,21 @@ fn what_is_created_can_be_read_back() {
 }
 
 #[test]
+fn flags_of_members_are_in_superblocks_of_0_90() {
+    let made = create(&spec("0.90 1 - - - none assume-clean 3 204800 204800w missing")).unwrap();
+    let flags = |number: usize| made[number].as_ref().unwrap().superblock.flags;
+    assert!(flags(1).write_mostly && !flags(0).write_mostly);
+    // Members without device numbers are files; they count all the same.
+    let mut files = spec("0.90 1 - - - none - 1 204800 204800");
+    files.numbers = DeviceNumbers::default();
+    let mut block =
+        create(&files).unwrap()[0].as_ref().unwrap().superblock.block_0_90().unwrap().clone();
+    let before = block.clone();
+    block.fail_member(5);
+    assert_eq!((block.spare_disks, block.active_disks), (before.spare_disks, before.active_disks));
+}
+
+#[test]
 fn a_name_gets_the_host_before_it_if_that_fits() {
     assert_eq!(full_name(Some("box"), "0"), "box:0");
     assert_eq!(full_name(Some("box"), "other:0"), "other:0");
@@ -151,7 +182,18 @@ fn a_name_gets_the_host_before_it_if_that_fits() {
 #[test]
 fn what_makes_no_sense_is_refused_with_its_reason() {
     let refusals = [
-        ("0.90 1 - - - auto - 2 204800 204800", "no new arrays with version 0.90 superblocks"),
+        (
+            "0.90 0 - - - auto - 2 204800 204800",
+            "version 0.90 superblocks: raid0 cannot say its layout",
+        ),
+        (
+            "0.90 1 - - - none - 2 10737418240 10737418240",
+            "version 0.90 superblocks: less than 4 TiB of each member, which --size can limit",
+        ),
+        (
+            "0.90 1 - - - none data-offset=1M 2 204800 204800",
+            "raid1 has no data offset in version 0.90",
+        ),
         ("1.2 5 - - - auto - 3 204800 204800 204800", "no new arrays of raid5"),
         ("1.2 1 - - - auto - 3 204800 204800", "2 members given for 3 devices"),
         ("1.2 0 - - - auto - 2 204800 missing", "raid0 cannot do without its missing members"),
@@ -190,6 +232,9 @@ fn what_makes_no_sense_is_refused_with_its_reason() {
         let error = create(&spec(case)).expect_err(case);
         assert_eq!(error.to_string(), reason, "{case}");
     }
+    let many = format!("0.90 1 - - - none - 2{}", " 20480".repeat(28));
+    let error = create(&spec(&many)).unwrap_err();
+    assert!(error.to_string().contains("at most 27 members"), "{error}");
     let mut named = spec("1.2 1 - - - auto - 2 204800 204800");
     named.name = "x".repeat(32);
     assert!(create(&named).is_err());

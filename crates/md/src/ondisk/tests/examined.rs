@@ -5,6 +5,7 @@ use ashlar_block::units::{Sector, Sectors};
 use super::{image, image_path, image_text};
 use crate::ondisk::bad_block_log;
 use crate::ondisk::bitmap_super::BitmapSuper;
+use crate::ondisk::brief::{Brief, export};
 use crate::ondisk::examine::{Examine1, Examine090, examine};
 use crate::ondisk::probe::{identify, probe_ranges};
 use crate::ondisk::superblock_0_90::Block090;
@@ -54,6 +55,32 @@ fn all() -> Vec<Golden> {
     names.sort();
     assert!(names.len() >= 20, "only {} golden members", names.len());
     names.iter().map(|name| Golden::load(name)).collect()
+}
+
+#[test]
+fn the_lines_for_scripts_are_those_of_mdadm() {
+    for golden in all() {
+        let expected = image_text(&format!("{}/expect-lines.txt", golden.name));
+        let parts: Vec<&str> = expected.split("--\n").collect();
+        let sb = golden.superblock();
+        let arrays = Brief::all([(&sb, "member")]);
+        let lines =
+            |verbose| -> String { arrays.iter().map(|array| array.lines(verbose)).collect() };
+        assert_eq!([lines(false), lines(true), export(&sb)], parts[..], "{}", golden.name);
+    }
+}
+
+#[test]
+fn members_of_one_array_share_a_line_and_arrays_met_last_come_first() {
+    let load = |name: &str| Golden::load(name).superblock();
+    let (clean, spare) = (load("raid1-clean"), load("raid1-spare"));
+    let mut second = spare.clone();
+    second.device_uuid = clean.device_uuid;
+    let all = Brief::all([(&clean, "a"), (&spare, "b"), (&second, "c")]);
+    let texts: Vec<String> = all.iter().map(|array| array.lines(true)).collect();
+    assert_eq!(texts.len(), 2);
+    assert!(texts[0].ends_with("   spares=2   devices=b,c\n"), "{texts:?}");
+    assert!(texts[1].ends_with("name=golden:0\n   devices=a\n"), "{texts:?}");
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use uuid::Uuid;
 
 use crate::ondisk::text::{
-    CTime, bitmap_chunk, c_string, human_size, parity_layout_name, raid0_layout_name, raid10_layout,
+    CTime, bitmap_chunk, c_string, decimal_size, human_size, parity_layout_name, quoted,
+    raid0_layout_name, raid10_layout,
 };
 use crate::ondisk::{Level, MdadmUuid, Role, Timestamp};
 
@@ -39,6 +40,8 @@ fn sizes_change_their_unit_at_2_gib_and_2_tib() {
         (u64::MAX, ""),
     ] {
         assert_eq!(human_size(bytes), text, "{bytes}");
+        let (_, decimal) = text.split_once("iB ").unwrap_or_default();
+        assert_eq!(decimal_size(bytes), decimal.replace([' ', ')'], ""));
     }
     for (bytes, text) in
         [(0, "0 B"), (512, "512 B"), (65536, "64 KB"), (64 << 20, "64 MB"), (u32::MAX, "3 GB")]
@@ -83,6 +86,19 @@ fn a_timestamp_is_40_bits_of_seconds_and_24_of_microseconds() {
 fn uuids_print_in_four_groups() {
     let uuid = Uuid::from_u128(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff);
     assert_eq!(MdadmUuid(uuid).to_string(), "00112233:44556677:8899aabb:ccddeeff");
+}
+
+#[test]
+fn names_with_spaces_or_quotes_are_quoted() {
+    for (name, text) in [
+        ("host:data", "host:data"),
+        ("a b", "\"a b\""),
+        ("it's", "\"it's\""),
+        ("a \"b\"", "'a \"b\"'"),
+        ("\"'", "'\"'\"'\""),
+    ] {
+        assert_eq!(quoted(name), text);
+    }
 }
 
 #[test]

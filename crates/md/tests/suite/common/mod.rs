@@ -68,6 +68,7 @@ pub fn spec(shape: &Shape, sizes: &[Sectors]) -> CreateSpec {
         write_behind: 0,
         daemon_sleep: DEFAULT_DAEMON_SLEEP,
         bad_block_log: false,
+        numbers: Default::default(),
     }
 }
 

@@ -222,6 +222,43 @@ fn shrinking() {
 }
 
 #[test]
+fn more_devices() {
+    for members in [1, 2] {
+        for (bitmap, spares) in [(INTERNAL, 1), (NewBitmap::None, 0)] {
+            let shape = Shape::new(Level::Raid1, None, 0, members);
+            let recipe = Recipe { spares, extra: 0, ..Recipe::new(shape) }.bitmap(bitmap);
+            let change = async |world: &World| {
+                world.array.grow_devices(members + 1).await.unwrap();
+                world.array.sync_ended().await;
+            };
+            cut_everywhere(&recipe, nothing, change, async |world| {
+                let status = world.array.status().await;
+                assert_eq!((status.raid_disks, status.degraded), (members + 1, 1 - spares));
+            });
+        }
+    }
+}
+
+#[test]
+fn fewer_devices() {
+    for (removed, bitmap) in [(false, INTERNAL), (true, NewBitmap::None)] {
+        let shape = Shape::new(Level::Raid1, None, 0, 3);
+        let recipe = Recipe { extra: 0, ..Recipe::new(shape) }.bitmap(bitmap);
+        let before = async |world: &World| {
+            world.array.fail(2).await.unwrap();
+            if removed {
+                world.array.remove(2).await.unwrap();
+            }
+        };
+        let change = async |world: &World| world.array.grow_devices(2).await.unwrap();
+        cut_everywhere(&recipe, before, change, async |world| {
+            let status = world.array.status().await;
+            assert_eq!((status.raid_disks, status.degraded), (2, 0));
+        });
+    }
+}
+
+#[test]
 fn adding_and_removing_a_bitmap() {
     for shape in shapes() {
         for bitmap in [INTERNAL, NewBitmap::Lockless] {

@@ -1,12 +1,16 @@
 //! Flags of members.
 
+use std::time::Duration;
+
+use ashlar_block::Status;
+use ashlar_md::ArrayState;
 use ashlar_md::manage::{FlagChange, ManageError, MemberFlag};
 use ashlar_md::ondisk::Level;
 use ashlar_md::probe::probe;
 use ashlar_sim::Media;
 
-use crate::common::Shape;
-use crate::manage::world::Recipe;
+use crate::common::{DATA, Shape, all_clean, start, write};
+use crate::manage::world::{RW, Recipe};
 
 fn mirror() -> Recipe {
     Recipe::new(Shape::new(Level::Raid1, None, 0, 2))
@@ -64,5 +68,59 @@ fn words_that_mean_nothing_are_refused() {
         let refused = world.array.set_member_state(0, "remove").await;
         assert!(matches!(refused, Err(ManageError::InUse(_))), "{refused:?}");
         world.array.set_member_state(spare, "remove").await.unwrap();
+    });
+}
+
+#[test]
+fn a_read_only_array_is_clean_syncs_nothing_and_can_be_written_again() {
+    mirror().run(async |sim, world| {
+        let array = &world.array;
+        world.write(0, 64, 2).await;
+        array.fail(1).await.unwrap();
+        array.remove(1).await.unwrap();
+        world.add(2).await.unwrap();
+        // It is being rebuilt.
+        while world.member(2).await.slot.is_none() {
+            sim.runtime().sleep(Duration::from_micros(10)).await;
+        }
+        array.set_state("readonly\n").await.unwrap();
+        assert_eq!(array.state(), ArrayState::ReadOnly);
+        assert!(all_clean(&world.disks[..1]).await);
+        assert_eq!(write(&world.volume(), 0, 8, 3).await, Err(Status::ReadOnly));
+        array.sync_ended().await;
+        assert_eq!(array.degraded(), 1, "nothing is rebuilt");
+        assert!(matches!(array.fail(0).await, Err(ManageError::ReadOnly(_))));
+        world.check(0, 64, 2).await;
+        for word in ["clear", "inactive", "suspended", "read-auto", "write-pending", "nonsense"] {
+            let error = array.set_state(word).await.unwrap_err();
+            assert!(matches!(error, ManageError::State { .. }), "{error}");
+        }
+        array.set_state("active").await.unwrap();
+        world.write(0, 64, 3).await;
+        world.settle().await;
+        array.set_state("clean").await.unwrap();
+        assert_eq!(array.state(), ArrayState::Clean);
+    });
+}
+
+#[test]
+fn bad_blocks_that_a_user_adds_are_in_the_log_and_read_elsewhere() {
+    mirror().run(async |sim, world| {
+        let array = &world.array;
+        for line in ["x", "1", "100 0", "1 1", "-300 8", "8000 8000"] {
+            let error = array.add_bad_blocks(1, line).await.unwrap_err();
+            assert!(matches!(error, ManageError::BadBlocks { .. }), "{line}: {error}");
+        }
+        array.add_bad_blocks(1, &format!("{DATA} 8\n")).await.unwrap();
+        world.media.iter().for_each(Media::clear_log);
+        for _ in 0..20 {
+            world.check(0, 8, 1).await;
+        }
+        array.stop().await.unwrap();
+        let array = start(sim, &world.disks, &RW).await.unwrap();
+        let rdev = array.members().get(1).unwrap();
+        assert_eq!(rdev.bad_blocks().text(), format!("{DATA} 8\n"));
+        assert!(rdev.bad_blocks().unacknowledged_text().is_empty());
+        array.stop().await.unwrap();
     });
 }

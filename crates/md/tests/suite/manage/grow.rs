@@ -171,3 +171,71 @@ fn a_size_that_the_array_has_changes_nothing() {
         });
     }
 }
+
+#[test]
+fn a_mirror_gets_more_members_and_fewer() {
+    for bitmap in
+        [NewBitmap::None, NewBitmap::Internal { chunk: Some(1 << 16) }, NewBitmap::Lockless]
+    {
+        let recipe =
+            Recipe { spares: 1, extra: 1, ..Recipe::new(Shape::new(Level::Raid1, None, 0, 2)) };
+        recipe.bitmap(bitmap).run(async |sim, world| {
+            let array = &world.array;
+            array.grow_devices(3).await.unwrap();
+            world.settle().await;
+            assert_eq!(world.member(2).await.slot, Some(2));
+            array.grow_devices(4).await.unwrap();
+            assert_eq!(array.degraded(), 1);
+            world.add(3).await.unwrap();
+            world.settle().await;
+            assert_eq!(world.member(3).await.slot, Some(3));
+            world.write(0, 64, 2).await;
+
+            // A slot is not taken from a member that works.
+            let error = array.grow_devices(3).await.unwrap_err();
+            assert!(matches!(error, ManageError::SlotInUse { slot: 3, .. }), "{error}");
+            array.fail(world.index(3).await).await.unwrap();
+            array.grow_devices(3).await.unwrap();
+            assert!(array.degraded() == 0 && world.member(3).await.faulty);
+            world.write(64, 64, 3).await;
+            world.settle().await;
+            for wrong in [0, 2000] {
+                assert!(matches!(array.grow_devices(wrong).await, Err(ManageError::Devices(_))));
+            }
+            array.stop().await.unwrap();
+            let array = start(sim, &world.disks, &RW).await.unwrap();
+            assert_eq!((array.status().await.raid_disks, array.degraded()), (3, 0));
+            check(&array, 0, 64, 2).await;
+            check(&array, 64, 64, 3).await;
+            array.stop().await.unwrap();
+        });
+    }
+}
+
+/// Between a member's leaving and its coming back there was a time when nothing was missing, and so marks were taken away.
+#[test]
+fn a_member_whose_slot_was_away_meanwhile_lacks_nothing_when_it_is_back() {
+    let recipe =
+        Recipe { extra: 0, ..Recipe::new(Shape::new(Level::Raid1, None, 0, 3)) }.internal();
+    recipe.run(async |sim, world| {
+        let array = &world.array;
+        array.fail(2).await.unwrap();
+        array.remove(2).await.unwrap();
+        array.grow_devices(2).await.unwrap();
+        world.write(0, 512, 2).await;
+        sim.runtime().sleep(std::time::Duration::from_secs(20)).await;
+        array.grow_devices(3).await.unwrap();
+        world.add(2).await.unwrap();
+        world.settle().await;
+        world.check(0, 512, 2).await;
+    });
+}
+
+#[test]
+fn other_levels_are_not_reshaped() {
+    Recipe::new(Shape::new(Level::Raid10, Some(0x102), 4, 4)).run(async |_, world| {
+        let error = world.array.grow_devices(5).await.unwrap_err();
+        assert!(matches!(error, ManageError::Reshape { .. }), "{error}");
+        assert!(error.to_string().contains("raid10"), "{error}");
+    });
+}

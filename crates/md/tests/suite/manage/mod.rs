@@ -9,4 +9,5 @@ mod grow;
 mod members;
 mod replacing;
 mod returning;
+mod updates;
 pub(crate) mod world;

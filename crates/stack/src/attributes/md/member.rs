@@ -29,7 +29,15 @@ impl Member {
 }
 
 const ROWS: &[Row<Member>] = &[
-    Row::ro("bad_blocks", |member| member.rdev(|rdev| rdev.bad_blocks().text())),
+    Row::act(
+        "bad_blocks",
+        |member| member.rdev(|rdev| rdev.bad_blocks().text()),
+        |member, line| {
+            Box::pin(
+                async move { Ok(member.view.array().add_bad_blocks(member.index, line).await?) },
+            )
+        },
+    ),
     Row::ro("errors", |member| member.show(|m| m.corrected.to_string())),
     Row::ro("offset", |member| member.show(|m| m.data_offset.to_string())),
     Row::ro("recovery_start", |member| {

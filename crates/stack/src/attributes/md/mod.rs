@@ -25,6 +25,8 @@ impl From<ManageError> for AttributeError {
             | ManageError::LastCopy(_)
             | ManageError::IsMember(_)
             | ManageError::BeingReplaced(_)
+            | ManageError::SlotInUse { .. }
+            | ManageError::Writing(_)
             | ManageError::BitmapPresent(_) => Self::Busy(text),
             ManageError::ReadOnly(_)
             | ManageError::Stopped(_)
@@ -40,6 +42,10 @@ impl From<ManageError> for AttributeError {
             | ManageError::FaultyReplacement(_)
             | ManageError::ActiveReplacement(_)
             | ManageError::Word(_)
+            | ManageError::Reshape { .. }
+            | ManageError::Devices(_)
+            | ManageError::State { .. }
+            | ManageError::BadBlocks { .. }
             | ManageError::NoRoom { .. }
             | ManageError::Shrinks { .. }
             | ManageError::FarLayout
@@ -59,7 +65,11 @@ impl From<ManageError> for AttributeError {
 /// For all levels.
 const ROWS: &[Row<ArrayView>] = &[
     Row::ro("array_size", |_| "default".to_owned()),
-    Row::ro("array_state", |view| view.array().state().name().to_owned()),
+    Row::act(
+        "array_state",
+        |view| view.array().state().name().to_owned(),
+        |view, word| Box::pin(async move { Ok(view.array().set_state(word).await?) }),
+    ),
     Row::ro("chunk_size", |view| view.status().chunk.bytes().to_string()),
     Row::act(
         "component_size",
@@ -87,7 +97,17 @@ const ROWS: &[Row<ArrayView>] = &[
         },
     ),
     Row::ro("metadata_version", |view| view.status().version.to_string()),
-    Row::ro("raid_disks", |view| view.status().raid_disks.to_string()),
+    Row::act(
+        "raid_disks",
+        |view| view.status().raid_disks.to_string(),
+        |view, text| {
+            Box::pin(async move {
+                let wanted = number(text)?.try_into();
+                let wanted = wanted.map_err(|_| AttributeError::Invalid("too many".to_owned()))?;
+                Ok(view.array().grow_devices(wanted).await?)
+            })
+        },
+    ),
     Row::ro("reshape_position", |_| "none".to_owned()),
     Row::ro("resync_start", |view| {
         let to = view.array().in_sync_to();

@@ -103,6 +103,7 @@ pub async fn mirror(devices: &[Gateway], name: u32, version: Version) {
         write_behind: 0,
         daemon_sleep: DEFAULT_DAEMON_SLEEP,
         bad_block_log: false,
+        numbers: Default::default(),
     };
     let new = |device: &Gateway| {
         let path = device.disk().name().to_owned();

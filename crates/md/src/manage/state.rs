@@ -1,0 +1,92 @@
+//! The state of the array, and bad blocks, as a user sets them (`md/array_state`, `md/dev-*/bad_blocks`).
+
+use std::time::Duration;
+
+use tracing::info;
+
+use super::ManageError;
+use crate::array::Array;
+use crate::badblocks as bad;
+use crate::members::Index;
+use crate::superblocks::Change;
+
+/// How long writes under way are given between two looks whether they have ended.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+impl Array {
+    /// Does what the kernel does when the word is written to `array_state`. `readonly`: writes are refused from now on, no
+    /// sync runs, and the superblocks say clean. `active`: the array can be written again, and syncs go on. `clean`: the
+    /// same, and the superblocks say clean at once. What would end the array is not done here: see [`Array::stop`].
+    ///
+    /// # Errors
+    /// [`ManageError::State`] for another word, [`ManageError::Writing`] if the array is not clean for writes under
+    /// way, [`ManageError::ReadOnly`] if it can only be read.
+    pub async fn set_state(&self, word: &str) -> Result<(), ManageError> {
+        let word = word.trim_end_matches('\n').to_owned();
+        self.change(move |array| async move { array.set_state_now(&word).await }).await
+    }
+
+    async fn set_state_now(&self, word: &str) -> Result<(), ManageError> {
+        if self.is_stopped() {
+            return Err(ManageError::Stopped(self.name()));
+        }
+        let writable = match word {
+            "readonly" => false,
+            "active" | "clean" => true,
+            _ => return Err(ManageError::State { array: self.name(), word: word.to_owned() }),
+        };
+        if !self.is_writable() {
+            return if writable { Err(ManageError::ReadOnly(self.name())) } else { Ok(()) };
+        }
+        self.disk.set_read_only(!writable);
+        info!(array = self.disk.name(), word, "state set");
+        if writable {
+            self.wake_sync();
+        } else {
+            drop(self.hold_sync().await);
+        }
+        if word == "active" || !self.is_redundant() {
+            return Ok(());
+        }
+        while !self.go_clean().await.map_err(|status| self.not_recorded(status))? {
+            if writable {
+                return Err(ManageError::Writing(self.name()));
+            }
+            // None begins any more, so that these end.
+            self.runtime.sleep(LOOK_AGAIN).await;
+        }
+        Ok(())
+    }
+
+    /// Takes a line of `bad_blocks`: sectors that are bad from now on. It is in the superblocks when this returns.
+    ///
+    /// # Errors
+    /// [`ManageError::BadBlocks`] if that is no such line or the member has no room for it.
+    pub async fn add_bad_blocks(&self, index: Index, line: &str) -> Result<(), ManageError> {
+        let line = line.to_owned();
+        self.change(move |array| async move { array.add_bad_blocks_now(index, &line).await }).await
+    }
+
+    async fn add_bad_blocks_now(&self, index: Index, line: &str) -> Result<(), ManageError> {
+        let mut superblocks = self.superblocks_to_change().await?;
+        self.check_recordable(&superblocks)?;
+        let rdev = self.member(index)?;
+        let refused = |why: String| ManageError::BadBlocks { path: rdev.path().to_owned(), why };
+        let (start, len) = match bad::Change::parse(line) {
+            Ok(bad::Change::Set { start, len }) => (start, len),
+            // Nothing says that there is what belongs there.
+            Ok(bad::Change::Clear { .. }) => {
+                return Err(refused("a bad block is good once it has been written".to_owned()));
+            }
+            Err(why) => return Err(refused(why.to_string())),
+        };
+        let data = rdev.data_offset().as_end()..(rdev.data_offset() + rdev.data_size()).as_end();
+        if start < data.start || start + len > data.end {
+            let why = format!("its data are in sectors {} to {}", data.start, data.end);
+            return Err(refused(why));
+        }
+        rdev.bad_blocks().set(start, len).map_err(|why| refused(why.to_string()))?;
+        let recorded = self.record(&mut superblocks, Change::Members).await;
+        recorded.map_err(|status| self.not_recorded(status))
+    }
+}

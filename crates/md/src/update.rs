@@ -1,0 +1,160 @@
+//! Changes of the superblocks of an array that does not run (`mdadm --assemble --update`).
+//!
+//! All members' new superblocks are made and checked before the first is written. Then they are written durably, one member
+//! after the other: first those without a slot or out of date, then the others, the first slot last; of each the bitmap, if that
+//! changes, before the superblock. The count of events stays.
+//!
+//! A crash in between leaves some members changed. Of a name or the like the freshest member's holds; doing the same again
+//! completes it. A half-changed UUID leaves two sets of members, of which one that lacks active members knows it and does not
+//! start by itself: [`update`] takes members with the new UUID along with those of one other, and so completes it, too.
+
+use ashlar_block::Status;
+use thiserror::Error;
+use zerocopy::IntoBytes;
+
+use crate::assemble::{AssembleError, Candidate, Options, plan};
+use crate::create::write_at;
+use crate::ondisk::bitmap_super::BitmapSuper;
+use crate::ondisk::update::updated;
+use crate::ondisk::{MdadmUuid, Role, Superblock};
+use crate::probe::read_bitmap;
+
+pub use crate::ondisk::update::{Update, UpdateError as Refusal};
+
+/// Why superblocks were not changed. Unless it says otherwise none was.
+#[derive(Debug, Error)]
+pub enum UpdateError {
+    /// The array could not be assembled from these members.
+    #[error(transparent)]
+    Assemble(#[from] AssembleError),
+    /// Members have different UUIDs.
+    #[error(
+        "{path} has UUID {found}, others have {other}: if a change of the UUID was interrupted, do it again with the one \
+         that is to be"
+    )]
+    Uuids {
+        /// The member.
+        path: String,
+        /// Its UUID.
+        found: MdadmUuid,
+        /// That of others.
+        other: MdadmUuid,
+    },
+    /// A member's superblock cannot have it.
+    #[error("{path}: {why}")]
+    Refused {
+        /// The member.
+        path: String,
+        /// Why.
+        why: Refusal,
+    },
+    /// A lockless bitmap cannot be marked as a whole.
+    #[error("{0} has a lockless bitmap, which says what was never written; use sync_action repair")]
+    Lockless(String),
+    /// A member cannot be read or written.
+    #[error("{path}: {status}; changed before: {changed}; do it again")]
+    Device {
+        /// The member.
+        path: String,
+        /// Why.
+        status: Status,
+        /// Those that have been changed, or `none`.
+        changed: String,
+    },
+}
+
+/// What is to be written to a member.
+struct New<'a> {
+    member: &'a Candidate,
+    sb: Superblock,
+    bitmap: Option<Vec<u8>>,
+}
+
+/// Changes the superblocks of `members`, all there are of an array. See the module text for the order.
+///
+/// # Errors
+/// [`UpdateError`]. Only [`UpdateError::Device`] can come after something was written, and names it.
+pub async fn update(members: &[Candidate], update: &Update) -> Result<(), UpdateError> {
+    check_uuids(members, update)?;
+    // As one array, whichever UUID a crash has left.
+    let mut together = members.to_vec();
+    if let (Update::Uuid(uuid), members) = (update, &mut together) {
+        members.iter_mut().for_each(|member| member.sb.set_uuid = *uuid);
+    }
+    plan(together, &Options { run: true, read_only: true }).await?;
+    if let Some(locked) = members.iter().find(|member| member.gateway.disk().is_read_only()) {
+        return Err(failed(locked, Status::ReadOnly, &[]));
+    }
+    let mut all = Vec::new();
+    for member in members {
+        all.push(prepare(member, update).await?);
+    }
+    all.sort_by_key(|new| match new.member.sb.role() {
+        Role::Spare | Role::Faulty | Role::Journal => (0, new.member.sb.events),
+        Role::Active(slot) => (1, new.member.sb.events.saturating_sub(slot.into())),
+    });
+    let mut changed: Vec<&str> = Vec::new();
+    for new in &all {
+        let written = new.write().await;
+        written.map_err(|status| failed(new.member, status, &changed))?;
+        changed.push(&new.member.path);
+    }
+    Ok(())
+}
+
+/// Whether all are members of one array, of which some may have the new UUID already.
+fn check_uuids(members: &[Candidate], update: &Update) -> Result<(), UpdateError> {
+    let target = if let Update::Uuid(uuid) = update { Some(*uuid) } else { None };
+    let mut others = members.iter().filter(|member| Some(member.sb.set_uuid) != target);
+    let Some(first) = others.next() else { return Ok(()) };
+    match others.find(|member| member.sb.set_uuid != first.sb.set_uuid) {
+        Some(member) => {
+            let (found, other) = (MdadmUuid(member.sb.set_uuid), MdadmUuid(first.sb.set_uuid));
+            Err(UpdateError::Uuids { path: member.path.clone(), found, other })
+        }
+        None => Ok(()),
+    }
+}
+
+async fn prepare<'a>(member: &'a Candidate, update: &Update) -> Result<New<'a>, UpdateError> {
+    let bitmap = read_bitmap(&member.gateway, &member.sb).await;
+    let bitmap = bitmap.map_err(|status| failed(member, status, &[]))?;
+    let refused = |why| UpdateError::Refused { path: member.path.clone(), why };
+    let sb = updated(&member.sb, update, bitmap.as_ref()).map_err(refused)?;
+    let bitmap = match (update, bitmap) {
+        (Update::Uuid(_), Some(mut bitmap)) => {
+            bitmap.uuid = sb.bitmap_uuid();
+            Some(bitmap.as_bytes().to_vec())
+        }
+        (Update::Resync, Some(bitmap)) if bitmap.is_lockless() => {
+            return Err(UpdateError::Lockless(member.path.clone()));
+        }
+        (Update::Resync, Some(bitmap)) => Some(all_marked(&bitmap)),
+        (_, _) => None,
+    };
+    Ok(New { member, sb, bitmap })
+}
+
+/// A bitmap in which everything is marked: else a resync would pass over what is not.
+fn all_marked(bitmap: &BitmapSuper) -> Vec<u8> {
+    let mut bytes = vec![0xff; bitmap.total_bytes(4096) as usize];
+    bytes[..bitmap.as_bytes().len()].copy_from_slice(bitmap.as_bytes());
+    bytes
+}
+
+impl New<'_> {
+    async fn write(&self) -> Result<(), Status> {
+        let gateway = &self.member.gateway;
+        if let (Some(bytes), Some(at)) = (&self.bitmap, self.member.sb.bitmap_start()) {
+            write_at(gateway, at, bytes).await?;
+        }
+        let block = gateway.disk().limits().logical_block_bytes;
+        let bytes = self.sb.encode(block).map_err(|_| Status::Invalid)?;
+        write_at(gateway, self.sb.super_offset, &bytes).await
+    }
+}
+
+fn failed(member: &Candidate, status: Status, changed: &[&str]) -> UpdateError {
+    let changed = if changed.is_empty() { "none".to_owned() } else { changed.join(", ") };
+    UpdateError::Device { path: member.path.clone(), status, changed }
+}
