@@ -42,6 +42,7 @@ pub mod spec;
 pub mod trace;
 pub mod view;
 pub mod volume_groups;
+pub mod wipe;
 mod zpools;
 
 #[cfg(test)]

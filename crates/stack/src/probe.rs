@@ -116,7 +116,7 @@ pub async fn signatures(gateway: &Gateway) -> Result<Vec<Signature>, Status> {
 }
 
 /// The parts of a device in which signatures lie.
-async fn read_image(gateway: &Gateway) -> Result<Image, Status> {
+pub(crate) async fn read_image(gateway: &Gateway) -> Result<Image, Status> {
     let size = gateway.capacity().bytes();
     let block = gateway.disk().limits().logical_block();
     let mut image = Image::new(size);

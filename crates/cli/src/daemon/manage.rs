@@ -16,6 +16,7 @@ use ashlar_md::{Candidate, MemberStatus};
 use ashlar_stack::arrays::Volume;
 use ashlar_stack::devices::{Device, Kind, Role};
 use ashlar_stack::probe::{Contents, Md, probe};
+use ashlar_stack::wipe;
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -91,7 +92,15 @@ impl Service {
         if at.force != Some(true) {
             check_free(&new.path, &contents, array.status().await.uuid)?;
         }
-        let added = array.add(new.gateway.clone(), &new.path, options(at)).await;
+        let (gateway, forced) = (new.gateway.clone(), at.force == Some(true));
+        let added = if forced && !is_only_member(&contents, array.status().await.uuid) {
+            let wiped = wipe::ranges(&gateway).await;
+            let wiped = wiped
+                .map_err(|status| refused(format!("cannot read {}: {status}", new.path), None))?;
+            array.add_over(gateway, &new.path, options(at), wiped).await
+        } else {
+            array.add(gateway, &new.path, options(at)).await
+        };
         let added = added.map_err(|error| not_done(&error))?;
         let path = self.keep(new);
         Ok(match added {
@@ -293,6 +302,13 @@ fn options(at: &Manage) -> AddOptions {
         failfast: at.failfast,
         spare_only: at.spare == Some(true),
     }
+}
+
+/// Whether a disk has what it had as a member of the array `uuid`, and nothing else: what is in its data area is part of the array's
+/// data.
+fn is_only_member(contents: &Contents, uuid: Uuid) -> bool {
+    let is_ours = matches!(&contents.md, Md::Member(sb) if sb.set_uuid == uuid);
+    is_ours && contents.remains().next().is_none()
 }
 
 /// Refuses a disk with something on it, other than what it had as a member of the array `uuid`.

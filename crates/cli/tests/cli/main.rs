@@ -16,6 +16,7 @@ mod models;
 mod nesting;
 mod serving;
 mod support;
+mod takeover;
 mod zvol;
 mod zvol_failing;
 mod zvol_memory;

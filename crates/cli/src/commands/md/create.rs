@@ -12,6 +12,7 @@ use ashlar_md::ondisk::{DeviceFlags, Level, MdadmUuid, Version};
 use ashlar_stack::graph::human_size;
 use ashlar_stack::names::parse_array_name;
 use ashlar_stack::probe::probe;
+use ashlar_stack::wipe;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use uuid::Uuid;
 
@@ -209,7 +210,7 @@ impl Create {
             paths.iter().filter(|path| **path != Path::new(MISSING)).cloned().collect();
         let mut opened = disks::open_all(&here, Access::Write)?.into_iter();
         let reactor = disks::reactor()?;
-        let members: Vec<Option<NewDevice>> = paths
+        let mut members: Vec<Option<NewDevice>> = paths
             .iter()
             .map(|path| {
                 if path == Path::new(MISSING) {
@@ -217,13 +218,16 @@ impl Create {
                 }
                 let gateway = opened.next()?.gateway;
                 let known_zero = disks::is_all_hole(path);
-                Some(NewDevice { gateway, path: path.display().to_string(), known_zero })
+                let path = path.display().to_string();
+                Some(NewDevice { gateway, path, known_zero, wiped: Vec::new() })
             })
             .collect();
         let flags: Vec<DeviceFlags> = devices.iter().map(|device| device.flags).collect();
         let spec = self.spec(&name, layout, &members, &flags);
         let created = reactor.block_on(async {
-            if !self.force {
+            if self.force {
+                take_over(&mut members).await?;
+            } else {
                 refuse_used(&members).await?;
             }
             create(&spec, &members)
@@ -366,6 +370,15 @@ async fn refuse_used(devices: &[Option<NewDevice>]) -> Result<()> {
             return Err(Error::new("cannot create", &device.path, why)
                 .hint("nothing was changed; --force overwrites what is there"));
         }
+    }
+    Ok(())
+}
+
+/// Has all that is on the devices wiped, once it is sure that they become members.
+async fn take_over(devices: &mut [Option<NewDevice>]) -> Result<()> {
+    for device in devices.iter_mut().flatten() {
+        let ranges = wipe::ranges(&device.gateway).await;
+        device.wiped = ranges.map_err(|status| Error::new("cannot read", &device.path, status))?;
     }
     Ok(())
 }
