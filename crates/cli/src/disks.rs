@@ -6,10 +6,12 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ashlar_block::{Gateway, Runtime};
+use ashlar_block::{Gateway, Runtime, Status};
 use ashlar_engine::file::{OpenError, OpenOptions};
 use ashlar_engine::{EngineRuntime, RamDevice, Reactor};
 use ashlar_stack::assemble::Disk;
+use ashlar_stack::owners;
+use ashlar_stack::probe::Contents;
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
@@ -69,6 +71,24 @@ pub(crate) fn open(path: &Path, access: Access, direct: bool) -> Result<Disk> {
 
 /// What a path begins with that stands for a RAM disk.
 const RAM: &str = "ram:";
+
+/// Refuses a disk with two owners, to be written to: see [`owners`].
+///
+/// # Errors
+/// It has two, or cannot be read.
+pub(crate) async fn refuse_rivals(
+    disk: &Disk,
+    contents: std::result::Result<&Contents, &Status>,
+) -> Result<()> {
+    // What cannot be read is reported by those that need it.
+    let Ok(contents) = contents else { return Ok(()) };
+    let path = disk.path.display();
+    match owners::rivals(&disk.gateway, contents).await {
+        Ok(None) => Ok(()),
+        Ok(Some(rivals)) => Err(Error::new("cannot use", path, &rivals).hint(rivals.way_out())),
+        Err(status) => Err(Error::new("cannot read", path, status)),
+    }
+}
 
 /// A RAM disk: for tests and measurements, and gone with the process.
 fn open_ram(path: &Path, size: &str) -> Result<Disk> {

@@ -31,6 +31,7 @@ pub mod graph;
 pub mod incremental;
 mod mapped;
 pub mod names;
+pub mod owners;
 pub mod partitions;
 pub mod pool_members;
 pub mod pools;

@@ -85,7 +85,7 @@ fn pool_claim(labels: &DeviceLabels) -> Option<String> {
 }
 
 /// The name of a member's array, or what stands for one.
-fn display_name(sb: &Superblock) -> &str {
+pub(crate) fn display_name(sb: &Superblock) -> &str {
     if sb.name.is_empty() { "an array without name" } else { &sb.name }
 }
 

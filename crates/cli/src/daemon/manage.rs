@@ -14,6 +14,7 @@ use ashlar_md::members::Index;
 use ashlar_md::ondisk::create::NewBitmap;
 use ashlar_md::{Candidate, MemberStatus};
 use ashlar_stack::arrays::Volume;
+use ashlar_stack::assemble::Disk;
 use ashlar_stack::devices::{Device, Kind, Role};
 use ashlar_stack::probe::{Contents, Md, probe};
 use ashlar_stack::wipe;
@@ -91,6 +92,7 @@ impl Service {
         let contents = new.contents().await?;
         if at.force != Some(true) {
             check_free(&new.path, &contents, array.status().await.uuid)?;
+            new.refuse_rivals(&contents).await?;
         }
         let (gateway, forced) = (new.gateway.clone(), at.force == Some(true));
         let added = if forced && !is_only_member(&contents, array.status().await.uuid) {
@@ -112,7 +114,9 @@ impl Service {
     async fn re_add(&self, volume: &Volume, at: &Manage) -> Result<String, Reply> {
         let array = volume.view.array();
         let new = self.open(Some(volume), &at.disk)?;
-        let Md::Member(sb) = new.contents().await?.md else {
+        let contents = new.contents().await?;
+        new.refuse_rivals(&contents).await?;
+        let Md::Member(sb) = contents.md else {
             let why = format!(
                 "--re-add for {} to {} is not possible",
                 new.path,
@@ -286,6 +290,12 @@ impl New {
     pub(super) async fn contents(&self) -> Result<Contents, Reply> {
         let contents = probe(&self.gateway).await;
         contents.map_err(|status| refused(format!("cannot read {}: {status}", self.path), None))
+    }
+
+    /// Refuses a disk that has two owners.
+    pub(super) async fn refuse_rivals(&self, contents: &Contents) -> Result<(), Reply> {
+        let disk = Disk { path: self.path.clone().into(), gateway: self.gateway.clone() };
+        disks::refuse_rivals(&disk, Ok(contents)).await.map_err(cannot_open)
     }
 }
 
