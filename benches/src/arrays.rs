@@ -65,7 +65,7 @@ pub(crate) async fn make(
         .iter()
         .map(|disk| {
             let path = disk.disk().name().to_owned();
-            Some(NewDevice { gateway: disk.clone(), path, known_zero: false })
+            Some(NewDevice { gateway: disk.clone(), path, known_zero: false, wiped: Vec::new() })
         })
         .collect();
     create(&spec, &devices).await?;

@@ -167,6 +167,18 @@ impl ByteVolume {
         if flags.contains(Flags::FUA) { self.flush().await } else { Ok(()) }
     }
 
+    /// Makes all of `ranges` read as zeroes, durably.
+    ///
+    /// # Errors
+    /// The first status of its parts; any of the ranges may be as it was then.
+    pub async fn wipe(&self, ranges: &[Range<u64>]) -> BioResult {
+        for range in ranges {
+            let len = range.end.saturating_sub(range.start);
+            self.write_zeroes(range.start, len, Flags::empty()).await?;
+        }
+        if ranges.is_empty() { Ok(()) } else { self.flush().await }
+    }
+
     /// Discards the whole blocks within `[offset, offset + len)`.
     ///
     /// # Errors

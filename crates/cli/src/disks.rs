@@ -8,10 +8,12 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use ashlar_block::{Gateway, Runtime};
+use ashlar_block::{Gateway, Runtime, Status};
 use ashlar_engine::file::{Kind, OpenError, OpenOptions};
 use ashlar_engine::{EngineRuntime, RamDevice, Reactor};
 use ashlar_stack::assemble::Disk;
+use ashlar_stack::owners;
+use ashlar_stack::probe::Contents;
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
@@ -147,6 +149,24 @@ fn all_block_devices() -> Vec<PathBuf> {
 pub(crate) fn open_for_scan(paths: &[PathBuf]) -> Vec<Disk> {
     let all = if paths.is_empty() { all_block_devices() } else { paths.to_vec() };
     all.iter().filter_map(|path| open(path, Access::Look, true).ok()).collect()
+}
+
+/// Refuses a disk with two owners, to be written to: see [`owners`].
+///
+/// # Errors
+/// It has two, or cannot be read.
+pub(crate) async fn refuse_rivals(
+    disk: &Disk,
+    contents: std::result::Result<&Contents, &Status>,
+) -> Result<()> {
+    // What cannot be read is reported by those that need it.
+    let Ok(contents) = contents else { return Ok(()) };
+    let path = disk.path.display();
+    match owners::rivals(&disk.gateway, contents).await {
+        Ok(None) => Ok(()),
+        Ok(Some(rivals)) => Err(Error::new("cannot use", path, &rivals).hint(rivals.way_out())),
+        Err(status) => Err(Error::new("cannot read", path, status)),
+    }
 }
 
 /// A RAM disk: for tests and measurements, and gone with the process.

@@ -39,5 +39,5 @@ pub mod text;
 pub mod uuid;
 
 pub use metadata::{LogicalVolume, Metadata, PhysicalVolume, Segment, SegmentKind, VolumeGroup};
-pub use pv::{PvOnDisk, read_pv};
+pub use pv::{PvOnDisk, ReadError, read_pv};
 pub use uuid::Uuid;

@@ -4,7 +4,9 @@
 //! Superblocks of older arrays at other places of the devices are erased first; otherwise one of them
 //! could be mistaken for the device's.
 
-use ashlar_block::{Bio, Buffer, Flags, Gateway, Sector, Sectors, Status};
+use std::ops::Range;
+
+use ashlar_block::{Bio, Buffer, ByteVolume, Flags, Gateway, Sector, Sectors, Status};
 use thiserror::Error;
 use zerocopy::IntoBytes;
 
@@ -22,6 +24,8 @@ pub struct NewDevice {
     pub path: String,
     /// Whether every sector of it is known to read as zeroes (an image file that is one hole).
     pub known_zero: bool,
+    /// The bytes by which others know it as theirs: zeroed, durably, before any device gets a superblock.
+    pub wiped: Vec<Range<u64>>,
 }
 
 /// What was made.
@@ -60,8 +64,8 @@ pub enum CreateError {
 /// spares.
 ///
 /// # Errors
-/// See [`CreateError`]. Only [`CreateError::Write`] can come after something was written; what was is
-/// part of an array that does not start by itself.
+/// See [`CreateError`]. Only [`CreateError::Write`] can come after something was written: signatures may
+/// be gone then, and what else was written is part of an array that does not start by itself.
 pub async fn create(
     spec: &CreateSpec,
     devices: &[Option<NewDevice>],
@@ -70,11 +74,16 @@ pub async fn create(
     if let Some(locked) = devices.iter().flatten().find(|d| d.gateway.disk().is_read_only()) {
         return Err(CreateError::Write { path: locked.path.clone(), status: Status::ReadOnly });
     }
+    let failed =
+        |device: &NewDevice, status| CreateError::Write { path: device.path.clone(), status };
+    // A crash leaves the old owner's signatures or the array's, on no device both.
+    for device in devices.iter().flatten() {
+        let volume = ByteVolume::new(device.gateway.clone());
+        volume.wipe(&device.wiped).await.map_err(|status| failed(device, status))?;
+    }
     for (device, new) in devices.iter().zip(&created.superblocks) {
         let (Some(device), Some(new)) = (device, new) else { continue };
-        write(&device.gateway, new)
-            .await
-            .map_err(|status| CreateError::Write { path: device.path.clone(), status })?;
+        write(&device.gateway, new).await.map_err(|status| failed(device, status))?;
     }
     Ok(created)
 }

@@ -16,6 +16,7 @@ use crate::assemble::{Failure, Looked, Note, Options};
 use crate::claim::{self, Claim};
 use crate::devices::{Device, Devices, Kind, Role};
 use crate::names::{ArrayName, Names};
+use crate::owners;
 use crate::partitions::{Partition, Table};
 use crate::pool_members::Members as PoolMembers;
 use crate::pools::{Pools, RefusedPool};
@@ -250,6 +251,16 @@ impl Builder {
         };
         for note in reading.notes {
             self.note(&device.name, note);
+        }
+        if !self.options.whole {
+            match owners::of_claim(device.gateway(), contents, &reading.claim).await {
+                Ok(None) => {}
+                Ok(Some(rivals)) if self.options.md.read_only => {
+                    self.note(&device.name, rivals.to_string());
+                }
+                Ok(Some(rivals)) => return self.refuse(device, rivals.to_string()),
+                Err(status) => return self.refuse(device, format!("cannot be read: {status}")),
+            }
         }
         match reading.claim {
             Claim::Volume => self.join_pool(device, contents, depth),

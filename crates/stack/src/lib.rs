@@ -31,6 +31,7 @@ pub mod graph;
 pub mod incremental;
 mod mapped;
 pub mod names;
+pub mod owners;
 pub mod partitions;
 pub mod pool_members;
 pub mod pools;
@@ -43,6 +44,7 @@ pub mod stopping;
 pub mod trace;
 pub mod view;
 pub mod volume_groups;
+pub mod wipe;
 mod zpools;
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use ashlar_zfs::protocol::ImportConfig;
 use crate::claim::{self, Claim};
 use crate::devices::{Device, Devices, Kind};
 use crate::names::partition_suffix;
+use crate::owners;
 use crate::partitions::Partition;
 use crate::probe::probe;
 
@@ -44,6 +45,12 @@ pub async fn members_on(path: &Path, gateway: &Gateway) -> Result<Vec<Found>, Me
     let contents = probe(gateway).await?;
     let claim = claim::read(gateway, &contents, false).await?.claim;
     let path = std::fs::canonicalize(path)?;
+    if matches!(claim, Claim::Member(_))
+        && owners::of_claim(gateway, &contents, &claim).await?.is_none()
+    {
+        // The labels are those of what the array holds: of a mirror one leg must not be written alone.
+        return Ok(Vec::new());
+    }
     let Claim::Table(table) = claim else {
         let place = Place { path: path.display().to_string(), part: None };
         return Ok(contents

@@ -85,7 +85,7 @@ fn pool_claim(labels: &DeviceLabels) -> Option<String> {
 }
 
 /// The name of a member's array, or what stands for one.
-fn display_name(sb: &Superblock) -> &str {
+pub(crate) fn display_name(sb: &Superblock) -> &str {
     if sb.name.is_empty() { "an array without name" } else { &sb.name }
 }
 
@@ -116,7 +116,7 @@ pub async fn signatures(gateway: &Gateway) -> Result<Vec<Signature>, Status> {
 }
 
 /// The parts of a device in which signatures lie.
-async fn read_image(gateway: &Gateway) -> Result<Image, Status> {
+pub(crate) async fn read_image(gateway: &Gateway) -> Result<Image, Status> {
     let size = gateway.capacity().bytes();
     let block = gateway.disk().limits().logical_block();
     let mut image = Image::new(size);

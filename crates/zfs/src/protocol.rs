@@ -8,6 +8,7 @@
 //! and the DMU's buffers. Native byte order: both ends are one program.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -49,6 +50,9 @@ pub enum Command {
         /// Also on disks whose labels say that they belong to another pool.
         #[serde(default)]
         force: bool,
+        /// What is zeroed first: the bytes by which others know the disks as theirs.
+        #[serde(default)]
+        wiped: Vec<Wiped>,
     },
     /// Has a path of the configuration of a pool that is imported later stand for a part of a file, with the file (one file
     /// descriptor): the worker locks it, and opens it anew.
@@ -204,6 +208,15 @@ pub struct NewVdev {
     pub class: VdevClass,
     /// Files or devices: one for [`VdevKind::Single`].
     pub paths: Vec<PathBuf>,
+}
+
+/// Bytes of a disk that are zeroed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Wiped {
+    /// The file or device.
+    pub path: PathBuf,
+    /// The ranges, in bytes.
+    pub ranges: Vec<Range<u64>>,
 }
 
 /// What a top-level vdev is.

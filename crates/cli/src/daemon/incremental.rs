@@ -19,7 +19,7 @@ use super::export;
 use super::interface::{Attach, DiskOnly, DoneReply, StartedReply};
 use super::manage::{New, index_of, not_done, reply};
 use super::varlink::Reply;
-use crate::disks;
+use crate::disks::{self, Access};
 
 /// The code for a member that an array does not take.
 const NOT_TAKEN: Option<u8> = Some(2);
@@ -29,7 +29,11 @@ impl Service {
     pub(super) async fn attach(&self, at: &Attach) -> Result<Value, Reply> {
         let mut collector = self.collector().await?;
         let new = self.open(None, &at.disk)?;
-        let sb = match new.contents().await?.md {
+        let contents = new.contents().await?;
+        if self.access == Access::Write {
+            new.refuse_rivals(&contents).await?;
+        }
+        let sb = match contents.md {
             Md::Member(sb) => sb,
             Md::Damaged(error) => return Err(refused(format!("{}: {error}", new.path), None)),
             Md::None => {

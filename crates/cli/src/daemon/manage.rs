@@ -14,8 +14,10 @@ use ashlar_md::members::Index;
 use ashlar_md::ondisk::create::NewBitmap;
 use ashlar_md::{Candidate, MemberStatus};
 use ashlar_stack::arrays::Volume;
+use ashlar_stack::assemble::Disk;
 use ashlar_stack::devices::{Device, Kind, Role};
 use ashlar_stack::probe::{Contents, Md, probe};
+use ashlar_stack::wipe;
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -93,8 +95,17 @@ impl Service {
         let contents = new.contents().await?;
         if at.force != Some(true) {
             check_free(&new.path, &contents, array.status().await.uuid)?;
+            new.refuse_rivals(&contents).await?;
         }
-        let added = array.add(new.gateway.clone(), &new.path, options(at)).await;
+        let (gateway, forced) = (new.gateway.clone(), at.force == Some(true));
+        let added = if forced && !is_only_member(&contents, array.status().await.uuid) {
+            let wiped = wipe::ranges(&gateway).await;
+            let wiped = wiped
+                .map_err(|status| refused(format!("cannot read {}: {status}", new.path), None))?;
+            array.add_over(gateway, &new.path, options(at), wiped).await
+        } else {
+            array.add(gateway, &new.path, options(at)).await
+        };
         let added = added.map_err(|error| not_done(&error))?;
         let path = self.keep(new);
         Ok(match added {
@@ -106,7 +117,9 @@ impl Service {
     async fn re_add(&self, volume: &Volume, at: &Manage) -> Result<String, Reply> {
         let array = volume.view.array();
         let new = self.open(Some(volume), &at.disk)?;
-        let Md::Member(sb) = new.contents().await?.md else {
+        let contents = new.contents().await?;
+        new.refuse_rivals(&contents).await?;
+        let Md::Member(sb) = contents.md else {
             let why =
                 format!("re-adding {} to {} is not possible", new.path, array.status().await.name);
             return Err(refused(
@@ -282,6 +295,12 @@ impl New {
         let contents = probe(&self.gateway).await;
         contents.map_err(|status| refused(format!("cannot read {}: {status}", self.path), None))
     }
+
+    /// Refuses a disk that has two owners.
+    pub(super) async fn refuse_rivals(&self, contents: &Contents) -> Result<(), Reply> {
+        let disk = Disk { path: self.path.clone().into(), gateway: self.gateway.clone() };
+        disks::refuse_rivals(&disk, Ok(contents)).await.map_err(cannot_open)
+    }
 }
 
 /// The index of a member that is one.
@@ -297,6 +316,13 @@ fn options(at: &Manage) -> AddOptions {
         failfast: at.failfast,
         spare_only: at.spare == Some(true),
     }
+}
+
+/// Whether a disk has what it had as a member of the array `uuid`, and nothing else: what is in its data area is part of the array's
+/// data.
+fn is_only_member(contents: &Contents, uuid: Uuid) -> bool {
+    let is_ours = matches!(&contents.md, Md::Member(sb) if sb.set_uuid == uuid);
+    is_ours && contents.remains().next().is_none()
 }
 
 /// Refuses a disk with something on it, other than what it had as a member of the array `uuid`.

@@ -165,6 +165,9 @@ pub(crate) fn serve(
         let mut probed = probe_all(disks).await;
         probed.retain(|disk| filter.is_none_or(|wanted| wanted(disk)));
         for disk in &probed {
+            if !config.read_only && !config.whole {
+                disks::refuse_rivals(&disk.disk, disk.contents.as_ref()).await?;
+            }
             match disk.candidate() {
                 Ok(_) => {}
                 // A disk that is no member is a volume itself, unless arrays were asked for.

@@ -23,6 +23,7 @@ mod nbd_clients;
 mod nesting;
 mod serving;
 mod support;
+mod takeover;
 mod trace;
 mod zvol;
 mod zvol_failing;

@@ -1,6 +1,9 @@
 //! New members (`mdadm --add`, `--add-spare`).
 
-use ashlar_block::{Bio, Buffer, Features, Flags, Gateway, Sector, Status};
+use std::ops::Range;
+use std::sync::Arc;
+
+use ashlar_block::{Bio, Buffer, ByteVolume, Features, Flags, Gateway, Sector, Status};
 use tracing::info;
 use uuid::Uuid;
 
@@ -71,7 +74,29 @@ impl Array {
         options: AddOptions,
     ) -> Result<Added, ManageError> {
         let path = path.to_owned();
-        self.change(move |array| async move { array.add_now(gateway, path, options).await }).await
+        let add =
+            move |array: Arc<Self>| async move { array.add_now(gateway, path, options, &[]).await };
+        self.change(add).await
+    }
+
+    /// As [`Self::add`], as a spare, on a device that others know as theirs by the bytes of `wiped`. These are zeroed, durably, when
+    /// nothing can be refused any more, and before anything else is written.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn add_over(
+        &self,
+        gateway: Gateway,
+        path: &str,
+        options: AddOptions,
+        wiped: Vec<Range<u64>>,
+    ) -> Result<Added, ManageError> {
+        let path = path.to_owned();
+        let options = AddOptions { spare_only: true, ..options };
+        let add = move |array: Arc<Self>| async move {
+            array.add_now(gateway, path, options, &wiped).await
+        };
+        self.change(add).await
     }
 
     async fn add_now(
@@ -79,6 +104,7 @@ impl Array {
         gateway: Gateway,
         path: String,
         options: AddOptions,
+        wiped: &[Range<u64>],
     ) -> Result<Added, ManageError> {
         self.check_manageable()?;
         let mut superblocks = self.superblocks_to_change().await?;
@@ -101,7 +127,7 @@ impl Array {
         if !self.personality.is_readable_with(|slot| self.members.in_sync(slot).is_some()) {
             return Err(ManageError::ArrayFailed { array: self.name(), path });
         }
-        let index = self.add_spare(&mut superblocks, gateway, path, options).await?;
+        let index = self.add_spare(&mut superblocks, gateway, path, options, wiped).await?;
         drop(superblocks);
         self.wake_sync();
         Ok(Added::Spare(index))
@@ -114,6 +140,7 @@ impl Array {
         gateway: Gateway,
         path: String,
         options: AddOptions,
+        wiped: &[Range<u64>],
     ) -> Result<Index, ManageError> {
         let member = NewMember {
             device: gateway.capacity(),
@@ -134,6 +161,7 @@ impl Array {
             return Err(ManageError::Misfit { path, why });
         }
         let failed = |status| ManageError::Device { path: path.clone(), status };
+        ByteVolume::new(gateway.clone()).wipe(wiped).await.map_err(failed)?;
         self.write_metadata(&gateway, &sb).await.map_err(failed)?;
         let bad = match &sb.bad_block_log {
             Some(place) => BadBlocks::empty(place).map_err(|_| failed(Status::Invalid))?,

@@ -45,6 +45,15 @@ impl Image {
         vec![0..HEAD, tail..size]
     }
 
+    /// Makes `range` zeroes, as far as it is known.
+    pub(crate) fn zero(&mut self, range: &Range<u64>) {
+        for (start, part) in &mut self.parts {
+            let index = |at: u64| at.saturating_sub(*start).min(part.len() as u64) as usize;
+            let (from, to) = (index(range.start), index(range.end));
+            part[from..to].fill(0);
+        }
+    }
+
     /// `len` bytes at `offset`, if they are known.
     pub(crate) fn bytes(&self, offset: u64, len: usize) -> Option<&[u8]> {
         self.parts.iter().find_map(|(start, part)| {

@@ -298,6 +298,42 @@ fn a_leg_that_lost_its_superblock_does_not_stand_for_its_array() {
 }
 
 #[test]
+fn an_array_and_a_physical_volume_on_the_same_disks_are_not_written() {
+    for version in [Version::V1_0, Version::V1_2] {
+        let sim = Sim::new(8);
+        sim.block_on(async {
+            let media = media(2, 32);
+            let stack = boot(&sim, &media, plain()).await;
+            let disks = [device(&stack, "d0.img"), device(&stack, "d1.img")];
+            mirror(&disks, 0, version).await;
+            let size = disks[0].capacity();
+            let at = version.super_offset(size).unwrap();
+            let superblocks: Vec<_> = media
+                .iter()
+                .map(|media| {
+                    (0..8)
+                        .map(|n| (at + Sectors(n), media.peek(at + Sectors(n))))
+                        .collect::<Vec<_>>()
+                })
+                .collect();
+            let mut made = Made::new(disks.into()).await;
+            made.add("data", Wish::linear(5)).await;
+            for (media, superblock) in media.iter().zip(&superblocks) {
+                superblock.iter().for_each(|(at, sector)| media.poke(*at, sector));
+            }
+            let stack = boot(&sim, &media, plain()).await;
+            assert_eq!(names(&stack), [""; 0], "{version}");
+            let notes = notes(&stack);
+            let said = |note: &&String| {
+                note.contains("the md array host:0") && note.contains("an LVM physical volume (")
+            };
+            assert_eq!(notes.iter().filter(said).count(), 2, "{notes:?}");
+            stack.stop().await.unwrap();
+        });
+    }
+}
+
+#[test]
 fn an_origin_keeps_still_while_one_of_its_snapshots_cannot_be_had() {
     let sim = Sim::new(8);
     sim.block_on(async {

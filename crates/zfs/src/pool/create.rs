@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -13,7 +14,10 @@ use crate::dataset;
 use crate::ffi::kernel::Zfs;
 use crate::ondisk::label::{DeviceLabels, PoolState};
 use crate::ondisk::layout::{LABEL_BYTES, LABELS, label_offset};
-use crate::protocol::{NewVdev, NvMap, NvValue, Refusal, VdevClass, VdevKind};
+use crate::protocol::{NewVdev, NvMap, NvValue, Refusal, VdevClass, VdevKind, Wiped};
+
+/// SPA_MINDEVSIZE of sys/vdev_impl.h.
+const MIN_DISK_BYTES: u64 = 64 << 20;
 
 /// What a pool is to be.
 pub(crate) struct NewPool<'a> {
@@ -27,6 +31,8 @@ pub(crate) struct NewPool<'a> {
     pub(crate) dataset_properties: &'a BTreeMap<String, String>,
     /// Also on disks of other pools, and with vdevs that do not match.
     pub(crate) force: bool,
+    /// What is zeroed first.
+    pub(crate) wiped: &'a [Wiped],
 }
 
 /// Makes a pool, and returns the locks of its disks. Its root dataset holds volumes only: the objects of a file system are the kernel's to make.
@@ -54,6 +60,7 @@ pub(crate) fn create(zfs: &Zfs, new: &NewPool<'_>) -> Result<Locks, Refusal> {
     if !new.force {
         refuse_used_disks(new.vdevs, &what)?;
     }
+    wipe(new.wiped, &what)?;
     zfs.create_pool(name, &root, &properties).map_err(|errno| refused(&what, errno))?;
     dataset::apply(zfs, name, &root_properties, &what).inspect_err(|_| {
         if let Err(errno) = zfs.destroy_pool(name) {
@@ -61,6 +68,38 @@ pub(crate) fn create(zfs: &Zfs, new: &NewPool<'_>) -> Result<Locks, Refusal> {
         }
     })?;
     Ok(locks)
+}
+
+/// Takes former owners' signatures off the disks, durably, before libzpool writes the first label. What libzpool alone would find out
+/// about them is asked first: what is refused has changed nothing.
+fn wipe(wiped: &[Wiped], what: &str) -> Result<(), Refusal> {
+    let failed = |path: &Path, error: &std::io::Error| {
+        let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
+        Refusal::new(what, format_args!("cannot wipe '{}': {error}", path.display()), errno)
+    };
+    let mut files = Vec::new();
+    for Wiped { path, ranges } in wiped {
+        let open = || {
+            let mut file = File::options().read(true).write(true).open(path)?;
+            let size = file.seek(SeekFrom::End(0))?;
+            std::io::Result::Ok((file, size))
+        };
+        let (file, size_bytes) = open().map_err(|error| failed(path, &error))?;
+        if size_bytes < MIN_DISK_BYTES {
+            return Err(refused(what, Errno::OVERFLOW));
+        }
+        files.push((file, path, ranges));
+    }
+    for (file, path, ranges) in files {
+        let zero = |range: &Range<u64>| {
+            let len = range.end.saturating_sub(range.start);
+            let zeroes = vec![0; usize::try_from(len).map_err(std::io::Error::other)?];
+            file.write_all_at(&zeroes, range.start)
+        };
+        let done = ranges.iter().try_for_each(zero).and_then(|()| file.sync_all());
+        done.map_err(|error| failed(path, &error))?;
+    }
+    Ok(())
 }
 
 fn refused(what: &str, errno: Errno) -> Refusal {

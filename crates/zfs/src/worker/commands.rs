@@ -186,7 +186,7 @@ impl Started {
                     zfs.set_parameter(&name, value).map_err(|error| parameter_refused(&error))?;
                 }
             }
-            Command::CreatePool { name, vdevs, properties, dataset_properties, force } => {
+            Command::CreatePool { name, vdevs, properties, dataset_properties, force, wiped } => {
                 self.refuse_second_pool()?;
                 let new = NewPool {
                     name: &name,
@@ -194,6 +194,7 @@ impl Started {
                     properties: &properties,
                     dataset_properties: &dataset_properties,
                     force,
+                    wiped: &wiped,
                 };
                 self.locks = Some(pool::create(zfs, &new)?);
                 self.pool = Some(name);

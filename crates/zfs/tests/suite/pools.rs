@@ -75,6 +75,7 @@ fn properties_and_features_of_a_new_pool_are_those_that_were_asked_for() {
         ]),
         dataset_properties: texts([("compression", "off"), ("org.example:of", "me")]),
         force: false,
+        wiped: Vec::new(),
     });
     let status = worker.status();
     let property = |name: &str| status.properties[name].as_str();
@@ -140,6 +141,7 @@ fn pools_that_cannot_be_are_refused_in_words() {
         properties,
         dataset_properties,
         force: false,
+        wiped: Vec::new(),
     };
     for (name, value, words) in [
         ("ashift", "20", "only values between 9 and 16"),
@@ -214,6 +216,7 @@ fn a_disk_of_another_pool_is_taken_only_by_force() {
         properties: BTreeMap::new(),
         dataset_properties: BTreeMap::new(),
         force: true,
+        wiped: Vec::new(),
     });
     worker.export();
     assert_clean("other", disks.path());

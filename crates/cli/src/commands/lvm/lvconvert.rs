@@ -81,12 +81,12 @@ impl Lvconvert {
                      {group}/{origin}.\n"
                 ));
             }
-            let ended = merge(session, &session.draft(group)?, &origin, name).await?;
+            let ended = merge(session, &session.draft(group).await?, &origin, name).await?;
             if ended == Ended::Interrupted {
                 let text = format!("Merging of {group}/{name} was interrupted");
                 return Err(Error::failed(text).hint("the same command goes on where it was"));
             }
-            let mut draft = session.draft(group)?;
+            let mut draft = session.draft(group).await?;
             let failed = |error| Error::new("Cannot end the merge", name, error);
             draft.group.finish_merge(&origin).map_err(failed)?;
             session.commit(draft, &[], &archives).await?;
@@ -106,7 +106,7 @@ impl Lvconvert {
         name: &str,
         archives: &Archives,
     ) -> Result<String> {
-        let mut draft = session.draft(group)?;
+        let mut draft = session.draft(group).await?;
         let merging = draft.group.snapshot_in(name).map(|found| found.snapshot);
         if let Some(snapshot) = merging.filter(|snapshot| snapshot.merging) {
             output::tell(&format!("  Merging of {group}/{name} goes on where it was.\n"))?;

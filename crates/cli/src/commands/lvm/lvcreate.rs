@@ -201,7 +201,7 @@ impl Lvcreate {
         };
         let archives = Archives::new(self.changing.autobackup)?;
         with(&self.disks.devices, Access::Write, async |session| {
-            let mut draft = session.draft(group)?;
+            let mut draft = session.draft(group).await?;
             let (name, zeroes) = self.make(session, &mut draft, name, origin)?;
             session.commit(draft, &zeroes, &archives).await?;
             output::tell(&format!("  Logical volume \"{name}\" created.\n"))

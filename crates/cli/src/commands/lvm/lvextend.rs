@@ -61,7 +61,7 @@ impl Lvextend {
         let (group, name) = volume_name(&self.name)?;
         let archives = Archives::new(self.changing.autobackup)?;
         with(&self.disks.devices, Access::Write, async |session| {
-            let mut draft = session.draft(group)?;
+            let mut draft = session.draft(group).await?;
             let text = self.grow(session, &mut draft, name)?;
             session.commit(draft, &[], &archives).await?;
             output::tell(&text)

@@ -46,7 +46,7 @@ impl Lvremove {
         }
         let archives = Archives::new(self.changing.autobackup)?;
         with(&self.disks.devices, Access::Write, async |session| {
-            let mut draft = session.draft(group)?;
+            let mut draft = session.draft(group).await?;
             let found = &draft.group;
             let mut wanted: Vec<String> = Vec::new();
             for (_, name) in names {

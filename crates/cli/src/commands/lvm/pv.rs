@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use ashlar_block::{ByteVolume, Flags, Gateway, Sectors, Status};
+use ashlar_block::{ByteVolume, Sectors};
 use ashlar_lvm::Uuid;
 use ashlar_lvm::format::{Layout, erase_pv, format_pv, plan};
-use ashlar_stack::probe::{Contents, Md, probe};
+use ashlar_stack::probe::Md;
+use ashlar_stack::wipe;
 use clap::{ArgAction, Args};
 
 use super::session::{Place, Session, new_uuid, with, with_named};
@@ -17,10 +18,6 @@ use crate::output;
 
 /// What is known to be on a physical volume, of all signatures.
 const LVM: &str = "LVM2_member";
-/// How often signatures are wiped: under one there may be another.
-const MOST_LAYERS: usize = 16;
-/// Bytes that are wiped at a signature: it may have its other half a little behind.
-const WIPED: u64 = 4096;
 
 /// Make physical volumes of disks
 ///
@@ -163,29 +160,6 @@ pub(super) fn refuse_foreign(session: &Session, place: &Place) -> Result<()> {
     Err(Error::plain(text, found).hint("pvcreate --force overwrites it"))
 }
 
-/// Makes what is on a device unknown to all who look, but for what `format_pv` overwrites.
-async fn wipe(gateway: &Gateway) -> std::result::Result<(), Status> {
-    let volume = ByteVolume::new(gateway.clone());
-    for _ in 0..MOST_LAYERS {
-        let contents: Contents = probe(gateway).await?;
-        if contents.is_empty() {
-            return Ok(());
-        }
-        let md = match &contents.md {
-            Md::Member(sb) => Some(sb.super_offset.bytes()),
-            Md::None | Md::Damaged(_) => None,
-        };
-        let signatures = contents.foreign.iter().map(|found| found.offset);
-        for at in signatures.chain(md) {
-            let start = at / WIPED * WIPED;
-            let len = WIPED.min(volume.size_bytes().saturating_sub(start));
-            volume.write_zeroes(start, len, Flags::empty()).await?;
-        }
-        volume.flush().await?;
-    }
-    Ok(())
-}
-
 /// Makes physical volumes of places that were checked.
 pub(super) async fn make(
     session: &Session,
@@ -207,7 +181,11 @@ pub(super) async fn make(
     }
     for name in names {
         let gateway = &find(session, name)?.gateway;
-        wipe(gateway).await.map_err(|status| failed(name, &status))?;
+        let wiped = async {
+            let ranges = wipe::ranges(gateway).await?;
+            ByteVolume::new(gateway.clone()).wipe(&ranges).await
+        };
+        wiped.await.map_err(|status| failed(name, &status))?;
         format_pv(gateway, uuid.unwrap_or_else(new_uuid), layout)
             .await
             .map_err(|error| failed(name, &error))?;

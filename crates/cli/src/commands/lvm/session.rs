@@ -20,6 +20,7 @@ use ashlar_lvm::group::{self, Found, Group, MemberState};
 use ashlar_lvm::{Metadata, PvOnDisk, Uuid, VolumeGroup, read_pv};
 use ashlar_stack::assemble::{Disk, Options, Probed, Stack, assemble};
 use ashlar_stack::devices::Role;
+use ashlar_stack::owners;
 use ashlar_stack::partitions;
 use ashlar_stack::probe::{Contents, Md, probe};
 
@@ -130,8 +131,9 @@ pub(super) fn new_uuid() -> Uuid {
     Uuid::from_random(random)
 }
 
-/// A disk, or its partitions if it has any; what cannot be read is told of and left out.
-async fn leaves(disk: Disk) -> Vec<(Disk, Contents)> {
+/// A disk, or its partitions if it has any; what cannot be read is told of and left out, and so is a member of an array that has another
+/// owner, unless it is only read.
+async fn leaves(disk: Disk, read_only: bool) -> Vec<(Disk, Contents)> {
     let path = disk.path.display().to_string();
     let contents = match probe(&disk.gateway).await {
         Ok(contents) => contents,
@@ -142,6 +144,14 @@ async fn leaves(disk: Disk) -> Vec<(Disk, Contents)> {
     };
     let found = match &contents.md {
         Md::None => partitions::read(&disk.gateway, &contents.foreign).await,
+        Md::Member(_) if !read_only => match owners::rivals(&disk.gateway, &contents).await {
+            Ok(None) => return vec![(disk, contents)],
+            Ok(Some(rivals)) => {
+                warn(format_args!("{path} {rivals}: it is left alone"));
+                return Vec::new();
+            }
+            Err(status) => Err(status),
+        },
         Md::Member(_) | Md::Damaged(_) => return vec![(disk, contents)],
     };
     let table = match found {
@@ -167,7 +177,7 @@ impl Session {
     async fn new(disks: Vec<Disk>, read_only: bool) -> Self {
         let mut probed = Vec::new();
         for disk in disks {
-            let leaves = leaves(disk).await.into_iter();
+            let leaves = leaves(disk, read_only).await.into_iter();
             probed.extend(leaves.map(|(disk, contents)| Probed { disk, contents: Ok(contents) }));
         }
         let md = ashlar_md::Options { run: false, read_only };
@@ -181,7 +191,7 @@ impl Session {
         for device in stack.devices.all() {
             if device.role == Role::Volume {
                 let (path, gateway) = (device.path.clone().into(), device.gateway().clone());
-                let leaves = leaves(Disk { path, gateway }).await.into_iter();
+                let leaves = leaves(Disk { path, gateway }, read_only).await.into_iter();
                 places.extend(leaves.map(|(disk, contents)| Place {
                     path: disk.path.display().to_string(),
                     gateway: disk.gateway,
@@ -292,7 +302,7 @@ impl Session {
     ///
     /// # Errors
     /// There is no such group, or it must not be changed as it is.
-    pub(super) fn draft(&self, name: &str) -> Result<Draft> {
+    pub(super) async fn draft(&self, name: &str) -> Result<Draft> {
         let found = self.group(name)?;
         let metadata = &found.metadata;
         let group = &metadata.group;
@@ -315,7 +325,19 @@ impl Session {
         if let Some(why) = group.write_refusal() {
             return refuse(why);
         }
+        self.refuse_rivals(&members).await?;
         Ok(Draft { before: Some(metadata.clone()), group: group.clone(), members })
+    }
+
+    /// Refuses physical volumes that have another owner.
+    async fn refuse_rivals(&self, members: &[usize]) -> Result<()> {
+        for pv in members.iter().filter_map(|index| self.pvs.get(*index)) {
+            let place = self.places.iter().find(|place| place.gateway.is_same(&pv.gateway));
+            let Some(Place { path, gateway, contents }) = place else { continue };
+            let disk = Disk { path: path.into(), gateway: gateway.clone() };
+            disks::refuse_rivals(&disk, Ok(contents)).await?;
+        }
+        Ok(())
     }
 
     /// Devices of a group.
@@ -340,6 +362,9 @@ impl Session {
         let failed = |error: &dyn std::fmt::Display| Error::new("Cannot change VG", &name, error);
         group.seqno = group.seqno.checked_add(1).ok_or_else(|| failed(&"it changed 2^32 times"))?;
         group.check().map_err(|error| failed(&error))?;
+        if before.is_none() {
+            self.refuse_rivals(&members).await?;
+        }
         archives.before(before.as_ref())?;
         if !zeroes.is_empty() {
             let mut volumes = self.volumes(&group, &members);

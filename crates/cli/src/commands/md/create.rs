@@ -13,6 +13,7 @@ use ashlar_md::ondisk::{DeviceFlags, Level, MdadmUuid, Version};
 use ashlar_stack::graph::human_size;
 use ashlar_stack::names::parse_array_name;
 use ashlar_stack::probe::probe;
+use ashlar_stack::wipe;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use uuid::Uuid;
 
@@ -217,7 +218,7 @@ impl Create {
         let access = if self.dry_run { Access::Read } else { Access::Write };
         let mut opened = disks::open_all(&here, access)?.into_iter();
         let reactor = disks::reactor()?;
-        let members: Vec<Option<NewDevice>> = paths
+        let mut members: Vec<Option<NewDevice>> = paths
             .iter()
             .map(|path| {
                 if path == Path::new(MISSING) {
@@ -225,7 +226,8 @@ impl Create {
                 }
                 let gateway = opened.next()?.gateway;
                 let known_zero = disks::is_all_hole(path);
-                Some(NewDevice { gateway, path: path.display().to_string(), known_zero })
+                let path = path.display().to_string();
+                Some(NewDevice { gateway, path, known_zero, wiped: Vec::new() })
             })
             .collect();
         let flags: Vec<DeviceFlags> = devices.iter().map(|device| device.flags).collect();
@@ -248,9 +250,9 @@ impl Create {
             };
         }
         let created = reactor.block_on(async {
-            if !self.force
-                && let Some(first) = used(&members).await?.first()
-            {
+            if self.force {
+                take_over(&mut members).await?;
+            } else if let Some(first) = used(&members).await?.first() {
                 return Err(first.refusal());
             }
             create(&spec, &members).await.map_err(not_created)
@@ -476,6 +478,15 @@ fn facts(spec: &CreateSpec, created: &Created, members: usize) -> String {
     let size = human_size(created.size.bytes());
     let (level, devices, uuid) = (spec.level, spec.raid_devices, MdadmUuid(spec.set_uuid));
     format!("{level}, {devices} devices{spares}, {size}, UUID {uuid}")
+}
+
+/// Has all that is on the devices wiped, once it is sure that they become members.
+async fn take_over(devices: &mut [Option<NewDevice>]) -> Result<()> {
+    for device in devices.iter_mut().flatten() {
+        let ranges = wipe::ranges(&device.gateway).await;
+        device.wiped = ranges.map_err(|status| Error::new("cannot read", &device.path, status))?;
+    }
+    Ok(())
 }
 
 fn report(spec: &CreateSpec, created: &Created, devices: &[PathBuf]) -> String {

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use ashlar_stack::assemble::Disk;
 use ashlar_stack::probe::{Md, probe};
 use ashlar_stack::signature::{Signature, ZFS_MEMBER};
+use ashlar_stack::wipe;
 use ashlar_zfs::client::{Parameters, Pool};
-use ashlar_zfs::protocol::{Command, NewVdev, VdevClass, VdevKind};
+use ashlar_zfs::protocol::{Command, NewVdev, VdevClass, VdevKind, Wiped};
 use clap::Args;
 
 use super::session::{absolute, not_had, refused};
@@ -156,6 +157,17 @@ async fn refuse_used(disks: &[Disk]) -> Result<()> {
     Ok(())
 }
 
+/// What is to be taken off the disks.
+async fn signatures(disks: &[Disk]) -> Result<Vec<Wiped>> {
+    let mut all = Vec::new();
+    for disk in disks {
+        let failed = |status| Error::new("cannot read", disk.path.display(), status);
+        let ranges = wipe::ranges(&disk.gateway).await.map_err(failed)?;
+        all.push(Wiped { path: absolute(&disk.path)?, ranges });
+    }
+    Ok(all)
+}
+
 impl Create {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let mut vdevs = parse(&self.vdevs)?;
@@ -164,7 +176,10 @@ impl Create {
         // Locked, so that nobody else has them.
         let disks = disks::open_all(&named, access)?;
         let reactor = disks::reactor()?;
-        if !self.force {
+        let mut wiped = Vec::new();
+        if self.force {
+            wiped = reactor.block_on(signatures(&disks))?;
+        } else {
             reactor.block_on(refuse_used(&disks))?;
         }
         for path in vdevs.iter_mut().flat_map(|vdev| &mut vdev.paths) {
@@ -180,6 +195,7 @@ impl Create {
             properties: BTreeMap::from_iter(self.properties),
             dataset_properties: BTreeMap::from_iter(self.dataset_properties),
             force: self.force,
+            wiped,
         };
         reactor.block_on(async {
             let started =

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ashlar_engine::Reactor;
 use ashlar_stack::assemble::Disk;
 use ashlar_stack::pool_members::{Found, members_on};
+use ashlar_stack::probe::probe;
 use ashlar_zfs::client::{CallError, Part, Pool, PoolError};
 use ashlar_zfs::ondisk::config;
 use ashlar_zfs::protocol::{Command, Dataset, ImportConfig, PoolStatus, Reply};
@@ -129,6 +130,9 @@ pub(crate) async fn labelled(named: &[PathBuf], access: Access) -> Result<Labell
         let members = members.map_err(|error| Error::new("cannot read", path.display(), error))?;
         if members.is_empty() {
             continue;
+        }
+        if access == Access::Write {
+            disks::refuse_rivals(&disk, probe(&disk.gateway).await.as_ref()).await?;
         }
         let disk = if access == Access::Look { disk } else { disks::open(&path, access, true)? };
         found.disks.push(disk);

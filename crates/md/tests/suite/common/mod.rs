@@ -89,6 +89,7 @@ pub fn new_devices(disks: &[SimDisk]) -> Vec<Option<NewDevice>> {
         gateway: disk.gateway(),
         path: disk.disk().name().to_owned(),
         known_zero: true,
+        wiped: Vec::new(),
     };
     disks.iter().map(|disk| Some(device(disk))).collect()
 }

@@ -107,7 +107,7 @@ pub async fn mirror(devices: &[Gateway], name: u32, version: Version) {
     };
     let new = |device: &Gateway| {
         let path = device.disk().name().to_owned();
-        Some(NewDevice { gateway: device.clone(), path, known_zero: false })
+        Some(NewDevice { gateway: device.clone(), path, known_zero: false, wiped: Vec::new() })
     };
     create(&spec, &devices.iter().map(new).collect::<Vec<_>>()).await.unwrap();
 }

@@ -141,6 +141,7 @@ fn without_the_feature_for_large_blocks_there_are_none() {
         properties,
         dataset_properties: BTreeMap::new(),
         force: false,
+        wiped: Vec::new(),
     });
     worker.create_volume("tank/most", 16 * MIB, &[("volblocksize", "128K")]);
     refused(
@@ -272,6 +273,7 @@ fn on_raidz_more_is_reserved() {
         properties: texts([("ashift", "12")]),
         dataset_properties: BTreeMap::new(),
         force: false,
+        wiped: Vec::new(),
     });
     worker.create_volume("tank/vol", 32 * MIB, &[("volblocksize", "8K")]);
     let data = 4096 * (16 << 10) / ((192 << 10) / 512) * 256;

@@ -301,6 +301,7 @@ pub(crate) fn new_pool(name: &str, vdevs: Vec<NewVdev>) -> Command {
         properties: BTreeMap::new(),
         dataset_properties: BTreeMap::new(),
         force: false,
+        wiped: Vec::new(),
     }
 }
 

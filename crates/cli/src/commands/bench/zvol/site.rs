@@ -91,6 +91,7 @@ impl Site {
             properties: BTreeMap::new(),
             dataset_properties: BTreeMap::from([("compression".to_owned(), "off".to_owned())]),
             force: false,
+            wiped: Vec::new(),
         };
         let name = format!("ashlar-bench-{}", std::process::id());
         let pool = start(&name, create, Vec::new(), tunables).await?;
