@@ -4,13 +4,14 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help check test interop soak demo bench fmt clean
+.PHONY: help check test interop soak demo bench figures fmt clean
 MAKEFLAGS += --no-print-directory
 
 STATIC_CHECKS := \
 	"formatting" "cargo fmt --all --check" \
 	"house rules" "cargo xtask tidy" \
 	"shell scripts" "scripts/lint-shell" \
+	"figures" "scripts/figures --check" \
 	"lints" "cargo clippy --quiet --locked --workspace --all-targets -- -D warnings"
 
 # Every step below runs what this one has built: cargo resolves features once, and builds each crate once.
@@ -49,6 +50,7 @@ test: ## what CI runs: check, all tests, one case of each kind with a real kerne
 		"snapshots between ashlar and the kernel" "ONLY=8-cut timeout 600 tests/interop/dm-snapshot.sh" \
 		"the device mapper against the kernel" "timeout 600 tests/interop/dm.sh" \
 		"btrfs against the kernel" "ONLY='^(raid1-sha256|raid6-sha256)$$' timeout 600 tests/interop/btrfs.sh" \
+		"the README and the tour" "timeout 300 tests/e2e/tour" \
 		"the disks of a dead NAS" "timeout 400 tests/e2e/nas.sh" \
 		"file systems on arrays" "timeout 600 tests/e2e/filesystems.sh -r 1 n2" \
 		"file systems whose daemon is killed" "timeout 600 tests/e2e/kill.sh -r 1"
@@ -115,6 +117,9 @@ bench: ## the demo's table with the full figures of the slow configuration, and 
 	target/dist/ashlar-benches
 	ASHLAR=target/dist/ashlar benches/exports.py
 	@ASHLAR=$(CURDIR)/target/dist/ashlar scripts/demo --full
+
+figures: ## the plots and tables of docs/figures.md, from docs/figures/*.json
+	scripts/figures
 
 fmt: ## format the Rust sources
 	cargo fmt --all
