@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+import unicodedata
 
 import btrfs_damage
 import btrfs_files
@@ -61,8 +62,13 @@ def comparison(got, wanted):
 
 
 def spaced(path):
-    """A path of a manifest, in which a space is written as other odd bytes are, as ashlar writes it."""
-    return path.replace("\\x20", " ")
+    """A path of a manifest, in which all bytes but printable ASCII are escaped, as ashlar writes it: as text."""
+    raw = re.sub(rb"\\x([0-9a-f]{2})", lambda match: bytes.fromhex(match[1].decode()), path.encode())
+    shown = ""
+    for char in raw.decode(errors="surrogateescape"):
+        odd = char == "\\" or unicodedata.category(char) in ("Cc", "Cs")
+        shown += "".join(f"\\x{byte:02x}" for byte in char.encode(errors="surrogateescape")) if odd else char
+    return shown
 
 
 def first_difference(what, got, wanted):

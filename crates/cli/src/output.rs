@@ -1,6 +1,7 @@
 //! Standard output and the log.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
+use std::borrow::Cow;
 use std::io::{self, Write};
 use std::panic::PanicHookInfo;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -18,12 +19,24 @@ use crate::error::{Error, Result};
 /// Standard output failed otherwise (a full disk).
 pub(crate) fn print(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(visible(text).as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Error::plain("cannot write the output", error))
         }
         Ok(()) | Err(_) => Ok(()),
     }
+}
+
+/// `text` with its control characters shown as escapes, newlines and tabs apart: names come from disks and
+/// clients, and must not command the terminal. Where a name becomes part of a line,
+/// [`one_line`](ashlar_md::ondisk::text::one_line) escapes newlines too.
+fn visible(text: &str) -> Cow<'_, str> {
+    let commands = |c: char| c.is_control() && c != '\n' && c != '\t';
+    if !text.contains(commands) {
+        return Cow::Borrowed(text);
+    }
+    let escape = |c: char| if commands(c) { c.escape_default().to_string() } else { c.to_string() };
+    Cow::Owned(text.chars().map(escape).collect())
 }
 
 /// Whether only errors and what was asked for are to be told: `--quiet`.
@@ -57,7 +70,7 @@ pub(crate) fn note(text: &str) {
 /// Writes `text` to standard error, if that can be written to: a terminal that was closed must end nothing.
 pub(crate) fn to_stderr(text: &str) {
     // There is no place to tell of it.
-    let (Ok(()) | Err(_)) = io::stderr().lock().write_all(text.as_bytes());
+    let (Ok(()) | Err(_)) = io::stderr().lock().write_all(visible(text).as_bytes());
 }
 
 /// Writes `value` as JSON to standard output.

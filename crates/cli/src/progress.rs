@@ -167,7 +167,7 @@ fn conclusion(detail: &Detail) -> String {
     let (array, action) = (short(detail), detail.last_sync_action.as_str());
     let found = detail.mismatch_count;
     let state = &detail.state;
-    let text = match (action, found) {
+    match (action, found) {
         ("check", 0) => format!("{array}: check ended, all copies are the same; {state}"),
         ("check", found) => format!(
             "{array}: check ended, {found} sectors differ; `ashlar md action {array} repair` makes \
@@ -176,8 +176,7 @@ fn conclusion(detail: &Detail) -> String {
         ("repair", found) => format!("{array}: repair ended, {found} sectors differed; {state}"),
         ("recover", _) => format!("{array}: recovery ended; {state}"),
         (action, _) => format!("{array}: {action} ended; {state}"),
-    };
-    text + "\n"
+    }
 }
 
 /// Shows what the array `name` does by itself until it does nothing more; false if that was so from

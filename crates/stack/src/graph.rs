@@ -5,6 +5,7 @@
 
 use std::fmt::{self, Write};
 
+use ashlar_md::ondisk::text::one_line;
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 
 /// A node of a [`Graph`].
@@ -29,7 +30,7 @@ pub struct Node {
 impl Node {
     /// A node without facts.
     pub fn new(kind: impl Into<String>, name: impl Into<String>) -> Self {
-        let (kind, name) = (kind.into(), name.into());
+        let (kind, name) = (kind.into(), one_line(&name.into()));
         Self { name, kind, size_bytes: None, facts: Vec::new(), problem: None }
     }
 
@@ -43,7 +44,7 @@ impl Node {
     /// With one more fact.
     #[must_use]
     pub fn fact(mut self, key: &'static str, value: impl fmt::Display) -> Self {
-        self.facts.push((key, value.to_string()));
+        self.facts.push((key, one_line(&value.to_string())));
         self
     }
 

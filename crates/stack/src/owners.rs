@@ -45,8 +45,8 @@ impl Rivals {
     pub fn way_out(&self) -> String {
         let Self { used, other_type, other_offset, .. } = self;
         format!(
-            "--read-only takes it for {used} and writes nothing; wipefs --all --types={other_type} (one of its places: \
-             {other_offset:#x}) takes the other one's signatures away for good; --whole looks for members of arrays only"
+            "ashlar serve --read-only uses it as {used} and writes nothing; wipefs -a -t {other_type} removes the other \
+             owner's signatures for good (one is at {other_offset:#x}); ashlar serve --whole looks only for members of arrays"
         )
     }
 }

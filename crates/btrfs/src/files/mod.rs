@@ -132,18 +132,48 @@ pub enum FileError {
     TooLong,
 }
 
-/// A name or path: bytes of any kind, shown with escapes for what is not printable ASCII.
+/// A name or path: bytes of any kind. Shown as text; control characters, bytes that are not UTF-8 and the backslash are
+/// shown as `\xNN`, and [`Name::from_shown`] takes them so.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(pub Vec<u8>);
 
+impl Name {
+    /// The name that is shown as `text`.
+    pub fn from_shown(text: &[u8]) -> Self {
+        let mut name = Vec::with_capacity(text.len());
+        let mut rest = text;
+        while let Some((&first, more)) = rest.split_first() {
+            let (byte, behind) =
+                escaped_byte(rest).map_or((first, more), |byte| (byte, &rest[4..]));
+            name.push(byte);
+            rest = behind;
+        }
+        Self(name)
+    }
+}
+
+/// The byte of an escape at the beginning of `text`.
+fn escaped_byte(text: &[u8]) -> Option<u8> {
+    let digits = text.strip_prefix(b"\\x")?.get(..2)?;
+    let digits =
+        std::str::from_utf8(digits).ok().filter(|it| it.bytes().all(|b| b.is_ascii_hexdigit()))?;
+    u8::from_str_radix(digits, 16).ok()
+}
+
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for byte in &self.0 {
-            match byte {
-                b'\\' => f.write_str("\\x5c")?,
-                b' '..=b'~' => write!(f, "{}", char::from(*byte))?,
-                _ => write!(f, "\\x{byte:02x}")?,
+        let escaped = |f: &mut fmt::Formatter<'_>, bytes: &[u8]| {
+            bytes.iter().try_for_each(|byte| write!(f, "\\x{byte:02x}"))
+        };
+        for chunk in self.0.utf8_chunks() {
+            for c in chunk.valid().chars() {
+                if c == '\\' || c.is_control() {
+                    escaped(f, c.encode_utf8(&mut [0; 4]).as_bytes())?;
+                } else {
+                    fmt::Write::write_char(f, c)?;
+                }
             }
+            escaped(f, chunk.invalid())?;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::support::{MIRRORED, PARITY, Rig, blocks, items, names, text_of};
-use ashlar_btrfs::files::{FileError, Files, LostWhy, Piece, Place, device_numbers};
+use ashlar_btrfs::files::{FileError, Files, LostWhy, Name, Piece, Place, device_numbers};
 use ashlar_btrfs::ondisk::items::{CsumItem, FileType};
 use ashlar_btrfs::ondisk::key::{item, objectid};
 use ashlar_btrfs::units::{Logical, Mirror};
@@ -313,4 +313,23 @@ fn extended_attributes_are_there() {
     let value = |name: &[u8]| found.iter().find(|(found, _)| found == name).map(|(_, value)| value);
     assert_eq!(value(b"user.note").map(Vec::as_slice), Some(&b"an attribute"[..]));
     assert_eq!(value(b"user.long").map(Vec::len), Some(700));
+}
+
+#[test]
+fn a_name_is_shown_as_text_and_taken_as_it_is_shown() {
+    let names: [(&[u8], &str); 6] = [
+        (b"plain name", "plain name"),
+        ("h\u{e4}user/\u{5bb6}".as_bytes(), "h\u{e4}user/\u{5bb6}"),
+        (b"a\x1b[31m\n", r"a\x1b[31m\x0a"),
+        (b"\xff\xc3", r"\xff\xc3"),
+        ("\u{9b}".as_bytes(), r"\xc2\x9b"),
+        (br"back\x41", r"back\x5cx41"),
+    ];
+    for (bytes, shown) in names {
+        let name = Name(bytes.to_vec());
+        assert_eq!(name.to_string(), shown);
+        assert_eq!(Name::from_shown(shown.as_bytes()), name);
+    }
+    assert_eq!(Name::from_shown(br"\x4").0, br"\x4");
+    assert_eq!(Name::from_shown(br"\x+4").0, br"\x+4");
 }

@@ -1,5 +1,6 @@
 //! `ashlar btrfs ls`, `cat`, `get` and `inspect` on golden images of real file systems.
 
+use ashlar_btrfs::files::Name;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -47,9 +48,9 @@ fn manifest(name: &str) -> Vec<[String; 5]> {
     text.lines().map(|line| words(line).try_into().unwrap()).collect()
 }
 
-/// A path as `ls` writes it, which leaves blanks as they are.
+/// A path of a manifest, in which all bytes but printable ASCII are escaped, as `ls` writes it: as text.
 fn as_listed(path: &str) -> String {
-    path.replace("\\x20", " ")
+    Name::from_shown(path.as_bytes()).to_string()
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod btrfs_scrub;
 mod conformance;
 mod control;
 mod ending;
+mod escaping;
 mod generated;
 mod hints;
 mod in_use;

@@ -41,7 +41,7 @@ pub(super) fn check(spec: &CreateSpec, size: Sectors) -> Result<(), CreateError>
         return Err(CreateError::Old("at most 27 members, spares among them"));
     }
     if size >= USED_BELOW {
-        return Err(CreateError::Old("less than 4 TiB of each member, which --size can limit"));
+        return Err(CreateError::Old("less than 4 TiB of each member, or a smaller size is given"));
     }
     Ok(())
 }

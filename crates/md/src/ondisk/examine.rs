@@ -90,7 +90,8 @@ impl Examine1<'_> {
         writeln!(f, "        Version : 1.{minor}")?;
         writeln!(f, "    Feature Map : {}", self.features())?;
         writeln!(f, "     Array UUID : {}", MdadmUuid(Uuid::from_bytes(header.set_uuid)))?;
-        write!(f, "           Name : {}", text::c_string(&header.set_name))?;
+        let name = text::one_line(&text::c_string(&header.set_name));
+        write!(f, "           Name : {name}")?;
         if let Some(host) = self.homehost.filter(|host| is_local(&header.set_name, host)) {
             write!(f, "  (local to host {host})")?;
         }

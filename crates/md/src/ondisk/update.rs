@@ -174,7 +174,7 @@ fn updated_0_90(sb: &Superblock, update: &Update) -> Result<Superblock, UpdateEr
         Update::PreferredMinor(number) => block.md_minor = (*number).into(),
         Update::Name(_) => return lacks("name"),
         Update::HomeHost(_) => {
-            return lacks("host but a part of the UUID; --update=uuid changes it");
+            return lacks("host but a part of the UUID, which can be updated");
         }
         Update::DeviceSize => return lacks("size of the device"),
         Update::BadBlockLog | Update::NoBadBlockLog { .. } => return lacks("bad block log"),

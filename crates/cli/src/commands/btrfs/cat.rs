@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use ashlar_btrfs::files::{FileError, Piece};
+use ashlar_btrfs::files::{FileError, Name, Piece};
 use clap::Args;
 
 use super::volumes::Chosen;
@@ -42,7 +42,8 @@ impl Cat {
         with(&self.chosen, async |fs| {
             let files = self.top.files(fs).await?;
             let failed = |why: FileError| Error::new("cannot read", &self.path, why);
-            let place = files.resolve(self.path.as_bytes()).await.map_err(failed)?;
+            let place =
+                files.resolve(&Name::from_shown(self.path.as_bytes()).0).await.map_err(failed)?;
             let mut reader = files.read(place).await.map_err(failed)?;
             let (mut out, mut code) = (output(), ExitCode::SUCCESS);
             while let Some(piece) = reader.next().await {

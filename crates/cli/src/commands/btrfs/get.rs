@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use ashlar_btrfs::files::Name;
 use clap::Args;
 
 use super::Top;
@@ -82,7 +83,7 @@ impl Get {
         let telling =
             if output::is_quiet() { Telling::Failures } else { Telling::Progress(self.shown) };
         let wanted = Wanted {
-            path: self.path.into_bytes(),
+            path: Name::from_shown(self.path.as_bytes()).0,
             dest: self.dest,
             existing,
             keep_partial: self.keep_partial,

@@ -121,7 +121,7 @@ struct Listing<'a> {
 
 impl Listing<'_> {
     async fn all(&mut self, out: &mut impl Write) -> std::result::Result<(), Failed> {
-        let asked = self.ls.path.as_bytes();
+        let asked = &Name::from_shown(self.ls.path.as_bytes()).0[..];
         let failed = |why: FileError| Failed::Error(Error::new("cannot list", &self.ls.path, why));
         let place = self.files.resolve(asked).await.map_err(failed)?;
         let kind = self.files.kind(place).await.map_err(failed)?;

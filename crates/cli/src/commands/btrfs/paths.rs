@@ -19,8 +19,8 @@ use crate::error::{Error, Result};
 ///
 /// The address is in the file system's address space, as in messages of scrubs and of the kernel
 /// (`logical`). For data, prints all files that contain it, with all their names, including hard
-/// links, reflinks and snapshots. Names are paths from the first subvolume on; characters other
-/// than printable ASCII appear as \xNN. Prints at most 1000 parts of files.
+/// links, reflinks and snapshots. Names are paths from the first subvolume on; control
+/// characters, bytes that are not UTF-8 and the backslash appear as \xNN. Prints at most 1000 parts of files.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 found, 1 unused or not found out.

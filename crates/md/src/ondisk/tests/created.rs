@@ -188,7 +188,7 @@ fn what_makes_no_sense_is_refused_with_its_reason() {
         ),
         (
             "0.90 1 - - - none - 2 10737418240 10737418240",
-            "version 0.90 superblocks: less than 4 TiB of each member, which --size can limit",
+            "version 0.90 superblocks: less than 4 TiB of each member, or a smaller size is given",
         ),
         (
             "0.90 1 - - - none data-offset=1M 2 204800 204800",
