@@ -16,7 +16,7 @@ fn a_partition_label_does_not_command_the_terminal() {
         .unwrap();
     assert!(made.status.success(), "{made:?}");
     let run = images.run(&["scan"], &["d0"]).ok();
-    assert!(run.out.contains(r"partlabel=a\u{1b}[31mb\u{9b}c\ndé"), "{run:?}");
+    assert!(run.out.contains("partlabel=a\\u{1b}[31mb\\u{9b}c\\nd\u{e9}"), "{run:?}");
     assert!(!run.out.contains(['\u{1b}', '\u{9b}']), "{run:?}");
 }
 
