@@ -10,9 +10,14 @@
 set -u
 here=$(dirname "$(realpath "$0")")
 root=$(dirname "$(dirname "$here")")
-# shellcheck source=tests/programs.sh
-. "$root/tests/programs.sh"
-ashlar=$(realpath "$ashlar")
+if [ "${NAS_WORK:-}" ]; then
+	# A copy of this script, outside of the repository: it is told which program to run.
+	ashlar=${ASHLAR:?}
+else
+	# shellcheck source=tests/programs.sh
+	. "$root/tests/programs.sh"
+	ashlar=$(realpath "$ashlar")
+fi
 
 if [ "${1:-}" = guest ]; then
 	set -e

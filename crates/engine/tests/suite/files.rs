@@ -270,7 +270,7 @@ fn writers_exclude_everybody_and_readers_only_writers() {
     drop(open(&path, &look).unwrap());
     let text = open(&path, &write).err().unwrap().to_string();
     let own = format!("(process {}), which has locked it", std::process::id());
-    assert!(text.contains("disk.img: in use by files-") && text.contains(&own), "{text}");
+    assert!(text.contains("disk.img: in use by ") && text.contains(&own), "{text}");
     drop(writer);
     let (one, two) = (open(&path, &read).unwrap(), open(&path, &read).unwrap());
     assert!(in_use(&write));
