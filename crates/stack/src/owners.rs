@@ -19,6 +19,12 @@ use ashlar_zfs::ondisk::layout::{LABEL_BYTES, label_offset};
 
 use crate::claim::{self, Claim};
 use crate::probe::{Contents, display_name};
+use crate::signature::ZFS_MEMBER;
+
+/// The type of members of arrays.
+const MD_MEMBER: &str = "linux_raid_member";
+/// The type of physical volumes.
+const LVM_MEMBER: &str = "LVM2_member";
 
 /// What the device would be used as, and what it is besides: the owners, in words.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,6 +33,8 @@ pub struct Rivals {
     pub used: String,
     /// What has it, too.
     pub other: String,
+    /// The type of what it would be used as, as wipefs names it.
+    used_type: &'static str,
     /// The type of the other, as wipefs names it.
     other_type: &'static str,
     /// The place of one of the other's signatures, in bytes: others of its type may be legitimate.
@@ -43,10 +51,11 @@ impl std::fmt::Display for Rivals {
 impl Rivals {
     /// What its user can do about it.
     pub fn way_out(&self) -> String {
-        let Self { used, other_type, other_offset, .. } = self;
+        let Self { used, used_type, other, other_type, other_offset } = self;
         format!(
-            "ashlar serve --read-only uses it as {used} and writes nothing; wipefs -a -t {other_type} removes the other \
-             owner's signatures for good (one is at {other_offset:#x}); ashlar serve --whole looks only for members of arrays"
+            "wipefs -a -t {other_type} removes the signatures of {other} for good (one is at {other_offset:#x}), wipefs -a -t \
+             {used_type} those of {used}; ashlar serve --read-only uses the device as {used} and writes nothing; ashlar serve --whole \
+             looks only for members of arrays"
         )
     }
 }
@@ -80,12 +89,12 @@ pub(crate) async fn of_claim(
             );
             let data = data_area(sb);
             match pool(&|label| data.start <= label.start && label.end <= data.end) {
-                Some(other) => Some(other.beside(used)),
+                Some(other) => Some(other.beside(used, MD_MEMBER)),
                 None => match read_label(gateway, contents).await? {
                     Some((label, offset)) if !is_inside(&label, offset, sb, size) => {
                         let other = format!("an LVM physical volume ({})", label.uuid);
-                        let (other_type, other_offset) = ("LVM2_member", offset + TYPE_OFFSET);
-                        Some(Rivals { used, other, other_type, other_offset })
+                        let (other_type, other_offset) = (LVM_MEMBER, offset + TYPE_OFFSET);
+                        Some(Rivals { used, used_type: MD_MEMBER, other, other_type, other_offset })
                     }
                     Some(_) | None => None,
                 },
@@ -95,7 +104,8 @@ pub(crate) async fn of_claim(
             Some((label, _)) => {
                 let data = label.data_areas.first().map_or(u64::MAX, |area| area.offset);
                 let found = pool(&|place| data <= place.start);
-                found.map(|other| other.beside(format!("an LVM physical volume ({})", label.uuid)))
+                let used = format!("an LVM physical volume ({})", label.uuid);
+                found.map(|other| other.beside(used, LVM_MEMBER))
             }
             None => None,
         },
@@ -103,7 +113,7 @@ pub(crate) async fn of_claim(
         // of a GPT, and right behind an MBR.
         Claim::Table(table) => {
             let used = format!("a {} partition table", table.scheme.name());
-            pool(&|place| place.start > 0).map(|other| other.beside(used))
+            pool(&|place| place.start > 0).map(|other| other.beside(used, table.scheme.name()))
         }
         Claim::Volume | Claim::Refused(_) => None,
     })
@@ -120,10 +130,10 @@ struct PoolOwner {
 }
 
 impl PoolOwner {
-    fn beside(self, used: String) -> Rivals {
+    fn beside(self, used: String, used_type: &'static str) -> Rivals {
         let Self { name, guid, label_offset } = self;
         let other = format!("the ZFS pool {name} ({guid})");
-        Rivals { used, other, other_type: crate::signature::ZFS_MEMBER, other_offset: label_offset }
+        Rivals { used, used_type, other, other_type: ZFS_MEMBER, other_offset: label_offset }
     }
 }
 
@@ -158,7 +168,7 @@ async fn read_label(
     gateway: &Gateway,
     contents: &Contents,
 ) -> Result<Option<(PvLabel, u64)>, Status> {
-    if !contents.foreign.iter().any(|found| found.name == "LVM2_member") {
+    if !contents.foreign.iter().any(|found| found.name == LVM_MEMBER) {
         return Ok(None);
     }
     match read_pv(gateway).await {
