@@ -17,7 +17,7 @@ use crate::arrays::Arrays;
 use crate::attributes::{Attributes, Shown};
 use crate::builder::Builder;
 use crate::devices::{Device, Devices, Kind, Role};
-use crate::names::Names;
+use crate::names::{ArrayName, Names};
 use crate::pools::{self, Pools, RefusedPool};
 use crate::probe::{Contents, Md, probe};
 use crate::volume_groups::{RefusedVolume, VolumeGroups};
@@ -74,6 +74,8 @@ pub struct Looked {
 
 /// An array that could not be started.
 pub struct Failure {
+    /// What it would be called.
+    pub name: ArrayName,
     /// Its name in the superblocks.
     pub set_name: String,
     /// Its identity.

@@ -15,7 +15,7 @@ use crate::arrays::{Arrays, Volume};
 use crate::assemble::{Failure, Looked, Note, Options};
 use crate::claim::{self, Claim};
 use crate::devices::{Device, Devices, Kind, Role};
-use crate::names::{ArrayName, Names};
+use crate::names::{ArrayName, Names, wanted_name};
 use crate::owners;
 use crate::partitions::{Partition, Table};
 use crate::pool_members::Members as PoolMembers;
@@ -335,8 +335,25 @@ impl Builder {
         }
     }
 
+    /// Names the arrays that have members, in the order of [`Self::uuids`]: the name of an array depends neither on which of them start
+    /// nor on when.
+    fn name_arrays(&mut self) {
+        self.keep_names_from_arrays();
+        for uuid in self.uuids() {
+            let Some(first) = self.members.get(&uuid).and_then(|m| m.candidates.first()) else {
+                continue;
+            };
+            if !self.names.has(uuid) {
+                let renamed = self.options.rename.take();
+                let wanted = renamed.unwrap_or_else(|| wanted_name(&first.sb));
+                self.names.of(uuid, &wanted);
+            }
+        }
+    }
+
     /// Starts all arrays that have all members; whether there was any.
     async fn start_complete(&mut self) -> bool {
+        self.name_arrays();
         let options = ashlar_md::Options { run: false, ..self.options.md };
         let mut found = false;
         for uuid in self.uuids() {
@@ -368,18 +385,20 @@ impl Builder {
         }
         for (uuid, error) in failed {
             let Some(Members { candidates, .. }) = self.members.remove(&uuid) else { continue };
-            self.failures.push(self.failure(uuid, error, candidates));
+            let failure = self.failure(uuid, error, candidates);
+            self.failures.push(failure);
         }
         false
     }
 
     /// Whether an array that may start is itself a member of one that waits for it: seen by starting it
     /// for reading only, for this one look.
-    async fn holds_a_member(&self, uuid: Uuid) -> bool {
+    async fn holds_a_member(&mut self, uuid: Uuid) -> bool {
         let Some(Members { candidates, .. }) = self.members.get(&uuid) else { return false };
+        let name = name_of(&mut self.names, uuid, candidates);
         let options = ashlar_md::Options { run: true, read_only: true };
         let Ok(plan) = ashlar_md::plan(candidates.clone(), &options).await else { return false };
-        let array = Array::start(plan, "md?", Arc::clone(&self.runtime));
+        let array = Array::start(plan, &name.device(), Arc::clone(&self.runtime));
         let found = ashlar_md::probe::probe(&Gateway::new(Arc::clone(&array) as _)).await;
         // Nothing was written, so there is nothing that could fail.
         let (Ok(()) | Err(_)) = array.stop().await;
@@ -399,7 +418,7 @@ impl Builder {
         options: &ashlar_md::Options,
     ) -> Option<Result<(), AssembleError>> {
         let members = self.members.get(&uuid)?;
-        let set_name = members.candidates.first().map_or_else(String::new, |c| c.sb.name.clone());
+        let name = name_of(&mut self.names, uuid, &members.candidates);
         let (candidates, depth) = (members.candidates.clone(), members.depth);
         let paths = candidates.iter().map(|member| member.path.clone()).collect::<Vec<_>>();
         let plan = match ashlar_md::plan(candidates, options).await {
@@ -407,9 +426,6 @@ impl Builder {
             Err(error) => return Some(Err(error)),
         };
         self.members.remove(&uuid);
-        self.keep_names_from_arrays();
-        let wanted = self.options.rename.take().unwrap_or(set_name);
-        let name = self.names.give(&wanted);
         let device = name.device();
         self.start(uuid, plan, name, &paths).await;
         self.add(device, depth + 1);
@@ -444,13 +460,19 @@ impl Builder {
         volume
     }
 
-    fn failure(&self, uuid: Uuid, error: AssembleError, candidates: Vec<Candidate>) -> Failure {
+    fn failure(&mut self, uuid: Uuid, error: AssembleError, candidates: Vec<Candidate>) -> Failure {
         let set_name = candidates.first().map_or_else(String::new, |c| c.sb.name.clone());
         let devices = self.devices.all();
         let is_nested = candidates.iter().any(|candidate| {
             let device = devices.iter().find(|device| device.path == candidate.path);
             device.is_some_and(|device| device.kind != Kind::Disk)
         });
-        Failure { set_name, uuid, error, candidates, is_nested }
+        let name = name_of(&mut self.names, uuid, &candidates);
+        Failure { name, set_name, uuid, error, candidates, is_nested }
     }
+}
+
+/// The name of the array of these members.
+fn name_of(names: &mut Names, uuid: Uuid, members: &[Candidate]) -> ArrayName {
+    names.of(uuid, &members.first().map_or_else(String::new, |member| wanted_name(&member.sb)))
 }

@@ -16,7 +16,7 @@ use crate::arrays::{Volume, Waiting};
 use crate::assemble::{Failure, Note, Options, Stack};
 use crate::builder::Builder;
 use crate::devices::Kind;
-use crate::names::ArrayName;
+use crate::names::{ArrayName, wanted_name};
 
 /// What became of a member that was handed in.
 pub enum Attached {
@@ -83,8 +83,7 @@ impl Collector {
         let (waiting, failures): (Vec<_>, Vec<_>) =
             all.into_iter().partition(|failure| lacks_members(&failure.error).is_some());
         stack.failures = failures;
-        for Failure { set_name, uuid, candidates, .. } in waiting {
-            let name = this.builder.names.give(&set_name);
+        for Failure { name, uuid, candidates, .. } in waiting {
             this.keep(uuid, name, candidates);
         }
         this
@@ -107,9 +106,9 @@ impl Collector {
         if let Some((_, waiting)) = self.waiting.get(&uuid) {
             members.extend(waiting.iter().cloned());
         }
-        let set_name = new.sb.name.clone();
+        let wanted = wanted_name(&new.sb);
         members.push(new);
-        let error = match self.try_start(uuid, &set_name, members, run).await {
+        let error = match self.try_start(uuid, &wanted, members, run).await {
             Ok(volume) => {
                 self.look_into(&volume).await;
                 return Ok(Attached::Started(volume));
@@ -127,10 +126,11 @@ impl Collector {
     /// (`mdadm --incremental --run --scan`). The others wait on.
     pub async fn start_waiting(&mut self) -> Vec<Result<Volume, NotStarted>> {
         let mut results = Vec::new();
-        for Waiting { name, uuid, set_name, .. } in self.builder.arrays.waiting() {
+        for Waiting { name, uuid, .. } in self.builder.arrays.waiting() {
             let Some((_, members)) = self.waiting.get(&uuid) else { continue };
             let members = members.clone();
-            let started = self.try_start(uuid, &set_name, members, true).await;
+            // It has a name.
+            let started = self.try_start(uuid, "", members, true).await;
             if let Ok(volume) = &started {
                 self.look_into(volume).await;
             }
@@ -159,7 +159,7 @@ impl Collector {
     async fn try_start(
         &mut self,
         uuid: Uuid,
-        set_name: &str,
+        wanted: &str,
         members: Vec<Candidate>,
         run: bool,
     ) -> Result<Volume, AssembleError> {
@@ -172,7 +172,7 @@ impl Collector {
         };
         let name = match self.waiting.get(&uuid) {
             Some((name, _)) => name.clone(),
-            None => self.builder.names.give(set_name),
+            None => self.builder.names.of(uuid, wanted),
         };
         match plan {
             Ok(plan) => {
@@ -194,7 +194,7 @@ impl Collector {
         while let Some(device) = new.pop() {
             self.builder.add_above(device);
             self.builder.run().await;
-            for Failure { set_name, uuid, candidates, error, .. } in
+            for Failure { uuid, candidates, error, .. } in
                 std::mem::take(&mut self.builder.failures)
             {
                 let mut members = candidates.clone();
@@ -204,7 +204,7 @@ impl Collector {
                     self.not_started(&candidates, &error);
                     continue;
                 }
-                match self.try_start(uuid, &set_name, members, false).await {
+                match self.try_start(uuid, "", members, false).await {
                     Ok(volume) => new.push(volume.name.device()),
                     Err(error) if lacks_members(&error).is_some() => {}
                     Err(error) => self.not_started(&candidates, &error),

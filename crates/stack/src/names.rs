@@ -4,8 +4,11 @@
 //! a number is the array's number: `host:0` is `md0`. Any other array gets a number counted down from
 //! 127 and its name as a link in `/dev/md/`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+
+use ashlar_md::ondisk::Superblock;
+use uuid::Uuid;
 
 /// The first number given to arrays whose name is none.
 const FIRST_FREE: u32 = 127;
@@ -47,9 +50,26 @@ impl ArrayName {
 pub struct Names {
     numbers: BTreeSet<u32>,
     aliases: BTreeSet<String>,
+    /// The arrays that have a name, whether they run or not.
+    arrays: BTreeMap<Uuid, ArrayName>,
 }
 
 impl Names {
+    /// The name of the array `uuid`, whose superblock asks for `wanted` (see [`wanted_name`]): the same one whenever this is asked.
+    pub fn of(&mut self, uuid: Uuid, wanted: &str) -> ArrayName {
+        if let Some(name) = self.arrays.get(&uuid) {
+            return name.clone();
+        }
+        let name = self.give(wanted);
+        self.arrays.insert(uuid, name.clone());
+        name
+    }
+
+    /// Whether the array `uuid` has a name.
+    pub(crate) fn has(&self, uuid: Uuid) -> bool {
+        self.arrays.contains_key(&uuid)
+    }
+
     /// A name for the array whose superblock says `set_name`.
     pub fn give(&mut self, set_name: &str) -> ArrayName {
         let name = short_name(set_name);
@@ -67,6 +87,7 @@ impl Names {
 
     /// Takes a name back that nobody has any more.
     pub fn take_back(&mut self, name: &ArrayName) {
+        self.arrays.retain(|_, other| other != name);
         self.numbers.remove(&name.number);
         if let Some(alias) = &name.alias {
             self.aliases.remove(alias);
@@ -88,6 +109,12 @@ impl Names {
         // The iterator has no end, and finitely many names are taken.
         all.find(|alias| self.aliases.insert(alias.clone())).unwrap_or_default()
     }
+}
+
+/// The name that a member's superblock asks for: in version 0.90, which has none, the preferred minor number.
+pub fn wanted_name(sb: &Superblock) -> String {
+    let minor = sb.preferred_minor().filter(|minor| *minor <= MAX_NUMBER);
+    minor.map_or_else(|| sb.name.clone(), |minor| minor.to_string())
 }
 
 /// The name without the host that made the array.
@@ -171,6 +198,18 @@ mod tests {
         names.take_back(&zero);
         names.take_back(&five);
         assert_eq!((names.give("h:0"), names.give("5")), (zero, five));
+    }
+
+    #[test]
+    fn an_array_has_one_name_until_it_is_taken_back() {
+        let mut names = Names::default();
+        let [first, second] = [1, 2].map(Uuid::from_u128);
+        let name = names.of(first, "host:0");
+        assert_eq!(names.of(second, "other:0").device(), "md127");
+        assert_eq!(names.of(first, "whatever"), name);
+        names.take_back(&name);
+        assert_eq!(names.of(Uuid::from_u128(3), "5").device(), "md5");
+        assert_eq!(names.of(first, "host:5").path(), "/dev/md/5");
     }
 
     #[test]

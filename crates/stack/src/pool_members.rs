@@ -160,6 +160,11 @@ impl Ready {
         &self.pool.name
     }
 
+    /// How whole it is.
+    pub(crate) fn health(&self) -> Health {
+        self.pool.health
+    }
+
     /// What the user should know of its members: labels that are damaged, disks that are not in the pool any more.
     pub(crate) fn problems(&self) -> &[String] {
         &self.pool.problems

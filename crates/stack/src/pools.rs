@@ -13,6 +13,7 @@ use ashlar_block::BlockDevice;
 use ashlar_zfs::client::pool::Visible;
 use ashlar_zfs::client::zvol::MINORS;
 use ashlar_zfs::client::{CallError, Parameters, Pool, Zvol};
+use ashlar_zfs::ondisk::config::Health;
 use ashlar_zfs::protocol::Command;
 use futures_util::lock::Mutex as AsyncMutex;
 
@@ -48,6 +49,8 @@ pub struct Served {
     pub pool: Pool,
     /// The names of its members.
     pub below: Vec<String>,
+    /// How whole it was when it was imported.
+    pub health: Health,
     /// Held for one change of the pool at a time, until its worker has answered: of a pool whose disks have failed
     /// that may be never.
     pub turn: AsyncMutex<()>,
@@ -125,8 +128,9 @@ impl Pools {
         let parts = ready.parts.clone();
         let pool = Pool::start(&name, import, parts, Arc::clone(&self.parameters)).await;
         let pool = pool.map_err(|error| refused(error.to_string(), error.hint()))?;
-        let (below, turn) = (ready.below.clone(), AsyncMutex::new(()));
-        let served = Arc::new(Served { pool, below, turn, read_only });
+        let (below, health) = (ready.below.clone(), ready.health());
+        let turn = AsyncMutex::new(());
+        let served = Arc::new(Served { pool, below, health, turn, read_only });
         self.served.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&served));
         Ok(served)
     }

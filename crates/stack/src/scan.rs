@@ -131,13 +131,12 @@ fn add_signatures(
 fn partition(device: &Device, entry: &Entry) -> Node {
     let mut node = Node::new(device.kind.name(), &device.name).fact("start", entry.start);
     node = node.fact("parttype", &entry.kind);
-    if entry.name.is_empty() { node } else { node.fact("partlabel", &entry.name) }
+    fact_if_any(node, "partlabel", &entry.name)
 }
 
 fn array(name: &str, status: &ArrayStatus) -> Node {
-    let mut node = Node::new(status.level.to_string(), name)
-        .sized(status.size.bytes())
-        .fact("set", &status.set_name)
+    let node = Node::new(status.level.to_string(), name).sized(status.size.bytes());
+    let mut node = fact_if_any(node, "set", &status.set_name)
         .fact("uuid", MdadmUuid(status.uuid))
         .fact("metadata", status.version);
     if let Some(layout) = layout_name(status.level, status.layout) {
@@ -158,8 +157,14 @@ fn array(name: &str, status: &ArrayStatus) -> Node {
 }
 
 fn failure_node(failure: &Failure) -> Node {
-    let name = if failure.set_name.is_empty() { "?" } else { &failure.set_name };
-    Node::new("md", name).fact("uuid", MdadmUuid(failure.uuid)).problem(&failure.error)
+    fact_if_any(Node::new("md", failure.name.device()), "set", &failure.set_name)
+        .fact("uuid", MdadmUuid(failure.uuid))
+        .problem(&failure.error)
+}
+
+/// Adds a fact, unless there is nothing to say.
+fn fact_if_any(node: Node, key: &'static str, text: &str) -> Node {
+    if text.is_empty() { node } else { node.fact(key, text) }
 }
 
 fn member_facts(node: Node, sb: &Superblock) -> Node {
@@ -169,7 +174,7 @@ fn member_facts(node: Node, sb: &Superblock) -> Node {
         MdRole::Faulty => "faulty".to_owned(),
         MdRole::Journal => "journal".to_owned(),
     };
-    node.fact("member", &sb.name).fact("role", role).fact("events", sb.events)
+    fact_if_any(node, "member", &sb.name).fact("role", role).fact("events", sb.events)
 }
 
 /// The name of a layout, for levels that have several.

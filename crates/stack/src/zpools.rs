@@ -57,7 +57,9 @@ fn pool_node(pool: &Pool) -> Node {
     if let Some(host) = &pool.hostname {
         node = node.fact("host", host);
     }
-    if pool.problems.is_empty() { node } else { node.problem(pool.problems.join("; ")) }
+    let health = (pool.health != Health::Online).then(|| pool.health.to_string());
+    let problems: Vec<String> = health.into_iter().chain(pool.problems.iter().cloned()).collect();
+    if problems.is_empty() { node } else { node.problem(problems.join("; ")) }
 }
 
 fn add_vdev(graph: &mut Graph, parent: NodeId, vdev: &Vdev) {

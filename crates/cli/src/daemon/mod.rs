@@ -63,6 +63,7 @@ use ashlar_stack::incremental::Collector;
 use ashlar_stack::pools;
 use ashlar_stack::spec::Listen;
 use ashlar_zfs::client::Parameters;
+use ashlar_zfs::ondisk::config::Health;
 use futures_util::future::{Either, select};
 use futures_util::lock::Mutex;
 
@@ -299,11 +300,24 @@ fn announce(stack: &Stack) -> Result<()> {
     }
     for served in stack.pools.all() {
         let (name, release) = (served.pool.name(), served.pool.release());
-        text += &format!("{name}: zpool of {} devices, by OpenZFS {release}\n", served.below.len());
+        let health = match served.health {
+            Health::Online => String::new(),
+            health @ (Health::Degraded | Health::Unavailable) => format!(", {health}"),
+        };
+        let volumes = if served.pool.opened().is_empty() { ", without volumes" } else { "" };
+        text += &format!(
+            "{name}: zpool of {} devices{health}, by OpenZFS {release}{volumes}\n",
+            served.below.len(),
+        );
     }
     for device in stack.devices.volumes().iter().filter(|device| device.kind != Kind::Array) {
         let (kind, size) = (device.kind.name(), human_size(device.bytes.size_bytes()));
         text += &format!("{}: {kind} {size}\n", device.export_name());
+    }
+    let devices = &stack.devices;
+    let waits = !stack.arrays.waiting().is_empty();
+    if !waits && devices.volumes().is_empty() && !devices.all().is_empty() {
+        text += "nothing is served: there is no volume yet\n";
     }
     output::tell(&(text + "ready\n"))
 }

@@ -23,6 +23,7 @@ mod models;
 mod nbd_clients;
 mod nesting;
 mod serving;
+mod starting;
 mod support;
 mod takeover;
 mod trace;

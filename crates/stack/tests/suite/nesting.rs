@@ -251,7 +251,7 @@ fn a_superblock_of_larger_members_than_the_partition_is_the_disks() {
         assert_eq!(role(&stack, "d0.img"), Role::Member);
         // Seen through the array, that partition reaches beyond its end.
         assert_eq!(volumes(&stack), [""; 0]);
-        let told = "md127: partition 1 left out: it reaches beyond the end of the device";
+        let told = "md0: partition 1 left out: it reaches beyond the end of the device";
         assert_eq!(notes(&stack), [told]);
     });
 }

@@ -118,7 +118,7 @@ fn missing_devices_and_wrong_checksums_are_told_of() {
     let graph = scanned(&[disk(&damaged)]);
     let pool = &json(&graph)["blockdevices"][0]["children"][0];
     assert_eq!(pool["health"], "unavailable");
-    assert_eq!(pool["problem"], "d0.img: label 1: its checksum is wrong");
+    assert_eq!(pool["problem"], "unavailable; d0.img: label 1: its checksum is wrong");
     assert_eq!(pool["children"][0]["problem"], "2 of its 3 parts are missing");
 }
 

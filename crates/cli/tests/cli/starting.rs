@@ -1,0 +1,75 @@
+//! What `serve` says before it serves: names of arrays, the state of pools, and what is missing.
+
+use super::support::{Daemon, Images, MIB};
+use super::zvol::{has_libzpool, pool};
+
+#[test]
+fn an_array_of_version_0_90_has_the_number_it_was_made_with() {
+    let images = Images::new(2, 16 * MIB);
+    images.run(&["md", "create", "md5", "-e0.90", "-l1", "-n2"], &images.refs()).ok();
+    let scan = images.run(&["scan"], &images.refs()).ok().out;
+    assert!(scan.contains("md5 "), "{scan}");
+    assert!(!scan.contains("set= ") && !scan.contains("member= "), "{scan}");
+    let daemon = images.serve(&[]);
+    assert!(daemon.greeting.starts_with("md5: raid1"), "{}", daemon.greeting);
+    daemon.end();
+}
+
+#[test]
+fn scan_calls_an_array_that_cannot_start_what_serve_calls_it() {
+    let images = Images::new(4, 16 * MIB);
+    let create = ["md", "create", "--homehost=any", "-n2"];
+    let uuid = |digit: &str| format!("--uuid={}", vec![digit.repeat(8); 4].join(":"));
+    let (first, second) = (uuid("1"), uuid("2"));
+    images.run(&[&create[..], &["-l0", "--name=a", &first]].concat(), &["d0", "d1"]).ok();
+    images.run(&[&create[..], &["-l1", "--name=b", &second]].concat(), &["d2", "d3"]).ok();
+    // The array `a` comes first, and lacks a member.
+    let scan = images.run(&["scan"], &["d0", "d2", "d3"]).ok().out;
+    let daemon = Daemon::start(images.dir.path(), &["-I", "d0", "d2", "d3"]);
+    for (device, name) in [("md127", "a"), ("md126", "b")] {
+        let line = scan.lines().find(|line| line.contains(&format!("set={name} "))).unwrap();
+        assert!(line.contains(device), "{line}");
+        assert!(daemon.greeting.contains(device), "{}", daemon.greeting);
+    }
+    assert!(daemon.greeting.contains("md127: raid0, inactive"), "{}", daemon.greeting);
+    daemon.end();
+}
+
+#[test]
+fn an_array_that_is_looked_into_has_its_name_in_the_log() {
+    let images = Images::new(4, 16 * MIB);
+    let create = ["md", "create", "--homehost=any", "-l1", "-n2"];
+    images.run(&[&create[..], &["--name=a"]].concat(), &["d0", "d1"]).ok();
+    images.run(&[&create[..], &["--name=b"]].concat(), &["d2", "d3"]).ok();
+    let daemon = Daemon::start(images.dir.path(), &["-v", "--run", "d0", "d2"]);
+    let log = daemon.end();
+    assert!(log.contains("md127") && !log.contains("md?"), "{log}");
+}
+
+#[test]
+fn a_pool_without_volumes_says_that_nothing_is_served() {
+    if !has_libzpool("a pool without volumes") {
+        return;
+    }
+    let images = pool();
+    let daemon = images.serve(&[]);
+    let lines: Vec<&str> = daemon.greeting.lines().collect();
+    assert!(lines[0].starts_with("tank: zpool of 2 devices, by OpenZFS"), "{lines:?}");
+    assert!(lines[0].ends_with(", without volumes"), "{lines:?}");
+    assert_eq!(lines[1..], ["nothing is served: there is no volume yet", "ready"]);
+    daemon.end();
+}
+
+#[test]
+fn half_a_mirrored_pool_is_called_degraded() {
+    if !has_libzpool("half a pool") {
+        return;
+    }
+    let images = pool();
+    let scan = images.run(&["scan"], &["d0"]).ok().out;
+    assert!(scan.lines().any(|line| line.contains("tank") && line.contains("(degraded")), "{scan}");
+    let daemon = Daemon::start(images.dir.path(), &["d0"]);
+    let first = daemon.greeting.lines().next().unwrap();
+    assert!(first.starts_with("tank: zpool of 1 devices, degraded, by OpenZFS"), "{first}");
+    daemon.end();
+}
