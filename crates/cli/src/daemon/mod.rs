@@ -113,6 +113,17 @@ impl Config {
         if self.read_only { Access::Read } else { Access::Write }
     }
 
+    /// Checks, before any disk is touched, that what serving needs is there.
+    ///
+    /// # Errors
+    /// What is missing, and the option that does without it.
+    fn check_surroundings(&self) -> Result<()> {
+        if let Some(path) = &self.mount {
+            mounted::check(path)?;
+        }
+        control_path(self.control.as_deref()).map(drop)
+    }
+
     /// How arrays are assembled.
     fn md(&self) -> ashlar_md::Options {
         ashlar_md::Options { run: self.run, read_only: self.read_only }
@@ -159,6 +170,7 @@ pub(crate) fn serve(
         config.models.check(&config.disks)?;
     }
     let pools = config.pools()?;
+    config.check_surroundings()?;
     let disks = disks::open_all_with(&config.disks, config.access(), !config.buffered)?;
     let disks = disks.into_iter().map(|disk| config.models.wrap(disk)).collect();
     let reactor = disks::reactor()?;
@@ -441,12 +453,28 @@ fn gone(cancelled: Cancelled) -> io::Result<()> {
     Err(io::Error::other(cancelled))
 }
 
-/// Listens at `path`, or where daemons do by default.
-fn bind_control(path: Option<&Path>) -> Result<Listener> {
+/// Where the control socket is to be: in a directory that is there.
+fn control_path(path: Option<&Path>) -> Result<PathBuf> {
     let path = match path {
         Some(path) => path.to_owned(),
         None => client::default_path().ok_or_else(client::no_default_path)?,
     };
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let error = directory.and_then(|directory| match std::fs::metadata(directory) {
+        Ok(found) if found.is_dir() => None,
+        Ok(_) => Some(io::ErrorKind::NotADirectory.into()),
+        Err(error) => Some(error),
+    });
+    match error {
+        None => Ok(path),
+        Some(error) => Err(Error::new("no place for the control socket", path.display(), error)
+            .hint("--control PATH puts it elsewhere")),
+    }
+}
+
+/// Listens at `path`, or where daemons do by default.
+fn bind_control(path: Option<&Path>) -> Result<Listener> {
+    let path = control_path(path)?;
     let failed = |error: io::Error| {
         let in_use = error.kind() == io::ErrorKind::AddrInUse;
         let error = Error::new("cannot open the control socket", path.display(), error);

@@ -34,6 +34,18 @@ pub(super) struct Mounted {
     servers: FuturesUnordered<Receiver<io::Result<()>>>,
 }
 
+/// Checks that something can be mounted on `path`, as far as that is known without doing it.
+///
+/// # Errors
+/// It cannot.
+pub(super) fn check(path: &Path) -> Result<()> {
+    ashlar_export::fuse::mount::check(path).map_err(cannot_mount)
+}
+
+fn cannot_mount(error: MountError) -> Error {
+    Error::plain("cannot mount", error).hint("--nbd ADDRESS serves the volumes without a mount")
+}
+
 impl Mounted {
     /// Mounts on `path` and serves from every reactor of `engine`.
     ///
@@ -45,7 +57,6 @@ impl Mounted {
         allow_other: bool,
         attributes: &Arc<Attributes>,
     ) -> Result<Self> {
-        let failed = |error: MountError| Error::plain("cannot mount", error);
         let view = View { attributes: Arc::clone(attributes) };
         let owner = Owner {
             uid: rustix::process::geteuid().as_raw(),
@@ -53,7 +64,7 @@ impl Mounted {
             since: ashlar_engine::wall_clock(),
         };
         let session = Arc::new(Session::new(view, owner));
-        let (mount, fd) = mount(path, MountOptions { allow_other }).map_err(failed)?;
+        let (mount, fd) = mount(path, MountOptions { allow_other }).map_err(cannot_mount)?;
         let servers = FuturesUnordered::new();
         for handle in engine.handles() {
             let fd: io::Result<OwnedFd> = fd.try_clone();

@@ -36,6 +36,7 @@ const SHARED: &[(&str, &[&str])] = &[
     ("daemon/interface.rs", &[]),
     ("daemon/manage.rs", &["md add", "md manage"]),
     ("daemon/mod.rs", &["serve", "md assemble"]),
+    ("daemon/mounted.rs", &["serve", "md assemble"]),
 ];
 
 /// Programs of others whose options messages recommend.

@@ -1,6 +1,9 @@
 //! What `serve` says before it serves: names of arrays, the state of pools, and what is missing.
 
-use super::support::{Daemon, Images, MIB};
+use std::fs;
+use std::process::Command;
+
+use super::support::{Daemon, Images, MIB, Run, program};
 use super::zvol::{has_libzpool, pool};
 
 #[test]
@@ -72,4 +75,66 @@ fn half_a_mirrored_pool_is_called_degraded() {
     let first = daemon.greeting.lines().next().unwrap();
     assert!(first.starts_with("tank: zpool of 1 devices, degraded, by OpenZFS"), "{first}");
     daemon.end();
+}
+
+/// Runs `serve` on a disk that is not there: what else is said, is said before disks are opened.
+fn serve(mut command: Command, args: &[&str]) -> Run {
+    let output = command.args(["serve", "/no/such/disk"]).args(args).output().unwrap();
+    Run {
+        code: output.status.code(),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// The program as a user that the system does not know; `None` where that cannot be.
+fn as_unknown_user(images: &Images) -> Option<Command> {
+    fs::copy(program().get_program(), images.path("ashlar")).unwrap();
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(images.dir.path(), open).unwrap();
+    let user = ["--reuid=54321", "--regid=54321", "--clear-groups"];
+    let can = Command::new("setpriv").args(user).arg("true").status();
+    if !can.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: this user cannot become another one");
+        return None;
+    }
+    let mut command = Command::new("setpriv");
+    command.args(user).arg(images.path("ashlar")).env_remove("XDG_RUNTIME_DIR");
+    Some(command)
+}
+
+#[test]
+fn without_a_place_for_the_control_socket_no_disk_is_opened() {
+    let images = Images::new(0, 0);
+    serve(program(), &["--control", "/no/such/directory/control"])
+        .fails(1, &["control socket", "/no/such/directory/control", "--control PATH"]);
+    if let Some(command) = as_unknown_user(&images) {
+        serve(command, &[]).fails(1, &["XDG_RUNTIME_DIR is not set", "--control PATH"]);
+    }
+}
+
+#[test]
+fn without_what_a_mount_needs_no_disk_is_opened() {
+    let images = Images::new(1, MIB);
+    let file = images.path("d0");
+    let directory = images.dir.path().to_str().unwrap();
+    serve(program(), &["--control", "/c", "--mount", file.to_str().unwrap()])
+        .fails(1, &["cannot mount", "ot a directory", "--nbd"]);
+    let has = |path: &str| fs::metadata(path).is_ok();
+    if has("/dev/fuse")
+        && has("/usr/bin/fusermount3")
+        && let Some(command) = as_unknown_user(&images)
+    {
+        serve(command, &["--control", "/tmp/c", "--mount", directory])
+            .fails(1, &["user 54321 has no entry in the user database", "--nbd"]);
+    }
+    // In a mount namespace of its own, so that the machine's device stays.
+    let script = "mount --bind /etc/hostname /dev/fuse 2>/dev/null || exit 77; exec \"$0\" \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script]).arg(program().get_program());
+    let run = serve(command, &["--control", "/tmp/c", "--mount", directory]);
+    if run.err.contains("unshare: ") || run.code == Some(77) {
+        return eprintln!("skipped: no mount namespace, or no device to hide: {}", run.err);
+    }
+    run.fails(1, &["/dev/fuse", "modprobe fuse", "--nbd"]);
 }

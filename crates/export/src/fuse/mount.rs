@@ -14,7 +14,7 @@ use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -66,6 +66,11 @@ pub enum MountError {
         "{HELPER} was not found, which mounts for users other than root: install the package fuse3"
     )]
     NoHelper,
+    /// An ordinary user for whom the system has no name, which the helper asks for.
+    #[error(
+        "user {0} has no entry in the user database (/etc/passwd), which {HELPER} asks for: add one, or run as root"
+    )]
+    NoUser(u32),
     /// The helper refused.
     #[error("{HELPER} failed: {0}")]
     Helper(String),
@@ -103,6 +108,42 @@ pub struct Mount {
     device: Option<String>,
     connection: OwnedFd,
     by_helper: bool,
+}
+
+/// Checks that a mount can be made on the directory `path`, as far as that is known beforehand: the directory, the kernel's FUSE, and
+/// for an ordinary user the helper and the user's name.
+///
+/// # Errors
+/// See [`MountError`].
+pub fn check(path: &Path) -> Result<(), MountError> {
+    let failed = |source| MountError::MountPoint { path: path.to_owned(), source };
+    match std::fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => {}
+        Ok(_) => return Err(failed(io::ErrorKind::NotADirectory.into())),
+        // What a server that died left there is cleared away.
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::NOTCONN) => {}
+        Err(error) => return Err(failed(error)),
+    }
+    match std::fs::metadata(DEVICE) {
+        Ok(metadata) if metadata.file_type().is_char_device() => {}
+        Ok(_) => return Err(MountError::NoDevice),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(MountError::NoDevice),
+        Err(error) => return Err(MountError::DeviceDenied(error)),
+    }
+    let uid = rustix::process::geteuid();
+    if uid.is_root() {
+        return Ok(());
+    }
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    if !std::env::split_paths(&paths).any(|directory| directory.join(HELPER).is_file()) {
+        return Err(MountError::NoHelper);
+    }
+    // 2: there is no such key (getent(1)). Without that program the helper tells.
+    let known = Command::new("getent").arg("passwd").arg(uid.to_string()).output();
+    if known.is_ok_and(|output| output.status.code() == Some(2)) {
+        return Err(MountError::NoUser(uid.as_raw()));
+    }
+    Ok(())
 }
 
 /// Mounts on the directory `path`. Gives the mount and the device to serve it with, on which the
@@ -207,6 +248,8 @@ fn run_helper(helper: &mut Command) -> Result<(), MountError> {
         MountError::OtherUsersDenied
     } else if said.contains("device not found") {
         MountError::NoDevice
+    } else if said.contains("could not determine username") {
+        MountError::NoUser(rustix::process::geteuid().as_raw())
     } else if said.is_empty() {
         MountError::Helper(output.status.to_string())
     } else {
