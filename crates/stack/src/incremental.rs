@@ -9,6 +9,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ashlar_block::Runtime;
+use ashlar_lvm::Metadata;
+use ashlar_lvm::commit::Committed;
+use ashlar_lvm::metadata::Header;
 use ashlar_md::{AssembleError, Candidate};
 use uuid::Uuid;
 
@@ -17,6 +20,7 @@ use crate::assemble::{Failure, Note, Options, Stack};
 use crate::builder::Builder;
 use crate::devices::Kind;
 use crate::names::{ArrayName, wanted_name};
+use crate::volume_groups::Merged;
 
 /// What became of a member that was handed in.
 pub enum Attached {
@@ -92,6 +96,24 @@ impl Collector {
     /// What there was to know, since this was asked last, of what came to light in new arrays.
     pub fn take_notes(&mut self) -> Vec<Note> {
         std::mem::take(&mut self.builder.notes)
+    }
+
+    /// The merges that have ended since this was asked last, of which their groups' metadata does not know yet.
+    pub fn merged(&mut self) -> Vec<Merged> {
+        self.builder.groups.merged(&self.builder.devices)
+    }
+
+    /// Removes a snapshot that was merged from its group's metadata, as LVM's polldaemon does; the metadata then. `header` says by whom and
+    /// when it was written.
+    ///
+    /// # Errors
+    /// Why not: the metadata is as it was, unless the text says that this is not known.
+    pub async fn end_merge(
+        &mut self,
+        merged: &Merged,
+        header: Header,
+    ) -> Result<(Metadata, Committed), String> {
+        self.builder.groups.end_merge(merged, header, &self.builder.devices).await
     }
 
     /// Takes in a member of an array that does not run, which is among the disks; with `run` the array

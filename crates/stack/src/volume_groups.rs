@@ -17,6 +17,10 @@ use ashlar_lvm::{PvOnDisk, Uuid, read_pv};
 use crate::devices::{Device, Devices, Role};
 use crate::mapped::Maker;
 
+mod merged;
+
+pub use merged::{Merged, left_to_merge};
+
 /// A physical volume at hand.
 struct Physical {
     /// The name of its device.
@@ -61,6 +65,16 @@ pub(crate) struct VolumeGroups {
     origins: Arc<Origins>,
     /// How many mapped devices there are.
     mapped: u32,
+    /// The origins into which snapshots are being merged.
+    merging: Vec<Merging>,
+}
+
+/// An origin into which a snapshot is being merged.
+struct Merging {
+    group: Uuid,
+    origin: String,
+    /// The name of its device.
+    device: String,
 }
 
 impl VolumeGroups {
@@ -209,6 +223,10 @@ impl VolumeGroups {
             links.extend(planned.volume.as_ref().map(|lv| format!("{}/{lv}", vg.name)));
             names.insert(planned.name, vec![name.clone()]);
             let mapped = made.mapped;
+            if let (Some(origin), Some(_)) = (&planned.volume, left_to_merge(&mapped.status())) {
+                let (group, origin, device) = (vg.id, origin.clone(), name.clone());
+                self.merging.push(Merging { group, origin, device });
+            }
             devices.add_logical(&name, links, role, lower.into_iter().collect(), mapped);
             notes.extend(own);
             notes.extend(made.notes.into_iter().map(|note| (name.clone(), note)));

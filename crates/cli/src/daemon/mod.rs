@@ -28,6 +28,7 @@ pub(crate) mod ending;
 mod incremental;
 pub(crate) mod interface;
 mod manage;
+mod merges;
 mod mounted;
 mod namespace;
 mod nbd;
@@ -397,6 +398,7 @@ async fn run(
     });
     let control = spawn(control::serve(control, Rc::clone(&service)));
     let watch = spawn(watch::log_progress(Arc::clone(stack)));
+    let merges = spawn(merges::end_merges(Rc::clone(&service)));
     // The process that started this one may be gone, and its terminal with it.
     if let Err(error) = announce(stack) {
         tracing::warn!("{error}");
@@ -422,6 +424,7 @@ async fn run(
     control.cancel().await;
     // An array that is just being started is stopped with the others.
     select(service.collector.lock(), ending.forced()).await;
+    merges.cancel().await;
     watch.cancel().await;
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use super::support::{Images, MIB, Run, program};
+use super::support::{Daemon, Images, MIB, Run, program};
 
 /// `ashlar lvm` with archives below the images' directory.
 fn command(images: &Images, args: &[&str]) -> Command {
@@ -401,6 +401,36 @@ fn an_interrupted_merge_goes_on() {
         }
         assert_is_merged(&images);
     }
+}
+
+/// A daemon that serves a group with a snapshot that is to be merged; archives go to `state`.
+fn serving_a_merge(images: &Images, state: &str) -> Daemon {
+    on(images, "lvconvert", &["--merge", "-b", "vg/snap"]).ok();
+    let mut command = program();
+    command.args(["serve", "--control", "control"]).args(images.refs());
+    command.current_dir(images.dir.path()).env("XDG_STATE_HOME", images.path(state));
+    Daemon::of(command, images.dir.path())
+}
+
+#[test]
+fn a_merge_that_ends_while_it_is_served_is_ended_in_the_metadata() {
+    let images = with_snapshot();
+    let daemon = serving_a_merge(&images, "state");
+    daemon.end_once("the merge of vg/snap into vg/data has ended: the snapshot is removed");
+    assert_is_merged(&images);
+    let backup = fs::read_to_string(images.path("state/ashlar/lvm/backup/vg")).unwrap();
+    assert!(backup.contains("ashlar serve") && !backup.contains("snap"), "{backup}");
+}
+
+#[test]
+fn a_merge_that_cannot_be_ended_while_it_is_served_tells_the_command_that_does() {
+    let images = with_snapshot();
+    fs::write(images.path("file"), "").unwrap();
+    let daemon = serving_a_merge(&images, "file");
+    let log = daemon.end_once("has ended, but the snapshot could not be removed");
+    assert!(log.contains("ashlar lvm lvconvert --devices d0,d1 --merge vg/snap"), "{log}");
+    on(&images, "lvconvert", &["--merge", "vg/snap"]).ok();
+    assert_is_merged(&images);
 }
 
 #[test]

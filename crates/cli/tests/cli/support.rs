@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -194,6 +195,27 @@ impl Daemon {
             stderr.read_to_string(&mut log).unwrap();
         }
         (self.child.wait().unwrap(), log)
+    }
+
+    /// Ends it with SIGTERM once its log has said `wanted`; the log.
+    pub(crate) fn end_once(mut self, wanted: &str) -> String {
+        let (sender, lines) = mpsc::channel();
+        let stderr = BufReader::new(self.child.stderr.take().unwrap());
+        let reading = std::thread::spawn(move || {
+            // The receiver may be gone: its test has failed.
+            stderr.lines().map_while(Result::ok).all(|line| sender.send(line).is_ok())
+        });
+        let mut log = String::new();
+        while !log.contains(wanted) {
+            let line = lines.recv_timeout(Duration::from_secs(30));
+            log += &(line.unwrap_or_else(|error| panic!("{error}: {log}")) + "\n");
+        }
+        self.signal("TERM");
+        lines.iter().for_each(|line| log += &(line + "\n"));
+        assert!(reading.join().is_ok());
+        let (status, _) = self.end_of_defect();
+        assert_eq!(status.code(), Some(0), "{log}");
+        log
     }
 
     /// Ends it with SIGTERM, in good order.

@@ -18,14 +18,14 @@ use crate::error::{Error, Result};
 const MAX_COMMAND: usize = 1000;
 
 /// Where copies are kept; or nowhere.
-pub(super) struct Archives(Option<PathBuf>);
+pub(crate) struct Archives(Option<PathBuf>);
 
 impl Archives {
     /// The usual place, or with `false` none.
     ///
     /// # Errors
     /// Nobody knows where that is.
-    pub(super) fn new(keep: bool) -> Result<Self> {
+    pub(crate) fn new(keep: bool) -> Result<Self> {
         if !keep {
             return Ok(Self(None));
         }
@@ -47,7 +47,7 @@ impl Archives {
     ///
     /// # Errors
     /// They cannot.
-    pub(super) fn before(&self, metadata: Option<&Metadata>) -> Result<()> {
+    pub(crate) fn before(&self, metadata: Option<&Metadata>) -> Result<()> {
         let Some(root) = &self.0 else { return Ok(()) };
         let (archive, backup) = (root.join("archive"), root.join("backup"));
         for directory in [&archive, &backup] {
@@ -65,7 +65,7 @@ impl Archives {
     ///
     /// # Errors
     /// It could not be written.
-    pub(super) fn after(&self, metadata: &Metadata) -> Result<()> {
+    pub(crate) fn after(&self, metadata: &Metadata) -> Result<()> {
         let Some(root) = &self.0 else { return Ok(()) };
         let path = root.join("backup").join(&metadata.group.name);
         keep(&path, metadata, "after").map_err(|error| cannot_keep(&path, error))
@@ -106,7 +106,7 @@ fn keep(path: &Path, metadata: &Metadata, when: &str) -> io::Result<()> {
 }
 
 /// Who writes a text, where and when.
-pub(super) fn header(description: String) -> Header {
+pub(crate) fn header(description: String) -> Header {
     let Creation { time, host } = creation();
     let kernel = |name: &str| {
         let text = fs::read_to_string(Path::new("/proc/sys/kernel").join(name));
@@ -124,13 +124,13 @@ pub(super) fn header(description: String) -> Header {
 }
 
 /// Now and here.
-pub(super) fn creation() -> Creation {
+pub(crate) fn creation() -> Creation {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     Creation { time: ashlar_engine::wall_clock().as_secs(), host: host.trim().to_owned() }
 }
 
 /// The command as it was given: `ashlar lvm lvcreate -L 4M vg`.
-pub(super) fn command() -> String {
+pub(crate) fn command() -> String {
     let args = std::env::args_os().skip(1);
     let words: Vec<String> = args.map(|word| word.to_string_lossy().into_owned()).collect();
     let text = format!("ashlar {}", words.join(" "));

@@ -15,6 +15,7 @@ use ashlar_engine::signal::{self, Signal};
 use ashlar_engine::sleep;
 use ashlar_lvm::VolumeGroup;
 use ashlar_lvm::activate::dm_name;
+use ashlar_stack::volume_groups::left_to_merge;
 use clap::Args;
 use futures_util::future::{Either, select};
 
@@ -173,7 +174,7 @@ async fn watch(volumes: &Volumes, merged: &str, name: &str) -> Result<Ended> {
     let mut first = None;
     loop {
         let status = device.status();
-        match left(&status) {
+        match left_to_merge(&status) {
             Some(0) => {
                 bar.iter().for_each(|bar| bar.finish_and_clear());
                 return Ok(Ended::Merged);
@@ -205,27 +206,5 @@ async fn either<T>(first: impl Future, second: impl Future<Output = T> + Unpin) 
     match select(Box::pin(first), second).await {
         Either::Left(_) => None,
         Either::Right((ended, _)) => Some(ended),
-    }
-}
-
-/// Sectors that are left to merge, of a line of status `0 8192 snapshot-merge 128/4096 16`; `None` if it
-/// says that the merge cannot go on.
-fn left(status: &str) -> Option<u64> {
-    let mut words = status.split_ascii_whitespace().skip(3);
-    let (used, metadata) = (words.next()?.split_once('/')?.0, words.next()?);
-    let (used, metadata): (u64, u64) = (used.parse().ok()?, metadata.parse().ok()?);
-    Some(used.saturating_sub(metadata))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::left;
-
-    #[test]
-    fn what_is_left_is_what_is_no_metadata() {
-        assert_eq!(left("0 8192 snapshot-merge 128/4096 16"), Some(112));
-        assert_eq!(left("0 8192 snapshot-merge 16/4096 16"), Some(0));
-        assert_eq!(left("0 8192 snapshot-merge Invalid"), None);
-        assert_eq!(left("0 8192 snapshot-merge Merge failed"), None);
     }
 }

@@ -4,7 +4,7 @@
 //! does its work on what is written there, and ends. Nothing is activated. In which order a change is
 //! written is for [`session`] to say: docs/internals/lvm.md.
 
-mod archive;
+pub(crate) mod archive;
 mod lvconvert;
 mod lvcreate;
 mod lvextend;

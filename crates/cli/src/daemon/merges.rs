@@ -1,0 +1,68 @@
+//! Merges of snapshots that end while their volumes are served: their groups' metadata is brought up to date.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use ashlar_engine::sleep;
+use ashlar_stack::devices::Kind;
+use ashlar_stack::incremental::Collector;
+use ashlar_stack::volume_groups::Merged;
+
+use super::control::Service;
+use crate::commands::lvm::archive::{self, Archives};
+use crate::error::Error;
+
+/// How often the merges are looked at.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Ends merges until the daemon is about to end.
+pub(super) async fn end_merges(service: Rc<Service>) {
+    loop {
+        // With the collector: nothing else changes the stack meanwhile, and the daemon's end waits for a commit that is under way.
+        let mut collector = service.collector.lock().await;
+        if service.ending.draining().is_stopped() {
+            return;
+        }
+        for merged in collector.merged() {
+            let (group, origin, snapshot) =
+                (&merged.before.group.name, &merged.origin, &merged.snapshot);
+            match end(&mut collector, &merged).await {
+                Ok(()) => tracing::info!(
+                    "the merge of {group}/{snapshot} into {group}/{origin} has ended: the snapshot is removed"
+                ),
+                Err(why) => tracing::warn!(
+                    "the merge of {group}/{snapshot} into {group}/{origin} has ended, but the snapshot could not be removed: \
+                     {why}; once the daemon has stopped, this removes it: {}",
+                    command(&service, &merged)
+                ),
+            }
+        }
+        drop(collector);
+        sleep(INTERVAL).await;
+    }
+}
+
+/// Removes a snapshot that was merged, and keeps copies of the metadata as the commands do.
+async fn end(collector: &mut Collector, merged: &Merged) -> Result<(), String> {
+    let text = |error: Error| error.into_parts().0;
+    let archives = Archives::new(true).map_err(text)?;
+    archives.before(Some(&merged.before)).map_err(text)?;
+    let header = archive::header(format!("Write from {}.", archive::command()));
+    let (after, done) = collector.end_merge(merged, header).await?;
+    for (pv, status) in done.stale {
+        tracing::warn!("PV {pv} still has the old metadata: {status}");
+    }
+    if let Err(error) = archives.after(&after) {
+        tracing::warn!("{}", text(error));
+    }
+    Ok(())
+}
+
+/// The command that ends a merge without a daemon.
+fn command(service: &Service, Merged { before, snapshot, .. }: &Merged) -> String {
+    let devices = service.stack.devices.all();
+    let disks = devices.iter().filter(|device| device.kind == Kind::Disk);
+    let disks: Vec<&str> = disks.map(|disk| disk.path.as_str()).collect();
+    let (disks, group) = (disks.join(","), &before.group.name);
+    format!("ashlar lvm lvconvert --devices {disks} --merge {group}/{snapshot}")
+}
