@@ -138,7 +138,8 @@ impl Peers {
         let peers = Rc::clone(self);
         let round = peers.round();
         let watch = async move {
-            while !peers.connections.borrow().is_empty() {
+            // A client may also end while the allocator is asked.
+            while !peers.connections.borrow().is_empty() || peers.memory_came_back.get() {
                 sleep(round).await;
                 peers.look_after().await;
             }
@@ -203,5 +204,43 @@ impl Drop for Seat {
         if let Some(waker) = self.peers.waiting.take() {
             waker.wake();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::pin::pin;
+
+    use ashlar_engine::{Reactor, ReactorConfig, timeout, yield_now};
+
+    use super::super::budget::MIN_BUDGET_BYTES;
+    use super::*;
+
+    #[test]
+    fn memory_that_comes_back_while_the_allocator_is_asked_is_given_back_too() {
+        Reactor::new(ReactorConfig::default()).unwrap().block_on(async {
+            let config = Config { patience: Duration::from_millis(4), ..Config::default() };
+            let peers = Peers::new(config, Arc::new(Budget::new(MIN_BUDGET_BYTES)));
+            let [first, last] = [(); 2].map(|()| {
+                let (ours, _) = UnixStream::pair().unwrap();
+                let seat = peers.admit(Socket::from_fd(ours.into()));
+                seat.peer.hold(MUCH_BYTES);
+                seat.peer.release(MUCH_BYTES);
+                seat
+            });
+            drop(first);
+            while peers.memory_came_back.get() {
+                yield_now().await;
+            }
+            // The watching task has seen it, and waits for the allocator.
+            drop(last);
+            let given_back = async {
+                while peers.memory_came_back.get() || peers.is_watched.get() {
+                    sleep(Duration::from_millis(1)).await;
+                }
+            };
+            assert!(timeout(Duration::from_secs(10), pin!(given_back)).await.is_some());
+        });
     }
 }
