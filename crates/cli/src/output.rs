@@ -35,7 +35,11 @@ fn visible(text: &str) -> Cow<'_, str> {
     if !text.contains(commands) {
         return Cow::Borrowed(text);
     }
-    let escape = |c: char| if commands(c) { c.escape_default().to_string() } else { c.to_string() };
+    // As JSON has them, so that JSON stays what it is.
+    let escape = |c: char| match commands(c) {
+        true => format!("\\u{:04x}", u32::from(c)),
+        false => c.to_string(),
+    };
     Cow::Owned(text.chars().map(escape).collect())
 }
 
@@ -129,4 +133,18 @@ fn log_panic(info: &PanicHookInfo<'_>) {
     let backtrace = (backtrace.status() == BacktraceStatus::Captured).then_some(backtrace);
     let backtrace = backtrace.map(tracing::field::display);
     tracing::error!(thread, at, backtrace, "panicked: {message}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::visible;
+
+    #[test]
+    fn text_does_not_command_the_terminal_and_json_stays_json() {
+        assert_eq!(visible("a\tb\nc\u{e4}"), "a\tb\nc\u{e4}");
+        assert_eq!(visible("\u{1b}[31m\r"), r"\u001b[31m\u000d");
+        let odd = "\u{9b}31m\u{7f}\u{1b}";
+        let json = serde_json::to_string(odd).unwrap();
+        assert_eq!(serde_json::from_str::<String>(&visible(&json)).unwrap(), odd);
+    }
 }

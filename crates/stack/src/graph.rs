@@ -30,7 +30,7 @@ pub struct Node {
 impl Node {
     /// A node without facts.
     pub fn new(kind: impl Into<String>, name: impl Into<String>) -> Self {
-        let (kind, name) = (kind.into(), one_line(&name.into()));
+        let (kind, name) = (kind.into(), name.into());
         Self { name, kind, size_bytes: None, facts: Vec::new(), problem: None }
     }
 
@@ -44,7 +44,7 @@ impl Node {
     /// With one more fact.
     #[must_use]
     pub fn fact(mut self, key: &'static str, value: impl fmt::Display) -> Self {
-        self.facts.push((key, one_line(&value.to_string())));
+        self.facts.push((key, value.to_string()));
         self
     }
 
@@ -125,14 +125,15 @@ impl Graph {
         if !again {
             for (key, value) in &node.facts {
                 // A String takes every write.
-                let (Ok(()) | Err(fmt::Error)) = write!(more, "{key}={value} ");
+                let (Ok(()) | Err(fmt::Error)) = write!(more, "{key}={} ", one_line(value));
             }
             if let Some(problem) = &node.problem {
-                let (Ok(()) | Err(fmt::Error)) = write!(more, "({problem})");
+                let (Ok(()) | Err(fmt::Error)) = write!(more, "({})", one_line(problem));
             }
         }
         let size = node.size_bytes.map(human_size).unwrap_or_default();
-        out.push([format!("{indent}{branch}{}", node.name), node.kind.clone(), size, more]);
+        let name = one_line(&node.name);
+        out.push([format!("{indent}{branch}{name}"), node.kind.clone(), size, more]);
         let indent = format!("{indent}{below}");
         let children = if again { &[][..] } else { children };
         for (index, child) in children.iter().enumerate() {

@@ -3,6 +3,8 @@
 use std::fs;
 use std::process::Command;
 
+use serde_json::Value;
+
 use crate::support::{Images, MIB};
 
 #[test]
@@ -18,6 +20,12 @@ fn a_partition_label_does_not_command_the_terminal() {
     let run = images.run(&["scan"], &["d0"]).ok();
     assert!(run.out.contains("partlabel=a\\u{1b}[31mb\\u{9b}c\\nd\u{e9}"), "{run:?}");
     assert!(!run.out.contains(['\u{1b}', '\u{9b}']), "{run:?}");
+    // JSON has escapes of its own, and programs get the label as it is.
+    let run = images.run(&["scan", "--json"], &["d0"]).ok();
+    assert!(!run.out.contains(['\u{1b}', '\u{9b}']), "{run:?}");
+    let json: Value = serde_json::from_str(&run.out).unwrap_or_else(|why| panic!("{why}: {run:?}"));
+    let partition = &json["blockdevices"][0]["children"][0];
+    assert_eq!(partition["partlabel"], "a\u{1b}[31mb\u{9b}c\nd\u{e9}", "{json}");
 }
 
 #[test]
