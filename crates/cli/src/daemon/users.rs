@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use ashlar_engine::file::Process;
+
 /// Loop devices backed by files below `mount` and processes with files open there, as far as this
 /// user may see them.
 pub(crate) fn users(mount: &Path) -> Vec<String> {
@@ -38,11 +40,8 @@ fn processes(mount: &Path) -> Vec<String> {
         // The links are read, not followed: looking at the files would ask this daemon.
         open.chain(links).any(|link| fs::read_link(link).is_ok_and(|to| to.starts_with(mount)))
     };
-    let describe = |pid: String| {
-        let name = fs::read_to_string(Path::new("/proc").join(&pid).join("comm"));
-        format!("{} (process {pid})", name.unwrap_or_default().trim_end())
-    };
-    names(Path::new("/proc")).into_iter().filter(is_pid).filter(uses).map(describe).collect()
+    let all = names(Path::new("/proc")).into_iter().filter(is_pid).filter(uses);
+    all.filter_map(|pid| Some(Process::of(pid.parse().ok()?).to_string())).collect()
 }
 
 #[cfg(test)]

@@ -29,6 +29,7 @@ pub(super) use self::wanted::{Existing, Names, Wanted};
 use super::volumes::Chosen;
 use super::{Top, with};
 use crate::error::{Error, FAILURE, Result};
+use crate::output;
 
 /// What ends it in good order.
 const SIGNALS: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
@@ -75,13 +76,14 @@ async fn take(files: Files, wanted: &Wanted) -> Result<u8> {
     ended.and(stored)?;
     told.end(&counts)?;
     if counts.special > 0 {
-        eprintln!("left out: {} device nodes, pipes and sockets", counts.special);
+        let count = counts.special;
+        output::note(&format!("left out: {count} device nodes, pipes and sockets\n"));
     }
     if counts.privileged > 0 {
-        eprintln!(
-            "left out: {} attributes of security.* and trusted.*, which {} sets",
+        output::note(&format!(
+            "left out: {} attributes of security.* and trusted.*, which {} sets\n",
             counts.privileged, wanted.options.owners
-        );
+        ));
     }
     Ok(if counts.failures > 0 { FAILURE } else { 0 })
 }
