@@ -4,7 +4,7 @@
 //! its own: [`BURST`] messages in [`INTERVAL_NS`]. The first message of a later interval has a field `suppressed`: how
 //! many were left out before it.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Messages of one place in an interval (the kernel's `DEFAULT_RATELIMIT_BURST`).
 pub const BURST: u32 = 10;
@@ -13,7 +13,11 @@ pub const INTERVAL_NS: u64 = 5_000_000_000;
 
 /// The messages of one place.
 #[derive(Debug)]
-pub struct RateLimit(Mutex<State>);
+pub struct RateLimit {
+    burst: u32,
+    interval_ns: u64,
+    state: Mutex<State>,
+}
 
 #[derive(Debug)]
 struct State {
@@ -24,27 +28,45 @@ struct State {
 }
 
 impl RateLimit {
-    /// The limit of a place that has told nothing yet.
+    /// The limit of a place that has told nothing yet: [`BURST`] messages in [`INTERVAL_NS`].
     #[must_use]
     pub const fn new() -> Self {
-        Self(Mutex::new(State { begin_ns: 0, told: 0, suppressed: 0 }))
+        Self::of(BURST, INTERVAL_NS)
+    }
+
+    /// A limit of `burst` messages in an interval of `interval_ns`.
+    #[must_use]
+    pub const fn of(burst: u32, interval_ns: u64) -> Self {
+        let state = State { begin_ns: 0, told: 0, suppressed: 0 };
+        Self { burst, interval_ns, state: Mutex::new(state) }
     }
 
     /// Whether a message may be logged at `now_ns`: how many were left out since the last one. `None` leaves it out,
     /// and counts it.
     pub fn admit(&self, now_ns: u64) -> Option<u64> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
         // A clock that goes back is another one's: simulations have their own.
-        let is_over = now_ns < state.begin_ns || now_ns - state.begin_ns >= INTERVAL_NS;
+        let is_over = now_ns < state.begin_ns || now_ns - state.begin_ns >= self.interval_ns;
         if state.told == 0 || is_over {
             (state.begin_ns, state.told) = (now_ns, 0);
         }
-        if state.told == BURST {
+        if state.told == self.burst {
             state.suppressed += 1;
             return None;
         }
         state.told += 1;
         Some(std::mem::take(&mut state.suppressed))
+    }
+
+    /// Ends the interval early: how many were left out since the last message.
+    pub fn restart(&self) -> u64 {
+        let mut state = self.state();
+        state.told = 0;
+        std::mem::take(&mut state.suppressed)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -83,5 +105,8 @@ mod tests {
         // Another clock.
         next[0] = 1000 - u64::from(BURST);
         assert_eq!(told(3), next);
+        // An interval that ends early.
+        assert_eq!(limit.restart(), 1000 - u64::from(BURST));
+        assert_eq!(told(3), [0; BURST as usize]);
     }
 }

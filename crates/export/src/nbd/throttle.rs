@@ -1,10 +1,11 @@
 //! Messages that clients can cause at will, kept few.
 
-use std::cell::Cell;
 use std::time::Duration;
 
+use ashlar_block::rate_limit::RateLimit;
+
 /// Messages in a window of time; those beyond are counted only.
-const MOST: u64 = 20;
+const MOST: u32 = 20;
 /// The window.
 const WINDOW: Duration = Duration::from_secs(10);
 
@@ -21,49 +22,42 @@ pub(crate) enum Topic {
     Transmission,
 }
 
-/// The messages of a topic.
-#[derive(Default, Debug)]
-struct Count {
-    until_ns: Cell<u64>,
-    said: Cell<u64>,
-}
-
 /// See the module text. What was left out is told with the first message of the next window, or by
 /// [`Throttle::tell`].
-#[derive(Default, Debug)]
-pub(crate) struct Throttle([Count; 4]);
+#[derive(Debug)]
+pub(crate) struct Throttle([RateLimit; 4]);
+
+impl Default for Throttle {
+    fn default() -> Self {
+        Self([const { RateLimit::of(MOST, WINDOW.as_nanos() as u64) }; 4])
+    }
+}
 
 impl Throttle {
     /// Logs with `message`, unless there were too many. `now_ns` is any clock that does not go back.
     pub(crate) fn say(&self, topic: Topic, now_ns: u64, message: impl FnOnce()) {
-        let count = &self.0[topic as usize];
-        if now_ns >= count.until_ns.get() {
-            count.tell();
-            count.until_ns.set(now_ns + WINDOW.as_nanos() as u64);
-        }
-        count.said.set(count.said.get() + 1);
-        if count.said.get() <= MOST {
+        if let Some(left_out) = self.0[topic as usize].admit(now_ns) {
+            tell(left_out);
             message();
         }
     }
 
     /// Logs how many messages were left out; counting begins anew.
     pub(crate) fn tell(&self) {
-        self.0.iter().for_each(Count::tell);
+        self.0.iter().map(RateLimit::restart).for_each(tell);
     }
 }
 
-impl Count {
-    fn tell(&self) {
-        let left_out = self.said.take().saturating_sub(MOST);
-        if left_out > 0 {
-            tracing::warn!(left_out, "more messages about NBD clients");
-        }
+fn tell(left_out: u64) {
+    if left_out > 0 {
+        tracing::warn!(left_out, "more messages about NBD clients");
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     #[test]
