@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::support::{Daemon, Images, MIB, program};
+use super::support::{Daemon, Images, MIB, program, until};
 
 /// A raw connection.
 struct Raw(UnixStream);
@@ -249,6 +249,8 @@ fn the_commands_ask_the_daemon() {
     assert_eq!(daemon.wait().0.code(), Some(0));
 }
 
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// A read of a socket with a time limit ends with EINTR when the process is stopped and goes on (signal(7)).
 #[test]
 fn a_client_that_is_stopped_for_a_moment_still_gets_its_answer() {
@@ -262,14 +264,14 @@ fn a_client_that_is_stopped_for_a_moment_still_gets_its_answer() {
         .spawn()
         .unwrap();
     let pid = child.id().to_string();
-    wait_until("it waits for an answer", || {
+    until(PATIENCE, "it waits for an answer", || {
         let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
         call.starts_with("45 ") || call.starts_with("207 ") // recvfrom(2) on x86-64, and elsewhere
     });
     for signal in ["-STOP", "-CONT"] {
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
         let stopped = signal == "-STOP";
-        wait_until("it is stopped, and runs again", || {
+        until(PATIENCE, "it is stopped, and runs again", || {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
             stat.contains(" T ") == stopped
         });
@@ -278,14 +280,4 @@ fn a_client_that_is_stopped_for_a_moment_still_gets_its_answer() {
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
-}
-
-fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..2000 {
-        if holds() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    panic!("not so within ten seconds: {what}");
 }

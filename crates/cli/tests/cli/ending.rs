@@ -60,16 +60,16 @@ fn a_second_signal_ends_it_whatever_keeps_an_array_busy_and_stops_the_others() {
     let slow = "m1=custom:write=60s";
     let args = ["--nbd", "unix:nbd", "--model", slow, "m0", "m1"];
     let daemon = images.serve(&args);
-    let mut one = Nbd::open(&images, "md/one");
+    let mut one = Nbd::open(&images.path("nbd"), "md/one");
     one.write(0, &[1; 4096]);
     assert_eq!(one.reply(), 0);
     one.flush();
-    let mut two = Nbd::open(&images, "md/two");
+    let mut two = Nbd::open(&images.path("nbd"), "md/two");
     two.write(0, &[2; 4096]);
     await_write(&daemon);
     // In the middle of the handshake, and one that takes no replies.
-    let _silent = Nbd::connect(&images);
-    let mut deaf = Nbd::open(&images, "md/one");
+    let _silent = Nbd::connect(&images.path("nbd"));
+    let mut deaf = Nbd::open(&images.path("nbd"), "md/one");
     for n in 0..32 {
         deaf.request(0, n % 16 * MIB, MIB as u32);
     }
@@ -91,7 +91,7 @@ fn a_second_signal_ends_it_whatever_keeps_an_array_busy_and_stops_the_others() {
 fn a_third_signal_ends_it_at_once() {
     let images = Images::array(2, 32 * MIB, &["--level=1", "--name=one"]);
     let daemon = images.serve(&["--nbd", "unix:nbd", "--model", "d1=custom:write=60s"]);
-    let mut client = Nbd::open(&images, "md/one");
+    let mut client = Nbd::open(&images.path("nbd"), "md/one");
     client.write(0, &[2; 4096]);
     await_write(&daemon);
     for _ in 0..3 {
@@ -148,7 +148,7 @@ fn a_log_that_is_not_read_keeps_no_third_signal_from_ending_it() {
 fn a_closed_terminal_ends_it_in_good_order() {
     let images = Images::array(2, 32 * MIB, &["--level=1", "--name=one"]);
     let daemon = images.serve(&["--nbd", "unix:nbd"]);
-    let mut client = Nbd::open(&images, "md/one");
+    let mut client = Nbd::open(&images.path("nbd"), "md/one");
     client.write(0, &[1; 4096]);
     assert_eq!(client.reply(), 0);
     // However often it is said.
@@ -181,7 +181,7 @@ fn it_ends_in_good_order_when_its_output_is_gone() {
     let images = Images::array(2, 32 * MIB, &["--level=1", "--name=one"]);
     let mut daemon = images.serve(&["--nbd", "unix:nbd", "-vv"]);
     daemon.close_output();
-    let mut client = Nbd::open(&images, "md/one");
+    let mut client = Nbd::open(&images.path("nbd"), "md/one");
     client.write(0, &[1; 4096]);
     assert_eq!(client.reply(), 0);
     daemon.signal("HUP");
@@ -215,7 +215,7 @@ fn a_write_beyond_the_limit_of_file_sizes_fails_and_ends_nothing() {
         eprintln!("skipped: no prlimit");
         return;
     }
-    let mut client = Nbd::open(&images, "d0");
+    let mut client = Nbd::open(&images.path("nbd"), "d0");
     client.write(6 * MIB, &[1; 4096]);
     assert_ne!(client.reply(), 0);
     client.write(MIB, &[1; 4096]);
@@ -229,7 +229,7 @@ fn after_stop_the_disks_are_free() {
     let images = Images::array(4, 32 * MIB, &["--level=10", "--name=one"]);
     for round in 0..20_u8 {
         let daemon = images.serve(&["--nbd", "unix:nbd"]);
-        let mut client = Nbd::open(&images, "md/one");
+        let mut client = Nbd::open(&images.path("nbd"), "md/one");
         client.write(0, &[round; 4096]);
         assert_eq!(client.reply(), 0);
         drop(client);
@@ -274,7 +274,7 @@ fn stop_says_what_it_waits_for_and_gives_up_in_time() {
 fn stop_fails_when_the_daemon_does_not_end_in_good_order() {
     let images = two_arrays();
     let daemon = images.serve(&["--nbd", "unix:nbd", "--model", "m1=custom:write=60s", "m0", "m1"]);
-    let mut client = Nbd::open(&images, "md/two");
+    let mut client = Nbd::open(&images.path("nbd"), "md/two");
     client.write(0, &[2; 4096]);
     await_write(&daemon);
     let stopped = daemon.client(&["stop", "--force"]);

@@ -4,69 +4,14 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
-use super::support::{Daemon, Images, MIB, program};
+use super::support::{Daemon, Images, MIB, Nbd, READ, WRITE, program, until};
 
-/// A connection in transmission, with simple replies.
-struct Client(UnixStream);
-
-impl Client {
-    /// Connects to `socket` and greets.
-    fn greet(socket: &Path) -> Self {
-        let mut stream = UnixStream::connect(socket).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        stream.read_exact(&mut [0; 18]).unwrap();
-        // Fixed newstyle, no zeroes.
-        stream.write_all(&[0, 0, 0, 3]).unwrap();
-        Self(stream)
-    }
-
-    /// Connects to `socket` and chooses `export` with EXPORT_NAME.
-    fn connect(socket: &Path, export: &str) -> Self {
-        let mut client = Self::greet(socket);
-        client.choose(export);
-        client.0.read_exact(&mut [0; 10]).unwrap();
-        client
-    }
-
-    fn choose(&mut self, export: &str) {
-        let mut option = b"IHAVEOPT\0\0\0\x01".to_vec();
-        option.extend((export.len() as u32).to_be_bytes());
-        option.extend(export.as_bytes());
-        self.0.write_all(&option).unwrap();
-    }
-
-    /// Reads `length` bytes; the error of the reply.
-    fn read(&mut self, length: u32) -> u32 {
-        self.request(READ, 0, length);
-        let mut head = [0; 16];
-        self.0.read_exact(&mut head).unwrap();
-        let error = u32::from_be_bytes(head[4..8].try_into().unwrap());
-        if error == 0 {
-            self.0.read_exact(&mut vec![0; length as usize]).unwrap();
-        }
-        error
-    }
-
-    /// Sends the header of a request.
-    fn request(&mut self, command: u16, offset: u64, length: u32) {
-        let mut header = 0x2560_9513_u32.to_be_bytes().to_vec();
-        header.extend([0; 2]);
-        header.extend(command.to_be_bytes());
-        header.extend(7_u64.to_be_bytes());
-        header.extend(offset.to_be_bytes());
-        header.extend(length.to_be_bytes());
-        self.0.write_all(&header).unwrap();
-    }
-}
-
-const READ: u16 = 0;
-const WRITE: u16 = 1;
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What `name` says in the status of a process, bytes.
 fn memory(pid: u32, name: &str) -> u64 {
@@ -75,20 +20,11 @@ fn memory(pid: u32, name: &str) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
-/// Waits until `holds`.
-fn until(what: &str, holds: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !holds() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 #[test]
 fn a_client_that_dies_within_a_write_does_not_keep_the_daemon_from_stopping() {
     let images = Images::array(2, 32 * MIB, &["--level=1"]);
     let daemon = images.serve(&["--nbd", "unix:nbd.sock"]);
-    let mut client = Client::connect(&images.path("nbd.sock"), "md0");
+    let mut client = Nbd::open(&images.path("nbd.sock"), "md0");
     client.request(WRITE, 0, MIB as u32);
     client.0.write_all(&vec![7; MIB as usize / 2]).unwrap();
     drop(client);
@@ -112,7 +48,7 @@ fn the_socket_of_another_daemon_survives_the_end_of_this_one() {
     let second = Daemon::of(command, images.dir.path());
     first.end();
     assert!(second.client(&["status"]).ok().out.contains(&second.pid().to_string()));
-    drop(Client::connect(&socket, "d0"));
+    drop(Nbd::open(&socket, "d0"));
     second.end();
     assert!(!socket.exists());
 }
@@ -143,20 +79,20 @@ fn clients_that_do_not_read_hold_a_bounded_memory_and_leave_none_behind() {
     let socket = images.path("nbd.sock");
     let rss = || memory(daemon.pid(), "VmRSS:");
     let before = rss();
-    let mut stuck: Vec<Client> = (0..40).map(|_| Client::connect(&socket, "d0")).collect();
+    let mut stuck: Vec<Nbd> = (0..40).map(|_| Nbd::open(&socket, "d0")).collect();
     for client in &mut stuck {
         (0..64).for_each(|_| client.request(READ, 0, MIB as u32));
     }
-    until("the clients get no memory", || rss() > before + 40 * MIB);
+    until(PATIENCE, "the clients get no memory", || rss() > before + 40 * MIB);
     // Another one is served all the same.
-    let mut client = Client::connect(&socket, "d0");
+    let mut client = Nbd::open(&socket, "d0");
     for _ in 0..100 {
         assert_eq!(client.read(4096), 0);
     }
     let most = memory(daemon.pid(), "VmHWM:");
     assert!(most < before + 128 * MIB, "{} MiB more", (most - before) / MIB);
     drop((client, stuck));
-    until("the memory does not come back", || rss() < before + 24 * MIB);
+    until(PATIENCE, "the memory does not come back", || rss() < before + 24 * MIB);
     daemon.end();
 }
 
@@ -166,8 +102,8 @@ fn memory_that_there_is_not_is_the_clients_trouble() {
     let args = ["--threads", "1", "--nbd", "unix:nbd.sock", "--nbd-memory", "1G"];
     let daemon = images.serve(&args);
     let socket = images.path("nbd.sock");
-    let mut client = Client::connect(&socket, "d0");
-    let mut stuck: Vec<Client> = (0..4).map(|_| Client::connect(&socket, "d0")).collect();
+    let mut client = Nbd::open(&socket, "d0");
+    let mut stuck: Vec<Nbd> = (0..4).map(|_| Nbd::open(&socket, "d0")).collect();
     assert_eq!(client.read(4096), 0);
     let limit = Some(memory(daemon.pid(), "VmSize:") + 24 * MIB);
     let pid = Pid::from_raw(daemon.pid() as i32);
@@ -195,14 +131,14 @@ fn clients_beyond_the_most_are_refused_and_idle_ones_closed() {
     let daemon = images.serve(&[&["--nbd", "unix:nbd.sock"][..], &limits].concat());
     let socket = images.path("nbd.sock");
     // Those that choose nothing are no clients yet.
-    let half: Vec<Client> = (0..100).map(|_| Client::greet(&socket)).collect();
-    let mut first = Client::connect(&socket, "d0");
+    let half: Vec<Nbd> = (0..100).map(|_| Nbd::greet(&socket)).collect();
+    let mut first = Nbd::open(&socket, "d0");
     assert_eq!(first.read(4096), 0);
-    let mut second = Client::greet(&socket);
+    let mut second = Nbd::greet(&socket);
     second.choose("d0");
     assert_eq!(second.0.read(&mut [0]).unwrap(), 0, "refused");
     assert_eq!(first.0.read(&mut [0]).unwrap(), 0, "idle");
-    drop((Client::connect(&socket, "d0"), half));
+    drop((Nbd::open(&socket, "d0"), half));
     let log = daemon.end();
     assert!(log.contains("refused") && log.contains("idle"), "{log}");
 }

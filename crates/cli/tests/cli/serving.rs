@@ -310,7 +310,7 @@ fn reads_that_fail_one_after_the_other_do_not_fill_the_log() {
     let daemon = Daemon::start(images.dir.path(), &args);
     // What is behind the new end cannot be read, and the last member has to stay.
     OpenOptions::new().write(true).open(images.path("d0")).unwrap().set_len(2 * MIB).unwrap();
-    let mut client = Nbd::open(&images, "md/data");
+    let mut client = Nbd::open(&images.path("nbd"), "md/data");
     for n in 0..200 {
         client.request(0, 16 * MIB + n * 4096, 4096);
         assert_eq!(client.reply(), 5);

@@ -236,40 +236,70 @@ impl Drop for Daemon {
     }
 }
 
-/// A client of a daemon's NBD socket `nbd`.
-pub(crate) struct Nbd(UnixStream);
+/// Waits until `holds`, for `patience` at most.
+pub(crate) fn until(patience: Duration, what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + patience;
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A client of a daemon's NBD socket, spoken raw, with simple replies.
+pub(crate) struct Nbd(pub(crate) UnixStream);
+
+/// NBD_CMD_READ and so on.
+pub(crate) const READ: u16 = 0;
+pub(crate) const WRITE: u16 = 1;
+pub(crate) const FLUSH: u16 = 3;
 
 impl Nbd {
     /// One that has said nothing yet.
-    pub(crate) fn connect(images: &Images) -> Self {
-        let mut stream = UnixStream::connect(images.path("nbd")).unwrap();
+    pub(crate) fn connect(socket: &Path) -> Self {
+        let mut stream = UnixStream::connect(socket).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         stream.read_exact(&mut [0; 18]).unwrap();
         Self(stream)
     }
 
-    /// One that uses `export`.
-    pub(crate) fn open(images: &Images, export: &str) -> Self {
-        let Self(mut stream) = Self::connect(images);
-        // Fixed newstyle, no zeroes; NBD_OPT_EXPORT_NAME.
-        let mut hello = 3_u32.to_be_bytes().to_vec();
-        hello.extend(b"IHAVEOPT");
-        hello.extend(1_u32.to_be_bytes());
-        hello.extend((export.len() as u32).to_be_bytes());
-        hello.extend(export.as_bytes());
-        stream.write_all(&hello).unwrap();
-        stream.read_exact(&mut [0; 10]).unwrap();
-        Self(stream)
+    /// One that has greeted and chosen nothing.
+    pub(crate) fn greet(socket: &Path) -> Self {
+        let mut client = Self::connect(socket);
+        // Fixed newstyle, no zeroes.
+        client.0.write_all(&[0, 0, 0, 3]).unwrap();
+        client
     }
 
+    /// One that uses `export`.
+    pub(crate) fn open(socket: &Path, export: &str) -> Self {
+        let mut client = Self::greet(socket);
+        client.choose(export);
+        client.0.read_exact(&mut [0; 10]).unwrap();
+        client
+    }
+
+    /// Sends NBD_OPT_EXPORT_NAME.
+    pub(crate) fn choose(&mut self, export: &str) {
+        let mut option = b"IHAVEOPT\0\0\0\x01".to_vec();
+        option.extend((export.len() as u32).to_be_bytes());
+        option.extend(export.as_bytes());
+        self.0.write_all(&option).unwrap();
+    }
+
+    /// The header of a request.
+    pub(crate) fn header(command: u16, at: u64, len: u32) -> Vec<u8> {
+        let mut header = 0x2560_9513_u32.to_be_bytes().to_vec();
+        header.extend(0_u16.to_be_bytes());
+        header.extend(command.to_be_bytes());
+        header.extend(7_u64.to_be_bytes());
+        header.extend(at.to_be_bytes());
+        header.extend(len.to_be_bytes());
+        header
+    }
+
+    /// Sends the header of a request.
     pub(crate) fn request(&mut self, command: u16, at: u64, len: u32) {
-        let mut request = 0x2560_9513_u32.to_be_bytes().to_vec();
-        request.extend(0_u16.to_be_bytes());
-        request.extend(command.to_be_bytes());
-        request.extend(7_u64.to_be_bytes());
-        request.extend(at.to_be_bytes());
-        request.extend(len.to_be_bytes());
-        self.0.write_all(&request).unwrap();
+        self.0.write_all(&Self::header(command, at, len)).unwrap();
     }
 
     /// The error of a simple reply.
@@ -279,13 +309,23 @@ impl Nbd {
         u32::from_be_bytes(reply[4..8].try_into().unwrap())
     }
 
+    /// Reads from the beginning; the error of the reply.
+    pub(crate) fn read(&mut self, len: u32) -> u32 {
+        self.request(READ, 0, len);
+        let error = self.reply();
+        if error == 0 {
+            self.0.read_exact(&mut vec![0; len as usize]).unwrap();
+        }
+        error
+    }
+
     pub(crate) fn write(&mut self, at: u64, data: &[u8]) {
-        self.request(1, at, data.len() as u32);
+        self.request(WRITE, at, data.len() as u32);
         self.0.write_all(data).unwrap();
     }
 
     pub(crate) fn flush(&mut self) {
-        self.request(3, 0, 0);
+        self.request(FLUSH, 0, 0);
         assert_eq!(self.reply(), 0);
     }
 }

@@ -7,41 +7,16 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 
 use serde_json::Value;
 
-use crate::support::{Daemon, Images, MIB, Run, ashlar_in, program};
-
-/// An NBD connection to the first export, or one by its name, as little as is needed.
-struct Nbd(UnixStream);
-
-const READ: u16 = 0;
-const WRITE: u16 = 1;
-const FLUSH: u16 = 3;
+use crate::support::{Daemon, FLUSH, Images, MIB, Nbd, READ, Run, WRITE, ashlar_in, program};
 
 impl Nbd {
-    fn to(images: &Images, export: &str) -> Self {
-        let mut stream = UnixStream::connect(images.path("nbd")).unwrap();
-        stream.read_exact(&mut [0; 18]).unwrap();
-        let mut hello = vec![0, 0, 0, 3];
-        hello.extend(b"IHAVEOPT");
-        hello.extend([0, 0, 0, 1]);
-        hello.extend((export.len() as u32).to_be_bytes());
-        hello.extend(export.as_bytes());
-        stream.write_all(&hello).unwrap();
-        stream.read_exact(&mut [0; 10]).unwrap();
-        Self(stream)
-    }
-
     /// Sends all at once: what to do, with which sectors. Then waits for all answers.
     fn run(&mut self, requests: &[(u16, u64, u32)]) {
         let mut bytes = Vec::new();
         let mut expected = 0;
         for (kind, sector, sectors) in requests {
             let len = sectors * 512;
-            bytes.extend(0x2560_9513_u32.to_be_bytes());
-            bytes.extend([0, 0]);
-            bytes.extend(kind.to_be_bytes());
-            bytes.extend([0; 8]);
-            bytes.extend((sector * 512).to_be_bytes());
-            bytes.extend(len.to_be_bytes());
+            bytes.extend(Self::header(*kind, sector * 512, len));
             bytes.extend(vec![7; if *kind == WRITE { len as usize } else { 0 }]);
             expected += 16 + if *kind == READ { len as usize } else { 0 };
         }
@@ -125,7 +100,7 @@ fn events(out: &str) -> Vec<String> {
 #[test]
 fn neighbours_show_as_merges_and_one_request_and_not_without_merging() {
     let (images, daemon) = disk();
-    let mut nbd = Nbd::to(&images, "d0");
+    let mut nbd = Nbd::open(&images.path("nbd"), "d0");
     let tracer = Tracer::start(&images, &["d0"]);
     nbd.run(&reads());
     let out = tracer.end();
@@ -155,7 +130,7 @@ fn neighbours_show_as_merges_and_one_request_and_not_without_merging() {
 #[test]
 fn filters_choose_what_is_shown() {
     let (images, daemon) = disk();
-    let mut nbd = Nbd::to(&images, "d0");
+    let mut nbd = Nbd::open(&images.path("nbd"), "d0");
     let tracer = Tracer::start(&images, &["-a", "complete,flush", "/dev/d0"]);
     nbd.run(&[(WRITE, 16, 8)]);
     nbd.run(&[(FLUSH, 0, 0)]);
@@ -169,7 +144,7 @@ fn filters_choose_what_is_shown() {
 #[test]
 fn a_trace_ends_with_its_time_and_with_the_daemon() {
     let (images, daemon) = disk();
-    let mut nbd = Nbd::to(&images, "d0");
+    let mut nbd = Nbd::open(&images.path("nbd"), "d0");
     let timed = Tracer::start(&images, &["-w", "1", "d0"]);
     let other = Tracer::start(&images, &["--json", "d0"]);
     nbd.run(&[(READ, 8, 16)]);
@@ -199,7 +174,7 @@ fn tool(images: &Images, program: &str, args: &[&str]) -> String {
 fn blkparse_and_btt_read_the_files() {
     let images = Images::array(2, 32 * MIB, &["--level=1", "--name=0", "--assume-clean"]);
     let daemon = images.serve(&["--nbd", "unix:nbd", "--threads", "1"]);
-    let mut nbd = Nbd::to(&images, "md0");
+    let mut nbd = Nbd::open(&images.path("nbd"), "md0");
     let tracer = Tracer::start(&images, &["-o", "t", "md0", "d0", "d1"]);
     nbd.run(&reads());
     nbd.run(&[(WRITE, 100, 8), (WRITE, 108, 8), (WRITE, 4000, 1024), (WRITE, 7, 1)]);
@@ -240,7 +215,7 @@ fn blkparse_and_btt_read_the_files() {
 #[test]
 fn the_same_bytes_go_through_a_pipe() {
     let (images, daemon) = disk();
-    let mut nbd = Nbd::to(&images, "d0");
+    let mut nbd = Nbd::open(&images.path("nbd"), "d0");
     let tracer = Tracer::start(&images, &["-o", "t", "d0"]);
     let mut piped = program();
     piped.args(["trace", "-v", "--control", "control", "-o", "-", "d0"]);
