@@ -2,12 +2,17 @@
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::borrow::Cow;
+use std::fmt;
 use std::io::{self, Write};
 use std::panic::PanicHookInfo;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
+use ashlar_md::ondisk::text::one_line;
 use serde::Serialize;
+use tracing::field::Field;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::field::MakeExt;
+use tracing_subscriber::fmt::format::{self, Writer};
 
 use crate::error::{Error, Result};
 
@@ -29,7 +34,7 @@ pub(crate) fn print(text: &str) -> Result<()> {
 
 /// `text` with its control characters shown as escapes, newlines and tabs apart: names come from disks and
 /// clients, and must not command the terminal. Where a name becomes part of a line,
-/// [`one_line`](ashlar_md::ondisk::text::one_line) escapes newlines too.
+/// [`one_line`] escapes newlines too.
 fn visible(text: &str) -> Cow<'_, str> {
     let commands = |c: char| c.is_control() && c != '\n' && c != '\t';
     if !text.contains(commands) {
@@ -113,6 +118,7 @@ pub(crate) fn log(verbose: u8, daemon: bool) {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
+        .fmt_fields(format::debug_fn(write_field).delimited(" "))
         .with_ansi(terminal)
         .with_target(false)
         // It would tell standard error, which has just failed, and panic.
@@ -123,21 +129,79 @@ pub(crate) fn log(verbose: u8, daemon: bool) {
     }
 }
 
+/// Writes a field of a log line, or its message. An event is one line: newlines and other control characters of names
+/// are shown as escapes.
+fn write_field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
+    let value = one_line(&format!("{value:?}"));
+    match field.name() {
+        "message" => writer.write_str(&value),
+        name if writer.has_ansi_escapes() => {
+            write!(writer, "\u{1b}[3m{name}\u{1b}[0m\u{1b}[2m=\u{1b}[0m{value}")
+        }
+        name => write!(writer, "{name}={value}"),
+    }
+}
+
 /// Tells the log of a panic.
 fn log_panic(info: &PanicHookInfo<'_>) {
     let thread = std::thread::current();
     let thread = thread.name().unwrap_or("unnamed");
     let at = info.location().map(ToString::to_string);
     let message = info.payload_as_str().unwrap_or("without a message");
+    tracing::error!(thread, at, "panicked: {message}");
     let backtrace = Backtrace::capture();
-    let backtrace = (backtrace.status() == BacktraceStatus::Captured).then_some(backtrace);
-    let backtrace = backtrace.map(tracing::field::display);
-    tracing::error!(thread, at, backtrace, "panicked: {message}");
+    if backtrace.status() == BacktraceStatus::Captured {
+        to_stderr(&backtrace.to_string());
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::visible;
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
+
+    use tracing_subscriber::field::MakeExt;
+    use tracing_subscriber::fmt::format;
+
+    use super::{visible, write_field};
+
+    /// A log that keeps what is written to it.
+    #[derive(Clone, Default)]
+    struct Kept(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Kept {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_name_in_the_log_is_neither_a_command_nor_a_line() {
+        for ansi in [false, true] {
+            let kept = Kept::default();
+            let writer = kept.clone();
+            let log = tracing_subscriber::fmt()
+                .with_writer(move || writer.clone())
+                .fmt_fields(format::debug_fn(write_field).delimited(" "))
+                .with_ansi(ansi)
+                .finish();
+            let name = "a\n2026 ERROR b\u{1b}[31m\u{9b}";
+            tracing::subscriber::with_default(log, || {
+                tracing::warn!(device = name, path = %name, "{name} fails");
+            });
+            let text = String::from_utf8(kept.0.lock().unwrap().clone()).unwrap();
+            assert_eq!(text.lines().count(), 1, "{text:?}");
+            assert!(!text.contains("\u{1b}[31m") && !text.contains('\u{9b}'), "{text:?}");
+            let plain = r"a\n2026 ERROR b\u{1b}[31m\u{9b}";
+            assert!(text.contains(&format!("{plain} fails ")), "{text:?}");
+            assert_eq!(text.matches(plain).count(), 3, "{text:?}");
+            assert_eq!(text.contains("path=a"), !ansi, "{text:?}");
+        }
+    }
 
     #[test]
     fn text_does_not_command_the_terminal_and_json_stays_json() {
