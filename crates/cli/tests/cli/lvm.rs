@@ -406,6 +406,11 @@ fn an_interrupted_merge_goes_on() {
 /// A daemon that serves a group with a snapshot that is to be merged; archives go to `state`.
 fn serving_a_merge(images: &Images, state: &str) -> Daemon {
     on(images, "lvconvert", &["--merge", "-b", "vg/snap"]).ok();
+    serving(images, state)
+}
+
+/// A daemon that serves all images; archives go to `state`.
+fn serving(images: &Images, state: &str) -> Daemon {
     let mut command = program();
     command.args(["serve", "--control", "control"]).args(images.refs());
     command.current_dir(images.dir.path()).env("XDG_STATE_HOME", images.path(state));
@@ -420,6 +425,24 @@ fn a_merge_that_ends_while_it_is_served_is_ended_in_the_metadata() {
     assert_is_merged(&images);
     let backup = fs::read_to_string(images.path("state/ashlar/lvm/backup/vg")).unwrap();
     assert!(backup.contains("ashlar serve") && !backup.contains("snap"), "{backup}");
+}
+
+#[test]
+fn a_crash_between_a_merge_and_its_commit_undoes_no_later_write() {
+    let images = with_snapshot();
+    fs::write(images.path("file"), "").unwrap();
+    let daemon = serving_a_merge(&images, "file");
+    let (status, log) = daemon.signal_once("the snapshot could not be removed", "KILL");
+    assert_eq!(status.code(), None, "{log}");
+    assert_eq!(values(&images, "lvs", "lv_attr", &["vg/data"]), ["Owi---s---"], "not committed");
+    // What a client wrote to a merged chunk before the crash.
+    let (disk, at) = place(&images, "vg/data");
+    write(&images, &(disk.clone(), at), &[b'n'; 4096]);
+
+    serving(&images, "state").end_once("has ended: the snapshot is removed");
+    assert_eq!(read(&images, &(disk.clone(), at), 4096), [b'n'; 4096]);
+    write(&images, &(disk, at), &[b's'; 4096]);
+    assert_is_merged(&images);
 }
 
 #[test]

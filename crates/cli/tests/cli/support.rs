@@ -198,7 +198,14 @@ impl Daemon {
     }
 
     /// Ends it with SIGTERM once its log has said `wanted`; the log.
-    pub(crate) fn end_once(mut self, wanted: &str) -> String {
+    pub(crate) fn end_once(self, wanted: &str) -> String {
+        let (status, log) = self.signal_once(wanted, "TERM");
+        assert_eq!(status.code(), Some(0), "{log}");
+        log
+    }
+
+    /// Sends it a signal that ends it once its log has said `wanted`; the exit status and the log.
+    pub(crate) fn signal_once(mut self, wanted: &str, signal: &str) -> (ExitStatus, String) {
         let (sender, lines) = mpsc::channel();
         let stderr = BufReader::new(self.child.stderr.take().unwrap());
         let reading = std::thread::spawn(move || {
@@ -210,12 +217,11 @@ impl Daemon {
             let line = lines.recv_timeout(Duration::from_secs(30));
             log += &(line.unwrap_or_else(|error| panic!("{error}: {log}")) + "\n");
         }
-        self.signal("TERM");
+        self.signal(signal);
         lines.iter().for_each(|line| log += &(line + "\n"));
         assert!(reading.join().is_ok());
         let (status, _) = self.end_of_defect();
-        assert_eq!(status.code(), Some(0), "{log}");
-        log
+        (status, log)
     }
 
     /// Ends it with SIGTERM, in good order.
