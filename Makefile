@@ -111,12 +111,10 @@ demo: ## the RAID10 discard table on four sparse 1.9 TB images, with a real mkfs
 	cargo build --locked --release --package ashlar
 	@scripts/demo
 
-bench: ## the demo's table with the full figures of the slow configuration, and the benches
+bench: ## all measurements of docs/figures.md, on a quiet machine; scripts/figures --import takes what it writes
 	@scripts/setup test
 	cargo build --quiet --locked --profile dist --workspace
-	target/dist/ashlar-benches
-	ASHLAR=target/dist/ashlar benches/exports.py
-	@ASHLAR=$(CURDIR)/target/dist/ashlar scripts/demo --full
+	scripts/bench
 
 figures: ## the plots and tables of docs/figures.md, from docs/figures/*.json
 	scripts/figures

@@ -15,6 +15,7 @@ use ashlar_md::barrier::{Barrier, UNIT};
 
 use crate::common::{Outcome, Settings, block_on, median};
 use crate::locked_barrier::LockedBarrier;
+use crate::report::record;
 
 /// Sectors of an I/O: 64 KiB.
 const STEP: Sectors = Sectors(128);
@@ -125,7 +126,7 @@ fn measure(subject: &dyn Subject, job: Job, threads: u64, run: Duration) -> f64 
 /// Prints the tables.
 ///
 /// # Errors
-/// None.
+/// Those of [`record`].
 pub(crate) fn run(settings: Settings) -> Outcome {
     let read: Io = |subject, at| subject.read(at);
     let write: Io = |subject, at| subject.write(at);
@@ -155,11 +156,17 @@ pub(crate) fn run(settings: Settings) -> Outcome {
                 }
             }
         }
+        let mut rows = Vec::new();
         for ((name, _), rates) in subjects.iter().zip(rates) {
+            let medians = rates.map(median);
             print!("  {name:24}");
-            rates.into_iter().for_each(|rates| print!(" {:>8.2}", median(rates)));
+            medians.iter().for_each(|rate| print!(" {rate:>8.2}"));
             println!();
+            rows.push((*name, medians.to_vec()));
         }
+        let columns = THREADS.map(|threads| threads.to_string());
+        let columns = columns.each_ref().map(String::as_str);
+        record(job.title, "million I/Os per second", &columns, &rows)?;
         println!("  locks taken by the first: {}", barrier.lock_acquisitions());
     }
     Ok(())

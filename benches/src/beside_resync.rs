@@ -108,7 +108,7 @@ fn table(
     let columns: Vec<&str> = columns.iter().map(|column| column.0).collect();
     let rows = ROWS.map(|row| row.0);
     let grid = Grid::measure(&columns, &rows, Unit::Kiops, settings.rounds, run)?;
-    grid.print(title);
+    grid.print(title)?;
     grid.print_ratio(1, 0, Some(0.8));
     grid.print_ratio(2, 0, Some(0.8));
     grid.print_ratio(4, 3, None);

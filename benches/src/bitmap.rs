@@ -70,7 +70,7 @@ pub(crate) fn run(settings: Settings) -> Outcome {
             }))??;
             on_engine(&engine, &[(&Gateway::new(array), load.clone())])
         })?;
-    grid.print("Random writes of 4 KiB, depth 32, RAID1 of two");
+    grid.print("Random writes of 4 KiB, depth 32, RAID1 of two")?;
     grid.print_cpu();
     for bitmap in 1..ROWS.len() {
         grid.print_ratio(bitmap, 0, Some(0.9));

@@ -59,7 +59,7 @@ pub(crate) fn run(settings: Settings) -> Outcome {
             }
             Ok(Score::new(done, BYTES as u64, begin.elapsed(), cpu_time() - cpu))
         })?;
-    grid.print("Checksums of 4 KiB, one thread");
+    grid.print("Checksums of 4 KiB, one thread")?;
     grid.print_ratio(0, 1, Some(0.95));
     Ok(())
 }

@@ -56,7 +56,7 @@ pub(crate) fn run(settings: Settings) -> Outcome {
             on_engine(&engine, &[(&disk, load)])
         },
     )?;
-    grid.print("Random reads of 4 KiB, depth 32, one thread");
+    grid.print("Random reads of 4 KiB, depth 32, one thread")?;
     grid.print_cpu();
     // Of a hollow disk, which takes no time itself, any layer takes more than that.
     grid.print_ratio_of(1, 0, &[0], Some(0.97));

@@ -1,6 +1,6 @@
 //! Benches, all in one process.
 //!
-//! Usage: `ashlar-benches [NAME] [SECONDS [ROUNDS]]`, where NAME is one of
+//! Usage: `ashlar-benches [--json FILE] [NAME] [SECONDS [ROUNDS]]`, where NAME is one of
 //!
 //! | name | what |
 //! |---|---|
@@ -20,7 +20,7 @@
 //!
 //! Each configuration runs for so many seconds in each of so many rounds (3 and 3 unless given); tables
 //! give medians. Files of 1 GiB are written to the temporary directory and removed at the end. Run it
-//! on a quiet machine. A rate that is below what is wanted is printed, and no failure.
+//! on a quiet machine. With `--json` the tables are appended to FILE, too, for `scripts/figures --import`. A rate that is below what is wanted is printed, and no failure.
 
 #![forbid(unsafe_code)]
 
@@ -68,11 +68,14 @@ const BENCHES: [(&str, Bench); 13] = [
 
 fn usage() -> String {
     let names = BENCHES.map(|(name, _)| name).join("|");
-    format!("usage: ashlar-benches [{names}] [SECONDS [ROUNDS]]")
+    format!("usage: ashlar-benches [--json FILE] [{names}] [SECONDS [ROUNDS]]")
 }
 
 fn main() -> Outcome {
     let mut args = std::env::args().skip(1).peekable();
+    if args.next_if(|arg| arg == "--json").is_some() {
+        report::write_json(args.next().ok_or_else(usage)?.into());
+    }
     let named = args.next_if(|arg| arg.parse::<f64>().is_err());
     let name = named.as_deref().unwrap_or("reads");
     let (_, bench) = BENCHES.iter().find(|(known, _)| *known == name).ok_or_else(usage)?;

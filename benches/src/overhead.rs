@@ -58,7 +58,7 @@ pub(crate) fn run(settings: Settings) -> Outcome {
             on_engine(&engine, &[(&disk, load)])
         },
     )?;
-    grid.print("I/O of 4 KiB on hollow disks, depth 32, one thread");
+    grid.print("I/O of 4 KiB on hollow disks, depth 32, one thread")?;
     grid.print_cpu();
     Ok(())
 }

@@ -87,7 +87,7 @@ fn table(settings: Settings, case: &Case) -> Outcome {
         let engine = Engine::start(JOBS[column])?;
         on_engine(&engine, &vec![(&subjects[row], load.clone()); JOBS[column]])
     })?;
-    grid.print(&format!("{} of 64 KiB, sequential, depth 128 for each job", case.title));
+    grid.print(&format!("{} of 64 KiB, sequential, depth 128 for each job", case.title))?;
     grid.print_cpu();
     grid.print_ratio(1, 2, Some(1.7));
     grid.print_ratio(0, 2, None);

@@ -20,6 +20,7 @@ use ashlar_md::ondisk::Level;
 
 use crate::arrays::{self, Recipe};
 use crate::common::{Files, Outcome, Settings, cpu_time, median, open_disk};
+use crate::report::record;
 
 const BLOCK: u64 = 4096;
 const DEPTH: usize = 32;
@@ -187,7 +188,7 @@ fn fio(job: Job<'_>) -> Option<Score> {
 
 type Runner<'a> = Box<dyn Fn() -> Option<Score> + 'a>;
 
-fn table(title: &str, rounds: usize, mut runners: Vec<(&str, Runner<'_>)>) {
+fn table(title: &str, rounds: usize, mut runners: Vec<(&str, Runner<'_>)>) -> Outcome {
     let mut scores: Vec<(&str, Vec<Score>)> = runners.iter().map(|r| (r.0, vec![])).collect();
     for _ in 0..rounds {
         for ((_, run), (_, into)) in runners.iter_mut().zip(&mut scores) {
@@ -199,18 +200,22 @@ fn table(title: &str, rounds: usize, mut runners: Vec<(&str, Runner<'_>)>) {
         "", "IOPS", "x 1st", "CPU ns/IO", "x 1st"
     );
     let first = scores[0].1.clone();
+    let mut rows = Vec::new();
     for (name, all) in &scores {
         let ratio = |of: fn(&Score) -> f64| {
             median(all.iter().zip(&first).map(|(a, b)| of(a) / of(b)).collect())
         };
-        println!(
-            "  {name:24} {:>7.0}k {:>6.2} {:>10.0} {:>6.2}",
+        let values = [
             median(all.iter().map(|s| s.iops / 1000.0).collect()),
             ratio(|s| s.iops),
             median(all.iter().map(|s| s.cpu_ns).collect()),
             ratio(|s| s.cpu_ns),
-        );
+        ];
+        let [kiops, of_first, cpu_ns, cpu_of_first] = values;
+        println!("  {name:24} {kiops:>7.0}k {of_first:>6.2} {cpu_ns:>10.0} {cpu_of_first:>6.2}");
+        rows.push((*name, values.to_vec()));
     }
+    record(title, "", &["kIOPS", "x 1st", "CPU ns/IO", "CPU x 1st"], &rows)
 }
 
 /// The tables: what is read, in which order, and whether past the page cache.
@@ -238,7 +243,7 @@ pub(crate) fn run(settings: Settings) -> Outcome {
             ("queue, no merges", Box::new(move || Some(queue(job, 2)))),
             ("queue", Box::new(move || Some(queue(job, 0)))),
         ];
-        table(&format!("{title}, queue depth 32, one thread"), rounds, runners);
+        table(&format!("{title}, queue depth 32, one thread"), rounds, runners)?;
     }
     Ok(())
 }
@@ -258,7 +263,7 @@ pub(crate) fn run_arrays(settings: Settings) -> Outcome {
             ("raid1 of 2", Box::new(move || Some(array(job, Level::Raid1, &all[..2])))),
             ("raid10 n2 of 4", Box::new(move || Some(array(job, Level::Raid10, all)))),
         ];
-        table(&format!("{title}, arrays beside the bare file"), rounds, runners);
+        table(&format!("{title}, arrays beside the bare file"), rounds, runners)?;
     }
     Ok(())
 }

@@ -1,7 +1,40 @@
 //! Tables of configurations that were measured in rounds.
 
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use serde_json::json;
+
 use crate::common::{Outcome, median};
 use crate::load::Score;
+
+/// The file that tables are appended to as JSON (`--json`).
+static JSON: OnceLock<PathBuf> = OnceLock::new();
+
+/// Appends all tables from now on to a file, a line of JSON each: `scripts/figures --import` reads them.
+pub(crate) fn write_json(path: PathBuf) {
+    JSON.get_or_init(|| path);
+}
+
+/// Appends a table to the file of [`write_json`]: the name and values of each row.
+///
+/// # Errors
+/// The file cannot be written.
+pub(crate) fn record(
+    title: &str,
+    unit: &str,
+    columns: &[&str],
+    rows: &[(&str, Vec<f64>)],
+) -> Outcome {
+    let Some(path) = JSON.get() else { return Ok(()) };
+    let rows: Vec<_> =
+        rows.iter().map(|(name, values)| json!({ "name": name, "values": values })).collect();
+    let table = json!({ "title": title, "unit": unit, "columns": columns, "rows": rows });
+    writeln!(OpenOptions::new().append(true).create(true).open(path)?, "{table}")?;
+    Ok(())
+}
 
 /// What a table tells.
 #[derive(Clone, Copy)]
@@ -56,7 +89,10 @@ impl<'a> Grid<'a> {
     }
 
     /// Prints the medians of all rows.
-    pub(crate) fn print(&self, title: &str) {
+    ///
+    /// # Errors
+    /// Those of [`record`].
+    pub(crate) fn print(&self, title: &str) -> Outcome {
         let unit = match self.unit {
             Unit::Kiops => "thousand I/Os in a second",
             Unit::Megabytes => "MB in a second",
@@ -65,14 +101,19 @@ impl<'a> Grid<'a> {
         print!("  {:NAME$}", "");
         self.columns.iter().for_each(|column| print!(" {column:>12}"));
         println!();
+        let mut rows = Vec::new();
         for (name, row) in self.rows.iter().zip(&self.scores) {
             let value = |score: &Score| match self.unit {
                 Unit::Kiops => score.iops / 1e3,
                 Unit::Megabytes => score.rate / 1e6,
             };
-            self.line(name, |column| median(row[column].iter().map(value).collect()), 1);
+            let medians: Vec<f64> =
+                row.iter().map(|scores| median(scores.iter().map(value).collect())).collect();
+            self.line(name, |column| medians[column], 1);
             println!();
+            rows.push((*name, medians));
         }
+        record(title, unit, self.columns, &rows)
     }
 
     /// Prints the CPU time of an I/O of all rows.

@@ -78,7 +78,7 @@ pub(crate) fn run(settings: Settings) -> Outcome {
         };
         cell(row, alone, both, resync)
     })?;
-    print(&grid, "Resync of idle arrays, virtual time");
+    print(&grid, "Resync of idle arrays, virtual time")?;
     grid.print_ratio(4, 0, Some(0.9));
     let files = Files::make(4, FILE_BYTES)?;
     let grid =
@@ -107,15 +107,15 @@ pub(crate) fn run(settings: Settings) -> Outcome {
             };
             cell(row, alone, both, resync)
         })?;
-    print(&grid, "Resync of idle arrays, files with direct I/O");
-    Ok(())
+    print(&grid, "Resync of idle arrays, files with direct I/O")
 }
 
-fn print(grid: &Grid<'_>, title: &str) {
-    grid.print(title);
+fn print(grid: &Grid<'_>, title: &str) -> Outcome {
+    grid.print(title)?;
     grid.print_ratio(3, 0, Some(0.9));
     grid.print_ratio(3, 1, None);
     grid.print_ratio(3, 2, None);
+    Ok(())
 }
 
 fn cell(

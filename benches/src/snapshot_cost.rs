@@ -76,7 +76,7 @@ pub(crate) fn run(settings: Settings) -> Outcome {
     let reads = Grid::measure(&columns, &READS, Unit::Kiops, settings.rounds, |_, row, column| {
         measure(false, row, row == 2, column)
     })?;
-    reads.print("Reads of a snapshot and its origin, depth 32, one thread, direct I/O");
+    reads.print("Reads of a snapshot and its origin, depth 32, one thread, direct I/O")?;
     reads.print_cpu();
     reads.print_ratio(1, 0, Some(0.9));
     reads.print_ratio(2, 0, Some(0.9));
@@ -84,7 +84,7 @@ pub(crate) fn run(settings: Settings) -> Outcome {
         Grid::measure(&columns, &WRITES, Unit::Kiops, settings.rounds, |_, row, column| {
             measure(true, row, true, column)
         })?;
-    writes.print("Writes to an origin after the first copy, depth 32, one thread, direct I/O");
+    writes.print("Writes to an origin after the first copy, depth 32, one thread, direct I/O")?;
     writes.print_cpu();
     writes.print_ratio(1, 0, Some(0.9));
     Ok(())

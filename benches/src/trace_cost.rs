@@ -139,7 +139,7 @@ pub(crate) fn run(settings: Settings) -> Outcome {
     let build = if HAS_POINTS { "with" } else { "WITHOUT" };
     grid.print(&format!(
         "Random reads of 4 KiB, depth 32, one thread: a build {build} trace points"
-    ));
+    ))?;
     grid.print_cpu();
     for row in 1..rows.len() {
         grid.print_ratio(row, 0, None);

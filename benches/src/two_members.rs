@@ -41,7 +41,7 @@ fn print(
     run: impl FnMut(usize, usize, usize) -> Outcome<Score>,
 ) -> Outcome {
     let grid = Grid::measure(&COLUMNS, &ROWS, Unit::Kiops, rounds, run)?;
-    grid.print(title);
+    grid.print(title)?;
     grid.print_cpu();
     grid.print_ratio(1, 0, None);
     grid.print_ratio(2, 0, Some(1.8));

@@ -132,6 +132,9 @@ struct Modelled {
 /// All there is to tell.
 #[derive(Serialize)]
 struct Report {
+    /// How many files the image was made with, and the algorithm of its checksums; `None` of an image that was given.
+    files: Option<u32>,
+    csum: Option<String>,
     kernel: Option<f64>,
     ashlar: Option<f64>,
     of_kernel: Option<f64>,
@@ -152,6 +155,8 @@ impl BtrfsScrub {
         };
         self.say(&seed_table())?;
         let mut report = Report {
+            files: made.as_ref().map(|_| self.files),
+            csum: made.as_ref().map(|_| self.csum.clone()),
             kernel: None,
             ashlar: None,
             of_kernel: None,
