@@ -4,6 +4,8 @@
 #
 #   make      a pool of SHAPE with the volumes that SHARED/volumes lists (name, size, volblocksize, properties), each
 #             filled with stamps; of the first a snapshot and a clone; SHARED/contents says what is where
+#   pools     makes the pools of several cases: each line of SHARED/pools is a case, its QUEUE and SHAPE, the index of the
+#             first of its disks, and how many these are. SHARED/CASE/shared is its SHARED; "made" there says how it went
 #   verify    every volume has what SHARED/contents says; whole volumes have the SHA-256 sums of SHARED/sums
 #   write     the next phase of stamps to every volume that can be written
 #   change, undo, settle, configure, reconfigure, compare   as zvol-datasets.sh has them
@@ -42,11 +44,29 @@ quiet() {
 	}
 }
 
+if [ "$verb" = pools ]; then
+	declare -a all=()
+	for ((i = 0; i < NDISKS; i++)); do
+		disk=DISK$i
+		all+=("${!disk}")
+	done
+	while read -r case queue shape from count; do
+		(
+			for ((i = 0; i < count; i++)); do export "DISK$i=${all[from + i]}"; done
+			NDISKS=$count "$0" make "$shared/$case/shared" "QUEUE=$queue" "SHAPE=$shape"
+		) >"$shared/$case/shared/made" 2>&1 </dev/null
+		# The module takes its parameters when it is loaded.
+		quiet modprobe -r zfs
+	done <"$shared/pools"
+	exit
+fi
+
 quiet modprobe zfs "zvol_use_blk_mq=$QUEUE" "zfs_txg_timeout=$TIMEOUT" zfs_arc_max=268435456
 # Under names of their own, as zpool would label and partition what it knows to be a disk.
 another_name() { # OF NAME
 	local major minor
 	read -r major minor < <(stat -c '0x%t 0x%T' "$1")
+	rm -f "$2"
 	mknod "$2" b "$major" "$minor"
 }
 disks=()
