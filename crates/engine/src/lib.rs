@@ -65,7 +65,7 @@ mod ring;
 mod runtime;
 pub mod signal;
 pub mod slabs;
-mod socket_file;
+pub mod socket_file;
 mod timer;
 mod vectored;
 

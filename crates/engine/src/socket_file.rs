@@ -24,7 +24,7 @@ const SETTLE: Duration = Duration::from_millis(50);
 
 /// The file of a socket that this process listens on. Dropped, it is removed, if it is still there.
 #[derive(Debug)]
-pub(crate) struct SocketFile {
+pub struct SocketFile {
     path: PathBuf,
     identity: Identity,
 }
@@ -51,7 +51,7 @@ impl Drop for SocketFile {
 ///
 /// # Errors
 /// `AddrInUse` if a process listens there or the path is not a socket; others of bind(2).
-pub(crate) fn listen(path: &Path, mode: u32) -> io::Result<(OwnedFd, SocketFile)> {
+pub fn listen(path: &Path, mode: u32) -> io::Result<(OwnedFd, SocketFile)> {
     let in_use = match listen_at(path, mode) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => error,
         other => return other,

@@ -1,10 +1,12 @@
 //! `ashlar btrfs scrub` on golden images of real file systems.
 
 use std::fs;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
+use std::process::Command;
 
 use super::btrfs_files::{golden, unpacked, with};
-use super::support::{Run, ashlar_in};
+use super::support::{Run, ashlar_in, program};
 
 /// A command of scrub, its records in the directory.
 fn scrub(dir: &Path, devices: &[String], args: &[&str]) -> Run {
@@ -46,6 +48,24 @@ fn a_scrub_in_the_background_is_asked_and_ended_and_goes_on() {
         text.lines().filter(|line| line.starts_with('\t')).map(str::to_owned).collect()
     };
     assert_eq!(counters(&parts), counters(&whole));
+}
+
+#[test]
+fn only_its_user_can_end_a_scrub() {
+    let (dir, devices) = unpacked("raid1c3");
+    // The tests' own umask is that of all threads.
+    let start = "umask 0; exec \"$0\" btrfs scrub start --limit 16K --status-dir status \"$@\"";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", start]).arg(program().get_program()).args(&devices);
+    let started = shell.current_dir(dir.path()).output().unwrap();
+    assert!(started.status.success(), "{started:?}");
+    let files = fs::read_dir(dir.path().join("status")).unwrap();
+    let mut sockets = files
+        .map(|entry| entry.unwrap().metadata().unwrap())
+        .filter(|metadata| metadata.file_type().is_socket());
+    let mode = sockets.next().map(|socket| socket.permissions().mode() & 0o777);
+    scrub(dir.path(), &devices, &["cancel"]).ok();
+    assert_eq!((mode, sockets.next().is_none()), (Some(0o600), true));
 }
 
 #[test]

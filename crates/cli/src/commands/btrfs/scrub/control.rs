@@ -5,12 +5,13 @@
 
 use std::io::{ErrorKind, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ashlar_btrfs::scrub::Scrub;
+use ashlar_engine::socket_file::{self, SocketFile};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -22,6 +23,8 @@ use crate::error::{Error, Result};
 
 /// How long the other side may take.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Only the user of the scrub may end it.
+const MODE: u32 = 0o600;
 
 /// What `Status` gives.
 #[derive(Serialize, Deserialize)]
@@ -40,29 +43,14 @@ pub(super) struct Controls {
     pub(super) run: Arc<Run>,
 }
 
-/// The socket, removed at the end.
-pub(super) struct Socket(PathBuf);
-
-impl Drop for Socket {
-    fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_file(&self.0) {
-            tracing::warn!(path = %self.0.display(), %error, "the socket is left behind");
-        }
-    }
-}
-
-/// Listens in a thread of its own until the program ends.
+/// Listens in its own thread until the program ends.
 ///
 /// # Errors
 /// The socket cannot be made.
-pub(super) fn listen(path: PathBuf, controls: Controls) -> Result<Socket> {
+pub(super) fn listen(path: &Path, controls: Controls) -> Result<SocketFile> {
     let failed = |error: std::io::Error| Error::new("cannot listen", path.display(), error);
-    // Whoever calls this holds the lock of the record, so nobody listens on it: it was left by a kill.
-    match std::fs::remove_file(&path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
-        Ok(()) | Err(_) => {}
-    }
-    let listener = UnixListener::bind(&path).map_err(failed)?;
+    let (listener, file) = socket_file::listen(path, MODE).map_err(failed)?;
+    let listener = UnixListener::from(listener);
     let serve = move || {
         for stream in listener.incoming() {
             let served = stream.and_then(|stream| answer(stream, &controls));
@@ -74,7 +62,7 @@ pub(super) fn listen(path: PathBuf, controls: Controls) -> Result<Socket> {
         }
     };
     std::thread::Builder::new().name("scrub-control".to_owned()).spawn(serve).map_err(failed)?;
-    Ok(Socket(path))
+    Ok(file)
 }
 
 /// One call of one client; false once the scrub has ended.

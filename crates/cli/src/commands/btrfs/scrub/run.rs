@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 use ashlar_btrfs::scrub::{Options, Problem, ProblemKind, Repair, Scrub, Sink, State};
 use ashlar_btrfs::units::{DevId, Physical};
 use ashlar_btrfs::volume::FileSystem;
+use ashlar_engine::socket_file::SocketFile;
 use ashlar_engine::{sleep, wall_clock};
 use futures_util::future::{Either, select};
 use rustix::process::Signal;
 
-use super::control::{self, Controls, Socket};
+use super::control::{self, Controls};
 use super::names::{self, Owner};
 use super::report::{clock, human, percent, rate};
 use super::state::{Before, CountersRecord, DeviceRecord, DeviceState, Record, Store};
@@ -164,7 +165,7 @@ pub(super) struct Begun<'a> {
     store: &'a Store,
     run: Arc<Run>,
     scrub: Arc<Scrub>,
-    socket: Option<Socket>,
+    socket: Option<SocketFile>,
 }
 
 /// Prepares a scrub.
@@ -191,7 +192,7 @@ pub(super) fn begin<'a>(
     let run = Arc::new(run);
     store.save(&run.record(&scrub))?;
     let controls = Controls { scrub: Arc::downgrade(&scrub), limit, run: Arc::clone(&run) };
-    let socket = match control::listen(store.socket(fs.superblock().fsid()), controls) {
+    let socket = match control::listen(&store.socket(fs.superblock().fsid()), controls) {
         Ok(socket) => Some(socket),
         // Such as a directory whose name is too long for sockets.
         Err(error) => {
