@@ -1,7 +1,7 @@
 //! Blocking work off the reactors: a bounded pool of named threads.
 //!
-//! For what has no asynchronous form (ioctls, opening files, libraries). Threads start when work
-//! waits and none is free, up to a limit, and end after idling. Work is taken in order.
+//! Used for calls without an asynchronous form (ioctls, opening files, libraries). A thread starts when work waits and
+//! no thread is idle, up to a limit, and ends after idling. Work is taken in FIFO order.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::oneshot::{self, Receiver};
 
-/// Threads at most.
+/// The most threads.
 const MAX_THREADS: usize = 16;
 /// How long a thread waits for more work before it ends.
 const IDLE: Duration = Duration::from_secs(10);
@@ -53,7 +53,7 @@ where
                 queue.threads += 1;
                 queue.started += 1;
             }
-            // Without any thread nobody would ever do the work; dropping it says so to the caller.
+            // Without any thread the work would never run; dropping it tells the caller.
             Err(error) if queue.threads == 0 => {
                 tracing::error!(%error, "no thread for blocking work");
                 let given_up = queue.jobs.pop_back();

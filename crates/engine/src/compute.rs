@@ -1,5 +1,5 @@
-//! Work that only computes, beside the reactors: as much of it at a time as there are processors, on threads
-//! of the pool for blocking work, in order.
+//! CPU-bound work off the reactors: as many jobs at a time as there are processors, on threads of the pool for blocking
+//! work, in FIFO order.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,7 +23,7 @@ fn lock() -> MutexGuard<'static, Queue> {
     QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One of the threads that take jobs, for as long as there are any.
+/// One thread that takes jobs until the queue is empty.
 struct Worker {
     is_counted: bool,
 }
@@ -33,7 +33,7 @@ impl Worker {
         loop {
             let mut queue = lock();
             let Some(job) = queue.jobs.pop_front() else {
-                // Under the same lock, so that whoever adds a job knows who will take it.
+                // Under the same lock, so that a thread that adds a job sees whether a worker will take it.
                 queue.workers -= 1;
                 self.is_counted = false;
                 return;
@@ -48,14 +48,14 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It never got a thread.
+        // The pool had no thread for this worker.
         if self.is_counted {
             lock().workers -= 1;
         }
     }
 }
 
-/// Runs `work` on another thread. Ends when it has, with [`Cancelled`](crate::Cancelled) if it panicked.
+/// Runs `work` on another thread. Ends when the work has, with [`Cancelled`](crate::Cancelled) if it panicked.
 pub(crate) fn run(work: Job) -> Receiver<()> {
     let (sender, receiver) = oneshot::channel();
     let mut queue = lock();
@@ -71,7 +71,7 @@ pub(crate) fn run(work: Job) -> Receiver<()> {
         queue = lock();
     }
     if queue.workers == 0 && !queue.jobs.is_empty() {
-        // There is no thread to be had.
+        // No thread could be started: do the work here.
         queue.workers += 1;
         drop(queue);
         Worker { is_counted: true }.work();

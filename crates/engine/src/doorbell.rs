@@ -1,4 +1,4 @@
-//! The handshake between a reactor about to sleep and the threads that have mail for it.
+//! The handshake between a reactor about to sleep and the threads that send it mail.
 //!
 //! One byte beside the locked list of messages says whether the reactor must be woken, and lets it
 //! look for mail without the lock:
@@ -26,7 +26,7 @@ pub(crate) trait AtomicByte {
     fn new(value: u8) -> Self;
     fn load(&self, order: Ordering) -> u8;
     fn swap(&self, value: u8, order: Ordering) -> u8;
-    /// `compare_exchange`; whether it took place.
+    /// `compare_exchange`; returns whether it succeeded.
     fn replace(&self, old: u8, new: u8, order: Ordering) -> bool;
 }
 
@@ -53,7 +53,7 @@ impl<A: AtomicByte> Doorbell<A> {
         Self(A::new(AWAKE))
     }
 
-    /// Sender, after appending: whether it must wake the reactor.
+    /// Sender, after appending to the list: whether it must wake the reactor.
     pub(crate) fn ring(&self) -> bool {
         self.0.swap(MAIL, Ordering::AcqRel) == ASLEEP
     }
@@ -68,9 +68,9 @@ impl<A: AtomicByte> Doorbell<A> {
         self.0.replace(AWAKE, ASLEEP, Ordering::AcqRel)
     }
 
-    /// Reactor, back from sleep for whatever reason.
+    /// Reactor: awake again, for whatever reason.
     pub(crate) fn wake_up(&self) {
-        // Failing means that a sender has left Mail there: it stays, to be answered.
+        // A failure means that a sender stored Mail: it stays for the next `answer`.
         self.0.replace(ASLEEP, AWAKE, Ordering::AcqRel);
     }
 }
@@ -95,8 +95,8 @@ mod tests {
         }
     }
 
-    /// Two senders and a reactor that sleeps on `kernel` exactly as the real one does: every
-    /// interleaving (with up to three preemptions) ends with all mail taken (loom reports a lost wake-up as a deadlock).
+    /// Two senders and a reactor that sleeps on `kernel` exactly as the real one does: every interleaving (with up to
+    /// three preemptions) ends with all mail taken (loom reports a lost wake-up as a deadlock).
     #[test]
     fn no_interleaving_loses_a_wake_up() {
         struct Shared {

@@ -1,8 +1,8 @@
-//! Tasks of one reactor: a FIFO of the runnable ones, and a register of all that exist.
+//! Tasks of one reactor: a FIFO of the runnable ones, and a register of all tasks.
 //!
-//! Tasks are not `Send`: they are polled and dropped on their reactor's thread only. Their wakers
-//! may go anywhere; a wake-up from another thread travels as mail. When the reactor ends, the
-//! register lets it drop every task that is still waiting for something.
+//! Tasks are not `Send`: they are polled and dropped only on their reactor's thread. Their wakers may move to other
+//! threads; a wake-up from another thread is sent as mail. The register lets an ending reactor drop every task that
+//! still waits.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -17,7 +17,7 @@ use slab::Slab;
 use crate::mailbox::{Mailbox, Message};
 use crate::reactor::{self, Core};
 
-/// The runnable tasks and the register of all.
+/// The runnable tasks and the register of all tasks.
 #[derive(Default)]
 pub(crate) struct Tasks {
     ready: VecDeque<Runnable>,
@@ -68,7 +68,8 @@ impl<F> Drop for Registered<F> {
 }
 
 impl Core {
-    /// Makes a task of `future`; a panic in it goes to whoever awaits the task. It runs when the tasks queued before it have run.
+    /// Makes a task of `future`; a panic in it reaches the task that awaits it. It runs after the tasks queued before
+    /// it.
     pub(crate) fn spawn<F>(self: &Rc<Self>, future: F) -> Task<F::Output>
     where
         F: Future + 'static,
@@ -78,10 +79,9 @@ impl Core {
         let future = Registered { core: Rc::clone(self), place, future };
         let mailbox = Arc::clone(&self.mailbox);
         let schedule = move |task: Runnable| schedule(&mailbox, task);
-        // SAFETY: the future is not Send, so its Runnable must be used and dropped on this thread
-        // only. schedule() is the only one to get Runnables: it queues them here, where the reactor
-        // runs or drops them, or mails them here, or leaks them. `schedule` itself is Send, Sync
-        // and 'static, and the future is 'static.
+        // SAFETY: the future is not Send, so its Runnable must be used and dropped on this thread only. Only schedule()
+        // gets Runnables: it queues them here, where the reactor runs or drops them, or mails them here, or leaks them.
+        // `schedule` itself is Send, Sync and 'static, and the future is 'static.
         let (runnable, task) = unsafe {
             Builder::new().propagate_panic(true).spawn_unchecked(move |()| future, schedule)
         };
@@ -93,14 +93,14 @@ impl Core {
     }
 }
 
-/// Queues a woken task on its reactor, from whatever thread this is.
+/// Queues a woken task on its reactor; callable from any thread.
 fn schedule(mailbox: &Arc<Mailbox>, task: Runnable) {
     if let Some(core) = reactor::try_current().filter(|core| Arc::ptr_eq(&core.mailbox, mailbox)) {
         return core.tasks.borrow_mut().push(task);
     }
     if let Err(Message::Run(task)) = mailbox.send(Message::Run(task)) {
-        // The reactor has ended: the task must not be dropped on this thread, and its own is gone.
-        // All tasks were dropped as the reactor ended, so what leaks is an empty shell.
+        // The reactor has ended. The task must not be dropped on this thread, and its own thread no longer serves it.
+        // All futures were dropped when the reactor ended, so only an empty shell leaks.
         std::mem::forget(task);
     }
 }

@@ -1,7 +1,7 @@
 //! Asynchronous operations on a file descriptor.
 //!
-//! Buffers are given to an operation and come back with its result; the kernel uses them meanwhile,
-//! whatever becomes of the future.
+//! An operation takes ownership of its buffers and returns them with its result. The kernel may use them until then,
+//! even if the future is dropped.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -19,8 +19,8 @@ const STREAM: u64 = u64::MAX;
 
 /// Bytes that an operation reads or writes.
 pub trait Bytes: Payload {
-    /// Where they are, and how many. The address stays valid while `self` exists, wherever it is
-    /// moved. (Implemented in this crate only.)
+    /// Address and length. The address stays valid while `self` exists, even when `self` is moved. (Implemented in this
+    /// crate only.)
     fn span(&mut self) -> (*mut u8, usize);
 }
 
@@ -43,8 +43,8 @@ fn rest(span: (*mut u8, usize), skip: usize) -> (*mut u8, u32) {
     (span.0.wrapping_add(skip), len)
 }
 
-/// A descriptor used through the current thread's reactor. Clones are the same descriptor; it is
-/// closed when the last one, and the last operation, is gone.
+/// A descriptor used through the current thread's reactor. Clones refer to the same descriptor; it is closed when the
+/// last clone and the last operation are gone.
 #[derive(Clone)]
 pub struct Fd {
     core: Rc<Core>,
@@ -58,7 +58,7 @@ impl AsFd for Fd {
 }
 
 impl Fd {
-    /// Takes a descriptor over.
+    /// Takes ownership of a descriptor.
     ///
     /// # Panics
     /// On a thread without a reactor.
@@ -70,13 +70,13 @@ impl Fd {
         types::Fd(self.fd.as_raw_fd())
     }
 
-    /// Submits any entry for this descriptor, for what has no method here (`uring_cmd`). The payload
-    /// may be `()`, a `Vec<u8>`, a [`Segment`] or a `Box`; `cancellable` entries are cancelled when
-    /// the future is dropped, others are left to end.
+    /// Submits any entry for this descriptor, for operations without a method here (`uring_cmd`). The payload may be
+    /// `()`, a `Vec<u8>`, a [`Segment`] or a `Box`; `cancellable` entries are cancelled when the future is dropped,
+    /// others run to their end.
     ///
     /// # Safety
-    /// `payload` must own the memory that `entry` names, at addresses that moving it keeps; the
-    /// entry's descriptor must be this one; it must complete once (no multishot).
+    /// `payload` must own the memory that `entry` names, at addresses that stay the same when the payload moves; the
+    /// entry's descriptor must be this one; the entry must complete exactly once (no multishot).
     pub unsafe fn submit<T: Payload>(
         &self,
         entry: io_uring::squeue::Entry,
@@ -115,8 +115,7 @@ impl Fd {
         unsafe { self.submit(entry.build(), into, offset.is_none()) }
     }
 
-    /// Writes chunks, at `offset` or to a stream, except their first `skip` bytes; at most 1024
-    /// chunks are taken.
+    /// Writes chunks, at `offset` or to a stream, without their first `skip` bytes; at most 1024 chunks are written.
     pub fn writev(
         &self,
         mut from: Box<Vectored>,
@@ -129,7 +128,7 @@ impl Fd {
         unsafe { self.submit(entry.build(), from, offset.is_none()) }
     }
 
-    /// Receives from a socket, after the first `skip` bytes of `buf`. `all`: until it is full.
+    /// Receives from a socket into `buf`, after its first `skip` bytes. `all`: until it is full.
     pub(crate) fn recv<B: Bytes>(&self, mut buf: B, skip: usize, all: bool) -> Op<B> {
         let (at, len) = rest(buf.span(), skip);
         let flags = if all { libc::MSG_WAITALL } else { 0 };
@@ -156,9 +155,8 @@ impl Fd {
         unsafe { self.submit(entry, from, true) }
     }
 
-    /// Sends to a socket what it takes of `buf` beyond the first `skip` bytes, by a direct system
-    /// call. What is queued for the ring goes to the kernel first: the copy may be long, and others
-    /// need not wait for it.
+    /// Sends to a socket as much as it accepts of `buf` beyond the first `skip` bytes, by a direct system call. Entries
+    /// queued for the ring are submitted first: the copy may take long, and other operations need not wait for it.
     ///
     /// # Errors
     /// `WouldBlock` when there is no room; others of send(2).
@@ -182,7 +180,7 @@ impl Fd {
         counted(|| unsafe { libc::sendmsg(self.fd.as_raw_fd(), message, flags) })
     }
 
-    /// Ends when one of `events` (`libc::POLLIN`, ...) is there; gives those that are.
+    /// Ends when one of `events` (`libc::POLLIN`, ...) occurs; returns those that occurred.
     pub fn poll(&self, events: i16) -> Op<()> {
         self.poll_mask(u32::from(events as u16))
     }
@@ -193,7 +191,7 @@ impl Fd {
         unsafe { self.submit(entry, (), true) }
     }
 
-    /// Ends when there is something to read.
+    /// Ends when there is data to read.
     ///
     /// # Errors
     /// Those of poll(2).
@@ -201,9 +199,8 @@ impl Fd {
         self.poll(libc::POLLIN).await.0.map(|_| ())
     }
 
-    /// Ends when there is something to read, where several reactors wait for the same: about one of
-    /// them is woken for each event (`EPOLLEXCLUSIVE`, epoll_ctl(2)). Who is woken must read until
-    /// there is nothing left.
+    /// Ends when there is data to read, for descriptors that several reactors wait on: about one of them is woken for
+    /// each event (`EPOLLEXCLUSIVE`, epoll_ctl(2)). The woken reactor must read until nothing is left.
     ///
     /// # Errors
     /// Those of poll(2).
@@ -247,12 +244,11 @@ impl Fd {
         unsafe { self.submit(entry, (), false) }
     }
 
-    /// Reads into `head` and then `body`, by a direct system call. For descriptors in non-blocking
-    /// mode whose data have usually come already (/dev/fuse), where a call costs less than a trip
-    /// through the ring.
+    /// Reads into `head` and then `body`, by a direct system call. For descriptors in non-blocking mode whose data have
+    /// usually arrived already (/dev/fuse), where a call costs less than a trip through the ring.
     ///
     /// # Errors
-    /// `WouldBlock` when there is nothing (then await [`Self::readable`]); others of readv(2).
+    /// `WouldBlock` when there is no data (then await [`Self::readable`]); others of readv(2).
     pub fn try_readv(&self, head: &mut [u8], body: &Segment) -> io::Result<usize> {
         let iov = [
             libc::iovec { iov_base: head.as_mut_ptr().cast(), iov_len: head.len() },
@@ -283,7 +279,7 @@ impl Fd {
     }
 }
 
-/// Segments that [`Fd::try_writev`] takes.
+/// The most segments that [`Fd::try_writev`] accepts.
 pub const MAX_TRY_SEGMENTS: usize = 63;
 
 /// Runs a system call until it is not interrupted.

@@ -1,7 +1,7 @@
-//! Registered files: a descriptor that the ring looked up once instead of at every I/O.
+//! Registered files: the ring looks the descriptor up once instead of at every I/O.
 //!
-//! A [`RingFile`] is shared by all reactors and gets a slot in each ring that uses it. The rings
-//! hold the file open until they have been told that it is gone.
+//! A [`RingFile`] is shared by all reactors and gets a slot in each ring that uses it. Each ring keeps the file open
+//! until it is told that the file is gone.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ use crate::ring::Ring;
 enum Place {
     Unknown,
     Slot(u32),
-    /// The table was full, or the kernel would not: use the descriptor.
+    /// The table was full, or the kernel refused: use the descriptor.
     Unregistered,
 }
 
@@ -26,7 +26,7 @@ enum Place {
 pub(crate) struct FileTable {
     is_registered: bool,
     free: Vec<u32>,
-    /// By the file's id.
+    /// Indexed by the file's id.
     places: Vec<Place>,
 }
 
@@ -42,7 +42,7 @@ impl FileTable {
         Self { is_registered: size > 0, free: (0..size).rev().collect(), places: Vec::new() }
     }
 
-    /// Has the ring let go of all files; it registers none any more.
+    /// Makes the ring release all files; it registers no more files.
     pub(crate) fn release_all(&mut self, ring: &Ring) {
         self.free.clear();
         self.places.clear();
@@ -61,7 +61,7 @@ impl FileTable {
     }
 }
 
-/// How an entry names its file: a number, and what kind of number it is.
+/// How an entry names its file: a number, and the kind of number.
 #[derive(Clone, Copy)]
 pub(crate) struct Target {
     pub(crate) number: types::Fd,
@@ -74,7 +74,7 @@ static NEXT_ID: AtomicUsize = AtomicUsize::new(0);
 pub(crate) struct RingFile {
     fd: OwnedFd,
     id: usize,
-    /// The reactors whose rings have it registered.
+    /// The reactors whose rings have registered it.
     known_to: Mutex<Vec<Arc<Mailbox>>>,
 }
 
@@ -88,12 +88,12 @@ impl RingFile {
         &self.fd
     }
 
-    /// The file as `core`'s ring knows it; registers it at the first use.
+    /// The file's number in `core`'s ring; registers the file at its first use.
     pub(crate) fn target(&self, core: &Core) -> Target {
         let place = *core.files.borrow_mut().place(self.id);
         let place = if place == Place::Unknown { self.register(core) } else { place };
         match place {
-            // Slots count from zero to a small table's size.
+            // Slots are below the table's size, which is small.
             Place::Slot(slot) => {
                 Target { number: types::Fd(slot as i32), flags: squeue::Flags::FIXED_FILE }
             }
@@ -130,20 +130,20 @@ impl Drop for RingFile {
         let known_to = self.known_to.get_mut().unwrap_or_else(PoisonError::into_inner);
         for mailbox in known_to.drain(..) {
             let release = move || release(&reactor::current(), id);
-            // A reactor that has ended has closed its ring, and the files with it.
+            // A reactor that has ended has closed its ring, and with it the files.
             let (Ok(()) | Err(_)) = mailbox.send(Message::Call(Box::new(release)));
         }
     }
 }
 
-/// Gives the slot of file `id` back.
+/// Frees the slot of file `id`.
 fn release(core: &Core, id: usize) {
     let mut files = core.files.borrow_mut();
     let place = std::mem::replace(files.place(id), Place::Unknown);
     if let Place::Slot(slot) = place {
         match core.ring().register_file(slot, None) {
             Ok(()) => files.free.push(slot),
-            // The slot stays taken: it must not be used for two files.
+            // The slot stays taken: two files must not use it.
             Err(error) => tracing::warn!(%error, "file stays registered with the ring"),
         }
     }

@@ -1,48 +1,46 @@
-//! The engine: one reactor for each thread, and the devices that are real.
+//! The engine: one reactor per thread, and the real devices.
 //!
 //! # Theory
 //!
-//! A [`Reactor`] is a thread's loop over four things: a FIFO of runnable tasks, an ordered map of
-//! timers, an io_uring, and a mailbox for other threads. One **turn**:
+//! A [`Reactor`] is a thread's loop over four things: a FIFO of runnable tasks, an ordered map of timers, an io_uring,
+//! and a mailbox for messages from other threads. One **turn**:
 //!
 //! 1. take the mail, which makes tasks runnable or calls closures;
-//! 2. wake the tasks whose timers are over;
-//! 3. run at most `task_budget` tasks, each once, in the order in which they became runnable; what
-//!    they submit goes to the kernel every `submit_every` entries;
-//! 4. with no task left, flush the block layer's plug (which may make tasks runnable);
-//! 5. with still no task left and no mail, sleep in the kernel until a completion or the first
-//!    deadline; otherwise just submit the rest, and let the kernel post what is ready;
+//! 2. wake the tasks whose timers have expired;
+//! 3. run at most `task_budget` tasks, each once, in the order in which they became runnable; their submissions go to
+//!    the kernel every `submit_every` entries;
+//! 4. if no task is left, flush the block layer's plug (which may make tasks runnable);
+//! 5. if still no task is left and there is no mail, sleep in the kernel until a completion or the first deadline;
+//!    otherwise just submit the rest, and let the kernel post completions that are ready;
 //! 6. handle the completions, each of which wakes a task or calls its owner.
 //!
-//! So nothing starves: a busy task is run once per turn like every other, and completions, mail and
-//! timers are looked at every turn.
+//! So nothing starves: a busy task runs once per turn like every other, and completions, mail and timers are checked
+//! every turn.
 //!
-//! **An operation** is in flight from its submission until the kernel's completion, and during that
-//! time its slot in the reactor's table owns everything the kernel may touch. A future that is
-//! dropped leaves an orphan: its memory is freed at the completion, never before. A reactor that
-//! ends drops its tasks, cancels what waits, and stays until the last completion; if one does not
-//! come within 30 seconds its memory is leaked. One whose thread panics is abandoned as it is, and the engine
-//! tells ([`Engine::panicked`]). States and transitions: the table in `op.rs`.
+//! **An operation** is in flight from its submission until the kernel's completion. During that time its slot in the
+//! reactor's table owns everything the kernel may touch. A dropped future leaves an orphan: its memory is freed at the
+//! completion, never before. An ending reactor drops its tasks, cancels operations that wait, and stays until the last
+//! completion; memory of an operation that does not complete within 30 seconds is leaked. A reactor whose thread panics
+//! is abandoned as it is, and the engine reports it ([`Engine::panicked`]). States and transitions: the table in
+//! `op.rs`.
 //!
-//! **Threads** share nothing but mailboxes. Tasks, operations, sockets and descriptors stay on their
-//! reactor's thread; wakers go anywhere, and a wake-up from elsewhere is mail. No wake-up is lost:
-//! the argument, and its loom model, are in `doorbell.rs`. Devices are shared, and submit to the
-//! ring of the thread that calls them.
+//! **Threads** share nothing but mailboxes. Tasks, operations, sockets and descriptors stay on their reactor's thread;
+//! wakers may go anywhere, and a wake-up from another thread is mail. No wake-up is lost: the argument, and its loom
+//! model, are in `doorbell.rs`. Devices are shared, and submit to the ring of the thread that calls them.
 //!
-//! **Ordering**: entries of one thread reach the kernel in order but run in any; who needs an order
+//! **Ordering**: entries of one thread reach the kernel in order but run in any order; a caller that needs an order
 //! awaits. Completions are handled in the order in which the kernel posted them.
 //!
-//! **Durability** is what the kernel makes of it: a flush is fdatasync(2), FUA is RWF_DSYNC. A failed
-//! flush is final, since the kernel forgets the pages it could not write: every later flush of that
-//! device fails, so that nobody takes lost data for durable by asking twice.
+//! **Durability** is the kernel's: a flush is fdatasync(2), FUA is RWF_DSYNC. A failed flush is final, since the kernel
+//! drops the pages it could not write: every later flush of that device fails, so that a caller that flushes again does
+//! not take lost data for durable.
 //!
-//! # What is assumed of the kernel
+//! # Assumptions about the kernel
 //!
-//! Linux 5.11 or newer with io_uring allowed (better from 6.1 on: deferred task work; discards of
-//! block devices through the ring from 6.12 on). That every operation submitted completes exactly
-//! once; that memory is not touched after the completion; that closing a ring's descriptor ends what
-//! is in flight on it. That O_DIRECT transfers end at a block boundary or at the end of the file.
-//! That OFD locks exclude each other between all openings of a file on one machine.
+//! Linux 5.11 or newer with io_uring allowed (better from 6.1 on: deferred task work; discards of block devices through
+//! the ring from 6.12 on). Every submitted operation completes exactly once. Memory is not touched after the
+//! completion. Closing a ring's descriptor ends the operations in flight on it. O_DIRECT transfers end at a block
+//! boundary or at the end of the file. OFD locks exclude each other between all openings of a file on one machine.
 
 pub mod blocking;
 mod compute;

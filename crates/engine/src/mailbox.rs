@@ -1,8 +1,8 @@
-//! What other threads tell a reactor: the only place where threads of the engine meet.
+//! Messages from other threads to a reactor: the only place where threads of the engine meet.
 //!
-//! A short lock guards the list of messages; [`Doorbell`] tells whether the reactor sleeps. It is
-//! woken through an eventfd that it always has a read pending on, or, when the sender is a reactor
-//! too, by MSG_RING: a completion posted straight into the sleeper's ring.
+//! A short lock guards the list of messages; [`Doorbell`] tells whether the reactor sleeps. A sender wakes it through
+//! an eventfd on which the reactor always has a read pending, or, if the sender is a reactor too, by MSG_RING: a
+//! completion posted straight into the sleeper's ring.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -16,19 +16,19 @@ use crate::doorbell::Doorbell;
 
 /// A message to a reactor.
 pub(crate) enum Message {
-    /// Run a task of the reactor's that was woken on another thread.
+    /// Run a task of this reactor that was woken on another thread.
     Run(Runnable),
     /// Call a closure on the reactor's thread.
     Call(Box<dyn FnOnce() + Send>),
 }
 
-/// One reactor's mailbox, shared with everything that may wake one of its tasks.
+/// One reactor's mailbox, shared with everything that may wake its tasks.
 pub(crate) struct Mailbox {
     /// `None` once the reactor has ended.
     list: Mutex<Option<Vec<Message>>>,
     bell: Doorbell,
     event: OwnedFd,
-    /// The ring to wake by MSG_RING, or -1.
+    /// The ring to wake with MSG_RING, or -1.
     ring: AtomicI32,
 }
 
@@ -44,14 +44,14 @@ impl Mailbox {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Vec<Message>>> {
-        // A push or take that panicked (out of memory) leaves a valid list.
+        // A panic in push or take (out of memory) leaves a valid list.
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leaves a message.
+    /// Sends a message.
     ///
     /// # Errors
-    /// Gives the message back when the reactor has ended.
+    /// Returns the message when the reactor has ended.
     pub(crate) fn send(self: &Arc<Self>, message: Message) -> Result<(), Message> {
         match self.lock().as_mut() {
             Some(list) => list.push(message),
@@ -61,7 +61,7 @@ impl Mailbox {
         Ok(())
     }
 
-    /// Makes the reactor look around, with or without mail.
+    /// Makes the reactor run a turn, with or without mail.
     pub(crate) fn notify(self: &Arc<Self>) {
         if self.bell.ring() && !crate::reactor::wake_by_ring(self) {
             self.wake_by_event();
@@ -70,8 +70,8 @@ impl Mailbox {
 
     /// Wakes the reactor through its eventfd.
     pub(crate) fn wake_by_event(&self) {
-        // A failure leaves the reactor asleep for ever; an eventfd write cannot fail short of a
-        // closed descriptor, and we own it. EINTR is retried.
+        // A failure would leave the reactor asleep forever; an eventfd write fails only on a closed descriptor, and we
+        // own it. EINTR is retried.
         while let Err(error) = rustix::io::write(&self.event, &1_u64.to_ne_bytes()) {
             assert!(error == rustix::io::Errno::INTR, "waking a reactor: {error}");
         }
@@ -108,7 +108,7 @@ impl Mailbox {
         self.bell.wake_up();
     }
 
-    /// Reactor, ending: takes all mail and refuses any more.
+    /// Reactor, ending: takes all mail and refuses later mail.
     pub(crate) fn close(&self) -> Vec<Message> {
         self.set_ring(-1);
         self.lock().take().unwrap_or_default()

@@ -1,12 +1,12 @@
-//! The memory of the process: how much there is for it, and giving back what it does not use.
+//! The memory of the process: how much is available, and returning unused memory.
 
 use std::fs;
 use std::path::Path;
 
 use rustix::process::{Resource, getrlimit};
 
-/// Memory that the process may still take, bytes: what the machine has available, and what its control
-/// groups (version 2) and its limit of address space leave. `None` if the kernel does not say.
+/// Memory that the process may still allocate, bytes: the minimum of the machine's available memory, what its control
+/// groups (version 2) leave, and what its address space limit leaves. `None` if the kernel does not report it.
 ///
 /// Sources: proc(5), setrlimit(2), the kernel's cgroup-v2 document.
 pub fn available_bytes() -> Option<u64> {
@@ -18,13 +18,13 @@ pub fn available_bytes() -> Option<u64> {
     [address_space, left_in_groups()].into_iter().flatten().chain([machine]).min()
 }
 
-/// The value of a line `NAME   123 kB`, bytes.
+/// The value of a line `NAME   123 kB`, in bytes.
 fn kib_of(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// What the control groups that the process is in leave, bytes.
+/// What the process's control groups leave, bytes.
 fn left_in_groups() -> Option<u64> {
     let own = fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
@@ -37,14 +37,14 @@ fn left_in(group: &Path) -> Option<u64> {
     let read = |name: &str| -> Option<u64> {
         fs::read_to_string(group.join(name)).ok()?.trim().parse().ok()
     };
-    // "max" is no number, and no limit.
+    // "max" does not parse: no limit.
     Some(read("memory.max")?.saturating_sub(read("memory.current")?))
 }
 
-/// Gives memory that was freed and that the allocator keeps back to the kernel. That can take as long as
-/// making the pages did: not for a reactor's thread.
+/// Returns freed memory that the allocator keeps to the kernel. This can take as long as faulting the pages in did: not
+/// for a reactor's thread.
 pub fn trim() {
-    // Other C libraries give back by themselves.
+    // Other C libraries return memory by themselves.
     #[cfg(target_env = "gnu")]
     // SAFETY: malloc_trim(3) may be called at any time, by any thread.
     unsafe {

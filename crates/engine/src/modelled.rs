@@ -1,10 +1,9 @@
-//! A device that is made to take the time of another: a driver in front of any device, which ends no
-//! request before a [`Model`] says so.
+//! A device with the timing of another: a driver in front of any device, which ends no request before a [`Model`] says
+//! so.
 //!
-//! A request is handed down at once, as one I/O, and ends when both have ended: the real one, and the
-//! model's. So what is below may be slower than the model, never faster. The queue in front is one of
-//! its own, with settings and counters of its own: what is merged and what is issued there is what the
-//! modelled device would see, whatever lies below.
+//! A request is passed down at once, as one I/O, and ends when both the real I/O and the model's have ended. So the
+//! device below may be slower than the model, never faster. The queue in front has its own settings and counters: it
+//! merges and issues what the modelled device would see, whatever lies below.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -19,13 +18,13 @@ use ashlar_block::request::Request;
 use ashlar_block::runtime::Runtime;
 use ashlar_block::status::BioResult;
 
-/// A device with the times of a model.
+/// A device with the timing of a model.
 pub type ModelledDevice = Queue<ModelledDriver>;
 
-/// What the model is busy with, for all threads.
+/// The model's state, shared by all threads.
 struct Clock {
     clockwork: Clockwork,
-    /// The state of the generator that times vary by: the same at every start.
+    /// The state of the generator that varies the times: the same at every start.
     chance: u64,
 }
 
@@ -36,15 +35,15 @@ pub struct ModelledDriver {
     clock: Mutex<Clock>,
 }
 
-/// `lower` with the times of `model`. Name, size and limits are those of `lower`; besides, a model whose
-/// flushes take time has a cache to flush, and one with a head is a rotational disk.
+/// `lower` with the timing of `model`. Name, size and limits are those of `lower`; in addition, a model whose flushes
+/// take time has a write cache, and a model with a head is a rotational disk.
 ///
-/// Nobody else should use `lower` afterwards: its soft limits are set to its hard ones.
+/// Do not use `lower` directly afterwards: its soft limits are set to its hard ones.
 pub fn modelled(lower: Gateway, model: Model, runtime: Arc<dyn Runtime>) -> ModelledDevice {
     let below = lower.disk();
     let disk = Disk::new(below.name(), below.capacity(), limits(below.limits(), &model));
     disk.set_read_only(below.is_read_only());
-    // What the queue in front lets through is to arrive in one piece and without waiting.
+    // A request that the queue in front issues must arrive below in one piece and without waiting.
     let widest = [
         below.set_nr_requests(MAX_REQUESTS),
         below.set_max_sectors_kb(below.limits().max_hw_sectors.0 / 2),
@@ -56,7 +55,7 @@ pub fn modelled(lower: Gateway, model: Model, runtime: Arc<dyn Runtime>) -> Mode
     ModelledDevice::new(disk, ModelledDriver { lower, runtime, clock: Mutex::new(clock) })
 }
 
-/// The largest `nr_requests`.
+/// The largest allowed `nr_requests`.
 const MAX_REQUESTS: u64 = 65_536;
 
 fn limits(below: &Limits, model: &Model) -> Limits {
@@ -101,7 +100,7 @@ impl Driver for ModelledDriver {
     }
 }
 
-/// Has the device below do a request. Only a discard may have several ranges.
+/// Submits a request to the device below. Only a discard may have several ranges.
 async fn execute(lower: &Gateway, rq: &Request) -> BioResult {
     let bio = |sector, len, segments| Bio {
         op: rq.op(),

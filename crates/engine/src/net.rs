@@ -16,17 +16,17 @@ use crate::op::NewFd;
 use crate::socket_file::{self, SocketFile};
 use crate::vectored::Vectored;
 
-/// Silence after which the kernel asks a TCP client whether it is there.
+/// Idle time after which the kernel probes a TCP client.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
-/// How often it asks again.
+/// The interval between probes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-/// Questions without an answer that end the connection.
+/// Unanswered probes that end the connection.
 const KEEPALIVE_COUNT: u32 = 6;
 
 /// A listening socket.
 pub struct Listener {
-    /// Before the socket, so that the file is removed while the socket still listens: no process takes
-    /// it for one that was left behind.
+    /// Declared before the socket, so that the file is removed while the socket still listens: no process takes it for
+    /// a stale one.
     #[expect(dead_code, reason = "removes the file at the end")]
     file: Option<SocketFile>,
     fd: Fd,
@@ -34,9 +34,9 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on a Unix socket whose file gets exactly the permissions `mode`, whatever the umask: a
-    /// client must be allowed to write. A socket left behind by a process that is gone is replaced.
-    /// The listener's end removes its file, unless another socket has taken its place.
+    /// Listens on a Unix socket whose file gets exactly the permissions `mode`, whatever the umask: a client needs
+    /// write permission. A stale socket of a process that is gone is replaced. Dropping the listener removes its file,
+    /// unless another socket has taken its place.
     ///
     /// # Errors
     /// `AddrInUse` if a process listens there or the path is not a socket; others of bind(2).
@@ -54,7 +54,7 @@ impl Listener {
         Ok(Self { file: None, fd, tcp: true })
     }
 
-    /// Uses a socket that listens already (socket activation).
+    /// Uses a socket that already listens (socket activation).
     ///
     /// # Errors
     /// When it is not a socket.
@@ -64,7 +64,7 @@ impl Listener {
         Ok(Self { file: None, fd: Fd::new(fd), tcp })
     }
 
-    /// The TCP address it is bound to (with the port that the kernel chose for port 0).
+    /// The TCP address it is bound to (port 0 replaced by the port that the kernel chose).
     ///
     /// # Errors
     /// Not a TCP socket, or those of getsockname(2).
@@ -76,7 +76,7 @@ impl Listener {
     /// Waits for a connection.
     ///
     /// # Errors
-    /// Those of accept(2); `ConnectionAborted` and lack of descriptors pass, others do not.
+    /// Those of accept(2); `ConnectionAborted` and lack of descriptors are temporary, others are not.
     pub async fn accept(&self) -> io::Result<Socket> {
         let number = types::Fd(self.fd.as_fd().as_raw_fd());
         let entry = opcode::Accept::new(number, ptr::null_mut(), ptr::null_mut())
@@ -85,9 +85,9 @@ impl Listener {
         // SAFETY: the entry names no memory.
         let (accepted, NewFd) = unsafe { self.fd.submit(entry, NewFd, true) }.await;
         let number = i32::try_from(accepted?).map_err(io::Error::other)?;
-        // SAFETY: the kernel has just made this descriptor for us; nobody else knows it.
+        // SAFETY: the kernel has just made this descriptor for us; no other code knows it.
         let fd = unsafe { OwnedFd::from_raw_fd(number) };
-        // Whatever is wrong with one connection, the listener goes on.
+        // An error of one connection does not stop the listener.
         if self.tcp
             && let Err(error) = prepare_tcp(&fd)
         {
@@ -97,8 +97,8 @@ impl Listener {
     }
 }
 
-/// Readies an accepted TCP connection: small messages go out at once, and a peer that has vanished is
-/// noticed after two minutes, although there is nothing to send to it.
+/// Sets an accepted TCP connection up: small messages are sent at once, and a vanished peer is noticed after two
+/// minutes, even when there is nothing to send to it.
 fn prepare_tcp(fd: &OwnedFd) -> io::Result<()> {
     sockopt::set_tcp_nodelay(fd, true)?;
     sockopt::set_tcp_keepidle(fd, KEEPALIVE_IDLE)?;
@@ -120,7 +120,7 @@ impl AsFd for Socket {
 }
 
 impl Socket {
-    /// Takes a connected socket over.
+    /// Takes ownership of a connected socket.
     pub fn from_fd(fd: OwnedFd) -> Self {
         Self { fd: Fd::new(fd) }
     }
@@ -158,12 +158,12 @@ impl Socket {
         Ok(Self { fd })
     }
 
-    /// Receives what is there, up to `buf`'s length; 0 bytes is the end of the stream.
+    /// Receives available data, up to `buf`'s length; 0 bytes is the end of the stream.
     pub async fn recv<B: Bytes>(&self, buf: B) -> (io::Result<usize>, B) {
         self.fd.recv(buf, 0, false).await
     }
 
-    /// Fills `buf`. `UnexpectedEof` if the stream ends before (whatever came first is lost).
+    /// Fills `buf`. `UnexpectedEof` if the stream ends early (the bytes before that are lost).
     pub async fn recv_exact<B: Bytes>(&self, mut buf: B) -> (io::Result<()>, B) {
         let (want, mut have) = (buf.span().1, 0);
         while have < want {
@@ -179,7 +179,7 @@ impl Socket {
         (Ok(()), buf)
     }
 
-    /// Sends all of `buf`: at once what the socket has room for, the rest through the ring.
+    /// Sends all of `buf`: first directly as much as the socket has room for, the rest through the ring.
     pub async fn send_all<B: Bytes>(&self, mut buf: B) -> (io::Result<()>, B) {
         let (want, mut sent) = (buf.span().1, 0);
         if want > 0 {
@@ -201,7 +201,7 @@ impl Socket {
         (Ok(()), buf)
     }
 
-    /// As [`Self::send_all`] for `chunks`, in order; gives the list back to be used again.
+    /// As [`Self::send_all`] for `chunks`, in order; returns the list for reuse.
     pub async fn send_vectored(
         &self,
         mut chunks: Box<Vectored>,
@@ -226,10 +226,10 @@ impl Socket {
         (Ok(()), chunks)
     }
 
-    /// shutdown(2); wakes whoever receives.
+    /// shutdown(2); wakes tasks that are receiving.
     ///
     /// # Errors
-    /// `NotConnected` when the other side was faster.
+    /// `NotConnected` if the other side disconnected first.
     pub async fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.fd.shutdown(how).await.0.map(|_| ())
     }

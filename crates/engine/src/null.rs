@@ -6,13 +6,13 @@ use ashlar_block::disk::Disk;
 use ashlar_block::limits::Limits;
 use ashlar_block::units::Sectors;
 
-/// Reads leave the buffer as it is; writes are forgotten. To measure what stands above.
+/// Reads leave the buffer as it is; writes are discarded. For measuring the layers above.
 pub struct NullDevice {
     disk: Disk,
 }
 
 impl NullDevice {
-    /// A null device of some size.
+    /// A null device of the given size.
     pub fn new(name: impl Into<String>, capacity: Sectors) -> Self {
         let limits = Limits {
             max_hw_sectors: Sectors(1 << 16),
@@ -35,7 +35,7 @@ impl BlockDevice for NullDevice {
     fn submit_bio(&self, bio: Bio) -> IoFuture<'_> {
         match bio.op {
             Op::Read | Op::Write | Op::Flush | Op::Discard | Op::WriteZeroes => {
-                // The device's hold on the data ends before the I/O does.
+                // The device drops its reference to the data before the I/O ends.
                 drop(bio);
                 IoFuture::ready(Ok(()))
             }

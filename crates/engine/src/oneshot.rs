@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// The sender went away without sending: its closure panicked, or its reactor ended.
+/// The sender was dropped without sending: its closure panicked, or its reactor ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the work was given up before it ended")]
 pub struct Cancelled;
@@ -19,7 +19,7 @@ struct Slot<T> {
 /// Sends the value, or closes the slot when dropped.
 pub struct Sender<T>(Arc<Mutex<Slot<T>>>);
 
-/// A future of what another thread sends.
+/// A future of the value that another thread sends.
 #[must_use = "a result of another thread must be looked at"]
 pub struct Receiver<T>(Arc<Mutex<Slot<T>>>);
 

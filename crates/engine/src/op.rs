@@ -1,4 +1,4 @@
-//! Operations in flight: who owns their memory, and who is told.
+//! Operations in flight: what owns their memory, and what is told of the completion.
 //!
 //! Each operation has a slot in its reactor's [`OpTable`] from submission until the kernel's
 //! completion. The slot **owns** what the kernel may touch (buffers, iovec arrays, descriptor), so
@@ -11,8 +11,8 @@
 //! | Orphaned | was dropped           | free the slot and what it owns                  |
 //! | Callback | never existed         | free the slot, hand its owner the result        |
 //!
-//! A slot's index is reused, so user data carry a generation too: a late cancel of the former
-//! occupant finds nothing.
+//! A slot's index is reused, so user data carry a generation too: a late cancel of the previous operation in the slot
+//! finds nothing.
 
 use std::any::Any;
 use std::future::Future;
@@ -30,10 +30,10 @@ use slab::Slab;
 use crate::reactor::Core;
 use crate::ring::Completion;
 
-/// User data of entries whose completion nobody needs (cancels, wake-ups).
+/// User data of entries whose completion is ignored (cancels, wake-ups).
 pub(crate) const IGNORED: u64 = u64::MAX;
 
-/// Memory that the kernel may touch, in the shapes that need no allocation to be kept.
+/// Memory that the kernel may touch; the common shapes need no allocation.
 pub enum Keep {
     /// No memory.
     Nothing,
@@ -41,18 +41,18 @@ pub enum Keep {
     Bytes(Vec<u8>),
     /// A part of a buffer.
     Segment(Segment),
-    /// No memory, but the result is a new descriptor, to be closed if nobody collects it.
+    /// No memory, but the result is a new descriptor, to be closed if no future collects it.
     NewFd,
     /// Anything else, boxed.
     Any(Box<dyn Any>),
 }
 
-/// What an [`Op`] gives back beside its result.
+/// What an [`Op`] returns beside its result.
 pub trait Payload: Sized + 'static {
-    /// For storage while in flight.
+    /// Converts it for storage while in flight.
     fn into_keep(self) -> Keep;
-    /// Back from storage. `None` if `keep` is not of this type, which cannot happen: a slot returns
-    /// what it was given.
+    /// Converts it back. `None` if `keep` is not of this type, which cannot happen: a slot returns what was stored in
+    /// it.
     fn from_keep(keep: Keep) -> Option<Self>;
 }
 
@@ -95,7 +95,7 @@ impl Payload for Segment {
     }
 }
 
-/// A payload kept in a box, for what has no shape of its own in [`Keep`].
+/// A payload kept in a box, for types without a variant in [`Keep`].
 impl<T: 'static> Payload for Box<T> {
     fn into_keep(self) -> Keep {
         Keep::Any(self)
@@ -105,7 +105,7 @@ impl<T: 'static> Payload for Box<T> {
     }
 }
 
-/// The owner of an operation that is told of its end by a call instead of a task's wake-up.
+/// The owner of an operation, told of its end by a call instead of a task's wake-up.
 pub(crate) trait Complete {
     /// `result` is the kernel's: a count, or minus an errno.
     fn complete(self: Box<Self>, core: &Rc<Core>, result: i32);
@@ -122,8 +122,7 @@ struct Slot {
     generation: u32,
     state: State,
     keep: Keep,
-    /// Keeps the descriptor open, and its number from being reused, while the kernel has not even
-    /// looked at the entry.
+    /// Keeps the descriptor open, and its number from being reused, until the kernel has looked at the entry.
     _fd: Option<Rc<OwnedFd>>,
     cancellable: bool,
 }
@@ -135,20 +134,20 @@ pub(crate) struct OpTable {
     submitted: u32,
 }
 
-/// What a completion leads to, to be done when the table is no longer borrowed.
+/// What a completion leads to, done after the borrow of the table has ended.
 pub(crate) enum Outcome {
     Wake(Option<Waker>),
     Call(Box<dyn Complete>, i32),
-    /// An orphan's end.
+    /// The end of an orphan.
     Discard(Keep, i32),
     Nothing,
 }
 
-/// Frees what an operation leaves behind whose result nobody collects.
+/// Frees what an operation leaves behind when no future collects its result.
 pub(crate) fn discard(keep: Keep, result: i32) {
     match keep {
         Keep::NewFd if result >= 0 => {
-            // SAFETY: the kernel has made this descriptor for the operation; nobody knows it.
+            // SAFETY: the kernel made this descriptor for the operation; no other code knows it.
             drop(unsafe { OwnedFd::from_raw_fd(result) });
         }
         Keep::NewFd | Keep::Nothing => {}
@@ -157,7 +156,7 @@ pub(crate) fn discard(keep: Keep, result: i32) {
 }
 
 fn user_data(index: usize, generation: u32) -> u64 {
-    // Slab indices stay below u32::MAX: that many slots are hundreds of GiB.
+    // Slab indices stay below u32::MAX: that many slots would take hundreds of GiB.
     (u64::from(generation) << 32) | index as u64
 }
 
@@ -169,7 +168,7 @@ impl OpTable {
         fd: Option<Rc<OwnedFd>>,
         cancellable: bool,
     ) -> u64 {
-        // Never u32::MAX in the high half, so that no operation looks like IGNORED.
+        // The high half is never u32::MAX, so no operation's key equals IGNORED.
         self.submitted = (self.submitted + 1) % u32::MAX;
         let generation = self.submitted;
         let index = self.slots.insert(Slot { generation, state, keep, _fd: fd, cancellable });
@@ -207,7 +206,7 @@ impl OpTable {
             return Outcome::Nothing;
         }
         if cqueue::more(flags) {
-            // No multishot operation is ever submitted; were one to appear, its memory stays.
+            // No multishot operation is ever submitted; if one appears anyway, its memory stays.
             tracing::error!(key, "unexpected multishot completion");
             return Outcome::Nothing;
         }
@@ -232,7 +231,7 @@ impl OpTable {
 }
 
 impl Core {
-    /// Submits an operation whose end is told to `owner`.
+    /// Submits an operation whose end is reported to `owner`.
     ///
     /// # Safety
     /// All memory that `entry` names must be owned by `owner`, at addresses that do not change when
@@ -247,7 +246,7 @@ impl Core {
     ///
     /// # Safety
     /// All memory that `entry` names must be owned by `payload`, at addresses that do not change
-    /// when it moves, or be static; its descriptor must be `fd`'s, or stay open for ever.
+    /// when it moves, or be static; its descriptor must be `fd`'s, or stay open forever.
     pub(crate) unsafe fn submit<T: Payload>(
         self: &Rc<Self>,
         entry: squeue::Entry,
@@ -263,7 +262,7 @@ impl Core {
         Op { core: Rc::clone(self), key, collected: false, payload: PhantomData }
     }
 
-    /// Asks the kernel to give an operation up. Its completion arrives all the same.
+    /// Asks the kernel to cancel an operation. Its completion still arrives.
     pub(crate) fn cancel(&self, key: u64) {
         let entry = opcode::AsyncCancel::new(key).build().user_data(IGNORED);
         // SAFETY: a cancel names no memory and no descriptor.
@@ -273,8 +272,8 @@ impl Core {
 
 /// An operation in flight. Ends with the kernel's result and the payload.
 ///
-/// It was submitted when it was made. Dropping it asks the kernel to cancel waits (poll, accept,
-/// receive, connect; data received meanwhile are lost) and lets everything else run to its end.
+/// It was submitted when it was created. Dropping it asks the kernel to cancel waits (poll, accept, receive, connect;
+/// data received meanwhile are lost); all other operations run to their end.
 #[must_use = "an operation's result is in its output"]
 pub struct Op<T: Payload> {
     core: Rc<Core>,

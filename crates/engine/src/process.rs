@@ -6,9 +6,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// The process that listens at the other end of a connected unix socket, as a pidfd, which is readable once the process
-/// is gone (pidfd_open(2)). `None` if this process cannot see it: it is in another namespace of process numbers, or
-/// has ended. That it was the same process all the time is known when it answers afterwards.
+/// The process that listens at the other end of a connected unix socket, as a pidfd, which becomes readable once the
+/// process is gone (pidfd_open(2)). `None` if it is not visible to this process: it is in another PID namespace, or has
+/// ended. The number was not reused meanwhile if the process still answers on the socket afterwards.
 ///
 /// # Errors
 /// Those of getsockopt(2) and pidfd_open(2).

@@ -1,15 +1,14 @@
-//! A RAM disk: sparse, volatile, and done before the submission returns.
+//! A RAM disk: sparse, volatile, and every I/O ends before its submission returns.
 //!
-//! The memory is one anonymous mapping, which the kernel fills page by page as it is written; a
-//! discard gives whole pages back (MADV_DONTNEED) and zeroes the rest, so it reads as zeroes.
+//! The memory is one anonymous mapping, which the kernel fills page by page as it is written; a discard returns whole
+//! pages (MADV_DONTNEED) and zeroes the rest, so it reads as zeroes.
 //!
-//! The contents are bytes that several threads may copy to and from at once, as on any disk: the
-//! contract orders nothing between I/Os in flight, so who overlaps reads and writes of one block
-//! gets either. To keep that defined in Rust too, the disk is an array of **atomic words**, copied
-//! word by word with relaxed loads and stores (plain moves on the machine). On x86-64 the processor's
-//! own block move does it, several times faster: to the compiler an opaque access from outside of the
-//! language's memory model, as a device's would be. Ordering between an I/O that ended and one
-//! submitted after it comes from whatever told the second submitter.
+//! Several threads may copy to and from the contents at once, as on any disk: the contract orders nothing between I/Os
+//! in flight, so overlapping reads and writes of one block may get either value. To keep that defined in Rust too, the
+//! disk is an array of **atomic words**, copied word by word with relaxed loads and stores (plain moves on the
+//! machine). On x86-64 the processor's block move instruction does it, several times faster: to the compiler this is an
+//! opaque access from outside of the language's memory model, like a device's. Whatever tells the second submitter that
+//! the first I/O has ended also orders the two.
 
 use std::io;
 use std::ptr::NonNull;
@@ -41,7 +40,7 @@ impl Memory {
     fn new(bytes: usize) -> io::Result<Self> {
         let len = bytes.max(PAGE);
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: a new mapping at an address of the kernel's choice touches no other memory.
+        // SAFETY: a new mapping at an address chosen by the kernel touches no other memory.
         let start = unsafe {
             mmap_anonymous(std::ptr::null_mut(), len, protection, flags | MapFlags::NORESERVE)
         }?;
@@ -50,17 +49,17 @@ impl Memory {
     }
 
     fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping is page aligned, has that many words, is zero or what was stored, and
-        // lives as long as `self`; it is accessed as atomics only.
+        // SAFETY: the mapping is page aligned, has that many words, contains zero or what was stored, and lives as long
+        // as `self`; it is accessed as atomics only.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.words) }
     }
 
-    /// Forgets whole pages: they read as zeroes.
+    /// Releases whole pages: they read as zeroes.
     fn forget(&self, start: usize, len: usize) -> io::Result<()> {
         debug_assert!(start.is_multiple_of(PAGE) && len.is_multiple_of(PAGE));
         debug_assert!(start + len <= self.words * WORD);
-        // SAFETY: the range lies in the mapping. Replacing its pages by zero pages is, to the
-        // atomics, a store of zeroes.
+        // SAFETY: the range lies in the mapping. For the atomics, replacing its pages by zero pages is a store of
+        // zeroes.
         unsafe {
             let at = self.start.as_ptr().cast::<u8>().add(start);
             madvise(at.cast(), len, Advice::LinuxDontNeed)?;
@@ -165,7 +164,7 @@ impl RamDevice {
         }
     }
 
-    /// Zeroes a range, giving whole pages back.
+    /// Zeroes a range, and returns whole pages to the kernel.
     fn zero(&self, sector: Sector, len: Sectors) {
         let (start, end) = (sector.bytes() as usize, (sector + len).bytes() as usize);
         let (first_page, last_page) = (start.next_multiple_of(PAGE), end - end % PAGE);
@@ -187,8 +186,8 @@ impl RamDevice {
 /// Copies words to a segment of the same size.
 fn load(words: &[AtomicU64], to: &Segment) {
     debug_assert_eq!(words.len() * WORD, to.len());
-    // SAFETY: the words are readable, and the segment's memory is a read bio's driver's to write; they
-    // are different allocations of that length.
+    // SAFETY: the words are readable, and the driver of a read bio may write the segment's memory; they are different
+    // allocations of that length.
     unsafe { copy(words.as_ptr().cast(), to.as_ptr(), to.len()) }
 }
 
@@ -200,11 +199,11 @@ fn store(words: &[AtomicU64], from: &Segment) {
     unsafe { copy(from.as_ptr(), words.as_ptr().cast_mut().cast(), from.len()) }
 }
 
-/// Copies `len` bytes, which other threads may be copying to or from at the same time.
+/// Copies `len` bytes; other threads may copy to or from the same memory concurrently.
 ///
 /// # Safety
-/// Both ranges are valid for that, and do not overlap. One of them consists of aligned atomic words
-/// (whichever other threads touch), and `len` is a multiple of their size.
+/// Both ranges are valid for that, and do not overlap. One of them consists of aligned atomic words (the one that other
+/// threads may touch), and `len` is a multiple of their size.
 #[cfg(target_arch = "x86_64")]
 unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: `rep movsb` reads and writes just these ranges (the caller's promise); the direction
@@ -257,7 +256,7 @@ impl BlockDevice for RamDevice {
             Op::Discard | Op::WriteZeroes => self.zero(bio.sector, bio.len),
             Op::Flush => {}
         }
-        // The device's hold on the data ends before the I/O does.
+        // The device drops its reference to the data before the I/O ends.
         drop(bio);
         IoFuture::ready(Ok(()))
     }
@@ -298,7 +297,7 @@ mod tests {
             match random(4) {
                 0 | 1 => {
                     let data: Vec<u8> = bytes.clone().map(|_| random(256) as u8).collect();
-                    // Cut anywhere: segments of odd lengths too.
+                    // Cut at any byte: this tests segments of odd lengths too.
                     let cut = random(data.len() as u64) as usize;
                     let mut buffer = Buffer::from_slice(&data);
                     let mut rest = buffer.whole();

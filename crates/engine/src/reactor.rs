@@ -22,10 +22,10 @@ use crate::ring::{Completion, Ring};
 use crate::runtime::Handle;
 use crate::timer::{self, Timers};
 
-/// How long the end of a reactor waits for operations in flight, before it leaks them.
+/// How long an ending reactor waits for operations in flight before it leaks them.
 const DRAIN_LIMIT: Duration = Duration::from_secs(30);
 
-/// The knobs of a reactor.
+/// The settings of a reactor.
 #[derive(Clone, Copy, Debug)]
 pub struct ReactorConfig {
     /// Size of the submission queue, entries. The kernel rounds it up to a power of two.
@@ -33,15 +33,15 @@ pub struct ReactorConfig {
     /// Enter the kernel as soon as this many entries are queued, not only at the end of a turn.
     /// 2 to 4 keep a disk's queue depth steady; a large number batches more.
     pub submit_every: u32,
-    /// Tasks to run between two looks at the completions.
+    /// How many tasks run between two looks at the completions.
     pub task_budget: u32,
-    /// Files to register with the ring; more than that are used by descriptor.
+    /// How many files to register with the ring; further files are used by descriptor.
     pub registered_files: u32,
-    /// Look for completions this long before sleeping, where the last wait was about as short: waking
-    /// a processor up takes longer than many an I/O, above all in a virtual machine.
+    /// Poll for completions this long before sleeping, if the last wait was about as short: waking a processor takes
+    /// longer than many an I/O, above all in a virtual machine.
     pub spin: Duration,
-    /// Set the ring up as on Linux 5.11, without what newer kernels have: for tests, and to find
-    /// out whether a fault is theirs.
+    /// Set the ring up as on Linux 5.11, without features of newer kernels: for tests, and to find out whether those
+    /// features cause a fault.
     pub plain_ring: bool,
 }
 
@@ -58,7 +58,7 @@ impl Default for ReactorConfig {
     }
 }
 
-/// What the reactor's handles, tasks and operations share on its thread.
+/// State that the reactor's handles, tasks and operations share on its thread.
 pub(crate) struct Core {
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) tasks: RefCell<Tasks>,
@@ -90,8 +90,7 @@ pub(crate) fn try_current() -> Option<Rc<Core>> {
     CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()
 }
 
-/// Makes a task of `future` on the current reactor. Dropping the [`Task`] cancels it; `detach()`
-/// lets it run on.
+/// Makes a task of `future` on the current reactor. Dropping the [`Task`] cancels it; after `detach()` it runs on.
 ///
 /// # Panics
 /// On a thread without a reactor.
@@ -116,28 +115,28 @@ pub async fn yield_now() {
     .await;
 }
 
-/// Tells the sender's ring to post a wake-up into the ring behind `target`. False if that cannot
-/// be done from this thread; then the eventfd must do.
+/// Asks this thread's ring to post a wake-up into the ring behind `target`. False if this thread or the target cannot;
+/// then the caller must use the eventfd.
 pub(crate) fn wake_by_ring(target: &Arc<Mailbox>) -> bool {
     let Some(core) = try_current().filter(|_| target.ring() >= 0) else { return false };
     core.post_wake_up(target);
     true
 }
 
-/// The block layer's flush on schedule: nobody is left to add to the plug.
+/// The block layer's scheduled flush: no runnable task is left that could add to the plug.
 fn flush_plug() {
     ashlar_block::plug::flush_current();
 }
 
-/// The owner of a reactor: made, run and dropped on one thread, which has no other.
+/// The owner of a reactor: created, run and dropped on one thread, which has no other reactor.
 pub struct Reactor {
     core: Rc<Core>,
-    /// Reads the mailbox's eventfd for ever.
+    /// Reads the mailbox's eventfd forever.
     _wake_up: Task<()>,
 }
 
 impl Reactor {
-    /// Sets the current thread's reactor up.
+    /// Sets up the current thread's reactor.
     ///
     /// # Errors
     /// Those of io_uring_setup(2) and eventfd(2); `AlreadyExists` on a thread that has a reactor.
@@ -170,13 +169,13 @@ impl Reactor {
         Ok(Self { core, _wake_up: wake_up })
     }
 
-    /// Has `hook` called, instead of the flush of the block layer's plug, whenever no task is
-    /// runnable and before the ring is entered.
+    /// Sets `hook` to be called, instead of the flush of the block layer's plug, whenever no task is runnable and
+    /// before the ring is entered.
     pub fn set_before_idle(&self, hook: fn()) {
         self.core.before_idle.set(hook);
     }
 
-    /// For use by other threads.
+    /// A handle for other threads.
     pub fn handle(&self) -> Handle {
         Handle::new(Arc::clone(&self.core.mailbox))
     }
@@ -190,13 +189,13 @@ impl Reactor {
         self.core.spawn(future)
     }
 
-    /// Leaves everything as it is: no task is dropped, no operation's memory freed. Mail is refused.
+    /// Leaves everything as it is: no task is dropped, no operation's memory freed. Later mail is refused.
     pub(crate) fn abandon(self) {
         std::mem::forget(self.core.mailbox.close());
         std::mem::forget(self);
     }
 
-    /// Runs `future`, and all tasks meanwhile, until it ends.
+    /// Runs `future` until it ends, and all tasks meanwhile.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let mut future = std::pin::pin!(future);
         let alarm = Arc::new(MainWaker {
@@ -209,7 +208,7 @@ impl Reactor {
             if alarm.woken.swap(false, Ordering::AcqRel)
                 && let Poll::Ready(output) = future.as_mut().poll(&mut cx)
             {
-                // What the future submitted last must not wait for another turn.
+                // The future's last submissions must not wait for another turn.
                 self.core.enter(None);
                 return output;
             }
@@ -237,14 +236,14 @@ impl Wake for MainWaker {
     }
 }
 
-/// Keeps a read of the mailbox's eventfd pending; what matters is that its end wakes the reactor.
+/// Keeps a read of the mailbox's eventfd pending; its completion wakes the reactor.
 async fn read_wake_ups(core: Rc<Core>) {
     let mut counter = vec![0; 8];
     loop {
         let event = types::Fd(core.mailbox.event().as_raw_fd());
         let entry = opcode::Read::new(event, counter.as_mut_ptr(), 8).build();
-        // SAFETY: the payload owns the eight bytes; the eventfd lives as long as the core, which
-        // the operation holds a count of.
+        // SAFETY: the payload owns the eight bytes; the eventfd lives as long as the core, which the operation holds a
+        // reference to.
         let (result, same) = unsafe { core.submit(entry, counter, None, true) }.await;
         if let Err(error) = result {
             tracing::error!(%error, "reading a reactor's eventfd");
@@ -254,7 +253,7 @@ async fn read_wake_ups(core: Rc<Core>) {
     }
 }
 
-/// A wake-up posted into another reactor's ring; if that fails, the eventfd does it.
+/// A wake-up posted into another reactor's ring; if posting fails, the eventfd is used.
 struct PostedWakeUp(Arc<Mailbox>);
 
 impl Complete for PostedWakeUp {
@@ -283,7 +282,7 @@ impl Core {
         }
     }
 
-    /// Hands what is queued to the kernel now, not at the end of the turn.
+    /// Submits queued entries now, not at the end of the turn.
     pub(crate) fn submit_queued(&self) {
         let mut ring = self.ring.borrow_mut();
         if ring.queued() > 0 {
@@ -294,14 +293,14 @@ impl Core {
     fn post_wake_up(&self, target: &Arc<Mailbox>) {
         let owner = Box::new(PostedWakeUp(Arc::clone(target)));
         let entry = opcode::MsgRingData::new(types::Fd(target.ring()), 0, IGNORED, None).build();
-        // SAFETY: the entry names no memory. The target's ring may be closed by then, and its
-        // number mean another file: that is an error, or another ring, which ignores the message.
+        // SAFETY: the entry names no memory. The target's ring may be closed by then, and its number may refer to
+        // another file: that gives an error, or reaches another ring, which ignores the message.
         unsafe { self.submit_callback(entry, owner) };
-        // At once: this thread's turn may be long.
+        // Submitted at once: this thread's turn may be long.
         check(self.ring.borrow_mut().flush());
     }
 
-    /// Enters the kernel if there is anything to do there, or to sleep, and handles completions.
+    /// Enters the kernel to submit, to run completions or to sleep, if needed, and handles completions.
     fn enter(self: &Rc<Self>, wait: Option<Option<Duration>>) {
         {
             let mut ring = self.ring.borrow_mut();
@@ -344,8 +343,8 @@ impl Core {
         self.tasks.borrow().is_idle()
     }
 
-    /// Runs what is due and runnable, submits, sleeps if there is nothing to do (and `busy` says
-    /// that the caller has nothing either), and handles completions.
+    /// Runs what is due and runnable, submits, sleeps if there is nothing to do (and `busy` says that the caller has
+    /// nothing to do either), and handles completions.
     fn turn(self: &Rc<Self>, busy: impl Fn() -> bool) {
         self.take_mail();
         if !self.timers.borrow().is_empty() {
@@ -370,10 +369,10 @@ impl Core {
         }
     }
 
-    /// Looks for completions for a while; true if there are some. (Mail makes a completion, too: we
-    /// are asleep for those who send.)
+    /// Polls for completions for a while; returns whether there are some. (Mail makes a completion too: the doorbell is
+    /// Asleep, so senders wake the ring.)
     fn spin(&self, start_ns: u64) -> bool {
-        // Waiting a little longer than a completion takes is worth it; waiting in vain is not.
+        // It is worth waiting a little longer than a completion takes, but not waiting in vain.
         const WORTH: u64 = 4;
         let spin_ns = u64::try_from(self.config.spin.as_nanos()).unwrap_or(u64::MAX);
         if self.last_wait_ns.get() > spin_ns.saturating_mul(WORTH) {
@@ -381,7 +380,7 @@ impl Core {
         }
         let mut ring = self.ring.borrow_mut();
         check(ring.flush());
-        // The clock is dearer than a look; pauses leave a hyperthread's resources to its twin.
+        // Reading the clock costs more than a look; pauses leave a hyperthread's resources to its twin.
         const LOOKS: u32 = 16;
         while timer::now_ns() - start_ns <= spin_ns {
             for _ in 0..LOOKS {
@@ -394,7 +393,7 @@ impl Core {
         false
     }
 
-    /// Drops all tasks that are runnable, and the mail.
+    /// Drops the mail and all runnable tasks.
     fn drop_runnable(&self, mail: Vec<Message>) {
         for message in mail {
             match message {
@@ -403,7 +402,7 @@ impl Core {
             }
         }
         while let Some(task) = self.next_task() {
-            // A panic in some destructor must not keep the others from running.
+            // A panic in one destructor must not keep the others from running.
             let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(task)));
             if dropped.is_err() {
                 tracing::error!("a task panicked when it was dropped");
@@ -417,8 +416,8 @@ fn tell_time() {
     ashlar_block::clock::set_now_ns(timer::now_ns());
 }
 
-/// The ring is how the reactor lives: an error that is not about load means a bug or a broken
-/// kernel, and the thread cannot go on.
+/// The reactor cannot work without the ring: an error that is not about load means a bug or a broken kernel, and the
+/// thread cannot go on.
 fn check(entered: io::Result<()>) {
     if let Err(error) = entered {
         panic!("io_uring_enter: {error}");
@@ -426,9 +425,8 @@ fn check(entered: io::Result<()>) {
 }
 
 impl Drop for Reactor {
-    /// Drops all tasks, cancels waits, issues what is plugged, and returns when nothing is in
-    /// flight any more. Operations that do not end in time are leaked with their memory and the
-    /// ring.
+    /// Drops all tasks, cancels waits, issues plugged I/O, and returns when nothing is in flight any more. Operations
+    /// that do not end in time are leaked with their memory and the ring.
     fn drop(&mut self) {
         let core = &self.core;
         core.drop_runnable(core.mailbox.close());
@@ -456,8 +454,8 @@ impl Drop for Reactor {
             core.enter(Some(Some(left)));
             core.drop_runnable(Vec::new());
         }
-        // The kernel ends a closed ring in its own time. Until then the ring would keep the disks open, and another
-        // process that opens one with O_EXCL would find it in use.
+        // The kernel ends a closed ring later, at a time of its choice. Until then the ring would keep the disks open,
+        // and another process that opens one with O_EXCL would get EBUSY.
         core.files.borrow_mut().release_all(&core.ring());
         CURRENT.set(None);
     }

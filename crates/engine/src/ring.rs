@@ -1,9 +1,9 @@
 //! One io_uring: set-up with fallback to older kernels, submission policy, harvest.
 //!
-//! Entries are queued with [`Ring::push`]. They reach the kernel at [`Ring::flush`] (no waiting,
-//! and completions are not run) or at [`Ring::enter`] (which also runs the kernel's deferred work
-//! and may wait). An entry that finds the queue full waits in a backlog: nothing is ever refused,
-//! and the number of operations in flight is bounded above us (queue depth, sockets, volumes).
+//! Entries are queued with [`Ring::push`]. They reach the kernel at [`Ring::flush`] (no waiting, and completions are
+//! not run) or at [`Ring::enter`] (which also runs the kernel's deferred work and may wait). An entry that finds the
+//! queue full waits in a backlog: no entry is ever refused, and the layers above bound the number of operations in
+//! flight (queue depth, sockets, volumes).
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,7 +19,7 @@ const ENTER_GETEVENTS: u32 = 1;
 /// A completion, as the kernel posted it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Completion {
-    /// What the entry carried.
+    /// The entry's user data.
     pub(crate) user_data: u64,
     /// Result, or minus an errno.
     pub(crate) result: i32,
@@ -27,14 +27,14 @@ pub(crate) struct Completion {
     pub(crate) flags: u32,
 }
 
-/// What the ring was set up with, from the newest kernels' to the oldest's.
+/// The features the ring was set up with, newest kernel first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mode {
     /// SINGLE_ISSUER, DEFER_TASKRUN (6.1): completions run when we enter, in our order.
     Deferred,
     /// COOP_TASKRUN (5.19): completions run at any of our system calls, without interrupting us.
     Cooperative,
-    /// Nothing asked for (5.11, for EXT_ARG).
+    /// No features (5.11, for EXT_ARG).
     Plain,
 }
 
@@ -46,12 +46,11 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Sets a ring up with room for `entries` submissions and four times as many completions;
-    /// `plain`: only with what Linux 5.11 has.
+    /// Sets a ring up with room for `entries` submissions and four times as many completions; `plain`: only with
+    /// features of Linux 5.11.
     ///
     /// # Errors
-    /// Those of io_uring_setup(2) for the plainest flags, explained, and `Unsupported` before Linux
-    /// 5.11.
+    /// Those of io_uring_setup(2) for the plainest flags, explained, and `Unsupported` before Linux 5.11.
     pub(crate) fn new(entries: u32, plain: bool) -> io::Result<Self> {
         let build = |mode| {
             let mut builder = IoUring::builder();
@@ -91,7 +90,7 @@ impl Ring {
         Ok(Self { uring, backlog: VecDeque::new(), queued: 0, probe })
     }
 
-    /// Whether the kernel knows an opcode.
+    /// Whether the kernel supports an opcode.
     pub(crate) fn supports(&self, opcode: u8) -> bool {
         self.probe.is_supported(opcode)
     }
@@ -101,7 +100,7 @@ impl Ring {
         self.uring.as_raw_fd()
     }
 
-    /// Entries that the kernel has not been told of.
+    /// Entries not yet submitted to the kernel.
     pub(crate) fn queued(&self) -> u32 {
         self.queued
     }
@@ -121,11 +120,11 @@ impl Ring {
         }
     }
 
-    /// Moves what fits of the backlog into the queue. Returns the queue's length.
+    /// Moves entries from the backlog into the queue, as many as fit. Returns the queue's length.
     fn refill(&mut self) -> u32 {
         let mut queue = self.uring.submission();
         while let Some(entry) = self.backlog.front() {
-            // SAFETY: the promise given to push() for this entry still holds: it is not complete.
+            // SAFETY: the promise given to push() for this entry still holds: the entry is not complete.
             if unsafe { queue.push(entry) }.is_err() {
                 break;
             }
@@ -141,8 +140,8 @@ impl Ring {
                 self.queued = self.queued.saturating_sub(u32::try_from(count).unwrap_or(u32::MAX));
                 Ok(())
             }
-            // EINTR and ETIME: we were woken; EAGAIN and EBUSY: the kernel is short of memory or of
-            // room for completions, and takes the rest after the next harvest.
+            // EINTR and ETIME: we were woken; EAGAIN and EBUSY: the kernel lacks memory or room for completions, and
+            // takes the rest after the next harvest.
             Err(error) => match error.raw_os_error() {
                 Some(libc::EINTR | libc::ETIME | libc::EAGAIN | libc::EBUSY) => Ok(()),
                 _ => Err(error),
@@ -150,10 +149,10 @@ impl Ring {
         }
     }
 
-    /// Hands queued entries to the kernel, without running completions.
+    /// Submits queued entries to the kernel, without running completions.
     ///
     /// # Errors
-    /// Those of io_uring_enter(2) that waiting does not cure.
+    /// Those of io_uring_enter(2) that do not go away by waiting.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         let count = self.refill();
         if count == 0 {
@@ -164,8 +163,8 @@ impl Ring {
         self.note_consumed(consumed)
     }
 
-    /// Hands queued entries over and runs the kernel's deferred completions; when `wait` is given,
-    /// sleeps until one completion is there or that time is over (`None` inside: no limit).
+    /// Submits queued entries and runs the kernel's deferred completions. With `wait`, sleeps until there is a
+    /// completion or that time has passed (`None` inside: no limit).
     ///
     /// # Errors
     /// As [`Self::flush`].
@@ -186,7 +185,7 @@ impl Ring {
         self.note_consumed(consumed)
     }
 
-    /// Whether entering would do anything: entries to take over, or completions to run.
+    /// Whether entering would do anything: submit entries or run completions.
     pub(crate) fn has_work(&mut self) -> bool {
         if self.queued > 0 {
             return true;
@@ -195,7 +194,7 @@ impl Ring {
         queue.taskrun() || queue.cq_overflow()
     }
 
-    /// Whether completions are posted, or would be by entering.
+    /// Whether completions are posted, or entering would post some.
     pub(crate) fn has_completions(&mut self) -> bool {
         let queue = self.uring.submission();
         let deferred = queue.taskrun() || queue.cq_overflow();
@@ -215,7 +214,7 @@ impl Ring {
     /// Makes room for `count` registered files.
     ///
     /// # Errors
-    /// Those of io_uring_register(2); before Linux 5.19 there are none to be had.
+    /// Those of io_uring_register(2); unsupported before Linux 5.19.
     pub(crate) fn register_table(&self, count: u32) -> io::Result<()> {
         self.uring.submitter().register_files_sparse(count)
     }
@@ -229,7 +228,7 @@ impl Ring {
         self.uring.submitter().register_files_update(slot, &[fd]).map(|_| ())
     }
 
-    /// Has the ring let go of all files, and of its table.
+    /// Makes the ring release all files and its table.
     ///
     /// # Errors
     /// Those of io_uring_register(2).
@@ -238,7 +237,7 @@ impl Ring {
     }
 }
 
-/// Says what usually stands behind a refusal.
+/// Explains the usual cause of a refusal.
 fn explain(error: io::Error) -> io::Error {
     let why = match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {

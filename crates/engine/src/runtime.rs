@@ -1,4 +1,4 @@
-//! Several reactors: starting them, talking to them, and what the block layers see of them.
+//! Several reactors: starting them, sending them work, and their interface to the block layers.
 
 use std::any::Any;
 use std::future::{Future, poll_fn};
@@ -44,9 +44,8 @@ impl Handle {
         reactor::try_current().is_some_and(|core| Arc::ptr_eq(&core.mailbox, &self.mailbox))
     }
 
-    /// Calls `make` on the reactor's thread and runs the future it returns there. Ends with its
-    /// output, or [`Cancelled`] if the reactor ended, or the future panicked,
-    /// before. Dropping the result does not stop the future.
+    /// Calls `make` on the reactor's thread and runs the future it returns there. Ends with its output, or with
+    /// [`Cancelled`] if the reactor ended or the future panicked before. Dropping the result does not stop the future.
     pub fn spawn_on<F, Fut>(&self, make: F) -> Receiver<Fut::Output>
     where
         F: FnOnce() -> Fut + Send + 'static,
@@ -66,7 +65,7 @@ impl Handle {
     }
 }
 
-/// What a reactor's thread died of.
+/// Why a reactor's thread panicked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Panicked {
     /// The thread's name.
@@ -81,7 +80,7 @@ pub struct Engine {
     /// Dropping one ends its reactor.
     stops: Vec<Sender<()>>,
     threads: Vec<JoinHandle<()>>,
-    /// One for each thread; cancelled when that has ended as it should.
+    /// One for each thread; cancelled when that thread ends normally.
     panics: Vec<Receiver<Panicked>>,
 }
 
@@ -89,12 +88,12 @@ impl Engine {
     /// Starts `count` reactors, named `ashlar-0` and so on.
     ///
     /// # Errors
-    /// Those of [`Reactor::new`] and of starting threads; the reactors started before are ended.
+    /// Those of [`Reactor::new`] and of starting threads; reactors that were already started are ended.
     pub fn start(count: usize) -> io::Result<Self> {
         Self::with_config(count, ReactorConfig::default())
     }
 
-    /// As [`Self::start`], with knobs.
+    /// As [`Self::start`], with settings.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -130,12 +129,13 @@ impl Engine {
         &self.handles
     }
 
-    /// Ends when a reactor's thread has panicked outside of its tasks: with what. (A task's panic reaches the task
-    /// that awaits it, and leaves the thread as it was.) The first call's future tells; those of later ones never end.
+    /// Ends when a reactor's thread has panicked outside of its tasks, with the thread and the message. (A task's panic
+    /// reaches the task that awaits it, and leaves the thread running.) Only the first call's future reports panics;
+    /// those of later calls never end.
     ///
-    /// The tasks of that thread are neither run nor dropped any more, its operations neither waited for nor
-    /// forgotten: what they had under way stays so for everybody else, to whom a write that was broken off must not
-    /// look like one that has ended. Work that is given to its handle is [`Cancelled`].
+    /// The tasks of that thread are neither run nor dropped any more, and its operations are neither awaited nor
+    /// forgotten: to the rest of the process they stay in flight, because an interrupted write must not look like one
+    /// that has ended. Work sent to its handle is [`Cancelled`].
     pub fn panicked(&mut self) -> impl Future<Output = Panicked> + use<> {
         let mut all = std::mem::take(&mut self.panics);
         poll_fn(move |cx| {
@@ -148,15 +148,15 @@ impl Engine {
         })
     }
 
-    /// Ends all reactors: their tasks are dropped, their I/O in flight is waited for.
+    /// Ends all reactors: drops their tasks and waits for their I/O in flight.
     pub fn shutdown(self) {}
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
         if thread::panicking() {
-            // The process is about to end, and what is on these reactors has not been stopped before: their tasks
-            // must not be dropped one by one while others see it. They run on to the last moment.
+            // The process is about to end, and the work on these reactors has not been stopped: their tasks must not be
+            // dropped one by one where others can see it. They run on until the process ends.
             std::mem::forget(std::mem::take(&mut self.stops));
             return;
         }
@@ -169,7 +169,7 @@ impl Drop for Engine {
     }
 }
 
-/// A reactor's thread; the message of its panic.
+/// A reactor's thread; returns the message of its panic.
 fn serve(
     config: ReactorConfig,
     started: &SyncSender<io::Result<Handle>>,
@@ -184,9 +184,9 @@ fn serve(
         return None;
     }
     let reactor = reactor?;
-    // Nothing that broke is used again: the reactor is abandoned.
+    // Broken state is never used again: the reactor is abandoned.
     match catch_unwind(AssertUnwindSafe(|| reactor.block_on(stopped))) {
-        // Stopped by word or by the engine's end: the same.
+        // Stopped by a message or by dropping the engine: the same.
         Ok(Ok(()) | Err(Cancelled)) => None,
         Err(payload) => {
             reactor.abandon();
@@ -202,7 +202,7 @@ fn message(payload: &(dyn Any + Send)) -> String {
     text.unwrap_or("a panic without a message").to_owned()
 }
 
-/// The reactors as the block layers' [`Runtime`].
+/// The reactors as a [`Runtime`] for the block layers.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct EngineRuntime;
 
@@ -226,7 +226,7 @@ impl Runtime for EngineRuntime {
     fn compute(&self, work: Box<dyn FnOnce() + Send>) -> LocalFuture<'static, ()> {
         let ended = compute::run(work);
         Box::pin(async move {
-            // Whoever waits for a result sees that there is none.
+            // A caller that waits for a result sees that there is none.
             let (Ok(()) | Err(Cancelled)) = ended.await;
         })
     }

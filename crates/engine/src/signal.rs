@@ -1,4 +1,4 @@
-//! Signals: as futures, through signalfd(2), or for a thread that does nothing but wait for them.
+//! Signals: as futures, through signalfd(2), or for a thread that only waits for them.
 
 use std::io;
 use std::mem;
@@ -21,29 +21,29 @@ fn set_of(signals: &[Signal]) -> libc::sigset_t {
     }
 }
 
-/// Keeps `signals` from their usual effect, so that [`Signals`] can wait for them. To be called by
-/// the main thread before it starts others, which inherit it.
+/// Blocks the default action of `signals`, so that [`Signals`] can wait for them. Call it on the main thread before it
+/// starts others, which inherit the mask.
 ///
 /// # Errors
 /// Those of pthread_sigmask(3).
 pub fn block(signals: &[Signal]) -> io::Result<()> {
     let set = set_of(signals);
-    // SAFETY: `set` is a valid signal set; the former mask is not asked for.
+    // SAFETY: `set` is a valid signal set; the old mask is not requested.
     match unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, ptr::null_mut()) } {
         0 => Ok(()),
         errno => Err(io::Error::from_raw_os_error(errno)),
     }
 }
 
-/// Waits, blocking this thread, for one of `signals`, which must be [blocked](block) in all threads: its number
-/// (compare with [`Signal::as_raw`]). For a thread of its own, which no reactor can keep from hearing.
+/// Waits, blocking this thread, for one of `signals`, which must be [blocked](block) in all threads, and returns its
+/// number (compare with [`Signal::as_raw`]). For a dedicated thread, which a busy reactor cannot delay.
 ///
 /// # Errors
-/// Those of sigwaitinfo(2); interruptions are not told.
+/// Those of sigwaitinfo(2), except EINTR.
 pub fn receive(signals: &[Signal]) -> io::Result<i32> {
     let set = set_of(signals);
     loop {
-        // SAFETY: `set` is a valid signal set; the details are not asked for.
+        // SAFETY: `set` is a valid signal set; the siginfo is not requested.
         let number = unsafe { libc::sigwaitinfo(&raw const set, ptr::null_mut()) };
         if number > 0 {
             return Ok(number);
@@ -60,7 +60,7 @@ pub fn receive(signals: &[Signal]) -> io::Result<i32> {
 /// # Errors
 /// Those of sigaction(2).
 pub fn is_ignored(signal: Signal) -> io::Result<bool> {
-    // SAFETY: a sigaction is plain memory; with a null pointer for a new one the call only fills it in.
+    // SAFETY: a sigaction is plain memory; with a null pointer for the new action the call only fills it in.
     unsafe {
         let mut now: libc::sigaction = mem::zeroed();
         if libc::sigaction(signal.as_raw(), ptr::null(), &raw mut now) < 0 {
@@ -70,8 +70,8 @@ pub fn is_ignored(signal: Signal) -> io::Result<bool> {
     }
 }
 
-/// Has the kernel drop `signal`, for this process and those that it starts: what caused it fails with an error
-/// instead (SIGXFSZ: a write beyond the limit of file sizes, with EFBIG).
+/// Makes the kernel ignore `signal`, for this process and those that it starts: the call that caused it fails with an
+/// error instead (SIGXFSZ: a write beyond the file size limit, with EFBIG).
 ///
 /// # Errors
 /// Those of signal(2).
@@ -104,7 +104,7 @@ impl Signals {
         Ok(Self { fd: Fd::new(unsafe { OwnedFd::from_raw_fd(fd) }) })
     }
 
-    /// The number of the next signal that arrives (compare with [`Signal::as_raw`]).
+    /// Waits for the next signal; returns its number (compare with [`Signal::as_raw`]).
     ///
     /// # Errors
     /// Those of reading a signalfd.
@@ -112,7 +112,7 @@ impl Signals {
         let info = vec![0; mem::size_of::<libc::signalfd_siginfo>()];
         let (got, info) = self.fd.read(info, None).await;
         got?;
-        // ssi_signo is the first field, a u32 of the machine's order.
+        // ssi_signo is the first field, a u32 in native byte order.
         let number = info.first_chunk().map(|bytes| i32::from_ne_bytes(*bytes));
         number.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }

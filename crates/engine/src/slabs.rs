@@ -1,12 +1,12 @@
-//! Slabs: blocks of memory of some sizes, made once and used again, the one that was given back last first.
+//! Slabs: reusable blocks of memory in a few sizes; the block given back last is used first.
 //!
-//! Each size has a piece of address space of its own, which is an array of blocks: so nothing is ever split or put together, and
-//! what one size leaves behind is not in the way of another. Pages are there once they are used. Up to a bound they stay when
-//! blocks are given back, because what is in the processor's caches and needs no page fault is worth keeping; beyond it the pages of
-//! those go back to the kernel that were not used longest, of each size in turn, and only the address space stays.
+//! Each size has its own region of address space, an array of blocks: blocks are never split or joined, and one size
+//! cannot fragment another. Pages are allocated at first use. Up to a bound they are kept when blocks are given back,
+//! because pages in the processor's caches that need no page fault are worth keeping. Beyond the bound the pages that
+//! were unused longest are returned to the kernel, from each size in turn; only the address space stays.
 //!
-//! The memory is the process's own, or that of a file in memory whose pages another process may map to read them
-//! ([`Slabs::shared`], memfd_create(2)).
+//! The memory is private, or that of a memfd whose pages another process may map read-only ([`Slabs::shared`],
+//! memfd_create(2)).
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,60 +20,60 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::process::{Resource, getrlimit};
 
-/// What sizes are multiples of.
+/// All sizes are multiples of this.
 const PAGE_BYTES: usize = 4096;
 
-/// See the module text. The memory is never unmapped: who has a block may keep it to the process's end.
+/// See the module text. The memory is never unmapped: a block may be kept until the process ends.
 #[derive(Debug)]
 pub struct Slabs {
     base: NonNull<u8>,
-    /// Of a block, in ascending order.
+    /// Block sizes, in ascending order.
     sizes: Box<[usize]>,
-    /// Address space of each size.
+    /// Address space for each size.
     region_bytes: usize,
     regions: Box<[Mutex<Region>]>,
-    /// Of blocks that nobody has and whose pages are kept.
+    /// Total size of idle blocks whose pages are kept.
     idle_bytes: AtomicUsize,
     keep_bytes: AtomicUsize,
-    /// The size that is the next to give pages back.
+    /// The size that returns pages next.
     turn: AtomicUsize,
-    /// How the kernel is told that pages are not needed: it depends on whose they are.
+    /// The madvise(2) advice that returns pages; it depends on the kind of mapping.
     giving_back: Advice,
 }
 
-// SAFETY: the pointer is to memory that lives as long as the process, and of which each block has one owner.
+// SAFETY: the pointer is to memory that lives as long as the process; each block has one owner.
 unsafe impl Send for Slabs {}
-// SAFETY: what changes is behind locks.
+// SAFETY: mutable state is behind locks.
 unsafe impl Sync for Slabs {}
 
 /// Blocks of one size, by their numbers.
 #[derive(Debug, Default)]
 struct Region {
-    /// Given back, with their pages; the last one at the end.
+    /// Given back, with their pages; the most recent at the end.
     idle: VecDeque<u32>,
-    /// Given back, without.
+    /// Given back, without pages.
     empty: Vec<u32>,
-    /// From here on none was ever taken.
+    /// Numbers from here on were never taken.
     fresh: u32,
 }
 
-/// The memory of [`Slabs::shared`], to be mapped by another process.
+/// The memory of [`Slabs::shared`], for another process to map.
 #[derive(Debug)]
 pub struct Shared {
-    /// Opened to be read: it cannot be mapped to be written.
+    /// Opened read-only: it cannot be mapped writable.
     pub file: OwnedFd,
-    /// Where it is mapped here.
+    /// Its address in this process.
     pub address: u64,
-    /// How long it is.
+    /// Its length.
     pub len_bytes: u64,
 }
 
 impl Slabs {
-    /// Blocks of `sizes` (ascending, multiples of 4096 bytes), `region_bytes` of each at most. Of what is given back
-    /// `keep_bytes` are kept.
+    /// Blocks of `sizes` (ascending, multiples of 4096 bytes), at most `region_bytes` of each. Up to `keep_bytes` of
+    /// the memory given back are kept.
     ///
     /// # Errors
-    /// Those of mmap(2): there is not so much address space.
+    /// Those of mmap(2): not enough address space.
     pub fn private(sizes: &[usize], region_bytes: usize, keep_bytes: usize) -> Result<Self, Errno> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping, at an address that the kernel chooses.
@@ -88,24 +88,25 @@ impl Slabs {
         Self::new(base, sizes, region_bytes, keep_bytes, Advice::LinuxDontNeed)
     }
 
-    /// As [`Slabs::private`], in a file in memory, which is made.
+    /// As [`Slabs::private`], in a new memfd.
     ///
     /// # Errors
-    /// Those of memfd_create(2), ftruncate(2), mmap(2); without /proc those of open(2). EFBIG: the process may have no file of that size.
+    /// Those of memfd_create(2), ftruncate(2), mmap(2); without /proc those of open(2). EFBIG: the file size limit of
+    /// the process is too low.
     pub fn shared(
         sizes: &[usize],
         region_bytes: usize,
         keep_bytes: usize,
     ) -> Result<(Self, Shared), Errno> {
         let len = sizes.len() * region_bytes;
-        // Beyond the limit the process would be killed (setrlimit(2)).
+        // Beyond the limit the process would get SIGXFSZ (setrlimit(2)).
         if getrlimit(Resource::Fsize).current.is_some_and(|most| most < len as u64) {
             return Err(Errno::FBIG);
         }
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create(c"ashlar-buffers", flags)?;
         rustix::fs::ftruncate(&file, len as u64)?;
-        // What is mapped is inside the file: nobody gets SIGBUS for its length.
+        // The seals keep the mapping inside the file: no access beyond its end gets SIGBUS.
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&file, seals)?;
         // SAFETY: a new mapping, at an address that the kernel chooses.
@@ -133,8 +134,8 @@ impl Slabs {
         giving_back: Advice,
     ) -> Result<Self, Errno> {
         assert!(sizes.is_sorted() && sizes.iter().all(|size| size.is_multiple_of(PAGE_BYTES)));
-        // A dump of the process would have all of it, used or not.
-        // SAFETY: it is told about a mapping of that length, and its content is as before.
+        // Otherwise a core dump would contain the whole mapping, used or not. SAFETY: the advice concerns a mapping of
+        // that length, and does not change its contents.
         unsafe { rustix::mm::madvise(base, sizes.len() * region_bytes, Advice::LinuxDontDump) }?;
         let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
         let regions = sizes.iter().map(|_| Mutex::default()).collect();
@@ -150,18 +151,18 @@ impl Slabs {
         })
     }
 
-    /// Changes how much is kept of what is given back.
+    /// Changes how much of the memory given back is kept.
     pub fn set_keep_bytes(&self, keep_bytes: usize) {
         self.keep_bytes.store(keep_bytes, Ordering::Relaxed);
         self.give_back();
     }
 
     fn region(&self, class: usize) -> MutexGuard<'_, Region> {
-        // Nothing panics in between.
+        // No code panics while it holds the lock.
         self.regions[class].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The first size that is enough.
+    /// The smallest size that fits.
     fn class_of(&self, len: usize) -> Option<usize> {
         let class = self.sizes.partition_point(|size| *size < len);
         (class < self.sizes.len()).then_some(class)
@@ -173,8 +174,8 @@ impl Slabs {
         unsafe { self.base.add(offset) }
     }
 
-    /// A block of at least `len` bytes, at a multiple of 4096. What is in it is anything, or zeroes. `None`: there is no such
-    /// size, or no room.
+    /// A block of at least `len` bytes, aligned to 4096. Its contents are arbitrary. `None`: no size fits, or the
+    /// region is full.
     pub fn take(&self, len: usize) -> Option<NonNull<u8>> {
         let class = self.class_of(len)?;
         let size = self.sizes[class];
@@ -197,7 +198,7 @@ impl Slabs {
         Some(self.block(class, number))
     }
 
-    /// Whether the memory is of a block of these.
+    /// Whether the memory belongs to one of these blocks.
     pub fn owns(&self, memory: NonNull<u8>) -> bool {
         let offset = (memory.addr().get()).wrapping_sub(self.base.addr().get());
         offset < self.sizes.len() * self.region_bytes
@@ -206,33 +207,33 @@ impl Slabs {
     /// Gives a block back.
     ///
     /// # Safety
-    /// `memory` is what [`Slabs::take`] gave, once, and nobody uses it any more.
+    /// `memory` is what [`Slabs::take`] returned, is given back once, and is not used any more.
     pub unsafe fn give(&self, memory: NonNull<u8>) {
         let offset = memory.addr().get() - self.base.addr().get();
         let (class, within) = (offset / self.region_bytes, offset % self.region_bytes);
         let size = self.sizes[class];
         let number = (within / size) as u32;
-        // Before it is in the list: who takes it out subtracts.
+        // Add before the block is in the list: the thread that takes it out subtracts.
         self.idle_bytes.fetch_add(size, Ordering::Relaxed);
         self.region(class).idle.push_back(number);
         self.give_back();
     }
 
-    /// Gives the kernel pages of idle blocks back, as long as there are more than are kept.
+    /// Returns pages of idle blocks to the kernel while more are idle than are kept.
     fn give_back(&self) {
         while self.idle_bytes.load(Ordering::Relaxed) > self.keep_bytes.load(Ordering::Relaxed) {
             let turn = self.turn.fetch_add(1, Ordering::Relaxed);
             let all = 0..self.sizes.len();
             let oldest = all.map(|class| (turn + class) % self.sizes.len()).find_map(|class| {
-                // Of blocks that begin or end within a page of this machine nothing can be given back alone.
+                // Blocks that do not begin and end at this machine's page boundaries cannot be returned alone.
                 let is_whole = self.sizes[class].is_multiple_of(rustix::param::page_size());
                 Some((class, is_whole.then(|| self.region(class).idle.pop_front())??))
             });
-            // Others have given back or taken all of it meanwhile.
+            // Other threads returned or took all of them meanwhile.
             let Some((class, number)) = oldest else { return };
             let (size, block) = (self.sizes[class], self.block(class, number));
             self.idle_bytes.fetch_sub(size, Ordering::Relaxed);
-            // SAFETY: nobody uses the block, and nobody gets it before it is in a list again.
+            // SAFETY: the block is in no list and not in use, so no other thread can get it before it is pushed again.
             let given =
                 unsafe { rustix::mm::madvise(block.as_ptr().cast(), size, self.giving_back) };
             if let Err(errno) = given {
@@ -249,7 +250,7 @@ impl buffer::Source for Slabs {
     }
 
     unsafe fn give(&self, memory: NonNull<u8>) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller's promise.
         unsafe { self.give(memory) }
     }
 }
@@ -261,7 +262,7 @@ mod tests {
     const SIZES: [usize; 3] = [4096, 8192, 1 << 20];
 
     fn fill(block: NonNull<u8>, len: usize, byte: u8) {
-        // SAFETY: a block of that length, which this test has.
+        // SAFETY: a block of that length, which this test owns.
         unsafe { block.write_bytes(byte, len) };
     }
 
@@ -297,7 +298,7 @@ mod tests {
         );
     }
 
-    /// The last one first, with what was in it; those that were given back longest ago without.
+    /// Most recent first, with its contents; the blocks given back longest ago without.
     #[test]
     fn what_is_given_back_is_used_again() {
         for slabs in [
@@ -318,7 +319,7 @@ mod tests {
         }
     }
 
-    /// Blocks of one size are not kept for ever because there were many of them.
+    /// A size does not keep its idle blocks forever because there were many of them.
     #[test]
     fn sizes_give_back_in_turn() {
         let slabs = Slabs::private(&SIZES, 8 << 20, 1 << 20).unwrap();
@@ -335,7 +336,7 @@ mod tests {
         for _ in 0..20 {
             use_and_give(8192, 64);
         }
-        // One was given back for each that came beyond the bound, of either size.
+        // For each block beyond the bound one was returned, of either size.
         assert_eq!(slabs.region(1).idle.len(), 64);
         assert_eq!(slabs.idle_bytes.load(Ordering::Relaxed), 1 << 20);
         slabs.set_keep_bytes(0);

@@ -1,8 +1,8 @@
-//! Unix sockets in the file system: made with their mode, replaced when no process listens any more, and
-//! removed by their owner alone.
+//! Unix sockets in the file system: created with their mode, replaced when no process listens any more, and removed
+//! only by their owner.
 //!
-//! Several daemons may be given one path. A file is taken away only by the identity (device and inode)
-//! that was judged, never by its name alone: what another process has put there meanwhile stays.
+//! Several daemons may be given one path. A file is removed only by the identity (device and inode) that was checked,
+//! never by its name alone: a file that another process has put there meanwhile stays.
 
 use std::fs::{self, Metadata, Permissions};
 use std::io;
@@ -16,13 +16,13 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
-/// Connections that wait to be accepted, at most; the kernel has its own bound besides.
+/// The most connections that wait to be accepted; the kernel has its own bound too.
 const BACKLOG: i32 = 4096;
-/// How long a process may take from bind(2) to listen(2). Until then its socket refuses connections as one
-/// that was left behind does.
+/// How long a process may take from bind(2) to listen(2). Until then its socket refuses connections, as a stale one
+/// does.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// The file of a socket that this process listens on. Dropped, it is removed, if it is still there.
+/// The file of a socket that this process listens on. Dropping it removes the file, if it is still there.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
@@ -68,14 +68,13 @@ pub fn listen(path: &Path, mode: u32) -> io::Result<(OwnedFd, SocketFile)> {
 fn listen_at(path: &Path, mode: u32) -> io::Result<(OwnedFd, SocketFile)> {
     let address = SocketAddrUnix::new(path)?;
     let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // The kernel gives the file the mode of the socket, less the umask: it is never open to more users
-    // than it shall be.
+    // The kernel gives the file the mode of the socket, less the umask: it is never open to more users than intended.
     rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode))?;
     rustix::net::bind(&fd, &address)?;
     let (identity, metadata) = identity(path)?;
     let file = SocketFile { path: path.to_owned(), identity };
     if metadata.permissions().mode() & 0o7777 != mode {
-        // What the umask took away. No client can connect before listen(2).
+        // Restore the bits that the umask removed. No client can connect before listen(2).
         fs::set_permissions(path, Permissions::from_mode(mode))?;
     }
     rustix::net::listen(&fd, BACKLOG)?;
@@ -87,7 +86,7 @@ fn identity(path: &Path) -> io::Result<(Identity, Metadata)> {
     Ok(((metadata.dev(), metadata.ino()), metadata))
 }
 
-/// A socket that refuses connections.
+/// A stale socket: it refuses connections.
 struct LeftBehind {
     identity: Identity,
     /// Keeps the inode's number from being used again.
@@ -95,7 +94,7 @@ struct LeftBehind {
 }
 
 impl LeftBehind {
-    /// What is at `path`, if it is one.
+    /// The socket at `path`, if it is stale.
     fn find(path: &Path) -> Option<Self> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
@@ -109,8 +108,8 @@ impl LeftBehind {
         (is_socket && refused).then_some(Self { identity: (stat.st_dev, stat.st_ino), _file: file })
     }
 
-    /// Removes it from `path`. There is no call that removes a file by its identity: what is at `path`
-    /// is moved aside first, looked at again, and put back if it is another.
+    /// Removes it from `path`. No system call removes a file by its identity: the file at `path` is moved aside first,
+    /// checked again, and put back if it is another.
     fn take_away(&self, path: &Path) -> io::Result<()> {
         let mut name = std::ffi::OsString::from(".");
         name.push(path.file_name().unwrap_or_default());
@@ -119,7 +118,7 @@ impl LeftBehind {
         fs::rename(path, &aside)?;
         let is_it = identity(&aside).is_ok_and(|(identity, _)| identity == self.identity);
         if !is_it {
-            // Unlike rename(2) this replaces nothing.
+            // Unlike rename(2), this does not replace an existing file.
             fs::hard_link(&aside, path)?;
         }
         fs::remove_file(&aside)?;
@@ -138,7 +137,7 @@ mod tests {
         let path = dir.path().join("s");
         drop(UnixListener::bind(&path).unwrap());
         let left_behind = LeftBehind::find(&path).unwrap();
-        // Another daemon is faster.
+        // Another daemon took the path first.
         fs::remove_file(&path).unwrap();
         let _live = UnixListener::bind(&path).unwrap();
         let refused = left_behind.take_away(&path).unwrap_err();

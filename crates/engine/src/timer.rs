@@ -1,4 +1,4 @@
-//! Timers of one reactor: an ordered map of deadlines, looked at once a turn.
+//! Timers of one reactor: an ordered map of deadlines, checked once a turn.
 //!
 //! The nearest deadline is the time limit of the reactor's sleep in the kernel; no timer costs a
 //! system call of its own.
@@ -24,15 +24,15 @@ pub fn wall_clock() -> Duration {
     Duration::from_nanos(nanoseconds(clock_gettime(ClockId::Realtime)))
 }
 
-/// Nanoseconds of a clock that does not go below zero; u64 lasts until the year 2554.
+/// Nanoseconds of a clock that never goes below zero; u64 lasts until the year 2554.
 fn nanoseconds(time: rustix::time::Timespec) -> u64 {
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
     seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
 }
 
-/// Deadline in nanoseconds of [`now_ns`], and a number to tell equal ones apart (and keep them in
-/// the order in which they were set).
+/// Deadline in nanoseconds of [`now_ns`], and a number that distinguishes equal deadlines (and keeps them in the order
+/// in which they were set).
 type Key = (u64, u64);
 
 #[derive(Default)]
@@ -49,7 +49,7 @@ impl Timers {
         key
     }
 
-    /// The wakers whose time has come, in the order of their deadlines.
+    /// The wakers whose deadlines have passed, in the order of their deadlines.
     pub(crate) fn expire(&mut self, now: u64) -> BTreeMap<Key, Waker> {
         let later = self.waiting.split_off(&(now.saturating_add(1), 0));
         std::mem::replace(&mut self.waiting, later)
@@ -104,14 +104,14 @@ impl Future for Sleep {
 impl Drop for Sleep {
     fn drop(&mut self) {
         if let Some(key) = self.key {
-            // The waker must be dropped after the borrow: it may be the last of its task.
+            // The waker must be dropped after the borrow: it may hold the last reference to its task.
             let waker = self.core.timers.borrow_mut().waiting.remove(&key);
             drop(waker);
         }
     }
 }
 
-/// `future`'s output, or `None` when `limit` passes before.
+/// `future`'s output, or `None` if `limit` passes first.
 pub async fn timeout<F: Future>(limit: Duration, future: F) -> Option<F::Output> {
     let mut future = std::pin::pin!(future);
     let mut limit = std::pin::pin!(sleep(limit));

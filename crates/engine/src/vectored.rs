@@ -2,16 +2,16 @@
 
 use ashlar_block::buffer::Segment;
 
-/// Pieces that one system call takes (`UIO_MAXIOV`).
+/// The most pieces in one system call (`UIO_MAXIOV`).
 const MAX_PIECES: usize = 1024;
 
 /// One piece of memory, owned while the kernel uses it.
 pub enum Chunk {
-    /// Bytes of its own.
+    /// Owned bytes.
     Bytes(Vec<u8>),
     /// A part of a buffer.
     Segment(Segment),
-    /// Constant bytes, to be written only.
+    /// Constant bytes, for writing only.
     Static(&'static [u8]),
 }
 
@@ -33,7 +33,7 @@ impl Chunk {
     }
 }
 
-/// A list of chunks with the arrays the kernel wants; to be reused, since it keeps its memory.
+/// A list of chunks with the arrays that the kernel needs; reusable, since it keeps its memory.
 pub struct Vectored {
     chunks: Vec<Chunk>,
     iov: Vec<libc::iovec>,
@@ -69,12 +69,12 @@ impl Vectored {
         self.chunks.drain(..)
     }
 
-    /// All bytes of all chunks.
+    /// The total length of all chunks.
     pub fn len(&self) -> usize {
         self.chunks.iter().map(Chunk::len).sum()
     }
 
-    /// Whether there is not a byte in it.
+    /// Whether it contains no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -83,7 +83,7 @@ impl Vectored {
         !self.chunks.iter().any(|chunk| matches!(chunk, Chunk::Static(_)))
     }
 
-    /// The array for what lies beyond the first `skip` bytes, or as much of it as one call takes.
+    /// The array for the bytes beyond the first `skip`, as many as one call takes.
     pub(crate) fn iov(&mut self, mut skip: usize) -> (*const libc::iovec, u32) {
         self.iov.clear();
         for chunk in &mut self.chunks {
@@ -95,7 +95,7 @@ impl Vectored {
             if self.iov.len() == MAX_PIECES {
                 break;
             }
-            // Within the chunk's memory, since skip < len.
+            // Inside the chunk's memory, since skip < len.
             let start = chunk.start().wrapping_add(skip);
             self.iov.push(libc::iovec { iov_base: start.cast(), iov_len: len - skip });
             skip = 0;

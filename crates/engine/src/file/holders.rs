@@ -10,14 +10,14 @@ use rustix::fs::Stat;
 /// A process, as a message names it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Process {
-    /// Its number.
+    /// Its process ID.
     pub pid: u32,
-    /// The name of its program, of which the kernel keeps 15 bytes.
+    /// The name of its program, truncated to 15 bytes by the kernel.
     pub command: String,
 }
 
 impl Process {
-    /// The process with this number.
+    /// The process with this ID.
     pub fn of(pid: u32) -> Self {
         let command = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         Self { pid, command: command.trim_end().to_owned() }
@@ -30,7 +30,7 @@ impl fmt::Display for Process {
     }
 }
 
-/// A descriptor of a process, as `/proc/PID/fdinfo/FD` tells of it.
+/// A descriptor of a process, from `/proc/PID/fdinfo/FD`.
 pub(super) struct Opening {
     pub(super) pid: u32,
     pub(super) fd: u32,
@@ -57,20 +57,20 @@ fn process(pid: u32) -> PathBuf {
 }
 
 impl Opening {
-    /// The locks that are held by it.
+    /// The locks held through this descriptor.
     pub(super) fn locks(&self) -> impl Iterator<Item = Lock<'_>> {
         let lines = self.info.lines().filter_map(|line| line.strip_prefix("lock:"));
         lines.filter_map(Lock::parse)
     }
 
-    /// Whether it may be written to.
+    /// Whether the descriptor is open for writing. In doubt it is.
     pub(super) fn is_for_writing(&self) -> bool {
         let flags = self.info.lines().find_map(|line| line.strip_prefix("flags:"));
         let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
         flags.is_none_or(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY)
     }
 
-    /// The process, unless it ends.
+    /// The process, unless it is ending.
     pub(super) fn living(&self) -> Option<Process> {
         (!is_ending(&process(self.pid))).then(|| Process::of(self.pid))
     }
@@ -80,7 +80,7 @@ impl Opening {
     }
 }
 
-/// A lock of fcntl(2) on a file. Those of flock(2) and leases exclude none of these.
+/// A lock of fcntl(2) on a file. Locks of flock(2) and leases do not conflict with these.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Lock<'a> {
     /// Whether it may be shared with other readers.
@@ -90,7 +90,7 @@ pub(super) struct Lock<'a> {
 }
 
 impl<'a> Lock<'a> {
-    /// Of `1: OFDLCK ADVISORY  WRITE -1 fe:00:9994311 0 EOF`; `None` for one that is waited for.
+    /// Parses `1: OFDLCK ADVISORY  WRITE -1 fe:00:9994311 0 EOF`; `None` for a lock that a process still waits for.
     pub(super) fn parse(line: &'a str) -> Option<Self> {
         let mut words = line.split_whitespace().skip(1);
         let kind = words.next()?;
@@ -104,20 +104,19 @@ impl<'a> Lock<'a> {
     }
 }
 
-/// A living process that holds a lock on the file of `stat`. `None` if there is none, or none that this user
-/// may see.
+/// A living process that holds a lock on the file of `stat`. `None` if there is none that this user may see.
 pub(super) fn lock_holder(stat: &Stat) -> Option<Process> {
     let is_holder = |opening: &Opening| {
         let has_lock = opening.locks().any(|lock| lock.inode() == Some(stat.st_ino));
-        // Followed last: looking at a file may wait for its file system.
+        // The link is followed last: stat on a file may wait for its file system.
         let is_it = |it: fs::Metadata| (it.dev(), it.ino()) == (stat.st_dev, stat.st_ino);
         has_lock && fs::metadata(opening.link()).is_ok_and(is_it)
     };
     living(is_holder)
 }
 
-/// A living process that has the device with this number (`st_rdev` of stat(2)) open for writing. `None` if
-/// there is none, or none that this user may see.
+/// A living process that has the device with this number (`st_rdev` of stat(2)) open for writing. `None` if there is
+/// none that this user may see.
 pub fn device_writer(number: u64) -> Option<Process> {
     living(|opening| {
         let is_device = |path: PathBuf| path.starts_with("/dev");
@@ -131,12 +130,12 @@ fn living(has: impl Fn(&Opening) -> bool) -> Option<Process> {
     openings().filter(|opening| has(opening)).find_map(|opening| opening.living())
 }
 
-/// Whether a process has ended or is about to: a zombie, on its way out, or killed.
+/// Whether a process has ended or is about to: a zombie, exiting, or killed.
 fn is_ending(process: &Path) -> bool {
     const EXITING: u64 = 0x4;
     const KILLED: u64 = 1 << (libc::SIGKILL - 1);
     let Ok(stat) = fs::read_to_string(process.join("stat")) else { return true };
-    // The program's name, in parentheses, may have any bytes.
+    // The program's name, in parentheses, may contain any bytes.
     let Some((_, rest)) = stat.rsplit_once(')') else { return true };
     let words: Vec<&str> = rest.split_whitespace().collect();
     let flags = words.get(6).and_then(|flags| flags.parse::<u64>().ok()).unwrap_or(0);

@@ -24,14 +24,14 @@ struct LoopInfo {
 
 const _: () = assert!(size_of::<LoopInfo>() == 232);
 
-/// The file that a loop device is over, by the number of its file system and its inode (`st_dev` and
-/// `st_ino` of stat(2)): what it is, whatever it is called now and whether it has a name at all.
+/// The backing file of a loop device, as the number of its file system and its inode (`st_dev` and `st_ino` of
+/// stat(2)): this identifies the file even if it was renamed or unlinked.
 ///
 /// # Errors
-/// ENXIO: it is over none. ENOTTY and the like: it is no loop device.
+/// ENXIO: the loop device has no backing file. ENOTTY and the like: not a loop device.
 pub fn loop_backing_file(device: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
     let mut info = LoopInfo { device: 0, inode: 0, rest: [0; 27] };
-    // SAFETY: LOOP_GET_STATUS64 writes a loop_info64, whose size is asserted above, to memory that is ours.
+    // SAFETY: LOOP_GET_STATUS64 writes a loop_info64, whose size is asserted above, to memory that we own.
     if unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, &raw mut info) } < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -41,8 +41,8 @@ pub fn loop_backing_file(device: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
 /// An ioctl that writes one `T`, all of whose bit patterns are valid.
 fn get<T: Default>(fd: BorrowedFd<'_>, request: libc::c_ulong) -> io::Result<T> {
     let mut value = T::default();
-    // SAFETY: every request passed here writes a value of the size of `T` (u32 or u64), to memory
-    // that is ours during the call.
+    // SAFETY: every request passed here writes a value of the size of `T` (u32 or u64), to memory that we own during
+    // the call.
     if unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw mut value) } < 0 {
         return Err(io::Error::last_os_error());
     }

@@ -2,21 +2,21 @@
 //!
 //! # Theory
 //!
-//! A lock of fcntl(2) on the whole file, for the open file description: a reader's is shared, a writer's
-//! exclusive, and the kernel keeps them apart. But each process that may read a file may take a shared lock
-//! on it, and could keep the file's owner from writing. So a writer that is refused looks at the locks that
-//! are held. If all are shared locks of processes that could not write to the file themselves, the writer is
-//! content with a shared lock. That lock still excludes other writers and readers of ours:
+//! A lock of fcntl(2) on the whole file, for the open file description: a reader's is shared, a writer's exclusive, and
+//! the kernel enforces this. But any process that may read a file may take a shared lock on it, and could keep the
+//! file's owner from writing. So a writer whose lock is refused looks at the locks that are held. If all are shared
+//! locks of processes that could not write to the file themselves, the writer takes a shared lock instead. That lock
+//! still excludes other writers and readers of ours:
 //!
-//! - A process that asks for an exclusive lock is refused because of the shared one, and looks at the locks in
-//!   turn. It finds one held through a descriptor that is open for writing: such a lock always counts.
-//! - A process that gets a shared lock, as a reader or as above, looks at the other locks if there are any.
-//!   Both look after they have their own lock. So of two at least one finds the other, and gives up.
+//! - A process that asks for an exclusive lock is refused because of the shared one, and looks at the locks in turn. It
+//!   finds one held through a descriptor that is open for writing: such a lock always counts.
+//! - A process that gets a shared lock, as a reader or as above, looks at the other locks if there are any. Both
+//!   processes look only after they hold their own lock. So at least one of two finds the other, and gives up.
 //!
-//! To look is to read `/proc`. A lock that is listed there and whose holder is not seen counts as a writer's:
-//! the holder has ended and the kernel still does its I/O, or it is in another namespace. (A reader that is
-//! not root sees no processes of other users, and ignores such locks: it may read what is being written.)
-//! On file systems whose files other machines may lock, all locks count.
+//! To look is to read `/proc`. A lock that is listed there but whose holder is not visible counts as a writer's: either
+//! the holder has ended and the kernel still does its I/O, or it is in another namespace. (A reader that is not root
+//! cannot see processes of other users, and ignores such locks: it may read what is being written.) On file systems
+//! whose files other machines may lock, all locks count.
 
 use std::collections::HashSet;
 use std::fs;
@@ -45,7 +45,7 @@ fn set(fd: &OwnedFd, kind: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives the lock up.
+/// Releases the lock.
 pub(super) fn release(fd: &OwnedFd) -> io::Result<()> {
     set(fd, libc::F_UNLCK)
 }
@@ -54,10 +54,10 @@ fn is_held(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES))
 }
 
-/// Takes the lock. False where the file system has none.
+/// Takes the lock. False where the file system has no locks.
 ///
 /// # Errors
-/// Another process has it: [`OpenError::InUse`].
+/// Another process holds it: [`OpenError::InUse`].
 pub(super) fn take(
     fd: &OwnedFd,
     path: &Path,
@@ -83,7 +83,7 @@ pub(super) fn take(
     let obstacle = match Others::of(fd) {
         Ok(others) if is_reader => others.writer(),
         Ok(others) => others.equal(fd, stat),
-        // Without /proc a shared lock is all that a reader has, and not enough for a writer.
+        // Without /proc a reader relies on its shared lock alone; for a writer that is not enough.
         Err(_) if is_reader => None,
         Err(_) => Some(None),
     };
@@ -98,21 +98,21 @@ pub(super) fn take(
     Ok(true)
 }
 
-/// The locks on a file besides one's own.
+/// The locks on a file, without our own.
 struct Others {
-    /// How many there are.
+    /// How many `/proc/locks` lists.
     listed: usize,
-    /// The descriptors that hold them, as far as they can be seen, each of another open file description.
+    /// The descriptors that hold them, if visible, one for each open file description.
     seen: Vec<Opening>,
     /// The file, as a [`Lock`] names it.
     file: String,
 }
 
-/// What keeps a file from being used, if anything does: the process, if it is known and lives.
+/// What keeps a file from being used, if anything: the process, if it is known and alive.
 type Obstacle = Option<Option<Process>>;
 
 impl Others {
-    /// Those besides the lock that `fd` holds.
+    /// All locks on the file except the one that `fd` holds.
     fn of(fd: &OwnedFd) -> io::Result<Self> {
         let own = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
         let own = own.lines().find_map(|line| Lock::parse(line.strip_prefix("lock:")?));
@@ -122,7 +122,7 @@ impl Others {
             let locks = locks.lines().filter_map(Lock::parse).filter(|lock| lock.file == file);
             Ok(locks.count().saturating_sub(1))
         };
-        // A list that changes while it is read may come with a gap.
+        // A list that changes while it is read may have gaps.
         let listed = count()?.max(count()?);
         let mut this = Self { listed, seen: Vec::new(), file };
         if listed > 0 {
@@ -137,7 +137,7 @@ impl Others {
         Ok(this)
     }
 
-    /// Whether a descriptor is no copy of one that was seen: it would show the same lock again.
+    /// Whether a descriptor is not a duplicate of one already seen: a duplicate would show the same lock again.
     fn is_new(&self, opening: &Opening) -> io::Result<bool> {
         for other in &self.seen {
             if is_same_description(opening, other)? {
@@ -147,13 +147,13 @@ impl Others {
         Ok(true)
     }
 
-    /// How many locks are held by what was seen.
+    /// How many locks the descriptors in `seen` hold.
     fn seen_locks(&self) -> usize {
         let of = |opening: &Opening| opening.locks().filter(|lock| lock.file == self.file).count();
         self.seen.iter().map(of).sum()
     }
 
-    /// What keeps a reader from the file: a process that may be writing.
+    /// The obstacle for a reader: a process that may be writing.
     fn writer(&self) -> Obstacle {
         let writer = self.seen.iter().find(|opening| opening.is_for_writing());
         match writer {
@@ -163,7 +163,7 @@ impl Others {
         }
     }
 
-    /// What keeps a writer from the file: a process that could write to it, too.
+    /// The obstacle for a writer: another process that could write to the file.
     fn equal(&self, fd: &OwnedFd, stat: &Stat) -> Obstacle {
         let is_powerless = |opening: &Opening| {
             let is_shared =
@@ -179,10 +179,10 @@ impl Others {
     }
 }
 
-/// Whether two descriptors are of one open file description (kcmp(2)).
+/// Whether two descriptors share one open file description (kcmp(2)).
 fn is_same_description(one: &Opening, other: &Opening) -> io::Result<bool> {
     const KCMP_FILE: libc::c_int = 0;
-    // SAFETY: kcmp compares, and takes numbers only.
+    // SAFETY: kcmp only compares, and its arguments are numbers.
     let order = unsafe {
         libc::syscall(
             libc::SYS_kcmp,
@@ -196,7 +196,7 @@ fn is_same_description(one: &Opening, other: &Opening) -> io::Result<bool> {
     if order < 0 { Err(io::Error::last_os_error()) } else { Ok(order == 0) }
 }
 
-/// Whether only processes of this machine lock files of this file system.
+/// Whether the file system is local: no other machine locks its files.
 fn is_local(fd: &OwnedFd) -> bool {
     const EXT: i64 = 0xef53;
     const XFS: i64 = 0x5846_5342;
@@ -206,7 +206,7 @@ fn is_local(fd: &OwnedFd) -> bool {
     rustix::fs::fstatfs(fd).is_ok_and(|fs| matches!(fs.f_type, EXT | XFS | BTRFS | F2FS | TMPFS))
 }
 
-/// Whether a process could open the file for writing, or change whether it may. In doubt it could.
+/// Whether a process could open the file for writing, or change its permissions to do so. In doubt it could.
 fn may_write(pid: u32, fd: &OwnedFd, stat: &Stat) -> bool {
     let has_acl = rustix::fs::fgetxattr(fd, "system.posix_acl_access", &mut [0_u8; 0][..])
         .is_ok_and(|len| len > 0);
@@ -215,13 +215,13 @@ fn may_write(pid: u32, fd: &OwnedFd, stat: &Stat) -> bool {
     has_acl || Rights::of(&status, &map).is_none_or(|rights| rights.may_write(stat))
 }
 
-/// What a process may do to files, of `/proc/PID/status` and `uid_map` (proc(5), user_namespaces(7)).
+/// What a process may do to files, from `/proc/PID/status` and `uid_map` (proc(5), user_namespaces(7)).
 struct Rights {
     users: HashSet<u32>,
     groups: HashSet<u32>,
-    /// Whether it has any capability, in its user namespace.
+    /// Whether it has any capability in its user namespace.
     is_capable: bool,
-    /// The users over whose files it has its capabilities: from, and how many.
+    /// The ranges of users over whose files it has its capabilities: first user, and how many.
     mapped: Vec<(u64, u64)>,
 }
 
@@ -280,7 +280,7 @@ mod tests {
         assert!(may(STATUS, ALL, 1000, 0, 0o444), "as the owner, who may change the mode");
         let root = STATUS.replace("1000\t1000\n", "0\t0\n");
         assert!(may(&root, ALL, 7, 7, 0o600));
-        // All capabilities, over the files of users of its namespace.
+        // All capabilities, but only over files of users of its namespace.
         let capable = STATUS.replace("CapPrm:\t0000", "CapPrm:\t0001");
         assert!(may(&capable, ALL, 0, 0, 0o644));
         assert!(!may(&capable, "         0       1000          1\n", 0, 0, 0o644));

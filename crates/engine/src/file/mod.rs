@@ -1,8 +1,7 @@
 //! Files and block devices as the bottom of the stack.
 //!
-//! [`open`] finds out what a path is and what it can do; the device it returns is a
-//! [`Queue`](ashlar_block::Queue) over [`FileDriver`], which turns each request into one operation
-//! of the ring.
+//! [`open`] detects what a path is and what it can do; the device it returns is a [`Queue`](ashlar_block::Queue) over
+//! [`FileDriver`], which turns each request into one operation of the ring.
 
 mod holders;
 mod ioctl;
@@ -30,7 +29,7 @@ use probe::DirectAlign;
 /// A file or block device.
 pub type FileDevice = Queue<FileDriver>;
 
-/// What a path turned out to be.
+/// What kind of file a path is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// A regular file: a disk image.
@@ -39,24 +38,24 @@ pub enum Kind {
     Device,
 }
 
-/// What the driver and the requests in flight share.
+/// Shared by the driver and the requests in flight.
 struct Shared {
     file: RingFile,
     path: PathBuf,
     kind: Kind,
-    /// What O_DIRECT demands; `None` when the page cache is used.
+    /// The alignment O_DIRECT requires; `None` when the page cache is used.
     direct: Option<DirectAlign>,
-    /// The ring discards on this device; else the ioctl does, in the pool.
+    /// The ring discards on this device; otherwise the ioctl does, in the pool.
     ring_discard: AtomicBool,
-    /// A flush has failed. What was written before may be lost, and the kernel reports that only
-    /// once: so every later flush fails too, until the device is opened anew.
+    /// A flush has failed. Earlier writes may be lost, and the kernel reports that only once: so every later flush
+    /// fails too, until the device is reopened.
     flush_failed: AtomicBool,
     errors: AtomicU64,
     locked: bool,
 }
 
 impl Shared {
-    /// Says that an I/O failed: the first time, and then ever more rarely.
+    /// Logs a failed I/O: the first, then at every power of two.
     fn log(&self, what: &str, offset: u64, status: Status) {
         let count = self.errors.fetch_add(1, Ordering::Relaxed) + 1;
         if count.is_power_of_two() {
@@ -68,7 +67,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // The rings may hold the file open a little longer; its lock must not stay with it.
+        // The rings may hold the file open a little longer; they must not hold its lock too.
         if self.locked
             && let Err(error) = lock::release(self.file.fd())
         {
@@ -77,7 +76,7 @@ impl Drop for Shared {
     }
 }
 
-/// The driver of one file or block device. Its requests must come from a reactor's thread.
+/// The driver of one file or block device. Requests must be submitted on a reactor's thread.
 pub struct FileDriver {
     shared: Arc<Shared>,
 }
@@ -88,12 +87,12 @@ impl FileDriver {
         self.shared.direct.is_some()
     }
 
-    /// What the path is.
+    /// What kind of file the path is.
     pub fn kind(&self) -> Kind {
         self.shared.kind
     }
 
-    /// The path it was opened by.
+    /// The path it was opened with.
     pub fn path(&self) -> &std::path::Path {
         &self.shared.path
     }

@@ -1,4 +1,4 @@
-//! Opening: direct or buffered, claimed and locked, never by accident twice.
+//! Opening: direct or buffered, claimed and locked, so that a disk is not opened twice by accident.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,21 +21,21 @@ use crate::files::RingFile;
 /// How to open a device.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
-    /// For reading only: no claim, and a lock that others who read may share.
+    /// Read-only: no claim, and a lock that other readers may share.
     pub read_only: bool,
-    /// Bypass the page cache where the file system lets us.
+    /// Bypass the page cache where the file system allows it.
     pub direct: bool,
-    /// Take the advisory lock. Without it, two writers can destroy everything: only for looking
-    /// at disks that are in use.
+    /// Take the advisory lock. Without it, two writers can destroy everything: only for looking at disks that are in
+    /// use.
     pub lock: bool,
-    /// Logical block size of an image, bytes (512 or 4096). A device has its own.
+    /// Logical block size of an image, bytes (512 or 4096). A device reports its own.
     pub image_block_bytes: u32,
-    /// Name of the disk; the last part of the path by default.
+    /// Name of the disk; by default the last part of the path.
     pub name: Option<String>,
 }
 
 impl Default for OpenOptions {
-    /// For reading and writing, direct, locked, blocks of 512 bytes.
+    /// Read-write, direct, locked, blocks of 512 bytes.
     fn default() -> Self {
         Self { read_only: false, direct: true, lock: true, image_block_bytes: 512, name: None }
     }
@@ -47,44 +47,44 @@ pub enum OpenError {
     /// A system call failed.
     #[error("{path}: {source}", path = path.display())]
     Io {
-        /// What was to be opened.
+        /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         source: io::Error,
     },
     /// Another process holds the lock.
     #[error("{path}: in use by {user}", path = path.display(), user = locker(holder.as_ref()))]
     InUse {
-        /// What was to be opened.
+        /// The path.
         path: PathBuf,
-        /// The process. `None` if it cannot be seen, or has ended: the kernel keeps the lock until it is
-        /// done with the process's I/O.
+        /// The process. `None` if it is not visible, or has ended: the kernel keeps the lock until it has finished the
+        /// process's I/O.
         holder: Option<Process>,
     },
     /// The kernel uses the device, or another process has claimed it.
     #[error("{path}: in use by {user}", path = path.display(), user = claimer(holder.as_ref()))]
     Claimed {
-        /// What was to be opened.
+        /// The path.
         path: PathBuf,
-        /// A process that has it open for writing; it need not be the one that claimed it.
+        /// A process that has it open for writing; not necessarily the one that claimed it.
         holder: Option<Process>,
     },
     /// Neither a regular file nor a block device.
     #[error("{path}: neither a file nor a block device", path = .0.display())]
     NotADisk(PathBuf),
-    /// A block size that cannot be.
+    /// An impossible block size.
     #[error("{path}: a logical block of {bytes} bytes is not possible", path = path.display())]
     BlockSize {
-        /// What was to be opened.
+        /// The path.
         path: PathBuf,
-        /// The size asked for.
+        /// The requested size.
         bytes: u32,
     },
 }
 
 impl OpenError {
-    /// Whether the disk is in use by what cannot be seen: another user's process, a device in another
-    /// namespace, or a process that has ended and of which the kernel still has I/O to end.
+    /// Whether the user of the disk is not visible: another user's process, a device in another namespace, or a process
+    /// that has ended while the kernel still does its I/O.
     pub fn has_unseen_user(&self) -> bool {
         matches!(self, Self::InUse { holder: None, .. } | Self::Claimed { holder: None, .. })
     }
@@ -105,8 +105,7 @@ fn claimer(holder: Option<&Process>) -> String {
     }
 }
 
-/// Opens a disk image or a block device. Blocks (briefly), so a reactor leaves it to the
-/// [pool](crate::blocking::run).
+/// Opens a disk image or a block device. Blocks (briefly), so a reactor runs it in the [pool](crate::blocking::run).
 ///
 /// # Errors
 /// See [`OpenError`].
@@ -121,7 +120,7 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<FileDevice, OpenError>
     let stat = rustix::fs::fstat(&fd).map_err(io)?;
     let kind = kind_of(&stat, path)?;
     if kind != expected {
-        // It was replaced meanwhile; the flags do not fit.
+        // The path was replaced meanwhile; the flags do not fit the new file.
         return Err(io(Errno::AGAIN));
     }
     let locked = options.lock && lock::take(&fd, path, &stat, options.read_only)?;
@@ -159,12 +158,12 @@ fn kind_of(stat: &Stat, path: &Path) -> Result<Kind, OpenError> {
     }
 }
 
-/// Opens, with O_DIRECT if it is wanted and taken; whether it was.
+/// Opens, with O_DIRECT if requested and accepted; returns whether it was.
 fn open_fd(path: &Path, options: &OpenOptions, kind: Kind) -> Result<(OwnedFd, bool), OpenError> {
     let mut flags = OFlags::CLOEXEC | OFlags::NOCTTY;
     flags |= if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
     if kind == Kind::Device && !options.read_only {
-        // Without O_CREAT and on a block device: claim it, against mounts and other claims.
+        // O_EXCL on a block device, without O_CREAT: claims it, against mounts and other claims.
         flags |= OFlags::EXCL;
     }
     let try_open = |flags| rustix::fs::open(path, flags, Mode::empty());
@@ -186,8 +185,8 @@ fn open_fd(path: &Path, options: &OpenOptions, kind: Kind) -> Result<(OwnedFd, b
     })
 }
 
-/// Direct I/O if it works in units of our block, else none: images keep 512-byte blocks whatever
-/// they lie on, since what is on them may have been made with these.
+/// Direct I/O if it works in units of our block, else none. Images keep 512-byte blocks on any file system, since their
+/// contents may have been made with this size.
 fn keep_direct(
     fd: &OwnedFd,
     path: &Path,
@@ -204,7 +203,7 @@ fn keep_direct(
     Ok(usable)
 }
 
-/// Size, limits and name; whether it can only be read.
+/// Size, limits and name; whether the disk is read-only.
 fn describe(
     path: &Path,
     options: &OpenOptions,

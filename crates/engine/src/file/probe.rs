@@ -12,23 +12,23 @@ use rustix::fs::{FallocateFlags, Stat, fallocate, major, minor};
 use super::ioctl;
 use super::sysfs::BlockDir;
 
-/// Most pieces of memory in one call (`UIO_MAXIOV`).
+/// The most pieces of memory in one call (`UIO_MAXIOV`).
 const MAX_SEGMENTS: u32 = 1024;
-/// Most sectors in one read or write: 32 MiB, far from what a call takes (2 GiB less a page).
+/// The most sectors in one read or write: 32 MiB, far below the limit of a call (2 GiB less a page).
 const MAX_SECTORS: Sectors = Sectors(65_536);
-/// Most sectors in one discard, where nothing limits it: what NVMe has.
+/// The most sectors in one discard, where nothing else limits it: the limit of NVMe.
 const MAX_DISCARD: Sectors = Sectors(u32::MAX as u64);
 
-/// What O_DIRECT demands, bytes, powers of two.
+/// The alignment O_DIRECT requires, bytes, powers of two.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct DirectAlign {
-    /// Of addresses in memory and lengths of pieces.
+    /// Of memory addresses, and of the lengths of pieces.
     pub(super) memory: u32,
     /// Of offsets and lengths.
     pub(super) offset: u32,
 }
 
-/// What the kernel says of direct I/O on a file opened for it. `None`: there is none.
+/// The kernel's alignment for direct I/O on a file opened with O_DIRECT. `None`: it does no direct I/O.
 pub(super) fn direct_align(fd: BorrowedFd<'_>) -> Option<DirectAlign> {
     match statx_align(fd) {
         Some(DirectAlign { memory: 0, .. } | DirectAlign { offset: 0, .. }) => None,
@@ -39,9 +39,9 @@ pub(super) fn direct_align(fd: BorrowedFd<'_>) -> Option<DirectAlign> {
 
 /// STATX_DIOALIGN (6.1). `None` when the kernel or the file system does not answer.
 fn statx_align(fd: BorrowedFd<'_>) -> Option<DirectAlign> {
-    // SAFETY: a statx of zero bytes is valid.
+    // SAFETY: a zeroed statx is valid.
     let mut stat: libc::statx = unsafe { mem::zeroed() };
-    // SAFETY: the path is an empty C string, `stat` is ours to be written.
+    // SAFETY: the path is an empty C string; `stat` is ours and writable.
     let result = unsafe {
         libc::statx(
             fd.as_raw_fd(),
@@ -57,7 +57,7 @@ fn statx_align(fd: BorrowedFd<'_>) -> Option<DirectAlign> {
     Some(DirectAlign { memory: stat.stx_dio_mem_align, offset: stat.stx_dio_offset_align })
 }
 
-/// Tries sizes, as there was no other way before Linux 6.1.
+/// Tries sizes: before Linux 6.1 there was no other way.
 fn try_align(fd: BorrowedFd<'_>) -> Option<DirectAlign> {
     let mut buffer = Buffer::alloc(4096);
     [512_u32, 4096].into_iter().find_map(|size| {
@@ -75,7 +75,7 @@ pub(super) fn image_limits(
     direct: Option<DirectAlign>,
     writable: bool,
 ) -> Limits {
-    // The unit of allocation, if the file system tells something sensible.
+    // The unit of allocation, if the file system reports a sensible one.
     let unit = u32::try_from(stat.st_blksize)
         .ok()
         .filter(|unit| unit.is_power_of_two() && (512..=1 << 20).contains(unit))
@@ -99,8 +99,7 @@ pub(super) fn image_limits(
     }
 }
 
-/// Whether the file system punches holes: asked for behind the end of the file, where it has no
-/// effect on the contents.
+/// Whether the file system punches holes: tried beyond the end of the file, where it does not change the contents.
 fn punches_holes(fd: BorrowedFd<'_>, stat: &Stat) -> bool {
     let behind = u64::try_from(stat.st_size).unwrap_or(0).next_multiple_of(1 << 20);
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -144,8 +143,8 @@ pub(super) fn device_limits(
     if let Some(sectors) = dir.number("chunk_sectors") {
         limits.chunk_sectors = Sectors(sectors);
     }
-    // The kernel splits discards to its own limit (discard_max_bytes), as users have tuned it; ours
-    // shall be seen above, where mkfs and fstrim choose their sizes.
+    // The kernel splits discards to its own limit (discard_max_bytes), which users tune; pass it up, because mkfs and
+    // fstrim choose their sizes by it.
     limits.max_hw_discard = sectors_of("discard_max_bytes");
     limits.discard_granularity_bytes = u32_of(dir.number("discard_granularity")).unwrap_or(0);
     limits.discard_alignment_bytes = u32_of(dir.device_number("discard_alignment")).unwrap_or(0);
@@ -155,7 +154,7 @@ pub(super) fn device_limits(
     if dir.number("rotational") == Some(1) {
         limits.features |= Features::ROTATIONAL;
     }
-    // Without the page cache, a device without a cache of its own has nothing to flush.
+    // Without the page cache, a device without a write cache has nothing to flush.
     if direct.is_some() && dir.text("write_cache").as_deref() == Some("write through") {
         limits.features -= Features::WRITE_CACHE | Features::FUA;
     }

@@ -7,8 +7,8 @@
 //! | discard      | fallocate PUNCH_HOLE               | uring_cmd DISCARD (6.12), or ioctl   |
 //! | write zeroes | fallocate PUNCH_HOLE or, NOUNMAP, ZERO_RANGE | the same, if offloaded     |
 //!
-//! Short transfers go on with the rest; a transfer of nothing inside the device means that the file
-//! was truncated under us, and fails. Memory that O_DIRECT would refuse is bounced.
+//! A short transfer continues with the rest; a transfer of zero bytes inside the device means that the file was
+//! truncated under us, and fails. Memory that O_DIRECT would refuse is bounced.
 
 use std::cell::RefCell;
 use std::os::fd::AsFd;
@@ -33,13 +33,13 @@ use crate::reactor::{self, Core};
 const BLOCK_URING_CMD_DISCARD: u32 = 0x1200;
 /// Interruptions of one operation before it counts as failed.
 const MAX_RETRIES: u32 = 100;
-/// Idle records that a thread keeps.
+/// How many idle records a thread keeps.
 const MAX_SPARE: usize = 256;
-/// Most bytes that one system call transfers (`MAX_RW_COUNT`, rounded down to 1 MiB).
+/// The most bytes that one system call transfers (`MAX_RW_COUNT`, rounded down to 1 MiB).
 const MAX_CALL_BYTES: u32 = 0x7ff0_0000;
 
 thread_local! {
-    /// Records to be used again, so that an I/O allocates nothing.
+    /// Idle records for reuse, so that an I/O allocates nothing.
     #[expect(clippy::vec_box, reason = "the ring is given the boxes, whose addresses stay")]
     static SPARE: RefCell<Vec<Box<InFlight>>> = const { RefCell::new(Vec::new()) };
 }
@@ -68,8 +68,8 @@ struct Job {
     rq: Request,
 }
 
-/// A request in flight, with all that the kernel may touch: the iovec array lies on the heap, the
-/// bytes belong to the request's segments or to `bounce`.
+/// A request in flight, with everything the kernel may touch: the iovec array is on the heap, the bytes belong to the
+/// request's segments or to `bounce`.
 #[derive(Default)]
 struct InFlight {
     job: Option<Job>,
@@ -80,7 +80,7 @@ struct InFlight {
     retries: u32,
 }
 
-/// Appends a piece of memory, to the last one if it continues it.
+/// Appends a piece of memory, or extends the last piece if the new one continues it.
 fn append(iov: &mut Vec<libc::iovec>, start: *mut u8, len: usize) {
     if let Some(last) = iov.last_mut()
         && last.iov_base.cast::<u8>().wrapping_add(last.iov_len) == start
@@ -137,8 +137,8 @@ impl InFlight {
         let Some(job) = &self.job else { return };
         let target = job.shared.file.target(core);
         let entry = self.entry(job, target.number).flags(target.flags);
-        // SAFETY: the array and what it points to belong to `self`, on the heap; the file stays
-        // open while the job holds its `Shared`.
+        // SAFETY: the array and the memory it points to belong to `self`, on the heap; the file stays open while the
+        // job holds its `Shared`.
         unsafe { core.submit_callback(entry, self) }
     }
 
@@ -193,19 +193,19 @@ impl InFlight {
         }
     }
 
-    /// Pieces for one call; a longer list goes on after a short transfer.
+    /// The pieces for one call; a longer list continues after a short transfer.
     fn pieces(&self) -> u32 {
         self.iov.len().min(libc::UIO_MAXIOV as usize) as u32
     }
 
-    /// Takes note of `count` transferred bytes. `None`: the rest is to be transferred.
+    /// Records `count` transferred bytes. `None`: the rest remains to be transferred.
     fn progress(&mut self, job: &Job, count: u32) -> Option<BioResult> {
         let total = job.rq.len().bytes();
         let mut now = self.done + u64::from(count);
         if now >= total {
             return Some(Ok(()));
         }
-        // Direct I/O goes on at a block boundary only.
+        // Direct I/O must continue at a block boundary.
         let block = job.shared.direct.map_or(1, |align| u64::from(align.offset));
         now -= now % block;
         if now <= self.done {
@@ -217,7 +217,7 @@ impl InFlight {
         None
     }
 
-    /// Ends the request, and keeps the record for another.
+    /// Ends the request, and keeps the record for reuse.
     fn finish(mut self: Box<Self>, result: BioResult) {
         let bounce = self.bounce.take();
         self.iov.clear();
@@ -288,7 +288,7 @@ impl Complete for InFlight {
             job.shared.ring_discard.store(false, Relaxed);
             return discard_by_ioctl(job.shared, job.rq);
         }
-        // In the page cache, a failed synchronous write may have used up the report of another.
+        // Through the page cache, a failed synchronous write may have consumed the error report of another write.
         let fua = op == Op::Write && job.rq.flags().contains(Flags::FUA);
         if op == Op::Flush || fua && job.shared.direct.is_none() {
             job.shared.flush_failed.store(true, Relaxed);
@@ -298,7 +298,7 @@ impl Complete for InFlight {
     }
 }
 
-/// Discards on a kernel whose ring cannot, in the pool.
+/// Discards in the pool, on a kernel whose ring cannot.
 fn discard_by_ioctl(shared: Arc<Shared>, rq: Request) {
     let (offset, len) = (rq.sector().bytes(), rq.len().bytes());
     let device = Arc::clone(&shared);
@@ -328,7 +328,7 @@ mod tests {
     use super::*;
     use crate::{OpenOptions, Reactor, open};
 
-    /// The bytes that a list names.
+    /// The bytes that a list refers to.
     fn bytes(iov: &[libc::iovec]) -> Vec<u8> {
         let piece = |piece: &libc::iovec| {
             // SAFETY: the tests below list parts of live, initialised arrays.
@@ -341,7 +341,7 @@ mod tests {
     fn a_list_advances_by_any_count_to_the_bytes_that_are_left() {
         let all: Vec<u8> = (0..12).collect();
         let parts = [&all[..4], &all[4..5], &all[5..12]].map(|part| {
-            // With a byte between, so that none continues another.
+            // With an extra byte between, so that no part continues another.
             let mut own = part.to_vec();
             own.push(0xff);
             own

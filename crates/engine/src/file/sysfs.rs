@@ -1,22 +1,22 @@
-//! What sysfs tells of a block device (Documentation/ABI/stable/sysfs-block).
+//! What sysfs reports about a block device (Documentation/ABI/stable/sysfs-block).
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The directory of a block device, and of its queue (a partition has its disk's).
+/// The directory of a block device and of its queue (a partition uses its disk's queue).
 pub(super) struct BlockDir {
     device: PathBuf,
     queue: PathBuf,
 }
 
 impl BlockDir {
-    /// The directory of the device numbered `major:minor`, if there is a sysfs.
+    /// The directory of the device numbered `major:minor`, if sysfs is mounted.
     pub(super) fn of(major: u32, minor: u32) -> Option<Self> {
         Self::at(&PathBuf::from(format!("/sys/dev/block/{major}:{minor}")))
     }
 
     fn at(device: &Path) -> Option<Self> {
-        // Resolved first: `..` of the link is another directory than `..` of its target.
+        // Resolve the link first: `..` of the link is a different directory than `..` of its target.
         let device = fs::canonicalize(device).ok()?;
         let queues = [device.join("queue"), device.join("../queue")];
         let queue = queues.into_iter().find(|queue| queue.is_dir())?;
@@ -27,17 +27,17 @@ impl BlockDir {
         fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
     }
 
-    /// A number of the queue's.
+    /// A numeric attribute of the queue.
     pub(super) fn number(&self, name: &str) -> Option<u64> {
         Self::read(&self.queue.join(name))?.parse().ok()
     }
 
-    /// A text of the queue's.
+    /// A text attribute of the queue.
     pub(super) fn text(&self, name: &str) -> Option<String> {
         Self::read(&self.queue.join(name))
     }
 
-    /// A number of the device's own (partitions differ from their disk).
+    /// A numeric attribute of the device itself (partitions differ from their disk).
     pub(super) fn device_number(&self, name: &str) -> Option<u64> {
         Self::read(&self.device.join(name))?.parse().ok()
     }

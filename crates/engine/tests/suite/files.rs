@@ -36,7 +36,7 @@ fn image(dir: &Path, bytes: u64) -> std::path::PathBuf {
     path
 }
 
-/// A directory on a disk (direct I/O) and one on tmpfs (where the system has one).
+/// A directory on a disk (direct I/O) and one on tmpfs (if the system has one).
 fn directories() -> Vec<tempfile::TempDir> {
     let mut all = vec![tempfile::tempdir().unwrap()];
     match tempfile::tempdir_in("/dev/shm") {
@@ -72,7 +72,7 @@ impl Random {
     }
 }
 
-/// Every operation at random, compared with a vector, and with the file itself at the end.
+/// Random operations of every kind, compared with a vector, and with the file itself at the end.
 async fn churn(path: &Path, options: &OpenOptions) {
     let sectors = fs::metadata(path).unwrap().len() / 512;
     let disk = gateway(open(path, options).unwrap());
@@ -105,7 +105,7 @@ async fn churn(path: &Path, options: &OpenOptions) {
                 oracle[bytes].copy_from_slice(&data);
             }
             3 => {
-                // What is discarded is undefined in the contract; of a file it reads as zeroes.
+                // The contract leaves discarded data undefined; in a file they read as zeroes.
                 disk.submit(Bio::discard(start, len)).await.unwrap();
                 oracle[bytes].fill(0);
             }
@@ -347,7 +347,7 @@ fn the_future_of_a_read_can_be_dropped() {
             drop(disk.submit(Bio::read_into(Sector(0), &mut buffer)));
             drop(buffer);
         }
-        // What was dropped in the plug or in flight still runs; then everything is idle again.
+        // Dropped I/O in the plug or in flight still runs; then everything is idle again.
         disk.read(Sector(8), Sectors(8)).await.unwrap();
     });
 }
@@ -359,7 +359,7 @@ fn the_end_of_a_reactor_waits_for_writes_that_were_submitted() {
     run(async {
         let disk = open_rw(&path);
         for i in 0..256_u64 {
-            // Some are still in the plug when the reactor ends, all futures are dropped.
+            // All futures are dropped, and some I/Os are still in the plug when the reactor ends.
             let mut data = Buffer::from_slice(&[(i % 251) as u8 + 1; 4096]);
             drop(disk.submit(Bio::write_from(Sector(i * 8 % 2048), &mut data)));
         }
@@ -405,7 +405,7 @@ fn descriptors_allocate_sync_and_write_vectors() {
     });
 }
 
-/// A loop device over an image, if we may have one.
+/// A loop device over an image, if we have permission.
 struct Loop(String);
 
 impl Loop {
@@ -480,7 +480,7 @@ fn a_block_device_reads_writes_discards_and_is_claimed() {
     assert_eq!(last, [0xa5; 512]);
 }
 
-/// The kernel takes its time to end a ring, and with it what the ring has registered.
+/// The kernel ends a ring with a delay, and with it the files that the ring has registered.
 #[test]
 fn a_file_is_closed_everywhere_when_its_reactor_and_its_device_have_ended() {
     let dir = tempfile::tempdir().unwrap();
@@ -494,7 +494,7 @@ fn a_file_is_closed_everywhere_when_its_reactor_and_its_device_have_ended() {
         drop(reactor);
         drop(gateway);
         let file = File::options().read(true).write(true).open(&path).unwrap();
-        // SAFETY: F_SETLEASE takes a number. The kernel grants a lease for writing only on a file that is open nowhere else.
+        // SAFETY: F_SETLEASE takes a number. The kernel grants a write lease only on a file that is not open elsewhere.
         let got = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) };
         assert_eq!(got, 0, "{}", std::io::Error::last_os_error());
     }

@@ -1,4 +1,4 @@
-//! Integration tests of the engine, in one program: a module for each subject.
+//! Integration tests of the engine, in one program: one module per subject.
 
 mod files;
 mod modelled;

@@ -1,5 +1,5 @@
-//! Devices with the times of a model, in virtual time: when I/Os end, what reaches the device below,
-//! and that nothing of the block contract is lost on the way.
+//! Devices with the timing of a model, in virtual time: when I/Os end, what reaches the device below, and that the
+//! block contract still holds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,12 +23,12 @@ fn ram(capacity: u64) -> Gateway {
     Gateway::new(Arc::new(RamDevice::new("ram", Sectors(capacity)).unwrap()))
 }
 
-/// `lower` as `text` says, in a simulation.
+/// `lower` with the model `text`, in a simulation.
 fn over(sim: &Sim, lower: Gateway, text: &str) -> Gateway {
     Gateway::new(Arc::new(modelled(lower, model(text), sim.runtime())))
 }
 
-/// `count` reads of 4 KiB that follow each other, all submitted at once; when each ended.
+/// `count` consecutive reads of 4 KiB, all submitted at once; returns when each ended.
 async fn reads(disk: &Gateway, sim: &dyn Runtime, count: u64) -> Vec<u64> {
     let read = async |at: u64| {
         disk.read(Sector(at * 8), Sectors(8)).await.unwrap();
@@ -169,7 +169,7 @@ fn a_model_tells_what_it_is_beside_the_limits_of_the_device() {
     assert_eq!(*hdd.disk().limits(), Limits { features: limits.features | more, ..limits });
     sim.block_on(hdd.flush()).unwrap();
     assert!(sim.now_ns() >= 8 * MS, "the flush took its time");
-    // A device below with a cache but without FUA stays one.
+    // A device below with a cache but without FUA stays so.
     let no_fua = Limits { features: Features::WRITE_CACHE, ..Limits::default() };
     let below = SimDisk::with("d", Media::new(Sectors(MIB)), no_fua, Model::nvme());
     let disk = over(&sim, below.gateway(), "nvme");

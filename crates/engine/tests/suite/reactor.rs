@@ -1,4 +1,4 @@
-//! The reactor from outside: order, wake-ups across threads, time, ends.
+//! The reactor from outside: order, wake-ups across threads, time, shutdown.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -233,7 +233,7 @@ fn a_panic_of_a_reactor_is_told_and_what_it_had_under_way_stays_under_way() {
         .detach();
     });
     assert_eq!(reactor.block_on(begun), Ok(()));
-    // Not in a task: as the closure is called.
+    // Not in a task: in the call of the closure.
     let closure = handles[1].spawn_on(|| {
         if now_ns() > 0 {
             panic!("on purpose, by {}", 1);
@@ -333,7 +333,7 @@ fn a_waker_that_outlives_its_reactor_does_nothing() {
 
 #[test]
 fn a_dropped_read_keeps_its_buffer_until_the_kernel_is_done() {
-    // The orphan's memory must not be given to anybody else while the kernel may write to it.
+    // The orphan's memory must not be reused while the kernel may write to it.
     reactor().block_on(async {
         for round in 0..50 {
             let (read, write) = std::io::pipe().unwrap();
@@ -349,7 +349,7 @@ fn a_dropped_read_keeps_its_buffer_until_the_kernel_is_done() {
             }
             drop(orphan);
             let others: Vec<_> = (0..32).map(|_| vec![0_u8; 4096]).collect();
-            // Whether the cancel or the data come first, nobody else's bytes change.
+            // Whether the cancel or the data come first, the bytes of other buffers do not change.
             write.write(vec![0xff; 4096], None).await.0.unwrap();
             sleep(Duration::from_micros(200)).await;
             assert!(others.iter().flatten().all(|byte| *byte == 0));
@@ -414,8 +414,8 @@ fn signals_arrive_as_futures() {
     signal::block(&[signal::Signal::USR1]).unwrap();
     reactor().block_on(async {
         let signals = signal::Signals::new(&[signal::Signal::USR1]).unwrap();
-        // To this thread, where it is blocked; the others of the test run do not block it.
-        // SAFETY: tkill with our own ids is an ordinary signal to ourselves.
+        // Sent to this thread, where it is blocked; the other test threads do not block it. SAFETY: tgkill with our own
+        // ids is an ordinary signal to ourselves.
         unsafe {
             libc::syscall(
                 libc::SYS_tgkill,

@@ -1,4 +1,4 @@
-//! Buffers whose memory comes from slabs. A process has one source, so this is a program of its own.
+//! Buffers whose memory comes from slabs. A process has only one source: this test sets it for the whole program.
 
 use std::ptr::NonNull;
 
@@ -19,12 +19,12 @@ fn buffers_come_from_the_source_once_it_is_set() {
     let mut before = Buffer::from_slice(&[3; 5000]);
     let mut kept = Buffer::alloc(5000);
     assert!(!slabs.owns(address(&mut before)) && !slabs.owns(address(&mut kept)));
-    // One is in the thread's list, one in use.
+    // One block is in the thread's list, one in use.
     drop(kept);
     set_source(slabs).unwrap();
     set_source(slabs).unwrap_err();
 
-    // What is in the list is used up, and does not come back.
+    // The block in the list is used up, and not put back.
     drop(Buffer::alloc(5000));
     for _ in 0..3 {
         let mut buffer = Buffer::alloc(5000);
@@ -35,17 +35,17 @@ fn buffers_come_from_the_source_once_it_is_set() {
     let mut buffer = Buffer::alloc(5000);
     assert!(slabs.owns(address(&mut buffer)));
 
-    // More than there is, and larger than there is, comes from the allocator.
+    // Requests beyond the region's size, or larger than any block, come from the allocator.
     let many: Vec<_> = (0..5).map(|_| Buffer::zeroed(8 << 20)).collect();
     let of_slabs = many.into_iter().map(|mut buffer| slabs.owns(address(&mut buffer)));
     assert_eq!(of_slabs.collect::<Vec<_>>(), [true, true, true, true, false]);
     assert!(!slabs.owns(address(&mut Buffer::alloc((8 << 20) + 1))));
 
-    // From another thread, where it then stays.
+    // Freed on another thread, the block stays in that thread's list.
     std::thread::spawn(move || drop(buffer)).join().unwrap();
     assert!(slabs.owns(address(&mut Buffer::alloc(5000))));
 
-    // A limit on files would end the process, were it not asked for.
+    // Without the check, the limit on files would end the process.
     let limit = Rlimit { current: Some(1 << 20), ..getrlimit(Resource::Fsize) };
     setrlimit(Resource::Fsize, limit).unwrap();
     let refused = Slabs::shared(&BLOCK_SIZES, region_bytes, 0).map(|_| ());

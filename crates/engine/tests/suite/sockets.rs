@@ -32,7 +32,7 @@ async fn echo(listener: Listener) {
     }
 }
 
-/// Sends far more than the sockets' buffers hold, vectored and with odd sizes, while receiving.
+/// Sends far more than the sockets' buffers hold, vectored and in odd sizes, while receiving.
 async fn talk(socket: Socket) {
     let bytes: Vec<u8> = (0..3_000_000_u32).map(|i| (i * 7 % 251) as u8).collect();
     let socket = Rc::new(socket);
@@ -40,7 +40,7 @@ async fn talk(socket: Socket) {
         let (socket, bytes) = (Rc::clone(&socket), bytes.clone());
         spawn(async move {
             let mut list = Vectored::new();
-            // More chunks than one call takes, of many sizes.
+            // More chunks than one call takes, in many sizes.
             for (i, part) in bytes.chunks(1231).enumerate() {
                 if i % 2 == 0 {
                     list.push_bytes(part.to_vec());
@@ -94,7 +94,7 @@ fn a_stale_socket_is_replaced_and_a_live_one_or_a_file_is_not() {
     let (path, file) = (dir.path().join("s"), dir.path().join("f"));
     std::fs::write(&file, "keep").unwrap();
     run(async {
-        // What a killed process leaves: bound, and nobody listens.
+        // What a killed process leaves: bound, but not listening.
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         let live = Listener::bind_unix(&path, 0o600).unwrap();
         let second = Listener::bind_unix(&path, 0o600).map(|_| ());
@@ -112,7 +112,7 @@ fn a_listener_removes_its_own_socket_and_no_other() {
     let path = dir.path().join("s");
     run(async {
         let first = Listener::bind_unix(&path, 0o600).unwrap();
-        // As an administrator would make room for another daemon.
+        // As an administrator would, to make room for another daemon.
         std::fs::rename(&path, dir.path().join("moved")).unwrap();
         let _second = std::os::unix::net::UnixListener::bind(&path).unwrap();
         drop(first);
@@ -180,7 +180,7 @@ fn a_connection_accepted_for_a_dropped_future_is_closed() {
             let mut accept = Box::pin(listener.accept());
             let first = std::future::poll_fn(|cx| Poll::Ready(accept.as_mut().poll(cx))).await;
             assert!(first.is_pending());
-            // Accepted (or not yet), and never collected.
+            // Accepted (or not yet), but never collected.
             let client = Socket::connect_unix(&path).await.unwrap();
             drop(accept);
             let end = timeout(Duration::from_millis(20), client.recv(vec![0; 1])).await;
@@ -189,7 +189,7 @@ fn a_connection_accepted_for_a_dropped_future_is_closed() {
                     assert_eq!(got.unwrap(), 0);
                     closed += 1;
                 }
-                // The cancel was faster: the connection waits for the next accept.
+                // The cancel came first: the connection waits for the next accept.
                 None => drop(listener.accept().await.unwrap()),
             }
         }
