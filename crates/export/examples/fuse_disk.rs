@@ -1,5 +1,5 @@
-//! Serves a disk at `DIR/dev/disk` until `DIR` is unmounted: for measurements and for trying file
-//! systems on it. Usage: `fuse_disk DIR MIB|FILE [REACTORS]`; a number is the size of a RAM disk.
+//! Serves a disk at `DIR/dev/disk` until `DIR` is unmounted: for measurements and for trying file systems. Usage:
+//! `fuse_disk DIR MIB|FILE [REACTORS]`; a number is the size of a RAM disk.
 
 use std::error::Error;
 use std::path::Path;

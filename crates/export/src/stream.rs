@@ -1,8 +1,7 @@
-//! A connection, as a protocol's server sees it.
+//! A connection, as seen by a protocol's server.
 //!
-//! Memory goes in as segments, owned by the operation until it ends, so that a completion-based
-//! engine can hand it to the kernel. Both halves take `&self`: one receive and one send may be under
-//! way at the same time.
+//! Memory is passed as segments, owned by the operation until it ends, so that a completion-based engine can pass it to
+//! the kernel. Both halves take `&self`: one receive and one send may be in flight at the same time.
 
 use std::future::Future;
 use std::io;
@@ -23,13 +22,13 @@ pub trait Stream {
     /// Fills all of `into`. Dropping the future may lose what was received.
     ///
     /// # Errors
-    /// `UnexpectedEof` if the stream ends before; the connection failed.
+    /// `UnexpectedEof` if the stream ends early; the connection failed.
     fn recv_exact(&self, into: Segment) -> impl Future<Output = io::Result<()>>;
 
-    /// Sends all bytes of `from`, in order, in as few system calls as it takes.
+    /// Sends all bytes of `from`, in order, in as few system calls as possible.
     ///
     /// # Errors
-    /// The connection failed; an unknown part was sent.
+    /// The connection failed; an unknown part may have been sent.
     fn send(&self, from: Vec<Segment>) -> impl Future<Output = io::Result<()>>;
 }
 

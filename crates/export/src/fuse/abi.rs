@@ -1,8 +1,8 @@
 //! The kernel's FUSE wire structures, protocol 7.31 to 7.45 (`include/uapi/linux/fuse.h`).
 //!
-//! All integers are in the machine's byte order: both ends of `/dev/fuse` are on one machine. The
-//! structures that a newer protocol made longer are declared at the length every version since 7.31
-//! understands; what follows in a longer message is ignored. Sizes are asserted at compile time.
+//! All integers are in the machine's byte order: both ends of `/dev/fuse` are on one machine. Structures that a newer
+//! protocol extended are declared with the length that every version since 7.31 understands; the rest of a longer
+//! message is ignored. Sizes are asserted at compile time.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -10,12 +10,12 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub(crate) const MAJOR: u32 = 7;
 /// The minor version we offer; the kernel uses the smaller of both.
 pub(crate) const MINOR: u32 = 45;
-/// The oldest kernel we serve (Linux 5.4).
+/// The oldest minor version we serve (Linux 5.4).
 pub(crate) const MINOR_OLDEST: u32 = 31;
 /// Node id of the mount's root directory.
 pub(crate) const ROOT_ID: u64 = 1;
 
-/// Operation codes; only those this server names.
+/// Operation codes; only those that this server uses.
 pub(crate) mod opcode {
     pub(crate) const LOOKUP: u32 = 1;
     pub(crate) const FORGET: u32 = 2;
@@ -118,15 +118,15 @@ macro_rules! wire {
 }
 
 wire! {
-    /// Before every request.
+    /// Precedes every request.
     InHeader = 40 {
         len: u32, opcode: u32, unique: u64, nodeid: u64, uid: u32, gid: u32, pid: u32,
         total_extlen: u16, padding: u16,
     }
-    /// Before every reply. `error` is 0 or a negative errno.
+    /// Precedes every reply. `error` is 0 or a negative errno.
     OutHeader = 16 { len: u32, error: i32, unique: u64 }
 
-    /// INIT before 7.36 ends here; `flags2` follows when INIT_EXT is set.
+    /// INIT before 7.36 ends here; `flags2` follows if INIT_EXT is set.
     InitIn = 16 { major: u32, minor: u32, max_readahead: u32, flags: u32 }
     InitOut = 64 {
         major: u32, minor: u32, max_readahead: u32, flags: u32, max_background: u16,
@@ -169,18 +169,18 @@ wire! {
     FallocateIn = 32 { fh: u64, offset: u64, length: u64, mode: u32, padding: u32 }
     IoctlIn = 32 { fh: u64, flags: u32, cmd: u32, arg: u64, in_size: u32, out_size: u32 }
     IoctlOut = 16 { result: i32, flags: u32, in_iovs: u32, out_iovs: u32 }
-    /// A directory entry: the name follows, then zeroes up to a multiple of 8.
+    /// A directory entry: followed by the name and zeroes up to a multiple of 8.
     Dirent = 24 { ino: u64, off: u64, namelen: u32, kind: u32 }
 }
 
-/// Bytes that a WRITE puts before its payload.
+/// Length of a WRITE before its payload, bytes.
 pub(crate) const WRITE_HEAD: usize = size_of::<InHeader>() + size_of::<WriteIn>();
 /// The largest payload of a WRITE that we negotiate, bytes.
 pub(crate) const MAX_WRITE: usize = 1 << 20;
-/// Pages of a request that we ask for: [`MAX_WRITE`] in pages of 4 KiB, and one more for data that
-/// begin within a page, which are otherwise cut at an odd place. Kernels grant 256 unless the sysctl
+/// The pages per request that we ask for: [`MAX_WRITE`] in pages of 4 KiB, and one more for data that begin within a
+/// page, which the kernel otherwise splits at an odd position. Kernels grant 256 unless the sysctl
 /// `fs.fuse.max_pages_limit` was raised.
 pub(crate) const MAX_PAGES: u16 = 257;
-/// The largest READ that is served, bytes. Mounts ask for `max_read=` of [`MAX_WRITE`]; this bounds
-/// the memory of a request whatever the kernel does.
+/// The largest READ that is served, bytes. Mounts ask for `max_read=` of [`MAX_WRITE`]; this bounds the memory of a
+/// request even if the kernel ignores that.
 pub(crate) const MAX_READ: usize = 32 << 20;

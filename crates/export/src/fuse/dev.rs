@@ -7,23 +7,22 @@ use std::os::fd::OwnedFd;
 use ashlar_engine::fd::Fd;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-/// A connection to the kernel. Reading and writing never wait; waiting is a matter of the reactor.
+/// A connection to the kernel. Reading and writing never wait; the reactor waits.
 pub trait FuseDev: 'static {
-    /// Reads one request, its first bytes into `head` and the rest into `body`, which together
-    /// have room for the largest.
+    /// Reads one request, its first bytes into `head` and the rest into `body`; together they have room for the largest
+    /// request.
     ///
     /// # Errors
-    /// WouldBlock when there is none; ENODEV once the mount is gone; those of `read(2)`.
+    /// WouldBlock when there is no request; ENODEV once the mount is gone; those of `read(2)`.
     fn try_read(&self, head: &mut [u8], body: &mut [u8]) -> io::Result<usize>;
 
-    /// Ends when [`Self::try_read`] may have something: a request, or the end.
+    /// Ends when [`Self::try_read`] may return something: a request, or the end of the mount.
     fn readable(&self) -> impl Future<Output = io::Result<()>>;
 
-    /// Writes one reply, which consists of `parts`.
+    /// Writes one reply, the concatenation of `parts`.
     ///
     /// # Errors
-    /// ENOENT when the request is not waited for any more; ENODEV once the mount is gone; those of
-    /// `writev(2)`.
+    /// ENOENT when no process waits for the request any more; ENODEV once the mount is gone; those of `writev(2)`.
     fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<()>;
 }
 
@@ -33,8 +32,8 @@ pub struct KernelDev {
 }
 
 impl KernelDev {
-    /// Takes the descriptor that came from mounting, or a duplicate of it: several reactors may
-    /// serve one mount, and the kernel gives each request to one of them.
+    /// Takes the descriptor that mounting returned, or a duplicate of it: several reactors may serve one mount, and the
+    /// kernel gives each request to one of them.
     ///
     /// # Errors
     /// Those of `fcntl(2)`.
@@ -59,7 +58,7 @@ impl FuseDev for KernelDev {
     }
 
     fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
-        // The device takes a reply whole or not at all.
+        // The device accepts a reply as a whole or not at all.
         rustix::io::writev(&self.fd, parts)?;
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Requests that wait for something: those on a volume, and stores that take a while.
+//! Requests that wait: those on a volume, and attribute stores that may take a while.
 
 use std::sync::Arc;
 
@@ -11,36 +11,36 @@ use rustix::io::Errno;
 
 use super::reply;
 
-/// A request that waits for something.
+/// A request that waits.
 pub struct Job {
-    /// What the reply must carry.
+    /// The request's identifier, for the reply.
     pub(crate) unique: u64,
     pub(crate) task: Task,
 }
 
-/// What a [`Job`] is about.
+/// What a [`Job`] does.
 pub(crate) enum Task {
-    /// A volume, against whose size the work was checked.
+    /// Work on a volume; the range was checked against the volume's size.
     Volume(Arc<ByteVolume>, Work),
-    /// A text of so many bytes on its way into an attribute.
+    /// A store of an attribute; the number is the length of the text, bytes.
     Store(u32, LocalFuture<'static, Result<(), Errno>>),
 }
 
-/// What is done on a volume. Offsets and lengths are bytes.
+/// An operation on a volume. Offsets and lengths are in bytes.
 #[derive(Debug, PartialEq, Clone, Copy)]
 pub(crate) enum Work {
     Read {
         offset: u64,
         len: usize,
     },
-    /// `len` is the part of the payload that is within the volume.
+    /// `len` is the part of the payload that is inside the volume.
     Write {
         offset: u64,
         len: usize,
         flags: Flags,
     },
     Flush,
-    /// Give the range's space back; it reads as zeroes.
+    /// Release the range's space; it then reads as zeroes.
     PunchHole {
         offset: u64,
         len: u64,
@@ -57,12 +57,12 @@ pub(crate) enum Work {
 pub struct Done {
     /// The reply, or its header.
     pub head: Vec<u8>,
-    /// The data behind the header.
+    /// The data that follow the header.
     pub data: Option<Buffer>,
 }
 
 impl Job {
-    /// Work on a volume.
+    /// A job on a volume.
     pub(crate) fn on(volume: &Arc<ByteVolume>, unique: u64, work: Work) -> Self {
         Self { unique, task: Task::Volume(Arc::clone(volume), work) }
     }
@@ -72,7 +72,7 @@ impl Job {
         matches!(self.task, Task::Volume(_, Work::Write { .. }))
     }
 
-    /// Bytes of data that it holds while it runs.
+    /// Length of the data that it holds while it runs, bytes.
     pub(crate) fn data_bytes(&self) -> usize {
         match self.task {
             Task::Volume(_, Work::Read { len, .. } | Work::Write { len, .. }) => len,
@@ -81,7 +81,7 @@ impl Job {
         }
     }
 
-    /// Does the work. `payload` is the data of a write.
+    /// Runs the job. `payload` is the data of a write.
     pub async fn run(self, payload: Option<Segment>) -> Done {
         let Self { unique, task } = self;
         let (volume, work) = match task {
@@ -97,7 +97,7 @@ impl Job {
         match work.run(unique, &volume, payload).await {
             Ok(done) => done,
             Err(status) => {
-                // A hole that cannot be punched is a normal answer; everything else is worth a line.
+                // A hole that cannot be punched is a normal answer; other errors are logged.
                 if status != Status::NotSupported {
                     tracing::debug!(unique, %status, "request failed");
                 }

@@ -1,13 +1,12 @@
-//! Making and ending a mount.
+//! Creating and ending a mount.
 //!
-//! With the privilege to do so a mount is made by mount(2). An ordinary user's is made by the
-//! set-uid helper `fusermount3`, which gets one end of a socket as its standard input and sends the
-//! open `/dev/fuse` back through it (the `_FUSE_COMMFD` protocol of libfuse's `util/fusermount.c`).
+//! With the privilege, a mount is made by mount(2). For an ordinary user the set-uid helper `fusermount3` makes it: it
+//! gets one end of a socket as its standard input and sends the open `/dev/fuse` back through it (the `_FUSE_COMMFD`
+//! protocol of libfuse's `util/fusermount.c`).
 //!
-//! A mount is only ever ended when what is mounted at its place is still ours: the connection lives,
-//! and `/proc/self/mountinfo` shows its device number there (numbers of dead file systems are used
-//! again, that of a living one is not). The file system itself is not looked at, since that would
-//! wait for the very server that is about to stop.
+//! A mount is only ended if the file system mounted at its path is still ours: the connection is alive, and
+//! `/proc/self/mountinfo` shows its device number there (numbers of dead file systems are reused, that of a live one is
+//! not). The file system itself is not accessed, since that would wait for the very server that is about to stop.
 
 use std::ffi::{CString, OsStr};
 use std::io::{self, IoSliceMut};
@@ -32,25 +31,25 @@ use super::abi::MAX_WRITE;
 
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
-/// Shown as the mount's source, and as the type's suffix (`fuse.ashlar`).
+/// Shown as the mount's source, and as the suffix of its type (`fuse.ashlar`).
 const NAME: &str = "ashlar";
 
 /// How to mount.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MountOptions {
-    /// Whether other users may enter the mount, each as far as the file modes allow.
+    /// Whether other users may access the mount, as far as the file modes allow.
     pub allow_other: bool,
 }
 
-/// Why a mount could not be made or ended. The text says what to do.
+/// Why a mount could not be made or ended. The message says what to do.
 #[derive(Debug, Error)]
 pub enum MountError {
     /// The mount point cannot be used.
     #[error("cannot mount on {path}: {source}")]
     MountPoint {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
     /// The kernel has no FUSE.
@@ -58,20 +57,20 @@ pub enum MountError {
         "{DEVICE} does not exist: load the kernel module (modprobe fuse) or give the container the device"
     )]
     NoDevice,
-    /// No access to the device.
+    /// The device cannot be opened.
     #[error("{DEVICE} cannot be opened ({0}): this user needs read and write access to it")]
     DeviceDenied(io::Error),
-    /// An ordinary user, and no helper.
+    /// An ordinary user, but no helper.
     #[error(
         "{HELPER} was not found, which mounts for users other than root: install the package fuse3"
     )]
     NoHelper,
-    /// An ordinary user for whom the system has no name, which the helper asks for.
+    /// An ordinary user without an entry in the user database, which the helper needs.
     #[error(
         "user {0} has no entry in the user database (/etc/passwd), which {HELPER} asks for: add one, or run as root"
     )]
     NoUser(u32),
-    /// The helper refused.
+    /// The helper failed.
     #[error("{HELPER} failed: {0}")]
     Helper(String),
     /// `allow_other` as an ordinary user.
@@ -82,9 +81,9 @@ pub enum MountError {
     /// mount(2) failed.
     #[error("mounting on {path} failed: {source}")]
     Mount {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
     /// A file of the mount is open, or a loop device uses one.
@@ -92,26 +91,26 @@ pub enum MountError {
         "{path} is in use: close its files (fuser -m {path}), detach loop devices on them (losetup -d) and try again"
     )]
     Busy {
-        /// Where.
+        /// The path.
         path: PathBuf,
     },
 }
 
-/// A mount. Dropping it detaches it: new users find it gone, present ones keep it until they close.
+/// A mount. Dropping it detaches it: it is gone for new users, present users keep it until they close their files.
 ///
-/// It keeps the connection open. When its server has ended, drop it: requests that nobody will
-/// answer then fail instead of waiting.
+/// It keeps the connection open. Drop it when its server has ended: requests that no server will answer then fail
+/// instead of waiting.
 #[derive(Debug)]
 pub struct Mount {
     path: PathBuf,
-    /// `major:minor` of the file system, as in mountinfo; none once it has been ended.
+    /// `major:minor` of the file system, as in mountinfo; `None` once the mount has ended.
     device: Option<String>,
     connection: OwnedFd,
     by_helper: bool,
 }
 
-/// Checks that a mount can be made on the directory `path`, as far as that is known beforehand: the directory, the kernel's FUSE, and
-/// for an ordinary user the helper and the user's name.
+/// Checks in advance, as far as possible, that a mount can be made on the directory `path`: the directory, the kernel's
+/// FUSE, and for an ordinary user the helper and the user's name.
 ///
 /// # Errors
 /// See [`MountError`].
@@ -120,7 +119,7 @@ pub fn check(path: &Path) -> Result<(), MountError> {
     match std::fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => {}
         Ok(_) => return Err(failed(io::ErrorKind::NotADirectory.into())),
-        // What a server that died left there is cleared away.
+        // A mount that a dead server left there; mount() clears it away.
         Err(error) if Errno::from_io_error(&error) == Some(Errno::NOTCONN) => {}
         Err(error) => return Err(failed(error)),
     }
@@ -138,7 +137,7 @@ pub fn check(path: &Path) -> Result<(), MountError> {
     if !std::env::split_paths(&paths).any(|directory| directory.join(HELPER).is_file()) {
         return Err(MountError::NoHelper);
     }
-    // 2: there is no such key (getent(1)). Without that program the helper tells.
+    // Exit status 2: no such key (getent(1)). Without that program the helper reports it.
     let known = Command::new("getent").arg("passwd").arg(uid.to_string()).output();
     if known.is_ok_and(|output| output.status.code() == Some(2)) {
         return Err(MountError::NoUser(uid.as_raw()));
@@ -146,10 +145,10 @@ pub fn check(path: &Path) -> Result<(), MountError> {
     Ok(())
 }
 
-/// Mounts on the directory `path`. Gives the mount and the device to serve it with, on which the
-/// kernel's first request waits already.
+/// Mounts on the directory `path`. Returns the mount and the device to serve it with, on which the kernel's first
+/// request already waits.
 ///
-/// What a server that died left mounted there is cleared away first.
+/// A mount that a dead server left there is cleared away first.
 ///
 /// # Errors
 /// See [`MountError`].
@@ -176,7 +175,7 @@ pub fn mount(path: &Path, options: MountOptions) -> Result<(Mount, OwnedFd), Mou
     Ok((Mount { path, device, connection, by_helper }, fd))
 }
 
-/// Mounts by mount(2); `None` without the privilege.
+/// Mounts with mount(2); `None` without the privilege.
 fn by_syscall(
     path: &Path,
     mode: u32,
@@ -203,7 +202,7 @@ fn by_syscall(
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     match rustix::mount::mount(NAME, path, "fuse.ashlar", flags, data.as_c_str()) {
         Ok(()) => Ok(Some(fd)),
-        // Root without CAP_SYS_ADMIN, as in a container: the helper may be allowed to.
+        // Root without CAP_SYS_ADMIN, as in a container: the helper may have the privilege.
         Err(Errno::PERM) => Ok(None),
         Err(Errno::NODEV) => Err(MountError::NoDevice),
         Err(errno) => Err(failed(errno.into())),
@@ -224,10 +223,10 @@ fn by_helper(path: &Path, options: MountOptions) -> Result<OwnedFd, MountError> 
     let mut helper = Command::new(HELPER);
     helper.arg("-o").arg(format!("fsname={NAME},subtype={NAME},{}", common_options(options)));
     helper.arg("--").arg(path);
-    // As standard input the socket reaches the helper and no other process started meanwhile.
+    // As its standard input the socket reaches the helper, and no other process started meanwhile.
     helper.env("_FUSE_COMMFD", "0").stdin(Stdio::from(theirs));
     run_helper(&mut helper)?;
-    // A command keeps its standard input open; with it closed, a silent helper shows as an end.
+    // `Command` keeps the standard input open; once it is dropped, a helper that sent nothing shows as end of file.
     drop(helper);
     receive_fd(&ours)
         .map_err(broken)?
@@ -257,7 +256,7 @@ fn run_helper(helper: &mut Command) -> Result<(), MountError> {
     })
 }
 
-/// The descriptor in the message that waits in `socket`.
+/// The descriptor in the message waiting in `socket`.
 fn receive_fd(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     let mut byte = [0];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -276,17 +275,17 @@ impl Mount {
         &self.path
     }
 
-    /// Ends the mount, unless it is in use. Its server, which must be running, ends by itself, or
-    /// when the last copy of the mount in another mount namespace is gone (a container started
-    /// meanwhile has one). A mount that the user has ended already is no error.
+    /// Ends the mount, unless it is in use. Its server, which must be running, ends by itself, or when the last copy of
+    /// the mount in another mount namespace is gone (a container started meanwhile has one). A mount that the user has
+    /// already ended is not an error.
     ///
     /// # Errors
-    /// [`MountError::Busy`] when in use, after which it can be tried again; see the others.
+    /// [`MountError::Busy`] when in use; the caller may try again. See the others.
     pub fn unmount(&mut self) -> Result<(), MountError> {
         self.end(false)
     }
 
-    /// Detaches the mount even when it is in use. Its server ends when the last user has closed.
+    /// Detaches the mount even when it is in use. Its server ends when the last user has closed its files.
     ///
     /// # Errors
     /// See [`MountError`].
@@ -302,7 +301,7 @@ impl Mount {
         Ok(())
     }
 
-    /// Whether the kernel still has use for the connection.
+    /// Whether the kernel still uses the connection.
     fn is_connected(&self) -> bool {
         let mut polled = [PollFd::new(&self.connection, PollFlags::empty())];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -340,19 +339,19 @@ fn end_at(path: &Path, lazy: bool, by_helper: bool) -> Result<(), MountError> {
     }
 }
 
-/// Unmounts what a dead server left at `path`.
+/// Unmounts the mount that a dead server left at `path`.
 fn clear_stale(path: &Path) -> Result<(), MountError> {
     tracing::warn!(path = %path.display(), "clearing away the mount of a server that has died");
     end_at(path, true, !rustix::process::geteuid().is_root())
 }
 
-/// `major:minor` of the file system on top at `path`, which must be canonical.
+/// `major:minor` of the topmost file system at `path`, which must be canonical.
 fn mounted_at(path: &Path) -> Option<String> {
-    // Without the table nothing is known to be ours, and nothing is unmounted.
+    // Without the table no mount is known to be ours, and nothing is unmounted.
     find_device(&std::fs::read_to_string("/proc/self/mountinfo").ok()?, path)
 }
 
-/// Looks `path` up in the text of mountinfo (proc_pid_mountinfo(5)): the last line is on top.
+/// Looks `path` up in the text of mountinfo (proc_pid_mountinfo(5)): the last line is the topmost mount.
 fn find_device(mountinfo: &str, path: &Path) -> Option<String> {
     let mut found = None;
     for line in mountinfo.lines() {
@@ -367,7 +366,7 @@ fn find_device(mountinfo: &str, path: &Path) -> Option<String> {
     found
 }
 
-/// Undoes the kernel's `\040` for white space and backslashes.
+/// Decodes the kernel's escapes (`\040`) of white space and backslashes.
 fn unescape(text: &str) -> Vec<u8> {
     let mut bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());

@@ -1,4 +1,4 @@
-//! Encoding of replies: what goes back through `/dev/fuse`.
+//! Encoding of replies to `/dev/fuse`.
 //!
 //! Replies without bulk data are one byte vector, header included; the data of a READ is written
 //! from its own buffer behind [`header`].
@@ -11,14 +11,14 @@ use super::abi;
 /// Length of the header of a reply.
 pub(crate) const HEADER: usize = size_of::<abi::OutHeader>();
 
-/// The header of a successful reply that `payload` bytes follow.
+/// The header of a successful reply followed by `payload` bytes.
 pub(crate) fn header(unique: u64, payload: usize) -> [u8; HEADER] {
     // Payloads are bounded by the 32-bit sizes of the requests.
     let len = (HEADER + payload) as u32;
     zerocopy::transmute!(abi::OutHeader { len, error: 0, unique })
 }
 
-/// A reply with a structure and possibly more bytes behind it.
+/// A reply of a structure, possibly followed by more bytes.
 pub(crate) fn with<T: IntoBytes + Immutable + ?Sized>(
     unique: u64,
     body: &T,
@@ -37,23 +37,23 @@ pub(crate) fn bytes(unique: u64, body: &[u8]) -> Vec<u8> {
     with(unique, body, &[])
 }
 
-/// "Done".
+/// Success without data.
 pub(crate) fn ok(unique: u64) -> Vec<u8> {
     header(unique, 0).to_vec()
 }
 
-/// A failure.
+/// An error reply.
 pub(crate) fn error(unique: u64, errno: Errno) -> Vec<u8> {
     let header = abi::OutHeader { len: HEADER as u32, error: -errno.raw_os_error(), unique };
     header.as_bytes().to_vec()
 }
 
-/// How much of a WRITE was taken.
+/// How many bytes of a WRITE were accepted.
 pub(crate) fn written(unique: u64, size: u32) -> Vec<u8> {
     with(unique, &abi::WriteOut { size, padding: 0 }, &[])
 }
 
-/// The entries of a READDIR or READDIRPLUS reply, bounded by the room the kernel offers.
+/// The entries of a READDIR or READDIRPLUS reply, within the space the kernel offers.
 pub(crate) struct DirectoryList {
     out: Vec<u8>,
     room: usize,
@@ -61,7 +61,7 @@ pub(crate) struct DirectoryList {
 
 impl DirectoryList {
     pub(crate) fn new(room: u32) -> Self {
-        // Directories are listed in several goes; a huge room is not worth a huge reply.
+        // The kernel asks again for the rest; a huge space is not worth a huge reply.
         Self { out: Vec::new(), room: (room as usize).min(1 << 16) }
     }
 
@@ -72,8 +72,8 @@ impl DirectoryList {
         self.out.len() + size <= self.room
     }
 
-    /// Adds an entry that [`Self::fits`]; `off` is where the listing goes on after it. `entry` is
-    /// what a LOOKUP of the name would answer, for READDIRPLUS.
+    /// Adds an entry that [`Self::fits`]; `off` is where the listing continues after it. `entry` is the reply of a
+    /// LOOKUP of the name, for READDIRPLUS.
     pub(crate) fn push(
         &mut self,
         entry: Option<&abi::EntryOut>,

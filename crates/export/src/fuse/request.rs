@@ -1,24 +1,24 @@
-//! Parsing of requests: bytes from `/dev/fuse` to an [`Operation`].
+//! Parsing of requests: from the bytes of `/dev/fuse` to an [`Operation`].
 //!
-//! Pure, and total: any bytes give a request or a [`Malformed`] that says how to answer.
+//! Pure, and total: any bytes give a request, or a [`Malformed`] that says how to answer.
 
 use thiserror::Error;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use super::abi::{self, opcode};
 
-/// One request of the kernel.
+/// One request from the kernel.
 #[derive(Debug, PartialEq)]
 pub struct Request<'a> {
-    /// What the reply must carry.
+    /// The request's identifier, for the reply.
     pub unique: u64,
-    /// The node it is about.
+    /// The node it refers to.
     pub node: u64,
-    /// What to do.
+    /// The operation.
     pub op: Operation<'a>,
 }
 
-/// What a request asks for. Handles (`fh`) are those that OPEN and OPENDIR gave out.
+/// The operation of a request. Handles (`fh`) are those that OPEN and OPENDIR returned.
 #[derive(Debug, PartialEq)]
 pub enum Operation<'a> {
     /// Version and feature negotiation; the first request of a mount.
@@ -42,14 +42,14 @@ pub enum Operation<'a> {
     },
     /// The same for many nodes; no reply.
     BatchForget {
-        /// Pairs of node id and count, as they are on the wire.
+        /// Pairs of node id and count, in wire format.
         list: Forgets<'a>,
     },
     /// Attributes of a node.
     GetAttr,
     /// Change attributes of a node.
     SetAttr {
-        /// Whether mode or owner are to be changed.
+        /// Whether the mode or the owner should change.
         owner_or_mode: bool,
         /// The new size.
         size: Option<u64>,
@@ -67,10 +67,10 @@ pub enum Operation<'a> {
         fh: u64,
         /// Byte position.
         offset: u64,
-        /// Bytes wanted.
+        /// Bytes requested.
         size: u32,
     },
-    /// Write to a file; the payload follows the request's head.
+    /// Write to a file; the payload follows the arguments.
     Write {
         /// Handle.
         fh: u64,
@@ -110,7 +110,7 @@ pub enum Operation<'a> {
         fh: u64,
         /// The command.
         cmd: u32,
-        /// Room for the answer, bytes.
+        /// Space for the answer, bytes.
         out_size: u32,
     },
     /// Open a directory.
@@ -119,9 +119,9 @@ pub enum Operation<'a> {
     ReadDir {
         /// Handle.
         fh: u64,
-        /// Where to go on: 0 or the `off` of an entry.
+        /// Where to continue: 0 or the `off` of an entry.
         offset: u64,
-        /// Room for entries, bytes.
+        /// Space for entries, bytes.
         size: u32,
         /// Whether each entry is looked up as well (READDIRPLUS).
         plus: bool,
@@ -135,13 +135,13 @@ pub enum Operation<'a> {
     FsyncDir,
     /// Size and block size.
     StatFs,
-    /// Creates, removes or renames something (any of those opcodes).
+    /// Create, remove or rename something (any of those opcodes).
     ChangeTree,
-    /// Somebody stopped waiting for an earlier request.
+    /// A process stopped waiting for an earlier request.
     Interrupt,
     /// The mount ends.
     Destroy,
-    /// Any opcode that this server does not know or does not want.
+    /// Any opcode that this server does not know or does not implement.
     Unknown(u32),
 }
 
@@ -159,19 +159,19 @@ impl Forgets<'_> {
     }
 }
 
-/// Bytes that are no FUSE request.
+/// Bytes that are not a FUSE request.
 #[derive(Debug, Error, PartialEq)]
 #[error("malformed FUSE request (opcode {opcode}): {reason}")]
 pub struct Malformed {
-    /// What to answer to, when at least the header could be read and a reply is due.
+    /// The request to answer, if the header could be read and a reply is due.
     pub unique: Option<u64>,
-    /// The operation, 0 when unknown.
+    /// The opcode, 0 if unknown.
     pub opcode: u32,
     /// What is wrong.
     pub reason: &'static str,
 }
 
-/// The fixed structure that a message's arguments begin with.
+/// The fixed structure at the start of a message's arguments.
 fn fixed<T: FromBytes + KnownLayout + Immutable>(args: &[u8]) -> Result<(T, &[u8]), &'static str> {
     T::read_from_prefix(args).map_err(|_| "too short")
 }
@@ -279,8 +279,8 @@ fn operation(code: u32, args: &[u8], payload: usize) -> Result<Operation<'_>, &'
 }
 
 impl<'a> Request<'a> {
-    /// Parses a message of which `bytes` are the first part and `payload` more bytes (the data of
-    /// a WRITE, else 0) lie elsewhere.
+    /// Parses a message: `bytes` is its first part, and `payload` more bytes (the data of a WRITE, else 0) are stored
+    /// elsewhere.
     ///
     /// # Errors
     /// [`Malformed`] for anything that is not exactly one request.

@@ -1,10 +1,9 @@
 //! The loop over `/dev/fuse` on one reactor.
 //!
-//! Requests are read until there is none left, then the reactor turns; those on volumes become
-//! tasks of their own, so that a batch meets in the plug. The first 80 bytes of a message, where the
-//! headers of a WRITE are, go to a buffer of their own: the data of a WRITE then begins at the start
-//! of an aligned buffer and goes to the device without being copied. Only short data are copied
-//! out, because a large buffer held for each would waste memory.
+//! Requests are read until none is left, then the reactor runs its turn. Each request on a volume becomes a task, so
+//! that the I/O of a batch meets in the plug. The first 80 bytes of a message, which hold the headers of a WRITE, go to
+//! a separate buffer: the data of a WRITE then begins at the start of an aligned buffer and goes to the device without
+//! being copied. Only short data are copied out, because a large buffer held for each would waste memory.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -25,16 +24,16 @@ use super::request::Request;
 use super::session::{Action, Session};
 use super::tree::Namespace;
 
-/// Data of requests in flight on one reactor, bytes; when there is more, no further request is read.
+/// Limit on the data of requests in flight on one reactor, bytes; above it no further request is read.
 const IN_FLIGHT_BYTES: usize = 64 << 20;
-/// What a request weighs in that sum at least.
+/// The least that a request counts for in that sum.
 const REQUEST_BYTES: usize = 4096;
 /// Payloads up to this length are copied out of the receive buffer, bytes.
 const COPY_BYTES: usize = 64 << 10;
 /// Requests read before other tasks get a turn.
 const BATCH: usize = 64;
 
-/// Serves a mount until it ends, and the requests that are in flight by then.
+/// Serves a mount until it ends, and then the requests still in flight.
 ///
 /// Several reactors may serve one session, each with a handle to the same connection.
 ///
@@ -71,7 +70,7 @@ impl<D: FuseDev, N: Namespace> Server<D, N> {
                         self.dev.readable().await?;
                         read = 0;
                     }
-                    // A request was taken back while it was handed over.
+                    // The request was withdrawn while it was delivered.
                     Some(Errno::INTR | Errno::NOENT) => {}
                     Some(Errno::NODEV) => return Ok(()),
                     Some(_) | None => return Err(error),
@@ -129,14 +128,14 @@ impl<D: FuseDev, N: Namespace> Server<D, N> {
 fn send<D: FuseDev>(dev: &D, parts: &[IoSlice<'_>]) {
     match dev.write(parts).map_err(|error| (Errno::from_io_error(&error), error)) {
         Ok(()) => {}
-        // The mount is gone, or the request was: nobody waits for the reply.
+        // The mount or the request is gone: no process waits for the reply.
         Err((Some(Errno::NODEV | Errno::NOENT), _)) => {}
         Err((_, error)) => tracing::error!(%error, "a FUSE reply was not taken"),
     }
 }
 
-/// That a request will be answered. Dropped unkept (its task panicked, or the reactor ends) it
-/// answers EIO: the process that waits must not hang.
+/// The promise to answer a request. Dropped without an answer (its task panicked, or the reactor ends) it answers EIO:
+/// the process that waits must not hang.
 struct Promise<D: FuseDev> {
     dev: Rc<D>,
     unique: Option<u64>,
@@ -160,7 +159,7 @@ impl<D: FuseDev> Drop for Promise<D> {
     }
 }
 
-/// The weight of the requests in flight, and the one task that may wait for it to sink.
+/// The weight of the requests in flight, and the one task that may wait for it to fall.
 #[derive(Default)]
 struct Gate {
     weight: Cell<usize>,
@@ -190,7 +189,7 @@ impl Gate {
     }
 }
 
-/// Lets the tasks that are queued run.
+/// Lets the queued tasks run.
 fn give_way() -> impl Future<Output = ()> {
     let mut waited = false;
     poll_fn(move |cx| {
@@ -202,11 +201,11 @@ fn give_way() -> impl Future<Output = ()> {
     })
 }
 
-/// Where requests are received.
+/// The buffers that requests are received into.
 struct Inbox {
     head: [u8; WRITE_HEAD],
     body: Buffer,
-    /// A message other than WRITE that is longer than `head`, in one piece.
+    /// A message longer than `head` that is not a WRITE, in one piece.
     joined: Vec<u8>,
 }
 
@@ -233,7 +232,7 @@ impl Inbox {
         (&self.joined, &[])
     }
 
-    /// The payload of the WRITE of `len` bytes that was just received, to be kept.
+    /// Takes the payload of the WRITE of `len` bytes that was just received.
     fn take_payload(&mut self, len: usize) -> Segment {
         let payload = len.saturating_sub(WRITE_HEAD).min(MAX_WRITE);
         if payload <= COPY_BYTES {

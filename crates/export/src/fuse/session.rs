@@ -1,27 +1,24 @@
-//! The protocol: what each request does and what it is answered.
+//! The protocol: the effect of each request and its reply.
 //!
-//! A [`Session`] is sans-io. [`Session::handle`] takes a parsed request and gives an [`Action`]:
-//! a finished reply, or a [`Job`] that the server runs as a task of its own. It is
-//! shared by all reactor threads that serve a mount; locks are held for table look-ups only, never
-//! while the [`Namespace`] is asked and never across an await.
+//! A [`Session`] is sans-io. [`Session::handle`] takes a parsed request and returns an [`Action`]: a finished reply, or
+//! a [`Job`] that the server runs as a task. It is shared by all reactor threads that serve a mount; locks are held for
+//! table look-ups only, never while the [`Namespace`] is called and never across an await.
 //!
-//! Choices, with their reasons:
-//! - **Volumes are opened with FOPEN_DIRECT_IO.** The kernel keeps no pages of them, so the FUSE
-//!   view is coherent with NBD and vhost-user clients of the same volume, a loop device on top does
-//!   not cache everything twice, and writeback cannot wait for memory that we need to make progress.
-//!   O_DIRECT on the file (loop's `--direct-io=on`) works, and writes run in parallel. Shared mmap
-//!   works where the kernel allows it on such files (7.39, Linux 6.6).
+//! Decisions, with their reasons:
+//! - **Volumes are opened with FOPEN_DIRECT_IO.** The kernel caches no pages of them, so the FUSE view is coherent with
+//!   NBD and vhost-user clients of the same volume, a loop device on top does not cache everything twice, and writeback
+//!   cannot wait for memory that we need to make progress. O_DIRECT on the file (loop's `--direct-io=on`) works, and
+//!   writes run in parallel. Shared mmap works where the kernel allows it on such files (7.39, Linux 6.6).
 //! - **O_DSYNC and O_SYNC writes are FUA writes.** On files without page cache the kernel sends no
 //!   FSYNC after them, only the open flags in the WRITE.
-//! - **PUNCH_HOLE zeroes.** `fallocate(2)` promises that a hole reads as zeroes; mke2fs and loop's
-//!   write-zeroes rely on it, and loop's discards look the same. So a hole is a discard where
-//!   discarded ranges read as zeroes (image files), else a write-zeroes that may deallocate, and
-//!   EOPNOTSUPP where the device could only do it by writing (then loop falls back by itself, and
-//!   fstrim is told, not served in hours).
-//! - **Truncation to another size is EINVAL**, through O_TRUNC too. Ignoring it, as block devices
-//!   do, would be silent corruption: cp leaves holes in what it believes to be an empty file.
-//! - **LSEEK, FLUSH, ACCESS, xattrs are ENOSYS**: the kernel then does by itself what we would
-//!   answer (data everywhere; no flush on close; `default_permissions`) and does not ask again.
+//! - **PUNCH_HOLE zeroes.** `fallocate(2)` promises that a hole reads as zeroes; mke2fs and loop's write-zeroes rely on
+//!   it, and loop's discards are indistinguishable from it. So a hole is a discard where discarded ranges read as
+//!   zeroes (image files), else a write-zeroes that may deallocate, and EOPNOTSUPP where the device could only write
+//!   zeroes (then loop falls back by itself, and fstrim gets the error instead of running for hours).
+//! - **Truncation to another size is EINVAL**, through O_TRUNC too. Ignoring it, as block devices do, would be silent
+//!   corruption: cp leaves holes in a file that it believes to be empty.
+//! - **LSEEK, FLUSH, ACCESS, xattrs are ENOSYS**: the kernel then does by itself what we would answer (data everywhere;
+//!   no flush on close; `default_permissions`) and does not ask again.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -38,32 +35,32 @@ use super::reply::{self, DirectoryList};
 use super::request::{Malformed, Operation, Request};
 use super::tree::{Entry, Namespace, Nodes, Owner, child_path, inode_number};
 
-/// Seconds for which the kernel may believe what a look-up said.
+/// Seconds for which the kernel may cache the result of a look-up.
 const VALID_SECONDS: u64 = 1;
-/// The longest text that one write may store in an attribute, bytes (sysfs: a page).
+/// The longest text that one write may store in an attribute, bytes (in sysfs: a page).
 const ATTRIBUTE_MAX: usize = 4096;
-/// Asynchronous requests that the kernel may have in flight (its default is 12).
+/// The most asynchronous requests that the kernel may have in flight (its default is 12).
 const MAX_BACKGROUND: u16 = 256;
 
-/// What a request leads to.
+/// The result of a request.
 pub enum Action {
-    /// Write these bytes.
+    /// Write these bytes as the reply.
     Reply(Vec<u8>),
-    /// Write nothing.
+    /// Write no reply.
     Silent,
-    /// Run this, and write what it gives.
+    /// Run this job, and write its result as the reply.
     Run(Job),
 }
 
 /// An open file or directory.
 enum Handle {
     Volume(Arc<ByteVolume>),
-    /// `text` is what the last read from the start saw, for the reads that go on from there.
+    /// `text` is the result of the last read from offset 0; reads at other offsets continue in it.
     Attribute {
         path: Arc<str>,
         text: Mutex<Option<String>>,
     },
-    /// `names` is what the last listing from the start saw.
+    /// `names` is the result of the last listing from offset 0.
     Directory {
         path: Arc<str>,
         names: Mutex<Vec<String>>,
@@ -81,7 +78,7 @@ pub struct Session<N> {
 
 type Answer = Result<Vec<u8>, Errno>;
 
-/// The state behind a lock is consistent whenever the lock is free, also after a panic.
+/// The data behind a lock is consistent whenever the lock is free, even after a panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -98,7 +95,7 @@ impl<N: Namespace> Session<N> {
         }
     }
 
-    /// What to do about a request. `payload` is the data of a WRITE.
+    /// Handles a request. `payload` is the data of a WRITE.
     pub fn handle(&self, request: &Request<'_>, payload: &[u8]) -> Action {
         let (unique, node) = (request.unique, request.node);
         let answer = match &request.op {
@@ -160,7 +157,7 @@ impl<N: Namespace> Session<N> {
         Action::Reply(answer.unwrap_or_else(|errno| reply::error(unique, errno)))
     }
 
-    /// What to do about bytes that are no request.
+    /// Handles bytes that are not a request.
     pub fn refuse(&self, malformed: &Malformed) -> Action {
         match malformed.unique {
             Some(unique) => Action::Reply(reply::error(unique, Errno::INVAL)),
@@ -172,7 +169,7 @@ impl<N: Namespace> Session<N> {
         lock(&self.nodes).path(node).ok_or(Errno::STALE)
     }
 
-    /// What is at a path now. The root is a directory whatever the namespace says.
+    /// The entry at a path now. The root is a directory whatever the namespace says.
     fn entry(&self, path: &str) -> Result<Entry, Errno> {
         if path.is_empty() {
             return Ok(Entry::Directory);
@@ -186,7 +183,7 @@ impl<N: Namespace> Session<N> {
         Ok((path, entry))
     }
 
-    /// Counts a reference to `path` and describes it.
+    /// Counts a reference to `path` and returns its description.
     fn entry_out(&self, path: &str, entry: &Entry) -> abi::EntryOut {
         abi::EntryOut {
             nodeid: lock(&self.nodes).refer(path, entry),
@@ -224,7 +221,7 @@ impl<N: Namespace> Session<N> {
                 return Err(Errno::INVAL);
             }
         }
-        // The answer carries the unchanged attributes, which the kernel takes over.
+        // The reply carries the unchanged attributes, which the kernel adopts.
         self.get_attr(unique, node)
     }
 
@@ -246,7 +243,7 @@ impl<N: Namespace> Session<N> {
         let reads_only = flags & abi::oflag::ACCESS_MODE == abi::oflag::RDONLY;
         match entry {
             Entry::Volume(volume) => {
-                // Root passes any mode, so the mode is not enough to protect a volume.
+                // Root passes any mode check, so the mode alone does not protect a volume.
                 if volume.gateway().disk().is_read_only() && !reads_only {
                     return Err(Errno::ROFS);
                 }
@@ -279,7 +276,7 @@ impl<N: Namespace> Session<N> {
         lock(&self.handles).get(&fh).cloned().ok_or(Errno::BADF)
     }
 
-    /// The volume that a handle is open on, or the errno for one that is on something else.
+    /// The volume that a handle is open on; `otherwise` for a handle on something else.
     fn volume(&self, fh: u64, otherwise: Errno) -> Result<Arc<ByteVolume>, Errno> {
         match &*self.opened_handle(fh)? {
             Handle::Volume(volume) => Ok(Arc::clone(volume)),
@@ -338,14 +335,14 @@ impl<N: Namespace> Session<N> {
                 let work = Work::Write { offset, len: len as usize, flags };
                 Ok(Action::Run(Job::on(volume, unique, work)))
             }
-            // As in sysfs every write is a store of its own, wherever the file position is.
+            // As in sysfs, every write is a separate store, whatever the file position.
             Handle::Attribute { path, .. } => {
                 if payload.len() > ATTRIBUTE_MAX {
                     return Err(Errno::TOOBIG);
                 }
                 let text = std::str::from_utf8(payload).map_err(|_| Errno::INVAL)?;
                 let mut store = self.namespace.store(path, text.strip_suffix('\n').unwrap_or(text));
-                // Most are over at once.
+                // Most stores end at once.
                 match store.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
                     Poll::Ready(stored) => {
                         stored.map(|()| Action::Reply(reply::written(unique, size)))
@@ -379,8 +376,8 @@ impl<N: Namespace> Session<N> {
         let volume = self.volume(fh, Errno::OPNOTSUPP)?;
         let size = volume.size_bytes();
         let end = offset.checked_add(length).ok_or(Errno::FBIG)?;
-        // The rules of block devices (blkdev_fallocate): nothing starts at or beyond the end, and
-        // only KEEP_SIZE lets a range reach past it, where it is cut.
+        // The rules of block devices (blkdev_fallocate): a range must start before the end, and only with KEEP_SIZE may
+        // it reach past the end, where it is cut off.
         if offset >= size || length == 0 || (end > size && mode & falloc::KEEP_SIZE == 0) {
             return Err(Errno::INVAL);
         }
@@ -390,7 +387,7 @@ impl<N: Namespace> Session<N> {
             falloc::ZERO_RANGE | ZERO_RANGE_KEEP_SIZE => {
                 Work::Zero { offset, len, flags: Flags::NOUNMAP }
             }
-            // Preallocation among others: no volume can promise it.
+            // Includes preallocation: no volume can promise it.
             _ => return Err(Errno::OPNOTSUPP),
         };
         Ok(Action::Run(Job::on(&volume, unique, work)))
@@ -405,7 +402,7 @@ impl<N: Namespace> Session<N> {
         Ok(reply::with(unique, &abi::IoctlOut::default(), &size))
     }
 
-    /// Offset `n` is the entry to go on with; 0 and 1 are `.` and `..`.
+    /// Offset `n` is the number of the next entry; 0 and 1 are `.` and `..`.
     fn read_dir(&self, unique: u64, fh: u64, offset: u64, room: u32, plus: bool) -> Answer {
         let handle = self.opened_handle(fh)?;
         let Handle::Directory { path, names } = &*handle else { return Err(Errno::NOTDIR) };
@@ -429,12 +426,12 @@ impl<N: Namespace> Session<N> {
             }
             if next <= 2 {
                 let ino = inode_number(if next == 1 { path } else { parent(path) });
-                // Node id 0: nothing was looked up.
+                // Node id 0: no look-up is counted.
                 let nothing = plus.then(abi::EntryOut::default);
                 list.push(nothing.as_ref(), ino, abi::mode::DIRECTORY, next, name.as_bytes());
                 continue;
             }
-            // What is gone since, or is no name, is passed over.
+            // Skip entries that are gone meanwhile, or whose name is invalid.
             let Some(child) = child_path(path, name.as_bytes()) else { continue };
             let Ok(entry) = self.entry(&child) else { continue };
             let out = plus.then(|| self.entry_out(&child, &entry));
@@ -448,7 +445,7 @@ fn parent(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(parent, _)| parent)
 }
 
-/// The answer to INIT.
+/// The reply to INIT.
 fn negotiate(unique: u64, (major, minor): (u32, u32), offered: u64, max_readahead: u32) -> Answer {
     let mut out = abi::InitOut { major: abi::MAJOR, minor: abi::MINOR, ..Default::default() };
     if major > abi::MAJOR {

@@ -1,10 +1,9 @@
-//! The file tree: what a mount shows, and the nodes the kernel holds references to.
+//! The file tree: what a mount shows, and the nodes that the kernel references.
 //!
-//! The tree's content is not stored here. A [`Namespace`] answers what is at a path; the kernel
-//! asks by node id, so [`Nodes`] remembers the path of every node the kernel knows, from LOOKUP
-//! until it FORGETs it. A node id is never used for two things: when another volume has come to
-//! the same path, its next lookup gives a new node. Inode numbers (what `stat` shows) are a hash
-//! of the path, hence the same in every run.
+//! The tree's content is not stored here. A [`Namespace`] says what is at a path. The kernel uses node ids, so
+//! [`Nodes`] remembers the path of every node the kernel knows, from LOOKUP until FORGET. A node id is never reused:
+//! when another volume appears at the same path, its next lookup gives a new node. Inode numbers (what `stat` shows)
+//! are a hash of the path, hence the same in every run.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -16,52 +15,52 @@ use rustix::io::Errno;
 
 use super::abi::{self, mode};
 
-/// What a mount shows. Paths are relative to the mount, without a leading slash; the root is `""`.
+/// The contents of a mount. Paths are relative to the mount, without a leading slash; the root is `""`.
 ///
 /// Called on reactor threads: implementations must not block.
 pub trait Namespace: Send + Sync + 'static {
-    /// What is at `path`.
+    /// The entry at `path`.
     fn lookup(&self, path: &str) -> Option<Entry>;
 
-    /// Names in the directory at `path`.
+    /// The names in the directory at `path`.
     fn list(&self, path: &str) -> Vec<String>;
 
     /// The text of the attribute at `path`, with its final newline.
     ///
     /// # Errors
-    /// What `read(2)` is to fail with.
+    /// The errno for `read(2)`.
     fn read(&self, path: &str) -> Result<String, Errno>;
 
-    /// Stores `text` (one `write(2)`, one final newline removed) in the attribute at `path`. Where
-    /// nothing can be stored this need not be there.
+    /// Stores `text` (one `write(2)`, one final newline removed) in the attribute at `path`. Namespaces without
+    /// writable attributes need not implement it.
     ///
     /// # Errors
-    /// What `write(2)` is to fail with: EINVAL for a value not understood, EBUSY, ...
+    /// The errno for `write(2)`: EINVAL for a value not understood, EBUSY, ...
     fn write(&self, _path: &str, _text: &str) -> Result<(), Errno> {
         Err(Errno::ACCESS)
     }
 
-    /// As [`Self::write`], for stores that may take a while: `write(2)` returns when the future ends,
-    /// which is polled on the reactor that the request came to.
+    /// As [`Self::write`], for stores that may take a while: `write(2)` returns when the future ends. The future is
+    /// polled on the reactor that received the request.
     fn store(&self, path: &str, text: &str) -> LocalFuture<'static, Result<(), Errno>> {
         Box::pin(std::future::ready(self.write(path, text)))
     }
 }
 
-/// A thing in the tree.
+/// An entry of the tree.
 #[derive(Clone)]
 pub enum Entry {
     /// A directory.
     Directory,
     /// A symlink to this target.
     Symlink(String),
-    /// A file of one value, as in sysfs.
+    /// A file with one value, as in sysfs.
     Attribute(Access),
     /// A volume; mode 0600, or 0400 when it is read-only.
     Volume(Arc<ByteVolume>),
 }
 
-/// What may be done with an attribute.
+/// How an attribute may be accessed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     /// Mode 0444.
@@ -92,18 +91,18 @@ impl Access {
     }
 }
 
-/// Who owns the files and when they were made.
+/// The owner and the time stamps of the files.
 #[derive(Clone, Copy, Debug)]
 pub struct Owner {
-    /// User id.
+    /// User ID.
     pub uid: u32,
-    /// Group id.
+    /// Group ID.
     pub gid: u32,
     /// Time stamp of every file, since the Unix epoch.
     pub since: Duration,
 }
 
-/// The size sysfs shows for every attribute; reads are not bounded by it.
+/// The size that sysfs shows for every attribute; reads are not limited by it.
 const ATTRIBUTE_SIZE: u64 = 4096;
 const BLOCK: u32 = 4096;
 
@@ -128,7 +127,7 @@ impl Entry {
         }
     }
 
-    /// What `stat(2)` shows.
+    /// The attributes for `stat(2)`.
     pub(crate) fn attr(&self, path: &str, owner: &Owner) -> abi::Attr {
         let size = self.size();
         let (seconds, nanos) = (owner.since.as_secs(), owner.since.subsec_nanos());
@@ -152,8 +151,8 @@ impl Entry {
         }
     }
 
-    /// What `statfs(2)` shows at this entry. On a volume the block size is the unit in which space
-    /// is given back, because that is where a loop device takes its discard granularity from.
+    /// The values for `statfs(2)` at this entry. On a volume the block size is the discard granularity, because a loop
+    /// device takes its own from there.
     pub(crate) fn statfs(&self) -> abi::StatfsOut {
         let bsize = match self {
             Self::Volume(volume) => {
@@ -177,7 +176,7 @@ impl Entry {
     }
 }
 
-/// The path of `name` in the directory `parent`; `None` for what cannot be a name of ours.
+/// The path of `name` in the directory `parent`; `None` if it cannot be a name of ours.
 pub(crate) fn child_path(parent: &str, name: &[u8]) -> Option<String> {
     let name = std::str::from_utf8(name).ok()?;
     if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
@@ -186,7 +185,7 @@ pub(crate) fn child_path(parent: &str, name: &[u8]) -> Option<String> {
     Some(if parent.is_empty() { name.to_owned() } else { format!("{parent}/{name}") })
 }
 
-/// `st_ino`: FNV-1a of the path, with the root's number kept for the root.
+/// `st_ino`: FNV-1a of the path; the root's number is reserved for the root.
 pub(crate) fn inode_number(path: &str) -> u64 {
     if path.is_empty() {
         return abi::ROOT_ID;
@@ -197,7 +196,7 @@ pub(crate) fn inode_number(path: &str) -> u64 {
     hash.max(abi::ROOT_ID + 1)
 }
 
-/// What makes a thing at a path the same as the one looked up before.
+/// Decides whether the entry at a path is still the one that was looked up before.
 enum Identity {
     Path,
     Volume(Weak<ByteVolume>),
@@ -216,7 +215,7 @@ impl Identity {
 struct Node {
     path: Arc<str>,
     identity: Identity,
-    /// References that the kernel holds. The root's are not counted.
+    /// References that the kernel holds. Those of the root are not counted.
     lookups: u64,
 }
 
@@ -237,12 +236,12 @@ impl Nodes {
         }
     }
 
-    /// Where a node is.
+    /// The path of a node.
     pub(crate) fn path(&self, id: u64) -> Option<Arc<str>> {
         self.by_id.get(&id).map(|node| Arc::clone(&node.path))
     }
 
-    /// Counts a reference the kernel is about to get, and gives the node's id.
+    /// Counts a reference that the kernel is about to get, and returns the node's id.
     pub(crate) fn refer(&mut self, path: &str, entry: &Entry) -> u64 {
         let identity = entry.identity();
         if let Some(&id) = self.by_path.get(path)
@@ -259,7 +258,7 @@ impl Nodes {
         id
     }
 
-    /// Drops references; the last one frees the node.
+    /// Drops references; dropping the last one frees the node.
     pub(crate) fn forget(&mut self, id: u64, lookups: u64) {
         if id == abi::ROOT_ID {
             return;
@@ -276,7 +275,7 @@ impl Nodes {
         }
     }
 
-    /// How many nodes the kernel knows beside the root.
+    /// How many nodes the kernel knows besides the root.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.by_id.len() - 1
@@ -298,7 +297,7 @@ mod tests {
         assert_eq!(nodes.path(id).as_deref(), Some("dev"));
         nodes.forget(id, 1);
         assert_eq!(nodes.path(id), None);
-        // An id is not used again.
+        // An id is not reused.
         assert!(nodes.refer("dev", &Entry::Directory) > other);
     }
 

@@ -1,11 +1,11 @@
-//! Which requests of a connection may begin.
+//! When the requests of a connection may begin.
 //!
-//! A request holds a [`Ticket`] from when it was parsed until its reply was sent. Whatever becomes of
-//! it in between, what it counted for is given back by the ticket's end and by nothing else.
+//! A request holds a [`Ticket`] from parsing until its reply was sent. Only dropping the ticket releases what the
+//! request was counted for, however the request ends.
 //!
-//! Bounds: [`MAX_REQUESTS`] and [`MAX_BYTES`] for a connection, and the [`Budget`] for all of them. A
-//! connection that has no request under way always gets one of up to [`ALWAYS_BYTES`], however short
-//! memory is: clients that take their replies go on, though slowly, beside those that do not.
+//! Bounds: [`MAX_REQUESTS`] and [`MAX_BYTES`] for a connection, and the [`Budget`] for all of them. A connection
+//! without a request in flight is always admitted one of up to [`ALWAYS_BYTES`], however short memory is: clients that
+//! take their replies make progress, though slowly, beside those that do not.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -15,25 +15,25 @@ use std::task::Poll;
 use super::budget::Budget;
 use super::peer::Peer;
 
-/// Requests of a connection in flight.
+/// The most requests of a connection in flight.
 pub const MAX_REQUESTS: usize = 128;
-/// Their memory, bytes; one request is always admitted.
+/// The most memory of these requests, bytes; one request is always admitted.
 pub const MAX_BYTES: usize = 64 << 20;
-/// Memory of a request that is admitted whatever others hold, bytes.
+/// Memory of a request that is admitted however much others hold, bytes.
 pub const ALWAYS_BYTES: usize = 256 << 10;
-/// What a request counts for at least, bytes: its state is memory, too.
+/// The least that a request counts for, bytes: its state is memory, too.
 const REQUEST_BYTES: usize = 4096;
-/// What a connection takes from the budget beyond what it needs at once, bytes.
+/// What a connection takes from the budget in advance, beyond its present need, bytes.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// What the requests of a connection that are under way come to.
+/// The count and the memory of a connection's requests in flight.
 pub(crate) struct Admission<'a> {
     peer: &'a Peer,
     budget: &'a Budget,
     requests: Cell<usize>,
-    /// Taken from the budget, and not held by any request.
+    /// Taken from the budget, but not held by any request.
     credit: Cell<usize>,
-    /// Counts whatever another part of the connection may wait for.
+    /// Counts the changes that another part of the connection may wait for.
     steps: Cell<u64>,
 }
 
@@ -51,12 +51,12 @@ impl<'a> Admission<'a> {
         poll_fn(|_| {
             let (requests, held) = (self.requests.get(), self.peer.held_bytes());
             let fits = requests < MAX_REQUESTS && held.saturating_add(bytes) <= MAX_BYTES;
-            // No waker: the connection's task polls again after every step.
+            // No waker needed: the connection's task polls again after every step.
             if fits || requests == 0 { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
         if !self.pay(bytes) {
-            // What is not needed now may be what another waits for.
+            // Another connection may be waiting for the credit that is not needed now.
             self.budget.give(self.credit.take());
             let mut turn = pin!(self.budget.take(bytes));
             poll_fn(|cx| {
@@ -76,7 +76,7 @@ impl<'a> Admission<'a> {
         Ticket { admission: self, bytes }
     }
 
-    /// Takes `bytes` from what is at hand, or with a piece for later from the budget.
+    /// Takes `bytes` from the credit, or from the budget, if possible with a piece for later.
     fn pay(&self, bytes: usize) -> bool {
         let credit = self.credit.get();
         let left = match bytes.checked_sub(credit) {
@@ -107,17 +107,17 @@ impl<'a> Admission<'a> {
         self.step();
     }
 
-    /// Whether no request is under way.
+    /// Whether no request is in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.requests.get() == 0
     }
 
-    /// Says that something has changed for which another part of the connection may wait.
+    /// Records a change that another part of the connection may wait for.
     pub(crate) fn step(&self) {
         self.steps.set(self.steps.get() + 1);
     }
 
-    /// How often [`Self::step`] was said.
+    /// How often [`Self::step`] was called.
     pub(crate) fn steps(&self) -> u64 {
         self.steps.get()
     }
@@ -130,14 +130,14 @@ impl Drop for Admission<'_> {
     }
 }
 
-/// A request's leave to be under way, with the memory that it holds.
+/// A request's permission to be in flight, with the memory that it holds.
 pub(crate) struct Ticket<'a> {
     admission: &'a Admission<'a>,
     bytes: usize,
 }
 
 impl Ticket<'_> {
-    /// Memory that the request holds, bytes.
+    /// The memory that the request holds, bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }

@@ -10,11 +10,11 @@ pub const CONTEXT_ID: u32 = 1;
 pub const STATE_HOLE: u32 = 1 << 0;
 /// State bit: reads as zeroes.
 pub const STATE_ZERO: u32 = 1 << 1;
-/// Most extents in one reply. The protocol's bound is 2^20; a client asks on from where a reply
-/// ended, and a reply of 64 KiB is already much.
+/// The most extents in one reply. The protocol's bound is 2^20; a client asks again from where a reply ended, and a
+/// reply of 64 KiB is already large.
 pub const MAX_EXTENTS: usize = 8192;
 
-/// A descriptor as it goes over the wire.
+/// A descriptor in a reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
     /// Bytes, not zero.
@@ -34,21 +34,21 @@ pub struct Extents {
 }
 
 impl Extents {
-    /// For a request for `length` bytes at `offset`; `one` is `NBD_CMD_FLAG_REQ_ONE`. The range was
-    /// checked to lie within the export.
+    /// For a request for `length` bytes at `offset`; `one` is `NBD_CMD_FLAG_REQ_ONE`. The caller has checked that the
+    /// range is within the export.
     pub fn new(offset: u64, length: u32, one: bool) -> Self {
         let range = offset..offset.saturating_add(u64::from(length));
         let limit = if one { 1 } else { MAX_EXTENTS };
         Self { next: range.start, range, limit, found: Vec::new() }
     }
 
-    /// Whether more could be told.
+    /// Whether more states may be added.
     pub fn is_open(&self) -> bool {
         self.next < self.range.end
     }
 
-    /// Tells the state of `range` (bytes of the export). What lies before the last range told, or
-    /// outside the request, is ignored: a volume may answer in its own units.
+    /// Adds the state of `range` (bytes of the export). Parts before the end of the last range added, or outside the
+    /// request, are ignored: a volume may answer in its own units.
     pub fn tell(&mut self, range: Range<u64>, state: u32) {
         if range.start > self.next {
             self.append(range.start.min(self.range.end), 0);
@@ -56,7 +56,7 @@ impl Extents {
         self.append(range.end.min(self.range.end), state);
     }
 
-    /// The descriptors; what was not told is allocated. Never empty.
+    /// The descriptors; gaps count as allocated. Never empty.
     pub fn finish(mut self) -> Vec<Extent> {
         self.append(self.range.end, 0);
         self.found
@@ -64,13 +64,13 @@ impl Extents {
 
     fn append(&mut self, end: u64, state: u32) {
         let Some(length) = end.checked_sub(self.next).filter(|length| *length > 0) else { return };
-        // The whole request is no longer than 32 bits can say.
+        // The length of the whole request fits in 32 bits.
         let length = u32::try_from(length).unwrap_or(u32::MAX);
         let room = self.found.len() < self.limit;
         match self.found.last_mut() {
             Some(last) if last.state == state => last.length += length,
             _ if room => self.found.push(Extent { length, state }),
-            // Full: the reply ends here, the client asks on.
+            // Full: the reply ends here, and the client asks again.
             _ => return self.range.end = self.next,
         }
         self.next = end;

@@ -1,13 +1,12 @@
-//! The memory that requests of all connections together may hold.
+//! The memory that the requests of all connections may hold together.
 //!
-//! One budget is shared by all threads. A connection takes its memory in pieces (see
-//! [`admission`](super::admission)), so that most requests touch nothing that is shared; a piece is one
-//! atomic addition. A lock is taken only while memory is short: requests then wait in a queue and are
-//! served in the order of their arrival, so that smaller ones do not keep passing a large one.
+//! One budget is shared by all threads. A connection takes its memory in pieces (see [`admission`](super::admission)),
+//! so that most requests touch no shared state; taking a piece is one atomic addition. A lock is taken only while
+//! memory is short: requests then wait in a queue and are served in order of arrival, so that smaller ones do not keep
+//! overtaking a large one.
 //!
-//! No wake-up is lost: a waiting task adds itself to `waiting` and then looks at `used`, a giver
-//! subtracts from `used` and then looks at `waiting`. All of it is sequentially consistent, so at least
-//! one of the two sees the other.
+//! No wake-up is lost: a waiting task increments `waiting` and then reads `used`; a releasing task subtracts from
+//! `used` and then reads `waiting`. Both are sequentially consistent, so at least one of the two sees the other.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -18,11 +17,11 @@ use std::task::{Context, Poll, Waker};
 
 use ashlar_engine::memory::available_bytes;
 
-/// Smallest budget, bytes: the longest requests make progress with it.
+/// Smallest budget, bytes: enough for the longest requests to make progress.
 pub const MIN_BUDGET_BYTES: usize = 64 << 20;
-/// Largest budget that is chosen by default, bytes.
+/// Largest default budget, bytes.
 const MAX_DEFAULT_BYTES: u64 = 1 << 30;
-/// The default budget is one part in so many of the available memory.
+/// The default budget is the available memory divided by this.
 const DEFAULT_PART: u64 = 4;
 
 /// See the module text.
@@ -59,7 +58,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Of `limit` bytes, at least [`MIN_BUDGET_BYTES`].
+    /// A budget of `limit` bytes, but at least [`MIN_BUDGET_BYTES`].
     pub fn new(limit: usize) -> Self {
         Self {
             limit: limit.max(MIN_BUDGET_BYTES),
@@ -70,12 +69,12 @@ impl Budget {
         }
     }
 
-    /// What it is, bytes.
+    /// The limit, bytes.
     pub fn limit_bytes(&self) -> usize {
         self.limit
     }
 
-    /// What is held, bytes.
+    /// The memory held, bytes.
     pub fn used_bytes(&self) -> usize {
         self.used.load(SeqCst)
     }
@@ -85,33 +84,33 @@ impl Budget {
         self.waiting.load(SeqCst) > 0
     }
 
-    /// Most that one request takes, bytes. So while a request waits more than half is held, and some
-    /// connection holds at least [`Self::fair_share`].
+    /// The most that one request takes, bytes. So while a request waits more than half is held, and some connection
+    /// holds at least [`Self::fair_share`].
     pub(crate) fn most_at_once(&self) -> usize {
         self.limit / 2
     }
 
-    /// What each connection holds if half of the budget is spread evenly, bytes.
+    /// The share of each connection if half of the budget is spread evenly, bytes.
     pub(crate) fn fair_share(&self) -> usize {
         self.limit / 2 / self.sharers.load(SeqCst).max(1)
     }
 
-    /// Counts a connection in.
+    /// Adds a connection to the sharers.
     pub(crate) fn join(&self) {
         self.sharers.fetch_add(1, SeqCst);
     }
 
-    /// Counts it out.
+    /// Removes a connection from the sharers.
     pub(crate) fn leave(&self) {
         self.sharers.fetch_sub(1, SeqCst);
     }
 
-    /// Takes `bytes` if there are so many and no request waits.
+    /// Takes `bytes` if they are free and no request waits.
     pub(crate) fn try_take(&self, bytes: usize) -> bool {
         !self.is_short() && self.add(bytes)
     }
 
-    /// Takes `bytes`, whatever is held already.
+    /// Takes `bytes`, even beyond the limit.
     pub(crate) fn take_beyond_limit(&self, bytes: usize) {
         self.used.fetch_add(bytes, SeqCst);
     }
@@ -122,7 +121,7 @@ impl Budget {
         Turn { budget: self, bytes, number: None }
     }
 
-    /// Gives `bytes` back.
+    /// Releases `bytes`.
     pub(crate) fn give(&self, bytes: usize) {
         self.used.fetch_sub(bytes, SeqCst);
         if self.is_short() {
@@ -136,14 +135,14 @@ impl Budget {
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        // Nothing panics in between.
+        // No code panics while it holds the lock.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives those at the head of the queue what they wait for.
+    /// Gives the requests at the head of the queue their memory, while it suffices.
     fn serve(&self, queue: &mut Queue) {
         while queue.waiting.front().is_some_and(|first| self.add(first.bytes)) {
-            // A waker only puts its task into some reactor's list.
+            // A waker only puts its task into a reactor's list.
             if let Some(first) = queue.waiting.pop_front() {
                 first.waker.wake();
             }
@@ -152,11 +151,11 @@ impl Budget {
     }
 }
 
-/// A place in the queue for memory: ends when the memory was taken. Dropped before, it takes none.
+/// A place in the queue for memory: ends when the memory was taken. Dropped earlier, it takes none.
 pub(crate) struct Turn<'a> {
     budget: &'a Budget,
     bytes: usize,
-    /// Once it is in the queue; out of it again, the memory was taken.
+    /// Set once it is in the queue; if it is no longer in the queue, the memory was taken.
     number: Option<u64>,
 }
 
@@ -179,7 +178,7 @@ impl Future for Turn<'_> {
             waiting.waker.clone_from(cx.waker());
             return Poll::Pending;
         }
-        // From here on the memory is the caller's.
+        // From here on the caller owns the memory.
         this.bytes = 0;
         Poll::Ready(())
     }
@@ -194,7 +193,7 @@ impl Drop for Turn<'_> {
         let was_served = queue.waiting.len() == before;
         self.budget.waiting.store(queue.waiting.len(), SeqCst);
         drop(queue);
-        // Served and not told, or those behind it may go.
+        // Either it was served but not polled again, or requests behind it may proceed.
         self.budget.give(if was_served { self.bytes } else { 0 });
     }
 }
@@ -213,7 +212,7 @@ mod tests {
         assert!(budget.try_take(LIMIT - MIB) && !budget.try_take(2 * MIB));
         let (mut large, mut small) = (budget.take(8 * MIB), budget.take(MIB));
         assert!((&mut large).now_or_never().is_none() && (&mut small).now_or_never().is_none());
-        // There would be room, but others have come before.
+        // There would be room, but other requests came first.
         assert!(budget.is_short() && !budget.try_take(1));
         budget.give(6 * MIB);
         assert!((&mut large).now_or_never().is_none() && (&mut small).now_or_never().is_none());
@@ -234,7 +233,7 @@ mod tests {
         assert!((&mut large).now_or_never().is_none() && (&mut small).now_or_never().is_none());
         drop(large);
         assert!((&mut small).now_or_never().is_some());
-        // Served, but not looked at again.
+        // Served, but not polled again.
         let mut last = budget.take(MIB);
         assert!((&mut last).now_or_never().is_none());
         budget.give(LIMIT);

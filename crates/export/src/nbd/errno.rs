@@ -1,4 +1,4 @@
-//! Error values of the protocol, and what an I/O status becomes.
+//! Error values of the protocol, and their mapping from I/O statuses.
 
 use ashlar_block::status::Status;
 
@@ -12,15 +12,15 @@ pub enum Errno {
     Io = 5,
     /// Out of memory.
     NoMem = 12,
-    /// The request is wrong.
+    /// An invalid request.
     Inval = 22,
-    /// No room, or a write past the end of the export.
+    /// No space, or a write past the end of the export.
     NoSpc = 28,
-    /// A read too long to be answered.
+    /// A read too long for one reply.
     Overflow = 75,
-    /// A fast zero that would not be fast.
+    /// A fast zero request that would not be fast.
     NotSup = 95,
-    /// The server ends.
+    /// The server is shutting down.
     Shutdown = 108,
 }
 
@@ -30,11 +30,11 @@ impl Errno {
         self as u32
     }
 
-    /// What the client is told of an I/O that ended with `status`.
+    /// The error sent to the client for an I/O that ended with `status`.
     ///
-    /// `fast_zero` says that the request was a `WRITE_ZEROES` with `FAST_ZERO`: the only one for
-    /// which the protocol wants `ENOTSUP`. `ESHUTDOWN` never comes from here: it makes a client
-    /// disconnect, which a lost device is no reason for.
+    /// `fast_zero` says that the request was a `WRITE_ZEROES` with `FAST_ZERO`: the only one for which the protocol
+    /// wants `ENOTSUP`. `ESHUTDOWN` is never returned: it makes a client disconnect, and a lost device is no reason for
+    /// that.
     pub const fn from_status(status: Status, fast_zero: bool) -> Self {
         match status {
             Status::NotSupported if fast_zero => Self::NotSup,

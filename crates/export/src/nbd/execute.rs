@@ -1,4 +1,4 @@
-//! Requests carried out on the volume.
+//! Execution of requests on the volume.
 
 use ashlar_block::bio::Flags;
 use ashlar_block::buffer::{Buffer, Segment, footprint};
@@ -21,12 +21,12 @@ pub(crate) struct Reply<'a> {
     pub(crate) ticket: Ticket<'a>,
 }
 
-/// What a reply says.
+/// The content of a reply.
 #[derive(Debug)]
 pub(crate) enum Answer {
     /// Success.
     Done,
-    /// What was read at a byte position.
+    /// The data read at a byte position.
     Data(u64, Segment),
     /// The status of consecutive extents.
     Extents(Vec<Extent>),
@@ -35,7 +35,7 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    /// Appends the reply to `heads`, and returns the data that goes behind it.
+    /// Appends the reply to `heads`, and returns the data that follows it.
     pub(crate) fn encode(
         self,
         cookie: u64,
@@ -58,7 +58,7 @@ impl Answer {
                 heads.extend(reply_structured::error(cookie, errno, &message));
             }
             Self::Failed(errno, _) => heads.extend(reply_simple::header(cookie, Some(errno))),
-            // Asked for only where replies are structured.
+            // Only requested where replies are structured.
             Self::Extents(extents) => {
                 heads.extend(reply_structured::block_status(cookie, CONTEXT_ID, &extents));
             }
@@ -67,7 +67,7 @@ impl Answer {
     }
 }
 
-/// Memory that a request holds until its reply is sent, bytes.
+/// The memory that a request holds until its reply is sent, bytes.
 pub(crate) fn cost(export: &Export, request: &Request) -> usize {
     match request.command {
         Command::Read | Command::Write => {
@@ -75,13 +75,13 @@ pub(crate) fn cost(export: &Export, request: &Request) -> usize {
             footprint(request.length as usize) + bounce
         }
         Command::BlockStatus if export.allocation().is_some() => MAX_EXTENTS * size_of::<Extent>(),
-        // Where the device cannot do it, zeroes are written.
+        // If the device cannot zero ranges, zeroes are written.
         Command::WriteZeroes => footprint(request.length.min(ZERO_BYTES as u32) as usize),
         Command::BlockStatus | Command::Disc | Command::Flush | Command::Trim | Command::Cache => 0,
     }
 }
 
-/// Carries `request` out; `payload` is what came with a `WRITE`.
+/// Executes `request`; `payload` is the data of a `WRITE`.
 pub(crate) async fn execute<'a>(
     export: &Export,
     request: Request,
@@ -116,7 +116,7 @@ async fn answer(
         Command::Trim => trim(export, request).await?,
         Command::WriteZeroes => volume.write_zeroes(offset, length, flags(request)).await?,
         Command::BlockStatus => return block_status(export, request).await,
-        // There is no cache to be filled; DISC never comes here.
+        // There is no cache to fill; DISC never reaches this function.
         Command::Cache | Command::Disc => {}
     }
     Ok(Answer::Done)
@@ -137,8 +137,8 @@ fn flags(request: &Request) -> Flags {
     flags
 }
 
-/// TRIM is a hint: where discards were turned off since the client was told of them, nothing is done
-/// and that is success.
+/// TRIM is a hint: if discards were turned off after they were offered to the client, it succeeds without doing
+/// anything.
 async fn trim(export: &Export, request: &Request) -> BioResult {
     let length = u64::from(request.length);
     match export.volume().discard(request.offset, length, flags(request)).await {

@@ -1,4 +1,4 @@
-//! What is served: volumes under names.
+//! Exports: volumes under names.
 
 use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -17,13 +17,13 @@ use super::wire::{
     string,
 };
 
-/// Smallest I/O size that is recommended to clients, bytes.
+/// The smallest preferred I/O size reported to clients, bytes.
 const PREFERRED_BYTES: u32 = 4096;
 
 /// Knows which parts of a volume are holes (a snapshot's exceptions, a thin volume's blocks).
 pub trait Allocation: Send + Sync {
-    /// Tells `extents` the states within `range` (bytes), in ascending order, until it is not open
-    /// any more. What is not told counts as allocated.
+    /// Adds the states within `range` (bytes) to `extents`, in ascending order, while it is open. Gaps count as
+    /// allocated.
     fn tell<'a>(
         &'a self,
         range: Range<u64>,
@@ -34,15 +34,15 @@ pub trait Allocation: Send + Sync {
 /// Why an export was not added.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum ExportError {
-    /// Not a string of the protocol.
+    /// Not a valid string of the protocol.
     #[error("an export's name and description are at most 4096 bytes without NUL")]
     BadString,
-    /// There is one of that name.
+    /// The name is taken.
     #[error("an export named {0:?} exists")]
     Exists(String),
 }
 
-/// A volume that is served.
+/// An exported volume.
 pub struct Export {
     name: String,
     description: String,
@@ -52,11 +52,11 @@ pub struct Export {
 }
 
 impl Export {
-    /// `volume` under `name`. Whoever else serves the same volume must share this [`ByteVolume`]: it
-    /// has the locks that keep writes of parts of a block apart.
+    /// `volume` under `name`. All servers of the same volume must share this [`ByteVolume`]: it has the locks that
+    /// serialize writes of parts of a block.
     ///
     /// # Errors
-    /// The name is no string of the protocol.
+    /// The name is not a valid string of the protocol.
     pub fn new(
         name: impl Into<String>,
         volume: impl Into<Arc<ByteVolume>>,
@@ -69,14 +69,14 @@ impl Export {
     /// Sets the text that clients show to people.
     ///
     /// # Errors
-    /// It is no string of the protocol.
+    /// It is not a valid string of the protocol.
     pub fn described(mut self, description: impl Into<String>) -> Result<Self, ExportError> {
         self.description = description.into();
         string(self.description.as_bytes()).ok_or(ExportError::BadString)?;
         Ok(self)
     }
 
-    /// Refuses commands that write.
+    /// Refuses write commands.
     #[must_use]
     pub fn read_only(mut self) -> Self {
         self.read_only = true;
@@ -100,17 +100,17 @@ impl Export {
         &self.volume
     }
 
-    /// Who knows the holes, if anybody does.
+    /// The source of allocation states, if any.
     pub(crate) fn allocation(&self) -> Option<&dyn Allocation> {
         self.allocation.as_deref()
     }
 
-    /// What a client that connects now is told.
+    /// What the handshake reports to a client that connects now.
     pub fn info(&self) -> ExportInfo {
         let disk = self.volume.gateway().disk();
         let limits = disk.limits();
-        // A volume's gateway is the same for all connections, and nothing is cached above it: a
-        // flush on one connection covers what was acknowledged on any.
+        // All connections use the volume's one gateway, and nothing is cached above it: a flush on one connection
+        // covers writes acknowledged on any.
         let mut flags = FLAG_HAS_FLAGS
             | FLAG_SEND_FLUSH
             | FLAG_SEND_FUA
@@ -137,8 +137,8 @@ impl Export {
     }
 }
 
-/// The exports of a server, shared by all its connections and changed while it runs. A connection
-/// sees the list as it was when it began.
+/// The exports of a server, shared by all its connections and changed while it runs. A connection uses the list as it
+/// was when the connection began.
 #[derive(Default)]
 pub struct Exports {
     list: RwLock<Vec<Arc<Export>>>,
@@ -153,7 +153,7 @@ impl Exports {
     /// Adds an export.
     ///
     /// # Errors
-    /// There is one of that name.
+    /// The name is taken.
     pub fn add(&self, export: Export) -> Result<(), ExportError> {
         let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
         if list.iter().any(|other| other.name == export.name) {
@@ -163,14 +163,14 @@ impl Exports {
         Ok(())
     }
 
-    /// Hides an export from new connections and returns it; those that use it go on.
+    /// Hides an export from new connections and returns it; existing connections keep using it.
     pub fn remove(&self, name: &str) -> Option<Arc<Export>> {
         let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
         let index = list.iter().position(|export| export.name == name)?;
         Some(list.remove(index))
     }
 
-    /// The exports there are now.
+    /// The current exports.
     pub fn list(&self) -> Vec<Arc<Export>> {
         self.list.read().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,32 +1,31 @@
-//! The handshake: fixed newstyle negotiation as a table of states.
+//! The handshake: fixed newstyle negotiation as a state table.
 //!
-//! Bytes in, bytes out, no I/O. [`Handshake::step`] takes at most one message from the input, so
-//! that what a connection can make the server write between two of its own reads is bounded by the
-//! answer to one option.
+//! Bytes in, bytes out, no I/O. [`Handshake::step`] takes at most one message from the input, so that between two reads
+//! the server writes at most the answer to one option.
 
 use super::info::ExportInfo;
 use super::option::{self, Agreed, Haggle, OPT_EXPORT_NAME, Outcome, REP_ERR_TOO_BIG, Replies};
 use super::wire::{FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, Fields, INIT_PASSWD, OPTS_MAGIC};
 
-/// Longest option data that is looked at, bytes. An input buffer must hold this and a header.
+/// Longest option data that is parsed, bytes. An input buffer must hold this and a header.
 pub const MAX_OPTION_DATA: u32 = 64 << 10;
-/// Longest option data that is skipped to answer `ERR_TOO_BIG`; beyond, the client is no client.
+/// Longest option data that is skipped to answer `ERR_TOO_BIG`; longer data closes the connection.
 pub const MAX_OPTION_SKIP: u32 = 1 << 20;
 /// Options after which a client that never starts transmission is dropped.
 pub const MAX_OPTIONS: u32 = 1024;
 /// Bytes of an option's header.
 pub const OPTION_HEADER_LEN: usize = 16;
-/// Input that [`Handshake::step`] may need in one piece.
+/// The longest input that [`Handshake::step`] may need in one piece.
 pub const MAX_MESSAGE: usize = OPTION_HEADER_LEN + MAX_OPTION_DATA as usize;
 
-/// Where the negotiation is.
+/// The state of the negotiation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// The greeting is sent, the client's flags are awaited.
+    /// The greeting was sent; the client's flags are next.
     ClientFlags,
-    /// An option is awaited.
+    /// An option is next.
     Options,
-    /// Data of an option that is too long is being skipped.
+    /// The data of an option that is too long are being skipped.
     Skipping,
     /// An export was chosen.
     Transmission,
@@ -34,16 +33,16 @@ pub enum State {
     Closed,
 }
 
-/// What can happen.
+/// An event of the negotiation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     /// Client flags, all known.
     Flags,
     /// Client flags that were not offered.
     UnknownFlags,
-    /// Something that does not begin like an option.
+    /// Input that does not begin like an option.
     BadMagic,
-    /// Another option than `EXPORT_NAME` from a client that knows no fixed newstyle.
+    /// An option other than `EXPORT_NAME` from a client without fixed newstyle.
     NotFixed,
     /// An option after [`MAX_OPTIONS`] others.
     TooMany,
@@ -51,7 +50,7 @@ pub enum Event {
     TooLong,
     /// Option data longer than [`MAX_OPTION_SKIP`], or a long one for `EXPORT_NAME`.
     FarTooLong,
-    /// The data of a long option has passed.
+    /// The data of a long option were skipped.
     Skipped,
     /// An option was answered, with success or an error.
     Answered,
@@ -61,7 +60,7 @@ pub enum Event {
     Ended,
 }
 
-/// The negotiation: state, event, next state. Anything else cannot happen.
+/// The negotiation: state, event, next state. No other combination occurs.
 pub const TABLE: &[(State, Event, State)] = &[
     (State::ClientFlags, Event::Flags, State::Options),
     (State::ClientFlags, Event::UnknownFlags, State::Closed),
@@ -76,7 +75,7 @@ pub const TABLE: &[(State, Event, State)] = &[
     (State::Skipping, Event::Skipped, State::Options),
 ];
 
-/// The states as a table in Markdown, for the format's document.
+/// The states as a Markdown table, for the format's document.
 pub fn state_table() -> String {
     let row = |(state, event, next): &(State, Event, State)| {
         format!("| {state:?} | {event:?} | {next:?} |\n")
@@ -85,7 +84,7 @@ pub fn state_table() -> String {
     std::iter::once(head.to_owned()).chain(TABLE.iter().map(row)).collect()
 }
 
-/// The options that are known as a table in Markdown, for the format's document.
+/// The known options as a Markdown table, for the format's document.
 pub fn option_table() -> String {
     let row = |row: &option::Row| {
         format!("| {} | {} | {:?} | {} |\n", row.number, row.word, row.data, row.effect)
@@ -101,20 +100,20 @@ pub struct Session {
     pub export: usize,
     /// Whether replies are structured.
     pub structured: bool,
-    /// Whether `BLOCK_STATUS` for `base:allocation` may be asked.
+    /// Whether `BLOCK_STATUS` for `base:allocation` may be requested.
     pub allocation: bool,
 }
 
-/// What [`Handshake::step`] came to.
+/// The result of [`Handshake::step`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// More input is needed; nothing was taken except skipped bytes.
+    /// More input is needed; only skipped bytes were taken.
     Incomplete,
-    /// One message was taken, call again.
+    /// One message was taken; call again.
     Taken,
-    /// Send what was written, then the transmission begins with the next byte.
+    /// Send the output; transmission begins with the next byte.
     Transmission(Session),
-    /// Send what was written, then close. The event says why.
+    /// Send the output, then close. The event says why.
     Closed(Event),
 }
 
@@ -123,11 +122,11 @@ pub enum Step {
 pub struct Handshake {
     state: State,
     agreed: Agreed,
-    /// Whether there is no room for another client in transmission.
+    /// Whether no other client may enter transmission.
     is_full: bool,
     was_refused: bool,
     options: u32,
-    /// The option being skipped and the bytes of it that are still to come.
+    /// The option being skipped, and how many of its bytes are left.
     skipping: (u32, u32),
 }
 
@@ -138,7 +137,7 @@ impl Default for Handshake {
 }
 
 impl Handshake {
-    /// A negotiation at its beginning: send [`Self::greeting`], then feed [`Self::step`].
+    /// A new negotiation: send [`Self::greeting`], then feed [`Self::step`].
     pub fn new() -> Self {
         Self {
             state: State::ClientFlags,
@@ -150,7 +149,7 @@ impl Handshake {
         }
     }
 
-    /// What the server sends first.
+    /// The server's first message.
     pub fn greeting() -> [u8; 18] {
         let mut greeting = [0; 18];
         greeting[..8].copy_from_slice(&INIT_PASSWD.to_be_bytes());
@@ -159,12 +158,12 @@ impl Handshake {
         greeting
     }
 
-    /// Where the negotiation is.
+    /// The state of the negotiation.
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// Says whether there is no room for another client in transmission, from here on.
+    /// Sets whether, from now on, no other client may enter transmission.
     pub fn set_full(&mut self, is_full: bool) {
         self.is_full = is_full;
     }
@@ -174,8 +173,8 @@ impl Handshake {
         self.was_refused
     }
 
-    /// Takes at most one message off the front of `input`, appends the answer to `out` and says how
-    /// many bytes were taken. `exports` must stay the same throughout.
+    /// Takes at most one message from the front of `input`, appends the answer to `out` and returns how many bytes were
+    /// taken. `exports` must stay the same in all calls.
     pub fn step(
         &mut self,
         input: &[u8],
@@ -246,7 +245,7 @@ impl Handshake {
         (taken, step)
     }
 
-    /// Why an option is not even looked at.
+    /// Why an option is rejected without parsing its data, if it is.
     fn veto(&self, option: u32, len: u32) -> Option<Event> {
         let export_name = option == OPT_EXPORT_NAME;
         if !self.agreed.fixed_newstyle && !export_name {

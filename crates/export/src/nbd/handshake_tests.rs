@@ -1,4 +1,4 @@
-//! The handshake, option by option, as a client would see it.
+//! The handshake, option by option, from a client's view.
 
 use super::super::info::{BlockSize, INFO_BLOCK_SIZE, INFO_DESCRIPTION, INFO_EXPORT, INFO_NAME};
 use super::super::option::{
@@ -57,7 +57,7 @@ impl Client {
         message.extend((data.len() as u32).to_be_bytes());
         message.extend(data);
         let mut out = Vec::new();
-        // Not a byte early: every proper prefix is incomplete and changes nothing.
+        // Every proper prefix is incomplete and changes nothing.
         for cut in [0, 7, 8, 12, 15, message.len() - 1] {
             if cut < message.len() {
                 let before = self.handshake.clone();
@@ -70,7 +70,7 @@ impl Client {
         (step, out)
     }
 
-    /// Sends an option and takes the replies apart.
+    /// Sends an option and parses the replies.
     fn ask(&mut self, option: u32, data: &[u8]) -> (Step, Answers) {
         let (step, out) = self.raw(option, data);
         let mut fields = Fields(&out);
@@ -215,7 +215,7 @@ fn go_enters_transmission_with_what_was_agreed() {
     let session = Session { export: 0, structured: true, allocation: false };
     assert_eq!(step, Step::Transmission(session));
     assert_eq!(answers.len(), 2);
-    // SEND_DF came with structured replies.
+    // SEND_DF is set because replies are structured.
     assert_eq!(answers[0].1[10..], (FLAG_HAS_FLAGS | FLAG_SEND_DF).to_be_bytes());
     assert_eq!(client.handshake.state(), State::Transmission);
 }
@@ -224,7 +224,7 @@ fn go_enters_transmission_with_what_was_agreed() {
 fn an_unknown_export_can_be_asked_for_again() {
     let mut client = Client::new();
     assert_eq!(client.ask_one(OPT_GO, &go("nope", &[])), REP_ERR_UNKNOWN);
-    // Two exports: there is no default.
+    // With two exports there is no default.
     assert_eq!(client.ask_one(OPT_INFO, &go("", &[])), REP_ERR_UNKNOWN);
     client.exports.truncate(1);
     assert!(matches!(client.ask(OPT_GO, &go("", &[])).0, Step::Transmission(_)));
@@ -308,7 +308,7 @@ fn a_malformed_context_request_is_invalid_at_every_cut() {
             "cut {cut}"
         );
     }
-    // Four billion queries are announced and two are there.
+    // Four billion queries are announced, but only two are present.
     let mut many = good;
     many[7..11].fill(0xff);
     assert_eq!(Client::new().ask_one(OPT_LIST_META_CONTEXT, &many), REP_ERR_INVALID);
@@ -382,7 +382,7 @@ fn the_table_has_one_next_state_for_each_pair_and_reaches_every_state() {
     }
 }
 
-/// xorshift64*: enough chance for a test, the same in every run.
+/// xorshift64*: random enough for a test, the same in every run.
 struct Chance(u64);
 
 impl Chance {

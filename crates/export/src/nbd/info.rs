@@ -1,4 +1,4 @@
-//! What the handshake tells about an export: the `NBD_INFO_*` items.
+//! What the handshake reports about an export: the `NBD_INFO_*` items.
 
 use super::wire::{
     FLAG_HAS_FLAGS, FLAG_SEND_DF, FLAG_SEND_FAST_ZERO, FLAG_SEND_WRITE_ZEROES, MAX_PAYLOAD,
@@ -16,18 +16,18 @@ pub const INFO_BLOCK_SIZE: u16 = 3;
 /// "Size constraints" of the protocol document, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockSize {
-    /// Alignment that requests must have. Always 1: the volume reads, modifies and writes where a
-    /// client is less aligned than the device.
+    /// The alignment that requests must have. Always 1: the volume does read-modify-write where a client is less
+    /// aligned than the device.
     pub minimum: u32,
-    /// Alignment from which no read-modify-write is needed: a power of two, at least 512.
+    /// The alignment that avoids read-modify-write: a power of two, at least 512.
     pub preferred: u32,
     /// Longest payload of one request.
     pub maximum: u32,
 }
 
 impl BlockSize {
-    /// Constraints of an export whose efficient I/O size is `preferred` bytes; rounded up to what
-    /// the protocol allows (a power of two from 512 to the maximum payload).
+    /// The size constraints of an export whose efficient I/O size is `preferred` bytes, rounded up to an allowed value
+    /// (a power of two from 512 to the maximum payload).
     pub fn with_preferred(preferred: u32) -> Self {
         let preferred = preferred.clamp(512, MAX_PAYLOAD).next_power_of_two();
         Self { minimum: 1, preferred, maximum: MAX_PAYLOAD }
@@ -39,7 +39,7 @@ impl BlockSize {
 pub struct ExportInfo {
     /// The name clients ask for. A string of the protocol: at most 4096 bytes, no NUL.
     pub name: String,
-    /// Shown by `nbdinfo` and the like; empty for none.
+    /// Shown by `nbdinfo` and the like; may be empty.
     pub description: String,
     /// Bytes.
     pub size: u64,
@@ -50,8 +50,8 @@ pub struct ExportInfo {
 }
 
 impl ExportInfo {
-    /// The transmission flags for a connection, made consistent as the protocol demands: `DF` needs
-    /// structured replies, `FAST_ZERO` needs `WRITE_ZEROES`.
+    /// The transmission flags for a connection, made consistent as the protocol requires: `DF` needs structured
+    /// replies, `FAST_ZERO` needs `WRITE_ZEROES`.
     pub const fn transmission_flags(&self, structured: bool) -> u16 {
         let mut flags = (self.flags | FLAG_HAS_FLAGS) & !FLAG_SEND_DF;
         if flags & FLAG_SEND_WRITE_ZEROES == 0 {
@@ -60,7 +60,7 @@ impl ExportInfo {
         if structured { flags | FLAG_SEND_DF } else { flags }
     }
 
-    /// The payload of an `NBD_REP_INFO` for the item `kind`; `None` when there is nothing to say.
+    /// The payload of an `NBD_REP_INFO` for the item `kind`; `None` if the export has no such item.
     pub(crate) fn item(&self, kind: u16, structured: bool) -> Option<Vec<u8>> {
         let mut item = kind.to_be_bytes().to_vec();
         match kind {
@@ -84,8 +84,8 @@ impl ExportInfo {
     }
 }
 
-/// The export a client means by `name`, as an index into `exports`. The empty name is an export of
-/// that name if there is one, else the only export if there is only one.
+/// The export that a client selects with `name`, as an index into `exports`. The empty name selects an export of that
+/// name if there is one, else the only export if there is only one.
 pub fn find(exports: &[ExportInfo], name: &str) -> Option<usize> {
     let exact = exports.iter().position(|export| export.name == name);
     exact.or_else(|| (name.is_empty() && exports.len() == 1).then_some(0))

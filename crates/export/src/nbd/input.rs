@@ -1,8 +1,8 @@
-//! What was received and not used yet.
+//! Bytes received but not consumed yet.
 //!
-//! One receive takes many requests. How much is asked for adapts: it doubles while receives come
-//! back full and falls to [`MIN_WINDOW`] after a large payload, since what is received here of the
-//! next one must be copied, and what is not goes straight into the payload's own buffer.
+//! One receive takes many requests. The amount requested adapts: it doubles while receives come back full and falls to
+//! [`MIN_WINDOW`] after a large payload, since bytes of the next payload that are received here must be copied, while
+//! the rest goes straight into the payload's buffer.
 
 use std::io;
 
@@ -12,14 +12,14 @@ use super::handshake::MAX_MESSAGE;
 use super::server::Disconnect;
 use crate::stream::Stream;
 
-/// Bytes of the receive buffer.
+/// Size of the receive buffer, bytes.
 const CAPACITY: usize = 128 << 10;
-/// Least that a receive asks for, bytes: 146 requests without payload.
+/// The least that a receive asks for, bytes: 146 requests without payload.
 const MIN_WINDOW: usize = 4 << 10;
-/// A payload from which copying costs more than another system call.
+/// The payload size from which copying costs more than another system call.
 const LARGE_PAYLOAD: usize = 32 << 10;
 
-// So that a message that is incomplete leaves room for more of it.
+// An incomplete message leaves room for more of it.
 const _: () = assert!(CAPACITY > MAX_MESSAGE);
 
 /// The receiving end of a connection.
@@ -32,23 +32,23 @@ pub(crate) struct Input<'a, S> {
 }
 
 impl<'a, S: Stream> Input<'a, S> {
-    /// `None`: there is no memory.
+    /// `None`: out of memory.
     pub(crate) fn new(stream: &'a S) -> Option<Self> {
         let buffer = Buffer::try_alloc(CAPACITY)?;
         Some(Self { stream, buffer, start: 0, end: 0, window: MIN_WINDOW })
     }
 
-    /// What was received and not consumed.
+    /// The bytes received but not consumed.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.buffer.as_slice()[self.start..self.end]
     }
 
-    /// Whether there is nothing.
+    /// Whether no bytes are left.
     pub(crate) fn is_empty(&self) -> bool {
         self.start == self.end
     }
 
-    /// Uses up `n` bytes of [`Self::bytes`].
+    /// Consumes `n` bytes of [`Self::bytes`].
     pub(crate) fn consume(&mut self, n: usize) {
         self.start += n;
         debug_assert!(self.start <= self.end);
@@ -94,7 +94,7 @@ impl<'a, S: Stream> Input<'a, S> {
         Ok(payload)
     }
 
-    /// Throws the next `len` bytes away.
+    /// Discards the next `len` bytes.
     pub(crate) async fn skip(&mut self, mut len: usize) -> Result<(), Disconnect> {
         loop {
             let n = len.min(self.end - self.start);

@@ -18,21 +18,21 @@ use super::peers::{Peers, Seat};
 use super::server::{Disconnect, serve};
 use super::throttle::Topic;
 
-/// The knobs of a listener.
+/// The settings of a listener.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// Connections in transmission at a time; further clients are refused.
+    /// The most connections in transmission; further clients are refused.
     pub max_connections: usize,
-    /// Connections in the handshake at a time; the oldest is dropped for a further one.
+    /// The most connections in the handshake; a new one displaces the oldest.
     pub max_handshakes: usize,
-    /// Time a client has to choose an export.
+    /// The time that a client has to choose an export.
     pub handshake: Duration,
-    /// Time after which a connection on which nothing happens is dropped.
+    /// The time after which an idle connection is dropped.
     pub idle: Option<Duration>,
-    /// Time that a client may leave a transfer waiting while others wait for the memory that it holds;
-    /// a long transfer has as much time besides as it takes at 1 MiB/s.
+    /// How long a client may leave a transfer waiting while others wait for the memory that it holds; a long transfer
+    /// additionally gets the time that it takes at 1 MiB/s.
     pub patience: Duration,
-    /// Time a client has to take its replies once the server stops.
+    /// The time that a client has to take its replies once the server stops.
     pub grace: Duration,
 }
 
@@ -49,15 +49,14 @@ impl Default for Config {
     }
 }
 
-/// Pause after an accept that failed for want of a resource.
+/// Pause after an accept that failed for lack of a resource.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// Serves `exports` to the clients that connect to `listener`, on the current reactor, until `stop`; then
-/// waits for the connections to end. Requests hold memory of `budget`. Every clone of `stop` must end
-/// when the first does.
+/// Serves `exports` to the clients that connect to `listener`, on the current reactor, until `stop`; then waits for the
+/// connections to end. Requests hold memory of `budget`. When `stop` ends, all its clones must end, too.
 ///
 /// # Errors
-/// The listening socket failed. Connections are not disturbed by that, and were waited for.
+/// The listening socket failed. Existing connections were not disturbed, and have ended.
 ///
 /// # Panics
 /// On a thread without a reactor.
@@ -91,14 +90,14 @@ pub async fn listen(
         Either::Left((error, _)) => Err(error),
         Either::Right(((), _)) => Ok(()),
     };
-    // Nobody connects any more; those who have are waited for.
+    // No new client can connect; wait for the existing ones.
     drop(listener);
     peers.all_gone().await;
     result
 }
 
-/// Whether accepting may succeed another time: it is not the listening socket that is wrong. Errors of
-/// the network come from accept(2) for connections that are gone already.
+/// Whether accepting may succeed later, because the listening socket itself is not at fault. accept(2) also returns
+/// network errors of connections that are already gone.
 fn is_passing(error: &io::Error) -> bool {
     let of_the_socket = [Errno::BADF, Errno::FAULT, Errno::INVAL, Errno::NOTSOCK, Errno::OPNOTSUPP];
     Errno::from_io_error(error).is_some_and(|errno| !of_the_socket.contains(&errno))
@@ -120,7 +119,7 @@ async fn connection(
     let result = match select(served, deadline).await {
         Either::Left((result, _)) => result,
         Either::Right(((), served)) => {
-            // Breaks a send that the client does not take; requests in flight still end.
+            // Breaks a send that the client does not take; requests in flight still run to their end.
             if let Err(error) = socket.shutdown(Shutdown::Both).await {
                 tracing::debug!(%error, "shutting an NBD connection down");
             }

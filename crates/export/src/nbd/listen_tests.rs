@@ -1,4 +1,4 @@
-//! Clients on real sockets that hold up others.
+//! Clients on real sockets that block others.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -17,7 +17,7 @@ use super::*;
 
 const MIB: u32 = 1 << 20;
 
-/// Runs `clients` on a thread against a listener of which it gets the path.
+/// Runs `clients` on a thread against a listener, and passes it the listener's path.
 fn against(config: Config, clients: impl FnOnce(&Path) + Send + 'static) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("s");
@@ -72,11 +72,11 @@ fn read(client: &mut UnixStream, length: u32) {
     client.read_exact(&mut vec![0; 16 + length as usize]).unwrap();
 }
 
-/// Whether the server closes the connection, once what it sent was taken.
+/// Whether the server closes the connection, after everything it sent was read.
 fn is_closed(client: &mut UnixStream) -> bool {
     match client.read_to_end(&mut Vec::new()) {
         Ok(_) => true,
-        // With requests that it has not received.
+        // A reset: the server closed with requests not received.
         Err(error) => error.kind() == io::ErrorKind::ConnectionReset,
     }
 }
@@ -89,11 +89,11 @@ fn clients_that_take_no_replies_go_when_others_need_their_memory() {
         for client in &mut stuck {
             (0..64).for_each(|_| request(client, Command::Read, MIB));
         }
-        // One that is as slow, but has hardly any memory.
+        // A client that is as slow, but holds hardly any memory.
         let mut small = connect(path);
         request(&mut small, Command::Read, 4096);
         let mut client = connect(path);
-        // Small requests go on all the time, and a large one when its turn comes.
+        // Small requests continue all the time, and a large one runs when its turn comes.
         (0..100).for_each(|_| read(&mut client, 4096));
         read(&mut client, 32 * MIB);
         small.read_exact(&mut [0; 16 + 4096]).unwrap();
@@ -138,7 +138,7 @@ fn half_handshakes_keep_no_client_out() {
         read(&mut second, 4096);
         let _more = [greet(path), greet(path)];
         assert!(is_closed(&mut half[0]) && is_closed(&mut half[1]));
-        // The youngest may go on, but there is no room: the old way in closes, GO is refused.
+        // The youngest may continue, but there is no room: EXPORT_NAME closes, GO is refused.
         let mut third = half.pop().unwrap();
         third.write_all(b"IHAVEOPT\0\0\0\x07\0\0\0\x0a\0\0\0\x04ram0\0\0").unwrap();
         let mut head = [0; 20];
@@ -150,7 +150,7 @@ fn half_handshakes_keep_no_client_out() {
         choose(&mut third);
         assert!(is_closed(&mut third));
         drop(first);
-        // Once the server has noticed.
+        // Retry until the server has noticed.
         let is_served = |mut client: UnixStream| {
             choose(&mut client);
             client.read_exact(&mut [0; 10]).is_ok()

@@ -1,25 +1,24 @@
-//! The NBD server: volumes over a socket, after the NBD protocol document.
+//! The NBD server: volumes over a socket, as in the NBD protocol document.
 //!
-//! Two layers. Below is the protocol as functions from bytes to bytes, with no I/O: [`handshake`]
-//! (a table of states) with a file for each option, [`transmission`] (a table of commands),
-//! [`reply_simple`], [`reply_structured`], [`block_status`]. Above is [`server::serve`], which runs
-//! one connection over any [`Stream`](crate::stream::Stream) and the volumes of [`export::Exports`].
+//! Two layers. Below is the protocol as functions from bytes to bytes, without I/O: [`handshake`] (a state table) with
+//! a file for each option, [`transmission`] (a command table), [`reply_simple`], [`reply_structured`],
+//! [`block_status`]. Above is [`server::serve`], which runs one connection over any [`Stream`](crate::stream::Stream)
+//! and the volumes of [`export::Exports`].
 //!
-//! States of a connection: handshake, transmission, draining (nothing is received any more, requests
-//! in flight end and are answered), closed. Ordering: none between requests in flight, as the
-//! protocol has it; a client that needs an order waits for replies. A flush is passed on when it is
-//! started, so it covers every write that was answered before it was received, on whatever
-//! connection: that, and no cache above the volume, is what CAN_MULTI_CONN promises. Of the layer
-//! below it is assumed that a volume fills a read's memory entirely when it reports success: buffers
-//! are recycled, and what they held before must not reach a client.
+//! States of a connection: handshake, transmission, draining (nothing is received any more, requests in flight end and
+//! are answered), closed. Ordering: none between requests in flight, as in the protocol; a client that needs an order
+//! waits for replies. A flush is passed on when it is started, so it covers every write that was answered before the
+//! flush was received, on any connection: this, and no cache above the volume, is what CAN_MULTI_CONN promises.
+//! Assumption about the layer below: a volume fills a read's memory entirely when it reports success, because buffers
+//! are reused and their old contents must not reach a client.
 //!
-//! Clients are not trusted. What one may take is bounded: requests, memory ([`admission`],
-//! [`budget`]), connections and time ([`listen`], which watches over all of its connections), lines of
-//! the log. Beyond a bound it waits, is refused or is dropped, and others go on.
+//! Clients are not trusted. Their use of resources is bounded: requests, memory ([`admission`], [`budget`]),
+//! connections and time ([`listen`], which watches all of its connections), lines of the log. Above a bound a client
+//! waits, is refused or is dropped, and the others continue.
 //!
-//! Spoken: fixed newstyle, structured replies, `base:allocation`, all commands of the document
-//! except the experimental ones. Not spoken: TLS and extended headers, which are refused as
-//! unsupported so that clients go on without.
+//! Supported: fixed newstyle, structured replies, `base:allocation`, all commands of the document except the
+//! experimental ones. Not supported: TLS and extended headers, which are refused as unsupported so that clients
+//! continue without them.
 
 pub mod admission;
 pub mod block_status;

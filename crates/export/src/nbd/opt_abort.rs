@@ -1,4 +1,4 @@
-//! `NBD_OPT_ABORT`: the client's polite end.
+//! `NBD_OPT_ABORT`: the client ends the handshake.
 
 use super::option::{Haggle, Outcome};
 

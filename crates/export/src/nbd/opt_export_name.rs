@@ -1,10 +1,10 @@
-//! `NBD_OPT_EXPORT_NAME`: the old way into transmission, which cannot fail politely.
+//! `NBD_OPT_EXPORT_NAME`: the old way into transmission, which has no error reply.
 
 use super::info::find;
 use super::option::{Haggle, Outcome};
 use super::wire::string;
 
-/// Zero bytes behind the answer, unless both sides agreed to leave them out.
+/// Zero bytes after the answer, unless both sides agreed to omit them.
 const RESERVED: usize = 124;
 
 pub(crate) fn answer(haggle: &mut Haggle<'_>, data: &[u8]) -> Outcome {

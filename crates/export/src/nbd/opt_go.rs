@@ -1,10 +1,10 @@
-//! `NBD_OPT_GO` and `NBD_OPT_INFO`: what an export is like, and the way into transmission.
+//! `NBD_OPT_GO` and `NBD_OPT_INFO`: information about an export, and the way into transmission.
 
 use super::info::{INFO_EXPORT, find};
 use super::option::{Haggle, Outcome, REP_ERR_INVALID, REP_ERR_UNKNOWN, REP_INFO};
 use super::wire::{Fields, string};
 
-/// Name and item list of a request; `None` when the lengths do not add up or the name is no string.
+/// Name and item list of a request; `None` if the lengths do not match or the name is not a valid string.
 fn parse(data: &[u8]) -> Option<(&str, &[u8])> {
     let mut fields = Fields(data);
     let name = string(fields.counted()?)?;
@@ -22,8 +22,8 @@ fn inform(haggle: &mut Haggle<'_>, data: &[u8]) -> Result<usize, Outcome> {
         return Err(haggle.replies.refuse(REP_ERR_UNKNOWN, "no such export"));
     };
     let (export, structured) = (&haggle.exports[index], haggle.agreed.structured);
-    // EXPORT is mandatory. The others in the order of their first mention, each once: a list full
-    // of repetitions must not be answered with 30,000 descriptions.
+    // EXPORT is mandatory. The others follow in the order of their first mention, each once: a list full of repetitions
+    // must not be answered with 30,000 descriptions.
     let mut told = vec![INFO_EXPORT];
     let asked = items.chunks_exact(2).map(|item| u16::from_be_bytes([item[0], item[1]]));
     haggle.replies.send(REP_INFO, &export.item(INFO_EXPORT, structured).unwrap_or_default());

@@ -1,4 +1,4 @@
-//! `NBD_OPT_LIST_META_CONTEXT` and `NBD_OPT_SET_META_CONTEXT`; `base:allocation` is the only one.
+//! `NBD_OPT_LIST_META_CONTEXT` and `NBD_OPT_SET_META_CONTEXT`; `base:allocation` is the only context.
 
 use super::block_status::{CONTEXT_ID, CONTEXT_NAME};
 use super::info::find;
@@ -8,8 +8,8 @@ use super::wire::{Fields, string};
 /// The wildcard that `LIST` must know and `SET` must ignore.
 const BASE_NAMESPACE: &str = "base:";
 
-/// Export name and queries of a request. Only what can select something of ours is kept of the
-/// queries, and how many there were.
+/// Export name and queries of a request. Of the queries only their number, and whether they select a context of ours,
+/// is kept.
 struct Queries<'a> {
     name: &'a str,
     count: u32,
@@ -22,7 +22,7 @@ fn parse(data: &[u8]) -> Option<Queries<'_>> {
     let name = string(fields.counted()?)?;
     let count = fields.u32()?;
     let mut queries = Queries { name, count, wildcard: false, allocation: false };
-    // Each query takes four bytes at least, so the data bounds the loop whatever `count` says.
+    // Each query takes at least four bytes, so the data bounds the loop whatever `count` says.
     for _ in 0..count {
         let query = string(fields.counted()?)?;
         queries.wildcard |= query == BASE_NAMESPACE;
@@ -62,7 +62,7 @@ pub(crate) fn answer_list(haggle: &mut Haggle<'_>, data: &[u8]) -> Outcome {
 }
 
 pub(crate) fn answer_set(haggle: &mut Haggle<'_>, data: &[u8]) -> Outcome {
-    // Replaces what was selected before, also when it fails.
+    // Replaces the previous selection, even on failure.
     haggle.agreed.allocation_of = None;
     if !haggle.agreed.structured {
         return haggle.replies.refuse(REP_ERR_INVALID, "negotiate structured replies first");

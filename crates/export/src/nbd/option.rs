@@ -1,7 +1,7 @@
-//! Options: their table, and the replies they get.
+//! Options: their table, and the replies to them.
 //!
-//! One row for each option that is known; everything else is answered `ERR_UNSUP` (so `STARTTLS`,
-//! `PEEK_EXPORT` and `EXTENDED_HEADERS`: a client goes on without them).
+//! One row for each known option; all others are answered `ERR_UNSUP` (including `STARTTLS`, `PEEK_EXPORT` and
+//! `EXTENDED_HEADERS`: a client continues without them).
 
 use super::handshake::Event;
 use super::info::ExportInfo;
@@ -26,18 +26,18 @@ pub(crate) const REP_ERR_TOO_BIG: u32 = REP_FLAG_ERROR + 9;
 /// What an option's data may be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Data {
-    /// None allowed: any is `ERR_INVALID`.
+    /// Must be empty: otherwise `ERR_INVALID`.
     None,
-    /// Accepted and not looked at.
+    /// Accepted and ignored.
     Ignored,
     /// Parsed by the option.
     Parsed,
 }
 
-/// What an option does to the negotiation.
+/// The effect of an option on the negotiation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
-    /// Answered: the client may send another.
+    /// Answered: the client may send another option.
     Answered,
     /// Transmission of this export (an index) begins.
     Chosen(usize),
@@ -55,22 +55,22 @@ pub(crate) struct Agreed {
     pub(crate) allocation_of: Option<usize>,
 }
 
-/// An option being answered.
+/// The context for answering an option.
 pub(crate) struct Haggle<'a> {
     pub(crate) exports: &'a [ExportInfo],
     pub(crate) agreed: &'a mut Agreed,
     pub(crate) replies: Replies<'a>,
 }
 
-/// Where the replies to one option are written.
+/// The output for the replies to one option.
 pub(crate) struct Replies<'a> {
     pub(crate) option: u32,
     pub(crate) out: &'a mut Vec<u8>,
 }
 
 impl Replies<'_> {
-    /// Writes a reply of type `kind`. Payloads are strings of the protocol and fixed fields, far
-    /// below 32 bits of length.
+    /// Writes a reply of type `kind`. Payloads are strings of the protocol and fixed fields, so their length is far
+    /// below 32 bits.
     pub(crate) fn send(&mut self, kind: u32, payload: &[u8]) {
         self.out.extend(REP_MAGIC.to_be_bytes());
         self.out.extend(self.option.to_be_bytes());
@@ -79,12 +79,12 @@ impl Replies<'_> {
         self.out.extend(payload);
     }
 
-    /// Writes the reply that ends a success.
+    /// Writes the reply that ends a successful option.
     pub(crate) fn ack(&mut self) {
         self.send(REP_ACK, &[]);
     }
 
-    /// Writes an error with its message for a person; haggling goes on.
+    /// Writes an error with a message for a person; the negotiation continues.
     pub(crate) fn refuse(&mut self, kind: u32, message: &str) -> Outcome {
         debug_assert!(kind & REP_FLAG_ERROR != 0);
         self.send(kind, message.as_bytes());
@@ -92,7 +92,7 @@ impl Replies<'_> {
     }
 }
 
-/// An option that is known.
+/// A known option.
 pub(crate) struct Row {
     pub(crate) number: u32,
     pub(crate) word: &'static str,
@@ -101,7 +101,7 @@ pub(crate) struct Row {
     pub(crate) effect: &'static str,
 }
 
-/// The options that are known, by number.
+/// The known options, by number.
 pub(crate) const TABLE: &[Row] = &[
     Row {
         number: OPT_EXPORT_NAME,
@@ -161,8 +161,8 @@ pub(crate) const TABLE: &[Row] = &[
     },
 ];
 
-/// Refuses an option that would begin transmission because there are as many clients as may be; `None`
-/// for others.
+/// Refuses an option that would begin transmission, because the most clients allowed are connected; `None` for other
+/// options.
 pub(crate) fn refuse_full(replies: &mut Replies<'_>) -> Option<Event> {
     match replies.option {
         OPT_EXPORT_NAME => Some(Event::Ended),

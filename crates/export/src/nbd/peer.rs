@@ -1,7 +1,7 @@
-//! What a connection shows of itself to the task that watches over all connections of a listener.
+//! The state of a connection that the listener's watching task sees.
 //!
-//! Nothing of the protocol looks at a clock: times are those of the watching task's last round, which
-//! costs a request nothing and is exact to a round.
+//! The protocol code never reads a clock: times are those of the watching task's last round. This costs a request
+//! nothing and is exact to one round.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -10,18 +10,18 @@ use std::time::Duration;
 
 use super::budget::Budget;
 
-/// Bytes per second that a client takes or gives at least while others wait for the memory that its
+/// The least rate, bytes per second, at which a client must take or send data while others wait for the memory that its
 /// transfer holds.
 const LEAST_BYTES_PER_SECOND: u64 = 1 << 20;
 
-/// How many connections of a listener are in transmission, and may be.
+/// How many connections of a listener are in transmission, and the most allowed.
 #[derive(Debug)]
 pub(crate) struct Room {
     pub(crate) most: usize,
     pub(crate) served: Cell<usize>,
 }
 
-/// A transfer that waits for the client: replies that it is to take, or a payload that it is to send.
+/// A transfer that waits for the client: replies for the client to take, or a payload for it to send.
 #[derive(Clone, Copy, Debug)]
 struct Transfer {
     since_ns: u64,
@@ -46,17 +46,17 @@ pub struct Peer {
     clock_ns: Rc<Cell<u64>>,
     is_served: Cell<bool>,
     was_refused: Cell<bool>,
-    /// Memory of its requests.
+    /// Memory held by its requests.
     held_bytes: Cell<usize>,
     most_held_bytes: Cell<usize>,
-    /// Requests that the volume works on.
+    /// Requests running on the volume.
     running: Cell<usize>,
     active_ns: Cell<u64>,
     transfers: [Cell<Option<Transfer>>; 2],
 }
 
 impl Peer {
-    /// The only connection there is.
+    /// The only connection of its listener.
     pub fn alone(budget: Arc<Budget>) -> Self {
         let room = Rc::new(Room { most: 1, served: Cell::default() });
         Self::new(budget, room, Rc::default())
@@ -84,22 +84,22 @@ impl Peer {
         &self.budget
     }
 
-    /// Whether there is room for it among those that are served.
+    /// Whether the limit on served connections leaves room for this one.
     pub(crate) fn has_room(&self) -> bool {
         self.room.served.get() < self.room.most
     }
 
-    /// Notes that it was refused for want of room.
+    /// Records that it was refused for lack of room.
     pub(crate) fn refuse(&self) {
         self.was_refused.set(true);
     }
 
-    /// Whether it was refused for want of room.
+    /// Whether it was refused for lack of room.
     pub(crate) fn was_refused(&self) -> bool {
         self.was_refused.get()
     }
 
-    /// Its transmission begins.
+    /// Records that its transmission begins.
     pub(crate) fn begin(&self) {
         self.is_served.set(true);
         self.room.served.set(self.room.served.get() + 1);
@@ -111,12 +111,12 @@ impl Peer {
         self.is_served.get()
     }
 
-    /// Memory of its requests, bytes.
+    /// Memory held by its requests, bytes.
     pub(crate) fn held_bytes(&self) -> usize {
         self.held_bytes.get()
     }
 
-    /// The most that [`Self::held_bytes`] has been.
+    /// The maximum of [`Self::held_bytes`] so far.
     pub(crate) fn most_held_bytes(&self) -> usize {
         self.most_held_bytes.get()
     }
@@ -131,17 +131,17 @@ impl Peer {
         self.held_bytes.set(self.held_bytes.get() - bytes);
     }
 
-    /// Says how many requests the volume works on.
+    /// Records how many requests run on the volume.
     pub(crate) fn set_running(&self, running: usize) {
         self.running.set(running);
     }
 
-    /// Says that the client has done something.
+    /// Records that the client was active.
     pub(crate) fn touch(&self) {
         self.active_ns.set(self.clock_ns.get());
     }
 
-    /// Runs a transfer of `bytes`, which shows meanwhile.
+    /// Runs a transfer of `bytes`, which is visible to the watching task meanwhile.
     pub(crate) async fn transfer<T>(
         &self,
         direction: Direction,
@@ -156,14 +156,14 @@ impl Peer {
         output
     }
 
-    /// Whether the client has done nothing for `time` although it could: nothing runs for it.
+    /// Whether the client has been idle for `time` while no request of it was running.
     pub(crate) fn is_idle_for(&self, time: Duration) -> bool {
         let idle_ns = self.clock_ns.get().saturating_sub(self.active_ns.get());
         self.is_served() && self.running.get() == 0 && u128::from(idle_ns) > time.as_nanos()
     }
 
-    /// Whether others wait for memory of which it holds more than its share, and it does not hurry: a
-    /// transfer has taken longer than `patience` and what it takes at the least rate.
+    /// Whether others wait for memory while this connection holds more than its share, and a transfer of it is late: it
+    /// has taken longer than `patience` plus the time it takes at the least rate.
     pub(crate) fn is_in_the_way(&self, patience: Duration) -> bool {
         let now_ns = self.clock_ns.get();
         let is_late = |transfer: Transfer| {

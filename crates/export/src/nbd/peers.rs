@@ -1,11 +1,11 @@
-//! The connections of a listener, and the task that watches over them.
+//! The connections of a listener, and the task that watches them.
 //!
-//! Once in a round it looks for clients that hold up others: those that are idle for longer than they
-//! may be, and those that neither take their replies nor send their payload while memory is short. Their
-//! sockets are shut down, which ends their connections as if the clients had gone.
+//! In each round it looks for clients that block others: those idle for longer than allowed, and those that neither
+//! take their replies nor send their payload while memory is short. It shuts their sockets down, which ends their
+//! connections as if the clients had disconnected.
 //!
-//! Connections in the handshake are counted apart from those in transmission, so that neither can keep
-//! the others out: of the former the oldest is dropped for a new one.
+//! Connections in the handshake are counted apart from those in transmission, so that neither kind can keep the other
+//! out: of those in the handshake the oldest is dropped for a new one.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -27,9 +27,9 @@ use super::peer::{Peer, Room};
 use super::server::Disconnect;
 use super::throttle::{Throttle, Topic};
 
-/// Longest round of the watching task.
+/// The longest round of the watching task.
 const ROUND: Duration = Duration::from_secs(1);
-/// Memory of a connection after whose end the allocator is asked to give back what it keeps, bytes.
+/// If an ended connection had this much memory, the allocator is asked to return what it keeps, bytes.
 const MUCH_BYTES: usize = 1 << 20;
 
 /// A connection.
@@ -66,7 +66,7 @@ pub(crate) struct Peers {
     connections: RefCell<BTreeMap<u64, Rc<Connection>>>,
     next: Cell<u64>,
     is_watched: Cell<bool>,
-    /// Whether a connection has ended that had much memory.
+    /// Whether a connection that had much memory has ended.
     memory_came_back: Cell<bool>,
     waiting: RefCell<Option<Waker>>,
     throttle: Throttle,
@@ -91,7 +91,7 @@ impl Peers {
         })
     }
 
-    /// Takes a connection in. If too many are in the handshake, the oldest of them is dropped.
+    /// Adds a connection. If too many are in the handshake, the oldest of them is dropped.
     pub(crate) fn admit(self: &Rc<Self>, socket: Socket) -> Seat {
         self.watch();
         let peer =
@@ -111,7 +111,7 @@ impl Peers {
         Seat { peers: Rc::clone(self), number, connection }
     }
 
-    /// Ends when there is no connection.
+    /// Ends when no connection is left.
     pub(crate) async fn all_gone(&self) {
         poll_fn(|cx| {
             if self.connections.borrow().is_empty() {
@@ -124,12 +124,12 @@ impl Peers {
         self.throttle.tell();
     }
 
-    /// Logs with `message`, unless clients have caused too many.
+    /// Calls `message` to log, unless clients have caused too many messages.
     pub(crate) fn say(&self, topic: Topic, message: impl FnOnce()) {
         self.throttle.say(topic, now_ns(), message);
     }
 
-    /// Starts the watching task, which ends when there is no connection.
+    /// Starts the watching task, which ends when no connection is left.
     fn watch(self: &Rc<Self>) {
         self.clock_ns.set(now_ns());
         if self.is_watched.replace(true) {
@@ -138,7 +138,7 @@ impl Peers {
         let peers = Rc::clone(self);
         let round = peers.round();
         let watch = async move {
-            // A client may also end while the allocator is asked.
+            // A client may also end while the allocator returns memory.
             while !peers.connections.borrow().is_empty() || peers.memory_came_back.get() {
                 sleep(round).await;
                 peers.look_after().await;
@@ -149,7 +149,7 @@ impl Peers {
         spawn(watch).detach();
     }
 
-    /// A quarter of the shortest time that it has to keep.
+    /// A quarter of the shortest time limit.
     fn round(&self) -> Duration {
         let shortest = self.config.idle.unwrap_or(ROUND).min(self.config.patience);
         (shortest / 4).clamp(Duration::from_millis(1), ROUND)
@@ -165,7 +165,7 @@ impl Peers {
             }
         }
         if self.memory_came_back.take() {
-            // What this thread keeps is kept for those that are there.
+            // This thread's kept buffers stay if there are connections that can use them.
             if self.connections.borrow().is_empty() {
                 buffer::drop_kept();
             }
@@ -174,7 +174,7 @@ impl Peers {
     }
 }
 
-/// A connection's place among the others, which it leaves when dropped.
+/// A connection's entry in the listener's table; dropping it removes the entry.
 pub(crate) struct Seat {
     peers: Rc<Peers>,
     number: u64,

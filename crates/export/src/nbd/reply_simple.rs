@@ -1,4 +1,4 @@
-//! The simple reply: 16 bytes, with the data of a `READ` behind it.
+//! The simple reply: 16 bytes, followed by the data of a `READ`.
 
 use super::errno::Errno;
 use super::wire::SIMPLE_REPLY_MAGIC;
@@ -6,7 +6,7 @@ use super::wire::SIMPLE_REPLY_MAGIC;
 /// Bytes of a simple reply without data.
 pub const LEN: usize = 16;
 
-/// The reply to the request `cookie`; `None` is success. A successful `READ`'s data follows it.
+/// The reply to the request `cookie`; `None` is success. The data of a successful `READ` follow it.
 pub fn header(cookie: u64, error: Option<Errno>) -> [u8; LEN] {
     let mut header = [0; LEN];
     header[..4].copy_from_slice(&SIMPLE_REPLY_MAGIC.to_be_bytes());

@@ -1,7 +1,7 @@
 //! Structured reply chunks.
 //!
-//! Every reply of ours is one chunk with `DONE` set: a read's data is complete before the header is
-//! sent, so that no error can be found behind it.
+//! Each of our replies is one chunk with `DONE` set: a read's data is complete before the header is sent, so no error
+//! can occur after it.
 
 use super::block_status::Extent;
 use super::errno::Errno;
@@ -32,8 +32,7 @@ pub fn none(cookie: u64) -> [u8; HEADER_LEN] {
     header(cookie, TYPE_NONE, 0)
 }
 
-/// What goes before the `len` bytes (at most [`super::wire::MAX_PAYLOAD`], so that the sum fits)
-/// read at `offset`.
+/// The header for `len` bytes (at most [`super::wire::MAX_PAYLOAD`], so that the sum fits) read at `offset`.
 pub fn offset_data(cookie: u64, offset: u64, len: u32) -> [u8; OFFSET_DATA_LEN] {
     let mut bytes = [0; OFFSET_DATA_LEN];
     bytes[..HEADER_LEN].copy_from_slice(&header(cookie, TYPE_OFFSET_DATA, len + 8));
@@ -41,7 +40,7 @@ pub fn offset_data(cookie: u64, offset: u64, len: u32) -> [u8; OFFSET_DATA_LEN] 
     bytes
 }
 
-/// Failure, with a message for a person (cut at the longest string allowed).
+/// Failure, with a message for a person (truncated to the longest string allowed).
 pub fn error(cookie: u64, error: Errno, message: &str) -> Vec<u8> {
     let message = &message.as_bytes()[..message.floor_char_boundary(MAX_STRING)];
     // At most 4096: fits both fields.

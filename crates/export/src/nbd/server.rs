@@ -18,14 +18,14 @@ use super::transmission::Terms;
 use super::transmit::transmit;
 use crate::stream::Stream;
 
-/// How a connection ended as the protocol provides.
+/// How a connection ended normally.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// The client said `DISC`.
+    /// The client sent `DISC`.
     Disc,
     /// The client closed its side between two messages.
     Closed,
-    /// The client said `ABORT` during the handshake, or named an export that does not exist.
+    /// The client sent `ABORT` during the handshake, or named an export that does not exist.
     Negotiation,
     /// The server was told to stop.
     Stopped,
@@ -43,44 +43,41 @@ pub enum Disconnect {
     /// The client took too long to choose an export.
     #[error("handshake took too long")]
     Impatient,
-    /// The handshake was broken off.
+    /// The handshake was aborted.
     #[error("handshake broken off: {0:?}")]
     Handshake(Event),
-    /// Not a request where one should be.
+    /// A message that is not a request.
     #[error("not a request: wrong magic")]
     BadMagic,
     /// A write of more than the maximum payload.
     #[error("write of {0} bytes exceeds the maximum payload")]
     Oversized(u32),
-    /// There is no memory to receive into.
+    /// No memory for the receive buffer.
     #[error("out of memory")]
     NoMemory,
-    /// Nothing happened for as long as the listener allows.
+    /// The connection was idle for longer than the listener allows.
     #[error("idle for too long")]
     Idle,
-    /// Others waited for the memory of replies that the client did not take, or of a payload that it did
-    /// not send.
+    /// Others waited for memory held by replies that the client did not take, or by a payload that it did not send.
     #[error("too slow while memory is short")]
     Slow,
-    /// Younger connections needed its place among those in the handshake.
+    /// Newer connections needed its place in the handshake.
     #[error("too many connections in the handshake")]
     Crowded,
 }
 
-/// Serves one client on `stream`: handshake, transmission, and the end of every request that was
-/// started. The caller then closes the stream.
+/// Serves one client on `stream`: handshake, transmission, and the end of every request that was started. The caller
+/// closes the stream afterwards.
 ///
-/// `stop` ends the connection early: requests in flight are finished and answered, those received
-/// behind them get `ESHUTDOWN`, and no more are received. A client that does not take its replies can
-/// hold that up; the caller sets the deadline and closes the socket. `patience` ends when a client
-/// that has chosen no export yet is to be dropped.
+/// `stop` ends the connection early: requests in flight are finished and answered, requests received after them get
+/// `ESHUTDOWN`, and no more are received. A client that does not take its replies can delay that; the caller sets the
+/// deadline and closes the socket. When `patience` ends, a client that has not chosen an export is dropped.
 ///
-/// The future must be polled to its end (spawned), not dropped: dropping it forgets requests half
-/// way. `peer` is how the connection shows meanwhile to the task that watches over several.
+/// The future must be polled to its end (spawned), not dropped: dropping it abandons requests half way. `peer` is the
+/// state that the listener's watching task sees meanwhile.
 ///
 /// # Errors
-/// The client broke the protocol or the connection failed. Requests in flight were finished all the
-/// same.
+/// The client broke the protocol or the connection failed. Requests in flight were still finished.
 pub async fn serve<S: Stream>(
     stream: &S,
     exports: &Exports,
@@ -111,7 +108,7 @@ pub async fn serve<S: Stream>(
     let Session { export, structured, allocation } = session;
     let terms = Terms::new(&infos[export], structured, allocation);
     let export = Arc::clone(&list[export]);
-    // The others may go meanwhile.
+    // The other exports may be freed meanwhile.
     drop(list);
     tracing::debug!(export = export.name(), structured, allocation, "nbd transmission begins");
     let result = transmit(stream, input, &export, terms, peer, stop).await;
@@ -119,7 +116,7 @@ pub async fn serve<S: Stream>(
     result
 }
 
-/// The handshake: the session, or how the connection ended in good order.
+/// The handshake: the session, or how the connection ended normally.
 async fn negotiate<S: Stream>(
     stream: &S,
     input: &mut Input<'_, S>,
@@ -145,7 +142,7 @@ async fn negotiate<S: Stream>(
             Step::Incomplete if input.is_empty() => return Ok(Err(End::Closed)),
             Step::Incomplete => return Err(Disconnect::Truncated),
             Step::Transmission(session) => {
-                // Before anything else can take the room.
+                // Before another connection can take the room.
                 peer.begin();
                 Ok(Ok(session))
             }

@@ -7,8 +7,8 @@ use super::super::testing::{Chance, Client, Got, SIZE, SlowRam, exports, pattern
 use super::super::transmission::Command;
 use super::*;
 
-/// Random requests, up to 40 in flight, against a plain vector. A request that overlaps a write in
-/// flight is put off, since the protocol orders nothing between the two.
+/// Random requests, up to 40 in flight, compared with a plain vector. A request that overlaps a write in flight is
+/// postponed, since the protocol does not order the two.
 fn random_requests(seed: u64, structured: bool, fragment: usize, most_len: u64) {
     let ram = SlowRam::new(SIZE, 6);
     let (end, oracle) = session(&exports(&ram), fragment, |pipe| async move {

@@ -86,7 +86,7 @@ fn errors_carry_errno_and_message_and_the_connection_goes_on() {
             assert_eq!(ask(Command::Read, 51_000, 4096, &[]).await, Got::Failed(5, medium.clone()));
             assert_eq!(ask(Command::Write, 51_200, 512, &[1; 512]).await, Got::Failed(5, medium));
             assert_eq!(ask(Command::Read, end, 1, &[]).await, Got::Failed(22, past.clone()));
-            // The data of the refused write must not be taken for requests.
+            // The data of the refused write must not be parsed as requests.
             assert_eq!(
                 ask(Command::Write, end, 70_000, &[0x25; 70_000]).await,
                 Got::Failed(28, past)
@@ -163,7 +163,7 @@ fn requests_that_came_together_are_answered_with_few_calls() {
         server.sends.get() - before
     };
     let (end, sends) = run(join(serve(&server, &exports, &alone(), pending(), pending()), client));
-    // 1, 2, 4, 8 and 16 replies, and the last.
+    // 1, 2, 4, 8 and 16 replies, and the last one.
     assert_eq!((end.unwrap(), sends), (End::Closed, 6));
 }
 
@@ -265,11 +265,11 @@ fn a_client_that_goes_away_in_the_middle_leaves_whole_requests_only() {
             let first = Client::request(Command::Write, 0, 8, 0, 512);
             client.send(&[&first[..], &[1; 512], &message[..cut]].concat()).await;
             client.pipe.close();
-            // It does not wait for replies, and takes none.
+            // It takes no replies.
             client.pipe.refuse();
         });
         let whole = cut == message.len();
-        // That the stream ended too early or that replies could not be sent, whatever was first.
+        // Either the stream ended too early or replies could not be sent, whichever came first.
         assert!(
             matches!(end, Err(Disconnect::Truncated | Disconnect::Io(_))),
             "cut {cut}: {end:?}"
@@ -284,7 +284,7 @@ fn a_client_that_goes_away_in_the_middle_leaves_whole_requests_only() {
 #[test]
 fn a_client_that_dies_within_a_payload_ends_its_connection() {
     let taken = Client::request(Command::Write, 0, 9, 8192, 4096);
-    // Refused, so that its payload is skipped.
+    // A refused write, whose payload is skipped.
     let refused = Client::request(Command::Write, 0, 9, SIZE as u64, 70_000);
     for write in [taken, refused] {
         let ram = SlowRam::new(SIZE, 20);
@@ -450,7 +450,7 @@ fn a_flush_covers_what_other_connections_were_told_is_written() {
         assert_ne!(ram.durable_bytes()[4096..8192], data);
         assert_eq!(b.ask(Command::Flush, 0, 0, 0, &[]).await, Got::Done);
         assert_eq!(ram.durable_bytes()[4096..8192], data);
-        // And FUA needs no flush.
+        // FUA needs no flush.
         assert_eq!(b.ask(Command::Write, CMD_FLAG_FUA, 100, 4096, &data).await, Got::Done);
         assert_eq!(ram.durable_bytes()[100..4196], data);
         a.pipe.close();
@@ -465,7 +465,7 @@ fn a_flush_covers_what_other_connections_were_told_is_written() {
     assert_eq!((a.unwrap(), b.unwrap()), (End::Closed, End::Closed));
 }
 
-/// Every other 64 KiB is a hole.
+/// Every other block of 64 KiB is a hole.
 struct Stripes;
 
 impl Allocation for Stripes {

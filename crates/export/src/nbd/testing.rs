@@ -1,4 +1,4 @@
-//! What the tests of connections share: a pipe in memory, a device that is slow at random, a client.
+//! Shared by the connection tests: a pipe in memory, a device with random delays, a client.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -28,7 +28,7 @@ use super::transmission::{Command, Header};
 use super::wire::{Fields, OPTS_MAGIC, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC};
 use crate::stream::Stream;
 
-/// xorshift64*: enough chance for a test, the same in every run.
+/// xorshift64*: random enough for a test, the same in every run.
 pub(crate) struct Chance(Cell<u64>);
 
 impl Chance {
@@ -46,7 +46,7 @@ impl Chance {
     }
 }
 
-/// Polls `future` until it ends; the tests' futures are polled again whatever they wait for.
+/// Polls `future` until it ends, in a busy loop: no waker is needed.
 pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     let mut context = Context::from_waker(Waker::noop());
@@ -58,7 +58,7 @@ pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
     panic!("nothing happens any more");
 }
 
-/// Lets everybody else run once.
+/// Lets all other futures run once.
 pub(crate) async fn turn() {
     let mut polled = false;
     poll_fn(|context| {
@@ -79,14 +79,14 @@ struct Channel {
 pub(crate) struct Pipe {
     from: Rc<RefCell<Channel>>,
     to: Rc<RefCell<Channel>>,
-    /// Most bytes of a receive.
+    /// The most bytes per receive.
     fragment: Cell<usize>,
-    /// Most bytes that wait in the other direction.
+    /// The most bytes that wait in the other direction.
     room: usize,
     pub(crate) sends: Cell<usize>,
 }
 
-/// Two ends; each direction holds `room` bytes, and receives return `fragment` bytes at most.
+/// Two ends; each direction holds `room` bytes, and a receive returns at most `fragment` bytes.
 pub(crate) fn pipe(room: usize, fragment: usize) -> (Pipe, Pipe) {
     let (a, b) = (Rc::<RefCell<Channel>>::default(), Rc::<RefCell<Channel>>::default());
     let end = |from: &Rc<_>, to: &Rc<_>| Pipe {
@@ -100,7 +100,7 @@ pub(crate) fn pipe(room: usize, fragment: usize) -> (Pipe, Pipe) {
 }
 
 impl Pipe {
-    /// Says that nothing more will be sent.
+    /// Ends this end's stream.
     pub(crate) fn close(&self) {
         self.to.borrow_mut().closed = true;
     }
@@ -110,7 +110,7 @@ impl Pipe {
         self.from.borrow_mut().broken = true;
     }
 
-    /// What has arrived, without waiting.
+    /// The bytes that have arrived, without waiting.
     pub(crate) fn drain(&self) -> Vec<u8> {
         self.from.borrow_mut().bytes.drain(..).collect()
     }
@@ -188,7 +188,7 @@ pub(crate) struct SlowRam {
     counts: Mutex<Counts>,
 }
 
-/// I/Os of a [`SlowRam`].
+/// Counts of the I/Os of a [`SlowRam`].
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Counts {
     pub(crate) started: usize,
@@ -222,17 +222,17 @@ impl SlowRam {
         ByteVolume::new(Gateway::new(device))
     }
 
-    /// Reads and writes that touch `sector` fail from now on.
+    /// Makes reads and writes that touch `sector` fail from now on.
     pub(crate) fn fail(&self, sector: u64) {
         self.bad.lock().unwrap().push(sector);
     }
 
-    /// Contents.
+    /// The contents.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         self.stored.lock().unwrap().now.clone()
     }
 
-    /// What a power cut leaves.
+    /// The contents after a power cut.
     pub(crate) fn durable_bytes(&self) -> Vec<u8> {
         self.stored.lock().unwrap().durable.clone()
     }
@@ -309,17 +309,17 @@ impl BlockDevice for SlowRam {
     }
 }
 
-/// Bytes of the tests' device.
+/// Size of the tests' device, bytes.
 pub(crate) const SIZE: usize = 4 << 20;
 
-/// `ram` as `md0`.
+/// Exports `ram` as `md0`.
 pub(crate) fn exports(ram: &Arc<SlowRam>) -> Exports {
     let exports = Exports::new();
     exports.add(Export::new("md0", ram.volume()).unwrap()).unwrap();
     exports
 }
 
-/// A connection that shares memory with no other.
+/// A connection with a separate budget.
 pub(crate) fn alone() -> Peer {
     Peer::alone(Arc::new(Budget::new(1 << 30)))
 }
@@ -341,7 +341,7 @@ pub(crate) fn session<T, F: Future<Output = T>>(
     ))
 }
 
-/// `len` bytes that differ from those of other seeds.
+/// `len` bytes that depend on the seed.
 pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let chance = Chance::new(seed * 2 + 1);
     (0..len).map(|_| chance.below(256) as u8).collect()
@@ -389,7 +389,7 @@ impl Client {
         self.send(&message).await;
     }
 
-    /// Takes option replies up to the final one and returns its type.
+    /// Receives option replies up to the final one and returns its type.
     pub(crate) async fn option_end(&self) -> u32 {
         loop {
             let head = self.take(20).await.unwrap();
@@ -402,8 +402,8 @@ impl Client {
         }
     }
 
-    /// Greets and begins transmission of `name`: with GO, structured replies and
-    /// `base:allocation`, or with nothing but EXPORT_NAME.
+    /// Negotiates and begins transmission of `name`: with GO, structured replies and `base:allocation`, or with
+    /// EXPORT_NAME only.
     pub(crate) async fn connect(pipe: Pipe, name: &str, structured: bool) -> Self {
         let client = Self { pipe, structured };
         client.take(18).await.unwrap();
@@ -436,7 +436,7 @@ impl Client {
         Header { flags, number: command as u16, cookie, offset, length }.encode().to_vec()
     }
 
-    /// The next reply, with its cookie. A simple reply's data length must be known to the caller.
+    /// The next reply, with its cookie. The caller must know the data length of a simple reply.
     pub(crate) async fn reply(&self, read_len: impl Fn(u64) -> usize) -> Option<(u64, Got)> {
         if !self.structured {
             let head = self.take(16).await?;
@@ -475,7 +475,7 @@ impl Client {
         Some((cookie, got))
     }
 
-    /// Sends a request and waits for its reply: the only one in flight.
+    /// Sends a request and waits for its reply; no other request may be in flight.
     pub(crate) async fn ask(
         &self,
         command: Command,

@@ -1,20 +1,20 @@
-//! Messages that clients can cause at will, kept few.
+//! Limits the log messages that clients can cause at will.
 
 use std::time::Duration;
 
 use ashlar_block::rate_limit::RateLimit;
 
-/// Messages in a window of time; those beyond are counted only.
+/// The most messages in a window of time; further ones are only counted.
 const MOST: u32 = 20;
 /// The window.
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// What a message is about. Many about one thing hide none about another.
+/// The topic of a message. Each topic is limited separately.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Topic {
     /// A connection could not be accepted.
     Accepting,
-    /// A client was refused for want of room.
+    /// A client was refused for lack of room.
     Refused,
     /// A connection ended in the handshake.
     Handshake,
@@ -22,7 +22,7 @@ pub(crate) enum Topic {
     Transmission,
 }
 
-/// See the module text. What was left out is told with the first message of the next window, or by
+/// See the module text. The number of messages left out is logged with the first message of the next window, or by
 /// [`Throttle::tell`].
 #[derive(Debug)]
 pub(crate) struct Throttle([RateLimit; 4]);
@@ -34,7 +34,7 @@ impl Default for Throttle {
 }
 
 impl Throttle {
-    /// Logs with `message`, unless there were too many. `now_ns` is any clock that does not go back.
+    /// Calls `message` to log, unless there were too many. `now_ns` is any monotonic clock.
     pub(crate) fn say(&self, topic: Topic, now_ns: u64, message: impl FnOnce()) {
         if let Some(left_out) = self.0[topic as usize].admit(now_ns) {
             tell(left_out);
@@ -42,7 +42,7 @@ impl Throttle {
         }
     }
 
-    /// Logs how many messages were left out; counting begins anew.
+    /// Logs how many messages were left out, and restarts the counts.
     pub(crate) fn tell(&self) {
         self.0.iter().map(RateLimit::restart).for_each(tell);
     }

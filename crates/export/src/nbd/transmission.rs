@@ -1,8 +1,8 @@
-//! Requests: parsing and judging, before anything is done.
+//! Requests: parsing and checking, before anything is executed.
 //!
-//! The rules are a table with one row for each command; [`judge`] applies them in one order, the
-//! same for all: is the command known, may it write, was it offered, are its flags known, is its
-//! range within the export and its payload within the limit.
+//! The rules are a table with one row for each command; [`judge`] applies them to all in the same order: is the command
+//! known, may it write, was it offered, are its flags known, is its range within the export and its payload within the
+//! limit.
 
 use super::errno::Errno;
 use super::info::ExportInfo;
@@ -16,7 +16,7 @@ use super::wire::{
 /// Bytes of a request without its payload.
 pub const REQUEST_LEN: usize = 28;
 
-/// A request as it came.
+/// A request as received.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
     /// `CMD_FLAG_*` bits.
@@ -32,8 +32,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// The header at the front of 28 bytes; `None` for a wrong magic, after which nothing that
-    /// follows can be trusted to be a request.
+    /// The header in the first 28 bytes; `None` for a wrong magic, after which the stream can no longer be parsed.
     pub fn parse(bytes: &[u8; REQUEST_LEN]) -> Option<Self> {
         let mut fields = Fields(bytes);
         let magic = fields.u32()?;
@@ -49,7 +48,7 @@ impl Header {
         (magic == REQUEST_MAGIC).then_some(header)
     }
 
-    /// The request as bytes: what a client sends.
+    /// The request as a client sends it.
     pub fn encode(&self) -> [u8; REQUEST_LEN] {
         let mut bytes = [0; REQUEST_LEN];
         bytes[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
@@ -62,34 +61,34 @@ impl Header {
     }
 }
 
-/// A type of request.
+/// A command type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 pub enum Command {
-    /// Data from the export.
+    /// Read data from the export.
     Read = 0,
-    /// Data, which follows the header, to the export.
+    /// Write the data that follow the header to the export.
     Write = 1,
-    /// The polite end.
+    /// End the connection.
     Disc = 2,
-    /// Everything acknowledged so far to stable storage.
+    /// Write everything acknowledged so far to stable storage.
     Flush = 3,
     /// The range's data is not needed any more.
     Trim = 4,
     /// The range will be read soon.
     Cache = 5,
-    /// Zeroes to the range.
+    /// Write zeroes to the range.
     WriteZeroes = 6,
-    /// What the range is made of.
+    /// The allocation of the range.
     BlockStatus = 7,
 }
 
-/// What offset and length mean to a command.
+/// The meaning of offset and length for a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Extent {
     /// Both reserved: must be zero.
     Reserved,
-    /// A range with as many bytes of payload, one way or the other.
+    /// A range whose length is also the length of a payload, in either direction.
     Payload,
     /// A range of any length.
     Effect,
@@ -99,17 +98,17 @@ enum Extent {
 struct Rule {
     command: Command,
     word: &'static str,
-    /// Transmission flag that offers it.
+    /// The transmission flag that offers it.
     offered_by: u16,
-    /// Command flags that it knows, each with the transmission flag that offers it.
+    /// The command flags it accepts, each with the transmission flag that offers it.
     flags: &'static [(u16, u16)],
     extent: Extent,
     writes: bool,
-    /// The error for a range that is not within the export.
+    /// The error for a range that exceeds the export.
     past_the_end: Errno,
 }
 
-/// FUA is valid with every command, by the protocol, and means nothing to those that do not write.
+/// By the protocol FUA is valid with every command, and has no effect on commands that do not write.
 const FUA: (u16, u16) = (CMD_FLAG_FUA, FLAG_SEND_FUA);
 const DF: (u16, u16) = (CMD_FLAG_DF, FLAG_SEND_DF);
 const NO_HOLE: (u16, u16) = (CMD_FLAG_NO_HOLE, FLAG_SEND_WRITE_ZEROES);
@@ -138,7 +137,7 @@ const RULES: [Rule; 8] = [
            extent: Extent::Effect, writes: false, past_the_end: Errno::Inval },
 ];
 
-/// The rules as a table in Markdown, for the format's document.
+/// The rules as a Markdown table, for the format's document.
 pub fn command_table() -> String {
     let mut table = String::from(
         "| type | command | flags | offset, length | past the end |\n|---|---|---|---|---|\n",
@@ -173,12 +172,12 @@ const fn flag_word(flag: u16) -> &'static str {
     }
 }
 
-/// What the connection may do.
+/// What the client of a connection may request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Terms {
-    /// Bytes of the export.
+    /// Size of the export, bytes.
     pub size: u64,
-    /// Transmission flags as the client was told.
+    /// The transmission flags sent to the client.
     pub flags: u16,
     /// Whether replies are structured.
     pub structured: bool,
@@ -198,14 +197,14 @@ impl Terms {
     }
 }
 
-/// A request that may be carried out.
+/// A valid request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// What to do.
+    /// The command.
     pub command: Command,
     /// Copied into the reply.
     pub cookie: u64,
-    /// Byte position; with `length` within the export.
+    /// Byte position; the range is within the export.
     pub offset: u64,
     /// Bytes; not zero except for `DISC` and `FLUSH`.
     pub length: u32,
@@ -213,25 +212,25 @@ pub struct Request {
     pub flags: u16,
 }
 
-/// What to do with a request.
+/// The verdict on a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Carry it out. A `Write`'s `length` bytes of payload follow.
+    /// Execute it. A `Write`'s `length` bytes of payload follow.
     Run(Request),
     /// Answer with this error.
     Refuse {
         /// For the reply.
         error: Errno,
-        /// For a person.
+        /// A message for a person.
         message: &'static str,
-        /// Bytes of payload that follow and are to be thrown away, at most [`MAX_PAYLOAD`].
+        /// Bytes of payload that follow and must be skipped, at most [`MAX_PAYLOAD`].
         skip: u32,
     },
-    /// Close: so much payload follows that skipping it would serve nobody.
+    /// Close the connection: the payload is too long to be worth skipping.
     Disconnect,
 }
 
-/// Judges a request.
+/// Checks a request.
 pub fn judge(header: &Header, terms: &Terms) -> Verdict {
     let write = header.number == Command::Write as u16;
     if write && header.length > MAX_PAYLOAD {
@@ -248,7 +247,7 @@ pub fn judge(header: &Header, terms: &Terms) -> Verdict {
     }
 }
 
-/// The command, or what is wrong with the request.
+/// The command, or the error for the request.
 fn object(header: &Header, terms: &Terms) -> Result<Command, (Errno, &'static str)> {
     let rule = RULES.get(usize::from(header.number)).ok_or((Errno::Inval, "unknown command"))?;
     if rule.command == Command::Disc {
@@ -280,7 +279,7 @@ fn object(header: &Header, terms: &Terms) -> Result<Command, (Errno, &'static st
         return Err((rule.past_the_end, "range is not within the export"));
     }
     if rule.extent == Extent::Payload && header.length > MAX_PAYLOAD {
-        // Only reads come here. With chunks the protocol has a word for it.
+        // Only reads get here. Structured replies have a specific error for this.
         let error = if terms.structured { Errno::Overflow } else { Errno::Inval };
         return Err((error, "longer than the maximum payload"));
     }

@@ -1,4 +1,4 @@
-//! Requests judged: every command against every rule.
+//! Checks of requests: every command against every rule.
 
 use super::super::info::BlockSize;
 use super::*;
@@ -105,7 +105,7 @@ fn payloads_are_bounded_and_effects_are_not() {
             payload.iter().find(|(with, _)| *with == command).map_or(0, |(_, errno)| *errno);
         assert_eq!(above, expected, "{command:?}");
     }
-    // Simple replies have no word for it.
+    // Simple replies have no specific error for this.
     let simple = Terms { structured: false, ..large };
     assert_eq!(errno(header(Command::Read, 0, MAX_PAYLOAD + 1), simple), 22);
 }

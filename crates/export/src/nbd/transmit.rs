@@ -1,20 +1,18 @@
-//! The transmission phase of one connection: receiving, carrying out and replying, interleaved in
-//! one task.
+//! The transmission phase of one connection: receiving, executing and replying, interleaved in one task.
 //!
-//! Three parts share a [`Flow`]. The **receiver** parses requests and starts them as soon as they
-//! are admitted; the **requests** run in any order, each a future of its own; the **sender** takes
-//! all replies that are ready and sends them with one call, headers and data gathered. They are
-//! polled in this order until none gets further.
+//! Three parts share a [`Flow`]. The **receiver** parses requests and starts them as soon as they are admitted; the
+//! **requests** run in any order, each as a future; the **sender** takes all replies that are ready and sends them with
+//! one call, headers and data gathered. They are polled in this order until none makes progress.
 //!
-//! What is begun goes to the disks before replies are copied to the socket, and more is received
-//! after both: a disk that waits costs more than a client that does. The first reply of a turn goes
-//! out alone, those behind it in ever larger calls: the client wakes up while they are copied.
+//! New requests go to the disks before replies are copied to the socket, and more is received after both: a waiting
+//! disk costs more than a waiting client. The first reply of a turn is sent alone, later ones in ever larger calls: the
+//! client wakes up while they are copied.
 //!
-//! What is between being parsed and being answered is bounded, see [`admission`](super::admission);
-//! beyond, receiving stops and the socket pushes back.
+//! The number and memory of requests between parsing and answering are bounded, see [`admission`](super::admission);
+//! above the bound receiving stops and the socket pushes back.
 //!
-//! A request that was started always runs to its end, whatever becomes of the connection: what ends
-//! early is receiving (DISC, end of stream, error, shutdown) or sending (error), never a request.
+//! A request that was started always runs to its end, even if the connection fails: receiving may end early (DISC, end
+//! of stream, error, shutdown) and so may sending (error), but never a request.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -39,20 +37,20 @@ use super::server::{Disconnect, End};
 use super::transmission::{Command, Header, REQUEST_LEN, Request, Terms, Verdict, judge};
 use crate::stream::Stream;
 
-/// Replies sent with the first call of a turn; each further one may take twice as many.
+/// Replies sent with the first call of a turn; each further call may send twice as many.
 const FIRST_REPLIES: usize = 1;
-/// Replies sent with one call at most.
+/// The most replies sent with one call.
 const BATCH_REPLIES: usize = 64;
-/// Data after which a call takes no further reply, bytes.
+/// Once a call has this much data, it takes no further reply, bytes.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// What the parts of a connection tell each other.
+/// State shared by the parts of a connection.
 struct Flow<'a> {
     peer: &'a Peer,
     admission: &'a Admission<'a>,
     replies: RefCell<VecDeque<Reply<'a>>>,
     stopping: Cell<bool>,
-    /// Requests were started that have not been passed to the disks yet.
+    /// Whether started requests have not been passed to the disks yet.
     begun: Cell<bool>,
 }
 
@@ -67,7 +65,7 @@ impl<'a> Flow<'a> {
         self.admission.step();
     }
 
-    /// Waits until what was started is on its way.
+    /// Waits until the started requests were passed to the disks.
     async fn submitted(&self) {
         poll_fn(|_| if self.begun.get() { Poll::Pending } else { Poll::Ready(()) }).await;
     }
@@ -78,7 +76,7 @@ impl<'a> Flow<'a> {
     }
 }
 
-/// Serves `export` until the client or `stop` ends it and every request is through.
+/// Serves `export` until the client or `stop` ends it and every request has ended.
 pub(crate) async fn transmit<S: Stream>(
     stream: &S,
     input: Input<'_, S>,
@@ -147,7 +145,7 @@ pub(crate) async fn transmit<S: Stream>(
     }
 }
 
-/// Parses and starts requests until there are no more.
+/// Parses and starts requests until the client or the server ends.
 async fn receive<'a, S: Stream>(
     mut input: Input<'_, S>,
     export: &Export,
@@ -190,7 +188,7 @@ async fn receive<'a, S: Stream>(
                     Some(buffer) => {
                         let payload = input.payload(buffer);
                         let payload = flow.peer.transfer(Direction::In, len as usize, payload);
-                        // Half a write is none; its client sees the connection end.
+                        // A partial write is not executed; the client sees the connection end.
                         let payload = or_stopped(flow, payload).await.transpose()?;
                         let Some(payload) = payload else { return Ok(End::Stopped) };
                         start(request, Some(payload), ticket);
@@ -212,7 +210,7 @@ async fn receive<'a, S: Stream>(
     }
 }
 
-/// Bytes that follow the request.
+/// Length of the payload that follows the request, bytes.
 fn payload_len(request: &Request) -> u32 {
     if request.command == Command::Write { request.length } else { 0 }
 }
@@ -228,7 +226,7 @@ async fn or_stopped<T>(flow: &Flow<'_>, future: impl Future<Output = T>) -> Opti
     .await
 }
 
-/// Sends replies as they come; ends only with an error.
+/// Sends replies as they become ready; ends only with an error.
 async fn send<S: Stream>(stream: &S, structured: bool, flow: &Flow<'_>) -> io::Error {
     let (mut heads, mut tickets) = (Vec::new(), Vec::new());
     let mut most = FIRST_REPLIES;
@@ -252,9 +250,9 @@ async fn send<S: Stream>(stream: &S, structured: bool, flow: &Flow<'_>) -> io::E
     }
 }
 
-/// Takes the replies of one call, at most `most`: the segments to send. All headers share a buffer, of
-/// which the segments are parts; data goes out from where it was read to. The tickets of the replies
-/// are added to `tickets`.
+/// Takes the replies for one call, at most `most`, and returns the segments to send. All headers share one buffer, of
+/// which the header segments are parts; data are sent from where they were read to. The replies' tickets are added to
+/// `tickets`.
 fn gather<'a>(
     replies: &mut VecDeque<Reply<'a>>,
     most: usize,
@@ -264,7 +262,7 @@ fn gather<'a>(
 ) -> Vec<Segment> {
     heads.clear();
     let (mut bytes, mut count) = (0, 0);
-    // Data, and where the headers that go before it end.
+    // Each data segment, and the end of the headers that precede it.
     let mut data = Vec::with_capacity(replies.len().min(most));
     while count < most && bytes < BATCH_BYTES {
         let Some(Reply { cookie, answer, ticket }) = replies.pop_front() else { break };

@@ -63,8 +63,8 @@ pub const MAX_STRING: usize = 4096;
 /// Longest payload of a `READ` or `WRITE`, bytes: the default every client may count on.
 pub const MAX_PAYLOAD: u32 = 32 << 20;
 
-/// Reads big-endian fields off the front of a byte string. Every getter answers `None`, and takes
-/// nothing, when fewer bytes are left than it needs.
+/// Reads big-endian fields from the front of a byte string. Every getter returns `None`, and takes nothing, when fewer
+/// bytes are left than it needs.
 #[derive(Clone, Copy)]
 pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
 
@@ -103,7 +103,7 @@ impl<'a> Fields<'a> {
         Some(bytes)
     }
 
-    /// What is left.
+    /// The remaining bytes.
     pub(crate) const fn rest(self) -> &'a [u8] {
         self.0
     }

@@ -1,8 +1,7 @@
-//! The FUSE export under the real kernel: files, attributes, loop devices with file systems on them,
-//! an ordinary user.
+//! The FUSE export under the real kernel: files, attributes, loop devices with file systems on them, an ordinary user.
 //!
-//! Needs Linux with FUSE; most tests need root, loop devices and common tools. What is missing is
-//! printed and skipped, except in CI (`CI=true`), where it is a failure.
+//! Needs Linux with FUSE; most tests need root, loop devices and common tools. A test without them prints what is
+//! missing and passes, except in CI (`CI=true`), where it fails.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -19,16 +18,16 @@ use crate::common::mounted::{Loop, Mounted, Served, TempDir, available, can_moun
 use crate::common::ram::{Ram, Seen};
 
 const MIB: usize = 1 << 20;
-/// Set, to the directory to use, in the copy of this program that runs as an ordinary user.
+/// In the copy of this program that runs as an ordinary user: the directory to use.
 const USER_ENV: &str = "ASHLAR_TEST_FUSE_AS_USER";
-/// Set, to the directory to use, in the copy of this program that mounts and dies.
+/// In the copy of this program that mounts and dies: the directory to use.
 const DEAD_ENV: &str = "ASHLAR_TEST_FUSE_DIE";
 
 fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|i| ((i * 31) ^ (i >> 9) ^ seed) as u8).collect()
 }
 
-/// A slice of `len` bytes at a multiple of 4096 in memory, as O_DIRECT wants it.
+/// A slice of `len` bytes at an address that is a multiple of 4096, as O_DIRECT requires.
 fn aligned(memory: &mut [u8], len: usize) -> &mut [u8] {
     let start = memory.as_ptr().align_offset(4096);
     &mut memory[start..start + len]
@@ -101,7 +100,7 @@ fn a_volume_holds_what_was_written_with_and_without_o_direct() {
         direct.read_exact_at(part, offset as u64).unwrap();
         assert_eq!(part, &oracle[offset..offset + len]);
     }
-    // Large transfers come as requests of 1 MiB.
+    // Large transfers arrive as requests of 1 MiB.
     served.ram.take_seen();
     buffered.write_all_at(aligned(&mut memory, 4 * MIB), 0).unwrap();
     let lens: Vec<_> = served.ram.take_seen().iter().map(|s| s.len.bytes()).collect();
@@ -118,7 +117,7 @@ fn what_must_be_durable_is_flushed() {
     let dir = TempDir::new("fuse-sync");
     let served = Served::new(&dir.sub("m"), 8 * MIB, 1).unwrap();
     let durable = |seen: &[Seen]| {
-        // Written data is durable when the write was FUA or a flush came after it.
+        // Written data is durable if the write was FUA or a flush came after it.
         let write = seen.iter().rposition(|s| s.op == Op::Write).expect("a write");
         seen[write].flags.contains(Flags::FUA) || seen[write..].iter().any(|s| s.op == Op::Flush)
     };
@@ -163,7 +162,7 @@ fn space_management_reaches_the_device() {
     assert!(data[4096..65_536].iter().chain(&data[131_072..]).all(|&b| b == 0xff));
     assert_eq!(fallocate(&file, FallocateFlags::empty(), 0, 4096), Err(Errno::OPNOTSUPP));
     assert_eq!(fallocate(&file, zero, 0, 9 << 20), Err(Errno::INVAL));
-    // Truncation, which block devices ignore, is refused: it would not do what it promises.
+    // Truncation, which block devices ignore, is refused: it could not do what it promises.
     file.set_len(8 << 20).unwrap();
     assert_eq!(errno_of(file.set_len(4096)), Some(Errno::INVAL));
     let truncating = OpenOptions::new().write(true).truncate(true).open(served.path("dev/md0"));
@@ -323,7 +322,7 @@ fn unmounting_from_outside_ends_the_server_and_a_busy_mount_says_so() {
     assert!(served.path("dev/md0").exists());
     run("umount", &[at.to_str().unwrap()]);
     served.wait_for_end();
-    // Lazily: the open file is served on until it is closed.
+    // Lazily: the open file is served until it is closed.
     let mut served = Served::new(&at, MIB, 1).unwrap();
     let open = served.volume(OFlags::empty());
     served.mount.detach().unwrap();
@@ -350,7 +349,7 @@ fn what_a_dead_server_left_is_cleared_away() {
     assert_eq!(std::fs::metadata(served.path("dev/md0")).unwrap().len(), 1 << 20);
 }
 
-/// Does something only in the process that the test above starts.
+/// Active only in the process that the test above starts.
 #[test]
 fn as_a_server_that_dies() {
     let Some(at) = std::env::var_os(DEAD_ENV).map(PathBuf::from) else { return };
@@ -384,7 +383,7 @@ fn an_ordinary_user_mounts_through_fusermount3() {
     let at = dir.sub("m");
     std::fs::set_permissions(&dir.0, PermissionsExt::from_mode(0o755)).unwrap();
     std::os::unix::fs::chown(&at, Some(65_534), Some(65_534)).unwrap();
-    // Where this program lies the user may not be let in.
+    // The user may not have access to this program's directory.
     let program = dir.0.join("program");
     std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let output = Command::new("timeout")
@@ -399,7 +398,7 @@ fn an_ordinary_user_mounts_through_fusermount3() {
     assert!(output.status.success() && said.contains("served as uid 65534"), "{said}");
 }
 
-/// Does something only in the process that the test above starts.
+/// Active only in the process that the test above starts.
 #[test]
 fn as_an_ordinary_user() {
     let Some(at) = std::env::var_os(USER_ENV).map(PathBuf::from) else { return };
@@ -417,7 +416,7 @@ fn as_an_ordinary_user() {
     drop(file);
     served.mount.unmount().unwrap();
     served.wait_for_end();
-    // Dropping it is enough as well.
+    // Dropping it unmounts, too.
     drop(Served::new(&at, MIB, 1).unwrap());
     assert_eq!(std::fs::read_dir(&at).unwrap().count(), 0);
     println!("served as uid {}", rustix::process::geteuid().as_raw());

@@ -1,4 +1,4 @@
-//! Integration tests of NBD and FUSE, in one program: a module for each subject.
+//! Integration tests of NBD and FUSE, in one program: one module per subject.
 
 mod common;
 mod fuse_mount;

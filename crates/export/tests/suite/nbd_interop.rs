@@ -1,5 +1,5 @@
-//! The NBD server against the clients people use: libnbd's tools and QEMU's. A test whose tool is not
-//! installed says so and passes.
+//! The NBD server against common clients: the tools of libnbd and QEMU. A test whose tool is not installed says so and
+//! passes.
 
 use std::fs;
 use std::io;
@@ -22,7 +22,7 @@ use ashlar_export::nbd::listen::{Config, listen};
 
 const SIZE: usize = 32 << 20;
 
-/// A future that ends when it is told to, on whatever thread.
+/// A future that ends when told to, on any thread.
 #[derive(Clone, Default)]
 struct Stop(Arc<Mutex<(bool, Vec<Waker>)>>);
 
@@ -47,7 +47,7 @@ impl Future for Stop {
     }
 }
 
-/// A server in a thread with two exports: `disk` and, read-only, `frozen`.
+/// A server in a thread with two exports: `disk`, and `frozen`, which is read-only.
 struct Server {
     directory: PathBuf,
     socket: PathBuf,
@@ -117,9 +117,9 @@ impl Drop for Server {
     }
 }
 
-/// Runs a tool to its success; `None` when it is not installed.
+/// Runs a tool, which must succeed; `None` if it is not installed.
 fn tool(program: &str, arguments: &[&str]) -> Option<Output> {
-    // nbdsh runs whatever python3 comes first; the distribution's is the one that has its module.
+    // nbdsh runs the first python3 in PATH; only the distribution's has the nbd module.
     let path = format!("/usr/bin:{}", std::env::var("PATH").unwrap_or_default());
     let output = match Command::new(program).args(arguments).env("PATH", path).output() {
         Ok(output) => output,

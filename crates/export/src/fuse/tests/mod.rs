@@ -1,4 +1,4 @@
-//! What the tests of this module share: a tree, messages, a runtime that needs no kernel.
+//! Shared by the tests of this module: a tree, messages, a runtime that needs no kernel.
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
@@ -20,7 +20,7 @@ mod request;
 mod server;
 mod session;
 
-/// A tree with one volume of each kind and some attributes.
+/// A tree with the given volumes and some attributes.
 struct Tree {
     entries: Mutex<BTreeMap<String, Entry>>,
     values: Mutex<BTreeMap<String, String>>,
@@ -78,7 +78,7 @@ impl Namespace for Arc<Tree> {
         Ok(())
     }
 
-    /// What is written to `kick` takes a while.
+    /// A store to `kick` takes a while.
     fn store(&self, path: &str, text: &str) -> LocalFuture<'static, Result<(), Errno>> {
         let (tree, path, text) = (Self::clone(self), path.to_owned(), text.to_owned());
         Box::pin(async move {
@@ -105,7 +105,7 @@ fn session(volumes: &[(&str, Arc<ByteVolume>)]) -> (Arc<Tree>, Session<Arc<Tree>
     (Arc::clone(&tree), Session::new(tree, owner))
 }
 
-/// A message as the kernel builds it.
+/// A message in the kernel's format.
 fn message<T: IntoBytes + Immutable + ?Sized>(
     opcode: u32,
     node: u64,
@@ -120,7 +120,7 @@ fn message<T: IntoBytes + Immutable + ?Sized>(
 
 const UNIQUE: u64 = 0x1122_3344_5566_7788;
 
-/// The errno of a reply (0: none) and what follows its header, which is checked.
+/// The errno of a reply (0: none) and the bytes after its header, which is checked.
 fn reply_parts(reply: &[u8]) -> (i32, &[u8]) {
     let (header, rest) = abi::OutHeader::read_from_prefix(reply).expect("a reply has a header");
     assert_eq!(header.len as usize, reply.len());
@@ -143,7 +143,7 @@ fn errno(reply: &[u8]) -> Option<Errno> {
     }
 }
 
-/// Runs a future that never waits for anything outside.
+/// Runs a future that waits for nothing outside.
 fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = std::pin::pin!(future);
     let mut cx = Context::from_waker(Waker::noop());

@@ -1,10 +1,10 @@
-//! Parsing: every opcode from handmade bytes, and bytes that are nothing.
+//! Parsing: every opcode from handmade bytes, and invalid bytes.
 
 use super::super::abi::{self, opcode};
 use super::super::request::{Operation, Request};
 use super::*;
 
-/// The bytes of little- or big-endian words, as this machine writes them.
+/// The bytes of 32-bit words in the machine's byte order.
 fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
@@ -13,7 +13,7 @@ fn longs(longs: &[u64]) -> Vec<u8> {
     longs.iter().flat_map(|long| long.to_ne_bytes()).collect()
 }
 
-/// A message written down field by field, without the structures under test.
+/// A message built field by field, without the structures under test.
 fn raw(opcode: u32, args: &[u8]) -> Vec<u8> {
     let mut out = words(&[40 + args.len() as u32, opcode]);
     out.extend(longs(&[UNIQUE, 99]));
@@ -35,7 +35,7 @@ fn every_opcode_is_understood_at_its_offsets() {
         parse(&raw(26, &init)),
         Operation::Init { version: (7, 45), flags: 0x10_4000_0021, max_readahead: 131_072 }
     );
-    // Before 7.36 there is no second word of flags, and it must not be looked for.
+    // Before 7.36 there is no second word of flags, and the parser must not read it.
     assert_eq!(
         parse(&raw(26, &words(&[7, 31, 4096, 0x21]))),
         Operation::Init { version: (7, 31), flags: 0x21, max_readahead: 4096 }
@@ -102,7 +102,7 @@ fn a_write_is_followed_by_its_payload() {
         bytes[..4].copy_from_slice(&1080u32.to_ne_bytes());
         let request = Request::parse(&bytes, 1000).unwrap();
         assert_eq!(request.op, Operation::Write { fh: 5, offset: 512, size: 1000, sync });
-        // A length that the header, the arguments or the payload contradicts.
+        // A length that contradicts the header, the arguments or the payload.
         assert!(Request::parse(&bytes, 999).is_err());
         bytes[..4].copy_from_slice(&1081u32.to_ne_bytes());
         assert!(Request::parse(&bytes, 1001).is_err());
@@ -119,7 +119,7 @@ fn batches_of_forgets_are_bounded_by_the_message() {
     for count in [3, u32::MAX] {
         args[..4].copy_from_slice(&count.to_ne_bytes());
         let malformed = Request::parse(&raw(42, &args), 0).unwrap_err();
-        // A FORGET must not be answered, not even to complain.
+        // A FORGET must not be answered, not even with an error.
         assert_eq!(malformed.unique, None);
     }
 }
@@ -153,7 +153,7 @@ fn random_bytes_never_panic() {
         let len = (next() % 200) as usize;
         let mut bytes: Vec<u8> = (0..len).map(|_| next() as u8).collect();
         if round % 4 != 0 && len >= 24 {
-            // Plausible: the right length, a known opcode, a small node.
+            // Plausible: the correct length, a known opcode, a small node id.
             bytes[..4].copy_from_slice(&(len as u32).to_ne_bytes());
             bytes[4..8].copy_from_slice(&((next() % 54) as u32).to_ne_bytes());
             bytes[16..24].copy_from_slice(&(next() % 4).to_ne_bytes());

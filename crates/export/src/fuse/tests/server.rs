@@ -1,4 +1,4 @@
-//! The loop, fed with recorded messages.
+//! The server's loop, fed with recorded messages.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -13,12 +13,12 @@ use super::super::server::serve;
 use super::ram::Ram;
 use super::*;
 
-/// A device that hands out messages and keeps the replies. It ends when all were handed out.
+/// A device that delivers messages and keeps the replies. It ends once all were delivered.
 #[derive(Default)]
 struct Recorded {
     messages: RefCell<VecDeque<Vec<u8>>>,
     replies: RefCell<Vec<Vec<u8>>>,
-    /// Every other read finds nothing, so that each request is a batch of its own.
+    /// Every other read finds no message, so that each request is its own batch.
     dry: Cell<bool>,
 }
 
@@ -36,7 +36,7 @@ impl FuseDev for Recorded {
         Ok(message.len())
     }
 
-    /// Gives the tasks a turn.
+    /// Lets the tasks run.
     async fn readable(&self) -> io::Result<()> {
         let mut waited = false;
         std::future::poll_fn(|_| {
@@ -75,7 +75,7 @@ impl Runtime for TestRuntime {
     }
 }
 
-/// Serves the messages; the tasks get a turn whenever the server waits.
+/// Serves the messages; the tasks run whenever the server waits.
 fn serve_all(ram: &Arc<Ram>, messages: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     let dev = Rc::new(Recorded { messages: RefCell::new(messages.into()), ..Default::default() });
     let (_, session) = session(&[("dev/md0", ram.volume())]);
@@ -93,7 +93,7 @@ fn serve_all(ram: &Arc<Ram>, messages: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     panic!("the server does not end");
 }
 
-/// What opens the volume: nodes 2 and 3, handle 1.
+/// Messages that open the volume: nodes 2 and 3, handle 1.
 fn opened() -> Vec<Vec<u8>> {
     vec![
         message(opcode::LOOKUP, 1, b"dev", &[0]),

@@ -14,7 +14,7 @@ const RDONLY: u32 = 0;
 const WRONLY: u32 = 1;
 const RDWR: u32 = 2;
 
-/// Sends a message and gives the reply; empty when there is none.
+/// Sends a message and returns the reply; empty if there is none.
 fn call(session: &TestSession, message: &[u8]) -> Vec<u8> {
     let split =
         if message[4..8] == opcode::WRITE.to_ne_bytes() { abi::WRITE_HEAD } else { message.len() };
@@ -258,10 +258,10 @@ fn a_hole_is_a_discard_where_discarded_ranges_read_as_zeroes() {
     assert_eq!(fallocate(&session, fh, 4096, 8192, 0x03), None);
     let ops = || ram.take_seen().iter().map(|s| s.op).collect::<Vec<_>>();
     assert_eq!(ops(), [Op::Discard]);
-    // Not whole blocks: a discard would leave the rest as it is.
+    // Not whole blocks: a discard would leave the partial blocks unchanged.
     assert_eq!(fallocate(&session, fh, 100, 8192, 0x03), None);
     assert!(ops().iter().all(|op| *op != Op::Discard));
-    // Turned off by the user.
+    // Discards turned off by the user.
     ram.volume().gateway().disk().set_max_discard_bytes(0).unwrap();
     assert_eq!(fallocate(&session, fh, 4096, 8192, 0x03), None);
     assert_eq!(ops(), [Op::WriteZeroes]);
@@ -348,7 +348,7 @@ fn attributes_behave_as_in_sysfs() {
     // A new value shows when the file is read from its start again, not in the middle.
     assert_eq!(read(&session, fh, 1, 4096), b"\n");
     assert_eq!(read(&session, fh, 0, 4096), b"2\n");
-    // A second write of the same open file is a store of its own.
+    // A second write through the same open file is a separate store.
     assert_eq!(write(&session, fh, 2, b"1", RDWR), Ok(1));
     assert_eq!(tree.values.lock().unwrap()[path], "1\n");
     for (bad, expected) in
@@ -392,7 +392,7 @@ fn a_store_that_takes_a_while_is_answered_when_it_has_ended() {
     assert_eq!(tree.values.lock().unwrap()[path], "1\n");
 }
 
-/// Lists a directory in goes of `room` bytes: names, inode numbers, kinds, node ids.
+/// Lists a directory in replies of at most `room` bytes: names, inode numbers, kinds, node ids.
 fn list(session: &TestSession, path: &str, room: u32, plus: bool) -> Vec<(String, u64, u32, u64)> {
     let node = if path.is_empty() { abi::ROOT_ID } else { look_up(session, path).unwrap().nodeid };
     let reply = call(session, &message(opcode::OPENDIR, node, &abi::OpenIn::default(), &[]));
@@ -442,7 +442,7 @@ fn listings_are_the_same_in_any_number_of_goes() {
     for (a, b) in plus.iter().zip(&whole) {
         assert_eq!((&a.0, a.1, a.2), (&b.0, b.1, b.2));
     }
-    // Each entry of a READDIRPLUS is a look-up, but those of the dots are not.
+    // Each entry of a READDIRPLUS counts as a look-up, except `.` and `..`.
     assert_eq!((plus[0].3, plus[1].3), (0, 0));
     assert_eq!(look_up(&session, "sys/block/md0/size").unwrap().nodeid, plus[4].3);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! What tests of the FUSE mount share.
+//! Shared by the tests of the FUSE mount.
 
 pub(crate) mod mounted;
 pub(crate) mod ram;

@@ -1,4 +1,4 @@
-//! A tree mounted under the real kernel, and the tools around it.
+//! A tree mounted under the real kernel, and the tools for it.
 
 use std::fs::{File, OpenOptions};
 use std::future::Future;
@@ -23,7 +23,7 @@ use rustix::io::Errno;
 
 use crate::common::ram::Ram;
 
-/// Whether a test can run; says why not, and fails where everything must be there.
+/// Whether a requirement is there; if not, prints that the test is skipped, and panics in CI.
 pub(crate) fn available(what: &str, there: bool) -> bool {
     if !there {
         assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "{what} is not available");
@@ -51,7 +51,7 @@ pub(crate) fn can_mount(tools: &[&str]) -> bool {
         && tools.iter().all(|tool| available(tool, has_tool(tool)))
 }
 
-/// A directory that is removed with what is in it.
+/// A directory that is removed with its contents.
 pub(crate) struct TempDir(pub(crate) PathBuf);
 
 impl TempDir {
@@ -70,7 +70,7 @@ impl TempDir {
 
 impl Drop for TempDir {
     fn drop(&mut self) {
-        // Of a test that failed half-way something may stay; never delete below a mount.
+        // A failed test may leave something mounted; never delete below a mount.
         for _ in 0..2 {
             let removed = std::fs::read_dir(&self.0).map(|entries| {
                 entries.flatten().all(|e| {
@@ -87,7 +87,7 @@ impl Drop for TempDir {
     }
 }
 
-/// Runs a tool, which must succeed within a minute, and gives what it printed.
+/// Runs a tool, which must succeed within a minute, and returns its output.
 pub(crate) fn run(command: &str, args: &[&str]) -> String {
     let output = Command::new("timeout").arg("60").arg(command).args(args).output().expect("runs");
     let said = String::from_utf8_lossy(&output.stderr);
@@ -95,7 +95,7 @@ pub(crate) fn run(command: &str, args: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("UTF-8").trim().to_owned()
 }
 
-/// Waits for a future of another thread.
+/// Waits for a future that another thread completes.
 fn wait<F: Future>(future: F) -> F::Output {
     let mut future = std::pin::pin!(future);
     let end = Instant::now() + Duration::from_secs(20);
@@ -161,7 +161,7 @@ impl Namespace for Tree {
     }
 }
 
-/// A mounted tree, its server, and the disk behind it. Fields drop in order: the mount first.
+/// A mounted tree, its server, and the disk behind it. Fields are dropped in order: the mount first.
 pub(crate) struct Served {
     pub(crate) mount: Mount,
     ended: Vec<Receiver<io::Result<()>>>,
@@ -203,7 +203,7 @@ impl Served {
         options.open(self.path("dev/md0")).expect("the volume opens")
     }
 
-    /// Waits for the servers to end, which they must do without an error.
+    /// Waits for the servers to end, which must happen without an error.
     pub(crate) fn wait_for_end(self) {
         for ended in self.ended {
             wait(ended).expect("the reactor lives").expect("the end of a mount is no error");
@@ -244,8 +244,8 @@ impl<'a> Mounted<'a> {
 
 impl Drop for Mounted<'_> {
     fn drop(&mut self) {
-        // Another test's thread may be between fork(2) and exec(2): its child keeps this process's files open for
-        // that moment, those of this mount too.
+        // Another test's thread may be between fork(2) and exec(2): for that moment its child keeps this process's
+        // files open, including those of this mount.
         let at = self.0.to_str().expect("UTF-8");
         let end = Instant::now() + Duration::from_secs(20);
         while Instant::now() < end {

@@ -1,4 +1,4 @@
-//! A RAM disk that records what reaches it.
+//! A RAM disk that records the bios it receives.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,16 +7,16 @@ use ashlar_block::{
     Sectors, Status,
 };
 
-/// One bio that arrived.
+/// One recorded bio.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Seen {
-    /// What.
+    /// The operation.
     pub(crate) op: Op,
-    /// How.
+    /// Its flags.
     pub(crate) flags: Flags,
     /// First sector.
     pub(crate) sector: Sector,
-    /// How many.
+    /// Its length.
     pub(crate) len: Sectors,
 }
 
@@ -51,12 +51,12 @@ impl Ram {
         })
     }
 
-    /// Byte-wise access to it.
+    /// Byte-granular access to it.
     pub(crate) fn volume(self: &Arc<Self>) -> Arc<ByteVolume> {
         Arc::new(ByteVolume::new(Gateway::new(Arc::clone(self) as Arc<dyn BlockDevice>)))
     }
 
-    /// Takes what arrived so far.
+    /// Takes the bios recorded so far.
     pub(crate) fn take_seen(&self) -> Vec<Seen> {
         std::mem::take(&mut self.seen.lock().expect("no panic while locked"))
     }
@@ -66,7 +66,7 @@ impl Ram {
         self.data.lock().expect("no panic while locked")[at..at + len].to_vec()
     }
 
-    /// Fails everything from now on.
+    /// Makes every I/O fail from now on.
     pub(crate) fn break_with(&self, status: Status) {
         *self.broken.lock().expect("no panic while locked") = Some(status);
     }
@@ -81,7 +81,7 @@ impl Ram {
         let mut at = sector.bytes() as usize;
         match op {
             Op::Flush => {}
-            // What a discarded range reads is undefined: make it differ from zero and from before.
+            // The contract leaves discarded ranges undefined: make them differ from zero and from before.
             Op::Discard => data[at..at + len.bytes() as usize].fill(0xdd),
             Op::WriteZeroes => data[at..at + len.bytes() as usize].fill(0),
             Op::Read | Op::Write => {
