@@ -1,4 +1,4 @@
-//! Exports what libzpool is to call of this program: crates/zfs/src/ffi/files.rs.
+//! Exports the symbols of this program that libzpool calls: crates/zfs/src/ffi/files.rs.
 
 fn main() {
     println!("cargo::rerun-if-changed=../zfs/exports.txt");

@@ -1,4 +1,4 @@
-//! The command line: global options and the list of verbs.
+//! The command line: global options and the subcommands.
 
 use std::process::ExitCode;
 
@@ -74,7 +74,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Whether this may become a daemon, which logs what it does.
+    /// Whether this may become a daemon, which logs its activity.
     pub(crate) fn is_daemon(&self) -> bool {
         match self {
             Self::Serve(_) => true,
@@ -99,7 +99,7 @@ impl Command {
     /// Runs the command.
     ///
     /// # Errors
-    /// What the user is to be told.
+    /// The message for the user.
     pub(crate) fn run(self) -> Result<ExitCode> {
         match self {
             Self::Scan(command) => command.run(),

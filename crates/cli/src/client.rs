@@ -27,10 +27,10 @@ use crate::daemon::interface::{
 use crate::daemon::varlink::{Call, Frames, MAX_REPLY, Reply, encode};
 use crate::error::{Error, FAILURE, Result};
 
-/// How long a daemon may take to answer: its main thread does nothing that takes long.
+/// How long a daemon may take to answer: its main thread does nothing slow.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Where the control socket is by default.
+/// The default path of the control socket.
 pub(crate) fn default_path() -> Option<PathBuf> {
     if rustix::process::geteuid().is_root() {
         return Some("/run/ashlar.sock".into());
@@ -39,7 +39,7 @@ pub(crate) fn default_path() -> Option<PathBuf> {
     Some(Path::new(&directory).join("ashlar.sock"))
 }
 
-/// What to say when there is no place for a control socket.
+/// The error when there is no default path for a control socket.
 pub(crate) fn no_default_path() -> Error {
     Error::plain("no control socket", "XDG_RUNTIME_DIR is not set").hint("give --control PATH")
 }
@@ -52,10 +52,10 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Connects to the daemon at `path`, or where daemons are by default.
+    /// Connects to the daemon at `path`, or at the default path.
     ///
     /// # Errors
-    /// There is none.
+    /// No daemon listens there.
     pub(crate) fn connect(path: Option<&Path>) -> Result<Self> {
         let path = match path {
             Some(path) => path.to_owned(),
@@ -83,7 +83,7 @@ impl Client {
     /// The details of an array.
     ///
     /// # Errors
-    /// There is none of that name.
+    /// There is no array of that name.
     pub(crate) fn detail(&mut self, name: &str) -> Result<Detail> {
         let DetailReply { detail } = self.call("Detail", json!({ "name": name }))?;
         Ok(detail)
@@ -101,13 +101,13 @@ impl Client {
     /// Sets an attribute.
     ///
     /// # Errors
-    /// It cannot be written, or not to that value.
+    /// The attribute or the value is not accepted.
     pub(crate) fn set(&mut self, path: &str, value: &str) -> Result<()> {
         let _: Value = self.call("Set", json!({ "path": path, "value": value }))?;
         Ok(())
     }
 
-    /// Changes a member of an array; what was done, in words.
+    /// Changes a member of an array; returns messages about what was done.
     ///
     /// # Errors
     /// It was refused.
@@ -116,7 +116,7 @@ impl Client {
         Ok(done)
     }
 
-    /// Hands in a disk with a member; what became of it, in words.
+    /// Passes a disk with a member to the daemon; returns messages about what was done with it.
     ///
     /// # Errors
     /// It was refused.
@@ -125,7 +125,7 @@ impl Client {
         Ok(done)
     }
 
-    /// Has the daemon let go of a member; what was done, in words.
+    /// Makes the daemon release a member; returns messages about what was done.
     ///
     /// # Errors
     /// It was refused.
@@ -134,7 +134,7 @@ impl Client {
         Ok(done)
     }
 
-    /// Has arrays start that wait for members: those that did, and those that did not, in words.
+    /// Starts arrays that wait for members; returns messages about those that started and those that did not.
     ///
     /// # Errors
     /// The connection failed.
@@ -142,7 +142,7 @@ impl Client {
         self.call_long("StartWaiting", json!({}))
     }
 
-    /// Changes the size or bitmap of an array; its size then, in bytes.
+    /// Changes the size or bitmap of an array; returns its new size in bytes.
     ///
     /// # Errors
     /// It was refused.
@@ -151,10 +151,10 @@ impl Client {
         Ok(size)
     }
 
-    /// Has a pool do something.
+    /// Sends a command to a pool.
     ///
     /// # Errors
-    /// It was refused, or is not served.
+    /// The command was refused, or the pool is not served.
     pub(crate) fn zfs(&mut self, pool: &str, command: &Command) -> Result<PoolReply> {
         self.set_patience(None)?;
         let parameters = json!({ "pool": pool, "command": command });
@@ -165,7 +165,7 @@ impl Client {
             let next = self.next_reply().map_err(|error| self.lost(error))?;
             continues = next.continues;
             let ZfsReply { reply: part } = self.understand(next)?;
-            // Only a list of datasets is long.
+            // Only a list of datasets comes in parts.
             if let (PoolReply::Datasets { datasets }, PoolReply::Datasets { datasets: part }) =
                 (&mut all, part)
             {
@@ -176,7 +176,7 @@ impl Client {
         Ok(all)
     }
 
-    /// What is in a directory; `None` if `path` is none.
+    /// The entries of a directory; `None` if `path` is not a directory.
     ///
     /// # Errors
     /// There is nothing at `path`.
@@ -189,7 +189,7 @@ impl Client {
         Ok(Some(entries))
     }
 
-    /// Begins to trace. The connection is for that alone from now on.
+    /// Starts a trace. From now on the connection is used only for it.
     ///
     /// # Errors
     /// It was refused.
@@ -203,7 +203,7 @@ impl Client {
         Ok((devices, Stream { socket, frames, path, is_over: false }))
     }
 
-    /// Asks the daemon to stop, with `force` without waiting for its clients.
+    /// Asks the daemon to stop; with `force` it does not wait for its clients.
     ///
     /// # Errors
     /// The connection failed.
@@ -212,11 +212,11 @@ impl Client {
         Ok(())
     }
 
-    /// As [`Self::stop`], and waits until the daemon's process is gone, for `patience` at most. Whenever what that
-    /// waits for changes, it is `told`.
+    /// As [`Self::stop`], and waits until the daemon's process is gone, but at most for `patience`. Calls `told`
+    /// whenever the list of clients it waits for changes.
     ///
     /// # Errors
-    /// It did not end in time, or not in good order.
+    /// The daemon did not end in time, or not cleanly.
     pub(crate) fn stop_and_wait(
         mut self,
         force: bool,
@@ -228,10 +228,10 @@ impl Client {
         self.set_patience(None)?;
         self.begin("Stop", json!({ "force": force }), true).map_err(|error| self.lost(error))?;
         let mut waits_for = Vec::new();
-        // What the daemon said last; then the connection has no more to tell.
+        // The daemon's last message; after it the connection has no more messages.
         let mut end = None;
         loop {
-            // Without a process that can be seen, the connection's end is the daemon's.
+            // If the process is not visible, the connection's end stands for the daemon's.
             let wanted = match (&end, &process) {
                 (None, _) => self.stream.as_fd(),
                 (Some(_), Some(process)) => process.as_fd(),
@@ -261,7 +261,7 @@ impl Client {
                     }
                     is_last.then_some(reply.failure)
                 }
-                // It ended without a last word.
+                // It ended without a final message.
                 Err(_) => Some(Some("it ended before all was stopped: see its log".to_owned())),
             };
         }
@@ -273,7 +273,7 @@ impl Client {
         }
     }
 
-    /// A call that waits for I/O on an array: it takes as long as that does.
+    /// A call that waits for I/O on an array, without a time limit.
     fn call_long<T: DeserializeOwned>(&mut self, method: &str, parameters: Value) -> Result<T> {
         self.set_patience(None)?;
         let result = self.call(method, parameters);
@@ -281,7 +281,7 @@ impl Client {
         result
     }
 
-    /// How long a reply is waited for.
+    /// Sets the time limit for replies.
     fn set_patience(&self, patience: Option<Duration>) -> Result<()> {
         self.stream.set_read_timeout(patience).map_err(|error| self.lost(error))
     }
@@ -329,7 +329,7 @@ impl Client {
     }
 }
 
-/// Waits until `fd` is readable, or ended; false if `deadline` comes before.
+/// Waits until `fd` is readable, or closed; false if `deadline` comes first.
 fn readable_until(fd: BorrowedFd<'_>, deadline: Option<Instant>) -> io::Result<bool> {
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -346,10 +346,10 @@ fn readable_until(fd: BorrowedFd<'_>, deadline: Option<Instant>) -> io::Result<b
     }
 }
 
-/// The next message of a stream; `None` if that ends before it does.
+/// The next message of a stream; `None` if the stream ends first.
 ///
 /// # Errors
-/// Reading failed, or it is no message.
+/// Reading failed, or the message is invalid.
 pub(crate) fn receive<T: DeserializeOwned>(
     stream: &mut UnixStream,
     frames: &mut Frames,
@@ -362,14 +362,14 @@ pub(crate) fn receive<T: DeserializeOwned>(
         match stream.read(&mut buffer) {
             Ok(0) => return Ok(None),
             Ok(len) => frames.push(&buffer[..len]),
-            // The kernel restarts no read that has a time limit, not even after SIGCONT (signal(7)).
+            // The kernel does not restart a read with a time limit, not even after SIGCONT (signal(7)).
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
     }
 }
 
-/// What the daemon at `path` has replied.
+/// Parses the reply of the daemon at `path`.
 fn understand<T: DeserializeOwned>(path: &Path, reply: Reply) -> Result<T> {
     if let Some(name) = reply.error {
         return Err(refused(&name, &reply.parameters));
@@ -388,11 +388,11 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// What has come since the last time; `None` at the end, of which the daemon tells, or which is its
-    /// own. When `stop` ends, so that it is taken, the daemon is asked for the rest.
+    /// The data that arrived since the last call; `None` at the end of the trace, which the daemon reports, or when the
+    /// daemon ends. When `stop` ends (which consumes it), the daemon is asked for the rest.
     ///
     /// # Errors
-    /// The connection failed, or the daemon speaks another language.
+    /// The connection failed, or the daemon uses another protocol.
     pub(crate) async fn next(
         &mut self,
         stop: &mut Option<impl Future + Unpin>,
@@ -415,7 +415,7 @@ impl Stream {
                     }
                     Either::Right((_, receive)) => {
                         match self.socket.shutdown(Shutdown::Write).await {
-                            // A daemon that has gone meanwhile is seen by receiving.
+                            // If the daemon is already gone, receiving notices it.
                             Ok(()) => {}
                             Err(error) if error.kind() == io::ErrorKind::NotConnected => {}
                             Err(error) => return Err(self.failed(error)),
@@ -438,7 +438,7 @@ impl Stream {
     }
 }
 
-/// The name of an error of our interface.
+/// The name of an error of our own interface.
 fn own_error(name: &str) -> Option<&str> {
     name.strip_prefix(interface::NAME)?.strip_prefix('.')
 }

@@ -20,32 +20,32 @@ use crate::error::{Error, Result};
 
 mod kernel_use;
 
-/// How long to wait for the kernel to end what a process that was killed left behind: some tenths of a
-/// second where it was measured, and more on a slow disk.
+/// How long to wait for the kernel to finish the I/O of a killed process: some tenths of a second as measured, and more
+/// on a slow disk.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often to look whether it has.
+/// How often to check this.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// How disks are opened.
+/// The access mode for disks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Access {
-    /// To look at, even when somebody uses them.
+    /// Read without a lock, even when others use the disk.
     Look,
-    /// To read from, with nobody writing.
+    /// Read, with no writers.
     Read,
-    /// To write to, with nobody else using them.
+    /// Write, with no other users.
     Write,
 }
 
 /// Opens `paths`.
 ///
 /// # Errors
-/// One of them cannot be opened, or is there twice.
+/// One of them cannot be opened, or is given twice.
 pub(crate) fn open_all(paths: &[PathBuf], access: Access) -> Result<Vec<Disk>> {
     open_all_with(paths, access, true)
 }
 
-/// As [`open_all`], with direct I/O where it can be had or through the page cache.
+/// As [`open_all`], with direct I/O where possible, or through the page cache.
 ///
 /// # Errors
 /// As there.
@@ -54,8 +54,8 @@ pub(crate) fn open_all_with(paths: &[PathBuf], access: Access, direct: bool) -> 
     paths.iter().map(|path| open(path, access, direct)).collect()
 }
 
-/// Opens one disk, with direct I/O where it can be had or through the page cache. If a process that has
-/// just ended still has it, waits up to [`PATIENCE`].
+/// Opens one disk, with direct I/O where possible, or through the page cache. If a process that has just ended still
+/// holds it, waits up to [`PATIENCE`].
 ///
 /// # Errors
 /// It cannot be opened.
@@ -87,8 +87,8 @@ pub(crate) fn open_now(path: &Path, access: Access, direct: bool) -> Result<Disk
 /// Why a disk was not opened.
 struct NotOpened {
     error: Error,
-    /// It is in use, but by no living process and for nothing that can be seen. The kernel keeps locks and
-    /// claims of a process that was killed until it has ended the I/O that the process had under way.
+    /// It is in use, but no living process or visible use is the cause. The kernel keeps locks and claims of a killed
+    /// process until it has finished the process's I/O in flight.
     is_left: bool,
 }
 
@@ -120,8 +120,8 @@ fn try_open(path: &Path, access: Access, direct: bool) -> std::result::Result<Di
             return Err(NotOpened { error: open_error(&error), is_left: unseen(&error) });
         }
     };
-    // The engine has claimed a device that it may write to. It cannot see that an image is in use, below a
-    // loop device, nor may others read a device if it claims that for a reader.
+    // The engine has claimed a device that it may write to. But it cannot see that an image is used by a loop device,
+    // and it does not claim devices for readers, since that would exclude other readers.
     let is_device = device.driver().kind() == Kind::Device;
     let is_safe = access == Access::Look || (access == Access::Write && is_device);
     if !is_safe && let Some(user) = kernel_user() {
@@ -134,24 +134,24 @@ fn try_open(path: &Path, access: Access, direct: bool) -> std::result::Result<Di
     Ok(Disk { path: path.to_owned(), gateway: Gateway::new(Arc::new(device)) })
 }
 
-/// What a path begins with that stands for a RAM disk.
+/// The prefix of a path that stands for a RAM disk.
 const RAM: &str = "ram:";
 
-/// The block devices of this machine, as mdadm finds them where it is told to scan.
+/// The block devices of this machine, as mdadm finds them with --scan.
 fn all_block_devices() -> Vec<PathBuf> {
     let table = std::fs::read_to_string("/proc/partitions").unwrap_or_default();
-    // Two lines of heading, then major, minor, blocks and name.
+    // Two heading lines, then lines of major, minor, blocks and name.
     let name = |line: &str| Some(Path::new("/dev").join(line.split_whitespace().nth(3)?));
     table.lines().skip(2).filter_map(name).filter(|path| path.exists()).collect()
 }
 
-/// Opens what can be opened of `paths`, or of all block devices if there are none, to look at.
+/// Opens those of `paths` that can be opened, or of all block devices if there are none, for looking only.
 pub(crate) fn open_for_scan(paths: &[PathBuf]) -> Vec<Disk> {
     let all = if paths.is_empty() { all_block_devices() } else { paths.to_vec() };
     all.iter().filter_map(|path| open(path, Access::Look, true).ok()).collect()
 }
 
-/// Refuses a disk with two owners, to be written to: see [`owners`].
+/// Refuses a disk with two owners for writing: see [`owners`].
 ///
 /// # Errors
 /// It has two, or cannot be read.
@@ -159,7 +159,7 @@ pub(crate) async fn refuse_rivals(
     disk: &Disk,
     contents: std::result::Result<&Contents, &Status>,
 ) -> Result<()> {
-    // What cannot be read is reported by those that need it.
+    // Unreadable disks are reported by the code that needs them.
     let Ok(contents) = contents else { return Ok(()) };
     let path = disk.path.display();
     match owners::rivals(&disk.gateway, contents).await {
@@ -169,7 +169,7 @@ pub(crate) async fn refuse_rivals(
     }
 }
 
-/// A RAM disk: for tests and measurements, and gone with the process.
+/// A RAM disk for tests and measurements; it is gone when the process ends.
 fn open_ram(path: &Path, size: &str) -> Result<Disk> {
     let failed = |why: String| Error::new("cannot make a RAM disk", path.display(), why);
     let size = crate::units::size(size).map_err(failed)?;
@@ -194,7 +194,7 @@ fn open_error(error: &OpenError) -> Error {
     }
 }
 
-/// What tells one file or device from another.
+/// Identifies a file or device.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Identity {
     /// A device, by its number.
@@ -203,7 +203,7 @@ pub(crate) enum Identity {
     File(u64, u64),
 }
 
-/// The identity of what is at `path`; `None` if that cannot be looked at.
+/// The identity of the file at `path`; `None` if it cannot be determined.
 pub(crate) fn identity(path: &Path) -> Option<Identity> {
     let metadata = std::fs::metadata(path).ok()?;
     Some(if metadata.file_type().is_block_device() {
@@ -213,7 +213,7 @@ pub(crate) fn identity(path: &Path) -> Option<Identity> {
     })
 }
 
-/// Major and minor number of the block device at `path`; `None` if it is none.
+/// Major and minor number of the block device at `path`; `None` if it is not one.
 pub(crate) fn device_number(path: &Path) -> Option<(u32, u32)> {
     match identity(path)? {
         Identity::Device(number) => Some((rustix::fs::major(number), rustix::fs::minor(number))),
@@ -225,7 +225,7 @@ pub(crate) fn device_number(path: &Path) -> Option<(u32, u32)> {
 fn check_twice(paths: &[PathBuf]) -> Result<()> {
     let mut seen: HashMap<Identity, &Path> = HashMap::new();
     for path in paths {
-        // What cannot be looked at is reported when it is opened.
+        // A path without identity is reported when it is opened.
         let Some(identity) = identity(path) else { continue };
         if let Some(first) = seen.insert(identity, path) {
             let why = format!("is the same as {}", first.display());
@@ -235,13 +235,13 @@ fn check_twice(paths: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Whether the file at `path` is one hole, so that it reads as zeroes everywhere.
+/// Whether the file at `path` is one hole, so that it reads as zeroes.
 pub(crate) fn is_all_hole(path: &Path) -> bool {
     let file = match File::open(path) {
         Ok(file) if file.metadata().is_ok_and(|metadata| metadata.is_file()) => file,
         Ok(_) | Err(_) => return false,
     };
-    // ENXIO: no data at or behind this position (lseek(2), SEEK_DATA).
+    // ENXIO: no data at or after this position (lseek(2), SEEK_DATA).
     rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0)) == Err(Errno::NXIO)
 }
 
@@ -253,7 +253,7 @@ pub(crate) fn reactor() -> Result<Reactor> {
     Reactor::new(Default::default()).map_err(no_io_uring)
 }
 
-/// What to say when there is no reactor to be had.
+/// The error when no reactor can be created.
 pub(crate) fn no_io_uring(error: std::io::Error) -> Error {
     Error::plain("cannot set up io_uring", error).hint(
         "Linux 5.11 or newer is needed, with io_uring allowed (sysctl kernel.io_uring_disabled, \

@@ -1,4 +1,4 @@
-//! What a user sees when a command fails: one line, what, where and why, and a hint what to do.
+//! The message of a failed command: one line with what, where and why, and a hint with advice.
 
 use std::fmt::Display;
 use std::process::ExitCode;
@@ -13,14 +13,14 @@ pub(crate) struct Error {
     code: u8,
 }
 
-/// What a command ends with.
+/// The result of a command.
 pub(crate) type Result<T = ExitCode> = std::result::Result<T, Error>;
 
-/// Exit code for what could not be done.
+/// Exit code of a failed command.
 pub(crate) const FAILURE: u8 = 1;
-/// Exit code for a command that makes no sense (clap's own, too).
+/// Exit code of a command with wrong usage (also clap's).
 pub(crate) const USAGE: u8 = 2;
-/// Exit code for a defect of the program (Rust's own for a panic, too).
+/// Exit code after a defect of the program (also Rust's for a panic).
 pub(crate) const PANICKED: u8 = 101;
 
 impl Display for Error {
@@ -35,52 +35,52 @@ impl Error {
         Self { text: format!("{what}: {place}: {why}"), hint: None, code: FAILURE }
     }
 
-    /// Something went wrong that has its place in its text.
+    /// A failure whose text already names the place.
     pub(crate) fn plain(what: impl Display, why: impl Display) -> Self {
         Self { text: format!("{what}: {why}"), hint: None, code: FAILURE }
     }
 
-    /// Something could not be done, in words that say all.
+    /// A failure with a complete message.
     pub(crate) fn failed(text: impl Display) -> Self {
         Self { text: text.to_string(), hint: None, code: FAILURE }
     }
 
-    /// Arguments that make no sense.
+    /// Invalid arguments.
     pub(crate) fn usage(text: impl Display) -> Self {
         Self { text: text.to_string(), hint: None, code: USAGE }
     }
 
-    /// To end the program with this code, if it is the worse one.
+    /// Raises the exit code to this one, if it is worse.
     pub(crate) fn code_at_least(self, code: u8) -> Self {
         let worse = self.code.max(code);
         self.code(worse)
     }
 
-    /// With advice.
+    /// Adds advice.
     pub(crate) fn hint(mut self, hint: impl Display) -> Self {
         self.hint = Some(hint.to_string());
         self
     }
 
-    /// To end the program with this code.
+    /// Sets the exit code.
     pub(crate) fn code(mut self, code: u8) -> Self {
         self.code = code;
         self
     }
 
-    /// What went wrong, and the advice, for somebody else to print.
+    /// The message and the advice, for printing elsewhere.
     pub(crate) fn into_parts(self) -> (String, Option<String>) {
         (self.text, self.hint)
     }
 
-    /// Prints it and gives the exit code.
+    /// Prints it and returns the exit code.
     pub(crate) fn report(&self) -> ExitCode {
         ExitCode::from(self.print())
     }
 
-    /// Prints it and gives the number of the exit code.
+    /// Prints it and returns the exit code as a number.
     pub(crate) fn print(&self) -> u8 {
-        // One line, whatever the message of some layer looks like.
+        // One line, even if a layer's message has several.
         let text = self.text.lines().map(str::trim).collect::<Vec<_>>().join(" ");
         let hint = self.hint.as_ref().map_or_else(String::new, |hint| format!("hint: {hint}\n"));
         output::to_stderr(&format!("ashlar: {text}\n{hint}"));

@@ -2,24 +2,22 @@
 //!
 //! # Theory
 //!
-//! A command is a file in [`commands`]: its arguments, and a function that runs it to an
-//! [`Error`](error::Error) or an exit code. Those that look at disks run to their end on one reactor;
-//! `serve` becomes the [`daemon`]; `get`, `set`, `status`, `detail` and `stop` are clients of a running
-//! daemon's control socket.
+//! A command is a file in [`commands`]: its arguments, and a function that runs it and returns an
+//! [`Error`](error::Error) or an exit code. Commands that look at disks run to their end on one reactor; `serve`
+//! becomes the [`daemon`]; `get`, `set`, `status`, `detail` and `stop` are clients of a running daemon's control
+//! socket.
 //!
 //! States: a command parses, opens, probes, acts, reports. A daemon is starting, serving, draining,
 //! stopping; the table is in [`daemon`].
 //!
-//! Invariants: nothing is written to a disk but by `md create`, the verbs of `lvm` that make or change, and
-//! `serve`. What was refused has
-//! changed nothing. A disk is opened once, locked against other programs unless it is only looked
-//! at. Every failure ends in one line that says what, where and why, and in an exit code that is
-//! not 0.
+//! Invariants: only `serve` and commands that create, change or repair something write to disks. A refused command has
+//! changed nothing. A disk is opened once, locked against other programs unless it is only looked at. Every failure
+//! ends with one line that says what, where and why, and a nonzero exit code.
 //!
-//! Ordering: at the end of a daemon first the clients, then the arrays, then the threads.
+//! Ordering: a daemon first stops its clients, then the arrays, then the threads.
 //!
-//! Assumed of the layers below: that an assembled array that was not written to has changed nothing,
-//! and that one that was stopped is clean.
+//! Assumptions about the layers below: an assembled array that was not written to has changed nothing on its disks, and
+//! a stopped array is clean.
 
 #![forbid(unsafe_code)]
 
@@ -41,8 +39,8 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     let cli = cli::Cli::parse_from(commands::md::spelling::ours(std::env::args_os()));
-    // A file that reaches the limit of sizes (ulimit -f) is to fail its write, not to end a daemon, nor a worker: what is
-    // ignored stays so for the processes that are started. SIGPIPE is ignored by Rust's runtime already.
+    // Writing a file beyond the file size limit (ulimit -f) must fail with an error, and not kill a daemon or a worker:
+    // an ignored signal stays ignored in child processes. Rust's runtime already ignores SIGPIPE.
     let ignored = signal::ignore(Signal::XFSZ);
     if cli.quiet {
         output::be_quiet();

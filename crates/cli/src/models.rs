@@ -1,4 +1,4 @@
-//! Disks that take the time of a device model: `--model`.
+//! Disks with the timing of a device model: `--model`.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -12,14 +12,14 @@ use ashlar_stack::spec::Assignment;
 use crate::disks;
 use crate::error::{Error, Result};
 
-/// Which models there are to be, and the disks that have one.
+/// The model assignments, and the disks that use one.
 #[derive(Debug, Default)]
 pub(crate) struct Models {
     assignments: Vec<Assignment>,
     used: Mutex<Vec<Used>>,
 }
 
-/// A disk with a model, for as long as it is open.
+/// A disk with a model, while it is open.
 #[derive(Debug)]
 struct Used {
     disk: String,
@@ -28,12 +28,12 @@ struct Used {
 }
 
 impl Models {
-    /// As `assignments` say: the last one for a disk, or else the last one for all disks.
+    /// For `assignments`: a disk gets the last one for it, or else the last one for all disks.
     pub(crate) fn new(assignments: Vec<Assignment>) -> Self {
         Self { assignments, used: Mutex::default() }
     }
 
-    /// Whether every disk that has a model of its own is one of `disks`.
+    /// Checks that every disk with its own model is one of `disks`.
     ///
     /// # Errors
     /// One is not.
@@ -58,7 +58,7 @@ impl Models {
         own.or_else(|| last(&|a| a.disk.is_none())).map(|assignment| &assignment.model)
     }
 
-    /// `disk`, with the times of its model if it has one.
+    /// `disk`, with the timing of its model if it has one.
     pub(crate) fn wrap(&self, disk: Disk) -> Disk {
         let Some(named) = self.of(&disk.path) else { return disk };
         let device = Arc::new(modelled(disk.gateway, named.model, disks::runtime()));
@@ -72,7 +72,7 @@ impl Models {
         Disk { path: disk.path, gateway: Gateway::new(device) }
     }
 
-    /// The disks that have a model, and which.
+    /// The disks with a model, and the models.
     pub(crate) fn used(&self) -> Vec<(String, String)> {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         used.retain(|used| used.device.strong_count() > 0);
@@ -80,7 +80,7 @@ impl Models {
     }
 }
 
-/// Whether two paths are the same disk. RAM disks have nothing but their names.
+/// Whether two paths are the same disk. RAM disks are identified by their names only.
 fn is_same(a: &Path, b: &Path) -> bool {
     let identity = disks::identity(a);
     a == b || identity.is_some() && identity == disks::identity(b)

@@ -32,15 +32,15 @@ pub(crate) fn print(text: &str) -> Result<()> {
     }
 }
 
-/// `text` with its control characters shown as escapes, newlines and tabs apart: names come from disks and
-/// clients, and must not command the terminal. Where a name becomes part of a line,
-/// [`one_line`] escapes newlines too.
+/// `text` with control characters escaped, except newlines and tabs: names come from disks and clients, and must not
+/// control the terminal. A name that becomes part of a line is escaped by
+/// [`one_line`], including newlines.
 fn visible(text: &str) -> Cow<'_, str> {
     let commands = |c: char| c.is_control() && c != '\n' && c != '\t';
     if !text.contains(commands) {
         return Cow::Borrowed(text);
     }
-    // As JSON has them, so that JSON stays what it is.
+    // With JSON's escapes, so that JSON stays valid.
     let escape = |c: char| match commands(c) {
         true => format!("\\u{:04x}", u32::from(c)),
         false => c.to_string(),
@@ -48,20 +48,20 @@ fn visible(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(escape).collect())
 }
 
-/// Whether only errors and what was asked for are to be told: `--quiet`.
+/// Whether to print only errors and requested output: `--quiet`.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// Has nothing be told any more but errors and what was asked for.
+/// From now on prints only errors and requested output.
 pub(crate) fn be_quiet() {
     QUIET.store(true, Ordering::Relaxed);
 }
 
-/// Whether nothing is told but errors and what was asked for.
+/// Whether only errors and requested output are printed.
 pub(crate) fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
-/// Tells on standard output what was done. The user has not asked for it, so `--quiet` leaves it out.
+/// Reports on standard output what was done. This output was not requested, so `--quiet` suppresses it.
 ///
 /// # Errors
 /// As [`print`].
@@ -69,16 +69,16 @@ pub(crate) fn tell(text: &str) -> Result<()> {
     if is_quiet() { Ok(()) } else { print(text) }
 }
 
-/// As [`tell`], on standard error, which may be gone.
+/// As [`tell`], on standard error, ignoring failures.
 pub(crate) fn note(text: &str) {
     if !is_quiet() {
         to_stderr(text);
     }
 }
 
-/// Writes `text` to standard error, if that can be written to: a terminal that was closed must end nothing.
+/// Writes `text` to standard error and ignores failures: a closed terminal must not end the program.
 pub(crate) fn to_stderr(text: &str) {
-    // There is no place to tell of it.
+    // There is no place to report a failure.
     let (Ok(()) | Err(_)) = io::stderr().lock().write_all(visible(text).as_bytes());
 }
 
@@ -95,12 +95,12 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
 /// How many `-v` were given.
 static VERBOSE: AtomicU8 = AtomicU8::new(0);
 
-/// Whether `-v` was given, for commands that print more then, as those that they are named after do.
+/// Whether `-v` was given, for commands that then print more, like the commands they are named after.
 pub(crate) fn is_verbose() -> bool {
     VERBOSE.load(Ordering::Relaxed) > 0
 }
 
-/// Sends the log to standard error: what `ASHLAR_LOG` says, or by `-v`s and `-q`.
+/// Sends the log to standard error, filtered by `ASHLAR_LOG`, or by `-v`s and `-q`.
 pub(crate) fn log(verbose: u8, daemon: bool) {
     VERBOSE.store(verbose, Ordering::Relaxed);
     let level = match (verbose, daemon) {
@@ -121,7 +121,7 @@ pub(crate) fn log(verbose: u8, daemon: bool) {
         .fmt_fields(format::debug_fn(write_field).delimited(" "))
         .with_ansi(terminal)
         .with_target(false)
-        // It would tell standard error, which has just failed, and panic.
+        // It would report the error to standard error, which has just failed, and panic.
         .log_internal_errors(false)
         .init();
     if daemon {
@@ -142,7 +142,7 @@ fn write_field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -
     }
 }
 
-/// Tells the log of a panic.
+/// Logs a panic.
 fn log_panic(info: &PanicHookInfo<'_>) {
     let thread = std::thread::current();
     let thread = thread.name().unwrap_or("unnamed");

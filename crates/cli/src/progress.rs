@@ -1,4 +1,4 @@
-//! Long work, followed to its end: a bar on a terminal, a line now and then elsewhere.
+//! Follows long work to its end: a bar on a terminal, lines at intervals elsewhere.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -26,32 +26,32 @@ pub(crate) struct Shown {
     interval: u64,
 }
 
-/// Where it is shown.
+/// The form of the progress output.
 pub(crate) enum Display {
     Bar(ProgressBar),
     Lines { json: bool, interval: Duration, last: Option<Instant> },
 }
 
-/// How far work is at a moment.
+/// The progress at one moment.
 pub(crate) struct Moment {
     /// What is being done.
     pub(crate) title: String,
-    /// How much of it is done, of 1000 parts.
+    /// How much of it is done, in parts of 1000.
     pub(crate) parts: u64,
-    /// The same in words.
+    /// The progress in words.
     pub(crate) words: String,
-    /// The same for programs.
+    /// The progress as JSON.
     pub(crate) json: serde_json::Value,
 }
 
-/// A bar of 1000 parts on standard error; none if that is no terminal.
+/// A bar of 1000 parts on standard error; `None` if that is not a terminal.
 pub(crate) fn bar() -> Option<ProgressBar> {
     if output::is_quiet() || !std::io::stderr().is_terminal() {
         return None;
     }
     let bar = ProgressBar::with_draw_target(Some(1000), ProgressDrawTarget::stderr());
     let style = ProgressStyle::with_template("{prefix} [{bar:30}] {msg}");
-    // Without a style that can be parsed there is indicatif's own.
+    // If the style cannot be parsed, indicatif's default is used.
     if let Ok(style) = style {
         bar.set_style(style.progress_chars("=>."));
     }
@@ -67,7 +67,7 @@ impl Display {
         Self::Lines { json: shown.json, interval, last: None }
     }
 
-    /// The first line comes after an interval: work that is done by then says only what came of it.
+    /// Prints the first line only after an interval: work that ends before prints only its result.
     pub(crate) fn patient(shown: Shown) -> Self {
         match Self::new(shown) {
             Self::Lines { json, interval, .. } => {
@@ -101,7 +101,7 @@ impl Display {
         Ok(())
     }
 
-    /// Prints something else meanwhile.
+    /// Prints other output while a bar is shown.
     pub(crate) fn beside<T>(&self, print: impl FnOnce() -> T) -> T {
         match self {
             Self::Bar(bar) => bar.suspend(print),
@@ -109,7 +109,7 @@ impl Display {
         }
     }
 
-    /// The last word.
+    /// Prints the result.
     ///
     /// # Errors
     /// Standard output failed.
@@ -162,7 +162,7 @@ pub(crate) fn clock(seconds: u64) -> String {
     }
 }
 
-/// What came of it.
+/// The result of the work.
 fn conclusion(detail: &Detail) -> String {
     let (array, action) = (short(detail), detail.last_sync_action.as_str());
     let found = detail.mismatch_count;
@@ -179,8 +179,7 @@ fn conclusion(detail: &Detail) -> String {
     }
 }
 
-/// Shows what the array `name` does by itself until it does nothing more; false if that was so from
-/// the start.
+/// Shows the background work of the array `name` until it ends; false if there was none.
 ///
 /// # Errors
 /// The daemon is gone.

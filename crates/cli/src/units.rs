@@ -1,4 +1,4 @@
-//! Sizes, levels and layouts as mdadm's options take them.
+//! Sizes, levels and layouts in the syntax of mdadm's options.
 
 use ashlar_block::Sectors;
 use ashlar_md::ondisk::{Level, Version};
@@ -23,7 +23,7 @@ pub(crate) fn size(text: &str) -> Result<Sectors, String> {
     sectors.map(Sectors).ok_or_else(bad)
 }
 
-/// Bytes, or with a suffix K, M, G, T.
+/// A number of bytes, perhaps with a suffix K, M, G, T.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     text.parse::<Bytes>().map(|bytes| bytes.0).map_err(|error| error.to_string())
 }
@@ -37,7 +37,7 @@ pub(crate) fn limit(text: &str) -> Result<Limit, String> {
     if text == "max" { Ok(Limit(None)) } else { size(text).map(|size| Limit(Some(size))) }
 }
 
-/// A level of those that can be made, by number or name.
+/// A level that can be created, by number or name.
 pub(crate) fn level(text: &str) -> Result<Level, String> {
     match text {
         "0" | "raid0" | "stripe" => Ok(Level::Raid0),
@@ -47,7 +47,7 @@ pub(crate) fn level(text: &str) -> Result<Level, String> {
     }
 }
 
-/// A version of superblocks that can be made.
+/// A superblock version that can be created.
 pub(crate) fn metadata(text: &str) -> Result<Version, String> {
     match text {
         "1" | "1.2" | "default" => Ok(Version::V1_2),

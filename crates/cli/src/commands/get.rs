@@ -59,14 +59,14 @@ impl Get {
     }
 }
 
-/// `path: value`, the further lines of a value indented.
+/// `path: value`, with the further lines of a value indented.
 fn labelled(path: &str, value: &str) -> String {
     let value = value.strip_suffix('\n').unwrap_or(value);
     format!("{path}: {}\n", value.replace('\n', "\n  "))
 }
 
-/// Adds the attribute at `path`, or all below it; whether it was a directory. Symlinks below are not
-/// followed: they lead to what is shown elsewhere.
+/// Adds the attribute at `path`, or all attributes below it; returns whether it was a directory. Symlinks below are not
+/// followed: their targets appear elsewhere in the tree.
 fn collect(client: &mut Client, path: &str, found: &mut Vec<(String, String)>) -> Result<bool> {
     let Some(entries) = client.list(path)? else {
         found.push((path.to_owned(), client.get(path)?));

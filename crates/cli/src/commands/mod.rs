@@ -1,4 +1,4 @@
-//! The verbs: a file each, with the arguments and the function that does it.
+//! The subcommands: a file for each, with its arguments and the function that runs it.
 
 pub(crate) mod bench;
 pub(crate) mod btrfs;
@@ -34,10 +34,10 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Connects.
+    /// Connects to the daemon.
     ///
     /// # Errors
-    /// Nobody listens.
+    /// No daemon listens.
     pub(crate) fn connect(&self) -> Result<Client> {
         Client::connect(self.control.as_deref())
     }

@@ -7,7 +7,7 @@ use ashlar_export::nbd::listen;
 use ashlar_stack::spec::{Bytes, Mode, Spec};
 use clap::Args;
 
-/// Permissions of sockets unless others are asked for.
+/// Default permissions of sockets.
 const DEFAULT_MODE: u32 = 0o600;
 
 /// What NBD clients may take.
@@ -35,10 +35,10 @@ pub(crate) struct NbdOptions {
 }
 
 impl NbdOptions {
-    /// These, and those of `spec` that are not given here.
+    /// These options, completed by those of `spec`.
     ///
     /// # Errors
-    /// What is wrong with those of `spec`.
+    /// An option of `spec` is invalid.
     pub(crate) fn or(self, spec: &Spec) -> Result<Self, String> {
         if spec.nbd_max_connections == Some(0) {
             return Err("nbd_max_connections must not be 0".to_owned());
@@ -52,12 +52,12 @@ impl NbdOptions {
         })
     }
 
-    /// Permissions of Unix sockets.
+    /// The permissions of Unix sockets.
     pub(crate) fn mode(&self) -> u32 {
         self.nbd_mode.map_or(DEFAULT_MODE, |mode| mode.0)
     }
 
-    /// The knobs of each listener.
+    /// The settings of each listener.
     pub(crate) fn listener(&self) -> listen::Config {
         let default = listen::Config::default();
         let idle = self.nbd_idle_timeout.filter(|seconds| *seconds > 0);
@@ -68,7 +68,7 @@ impl NbdOptions {
         }
     }
 
-    /// The memory that all listeners share.
+    /// The memory budget shared by all listeners.
     pub(crate) fn budget(&self) -> Budget {
         let bytes = self.nbd_memory.map(|bytes| usize::try_from(bytes.0).unwrap_or(usize::MAX));
         bytes.map_or_else(Budget::default, Budget::new)

@@ -1,4 +1,4 @@
-//! `ashlar scan`: what is on some disks.
+//! `ashlar scan`: the contents of disks.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -141,11 +141,11 @@ pub(crate) struct ServeOptions {
 }
 
 impl ServeOptions {
-    /// What the daemon is to do with `disks`.
+    /// The daemon's configuration for `disks`.
     pub(crate) fn into_config(self, disks: Vec<PathBuf>) -> Config {
         let default = std::thread::available_parallelism().map_or(1, |n| n.get().min(4));
-        // The users of a mount are on this machine, and want its processors themselves: measured, a
-        // mount loses a third of its rate by spinning, while NBD on a disk gains as much.
+        // The users of a mount are on this machine and need its processors: as measured, a mount loses a third of its
+        // rate by spinning, while NBD on a disk gains as much.
         let default_spin = if self.mount.is_some() { 0 } else { 150 };
         let spin = Duration::from_micros(self.spin.unwrap_or(default_spin).into());
         Config {
@@ -181,7 +181,7 @@ impl Serve {
         daemon::serve(self.merge(spec)?, None, None)
     }
 
-    /// The file's settings, with those of the command line before them.
+    /// The file's settings, overridden by those of the command line.
     fn merge(self, spec: Spec) -> Result<Config> {
         let mut options = self.options;
         let wrong = |why| Error::plain("cannot use the configuration", why);
@@ -210,7 +210,7 @@ impl Serve {
         }
         let mut config = options.into_config(disks);
         config.force = self.force;
-        // What is set later wins.
+        // For the same path, the later setting wins: the command line's.
         let set = spec.set.into_iter().map(|(path, value)| (path, value.0));
         config.set.splice(0..0, set);
         Ok(config)
@@ -224,11 +224,11 @@ fn assignment(text: &str) -> std::result::Result<(String, String), String> {
     Ok((path.to_owned(), value.to_owned()))
 }
 
-/// Refuses a disk that is an image in a format of its own, unless its own bytes are wanted (`raw`): what
-/// writes to them as if they were the disk ruins the image.
+/// Refuses a disk that is an image in another format, unless its raw bytes are wanted (`raw`): a client that writes to
+/// them as if they were the disk ruins the image.
 ///
 /// # Errors
-/// It is one.
+/// The disk is such an image.
 pub(crate) fn refuse_image(disk: &Probed, raw: bool) -> Result<()> {
     let found = disk.contents.iter().flat_map(|contents| &contents.foreign);
     match found.into_iter().find(|found| found.usage == Usage::Image) {
@@ -241,11 +241,11 @@ pub(crate) fn refuse_image(disk: &Probed, raw: bool) -> Result<()> {
     }
 }
 
-/// Fails if some array did not start, its name is taken, or, unless it is read only, a disk is damaged that
-/// no array does without.
+/// Fails if an array did not start, its name is taken, or, unless access is read-only, a disk is damaged and no array
+/// runs without it.
 ///
 /// # Errors
-/// The first that did not, and what to do about it.
+/// The first failure, with advice.
 pub(crate) fn check_started(stack: &Stack, md: ashlar_md::Options) -> Result<()> {
     let arrays = stack.arrays.running();
     let mut volumes = stack.devices.volumes();
@@ -255,7 +255,7 @@ pub(crate) fn check_started(stack: &Stack, md: ashlar_md::Options) -> Result<()>
         let why = "it is no member of an array but has the name of one: rename the file";
         return Err(Error::new("cannot serve", &disk.name, why));
     }
-    // A user that only reads is served all that can be used, if that is anything.
+    // With read-only access everything usable is served, if there is anything.
     let is_enough = md.read_only && !(is_empty && stack.pools.all().is_empty());
     let refused = if is_enough { Vec::new() } else { stack.refused(md.run) };
     if let Some(disk) = refused.into_iter().find(|disk| !disk.is_left_out) {
@@ -275,7 +275,7 @@ pub(crate) fn check_started(stack: &Stack, md: ashlar_md::Options) -> Result<()>
             None => error.hint("--whole serves its disks as they are"),
         });
     }
-    // What lies deeper must not hide its neighbours: the log has it.
+    // A failed array inside another device must not keep the others from being served: it is logged.
     let Some(failure) = stack.failures.iter().find(|failure| !failure.is_nested) else {
         return Ok(());
     };

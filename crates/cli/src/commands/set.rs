@@ -1,4 +1,4 @@
-//! `ashlar set`: settings of a running daemon.
+//! `ashlar set`: changes settings of a running daemon.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `ashlar status`: what a running daemon serves.
+//! `ashlar status`: the state of a running daemon.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `ashlar stop`: ends a running daemon.
+//! `ashlar stop`: stops a running daemon.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -54,7 +54,7 @@ impl Stop {
     }
 }
 
-/// Tells what a stopping daemon waits for.
+/// Reports what a stopping daemon waits for.
 pub(crate) fn tell(waits_for: &[String]) {
     for what in waits_for {
         output::note(&format!("waiting: {what}\n"));

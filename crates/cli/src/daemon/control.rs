@@ -1,7 +1,7 @@
 //! The control socket: varlink on the main reactor.
 //!
-//! [`Service::call`] answers one message; [`serve`] moves them. A peer that sends what is no varlink
-//! loses its connection and disturbs nobody else; what it can make us keep is one message.
+//! [`Service::call`] answers one message; [`serve`] transfers them. A peer that sends invalid varlink loses its
+//! connection and affects no other; we buffer at most one message for it.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -33,39 +33,39 @@ use super::{stopping, trace, zfs};
 use crate::disks::{Access, Identity};
 use crate::models::Models;
 
-/// Connections at a time; more are closed at once.
+/// The most concurrent connections; more are closed at once.
 const MAX_CONNECTIONS: usize = 64;
-/// Pause after an accept that failed for want of a resource.
+/// Pause after an accept that failed for lack of a resource.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// What the control socket speaks for.
+/// The state behind the control socket.
 pub(crate) struct Service {
     pub(crate) stack: Arc<Stack>,
     pub(crate) attributes: Arc<Attributes>,
     pub(crate) mount: Option<String>,
     pub(crate) nbd: Vec<String>,
-    /// What NBD clients find.
+    /// The exports for NBD clients.
     pub(crate) exports: Arc<Exports>,
-    /// How disks are opened.
+    /// The access mode for disks.
     pub(crate) access: Access,
     /// Whether disks are opened for direct I/O.
     pub(crate) direct: bool,
-    /// Which disks take the time of a model.
+    /// The device models of disks.
     pub(crate) models: Arc<Models>,
-    /// What waits for members. Its lock is held for one change of what there is at a time.
+    /// Collects members of waiting arrays. Its lock is held during each change of the stack.
     pub(crate) collector: Mutex<Collector>,
-    /// Attributes to set once they are there, with their values.
+    /// Attributes to set once they exist, with their values.
     pub(crate) deferred: RefCell<Vec<(String, String)>>,
-    /// Which files and devices the disks are, by path.
+    /// The files and devices behind the disks' paths.
     pub(crate) identities: RefCell<HashMap<String, Identity>>,
-    /// The daemon's end, which `Stop` begins. Once it has begun no array starts any more.
+    /// The daemon's end, which `Stop` begins. Once it has begun no array is started any more.
     pub(crate) ending: Ending,
-    /// The callers that are told how the end was.
+    /// The callers waiting for the result of the end.
     pub(crate) farewells: Farewells,
 }
 
 impl Service {
-    /// The answer to a call: bytes to send, if any.
+    /// The encoded reply to a call, if one is due.
     async fn answer(&self, call: Call) -> Option<Vec<u8>> {
         let (oneway, more) = (call.oneway, call.more);
         let reply = self.call(call).await;
@@ -242,13 +242,13 @@ fn alias(name: &ArrayName) -> Option<String> {
 /// Parameters of a method.
 pub(super) fn parse<T: DeserializeOwned>(parameters: Map<String, Value>) -> Result<T, Reply> {
     serde_json::from_value(Value::Object(parameters)).map_err(|error| {
-        // The message has the parameter's name between backquotes, if it is about one.
+        // The message contains the parameter's name in backquotes, if it concerns one.
         let text = error.to_string();
         Reply::invalid_parameter(text.split('`').nth(1).unwrap_or(&text))
     })
 }
 
-/// Checks that a method without parameters was given none.
+/// Checks that a method without parameters got none.
 fn nothing(parameters: &Map<String, Value>) -> Result<(), Reply> {
     parameters.keys().next().map_or(Ok(()), |name| Err(Reply::invalid_parameter(name)))
 }
@@ -263,7 +263,7 @@ pub(super) fn refused(reason: impl std::fmt::Display, hint: Option<&str>) -> Rep
     refused_with(reason, hint, None)
 }
 
-/// A refusal for which a command is to end with this code.
+/// A refusal that makes a command exit with this code.
 pub(super) fn refused_with(
     reason: impl std::fmt::Display,
     hint: Option<&str>,
@@ -301,7 +301,7 @@ fn info() -> Value {
     })
 }
 
-/// The interface every varlink service has (varlink.org, "Service Interface").
+/// The interface that every varlink service has (varlink.org, "Service Interface").
 const SERVICE_DESCRIPTION: &str = "\
 # The interface every varlink service has.
 interface org.varlink.service
@@ -331,12 +331,12 @@ fn describe(parameters: Map<String, Value>) -> Result<Value, Reply> {
     }
 }
 
-/// Answers whoever connects, for ever.
+/// Answers all connections, forever.
 pub(crate) async fn serve(listener: Listener, service: Rc<Service>) {
     loop {
         match listener.accept().await {
             Ok(socket) => {
-                // Each connection holds a count of the service, beside our own.
+                // Each connection holds a reference to the service, beside our own.
                 if Rc::strong_count(&service) > MAX_CONNECTIONS {
                     tracing::warn!("too many control connections");
                     continue;
@@ -352,7 +352,7 @@ pub(crate) async fn serve(listener: Listener, service: Rc<Service>) {
     }
 }
 
-/// One connection, to its end.
+/// Serves one connection, until it ends.
 async fn converse(socket: &Socket, service: &Service) {
     let mut frames = Frames::new(MAX_CALL);
     let mut buffer = vec![0; 4096];

@@ -1,16 +1,16 @@
-//! A defect that a test can order, in builds with debug assertions only: the thread of a reactor panics.
+//! A defect for tests, in builds with debug assertions only: a reactor's thread panics on request.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use ashlar_engine::{Engine, sleep, spawn};
 
-/// Names the file at whose appearance the first reactor panics.
+/// Names the file whose appearance makes the first reactor panic.
 const ORDER: &str = "ASHLAR_PANIC_AT";
-/// How often it is looked for.
+/// How often the file is looked for.
 const INTERVAL: Duration = Duration::from_millis(10);
 
-/// Waits for the order, if the environment says where it will be.
+/// Waits for the file, if the environment names one.
 pub(super) fn await_order(engine: &Engine) {
     let (Some(path), Some(handle)) = (std::env::var_os(ORDER), engine.handles().first()) else {
         return;
@@ -20,7 +20,7 @@ pub(super) fn await_order(engine: &Engine) {
         while !path.exists() {
             sleep(INTERVAL).await;
         }
-        // In no task, so that the thread dies of it.
+        // Not in a task, so that the panic ends the thread.
         let panics = || -> std::future::Ready<()> { panic!("ordered by {ORDER}") };
         handle.spawn_on(panics).await
     })

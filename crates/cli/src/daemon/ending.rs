@@ -1,19 +1,19 @@
-//! The daemon's end: the wishes for it, what it waits for, and its limit.
+//! The daemon's end: the requests for it, what it waits for, and its time limit.
 //!
-//! A thread of its own hears the signals, so that no reactor that is stuck keeps the end from being forced.
+//! A separate thread receives the signals, so that a stuck reactor cannot prevent a forced end.
 //!
-//! | wish | what it does |
+//! | request | effect |
 //! |---|---|
 //! | SIGHUP | begins the end, and never forces it: a terminal that is closed may send several |
 //! | SIGTERM, SIGINT, `Stop` | the first begins the end |
-//! | a second signal, `Stop` with force | forces it: no client is waited for any more |
+//! | a second signal, `Stop` with force | forces it: stops waiting for clients |
 //! | a third signal | ends the process at once |
 //!
-//! What a forced end means for writes under way: those that an array has begun are still waited for, because its
-//! copies may only be called the same when all have ended; clients do not get their replies any more. A device that
-//! takes longer than [`STEP`] is given up, and after [`LIMIT`] the process ends whatever is left. Both are like a power
-//! cut to an array: its superblocks say active, its bitmap has the marks of what was under way, so its next start makes
-//! the copies the same. What was flushed is on the disks.
+//! Effect of a forced end on writes in flight: writes that an array has begun are still completed, because its copies
+//! only agree once all writes have ended; clients get no more replies. A device that takes longer than [`STEP`] is
+//! given up, and after [`LIMIT`] the process ends whatever is left. To an array both are like a power cut: its
+//! superblocks say active and its bitmap marks the writes in flight, so its next start resyncs the copies. Flushed data
+//! is on the disks.
 
 use std::io;
 use std::path::PathBuf;
@@ -32,28 +32,28 @@ use super::stop::Stop;
 use super::users;
 use crate::error::{Error, FAILURE, PANICKED, Result};
 
-/// How long a device may take to stop once the end is forced.
+/// How long a device may take to stop after the end is forced.
 const STEP: Duration = Duration::from_secs(2);
-/// How long the process may go on once the end is forced.
+/// How long the process may continue after the end is forced.
 const LIMIT: Duration = Duration::from_secs(10);
-/// How long clients are waited for when a thread has panicked, which answers none of its own any more.
+/// How long to wait for clients after a thread has panicked, which no longer answers its clients.
 const WITHOUT_A_THREAD: Duration = Duration::from_secs(10);
-/// How long the log may take to take a line of the end.
+/// How long writing a log line may delay the end.
 const LOG_PATIENCE: Duration = Duration::from_millis(500);
-/// How long something may keep the end waiting before the log has it.
+/// How long the end may be delayed before this is logged.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What the end waits for.
+/// What the end is waiting for.
 #[derive(Clone, Debug, Default)]
 pub(super) enum Waiting {
-    /// Nothing that takes long.
+    /// Nothing slow.
     #[default]
     Nothing,
     /// Users of the mount.
     Mount(PathBuf),
     /// NBD clients at these addresses.
     Clients(String),
-    /// A device that is being stopped.
+    /// A device that is stopping.
     Device(String),
 }
 
@@ -68,14 +68,14 @@ struct State {
     draining: Stop,
     panicked: Stop,
     over: Stop,
-    /// Whether a signal is the second one.
+    /// Whether the next signal is the second one.
     is_asked_for: AtomicBool,
     code: AtomicU8,
     waiting: Mutex<Waiting>,
     failure: Mutex<Option<String>>,
 }
 
-/// Logs on another thread: a log that is not read must not keep the end from coming.
+/// Logs on another thread: a log that nothing reads must not block the end.
 fn say(log: impl FnOnce() + Send + 'static) {
     let (said, saying) = mpsc::channel();
     let log = move || {
@@ -83,7 +83,7 @@ fn say(log: impl FnOnce() + Send + 'static) {
         said.send(())
     };
     if thread::Builder::new().name("ashlar-log".to_owned()).spawn(log).is_ok() {
-        // Said, or not: what matters follows.
+        // Whether or not the line was written, the end continues.
         let (Ok(()) | Err(_)) = saying.recv_timeout(LOG_PATIENCE);
     }
 }
@@ -93,7 +93,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Ending {
-    /// Blocks the signals that end the daemon, and hears them on a thread of its own. To be called before any other
+    /// Blocks the signals that end the daemon, and receives them on a separate thread. Must be called before any other
     /// thread is started.
     ///
     /// # Errors
@@ -132,7 +132,7 @@ impl Ending {
         self.0.wanted.stop();
     }
 
-    /// Forces the end: the process is gone within [`LIMIT`].
+    /// Forces the end: the process ends within [`LIMIT`].
     pub(super) fn force(&self) {
         self.ask();
         if self.0.forced.is_stopped() {
@@ -145,14 +145,14 @@ impl Ending {
             thread::sleep(LIMIT);
             ending.abandon("the forced end took too long: what was not stopped is left as it is");
         };
-        // Without a thread there is no limit, but a third signal.
+        // Without a thread there is no time limit, only a third signal.
         if let Err(error) = thread::Builder::new().name("ashlar-limit".to_owned()).spawn(limit) {
             tracing::error!(%error, "no thread for the limit of the end");
         }
         say(|| tracing::warn!("the end is forced"));
     }
 
-    /// Ends the process.
+    /// Exits the process.
     fn abandon(&self, why: &str) -> ! {
         let (ending, why) = (self.clone(), why.to_owned());
         say(move || {
@@ -162,7 +162,7 @@ impl Ending {
         std::process::exit(self.code().into());
     }
 
-    /// A thread that serves has panicked: the end begins, and does not wait long for clients.
+    /// Handles the panic of a serving thread: the end begins, and waits for clients only briefly.
     pub(super) async fn without(&self, panicked: Panicked) {
         let Panicked { thread, message: panic } = panicked;
         tracing::error!(thread, panic, "a thread that serves has panicked: stopping");
@@ -171,24 +171,24 @@ impl Ending {
         self.force();
     }
 
-    /// Something that serves has panicked, which the log has already: the end begins.
+    /// Begins the end after a panic that has already been logged.
     pub(super) fn panic(&self) {
         self.fail(PANICKED);
         self.0.panicked.stop();
         self.0.wanted.stop();
     }
 
-    /// The process is to end with this code, or a higher one.
+    /// Sets the exit code, unless it is already higher.
     pub(super) fn fail(&self, code: u8) {
         self.0.code.fetch_max(code, Ordering::SeqCst);
     }
 
-    /// What the process ends with.
+    /// The exit code.
     pub(super) fn code(&self) -> u8 {
         self.0.code.load(Ordering::SeqCst)
     }
 
-    /// Ends when the end is to begin.
+    /// Ends when the end is requested.
     pub(super) fn wanted(&self) -> Stop {
         self.0.wanted.clone()
     }
@@ -198,38 +198,38 @@ impl Ending {
         self.0.forced.clone()
     }
 
-    /// Ends when the end has begun: nothing starts any more.
+    /// Ends when the end has begun: nothing is started any more.
     pub(super) fn draining(&self) -> Stop {
         self.0.draining.clone()
     }
 
-    /// Ends when something that serves has panicked.
+    /// Ends when a serving thread or task has panicked.
     pub(super) fn panicked(&self) -> Stop {
         self.0.panicked.clone()
     }
 
-    /// Ends when all is stopped, as far as it can be.
+    /// Ends when everything is stopped, as far as possible.
     pub(super) fn over(&self) -> Stop {
         self.0.over.clone()
     }
 
-    /// What was not in good order, once it is over.
+    /// What failed while stopping, once it is over.
     pub(super) fn failure(&self) -> Option<String> {
         lock(&self.0.failure).clone()
     }
 
-    /// It is over, with this result.
+    /// Records that the end is over, with this result.
     pub(super) fn finish<T>(&self, result: &Result<T>) {
         *lock(&self.0.failure) = result.as_ref().err().map(ToString::to_string);
         self.0.over.stop();
     }
 
-    /// Takes note of what is waited for.
+    /// Records what the end waits for.
     pub(super) fn wait_for(&self, waiting: Waiting) {
         *lock(&self.0.waiting) = waiting;
     }
 
-    /// What the end waits for, in words.
+    /// A description of what the end waits for.
     pub(super) fn waits_for(&self) -> Vec<String> {
         let waiting = lock(&self.0.waiting).clone();
         match waiting {

@@ -1,7 +1,7 @@
-//! Members that are handed in one by one, as udev does it by `mdadm --incremental`.
+//! Members that are added one by one, as udev does with `mdadm --incremental`.
 //!
-//! The sentences are mdadm's, and so are the exit codes that go with refusals: 1 for a disk that is no
-//! member or an array that cannot start, 2 for a member that an array does not take.
+//! The messages are mdadm's, and so are the exit codes of refusals: 1 for a disk that is not a member or an array that
+//! cannot start, 2 for a member that an array does not accept.
 
 use ashlar_md::Candidate;
 use ashlar_md::manage::{AddOptions, ManageError};
@@ -21,11 +21,11 @@ use super::manage::{New, index_of, not_done, reply};
 use super::varlink::Reply;
 use crate::disks::{self, Access};
 
-/// The code for a member that an array does not take.
+/// The exit code for a member that an array does not accept.
 const NOT_TAKEN: Option<u8> = Some(2);
 
 impl Service {
-    /// Takes in a member.
+    /// Adds a member.
     pub(super) async fn attach(&self, at: &Attach) -> Result<Value, Reply> {
         let mut collector = self.collector().await?;
         let new = self.open(None, &at.disk)?;
@@ -48,7 +48,7 @@ impl Service {
         reply(DoneReply { done })
     }
 
-    /// Lets go of a member, wherever it is.
+    /// Releases a member, wherever it is in use.
     pub(super) async fn detach(&self, DiskOnly { disk }: &DiskOnly) -> Result<Value, Reply> {
         let mut collector = self.collector().await?;
         let waiting = self.stack.arrays.waiting();
@@ -76,7 +76,7 @@ impl Service {
         Err(refused(format!("{disk} does not appear to be a component of any array"), None))
     }
 
-    /// Starts what waits, as far as that is possible.
+    /// Starts waiting arrays, if possible.
     pub(super) async fn start_waiting(&self) -> Result<Value, Reply> {
         let mut collector = self.collector().await?;
         let (mut done, mut failed) = (Vec::new(), Vec::new());
@@ -95,8 +95,8 @@ impl Service {
         reply(StartedReply { done, failed })
     }
 
-    /// The collector, for one change. None begins any more once the daemon is about to end, so that no
-    /// array is left running.
+    /// The collector, locked for one change. Once the daemon is about to end no change may begin, so that no array is
+    /// left running.
     async fn collector(&self) -> Result<MutexGuard<'_, Collector>, Reply> {
         let collector = self.collector.lock().await;
         if self.ending.draining().is_stopped() {
@@ -105,7 +105,7 @@ impl Service {
         Ok(collector)
     }
 
-    /// Whether the disk at `path` is the one that a user means.
+    /// Whether the disk at `path` is the one that the user named.
     fn is_meant(&self, path: &str, disk: &str) -> bool {
         let wanted = disks::identity(disk.as_ref());
         path == disk
@@ -113,7 +113,7 @@ impl Service {
             || (wanted.is_some() && self.identities.borrow().get(path).copied() == wanted)
     }
 
-    /// A member of an array that does not run.
+    /// Adds a member of an array that is not running.
     async fn collect(
         &self,
         collector: &mut Collector,
@@ -124,7 +124,7 @@ impl Service {
         let waiting = self.stack.arrays.waiting();
         let existing = waiting.iter().find(|array| array.uuid == sb.set_uuid);
         let candidate = Candidate { gateway: new.gateway.clone(), path: new.path.clone(), sb };
-        // Its name must be there when the array starts.
+        // The device must have a name when the array starts.
         let was_held = new.is_held;
         let path = self.keep(new);
         let volume = match collector.attach(candidate, run).await {
@@ -159,8 +159,8 @@ impl Service {
         Ok(std::iter::once(started).chain(volume.view.status().notes).collect())
     }
 
-    /// A member of an array that runs. What is a spare becomes one; what was a member only comes back
-    /// as it was, since making it a spare would overwrite it.
+    /// Adds a member of a running array. A spare becomes a spare; a former member is only re-added, since making it a
+    /// spare would overwrite it.
     async fn join(&self, volume: &Volume, new: New, sb: Box<Superblock>) -> Result<String, Reply> {
         let array = volume.view.array();
         let (gateway, path) = (new.gateway.clone(), new.path.clone());
@@ -182,7 +182,7 @@ impl Service {
         Ok(format!("{} attached to {name} which is already active.", self.keep(new)))
     }
 
-    /// Serves what has just come to be. The mount shows it by itself.
+    /// Exports new devices to NBD clients. The mount shows them by itself.
     async fn serve_new(&self, collector: &mut Collector) {
         for note in collector.take_notes() {
             tracing::warn!(device = note.device, "{}", note.text);
@@ -205,7 +205,7 @@ impl Service {
         }
     }
 
-    /// Forgets a disk that is used for nothing.
+    /// Forgets an unused disk.
     fn forget(&self, path: &str) {
         self.stack.devices.remove(path);
         self.identities.borrow_mut().remove(path);

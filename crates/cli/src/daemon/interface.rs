@@ -1,7 +1,7 @@
 //! The control interface: its methods, their parameters and errors, as data.
 //!
-//! [`DESCRIPTION`] is what a client is given that asks; the types beside it are what is sent. A test
-//! holds the two together.
+//! [`DESCRIPTION`] is sent to clients that ask for it; the types beside it are the messages. A test checks that they
+//! agree.
 
 use ashlar_stack::detail::Detail;
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// The interface's name.
 pub(crate) const NAME: &str = "io.ashlar.Control";
 
-/// The interface in varlink's language.
+/// The interface in varlink's description language.
 pub(crate) const DESCRIPTION: &str = "\
 # Live state and settings of a running ashlar daemon.
 # Paths are those of a Linux root without the leading slash: sys/block/md0/queue/nomerges.
@@ -215,7 +215,7 @@ pub(crate) struct Manage {
     pub(crate) force: Option<bool>,
 }
 
-/// What `Manage` is to do.
+/// The action of `Manage`.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug, Default)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum ManageAction {
@@ -312,7 +312,7 @@ pub(crate) struct TraceReply {
     pub(crate) lost: u64,
 }
 
-/// A device that is traced.
+/// A traced device.
 #[derive(Clone, Serialize, Deserialize, Debug)]
 pub(crate) struct TracedDevice {
     pub(crate) name: String,
@@ -381,14 +381,14 @@ pub(crate) struct DetailReply {
     pub(crate) detail: Detail,
 }
 
-/// A name in a directory.
+/// An entry of a directory.
 #[derive(Serialize, Deserialize, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) name: String,
     pub(crate) kind: EntryKind,
 }
 
-/// What a name stands for.
+/// The kind of an entry.
 #[derive(Clone, Copy, Serialize, Deserialize, Debug, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum EntryKind {

@@ -1,9 +1,8 @@
-//! Changes of running arrays that a client asks for: members that come and go, size, bitmap.
+//! Changes of running arrays that clients request: members, size, bitmap.
 //!
-//! A disk that is to come is opened and locked as at the start, and refused if anything else is known
-//! to be on it. A member is known by its path, by its name under `sys/block`, or by being the same
-//! file or device as a path that is given: the same that was opened. (Under the path of a disk that
-//! failed there may be another by now.)
+//! A disk to be added is opened and locked as at the start, and refused if it is known to contain anything else. A
+//! member is found by its path, by its name under `sys/block`, or because the given path is the file or device that was
+//! opened for it. (After a disk failed, another may have appeared under its path.)
 
 use std::path::Path;
 use std::sync::Arc;
@@ -36,7 +35,7 @@ fn cannot_open(error: Error) -> Reply {
     refused(text, hint.as_deref())
 }
 
-/// A reply of these fields.
+/// A reply with these fields.
 pub(super) fn reply(fields: impl serde::Serialize) -> Result<Value, Reply> {
     serde_json::to_value(fields).map_err(|error| refused(error, None))
 }
@@ -58,7 +57,7 @@ impl Service {
         reply(DoneReply { done })
     }
 
-    /// Changes size or bitmap.
+    /// Changes the size or the bitmap.
     pub(super) async fn grow(&self, at: &Grow) -> Result<Value, Reply> {
         let volume = self.volume(&at.name)?;
         let array = volume.view.array();
@@ -172,8 +171,8 @@ impl Service {
         Ok(done)
     }
 
-    /// The members that a user means: one, or by a word those that have failed or whose devices are
-    /// gone. There may be none.
+    /// The members that the user selected: one, or with a keyword all that have failed or whose devices are gone. There
+    /// may be none.
     async fn chosen(
         &self,
         volume: &Volume,
@@ -198,7 +197,7 @@ impl Service {
         Ok(chosen.filter_map(|member| Some((member.index?, member.path.clone()?))).collect())
     }
 
-    /// The member that a user means.
+    /// The member that the user named.
     pub(super) fn member<'a>(
         &self,
         volume: &Volume,
@@ -219,18 +218,18 @@ impl Service {
         })
     }
 
-    /// Opens a disk that is to become a member, or finds it among those that were.
-    /// `volume` is the array that it is for, if that runs.
+    /// Opens a disk that should become a member, or finds it among former members. `volume` is the array it is for, if
+    /// that is running.
     pub(super) fn open(&self, volume: Option<&Volume>, disk: &str) -> Result<New, Reply> {
         let wanted = disks::identity(Path::new(disk));
         let identities = self.identities.borrow();
         let same = |path: &str| wanted.is_some() && identities.get(path).copied() == wanted;
-        // What was made of other devices has no file that could be the same.
+        // A device made of other devices has no file to compare.
         let made = |held: &Device| held.kind != Kind::Disk && held.path == disk;
         let held = self.stack.devices.all().into_iter().find(|held| same(&held.path) || made(held));
         drop(identities);
         let Some(held) = held else {
-            // Waiting here would hold up all that this thread does.
+            // Do not wait for the disk: that would block this thread's other work.
             let opened = disks::open_now(Path::new(disk), self.access, self.direct);
             let gateway = self.models.wrap(opened.map_err(cannot_open)?).gateway;
             return Ok(New { path: disk.to_owned(), gateway, is_held: false });
@@ -269,10 +268,10 @@ impl Service {
         Ok(New { path: held.path, gateway, is_held: true })
     }
 
-    /// Keeps a disk that is a member now; its path.
+    /// Keeps a disk that is now a member; returns its path.
     pub(super) fn keep(&self, new: New) -> String {
         if !new.is_held {
-            // One of that path that was a member once is another file by now.
+            // A former member with that path is now a different file.
             self.stack.devices.remove(&new.path);
             self.stack.devices.add_member(&new.path, new.gateway);
             let identity = disks::identity(Path::new(&new.path));
@@ -282,11 +281,11 @@ impl Service {
     }
 }
 
-/// A disk that is to be a member.
+/// A disk to be added.
 pub(super) struct New {
     pub(super) path: String,
     pub(super) gateway: Gateway,
-    /// It was a member before.
+    /// Whether it was a member before.
     pub(super) is_held: bool,
 }
 
@@ -303,9 +302,9 @@ impl New {
     }
 }
 
-/// The index of a member that is one.
+/// The index of a member.
 pub(super) fn index_of(member: &MemberStatus) -> Index {
-    // Only slots without member have none, and these have no path to be found by.
+    // Only slots without a member lack one, and these cannot be found by path.
     member.index.unwrap_or(Index::MAX)
 }
 
@@ -318,18 +317,18 @@ fn options(at: &Manage) -> AddOptions {
     }
 }
 
-/// Whether a disk has what it had as a member of the array `uuid`, and nothing else: what is in its data area is part of the array's
-/// data.
+/// Whether a disk contains only its former membership of the array `uuid`: signatures in its data area are part of the
+/// array's data.
 fn is_only_member(contents: &Contents, uuid: Uuid) -> bool {
     let is_ours = matches!(&contents.md, Md::Member(sb) if sb.set_uuid == uuid);
     is_ours && contents.remains().next().is_none()
 }
 
-/// Refuses a disk with something on it, other than what it had as a member of the array `uuid`.
+/// Refuses a disk that contains anything besides its former membership of the array `uuid`.
 fn check_free(path: &str, contents: &Contents, uuid: Uuid) -> Result<(), Reply> {
     let hint = Some("nothing was changed; --force overwrites what is there");
     match &contents.md {
-        // What is in its data area is part of the array's data.
+        // Signatures in its data area are part of the array's data.
         Md::Member(sb) if sb.set_uuid == uuid => Ok(()),
         Md::None | Md::Member(_) | Md::Damaged(_) if !contents.is_empty() => {
             let why = format!("{path} has {}", contents.claims().join(", "));

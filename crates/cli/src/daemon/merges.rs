@@ -1,4 +1,4 @@
-//! Merges of snapshots that end while their volumes are served: their groups' metadata is brought up to date.
+//! Snapshot merges that end while their volumes are served: updates their groups' metadata.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -12,13 +12,14 @@ use super::control::Service;
 use crate::commands::lvm::archive::{self, Archives};
 use crate::error::Error;
 
-/// How often the merges are looked at.
+/// How often the merges are checked.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Ends merges until the daemon is about to end.
+/// Finishes merges until the daemon is about to end.
 pub(super) async fn end_merges(service: Rc<Service>) {
     loop {
-        // With the collector: nothing else changes the stack meanwhile, and the daemon's end waits for a commit that is under way.
+        // Holds the collector's lock: nothing else changes the stack meanwhile, and the daemon's end waits for a
+        // running commit.
         let mut collector = service.collector.lock().await;
         if service.ending.draining().is_stopped() {
             return;
@@ -42,7 +43,7 @@ pub(super) async fn end_merges(service: Rc<Service>) {
     }
 }
 
-/// Removes a snapshot that was merged, and keeps copies of the metadata as the commands do.
+/// Removes a merged snapshot, and archives the metadata as the commands do.
 async fn end(collector: &mut Collector, merged: &Merged) -> Result<(), String> {
     let text = |error: Error| error.into_parts().0;
     let archives = Archives::new(true).map_err(text)?;
@@ -58,7 +59,7 @@ async fn end(collector: &mut Collector, merged: &Merged) -> Result<(), String> {
     Ok(())
 }
 
-/// The command that ends a merge without a daemon.
+/// The command that finishes a merge without a daemon.
 fn command(service: &Service, Merged { before, snapshot, .. }: &Merged) -> String {
     let devices = service.stack.devices.all();
     let disks = devices.iter().filter(|device| device.kind == Kind::Disk);

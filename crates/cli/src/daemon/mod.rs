@@ -1,10 +1,9 @@
-//! The daemon: assembles, serves, and stops in good order.
+//! The daemon: assembles, serves, and stops cleanly.
 //!
 //! # Threads
 //!
-//! The main thread's reactor has the control socket, the signals and the arrays' start and end; each
-//! further thread has a reactor that serves the mount and NBD clients, with no hop between threads
-//! on the way of an I/O.
+//! The main thread's reactor runs the control socket, the signals and the start and end of arrays; each further thread
+//! has a reactor that serves the mount and NBD clients. An I/O stays on one thread.
 //!
 //! # The end
 //!
@@ -14,12 +13,12 @@
 //!                                         +----second signal------+--> stopping within a limit --> exit 1
 //! ```
 //!
-//! The wishes to end, and what a forced end means: [`ending`]. A pool that keeps this waiting is given up: [`pools_end`].
-//! A thread that panics begins the end, too, and the process exits with 101.
+//! Requests to end, and the effects of a forced end: [`ending`]. A pool that blocks this is given up: [`pools_end`]. A
+//! thread that panics begins the end, too, and the process exits with 101.
 //!
-//! Draining: NBD clients get answers to what they have asked, and the mount is ended, which the kernel
-//! refuses while it is used. A daemon that died below a mounted loop device would take acknowledged
-//! data of that file system's cache with it, so this one serves on until the mount is free.
+//! Draining: requests that NBD clients have sent are answered, and the mount is unmounted, which the kernel refuses
+//! while it is in use. A daemon that died below a mounted loop device would lose acknowledged data in that file
+//! system's cache, so the daemon keeps serving until the mount is unused.
 
 pub(crate) mod control;
 #[cfg(debug_assertions)]
@@ -80,7 +79,7 @@ use mounted::Mounted;
 use stop::Stop;
 use stopping::Farewells;
 
-/// Where ZFS's module parameters are.
+/// The directory of ZFS's module parameters.
 const PARAMETERS: &str = "sys/module/zfs/parameters/";
 
 /// What to serve and how.
@@ -95,12 +94,12 @@ pub(crate) struct Config {
     pub(crate) buffered: bool,
     pub(crate) run: bool,
     pub(crate) incremental: bool,
-    /// Whether disks and arrays are served as they are, whatever is on them.
+    /// Whether disks and arrays are served as they are, without looking at their contents.
     pub(crate) whole: bool,
-    /// Whether images of hypervisors are served as the bytes that they are.
+    /// Whether hypervisor images are served as raw bytes.
     pub(crate) raw: bool,
     pub(crate) partial: bool,
-    /// Whether pools are imported that another host has used last.
+    /// Whether to import pools that another host used last.
     pub(crate) force: bool,
     pub(crate) threads: usize,
     pub(crate) spin: Duration,
@@ -114,10 +113,10 @@ impl Config {
         if self.read_only { Access::Read } else { Access::Write }
     }
 
-    /// Checks, before any disk is touched, that what serving needs is there.
+    /// Checks that everything serving needs is available, before any disk is touched.
     ///
     /// # Errors
-    /// What is missing, and the option that does without it.
+    /// What is missing, and an option that avoids it.
     fn check_surroundings(&self) -> Result<()> {
         if let Some(path) = &self.mount {
             mounted::check(path)?;
@@ -125,12 +124,12 @@ impl Config {
         control_path(self.control.as_deref()).map(drop)
     }
 
-    /// How arrays are assembled.
+    /// The options for assembling arrays.
     fn md(&self) -> ashlar_md::Options {
         ashlar_md::Options { run: self.run, read_only: self.read_only }
     }
 
-    /// How pools are imported: with the module parameters among the settings.
+    /// The options for importing pools: with the module parameters among the settings.
     fn pools(&self) -> Result<pools::Options> {
         let parameters = Parameters::default();
         for (path, value) in &self.set {
@@ -151,20 +150,20 @@ impl Config {
     }
 }
 
-/// Which of the disks to use.
+/// Selects the disks to use.
 pub(crate) type Filter<'a> = &'a dyn Fn(&Probed) -> bool;
 
-/// Serves until told to stop. With `rename` the first array gets that name; with `filter` only members
-/// of arrays are served, and those for which it does not hold are left alone.
+/// Serves until told to stop. With `rename` the first array gets that name; with `filter` only members of arrays are
+/// served, and only those it selects.
 ///
 /// # Errors
-/// It could not start; volumes hold what they did.
+/// It could not start; volumes are unchanged.
 pub(crate) fn serve(
     config: Config,
     rename: Option<&str>,
     filter: Option<Filter<'_>>,
 ) -> Result<ExitCode> {
-    // Before any other thread is started, so that all of them leave the signals to it.
+    // Before any other thread is started, so that all of them inherit the blocked signals.
     let ending = Ending::listen();
     let ending = ending.map_err(|error| Error::plain("cannot wait for signals", error))?;
     if !config.incremental {
@@ -184,13 +183,13 @@ pub(crate) fn serve(
             }
             match disk.candidate() {
                 Ok(_) => {}
-                // A disk that is no member is a volume itself, unless arrays were asked for.
+                // A disk that is not a member is itself a volume, unless arrays were requested.
                 Err(NotAMember::Foreign(_))
                     if filter.is_none() && !disk.disk.gateway.capacity().is_zero() =>
                 {
                     refuse_image(disk, config.raw)?;
                 }
-                // Perhaps its array does without it, or the user only reads: the others may have it all.
+                // Its array may run without it, or access is read-only: the other disks may suffice.
                 Err(NotAMember::Damaged(_)) => {}
                 Err(why) => {
                     return Err(Error::new("cannot serve", disk.disk.path.display(), why));
@@ -205,7 +204,7 @@ pub(crate) fn serve(
             pools: Some(pools),
         };
         let mut stack = assemble(&probed, options.clone(), &disks::runtime()).await;
-        // A disk that is let go of later must be free then.
+        // Drop the references, so that disks are free when they are released later.
         drop(probed);
         log_notes(&stack, config.run);
         let accepted = accept(&config, &mut stack, options);
@@ -224,8 +223,8 @@ pub(crate) fn serve(
             Err(error) => (None, Err(error)),
         };
         ending.draining().stop();
-        // Whatever happened, what was assembled is stopped in good order: a merge may be under way, and
-        // arrays before the threads that may still be in the middle of a write: its copies would differ.
+        // In any case everything that was assembled is stopped cleanly: a merge may be running. Arrays are stopped
+        // before the threads, which may be in the middle of a write: otherwise the copies would differ.
         let stopped = ending.stop(&stack).await;
         giving_up.cancel().await;
         let result = served.and(stopped).map_err(|error| error.code_at_least(ending.code()));
@@ -234,7 +233,7 @@ pub(crate) fn serve(
         if let Err(error) = &result
             && ending.forced().is_stopped()
         {
-            // What did not stop keeps threads busy, which must not be waited for.
+            // Devices that did not stop keep threads busy, which must not be waited for.
             std::process::exit(error.print().into());
         }
         if let Some(engine) = engine {
@@ -246,10 +245,11 @@ pub(crate) fn serve(
     result
 }
 
-/// Whether the stack is what the user wants; the threads to serve it, and who takes in what comes later.
+/// Checks whether the stack is what the user requested; returns the threads that serve it, and the collector of later
+/// members.
 ///
 /// # Errors
-/// Something that was named cannot be served.
+/// A requested disk or array cannot be served.
 fn accept(
     config: &Config,
     stack: &mut Stack,
@@ -265,8 +265,7 @@ fn accept(
     Ok((engine, collector))
 }
 
-/// Tells the log what there is to know of the devices, and which arrays did not start although their
-/// neighbours are served.
+/// Logs the notes about the devices, and the arrays that did not start although others are served.
 fn log_notes(stack: &Stack, run: bool) {
     for note in &stack.notes {
         tracing::warn!(device = note.device, "{}", note.text);
@@ -285,7 +284,7 @@ fn log_notes(stack: &Stack, run: bool) {
     }
 }
 
-/// Says what runs.
+/// Prints what is running.
 fn announce(stack: &Stack) -> Result<()> {
     let mut text = String::new();
     for volume in stack.arrays.running() {
@@ -335,7 +334,7 @@ fn announce(stack: &Stack) -> Result<()> {
     output::tell(&(text + "ready\n"))
 }
 
-/// From assembled to no longer served.
+/// Serves from the assembled stack until the end.
 async fn run(
     config: &Config,
     engine: &Engine,
@@ -348,13 +347,13 @@ async fn run(
     let mut deferred = Vec::new();
     for (path, value) in &config.set {
         let path = path.trim_matches('/');
-        // Known since before the import.
+        // Already set, before the import.
         if path.starts_with(PARAMETERS) {
             continue;
         }
         match attributes.write(path, value).await {
             Ok(()) => {}
-            // The array may come.
+            // The array may appear later.
             Err(AttributeError::NotFound) if config.incremental => {
                 deferred.push((path.to_owned(), value.clone()));
             }
@@ -399,7 +398,7 @@ async fn run(
     let control = spawn(control::serve(control, Rc::clone(&service)));
     let watch = spawn(watch::log_progress(Arc::clone(stack)));
     let merges = spawn(merges::end_merges(Rc::clone(&service)));
-    // The process that started this one may be gone, and its terminal with it.
+    // The process that started this one may be gone, and with it its terminal.
     if let Err(error) = announce(stack) {
         tracing::warn!("{error}");
     }
@@ -456,7 +455,7 @@ fn gone(cancelled: Cancelled) -> io::Result<()> {
     Err(io::Error::other(cancelled))
 }
 
-/// Where the control socket is to be: in a directory that is there.
+/// The path of the control socket, whose directory must exist.
 fn control_path(path: Option<&Path>) -> Result<PathBuf> {
     let path = match path {
         Some(path) => path.to_owned(),
@@ -475,7 +474,7 @@ fn control_path(path: Option<&Path>) -> Result<PathBuf> {
     }
 }
 
-/// Listens at `path`, or where daemons do by default.
+/// Listens at `path`, or at the default path.
 fn bind_control(path: Option<&Path>) -> Result<Listener> {
     let path = control_path(path)?;
     let failed = |error: io::Error| {
@@ -488,11 +487,11 @@ fn bind_control(path: Option<&Path>) -> Result<Listener> {
         };
         error.hint(hint)
     };
-    // Whoever can write to the socket controls the daemon.
+    // A process that can write to the socket controls the daemon.
     Listener::bind_unix(&path, 0o600).map_err(failed)
 }
 
-/// The volumes, as NBD clients see them.
+/// The volumes as NBD exports.
 fn exports(stack: &Stack) -> Result<Arc<Exports>> {
     let exports = Exports::new();
     for device in stack.devices.volumes() {
@@ -502,7 +501,7 @@ fn exports(stack: &Stack) -> Result<Arc<Exports>> {
     Ok(Arc::new(exports))
 }
 
-/// A volume, as NBD clients see it.
+/// A volume as an NBD export.
 fn export(device: &Device) -> std::result::Result<Export, ExportError> {
     Export::new(device.export_name(), Arc::clone(&device.bytes))
 }

@@ -25,7 +25,7 @@ use super::users;
 use crate::disks;
 use crate::error::{Error, FAILURE, Result};
 
-/// How often a busy mount is tried again.
+/// How often unmounting is retried while the mount is in use.
 const RETRY: Duration = Duration::from_millis(200);
 
 /// See the module text.
@@ -34,7 +34,7 @@ pub(super) struct Mounted {
     servers: FuturesUnordered<Receiver<io::Result<()>>>,
 }
 
-/// Checks that something can be mounted on `path`, as far as that is known without doing it.
+/// Checks in advance, as far as possible, that `path` can be a mount point.
 ///
 /// # Errors
 /// It cannot.
@@ -50,7 +50,7 @@ impl Mounted {
     /// Mounts on `path` and serves from every reactor of `engine`.
     ///
     /// # Errors
-    /// Nothing can be mounted there.
+    /// Mounting failed.
     pub(super) fn start(
         engine: &Engine,
         path: &Path,
@@ -78,19 +78,19 @@ impl Mounted {
         Ok(Self { mount, servers })
     }
 
-    /// Where it is.
+    /// The mount point.
     pub(super) fn path(&self) -> &Path {
         self.mount.path()
     }
 
-    /// Waits until it is unmounted, a server fails, or the end is wanted.
+    /// Waits until it is unmounted, a server fails, or the end is requested.
     pub(super) async fn used_until(&mut self, ending: &Ending) {
         if let Either::Left((Some(ended), _)) = select(self.servers.next(), ending.wanted()).await {
             told(ended, ending);
         }
     }
 
-    /// Ends it once it has no users, or at once when the end is forced.
+    /// Unmounts it once it has no users, or detaches it when the end is forced.
     pub(super) async fn end(mut self, ending: &Ending) {
         let path = self.path().to_owned();
         let mut waited = Duration::ZERO;
@@ -112,7 +112,7 @@ impl Mounted {
             }
         }
         ending.wait_for(Waiting::Nothing);
-        // That of a reactor that has panicked never ends. Without users there is nothing to be served.
+        // The server of a reactor that has panicked never ends. Without users there is nothing left to serve.
         let all_ended = pin!(async {
             while let Some(ended) = self.servers.next().await {
                 told(ended, ending);
@@ -122,7 +122,7 @@ impl Mounted {
     }
 }
 
-/// Tells how a server has ended.
+/// Handles the end of a server.
 fn told(ended: std::result::Result<io::Result<()>, Cancelled>, ending: &Ending) {
     match ended {
         Ok(Ok(())) => {}

@@ -7,7 +7,7 @@ use ashlar_export::fuse::tree::{Access, Entry, Namespace};
 use ashlar_stack::attributes::{AttributeError, Attributes, Found};
 use rustix::io::Errno;
 
-/// What the mount shows.
+/// The namespace of the mount.
 pub(crate) struct View {
     pub(crate) attributes: Arc<Attributes>,
 }
@@ -45,7 +45,7 @@ impl Namespace for View {
         let written = self.attributes.write(&path, text);
         Box::pin(async move {
             written.await.map_err(|error| {
-                // A program that writes has room for an errno only.
+                // write(2) can only return an errno: log the reason.
                 tracing::info!(path, %error, "not set");
                 errno(&error)
             })

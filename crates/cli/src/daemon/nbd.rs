@@ -1,4 +1,4 @@
-//! Where NBD clients connect.
+//! The listeners for NBD clients.
 
 use std::io;
 use std::net::ToSocketAddrs;
@@ -6,8 +6,7 @@ use std::net::ToSocketAddrs;
 use ashlar_engine::net::Listener;
 use ashlar_stack::spec::Listen;
 
-/// Listens at `address`, with `mode` if it is a Unix socket. An address that other machines may reach is
-/// warned of.
+/// Listens at `address`, with `mode` if it is a Unix socket. Warns about an address that other machines may reach.
 ///
 /// # Errors
 /// Those of bind(2); a host that has no address.

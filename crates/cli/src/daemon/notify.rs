@@ -1,4 +1,4 @@
-//! Tells the service manager how far we are: sd_notify(3)'s protocol, one datagram.
+//! Reports our state to the service manager: sd_notify(3)'s protocol, one datagram.
 
 use std::ffi::OsStr;
 use std::io;
@@ -6,7 +6,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Sends `state` (`READY=1`) to the manager that started us, if one did.
+/// Sends `state` (`READY=1`) to the service manager, if one started us.
 pub(crate) fn notify(state: &str) {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     if let Err(error) = send(&path, state) {
@@ -14,7 +14,7 @@ pub(crate) fn notify(state: &str) {
     }
 }
 
-/// An address that begins with `@` is an abstract one.
+/// An address that begins with `@` is abstract.
 fn send(path: &OsStr, state: &str) -> io::Result<()> {
     let address = match path.as_bytes().split_first() {
         Some((b'@', name)) => SocketAddr::from_abstract_name(name)?,

@@ -1,8 +1,8 @@
-//! Pools at the daemon's end: one whose disks have failed is given up, so that all else can be stopped.
+//! Pools at the daemon's end: a pool whose disks have failed is given up, so that everything else can be stopped.
 //!
-//! What waits for such a pool, be it a client, a command or the export, waits for ever: only its worker's end ends
-//! that. What was written since the last flush is lost then, as with a power cut; a pool that OpenZFS has suspended would
-//! lose it in any case, so it is not waited for.
+//! A client, a command or an export that waits for such a pool waits forever, until the pool's worker is ended. Data
+//! written since the last flush is lost then, as in a power cut; a pool that OpenZFS has suspended would lose it in any
+//! case, so it is not waited for.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use futures_util::future::{Either, join_all, select};
 
 use super::stop::Stop;
 
-/// How often a pool is asked how it is.
+/// How often a pool's state is read.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// How long a pool may go on writing once the end is forced.
+/// How long a pool may continue writing after the end is forced.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Gives pools up once the end has begun: one that is suspended at once, any other some time after the end was `forced`.
+/// Gives pools up once the end has begun: a suspended pool at once, any other some time after the end was `forced`.
 pub(super) async fn give_up(stack: Arc<Stack>, begun: Stop, forced: Stop) {
     begun.await;
     join_all(stack.pools.all().iter().map(|served| watch(served, forced.clone()))).await;
@@ -43,13 +43,13 @@ async fn watch(served: &Arc<Served>, forced: Stop) {
     served.pool.worker().give_up(why);
 }
 
-/// Waits until a pool is suspended, or its worker has ended: false.
+/// Waits until a pool is suspended (true), or its worker has ended (false).
 async fn is_suspended(served: &Served) -> bool {
     loop {
         match served.pool.is_suspended().await {
             Ok(true) => return true,
             Err(CallError::Dead(_)) => return false,
-            // It has no pool any more.
+            // The worker has no pool any more.
             Ok(false) | Err(CallError::Refused(_) | CallError::NotUnderstood(_)) => {
                 sleep(INTERVAL).await;
             }

@@ -1,4 +1,4 @@
-//! The word to stop, for as many listeners as there are, on any thread.
+//! A stop flag that any number of tasks on any threads can await.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,12 +11,12 @@ struct State {
     waiting: Vec<Waker>,
 }
 
-/// A future that ends when somebody says [`Stop::stop`]; its clones end with it.
+/// A future that ends after [`Stop::stop`]; its clones end with it.
 #[derive(Clone, Default)]
 pub(crate) struct Stop(Arc<Mutex<State>>);
 
 impl Stop {
-    /// Says it. It holds for ever.
+    /// Sets the flag, permanently.
     pub(crate) fn stop(&self) {
         let mut state = self.lock();
         state.stopped = true;
@@ -25,7 +25,7 @@ impl Stop {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// Whether it was said.
+    /// Whether the flag is set.
     pub(crate) fn is_stopped(&self) -> bool {
         self.lock().stopped
     }

@@ -1,4 +1,4 @@
-//! `Stop`: begins the daemon's end and, for a caller that wants more, tells what that waits for and how it was.
+//! `Stop`: begins the daemon's end; a caller with `more` is told what the end waits for and its result.
 
 use std::cell::Cell;
 use std::io;
@@ -16,15 +16,15 @@ use super::ending::Ending;
 use super::interface::{self, Stop, StopReply};
 use super::varlink::{Call, Reply, encode};
 
-/// How often it is looked what the end waits for.
+/// How often it is checked what the end waits for.
 const INTERVAL: Duration = Duration::from_millis(250);
 
-/// How long the last words may take: a caller that does not take them is left.
+/// How long sending the final replies may take: a caller that does not take them is abandoned.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How often it is looked whether they are said.
+/// How often it is checked whether they were sent.
 const SAYING: Duration = Duration::from_millis(1);
 
-/// How many callers are to be told how the end was.
+/// The number of callers waiting for the result of the end.
 #[derive(Clone, Default)]
 pub(crate) struct Farewells(Rc<Cell<usize>>);
 
@@ -40,7 +40,7 @@ impl Farewells {
         Told(Rc::clone(&self.0))
     }
 
-    /// Waits until all are told.
+    /// Waits until all callers have been told.
     pub(super) async fn said(&self) {
         let said = async {
             while self.0.get() > 0 {
@@ -53,7 +53,7 @@ impl Farewells {
     }
 }
 
-/// Whether a call asks to be told of the end.
+/// Whether a call asks for reports about the end.
 pub(super) fn is_asked_for(call: &Call) -> bool {
     call.more && call.method.strip_prefix(interface::NAME) == Some(".Stop")
 }
@@ -61,7 +61,7 @@ pub(super) fn is_asked_for(call: &Call) -> bool {
 /// Begins the end, or forces it.
 ///
 /// # Errors
-/// The parameters make no sense.
+/// The parameters are invalid.
 pub(super) fn begin(ending: &Ending, parameters: Map<String, Value>) -> Result<Value, Reply> {
     let Stop { force } = parse(parameters)?;
     if force.unwrap_or_default() {
@@ -72,7 +72,7 @@ pub(super) fn begin(ending: &Ending, parameters: Map<String, Value>) -> Result<V
     Ok(json!(StopReply::default()))
 }
 
-/// Begins the end, and tells of it until it is over.
+/// Begins the end, and reports its progress until it is over.
 ///
 /// # Errors
 /// The caller is gone.
@@ -82,7 +82,7 @@ pub(super) async fn follow(socket: &Socket, service: &Service, call: Call) -> io
         return send(socket, &reply).await;
     }
     let _told = service.farewells.one_more();
-    // At once: now the caller knows that it is heard.
+    // Reply at once, so that the caller knows its request was received.
     let mut last = None;
     loop {
         let waits_for = ending.waits_for();

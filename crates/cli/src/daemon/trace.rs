@@ -1,4 +1,4 @@
-//! `Trace`: what happens to bios, sent for as long as somebody wants to know.
+//! `Trace`: streams bio events until the client stops it.
 
 use std::io;
 use std::pin::pin;
@@ -20,12 +20,12 @@ use super::varlink::{Call, Reply, encode};
 
 /// How often records are sent.
 const INTERVAL: Duration = Duration::from_millis(10);
-/// How old a record is when it is sent: by then its thread has put it into its ring.
+/// The minimum age of a record that is sent: by then its thread has put it into its ring.
 const SETTLED: Duration = Duration::from_millis(1);
-/// Records in a message at most.
+/// The most records in a message.
 const BATCH: usize = 8192;
 
-/// Who calls, on the threads of this process.
+/// The calling thread of this process.
 fn who() -> Who {
     let pid = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
     let name = rustix::thread::name().unwrap_or_default();
@@ -34,13 +34,13 @@ fn who() -> Who {
 
 const HOST: Host = Host { clock: now_ns, wall_clock, who };
 
-/// Whether a call asks for a stream of this module's.
+/// Whether a call asks for a trace stream.
 pub(super) fn is_asked_for(call: &Call) -> bool {
     call.more && call.method.strip_prefix(super::interface::NAME) == Some(".Trace")
 }
 
-/// Traces until the peer has shut its side of the connection down or sends something, or the daemon
-/// stops. The connection is of no more use then.
+/// Traces until the peer shuts down its side of the connection or sends something, or the daemon stops. The connection
+/// cannot be used afterwards.
 ///
 /// # Errors
 /// The peer is gone.
@@ -49,7 +49,7 @@ pub(super) async fn stream(socket: &Socket, service: &Service, call: Call) -> io
         Ok(started) => started,
         Err(reply) => return send(socket, &reply).await,
     };
-    // Sent at once: now whoever waits knows that no event is missed.
+    // Reply at once: from now on the client misses no event.
     send(socket, &Reply::ok(answer(devices, &[], 0)).continues()).await?;
     let mut gone = pin!(socket.recv(vec![0; 1]));
     loop {
@@ -82,7 +82,7 @@ async fn send(socket: &Socket, reply: &Reply) -> io::Result<()> {
     socket.send_all(encode(reply)).await.0
 }
 
-/// Begins to trace.
+/// Starts the trace.
 fn start(
     service: &Service,
     parameters: Map<String, Value>,
@@ -115,7 +115,7 @@ fn categories(names: &[String]) -> Result<Categories, Reply> {
     Ok(all.map_err(|error| refused(error, None))?.into_iter().collect())
 }
 
-/// The number of the device that is called `name` below `dev` or `sys/block`.
+/// The number of the device named `name` below `dev` or `sys/block`.
 fn number(attributes: &Attributes, name: &str) -> Result<DeviceNumber, Reply> {
     let real = attributes.resolve(&format!("dev/{name}"));
     let real = real.as_deref().and_then(|path| path.strip_prefix("dev/")).unwrap_or(name);

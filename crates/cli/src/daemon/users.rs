@@ -1,12 +1,12 @@
-//! Who uses a mount, for the message that it is busy.
+//! The users of a mount, for the message that it is in use.
 
 use std::fs;
 use std::path::Path;
 
 use ashlar_engine::file::Process;
 
-/// Loop devices backed by files below `mount` and processes with files open there, as far as this
-/// user may see them.
+/// Loop devices backed by files below `mount` and processes with files open there, as far as they are visible to this
+/// user.
 pub(crate) fn users(mount: &Path) -> Vec<String> {
     let mut users = loop_devices(mount);
     users.extend(processes(mount));
@@ -37,7 +37,7 @@ fn processes(mount: &Path) -> Vec<String> {
         let process = Path::new("/proc").join(pid);
         let links = ["cwd", "root", "exe"].map(|name| process.join(name));
         let open = names(&process.join("fd")).into_iter().map(|fd| process.join("fd").join(fd));
-        // The links are read, not followed: looking at the files would ask this daemon.
+        // The links are read, not followed: stat on the files would call this daemon.
         open.chain(links).any(|link| fs::read_link(link).is_ok_and(|to| to.starts_with(mount)))
     };
     let all = names(Path::new("/proc")).into_iter().filter(is_pid).filter(uses);

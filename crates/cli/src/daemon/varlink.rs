@@ -1,13 +1,13 @@
-//! Varlink messages: JSON objects, each ended by a zero byte (varlink.org, "Protocol").
+//! Varlink messages: JSON objects, each terminated by a zero byte (varlink.org, "Protocol").
 //!
-//! No I/O. [`Frames`] cuts a stream into messages, [`Call`] and [`Reply`] are what is in them.
+//! No I/O. [`Frames`] splits a stream into messages, [`Call`] and [`Reply`] are their contents.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// The longest call that is taken, bytes.
+/// The longest call that is accepted, bytes.
 pub(crate) const MAX_CALL: usize = 64 << 10;
-/// The longest reply that is taken, bytes: the details of the largest array are shorter.
+/// The longest reply that is accepted, bytes: the details of the largest array are shorter.
 pub(crate) const MAX_REPLY: usize = 4 << 20;
 
 /// A call of a method.
@@ -19,13 +19,13 @@ pub(crate) struct Call {
     /// The method's parameters.
     #[serde(default)]
     pub(crate) parameters: Map<String, Value>,
-    /// No reply is wanted.
+    /// The caller wants no reply.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) oneway: bool,
-    /// More than one reply is welcome.
+    /// The caller accepts more than one reply.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) more: bool,
-    /// The connection is to become another protocol. No method of ours does.
+    /// The caller wants to switch to another protocol. Our methods do not support it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) upgrade: bool,
 }
@@ -34,7 +34,7 @@ fn is_false(flag: &bool) -> bool {
     !flag
 }
 
-/// An answer.
+/// A reply.
 #[derive(Serialize, Deserialize, Debug, PartialEq)]
 pub(crate) struct Reply {
     /// The error's full name, if it is one.
@@ -59,12 +59,12 @@ impl Reply {
         Self { error: Some(name.into()), parameters, continues: false }
     }
 
-    /// With more to follow.
+    /// Marks that more replies follow.
     pub(crate) fn continues(self) -> Self {
         Self { continues: true, ..self }
     }
 
-    /// The method gives more than one reply, and the call did not ask for them.
+    /// The method sends more than one reply, but the call did not allow that.
     pub(crate) fn expected_more() -> Self {
         Self::error("org.varlink.service.ExpectedMore", json!({}))
     }
@@ -86,7 +86,7 @@ impl Reply {
     }
 }
 
-/// A message as it is sent.
+/// A message in wire format.
 pub(crate) fn encode(message: &impl Serialize) -> Vec<u8> {
     // Maps with string keys and plain values always have a JSON form.
     let mut bytes = serde_json::to_vec(message).unwrap_or_default();
@@ -94,16 +94,16 @@ pub(crate) fn encode(message: &impl Serialize) -> Vec<u8> {
     bytes
 }
 
-/// Why a stream is no varlink.
+/// Why a stream is not valid varlink.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a message is longer than {0} bytes")]
 pub(crate) struct TooLong(usize);
 
-/// Cuts a stream of bytes into messages.
+/// Splits a stream of bytes into messages.
 pub(crate) struct Frames {
     max: usize,
     bytes: Vec<u8>,
-    /// Bytes in front that have no end in them.
+    /// The number of leading bytes already searched for a terminator.
     searched: usize,
 }
 
@@ -121,7 +121,7 @@ impl Frames {
     /// The next message, without its zero byte; `None` if it has not arrived yet.
     ///
     /// # Errors
-    /// It is too long. Nothing that follows can be understood.
+    /// It is too long. The rest of the stream cannot be parsed.
     pub(crate) fn next(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
         let found = self.bytes[self.searched..].iter().position(|byte| *byte == 0);
         let end = found.map(|at| self.searched + at);

@@ -1,5 +1,4 @@
-//! How far the arrays' own work is, in the daemon's log. (That it begins and ends the arrays log
-//! themselves.)
+//! Logs the progress of the arrays' background work. (The arrays log its start and end themselves.)
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,10 +8,10 @@ use ashlar_stack::assemble::Stack;
 use ashlar_stack::detail::Detail;
 use ashlar_stack::events::Monitor;
 
-/// How often the arrays are looked at.
+/// How often the arrays are checked.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Logs progress, for ever.
+/// Logs progress, forever.
 pub(super) async fn log_progress(stack: Arc<Stack>) {
     let mut monitor = Monitor::default();
     loop {

@@ -1,4 +1,4 @@
-//! Pools that are served: what a client asks of one goes to its worker, and the devices follow.
+//! Served pools: passes clients' commands to a pool's worker, and updates the devices.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,30 +16,30 @@ use super::interface::{PoolStatus, Zfs, ZfsReply};
 use super::manage::reply;
 use super::varlink::Reply;
 
-/// How often, and after how long each time, a file is looked for that is about to be closed.
+/// How often, and at what interval, it is checked whether a file that is about to be closed is closed.
 const RELEASES: u32 = 20;
 const RELEASE: Duration = Duration::from_millis(50);
-/// What to do about a volume in use.
+/// Advice about a volume in use.
 const IN_USE: &str = "unmount it, or end what has it open";
-/// What to do about a pool whose disks have failed.
+/// Advice about a pool whose disks have failed.
 const SUSPENDED: &str = "what was flushed is on its disks: stop the daemon, and import it again";
 
-/// Where datasets are in a reply.
+/// The path of the datasets in a reply.
 const DATASETS: &str = "/reply/datasets";
-/// Datasets in a reply that may be followed by others: one has some 3 KiB of properties.
+/// The most datasets in one part of a reply: each has about 3 KiB of properties.
 const BATCH: usize = 64;
 
-/// The device of a volume that clients do not find, and behind it its partitions.
+/// The device of a volume that is hidden from clients, followed by its partitions.
 struct Hidden(Vec<Device>);
 
-/// A volume that is shut while something is done to its dataset.
+/// A volume that is closed during an operation on its dataset.
 struct Shut {
     zvol: Arc<Zvol>,
-    /// The name of its dataset afterwards; `None` if it is gone then.
+    /// The name of its dataset afterwards; `None` if it is destroyed.
     becomes: Option<String>,
 }
 
-/// A reply as several, if it is a long list of datasets: a message has a bound, and a pool has not.
+/// Splits a reply with a long list of datasets into several: messages are bounded, pools are not.
 pub(super) fn in_parts(reply: Reply) -> Vec<Reply> {
     let datasets = reply.parameters.pointer(DATASETS).and_then(Value::as_array);
     let Some(all) = datasets.filter(|all| all.len() > BATCH) else { return vec![reply] };
@@ -55,7 +55,7 @@ fn not_done(error: &CallError) -> Reply {
     refused(error, error.hint())
 }
 
-/// The open volumes at and below the dataset `name`, which becomes `new_name`.
+/// The open volumes at and below the dataset `name`, which will be renamed to `new_name`.
 fn at(served: &Served, name: &str, new_name: Option<&String>) -> Vec<Shut> {
     let mut all = Vec::new();
     for zvol in served.pool.opened() {
@@ -68,10 +68,10 @@ fn at(served: &Served, name: &str, new_name: Option<&String>) -> Vec<Shut> {
     all
 }
 
-/// The open snapshots that become those of the clone `name` when it is promoted: they must not be held meanwhile.
+/// The open snapshots that move to the clone `name` when it is promoted: they must be closed meanwhile.
 ///
 /// # Errors
-/// The clone, or what it is a clone of, cannot be listed.
+/// The clone or its origin cannot be listed.
 async fn promoted(served: &Served, name: &str) -> Result<Vec<Shut>, Reply> {
     let clone = listed(served, name).await?;
     let origin = clone.iter().find(|dataset| dataset.name == name);
@@ -119,7 +119,7 @@ impl Service {
         all.iter().map(status).collect()
     }
 
-    /// Has a pool do something.
+    /// Runs a client's command on a pool.
     pub(super) async fn zfs(&self, Zfs { pool, command }: Zfs) -> Result<Value, Reply> {
         let pools = &self.stack.pools;
         let no_such_pool = || {
@@ -132,7 +132,7 @@ impl Service {
             let reply = served.pool.call(command).await.map_err(|error| not_done(&error))?;
             return self::reply(ZfsReply { reply });
         }
-        // One change of it at a time, and none once the daemon is about to end.
+        // One change of a pool at a time, and none once the daemon is about to end.
         let turn = served.turn.lock().await;
         if self.ending.draining().is_stopped() {
             return Err(refused("the daemon is about to end", None));
@@ -154,7 +154,7 @@ impl Service {
             | Command::Inherit { .. }
             | Command::Snapshot { .. }
             | Command::Clone { .. } => served.pool.run(command).await,
-            // Its I/O waits meanwhile.
+            // The volume's I/O waits meanwhile.
             Command::Rollback { .. } => served.pool.run(command).await,
             Command::Rename { from, to } => {
                 let (what, shut) = (format!("cannot rename '{from}'"), at(served, from, Some(to)));
@@ -184,17 +184,17 @@ impl Service {
             | Command::Attach { .. }
             | Command::WritePlainly { .. } => return Err(Reply::invalid_parameter("command")),
         };
-        // What was refused may have been half done.
+        // A failed command may have been partly done.
         self.follow(served).await;
         done.map_err(|error| not_done(&error))?;
         self::reply(ZfsReply { reply: PoolReply::Done })
     }
 
-    /// Carries out what no volume of `shut` may be in use for: they are shut meanwhile. Those that are there afterwards are the
-    /// devices that they were. `what` it is to say that it cannot be done.
+    /// Runs a command during which the volumes in `shut` must not be in use: they are closed meanwhile. Those that
+    /// still exist afterwards keep their devices. `what` says what cannot be done, for the error.
     ///
     /// # Errors
-    /// One is in use. The inner error is the worker's.
+    /// A volume is in use. The inner error is the worker's.
     async fn while_shut(
         &self,
         served: &Served,
@@ -230,11 +230,11 @@ impl Service {
         Ok(done)
     }
 
-    /// Opens a volume again that was shut; whether it is there.
+    /// Reopens a closed volume; returns whether it is there.
     async fn reopen(&self, served: &Served, zvol: &Arc<Zvol>, dataset: &str) -> bool {
         match served.pool.reopen(zvol, dataset).await {
             Ok(()) => true,
-            // It has failed, and is shown so.
+            // It has failed, and is shown as failed.
             Err(CallError::Dead(_)) => true,
             Err(error @ (CallError::Refused(_) | CallError::NotUnderstood(_))) => {
                 tracing::warn!(dataset, %error, "not served any more");
@@ -243,12 +243,12 @@ impl Service {
         }
     }
 
-    /// Takes volumes away from clients, with their partitions, all of them or none: whoever has one open keeps it.
+    /// Hides volumes and their partitions from clients, all of them or none, unless one is in use.
     ///
     /// # Errors
-    /// Who uses one.
+    /// The user of a volume.
     async fn hide(&self, zvols: &[Arc<Zvol>]) -> Result<Vec<Hidden>, String> {
-        // Nothing is made of them meanwhile.
+        // Prevents new devices on them meanwhile.
         let collector = self.collector.lock().await;
         let mut all = Vec::new();
         for zvol in zvols {
@@ -293,7 +293,7 @@ impl Service {
         Ok(hidden)
     }
 
-    /// Gives a volume back to clients, under the name that it has now.
+    /// Shows a volume to clients again, under its present name.
     fn show(&self, Hidden(devices): Hidden) {
         for device in devices {
             let name = device.name.clone();
@@ -305,15 +305,15 @@ impl Service {
         }
     }
 
-    /// Whether a client has a device open that new ones do not find any more.
+    /// Whether a client still has a hidden device open.
     async fn is_used(&self, device: &Device) -> bool {
-        // The tree of attributes that is kept has it no more.
+        // Refreshes the cached attribute tree, so that it no longer holds the device.
         drop(self.attributes.lookup(""));
         for _ in 0..RELEASES {
             if Arc::strong_count(&device.bytes) == 1 {
                 return false;
             }
-            // That a file was closed the kernel tells when it has the time.
+            // The kernel reports closing a file with a delay.
             sleep(RELEASE).await;
         }
         true
@@ -321,7 +321,7 @@ impl Service {
 
     async fn export_pool(&self, served: &Arc<Served>) -> Result<Value, Reply> {
         let (devices, pool) = (&self.stack.devices, &served.pool);
-        // It would be waited for until the daemon's end.
+        // The export would wait until the daemon's end.
         if let Ok(true) = pool.is_suspended().await {
             let why = format!("cannot export '{}': pool I/O is currently suspended", pool.name());
             return Err(refused(why, Some(SUSPENDED)));
@@ -333,17 +333,17 @@ impl Service {
         let exported = self.stack.pools.export(served, devices).await;
         drop(hidden);
         for member in served.below.iter().filter_map(|name| devices.find(name)) {
-            // With it goes its lock.
+            // Removing the device releases its lock.
             devices.remove(&member.path);
             self.identities.borrow_mut().remove(&member.path);
         }
-        // The tree of attributes that is kept holds no disk any more.
+        // Refreshes the cached attribute tree, so that it no longer holds a disk.
         drop(self.attributes.lookup(""));
         exported.map_err(|error| not_done(&error))?;
         self::reply(ZfsReply { reply: PoolReply::Done })
     }
 
-    /// Serves what has come to be, and does not serve what is gone.
+    /// Serves new volumes, and stops serving those that are gone.
     async fn follow(&self, served: &Served) {
         let changes = match served.pool.changes().await {
             Ok(changes) => changes,
@@ -352,7 +352,7 @@ impl Service {
             }
         };
         for zvol in changes.gone {
-            // As with the kernel: who has a volume open keeps it, whatever volmode and snapdev say now.
+            // As in the kernel: a client that has a volume open keeps it, whatever volmode and snapdev are now.
             let hidden = match self.hide(std::slice::from_ref(&zvol)).await {
                 Ok(hidden) => hidden,
                 Err(busy) => {
@@ -378,7 +378,7 @@ impl Service {
         }
     }
 
-    /// Shows a device to NBD clients.
+    /// Exports a device to NBD clients.
     fn serve(&self, device: &Device) {
         if let Err(error) = export(device).and_then(|export| self.exports.add(export)) {
             tracing::error!(device = device.name, %error, "not served to NBD clients");

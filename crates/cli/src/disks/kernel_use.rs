@@ -1,8 +1,8 @@
-//! What the kernel uses a disk for: a device and its partitions, or the loop devices over an image.
+//! The kernel's uses of a disk: of a device and its partitions, or of the loop devices over an image.
 //!
-//! `/proc` and sysfs say what for, as far as this process may see it. Whether a device is used at all, in
-//! whatever namespace, is asked by opening it with O_EXCL: a mount, swap space, and each device made of it
-//! have claimed it, or a partition of it, and then the kernel refuses with EBUSY (open(2)).
+//! `/proc` and sysfs show the uses, as far as they are visible to this process. Whether a device is used at all, in any
+//! namespace, is tested by opening it with O_EXCL: a mount, swap space, and each device made of it have claimed it or a
+//! partition of it, and then the kernel refuses with EBUSY (open(2)).
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -17,8 +17,8 @@ use rustix::io::Errno;
 
 use super::{Identity, identity};
 
-/// What the kernel uses the device or image for: mounted, swapped to, or part of something, the image by a
-/// loop device. `None` if for nothing that can be seen.
+/// How the kernel uses the device or image: mounted, as swap, or as part of another device; for an image through a loop
+/// device. `None` if no use is visible.
 pub(super) fn user(disk: Identity) -> Option<String> {
     match disk {
         Identity::Device(number) => {
@@ -36,7 +36,7 @@ pub(super) fn user(disk: Identity) -> Option<String> {
 
 /// Whether the kernel or another process has claimed the device at `path`, or a partition of it.
 pub(super) fn is_claimed(path: &Path) -> bool {
-    // Another ashlar that asks just now has it claimed for a moment.
+    // Another ashlar process that tests the device claims it for a moment: try again.
     (0..10).all(|turn| {
         if turn > 0 {
             sleep(Duration::from_millis(20));
@@ -45,7 +45,7 @@ pub(super) fn is_claimed(path: &Path) -> bool {
     })
 }
 
-/// Opens for reading: closing that is no reason for udev to look at the device anew.
+/// Opens for reading: closing such a descriptor does not make udev probe the device again.
 fn open(path: &Path, more: OFlags) -> Result<File, Errno> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK | more;
     rustix::fs::open(path, flags, Mode::empty()).map(File::from)
@@ -80,7 +80,7 @@ impl Device {
         Path::new("/dev").join(&self.name)
     }
 
-    /// This device and those that it shares blocks with: the partitions of a disk, the disk of a partition.
+    /// This device and those that overlap it: the partitions of a disk, the disk of a partition.
     fn related(self) -> Vec<Self> {
         let is_partition = |directory: &Path| directory.join("partition").exists();
         let disk = match is_partition(&self.directory) {
@@ -93,7 +93,7 @@ impl Device {
         all
     }
 
-    /// What to say when it is used and nothing says for what.
+    /// The message when it is used, but not how.
     fn unknown_user(&self) -> String {
         let node = self.node();
         let process = match identity(&node) {
@@ -104,7 +104,7 @@ impl Device {
         format!("{} is in use{by}", node.display())
     }
 
-    /// What it is used for itself.
+    /// The use of this device itself.
     fn user(&self) -> Option<String> {
         let node = self.node();
         let shown = node.display();
@@ -118,7 +118,7 @@ impl Device {
         if entries(self.directory.join("holders")).next().is_some() {
             return Some(format!("{shown} is part of another device"));
         }
-        // A file system of several devices is listed as mounted by one of them only.
+        // A file system on several devices is listed as mounted for only one of them.
         let is_btrfs =
             entries("/sys/fs/btrfs").any(|fs| fs.join("devices").join(&self.name).exists());
         is_btrfs.then(|| format!("{shown} is part of a mounted file system"))
@@ -134,14 +134,14 @@ fn loop_devices(file: Identity) -> impl Iterator<Item = Device> {
             Ok(node) => {
                 loop_backing_file(node.as_fd()).ok().map(|(dev, ino)| Identity::File(dev, ino))
             }
-            // A process that may not open it has only the name that the file was attached by.
+            // Without permission to open it, only the file name given at attachment is known.
             Err(_) => identity(Path::new(name.trim_end_matches('\n'))),
         };
         (backing? == file).then_some(device)
     })
 }
 
-/// Where a device is mounted, in this mount namespace or any other that can be seen.
+/// Where a device is mounted, in this mount namespace or any other that is visible.
 fn mounted(number: &str, node: &Path) -> Option<String> {
     let find = |process: &Path| {
         let mounts = fs::read_to_string(process.join("mountinfo")).ok()?;
@@ -163,8 +163,8 @@ fn mounted(number: &str, node: &Path) -> Option<String> {
     })
 }
 
-/// The mount point of a line of mountinfo (proc(5)), if it is of the device with this number or node: btrfs
-/// shows a number of its own.
+/// The mount point in a line of mountinfo (proc(5)), if it is for the device with this number or node: btrfs shows a
+/// different number.
 fn mount_point<'a>(line: &'a str, number: &str, node: &Path) -> Option<&'a str> {
     let (fields, source) = line.split_once(" - ")?;
     let mut fields = fields.split(' ');

@@ -40,7 +40,7 @@ fn mdadm_reads_what_is_created_as_we_do() {
     let Ok(theirs) = theirs else { return eprintln!("skipped: no mdadm") };
     let theirs = String::from_utf8(theirs.stdout).unwrap();
     let ours = images.run(&["md", "examine"], &["d2"]).ok().out;
-    // The first line has the path, and mdadm says of names whether the host is this one.
+    // The first line is the path, and mdadm adds to names whether the host is this one.
     let lines = |text: &str| -> Vec<String> {
         let lines = text.lines().skip(1).map(|line| line.trim_end().to_owned());
         lines.filter(|line| !line.contains("Name :") && !line.is_empty()).collect()
@@ -48,14 +48,14 @@ fn mdadm_reads_what_is_created_as_we_do() {
     assert_eq!(lines(&ours), lines(&theirs));
 }
 
-/// mdadm takes a bitmap out of a device, or as a file of its own, which is what it lies in.
+/// mdadm reads a bitmap from a device, or from a separate file as here.
 #[test]
 fn mdadm_reads_our_bitmaps_as_we_do() {
     let images = Images::new(2, 32 * MIB);
     let create = ["md", "create", "-l1", "-n2", "--bitmap=internal", "--bitmap-chunk=64K"];
     images.run(&[&create[..], &["--write-behind=9"]].concat(), &["d0", "-W", "d1"]).ok();
     let bytes = fs::read(images.path("d0")).unwrap();
-    // 8 sectors behind the superblock at 8: see docs/formats/md.md.
+    // 8 sectors after the superblock at 8: see docs/formats/md.md.
     fs::write(images.path("bitmap"), &bytes[16 * 512..][..256 + 62]).unwrap();
     let theirs = Command::new("mdadm").arg("-X").arg(images.path("bitmap")).output();
     let Ok(theirs) = theirs else { return eprintln!("skipped: no mdadm") };
@@ -255,7 +255,7 @@ fn json_says_what_the_text_says() {
     assert_eq!((&detail[0]["level"], &detail[0]["raid_devices"]), (&"raid1".into(), &2.into()));
 }
 
-/// Any byte of a superblock may be anything: nothing panics, and nothing is written.
+/// Any byte of a superblock may be wrong: nothing panics, and nothing is written.
 #[test]
 fn damaged_superblocks_are_told_and_harm_nobody() {
     let images = Images::array(2, 8 * MIB, &["--level=10"]);
@@ -271,7 +271,7 @@ fn damaged_superblocks_are_told_and_harm_nobody() {
         assert_eq!(examine.code, Some(1), "offset {offset}: {examine:?}");
         let assemble = images.run(&["md", "assemble"], &["d0", "d1"]);
         assert_eq!(assemble.code, Some(1), "offset {offset}: {assemble:?}");
-        // What does not even look like a superblock belongs to no array.
+        // A disk without a recognizable superblock belongs to no array.
         let is_none = assemble.err.contains("holds no array");
         let assemble = images.run(&["md", "assemble", "--run"], &["d0", "d1"]);
         let without = assemble.out.contains("1 drive (out of 2)")
@@ -314,7 +314,7 @@ fn a_truncated_member_does_not_keep_its_array_from_running() {
     assert!(log.contains("left out of its array") && log.contains("d1"), "{log}");
     let detail = images.run(&["md", "detail"], &["d0", "d1"]).ok();
     assert!(detail.out.contains("clean, degraded") && detail.err.contains(why), "{detail:?}");
-    // Alone it is nothing, and neither is half of a stripe.
+    // Alone it is useless, and so is half of a stripe.
     images.run(&["md", "assemble", "--run"], &["d1"]).fails(1, &["cannot serve", why]);
     images.run(&["md", "assemble", "--read-only"], &["d1"]).fails(1, &["cannot serve", why]);
     let striped = Images::array(2, 32 * MIB, &["--level=0"]);

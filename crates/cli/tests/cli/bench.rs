@@ -1,4 +1,4 @@
-//! `ashlar bench`: what it prints, and that the I/Os are those that are wanted, whatever they take.
+//! `ashlar bench`: its output, and that it does the expected I/Os, whatever times it measures.
 
 use std::fs;
 use std::path::Path;
@@ -86,7 +86,7 @@ fn as_root_the_file_is_read_from_a_mounted_file_system() {
     assert_eq!(report["readahead"], 4 << 20);
     for disk in report["disks"].as_array().unwrap() {
         let number = |at: usize, key: &str| disk["rows"][at][key].as_u64().unwrap();
-        // What the file system reads of its own comes on top.
+        // The file system's own reads come on top.
         assert!(number(0, "ios") >= PAGES && number(0, "merges") == 0, "{disk}");
         assert!(number(1, "ios") <= PAGES / 16 && number(1, "merges") > PAGES / 2, "{disk}");
         assert!(number(2, "ios") <= PAGES / 16, "{disk}");

@@ -1,4 +1,4 @@
-//! `ashlar bench zvol`: what it measures and prints, whatever it takes.
+//! `ashlar bench zvol`: its measurements and output, whatever times it measures.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use super::support::{Run, ashlar};
 const QUICK: [&str; 9] =
     ["bench", "zvol", "--full", "--size", "16M", "--rounds", "1", "--volblocksize", "16K"];
 
-/// Runs it in the smallest form; `None`, with the reason printed, without libzpool, unless everything must be there (CI).
+/// Runs the smallest form; `None` without libzpool, with the reason printed, and a failure in CI.
 fn bench(args: &[&str]) -> Option<Run> {
     let dir = tempfile::tempdir().unwrap();
     let at = ["--dir", dir.path().to_str().unwrap()];
@@ -93,7 +93,7 @@ fn what_cannot_be_measured_is_refused() {
         assert_eq!(run.code, Some(2), "{run:?}");
         assert!(run.err.contains(part), "{run:?}");
     }
-    // What is on a disk is not lost.
+    // The contents of a disk are not lost.
     let dir = tempfile::tempdir().unwrap();
     let disk = dir.path().join("disk");
     let mut bytes = vec![0; 64 << 20];

@@ -13,7 +13,7 @@ pub(crate) fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/images/btrfs").join(name)
 }
 
-/// A directory with the devices of a golden image as `0.img` and so on; these names.
+/// A directory with the devices of a golden image as `0.img` and so on, and their names.
 pub(crate) fn unpacked(name: &str) -> (TempDir, Vec<String>) {
     let dir = TempDir::new().unwrap();
     let map = fs::read_to_string(golden(name).join("image.map")).unwrap();
@@ -36,7 +36,7 @@ pub(crate) fn unpacked(name: &str) -> (TempDir, Vec<String>) {
     (dir, names)
 }
 
-/// The arguments, and the devices behind them.
+/// The arguments followed by the devices.
 pub(crate) fn with<'a>(args: &[&'a str], devices: &'a [String]) -> Vec<&'a str> {
     args.iter().copied().chain(devices.iter().map(String::as_str)).collect()
 }
@@ -48,7 +48,7 @@ fn manifest(name: &str) -> Vec<[String; 5]> {
     text.lines().map(|line| words(line).try_into().unwrap()).collect()
 }
 
-/// A path of a manifest, in which all bytes but printable ASCII are escaped, as `ls` writes it: as text.
+/// A path in a manifest, in which all bytes except printable ASCII are escaped, as `ls` prints it as text.
 fn as_listed(path: &str) -> String {
     Name::from_shown(path.as_bytes()).to_string()
 }
@@ -162,7 +162,7 @@ fn a_file_that_has_lost_something_is_named_and_not_kept() {
         program().args(args).current_dir(dir.path()).output().unwrap()
     };
     let whole = cat(&[]).stdout;
-    // Of one device without redundancy, an address of data is where it says. The ninth sector:
+    // On one device without redundancy, a data address is where it says. The ninth sector:
     let owners = |at: u64| {
         let at = at.to_string();
         let args = ["btrfs", "inspect", "paths", at.as_str(), "0.img"];
@@ -243,7 +243,7 @@ fn one_of_a_volume_and_its_snapshot_is_chosen() {
     let size = format!("{}b", device.len());
     lvm("lvcreate", &["--devices", "disk.img", "-n", "data", "-L", &size, "vg"]);
     lvm("lvcreate", &["--devices", "disk.img", "-s", "-n", "old", "-L", "8M", "vg/data"]);
-    // The first extent is behind a MiB of metadata.
+    // The first extent follows a MiB of metadata.
     disk.write_all_at(&device, 1 << 20).unwrap();
     let ls = ["btrfs", "ls", "/", "disk.img"];
     run(&ls).fails(1, &["vg/data", "vg/old", "both device 1", "--on chooses"]);
@@ -252,7 +252,7 @@ fn one_of_a_volume_and_its_snapshot_is_chosen() {
         assert_eq!(run(&[&ls[..], &["--on", volume]].concat()).ok().out, wanted);
     }
     run(&[&ls[..], &["--on", "vg/new"]].concat()).fails(1, &["vg/new", "there are", "vg/data"]);
-    // The one that was not chosen is not written, and the other sees what was there.
+    // The volume that was not chosen is not written, and the other sees the old contents.
     device[(64 << 20) + 100] ^= 1;
     disk.write_all_at(&device[64 << 20..][..512], (65 << 20) as u64).unwrap();
     let scrub =

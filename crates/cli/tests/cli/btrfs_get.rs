@@ -1,5 +1,4 @@
-//! `ashlar btrfs get` from file systems that `mkfs.btrfs --rootdir` makes, and onto a target where something is
-//! already.
+//! `ashlar btrfs get` from file systems made with `mkfs.btrfs --rootdir`, and onto a target where files already exist.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -12,7 +11,7 @@ use tempfile::TempDir;
 use super::btrfs_files::unpacked;
 use super::support::{Run, ashlar_in, program};
 
-/// A directory with `0.img`, a file system of what `fill` puts into a directory.
+/// A directory with `0.img`, a file system with the contents that `fill` creates.
 fn made(fill: impl FnOnce(&Path)) -> TempDir {
     let dir = TempDir::new().unwrap();
     let root = dir.path().join("root");
@@ -45,7 +44,7 @@ fn a_link_of_mkfs_which_ends_with_a_zero_byte_is_taken_out() {
 /// `cap_net_raw=ep`, as the kernel stores it.
 const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// The value of an attribute; `None` if there is none.
+/// The value of an attribute, if it is set.
 fn attribute(path: &Path, name: &str) -> Option<Vec<u8>> {
     let mut value = [0; 64];
     getxattr(path, name, &mut value).ok().map(|len| value[..len].to_vec())
@@ -111,7 +110,7 @@ fn a_killed_run_leaves_no_half_file_and_the_next_one_goes_on() {
         }
         names(&out)
     };
-    // It may have ended before it was killed: then once more.
+    // It may have ended before it was killed: then try again.
     let mut left = kill_half_way();
     for _ in 0..50 {
         if is_half(&left) {
@@ -121,7 +120,7 @@ fn a_killed_run_leaves_no_half_file_and_the_next_one_goes_on() {
         left = kill_half_way();
     }
     assert!(is_half(&left) && !left.contains(&"large".to_owned()), "{left:?}");
-    // Without an option the target is refused as ever.
+    // Without an option the target is refused as before.
     get(&dir, &[]).fails(1, &["nothing is overwritten", "out", "--resume"]);
     assert_eq!(names(&out), left);
     let run = get(&dir, &["--resume"]).ok();
@@ -129,7 +128,7 @@ fn a_killed_run_leaves_no_half_file_and_the_next_one_goes_on() {
     assert_eq!(names(&out), ["large", "link", "small"]);
     assert!(fs::read(out.join("large")).unwrap() == large);
     assert_eq!(fs::read_link(out.join("link")).unwrap(), Path::new("small"));
-    // What is complete is not taken out again.
+    // Complete files are not copied again.
     let inode = |name: &str| out.join(name).symlink_metadata().unwrap().ino();
     let before = ["large", "link", "small"].map(inode);
     let run = get(&dir, &["--resume", "--json"]).ok();
@@ -159,7 +158,7 @@ fn another_file_at_the_target_is_replaced_only_if_that_is_said() {
     assert_eq!(fs::metadata(out.join("other")).unwrap().ino(), inode);
     get(&dir, &["--overwrite"]).ok();
     assert_ne!(fs::metadata(out.join("other")).unwrap().ino(), inode);
-    // A directory is not replaced by a file, and a link to one is not gone through.
+    // A directory is not replaced by a file, and a link to one is not followed.
     fs::remove_dir_all(out.join("sub")).unwrap();
     fs::remove_file(out.join("other")).unwrap();
     fs::create_dir(out.join("other")).unwrap();
@@ -172,7 +171,7 @@ fn another_file_at_the_target_is_replaced_only_if_that_is_said() {
     assert!(names(&elsewhere).is_empty() && out.join("other").is_dir());
 }
 
-/// All that is in a directory: paths from there on, each with its contents; `None` of directories.
+/// The tree of a directory: relative paths, each with its contents; `None` for directories.
 fn tree(dir: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
     let (mut all, mut open) = (Vec::new(), vec![dir.to_owned()]);
     while let Some(next) = open.pop() {
@@ -217,7 +216,7 @@ fn restore_does_what_that_of_btrfs_progs_does() {
         theirs(options, &a);
         let run = ours(options, &b).ok();
         let [mut a, b] = [a, b].map(|name| tree(&dir.path().join(name)));
-        // A subvolume within a snapshot is an empty directory, as kernels show it.
+        // A subvolume inside a snapshot is an empty directory, as kernels show it.
         a.retain(|(path, _)| path != Path::new("deep/second/nested/inner"));
         let paths = |all: &[(PathBuf, Option<Vec<u8>>)]| -> Vec<PathBuf> {
             all.iter().map(|(path, _)| path.clone()).collect()
@@ -231,7 +230,7 @@ fn restore_does_what_that_of_btrfs_progs_does() {
         (found.mode(), found.uid(), found.mtime())
     };
     assert_eq!(times("theirs-2"), times("ours-2"));
-    // What is there stays without -o.
+    // Existing files stay without -o.
     let changed = dir.path().join("ours-0/inline");
     fs::write(&changed, "changed").unwrap();
     let run = ours(&[], "ours-0").ok();

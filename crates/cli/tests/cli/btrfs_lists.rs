@@ -1,5 +1,5 @@
-//! `ashlar btrfs filesystem show`, `subvolume list` and `device stats` against those of btrfs-progs, of file
-//! systems that the kernel has mounted where it must.
+//! `ashlar btrfs filesystem show`, `subvolume list` and `device stats` compared with those of btrfs-progs, on file
+//! systems that the kernel mounts where needed.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::btrfs_files::{unpacked, with};
 use super::support::ashlar_in;
 
-/// Runs a program that succeeds; what it printed.
+/// Runs a program, which must succeed; returns its output.
 #[track_caller]
 fn run(dir: &Path, program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).current_dir(dir).env("TZ", "UTC").output();
@@ -94,7 +94,7 @@ fn a_file_system_is_shown_as_btrfs_progs_do() {
     let as_images = |text: String| text.replace(&first.0, "0.img");
     let theirs = as_images(run(dir.path(), "btrfs", &["filesystem", "show", &first.0]));
     let ours = ashlar_in(dir.path(), &["btrfs", "filesystem", "show", "0.img"]).ok();
-    // They warn on the same stream.
+    // btrfs-progs print their warnings on the same stream.
     assert!(theirs.ends_with(&ours.out), "{ours:?} {theirs}");
     assert!(theirs.contains("\t*** Some devices missing\n"), "{theirs}");
     let second = Loop::new(dir.path(), "1.img").unwrap();
@@ -106,7 +106,7 @@ fn a_file_system_is_shown_as_btrfs_progs_do() {
 #[test]
 fn subvolumes_are_listed_as_btrfs_progs_do() {
     let (dir, devices) = unpacked("single-4k");
-    // The kernel mounts one file system of a UUID at a time.
+    // The kernel mounts only one file system of a UUID at a time.
     run(dir.path(), "btrfstune", &["-f", "-u", "0.img"]);
     let cases: [&[&str]; 12] = [
         &[],

@@ -8,7 +8,7 @@ use std::process::Command;
 use super::btrfs_files::{golden, unpacked, with};
 use super::support::{Run, ashlar_in, program};
 
-/// A command of scrub, its records in the directory.
+/// A scrub command, with its records in the directory.
 fn scrub(dir: &Path, devices: &[String], args: &[&str]) -> Run {
     let args = [&["btrfs", "scrub"], args, &["--status-dir", "status"]].concat();
     ashlar_in(dir, &with(&args, devices))
@@ -27,7 +27,7 @@ fn a_scrub_in_the_background_is_asked_and_ended_and_goes_on() {
     let status = scrub(&["status"]).ok().out;
     assert!(status.contains("Status:           running"), "{status}");
     assert!(status.contains("(limit 16.00KiB/s for each device)"), "{status}");
-    // The devices are locked, and the scrub is one at a time.
+    // The devices are locked, and only one scrub may run.
     assert_eq!(scrub(&["start", "-B"]).code, Some(1));
     assert_eq!(scrub(&["start", "-B", "--readonly"]).code, Some(1));
 
@@ -40,7 +40,7 @@ fn a_scrub_in_the_background_is_asked_and_ended_and_goes_on() {
     assert!(resumed.contains("no errors found"), "{resumed}");
     scrub(&["resume", "-B"]).fails(2, &["nothing to resume", "finished"]);
 
-    // What both runs counted is what one counts.
+    // The counts of both runs add up to those of one run.
     let parts = scrub(&["status", "-R", "-d"]).ok().out;
     scrub(&["start", "-B"]).ok();
     let whole = scrub(&["status", "-R", "-d"]).ok().out;
@@ -90,7 +90,7 @@ fn lost_data_is_named_and_left_alone() {
         spoilt[at + 100] ^= 1;
         fs::write(&image, &spoilt).unwrap();
         let run = scrub(dir.path(), &devices, &["start", "-B"]);
-        // Of files without checksums nothing is known.
+        // Nothing is known about files without checksums.
         if run.code != Some(0) {
             assert_eq!(run.code, Some(3), "{run:?}");
             assert!(run.out.contains(&format!("path {path} (")), "{path} {run:?}");
@@ -115,7 +115,7 @@ fn a_disk_that_was_made_into_something_else_is_not_made_into_what_it_was() {
     let image = dir.path().join(&devices[0]);
     let mut bytes = fs::read(&image).unwrap();
     bytes[64 << 10..68 << 10].fill(0);
-    // Without anything else there it is taken for damage, and repaired.
+    // Without another signature it counts as damage, and is repaired.
     fs::write(&image, &bytes).unwrap();
     let run = scrub(dir.path(), &devices, &["start", "-B"]).ok();
     assert!(run.out.contains("super=1") && run.err.contains("corrected"), "{run:?}");

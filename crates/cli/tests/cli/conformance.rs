@@ -1,4 +1,4 @@
-//! What every command has in common: help, usage errors, and errors that say what, where and why.
+//! Common behaviour of all commands: help, usage errors, and errors that say what, where and why.
 
 use std::fs::{self, File};
 
@@ -66,7 +66,7 @@ const COMMANDS: &[(&[&str], bool)] = &[
     (&["lvm", "lvconvert"], false),
 ];
 
-/// The options without which a command is no command.
+/// The mandatory options of a command.
 fn needed<'a>(command: &[&str]) -> &'a [&'a str] {
     match command {
         ["md", "create"] => &["--level=0", "--raid-devices=1"],
@@ -159,13 +159,13 @@ fn disks_of_any_size_are_looked_at_without_harm() {
         File::create(dir.path().join("d")).unwrap().set_len(size).unwrap();
         for command in disk_commands() {
             if command == ["serve"] && size >= 512 {
-                // A volume as it is, see the tests of serving.
+                // Served as a volume itself, see the tests of serving.
                 continue;
             }
             let run = ashlar_in(dir.path(), &with_disk(command, "d"));
             match command {
                 ["scan"] => assert_eq!(run.code, Some(0), "{size}: {run:?}"),
-                // Large enough for a member of an array with a little data.
+                // Large enough for a member with a little data.
                 ["md", "create"] if size > 1_000_000 => assert_eq!(run.code, Some(0), "{run:?}"),
                 _ => drop(run.fails(1, &["d"])),
             }

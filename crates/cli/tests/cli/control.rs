@@ -1,4 +1,4 @@
-//! The control socket: varlink spoken raw, and the commands that speak it.
+//! The control socket: raw varlink, and the commands that use it.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -42,7 +42,7 @@ impl Raw {
         self.receive()
     }
 
-    /// The daemon has closed the connection.
+    /// Whether the daemon has closed the connection.
     fn is_closed(&mut self) -> bool {
         match self.0.read(&mut [0]) {
             Ok(len) => len == 0,
@@ -164,7 +164,7 @@ fn garbage_costs_its_own_connection_only() {
         let status = good.call(&own("Status"), json!({}));
         assert_eq!(status["parameters"]["status"]["pid"], daemon.pid());
     }
-    // One that goes away in the middle of a message.
+    // A client that disconnects in the middle of a message.
     Raw::to(&daemon).send(b"{\"method\":");
     assert!(good.call(&own("Status"), json!({}))["error"].is_null());
     daemon.end();
@@ -201,7 +201,7 @@ fn more_connections_than_are_taken_are_turned_away() {
     assert!(many.last_mut().unwrap().is_closed());
     assert!(many[0].call(&own("Status"), json!({}))["error"].is_null());
     drop(many);
-    // Their ends are seen one after the other.
+    // The daemon notices that they ended one after the other.
     let again = (0..100).any(|_| {
         std::thread::sleep(Duration::from_millis(20));
         let mut raw = Raw::to(&daemon);
@@ -251,7 +251,7 @@ fn the_commands_ask_the_daemon() {
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A read of a socket with a time limit ends with EINTR when the process is stopped and goes on (signal(7)).
+/// A read of a socket with a time limit returns EINTR when the process is stopped and continued (signal(7)).
 #[test]
 fn a_client_that_is_stopped_for_a_moment_still_gets_its_answer() {
     let (_images, daemon) = daemon();

@@ -1,4 +1,4 @@
-//! How a daemon ends (in good order, by force, by a defect), and what commands that wait for its end see.
+//! How a daemon ends (cleanly, by force, after a defect), and what commands that wait for its end see.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -25,7 +25,7 @@ fn assert_clean(images: &Images, members: &[&str]) {
     assert_eq!(examine.matches("\"clean\": true").count(), members.len(), "{examine}");
 }
 
-/// Images `d0` and `d1` with one array, and `m0` and `m1` with another.
+/// Images `d0` and `d1` with one array, `m0` and `m1` with another.
 fn two_arrays() -> Images {
     let images = Images::array(2, 32 * MIB, &["--level=1", "--name=one"]);
     let create = ["md", "create", "--homehost=any", "--raid-devices=2", "--level=1", "--name=two"];
@@ -36,7 +36,7 @@ fn two_arrays() -> Images {
     images
 }
 
-/// Waits until a write to an array is under way.
+/// Waits until a write to an array is in flight.
 fn await_write(daemon: &Daemon) {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
@@ -53,7 +53,7 @@ fn await_write(daemon: &Daemon) {
     }
 }
 
-/// A disk that takes a minute for a write keeps one array from ending, and a client in the middle of it.
+/// A disk that takes a minute for a write blocks one array and the client that wrote to it.
 #[test]
 fn a_second_signal_ends_it_whatever_keeps_an_array_busy_and_stops_the_others() {
     let images = two_arrays();
@@ -67,7 +67,7 @@ fn a_second_signal_ends_it_whatever_keeps_an_array_busy_and_stops_the_others() {
     let mut two = Nbd::open(&images.path("nbd"), "md/two");
     two.write(0, &[2; 4096]);
     await_write(&daemon);
-    // In the middle of the handshake, and one that takes no replies.
+    // A client in the middle of the handshake, and one that takes no replies.
     let _silent = Nbd::connect(&images.path("nbd"));
     let mut deaf = Nbd::open(&images.path("nbd"), "md/one");
     for n in 0..32 {
@@ -81,7 +81,7 @@ fn a_second_signal_ends_it_whatever_keeps_an_array_busy_and_stops_the_others() {
         assert!(log.contains(part), "no {part:?} in {log}");
     }
     assert_clean(&images, &["d0", "d1"]);
-    // What was acknowledged is on both copies.
+    // Acknowledged data is on both copies.
     for bytes in &images.bytes() {
         assert!(bytes.windows(4096).any(|window| window == [1; 4096]));
     }
@@ -102,14 +102,14 @@ fn a_third_signal_ends_it_at_once() {
     assert!(log.contains("a third signal"), "{log}");
 }
 
-/// A set of signals, of those that the kernel tells of a process.
+/// A set of signals from the process's status.
 fn told(pid: u32, name: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(name));
     line.map_or(0, |mask| u64::from_str_radix(mask.trim_start_matches(':').trim(), 16).unwrap())
 }
 
-/// Sends a signal, and waits until it is taken: signals of one kind that wait are one.
+/// Sends a signal, and waits until it is received: pending signals of one kind are merged.
 fn signal_and_hear(daemon: &Daemon, name: &str) {
     daemon.signal(name);
     await_hearing(daemon.pid());
@@ -121,12 +121,12 @@ fn await_hearing(pid: u32) {
     }
 }
 
-/// What reads the log has stopped to: every thread that logs is stuck.
+/// The reader of the log has stopped: every thread that logs blocks.
 #[test]
 fn a_log_that_is_not_read_keeps_no_third_signal_from_ending_it() {
     let images = Images::array(2, 32 * MIB, &["--level=1"]);
     let (_reader, mut writer) = std::io::pipe().unwrap();
-    // All that a pipe holds (pipe(7)).
+    // The capacity of a pipe (pipe(7)).
     writer.write_all(&[b'x'; 1 << 16]).unwrap();
     let mut command = program();
     command.current_dir(images.dir.path()).args(["serve", "--control", "control", "d0", "d1"]);
@@ -151,7 +151,7 @@ fn a_closed_terminal_ends_it_in_good_order() {
     let mut client = Nbd::open(&images.path("nbd"), "md/one");
     client.write(0, &[1; 4096]);
     assert_eq!(client.reply(), 0);
-    // However often it is said.
+    // However often it is sent.
     for _ in 0..3 {
         daemon.signal("HUP");
     }
@@ -234,7 +234,7 @@ fn after_stop_the_disks_are_free() {
         assert_eq!(client.reply(), 0);
         drop(client);
         daemon.client(&["stop"]).ok();
-        // At once, and for itself alone.
+        // Immediately, and exclusively.
         images.run(&["md", "assemble"], &images.refs()).ok();
         assert_eq!(daemon.wait().0.code(), Some(0));
     }

@@ -1,4 +1,4 @@
-//! Names on disks that would command the terminal, or look like lines of output.
+//! Names on disks that would control the terminal, or look like lines of output.
 
 use std::fs;
 use std::process::Command;
@@ -20,7 +20,7 @@ fn a_partition_label_does_not_command_the_terminal() {
     let run = images.run(&["scan"], &["d0"]).ok();
     assert!(run.out.contains("partlabel=a\\u{1b}[31mb\\u{9b}c\\nd\u{e9}"), "{run:?}");
     assert!(!run.out.contains(['\u{1b}', '\u{9b}']), "{run:?}");
-    // JSON has escapes of its own, and programs get the label as it is.
+    // JSON has its own escapes, and programs get the label unchanged.
     let run = images.run(&["scan", "--json"], &["d0"]).ok();
     assert!(!run.out.contains(['\u{1b}', '\u{9b}']), "{run:?}");
     let json: Value = serde_json::from_str(&run.out).unwrap_or_else(|why| panic!("{why}: {run:?}"));
@@ -34,7 +34,7 @@ fn an_array_name_does_not_command_the_terminal() {
     let path = images.path("d0");
     let mut bytes = fs::read(&path).unwrap();
     let at = 4096 + bytes[4096..4352].windows(8).position(|at| at == b"abcdefgh").unwrap();
-    // Bytes that are four apart weigh the same in the superblock's checksum: what one loses the other gets.
+    // Bytes four apart have the same weight in the superblock's checksum: what one loses, the other gains.
     for (index, byte) in [(1, 0x1b), (2, b'\n')] {
         let lost = bytes[at + index] - byte;
         bytes[at + index] = byte;

@@ -1,9 +1,9 @@
-//! Messages that name an option name one of the command that prints them.
+//! A message that names an option must name one of the command that prints it.
 //!
-//! The sources are searched for texts with `--option` in them. Which commands can print a text follows from
-//! where it is: a command's own file, or the files that several commands share, which are listed here. A text
-//! may say whose option it is (`ashlar md grow --bitmap adds one`, `pvcreate --force`). The libraries do not know
-//! by which command they are used, and name no options but so.
+//! The sources are searched for texts with `--option` in them. The file of a text determines which commands can print
+//! it: a command's own file, or a file shared by several commands, which are listed here. A text may name the option's
+//! command (`ashlar md grow --bitmap adds one`, `pvcreate --force`). The libraries do not know which command uses them,
+//! so they must always name it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 use super::support::ashlar;
 
-/// Files and folders of `crates/cli/src` whose texts several commands print, or a command of another name; the
-/// longest that a path begins with counts. A command stands for those below it, too.
+/// Files and folders of `crates/cli/src` whose texts several commands print, or a command of another name; the longest
+/// matching prefix counts. A command stands for its subcommands, too.
 const SHARED: &[(&str, &[&str])] = &[
     (
         "client.rs",
@@ -39,17 +39,17 @@ const SHARED: &[(&str, &[&str])] = &[
     ("daemon/mounted.rs", &["serve", "md assemble"]),
 ];
 
-/// Programs of others whose options messages recommend.
+/// Other programs whose options messages recommend.
 const FOREIGN: &[&str] = &["vgextend", "LVM's lvconvert"];
 
-/// Where a text is, and what it says.
+/// A text, and where it is.
 struct Text {
     file: PathBuf,
     line: usize,
     text: String,
 }
 
-/// The string literals of a source, but for those of its tests, of attributes, and of comments.
+/// The string literals of a source file, without those of tests, attributes and comments.
 fn literals(file: &Path, source: &str) -> Vec<Text> {
     let mut all = Vec::new();
     let mut is_error = false;
@@ -58,16 +58,16 @@ fn literals(file: &Path, source: &str) -> Vec<Text> {
             break;
         }
         let code = line.trim_start();
-        // Of attributes only the texts of errors are messages.
+        // Of attributes, only error texts are messages.
         is_error |= code.starts_with("#[error(");
         if code.starts_with("//") || (code.starts_with("#[") && !is_error) {
             continue;
         }
         is_error &= !code.ends_with(")]");
         let texts = code.split('"').enumerate().filter(|(n, _)| n % 2 == 1).map(|(_, text)| text);
-        // Single words are arguments of other programs, or are compared with.
+        // Single words are arguments of other programs, or used in comparisons.
         let mut text = texts.filter(|text| text.contains(' ')).collect::<Vec<_>>().join(" ");
-        // A line of a text that goes on from the one before.
+        // A continuation line of a text.
         if !code.contains('"') || code.find('"') == code.rfind('"') {
             text = code.to_owned();
         }
@@ -91,11 +91,11 @@ fn sources(dir: &Path, all: &mut Vec<PathBuf>) {
     }
 }
 
-/// What is an option in a text: `--` and a word.
+/// The options in a text: `--` and a word.
 fn options(text: &str) -> Vec<(usize, &str)> {
     let is_word = |c: char| c.is_ascii_lowercase() || c == '-';
     let starts = text.match_indices("--").map(|(at, _)| at);
-    // Not the second of `---`, nor dashes within a word.
+    // Not the second dash of `---`, nor dashes inside a word.
     let starts = starts.filter(|at| *at == 0 || !text[..*at].ends_with(is_word));
     let option = |at: usize| {
         let end = text[at..].find(|c| !is_word(c)).map_or(text.len(), |len| at + len);
@@ -104,21 +104,21 @@ fn options(text: &str) -> Vec<(usize, &str)> {
     starts.map(option).filter(|(_, option)| option.len() > 3).collect()
 }
 
-/// All commands, by their manual pages, without `ashlar`.
+/// All commands, from the names of their manual pages, without `ashlar`.
 fn commands() -> BTreeSet<String> {
     let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/man");
     let name = |entry: std::io::Result<fs::DirEntry>| {
         let name = entry.unwrap().file_name().into_string().unwrap();
         let name = name.strip_prefix("ashlar-")?.strip_suffix(".1")?.to_owned();
-        // A dash is a blank or itself: both ways, of which one leads to a command.
+        // A dash is a blank or a dash: try both, one of them is a command.
         Some([name.replace('-', " "), name.replacen('-', " ", 1), name])
     };
-    // The one that has no page.
+    // The command without a page.
     let hidden = ["md manage".to_owned()];
     fs::read_dir(pages).unwrap().filter_map(name).flatten().chain(hidden).collect()
 }
 
-/// The command that a text says an option is of, before it: `ashlar md grow --bitmap`, `pvcreate --force`.
+/// The command named before an option in a text: `ashlar md grow --bitmap`, `pvcreate --force`.
 fn named(text: &str, at: usize, commands: &BTreeSet<String>) -> Option<String> {
     let words: Vec<&str> = text[..at].split_whitespace().collect();
     if let Some(ours) = words.iter().rposition(|word| word.ends_with("ashlar")) {
@@ -131,7 +131,7 @@ fn named(text: &str, at: usize, commands: &BTreeSet<String>) -> Option<String> {
     Some(format!("lvm {last}")).filter(|name| commands.contains(name))
 }
 
-/// The options that a command's help names.
+/// The options in a command's help.
 fn help(command: &str, known: &mut BTreeMap<String, BTreeSet<String>>) -> BTreeSet<String> {
     let found = known.entry(command.to_owned()).or_insert_with(|| {
         let words: Vec<&str> = command.split(' ').chain(["--help"]).collect();

@@ -1,5 +1,5 @@
-//! Disks that are in use: by the kernel, through loop devices and in other namespaces, and by processes
-//! that live or have just been killed.
+//! Disks that are in use: by the kernel, through loop devices and in other namespaces, and by processes that live or
+//! have just been killed.
 
 use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader};
@@ -12,7 +12,7 @@ use rustix::fs::FlockOperation;
 
 use super::support::{Images, MIB, Run};
 
-/// Runs a tool that must succeed. `None` with the reason printed if this machine cannot.
+/// Runs a tool, which must succeed. `None`, with the reason printed, if this machine does not support it.
 fn tool(command: &mut Command) -> Option<String> {
     match command.stdin(Stdio::null()).output() {
         Ok(output) if output.status.success() => Some(String::from_utf8(output.stdout).unwrap()),
@@ -37,7 +37,7 @@ impl Loop {
         Some(Self(made.trim_end().into()))
     }
 
-    /// With its partitions, which not every kernel finds itself.
+    /// With its partitions, which not every kernel detects by itself.
     fn with_partitions(path: &Path) -> Option<(Self, PathBuf)> {
         let device = Self::over(path)?;
         let first = PathBuf::from(format!("{}p1", device.0.display()));
@@ -54,7 +54,7 @@ impl Drop for Loop {
     }
 }
 
-/// A mount in a mount namespace of its own, for as long as its shell runs.
+/// A mount in a separate mount namespace, while its shell runs.
 struct Mounted(Child);
 
 impl Mounted {
@@ -87,7 +87,7 @@ fn one_image() -> Images {
     Images::new(1, 32 * MIB)
 }
 
-/// Opens a disk for writing and for reading, and what that was answered: a disk that can be opened is no member.
+/// Opens a disk for writing and for reading; returns the results: a disk that can be opened is not a member.
 fn opened(images: &Images, disk: &str) -> [Run; 2] {
     [&["md", "assemble"][..], &["md", "assemble", "--read-only"]]
         .map(|verb| images.run(verb, &[disk]))
@@ -194,7 +194,7 @@ fn an_image_whose_name_has_changed_is_still_the_one_that_is_mounted() {
     let Some(mounted) = Mounted::of(&device.0, &images.path("mnt")) else { return };
     fs::remove_file(images.path("d0")).unwrap();
     is_refused(&images, "other", &["in use by the kernel: other", "is mounted on"]);
-    // Another file by the name that the loop device was given.
+    // Another file with the name that the loop device was given.
     File::create(images.path("d0")).unwrap().set_len(32 * MIB).unwrap();
     is_opened(&images, "d0");
     drop(mounted);
@@ -235,7 +235,7 @@ fn a_living_holder_of_a_lock_is_named_at_once() {
     is_refused(&images, "d0", &["d0: in use by cli-", &locked]);
 }
 
-/// A program that holds a shared lock on a file for as long as it has input.
+/// A program that holds a shared lock on a file until its input ends.
 struct SharedLock(Child);
 
 impl SharedLock {
@@ -276,11 +276,11 @@ fn a_reader_without_rights_cannot_lock_the_owner_out() {
     let other = format!("d0: in use by another ashlar (process {})", daemon.pid());
     is_refused(&images, "d0", &[&other]);
     drop(lock);
-    // The daemon still has but a shared lock.
+    // The daemon still has only a shared lock.
     is_refused(&images, "d0", &[&other]);
     let log = daemon.end();
     assert!(log.contains("the lock of a process that may only read the file is ignored"), "{log}");
-    // Others could write to it as well.
+    // Other users could write to it as well.
     set_mode(&images.path("d0"), 0o646).unwrap();
     let lock = SharedLock::on(&images.path("d0"), NOBODY).unwrap();
     let by = format!("(process {}), which has locked it", lock.0.id());

@@ -1,4 +1,4 @@
-//! Members that come one by one: a daemon that starts with nothing, or with too little.
+//! Members that are added one by one: a daemon that starts with no members, or too few.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use super::support::{Daemon, Images, MIB};
 
-/// `ashlar md incremental`, with paths below the directory of the images shown as they are given.
+/// `ashlar md incremental`; paths below the images' directory are shown relative to it.
 struct Hands<'a> {
     daemon: &'a Daemon,
     directory: String,
@@ -19,7 +19,7 @@ impl<'a> Hands<'a> {
         Self { daemon, directory: format!("{}/", directory.display()) }
     }
 
-    /// The exit code, and what was printed.
+    /// The exit code, and the output.
     fn give(&self, args: &[&str]) -> (i32, String) {
         let run = self.daemon.client(&[&["md", "incremental"], args].concat());
         (run.code.unwrap(), (run.out + &run.err).replace(&self.directory, ""))
@@ -100,7 +100,7 @@ fn an_array_starts_when_all_its_members_have_come() {
     assert!(offline.contains("State : clean \n"), "{offline}");
 }
 
-/// As udev does it at boot.
+/// As udev does at boot.
 #[test]
 fn members_that_come_at_once_make_one_array() {
     let images = Images::array(6, 32 * MIB, &["--level=10"]);
@@ -157,7 +157,7 @@ fn a_late_member_comes_back_only_as_what_it_was() {
     assert_eq!(hands.give(&["d2"]), active("d2"));
     daemon.client(&["md", "wait", "md0"]);
     assert_eq!(hands.get("sys/block/md0/md/degraded"), "0\n");
-    // It leaves, and comes again.
+    // It is removed, and added again.
     let gone = "set d2 faulty in /dev/md0\nhot removed d2 from /dev/md0";
     assert_eq!(hands.give(&["--fail", "d2"]), said(gone));
     assert_eq!(
@@ -173,7 +173,7 @@ fn a_late_member_comes_back_only_as_what_it_was() {
     assert_eq!((code, text.starts_with(spare)), (2, true), "{text}");
     assert_eq!(hands.get("sys/block/md0/md/degraded"), "1\n");
     daemon.end();
-    // Two that were each used without the other: who comes second stays out.
+    // Two members that were each used without the other: the second one stays out.
     images.run(&others, &["d0", "d1"]).ok();
     for alone in ["d0", "d1"] {
         let daemon = Daemon::start(images.dir.path(), &["--run", alone]);
@@ -205,7 +205,7 @@ fn a_spare_becomes_one_and_foreign_disks_are_refused() {
     assert_eq!(code, 2);
     let twice = "failed to add d3 to existing array /dev/md0: ";
     assert!(text.contains(twice) && text.contains("are the same member"), "{text}");
-    // It is not held: somebody else may have it.
+    // It is not held: other programs may use it.
     images.run(&["md", "create", "--force", "-l1", "-n1", "--assume-clean"], &["d3"]).ok();
     let (code, text) = hands.give(&["--quiet", "d0", "d4", "d2", "d9"]);
     assert_eq!((code, text.lines().count()), (1, 2), "{text}");
@@ -236,10 +236,10 @@ fn a_member_that_is_behind_is_left_out_and_said_so() {
     let old = fs::read(images.path("d1")).unwrap();
     let daemon = Daemon::start(images.dir.path(), &["--incremental"]);
     let hands = Hands::new(&images, &daemon);
-    // It believes in both.
+    // Its superblock counts both as members.
     let part = "d1 attached to /dev/md0, not enough to start safely.";
     assert_eq!(hands.give(&["d1"]), said(part));
-    // The other knows better, and needs nobody.
+    // The other has newer data, and needs no other member.
     let (code, text) = hands.give(&["d0"]);
     let started = "d0 attached to /dev/md0, which has been started.\nd1 left out: ";
     assert_eq!((code, text.starts_with(started)), (0, true), "{text}");

@@ -1,4 +1,4 @@
-//! `ashlar lvm`: groups on image files, made, shown, changed; what is refused changes nothing.
+//! `ashlar lvm`: groups on image files, created, shown, changed; a refused command changes nothing.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{BufRead, BufReader, Read};
@@ -50,7 +50,7 @@ fn rows(images: &Images, verb: &str, args: &[&str]) -> Vec<Value> {
     rows.as_array().unwrap().clone()
 }
 
-/// The values of some fields, a row each, with blanks between them.
+/// The values of some fields, one row each, separated by blanks.
 fn values(images: &Images, verb: &str, fields: &str, args: &[&str]) -> Vec<String> {
     let rows = rows(images, verb, &[&["-o", fields], args].concat());
     let row = |row: &Value| {
@@ -60,7 +60,7 @@ fn values(images: &Images, verb: &str, fields: &str, args: &[&str]) -> Vec<Strin
     rows.iter().map(row).collect()
 }
 
-/// Where the first extent of a volume is: the image, and the byte.
+/// The position of a volume's first extent: the image, and the byte.
 fn place(images: &Images, volume: &str) -> (String, u64) {
     let devices = values(images, "lvs", "devices", &["-a", volume]).remove(0);
     let (disk, extent) = devices.split(',').next().unwrap().split_once('(').unwrap();
@@ -101,7 +101,7 @@ fn a_group_is_made_shown_and_changed() {
     let run = on(&images, "lvextend", &["-L", "+1M", "vg/wide"]).ok();
     assert!(run.out.contains("up to stripe boundary size 2.00 MiB (2 extents)"), "{run:?}");
     assert!(run.out.contains("changed from 6.00 MiB (6 extents) to 8.00 MiB (8 extents)"));
-    // More than can differ is not taken.
+    // More than can differ is refused.
     let run = on(&images, "lvextend", &["-l", "7", "vg/snap"]).ok();
     assert!(run.out.contains("to 6.00 MiB (6 extents)"), "{run:?}");
     on(&images, "lvextend", &["-l", "7", "vg/snap"]).fails(1, &["room for all of its origin"]);
@@ -310,7 +310,7 @@ fn a_group_that_is_served_is_shown_and_not_changed() {
     on(&images, "lvcreate", &["-L", "1M", "vg"]).ok();
 }
 
-/// Chunks of 4 KiB that the snapshot `snap` of [`with_snapshot`] has of its own.
+/// Chunks of 4 KiB that the snapshot `snap` of [`with_snapshot`] has copied.
 const COPIES: u64 = 250;
 
 /// A group with the origin `data`, all `o`, and its snapshot `snap`, whose first [`COPIES`] chunks are `s`.
@@ -403,7 +403,7 @@ fn an_interrupted_merge_goes_on() {
     }
 }
 
-/// A daemon that serves a group with a snapshot that is to be merged; archives go to `state`.
+/// A daemon that serves a group with a snapshot to be merged; archives go to `state`.
 fn serving_a_merge(images: &Images, state: &str) -> Daemon {
     on(images, "lvconvert", &["--merge", "-b", "vg/snap"]).ok();
     serving(images, state)
@@ -477,7 +477,7 @@ fn a_damaged_snapshot_beside_it_keeps_one_from_being_merged() {
     let images = with_snapshot();
     on(&images, "lvcreate", &["-s", "-n", "other", "-L", "2M", "vg/data"]).ok();
     let (disk, at) = place(&images, "vg/other");
-    // A magic number, and a chunk size that cannot be.
+    // A magic number, and an impossible chunk size.
     write(&images, &(disk, at), &[0x53, 0x6e, 0x41, 0x70, 1, 0, 0, 0, 1, 0, 0, 0, 7, 0, 0, 0]);
     let before = images.bytes();
     on(&images, "lvconvert", &["--merge", "vg/snap"]).fails(1, &["other"]);

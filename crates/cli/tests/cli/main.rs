@@ -1,5 +1,4 @@
-//! The command line as a user has it: the program is run, its output, exit codes and effects are
-//! looked at.
+//! The command line from a user's view: runs the program, and checks its output, exit codes and effects.
 
 mod arrays;
 mod bench;

@@ -1,4 +1,4 @@
-//! Changes of running arrays: members, size, bitmap, checks; a real daemon on image files.
+//! Changes of running arrays: members, size, bitmap, checks; with a real daemon on image files.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader};
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::support::{Daemon, Images, MIB, Run, program};
 
-/// Images of which the first `used` have an array.
+/// Images, of which the first `used` form an array.
 fn array(count: usize, used: usize, options: &[&str]) -> Images {
     let images = Images::new(count, 32 * MIB);
     let raid = format!("--raid-devices={used}");
@@ -20,7 +20,7 @@ fn array(count: usize, used: usize, options: &[&str]) -> Images {
     images
 }
 
-/// Where the data of a member is.
+/// The offset and length of a member's data.
 fn data(images: &Images, name: &str) -> (u64, u64) {
     let json = images.run(&["md", "examine", "--json"], &[name]).ok().out;
     let json: Value = serde_json::from_str(&json).unwrap();
@@ -28,7 +28,7 @@ fn data(images: &Images, name: &str) -> (u64, u64) {
     (field("data_offset") * 512, field("used_dev_size_kib") * 1024)
 }
 
-/// Puts a pattern into the data of members, which are the same then.
+/// Fills the data of members with a pattern, so that they are the same.
 fn fill(images: &Images, names: &[&str]) {
     for name in names {
         let (at, len) = data(images, name);
@@ -49,7 +49,7 @@ fn serve(images: &Images, args: &[&str]) -> Daemon {
     Daemon::start(images.dir.path(), args)
 }
 
-/// Waits until nothing is under way.
+/// Waits until no background work is running.
 fn settle(daemon: &Daemon) {
     let run = daemon.client(&["md", "wait", "md0"]);
     assert!(matches!(run.code, Some(0 | 1)) && run.err.is_empty(), "{run:?}");
@@ -65,7 +65,7 @@ fn members(daemon: &Daemon) -> Vec<String> {
     let (_, rows) = detail.split_once("RaidDevice State\n").unwrap();
     let row = |line: &str| {
         let mut words: Vec<&str> = line.split_whitespace().collect();
-        // Of a path the last part.
+        // Only the last component of a path.
         if let Some(last) = words.last_mut() {
             *last = last.rsplit('/').next().unwrap();
         }
@@ -188,7 +188,7 @@ fn a_disk_of_the_same_name_as_one_that_was_removed_is_another_disk() {
     md(&["fail", "md0", "d1"]).ok();
     fs::remove_file(images.path("d1")).unwrap();
     File::create(images.path("d1")).unwrap().set_len(32 * MIB).unwrap();
-    // The failed one is gone, whatever is at its path now.
+    // The failed member's device is gone, whatever is at its path now.
     assert_eq!(md(&["remove", "md0", "detached"]).ok().out, "hot removed d1 from /dev/md0\n");
     md(&["add", "md0", "d1"]).ok();
     settle(&daemon);
@@ -347,7 +347,7 @@ fn events_are_told_as_they_happen() {
     assert_eq!(gone.unwrap()["array"], "/dev/md0");
 }
 
-/// A process that ends with its test.
+/// A process that is killed at the end of its test.
 struct Killed(std::process::Child);
 
 impl Drop for Killed {
@@ -397,7 +397,7 @@ fn the_mount_follows_members_and_takes_changes() {
     assert_eq!(read("array_state"), "readonly\n");
     assert_eq!(fs::write(md.join("array_state"), "clear").unwrap_err().raw_os_error(), Some(22));
     fs::write(md.join("array_state"), "active\n").unwrap();
-    // Who writes is told when that cannot be.
+    // The writer gets the error when that is not possible.
     let last = fs::write(md.join("dev-d0/state"), "faulty\n").unwrap_err();
     assert_eq!(last.raw_os_error(), Some(16));
     let word = fs::write(md.join("sync_action"), "reshape").unwrap_err();

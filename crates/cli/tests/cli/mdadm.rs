@@ -1,4 +1,4 @@
-//! What users of mdadm type and what their scripts read: modes, `--brief`, `--export`, `--scan`.
+//! What users of mdadm type and what their scripts parse: modes, `--brief`, `--export`, `--scan`.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use super::support::{Daemon, Images, MIB};
 
-/// Members as a real kernel left them, with what mdadm said of the running array: see
+/// Members as a real kernel left them, with mdadm's output about the running array: see
 /// `tests/images/md/detail/make.sh`.
 struct Golden {
     case: PathBuf,
@@ -34,7 +34,7 @@ impl Golden {
         Self { case, dir, names }
     }
 
-    /// What mdadm said, of devices with our paths and numbers.
+    /// mdadm's output, with our paths and device numbers.
     fn expected(&self, name: &str) -> Vec<String> {
         let text = fs::read_to_string(self.case.join(name)).unwrap().replace("/dev/loop", "loop");
         let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
@@ -58,7 +58,7 @@ impl Golden {
 
 fn told(daemon: &Daemon, args: &[&str]) -> Vec<String> {
     let run = daemon.client(&[&["md"], args].concat()).ok();
-    // What is called /dev/md0 there may have another number here.
+    // The array may have another number here than in the recorded output, /dev/md0.
     run.out.lines().map(|line| line.replace("/dev/md127", "/dev/md0")).collect()
 }
 
@@ -71,7 +71,7 @@ fn the_details_of_an_array_are_told_as_mdadm_tells_them() {
         assert_eq!(told(&daemon, &["--detail", "--brief", name]), golden.expected("brief.txt"));
         assert_eq!(told(&daemon, &["-Dbv", name]), golden.expected("verbose.txt"));
         assert_eq!(told(&daemon, &["--detail", "--scan", name]), golden.expected("scan.txt"));
-        // mdadm lists the devices as they come from a directory, and there was no link in /dev/md.
+        // mdadm lists the devices in directory order, and there was no link in /dev/md.
         let sorted = |mut lines: Vec<String>| {
             lines.retain(|line| !line.starts_with("MD_DEVNAME"));
             lines.sort();
@@ -182,7 +182,7 @@ fn a_dry_run_tells_what_would_be_made_and_touches_nothing() {
         assert!(out.contains(part), "{part}: {out}");
     }
     assert_eq!(images.bytes(), before);
-    // What stops a creation stops a trial of it, which says what would be lost.
+    // A refused creation is also refused with --dry-run, which says what would be lost.
     images.run(&["md", "create", "-l1", "-n2"], &["d0", "d1"]).ok();
     let before = images.bytes();
     let run = images.run(&create, &images.refs());

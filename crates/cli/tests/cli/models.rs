@@ -1,4 +1,4 @@
-//! Disks with the times of device models: the option, the file, what the daemon tells of them.
+//! Disks with the timing of device models: the option, the configuration file, the daemon's status.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::support::{Daemon, Images, MIB, ashlar};
 
-/// The models that a daemon tells of.
+/// The models in a daemon's status.
 fn models(daemon: &Daemon) -> Value {
     let run = daemon.client(&["status", "--json"]).ok();
     let status: Value = serde_json::from_str(&run.out).unwrap();
@@ -26,7 +26,7 @@ fn a_model_for_all_disks_gives_way_to_that_of_one_disk() {
     assert_eq!(models(&daemon), expected);
     let text = daemon.client(&["status"]).ok().out;
     assert!(text.contains("d0 takes the time of custom:read=1us\n"), "{text}");
-    // A model with a head is a rotational disk, and the array is one then.
+    // A model with a head is a rotational disk, and so is an array on it.
     let array = daemon.greeting.split([' ', ':']).next().unwrap();
     for (device, rotational) in [("d0", "0\n"), ("d1", "1\n"), (array, "1\n")] {
         let path = format!("sys/block/{device}/queue/rotational");

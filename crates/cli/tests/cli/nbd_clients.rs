@@ -1,4 +1,4 @@
-//! NBD clients that behave badly, spoken raw, and the sockets they come through.
+//! NBD clients that misbehave, over raw sockets, and the socket files.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use super::support::{Daemon, Images, MIB, Nbd, READ, WRITE, program, until};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What `name` says in the status of a process, bytes.
+/// The value of `name` in a process's status, bytes.
 fn memory(pid: u32, name: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
@@ -84,7 +84,7 @@ fn clients_that_do_not_read_hold_a_bounded_memory_and_leave_none_behind() {
         (0..64).for_each(|_| client.request(READ, 0, MIB as u32));
     }
     until(PATIENCE, "the clients get no memory", || rss() > before + 40 * MIB);
-    // Another one is served all the same.
+    // Another client is still served.
     let mut client = Nbd::open(&socket, "d0");
     for _ in 0..100 {
         assert_eq!(client.read(4096), 0);
@@ -108,7 +108,7 @@ fn memory_that_there_is_not_is_the_clients_trouble() {
     let limit = Some(memory(daemon.pid(), "VmSize:") + 24 * MIB);
     let pid = Pid::from_raw(daemon.pid() as i32);
     prlimit(pid, Resource::As, Rlimit { current: limit, maximum: limit }).unwrap();
-    // Address space that the allocator has already is used up first.
+    // Address space that the allocator already has is used up first.
     for client in &mut stuck {
         client.request(READ, 0, 32 * MIB as u32);
         client.0.read_exact(&mut [0; 16]).unwrap();
@@ -130,7 +130,7 @@ fn clients_beyond_the_most_are_refused_and_idle_ones_closed() {
     let limits = ["--nbd-max-connections", "1", "--nbd-idle-timeout", "1"];
     let daemon = images.serve(&[&["--nbd", "unix:nbd.sock"][..], &limits].concat());
     let socket = images.path("nbd.sock");
-    // Those that choose nothing are no clients yet.
+    // Clients that have not chosen an export do not count.
     let half: Vec<Nbd> = (0..100).map(|_| Nbd::greet(&socket)).collect();
     let mut first = Nbd::open(&socket, "d0");
     assert_eq!(first.read(4096), 0);

@@ -10,7 +10,7 @@ use super::support::{Daemon, Images, MIB, program};
 
 /// Where the first partition begins, and its size.
 const FIRST: (u64, u64) = (MIB, 16 * MIB);
-/// The second one, to the end of a GPT.
+/// The size of the second one, which reaches to the end of a GPT, in MiB.
 const SECOND_MIB: u64 = 22;
 
 /// Runs a tool that the tests need.
@@ -28,7 +28,7 @@ fn partition(images: &Images, name: &str, script: &str) {
     tool("sfdisk", &["--quiet", "--no-reread", path.to_str().unwrap()], script);
 }
 
-/// Disks `d0` and `d1` with two partitions each, of which the first ones are the mirror md0.
+/// Disks `d0` and `d1` with two partitions each; the first ones form the mirror md0.
 fn mirrored() -> Images {
     let images = Images::new(2, 40 * MIB);
     let members = Images::array(2, FIRST.1, &["--level=1"]);
@@ -44,7 +44,7 @@ fn write(images: &Images, name: &str, at: u64, bytes: &[u8]) {
     file.write_all_at(bytes, at).unwrap();
 }
 
-/// A daemon with a mount, or `None` where nothing can be mounted.
+/// A daemon with a mount, or `None` where mounting is not possible.
 fn mounted(images: &Images, args: &[&str]) -> Option<(Daemon, PathBuf)> {
     if !Path::new("/dev/fuse").exists() {
         eprintln!("skipped: no /dev/fuse");
@@ -189,7 +189,7 @@ fn an_array_of_partitions_that_does_not_start_is_an_error_in_the_log() {
     assert_eq!(daemon.greeting, "md0: raid1, inactive, 1 of 2 devices\nd0p2: part 22M\nready\n");
     let log = daemon.end();
     assert!(log.contains("ERROR") && log.contains("cannot start: array 0 ("), "{log}");
-    // What the user named must work.
+    // A disk that the user named must work.
     let members = Images::array(2, 32 * MIB, &["--level=1"]);
     let args = ["serve", "--nbd", "unix:n", "--control", "c"];
     members.run(&args, &["d0"]).fails(1, &["cannot start: array 0 ("]);
@@ -278,7 +278,7 @@ fn members_in_partitions_are_examined_and_told_of() {
     assert_eq!(bad, "Bad-blocks list is empty in d1p1\n");
     let detail = images.run(&["md", "detail"], &["d0", "d1"]).ok().out;
     assert!(detail.contains("raid1") && detail.contains("d1p1\n"), "{detail}");
-    // Partitions, but no member among them.
+    // Partitions, but no members.
     let plain = Images::new(1, 40 * MIB);
     partition(&plain, "d0", "label: dos\nsize=16M\n");
     let nothing = plain.run(&["md", "examine"], &["d0"]).fails(1, &["no md superblock: d0"]);

@@ -1,4 +1,4 @@
-//! The daemon: what it serves, what it refuses, and how it ends.
+//! The daemon: what it serves and refuses, and how it ends.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use super::support::{Daemon, Images, MIB, Nbd, program};
 
-/// An array served by a mount, or `None` where nothing can be mounted.
+/// An array served through a mount, or `None` where mounting is not possible.
 fn mounted(images: &Images, args: &[&str]) -> Option<(Daemon, PathBuf)> {
     if !PathBuf::from("/dev/fuse").exists() {
         eprintln!("skipped: no /dev/fuse");
@@ -34,7 +34,7 @@ fn what_is_written_to_the_mount_is_there_after_a_restart() {
     volume.sync_all().unwrap();
     drop(volume);
     daemon.end();
-    // Any two neighbours can be missing in a far layout of two copies only one at a time.
+    // A far layout of two copies survives the loss of d0 or d3.
     for missing in ["d0", "d3"] {
         let rest: Vec<&str> = images.refs().into_iter().filter(|name| *name != missing).collect();
         let args = [&["--mount", "mnt", "--run", "--read-only"][..], &rest].concat();
@@ -121,12 +121,12 @@ fn a_second_signal_ends_it_by_force() {
     assert_eq!(status.code(), Some(1), "{log}");
     assert!(log.contains("ended by force"), "{log}");
     assert!(volume.write_all_at(&pattern(4), 0).is_err());
-    // What was acknowledged is there, and the arrays were stopped.
+    // Acknowledged data is there, and the arrays were stopped.
     let examine = images.run(&["md", "examine", "--json"], &images.refs()).ok().out;
     assert_eq!(examine.matches("\"clean\": true").count(), 2, "{examine}");
 }
 
-/// The last moment of a daemon: writes under way end on both copies or on none that is called clean.
+/// A forced end during writes: each write ends on both copies, or the copies are not marked clean.
 #[test]
 fn copies_are_the_same_after_an_end_by_force_amid_writes() {
     let images = Images::array(2, 32 * MIB, &["--level=1"]);
@@ -137,7 +137,7 @@ fn copies_are_the_same_after_an_end_by_force_amid_writes() {
             std::thread::spawn(move || {
                 let data = pattern(writer as u8);
                 let mut written = 0;
-                // Each on its own megabytes, shifted so that blocks are written in part.
+                // Each writer has its own megabytes, with an offset so that blocks are written in part.
                 while volume.write_all_at(&data, writer * 4 * MIB + written % MIB).is_ok() {
                     written += 12_289;
                 }
@@ -193,7 +193,7 @@ fn disks_in_use_are_not_opened_twice() {
     again.fails(1, &["d0", "in use by another ashlar", "ashlar status"]);
     images.run(&["md", "assemble"], &images.refs()).fails(1, &["in use"]);
     images.create(&["--level=0", "--force"]).fails(1, &["in use"]);
-    // Looking is allowed.
+    // Access without a lock is allowed.
     images.run(&["scan"], &images.refs()).ok();
     images.run(&["md", "examine"], &images.refs()).ok();
     daemon.end();
@@ -244,7 +244,7 @@ fn a_configuration_file_says_it_all() {
                 \"sys/block/md0/queue/discard_max_bytes\" = 65536\n";
     fs::write(images.path("stack.toml"), text).unwrap();
     let mut command = program();
-    // From elsewhere: paths are relative to the file.
+    // From another directory: paths are relative to the file.
     command.current_dir("/").args(["serve", "--config"]).arg(images.path("stack.toml"));
     let daemon = Daemon::of(command, images.dir.path());
     let path = "sys/block/md0/queue/discard_max_bytes";
@@ -283,7 +283,7 @@ fn what_cannot_be_served_is_said_before_ready() {
     assert_eq!(serve(&["--nbd", "nonsense"]).code, Some(2));
     assert_eq!(serve(&["--threads", "0"]).code, Some(2));
     images.run(&["serve", "--control", "c"], &["d0"]).fails(1, &["1 of the 2", "--run"]);
-    // A socket of a daemon that is gone is no obstacle.
+    // The socket of a daemon that is gone does not matter.
     assert!(!images.path("c").exists());
 }
 
@@ -308,7 +308,7 @@ fn reads_that_fail_one_after_the_other_do_not_fill_the_log() {
     let images = Images::array(2, 32 * MIB, &["--level=1", "--name=data"]);
     let args = ["--run", "--nbd", "unix:nbd", "d0"];
     let daemon = Daemon::start(images.dir.path(), &args);
-    // What is behind the new end cannot be read, and the last member has to stay.
+    // Data beyond the new end cannot be read, and the last member has to stay.
     OpenOptions::new().write(true).open(images.path("d0")).unwrap().set_len(2 * MIB).unwrap();
     let mut client = Nbd::open(&images.path("nbd"), "md/data");
     for n in 0..200 {

@@ -1,4 +1,4 @@
-//! What `serve` says before it serves: names of arrays, the state of pools, and what is missing.
+//! Messages of `serve` before it serves: names of arrays, states of pools, missing requirements.
 
 use std::fs;
 use std::process::Command;
@@ -77,7 +77,7 @@ fn half_a_mirrored_pool_is_called_degraded() {
     daemon.end();
 }
 
-/// Runs `serve` on a disk that is not there: what else is said, is said before disks are opened.
+/// Runs `serve` on a disk that does not exist: any other error is reported before disks are opened.
 fn serve(mut command: Command, args: &[&str]) -> Run {
     let output = command.args(["serve", "/no/such/disk"]).args(args).output().unwrap();
     Run {
@@ -87,7 +87,7 @@ fn serve(mut command: Command, args: &[&str]) -> Run {
     }
 }
 
-/// The program as a user that the system does not know; `None` where that cannot be.
+/// The program run by a user that the system does not know; `None` where that is not possible.
 fn as_unknown_user(images: &Images) -> Option<Command> {
     fs::copy(program().get_program(), images.path("ashlar")).unwrap();
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -128,7 +128,7 @@ fn without_what_a_mount_needs_no_disk_is_opened() {
         serve(command, &["--control", "/tmp/c", "--mount", directory])
             .fails(1, &["user 54321 has no entry in the user database", "--nbd"]);
     }
-    // In a mount namespace of its own, so that the machine's device stays.
+    // In a separate mount namespace, so that the machine's device stays.
     let script = "mount --bind /etc/hostname /dev/fuse 2>/dev/null || exit 77; exec \"$0\" \"$@\"";
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", script]).arg(program().get_program());

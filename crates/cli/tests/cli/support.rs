@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// What a run of the program gave.
+/// The result of a run of the program.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) code: Option<i32>,
@@ -26,7 +26,7 @@ pub(crate) fn program() -> Command {
     command
 }
 
-/// Runs the program in `dir`. Whatever it is given, it must not panic.
+/// Runs the program in `dir`. It must not panic, whatever its arguments.
 pub(crate) fn ashlar_in(dir: &Path, args: &[&str]) -> Run {
     let output = program().args(args).current_dir(dir).output().unwrap();
     let run = Run {
@@ -43,14 +43,14 @@ pub(crate) fn ashlar(args: &[&str]) -> Run {
 }
 
 impl Run {
-    /// It succeeded.
+    /// Asserts that it succeeded.
     #[track_caller]
     pub(crate) fn ok(self) -> Self {
         assert_eq!(self.code, Some(0), "{self:?}");
         self
     }
 
-    /// It failed with this code and one line of error that has all of `parts`.
+    /// Asserts that it failed with this code and one error line that contains all of `parts`.
     #[track_caller]
     pub(crate) fn fails(self, code: i32, parts: &[&str]) -> Self {
         assert_eq!(self.code, Some(code), "{self:?}");
@@ -105,12 +105,12 @@ impl Images {
         ashlar_in(self.dir.path(), &[args, files].concat())
     }
 
-    /// All images' bytes.
+    /// The contents of all images.
     pub(crate) fn bytes(&self) -> Vec<Vec<u8>> {
         self.names.iter().map(|name| fs::read(self.path(name)).unwrap()).collect()
     }
 
-    /// Starts a daemon on all images, its control socket at `control` in the directory.
+    /// Starts a daemon on all images, with its control socket at `control` in the directory.
     pub(crate) fn serve(&self, args: &[&str]) -> Daemon {
         Daemon::start(self.dir.path(), &[args, &self.refs()].concat())
     }
@@ -120,7 +120,7 @@ impl Images {
 pub(crate) struct Daemon {
     child: Child,
     out: BufReader<Box<dyn Read + Send + Sync>>,
-    /// What it printed up to `ready`.
+    /// Its output up to `ready`.
     pub(crate) greeting: String,
     pub(crate) control: PathBuf,
     dir: PathBuf,
@@ -167,20 +167,20 @@ impl Daemon {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// From now on whatever it says goes nowhere.
+    /// Closes our end of its output.
     pub(crate) fn close_output(&mut self) {
         self.out = BufReader::new(Box::new(std::io::empty()));
         self.child.stderr = None;
     }
 
-    /// Waits for the end, which is no panic; the exit status and the log.
+    /// Waits for the end, without a panic; returns the exit status and the log.
     pub(crate) fn wait(self) -> (ExitStatus, String) {
         let (status, log) = self.end_of_defect();
         assert!(!log.contains("panicked"), "{log}");
         (status, log)
     }
 
-    /// Waits for the end; the exit status and the log.
+    /// Waits for the end; returns the exit status and the log.
     pub(crate) fn end_of_defect(mut self) -> (ExitStatus, String) {
         let deadline = Instant::now() + Duration::from_secs(30);
         while self.is_running() {
@@ -197,19 +197,19 @@ impl Daemon {
         (self.child.wait().unwrap(), log)
     }
 
-    /// Ends it with SIGTERM once its log has said `wanted`; the log.
+    /// Ends it with SIGTERM once its log contains `wanted`; returns the log.
     pub(crate) fn end_once(self, wanted: &str) -> String {
         let (status, log) = self.signal_once(wanted, "TERM");
         assert_eq!(status.code(), Some(0), "{log}");
         log
     }
 
-    /// Sends it a signal that ends it once its log has said `wanted`; the exit status and the log.
+    /// Sends it a signal that ends it once its log contains `wanted`; returns the exit status and the log.
     pub(crate) fn signal_once(mut self, wanted: &str, signal: &str) -> (ExitStatus, String) {
         let (sender, lines) = mpsc::channel();
         let stderr = BufReader::new(self.child.stderr.take().unwrap());
         let reading = std::thread::spawn(move || {
-            // The receiver may be gone: its test has failed.
+            // The receiver may be gone, if its test has failed.
             stderr.lines().map_while(Result::ok).all(|line| sender.send(line).is_ok())
         });
         let mut log = String::new();
@@ -224,7 +224,7 @@ impl Daemon {
         (status, log)
     }
 
-    /// Ends it with SIGTERM, in good order.
+    /// Ends it with SIGTERM; it must exit cleanly.
     pub(crate) fn end(self) -> String {
         self.signal("TERM");
         let (status, log) = self.wait();
@@ -242,7 +242,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Waits until `holds`, for `patience` at most.
+/// Waits until `holds` returns true, for at most `patience`.
 pub(crate) fn until(patience: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + patience;
     while !holds() {
@@ -251,7 +251,7 @@ pub(crate) fn until(patience: Duration, what: &str, mut holds: impl FnMut() -> b
     }
 }
 
-/// A client of a daemon's NBD socket, spoken raw, with simple replies.
+/// A raw client of a daemon's NBD socket, with simple replies.
 pub(crate) struct Nbd(pub(crate) UnixStream);
 
 /// NBD_CMD_READ and so on.
@@ -260,7 +260,7 @@ pub(crate) const WRITE: u16 = 1;
 pub(crate) const FLUSH: u16 = 3;
 
 impl Nbd {
-    /// One that has said nothing yet.
+    /// A client that has not sent anything.
     pub(crate) fn connect(socket: &Path) -> Self {
         let mut stream = UnixStream::connect(socket).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -268,7 +268,7 @@ impl Nbd {
         Self(stream)
     }
 
-    /// One that has greeted and chosen nothing.
+    /// A client that has sent its flags, but chosen no export.
     pub(crate) fn greet(socket: &Path) -> Self {
         let mut client = Self::connect(socket);
         // Fixed newstyle, no zeroes.
@@ -276,7 +276,7 @@ impl Nbd {
         client
     }
 
-    /// One that uses `export`.
+    /// A client that uses `export`.
     pub(crate) fn open(socket: &Path, export: &str) -> Self {
         let mut client = Self::greet(socket);
         client.choose(export);
@@ -315,7 +315,7 @@ impl Nbd {
         u32::from_be_bytes(reply[4..8].try_into().unwrap())
     }
 
-    /// Reads from the beginning; the error of the reply.
+    /// Reads from offset 0; returns the error of the reply.
     pub(crate) fn read(&mut self, len: u32) -> u32 {
         self.request(READ, 0, len);
         let error = self.reply();

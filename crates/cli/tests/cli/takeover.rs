@@ -1,4 +1,5 @@
-//! Disks that something else is on: what takes one over leaves none of its old signatures, and of two owners neither is served.
+//! Disks with old contents: a command that takes one over leaves none of its old signatures, and a disk with two owners
+//! is not served.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -7,7 +8,7 @@ use std::process::Command;
 use super::support::{Daemon, Images, MIB};
 use super::zvol::has_libzpool;
 
-/// The signatures that `wipefs(8)` finds, by type, each type once.
+/// The types of the signatures that `wipefs(8)` finds, each once.
 fn wipefs(images: &Images, name: &str) -> Vec<String> {
     let output = Command::new("wipefs").args(["-n", "-p"]).arg(images.path(name)).output();
     let output = output.unwrap();
@@ -31,14 +32,14 @@ fn tool(name: &str, args: &[&str], images: &Images, disk: &str) {
     assert!(output.status.success(), "{name}: {output:?}");
 }
 
-/// Size of the disks here.
+/// The size of the disks.
 const SIZE: u64 = 96 * MIB;
 
-/// Puts the signatures on disk `d0` that can be there together, in an order in which later ones leave the earlier ones.
+/// Writes signatures that can coexist to disk `d0`, in an order in which later ones keep the earlier ones.
 fn litter(images: &Images) {
     tool("sgdisk", &["-o", "-n", "1:4096:8191"], images, "d0");
     tool("mkswap", &["-q"], images, "d0");
-    // A superblock of version 0.90, as much of one as is looked for.
+    // A superblock of version 0.90, with only the fields that are checked.
     let mut old = [0; 256];
     old[..4].copy_from_slice(&0xa92b_4efc_u32.to_le_bytes());
     old[8] = 90;
@@ -61,7 +62,7 @@ fn litter(images: &Images) {
     }
 }
 
-/// Whether a second copy of btrfs's superblock is there, of which wipefs knows nothing.
+/// Whether the second copy of btrfs's superblock, which wipefs does not know, is there.
 fn has_btrfs_copy(images: &Images) -> bool {
     let mut magic = [0; 8];
     let file = OpenOptions::new().read(true).open(images.path("d0")).unwrap();
@@ -69,7 +70,7 @@ fn has_btrfs_copy(images: &Images) -> bool {
     &magic == b"_BHRfS_M"
 }
 
-/// A disk full of signatures, looked at before anything takes it over.
+/// A disk full of signatures, checked before anything takes it over.
 fn littered() -> Images {
     let images = Images::new(1, SIZE);
     litter(&images);
@@ -87,7 +88,7 @@ fn a_new_array_leaves_nothing_of_what_was_on_its_members() {
         let images = littered();
         if version == "1.0" {
             let held = images.bytes();
-            // What is refused changes nothing, forced or not.
+            // A refused command changes nothing, with or without --force.
             let create = ["md", "create", "-l1", "-n1"];
             images.run(&create, &["d0"]).fails(1, &["--force"]);
             images.run(&[&create[..], &["-fz1T"]].concat(), &["d0"]).fails(1, &["has room"]);
@@ -102,7 +103,7 @@ fn a_new_array_leaves_nothing_of_what_was_on_its_members() {
 #[test]
 fn a_new_physical_volume_leaves_nothing_of_what_was_on_its_disk() {
     let images = littered();
-    // A member of an array is not taken, but for one that nothing is left of.
+    // A member of an array is refused, unless its superblock is gone.
     tool("mdadm", &["--zero-superblock"], &images, "d0");
     let held = images.bytes();
     let create = ["lvm", "pvcreate", "-ff", "-y"];

@@ -1,4 +1,4 @@
-//! `ashlar trace`: what it prints of known I/O, and what blkparse and btt make of its files.
+//! `ashlar trace`: its output for known I/O, and the output of blkparse and btt for its files.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::support::{Daemon, FLUSH, Images, MIB, Nbd, READ, Run, WRITE, ashlar_in, program};
 
 impl Nbd {
-    /// Sends all at once: what to do, with which sectors. Then waits for all answers.
+    /// Sends all requests (command, sector, sectors) at once, then waits for all replies.
     fn run(&mut self, requests: &[(u16, u64, u32)]) {
         let mut bytes = Vec::new();
         let mut expected = 0;
@@ -28,21 +28,21 @@ impl Nbd {
 }
 
 impl Run {
-    /// It was refused as wrong usage, with all of `parts`.
+    /// Asserts that it was refused as wrong usage, with all of `parts`.
     fn usage(self, parts: &[&str]) {
         assert_eq!(self.code, Some(2), "{self:?}");
         assert!(parts.iter().all(|part| self.err.contains(part)), "{self:?}");
     }
 }
 
-/// A trace under way.
+/// A running trace.
 struct Tracer {
     child: Child,
     log: BufReader<ChildStderr>,
 }
 
 impl Tracer {
-    /// Begins a trace, and returns when nothing is missed any more.
+    /// Starts a trace; returns once it misses no more events.
     fn start(images: &Images, args: &[&str]) -> Self {
         let mut command = program();
         command.args(["trace", "-v", "--control", "control"]).args(args);
@@ -57,7 +57,7 @@ impl Tracer {
         Self { child, log }
     }
 
-    /// Interrupts it; what it has printed.
+    /// Interrupts it; returns its output.
     fn end(self) -> String {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-s", "INT", &pid]).status().unwrap().success());
@@ -75,19 +75,19 @@ impl Tracer {
     }
 }
 
-/// A daemon that serves one image as it is, and the image.
+/// An image, and a daemon that serves it as a volume.
 fn disk() -> (Images, Daemon) {
     let images = Images::new(1, 32 * MIB);
     let daemon = images.serve(&["--nbd", "unix:nbd", "--threads", "1"]);
     (images, daemon)
 }
 
-/// 64 reads of 4 KiB that follow each other.
+/// 64 consecutive reads of 4 KiB.
 fn reads() -> Vec<(u16, u64, u32)> {
     (0..64).map(|n| (READ, 2048 + 8 * n, 8)).collect()
 }
 
-/// The actions, kinds and what follows of the lines of an event, without the name of a thread.
+/// The action, the kind and the rest of each event line, without the thread's name.
 fn events(out: &str) -> Vec<String> {
     let lines = out.lines().take_while(|line| !line.starts_with("CPU"));
     let event = |line: &str| {
@@ -160,7 +160,7 @@ fn a_trace_ends_with_its_time_and_with_the_daemon() {
     assert_eq!((&sums["read"]["completed"]["bytes"], &sums["lost"]), (&8192.into(), &0.into()));
 }
 
-/// What a program of blktrace's prints.
+/// The output of one of blktrace's programs.
 fn tool(images: &Images, program: &str, args: &[&str]) -> String {
     let mut command = Command::new(program);
     command.args(args).env("LC_ALL", "C").current_dir(images.dir.path());
@@ -235,7 +235,7 @@ fn the_same_bytes_go_through_a_pipe() {
     tracer.wait();
     let (bytes, file) = (fs::read(images.path("bytes")), fs::read(images.path("t.blktrace.0")));
     let (bytes, file) = (bytes.unwrap(), file.unwrap());
-    // Times differ, and nothing else.
+    // Only the times differ.
     assert_eq!(bytes.len(), file.len());
     let actions = |bytes: &[u8]| bytes.windows(4).filter(|word| *word == b"\x07tae").count();
     assert_eq!((actions(&bytes), actions(&file)), (2 + 133, 2 + 133));

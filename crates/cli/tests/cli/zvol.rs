@@ -1,5 +1,5 @@
-//! `ashlar zpool`, `ashlar zvol`, and pools that are served. They need OpenZFS's library: without it a test says that it was skipped,
-//! and fails where everything must be there (`CI=true`).
+//! `ashlar zpool`, `ashlar zvol`, and served pools. Without OpenZFS's library a test prints that it was skipped; in CI
+//! (`CI=true`) it fails.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -13,7 +13,7 @@ mod zdb;
 
 use super::support::{Daemon, Images, MIB, Run, ashlar_in};
 
-/// Whether libzpool can be loaded; if not, says so.
+/// Whether libzpool can be loaded; prints a message if not.
 pub(crate) fn has_libzpool(test: &str) -> bool {
     let found = Command::new("sh")
         .args(["-c", "test -n \"$ASHLAR_LIBZPOOL\" || ldconfig -p 2>/dev/null | grep -q 'libzpool\\.so\\.[567]' || ls /lib/*/libzpool.so.[567] >/dev/null 2>&1"])
@@ -29,7 +29,7 @@ pub(crate) fn has_libzpool(test: &str) -> bool {
     found
 }
 
-/// Images with a pool `tank`, a mirror.
+/// Images with the mirrored pool `tank`.
 pub(crate) fn pool() -> Images {
     let images = Images::new(2, 256 * MIB);
     images.run(&["zpool", "create", "tank", "mirror"], &images.refs()).ok();
@@ -42,7 +42,7 @@ pub(crate) fn on(images: &Images, args: &[&str]) -> Run {
     ashlar_in(images.dir.path(), &[args, &["--devices", &devices]].concat())
 }
 
-/// `zdb` finds nothing wrong with the pool, which nobody uses.
+/// Asserts that `zdb` finds no error in the pool, which must not be in use.
 pub(crate) fn zdb_agrees(images: &Images) {
     zdb::assert_clean("tank", images.dir.path());
 }
@@ -139,7 +139,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
         .fails(1, &["nosuch"]);
     on(&images, &["zvol", "set", "volsize=10T", "tank/none"])
         .fails(1, &["tank/none", "does not exist"]);
-    // One of two: the pool lives, and says so.
+    // One of two disks: the pool works, and is shown as degraded.
     let half = images.run(&["zpool", "status"], &["d0"]).ok().out;
     assert!(half.contains("DEGRADED") && half.contains("UNAVAIL"), "{half}");
     zdb_agrees(&images);
@@ -169,14 +169,14 @@ fn volumes_are_served_by_their_names_and_follow_what_is_done() {
         daemon.client(&["zpool", "export", "tank"]).fails(1, &["pool is busy"]);
         file.read_exact_at(&mut back, 12_345).unwrap();
     }
-    // The disks are the daemon's.
+    // The daemon holds the disks.
     on(&images, &["zvol", "create", "-V", "1M", "tank/x"]).fails(1, &["in use by another ashlar"]);
-    // What is made is there at once, and what is destroyed is not.
+    // A new volume appears at once, and a destroyed one disappears.
     daemon.client(&["zvol", "create", "-V", "8M", "tank/new"]).ok();
     let new = images.path("mnt/dev/zvol/tank/new");
     assert_eq!(fs::metadata(&new).unwrap().len(), 8 * MIB);
     daemon.client(&["zvol", "set", "volsize=24M", "tank/new"]).ok();
-    // The kernel keeps attributes of files for a second.
+    // The kernel caches file attributes for a second.
     let deadline = Instant::now() + Duration::from_secs(5);
     while fs::metadata(&new).unwrap().len() != 24 * MIB {
         assert!(Instant::now() < deadline, "the volume does not grow");
@@ -186,7 +186,7 @@ fn volumes_are_served_by_their_names_and_follow_what_is_done() {
     assert!(!new.exists() && images.path("mnt/dev/zvol/tank/newer").exists());
     daemon.client(&["zvol", "destroy", "tank/newer"]).ok();
     assert!(!images.path("mnt/dev/zvol/tank/newer").exists());
-    // Snapshots are seen when they shall be, and can only be read.
+    // Snapshots appear when they are made visible, and are read-only.
     daemon.client(&["zvol", "snapshot", "tank/vol@snap"]).ok();
     let snapshot = images.path("mnt/dev/zvol/tank/vol@snap");
     assert!(!snapshot.exists());
@@ -204,7 +204,7 @@ fn volumes_are_served_by_their_names_and_follow_what_is_done() {
     {
         let file = OpenOptions::new().read(true).write(true).open(&volume).unwrap();
         daemon.client(&["zvol", "set", "volmode=none", "tank/vol"]).ok();
-        // Who has it open keeps it.
+        // A client that has it open keeps it.
         file.write_all_at(&data, 12_345).unwrap();
         file.sync_all().unwrap();
     }
@@ -212,7 +212,7 @@ fn volumes_are_served_by_their_names_and_follow_what_is_done() {
     assert!(!volume.exists() && !snapshot.exists());
     let scrub = daemon.client(&["zpool", "scrub", "-w", "tank"]).ok();
     assert!(scrub.out.contains("with 0 errors"), "{scrub:?}");
-    // Its disks are free when it has let go of the pool.
+    // Its disks are free once the daemon has exported the pool.
     daemon.client(&["zpool", "export", "tank"]).ok();
     on(&images, &["zvol", "inherit", "volmode", "tank/vol"]).ok();
     daemon.end();
@@ -250,7 +250,7 @@ fn the_queue_is_set_for_each_volume_while_it_is_used() {
     daemon.end();
 }
 
-/// What was flushed is there after the pool's process has died, and other volumes do not notice.
+/// Flushed data survives the death of the pool's process, and other volumes are not affected.
 #[test]
 fn a_pools_process_that_dies_takes_nothing_with_it() {
     if !has_libzpool("death") || !has_fuse("death") {
@@ -319,7 +319,7 @@ fn a_pool_that_is_only_read_is_not_changed() {
     assert!(before == images.bytes(), "something was written");
 }
 
-/// A volume holds a volume group, whose volume is served like any other; the pool waits for it at the end.
+/// A volume contains a volume group, whose volume is served like any other; at the end the pool waits for it.
 #[test]
 fn what_is_on_a_volume_is_served_too() {
     if !has_libzpool("layers") || !has_fuse("layers") {
@@ -327,7 +327,7 @@ fn what_is_on_a_volume_is_served_too() {
     }
     let images = pool();
     on(&images, &["zvol", "create", "-V", "64M", "tank/pv"]).ok();
-    // Made elsewhere, and put there.
+    // Created in an image, and copied there.
     let disk = images.path("pv");
     File::create(&disk).unwrap().set_len(64 * MIB).unwrap();
     images.run(&["lvm", "vgcreate", "-A", "n", "vg"], &["pv"]).ok();
@@ -355,7 +355,7 @@ fn what_is_on_a_volume_is_served_too() {
     zdb_agrees(&images);
 }
 
-/// A boot sector with partitions: where each begins, and how long it is, in sectors.
+/// A boot sector with partitions: start and length of each, in sectors.
 fn boot_sector(partitions: &[(u32, u32)]) -> [u8; 512] {
     let mut sector = [0; 512];
     for (entry, (start, len)) in sector[446..510].chunks_exact_mut(16).zip(partitions) {
@@ -367,7 +367,7 @@ fn boot_sector(partitions: &[(u32, u32)]) -> [u8; 512] {
     sector
 }
 
-/// Disks that `zpool create` had whole have a partition table, and installers put two pools on one.
+/// Disks given whole to `zpool create` have a partition table, and installers put two pools on one disk.
 #[test]
 fn pools_on_partitions_of_an_image_are_served() {
     const SIZE: u64 = 128 * MIB;
@@ -405,7 +405,7 @@ fn pools_on_partitions_of_an_image_are_served() {
             volume.read_exact_at(&mut back, 0).unwrap();
             assert_eq!(String::from_utf8(back).unwrap(), text);
         }
-        // The other goes on.
+        // The other pool is still served.
         daemon.client(&["zpool", "export", "boot"]).ok();
         assert!(disk.path("mnt/dev/zvol/tank/vol").exists());
         daemon.end();
@@ -417,7 +417,7 @@ fn pools_on_partitions_of_an_image_are_served() {
     zdb_agrees(&made);
 }
 
-/// What is refused changes no setting, and what is renamed is the device that it was, with its partitions.
+/// A refused command changes no setting, and a renamed volume keeps its device and partitions.
 #[test]
 fn a_volume_stays_the_device_that_it_is() {
     if !has_libzpool("devices") || !has_fuse("devices") {
@@ -426,7 +426,7 @@ fn a_volume_stays_the_device_that_it_is() {
     let images = pool();
     on(&images, &["zvol", "create", "-V", "16M", "tank/vol"]).ok();
     on(&images, &["zvol", "create", "-V", "1M", "tank/other"]).ok();
-    // A disk that is called like a volume.
+    // A disk with a volume's device name.
     File::create(images.path("zd0")).unwrap().set_len(MIB).unwrap();
     let daemon = mounted(&images, &[]);
     let volume = images.path("mnt/dev/zvol/tank/vol");
@@ -497,7 +497,7 @@ fn readonly_takes_effect_at_once() {
     let mut back = [0; 6];
     volume.read_exact_at(&mut back, 0).unwrap();
     assert_eq!(&back, b"before");
-    // What it is in says it, too.
+    // An inherited value takes effect at once, too.
     daemon.client(&["zvol", "inherit", "readonly", "tank/vol"]).ok();
     volume.write_all_at(b"behind", 0).unwrap();
     volume.sync_all().unwrap();
@@ -508,7 +508,7 @@ fn readonly_takes_effect_at_once() {
     zdb_agrees(&images);
 }
 
-/// Whoever works with all pools of some disks has all of them or none, and leaves none behind.
+/// A command on all pools of some disks imports all of them or none, and leaves none imported.
 #[test]
 fn of_several_pools_all_are_had_or_none() {
     if !has_libzpool("several") {
@@ -520,7 +520,7 @@ fn of_several_pools_all_are_had_or_none() {
     }
     let list = |disks: &[&str]| images.run(&["zpool", "list", "-H", "-o", "name", "-d"], disks);
     assert_eq!(list(&["d0,d1,d2"]).ok().out, "a\nb\nc\n");
-    // All but the labels.
+    // Everything except the labels.
     let spoilt = OpenOptions::new().write(true).open(images.path("d1")).unwrap();
     spoilt.write_all_at(&vec![0; 120 << 20], 4 * MIB).unwrap();
     list(&["d0,d1,d2"]).fails(1, &["cannot import 'b'", "damaged"]);
@@ -529,7 +529,7 @@ fn of_several_pools_all_are_had_or_none() {
     assert_eq!(list(&["d0,d2"]).ok().out, "a\nc\n");
 }
 
-/// A pool is not taken for a directory that happens to be called so.
+/// A pool is not confused with a directory of its name.
 #[test]
 fn a_directory_called_like_a_pool_is_not_looked_into() {
     if !has_libzpool("names") {
@@ -541,7 +541,7 @@ fn a_directory_called_like_a_pool_is_not_looked_into() {
     assert!(shown.contains("  pool: tank\n"), "{shown}");
 }
 
-/// More datasets than fit into one message of the control socket.
+/// More datasets than fit in one message of the control socket.
 #[test]
 fn thousands_of_snapshots_are_listed() {
     if !has_libzpool("many snapshots") {

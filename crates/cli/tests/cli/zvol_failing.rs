@@ -1,4 +1,4 @@
-//! Pools whose disks or process fail while they are served: nothing else may notice, and the daemon ends.
+//! Pools whose disks or process fail while they are served: nothing else is affected, and the daemon can end.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::support::{Daemon, Images, MIB};
 use super::zvol::{has_fuse, has_libzpool, on, pool, zdb_agrees};
 
-/// Serves the pool and an array of the images `m0` and `m1`. The disks of the pool's process can be made to fail.
+/// Serves the pool and an array on the images `m0` and `m1`. The I/O of the pool's process can be made to fail.
 fn served_with_an_array(images: &Images) -> Daemon {
     for member in ["m0", "m1"] {
         File::create(images.path(member)).unwrap().set_len(64 * MIB).unwrap();
@@ -28,27 +28,27 @@ pub(crate) fn worker(daemon: &Daemon) -> String {
     status["pools"][0]["pid"].to_string()
 }
 
-/// From now on all writes of a process fail.
+/// Makes all further writes of a process fail.
 fn fail_writes(pid: &str) {
     let done = Command::new("prlimit").args(["--pid", pid, "--fsize=0:"]).status().unwrap();
     assert!(done.success(), "prlimit");
 }
 
-/// Something is written to the array.
+/// Writes to the array.
 fn write_to_array(images: &Images) {
     let array = OpenOptions::new().write(true).open(images.path("mnt/dev/md0")).unwrap();
     array.write_all_at(b"beside the pool", 0).unwrap();
     array.sync_all().unwrap();
 }
 
-/// The array was stopped in good order.
+/// Asserts that the array was stopped cleanly.
 #[track_caller]
 fn array_is_clean(images: &Images) {
     let shown = images.run(&["md", "examine"], &["m0"]).ok().out;
     assert!(shown.contains("State : clean"), "{shown}");
 }
 
-/// What OpenZFS calls suspended: all writes of the pool fail.
+/// The state that OpenZFS calls suspended: all writes of the pool fail.
 #[test]
 fn a_suspended_pool_keeps_nothing_from_ending() {
     if !has_libzpool("suspended") || !has_fuse("suspended") {
@@ -95,7 +95,7 @@ fn a_suspended_pool_keeps_nothing_from_ending() {
         assert!(log.contains(part), "no {part:?} in {log}");
     }
     array_is_clean(&images);
-    // What was flushed is there.
+    // Flushed data is there.
     let daemon = images.serve(&["--mount", "mnt"]);
     let mut back = vec![0; 1 << 20];
     let volume = File::open(&path).unwrap();
@@ -106,7 +106,7 @@ fn a_suspended_pool_keeps_nothing_from_ending() {
     zdb_agrees(&images);
 }
 
-/// A pool's process that does nothing any more, and does not say so either.
+/// A pool's process that hangs without a message.
 #[test]
 fn a_second_signal_ends_a_pool_that_does_not() {
     if !has_libzpool("hanging") || !has_fuse("hanging") {
@@ -118,7 +118,7 @@ fn a_second_signal_ends_a_pool_that_does_not() {
     write_to_array(&images);
     let stopped = Command::new("kill").args(["-STOP", &worker(&daemon)]).status().unwrap();
     assert!(stopped.success());
-    // A command that waits for it keeps no other from being carried out.
+    // A command that waits for it blocks no other command.
     let mut waiting = Command::new(env!("CARGO_BIN_EXE_ashlar"))
         .args(["zvol", "create", "-V", "1M", "tank/x", "--control"])
         .arg(&daemon.control)

@@ -1,4 +1,4 @@
-//! The memory that the daemon and the process of a pool share.
+//! The memory that the daemon and a pool's process share.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -7,8 +7,8 @@ use super::support::MIB;
 use super::zvol::{has_fuse, has_libzpool, mounted, on, pool, zdb_agrees};
 use super::zvol_failing::worker;
 
-/// What is written is read out of the daemon's buffers where the worker has mapped them: pages are there that it has looked at. It
-/// could not write them.
+/// The worker reads written data from its mapping of the daemon's buffers, so some pages of the mapping are resident.
+/// The mapping is read-only.
 #[test]
 fn a_pools_process_reads_the_daemons_buffers_and_cannot_write_them() {
     if !has_libzpool("memory") || !has_fuse("memory") {

@@ -1,8 +1,8 @@
-//! `ashlar bench btrfs-scrub`: a file system scrubbed by the kernel and by ashlar, and by ashlar on models of
-//! other disks with each kind of readahead.
+//! `ashlar bench btrfs-scrub`: a file system scrubbed by the kernel and by ashlar, and by ashlar on models of other
+//! disks with each kind of readahead.
 //!
-//! The figures beside are those of the patches that took the kernel's own readahead of scrub out in favour
-//! of path readahead (linux-btrfs, December 2021).
+//! The figures for comparison come from the patches that replaced the kernel's scrub readahead with path readahead
+//! (linux-btrfs, December 2021).
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -27,20 +27,20 @@ use crate::disks::{self, Access};
 use crate::error::{Error, Result};
 use crate::output;
 
-/// What of the kernel's rate is wanted.
+/// Target: this share of the kernel's rate.
 const WANTED_OF_KERNEL: f64 = 1.0;
 
-/// A disk that is modelled.
+/// A modelled disk.
 struct ModelDisk {
     name: &'static str,
     model: Model,
-    /// What the patches measured before and after, MiB in a second.
+    /// The patches' figures before and after, MiB/s.
     seed: (f64, f64),
-    /// How far below the ideal the default may be.
+    /// Target: the default's share of the ideal rate.
     wanted: f64,
 }
 
-/// The disks of the patches: a SATA SSD, and a disk of 5400 turns a minute.
+/// The disks of the patches: a SATA SSD, and a disk of 5400 rpm.
 fn model_disks() -> [ModelDisk; 2] {
     let slow = Model {
         bytes_per_second: 120_000_000,
@@ -100,7 +100,7 @@ pub(crate) struct BtrfsScrub {
     json: bool,
 }
 
-/// What a scrub took.
+/// The result of a scrub.
 #[derive(Clone, Copy, Serialize)]
 struct Took {
     bytes: u64,
@@ -113,7 +113,7 @@ impl Took {
     }
 }
 
-/// Rates of a modelled disk, MiB in a second.
+/// Rates of a modelled disk, MiB/s.
 #[derive(Serialize)]
 struct Modelled {
     disk: &'static str,
@@ -124,12 +124,12 @@ struct Modelled {
     scan: f64,
     /// With all trees in memory.
     ideal: f64,
-    /// What the default has of the ideal.
+    /// The default's share of the ideal.
     of_ideal: f64,
     wanted: f64,
 }
 
-/// All there is to tell.
+/// The full report.
 #[derive(Serialize)]
 struct Report {
     /// How many files the image was made with, and the algorithm of its checksums; `None` of an image that was given.
@@ -179,12 +179,12 @@ impl BtrfsScrub {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Prints, unless all is to be JSON.
+    /// Prints, unless the output is JSON.
     fn say(&self, text: &str) -> Result<()> {
         if self.json { Ok(()) } else { output::print(text) }
     }
 
-    /// The kernel and ashlar in turn on one loop device.
+    /// The kernel and ashlar alternately on one loop device.
     fn beside_kernel(&self, image: &Image, report: &mut Report) -> Result<()> {
         self.say(&format!("\n{}, through a loop device, MiB/s\n", image.what()))?;
         let (mut theirs, mut ours) = (Vec::new(), Vec::new());
@@ -192,7 +192,7 @@ impl BtrfsScrub {
             theirs.push(kernel_scrub(image)?);
             ours.push(ashlar_scrub(image)?);
         }
-        // Both read the same, and count it in the same way.
+        // Both read the same bytes, and count them in the same way.
         let bytes = ours.first().map_or(0, |took: &Took| took.bytes);
         let theirs = median(theirs.into_iter().map(|seconds| Took { bytes, seconds }));
         let ours = median(ours.into_iter());
@@ -255,7 +255,7 @@ fn median(all: impl Iterator<Item = Took>) -> f64 {
     rates.get(rates.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// The seconds that the kernel takes.
+/// The seconds that the kernel's scrub takes.
 fn kernel_scrub(image: &Image) -> Result<f64> {
     let device = LoopDevice::attach(image.path(), false)?;
     let mounted = image.mount(&device)?;
@@ -268,7 +268,7 @@ fn kernel_scrub(image: &Image) -> Result<f64> {
     Ok(took)
 }
 
-/// What ashlar takes, from the opening of the file system on.
+/// The result of ashlar's scrub, timed from opening the file system.
 fn ashlar_scrub(image: &Image) -> Result<Took> {
     let device = LoopDevice::attach(image.path(), false)?;
     drop_caches()?;
@@ -285,10 +285,10 @@ fn ashlar_scrub(image: &Image) -> Result<Took> {
     Ok(took)
 }
 
-/// Scrubs; the bytes that were verified.
+/// Scrubs; returns the number of bytes verified.
 ///
 /// # Errors
-/// The scrub could not be made, or found something.
+/// The scrub failed, or found errors.
 async fn scrub(fs: &Arc<FileSystem>, options: Options) -> Result<u64> {
     let reports = Scrub::new(Arc::clone(fs), options).run(&()).await;
     let reports = reports.map_err(|error| Error::plain("cannot scrub", error))?;
@@ -304,7 +304,7 @@ async fn scrub(fs: &Arc<FileSystem>, options: Options) -> Result<u64> {
 /// The rate on a modelled disk; with `warm` all trees are in memory.
 ///
 /// # Errors
-/// The image cannot be opened or scrubbed, or the scrub found something.
+/// The image cannot be opened or scrubbed, or the scrub found errors.
 fn scrub_model(path: &Path, model: Model, reada: Reada, warm: bool) -> Result<f64> {
     let sim = Sim::new(1);
     let gateway = modelled::open(path, model, &sim)
@@ -325,7 +325,7 @@ fn scrub_model(path: &Path, model: Model, reada: Reada, warm: bool) -> Result<f6
     Ok(took.mib_per_second())
 }
 
-/// How fast each algorithm is, on blocks of 4 KiB.
+/// The speed of each algorithm on blocks of 4 KiB.
 fn checksum_speeds() -> Vec<(&'static str, f64)> {
     const BLOCKS: usize = 256;
     let data = vec![0x5a_u8; BLOCKS * 4096];

@@ -1,4 +1,4 @@
-//! Loop devices and mounts, gone when dropped. They take root.
+//! Loop devices and mounts, released when dropped. They need root.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ pub(super) struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// Attaches one to a file, with direct I/O: otherwise it has one read in flight at a time, and what is
-    /// read may come from memory.
+    /// Attaches a loop device to a file, with direct I/O: otherwise it has one read in flight at a time, and reads may
+    /// be served from memory.
     ///
     /// # Errors
-    /// There is none to be had.
+    /// No loop device is available.
     pub(super) fn attach(file: &Path, read_only: bool) -> Result<Self> {
         let access: &[&str] = if read_only { &["--read-only"] } else { &[] };
         let file = file.to_string_lossy();
@@ -24,15 +24,15 @@ impl LoopDevice {
         Ok(Self { name: run("losetup", &args)?.trim().to_owned() })
     }
 
-    /// `/dev/loop0`.
+    /// Its path, such as `/dev/loop0`.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Mounts what is on it.
+    /// Mounts the file system on it.
     ///
     /// # Errors
-    /// That failed.
+    /// Mounting failed.
     pub(super) fn mount(&self, kind: &str, options: &str, at: &Path) -> Result<Mounted> {
         run("mount", &["-t", kind, "-o", options, &self.name, &at.to_string_lossy()])?;
         Ok(Mounted { at: at.to_owned() })
@@ -68,7 +68,7 @@ pub(super) struct Mounted {
 }
 
 impl Mounted {
-    /// Where it is mounted.
+    /// The mount point.
     pub(super) fn path(&self) -> &Path {
         &self.at
     }
@@ -98,10 +98,10 @@ impl Drop for Mounted {
     }
 }
 
-/// Has the kernel forget what it read.
+/// Drops the kernel's page cache.
 ///
 /// # Errors
-/// There is no right to do so.
+/// The permission is missing.
 pub(super) fn drop_caches() -> Result<()> {
     const PATH: &str = "/proc/sys/vm/drop_caches";
     fs::write(PATH, "3").map_err(|error| Error::new("cannot drop caches", PATH, error))

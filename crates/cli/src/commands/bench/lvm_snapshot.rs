@@ -1,8 +1,8 @@
 //! `ashlar bench lvm-snapshot`: a file read from an LVM snapshot, with merging and without.
 //!
-//! The test case of Launchpad bug 1833319: a snapshot with chunks of 4 KiB cuts every read into pieces of
-//! that size. A queue that merges them again gives the disk a few large requests; one that does not, as
-//! NVMe's in Linux 4.4, gives it all the small ones, which is dear where I/Os are counted.
+//! The test case of Launchpad bug 1833319: a snapshot with chunks of 4 KiB splits every read into pieces of that size.
+//! A queue that merges them again gives the disk a few large requests; a queue that does not, like NVMe's in Linux 4.4,
+//! passes on all the small ones, which is expensive where I/Os are counted.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -23,12 +23,12 @@ use crate::disks::{self, Access};
 use crate::error::{Error, Result};
 use crate::{output, units};
 
-/// What merging is to gain on the modelled disk, at least.
+/// Target: merging must be at least this many times as fast on the modelled disk.
 const WANTED_GAIN: f64 = 20.0;
-/// What of the plain volume's rate the snapshot is to have, at least.
+/// Target: the snapshot must have at least this share of the plain volume's rate.
 const WANTED_OF_PLAIN: f64 = 0.9;
 
-/// The longest window that is read ahead, of ashlar's own volumes: a request of the disk that is modelled.
+/// The longest readahead window on ashlar's own volumes: one request of the modelled disk.
 const WINDOW: Sectors = Sectors(256 << 1);
 /// The same with a loop device and FUSE in between.
 const MOUNTED_WINDOW: Sectors = Sectors(4 << 11);
@@ -86,7 +86,7 @@ fn readahead_size(text: &str) -> std::result::Result<Sectors, String> {
     possible.then_some(size).ok_or_else(|| format!("`{text}` is not 4K to 1024M in steps of 4K"))
 }
 
-/// What is read.
+/// The volume that is read.
 #[derive(Clone, Copy, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Source {
@@ -102,7 +102,7 @@ impl Source {
         }
     }
 
-    /// Its device, which is called so where it is mounted from, too.
+    /// The name of its device, also when it is mounted.
     fn device(self) -> &'static str {
         match self {
             Self::Snapshot => SNAPSHOT_NAME,
@@ -111,22 +111,22 @@ impl Source {
     }
 }
 
-/// The rows: what is read, and `nomerges`. The last one is what the others are held against.
+/// The rows: source and `nomerges`. The others are compared with the last one.
 const ROWS: [(Source, u64); 3] =
     [(Source::Snapshot, 2), (Source::Snapshot, 0), (Source::Volume, 0)];
-/// What the bug report has for them, in seconds.
+/// The bug report's figures for them, in seconds.
 const SEED: [Option<f64>; 3] = [Some(42.693), Some(1.773), None];
-/// How large its file was.
+/// The size of its file.
 const SEED_MIB: u64 = 512;
 
-/// What a read took.
+/// The result of one read.
 #[derive(Clone, Copy, Serialize)]
 struct Row {
     source: Source,
     nomerges: u64,
     seconds: f64,
     megabytes_per_second: f64,
-    /// Requests that the disk got.
+    /// Requests that reached the disk.
     ios: u64,
     /// I/Os that were merged into another.
     merges: u64,
@@ -137,13 +137,13 @@ struct Row {
 struct Measured {
     disk: String,
     rows: Vec<Row>,
-    /// How many times as long it takes without merging.
+    /// The time without merging divided by the time with merging.
     gain: f64,
-    /// The rate of the snapshot with merging, of the plain volume's.
+    /// The rate of the snapshot with merging, divided by the plain volume's rate.
     of_plain: f64,
 }
 
-/// All there is to tell.
+/// The full report.
 #[derive(Serialize)]
 struct Report {
     mounted: bool,
@@ -152,7 +152,7 @@ struct Report {
     disks: Vec<Measured>,
     wanted_gain: f64,
     wanted_of_plain: f64,
-    /// Whether the modelled disk has what is wanted.
+    /// Whether the modelled disk meets the targets.
     met: bool,
 }
 
@@ -166,7 +166,7 @@ impl LvmSnapshot {
         let site = self.site()?;
         let image = Image::make(self.dir.as_deref(), volumes::disk_size(file))?;
         volumes::run(&volumes::VOLUME, &image.0)?;
-        // Commands open the image for themselves, so it is closed in between.
+        // Commands open the image themselves, so it is closed in between.
         disks::reactor()?.block_on(self.fill(&image.0, file, site))?;
         volumes::run(&volumes::SNAPSHOT, &image.0)?;
         let site = self.site()?;
@@ -194,12 +194,12 @@ impl LvmSnapshot {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// The longest window.
+    /// The longest readahead window.
     fn readahead(&self) -> Sectors {
         self.readahead.unwrap_or(if self.mounted { MOUNTED_WINDOW } else { WINDOW })
     }
 
-    /// A place to mount volumes, if they are to be mounted.
+    /// A site for mounts, with `--mounted`.
     fn site(&self) -> Result<Option<Arc<Site>>> {
         if self.mounted { Site::new().map(Some) } else { Ok(None) }
     }
@@ -233,7 +233,7 @@ impl LvmSnapshot {
         text
     }
 
-    /// Writes the file to the volume, of which there is no snapshot yet.
+    /// Writes the file to the volume, before there is a snapshot.
     async fn fill(&self, image: &Path, file: Sectors, site: Option<Arc<Site>>) -> Result<()> {
         let disk = disks::open(image, Access::Write, true)?.gateway;
         let volumes = Volumes::activate(image, &disk).await;
@@ -249,7 +249,7 @@ impl LvmSnapshot {
         volumes.stop().await
     }
 
-    /// Measures the image as it is, and then as the model.
+    /// Measures the image directly, and then with the model.
     async fn measure(
         &self,
         image: &Path,
@@ -257,7 +257,7 @@ impl LvmSnapshot {
         site: Option<Arc<Site>>,
     ) -> Result<Vec<Measured>> {
         let disk = disks::open(image, Access::Write, true)?.gateway;
-        // In this order: what is below a model gets other settings.
+        // In this order, because the disk below a model gets other settings.
         let name = "the image file as it is, direct I/O where it can be had";
         let real = self.measure_disk(name, (image, &disk), file, site.as_ref()).await?;
         let model = modelled(disk, self.model.model, disks::runtime());
@@ -345,12 +345,12 @@ impl LvmSnapshot {
     }
 }
 
-/// A line of a table.
+/// A row of a table.
 fn line(source: Source, nomerges: u64, figures: &str) -> String {
     format!("  {:<14} nomerges {nomerges} {figures}\n", source.name())
 }
 
-/// An image file, for as long as this lives.
+/// An image file, removed when dropped.
 struct Image(PathBuf);
 
 impl Image {

@@ -1,5 +1,5 @@
-//! An image file as a modelled disk has it, on virtual time: the bytes are the file's, how long they take is the
-//! model's. So the file may be larger than the memory.
+//! An image file as a modelled disk in virtual time: the file has the data, the model determines how long each I/O
+//! takes. So the file may be larger than memory.
 
 use std::fs::File;
 use std::io;
@@ -55,7 +55,7 @@ fn execute(file: &File, rq: &Request) -> BioResult {
     Ok(())
 }
 
-/// The way to submit to the image as a disk of that model, in the time of `sim`.
+/// A gateway to the image as a disk of that model, in the virtual time of `sim`.
 ///
 /// # Errors
 /// The file cannot be opened.

@@ -1,5 +1,5 @@
-//! The measurement with a file system, as the bug report has it: ext4 on the volume, through a loop device
-//! on ashlar's mount, and the file read from the mounted snapshot. It takes root.
+//! The measurement with a file system, as in the bug report: ext4 on the volume, through a loop device on ashlar's
+//! mount, and the file read from the mounted snapshot. It needs root.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -24,13 +24,13 @@ use crate::error::{Error, Result};
 
 /// Threads that serve the mount.
 const THREADS: usize = 2;
-/// How often a mount that is in use is tried again, and after which time.
+/// How often unmounting is retried while the mount is in use, and the pause between tries.
 const TRIES: u32 = 100;
 const RETRY: Duration = Duration::from_millis(50);
-/// What cat reads at a time.
+/// The size of cat's reads.
 const CAT_BYTES: usize = 128 << 10;
 
-/// The volumes that the mount shows.
+/// The volumes shown in the mount.
 #[derive(Default)]
 struct Shown(Mutex<Vec<(&'static str, Arc<ByteVolume>)>>);
 
@@ -40,7 +40,7 @@ impl Shown {
     }
 }
 
-/// The mount's view of them.
+/// The mount's namespace.
 struct View(Arc<Shown>);
 
 impl Namespace for View {
@@ -66,13 +66,13 @@ impl Namespace for View {
     }
 }
 
-/// A mount with volumes, and a place to mount what is on them.
+/// A mount with volumes, and a mount point for their file systems.
 pub(super) struct Site {
     dir: PathBuf,
     shown: Arc<Shown>,
     mount: Mutex<Mount>,
     servers: Vec<Receiver<io::Result<()>>>,
-    /// Last: it serves until the mount has ended.
+    /// Dropped last: it serves until the mount has ended.
     _engine: Engine,
 }
 
@@ -80,7 +80,7 @@ impl Site {
     /// Mounts an empty directory.
     ///
     /// # Errors
-    /// There is no FUSE, or no right to mount.
+    /// There is no FUSE, or no permission to mount.
     pub(super) fn new() -> Result<Arc<Self>> {
         if !rustix::process::geteuid().is_root() {
             let error =
@@ -112,7 +112,7 @@ impl Site {
         Ok(Arc::new(Self { dir, shown, mount: Mutex::new(mount), servers, _engine: engine }))
     }
 
-    /// Shows `volume` as `name`, in place of what was there.
+    /// Shows `volume` as `name`, in place of an earlier volume of that name.
     pub(super) fn show(&self, name: &'static str, volume: &Gateway) {
         let volume = Arc::new(ByteVolume::new(volume.clone()));
         self.shown.with(|all| {
@@ -121,7 +121,7 @@ impl Site {
         });
     }
 
-    /// Makes a file system on the volume `name`, and the file on it.
+    /// Creates a file system on the volume `name`, and the file on it.
     ///
     /// # Errors
     /// One of the steps failed.
@@ -141,10 +141,10 @@ impl Site {
         .await
     }
 
-    /// Reads the file on the volume `name` with nothing of it in memory; how long that took.
+    /// Reads the file on the volume `name` without caches; returns how long that took.
     ///
     /// # Errors
-    /// One of the steps failed, or the file is not what was written.
+    /// One of the steps failed, or the file's contents are wrong.
     pub(super) async fn read(
         self: &Arc<Self>,
         name: &'static str,
@@ -174,7 +174,7 @@ impl Site {
         let this = Arc::clone(&self);
         in_pool(move || {
             let mut mount = this.mount.lock().unwrap_or_else(PoisonError::into_inner);
-            // The kernel lets go of a loop device's file a little after it was detached.
+            // The kernel releases a loop device's file shortly after it was detached.
             let mut tries = TRIES;
             loop {
                 match mount.unmount() {
@@ -192,7 +192,7 @@ impl Site {
 
 impl Drop for Site {
     fn drop(&mut self) {
-        // After an error what is mounted there may still be in use.
+        // After an error a mount on it may still be in use.
         let mount = self.mount.get_mut().unwrap_or_else(PoisonError::into_inner);
         if self.shown.with(|all| !all.is_empty())
             && let Err(error) = mount.detach()
@@ -211,7 +211,7 @@ impl Drop for Site {
 
 /// A volume's file system, mounted through a loop device, until [`Self::end`] or an error.
 struct MountedVolume {
-    // In this order they are dropped.
+    // Dropped in this order.
     mounted: Mounted,
     device: LoopDevice,
 }
@@ -227,7 +227,7 @@ impl MountedVolume {
         Ok(Self { mounted, device })
     }
 
-    /// The file on it.
+    /// The file on the file system.
     fn file(&self) -> PathBuf {
         self.mounted.path().join("dummy1")
     }
@@ -238,7 +238,7 @@ impl MountedVolume {
     }
 }
 
-/// Writes the file, each page with its number, and has it all on the disk.
+/// Writes the file, each page with its number, and syncs it.
 fn write_file(path: &Path, len: Sectors) -> io::Result<()> {
     let mut file = File::create(path)?;
     let mut buffer = vec![0; CAT_BYTES];
@@ -252,7 +252,7 @@ fn write_file(path: &Path, len: Sectors) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Reads the file as cat does, and looks at each page's number.
+/// Reads the file as cat does, and checks each page's number.
 fn read_file(path: &Path, len: Sectors) -> io::Result<()> {
     let mut file = File::open(path)?;
     let mut buffer = vec![0; CAT_BYTES];
@@ -266,7 +266,7 @@ fn read_file(path: &Path, len: Sectors) -> io::Result<()> {
     Ok(())
 }
 
-/// Does what blocks while the reactor goes on.
+/// Runs blocking work while the reactor continues.
 async fn in_pool<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {

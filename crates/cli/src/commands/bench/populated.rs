@@ -1,4 +1,4 @@
-//! A btrfs file system with the files of a benchmark, in an image file. It takes root.
+//! A btrfs file system with a benchmark's files, in an image file. It needs root.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -7,26 +7,26 @@ use super::loops::{LoopDevice, Mounted};
 use super::program::run;
 use crate::error::{Error, Result};
 
-/// Bytes of a file, on average.
+/// Average size of a file, bytes.
 const FILE_BYTES: u64 = 257 << 10;
-/// Jobs that write at the same time.
+/// Jobs that write concurrently.
 const JOBS: u64 = 4;
-/// One of so many files is removed.
+/// One of this many files is removed.
 const REMOVED: usize = 16;
 
 /// The image file, removed when dropped.
 pub(super) struct Image {
     path: PathBuf,
-    /// Where it is mounted.
+    /// The mount point.
     at: PathBuf,
     what: String,
 }
 
 impl Image {
-    /// Makes it, and a file system with `files` files of each job.
+    /// Creates the image, and a file system with `files` files of each job.
     ///
     /// # Errors
-    /// One of the programs failed, or there is no right to mount.
+    /// One of the programs failed, or there is no permission to mount.
     pub(super) fn make(dir: Option<&Path>, files: u32, csum: &str) -> Result<Self> {
         if !rustix::process::geteuid().is_root() {
             let error = Error::usage("making a file system and mounting it takes root");
@@ -40,7 +40,7 @@ impl Image {
         let bytes = (u64::from(files) * JOBS * FILE_BYTES * 3 / 2).max(1 << 30);
         let at = path.with_extension("mnt");
         let what = format!("{} files", u64::from(files) * JOBS);
-        // Never one that somebody else made.
+        // Never overwrite an existing file.
         let file = File::create_new(&path).map_err(failed)?;
         let image = Self { path: path.clone(), at, what };
         fs::create_dir(&image.at).and_then(|()| file.set_len(bytes)).map_err(failed)?;
@@ -60,12 +60,12 @@ impl Image {
     /// Mounts the device that it is attached to.
     ///
     /// # Errors
-    /// That failed.
+    /// Mounting failed.
     pub(super) fn mount(&self, device: &LoopDevice) -> Result<Mounted> {
         device.mount("btrfs", "rw", &self.at)
     }
 
-    /// What is in it, in words.
+    /// A description of its contents.
     pub(super) fn what(&self) -> &str {
         &self.what
     }
@@ -103,7 +103,7 @@ fn populate(at: &Path, files: u32) -> Result<()> {
             all.map(|entry| entry.map(|entry| entry.path())).collect::<std::io::Result<Vec<_>>>()
         })
         .map_err(failed)?;
-    // The order of the hashes is as good as chance, and the same each time.
+    // Sorting by hash gives a random order that is the same each time.
     names.sort_by_key(|path| {
         let name = path.file_name().map(|name| name.as_encoded_bytes().to_owned());
         ashlar_btrfs::csum::ChecksumKind::Xxhash64

@@ -1,4 +1,4 @@
-//! Programs that the measurement runs, this one among them.
+//! Programs that the measurement runs, including this one.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -6,10 +6,10 @@ use std::process::Command;
 
 use crate::error::{Error, Result};
 
-/// Runs a program to its end; what it printed.
+/// Runs a program to its end; returns its output.
 ///
 /// # Errors
-/// There is none, or it failed: with what it said.
+/// The program is missing or failed; the error contains its error output.
 pub(super) fn run(program: &str, args: &[&str]) -> Result<String> {
     finish(Command::new(program).args(args), program, args)
 }
@@ -17,9 +17,9 @@ pub(super) fn run(program: &str, args: &[&str]) -> Result<String> {
 /// Runs this program with other arguments, in `dir`.
 ///
 /// # Errors
-/// It failed: with what it said.
+/// It failed; the error contains its error output.
 pub(super) fn run_self(args: &[&str], dir: &Path) -> Result<()> {
-    // By this path it is found even when its file has been replaced since it was started.
+    // This path works even if the program's file has been replaced since it was started.
     let mut command = Command::new("/proc/self/exe");
     finish(command.args(args).current_dir(dir), "ashlar", args).map(drop)
 }

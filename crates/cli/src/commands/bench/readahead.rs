@@ -1,7 +1,6 @@
-//! Reading a file from one end to the other as the kernel's page cache does it for `cat`
-//! (`mm/readahead.c`): windows that grow up to a size. A window is asked for when the reader comes to the
-//! first page of the one before it, so that one is on its way while another is waited for; each is sent off
-//! with a plug of its own.
+//! Reading a file sequentially as the kernel's page cache does it for `cat` (`mm/readahead.c`): windows that grow up to
+//! a size. A window is requested when the reader reaches the first page of the window before it, so that one is in
+//! flight while the reader waits for the other; each is submitted with its own plug.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -11,7 +10,7 @@ use futures_util::future::maybe_done;
 
 /// The first window (`read_ahead_kb`'s default).
 const FIRST: Sectors = Sectors(256);
-/// Each page of the file begins with its number, so that a page of somewhere else is noticed.
+/// Each page of the file begins with its number, so that a page from the wrong place is detected.
 pub(super) const PAGE: u64 = 4096;
 
 /// The windows of a read of `[start, start + len)`, none longer than `longest`.
@@ -33,10 +32,10 @@ pub(super) fn windows(
     })
 }
 
-/// Reads a file that lies at `start`, and looks at each page's number.
+/// Reads a file that begins at `start`, and checks each page's number.
 ///
 /// # Errors
-/// A read failed; `Protection` if it gave what is not the file.
+/// A read failed; `Protection` if the data are wrong.
 pub(super) async fn read(
     volume: &Gateway,
     start: Sector,
@@ -52,7 +51,7 @@ pub(super) async fn read(
         Some((at, read))
     };
     let mut current = begin().await;
-    // The first window is read before anybody knows that more are wanted.
+    // The first window is read before the reader is known to be sequential.
     if let Some((_, read)) = &mut current {
         read.await;
     }

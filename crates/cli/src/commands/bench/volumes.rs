@@ -1,7 +1,7 @@
 //! The volumes of the measurement: a logical volume on a disk, a file on it, and a snapshot.
 //!
-//! They are made as the test case makes them, by commands of `ashlar lvm` on the image file, and made active
-//! by the code that `serve` runs. What comes of it:
+//! The volumes are made as in the test case, by `ashlar lvm` commands on the image file, and activated by the code that
+//! `serve` runs. The result:
 //!
 //! ```text
 //!   disk --linear--> secvol-seclv-real --snapshot-origin--> secvol-seclv
@@ -19,44 +19,43 @@ use super::readahead::PAGE;
 use crate::disks;
 use crate::error::{Error, Result};
 
-/// Stands for the image file in [`VOLUME`] and [`SNAPSHOT`].
+/// Placeholder for the image file in [`VOLUME`] and [`SNAPSHOT`].
 const DISK: &str = "DISK";
-/// The commands that make the volume, without `ashlar`. No copies of the metadata are kept: the group is
-/// gone soon.
+/// The commands that create the volume, without `ashlar`. No copies of the metadata are kept: the group is temporary.
 pub(super) const VOLUME: [&str; 3] = [
     "lvm pvcreate DISK",
     "lvm vgcreate -A n secvol DISK",
     "lvm lvcreate -A n --devices DISK --name seclv -l 80%FREE secvol",
 ];
-/// The command that takes the snapshot of it.
+/// The command that takes the snapshot.
 pub(super) const SNAPSHOT: [&str; 1] =
     ["lvm lvcreate -A n --devices DISK --snapshot secvol/seclv \
                                          --name tmp_backup1 --extents 90%FREE --chunksize 4k"];
 
 /// The volume, before there is a snapshot.
 pub(super) const VOLUME_NAME: &str = "secvol-seclv";
-/// What it is made of as soon as there is one: the same table, and reads that pass nothing else.
+/// The volume's data device once there is a snapshot: the same table, and reads that pass no other target.
 pub(super) const PLAIN_NAME: &str = "secvol-seclv-real";
 /// The snapshot.
 pub(super) const SNAPSHOT_NAME: &str = "secvol-tmp_backup1";
 
-/// Where the file lies on the volume: behind what a file system keeps at its beginning.
+/// The position of the file on the volume: after the area that a file system uses at its beginning.
 pub(super) const FILE_START: Sector = Sector(64 << 11);
-/// Bytes of a write that fills the file.
+/// Size of the writes that fill the file.
 const FILL: Sectors = Sectors(2048);
 
-/// A disk of which 80 % have room for a file of `file`. It is sparse: what is too much costs nothing.
+/// A disk size of which 80 % hold a file of size `file`. The image is sparse: extra space costs nothing.
 pub(super) fn disk_size(file: Sectors) -> Sectors {
     Sectors(2 * (FILE_START.0 + file.0))
 }
 
-/// Runs commands on the image file, which nobody has open: each opens it for itself.
+/// Runs commands on the image file, which must be closed: each command opens it.
 ///
 /// # Errors
 /// One of them failed.
 pub(super) fn run(commands: &[&str], image: &Path) -> Result<()> {
     let (dir, name) = (image.parent(), image.file_name().and_then(|name| name.to_str()));
-    // By its name alone: a path may have a comma, which ends a disk's name in --devices.
+    // Only the file name: a path may contain a comma, which ends a disk's name in --devices.
     let (dir, name) = (dir.unwrap_or(Path::new(".")), name.unwrap_or_default());
     for command in commands {
         let words = command.split_whitespace();
@@ -66,18 +65,18 @@ pub(super) fn run(commands: &[&str], image: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What is on a disk, active.
+/// The active volumes on a disk.
 pub(super) struct Volumes(Stack);
 
 impl Volumes {
-    /// Makes everything active that is on `disk`, which is at `path`.
+    /// Activates all volumes on `disk`, which is at `path`.
     pub(super) async fn activate(path: &Path, disk: &Gateway) -> Self {
         let disk = Disk { path: path.to_owned(), gateway: disk.clone() };
         let probed = probe_all(vec![disk]).await;
         Self(assemble(&probed, Options::default(), &disks::runtime()).await)
     }
 
-    /// The device of the device mapper that is called so.
+    /// The device-mapper device of this name.
     ///
     /// # Errors
     /// It could not be made.
@@ -94,10 +93,10 @@ impl Volumes {
         })
     }
 
-    /// Ends all, and has what was written on the disk.
+    /// Stops all volumes, and flushes the written data to the disk.
     ///
     /// # Errors
-    /// One of them could not be ended.
+    /// One of them could not be stopped.
     pub(super) async fn stop(self) -> Result<()> {
         self.0.stop().await.map_err(|failed| {
             let failed = failed.iter().map(ToString::to_string);
@@ -106,7 +105,7 @@ impl Volumes {
     }
 }
 
-/// Writes the file to `volume`, each page with its number, and has it all on the disk.
+/// Writes the file to `volume`, each page with its number, and flushes it.
 ///
 /// # Errors
 /// The volume is too small, or writing failed.
@@ -129,7 +128,7 @@ pub(super) async fn fill(volume: &Gateway, file: Sectors) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// LVM's extents, and where the first begins.
+    /// LVM's extent size, and where the first extent begins.
     const EXTENT: u64 = 8192;
     const DATA_START: u64 = 2048;
 

@@ -1,4 +1,4 @@
-//! `ashlar btrfs device`: what the kernel has counted on devices.
+//! `ashlar btrfs device`: the kernel's error counters of devices.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -26,7 +26,7 @@ impl Device {
     }
 }
 
-/// What `btrfs device stats -c` ends with if a counter is not zero.
+/// The exit code of `btrfs device stats -c` if a counter is not zero.
 const COUNTED: u8 = 64;
 
 /// Print the errors that the kernel has counted on each device, as btrfs device stats does
@@ -113,7 +113,7 @@ fn text(all: &[Counted]) -> String {
     let mut text = String::new();
     for device in all {
         for (name, count) in device.all() {
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             writeln!(text, "[{}].{name:<16} {count}", device.device).ok();
         }
     }

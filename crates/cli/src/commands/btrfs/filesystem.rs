@@ -1,4 +1,4 @@
-//! `ashlar btrfs filesystem`: which file system there is, and on which devices.
+//! `ashlar btrfs filesystem`: the file system and its devices.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -66,7 +66,7 @@ impl Show {
         let used = size(superblock.bytes_used.get());
         let mut text = format!("Label: {label} uuid: {fsid}\n");
         let mut line = |args: std::fmt::Arguments<'_>| {
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             text.write_fmt(args).and_then(|()| text.write_char('\n')).ok()
         };
         line(format_args!("\tTotal devices {total} FS bytes used {used}"));

@@ -1,4 +1,4 @@
-//! `ashlar btrfs get`: files and directories taken out.
+//! `ashlar btrfs get`: copies files and directories out.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

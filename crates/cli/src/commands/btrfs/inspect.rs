@@ -1,4 +1,4 @@
-//! `ashlar btrfs inspect`: superblocks, trees, chunks, usage, whose an address is.
+//! `ashlar btrfs inspect`: superblocks, trees, chunks, usage, and the owners of an address.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -140,7 +140,7 @@ impl Super {
     }
 }
 
-/// Why a superblock was not told.
+/// Why a superblock could not be printed.
 enum Told {
     Io(io::Error),
     Failed(Error),
@@ -202,7 +202,7 @@ impl Tree {
     }
 }
 
-/// What was told; `None` if nobody reads it any more.
+/// The value; `None` if the reader of the output is gone.
 fn told<T>(result: std::result::Result<T, InspectError>) -> Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),

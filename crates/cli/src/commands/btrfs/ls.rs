@@ -55,7 +55,7 @@ pub(crate) struct Ls {
 #[derive(Serialize)]
 struct Listed {
     path: String,
-    /// The bytes of the path, if they are no UTF-8.
+    /// The bytes of the path, if it is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     path_base64: Option<String>,
     kind: &'static str,
@@ -73,7 +73,7 @@ struct Listed {
     device: Option<String>,
 }
 
-/// Something to be listed.
+/// A file to be listed.
 struct Thing<'a> {
     path: &'a [u8],
     place: Place,
@@ -140,14 +140,14 @@ impl Listing<'_> {
         Ok(())
     }
 
-    /// The entries of a directory, and with `-R` of those below it.
+    /// Lists the entries of a directory; with `-R` also those below it.
     async fn directories(
         &mut self,
         top: Vec<u8>,
         place: Place,
         out: &mut impl Write,
     ) -> std::result::Result<(), Failed> {
-        // One path for all that are open: there may be thousands, each with a long one.
+        // One path for all open directories: there may be thousands, each with a long path.
         let (mut path, mut open) = (top, Vec::new());
         match self.files.list(place).await {
             Ok(listing) => open.push((path.len(), listing)),
@@ -171,7 +171,7 @@ impl Listing<'_> {
             }
             path.extend_from_slice(&entry.name);
             self.one(&path, entry.place, out).await?;
-            // The kind is the entry's: only then it was checked that this is the directory's one name.
+            // Use the entry's kind: only for a directory entry was it checked that this is the directory's only name.
             if self.ls.recursive && entry.kind == FileType::Directory {
                 if path.len() > ashlar_btrfs::files::PATH_BYTES_MAX {
                     self.complain(&path, &FileError::TooLong);
@@ -233,13 +233,13 @@ impl Listing<'_> {
     }
 }
 
-/// A path with one slash in front and none at its end.
+/// A path with one leading slash and no trailing slash.
 fn trimmed(path: &[u8]) -> Vec<u8> {
     let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
     parts.flat_map(|part| [b"/", part].concat()).collect()
 }
 
-/// The letter and the word for what it is.
+/// The letter and the word for its kind.
 const fn kind_words(kind: FileType) -> (char, &'static str) {
     match kind {
         FileType::Regular => ('-', "file"),
@@ -254,7 +254,7 @@ const fn kind_words(kind: FileType) -> (char, &'static str) {
 }
 
 impl Thing<'_> {
-    /// The mode, also of a directory that stands for a subvolume which is elsewhere.
+    /// The mode; a subvolume's stand-in directory without an inode has 0755.
     fn mode(&self) -> u32 {
         self.stat.as_ref().map_or(0o040_755, |stat| stat.mode.get())
     }
@@ -324,7 +324,7 @@ impl Thing<'_> {
     }
 }
 
-/// `rwxr-xr-x`, as ls has it.
+/// `rwxr-xr-x`, as ls prints it.
 fn permissions(mode: u32) -> String {
     let special = [(0o4000, 's', 'S'), (0o2000, 's', 'S'), (0o1000, 't', 'T')];
     let mut text = String::with_capacity(9);

@@ -72,7 +72,7 @@ impl Btrfs {
     }
 }
 
-/// Opens the file system to read it, and does `work` with it.
+/// Opens the file system for reading, and calls `work` with it.
 fn with<T>(chosen: &Chosen, work: impl AsyncFnOnce(&Arc<FileSystem>) -> Result<T>) -> Result<T> {
     disks::reactor()?.block_on(async {
         let opened = chosen.open(Access::Read).await?;
@@ -100,12 +100,12 @@ impl Top {
     }
 }
 
-/// Standard output for much text.
+/// Standard output for large output.
 fn output() -> BufWriter<io::StdoutLock<'static>> {
     BufWriter::with_capacity(256 << 10, io::stdout().lock())
 }
 
-/// What a failed write to standard output means: a reader that has gone away is no error.
+/// Maps the error of a write to standard output: a reader that has gone away is no error.
 fn written(result: io::Result<()>) -> Result<()> {
     match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -115,7 +115,7 @@ fn written(result: io::Result<()>) -> Result<()> {
     }
 }
 
-/// Writes so many zeroes.
+/// Writes `len` zeroes.
 fn zeroes(out: &mut impl Write, mut len: u64) -> io::Result<()> {
     static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
     while len > 0 {

@@ -1,4 +1,4 @@
-//! `ashlar btrfs inspect paths`: whose an address is.
+//! `ashlar btrfs inspect paths`: the owners of an address.
 
 use std::io::{self, Write};
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `ashlar btrfs restore`: files taken out, with the options of btrfs-progs.
+//! `ashlar btrfs restore`: copies files out, with the options of btrfs-progs.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -148,7 +148,7 @@ impl Restore {
         taking::run(&chosen, top, &wanted)
     }
 
-    /// Refuses what btrfs restore has and this has not.
+    /// Refuses options of btrfs restore that are not supported.
     fn check(&self) -> Result<()> {
         let (option, why) = if self.superblock.is_some() {
             ("-u", "the newest good superblock of all devices is taken")
@@ -164,7 +164,7 @@ impl Restore {
 
     fn regex(&self) -> Result<Option<PikeVM>> {
         let Some(text) = &self.path_regex else { return Ok(None) };
-        // Names are bytes of any kind.
+        // Names may contain any bytes.
         let syntax = syntax::Config::new().unicode(false).utf8(false);
         let syntax = syntax.case_insensitive(self.ignore_case);
         let built = PikeVM::builder()
@@ -172,7 +172,7 @@ impl Restore {
             .thompson(thompson::Config::new().utf8(false).nfa_size_limit(Some(1 << 20)))
             .build(text);
         built.map(Some).map_err(|why| {
-            // What is wrong is in the cause.
+            // The cause says what is wrong.
             let cause = std::error::Error::source(&why).map(ToString::to_string);
             let why = cause.unwrap_or_else(|| why.to_string());
             Error::usage(format_args!("--path-regex {text}: {why}"))
@@ -180,7 +180,7 @@ impl Restore {
     }
 }
 
-/// Prints the trees that there are.
+/// Prints the trees of the file system.
 fn list(chosen: &Chosen) -> Result<ExitCode> {
     with(chosen, async |fs| {
         let failed = |why| Error::plain("cannot list the trees", why);
@@ -192,7 +192,7 @@ fn list(chosen: &Chosen) -> Result<ExitCode> {
     })
 }
 
-/// The subvolume whose tree begins at an address.
+/// The subvolume whose tree root is at an address.
 fn subvolume_at(chosen: &Chosen, at: u64) -> Result<u64> {
     with(chosen, async |fs| {
         let all = fs.subvolumes().await;

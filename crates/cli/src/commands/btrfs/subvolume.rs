@@ -103,7 +103,7 @@ pub(crate) struct List {
     sort: Vec<Order>,
 }
 
-/// What the list is ordered by, and whether in reverse.
+/// The sort key, and whether it is reversed.
 #[derive(Clone, Copy, Debug)]
 struct Order {
     by: By,
@@ -133,19 +133,19 @@ impl std::str::FromStr for Order {
 /// A line of the list.
 struct Line {
     subvolume: Subvolume,
-    /// The subvolume that it is in.
+    /// The subvolume that contains it.
     outer: u64,
     path: String,
 }
 
-/// A column: its name, what it says of a line, and how wide it is at least.
+/// A column: its name, its value for a line, and its minimum width.
 type Column = (&'static str, fn(&Line) -> String, usize);
 
 impl List {
     fn run(self) -> Result<ExitCode> {
         with(&self.chosen, async |fs| {
             let mut lines = self.lines(fs).await?;
-            // The least important order first: sorting keeps what is equal in its order.
+            // The least important key first: the sort is stable.
             for order in self.sort.iter().rev() {
                 lines.sort_by(|a, b| {
                     let ordering = match order.by {
@@ -184,7 +184,7 @@ impl List {
         Ok(lines)
     }
 
-    /// The columns that are printed.
+    /// The columns to print.
     fn columns(&self) -> Vec<Column> {
         const UUID_LEN: usize = 36;
         let all: [(bool, Column); 10] = [
@@ -228,7 +228,7 @@ impl List {
             let words: Vec<String> = columns
                 .iter()
                 .map(|(name, value, _)| {
-                    // Its name takes two tabs.
+                    // Its header is two tabs wide.
                     let tab = if *name == TOP_LEVEL { "\t" } else { "" };
                     value(line) + tab
                 })

@@ -1,5 +1,4 @@
-//! Finds the devices of a file system: disks as they are, or what is on them (partitions, arrays,
-//! logical volumes).
+//! Finds the devices of a file system: disks themselves, or devices on them (partitions, arrays, logical volumes).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -48,7 +47,7 @@ pub(crate) struct How {
     pub(crate) on: Vec<String>,
 }
 
-/// An open file system, and what it is on.
+/// An open file system, and the stack below it.
 pub(crate) struct Opened {
     pub(crate) fs: Arc<FileSystem>,
     stack: Stack,
@@ -58,7 +57,7 @@ impl Chosen {
     /// Opens the file system.
     ///
     /// # Errors
-    /// The devices cannot be opened, or are not those of one file system.
+    /// The devices cannot be opened, or do not belong to one file system.
     pub(crate) async fn open(&self, access: Access) -> Result<Opened> {
         let opened = disks::open_all(&self.devices, access)?;
         let writable = access == Access::Write;
@@ -75,7 +74,7 @@ impl Chosen {
         }
     }
 
-    /// The file system on the devices, which are looked at and not locked.
+    /// Identifies the file system on the devices, which are read without locks.
     ///
     /// # Errors
     /// There is none, or more than one.
@@ -88,7 +87,7 @@ impl Chosen {
         stop(&stack).await.and(found)
     }
 
-    /// The devices of the one file system that is meant.
+    /// The devices of the selected file system.
     async fn find(&self, stack: &Stack) -> Result<(Uuid, Vec<Device>)> {
         let mut found: Vec<(Uuid, Device)> = Vec::new();
         for device in self.among(stack)? {
@@ -110,10 +109,10 @@ impl Chosen {
         Ok((first, found.into_iter().map(|(_, device)| device).collect()))
     }
 
-    /// What may have the file system.
+    /// The devices that may contain the file system.
     ///
     /// # Errors
-    /// One that was chosen is not there.
+    /// A selected device does not exist.
     fn among(&self, stack: &Stack) -> Result<Vec<Device>> {
         let mut volumes = stack.devices.volumes();
         let is_called = |device: &Device, name: &String| {
@@ -170,7 +169,7 @@ impl Chosen {
         all.join(" ")
     }
 
-    /// There is none, and perhaps why.
+    /// The error when no file system was found, and perhaps why.
     fn nothing(&self, stack: &Stack) -> Error {
         let error =
             Error::new("no btrfs file system", self.given(), "no superblock of it is found");
@@ -189,7 +188,7 @@ impl Chosen {
 }
 
 impl Opened {
-    /// Lets go of the devices.
+    /// Releases the devices.
     ///
     /// # Errors
     /// An array below could not be stopped cleanly.
@@ -199,8 +198,8 @@ impl Opened {
     }
 }
 
-/// Refuses a device whose first superblock is gone and that has something else's signature: it was made into
-/// that after it had been part of the file system, and is not to be made into what it was.
+/// Refuses a device whose first superblock is gone and that has a signature of something else: it was reused after it
+/// had been part of the file system, and must not be changed back.
 fn refuse_reused(fs: &FileSystem, stack: &Stack) -> Result<()> {
     for device in fs.devices().iter().filter(|device| device.is_by_backup()) {
         let all = stack.devices.all();

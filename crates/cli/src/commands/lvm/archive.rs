@@ -1,7 +1,7 @@
 //! Copies of a group's description from before and after each change, as LVM keeps them below `/etc/lvm`.
 //!
-//! `archive/VG_00003-8217436.vg` is what was there before the third change that was made here, `backup/VG`
-//! what is there now. They have the form that `vgcfgrestore -f` takes.
+//! `archive/VG_00003-8217436.vg` is the state before the third change made here, `backup/VG` the current state. Their
+//! format is the one that `vgcfgrestore -f` takes.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -14,17 +14,17 @@ use ashlar_lvm::text::Form;
 
 use crate::error::{Error, Result};
 
-/// Most characters of a command in a description.
+/// The most characters of a command in a description.
 const MAX_COMMAND: usize = 1000;
 
-/// Where copies are kept; or nowhere.
+/// The directory for copies, if any are kept.
 pub(crate) struct Archives(Option<PathBuf>);
 
 impl Archives {
-    /// The usual place, or with `false` none.
+    /// The usual directory, or none with `false`.
     ///
     /// # Errors
-    /// Nobody knows where that is.
+    /// The directory cannot be determined.
     pub(crate) fn new(keep: bool) -> Result<Self> {
         if !keep {
             return Ok(Self(None));
@@ -42,11 +42,10 @@ impl Archives {
         Ok(Self(Some(state.join("ashlar/lvm"))))
     }
 
-    /// Keeps what is there before a change; nothing yet of a new group. After that it is known that
-    /// copies can be written.
+    /// Keeps the state before a change; for a new group only checks that copies can be written.
     ///
     /// # Errors
-    /// They cannot.
+    /// They cannot be written.
     pub(crate) fn before(&self, metadata: Option<&Metadata>) -> Result<()> {
         let Some(root) = &self.0 else { return Ok(()) };
         let (archive, backup) = (root.join("archive"), root.join("backup"));
@@ -61,7 +60,7 @@ impl Archives {
         keep(&path, metadata, "before").map_err(|error| cannot_keep(&path, error))
     }
 
-    /// Keeps what is there after a change.
+    /// Keeps the state after a change.
     ///
     /// # Errors
     /// It could not be written.
@@ -76,7 +75,7 @@ fn cannot_keep(path: &Path, error: io::Error) -> Error {
     Error::new("cannot keep a copy of the metadata", path.display(), error).hint("-A n keeps none")
 }
 
-/// The number behind the highest one there is for this group.
+/// The number after the highest one used for this group.
 fn next_number(directory: &Path, group: &str) -> io::Result<u32> {
     let mut next = 0;
     for entry in fs::read_dir(directory)? {
@@ -90,12 +89,12 @@ fn next_number(directory: &Path, group: &str) -> io::Result<u32> {
     Ok(next)
 }
 
-/// Writes a copy, durably, in the place of one of the same name.
+/// Writes a copy, durably, and replaces one of the same name.
 fn keep(path: &Path, metadata: &Metadata, when: &str) -> io::Result<()> {
     let mut copy = metadata.clone();
     copy.set_header(header(format!("Created *{when}* executing '{}'", command())));
     let text = copy.print(Form::Backup { utc_offset: 0 });
-    // No name of a group ends so, since none has a `~`.
+    // No group has this name, since `~` is not allowed in names.
     let new = path.with_file_name(format!("{}~", metadata.group.name));
     let mut file =
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
@@ -105,7 +104,7 @@ fn keep(path: &Path, metadata: &Metadata, when: &str) -> io::Result<()> {
     path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
 }
 
-/// Who writes a text, where and when.
+/// The header of a text: program, place and time.
 pub(crate) fn header(description: String) -> Header {
     let Creation { time, host } = creation();
     let kernel = |name: &str| {
@@ -123,7 +122,7 @@ pub(crate) fn header(description: String) -> Header {
     }
 }
 
-/// Now and here.
+/// The current time and host.
 pub(crate) fn creation() -> Creation {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     Creation { time: ashlar_engine::wall_clock().as_secs(), host: host.trim().to_owned() }

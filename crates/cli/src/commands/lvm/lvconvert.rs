@@ -1,8 +1,8 @@
-//! `ashlar lvm lvconvert --merge`: a snapshot, back into its origin.
+//! `ashlar lvm lvconvert --merge`: merges a snapshot into its origin.
 //!
-//! The snapshot is marked first; from then on the origin is what the snapshot was. Then the device
-//! mapper's merge runs on the disks, as it would if the group was active, and at its end the snapshot is
-//! taken out of the group. Between any two steps the command may end, or crash: it goes on where it was.
+//! The snapshot is marked first; from then on the origin reads as the snapshot. Then the device mapper's merge runs on
+//! the disks, as it would in an active group, and finally the snapshot is removed from the group. Between any two steps
+//! the command may end or crash: the next run continues where it stopped.
 
 use std::future::Future;
 use std::process::ExitCode;
@@ -27,9 +27,9 @@ use crate::disks::Access;
 use crate::error::{Error, Result};
 use crate::{output, progress};
 
-/// How often the merge is asked how far it is.
+/// How often the progress of the merge is read.
 const POLL: Duration = Duration::from_millis(100);
-/// What ends a merge for now.
+/// The signals that interrupt a merge.
 const SIGNALS: [Signal; 2] = [Signal::INT, Signal::TERM];
 
 /// Merge a snapshot back into its origin
@@ -99,7 +99,7 @@ impl Lvconvert {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Sees to it that the snapshot is marked; its origin.
+    /// Makes sure that the snapshot is marked; returns its origin.
     async fn mark(
         &self,
         session: &mut Session,
@@ -123,8 +123,8 @@ impl Lvconvert {
     }
 }
 
-/// Refuses a snapshot that has become invalid, before it is marked; and one whose origin has others that cannot
-/// be read, since what is merged is a change to them.
+/// Refuses a snapshot that has become invalid, before it is marked; and one whose origin has other snapshots that
+/// cannot be read, since merging changes the origin.
 async fn check_stores(
     session: &Session,
     group: &VolumeGroup,
@@ -140,7 +140,7 @@ async fn check_stores(
         let Some(device) = volumes.device(&cow) else { continue };
         let store = examine(&Gateway::new(Arc::clone(device) as _), size).await;
         let failed = |error| Error::plain(format!("Cannot merge {name}: {}", snapshot.cow), error);
-        // Without a store nothing was ever written to it, or to its origin.
+        // Without a store nothing was ever written to it or to its origin.
         let is_valid = store.map_err(failed)?.is_none_or(|store| store.valid);
         if snapshot.cow == name && !is_valid {
             let why = "the snapshot is invalid: its space had run out";
@@ -150,11 +150,11 @@ async fn check_stores(
     volumes.end().await
 }
 
-/// Merges until nothing is left, or a signal comes.
+/// Merges until nothing is left, or a signal arrives.
 async fn merge(session: &Session, draft: &Draft, origin: &str, name: &str) -> Result<Ended> {
     let group = &draft.group;
     let mut volumes = session.volumes(group, &draft.members);
-    // What is merged is a change of the origin: the other snapshots must know of it first.
+    // Merging changes the origin: the other snapshots must be active first, to save the old data.
     let others = group.snapshots_of(origin).filter(|found| !found.snapshot.merging);
     let others: Vec<String> =
         others.map(|found| dm_name(&group.name, &found.snapshot.cow, None)).collect();
@@ -162,7 +162,7 @@ async fn merge(session: &Session, draft: &Draft, origin: &str, name: &str) -> Re
     volumes.make(&others).await?;
     volumes.make(std::slice::from_ref(&merged)).await?;
     let ended = watch(&volumes, &merged, name).await;
-    // What has been merged is durable when this has ended.
+    // Once this has ended, the merged data is durable.
     volumes.end().await?;
     ended
 }
@@ -201,7 +201,7 @@ async fn watch(volumes: &Volumes, merged: &str, name: &str) -> Result<Ended> {
     }
 }
 
-/// What `second` ends with, if it ends before `first`.
+/// The output of `second`, if it ends before `first`.
 async fn either<T>(first: impl Future, second: impl Future<Output = T> + Unpin) -> Option<T> {
     match select(Box::pin(first), second).await {
         Either::Left(_) => None,

@@ -18,9 +18,9 @@ use crate::disks::Access;
 use crate::error::{Error, Result};
 use crate::output;
 
-/// What is zeroed of a new volume, so that nothing is found there that was left by another.
+/// How many bytes of a new volume are zeroed, so that no signature of an earlier one is found there.
 const ZEROED: u64 = 4096;
-/// LVM's chunks of snapshots, and its stripes.
+/// LVM's default chunk size of snapshots, and stripe size.
 const CHUNK: Sectors = Sectors(8);
 const STRIPE: Sectors = Sectors(128);
 
@@ -110,7 +110,7 @@ pub(super) struct Size {
     extents: Option<Extents>,
 }
 
-/// A word as LVM takes it.
+/// A tag in LVM's syntax.
 pub(super) fn tag(text: &str) -> std::result::Result<String, String> {
     let word = text.strip_prefix('@').unwrap_or(text);
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_+.-/=!:#&".contains(&byte);
@@ -121,7 +121,7 @@ pub(super) fn tag(text: &str) -> std::result::Result<String, String> {
     Ok(word.to_owned())
 }
 
-/// Extents for a size, and whether they are a share, which is rounded down; says what is rounded up.
+/// The number of extents for a size; reports rounding up.
 pub(super) fn to_extents(group: &VolumeGroup, size: Sectors) -> Result<u32> {
     let extents = group.extents(size).ok_or_else(|| Error::failed("The size is too large"))?;
     if group.sectors(extents) != size {
@@ -131,7 +131,7 @@ pub(super) fn to_extents(group: &VolumeGroup, size: Sectors) -> Result<u32> {
     Ok(extents)
 }
 
-/// Extents of a share of what is the group's.
+/// The number of extents for a share of the group's.
 pub(super) fn share_of_group(
     group: &VolumeGroup,
     percent: u32,
@@ -150,7 +150,7 @@ pub(super) fn share_of_group(
     Some(sizes::share(percent, of, extents))
 }
 
-/// Where new extents may lie by the group's policy.
+/// The group policy for placing new extents.
 pub(super) fn policy(allocation: Option<&Allocation>) -> Policy {
     match allocation {
         Some(Allocation::Contiguous) => Policy::Contiguous,
@@ -161,7 +161,7 @@ pub(super) fn policy(allocation: Option<&Allocation>) -> Policy {
     }
 }
 
-/// Rounds extents to whole rows of stripes: down if they are a share of what there is.
+/// Rounds extents to whole rows of stripes: down if they are a share, else up.
 pub(super) fn whole_rows(
     group: &VolumeGroup,
     extents: u32,
@@ -209,7 +209,7 @@ impl Lvcreate {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Puts it into the description; its name, and what must be zeroed.
+    /// Adds the volume to the description; returns its name, and what must be zeroed.
     fn make(
         &self,
         session: &Session,
@@ -243,7 +243,7 @@ impl Lvcreate {
         let of = &draft.group.name;
         let zeroes = match origin {
             Some(_) => {
-                // An empty store: its header's chunk has no magic number.
+                // An empty store: the first chunk, its header, has no magic number.
                 let device = dm_name(of, &name, Some("cow"));
                 vec![Zeroes { device, bytes: self.chunksize.bytes() }]
             }

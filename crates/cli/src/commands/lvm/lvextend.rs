@@ -1,4 +1,4 @@
-//! `ashlar lvm lvextend`: larger volumes, and more room in snapshots.
+//! `ashlar lvm lvextend`: enlarges volumes, and the space of snapshots.
 
 use std::process::ExitCode;
 
@@ -69,7 +69,7 @@ impl Lvextend {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Changes the description; what to say of it.
+    /// Changes the description; returns the message about it.
     fn grow(&self, session: &Session, draft: &mut Draft, name: &str) -> Result<String> {
         let only = draft.named(session, &self.pvs)?;
         let group = &mut draft.group;
@@ -79,7 +79,7 @@ impl Lvextend {
         };
         let before = lv.extents();
         let policy = lvcreate::policy(lv.allocation.as_ref().or(group.allocation.as_ref()));
-        // A part that is added is like the last one.
+        // A new segment has the layout of the last one.
         let last = lv.segments.last().and_then(|segment| segment.kind.as_striped());
         let (stripes, stripe_size) = last.map_or((1, Sectors::ZERO), |striped| {
             (striped.areas.len(), striped.stripe_size.unwrap_or(Sectors::ZERO))
@@ -106,7 +106,7 @@ impl Lvextend {
         ))
     }
 
-    /// The new size, and whether it is a share.
+    /// The new number of extents, and whether it is a share.
     fn extents(
         &self,
         group: &VolumeGroup,
@@ -129,7 +129,7 @@ impl Lvextend {
                 };
                 let share = lvcreate::share_of_group(group, percent, of, only);
                 let share = share.map_or_else(of_volume, Ok)?;
-                // All that is free is on top of what the volume has.
+                // A share of the free extents is added to the volume's size.
                 (adds || of == Of::Free, share, true)
             }
             (None, None) => return Err(Error::usage("no size is given")),

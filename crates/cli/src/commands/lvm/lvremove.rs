@@ -1,4 +1,4 @@
-//! `ashlar lvm lvremove`: volumes go, with their snapshots.
+//! `ashlar lvm lvremove`: removes volumes, with their snapshots.
 
 use std::process::ExitCode;
 
@@ -63,7 +63,7 @@ impl Lvremove {
             }
             let mut gone: Vec<String> = Vec::new();
             for name in wanted {
-                // A snapshot goes with its origin.
+                // Removing an origin removes its snapshots.
                 if !gone.contains(&name) {
                     let failed = |error| Error::new("Cannot remove the volume", &name, error);
                     gone.extend(draft.group.remove(&name).map_err(failed)?);

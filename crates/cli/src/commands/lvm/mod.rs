@@ -1,8 +1,8 @@
 //! `ashlar lvm`: volume groups, with LVM's verbs and option names.
 //!
-//! Each command opens the disks that it is told, looks through partitions and arrays for physical volumes,
-//! does its work on what is written there, and ends. Nothing is activated. In which order a change is
-//! written is for [`session`] to say: docs/internals/lvm.md.
+//! Each command opens the given disks, looks through partitions and arrays for physical volumes, works on the metadata
+//! there, and ends. Nothing is activated. [`session`] defines the order in which a change is written:
+//! docs/internals/lvm.md.
 
 pub(crate) mod archive;
 mod lvconvert;
@@ -91,7 +91,7 @@ pub(crate) struct Changing {
     yes: bool,
 }
 
-/// `y` or `n`, as LVM takes them.
+/// `y` or `n`, in LVM's syntax.
 fn yes_no(text: &str) -> std::result::Result<bool, String> {
     match text {
         "y" | "yes" => Ok(true),
@@ -100,7 +100,7 @@ fn yes_no(text: &str) -> std::result::Result<bool, String> {
     }
 }
 
-/// A name as LVM takes it: `vg`, `vg/lv`, `/dev/vg/lv`. Group and volume.
+/// A name in LVM's syntax: `vg`, `vg/lv`, `/dev/vg/lv`. Returns group and volume.
 fn split_name(text: &str) -> Result<(&str, Option<&str>)> {
     let name = text.strip_prefix("/dev/").unwrap_or(text);
     match name.split_once('/') {
@@ -120,7 +120,7 @@ fn volume_name(text: &str) -> Result<(&str, &str)> {
     }
 }
 
-/// Asks the user; without a terminal there is nobody to answer.
+/// Asks the user; fails without a terminal.
 fn confirm(question: &str, yes: bool) -> Result<bool> {
     if yes {
         return Ok(true);
@@ -136,7 +136,7 @@ fn confirm(question: &str, yes: bool) -> Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-/// Says something that is no failure.
+/// Prints a warning.
 fn warn(text: impl std::fmt::Display) {
     output::note(&format!("  WARNING: {text}\n"));
 }

@@ -16,7 +16,7 @@ use crate::disks::Access;
 use crate::error::{Error, Result};
 use crate::output;
 
-/// What is known to be on a physical volume, of all signatures.
+/// The name of a physical volume among all known signatures.
 const LVM: &str = "LVM2_member";
 
 /// Make physical volumes of disks
@@ -113,12 +113,12 @@ impl PvLayout {
     }
 }
 
-/// The disks of the stack, and of `names` those that are files or devices.
+/// The disks of the stack, and those of `names` that are files or devices.
 fn disks(devices: &Devices, names: &[String]) -> Vec<PathBuf> {
     with_named(&devices.devices, names)
 }
 
-/// The place of that name.
+/// The place with that name.
 pub(super) fn find<'a>(session: &'a Session, name: &str) -> Result<&'a Place> {
     session.place(name).ok_or_else(|| {
         if Path::new(name).exists() {
@@ -129,7 +129,7 @@ pub(super) fn find<'a>(session: &'a Session, name: &str) -> Result<&'a Place> {
     })
 }
 
-/// Refuses a physical volume that is in a group, or may be.
+/// Refuses a physical volume that is, or may be, in a group.
 pub(super) fn refuse_member(session: &Session, name: &str, what: &str) -> Result<()> {
     let Some(index) = session.pv(name) else { return Ok(()) };
     let of = session.group_of(index).map(|group| group.metadata.group.name.as_str());
@@ -146,8 +146,7 @@ pub(super) fn refuse_member(session: &Session, name: &str, what: &str) -> Result
     Err(Error::failed(text))
 }
 
-/// Refuses a device on which something other than a physical volume is known to be, or one that cannot be
-/// read.
+/// Refuses a device that is known to contain something other than a physical volume, or that cannot be read.
 pub(super) fn refuse_foreign(session: &Session, place: &Place) -> Result<()> {
     let is_pv = session.pvs.iter().any(|pv| pv.gateway.is_same(&place.gateway));
     let others = place.contents.foreign.iter().filter(|found| !is_pv || found.name != LVM).count();
@@ -160,7 +159,7 @@ pub(super) fn refuse_foreign(session: &Session, place: &Place) -> Result<()> {
     Err(Error::plain(text, found).hint("pvcreate --force overwrites it"))
 }
 
-/// Makes physical volumes of places that were checked.
+/// Creates physical volumes on places that were checked.
 pub(super) async fn make(
     session: &Session,
     names: &[String],
@@ -170,7 +169,7 @@ pub(super) async fn make(
     let failed = |name: &str, why: &dyn std::fmt::Display| {
         Error::new("Cannot make a physical volume", name, why)
     };
-    // All are planned before the first is written.
+    // All are checked before the first is written.
     for name in names {
         let place = find(session, name)?;
         if place.gateway.disk().is_read_only() {
@@ -224,7 +223,7 @@ impl Pvcreate {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Whoever forces a member of a group away says so twice, and is asked.
+    /// Asks before it takes members away from their groups: the user must force this twice, and confirm it.
     fn confirm(&self, session: &Session) -> Result<()> {
         for name in &self.names {
             let question = format!("Really INITIALIZE physical volume \"{name}\" of a group?");

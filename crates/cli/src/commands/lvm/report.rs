@@ -1,4 +1,4 @@
-//! `ashlar lvm pvs|vgs|lvs`: what is there.
+//! `ashlar lvm pvs|vgs|lvs`: reports.
 
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -48,7 +48,7 @@ struct Look {
 }
 
 impl Look {
-    /// Shows `rows`, or a list of what could be shown.
+    /// Prints `rows`, or a list of the available fields.
     fn run<R: Row>(
         &self,
         disks: &[std::path::PathBuf],
@@ -84,7 +84,7 @@ fn help<R: Row>() -> String {
     R::FIELDS.iter().map(line).collect()
 }
 
-/// A report as LVM prints it as JSON: all values are strings, and fields stand as asked for.
+/// A report in LVM's JSON format: all values are strings, and fields appear in the requested order.
 fn json<R: Row>(fields: &[&'static Field<R>], rows: &[R], units: &Units) -> String {
     let row = |row: &R| {
         let pairs = fields.iter().map(|field| {
@@ -218,7 +218,7 @@ impl Lvs {
         })
     }
 
-    /// The volumes of a group by name.
+    /// The volumes of a group, sorted by name.
     fn volumes(
         &self,
         session: &Session,
@@ -230,7 +230,7 @@ impl Lvs {
         let lvs = &group.metadata.group.lvs;
         let mut seen: Vec<(usize, bool)> =
             group.metadata.group.visible().into_iter().enumerate().collect();
-        // Those that tie snapshots are none of anybody's volumes.
+        // Volumes that only tie a snapshot to its origin are not shown.
         let ties: Vec<&str> =
             group.metadata.group.snapshots().map(|found| &*found.lv.name).collect();
         seen.retain(|(index, visible)| {
@@ -246,7 +246,7 @@ impl Lvs {
     }
 }
 
-/// The groups of these names, all without, by name.
+/// The groups of these names, or all if there are none, sorted by name.
 fn groups<'a>(session: &'a Session, names: &[String]) -> Result<Vec<&'a Group>> {
     let mut wanted = Vec::new();
     for name in names {
@@ -258,7 +258,7 @@ fn groups<'a>(session: &'a Session, names: &[String]) -> Result<Vec<&'a Group>> 
     Ok(groups)
 }
 
-/// Where a member of a group is.
+/// The path of a group's member.
 fn path(session: &Session, member: &MemberState) -> String {
     match member {
         MemberState::Present(index) | MemberState::Stale(index) | MemberState::Returned(index) => {
@@ -268,7 +268,7 @@ fn path(session: &Session, member: &MemberState) -> String {
     }
 }
 
-/// All physical volumes, those too that groups miss; by path.
+/// All physical volumes, including those missing from their groups, sorted by path.
 fn physical_volumes(session: &Session) -> Vec<PvRow> {
     let mut rows = Vec::new();
     let mut listed = session.found.duplicates.clone();

@@ -2,13 +2,13 @@
 //!
 //! A change is made to a [`Draft`], a copy of the group. [`Session::commit`] writes it, in this order:
 //!
-//! 1. it is checked, and what was there is archived;
-//! 2. what must read as zeroes is written, durably: extents that nobody used;
+//! 1. it is checked, and the old state is archived;
+//! 2. what must read as zeroes is zeroed, durably: in extents that were unused;
 //! 3. new members are marked as used in their labels, durably;
 //! 4. the metadata areas are written ([`ashlar_lvm::commit`]);
-//! 5. what is there now goes to the backup.
+//! 5. the new state is written to the backup.
 //!
-//! Until 4 ends the old group counts. A refusal comes before 2.
+//! Until step 4 ends, the old group is valid. Refusals come before step 2.
 
 use std::path::{Path, PathBuf};
 
@@ -32,21 +32,21 @@ use crate::error::{Error, Result};
 
 /// A device that may be or become a physical volume.
 pub(super) struct Place {
-    /// Where it is.
+    /// Its path.
     pub(super) path: String,
     /// The device.
     pub(super) gateway: Gateway,
-    /// What is on it.
+    /// Its contents.
     pub(super) contents: Contents,
 }
 
 /// A physical volume.
 pub(super) struct Pv {
-    /// Where it is.
+    /// Its path.
     pub(super) path: String,
     /// The device.
     pub(super) gateway: Gateway,
-    /// What is on it.
+    /// Its label and metadata.
     pub(super) on_disk: PvOnDisk,
 }
 
@@ -55,34 +55,34 @@ pub(super) struct Session {
     stack: Stack,
     /// All devices that are not part of others.
     pub(super) places: Vec<Place>,
-    /// The physical volumes among them.
+    /// The physical volumes on them.
     pub(super) pvs: Vec<Pv>,
-    /// What groups they make; its indices are those of `pvs`.
+    /// Their groups; its indices refer to `pvs`.
     pub(super) found: Found,
 }
 
 /// A group that is about to change.
 pub(super) struct Draft {
-    /// What is there; `None` if the group is new.
+    /// The old metadata; `None` if the group is new.
     before: Option<Metadata>,
-    /// What is to be there.
+    /// The new state of the group.
     pub(super) group: VolumeGroup,
-    /// The indices of its physical volumes among those of the session.
+    /// The indices of its physical volumes in the session.
     pub(super) members: Vec<usize>,
 }
 
-/// The start of a volume, to be made zeroes before it is known to anybody.
+/// The start of a volume that must be zeroed before the volume appears in the metadata.
 pub(super) struct Zeroes {
     /// The name of its device.
     pub(super) device: String,
-    /// How much.
+    /// How many bytes.
     pub(super) bytes: u64,
 }
 
-/// Does `work` with the physical volumes on `disks`, and ends all in good order.
+/// Calls `work` with the physical volumes on `disks`, and stops everything cleanly afterwards.
 ///
 /// # Errors
-/// Those of the work; the disks cannot be opened, or not be left in good order.
+/// Those of the work; the disks cannot be opened, or cannot be stopped cleanly.
 pub(super) fn with<T>(
     disks: &[PathBuf],
     access: Access,
@@ -106,7 +106,7 @@ pub(super) fn with<T>(
     })
 }
 
-/// `disks`, and those of `named` that exist and are none of them.
+/// `disks`, and those of `named` that exist and are not among them.
 pub(super) fn with_named(disks: &[PathBuf], named: &[String]) -> Vec<PathBuf> {
     let mut all = disks.to_vec();
     for path in named.iter().map(Path::new) {
@@ -119,7 +119,7 @@ pub(super) fn with_named(disks: &[PathBuf], named: &[String]) -> Vec<PathBuf> {
     all
 }
 
-/// A new identity. Of each random number only the bytes that are all random are taken.
+/// A new identity. Only bytes of the random UUIDs that are fully random are used.
 pub(super) fn new_uuid() -> Uuid {
     const FIXED: [usize; 2] = [6, 8];
     let mut random = [0; 32];
@@ -131,8 +131,8 @@ pub(super) fn new_uuid() -> Uuid {
     Uuid::from_random(random)
 }
 
-/// A disk, or its partitions if it has any; what cannot be read is told of and left out, and so is a member of an array that has another
-/// owner, unless it is only read.
+/// A disk, or its partitions if it has any. Unreadable disks are reported and left out, and so are members of an array
+/// that has another owner, unless the disk is only read.
 async fn leaves(disk: Disk, read_only: bool) -> Vec<(Disk, Contents)> {
     let path = disk.path.display().to_string();
     let contents = match probe(&disk.gateway).await {
@@ -181,7 +181,7 @@ impl Session {
             probed.extend(leaves.map(|(disk, contents)| Probed { disk, contents: Ok(contents) }));
         }
         let md = ashlar_md::Options { run: false, read_only };
-        // Arrays, and no more: a group that is active cannot be changed here.
+        // Only arrays: a group that is active cannot be changed here.
         let options = Options { md, whole: true, ..Options::default() };
         let stack = assemble(&probed, options, &disks::runtime()).await;
         for failure in &stack.failures {
@@ -204,7 +204,7 @@ impl Session {
         session
     }
 
-    /// Reads the physical volumes, and tells of what is wrong with them.
+    /// Reads the physical volumes, and reports defects.
     pub(super) async fn look(&mut self) {
         self.pvs.clear();
         for Place { path, gateway, .. } in &self.places {
@@ -246,7 +246,7 @@ impl Session {
         self.found = group::assemble(&pvs);
     }
 
-    /// The group of that name or identity.
+    /// The group of that name or UUID.
     ///
     /// # Errors
     /// There is none, or several.
@@ -268,7 +268,7 @@ impl Session {
         }
     }
 
-    /// The place with that path: of a disk, of its partition, or `/dev/md0`.
+    /// The place with that path: a disk, its partition, or `/dev/md0`.
     pub(super) fn place(&self, path: &str) -> Option<&Place> {
         let same = |place: &&Place| {
             let identity = disks::identity(Path::new(path));
@@ -281,13 +281,13 @@ impl Session {
             .or_else(|| self.places.iter().find(same))
     }
 
-    /// The index of the physical volume there.
+    /// The index of the physical volume at a path.
     pub(super) fn pv(&self, path: &str) -> Option<usize> {
         let place = self.place(path)?;
         self.pvs.iter().position(|pv| pv.gateway.is_same(&place.gateway))
     }
 
-    /// The group that the physical volume of this index is in.
+    /// The group of the physical volume with this index.
     pub(super) fn group_of(&self, pv: usize) -> Option<&Group> {
         let is = |member: &MemberState| match member {
             MemberState::Present(index)
@@ -298,10 +298,10 @@ impl Session {
         self.found.groups.iter().find(|group| group.members.iter().any(is))
     }
 
-    /// A copy of a group to be changed.
+    /// A copy of a group, to be changed.
     ///
     /// # Errors
-    /// There is no such group, or it must not be changed as it is.
+    /// The group does not exist, or must not be changed in its present state.
     pub(super) async fn draft(&self, name: &str) -> Result<Draft> {
         let found = self.group(name)?;
         let metadata = &found.metadata;
@@ -340,17 +340,16 @@ impl Session {
         Ok(())
     }
 
-    /// Devices of a group.
+    /// The devices of a group.
     pub(super) fn volumes(&self, group: &VolumeGroup, members: &[usize]) -> Volumes {
         let gateways = members.iter().filter_map(|index| self.pvs.get(*index));
         Volumes::new(group, gateways.map(|pv| pv.gateway.clone()).collect())
     }
 
-    /// Writes a changed group: see the module text. What counts is read from the disks by whoever looks
-    /// next.
+    /// Writes a changed group: see the module text. The session's groups are then assembled again.
     ///
     /// # Errors
-    /// The old group counts, unless the text says that this is not known.
+    /// The old group is still valid, unless the message says that this is not known.
     pub(super) async fn commit(
         &mut self,
         draft: Draft,
@@ -403,7 +402,7 @@ impl Session {
             warn(format_args!("PV {id} still has the old metadata: {status}"));
         }
         self.gather();
-        // The change is made: that there is no backup of it is no reason to call it failed.
+        // The change is done: a missing backup does not make it a failure.
         if let Err(error) = archives.after(&metadata) {
             warn(error.into_parts().0);
         }
@@ -412,7 +411,7 @@ impl Session {
 }
 
 impl Session {
-    /// Notes in the labels of physical volumes whether they belong to a group.
+    /// Marks in the labels of physical volumes whether they belong to a group.
     async fn mark(
         &mut self,
         indices: &[usize],
@@ -433,7 +432,7 @@ impl Draft {
         Self { before: None, group, members }
     }
 
-    /// Changes it by a function that makes volumes.
+    /// Changes the group with a function that makes volumes.
     pub(super) fn change<T>(
         &mut self,
         change: impl FnOnce(&mut VolumeGroup, &mut Author<'_>) -> T,
@@ -442,10 +441,10 @@ impl Draft {
         change(&mut self.group, &mut author)
     }
 
-    /// The physical volumes of these paths, by their index in the group.
+    /// The physical volumes with these paths, by their index in the group.
     ///
     /// # Errors
-    /// One is none of the group's.
+    /// One is not in the group.
     pub(super) fn named(&self, session: &Session, paths: &[String]) -> Result<Vec<usize>> {
         let index = |path: &String| {
             let pv = session.pv(path);

@@ -1,15 +1,15 @@
-//! Sizes and numbers of extents as LVM's options take them, and sizes as its messages print them.
+//! Sizes and numbers of extents in the syntax of LVM's options, and sizes as in its messages.
 
 use ashlar_block::Sectors;
 use ashlar_lvm::report::Units;
 
-/// A size: a number, perhaps with a fraction, of MiB, or with a unit of either case: b(ytes), s(ectors), k,
-/// m, g, t, p, e, in powers of 1024.
+/// A size: a number, perhaps with a fraction, in MiB, or with a unit in upper or lower case: b(ytes), s(ectors), k, m,
+/// g, t, p, e, in powers of 1024.
 pub(super) fn size(text: &str) -> Result<Sectors, String> {
     scaled(text, 'm')
 }
 
-/// As [`size`], of KiB: chunks and stripes.
+/// As [`size`], in KiB: chunks and stripes.
 pub(super) fn small_size(text: &str) -> Result<Sectors, String> {
     scaled(text, 'k')
 }
@@ -43,16 +43,16 @@ fn scaled(text: &str, default: char) -> Result<Sectors, String> {
     if unit == 'b' && !bytes.is_multiple_of(512) {
         return Err(format!("`{text}` is not a multiple of 512 bytes"));
     }
-    // What has more bytes than can be counted is no size.
+    // A size whose bytes cannot be counted is refused.
     u64::try_from(bytes).map(Sectors::from_bytes_floor).map_err(|_| bad())
 }
 
-/// A size that is set, or added.
+/// A size to set or to add.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Resize<T> {
-    /// It is what is added.
+    /// Whether it is added.
     pub(super) adds: bool,
-    /// How much.
+    /// The size.
     pub(super) amount: T,
 }
 
@@ -61,41 +61,41 @@ fn resize<T>(text: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Re
     Ok(Resize { adds, amount: parse(rest)? })
 }
 
-/// A size as [`size`], with `+` in front if it is added.
+/// As [`size`], with a leading `+` if it is added.
 pub(super) fn new_size(text: &str) -> Result<Resize<Sectors>, String> {
     resize(text, size)
 }
 
-/// Extents as [`extents`], with `+` in front if they are added.
+/// As [`extents`], with a leading `+` if they are added.
 pub(super) fn new_extents(text: &str) -> Result<Resize<Extents>, String> {
     resize(text, extents)
 }
 
-/// What a share is a share of.
+/// The base of a share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Of {
     /// All extents of the group.
     Group,
-    /// Those that are free.
+    /// The free extents.
     Free,
-    /// Those of the physical volumes that are named.
+    /// The extents of the named physical volumes.
     Named,
-    /// Those of the origin.
+    /// The extents of the origin.
     Origin,
-    /// Those of the volume.
+    /// The extents of the volume.
     Volume,
 }
 
 /// A number of extents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Extents {
-    /// So many.
+    /// This many.
     Count(u32),
-    /// So many hundredths of something.
+    /// This percentage of a base.
     Share(u32, Of),
 }
 
-/// Extents: a number, or with `%VG`, `%FREE`, `%PVS`, `%ORIGIN` or `%LV` a share.
+/// Extents: a number, or a share with `%VG`, `%FREE`, `%PVS`, `%ORIGIN` or `%LV`.
 pub(super) fn extents(text: &str) -> Result<Extents, String> {
     let bad = || {
         format!("`{text}` is not a number of extents, or one with %VG, %FREE, %PVS, %ORIGIN or %LV")
@@ -114,7 +114,7 @@ pub(super) fn extents(text: &str) -> Result<Extents, String> {
     number.parse().map(|number| Extents::Share(number, of)).map_err(|_| bad())
 }
 
-/// A share of extents: rounded up of an origin or a volume, else down, as LVM does.
+/// A share of extents: rounded up for an origin or a volume, else down, as in LVM.
 pub(super) fn share(percent: u32, of: Of, extents: u64) -> u32 {
     let all = u64::from(percent).saturating_mul(extents);
     let share = match of {
@@ -124,7 +124,7 @@ pub(super) fn share(percent: u32, of: Of, extents: u64) -> u32 {
     u32::try_from(share).unwrap_or(u32::MAX)
 }
 
-/// `4.00 MiB`, as LVM's messages have sizes.
+/// `4.00 MiB`, as in LVM's messages.
 pub(super) fn long(size: Sectors) -> String {
     let text = Units::default().size(size);
     let Some(unit) = text.chars().last().filter(char::is_ascii_alphabetic) else { return text };

@@ -17,7 +17,7 @@ use crate::disks::Access;
 use crate::error::{Error, Result};
 use crate::output;
 
-/// LVM's extent size.
+/// LVM's default extent size.
 const EXTENT: Sectors = Sectors(8192);
 
 /// Make a volume group of physical volumes
@@ -81,7 +81,7 @@ impl Vgcreate {
             self.check(session, name)?;
             let plain: Vec<String> =
                 self.names.iter().filter(|name| session.pv(name).is_none()).cloned().collect();
-            // Nothing is written if archives cannot be.
+            // Nothing is written if copies cannot be archived.
             archives.before(None)?;
             pv::make(session, &plain, &self.layout.layout(), None).await?;
             if !plain.is_empty() {
@@ -94,7 +94,7 @@ impl Vgcreate {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Refuses before anything is written.
+    /// Checks everything before the first write.
     fn check(&self, session: &Session, name: &str) -> Result<()> {
         let refuse = |text: String| Err(Error::failed(text));
         if session.found.groups.iter().any(|group| group.metadata.group.name == name) {
@@ -158,7 +158,7 @@ impl Vgcreate {
         self.physicalextentsize.unwrap_or(EXTENT)
     }
 
-    /// What the physical volume of that name and label is to the group.
+    /// The group's entry for the physical volume of that name and label.
     fn member(&self, name: &str, label: &PvLabel) -> Result<PhysicalVolume> {
         let member = PhysicalVolume::of_label(label, self.extent_size());
         member.filter(|member| member.pe_count > 0).ok_or_else(|| {
@@ -176,7 +176,7 @@ impl Vgcreate {
                 return Err(Error::failed(format_args!("{name} cannot be read back")));
             };
             let mut member = self.member(name, &pv.on_disk.label)?;
-            // A hint for LVM, which knows nothing of image files.
+            // A hint for LVM, which does not know image files.
             member.device = Some(pv.path.clone()).filter(|path| path.starts_with("/dev/"));
             group.pvs.push(member);
             members.push(index);

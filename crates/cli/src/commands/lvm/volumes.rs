@@ -1,4 +1,4 @@
-//! Devices of a volume group that a command needs for a moment: to write zeroes, to merge.
+//! Devices of a volume group that a command needs temporarily: to write zeroes, to merge.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use ashlar_lvm::activate::{self, MadeOf, Plan};
 use crate::disks;
 use crate::error::{Error, Result};
 
-/// The devices that a group would have if it were active, made one by one.
+/// The devices that the group would have if it were active, created on demand.
 pub(super) struct Volumes {
     plan: Plan,
     physical: Vec<Gateway>,
     made: HashMap<String, Arc<Device>>,
-    /// In the order they were made.
+    /// In order of creation.
     order: Vec<String>,
     origins: Arc<Origins>,
 }
 
-/// What tables call the physical volume of this index. No device of a group is called so: all have a dash.
+/// The name of this index's physical volume in tables. It cannot be a device of the group: their names contain a dash.
 fn physical_name(index: usize) -> String {
     format!("pv{index}")
 }
@@ -37,7 +37,7 @@ impl Devices for Volumes {
 }
 
 impl Volumes {
-    /// Of a group whose physical volumes are `physical`, in the group's order.
+    /// For a group whose physical volumes are `physical`, in the group's order.
     pub(super) fn new(group: &VolumeGroup, physical: Vec<Gateway>) -> Self {
         let pv = |index| (index < physical.len()).then(|| physical_name(index));
         let plan = activate::plan(group, activate::Options::default(), &pv);
@@ -45,10 +45,10 @@ impl Volumes {
         Self { plan, physical, made, order, origins }
     }
 
-    /// Makes devices of these names, and what they are made of; a merge begins when its device is made.
+    /// Creates the devices of these names and those below them; a merge begins when its device is created.
     ///
     /// # Errors
-    /// One of them cannot be made.
+    /// One of them cannot be created.
     pub(super) async fn make(&mut self, names: &[String]) -> Result<()> {
         let mut needed: BTreeSet<String> = names.iter().cloned().collect();
         for planned in self.plan.devices.iter().rev() {
@@ -81,15 +81,15 @@ impl Volumes {
         Ok(())
     }
 
-    /// A device that was made.
+    /// A created device.
     pub(super) fn device(&self, name: &str) -> Option<&Arc<Device>> {
         self.made.get(name)
     }
 
-    /// Makes the first `bytes` of a device zeroes, durably.
+    /// Zeroes the first `bytes` of a device, durably.
     ///
     /// # Errors
-    /// It cannot be made, or written to.
+    /// It cannot be created, or written to.
     pub(super) async fn zero(&mut self, name: &str, bytes: u64) -> Result<()> {
         self.make(&[name.to_owned()]).await?;
         let Some(gateway) = self.find(name) else { return Ok(()) };
@@ -103,8 +103,8 @@ impl Volumes {
         zeroed.await.map_err(failed)
     }
 
-    /// Ends all I/O, what was made last first; what was written is durable then. All are ended whatever
-    /// becomes of the others.
+    /// Ends all I/O, in reverse order of creation; written data is durable then. All devices are ended even if one
+    /// fails.
     ///
     /// # Errors
     /// One of them could not be flushed.

@@ -1,4 +1,4 @@
-//! `ashlar md action` and `wait`: what an array does by itself.
+//! `ashlar md action` and `wait`: an array's background work.
 
 use std::process::ExitCode;
 

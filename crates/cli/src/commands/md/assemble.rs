@@ -1,4 +1,4 @@
-//! `ashlar md assemble`: puts an array together, to serve it or to see whether it can be.
+//! `ashlar md assemble`: assembles an array, to serve it or to check whether it can be.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -68,7 +68,7 @@ pub(crate) struct Assemble {
 }
 
 impl Assemble {
-    /// Whether this is no trial.
+    /// Whether the array is served, not only checked.
     pub(crate) fn serves(&self) -> bool {
         self.options.mount.is_some() || !self.options.nbd.is_empty()
     }
@@ -101,7 +101,7 @@ impl Assemble {
             probed.retain(|disk| self.wanted(disk));
             for disk in &probed {
                 match disk.candidate() {
-                    // Perhaps the array does without it.
+                    // The array may be able to do without it.
                     Ok(_) | Err(NotAMember::Damaged(_)) => {}
                     Err(why) => return Err(Error::plain(disk.disk.path.display(), why)),
                 }
@@ -118,7 +118,7 @@ impl Assemble {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Changes the superblocks on `devices`. What names a new identity looks for none from then on.
+    /// Changes the superblocks on `devices`. A new UUID or name no longer selects members afterwards.
     fn update(&mut self, what: &str, array: Option<&str>, devices: &[PathBuf]) -> Result<()> {
         let update = self.parse_update(what, array)?;
         let opened = disks::open_all(devices, Access::Write)?;
@@ -134,7 +134,7 @@ impl Assemble {
                 return Err(Error::usage("no member of that array among the devices"));
             }
             if let Update::Uuid(uuid) = update {
-                // Should this be interrupted, it must be known how it is to go on.
+                // If this is interrupted, the user needs the UUID to continue.
                 output::print(&format!("ashlar: the UUID becomes {}\n", MdadmUuid(uuid)))?;
             }
             let changed = ashlar_md::update::update(&members, &update).await;
@@ -144,7 +144,7 @@ impl Assemble {
         output::print(&text)
     }
 
-    /// The change that mdadm calls `what`.
+    /// The change for mdadm's word `what`.
     fn parse_update(&mut self, what: &str, array: Option<&str>) -> Result<Update> {
         Ok(match what {
             "uuid" => Update::Uuid(self.uuid.take().unwrap_or_else(Uuid::new_v4)),
@@ -187,7 +187,7 @@ impl Assemble {
         })
     }
 
-    /// The members of wanted arrays among these devices, or among all there are.
+    /// The members of the selected arrays among these devices, or among all devices.
     fn find(&self, among: &[PathBuf]) -> Result<Vec<PathBuf>> {
         let opened = disks::open_for_scan(among);
         let probed = disks::reactor()?.block_on(probe_all(opened));
@@ -197,7 +197,7 @@ impl Assemble {
         if found.is_empty() { Err(Error::failed("no arrays found")) } else { Ok(found) }
     }
 
-    /// The name to give, and the devices.
+    /// The name given, and the devices.
     fn split_name(&self) -> (Option<String>, Vec<PathBuf>) {
         let Some(first) = self.devices.first() else { return (None, Vec::new()) };
         let exists = first.is_file();
@@ -207,7 +207,7 @@ impl Assemble {
         (name, devices)
     }
 
-    /// Whether `probed` is not a member of some other array than the one asked for.
+    /// Whether `probed` may belong to the selected array.
     fn wanted(&self, probed: &Probed) -> bool {
         let Ok(candidate) = probed.candidate() else {
             return self.uuid.is_none() && self.name.is_none();

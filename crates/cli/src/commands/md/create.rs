@@ -1,4 +1,4 @@
-//! `ashlar md create`: makes an array.
+//! `ashlar md create`: creates an array.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -125,10 +125,10 @@ pub(crate) struct Create {
     devices: Devices,
 }
 
-/// The word that stands for a device that is not there.
+/// The word for a missing device.
 const MISSING: &str = "missing";
 
-/// A device that is to be a member.
+/// A device that becomes a member.
 #[derive(Clone, Debug)]
 struct NewPath {
     path: PathBuf,
@@ -141,7 +141,7 @@ impl NewPath {
     }
 }
 
-/// The devices. As mdadm has it, flags of devices hold for those that come behind.
+/// The devices. As in mdadm, device flags apply to the devices after them.
 #[derive(Clone, Debug)]
 struct Devices {
     list: Vec<NewPath>,
@@ -261,7 +261,7 @@ impl Create {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Superblocks of version 0.90 have no name.
+    /// Version 0.90 superblocks have no name.
     fn check_name(&self) -> Result<()> {
         if self.metadata == Version::V0_90 && self.name.is_some() {
             let error = Error::usage("version 0.90 superblocks have no place for a --name");
@@ -270,7 +270,7 @@ impl Create {
         Ok(())
     }
 
-    /// A policy and a bitmap must not contradict one another.
+    /// The policy and the bitmap must not contradict each other.
     fn check_policy(&self) -> Result<()> {
         let bitmap = self.bitmap.as_deref();
         let wants_bitmap = bitmap.is_some_and(|bitmap| bitmap != "none")
@@ -290,7 +290,7 @@ impl Create {
         Err(Error::usage(text))
     }
 
-    /// Write-behind is for members that are written only, and is kept in the bitmap.
+    /// Write-behind needs write-mostly members, and is stored in the bitmap.
     fn check_write_behind(&self) -> Result<()> {
         let written_only = self.devices.list.iter().any(|device| device.flags.write_mostly);
         let why = match self.write_behind {
@@ -396,12 +396,12 @@ fn display(name: &str) -> &str {
     if name.is_empty() { "without name" } else { name }
 }
 
-/// The number that an array of this name prefers; as mdadm, the first of the free ones for one that is no number.
+/// The array's preferred number; 127 for a name that is not a number, the first that mdadm tries.
 fn preferred_number(name: &str) -> u32 {
     name.parse().unwrap_or(127)
 }
 
-/// A device that something is on.
+/// A device that is not empty.
 struct Used {
     path: String,
     claims: String,
@@ -414,7 +414,7 @@ impl Used {
     }
 }
 
-/// Those of the devices that something is on.
+/// The devices that are not empty.
 async fn used(devices: &[Option<NewDevice>]) -> Result<Vec<Used>> {
     let mut used = Vec::new();
     for device in devices.iter().flatten() {
@@ -429,7 +429,7 @@ async fn used(devices: &[Option<NewDevice>]) -> Result<Vec<Used>> {
     Ok(used)
 }
 
-/// What would be made, and on which device what would be lost.
+/// What would be created, and what would be lost on which device.
 fn dry_report(
     spec: &CreateSpec,
     would_be: &Created,
@@ -468,7 +468,7 @@ fn dry_report(
     text + "nothing was changed\n"
 }
 
-/// What the array is.
+/// A summary of the array.
 fn facts(spec: &CreateSpec, created: &Created, members: usize) -> String {
     let spares = match members.saturating_sub(spec.raid_devices as usize) {
         0 => String::new(),
@@ -480,7 +480,7 @@ fn facts(spec: &CreateSpec, created: &Created, members: usize) -> String {
     format!("{level}, {devices} devices{spares}, {size}, UUID {uuid}")
 }
 
-/// Has all that is on the devices wiped, once it is sure that they become members.
+/// Lists what must be wiped on the devices, once it is certain that they become members.
 async fn take_over(devices: &mut [Option<NewDevice>]) -> Result<()> {
     for device in devices.iter_mut().flatten() {
         let ranges = wipe::ranges(&device.gateway).await;

@@ -92,7 +92,7 @@ impl DetailCommand {
         }
     }
 
-    /// All arrays of the daemon, by the names that users know them by.
+    /// All arrays of the daemon, by their user-visible names.
     fn scanned(&self) -> Result<Vec<Detail>> {
         let mut client = self.daemon.connect()?;
         let mut all = arrays(&mut client)?;
@@ -104,7 +104,7 @@ impl DetailCommand {
         Ok(all)
     }
 
-    /// The arrays, and why others cannot be used; without --test these are errors.
+    /// The arrays, and why others cannot be used; without --test the latter is an error.
     fn details(&self) -> Result<(Vec<Detail>, Vec<Error>)> {
         if self.what.is_empty() {
             return Ok((self.scanned()?, Vec::new()));
@@ -112,7 +112,7 @@ impl DetailCommand {
         if let Some(name) = running_name(&self.what) {
             let mut detail = self.daemon.connect()?.detail(name.as_str())?;
             if self.brief || self.scan {
-                // As the user calls it.
+                // The name that the user gave.
                 detail.device = format!("/dev/{}", name.as_str());
             }
             return Ok((vec![detail], Vec::new()));
@@ -128,24 +128,24 @@ impl DetailCommand {
 
 /// An array cannot be used.
 const UNUSABLE: u8 = 2;
-/// How it is could not be found out.
+/// The state could not be determined.
 const UNKNOWN: u8 = 4;
 
-/// How an array does, as the exit code of `mdadm --detail --test`.
+/// The state of an array, as the exit code of `mdadm --detail --test`.
 fn health(detail: &Detail) -> u8 {
     let complete = detail.active_devices == detail.raid_devices;
     if detail.state == INACTIVE { UNUSABLE } else { u8::from(!complete) }
 }
 
-/// The arrays of a daemon, also those that wait for members.
+/// All arrays of a daemon, including those that wait for members.
 pub(super) fn arrays(client: &mut Client) -> Result<Vec<Detail>> {
     let volumes = client.status()?.volumes;
-    // Other volumes have their kind there: disk, part, lvm, zvol.
+    // The level of other volumes is their kind: disk, part, lvm, zvol.
     let arrays = volumes.iter().filter(|volume| volume.level.starts_with("raid"));
     arrays.map(|volume| client.detail(&volume.name)).collect()
 }
 
-/// The name, if that is what was given and no file is called so.
+/// The array name, if the argument is one and not a file.
 fn running_name(what: &[PathBuf]) -> Option<ArrayName> {
     let [one] = what else { return None };
     ArrayName::of_running(one.to_str()?)
@@ -153,7 +153,7 @@ fn running_name(what: &[PathBuf]) -> Option<ArrayName> {
 
 /// An array that cannot be assembled.
 struct Failed {
-    /// Whether for want of members.
+    /// Whether members are missing.
     lacks_members: bool,
     error: Error,
 }
@@ -163,7 +163,7 @@ fn is_partitioned(disk: &Probed) -> bool {
     disk.contents.as_ref().is_ok_and(|contents| contents.foreign.iter().any(is_table))
 }
 
-/// Tells of the arrays on `devices` and their partitions by assembling them for reading only.
+/// Reports the arrays on `devices` and their partitions, by assembling them read-only.
 fn offline(devices: &[PathBuf]) -> Result<(Vec<Detail>, Vec<Failed>)> {
     let opened = disks::open_all(devices, Access::Look)?;
     let reactor = disks::reactor()?;

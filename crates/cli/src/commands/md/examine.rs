@@ -122,7 +122,7 @@ impl Examined {
     }
 }
 
-/// How superblocks are printed.
+/// The output format.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     Text,
@@ -133,7 +133,7 @@ enum Form {
 
 impl Examine {
     fn form(&self) -> Form {
-        // As mdadm has it, --scan is --brief unless everything is wanted.
+        // As in mdadm, --scan implies --brief unless more detail is requested.
         if self.brief || self.scan && self.verbose < 2 {
             Form::Brief
         } else if self.export {
@@ -145,7 +145,7 @@ impl Examine {
         }
     }
 
-    /// The devices to look at.
+    /// The devices to examine.
     fn open(&self) -> Result<Vec<Disk>> {
         if !self.scan {
             return disks::open_all(&self.devices, Access::Look);
@@ -199,7 +199,7 @@ impl Examine {
                         all.push((sb, path));
                     }
                     Md::Damaged(error) => fail(Error::new("damaged md superblock", &path, error)),
-                    // mdadm prints nothing for them then.
+                    // mdadm prints nothing for them in this case.
                     Md::None if form == Form::Brief => {}
                     Md::None => fail(Error::plain("no md superblock", &path)),
                 }
@@ -228,9 +228,9 @@ struct Place {
     md: Md,
 }
 
-/// What there is on a device.
+/// The contents of a device.
 struct Found {
-    /// The MBR in words, if the device has partitions.
+    /// A description of the MBR, if the device has partitions.
     table: String,
     /// The device; or its partitions with md superblocks, if it has any.
     places: Vec<Place>,
@@ -261,7 +261,7 @@ async fn look(path: String, gateway: Gateway) -> Result<Found> {
     Ok(found)
 }
 
-/// An MBR in words, as `mdadm --examine` prints it: of a GPT the entry that protects it.
+/// A description of an MBR, as `mdadm --examine` prints it: for a GPT the protective entry.
 fn mbr_text(sector: &[u8]) -> String {
     let Some(records) = mbr::records(sector) else { return String::new() };
     let used = records.iter().enumerate().filter(|(_, record)| record.len != 0);
@@ -271,7 +271,7 @@ fn mbr_text(sector: &[u8]) -> String {
     format!("   MBR Magic : aa55\n{}", lines.collect::<String>())
 }
 
-/// Bytes of a device from a sector on, in whole blocks read.
+/// `bytes` bytes of a device from sector `at`; reads whole blocks.
 async fn read(gateway: &Gateway, at: Sector, bytes: usize) -> std::result::Result<Vec<u8>, Status> {
     let block = gateway.disk().limits().logical_block();
     let from = at.round_down(block);
@@ -287,7 +287,7 @@ async fn read_bitmap(gateway: &Gateway, sb: &Superblock) -> Option<BitmapSuper> 
     BitmapSuper::from_bytes(&bytes)
 }
 
-/// The bitmap in words (`mdadm --examine-bitmap`), or why not.
+/// A description of the bitmap (`mdadm --examine-bitmap`), or why there is none.
 async fn bitmap_text(gateway: &Gateway, sb: &Superblock) -> std::result::Result<String, String> {
     let start = sb.bitmap_start().ok_or("the array has none")?;
     let unreadable = |status: Status| status.to_string();
@@ -318,7 +318,7 @@ async fn marked(
             if lockless {
                 marked += u64::from(State::from_byte(byte).is_marked());
             } else {
-                // Bits behind the last chunk count for nothing.
+                // Bits after the last chunk do not count.
                 let left = (chunks - (offset - header) * 8).min(8);
                 marked += u64::from((u16::from(byte) & ((1 << left) - 1)).count_ones());
             }
@@ -328,7 +328,7 @@ async fn marked(
     Ok(marked)
 }
 
-/// The bad blocks in words (`mdadm --examine-badblocks`).
+/// A description of the bad blocks (`mdadm --examine-badblocks`).
 async fn bad_blocks_text(gateway: &Gateway, sb: &Superblock, path: &str) -> Result<String> {
     let (Some(place), Some(start)) = (sb.bad_block_log, sb.bad_block_log_start()) else {
         return Ok(format!("No bad-blocks list configured on {path}\n"));

@@ -1,4 +1,4 @@
-//! `ashlar md grow`: another size, bitmap or number of devices of a running array.
+//! `ashlar md grow`: changes the size, bitmap or number of devices of a running array.
 
 use std::process::ExitCode;
 
@@ -89,7 +89,7 @@ struct Reshape {
 }
 
 impl Reshape {
-    /// Refuses what was asked for, if anything was.
+    /// Refuses options that need a reshape.
     fn check(&self, array: &ArrayName) -> Result<()> {
         let all = [("--level", &self.level), ("--layout", &self.layout), ("--chunk", &self.chunk)];
         let Some((option, _)) = all.iter().find(|(_, value)| value.is_some()) else {

@@ -1,4 +1,4 @@
-//! `ashlar md incremental`: members that come one by one.
+//! `ashlar md incremental`: adds members one by one.
 
 use std::process::ExitCode;
 
@@ -60,7 +60,7 @@ impl Incremental {
             });
             return Ok(ExitCode::from(if started.failed.is_empty() { 0 } else { FAILURE }));
         }
-        // As mdadm has it, each device counts for itself.
+        // As in mdadm, each device is handled independently.
         let mut code = 0;
         for device in &self.devices {
             let disk = for_daemon(device);
@@ -78,7 +78,7 @@ impl Incremental {
     }
 }
 
-/// Tells what became of devices.
+/// Reports what was done with the devices.
 fn tell(lines: &[String]) -> Result<()> {
     output::tell(&lines.iter().map(|line| format!("{line}\n")).collect::<String>())
 }

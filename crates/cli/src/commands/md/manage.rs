@@ -1,4 +1,4 @@
-//! `ashlar md manage`: mdadm's own spelling of changes of members, `--manage MD --fail A --add B`.
+//! `ashlar md manage`: mdadm's syntax for member changes, `--manage MD --fail A --add B`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -29,7 +29,7 @@ pub(crate) struct Manage {
     words: Vec<String>,
 }
 
-/// What is to be done with the disks that follow.
+/// What to do with the disks that follow.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Do(ManageAction),
@@ -46,7 +46,7 @@ impl Manage {
 /// The changes, and the control socket.
 fn parse(name: &str, words: &[String]) -> Result<(Vec<interface::Manage>, Option<PathBuf>)> {
     let mut changes: Vec<interface::Manage> = Vec::new();
-    // Its flags hold for the disks that follow.
+    // Its flags apply to the disks that follow.
     let mut next = interface::Manage { name: name.to_owned(), ..Default::default() };
     let (mut mode, mut control) = (None, None);
     let mut words = words.iter();

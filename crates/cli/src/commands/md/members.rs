@@ -1,4 +1,4 @@
-//! `ashlar md add`, `re-add`, `fail`, `remove` and `replace`: members of a running array.
+//! `ashlar md add`, `re-add`, `fail`, `remove` and `replace`: changes members of a running array.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -12,13 +12,13 @@ use crate::daemon::interface::{self, ManageAction};
 use crate::error::Result;
 use crate::output;
 
-/// A disk, as the daemon is to understand it: its working directory may be another than ours.
+/// A disk's path for the daemon, which may have another working directory.
 pub(super) fn for_daemon(disk: &str) -> String {
     let path = Path::new(disk).canonicalize();
     path.map_or_else(|_| disk.to_owned(), |path| path.display().to_string())
 }
 
-/// Changes, one after the other, up to the first that is refused.
+/// Applies changes one after the other, until one is refused.
 pub(super) fn change(
     client: &mut Client,
     changes: impl IntoIterator<Item = interface::Manage>,

@@ -110,7 +110,7 @@ impl Md {
     }
 }
 
-/// A running array, as the daemon calls it: `md0`, `md/data`.
+/// The name of a running array in the daemon: `md0`, `md/data`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ArrayName(String);
 
@@ -119,7 +119,7 @@ impl ArrayName {
         &self.0
     }
 
-    /// The array that `text` means, if it is no file.
+    /// The array named `text`, unless that is a file.
     fn of_running(text: &str) -> Option<Self> {
         if Path::new(text).is_file() { None } else { text.parse().ok() }
     }
@@ -137,7 +137,7 @@ impl FromStr for ArrayName {
     }
 }
 
-/// The attribute `sync_action` of an array.
+/// The path of an array's `sync_action` attribute.
 fn sync_action(client: &mut Client, name: &str) -> Result<String> {
     let device = client.detail(name)?.device;
     let device = device.strip_prefix("/dev/").unwrap_or(&device);

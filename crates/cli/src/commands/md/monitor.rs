@@ -1,4 +1,4 @@
-//! `ashlar md monitor`: what happens to running arrays, as mdadm --monitor tells it.
+//! `ashlar md monitor`: events of running arrays, as mdadm --monitor reports them.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -56,7 +56,7 @@ impl MonitorCommand {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let mut monitor = Monitor::default();
         let mut test = self.test;
-        // The first look must be possible.
+        // The first look must succeed.
         let mut client = Some(self.daemon.connect()?);
         let mut first = true;
         loop {
@@ -83,7 +83,7 @@ impl MonitorCommand {
         }
     }
 
-    /// The arrays as they are now.
+    /// The current state of the arrays.
     fn look(&self, client: &mut Client) -> Result<Vec<Detail>> {
         if !self.arrays.is_empty() {
             let details = self.arrays.iter().map(|array| client.detail(array.as_str()));

@@ -1,7 +1,7 @@
-//! mdadm's way to say what is to be done, `--detail`, `-D`, `-Es`, put into our own, `detail`, `examine -s`.
+//! Translates mdadm's mode options, `--detail`, `-D`, `-Es`, into our subcommands, `detail`, `examine -s`.
 //!
-//! With mdadm the first option sets the mode, and only what is printed may be said before it. A device named before any
-//! option is an array whose members are to be changed.
+//! In mdadm the first option sets the mode, and only options about the output may precede it. A device before any
+//! option is an array whose members should be changed.
 
 use std::ffi::OsString;
 
@@ -10,7 +10,7 @@ use clap::Subcommand;
 
 use super::Md;
 
-/// The options that set a mode: their long forms, the letter, and what we have for them.
+/// The options that set a mode: their long forms, the letter, and our equivalent.
 const MODES: &[(&[&str], Option<char>, &[&str])] = &[
     (&["assemble"], Some('A'), &["assemble"]),
     (&["build"], Some('B'), &["build"]),
@@ -27,7 +27,7 @@ const MODES: &[(&[&str], Option<char>, &[&str])] = &[
     (&["wait"], Some('W'), &["wait"]),
 ];
 
-/// Options that change members, and so set the mode to manage.
+/// Options that change members, and thus set the mode to manage.
 const CHANGES: &[&str] = &[
     "--add",
     "-a",
@@ -41,10 +41,10 @@ const CHANGES: &[&str] = &[
     "--replace",
 ];
 
-/// Options that may come before the one that sets the mode.
+/// Options that may precede the mode.
 const BEFORE: &[&str] = &["-v", "-vv", "--verbose", "-b", "--brief", "-Y", "--export"];
 
-/// The program's arguments with `md` commands in our spelling.
+/// The program's arguments, with `md` commands in our syntax.
 pub(crate) fn ours(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut args: Vec<OsString> = args.into_iter().collect();
     let is_verbose = |arg: &OsString| arg == "--verbose" || arg == "-v" || arg == "-vv";
@@ -56,7 +56,7 @@ pub(crate) fn ours(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     args
 }
 
-/// The words behind `md`.
+/// The words after `md`.
 fn translate(mut words: Vec<OsString>) -> Vec<OsString> {
     words.retain(|word| word != "--misc");
     let is_before = |word: &&OsString| word.to_str().is_some_and(|text| BEFORE.contains(&text));
@@ -92,7 +92,7 @@ fn translate(mut words: Vec<OsString>) -> Vec<OsString> {
     words
 }
 
-/// A change of members that names the array behind its first option.
+/// A change of members with the array named after its first option.
 fn manage(mut words: Vec<OsString>) -> Vec<OsString> {
     let is_option = |word: &OsString| word.to_str().is_some_and(|text| text.starts_with('-'));
     if let Some(at) = words.iter().position(|word| !is_option(word)) {

@@ -1,4 +1,4 @@
-//! `ashlar md stop`: ends the daemon that has an array.
+//! `ashlar md stop`: stops the daemon that serves an array.
 
 use std::process::ExitCode;
 

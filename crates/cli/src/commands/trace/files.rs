@@ -1,4 +1,4 @@
-//! The files of blktrace: for each device and thread `BASE.blktrace.THREAD`.
+//! blktrace's files: for each device and thread `BASE.blktrace.THREAD`.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,7 +11,7 @@ use ashlar_stack::trace::binary::{Item, Items, Placed};
 
 use crate::error::{Error, Result};
 
-/// Threads of a trace at most: more have no meaning.
+/// The most threads in a trace.
 const MAX_THREADS: u32 = 4096;
 
 /// The path of a file.
@@ -21,17 +21,16 @@ fn path(base: &Path, thread: u32) -> PathBuf {
     name.into()
 }
 
-/// Files that are being written.
+/// Files being written.
 pub(super) struct Files {
-    /// Where those of each device are.
+    /// The base path of each device.
     bases: BTreeMap<u32, PathBuf>,
     open: BTreeMap<(u32, u32), BufWriter<File>>,
     threads: u32,
 }
 
 impl Files {
-    /// Begins files: `base.blktrace.0` if there is one device, `base.DEVICE.blktrace.0` for each if there
-    /// are several.
+    /// Creates files: `base.blktrace.0` for one device, `base.DEVICE.blktrace.0` for each of several.
     ///
     /// # Errors
     /// One of them exists, or cannot be written.
@@ -39,7 +38,7 @@ impl Files {
         let base = |name: &str| {
             let mut base = base.as_os_str().to_owned();
             if devices.len() > 1 {
-                // As blktrace does with slashes.
+                // As blktrace does.
                 base.push(format!(".{}", name.replace('/', "_")));
             }
             PathBuf::from(base)
@@ -50,7 +49,7 @@ impl Files {
         Ok(files)
     }
 
-    /// Files for so many threads: blkparse looks for them up to the first that is missing.
+    /// Creates files up to this number of threads: blkparse reads them up to the first that is missing.
     fn add_threads(&mut self, count: u32) -> Result<()> {
         for thread in self.threads..count {
             for (device, base) in &self.bases {
@@ -78,7 +77,7 @@ impl Files {
         written.map_err(|error| self.failed(device, placed.thread, &error))
     }
 
-    /// Writes what was put.
+    /// Flushes the items written.
     ///
     /// # Errors
     /// It cannot be written.
@@ -105,7 +104,7 @@ fn failed(path: &Path, error: &io::Error) -> Error {
     }
 }
 
-/// A file that is being read.
+/// A file being read.
 type Reading = Peekable<Box<dyn Iterator<Item = Result<Placed>>>>;
 
 /// Opens the files of a trace.
@@ -119,7 +118,7 @@ fn open(base: &Path) -> Result<Vec<Reading>> {
             Err(error) => return Err(Error::new("cannot read the trace", path.display(), error)),
         };
         let bad = move |error| Error::new("cannot read the trace", path.display(), error);
-        // Nothing that follows an error can be understood.
+        // After an error the rest cannot be parsed.
         let mut is_bad = false;
         let items = Items::new(BufReader::new(file)).map(move |item| item.map_err(&bad));
         let items = items.take_while(move |item| !std::mem::replace(&mut is_bad, item.is_err()));
@@ -128,7 +127,7 @@ fn open(base: &Path) -> Result<Vec<Reading>> {
     Ok(files)
 }
 
-/// The devices of a trace, with the name of its files for the only one.
+/// The devices of a trace; a single one is named after the files.
 ///
 /// # Errors
 /// It cannot be read.
@@ -138,7 +137,7 @@ pub(super) fn devices(base: &Path) -> Result<Vec<(DeviceNumber, String)>> {
     Ok(first.map(|placed| (placed.device, name)).into_iter().collect())
 }
 
-/// The items of a trace, merged by time; names come before the events behind them.
+/// The items of a trace, merged by time; names come before the events that use them.
 ///
 /// # Errors
 /// It cannot be read.

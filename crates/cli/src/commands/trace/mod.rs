@@ -1,4 +1,4 @@
-//! `ashlar trace`: what happens to bios, as btrace prints it.
+//! `ashlar trace`: events of bios, as btrace prints them.
 
 mod files;
 mod printer;
@@ -90,19 +90,19 @@ fn category(name: &str) -> std::result::Result<String, String> {
     known.map(|_| name.to_owned())
 }
 
-/// Where a trace goes.
+/// The output of a trace.
 enum Output {
     Lines(Printer),
     Files(Files, Printer),
     Bytes(io::StdoutLock<'static>),
 }
 
-/// What a step of a trace ends with.
+/// The result of a step of a trace.
 type Step = std::result::Result<(), Early>;
 
 /// Why it ended early.
 enum Early {
-    /// Whoever read our output has gone away, which is no error.
+    /// The reader of our output has gone away, which is no error.
     Gone,
     Failed(Error),
 }
@@ -146,7 +146,7 @@ impl Output {
         Ok(())
     }
 
-    /// Ends it, with the sums.
+    /// Ends the output, with the totals.
     fn finish(mut self) -> Step {
         self.flush()?;
         match self {
@@ -227,7 +227,7 @@ impl Trace {
     }
 }
 
-/// Ends with a signal, or after some seconds.
+/// Ends on a signal, or after some seconds.
 fn end(signals: &[Signal], stopwatch: Option<u64>) -> Pin<Box<dyn Future<Output = ()> + '_>> {
     Box::pin(async move {
         let signal = Box::pin(signal::wait(signals));
@@ -237,7 +237,7 @@ fn end(signals: &[Signal], stopwatch: Option<u64>) -> Pin<Box<dyn Future<Output 
                 None => std::future::pending().await,
             }
         });
-        // Whichever it was.
+        // Either one ends the trace.
         drop(select(signal, passed).await);
     })
 }

@@ -1,4 +1,4 @@
-//! A trace as lines on standard output, and its sums.
+//! A trace as lines on standard output, and its totals.
 
 use std::collections::HashMap;
 use std::io::{self, BufWriter, StdoutLock, Write};
@@ -15,7 +15,7 @@ pub(super) struct Printer {
     json: bool,
     devices: HashMap<DeviceNumber, String>,
     names: Names,
-    /// The time of the first record, from which times count.
+    /// The time of the first record; times are relative to it.
     start_ns: Option<u64>,
     summary: Summary,
     out: BufWriter<StdoutLock<'static>>,
@@ -45,7 +45,7 @@ impl Printer {
         }
     }
 
-    /// Counts an item and prints it, if it is an event.
+    /// Counts an item, and prints it if it is an event.
     pub(super) fn put(&mut self, item: &Item) -> io::Result<()> {
         self.count(item);
         let Item::Event(record) = item else { return Ok(()) };
@@ -90,7 +90,7 @@ impl Printer {
         self.out.flush()
     }
 
-    /// Prints the sums.
+    /// Prints the totals.
     pub(super) fn finish(mut self) -> io::Result<()> {
         if self.json {
             writeln!(self.out, "{}", json!({ "summary": self.summary.totals() }))?;

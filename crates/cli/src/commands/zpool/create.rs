@@ -56,11 +56,11 @@ pub(crate) struct Create {
     vdevs: Vec<String>,
 }
 
-/// The top-level vdevs that `words` mean.
+/// The top-level vdevs that `words` describe.
 fn parse(words: &[String]) -> Result<Vec<NewVdev>> {
     let mut vdevs: Vec<NewVdev> = Vec::new();
     let mut class = VdevClass::Normal;
-    // The disks that follow belong to the last vdev.
+    // Whether the disks that follow belong to the last vdev.
     let mut group = false;
     for word in words {
         let kind = match word.as_str() {
@@ -111,7 +111,7 @@ fn parse(words: &[String]) -> Result<Vec<NewVdev>> {
     Ok(vdevs)
 }
 
-/// What would be made, as `zpool create -n` prints it.
+/// The planned layout, as `zpool create -n` prints it.
 fn layout(pool: &str, vdevs: &[NewVdev]) -> String {
     let mut text = format!("would create '{pool}' with the following layout:\n\n\t{pool}\n");
     let mut last = VdevClass::Normal;
@@ -138,7 +138,7 @@ fn layout(pool: &str, vdevs: &[NewVdev]) -> String {
     text
 }
 
-/// Refuses if something else than a pool is on one of the disks. About pools the worker knows more.
+/// Refuses disks that contain anything other than a pool. The worker checks pools.
 async fn refuse_used(disks: &[Disk]) -> Result<()> {
     for disk in disks {
         let contents = probe(&disk.gateway).await;
@@ -157,7 +157,7 @@ async fn refuse_used(disks: &[Disk]) -> Result<()> {
     Ok(())
 }
 
-/// What is to be taken off the disks.
+/// The signatures to wipe on the disks.
 async fn signatures(disks: &[Disk]) -> Result<Vec<Wiped>> {
     let mut all = Vec::new();
     for disk in disks {
@@ -173,7 +173,7 @@ impl Create {
         let mut vdevs = parse(&self.vdevs)?;
         let named: Vec<PathBuf> = vdevs.iter().flat_map(|vdev| vdev.paths.clone()).collect();
         let access = if self.dry_run { Access::Look } else { Access::Write };
-        // Locked, so that nobody else has them.
+        // Locked, so that no other process uses them.
         let disks = disks::open_all(&named, access)?;
         let reactor = disks::reactor()?;
         let mut wiped = Vec::new();

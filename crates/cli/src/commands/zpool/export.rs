@@ -31,7 +31,7 @@ impl Export {
     pub(crate) fn run(self) -> Result<ExitCode> {
         self.place.with(Some(&self.pool), How::WRITE, |session| match session {
             Session::Daemon(_) => session.run(&self.pool, Command::ExportPool),
-            // Every pool that was imported for a command is exported at its end.
+            // Every pool that was imported for a command is exported at the command's end.
             Session::Here { .. } => Ok(()),
         })?;
         Ok(ExitCode::SUCCESS)

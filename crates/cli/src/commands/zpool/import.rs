@@ -74,7 +74,7 @@ impl Import {
     }
 }
 
-/// A pool, as `zpool import` shows it.
+/// The description of a pool, as `zpool import` prints it.
 fn text(pool: &Pool) -> String {
     let state = word(pool.health);
     let mut text = format!("  pool: {}\n    id: {}\n state: {state}\n", pool.name, pool.guid);
@@ -121,7 +121,7 @@ fn add(vdev: &Node, depth: usize, rows: &mut Vec<(String, &'static str)>) {
     }
 }
 
-/// zpool's word.
+/// zpool's word for a state.
 fn word(health: Health) -> &'static str {
     match health {
         Health::Online => "ONLINE",

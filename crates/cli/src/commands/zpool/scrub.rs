@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::output;
 use crate::progress;
 
-/// How often the pool is asked.
+/// How often the pool's state is read.
 const POLL: Duration = Duration::from_millis(200);
 
 /// Read all data of a pool, and repair damage
@@ -65,7 +65,7 @@ impl Scrub {
     }
 }
 
-/// Shows a scrub to its end; errors that could not be repaired.
+/// Shows a scrub's progress to its end; returns the number of errors that could not be repaired.
 fn follow(session: &mut Session, pool: &str) -> Result<u64> {
     let bar = progress::bar();
     loop {
@@ -74,7 +74,7 @@ fn follow(session: &mut Session, pool: &str) -> Result<u64> {
         if let Some(bar) = &bar {
             let ScanStatus { examined_bytes: done, to_examine_bytes: all, .. } = scan;
             bar.set_prefix(format!("{pool} {}", scan.function));
-            // Parts of 1000.
+            // In parts of 1000.
             bar.set_position((u128::from(done) * 1000 / u128::from(all.max(1))) as u64);
             bar.set_message(format!("{}/{}", nice_bytes(done), nice_bytes(all)));
             bar.tick();

@@ -1,4 +1,4 @@
-//! Where a command finds its pools: at a running daemon, or on disks that it opens for itself.
+//! Access to pools: through a running daemon, or on disks that the command opens.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -30,12 +30,12 @@ pub(crate) struct Where {
     daemon: Daemon,
 }
 
-/// How a pool is had.
+/// Import mode.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct How {
-    /// Nothing is written.
+    /// Import without writing.
     pub(crate) read_only: bool,
-    /// Even if another host used it last.
+    /// Import even if another host used the pool last.
     pub(crate) force: bool,
 }
 
@@ -46,13 +46,13 @@ impl How {
     pub(crate) const WRITE: Self = Self { read_only: false, force: false };
 }
 
-/// Pools at hand.
+/// Accessible pools.
 pub(crate) enum Session {
-    /// Those of a daemon.
+    /// Pools of a daemon.
     Daemon(Client),
-    /// Those imported here, and the disks, which are locked.
+    /// Pools imported by this process, and their disks, which are locked.
     Here {
-        /// What the workers are talked to from.
+        /// The reactor that talks to the workers.
         reactor: Reactor,
         /// The pools.
         pools: Vec<Pool>,
@@ -61,14 +61,14 @@ pub(crate) enum Session {
     },
 }
 
-/// Disks, and what on them is a member of a pool.
+/// Disks, and the pool members on them.
 pub(crate) struct Labelled {
-    /// The disks: all of those that have members.
+    /// The disks with members.
     pub(crate) disks: Vec<Disk>,
     members: Vec<Found>,
 }
 
-/// What a worker has refused.
+/// The error for a command that a worker refused.
 pub(crate) fn refused(error: &CallError) -> Error {
     let failed = Error::failed(error);
     match error.hint() {
@@ -77,7 +77,7 @@ pub(crate) fn refused(error: &CallError) -> Error {
     }
 }
 
-/// Why a pool is not to be had.
+/// The error for a pool that cannot be imported.
 pub(crate) fn not_had(error: &PoolError) -> Error {
     let failed = Error::failed(error);
     match error.hint() {
@@ -95,7 +95,7 @@ pub(crate) fn pool_of(dataset: &str) -> &str {
     dataset.split(['/', '@']).next().unwrap_or(dataset)
 }
 
-/// The disks that `named` means: of a directory all files in it.
+/// The disks for `named`: a directory stands for all files in it.
 fn expand(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut disks = Vec::new();
     for path in named {
@@ -118,7 +118,7 @@ fn expand(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(disks)
 }
 
-/// The disks among `named` that have labels of ZFS, or partitions with such labels.
+/// The disks among `named` that have ZFS labels, or partitions with such labels.
 ///
 /// # Errors
 /// One cannot be opened or read.
@@ -152,7 +152,7 @@ impl Labelled {
         config::pools(&devices)
     }
 
-    /// What a worker is told of one of the pools, and the parts of disks that are members of it.
+    /// The worker's command to import one of the pools, and the disks and partitions that are its members.
     ///
     /// # Errors
     /// It cannot be imported.
@@ -174,13 +174,13 @@ impl Labelled {
 }
 
 impl Where {
-    /// The disks that were named.
+    /// The disks named on the command line.
     pub(crate) fn devices(&self) -> &[PathBuf] {
         &self.devices
     }
 
-    /// With those of `names` that are disks, not names of pools. A directory with disks is told from a pool of the same
-    /// name by a slash.
+    /// Adds those of `names` that are disks, not pool names. A directory with disks is distinguished from a pool of the
+    /// same name by a slash.
     pub(crate) fn with_named(mut self, names: Vec<String>) -> (Self, Vec<String>) {
         let is_disk = |name: &String| {
             name.contains('/') || Path::new(name).metadata().is_ok_and(|found| !found.is_dir())
@@ -190,7 +190,7 @@ impl Where {
         (self, names)
     }
 
-    /// Gives one command to the pool of a dataset.
+    /// Sends one command to the pool of a dataset.
     ///
     /// # Errors
     /// As [`Self::with`]; the pool refuses.
@@ -200,10 +200,11 @@ impl Where {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Does `work` with a pool, or with all of them. Pools that were imported for it are exported, whatever becomes of it.
+    /// Calls `work` with a pool, or with all of them. Pools that were imported for it are exported, even after an
+    /// error.
     ///
     /// # Errors
-    /// Those of the work; there is no such pool; it cannot be imported, or not exported.
+    /// Those of the work; there is no such pool; it cannot be imported or exported.
     pub(crate) fn with<T>(
         &self,
         pool: Option<&str>,
@@ -287,10 +288,10 @@ impl Session {
         })
     }
 
-    /// Gives a pool a command.
+    /// Sends a command to a pool.
     ///
     /// # Errors
-    /// There is no such pool, or it refused.
+    /// There is no such pool, or it refused the command.
     pub(crate) fn call(&mut self, pool: &str, command: Command) -> Result<Reply> {
         match self {
             Self::Daemon(client) => client.zfs(pool, &command),
@@ -303,10 +304,10 @@ impl Session {
         }
     }
 
-    /// As [`Self::call`], for a command that has nothing to tell.
+    /// As [`Self::call`], for a command without a result.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Self::call`].
     pub(crate) fn run(&mut self, pool: &str, command: Command) -> Result<()> {
         let Reply::Done = self.call(pool, command)? else { return Err(not_asked()) };
         Ok(())
@@ -345,10 +346,10 @@ impl Session {
     }
 }
 
-/// The absolute path of a disk that is to be part of a pool.
+/// The absolute path of a disk for a pool.
 ///
 /// # Errors
-/// It is not there.
+/// It does not exist.
 pub(crate) fn absolute(path: &Path) -> Result<PathBuf> {
     std::fs::canonicalize(path).map_err(|error| Error::new("cannot open", path.display(), error))
 }

@@ -108,7 +108,7 @@ fn add<'a>(vdev: &'a VdevStatus, depth: usize, rows: &mut Vec<(String, Option<&'
     }
 }
 
-/// The last or running scrub, as `zpool status` tells it.
+/// The last or running scrub, as `zpool status` describes it.
 pub(super) fn scan_text(scan: Option<&ScanStatus>) -> String {
     let Some(scan) = scan else { return "none requested".to_owned() };
     let ScanStatus { function, start_time, end_time, repaired_bytes, errors, .. } = scan;

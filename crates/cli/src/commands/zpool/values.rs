@@ -2,7 +2,7 @@
 
 use ashlar_md::ondisk::text::CTime;
 
-/// Properties that are a number of bytes.
+/// Properties whose value is in bytes.
 const SIZES: [&str; 27] = [
     "allocated",
     "available",
@@ -33,10 +33,10 @@ const SIZES: [&str; 27] = [
     "written",
 ];
 
-/// Of these nothing is `none`.
+/// For these, zero is shown as `none`.
 const NONE_IS_ZERO: [&str; 4] = ["quota", "refquota", "refreservation", "reservation"];
 
-/// A number of bytes in the largest unit that fits, with three digits, as libzfs's `zfs_nicebytes` has it.
+/// A number of bytes in the largest unit that fits, with three digits, like libzfs's `zfs_nicebytes`.
 pub(crate) fn nice_bytes(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["B", "K", "M", "G", "T", "P", "E"];
     let index = (bytes.max(1).ilog2() / 10) as usize;
@@ -50,14 +50,14 @@ pub(crate) fn nice_bytes(bytes: u64) -> String {
     fits.unwrap_or(&digits[2]).clone()
 }
 
-/// Whether a property's column is to the right.
+/// Whether a property's column is right-aligned.
 fn is_number(name: &str) -> bool {
     SIZES.contains(&name)
         || name.ends_with("ratio")
         || matches!(name, "capacity" | "fragmentation" | "copies" | "guid")
 }
 
-/// A property's value for people, from that for programs.
+/// A property's value for people, from its value for programs.
 pub(crate) fn shown(name: &str, value: &str) -> String {
     let Ok(number) = value.parse::<u64>() else {
         return if name.ends_with("ratio") && value != "-" {
@@ -81,13 +81,13 @@ pub(crate) fn shown(name: &str, value: &str) -> String {
     }
 }
 
-/// A column: its heading, and whether it is to the right.
+/// A column: its heading, and whether it is right-aligned.
 pub(crate) struct Column {
     pub(crate) heading: String,
     pub(crate) right: bool,
 }
 
-/// Properties with a short name, each with that and its full one. Columns may be asked for by either.
+/// Pairs of short and full names of properties. Columns may be requested by either.
 pub(crate) struct ShortNames(pub(crate) &'static [(&'static str, &'static str)]);
 
 impl ShortNames {
@@ -108,7 +108,7 @@ impl ShortNames {
     }
 }
 
-/// A table: for programs values with tabs between them, else columns under headings.
+/// A table: values separated by tabs for programs, else columns with headings.
 pub(crate) fn table(columns: &[Column], rows: &[Vec<String>], for_programs: bool) -> String {
     if for_programs {
         return rows.iter().map(|row| row.join("\t") + "\n").collect();

@@ -108,7 +108,7 @@ pub(crate) struct Rename {
 
 impl Rename {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        // A snapshot may be renamed by what is behind its @.
+        // A snapshot's new name may be given as the part after the @.
         let to = match (self.from.split_once('@'), self.to.strip_prefix('@')) {
             (Some((volume, _)), Some(snapshot)) => format!("{volume}@{snapshot}"),
             (_, Some(_)) | (_, None) => self.to.clone(),

@@ -59,7 +59,7 @@ pub(crate) struct List {
     place: Where,
 }
 
-/// Properties that some kinds of datasets have not.
+/// Properties that are always accepted, although some kinds of datasets lack them.
 const ALWAYS: [&str; 6] = ["name", "available", "mountpoint", "volsize", "volblocksize", "origin"];
 
 const SHORT: ShortNames = ShortNames(&[
@@ -91,7 +91,7 @@ impl List {
             let mut all: Vec<Dataset> = Vec::new();
             for root in roots {
                 let found = session.datasets(&root)?;
-                // What is named is shown, whatever it is.
+                // Snapshots that are named are always shown.
                 let named = |dataset: &Dataset| {
                     self.names.contains(&dataset.name) && dataset.kind == "snapshot"
                 };
@@ -112,7 +112,7 @@ impl List {
         for column in &self.columns {
             let name = SHORT.full(column);
             let has = |dataset: &Dataset| dataset.properties.contains_key(name);
-            // A property of the user's may be set on none of them.
+            // A user property may be set on none of them.
             if !ALWAYS.contains(&name) && !name.contains(':') && !datasets.iter().any(has) {
                 let text = format!("bad property list: invalid property '{column}'");
                 return Err(Error::usage(text));

@@ -5,10 +5,10 @@ use std::ops::{Add, Sub};
 
 use crate::error::{Error, Result};
 
-/// What a second has in /proc: `USER_HZ`, which programs see on every machine that ashlar runs on.
+/// Ticks per second in /proc: `USER_HZ`, the same on every machine that ashlar runs on.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// What a process has had of the processors, in seconds.
+/// The processor time of a process, in seconds.
 #[derive(Clone, Copy, Default)]
 pub(super) struct CpuTime {
     pub(super) system: f64,
@@ -16,7 +16,7 @@ pub(super) struct CpuTime {
 }
 
 impl CpuTime {
-    /// All threads of process `pid` to now (proc_pid_stat(5)).
+    /// The time that all threads of process `pid` have used so far (proc_pid_stat(5)).
     ///
     /// # Errors
     /// There is no such process.
@@ -24,14 +24,14 @@ impl CpuTime {
         let path = format!("/proc/{pid}/stat");
         let stat = fs::read_to_string(&path);
         let stat = stat.map_err(|error| Error::new("cannot read", &path, error))?;
-        // The name, which is in brackets, may have anything in it.
+        // The name, in parentheses, may contain any characters.
         let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
         let fields: Vec<&str> = fields.split_whitespace().collect();
         let seconds = |index: usize| {
             let ticks = fields.get(index).and_then(|field| field.parse::<f64>().ok());
             ticks.unwrap_or(f64::NAN) / TICKS_PER_SECOND
         };
-        // Fields 14 and 15; the first that is left is field 3.
+        // Fields 14 and 15; the first field after the name is field 3.
         Ok(Self { user: seconds(11), system: seconds(12) })
     }
 }

@@ -1,4 +1,4 @@
-//! I/O on a volume: streams that read or write it from one end to the other, and I/O at random places.
+//! I/O on a volume: streams that read or write it sequentially, and random I/O.
 
 use std::future::poll_fn;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use futures_util::future::{join_all, maybe_done, try_join_all};
 use crate::error::{Error, Result};
 
 const SECTOR_BYTES: u64 = 512;
-/// What a stream submits at a time.
+/// How much a stream submits at a time.
 pub(super) const BATCH_BYTES: u64 = 1 << 20;
 
 /// Reading or writing.
@@ -42,11 +42,11 @@ impl Way {
     }
 }
 
-/// Streams that each go through a part of the volume, as parallel dd processes do.
+/// Streams that each cover a part of the volume, like parallel dd processes.
 #[derive(Clone, Copy)]
 pub(super) struct Streams {
     pub(super) way: Way,
-    /// Bytes of a bio, of which a stream submits as many at a time as are in [`BATCH_BYTES`].
+    /// Size of a bio, bytes; a stream submits [`BATCH_BYTES`] of them at a time.
     pub(super) bio_bytes: u64,
     pub(super) streams: u64,
     /// Batches that each stream has in flight.
@@ -55,10 +55,10 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    /// Runs them on the reactors; the nanoseconds until the last I/O is answered.
+    /// Runs the streams on the reactors; returns the nanoseconds until the last I/O has ended.
     ///
     /// # Errors
-    /// One failed.
+    /// An I/O failed.
     pub(super) async fn run(self, volume: &Gateway, engine: &Engine) -> Result<u64> {
         let batches = self.size_bytes / BATCH_BYTES;
         let begun_ns = now_ns();
@@ -82,7 +82,7 @@ impl Streams {
         try_join_all(lanes).await.map(drop)
     }
 
-    /// One batch after the other. Bios of a batch have pages of their own, as those of a page cache.
+    /// One batch after the other. Each bio of a batch has its own pages, like those of a page cache.
     async fn lane(
         self,
         volume: &Gateway,
@@ -96,7 +96,7 @@ impl Streams {
             let submitted =
                 bios.map(|(at_bytes, page)| volume.submit(self.way.bio(at_bytes, page)));
             let mut all = pin!(maybe_done(gateway::all(submitted)));
-            // All are submitted at the first look; that is where the kernel ends its plug.
+            // The first poll submits all of them; that is where the kernel ends its plug.
             poll_fn(|cx| Poll::Ready(all.as_mut().poll(cx).is_ready())).await;
             plug::flush_current();
             all.as_mut().await;
@@ -107,7 +107,7 @@ impl Streams {
     }
 }
 
-/// I/O at random places, aligned to its size.
+/// Random I/O, aligned to its size.
 #[derive(Clone, Copy)]
 pub(super) struct Random {
     pub(super) way: Way,
@@ -119,10 +119,10 @@ pub(super) struct Random {
 }
 
 impl Random {
-    /// Runs it on the reactors; I/Os in a second.
+    /// Runs it on the reactors; returns I/Os per second.
     ///
     /// # Errors
-    /// One failed.
+    /// An I/O failed.
     pub(super) async fn run(self, volume: &Gateway, engine: &Engine) -> Result<f64> {
         let begun_ns = now_ns();
         let end_ns = begun_ns + self.time.as_nanos() as u64;
@@ -160,14 +160,15 @@ impl Random {
     }
 }
 
-/// Requests of [`BATCH_BYTES`] in so many segments, that are no neighbours in memory, one at a time; the nanoseconds of each.
+/// Requests of [`BATCH_BYTES`] in `segments` segments that are not adjacent in memory, one at a time; returns the
+/// nanoseconds of each.
 ///
 /// # Errors
-/// One failed.
+/// An I/O failed.
 pub(super) async fn in_segments(volume: &Gateway, way: Way, segments: u64) -> Result<Vec<u64>> {
     const REQUESTS: u64 = 48;
     let part_bytes = BATCH_BYTES / segments;
-    // Between any two there is one that is not used.
+    // Every second buffer is unused, so no two segments are adjacent.
     let mut pages: Vec<Buffer> = (0..2 * segments).map(|_| filled(part_bytes)).collect();
     let mut took_ns = Vec::new();
     for request in 0..REQUESTS.min((volume.capacity().bytes()) / BATCH_BYTES) {
@@ -185,7 +186,7 @@ pub(super) async fn in_segments(volume: &Gateway, way: Way, segments: u64) -> Re
     Ok(took_ns)
 }
 
-/// Memory with something in it.
+/// Memory with nonzero contents.
 fn filled(bytes: u64) -> Buffer {
     let mut buffer = Buffer::zeroed(bytes as usize);
     buffer.as_mut_slice().fill(0xa5);

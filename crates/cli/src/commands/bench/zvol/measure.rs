@@ -1,4 +1,4 @@
-//! What is measured of a volume.
+//! The measurements of a volume.
 
 use std::time::Duration;
 
@@ -11,46 +11,46 @@ use super::table::{self, LARGE, Row, SMALL, median, size};
 use crate::error::{Error, Result};
 use crate::output;
 
-/// Bytes of an I/O at a random place.
+/// Sizes of random I/Os, bytes.
 const RANDOM_BYTES: [u64; 3] = [4 << 10, 8 << 10, 16 << 10];
-/// I/Os at random places in flight.
+/// Random I/Os in flight.
 const RANDOM_DEPTH: u64 = 32;
-/// How long each turn of that takes: short turns see the same disturbances.
+/// The duration of each turn of random I/O: with short turns all variants see the same disturbances.
 const RANDOM_TIME: Duration = Duration::from_millis(80);
-/// Segments of a MiB.
+/// Numbers of segments in a MiB.
 const SEGMENTS: [u64; 5] = [1, 4, 16, 64, 256];
-/// Writes of 1 MiB in flight beside the plain loop.
+/// Writes of 1 MiB in flight, compared with the plain loop.
 const CEILING_DEPTH: u64 = 4;
-/// How many rounds of that are made for each of the others: a round takes tens of milliseconds.
+/// Rounds of this comparison for each other round: one takes tens of milliseconds.
 const CEILING_ROUNDS: usize = 3;
 
-/// How it is measured.
+/// The settings of the measurements.
 pub(super) struct Bench {
-    /// Where the streams run.
+    /// The reactors that run the streams.
     pub(super) engine: Engine,
-    /// Of a volume.
+    /// The size of a volume.
     pub(super) size_bytes: u64,
     pub(super) streams: u64,
     pub(super) rounds: usize,
-    /// Reads from the disks, too.
+    /// Also measures reads from the disks.
     pub(super) is_full: bool,
-    /// Nothing is printed.
+    /// Prints nothing.
     pub(super) is_quiet: bool,
 }
 
-/// I/O at random places.
+/// Random I/O.
 #[derive(Serialize)]
 pub(super) struct AtRandom {
     pub(super) way: &'static str,
     pub(super) io_bytes: u64,
-    /// I/Os in a second with the queue off.
+    /// I/Os per second with the queue off.
     off_iops: f64,
     on_iops: f64,
-    /// The median of the rounds' own ratios.
+    /// The median of the rounds' ratios.
     pub(super) on_of_off: f64,
 }
 
-/// A MiB in so many segments.
+/// A MiB in this many segments.
 #[derive(Serialize)]
 pub(super) struct InSegments {
     segments: u64,
@@ -58,29 +58,29 @@ pub(super) struct InSegments {
     read_microseconds: f64,
 }
 
-/// Writes of 1 MiB beside a plain loop of dmu_write().
+/// Writes of 1 MiB compared with a plain loop of dmu_write().
 #[derive(Serialize)]
 pub(super) struct Ceiling {
-    /// Until the last one is answered.
+    /// Until the last write has ended.
     pub(super) answered: OfPlain,
-    /// Until all is on the disks.
+    /// Until all data are on the disks.
     pub(super) on_the_disks: OfPlain,
 }
 
-/// MB in a second.
+/// MB/s.
 #[derive(Serialize)]
 pub(super) struct OfPlain {
     plain: f64,
     off: f64,
     on: f64,
-    /// `off` as a share of `plain`: the median of the rounds' own shares, as a machine may be slower for a while.
+    /// `off` as a share of `plain`: the median of the rounds' shares, because a machine may be slower for a while.
     pub(super) off_of_plain: f64,
     /// `on` as a share of `plain`, likewise.
     pub(super) on_of_plain: f64,
 }
 
 impl OfPlain {
-    /// Of samples of the plain loop, of the queue off and on, one of each for every round.
+    /// From samples of the plain loop, the queue off and the queue on, one of each per round.
     fn of(samples: [Vec<f64>; 3]) -> Self {
         let [plain, off, on] = &samples;
         let share =
@@ -112,23 +112,23 @@ pub(super) struct Measured {
 }
 
 impl Measured {
-    /// What the queue gains for small bios.
+    /// The queue's gain for small bios.
     pub(super) fn small_gain(&self, rows: &[Row]) -> f64 {
         table::gain(rows, SMALL).unwrap_or(f64::NAN)
     }
 }
 
-/// Rows in the order of the pull request's tables: which queue, which bios.
+/// Rows in the order of the pull request's tables: queue, bio size.
 const ROWS: [(bool, u64); 4] = [(false, SMALL), (false, LARGE), (true, SMALL), (true, LARGE)];
 
-/// Off and on, each first in every other round.
+/// Off and on; the first alternates between rounds.
 fn in_turn(round: usize) -> [bool; 2] {
     let first_on = !round.is_multiple_of(2);
     [first_on, !first_on]
 }
 
 impl Bench {
-    /// Prints, unless all is to be JSON.
+    /// Prints, unless the output is JSON.
     pub(super) fn say(&self, text: &str) -> Result<()> {
         if self.is_quiet { Ok(()) } else { output::print(text) }
     }
@@ -142,7 +142,7 @@ impl Bench {
         self.size_bytes as f64 * 1e3 / nanoseconds
     }
 
-    /// Makes a volume, and measures it.
+    /// Creates a volume, and measures it.
     ///
     /// # Errors
     /// The pool refused something, or I/O failed.
@@ -150,7 +150,7 @@ impl Bench {
         let mut site = site;
         site.make_volume(block_bytes, self.size_bytes).await?;
         let volume = site.open(block_bytes).await?;
-        // What is measured overwrites.
+        // The measured writes are overwrites.
         self.streams(Way::Write, LARGE).run(&volume.gateway, &self.engine).await?;
         site.sync().await?;
         let title = |what: &str| format!("volblocksize {}, {what}", size(block_bytes));
@@ -239,7 +239,7 @@ impl Bench {
         Ok(samples.map(|rows| middle(&rows)).into())
     }
 
-    /// As [`Self::sequential`], reads with nothing in memory.
+    /// As [`Self::sequential`], but reads with empty caches.
     async fn reads_uncached(&self, site: Site, block_bytes: u64) -> Result<(Site, Vec<Row>)> {
         let mut site = site;
         let mut samples: [Vec<Row>; 4] = Default::default();
@@ -308,7 +308,8 @@ impl Bench {
                         volume.zvol.set_use_blk_mq(queue);
                         iops[usize::from(queue)] =
                             random.run(&volume.gateway, &self.engine).await?;
-                        // The first write to a block after this copies all of it: one more would find what the other has copied.
+                        // After a sync the first write to a block copies all of it; without one, the second variant
+                        // would find blocks that the first has already copied.
                         if way == Way::Write {
                             site.sync().await?;
                         }
@@ -351,7 +352,8 @@ impl Bench {
 
     async fn ceiling(&self, site: &Site, volume: &Volume) -> Result<Ceiling> {
         let one = Streams { streams: 1, depth: CEILING_DEPTH, ..self.streams(Way::Write, LARGE) };
-        // The plain loop, off, on. Each is over before a transaction group is written, or just not: what a median has to be of many.
+        // The plain loop, off, on. A round may or may not end before a transaction group is written: hence the median
+        // of many.
         let (mut answered, mut on_the_disks): ([Vec<f64>; 3], [Vec<f64>; 3]) = Default::default();
         for round in 0..self.rounds * CEILING_ROUNDS {
             let [first, second] = in_turn(round);
@@ -374,8 +376,8 @@ impl Bench {
     }
 }
 
-/// Turns of I/O at random places for each round of the rest. It takes many to tell a twentieth; but after one of writes, all of the volume may
-/// have to be written to the disks.
+/// Turns of random I/O for each other round. Detecting a difference of 5 % takes many; but after a turn of writes the
+/// whole volume may have to be written to the disks.
 fn random_turns(way: Way) -> usize {
     match way {
         Way::Write => 3,
@@ -383,7 +385,7 @@ fn random_turns(way: Way) -> usize {
     }
 }
 
-/// Puts a row to those of its kind.
+/// Adds a row to those of its kind.
 fn keep(samples: &mut [Vec<Row>; 4], row: Row) {
     let kinds = ROWS.iter().zip(samples);
     if let Some((_, rows)) = kinds
@@ -394,7 +396,7 @@ fn keep(samples: &mut [Vec<Row>; 4], row: Row) {
     }
 }
 
-/// The row that took the middle time; there is one.
+/// The row with the median time; `rows` must not be empty.
 fn middle(rows: &[Row]) -> Row {
     let mut rows = rows.to_vec();
     rows.sort_by(|one, other| one.seconds.total_cmp(&other.seconds));

@@ -1,8 +1,9 @@
 //! `ashlar bench zvol`: volumes of a ZFS pool, with the request queue and without.
 //!
-//! The benchmark of OpenZFS's pull request 12664, which brought blk-mq to zvols: parallel dd, through the page cache and with
-//! `O_DIRECT`. Here the bios that these come to are submitted to the volume's device in this process: all of the way of
-//! an I/O, but without an export. The page cache writes back in bios of a page under a plug: 4 KiB each, a MiB at a time.
+//! The benchmark of OpenZFS's pull request 12664, which brought blk-mq to zvols: parallel dd, through the page cache
+//! and with `O_DIRECT`. Here the bios that result from these are submitted to the volume's device in this process: the
+//! whole path of an I/O, but without an export. The page cache writes back bios of one page under a plug: 4 KiB each, 1
+//! MiB at a time.
 
 mod cpu;
 mod load;
@@ -27,12 +28,12 @@ use measure::{Bench, Ceiling, Measured};
 use site::{Files, Site};
 use table::size;
 
-/// What the queue is to gain for small bios.
+/// Target: gain of the queue for small bios.
 const WANTED_WRITES: f64 = 2.5;
 const WANTED_READS: f64 = 1.2;
-/// What random I/O is to keep with the queue.
+/// Target: share of the random I/O rate that remains with the queue.
 const WANTED_RANDOM: f64 = 0.95;
-/// What of libzpool's own rate sequential writes are to have.
+/// Target: share of libzpool's own rate for sequential writes.
 const WANTED_OF_CEILING: f64 = 0.8;
 
 /// Write and read ZFS volumes, with the request queue and without
@@ -112,7 +113,7 @@ fn tunable(text: &str) -> std::result::Result<(String, u64), String> {
     Ok((name.to_owned(), value.parse().map_err(|_| bad())?))
 }
 
-/// Whether something is as wanted.
+/// A check against a target.
 #[derive(Serialize)]
 struct Check {
     what: String,
@@ -121,7 +122,7 @@ struct Check {
     met: bool,
 }
 
-/// All there is to tell.
+/// The full report.
 #[derive(Serialize)]
 struct Report {
     release: String,
@@ -152,8 +153,8 @@ impl Zvol {
         if self.mirror && !self.disks.len().is_multiple_of(2) {
             return Err(Error::usage("mirrors are of two disks each"));
         }
-        // Holes. libzpool counts what is written 24 times until it knows better, and holds writers back if a pool has no room for
-        // that: in a small one it is this that is measured.
+        // Sparse. libzpool counts written data 24 times until it knows better, and throttles writers if a pool has no
+        // room for that: a small pool would measure this throttling.
         let file_bytes = (64 << 30) + 4 * size_bytes * blocks.len() as u64;
         let files = match self.disks[..] {
             [] => {

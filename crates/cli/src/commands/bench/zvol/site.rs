@@ -1,5 +1,4 @@
-//! The pool of the measurement: its disks, which are files that are removed in the end or disks that were named, its worker, its
-//! volumes.
+//! The pool of the measurement: its disks (temporary files, or disks that were named), its worker, its volumes.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -18,14 +17,14 @@ use crate::commands::zpool::session::{How, absolute, labelled, not_had, refused}
 use crate::disks::{self, Access};
 use crate::error::{Error, Result};
 
-/// Sparse files, for as long as this lives.
+/// Sparse files, removed when dropped.
 pub(super) struct Files(Vec<PathBuf>);
 
 impl Files {
-    /// Makes `count` of them in `dir`.
+    /// Creates `count` files in `dir`.
     ///
     /// # Errors
-    /// One cannot be made.
+    /// A file cannot be created.
     pub(super) fn make(dir: Option<&Path>, count: usize, size_bytes: u64) -> Result<Self> {
         let dir = dir.map_or_else(std::env::temp_dir, Path::to_owned);
         let mut files = Self(Vec::new());
@@ -55,7 +54,7 @@ impl Drop for Files {
     }
 }
 
-/// A pool in its worker, and the disks that it is on, which are locked.
+/// A pool in its worker, and its disks, which are locked.
 pub(super) struct Site {
     pool: Pool,
     paths: Vec<PathBuf>,
@@ -64,10 +63,10 @@ pub(super) struct Site {
 }
 
 impl Site {
-    /// Makes a pool of `paths`: of mirrors of two, or of single disks.
+    /// Creates a pool on `paths`: of mirrors of two disks, or of single disks.
     ///
     /// # Errors
-    /// One of them has something on it, or cannot be opened; there is no libzpool; a tunable does not exist.
+    /// A disk is not empty or cannot be opened; there is no libzpool; a tunable does not exist.
     pub(super) async fn make(
         paths: &[PathBuf],
         is_mirrored: bool,
@@ -103,7 +102,7 @@ impl Site {
         self.pool.release()
     }
 
-    /// The time that this process and the worker have had of the processors.
+    /// The processor time that this process and the worker have used.
     pub(super) fn cpu_time(&self) -> Result<CpuTime> {
         Ok(CpuTime::of(std::process::id())? + CpuTime::of(self.pool.worker().pid())?)
     }
@@ -116,7 +115,7 @@ impl Site {
         self.pool.run(command).await.map_err(|error| refused(&error))
     }
 
-    /// Makes the volume with blocks of this size.
+    /// Creates the volume with blocks of this size.
     ///
     /// # Errors
     /// The pool refuses.
@@ -145,21 +144,21 @@ impl Site {
     /// Closes a volume.
     ///
     /// # Errors
-    /// The worker is no more.
+    /// The worker has ended.
     pub(super) async fn close(&self, volume: Volume) -> Result<()> {
         self.pool.close(&volume.zvol).await.map_err(|error| refused(&error))
     }
 
-    /// Has all that was written on the disks: a property is set in a transaction group, which is waited for.
+    /// Writes all data to the disks: sets a property in a transaction group, and waits for it.
     ///
     /// # Errors
-    /// The worker is no more.
+    /// The worker has ended.
     pub(super) async fn sync(&self) -> Result<()> {
         let comment = ("comment".to_owned(), "ashlar bench zvol".to_owned());
         self.run(Command::SetPool { name: comment.0, value: comment.1 }).await
     }
 
-    /// The nanoseconds of a plain loop of libzpool's own calls that writes the volume.
+    /// Writes the volume in a plain loop of libzpool's own calls; returns the nanoseconds.
     ///
     /// # Errors
     /// The worker refuses.
@@ -172,7 +171,7 @@ impl Site {
         Ok(nanoseconds)
     }
 
-    /// Exports the pool and imports it: nothing of it is in memory then, neither libzpool's nor the kernel's.
+    /// Exports and imports the pool: afterwards neither libzpool nor the kernel has any of it in memory.
     ///
     /// # Errors
     /// It cannot be exported or imported. Volumes must be closed.
@@ -225,7 +224,7 @@ async fn start(
     Ok(pool)
 }
 
-/// A disk with something on it is not measured: that would be gone.
+/// Refuses a disk that is not empty: the measurement would destroy its contents.
 async fn refuse_used(disk: &Disk) -> Result<()> {
     let place = disk.path.display();
     let contents = probe(&disk.gateway).await;
@@ -238,7 +237,7 @@ async fn refuse_used(disk: &Disk) -> Result<()> {
     Err(error.hint("what is on a disk that is measured is lost: wipe it first if it may be"))
 }
 
-/// Has nothing of a file in the kernel's page cache.
+/// Drops a file from the kernel's page cache.
 fn forget_file(path: &Path) -> std::io::Result<()> {
     let file = File::open(path)?;
     file.sync_all()?;

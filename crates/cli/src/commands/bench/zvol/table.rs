@@ -4,25 +4,25 @@ use serde::Serialize;
 
 use super::load::Way;
 
-/// A row of a table, ours or theirs.
+/// A row of a table, ours or the pull request's.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Row {
     /// `use_blk_mq`
     pub(super) queue: bool,
-    /// Bytes of a bio; of theirs 1 MiB is `O_DIRECT`, 4 KiB what the page cache made of the rest.
+    /// Size of a bio, bytes; in the pull request 1 MiB is `O_DIRECT`, 4 KiB is buffered.
     pub(super) bio_bytes: u64,
     pub(super) megabytes_per_second: f64,
     pub(super) seconds: f64,
     /// Processor time of all processes.
     pub(super) system_seconds: f64,
     pub(super) user_seconds: f64,
-    /// Of writes, until all is on the disks.
+    /// For writes: until all data are on the disks.
     pub(super) synced_seconds: Option<f64>,
 }
 
-/// Bytes of a bio that the page cache makes of a page.
+/// Size of the bio that the page cache makes of a page, bytes.
 pub(super) const SMALL: u64 = 4 << 10;
-/// Bytes of a bio of `dd bs=1M` with `O_DIRECT`.
+/// Size of a bio of `dd bs=1M` with `O_DIRECT`, bytes.
 pub(super) const LARGE: u64 = 1 << 20;
 
 impl Row {
@@ -40,14 +40,14 @@ impl Row {
     }
 }
 
-/// A table of the pull request (OpenZFS #12664, October 2021); a figure that it lacks is no number.
+/// A table of the pull request (OpenZFS #12664, October 2021); missing figures are NaN.
 pub(super) struct Seed {
     machine: &'static str,
     way: Way,
     rows: [Row; 4],
 }
 
-/// Its two machines.
+/// The tables of both machines.
 pub(super) const SEED: [Seed; 4] = [
     Seed {
         machine: FAST,
@@ -105,7 +105,7 @@ pub(super) fn seed() -> String {
     text
 }
 
-/// What stands over the rows.
+/// The heading above the rows.
 pub(super) fn heading(title: &str, is_synced: bool) -> String {
     let synced = if is_synced { "  on the disks" } else { "" };
     format!(
@@ -114,7 +114,7 @@ pub(super) fn heading(title: &str, is_synced: bool) -> String {
     )
 }
 
-/// The rows, and what the queue gains.
+/// The rows, and the queue's gain.
 pub(super) fn body(rows: &[Row]) -> String {
     let mut text = String::new();
     for row in rows {
@@ -144,7 +144,7 @@ pub(super) fn body(rows: &[Row]) -> String {
     text
 }
 
-/// How many times the rate is with the queue on.
+/// The rate with the queue on divided by the rate with the queue off.
 pub(super) fn gain(rows: &[Row], bio_bytes: u64) -> Option<f64> {
     let rate = |queue| {
         let row = rows.iter().find(|row| row.queue == queue && row.bio_bytes == bio_bytes)?;
@@ -153,7 +153,7 @@ pub(super) fn gain(rows: &[Row], bio_bytes: u64) -> Option<f64> {
     Some(rate(true)? / rate(false)?)
 }
 
-/// The middle one.
+/// The median.
 pub(super) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)

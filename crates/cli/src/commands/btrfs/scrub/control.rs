@@ -1,7 +1,7 @@
-//! A word with a scrub that runs: varlink on a socket beside its status file.
+//! Control of a running scrub: varlink on a socket beside its status file.
 //!
-//! The interface is `io.ashlar.Scrub`: `Status` gives the record as it is at this moment, `Cancel` ends
-//! the scrub, `Limit` changes the bytes per second of each device.
+//! The interface is `io.ashlar.Scrub`: `Status` returns the current record, `Cancel` ends the scrub, `Limit` changes
+//! the bytes per second of each device.
 
 use std::io::{ErrorKind, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -21,29 +21,29 @@ use crate::client::receive;
 use crate::daemon::varlink::{Call, Frames, MAX_CALL, MAX_REPLY, Reply, encode};
 use crate::error::{Error, Result};
 
-/// How long the other side may take.
+/// The time limit for the other side.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Only the user of the scrub may end it.
 const MODE: u32 = 0o600;
 
-/// What `Status` gives.
+/// The reply to `Status`.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct StatusReply {
-    /// The scrub as it is now.
+    /// The scrub's current record.
     pub(crate) record: Record,
-    /// Bytes per second of each device; zero is no limit.
+    /// Bytes per second of each device; zero means no limit.
     pub(crate) limit: u64,
 }
 
-/// What can be changed of a scrub that runs. The thread that listens outlives the scrub, and must not keep
-/// its devices open.
+/// The parts of a running scrub that the listener uses. The listening thread outlives the scrub, and must not keep its
+/// devices open: hence `Weak`.
 pub(super) struct Controls {
     pub(super) scrub: Weak<Scrub>,
     pub(super) limit: Arc<AtomicU64>,
     pub(super) run: Arc<Run>,
 }
 
-/// Listens in its own thread until the program ends.
+/// Listens in a separate thread until the program ends.
 ///
 /// # Errors
 /// The socket cannot be made.
@@ -65,7 +65,7 @@ pub(super) fn listen(path: &Path, controls: Controls) -> Result<SocketFile> {
     Ok(file)
 }
 
-/// One call of one client; false once the scrub has ended.
+/// Answers one call of one client; false once the scrub has ended.
 fn answer(mut stream: UnixStream, controls: &Controls) -> std::io::Result<bool> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -103,7 +103,7 @@ fn reply(call: &Call, scrub: &Scrub, controls: &Controls) -> Reply {
     }
 }
 
-/// Asks the process that scrubs; `None` if there is none.
+/// Asks the process that runs the scrub; `None` if there is none.
 ///
 /// # Errors
 /// It does not answer, or refuses.
@@ -113,7 +113,7 @@ pub(super) fn ask(path: &Path, method: &str, parameters: Value) -> Result<Option
     };
     let mut stream = match UnixStream::connect(path) {
         Ok(stream) => stream,
-        // Nobody has it, nobody listens any more, or it could never be made: its name is too long.
+        // There is no socket, no process listens on it, or its name is too long for one.
         Err(error)
             if matches!(
                 error.kind(),
@@ -139,7 +139,7 @@ pub(super) fn ask(path: &Path, method: &str, parameters: Value) -> Result<Option
     match receive::<Reply>(&mut stream, &mut Frames::new(MAX_REPLY)) {
         Ok(Some(Reply { error: None, parameters, .. })) => Ok(Some(parameters)),
         Ok(Some(Reply { error: Some(error), .. })) => Err(failed(&error)),
-        // It ended while it was asked.
+        // It ended during the call.
         Ok(None) => Ok(None),
         Err(error) => Err(failed(&error)),
     }

@@ -1,4 +1,4 @@
-//! `ashlar btrfs scrub`: verify a file system that is not mounted, and repair it.
+//! `ashlar btrfs scrub`: verifies and repairs a file system that is not mounted.
 
 mod control;
 mod names;
@@ -62,7 +62,7 @@ impl ScrubCommand {
     }
 }
 
-/// How often a scrub that is to end is asked whether it has.
+/// How often `cancel` asks whether the scrub has ended.
 const POLL: Duration = Duration::from_millis(50);
 
 /// A file system, by its devices or its UUID.
@@ -79,7 +79,7 @@ struct Which {
 }
 
 impl Which {
-    /// The file system. Its devices are looked at and not locked: a scrub may be using them.
+    /// The file system. Its devices are read without locks: a scrub may be using them.
     fn fsid(&self) -> Result<Uuid> {
         if let [one] = self.devices.as_slice()
             && !one.exists()
@@ -149,7 +149,7 @@ fn asked(is_running: bool, limit: Option<u64>) -> Occasion {
     Occasion::Asked { is_running, now: wall_clock().as_secs(), limit }
 }
 
-/// What the process that scrubs the file system says; `None` if there is none.
+/// The reply of the process that scrubs the file system; `None` if there is none.
 fn running(store: &Store, fsid: Uuid) -> Result<Option<StatusReply>> {
     let Some(value) = control::ask(&store.socket(fsid), "Status", json!({}))? else {
         return Ok(None);
@@ -158,7 +158,7 @@ fn running(store: &Store, fsid: Uuid) -> Result<Option<StatusReply>> {
     reply.map(Some).map_err(|error| Error::plain("the scrub that runs is another ashlar's", error))
 }
 
-/// What is said when something is asked of a scrub that does not run.
+/// The error when a command needs a scrub that is not running.
 fn not_running(what: &str, fsid: Uuid) -> Error {
     Error::new(format_args!("scrub {what} failed"), fsid, "not running").code(2)
 }
@@ -178,7 +178,7 @@ impl Cancel {
         let (store, fsid) = (self.which.store()?, self.which.fsid()?);
         let asked = control::ask(&store.socket(fsid), "Cancel", json!({}))?;
         asked.ok_or_else(|| not_running("cancel", fsid))?;
-        // What is in flight is finished first. A scrub may be resumed once this command has ended.
+        // I/O in flight is finished first. A scrub may be resumed once this command has ended.
         while running(&store, fsid)?.is_some() {
             std::thread::sleep(POLL);
         }
@@ -212,7 +212,7 @@ impl Limit {
     }
 }
 
-/// What a scrub ends with.
+/// The exit code of a scrub.
 fn exit_code(record: &Record) -> ExitCode {
     let counters = record.counters();
     match counters.uncorrectable_errors + counters.unverified_errors {

@@ -1,4 +1,4 @@
-//! What a lost block belongs to, by name.
+//! The names of the owners of a lost block.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use ashlar_btrfs::inspect;
 use ashlar_btrfs::scrub::Problem;
 use ashlar_btrfs::volume::FileSystem;
 
-/// Who has a lost block.
+/// An owner of a lost block.
 pub(super) struct Owner {
-    /// The path of the file, if it is one that has a name.
+    /// The path of the file, if the owner is a file with a name.
     pub(super) path: Option<String>,
-    /// All that is known, in words.
+    /// A description of the owner.
     pub(super) words: String,
 }
 
@@ -22,8 +22,8 @@ impl Owner {
     }
 }
 
-/// The files that a block of data belongs to, or the trees that have a tree block: lines that begin with
-/// `path` or `tree`. What cannot be found out is said.
+/// The files that contain a data block, or the trees that contain a tree block: lines that begin with `path` or `tree`.
+/// Failures are reported in a line, too.
 pub(super) async fn of(fs: &Arc<FileSystem>, problem: &Problem) -> Vec<Owner> {
     let Some(logical) = problem.logical else { return Vec::new() };
     let mut lines = Vec::new();

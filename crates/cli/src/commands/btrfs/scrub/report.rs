@@ -1,4 +1,4 @@
-//! What is said of a scrub, in the words of `btrfs scrub` (btrfs-progs 6.2).
+//! Reports about a scrub, in the words of `btrfs scrub` (btrfs-progs 6.2).
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(crate) struct Shown {
     pub(crate) json: bool,
 }
 
-/// What a text is about: one device, or all.
+/// The subject of a text: one device, or all.
 struct Part {
     counters: CountersRecord,
     total_bytes: u64,
@@ -32,23 +32,23 @@ struct Part {
     state: DeviceState,
 }
 
-/// What a text is printed after.
+/// When a text is printed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Occasion {
     /// The scrub has just ended: `scrub start -B`.
     Done,
-    /// Somebody asks: `scrub status`.
+    /// The user asks: `scrub status`.
     Asked {
-        /// Whether a process works on it.
+        /// Whether a process is running the scrub.
         is_running: bool,
-        /// The time, seconds since the epoch.
+        /// The current time, seconds since the epoch.
         now: u64,
-        /// Bytes per second that each device may be read at; none is no limit.
+        /// The limit of each device, bytes per second; `None` means no limit.
         limit: Option<u64>,
     },
 }
 
-/// The text about a scrub.
+/// The report about a scrub.
 pub(crate) fn text(record: &Record, shown: Shown, occasion: Occasion) -> String {
     let mut text = String::new();
     let done = occasion == Occasion::Done;
@@ -87,7 +87,7 @@ pub(crate) fn text(record: &Record, shown: Shown, occasion: Occasion) -> String 
     text + &lost(record, occasion)
 }
 
-/// What is lost, for somebody who asks later; and why the scrub ended before its time.
+/// The losses, and why the scrub ended early, for `scrub status`.
 fn lost(record: &Record, occasion: Occasion) -> String {
     if occasion == Occasion::Done {
         return String::new();
@@ -96,7 +96,7 @@ fn lost(record: &Record, occasion: Occasion) -> String {
     error.chain(record.lost.iter().map(|line| format!("{line}\n"))).collect()
 }
 
-/// The state that all devices together have.
+/// The combined state of all devices.
 fn worst(record: &Record) -> DeviceState {
     let any = |state| record.devices.iter().any(|device| device.state == state);
     [DeviceState::Running, DeviceState::Aborted, DeviceState::Cancelled]
@@ -106,7 +106,7 @@ fn worst(record: &Record) -> DeviceState {
 }
 
 fn line(text: &mut String, words: std::fmt::Arguments<'_>) {
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     if text.write_fmt(words).is_ok() {
         text.push('\n');
     }
@@ -183,12 +183,12 @@ fn summary(counters: &CountersRecord) -> String {
     )
 }
 
-/// Bytes in a second.
+/// Bytes per second.
 pub(crate) fn rate(bytes: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { bytes as f64 / seconds } else { 0.0 }
 }
 
-/// How much of `total` is done, at most 100.
+/// The percentage of `total` that is done, at most 100.
 pub(crate) fn percent(done: u64, total: u64) -> f64 {
     if total == 0 { 100.0 } else { (done.min(total) as f64) * 100.0 / total as f64 }
 }

@@ -1,4 +1,4 @@
-//! A scrub from its beginning to its end: the work, and what is told of it meanwhile.
+//! A scrub from start to end: the work, and the reports meanwhile.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -23,35 +23,35 @@ use crate::{output, progress};
 
 /// How often the status file is written (btrfs-progs' interval).
 const SAVE: Duration = Duration::from_secs(5);
-/// How often a bar moves.
+/// How often the progress bar is updated.
 const TICK: Duration = Duration::from_millis(200);
-/// How often a line is printed where there is no terminal.
+/// How often a line is printed without a progress bar.
 const LINE: Duration = Duration::from_secs(60);
 
-/// What the user wants of it.
+/// The user's options.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
     pub(super) read_only: bool,
     pub(super) limit: u64,
     pub(super) depth: usize,
-    /// Nothing is printed while it runs.
+    /// Print nothing while it runs.
     pub(super) quiet: bool,
     pub(super) json: bool,
 }
 
-/// What is known of a run from its start.
+/// The state of a run that is known from its start.
 pub(super) struct Run {
     start: Record,
     since: Instant,
-    /// The devices that are scrubbed, and where each goes on.
+    /// The devices that are scrubbed, and where each continues.
     open: BTreeMap<DevId, Physical>,
 }
 
 impl Run {
-    /// A run that continues `last`, or one from the beginning.
+    /// A run that continues `last`, or a new one.
     ///
-    /// A device goes on where it was if it is the same disk still; one that is new begins, and one that is
-    /// not there is left as it was.
+    /// A device continues where it was if it is still the same disk; a new device starts from the beginning, and the
+    /// record of a missing device is kept.
     pub(super) fn new(fs: &FileSystem, read_only: bool, last: Option<Record>) -> Self {
         let now = wall_clock().as_secs();
         let pid = std::process::id();
@@ -101,7 +101,7 @@ impl Run {
         Self { start, since: Instant::now(), open }
     }
 
-    /// The scrub as it is at this moment.
+    /// The scrub's current record.
     pub(super) fn record(&self, scrub: &Scrub) -> Record {
         let mut record = self.start.clone();
         record.duration = self.start.before.duration + self.since.elapsed().as_secs_f64();
@@ -111,7 +111,7 @@ impl Run {
                 continue;
             };
             device.state = match progress.state {
-                // It has nothing to tell yet.
+                // It has no progress yet.
                 State::Waiting => continue,
                 State::Running => DeviceState::Running,
                 State::Finished => DeviceState::Finished,
@@ -127,14 +127,14 @@ impl Run {
     }
 }
 
-/// Tells what is found: as it is found, with the names of the files.
+/// Collects the problems found, to be reported at the end with the names of the files.
 struct Findings {
     problems: std::sync::Mutex<Vec<Problem>>,
 }
 
-/// Problems that are kept to be told of; more are only counted.
+/// The most problems that are kept for the report; further ones are only counted.
 const TOLD: usize = 10_000;
-/// Lines about what is lost in the status file.
+/// The most lines about losses in the status file.
 const LOST_LINES: usize = 10_000;
 
 impl Sink for Findings {
@@ -147,19 +147,19 @@ impl Sink for Findings {
     }
 }
 
-/// What came of it.
+/// The result of a scrub.
 pub(super) struct Ended {
     pub(super) record: Record,
     pub(super) found: Vec<Found>,
 }
 
-/// A problem, and who has what is lost with it.
+/// A problem, and the owners of the lost data.
 pub(super) struct Found {
     pub(super) problem: Problem,
     pub(super) owners: Vec<Owner>,
 }
 
-/// A scrub that is about to begin: it is written down, and can be asked.
+/// A scrub that is about to begin: its record is saved, and its socket answers.
 pub(super) struct Begun<'a> {
     fs: &'a Arc<FileSystem>,
     store: &'a Store,
@@ -194,7 +194,7 @@ pub(super) fn begin<'a>(
     let controls = Controls { scrub: Arc::downgrade(&scrub), limit, run: Arc::clone(&run) };
     let socket = match control::listen(&store.socket(fs.superblock().fsid()), controls) {
         Ok(socket) => Some(socket),
-        // Such as a directory whose name is too long for sockets.
+        // For example because the directory's name is too long for a socket.
         Err(error) => {
             let (error, _) = error.into_parts();
             tracing::warn!(error, "status, cancel and limit will not reach this scrub");
@@ -205,7 +205,7 @@ pub(super) fn begin<'a>(
 }
 
 impl Begun<'_> {
-    /// Scrubs, and keeps the status file and whoever asks informed.
+    /// Scrubs, and keeps the status file and the terminal up to date.
     ///
     /// # Errors
     /// Nothing can be scrubbed, or the status file cannot be written.
@@ -216,7 +216,7 @@ impl Begun<'_> {
             let told = std::pin::pin!(tell(&self.run, &self.scrub, self.store, wanted));
             match select(work, told).await {
                 Either::Left((result, _)) => result.map(|_| ()),
-                // Who is to be told is gone or cannot be: the work is ended in good order all the same.
+                // The status file or the output failed: still end the work cleanly.
                 Either::Right((Err(error), work)) => {
                     self.scrub.cancel();
                     work.await.map_err(|error| Error::plain("cannot scrub", error))?;
@@ -248,7 +248,7 @@ impl Begun<'_> {
     }
 }
 
-/// Keeps the status file and the terminal up to date for ever, and ends the scrub on a signal.
+/// Keeps the status file and the terminal up to date forever, and cancels the scrub on a signal.
 async fn tell(
     run: &Run,
     scrub: &Scrub,
@@ -301,7 +301,7 @@ fn words(record: &Record) -> String {
     format!("{share:.2}% of {total}, {rate}/s{}{errors}", left.unwrap_or_default())
 }
 
-/// Whether files are to be named: what a good copy was not found of, or could not be written.
+/// Whether to name the files: no good copy was found, or the repair could not be written.
 fn is_lost(problem: &Problem) -> bool {
     match problem.repair {
         Repair::Done | Repair::NotTried => false,

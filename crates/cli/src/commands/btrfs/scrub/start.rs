@@ -20,9 +20,9 @@ use crate::disks::{self, Access};
 use crate::error::{Error, Result};
 use crate::output;
 
-/// What a process in the background says once it works.
+/// The message of a background process once it is running.
 const READY: &str = "ready";
-/// The environment variable that tells a process that it is the one in the background.
+/// The environment variable that marks the background process.
 const BACKGROUND: &str = "ASHLAR_SCRUB_BACKGROUND";
 
 /// Options of both commands.
@@ -112,7 +112,7 @@ impl Resume {
             if last.is_finished() {
                 return Err(nothing("the last scrub finished"));
             }
-            // What was passed over without being repaired must not be taken for repaired.
+            // Areas that were passed without repair must not count as repaired.
             if last.read_only != readonly {
                 let (was, is) = if readonly { ("without", "with") } else { ("with", "without") };
                 let why = format!("it was started {was} --readonly, not {is}");
@@ -155,7 +155,7 @@ impl Common {
     ) -> Result<ExitCode> {
         let fs = &opened.fs;
         let fsid = fs.superblock().fsid();
-        // Held to the end.
+        // Held until the end.
         let Some(_lock) = store.lock(fsid)? else {
             let other = running(store, fsid)?.map(|other| format!("process {}", other.record.pid));
             let why = format!("{} does already", other.as_deref().unwrap_or("another process"));
@@ -184,7 +184,7 @@ impl Common {
         Ok(exit_code(&ended.record))
     }
 
-    /// Starts this command in a process of its own, and ends once that works.
+    /// Starts this command in a background process, and returns once that is running.
     fn in_background(&self, verb: &str) -> Result<ExitCode> {
         let failed = |error: std::io::Error| Error::plain("cannot start in the background", error);
         let program = std::env::current_exe().map_err(failed)?;
@@ -196,7 +196,7 @@ impl Common {
             .stderr(Stdio::piped())
             .spawn()
             .map_err(failed)?;
-        // What it says meanwhile is passed on, so that it is not held up.
+        // Its messages are passed on, so that it does not block.
         let said = child.stderr.take().map(|mut from| {
             std::thread::spawn(move || std::io::copy(&mut from, &mut std::io::stderr()))
         });
@@ -204,7 +204,7 @@ impl Common {
         if let Some(out) = child.stdout.take() {
             BufReader::new(out).read_line(&mut line).map_err(failed)?;
         }
-        // It lets go of this pipe when it works, and when it ends.
+        // It closes this pipe when it is running, and when it ends.
         if let Some(Ok(Err(error))) = said.map(std::thread::JoinHandle::join) {
             return Err(failed(error));
         }
@@ -219,7 +219,7 @@ impl Common {
         Ok(ExitCode::from(code.unwrap_or(crate::error::FAILURE)))
     }
 
-    /// Prints what was found.
+    /// Prints the problems.
     fn tell(&self, ended: &Ended) -> Result<()> {
         let Ended { record, found } = ended;
         if self.shown.json {
@@ -256,7 +256,7 @@ impl Common {
     }
 }
 
-/// Lets go of the terminal, or of whoever reads what this command prints.
+/// Detaches from the terminal, and from the process that reads this command's output.
 fn leave_terminal() -> std::io::Result<()> {
     let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
@@ -265,7 +265,7 @@ fn leave_terminal() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Whether a line is printed about it: repaired blocks are in the counters only.
+/// Whether a line is printed about it: repaired blocks are only counted.
 fn is_told(problem: &Problem, read_only: bool) -> bool {
     !problem.is_repaired() || read_only
 }

@@ -1,7 +1,7 @@
-//! What is kept of a scrub while it runs and afterwards: a file for each file system.
+//! The state of a scrub, kept while it runs and afterwards: a file for each file system.
 //!
-//! btrfs-progs keep theirs in `/var/lib/btrfs`, of file systems that are mounted; these are of
-//! scrubs that the kernel knows nothing of, so they have a place of their own.
+//! btrfs-progs keep the state of scrubs on mounted file systems in `/var/lib/btrfs`; the kernel does not know these
+//! scrubs, so their state has a separate directory.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{ErrorKind, Write};
@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use crate::error::{Error, Result};
 
-/// Where the files of root are.
+/// The directory for root.
 const SYSTEM_DIR: &str = "/var/lib/ashlar";
 
 /// A device's part of a scrub.
@@ -27,19 +27,19 @@ pub(crate) struct DeviceRecord {
     pub(crate) devid: u64,
     /// Its identity.
     pub(crate) uuid: Uuid,
-    /// What messages call it.
+    /// Its name in messages.
     pub(crate) name: String,
-    /// What was found.
+    /// The counters.
     pub(crate) counters: CountersRecord,
-    /// Bytes of the device that there are to go over, used or not.
+    /// Bytes of the device to scan, used or not.
     pub(crate) total_bytes: u64,
-    /// Bytes of these that were gone over.
+    /// Bytes scanned so far.
     pub(crate) passed_bytes: u64,
     /// How it ended.
     pub(crate) state: DeviceState,
 }
 
-/// How far a device is.
+/// The state of a device's scrub.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum DeviceState {
@@ -49,11 +49,11 @@ pub(crate) enum DeviceState {
     Finished,
     /// The user ended it.
     Cancelled,
-    /// It could not go on.
+    /// It failed.
     Aborted,
 }
 
-/// [`Counters`], by the kernel's names.
+/// [`Counters`], with the kernel's names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CountersRecord {
@@ -124,13 +124,13 @@ impl CountersRecord {
     }
 }
 
-/// What had been done before this run.
+/// The totals before this run.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Before {
     /// Seconds.
     pub(crate) duration: f64,
-    /// Bytes gone over, on all devices.
+    /// Bytes scanned, on all devices.
     pub(crate) passed_bytes: u64,
 }
 
@@ -144,41 +144,41 @@ pub(crate) struct Record {
     pub(crate) started: u64,
     /// When it was resumed, if it was.
     pub(crate) resumed: Option<u64>,
-    /// Seconds that it has run, those before it was resumed included.
+    /// Seconds that it has run, including those before it was resumed.
     pub(crate) duration: f64,
-    /// Whether it repairs.
+    /// Whether it only reads, and repairs nothing.
     pub(crate) read_only: bool,
-    /// The process that works on it.
+    /// The process that runs it.
     pub(crate) pid: u32,
-    /// What had been done when it was resumed last.
+    /// The totals when it was last resumed.
     pub(crate) before: Before,
     /// Its devices.
     pub(crate) devices: Vec<DeviceRecord>,
-    /// Why it ended before its time, if it did so by itself.
+    /// Why it ended early, if it failed.
     pub(crate) error: Option<String>,
-    /// What is lost, with the files that it belongs to, or could not be repaired, in words.
+    /// Messages about what is lost, with the files it belongs to, or could not be repaired.
     pub(crate) lost: Vec<String>,
 }
 
 impl Record {
-    /// What all devices come to.
+    /// The sum over all devices.
     pub(crate) fn counters(&self) -> CountersRecord {
         let all = self.devices.iter().map(|device| Counters::from(&device.counters));
         (&all.fold(Counters::default(), |sum, counters| sum.plus(&counters))).into()
     }
 
-    /// Bytes that were gone over, on all devices.
+    /// Bytes scanned so far, on all devices.
     pub(crate) fn passed_bytes(&self) -> u64 {
         self.devices.iter().map(|device| device.passed_bytes).sum()
     }
 
-    /// Bytes that there are to go over, on all devices.
+    /// Bytes to scan, on all devices.
     pub(crate) fn total_bytes(&self) -> u64 {
         self.devices.iter().map(|device| device.total_bytes).sum()
     }
 
-    /// The seconds that are left, if the rest goes as fast as what was gone over since the start, or since
-    /// it was resumed. `None` while nothing was.
+    /// The seconds left, if the rest takes as long per byte as the part since the start or the last resume. `None` if
+    /// nothing was scanned since then.
     pub(crate) fn seconds_left(&self) -> Option<f64> {
         let since = self.duration - self.before.duration;
         let passed = self.passed_bytes().checked_sub(self.before.passed_bytes)?;
@@ -192,13 +192,13 @@ impl Record {
     }
 }
 
-/// Where records are.
+/// The directory of the records.
 pub(crate) struct Store {
     dir: PathBuf,
 }
 
 impl Store {
-    /// Where this user's records are.
+    /// This user's records.
     ///
     /// # Errors
     /// There is no place for them.
@@ -220,7 +220,7 @@ impl Store {
         Ok(Self { dir })
     }
 
-    /// Makes the directory.
+    /// Creates the directory.
     ///
     /// # Errors
     /// It cannot be made.
@@ -229,7 +229,7 @@ impl Store {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.dir).map_err(failed)
     }
 
-    /// Keeps others from scrubbing the file system while the lock is held; `None` if another does.
+    /// Locks the file system against other scrubs; `None` if another process holds the lock.
     ///
     /// # Errors
     /// The lock file cannot be made.
@@ -255,7 +255,7 @@ impl Store {
         self.dir.join(format!("scrub.status.{fsid}"))
     }
 
-    /// Where the process that scrubs listens.
+    /// The socket of the process that scrubs.
     pub(crate) fn socket(&self, fsid: Uuid) -> PathBuf {
         self.dir.join(format!("scrub.control.{fsid}"))
     }
@@ -280,7 +280,7 @@ impl Store {
         Ok(Some(record).filter(|record| record.fsid == fsid))
     }
 
-    /// Keeps a record: whoever reads the file sees this one or the one before.
+    /// Saves a record atomically: a reader of the file sees this record or the one before.
     ///
     /// # Errors
     /// It cannot be written.
@@ -288,8 +288,8 @@ impl Store {
         let path = self.file(record.fsid);
         let failed = |error| Error::new("cannot write the status file", path.display(), error);
         let text = serde_json::to_vec_pretty(record).map_err(|error| failed(error.into()))?;
-        // Only who holds the lock writes; what a kill left behind goes first. A name that somebody else put
-        // there is not followed.
+        // Only the holder of the lock writes; a file left by a killed process is removed first. A link that another
+        // user put there is not followed.
         let new = self.dir.join(format!("scrub.status.{}.new", record.fsid));
         match fs::remove_file(&new) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(error)),

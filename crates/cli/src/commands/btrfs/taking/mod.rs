@@ -1,8 +1,8 @@
-//! Files and directories taken out of a file system, onto one that is mounted.
+//! Copying files and directories out of a file system, to a mounted one.
 //!
-//! Each file and link is made under a temporary name beside its own, with all that belongs to it, and gets its
-//! own name once it is durable ([`store`]). So whatever has its own name is complete, whenever the program or
-//! the machine stops; what is left behind is called `.NAME.ashlar-XXXXXX`.
+//! Each file and link is created completely under a temporary name beside its final name, and is renamed once it is
+//! durable ([`store`]). So every file under its final name is complete, whenever the program or the machine stops;
+//! leftovers are called `.NAME.ashlar-XXXXXX`.
 
 mod store;
 mod told;
@@ -31,13 +31,13 @@ use super::{Top, with};
 use crate::error::{Error, FAILURE, Result};
 use crate::output;
 
-/// What ends it in good order.
+/// The signals that end it cleanly.
 const SIGNALS: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
 
-/// Opens the file system, and takes out of its subvolume `top` what is wanted.
+/// Opens the file system, and copies `wanted` out of its subvolume `top`.
 ///
 /// # Errors
-/// It cannot be opened, nothing could be taken out, the target takes no more, or a signal ended it.
+/// It cannot be opened, nothing could be copied, the target accepts no more data, or a signal ended it.
 pub(super) fn run(chosen: &Chosen, top: Top, wanted: &Wanted) -> Result<ExitCode> {
     signal::block(&SIGNALS).map_err(|error| Error::plain("cannot block signals", error))?;
     with(chosen, async |fs| {
@@ -63,14 +63,14 @@ async fn take(files: Files, wanted: &Wanted) -> Result<u8> {
             Either::Left((Either::Left((result, _)), _)) => result,
             Either::Left((Either::Right((Err(error), _)), _)) => Err(error),
             Either::Left((Either::Right((Ok(never), _)), _)) => match never {},
-            // What was being written is dropped, and its temporary file with it.
+            // The file being written is dropped, together with its temporary file.
             Either::Right((Ok(_), _)) => {
                 Err(Error::failed("interrupted").hint(wanted.options.go_on))
             }
             Either::Right((Err(why), _)) => Err(Error::plain("cannot wait for signals", why)),
         }
     };
-    // What is complete is kept, whatever ended it.
+    // Complete files are kept, however it ended.
     let stored = taking.flush().await.and_then(|()| taking.store.sync());
     let counts = taking.counts;
     ended.and(stored)?;
@@ -88,7 +88,7 @@ async fn take(files: Files, wanted: &Wanted) -> Result<u8> {
     Ok(if counts.failures > 0 { FAILURE } else { 0 })
 }
 
-/// A directory that is being taken out.
+/// A directory that is being copied.
 struct Open {
     path: Vec<u8>,
     dest: PathBuf,
@@ -97,7 +97,7 @@ struct Open {
     listing: Directory,
 }
 
-/// Something that an entry leads to, and what it becomes.
+/// The target of an entry, and its destination.
 struct Thing {
     path: Vec<u8>,
     dest: PathBuf,
@@ -105,11 +105,11 @@ struct Thing {
     kind: FileType,
 }
 
-/// What is to be done where something may be already.
+/// What to do with a file that may already exist.
 enum Standing {
-    /// It is to be made.
+    /// Create it.
     Make,
-    /// It is there.
+    /// It already exists.
     There,
 }
 
@@ -123,8 +123,8 @@ struct Taking<'a> {
 
 impl Taking<'_> {
     /// # Errors
-    /// Nothing could be taken out: the path leads nowhere, or the destination is there; or the target takes no
-    /// more.
+    /// Nothing could be copied: the source path does not exist, or the destination already exists; or the target
+    /// accepts no more data.
     async fn all(&mut self) -> Result<()> {
         let wanted = self.wanted;
         let asked = &wanted.path[..];
@@ -136,7 +136,7 @@ impl Taking<'_> {
             let error = Error::new("nothing is overwritten", dest.display(), "it is there already");
             return Err(error.hint(wanted.options.merge));
         }
-        // Paths in messages are this one with a slash and more behind it.
+        // Paths in messages are this one, followed by a slash and more.
         let end = asked.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
         let mut open = Vec::new();
         if kind != FileType::Directory {
@@ -151,7 +151,7 @@ impl Taking<'_> {
             match directory.listing.next().await {
                 Ok(Some(entry)) => {
                     let path = [&directory.path[..], b"/", &entry.name].concat();
-                    // A name has no slash, and is neither `.` nor `..`: it stays within.
+                    // A name has no slash, and is not `.` or `..`: the path stays inside the destination.
                     let dest = directory.dest.join(OsStr::from_bytes(&entry.name));
                     let thing = Thing { path, dest, place: entry.place, kind: entry.kind };
                     let directory = directory.place;
@@ -160,7 +160,7 @@ impl Taking<'_> {
                     }
                 }
                 Ok(None) => {
-                    // Its own time and mode come last: what was put into it changed them.
+                    // Its time and mode are set last, because creating entries in it changed them.
                     if let Some(Open { path, dest, stat, place, .. }) = open.pop() {
                         self.store.push(Finished::Directory { path, dest, stat, place }, 0);
                         self.flush_if_full().await?;
@@ -175,7 +175,7 @@ impl Taking<'_> {
         Ok(())
     }
 
-    /// Whether an entry of `directory` is to be taken out.
+    /// Whether an entry of `directory` should be copied.
     async fn is_wanted(&mut self, directory: Place, thing: &Thing) -> Result<bool> {
         if let Some(only) = &self.wanted.only
             && !only.is_match(&mut only.create_cache(), &thing.path[..])
@@ -212,7 +212,7 @@ impl Taking<'_> {
         self.counts.failures += 1;
     }
 
-    /// Takes out one thing; a directory is opened, for its entries to follow.
+    /// Copies one file; a directory is opened, and its entries follow.
     async fn one(&mut self, thing: Thing, open: &mut Vec<Open>) -> Result<()> {
         let Thing { path, dest, place, kind } = thing;
         let stat = match self.files.stat(place).await {
@@ -264,7 +264,7 @@ impl Taking<'_> {
         self.flush_if_full().await
     }
 
-    /// Makes a directory, or takes one that is there.
+    /// Creates a directory, or uses an existing one.
     fn directory(&mut self, dest: &Path) -> io::Result<()> {
         if self.wanted.dry_run {
             return Ok(());
@@ -283,10 +283,10 @@ impl Taking<'_> {
         self.store.onto(dest)
     }
 
-    /// What is to be done with something of which `is_same` tells whether what is there is it.
+    /// What to do with a file; `is_same` tells whether the existing file is the same.
     ///
     /// # Errors
-    /// Something is there that is not to be replaced.
+    /// A different file exists and must not be replaced.
     fn standing(
         &self,
         dest: &Path,
@@ -315,10 +315,10 @@ impl Taking<'_> {
         }
     }
 
-    /// Whether it is to be made; counts and tells of it if not.
+    /// Whether it must be created; if not, counts and reports it.
     ///
     /// # Errors
-    /// Its name cannot be told.
+    /// Its name cannot be printed.
     fn is_to_be_made(
         &mut self,
         path: &[u8],
@@ -378,7 +378,7 @@ impl Taking<'_> {
         Ok(())
     }
 
-    /// Writes a file's contents and all that belongs to it; the temporary file, if it is to be kept.
+    /// Writes a file's contents and its attributes; returns the temporary file, if it should be kept.
     async fn contents(
         &mut self,
         path: &[u8],
@@ -388,7 +388,7 @@ impl Taking<'_> {
     ) -> std::result::Result<Option<tempfile::TempPath>, String> {
         let mut reader = self.files.read(place).await.map_err(|why| why.to_string())?;
         let in_dest = |why: io::Error| format!("{}: {why}", dest.display());
-        // With a mode of its own it is nobody else's until then.
+        // With mode 0600 other users cannot read it until it is complete.
         let mode = if self.wanted.modes_and_times { 0o600 } else { 0o666 };
         let temporary = store::file(dest, mode).map_err(in_dest)?;
         let file: &File = temporary.as_file();
@@ -449,8 +449,8 @@ impl Taking<'_> {
         Ok(())
     }
 
-    /// Sets what is not contents, of what is at `dest` for now. A file that has lost something does not get its
-    /// time, so that it is not taken for complete later.
+    /// Sets everything except the contents, on the temporary file `dest`. An incomplete file does not get its time, so
+    /// that a later run does not take it for complete.
     async fn finish(
         &mut self,
         path: &[u8],
@@ -460,8 +460,8 @@ impl Taking<'_> {
         is_whole: bool,
     ) {
         let Some(stat) = stat else { return };
-        // A change of the owner takes capabilities away, and a mode may forbid to set attributes. What gives
-        // rights is only for the owner that it was given to.
+        // A change of the owner removes capabilities, and a mode may forbid setting attributes. Attributes that give
+        // rights are set only if the owner was set, too.
         let owned = self.wanted.owners
             && match store::set_owner(dest, stat) {
                 Ok(()) => true,
@@ -488,13 +488,13 @@ impl Taking<'_> {
     }
 
     fn attribute(&mut self, path: &[u8], dest: &Path, (name, value): (&[u8], &[u8]), owned: bool) {
-        // How btrfs compresses the file is of no use elsewhere.
+        // How btrfs compresses the file does not matter elsewhere.
         if name.starts_with(b"btrfs.") {
             return;
         }
         let gives_rights = [&b"security."[..], b"trusted."].iter().any(|it| name.starts_with(it));
         if gives_rights && !owned {
-            // With an owner that could not be set, that was told.
+            // A failure to set the owner was already reported.
             self.counts.privileged += u64::from(!self.wanted.owners);
             return;
         }
@@ -504,7 +504,8 @@ impl Taking<'_> {
         }
     }
 
-    /// Removes what an earlier run left behind in a directory, if this one goes on with it; of one name only.
+    /// Removes leftovers of an earlier run from a directory, if this run continues it; with `of` only those of one
+    /// name.
     fn remove_leftovers(&mut self, directory: &Path, of: Option<&OsStr>) {
         if self.wanted.existing == Existing::Refuse || self.wanted.dry_run {
             return;
@@ -519,7 +520,7 @@ impl Taking<'_> {
         if self.store.is_full() { self.flush().await } else { Ok(()) }
     }
 
-    /// Gives what is complete its own name, once it is durable.
+    /// Renames complete files to their final names, once they are durable.
     async fn flush(&mut self) -> Result<()> {
         for finished in self.store.take()? {
             match finished {
@@ -543,15 +544,15 @@ impl Taking<'_> {
     }
 }
 
-/// Whether a file has the time that it was given, which its file system may have cut off.
+/// Whether a file has the time that was set, which its file system may have truncated.
 fn is_time(given: &Timespec, seconds: i64, nanoseconds: i64) -> bool {
-    // NTFS keeps a ten-millionth of a second, others microseconds, 10 ms or whole seconds.
+    // NTFS has units of 100 ns, others of 1 us, 10 ms or 1 s.
     const UNITS: [i64; 5] = [1, 100, 1_000, 10_000_000, 1_000_000_000];
     let nsec = i64::from(given.nsec.get().min(999_999_999));
     given.sec.get() as i64 == seconds && UNITS.iter().any(|unit| nsec - nsec % unit == nanoseconds)
 }
 
-/// The directory that a path is in.
+/// The parent directory of a path.
 fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -559,7 +560,7 @@ fn parent(path: &Path) -> &Path {
     }
 }
 
-/// The last name of a path.
+/// The last component of a path.
 fn base(path: &[u8]) -> Name {
     Name(path.rsplit(|byte| *byte == b'/').next().unwrap_or(path).to_vec())
 }

@@ -1,4 +1,4 @@
-//! What is written to the target: temporary names, and names once the contents are durable.
+//! Writing to the target: temporary names, and final names once the contents are durable.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Permissions};
@@ -15,26 +15,26 @@ use tempfile::{Builder, NamedTempFile, TempPath};
 use super::parent;
 use crate::error::{Error, Result};
 
-/// Things that wait for their names at most, and bytes of them: the target is synced once for all.
+/// The most files that wait for their names, and their bytes: one sync of the target covers them all.
 const WAITING_MAX: usize = 256;
 const WAITING_BYTES_MAX: u64 = 256 << 20;
 
-/// What temporary names have between the file's name and random characters.
+/// The part of temporary names between the file's name and the random characters.
 const MARK: &[u8] = b".ashlar-";
-/// How many random characters.
+/// The number of random characters.
 const RANDOM: usize = 6;
-/// Bytes of a name at most.
+/// The most bytes of a name.
 const NAME_MAX: usize = 255;
 
-/// Something that is complete but for its name, or a directory in which all is.
+/// A file that is complete except for its name, or a directory whose entries are complete.
 pub(super) enum Finished {
     Named { path: Vec<u8>, dest: PathBuf, temporary: TempPath },
     Directory { path: Vec<u8>, dest: PathBuf, stat: Option<InodeItem>, place: Place },
 }
 
-/// What waits for a sync, in the order in which it was finished.
+/// Finished files that wait for a sync, in the order in which they were finished.
 pub(super) struct Store {
-    /// Anything on the target.
+    /// An open directory on the target.
     target: Option<(File, PathBuf)>,
     waiting: Vec<Finished>,
     bytes: u64,
@@ -46,7 +46,7 @@ impl Store {
         Self { target: None, waiting: Vec::new(), bytes: 0, dry_run }
     }
 
-    /// Says what directory things are made in. The first one counts.
+    /// Sets the directory to sync through. Only the first call counts.
     pub(super) fn onto(&mut self, directory: &Path) -> io::Result<()> {
         if self.target.is_none() {
             self.target = Some((File::open(directory)?, directory.to_owned()));
@@ -63,10 +63,10 @@ impl Store {
         self.waiting.len() >= WAITING_MAX || self.bytes >= WAITING_BYTES_MAX
     }
 
-    /// What was finished, and is durable now.
+    /// Syncs, and returns the finished files, which are now durable.
     ///
     /// # Errors
-    /// It cannot be made durable; it is removed.
+    /// They cannot be made durable; they are removed.
     pub(super) fn take(&mut self) -> Result<Vec<Finished>> {
         if self.target.is_none()
             && let Some(Finished::Named { dest, .. }) = self.waiting.first()
@@ -83,7 +83,7 @@ impl Store {
         Ok(waiting)
     }
 
-    /// Makes durable all that was written.
+    /// Makes everything written durable.
     ///
     /// # Errors
     /// The target failed.
@@ -96,7 +96,7 @@ impl Store {
     }
 }
 
-/// `.NAME.ashlar-`; of a long name the beginning.
+/// `.NAME.ashlar-`, with a long name truncated.
 fn prefix(dest: &Path) -> OsString {
     let name = dest.file_name().map_or(&[][..], OsStrExt::as_bytes);
     let room = NAME_MAX - 1 - MARK.len() - RANDOM;
@@ -104,7 +104,7 @@ fn prefix(dest: &Path) -> OsString {
     OsString::from_vec([b".", name, MARK].concat())
 }
 
-/// A new file, which becomes `dest`.
+/// A new file, to be renamed to `dest`.
 pub(super) fn file(dest: &Path, mode: u32) -> io::Result<NamedTempFile> {
     let prefix = prefix(dest);
     let mut builder = Builder::new();
@@ -112,7 +112,7 @@ pub(super) fn file(dest: &Path, mode: u32) -> io::Result<NamedTempFile> {
     builder.tempfile_in(parent(dest))
 }
 
-/// A new link, which becomes `dest`.
+/// A new link, to be renamed to `dest`.
 pub(super) fn link(dest: &Path, target: &OsStr) -> io::Result<TempPath> {
     let prefix = prefix(dest);
     let mut builder = Builder::new();
@@ -121,13 +121,13 @@ pub(super) fn link(dest: &Path, target: &OsStr) -> io::Result<TempPath> {
     Ok(made.into_temp_path())
 }
 
-/// Gives it its own name.
+/// Renames it to its final name.
 pub(super) fn name(temporary: TempPath, dest: &Path, replace: bool) -> io::Result<()> {
     let named = if replace { temporary.persist(dest) } else { temporary.persist_noclobber(dest) };
     named.map_err(|why| why.error)
 }
 
-/// Whether a file's name is one of those that [`file`] and [`link`] give; for `of`, if it is said.
+/// Whether a name could come from [`file`] or [`link`]; with `of`, only for that file's name.
 fn is_leftover(name: &OsStr, of: Option<&OsStr>) -> bool {
     let name = name.as_bytes();
     let Some(at) = name.len().checked_sub(RANDOM) else { return false };
@@ -139,7 +139,7 @@ fn is_leftover(name: &OsStr, of: Option<&OsStr>) -> bool {
     is_ours && random.iter().all(u8::is_ascii_alphanumeric)
 }
 
-/// Removes the temporary files that a run left behind which was killed.
+/// Removes the temporary files that a killed run left behind.
 pub(super) fn remove_leftovers(directory: &Path, of: Option<&OsStr>) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
@@ -159,8 +159,8 @@ pub(super) fn set_attribute(dest: &Path, name: &[u8], value: &[u8]) -> io::Resul
     Ok(lsetxattr(dest, OsStr::from_bytes(name), value, XattrFlags::empty())?)
 }
 
-/// Sets the mode, without `owned` not the bits that change user and group; and the times, of which that of the
-/// last change is left if the file is not whole.
+/// Sets the mode, without the set-user-ID and set-group-ID bits unless `owned`; and the times, except the modification
+/// time if the file is incomplete.
 pub(super) fn set_mode_and_times(
     dest: &Path,
     stat: &InodeItem,
@@ -168,7 +168,7 @@ pub(super) fn set_mode_and_times(
     is_whole: bool,
 ) -> io::Result<()> {
     if kind_of(stat.mode.get()) != FileType::Symlink {
-        // Without the owner a program must not run as the user that takes it out.
+        // Otherwise a program could run as the user who copies it out.
         let kept = if owned { 0o7777 } else { 0o1777 };
         fs::set_permissions(dest, Permissions::from_mode(stat.mode.get() & kept))?;
     }

@@ -1,4 +1,4 @@
-//! What is told while files are taken out: how much is done, and, once it is counted, of how much.
+//! Progress reports while files are copied out: how much is done, and, once it was counted, of how much.
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -16,41 +16,41 @@ use crate::error::Result;
 use crate::output;
 use crate::progress::{Display, Moment, Shown, clock};
 
-/// How often a bar moves.
+/// How often the progress bar is updated.
 const TICK: Duration = Duration::from_millis(200);
 
-/// What is told.
+/// What is reported.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Telling {
-    /// Only what went wrong.
+    /// Only failures.
     Failures,
-    /// Progress, and what came of it.
+    /// Progress, and the result.
     Progress(Shown),
 }
 
-/// Files and bytes.
+/// A number of files and bytes.
 #[derive(Clone, Copy, Default, Debug)]
 struct Amount {
     files: u64,
     bytes: u64,
 }
 
-/// What was told and is to be told.
+/// The state of the progress report.
 pub(super) struct Told {
     display: RefCell<Option<Display>>,
     path: Name,
     since: Instant,
-    /// Files that are done with, by what they weigh.
+    /// Files that are done, with their weights.
     done: Cell<Amount>,
-    /// Bytes of the file that is being read.
+    /// Bytes read of the current file.
     current: Cell<u64>,
-    /// Bytes of all files, as they were read.
+    /// Bytes read of all files.
     read: Cell<u64>,
-    /// How much there is, once that is known.
+    /// The totals, once they are known.
     total: Cell<Option<Amount>>,
 }
 
-/// Bytes that a file counts for: what it has beside holes.
+/// The bytes that a file counts for: its size without holes.
 pub(super) fn weight(stat: &InodeItem) -> u64 {
     stat.size.get().min(stat.nbytes.get())
 }
@@ -72,20 +72,20 @@ impl Told {
         }
     }
 
-    /// So many more bytes of a file were read.
+    /// Counts bytes read of the current file.
     pub(super) fn bytes(&self, more: u64) {
         self.current.set(self.current.get() + more);
         self.read.set(self.read.get() + more);
     }
 
-    /// A file is done with.
+    /// Counts a file as done.
     pub(super) fn file_ended(&self, stat: &InodeItem) {
         let Amount { files, bytes } = self.done.get();
         self.done.set(Amount { files: files + 1, bytes: bytes.saturating_add(weight(stat)) });
         self.current.set(0);
     }
 
-    /// Prints something else meanwhile.
+    /// Prints other output while a bar is shown.
     pub(super) fn beside<T>(&self, print: impl FnOnce() -> T) -> T {
         match &*self.display.borrow() {
             Some(display) => display.beside(print),
@@ -93,12 +93,12 @@ impl Told {
         }
     }
 
-    /// Prints a line of its own to standard output.
+    /// Prints a line to standard output.
     pub(super) fn line(&self, text: &str) -> Result<()> {
         self.beside(|| output::print(&format!("{text}\n")))
     }
 
-    /// Counts what there is, and tells how much of it is done until this is dropped.
+    /// Counts the files, and reports progress until this is dropped.
     ///
     /// # Errors
     /// Standard output failed.
@@ -109,7 +109,7 @@ impl Told {
         let count = std::pin::pin!(async {
             match count(files, path).await {
                 Ok(total) => self.total.set(Some(total)),
-                // Who takes it out tells of it.
+                // Copying the files reports this error.
                 Err(why) => tracing::debug!(%why, "cannot count"),
             }
             pending::<Infallible>().await
@@ -167,7 +167,7 @@ impl Told {
         }
     }
 
-    /// Tells what came of it.
+    /// Reports the result.
     ///
     /// # Errors
     /// Standard output failed.
@@ -202,7 +202,7 @@ fn number(count: u64, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
-/// Files and their bytes from a path on. What cannot be read is left out.
+/// The files below a path and their bytes. Unreadable files are left out.
 async fn count(files: &Files, path: &[u8]) -> std::result::Result<Amount, FileError> {
     let top = files.resolve(path).await?;
     let mut total = Amount::default();
@@ -217,7 +217,7 @@ async fn count(files: &Files, path: &[u8]) -> std::result::Result<Amount, FileEr
         return Ok(total);
     }
     let mut open = vec![files.list(top).await?];
-    // As many directories within each other as paths can have names.
+    // At most as many nested directories as a path can have names.
     while let Some(listing) = open.last_mut() {
         match listing.next().await {
             Ok(Some(entry)) if entry.kind == FileType::Directory => {
@@ -259,7 +259,7 @@ mod tests {
         let moment = told.moment();
         assert_eq!(moment.words, "25% (2/7 files, 4.00MiB/16.00MiB), 0.00B/s");
         assert_eq!((moment.parts, &moment.json["total_files"]), (250, &json!(7)));
-        // Nothing is more than all: what was counted may be damaged.
+        // Progress never exceeds the total, even if the counted sizes are wrong.
         told.current.set(1 << 40);
         assert_eq!(told.moment().parts, 1000);
         told.total.set(Some(Amount::default()));

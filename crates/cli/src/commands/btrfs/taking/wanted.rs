@@ -1,4 +1,4 @@
-//! What is wanted, and what came of it.
+//! The options of a copy, and its result.
 
 use std::path::PathBuf;
 
@@ -6,77 +6,77 @@ use regex_automata::nfa::thompson::pikevm::PikeVM;
 
 use super::Telling;
 
-/// What becomes of what is at the destination already.
+/// What to do with existing files at the destination.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Existing {
-    /// Nothing may be there.
+    /// The destination must not exist.
     Refuse,
-    /// A file of the same size and time is complete; another one is an error.
+    /// A file of the same size and time is complete; a different one is an error.
     Resume,
-    /// A file of the same size and time is complete; another one is replaced.
+    /// A file of the same size and time is complete; a different one is replaced.
     ResumeAndReplace,
-    /// It stays as it is.
+    /// Existing files are kept.
     Keep,
-    /// Files and links are replaced.
+    /// Existing files and links are replaced.
     Replace,
 }
 
-/// What is taken out, and how.
+/// What to copy, and how.
 #[derive(Debug)]
 pub(crate) struct Wanted {
-    /// Where it is, from the root directory of the subvolume on.
+    /// The source path, relative to the subvolume's root directory.
     pub(crate) path: Vec<u8>,
-    /// What it becomes.
+    /// The destination.
     pub(crate) dest: PathBuf,
     pub(crate) existing: Existing,
-    /// Files that have lost something are kept.
+    /// Keep incomplete files.
     pub(crate) keep_partial: bool,
-    /// Nothing follows the first failure.
+    /// Stop at the first failure.
     pub(crate) stop_at_first: bool,
-    /// Nothing is written.
+    /// Write nothing.
     pub(crate) dry_run: bool,
-    /// What is taken out is named on standard output.
+    /// Print the names of copied files on standard output.
     pub(crate) verbose: bool,
     pub(crate) links: bool,
-    /// Snapshots within the subvolume that is taken out; other subvolumes are in any case.
+    /// Copy snapshots inside the subvolume, too; other subvolumes are always copied.
     pub(crate) snapshots: bool,
     pub(crate) modes_and_times: bool,
     pub(crate) owners: bool,
     pub(crate) xattrs: bool,
-    /// Only paths that it matches are taken out.
+    /// Copy only paths that match.
     pub(crate) only: Option<PikeVM>,
-    /// What is told meanwhile.
+    /// What to report meanwhile.
     pub(crate) telling: Telling,
-    /// How the options of the command are called.
+    /// The command's names for its options.
     pub(crate) options: Names,
 }
 
-/// How a command calls the options that messages name.
+/// The names of a command's options, for messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Names {
-    /// Sets owners.
+    /// The option that sets owners.
     pub(crate) owners: &'static str,
-    /// Replaces what is there.
+    /// The option that replaces existing files.
     pub(crate) overwrite: &'static str,
     /// What to do after an interruption.
     pub(crate) go_on: &'static str,
-    /// What to do if something is at the destination.
+    /// What to do if the destination exists.
     pub(crate) merge: &'static str,
 }
 
-/// What came of it.
+/// The result of a copy.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Counts {
     pub(crate) files: u64,
     pub(crate) directories: u64,
     pub(crate) links: u64,
-    /// Bytes of files, as they were read.
+    /// Bytes read of files.
     pub(crate) bytes: u64,
-    /// Files and links that were there.
+    /// Files and links that already existed.
     pub(crate) there: u64,
     /// Device nodes, pipes and sockets.
     pub(crate) special: u64,
-    /// Attributes that give rights, without the owner.
+    /// Attributes that give rights, left out because owners are not set.
     pub(crate) privileged: u64,
     pub(crate) failures: u64,
 }
