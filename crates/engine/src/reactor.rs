@@ -324,7 +324,7 @@ impl Core {
     }
 
     fn take_mail(&self) {
-        // When a closure panics, the mail behind it must not be dropped: see `Reactor::abandon`.
+        // When a closure panics, the mail after it must not be dropped: see `Reactor::abandon`.
         let mut mail = ManuallyDrop::new(self.mailbox.take().into_iter());
         for message in &mut *mail {
             match message {

@@ -1,7 +1,7 @@
 //! Encoding of replies to `/dev/fuse`.
 //!
-//! Replies without bulk data are one byte vector, header included; the data of a READ is written
-//! from its own buffer behind [`header`].
+//! Replies without bulk data are one byte vector, header included; the data of a READ is written from its own buffer
+//! after [`header`].
 
 use rustix::io::Errno;
 use zerocopy::{Immutable, IntoBytes};
