@@ -21,7 +21,7 @@ pub(crate) struct Shown {
     #[arg(long)]
     json: bool,
 
-    /// Seconds between two lines, where standard error is no terminal and so shows no bar
+    /// Seconds between progress lines (with --json, or if standard error is not a terminal)
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     interval: u64,
 }

@@ -154,7 +154,7 @@ const FAILFAST: &str = "failfast";
 impl Args for Devices {
     fn augment_args(command: Command) -> Command {
         let flag = |name, help| Arg::new(name).long(name).action(ArgAction::SetTrue).help(help);
-        let write_mostly = "Read from the devices named behind this only if no others can be";
+        let write_mostly = "Read from the devices after this option only if no other is readable";
         let devices = Arg::new(DEVICES)
             .value_name("[NAME] DEVICE")
             .required(true)
@@ -166,7 +166,7 @@ impl Args for Devices {
             );
         command
             .arg(flag(WRITE_MOSTLY, write_mostly).short('W'))
-            .arg(flag(FAILFAST, "Let the devices named behind this fail at their first error"))
+            .arg(flag(FAILFAST, "Fail the devices after this option at their first error"))
             .arg(devices)
     }
 
