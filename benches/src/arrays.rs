@@ -1,4 +1,4 @@
-//! Arrays to measure.
+//! Arrays for the measurements.
 
 use std::sync::Arc;
 
@@ -15,24 +15,24 @@ use crate::common::Outcome;
 /// Where the data areas of members begin.
 pub(crate) const DATA_OFFSET: Sectors = Sectors(2048);
 
-/// What array to make.
+/// How to make an array.
 #[derive(Clone, Copy)]
 pub(crate) struct Recipe {
     pub(crate) level: Level,
     pub(crate) bitmap: NewBitmap,
-    /// Otherwise it is resynced as soon as it runs.
+    /// Otherwise it is resynced as soon as it is started.
     pub(crate) assume_clean: bool,
 }
 
 impl Recipe {
-    /// An array in sync, without a bitmap.
+    /// A clean array without a bitmap.
     pub(crate) fn clean(level: Level) -> Self {
         Self { level, bitmap: NewBitmap::None, assume_clean: true }
     }
 }
 
-/// Makes an array of the level's default layout on `disks`, whose contents do not matter, and starts
-/// it on the current reactor.
+/// Creates an array with the level's default layout on `disks`, whose contents do not matter, and starts it on the
+/// current reactor.
 pub(crate) async fn make(
     recipe: Recipe,
     disks: &[Gateway],
@@ -72,7 +72,7 @@ pub(crate) async fn make(
     assemble(disks, runtime).await
 }
 
-/// As [`make`], with a bitmap that has no marks: a new one has them all.
+/// As [`make`], with a bitmap without marks: a new bitmap has all of them set.
 pub(crate) async fn make_unmarked(
     recipe: Recipe,
     disks: &[Gateway],
@@ -83,7 +83,7 @@ pub(crate) async fn make_unmarked(
     Gateway::new(Arc::<Array>::clone(&array))
         .write(Sector::ZERO, &mut zeroes, Flags::empty())
         .await?;
-    // Who stops an array in sync takes its marks out.
+    // Stopping an array in sync clears its marks.
     array.stop().await?;
     drop(array);
     let array = assemble(disks, runtime).await?;

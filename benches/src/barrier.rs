@@ -1,10 +1,8 @@
-//! What the I/O barrier costs: begins and ends of I/Os by several threads, beside barriers with a
-//! lock.
+//! The cost of the I/O barrier: begins and ends of I/Os on several threads, compared with barriers that use a lock.
 //!
-//! Each thread walks through 16 units of 64 MiB in steps of 64 KiB, from a unit of its own, as many
-//! sequential readers of an array do. An I/O ends as soon as it has begun, so this is the barrier's
-//! cost and nothing else. In the last two tables one more thread raises and lowers without pause in
-//! the units one after the other, as a resync does.
+//! Each thread walks through 16 units of 64 MiB in steps of 64 KiB, starting in its own unit, like many sequential
+//! readers of an array. An I/O ends as soon as it has begun, so this measures only the barrier. In the last two tables
+//! one more thread raises and lowers the barrier without pause in one unit after the other, as a resync does.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -21,10 +19,10 @@ use crate::report::record;
 const STEP: Sectors = Sectors(128);
 const UNITS: u64 = 16;
 const THREADS: [u64; 4] = [1, 2, 4, 40];
-/// I/Os of a thread between two looks at the clock.
+/// I/Os of a thread between two reads of the clock.
 const BATCH: u64 = 256;
 
-/// Begin and end of one I/O.
+/// The begin and end of one I/O.
 trait Subject: Sync {
     fn read(&self, at: Sector);
     fn write(&self, at: Sector);
@@ -77,7 +75,7 @@ struct Job {
     sync: Resync,
 }
 
-/// Whether there is sync I/O, and whether it is what is counted.
+/// Whether there is sync I/O, and whether it is what is measured.
 #[derive(Clone, Copy, PartialEq)]
 enum Resync {
     No,
@@ -85,7 +83,7 @@ enum Resync {
     Counted,
 }
 
-/// Millions of I/Os per second, of all threads together.
+/// Millions of I/Os per second, over all threads.
 fn measure(subject: &dyn Subject, job: Job, threads: u64, run: Duration) -> f64 {
     let (stop, done) = (&AtomicBool::new(false), &AtomicU64::new(0));
     let stopped = || stop.load(Ordering::Relaxed);
@@ -147,7 +145,7 @@ pub(crate) fn run(settings: Settings) -> Outcome {
         print!("{}, millions of begin and end per second\n  {:24}", job.title, "threads");
         THREADS.iter().for_each(|threads| print!(" {threads:>8}"));
         println!();
-        // Round by round, so that what else the machine does meets all alike.
+        // In rounds, so that other load on the machine affects all alike.
         let mut rates = [const { [const { Vec::new() }; THREADS.len()] }; 3];
         for _ in 0..settings.rounds {
             for (n, threads) in THREADS.into_iter().enumerate() {

@@ -1,9 +1,8 @@
-//! Regular I/O beside a resync in other buckets, with md's barrier and with a global one.
+//! Regular I/O during a resync in other buckets, with md's barrier and with a global one.
 //!
-//! The array is made without being in sync, so that it is resynced from its start; regular I/O of
-//! 64 KiB, sequential, is in the second half alone. Without the resync means the same array with the
-//! resync frozen: reads go to the first copy in either case. The global barrier is in series with md's
-//! (see `devices`).
+//! The array is created out of sync, so that it is resynced from its start; regular I/O of 64 KiB, sequential, is only
+//! in the second half. "No resync" is the same array with the resync frozen: in both cases reads go to the first copy.
+//! The global barrier is in series with md's (see `devices`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,11 +21,11 @@ use crate::devices::{Extra, Guarded, Raising, ram};
 use crate::load::{Load, Loads, Order, Score, Until, in_sim, on_engine};
 use crate::report::{Grid, Unit};
 
-/// What is resynced, and as much again for regular I/O.
+/// The size of the part that is resynced, and of the part for regular I/O.
 const HALF: u64 = 1 << 30;
 const SLOW: Option<u64> = Some(1000);
 const FAST: Option<u64> = Some(50 << 10);
-/// Each with the speed of the resync, KiB in a second, and whether the barrier is global.
+/// The rows: name, speed of the resync in KiB/s, and whether the barrier is global.
 const ROWS: [(&str, Option<u64>, bool); 6] = [
     ("md, no resync", None, false),
     ("md, resync of 1,000 KiB/s", SLOW, false),
@@ -35,16 +34,16 @@ const ROWS: [(&str, Option<u64>, bool); 6] = [
     ("global, resync of 1,000 KiB/s", SLOW, true),
     ("global, resync of 50 MiB/s", FAST, true),
 ];
-/// Virtual time is dear.
+/// Simulated runs are slow.
 const SIM_RUN: Duration = Duration::from_millis(250);
 
-/// Jobs, and whether they write.
+/// Name, number of jobs, and whether they write.
 type Column = (&'static str, usize, bool);
 
 /// Prints the tables.
 ///
 /// # Errors
-/// An I/O failed, a reactor could not be started, or the resync came to its end too early.
+/// An I/O failed, a reactor could not be started, or the resync ended too early.
 pub(crate) fn run(settings: Settings) -> Outcome {
     let rams = ram(2, 2 * HALF)?;
     let fill = load(true, 1, Until::Moved(HALF));
@@ -94,7 +93,7 @@ pub(crate) fn run(settings: Settings) -> Outcome {
 }
 
 fn load(write: bool, depth: usize, until: Until) -> Load {
-    // The members' superblocks take a little of the second half.
+    // The members' superblocks take some of the second half.
     let span = HALF..2 * HALF - (64 << 20);
     Load { write, bytes: 64 << 10, depth, order: Order::Sequential, span, until }
 }
@@ -116,14 +115,14 @@ fn table(
     Ok(())
 }
 
-/// An array to be.
+/// An array to be created.
 struct Subject {
     members: Vec<Gateway>,
     global: Option<Arc<Barrier>>,
     speed_kib: Option<u64>,
 }
 
-/// An array and the way to it.
+/// A running array, and its volume.
 struct Started {
     array: Arc<Array>,
     volume: Gateway,
@@ -160,7 +159,7 @@ impl Subject {
 }
 
 impl Started {
-    /// Whether there was a resync all the time, or none.
+    /// Fails unless there was a resync the whole time, or none.
     fn check(&self) -> Outcome {
         let status = self.array.sync_status();
         if status.done >= Sectors::from_bytes_floor(HALF) {

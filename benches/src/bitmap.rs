@@ -1,8 +1,8 @@
 //! Writes with and without a write-intent bitmap: random, 4 KiB, depth 32, RAID1 of two.
 //!
-//! Each bitmap begins without marks, so they are set on the way and taken out every five seconds, as in
-//! use. With 64 KiB to a mark (mdadm would take 64 MiB) there are 8,192 of them to set. A lockless
-//! bitmap has everything as written before.
+//! Each bitmap starts without marks, so they are set during the run and cleared every five seconds, as in normal use.
+//! With 64 KiB per mark (mdadm would choose 64 MiB) there are 8,192 of them to set. A lockless bitmap counts everything
+//! as written before.
 
 use std::sync::Arc;
 use std::time::Duration;

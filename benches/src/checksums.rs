@@ -1,5 +1,5 @@
-//! Checksums of a sector of btrfs, beside the crates that compute them, called as their own benchmarks do: on one thread,
-//! the same bytes again and again.
+//! Checksums of a btrfs sector, compared with the crates that compute them, called as in their own benchmarks: on one
+//! thread, with the same bytes each time.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use crate::load::Score;
 use crate::report::{Grid, Unit};
 
 const BYTES: usize = 4096;
-/// Checksums between two looks at the clock.
+/// Checksums between two reads of the clock.
 const BATCH: u64 = 1000;
 
 fn alone(kind: ChecksumKind, bytes: &[u8]) {
@@ -35,7 +35,7 @@ fn alone(kind: ChecksumKind, bytes: &[u8]) {
 /// Prints the table.
 ///
 /// # Errors
-/// None: the type is that of all benches.
+/// None: the return type is that of all benches.
 pub(crate) fn run(settings: Settings) -> Outcome {
     let bytes: Vec<u8> = (0..BYTES).map(|at| at as u8).collect();
     let columns = ChecksumKind::ALL.map(ChecksumKind::name);

@@ -1,4 +1,4 @@
-//! What the benches share.
+//! Shared by the benches.
 
 use std::fs::File;
 use std::io::Write;
@@ -14,15 +14,15 @@ use ashlar_engine::{OpenOptions, open};
 use rustix::fs::{Advice, fadvise};
 use rustix::time::{ClockId, clock_gettime};
 
-/// What a bench ends with. An error is a malfunction; a slow machine is none.
+/// The result of a bench. An error is a malfunction; a slow machine is not an error.
 pub(crate) type Outcome<T = ()> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// What the user wants of a bench.
+/// The user's settings.
 #[derive(Clone, Copy)]
 pub(crate) struct Settings {
-    /// How long each configuration runs in a round.
+    /// How long each configuration runs per round.
     pub(crate) run: Duration,
-    /// How often all configurations run.
+    /// The number of rounds; each runs all configurations.
     pub(crate) rounds: usize,
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// The middle one, not a number if there is none.
+/// The median; NaN if there are no values.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
@@ -50,7 +50,7 @@ pub(crate) fn open_disk(path: &Path, direct: bool) -> Gateway {
 pub(crate) struct Files(Vec<PathBuf>);
 
 impl Files {
-    /// Makes `count` files of `bytes` (whole MiB) that no file system can shorten.
+    /// Creates `count` files of `bytes` (whole MiB) whose contents no file system can compress.
     pub(crate) fn make(count: usize, bytes: u64) -> std::io::Result<Self> {
         let name =
             |i| std::env::temp_dir().join(format!("ashlar-bench-{}-{i}.img", std::process::id()));
@@ -63,7 +63,7 @@ impl Files {
                 file.write_all(&block)?;
             }
             file.sync_all()?;
-            // Direct writes would have to drop it first.
+            // Otherwise direct writes would have to invalidate it first.
             fadvise(&file, 0, None, Advice::DontNeed)?;
         }
         Ok(files)
@@ -73,7 +73,7 @@ impl Files {
         &self.0
     }
 
-    /// All of them as disks with direct I/O.
+    /// All files as disks with direct I/O.
     pub(crate) fn disks(&self) -> Vec<Gateway> {
         self.0.iter().map(|path| open_disk(path, true)).collect()
     }
@@ -97,7 +97,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Waits for a future that somebody else's thread brings to its end.
+/// Waits for a future that another thread completes.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(thread::current())));

@@ -1,9 +1,8 @@
-//! Devices to measure with: members without data, and arrays with another barrier in front.
+//! Devices for the measurements: members without data, and arrays with another barrier in front.
 //!
-//! md's array has its lock-free barrier built in, and takes no other. So other barriers are put in
-//! series with it: each I/O passes md's barrier and one more. An array with one lock-free barrier more
-//! beside an array with a locked one more is a comparison that does the locked one no wrong; the
-//! array alone beside the latter shows how much time it takes.
+//! md's array has its lock-free barrier built in. So another barrier is put in series with it: each I/O passes md's
+//! barrier and the other one. An array with a second lock-free barrier compared with an array with a second, locked one
+//! is a comparison that is fair to the locked one; the array alone shows how much time the second barrier takes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,12 +21,12 @@ use crate::locked_barrier::LockedBarrier;
 pub(crate) enum Extra {
     /// None.
     Nothing,
-    /// One like md's.
+    /// A lock-free one, like md's.
     LockFree(Arc<Barrier>),
     /// One lock around all buckets.
     Locked(LockedBarrier),
-    /// One bucket: all I/O waits while there is sync I/O anywhere. It takes no lock to enter, so what
-    /// it costs is the waiting.
+    /// One bucket: all I/O waits while there is sync I/O anywhere. Entering takes no lock, so its only cost is the
+    /// waiting.
     Global(Arc<Barrier>),
 }
 
@@ -93,10 +92,10 @@ impl BlockDevice for Guarded {
     }
 }
 
-/// A member that raises a global barrier for each I/O in a part of it where there is sync I/O alone.
+/// A member that raises a global barrier for each I/O in the part where there is only sync I/O.
 ///
-/// A window of md's raises for as long as it reads and writes; here the barrier is lowered between the
-/// two, which is to the global barrier's advantage.
+/// md keeps a window raised while it reads and writes; here the barrier is lowered between the two, which favours the
+/// global barrier.
 pub(crate) struct Raising {
     inner: Gateway,
     disk: Disk,
@@ -133,8 +132,8 @@ impl BlockDevice for Raising {
     }
 }
 
-/// A member that keeps superblocks and nothing else: data is forgotten, and reads leave the buffer as
-/// it is. What stands above is all that it costs.
+/// A member that stores only superblocks: data are discarded, and reads leave the buffer as it is. So only the layers
+/// above take time.
 pub(crate) struct Hollow {
     disk: Disk,
     front: Gateway,

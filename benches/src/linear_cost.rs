@@ -1,5 +1,5 @@
-//! What the device mapper costs: random reads of 4 KiB through linear and striped devices beside the same
-//! reads of the bare file, which they map all of.
+//! The cost of the device mapper: random reads of 4 KiB through linear and striped devices, compared with the same
+//! reads of the bare file that they map.
 
 use ashlar_block::{Gateway, Sectors};
 use ashlar_engine::Engine;
@@ -49,7 +49,7 @@ pub(crate) fn run(settings: Settings) -> Outcome {
                 bytes: 4096,
                 depth: 32,
                 order: Order::Random,
-                // Past what a hollow disk keeps.
+                // Beyond the part that a hollow disk stores.
                 span: 2 << 20..BYTES,
                 until: Until::Passed(settings.run),
             };
@@ -58,7 +58,7 @@ pub(crate) fn run(settings: Settings) -> Outcome {
     )?;
     grid.print("Random reads of 4 KiB, depth 32, one thread")?;
     grid.print_cpu();
-    // Of a hollow disk, which takes no time itself, any layer takes more than that.
+    // On a hollow disk, which takes no time itself, any layer costs more than that.
     grid.print_ratio_of(1, 0, &[0], Some(0.97));
     grid.print_ratio_of(2, 0, &[0], Some(0.97));
     Ok(())

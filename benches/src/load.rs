@@ -1,8 +1,7 @@
-//! Load: jobs that keep a number of I/Os in flight each, on reactors or in a simulation.
+//! Load: jobs that each keep a number of I/Os in flight, on reactors or in a simulation.
 //!
-//! A device that answers in the submission, such as RAM, has never more than one I/O in flight for a
-//! job, whatever its depth. Its tasks take turns all the same, each with its own buffer, so that the
-//! depth shows in the caches.
+//! On a device that completes an I/O in the submission, such as RAM, a job never has more than one I/O in flight,
+//! whatever its depth. Its tasks still take turns, each with its own buffer, so the depth affects the caches.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -19,15 +18,15 @@ use ashlar_sim::Sim;
 
 use crate::common::{Outcome, block_on, cpu_time};
 
-/// I/Os of a job between two looks at the clock.
+/// I/Os of a job between two reads of the clock.
 const LOOK: u64 = 16;
 const SECTOR: u64 = 512;
 
-/// Where the next I/O of a job goes.
+/// The order of a job's I/Os.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Order {
     Random,
-    /// Each job from a place of its own, and around.
+    /// Each job starts at a different position, and wraps around.
     Sequential,
 }
 
@@ -35,11 +34,11 @@ pub(crate) enum Order {
 #[derive(Clone, Copy)]
 pub(crate) enum Until {
     Passed(Duration),
-    /// It has moved this many bytes.
+    /// When the job has moved this many bytes.
     Moved(u64),
 }
 
-/// What each of some jobs does.
+/// What a job does.
 #[derive(Clone)]
 pub(crate) struct Load {
     pub(crate) write: bool,
@@ -51,19 +50,19 @@ pub(crate) struct Load {
     pub(crate) until: Until,
 }
 
-/// What was done.
+/// The result of jobs.
 #[derive(Clone, Copy)]
 pub(crate) struct Score {
-    /// I/Os in a second.
+    /// I/Os per second.
     pub(crate) iops: f64,
-    /// Bytes in a second.
+    /// Bytes per second.
     pub(crate) rate: f64,
-    /// Nanoseconds of CPU time for an I/O; in a simulation those of the simulator, too.
+    /// Nanoseconds of CPU time per I/O; in a simulation including the simulator's.
     pub(crate) cpu_ns: f64,
 }
 
 impl Score {
-    /// What `done` I/Os of `bytes` in some time, with some CPU time, come to.
+    /// The score of `done` I/Os of `bytes` in this time, with this CPU time.
     pub(crate) fn new(done: u64, bytes: u64, time: Duration, cpu: Duration) -> Self {
         let (done, time) = (done as f64, time.as_secs_f64());
         Self {
@@ -74,10 +73,10 @@ impl Score {
     }
 }
 
-/// Lets all jobs begin at the same time, when all have their memory.
+/// Starts all jobs at the same time, once all have allocated their memory.
 struct Start {
     missing: AtomicUsize,
-    /// When it was, on the runtime's clock, and the CPU time by then.
+    /// The start time on the runtime's clock, and the CPU time used by then.
     begun: OnceLock<(u64, Duration)>,
 }
 
@@ -101,7 +100,7 @@ impl Start {
     }
 }
 
-/// A job at work.
+/// A running job.
 struct Job {
     disk: Gateway,
     load: Load,
@@ -161,7 +160,7 @@ impl Job {
     }
 }
 
-/// Runs the job `id` of `jobs` on the current reactor; how many I/Os it did.
+/// Runs the job `id` of `jobs` on the current reactor; returns its number of I/Os.
 async fn job(
     disk: Gateway,
     load: Load,
@@ -203,11 +202,11 @@ async fn job(
     job.failed.get().map(|()| job.started.get())
 }
 
-/// Loads with which disk: what runs at the same time.
+/// Loads and their disks, which run at the same time.
 pub(crate) type Loads<'a> = &'a [(&'a Gateway, Load)];
 
-/// Runs jobs on reactors, one after the other in turn, and waits for all. The I/Os of a score are of
-/// the size of the first load.
+/// Runs jobs, distributed over the reactors in turn, and waits for all of them. The score assumes I/Os of the first
+/// load's size.
 ///
 /// # Errors
 /// An I/O failed.

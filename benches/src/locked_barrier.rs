@@ -1,18 +1,18 @@
-//! The I/O barrier as it would be with one lock: what [`ashlar_md::barrier`] is measured against.
+//! The I/O barrier as it would be with one lock: the baseline for [`ashlar_md::barrier`].
 //!
-//! The kernel's raid1 before 4.11 took one spin lock for each I/O's begin and end; with buckets it
-//! had that lock still, until the counts became atomic. Here the lock is around one bucket or many.
-//! Who must wait gives the lock back and tries again.
+//! The kernel's raid1 before 4.11 took one spin lock at each I/O's begin and end; with buckets it still had that lock,
+//! until the counts became atomic. Here the lock covers one bucket or many. An I/O that must wait releases the lock and
+//! tries again.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use ashlar_block::Sector;
 use ashlar_md::barrier::UNIT;
 
-/// Rounds of spinning before the processor is given up: the holder may need it.
+/// Rounds of spinning before yielding the processor: the lock holder may need it.
 const SPINS: u32 = 64;
 
-/// The counts of a bucket. They are atomic for the compiler's sake; the lock is what protects them.
+/// The counts of a bucket. They are atomic only for the compiler; the lock protects them.
 #[derive(Default)]
 struct Bucket {
     pending: AtomicU32,
@@ -45,7 +45,7 @@ fn pause(round: &mut u32) {
 }
 
 impl LockedBarrier {
-    /// With one lock around so many buckets.
+    /// With one lock for `buckets` buckets.
     pub(crate) fn new(buckets: usize) -> Self {
         let buckets = std::iter::repeat_with(Bucket::default).take(buckets).collect();
         Self { locked: AtomicBool::new(false), frozen: AtomicBool::new(false), buckets }
@@ -67,7 +67,7 @@ impl LockedBarrier {
         result
     }
 
-    /// Does `work` under the lock as soon as it says that it could.
+    /// Runs `work` under the lock until it returns true.
     fn until(&self, mut work: impl FnMut() -> bool) {
         let mut round = 0;
         while !self.with(&mut work) {
@@ -97,23 +97,23 @@ impl LockedBarrier {
         self.frozen.load(Ordering::Relaxed)
     }
 
-    /// A read begins.
+    /// Begins a read.
     pub(crate) fn wait_read(&self, at: Sector) {
         self.enter_if(self.bucket(at), || !self.is_frozen());
     }
 
-    /// A write begins.
+    /// Begins a write.
     pub(crate) fn wait(&self, at: Sector) {
         let bucket = self.bucket(at);
         self.enter_if(bucket, || !self.is_frozen() && get(&bucket.raised) == 0);
     }
 
-    /// A read or write ends.
+    /// Ends a read or write.
     pub(crate) fn allow(&self, at: Sector) {
         self.with(|| add(&self.bucket(at).pending, -1));
     }
 
-    /// Sync I/O begins.
+    /// Begins sync I/O.
     pub(crate) fn raise(&self, at: Sector) {
         let bucket = self.bucket(at);
         self.until(|| {
@@ -124,7 +124,7 @@ impl LockedBarrier {
         self.until(|| !self.is_frozen() && get(&bucket.pending) == 0);
     }
 
-    /// Sync I/O ends.
+    /// Ends sync I/O.
     pub(crate) fn lower(&self, at: Sector) {
         self.with(|| add(&self.bucket(at).raised, -1));
     }

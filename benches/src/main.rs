@@ -2,25 +2,26 @@
 //!
 //! Usage: `ashlar-benches [--json FILE] [NAME] [SECONDS [ROUNDS]]`, where NAME is one of
 //!
-//! | name | what |
+//! | name | comparison |
 //! |---|---|
-//! | `reads` | the engine beside fio; without a name, too |
-//! | `array-reads` | RAID1 and RAID10 beside the bare file |
-//! | `barrier` | begin and end of I/Os at the barrier alone, lock-free beside locked |
+//! | `reads` | the engine vs. fio; also run without a name |
+//! | `array-reads` | RAID1 and RAID10 vs. the bare file |
+//! | `barrier` | begin and end of I/Os at the barrier alone, lock-free vs. locked |
 //! | `overhead` | CPU time of I/Os through md that move no data |
-//! | `raid1-read` | whole arrays, lock-free barrier beside locked |
-//! | `beside-resync` | regular I/O beside a resync in other buckets, md's barrier beside a global one |
-//! | `two-members` | reads of a RAID1 beside reads of one member |
-//! | `bitmap` | writes with bitmaps beside writes without |
-//! | `resync` | the speed of a resync beside its members' |
-//! | `linear-cost` | reads of linear and striped devices beside the bare file |
-//! | `snapshot-cost` | reads of snapshots, writes to their origins, beside plain volumes |
-//! | `checksums` | btrfs's checksums beside the crates alone |
-//! | `trace-cost` | reads with and without somebody who traces; compare with a build without trace points |
+//! | `raid1-read` | whole arrays, lock-free vs. locked barrier |
+//! | `beside-resync` | regular I/O during a resync in other buckets, md's barrier vs. a global one |
+//! | `two-members` | reads of a RAID1 vs. reads of one member |
+//! | `bitmap` | writes with vs. without bitmaps |
+//! | `resync` | the speed of a resync vs. its members' |
+//! | `linear-cost` | reads of linear and striped devices vs. the bare file |
+//! | `snapshot-cost` | reads of snapshots, writes to their origins, vs. plain volumes |
+//! | `checksums` | btrfs's checksums vs. the crates alone |
+//! | `trace-cost` | reads with and without a trace reader; compare with a build without trace points |
 //!
-//! Each configuration runs for so many seconds in each of so many rounds (3 and 3 unless given); tables
-//! give medians. Files of 1 GiB are written to the temporary directory and removed at the end. Run it
-//! on a quiet machine. With `--json` the tables are appended to FILE, too, for `scripts/figures --import`. A rate that is below what is wanted is printed, and no failure.
+//! Each configuration runs for SECONDS in each of ROUNDS (3 and 3 by default); tables give medians. Files of 1 GiB are
+//! written to the temporary directory and removed at the end. Run it on a quiet machine. A rate below its target is
+//! printed, but is not a failure. With `--json`, the tables are also
+//! appended to FILE, for `scripts/figures --import`.
 
 #![forbid(unsafe_code)]
 

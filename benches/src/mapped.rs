@@ -1,4 +1,4 @@
-//! Devices of the device mapper to measure, made from tables in text.
+//! Device-mapper devices for the measurements, created from textual tables.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,7 +9,7 @@ use ashlar_engine::{Engine, EngineRuntime};
 
 use crate::common::{Outcome, block_on};
 
-/// Devices by their names.
+/// Devices by name.
 #[derive(Clone, Default)]
 struct Named(Arc<Mutex<Vec<(String, Gateway)>>>);
 
@@ -20,7 +20,7 @@ impl Devices for Named {
     }
 }
 
-/// Makes devices over devices.
+/// Creates devices on top of devices.
 #[derive(Default)]
 pub(crate) struct Mapper {
     named: Named,
@@ -28,16 +28,16 @@ pub(crate) struct Mapper {
 }
 
 impl Mapper {
-    /// Lets tables name `gateway`.
+    /// Makes `gateway` available to tables under `name`.
     pub(crate) fn add(&self, name: &str, gateway: &Gateway) {
         let mut all = self.named.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.push((name.to_owned(), gateway.clone()));
     }
 
-    /// Makes a device from a table, which later tables may name.
+    /// Creates a device from a table; later tables may use it.
     ///
     /// # Errors
-    /// The table is wrong, or could not start.
+    /// The table is invalid, or could not be started.
     pub(crate) fn map(&self, engine: &Engine, name: &str, table: &str) -> Outcome<Gateway> {
         let (named, origins) = (self.named.clone(), Arc::clone(&self.origins));
         let (device, lines) = (name.to_owned(), text::parse(table)?);

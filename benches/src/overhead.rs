@@ -1,5 +1,5 @@
-//! What md itself costs: CPU time for an I/O of arrays beside one of their members, of 4 KiB, random, on
-//! one thread. Hollow members move no data, so all that is left is the block layer and md.
+//! The cost of md itself: CPU time per random I/O of 4 KiB on arrays, compared with one of their members, on one
+//! thread. Hollow members move no data, so only the block layer and md take time.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ pub(crate) fn run(settings: Settings) -> Outcome {
                 bytes: 4096,
                 depth: 32,
                 order: Order::Random,
-                // Past the superblock of the bare member.
+                // Beyond the superblock of the bare member.
                 span: 2 << 20..BYTES / 2,
                 until: Until::Passed(settings.run),
             };

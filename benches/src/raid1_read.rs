@@ -1,9 +1,8 @@
-//! What the barrier costs in reads and writes of whole arrays, lock-free beside locked.
+//! The cost of the barrier in reads and writes of whole arrays, lock-free compared with locked.
 //!
-//! Sequential I/O of 64 KiB at depth 128, each job on a thread of its own. The members are RAM disks
-//! that were written before, or hollow ones that move no data. See `devices` for what is in series with
-//! what. The ratio of interest is the one of the two arrays with a second barrier, where threads
-//! contend for processors that are there.
+//! Sequential I/O of 64 KiB at depth 128, each job on its own thread. The members are RAM disks that were written
+//! before, or hollow ones that move no data. `devices` explains the second barrier in series. The ratio of interest is
+//! that of the two arrays with a second barrier, with as many processors as contending threads.
 
 use std::sync::Arc;
 
@@ -57,7 +56,7 @@ fn table(settings: Settings, case: &Case) -> Outcome {
     } else {
         ram(case.members, GIB)?
     };
-    // Where the array was made its own tasks run.
+    // The array's own tasks run on the reactor where it was created.
     let home = Engine::start(1)?;
     let recipe = Recipe::clean(case.level);
     let array = block_on(home.handles()[0].spawn_on(move || async move {

@@ -1,8 +1,7 @@
-//! Reads in one process, side by side: the engine beside fio on one file, and RAID1 and RAID10 beside
-//! the bare file.
+//! Reads in one process: the engine compared with fio on one file, and RAID1 and RAID10 compared with the bare file.
 //!
-//! Each round runs every configuration; the tables give medians, and the median of the ratios to the
-//! first row in the same round. The page-cache table shows the CPU time and nothing else.
+//! Each round runs every configuration; the tables give medians, and the median of the ratios to the first row of the
+//! same round. The page-cache table measures only CPU time.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -32,7 +31,7 @@ enum Order {
     Sequential,
 }
 
-/// What all configurations of a table have in common.
+/// The common settings of a table's configurations.
 #[derive(Clone, Copy)]
 struct Job<'a> {
     path: &'a Path,
@@ -41,14 +40,14 @@ struct Job<'a> {
     run: Duration,
 }
 
-/// I/Os per second, and nanoseconds of our CPU time for each.
+/// I/Os per second, and nanoseconds of our CPU time per I/O.
 #[derive(Clone, Copy)]
 struct Score {
     iops: f64,
     cpu_ns: f64,
 }
 
-/// Where the next read of a task goes.
+/// The position of a task's next read.
 struct Places {
     blocks: u64,
     order: Order,
@@ -91,7 +90,7 @@ where
     measure_async(job, config, async || make_task())
 }
 
-/// As [`measure`], for tasks that take I/O to make.
+/// As [`measure`], for tasks whose creation needs I/O.
 fn measure_async<F, T>(
     job: Job<'_>,
     config: ReactorConfig,
@@ -105,7 +104,7 @@ where
         let task = make_task().await;
         let start = Instant::now();
         let places = Rc::new(Places {
-            // What the smallest device of any row has.
+            // The size of the smallest device of any row.
             blocks: FILE_BYTES / 2 / BLOCK,
             order: job.order,
             state: Cell::new(if job.order == Order::Random { 0x9e37_79b9_7f4a_7c15 } else { 0 }),
@@ -125,7 +124,7 @@ where
     })
 }
 
-/// Reads straight through the ring.
+/// Reads directly through the ring.
 fn ring(job: Job<'_>, config: ReactorConfig) -> Score {
     measure(job, config, || {
         let flags = if job.direct { libc::O_DIRECT } else { 0 };
@@ -163,7 +162,7 @@ fn queue(job: Job<'_>, nomerges: u64) -> Score {
     })
 }
 
-/// fio with io_uring; its CPU time is its own account.
+/// fio with io_uring; the CPU time is what it reports.
 fn fio(job: Job<'_>) -> Option<Score> {
     let rw = if job.order == Order::Random { "randread" } else { "read" };
     let out = Command::new("fio")
@@ -218,14 +217,14 @@ fn table(title: &str, rounds: usize, mut runners: Vec<(&str, Runner<'_>)>) -> Ou
     record(title, "", &["kIOPS", "x 1st", "CPU ns/IO", "CPU x 1st"], &rows)
 }
 
-/// The tables: what is read, in which order, and whether past the page cache.
+/// The tables: title, order, and whether they use direct I/O.
 const TABLES: [(&str, Order, bool); 3] = [
     ("random 4 KiB", Order::Random, true),
     ("sequential 4 KiB", Order::Sequential, true),
     ("random 4 KiB, page cache", Order::Random, false),
 ];
 
-/// Prints the tables of the engine beside fio.
+/// Prints the tables that compare the engine with fio.
 ///
 /// # Errors
 /// The files could not be made.
@@ -248,7 +247,7 @@ pub(crate) fn run(settings: Settings) -> Outcome {
     Ok(())
 }
 
-/// Prints the tables of arrays beside the bare file.
+/// Prints the tables that compare arrays with the bare file.
 ///
 /// # Errors
 /// The files could not be made.
@@ -268,7 +267,7 @@ pub(crate) fn run_arrays(settings: Settings) -> Outcome {
     Ok(())
 }
 
-/// Reads of an array made of `members`, the first 512 MiB of it.
+/// Reads the first 512 MiB of an array on `members`.
 fn array(job: Job<'_>, level: Level, members: &[PathBuf]) -> Score {
     measure_async(job, ReactorConfig::default(), async || {
         let disks: Vec<Gateway> = members.iter().map(|m| open_disk(m, job.direct)).collect();

@@ -1,4 +1,4 @@
-//! Tables of configurations that were measured in rounds.
+//! Tables of configurations measured in rounds.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -36,12 +36,12 @@ pub(crate) fn record(
     Ok(())
 }
 
-/// What a table tells.
+/// The unit of a table.
 #[derive(Clone, Copy)]
 pub(crate) enum Unit {
-    /// Thousands of I/Os in a second.
+    /// Thousands of I/Os per second.
     Kiops,
-    /// Millions of bytes in a second.
+    /// Millions of bytes per second.
     Megabytes,
 }
 
@@ -56,8 +56,8 @@ pub(crate) struct Grid<'a> {
 const NAME: usize = 44;
 
 impl<'a> Grid<'a> {
-    /// Measures every row and column in each round, so that what else the machine does meets all
-    /// alike. `run` gets round, row and column.
+    /// Measures every row and column in each round, so that other load on the machine affects all alike. `run` gets
+    /// round, row and column.
     ///
     /// # Errors
     /// Those of `run`.
@@ -116,7 +116,7 @@ impl<'a> Grid<'a> {
         record(title, unit, self.columns, &rows)
     }
 
-    /// Prints the CPU time of an I/O of all rows.
+    /// Prints the CPU time per I/O of all rows.
     pub(crate) fn print_cpu(&self) {
         for (name, row) in self.rows.iter().zip(&self.scores) {
             let name = format!("{name}, CPU ns/IO");
@@ -126,19 +126,19 @@ impl<'a> Grid<'a> {
         }
     }
 
-    /// The median over the rounds of how many times the rate of the row `than` the row `of` has.
+    /// The median over the rounds of the rate of row `of` divided by the rate of row `than`.
     fn ratio(&self, of: usize, than: usize, column: usize) -> f64 {
         let pairs = self.scores[of][column].iter().zip(&self.scores[than][column]);
         median(pairs.map(|(a, b)| a.rate / b.rate).collect())
     }
 
-    /// Prints the ratios of two rows, and what is wanted of them.
+    /// Prints the ratios of two rows, and their target.
     pub(crate) fn print_ratio(&self, of: usize, than: usize, wanted: Option<f64>) {
         let all: Vec<usize> = (0..self.columns.len()).collect();
         self.print_ratio_of(of, than, &all, wanted);
     }
 
-    /// As [`Self::print_ratio`], with nothing wanted of other columns than `columns`.
+    /// As [`Self::print_ratio`], with the target only for `columns`.
     pub(crate) fn print_ratio_of(
         &self,
         of: usize,

@@ -1,10 +1,10 @@
-//! How fast an idle array is resynced, beside what its members can do.
+//! The speed of a resync of an idle array, compared with the speed of its members.
 //!
-//! Without a speed limit, a whole array, superblocks and checkpoints included. The slower member is
-//! the one that takes longer for its part: the first is read, the second written, alone and
-//! sequentially, 1 MiB at depth 16. On files on one disk the two share the disk: there the row of both
-//! without md is what can be had, the one with depth 8 with as much in flight as md has: 16 windows of
-//! 1 MiB, each of which is either read or written. Virtual time has no noise: one round is enough.
+//! A whole array without a speed limit, including superblocks and checkpoints. The "slower member" is the one that
+//! takes longer for its part: the first is read, the second written, alone and sequentially, 1 MiB at depth 16. With
+//! files on one disk the two share the disk: there the row of both without md is the possible maximum, and the row with
+//! depth 8 has as much in flight as md: 16 windows of 1 MiB, each of which is either read or written. Virtual time has
+//! no noise: one round is enough.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -136,14 +136,14 @@ fn cell(
     }
 }
 
-/// Reads or writes of a whole disk, but for a rest that arrays do not use either.
+/// Reads or writes of a whole disk, except for the rest that arrays do not use either.
 fn whole(write: bool, depth: usize, bytes: u64) -> Load {
     let span = 0..bytes - (16 << 20);
     let until = Until::Moved(span.end);
     Load { write, bytes: 1 << 20, depth, order: Order::Sequential, span, until }
 }
 
-/// What one of two loads did that ran together.
+/// The share of one of two loads that ran together.
 fn half(score: Score) -> Score {
     Score { iops: score.iops / 2.0, rate: score.rate / 2.0, ..score }
 }
@@ -159,7 +159,7 @@ async fn start(
     Ok(array)
 }
 
-/// The score of a resync for each pair of members.
+/// The score of a resync per pair of members.
 fn resynced(array: &Array, members: usize, time: Duration) -> Outcome<Score> {
     if array.is_unsynced() {
         return Err("the resync did not come to its end".into());

@@ -1,8 +1,8 @@
-//! What snapshots cost: reads of a snapshot beside those of its origin, and writes to an origin whose
-//! chunks have all been copied beside those to a volume without snapshots.
+//! The cost of snapshots: reads of a snapshot compared with reads of its origin, and writes to an origin whose chunks
+//! have all been copied compared with writes to a volume without snapshots.
 //!
-//! A file holds the volume and the exceptions, as a volume group on one disk does. Chunks are of 64 KiB:
-//! what is measured is the state after copying, and larger chunks get there sooner.
+//! A file holds the volume and the exceptions, as a volume group on one disk does. Chunks are 64 KiB: the state after
+//! copying is measured, and larger chunks reach it sooner.
 
 use ashlar_block::Gateway;
 use ashlar_engine::Engine;
@@ -12,7 +12,7 @@ use crate::load::{Load, Order, Score, Until, on_engine};
 use crate::mapped::Mapper;
 use crate::report::{Grid, Unit};
 
-/// The size of the volume, and of the room for its exceptions.
+/// The size of the volume, and of the space for its exceptions.
 const BYTES: u64 = 256 << 20;
 const CHUNK_SECTORS: u64 = 128;
 const READS: [&str; 3] = ["origin", "snapshot, nothing copied", "snapshot, all copied"];
@@ -41,7 +41,7 @@ fn load(write: bool, bytes: u64, order: Order, until: Until) -> Load {
     Load { write, bytes, depth: 32, order, span: 0..BYTES, until }
 }
 
-/// Has every chunk copied, by writing to all of them.
+/// Copies every chunk, by writing to all of them.
 fn copy_all(engine: &Engine, volumes: &Volumes) -> Outcome {
     let all = load(true, CHUNK_SECTORS * 512, Order::Sequential, Until::Moved(BYTES));
     on_engine(engine, &[(&volumes.origin, all)])?;
@@ -53,7 +53,7 @@ fn copy_all(engine: &Engine, volumes: &Volumes) -> Outcome {
 /// # Errors
 /// An I/O failed, or a reactor could not be started.
 pub(crate) fn run(settings: Settings) -> Outcome {
-    // A copy of everything and a chunk for the sake of alignment.
+    // A full copy, and a chunk for alignment.
     let files = Files::make(1, 2 * BYTES + (1 << 20))?;
     let measure = |write, row, copied, column| -> Outcome<Score> {
         let engine = Engine::start(1)?;

@@ -1,9 +1,8 @@
-//! What trace points cost: random reads of 4 KiB without a reader, again without one, which is the noise
-//! to compare with, with a reader that only counts events, and with the rings of `ashlar trace`, taken out
-//! as the daemon does.
+//! The cost of trace points: random reads of 4 KiB without a reader, again without one (which shows the noise), with a
+//! reader that only counts events, and with the rings of `ashlar trace`, drained as the daemon does.
 //!
-//! A build with the feature `no-trace-points` has only the rows without a reader: beside those of the
-//! usual build they tell what a trace point costs that nobody reads (docs/internals/tracing.md).
+//! A build with the feature `no-trace-points` has only the rows without a reader: compared with the usual build, they
+//! show the cost of a trace point without a reader (docs/internals/tracing.md).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -27,12 +26,12 @@ const ROWS: [&str; 4] =
 /// Rows that need no trace points.
 const WITHOUT_READER: usize = 2;
 
-/// As the daemon's: how often records are taken out, how old they are then, and how many at a time.
+/// The daemon's values: how often records are drained, how old they are then, and how many at a time.
 const INTERVAL: Duration = Duration::from_millis(10);
 const SETTLED_NS: u64 = 1_000_000;
 const BATCH: usize = 8192;
 
-/// The least that a reader can do.
+/// The minimal reader.
 #[derive(Default)]
 struct Count(AtomicU64);
 
@@ -42,7 +41,7 @@ impl Reader for Count {
     }
 }
 
-/// What the rings gave.
+/// The totals from the rings.
 #[derive(Default)]
 struct Sums {
     taken: AtomicU64,
@@ -50,7 +49,7 @@ struct Sums {
     lost: AtomicU64,
 }
 
-/// A trace under way, whose records a thread takes out until this is dropped.
+/// A running trace, whose records a thread drains until this is dropped.
 struct Taker {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -95,7 +94,7 @@ impl Drop for Taker {
     }
 }
 
-/// Who watches while a row is measured.
+/// The reader while a row is measured.
 enum Watching {
     Nobody,
     Counting { _watch: Watch },
@@ -127,7 +126,7 @@ pub(crate) fn run(settings: Settings) -> Outcome {
             bytes: 4096,
             depth: 32,
             order: Order::Random,
-            // Past what a hollow disk keeps.
+            // Beyond the part that a hollow disk stores.
             span: 2 << 20..BYTES,
             until: Until::Passed(settings.run),
         };

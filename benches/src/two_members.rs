@@ -1,7 +1,7 @@
-//! Reads of a RAID1 of two members beside reads of one of them.
+//! Reads of a RAID1 of two members compared with reads of one of them.
 //!
-//! Each row gets the same load: eight jobs on one reactor. "Both without md" has half of the jobs on
-//! each member, which is what the members allow.
+//! Each row gets the same load: eight jobs on one reactor. "Both without md" runs half of the jobs on each member,
+//! which is the possible maximum.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,13 +21,13 @@ const COLUMNS: [&str; 4] = ["random 4K", "random 64K", "8 seq. 64K", "1 seq. 64K
 const BYTES: u64 = 1 << 30;
 const SIM_RUN: Duration = Duration::from_millis(100);
 
-/// The jobs of a column on these disks, in turn.
+/// The jobs of a column, distributed over these disks in turn.
 fn loads<'a>(column: usize, disks: &[&'a Gateway], run: Duration) -> Vec<(&'a Gateway, Load)> {
     let (bytes, depth, order, jobs) = match column {
         0 => (4 << 10, 16, Order::Random, 8),
         1 => (64 << 10, 16, Order::Random, 8),
         2 => (64 << 10, 16, Order::Sequential, 8),
-        // Half of the depth for each disk.
+        // Half of the depth on each disk.
         _ => (64 << 10, 128 / disks.len(), Order::Sequential, disks.len()),
     };
     let span = 0..BYTES / 2;
