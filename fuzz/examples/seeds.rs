@@ -1,14 +1,14 @@
-//! `seeds FOLDER`: writes the seeds of each target into `FOLDER/NAME`, a corpus to begin with, and if they
-//! are texts their words into `FOLDER/NAME.dict`, for libFuzzer's `-dict`.
+//! `seeds FOLDER`: writes the seeds of each target to `FOLDER/NAME` as an initial corpus, and the words of textual
+//! seeds to `FOLDER/NAME.dict`, for libFuzzer's `-dict`.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::{env, fs, io};
 
-/// The longest word that is worth to be put elsewhere.
+/// The longest word for a dictionary.
 const MAX_WORD: usize = 32;
 
-/// The words of texts, a line each; none if there is a seed that is no text.
+/// The words of texts, one per line; `None` if a seed is not text.
 fn words(seeds: &[Vec<u8>]) -> Option<String> {
     let mut words = BTreeSet::new();
     for seed in seeds {

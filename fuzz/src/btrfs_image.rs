@@ -1,8 +1,8 @@
-//! A whole btrfs file system from a hostile disk: never a panic, never an unbounded loop or allocation,
-//! whatever is asked of it.
+//! A whole btrfs file system from a hostile disk: never a panic, never an unbounded loop or allocation, whatever
+//! operation is called.
 //!
-//! Input: changes of a file system that the kernel made: five bytes each, which tree block, offset in it (two
-//! bytes), and the two bytes that are put there. Block 255 is the superblock. Checksums are made right.
+//! Input: changes of a file system made by the kernel: five bytes each, for the tree block, the offset in it (two
+//! bytes), and the two bytes to write there. Block 255 is the superblock. Checksums are corrected.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -18,17 +18,17 @@ use ashlar_btrfs::volume::{FileSystem, OpenOptions, Source};
 use ashlar_btrfs::{backref, inspect};
 use ashlar_sim::{Media, Sim, SimDisk};
 
-/// A file system of one device, with nothing stored twice.
+/// A file system on one device, without duplicated blocks.
 static MAP: &str = include_str!("../../tests/images/btrfs/single-4k/image.map");
 static BYTES: &[u8] = include_bytes!("../../tests/images/btrfs/single-4k/image.bin");
 
-/// Bytes of a tree block, and of a superblock.
+/// The size of a tree block, and of a superblock.
 pub const BLOCK: usize = 4096;
-/// Where the superblock is.
+/// The offset of the superblock.
 const SUPERBLOCK: u64 = 64 << 10;
-/// The number that stands for the superblock.
+/// The block number that stands for the superblock.
 const IS_SUPERBLOCK: u8 = 255;
-/// Steps after which what should have ended has not.
+/// The most steps of an operation before it counts as endless.
 const STEPS_MAX: usize = 20_000;
 
 fn media() -> Media {
@@ -61,7 +61,7 @@ async fn open(media: &Media, sim: &Sim) -> Option<Arc<FileSystem>> {
     FileSystem::open(vec![source], OpenOptions::default(), sim.runtime()).await.ok()
 }
 
-/// The tree blocks: where each is on the device, and its bytes.
+/// The tree blocks: offset on the device, and bytes.
 pub fn blocks() -> &'static [(u64, Vec<u8>)] {
     static BLOCKS: OnceLock<Vec<(u64, Vec<u8>)>> = OnceLock::new();
     BLOCKS.get_or_init(|| {
@@ -92,7 +92,7 @@ pub fn superblock() -> Vec<u8> {
     media().peek_range(Sector(SUPERBLOCK >> 9), Sectors(BLOCK as u64 >> 9))
 }
 
-/// Checks what the module text says, of one input. Whether something of it was accepted.
+/// Checks one input against the module text; returns whether part of it was accepted.
 pub fn run(data: &[u8]) -> bool {
     let media = media();
     let all = blocks();
@@ -120,7 +120,7 @@ pub fn run(data: &[u8]) -> bool {
     })
 }
 
-/// Text that is counted, and not kept.
+/// A writer that only counts.
 struct Counted(usize);
 
 impl io::Write for Counted {
@@ -135,7 +135,7 @@ impl io::Write for Counted {
     }
 }
 
-/// Asks everything that can be asked. An error is a fine answer.
+/// Calls every operation. An error is an acceptable result.
 async fn ask(fs: &Arc<FileSystem>) {
     let mut out = Counted(0);
     if let Err(error) = inspect::trees(fs, &mut out).await {
@@ -161,7 +161,7 @@ async fn ask(fs: &Arc<FileSystem>) {
     }
 }
 
-/// Looks at all files.
+/// Walks through all files.
 async fn walk(files: &Files) {
     let mut open: Vec<_> = files.list(files.root()).await.into_iter().collect();
     let mut steps = 0;

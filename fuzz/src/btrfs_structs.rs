@@ -1,8 +1,8 @@
-//! Btrfs's superblocks, tree blocks, chunks and items from a hostile disk: never a panic, never an unbounded
-//! loop or allocation, and what is accepted agrees with itself.
+//! Btrfs's superblocks, tree blocks, chunks and items from a hostile disk: never a panic, never an unbounded loop or
+//! allocation, and accepted structures are consistent.
 //!
-//! Input: a byte that says what it is, then its bytes; of an item first its key (17 bytes). The checksums of
-//! superblocks and tree blocks are made right.
+//! Input: a byte for the kind, then the structure's bytes; for an item first its key (17 bytes). The checksums of
+//! superblocks and tree blocks are corrected.
 
 use ashlar_btrfs::csum::ChecksumKind;
 use ashlar_btrfs::inspect::{self, SuperblockKind};
@@ -20,18 +20,18 @@ use ashlar_btrfs::units::Logical;
 use uuid::Uuid;
 use zerocopy::FromBytes;
 
-/// What the input is: a superblock.
+/// The input is a superblock.
 pub const SUPERBLOCK: u8 = 0;
-/// A tree block.
+/// The input is a tree block.
 pub const NODE: u8 = 1;
-/// The chunks of a superblock.
+/// The input is the chunk array of a superblock.
 pub const CHUNKS: u8 = 2;
-/// An item.
+/// The input is an item.
 pub const ITEM: u8 = 3;
 
 const SECTOR: u32 = 4096;
 
-/// Checks what the module text says, of one input. Whether something of it was accepted.
+/// Checks one input against the module text; returns whether part of it was accepted.
 pub fn run(data: &[u8]) -> bool {
     let Some((what, rest)) = data.split_first() else { return false };
     match what % 4 {
@@ -100,13 +100,13 @@ fn node(bytes: &[u8]) -> bool {
     true
 }
 
-/// What is at an address is what the part of the device there says that it has.
+/// The mapping from an address to a device and back must agree.
 fn chunk(chunk: &Chunk) {
     assert!(chunk.length > 0 && chunk.end() > chunk.start && !chunk.stripes.is_empty());
     let last = chunk.length - 1;
     for at in [0, last / 2, last].map(|offset| Logical(chunk.start.0 + offset)) {
         for mirror in chunk.all_mirrors() {
-            // The last row of a chunk whose length is no multiple of a row is beyond its part of a device.
+            // The last row of a chunk whose length is not a multiple of a row is beyond its part of a device.
             if let Some(place) = chunk.locate(at, mirror) {
                 let offset = place.at.0 - chunk.stripes[place.stripe].offset.0;
                 let _content = chunk.content(place.stripe, offset);
@@ -121,9 +121,9 @@ fn item(bytes: &[u8]) -> bool {
     parse(Key::from(key), body)
 }
 
-/// Whether the body is one that the key can have.
+/// Whether the body is valid for the key.
 fn parse(key: Key, body: &[u8]) -> bool {
-    /// More entries than bytes are none.
+    /// There cannot be more entries than bytes.
     fn count<T, E>(entries: impl Iterator<Item = Result<T, E>>, body: &[u8]) -> bool {
         let all: Vec<Result<T, E>> = entries.collect();
         assert!(all.len() <= body.len());

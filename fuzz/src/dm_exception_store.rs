@@ -1,7 +1,7 @@
-//! Exception stores of a hostile COW device: each is read or refused, never with a panic, an endless loop or
-//! unbounded memory; one that is read points only to chunks that there are, and to each once.
+//! Exception stores on a hostile COW device: each is read or refused, never with a panic, an endless loop or unbounded
+//! memory; a store that is read refers only to existing chunks, and to each once.
 //!
-//! Input: a byte of flags, then what the device begins with. It is larger than that, and ends in zeroes.
+//! Input: a byte of flags, then the start of the device. The device is larger, and ends in zeroes.
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -14,12 +14,12 @@ use ashlar_dm::snapshot::examine;
 use ashlar_dm::snapshot::ondisk::{Geometry, Header};
 use zerocopy::IntoBytes;
 
-/// The header is made right, so that what is behind it is reached; its chunks are of 1 to 16 sectors.
+/// The header is corrected, so that the code after that check is reached; chunks have 1 to 16 sectors.
 const RESEAL: u8 = 1;
-/// The device has an end that nobody would expect: 2^40 sectors.
+/// The device has an unusual size: 2^40 sectors.
 const HUGE: u8 = 2;
 
-/// Sectors of the origin.
+/// Size of the origin.
 const ORIGIN: Sectors = Sectors(1 << 16);
 const COW: Sectors = Sectors(1 << 12);
 
@@ -61,7 +61,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
     panic!("a look that never ends");
 }
 
-/// Checks what the module text says, of one input. Whether something of it was accepted.
+/// Checks one input against the module text; returns whether part of it was accepted.
 pub fn run(data: &[u8]) -> bool {
     let Some((&flags, rest)) = data.split_first() else { return false };
     let mut data = rest.to_vec();

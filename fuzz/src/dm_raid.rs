@@ -1,9 +1,8 @@
-//! dm-raid superblocks and bitmaps of hostile metadata devices: never a panic, never an unbounded loop or
-//! allocation; arrays that are found can be planned or are refused, and what is planned has the shape that
-//! was asked for.
+//! dm-raid superblocks and bitmaps on hostile metadata devices: never a panic, never an unbounded loop or allocation;
+//! arrays that are found are planned or refused, and a plan has the requested shape.
 //!
-//! Input: level, copies, chunk in units of 8 sectors, and legs, a byte each; then for each leg the first
-//! [`SUPERBLOCK`] bytes of the superblock and the first [`BITMAP`] of the bitmap.
+//! Input: level, copies, chunk in units of 8 sectors, and number of legs, one byte each; then for each leg the first
+//! [`SUPERBLOCK`] bytes of the superblock and the first [`BITMAP`] bytes of the bitmap.
 
 use ashlar_block::{Sector, Sectors};
 use ashlar_md::dm_raid::{BITMAP_AT, Leg, MAX_LEGS, Shape, candidates};
@@ -12,16 +11,16 @@ use ashlar_md::{Options, plan};
 use ashlar_sim::{Media, Sim, SimDisk};
 use uuid::Uuid;
 
-/// Bytes of a superblock that mean something.
+/// The used bytes of a superblock.
 pub const SUPERBLOCK: usize = 148;
-/// Bytes of a bitmap: its superblock and some marks.
+/// The bytes of a bitmap: its superblock and some marks.
 pub const BITMAP: usize = 320;
 
 const META: Sectors = Sectors(64);
 const DATA: Sectors = Sectors(32 << 11);
 const SECTOR: usize = 512;
 
-/// What an input has of a metadata device.
+/// The part of a metadata device that an input contains.
 pub fn pack(device: &[u8]) -> Vec<u8> {
     let part = |at: usize, len: usize| {
         let mut part = device.get(at..).unwrap_or_default().to_vec();
@@ -31,14 +30,14 @@ pub fn pack(device: &[u8]) -> Vec<u8> {
     [part(0, SUPERBLOCK), part(BITMAP_AT.bytes() as usize, BITMAP)].concat()
 }
 
-/// Puts bytes on a device, with zeroes up to the next sector.
+/// Writes bytes to a device, padded with zeroes to the next sector.
 fn poke(media: &Media, at: Sector, bytes: &[u8]) {
     let mut bytes = bytes.to_vec();
     bytes.resize(bytes.len().next_multiple_of(SECTOR), 0);
     media.poke(at, &bytes);
 }
 
-/// Checks what the module text says, of one input. Whether something of it was accepted.
+/// Checks one input against the module text; returns whether part of it was accepted.
 pub fn run(data: &[u8]) -> bool {
     let Some((&[level, copies, chunk, legs], mut rest)) = data.split_first_chunk() else {
         return false;
@@ -55,7 +54,7 @@ pub fn run(data: &[u8]) -> bool {
             poke(&media, BITMAP_AT, bitmap);
             let data = SimDisk::new(format!("data{n}"), DATA).gateway();
             Leg {
-                // A leg of which the input has nothing has no metadata device.
+                // A leg without input bytes has no metadata device.
                 meta: (!leg.is_empty()).then(|| SimDisk::over(format!("meta{n}"), media).gateway()),
                 data: Some(data),
             }

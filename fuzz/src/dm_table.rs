@@ -1,7 +1,7 @@
-//! Tables that somebody wrote: never a panic, and what is read and printed is read again as the same.
-//! What loads, on devices of several sizes and blocks, prints itself so that it loads again.
+//! Tables written by a user: never a panic, and a table that is parsed and printed is parsed to the same table again. A
+//! table that loads, on devices of several sizes and block sizes, prints itself so that it loads again.
 //!
-//! Input: the text of a table, which calls the devices `a`, `b` and `c`.
+//! Input: the text of a table, which uses the devices `a`, `b` and `c`.
 
 use std::pin::pin;
 use std::sync::{Arc, LazyLock};
@@ -13,7 +13,7 @@ use ashlar_block::{
 };
 use ashlar_dm::{Context, Devices, Table, text};
 
-/// A device of zeroes, whose I/O is over at once.
+/// A device of zeroes, whose I/O ends at once.
 struct Zeroes(Disk);
 
 impl BlockDevice for Zeroes {
@@ -46,7 +46,7 @@ static DEVICES: LazyLock<Named> = LazyLock::new(|| {
     Named([device("a", 64, 512), device("b", 1 << 20, 512), device("c", 1 << 40, 4096)])
 });
 
-/// Where time stands still and nothing is spawned.
+/// A runtime where time stands still and nothing is spawned.
 struct Still;
 
 impl Runtime for Still {
@@ -78,12 +78,12 @@ fn load(text: &str) -> Option<Table> {
             }
             result.ok()
         }
-        // It waits for somebody who is not there.
+        // It waits for something that never happens.
         Poll::Pending => None,
     }
 }
 
-/// Checks what the module text says, of one input. Whether something of it was accepted.
+/// Checks one input against the module text; returns whether part of it was accepted.
 pub fn run(bytes: &[u8]) -> bool {
     let Ok(table) = std::str::from_utf8(bytes) else { return false };
     match text::parse(table) {

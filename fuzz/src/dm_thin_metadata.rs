@@ -1,29 +1,29 @@
-//! Thin metadata from a hostile disk: never a panic, never an unbounded loop or allocation, and what can
-//! be listed can be looked up.
+//! Thin metadata from a hostile disk: never a panic, never an unbounded loop or allocation, and every mapping that is
+//! listed can be looked up.
 //!
-//! Input: one byte of flags, then changes of a pool that the kernel made: five bytes each, block, offset
-//! and what to add to the byte there.
+//! Input: one byte of flags, then changes of a pool made by the kernel: five bytes each, for the block, the offset and
+//! the value to add to the byte there.
 
 use ashlar_block::{Sector, Sectors};
 use ashlar_dm::thin::ondisk::{BLOCK_BYTES, Block, node_checksum, superblock_checksum};
 use ashlar_dm::thin::{Options, ThinError, ThinPool};
 use ashlar_sim::{Media, Sim, SimDisk};
 
-/// Checksums are made right, so that what is behind that check is reached.
+/// Checksums are corrected, so that the code after that check is reached.
 const RESEAL: u8 = 1;
-/// Room for one node, so that every lookup reads.
+/// The cache has room for one node, so that every lookup reads.
 const FORGETFUL: u8 = 2;
 
 const BLOCKS: usize = 1024;
 
 static POOL: &[u8] = include_bytes!("../../tests/images/dm-thin/odd.metadata");
 
-/// Blocks of the pool that hold something.
+/// The number of the pool's blocks that are in use.
 pub fn blocks() -> usize {
     POOL.len() / BLOCK_BYTES
 }
 
-/// Checks what the module text says, of one input. Whether something of it was accepted.
+/// Checks one input against the module text; returns whether part of it was accepted.
 pub fn run(data: &[u8]) -> bool {
     let Some((flags, changes)) = data.split_first() else { return false };
     let mut image = POOL.to_vec();
@@ -39,7 +39,7 @@ pub fn run(data: &[u8]) -> bool {
     if flags & RESEAL != 0 {
         changed.iter().for_each(|block| seal(&mut image[block * BLOCK_BYTES..], *block));
     }
-    // The rest of the medium is zeroes, as that of the pool was.
+    // The rest of the medium is zeroes, as it was on the pool's.
     let media = Media::new(Sectors(BLOCKS as u64 * 8));
     media.poke(Sector::ZERO, &image);
     let nodes = if flags & FORGETFUL != 0 { 1 } else { BLOCKS };

@@ -1,9 +1,9 @@
-//! FUSE requests of a hostile kernel: each is answered exactly once (those that want no answer not at
-//! all) with a bounded, well-formed reply, and the volume holds what the accepted requests wrote.
+//! FUSE requests from a hostile kernel: each is answered exactly once (those without a reply never) with a bounded,
+//! well-formed reply, and the volume contains what the accepted requests wrote.
 //!
-//! Input: messages, one after another, to a session in which everything is open already. Each begins
-//! with four bytes: how it is made (the flags below, and in the upper bits a node), opcode, length of
-//! the arguments, and length of the payload in units of 32 bytes. Arguments follow, then the payload.
+//! Input: a sequence of messages to a session in which everything is already open. Each begins with four bytes: how it
+//! is built (the flags below, with a node in the upper bits), opcode, length of the arguments, and length of the
+//! payload in units of 32 bytes. Arguments follow, then the payload.
 
 #![allow(
     clippy::wildcard_enum_match_arm,
@@ -25,14 +25,14 @@ use ashlar_export::fuse::session::{Action, Session};
 use ashlar_export::fuse::tree::{Access, Entry, Namespace, Owner};
 use rustix::io::Errno;
 
-/// The arguments are the whole message: header, length and all.
+/// The arguments are the whole message, including header and length.
 const RAW: u8 = 1;
-/// The arguments are as short as they are. Else they are filled up with zeroes.
+/// The arguments keep their length. Otherwise they are padded with zeroes.
 const SHORT: u8 = 2;
 /// The first argument is a handle among the few that may be open.
 const KNOWN_HANDLE: u8 = 4;
-/// The request is one that makes sense on the volume: its handle, a position and a length about as
-/// large as the volume, the payload's length or a mode that is served.
+/// The request is plausible on the volume: it has the volume's handle, a position and a length up to about the volume's
+/// size, and the payload's length or a supported mode.
 const ON_VOLUME: u8 = 8;
 
 const UNIQUE: u64 = 0x0102_0304_0506_0708;
@@ -40,7 +40,7 @@ const IN_HEADER: usize = 40;
 const OUT_HEADER: usize = 16;
 /// Not a whole number of blocks of 4 KiB.
 const VOLUME: usize = 65_536 + 512;
-/// Room for INIT's, an entry's or a file system's description.
+/// Space for INIT's reply or the description of an entry or a file system.
 const STRUCTURES: usize = 256;
 
 const LOOKUP: u32 = 1;
@@ -49,11 +49,11 @@ const OPEN: u32 = 14;
 const WRITE: u32 = 16;
 const OPENDIR: u32 = 27;
 const FALLOCATE: u32 = 43;
-/// Modes of FALLOCATE that are served: PUNCH_HOLE and ZERO_RANGE, with and without KEEP_SIZE.
+/// Supported modes of FALLOCATE: PUNCH_HOLE and ZERO_RANGE, with and without KEEP_SIZE.
 const MODES: [u64; 3] = [0x03, 0x10, 0x11];
 
-/// What the session knows: paths that are looked up, in an order in which parents come first, and
-/// with which opcode and flags they are opened. Nodes count from 2 on, handles from 1.
+/// The paths that the session looks up, parents first, and the opcode and flags to open them. Nodes count from 2,
+/// handles from 1.
 const TREE: [(u64, &str, u32, u32); 6] = [
     (1, "d", OPENDIR, 0),
     (1, "v", OPEN, 2),
@@ -63,16 +63,16 @@ const TREE: [(u64, &str, u32, u32); 6] = [
     (2, "b", OPEN, 2),
 ];
 
-/// That of the volume.
+/// The volume's handle.
 const VOLUME_HANDLE: u64 = 2;
 
-/// What an opcode byte below 192 stands for: some more often than others.
+/// The opcodes for opcode bytes below 192: some more often than others.
 const OPCODES: [u32; 24] = [
     26, LOOKUP, 2, 42, 3, SETATTR, 5, OPEN, 15, 15, 15, WRITE, WRITE, WRITE, 20, FALLOCATE,
     FALLOCATE, 39, OPENDIR, 28, 44, 44, 18, 17,
 ];
 
-/// What the volume holds at first: no zeroes, and not the same in each sector.
+/// The volume's initial contents: without zeroes, and different in each sector.
 fn contents() -> Vec<u8> {
     (0..VOLUME).map(|at| (at % 251 + 1) as u8).collect()
 }
@@ -161,7 +161,7 @@ impl Namespace for Tree {
     }
 }
 
-/// A message, and the payload that lies elsewhere.
+/// The next message, and its separate payload.
 fn next<'a>(input: &mut &'a [u8]) -> Option<(Vec<u8>, &'a [u8])> {
     let (&[how, opcode, arguments, payload], rest) = input.split_first_chunk::<4>()?;
     let (arguments, rest) = rest.split_at(rest.len().min(arguments.into()));
@@ -210,7 +210,7 @@ fn message(opcode: u32, node: u64, arguments: &[u8], payload: usize) -> Vec<u8> 
     message
 }
 
-/// Looks up and opens what there is.
+/// Looks up and opens all paths.
 fn open(session: &Session<Tree>) {
     let call = |message: &[u8]| {
         let request = Request::parse(message, 0).expect("a request");
@@ -237,7 +237,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
     panic!("a request waits for ever");
 }
 
-/// Checks the header of a reply; what follows it if it tells of success.
+/// Checks the header of a reply; returns the rest if it reports success.
 fn body(head: &[u8], data: usize, unique: u64) -> Option<&[u8]> {
     let word = |at| u32::from_ne_bytes(head[at..at + 4].try_into().expect("four bytes"));
     assert_eq!(word(0) as usize, head.len() + data);
@@ -248,7 +248,7 @@ fn body(head: &[u8], data: usize, unique: u64) -> Option<&[u8]> {
     (error == 0).then_some(&head[OUT_HEADER..])
 }
 
-/// Entries of a listing lie within it, go on to the next and have plain names.
+/// Checks that entries of a listing are inside it, advance, and have plain names.
 fn check_listing(mut rest: &[u8], offset: u64, plus: bool) {
     let mut last = offset;
     while !rest.is_empty() {
@@ -263,7 +263,7 @@ fn check_listing(mut rest: &[u8], offset: u64, plus: bool) {
     }
 }
 
-/// What an operation that the volume did must have come to.
+/// Checks the result of an operation on the volume.
 fn check_done(op: &Operation<'_>, payload: &[u8], done: &Done, mirror: &mut [u8]) {
     let data = done.data.as_ref().map(Buffer::as_slice);
     let at = |offset: u64| usize::try_from(offset).expect("within the volume");
@@ -293,7 +293,7 @@ fn unique_of(done: &Done) -> u64 {
     u64::from_ne_bytes(done.head[8..16].try_into().expect("8 bytes"))
 }
 
-/// Checks what the module text says, of one input. Whether something of it was accepted.
+/// Checks one input against the module text; returns whether part of it was accepted.
 pub fn run(data: &[u8]) -> bool {
     let ram = Arc::new(Ram::new());
     let volume = Gateway::new(Arc::clone(&ram) as Arc<dyn BlockDevice>);

@@ -1,9 +1,9 @@
-//! What the fuzz targets check, as functions of bytes.
+//! The checks of the fuzz targets, as functions of bytes.
 //!
-//! There is a module for each target, named as it: its text says what must hold and how the input is laid
-//! out, and `run` checks it, and panics if it does not hold. Two drivers give the inputs. libFuzzer, on a
-//! nightly toolchain, looks for new paths by coverage (`fuzz_targets`, `scripts/fuzz`). An ordinary test
-//! changes the [`seeds`] at random, with a fixed seed and for a fixed number of rounds (`tests/bounded.rs`).
+//! Each target has a module of its name: the module text says what must hold and how the input is laid out, and `run`
+//! checks it, and panics if it does not hold. Two drivers provide inputs. libFuzzer, on a nightly toolchain, searches
+//! for new paths by coverage (`fuzz_targets`, `scripts/fuzz`). An ordinary test changes the [`seeds`] at random, with a
+//! fixed seed and for a fixed number of rounds (`tests/bounded.rs`).
 
 #![forbid(unsafe_code)]
 
@@ -26,13 +26,13 @@ pub mod zfs_label;
 
 /// A fuzz target.
 pub struct Target {
-    /// Its name, which is its module's.
+    /// Its name, which is the module's.
     pub name: &'static str,
-    /// Checks one input; panics if something does not hold. Whether something of it was accepted.
+    /// Checks one input; panics if something does not hold. Returns whether part of the input was accepted.
     pub run: fn(&[u8]) -> bool,
-    /// Good inputs to begin with.
+    /// Good inputs to start with.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// Inputs of the bounded share: a second or two of them.
+    /// The number of inputs in the bounded test: about a second or two.
     pub rounds: u32,
 }
 
@@ -42,7 +42,7 @@ macro_rules! target {
     };
 }
 
-/// All of them.
+/// All targets.
 pub const TARGETS: &[Target] = &[
     target!(btrfs_image, 200),
     target!(btrfs_structs, 60_000),

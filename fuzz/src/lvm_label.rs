@@ -1,15 +1,15 @@
-//! LVM labels and metadata area headers from a hostile disk: never a panic, never an unbounded loop or
-//! allocation, and what is accepted can be written and means the same again.
+//! LVM labels and metadata area headers from a hostile disk: never a panic, never an unbounded loop or allocation, and
+//! accepted structures are the same after writing and reading them.
 //!
-//! Input: one byte of flags, a header's sector, then the first four sectors of a device.
+//! Input: one byte of flags, a sector with a header, then the first four sectors of a device.
 
 use ashlar_lvm::ondisk::layout::SECTOR_SIZE;
 use ashlar_lvm::ondisk::{MdaHeader, Range, crc, find_label};
 
-/// The checksums are made right, so that what is behind that check is reached.
+/// Checksums are corrected, so that the code after that check is reached.
 const RESEAL: u8 = 1;
 
-/// Checks what the module text says, of one input. Whether something of it was accepted.
+/// Checks one input against the module text; returns whether part of it was accepted.
 pub fn run(data: &[u8]) -> bool {
     let Some((flags, rest)) = data.split_first() else { return false };
     let Some((header, rest)) = rest.split_first_chunk::<SECTOR_SIZE>() else { return false };
@@ -47,7 +47,7 @@ pub fn run(data: &[u8]) -> bool {
                     assert_eq!(total, text.size);
                 }
             }
-            // What a text is does not matter, but it has at least its NUL.
+            // The text itself does not matter, but it contains at least its NUL.
             sectors.push(0);
             match header.place(&sectors) {
                 Ok(place) => assert!(header.locate(place.text).is_ok()),

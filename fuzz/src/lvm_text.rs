@@ -1,5 +1,5 @@
-//! LVM texts from a hostile disk: never a panic, never an unbounded loop or allocation; trees and groups
-//! come back from what is printed of them.
+//! LVM texts from a hostile disk: never a panic, never an unbounded loop or allocation; printed trees and groups are
+//! parsed to the same again.
 //!
 //! Input: a text.
 
@@ -7,7 +7,7 @@ use ashlar_lvm::Metadata;
 use ashlar_lvm::alloc::Wish;
 use ashlar_lvm::text::{Form, parse, print};
 
-/// Checks what the module text says, of one input. Whether something of it was accepted.
+/// Checks one input against the module text; returns whether part of it was accepted.
 pub fn run(data: &[u8]) -> bool {
     if let Ok(tree) = parse(data) {
         for form in [Form::Disk, Form::Backup { utc_offset: 3600 }] {

@@ -1,7 +1,7 @@
-//! md metadata from a hostile disk: never a panic, never an unbounded loop or allocation, and what is
-//! accepted is written back as it was.
+//! md metadata from a hostile disk: never a panic, never an unbounded loop or allocation, and accepted metadata is
+//! written back unchanged.
 //!
-//! Input: 8 bytes of device size, one byte of flags, then the 4 KiB block found at every place.
+//! Input: 8 bytes of device size, one byte of flags, then the 4 KiB block that every position contains.
 
 use ashlar_block::units::Sectors;
 use ashlar_md::badblocks::BadBlocks;
@@ -14,12 +14,12 @@ use ashlar_md::ondisk::superblock_1::Block1;
 use ashlar_md::ondisk::{Superblock, Version};
 use zerocopy::IntoBytes;
 
-/// The checksum is made right, so that what is behind that check is reached.
+/// The checksum is corrected, so that the code after that check is reached.
 const RESEAL: u8 = 1;
-/// The size of the device is made small, as golden images have it.
+/// The device size is made small, as in golden images.
 const SMALL: u8 = 2;
 
-/// Checks what the module text says, of one input. Whether something of it was accepted.
+/// Checks one input against the module text; returns whether part of it was accepted.
 pub fn run(data: &[u8]) -> bool {
     let Some((size, rest)) = data.split_first_chunk::<8>() else { return false };
     let Some((flags, block)) = rest.split_first() else { return false };
@@ -48,7 +48,7 @@ fn reseal(bytes: &mut [u8]) {
     }
 }
 
-/// Whether it is a superblock.
+/// Whether it is accepted as a superblock.
 fn probe(bytes: &[u8], device: Sectors) -> bool {
     let mut accepted = false;
     let ranges = probe_ranges(device);
@@ -80,7 +80,7 @@ fn print(bytes: &[u8], device: Sectors) {
     }
 }
 
-/// Whether it is a bad block log or a bitmap.
+/// Whether it is accepted as a bad block log or a bitmap.
 fn lists(bytes: &[u8], shift: u8) -> bool {
     let mut accepted = false;
     if let Ok(ranges) = bad_block_log::parse(bytes, shift) {

@@ -1,8 +1,8 @@
-//! Random changes of inputs, for who has no coverage to be led by.
+//! Random changes of inputs, for drivers without coverage.
 
 use ashlar_sim::Rng;
 
-/// Numbers at which things go wrong: zero, one, and the ends of the types.
+/// Numbers at boundaries: zero, one, and the limits of the types.
 const INTERESTING: [u64; 12] = [
     0,
     1,
@@ -18,7 +18,7 @@ const INTERESTING: [u64; 12] = [
     u64::MAX,
 ];
 
-/// The longest input that is made.
+/// The longest input that is produced.
 const MAX_LEN: usize = 128 << 10;
 
 /// One of `seeds`, changed in one to four places.
@@ -39,7 +39,7 @@ fn change(bytes: &mut Vec<u8>, seeds: &[Vec<u8>], rng: &mut Rng) {
         bytes.push(rng.next_u64() as u8);
         return;
     }
-    // What matters is mostly at the front.
+    // The important bytes are mostly at the front.
     let len = if rng.chance(1, 2) { bytes.len().min(512) } else { bytes.len() };
     let at = rng.index(len);
     match rng.below(8) {
@@ -49,7 +49,7 @@ fn change(bytes: &mut Vec<u8>, seeds: &[Vec<u8>], rng: &mut Rng) {
         3 => number(&mut bytes[at..], rng),
         4 => bytes.truncate(at),
         5 => {
-            // A part again, behind itself.
+            // Repeat a part directly after itself.
             let end = bytes.len().min(at + 1 + rng.index(64));
             let part = bytes[at..end].to_vec();
             bytes.splice(end..end, part);
@@ -59,7 +59,7 @@ fn change(bytes: &mut Vec<u8>, seeds: &[Vec<u8>], rng: &mut Rng) {
             bytes.drain(at..end);
         }
         _ => {
-            // The front of this one and the end of another.
+            // The front of this input and the end of another.
             let other = &seeds[rng.index(seeds.len())];
             bytes.truncate(at);
             bytes.extend(&other[at.min(other.len())..]);
@@ -67,7 +67,7 @@ fn change(bytes: &mut Vec<u8>, seeds: &[Vec<u8>], rng: &mut Rng) {
     }
 }
 
-/// An interesting number, of 1 to 8 bytes in either order.
+/// Writes an interesting number, of 1 to 8 bytes in either byte order.
 fn number(bytes: &mut [u8], rng: &mut Rng) {
     let width = bytes.len().min(1 << rng.below(4));
     let number = INTERESTING[rng.index(INTERESTING.len())];

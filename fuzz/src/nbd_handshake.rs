@@ -1,5 +1,5 @@
-//! The NBD handshake never panics, always gets on, and answers each message with a bounded reply,
-//! however its input is cut up. The first two bytes choose the pieces.
+//! The NBD handshake never panics, always makes progress, and answers each message with a bounded reply, however its
+//! input is split. The first two bytes choose the size of the pieces.
 use ashlar_export::nbd::handshake::{Handshake, State, Step};
 use ashlar_export::nbd::info::{BlockSize, ExportInfo};
 
@@ -14,7 +14,7 @@ fn export(name: &str, description: &str) -> ExportInfo {
     }
 }
 
-/// Checks what the module text says, of one input. Whether something of it was accepted.
+/// Checks one input against the module text; returns whether part of it was accepted.
 pub fn run(data: &[u8]) -> bool {
     let [low, high, input @ ..] = data else { return false };
     let piece = 1 + usize::from(u16::from_be_bytes([*high, *low]));

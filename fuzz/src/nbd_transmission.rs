@@ -1,18 +1,17 @@
-//! NBD requests: whatever passes the judge lies within the export and asks for nothing that was not
-//! offered; whatever does not says how much to skip; every answer has the length it announces. The
-//! first bytes choose the terms.
+//! NBD requests: an accepted request is within the export and uses only what was offered; a refused one says how much
+//! to skip; every answer has the length it announces. The first bytes choose the terms.
 use ashlar_export::nbd::block_status::{Extents, MAX_EXTENTS};
 use ashlar_export::nbd::reply_structured;
 use ashlar_export::nbd::transmission::{Command, Header, REQUEST_LEN, Terms, Verdict, judge};
 use ashlar_export::nbd::wire::{FLAG_READ_ONLY, MAX_PAYLOAD};
 
-/// The chunk's payload has the length that its header says.
+/// Checks that the chunk's payload has the length in its header.
 fn check_chunk(chunk: &[u8]) {
     let announced = chunk[16..20].iter().fold(0, |len, byte| len << 8 | usize::from(*byte));
     assert_eq!(chunk.len(), reply_structured::HEADER_LEN + announced);
 }
 
-/// Checks what the module text says, of one input. Whether something of it was accepted.
+/// Checks one input against the module text; returns whether part of it was accepted.
 pub fn run(data: &[u8]) -> bool {
     let [choice, shift, high, low, requests @ ..] = data else { return false };
     let terms = Terms {
@@ -58,7 +57,7 @@ pub fn run(data: &[u8]) -> bool {
     accepted
 }
 
-/// Extents told at the fuzzer's choice cover the request from its start, without a gap.
+/// Checks that extents chosen by the fuzzer cover the request from its start, without gaps.
 fn status(offset: u64, length: u32, choices: &[u8]) {
     let one = choices.first().is_some_and(|byte| byte & 1 != 0);
     let mut extents = Extents::new(offset, length, one);

@@ -1,8 +1,8 @@
-//! Partition tables of a hostile disk: never a panic, never an unbounded loop or allocation, and
-//! partitions that are accepted lie inside the device and apart from each other.
+//! Partition tables on a hostile disk: never a panic, never an unbounded loop or allocation, and accepted partitions
+//! are inside the device and do not overlap.
 //!
-//! Input: one byte of flags, then what the disk begins with, or if the flags say so in equal parts what it
-//! begins and ends with. The rest is zeroes. Checksums are made right if the flags say so.
+//! Input: one byte of flags, then the start of the disk or, with `ENDS`, its start and its end in equal parts. The rest
+//! is zeroes. With `RESEAL` checksums are corrected.
 
 use std::future::Future;
 use std::pin::pin;
@@ -13,9 +13,9 @@ use ashlar_block::{Bio, BlockDevice, Disk, Gateway, IoFuture, Limits, Op, Sector
 use ashlar_stack::partitions::{Found, read};
 use ashlar_stack::probe::signatures;
 
-/// The checksums of the headers and entries of a GPT are made right.
+/// The checksums of a GPT's headers and entries are corrected.
 const RESEAL: u8 = 1;
-/// The blocks of the disk have 4096 bytes.
+/// The disk has blocks of 4096 bytes.
 const LARGE: u8 = 2;
 /// The second half of the input is the end of the disk.
 const ENDS: u8 = 4;
@@ -45,7 +45,7 @@ impl BlockDevice for Memory {
     }
 }
 
-/// Checks what the module text says, of one input. Whether something of it was accepted.
+/// Checks one input against the module text; returns whether part of it was accepted.
 pub fn run(data: &[u8]) -> bool {
     let Some((flags, data)) = data.split_first() else { return false };
     let (front, back) =
@@ -76,7 +76,7 @@ pub fn run(data: &[u8]) -> bool {
     !table.entries.is_empty()
 }
 
-/// Makes the checksums of the header at `at`, and of its entries if they are there, right.
+/// Corrects the checksums of the header at `at` and, if they are there, of its entries.
 fn reseal(bytes: &mut [u8], at: usize, block: usize) {
     let number = |bytes: &[u8], offset: usize| {
         u32::from_le_bytes(bytes[at + offset..][..4].try_into().expect("four bytes")) as usize
@@ -93,7 +93,7 @@ fn reseal(bytes: &mut [u8], at: usize, block: usize) {
     bytes[at + 16..at + 20].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// The result of what waits for nothing.
+/// The result of a future that never waits.
 fn ready<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => result,

@@ -1,5 +1,5 @@
-//! Good inputs for each target: the golden images of `tests/images`, put as the target wants them, and for
-//! what has no images (tables, partitions, the protocols) such as are written here.
+//! Good inputs for each target: the golden images of `tests/images`, converted to the target's layout, and handwritten
+//! inputs for targets without images (tables, partitions, the protocols).
 
 use std::path::{Path, PathBuf};
 use std::{fs, iter};
@@ -13,10 +13,10 @@ use ashlar_zfs::ondisk::layout::{LABEL_BYTES, PHYS_OFFSET, RING_OFFSET};
 use ashlar_zfs::ondisk::nvlist::NvList;
 use zerocopy::IntoBytes;
 
-/// Sectors of LVM and of partition tables.
+/// The sector size of LVM and of partition tables.
 const SECTOR: usize = 512;
 
-/// Golden images below `folder` of `tests/images` whose names end in one of `ends`, in the order of names.
+/// The golden images below `folder` of `tests/images` whose names end in one of `ends`, sorted by name.
 fn images(folder: &str, ends: &[&str]) -> Vec<(PathBuf, Vec<u8>)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/images").join(folder);
     let mut found = Vec::new();
@@ -38,22 +38,22 @@ fn images(folder: &str, ends: &[&str]) -> Vec<(PathBuf, Vec<u8>)> {
     found
 }
 
-/// Parts in a row.
+/// Concatenates parts.
 fn join(parts: &[&[u8]]) -> Vec<u8> {
     parts.concat()
 }
 
-/// Changes of a btrfs: none, and one in each of some tree blocks.
+/// Changes of a btrfs image: none, and one in each of some tree blocks.
 pub fn btrfs_image() -> Vec<Vec<u8>> {
     let change = |block: u8| vec![block, 0, block.wrapping_add(120), 0, 1];
     iter::once(Vec::new()).chain([255, 0, 1, 2, 3, 5, 8, 13, 21, 34].map(change)).collect()
 }
 
-/// The superblock of a btrfs, its tree blocks, and the items in these.
+/// The superblock of a btrfs image, its tree blocks, and their items.
 pub fn btrfs_structs() -> Vec<Vec<u8>> {
     use crate::btrfs_structs::{CHUNKS, ITEM, NODE, SUPERBLOCK};
     let superblock = crate::btrfs_image::superblock();
-    // `sys_chunk_array`, and how much of it is used.
+    // `sys_chunk_array`, up to its used length.
     let used = u32::from_le_bytes(superblock[160..164].try_into().expect("four bytes")) as usize;
     let chunks = &superblock[811..811 + used];
     let mut seeds = vec![join(&[&[SUPERBLOCK], &superblock]), join(&[&[CHUNKS], chunks])];
@@ -83,7 +83,7 @@ pub fn md_superblock() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Labels of physical volumes, each with each of its metadata area headers.
+/// Labels of physical volumes, each combined with each of its metadata area headers.
 pub fn lvm_label() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for (_, bytes) in images("lvm", &[".pv"]) {
@@ -103,7 +103,7 @@ pub fn lvm_text() -> Vec<Vec<u8>> {
     all.into_iter().map(|(_, text)| text).collect()
 }
 
-/// Superblocks and bitmaps of dm-raid: the legs of one volume in one input.
+/// Superblocks and bitmaps of dm-raid: all legs of a volume in one input.
 pub fn dm_raid() -> Vec<Vec<u8>> {
     let mut seeds: Vec<(String, Vec<u8>)> = Vec::new();
     for (path, bytes) in images("dm-raid", &[".meta"]) {
@@ -124,7 +124,7 @@ pub fn dm_raid() -> Vec<Vec<u8>> {
     seeds.into_iter().map(|(_, seed)| seed).collect()
 }
 
-/// Tables of LVM, and lines of all targets with all their arguments.
+/// LVM's tables, and lines of all targets with all their arguments.
 pub fn dm_table() -> Vec<Vec<u8>> {
     const LINES: &[&str] = &[
         "0 8 linear a 0",
@@ -152,7 +152,7 @@ pub fn dm_table() -> Vec<Vec<u8>> {
     for (_, tables) in images("lvm-tables", &[".tables"]) {
         let tables = String::from_utf8(tables).expect("a text");
         for table in tables.lines().filter_map(|line| line.split_once(": ")) {
-            // All of a line but where it begins, so that it is a table of its own.
+            // The line without its start sector, so that it is a table by itself.
             let word = |word: &str| match word {
                 "PV0" | "PV1" => "b".to_owned(),
                 word if word.ends_with("-cow") => "b".to_owned(),
@@ -167,7 +167,7 @@ pub fn dm_table() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Stores with none, some and more exceptions than an area takes, with chunks of 1 to 16 sectors.
+/// Stores with no, some, and more exceptions than an area holds, with chunks of 1 to 16 sectors.
 pub fn dm_exception_store() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for shift in 0..5_u8 {
@@ -207,7 +207,7 @@ pub fn dm_thin_metadata() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Each operation with arguments that make sense, and several in a row.
+/// Each operation with plausible arguments, and several in a row.
 pub fn fuse_request() -> Vec<Vec<u8>> {
     let argument = |how: u8, opcode: u8, words: [u64; 5], payload: u8| {
         let arguments = words.map(u64::to_le_bytes).concat();
@@ -215,7 +215,7 @@ pub fn fuse_request() -> Vec<Vec<u8>> {
         join(&[&head, &arguments, &vec![0x5a; usize::from(payload) * 32]])
     };
     let mut seeds = Vec::new();
-    // A node is in the upper half of the byte, see `fuse_request::TREE`.
+    // The upper half of the byte is a node, see `fuse_request::TREE`.
     for how in [0x00, 0x04, 0x0c, 0x10, 0x20, 0x24, 0x34, 0x40, 0x54] {
         let all: Vec<Vec<u8>> = (0..24)
             .map(|opcode| argument(how, opcode, [2, 4096, 8192, 1, 0], u8::from(opcode % 3 == 0)))
@@ -227,14 +227,14 @@ pub fn fuse_request() -> Vec<Vec<u8>> {
     for (node, name) in [1_u8, 1, 1, 2, 1, 1].into_iter().zip(names) {
         seeds.push(join(&[&[2 | node << 4, 1, name.len() as u8, 0], name]));
     }
-    // INIT, and a header that is not of the length it says.
+    // INIT, and a header with a wrong length.
     seeds.push(join(&[&[0, 0, 16, 0], &[7, 0, 0, 0, 40, 0, 0, 0, 0, 0, 2, 0, 255, 255, 255, 0]]));
     let raw = [[48, 0, 0, 0, 26, 0, 0, 0], [9; 8], [1, 0, 0, 0, 0, 0, 0, 0]].concat();
     seeds.push(join(&[&[1, 0, 48, 0], &raw, &[0; 24]]));
     seeds
 }
 
-/// Each option, well-formed, in pieces and in one.
+/// Each option, well-formed, in pieces and in one piece.
 pub fn nbd_handshake() -> Vec<Vec<u8>> {
     let name = |name: &str| join(&[&(name.len() as u32).to_be_bytes(), name.as_bytes()]);
     let info = |export: &str, items: &[u16]| {
@@ -303,11 +303,11 @@ pub fn nbd_transmission() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Disks with each kind of table, and what else may be at a disk's start.
+/// Disks with each kind of table, and other data that may be at a disk's start.
 pub fn partition_table() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for (flags, block) in [(1 | 4, 512), (3 | 4, 4096)] {
-        // First and last block; the last table has an overlap.
+        // First and last block; in the last table partitions overlap.
         for entries in [&[][..], &[(6, 7)], &[(6, 7), (8, 8), (9, 10)], &[(6, 8), (7, 9)]] {
             seeds.push(join(&[&[flags], &gpt(block, entries)]));
         }
@@ -316,7 +316,7 @@ pub fn partition_table() -> Vec<Vec<u8>> {
     for entries in [&[linux][..], &[linux, (5, 32, 64)], &[(0xee, 1, 127)], &[(0x0f, 32, 64)]] {
         let mut disk = mbr(entries);
         disk.resize(32 * SECTOR, 0);
-        // The chain of an extended partition: one logical one, then another.
+        // The chain of an extended partition: one logical partition, then another.
         disk.extend(mbr(&[(0x83, 2, 6), (5, 16, 16)]));
         disk.resize(48 * SECTOR, 0);
         disk.extend(mbr(&[(0x83, 2, 8)]));
@@ -358,7 +358,7 @@ pub fn zfs_label() -> Vec<Vec<u8>> {
         for label in &labels {
             let list = NvList::parse(&label[PHYS_OFFSET..]).expect("a golden label").encode();
             let len = (list.len() as u16).to_be_bytes();
-            // The slot of the newest uberblock of them comes first.
+            // The slot of the newest uberblock in them comes first.
             let ring =
                 label[RING_OFFSET..].chunks(RING).rev().find(|ring| ring.iter().any(|b| *b != 0));
             seeds.push(join(&[&[LIST], &list]));
@@ -383,13 +383,13 @@ fn mbr(entries: &[(u8, u32, u32)]) -> Vec<u8> {
     sector
 }
 
-/// The first six and the last six blocks of the smallest disk, with a GPT of 8 places at both ends, with
-/// these entries: first and last block. The target makes the checksums.
+/// The first six and the last six blocks of the smallest disk, with a GPT of 8 entries at both ends that contains these
+/// entries: first and last block. The target fills in the checksums.
 fn gpt(block: usize, entries: &[(u64, u64)]) -> Vec<u8> {
     const PART: usize = 6;
     let last = crate::partition_table::MIN_BYTES / block - 1;
     let places = 1024_usize.div_ceil(block);
-    // Where a block of the disk is in the two parts.
+    // The position of a disk's block in the two parts.
     let at =
         |number: usize| block * if number < PART { number } else { number + 2 * PART - 1 - last };
     let mut parts = vec![0; 2 * PART * block];

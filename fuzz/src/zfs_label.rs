@@ -1,8 +1,9 @@
-//! Labels of ZFS from hostile disks: never a panic, never an unbounded loop or allocation, and what is accepted can be encoded
-//! and says the same again.
+//! ZFS labels from hostile disks: never a panic, never an unbounded loop or allocation, and an accepted list is the
+//! same after encoding and parsing it.
 //!
-//! Input: a byte that says what it is, then a list; or 16 bits of length, a configuration of that length and the start of the
-//! ring of uberblocks, whose checksums are made right; or configurations, each behind its length, of the devices of some pools.
+//! Input: a byte for the kind, then a list; or a 16-bit length, a configuration of that length and the start of the
+//! uberblock ring, whose checksums are corrected; or configurations of devices of some pools, each preceded by its
+//! length.
 
 use ashlar_zfs::ondisk::config::{Device, pools};
 use ashlar_zfs::ondisk::label::{DeviceLabels, Label, LabelCopy, LabelError};
@@ -12,19 +13,19 @@ use ashlar_zfs::ondisk::layout::{
 use ashlar_zfs::ondisk::nvlist::NvList;
 use ashlar_zfs::ondisk::uberblock::Ring;
 
-/// What the input is: a list.
+/// The input is a list.
 pub const LIST: u8 = 0;
-/// A label.
+/// The input is a label.
 pub const LABEL: u8 = 1;
-/// Configurations of devices.
+/// The input is a sequence of device configurations.
 pub const DEVICES: u8 = 2;
 
-/// Bytes of the ring that an input has: one slot of the largest size, several of the smallest.
+/// The part of the ring in an input: one slot of the largest size, several of the smallest.
 pub const RING: usize = 8192;
-/// More devices than this are no news.
+/// More devices than this add nothing.
 const MAX_DEVICES: usize = 8;
 
-/// Checks what the module text says, of one input. Whether something of it was accepted.
+/// Checks one input against the module text; returns whether part of it was accepted.
 pub fn run(data: &[u8]) -> bool {
     let Some((what, rest)) = data.split_first() else { return false };
     match what % 3 {
@@ -57,12 +58,12 @@ fn label(bytes: &[u8]) -> bool {
     label[PHYS_OFFSET..][..config.len()].copy_from_slice(config);
     seal(&mut label[PHYS_OFFSET..RING_OFFSET], PHYS_OFFSET as u64);
     label[RING_OFFSET..][..ring.len()].copy_from_slice(ring);
-    // The first slot as the label wants it, the others of the smallest size.
+    // Slots of the smallest size.
     for at in (RING_OFFSET..RING_OFFSET + RING).step_by(1 << 10) {
         seal(&mut label[at..at + (1 << 10)], at as u64);
     }
     let copy = LabelCopy::parse(&label, 0);
-    // A checksum that was made right is right.
+    // A corrected checksum must be accepted.
     assert!(!matches!(copy.label, Err(LabelError::Checksum | LabelError::Absent)));
     if let Err(error) = &copy.label {
         assert!(!error.to_string().is_empty());
@@ -89,7 +90,7 @@ fn devices(mut bytes: &[u8]) -> bool {
     found(&all)
 }
 
-/// Looks for pools; whether there is one.
+/// Looks for pools; returns whether there is one.
 fn found(labels: &[DeviceLabels]) -> bool {
     let device = |labels| Device { path: "/device", labels };
     let found = pools(&labels.iter().map(device).collect::<Vec<_>>());
@@ -110,7 +111,7 @@ fn found(labels: &[DeviceLabels]) -> bool {
     !found.pools.is_empty()
 }
 
-/// A device with this label alone.
+/// A device with only this label.
 fn labels(copy: LabelCopy) -> DeviceLabels {
     let absent = || LabelCopy { label: Err(LabelError::Absent), ring: Ring::default() };
     let mut copies: [LabelCopy; LABELS] = std::array::from_fn(|_| absent());
@@ -118,7 +119,7 @@ fn labels(copy: LabelCopy) -> DeviceLabels {
     DeviceLabels { copies }
 }
 
-/// What is behind a length, and the rest.
+/// The bytes after a length, and the rest.
 fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (len, rest) = bytes.split_first_chunk()?;
     Some(rest.split_at(usize::from(u16::from_be_bytes(*len)).min(rest.len())))

@@ -1,7 +1,7 @@
-//! A bounded share of fuzzing: each target with its seeds, and with a fixed number of random changes of
-//! them. The changes are a function of a fixed seed, so that what fails fails again.
+//! A bounded amount of fuzzing: each target with its seeds, and with a fixed number of random changes of them. The
+//! changes are a function of a fixed seed, so that failures are reproducible.
 //!
-//! `ASHLAR_FUZZ_ROUNDS=n` runs n times as many, of which the first are the same.
+//! `ASHLAR_FUZZ_ROUNDS=n` runs n times as many rounds, beginning with the same ones.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
@@ -11,8 +11,8 @@ use ashlar_fuzz::mutate::mutate;
 use ashlar_fuzz::{TARGETS, Target};
 use ashlar_sim::Rng;
 
-/// Runs the target; whether it accepts the input. One for which something does not hold is kept, and the
-/// file is named.
+/// Runs the target; returns whether it accepts the input. An input that makes a check fail is saved to a file, whose
+/// name is printed.
 fn check(target: &Target, what: &str, input: &[u8]) -> bool {
     catch_unwind(AssertUnwindSafe(|| (target.run)(input))).unwrap_or_else(|panic| {
         let path =
