@@ -1,6 +1,6 @@
-//! Chores of the repository, run as `cargo xtask CHORE`.
+//! Repository tasks, run as `cargo xtask TASK`.
 //!
-//! `tidy` checks the house rules that no compiler lint knows: see [`tidy`].
+//! `tidy` checks the house rules that no compiler lint covers: see [`tidy`].
 
 #![forbid(unsafe_code)]
 

@@ -1,14 +1,13 @@
-//! The arrows between crates, and what of the standard library a crate may touch.
+//! The dependencies between crates, and the parts of the standard library that a crate may use.
 //!
-//! `cli -> stack -> {lvm -> dm, md, btrfs, zfs, export} -> block`; `engine` and `sim` sit
-//! beside `block`. The layers that the simulator breaks must not reach around it to the
-//! machine: no clocks, threads, files or system calls of their own.
+//! `cli -> stack -> {lvm -> dm, md, btrfs, zfs, export} -> block`; `engine` and `sim` are beside `block`. The layers
+//! that run in the simulator must not bypass it and use the machine: no clocks, threads, files or system calls.
 
 use super::lex::{closing, find_word, is_identifier, line_of, without_tests};
 use super::{File, Finding, Tree};
 
-/// What each crate may depend on. `None` in the second place: on everything.
-/// Dev-dependencies are free, tests may plug any device under a layer.
+/// The crates that each crate may depend on; `None` means all. Dev-dependencies are not restricted: tests may put any
+/// device under a layer.
 const ARROWS: &[(&str, Option<&[&str]>)] = &[
     ("block", Some(&[])),
     ("engine", Some(&["block"])),
@@ -23,14 +22,14 @@ const ARROWS: &[(&str, Option<&[&str]>)] = &[
     ("cli", None),
 ];
 
-/// Crates that run in the simulator as they are: no clock, thread or file of their own.
+/// Crates that run unchanged in the simulator: they use no clock, thread or file.
 const SIMULATED: &[&str] = &["block", "sim", "md", "dm", "lvm", "btrfs"];
 
-/// Doors to the operating system, closed to the simulated crates.
+/// Crates that reach the operating system, which simulated crates may not use.
 const SYSTEM_CRATES: &[&str] =
     &["libc", "rustix", "nix", "io-uring", "tokio", "mio", "polling", "memmap2", "signal-hook"];
 const SYSTEM_MODULES: &[&str] = &["fs", "thread", "time", "net", "process", "os", "env"];
-/// Values, not doors.
+/// Only values, without access to the system.
 const HARMLESS: &[&str] = &["time::Duration", "thread::LocalKey", "thread::panicking"];
 
 /// Every dependency follows an arrow of the design.
@@ -63,7 +62,7 @@ pub(crate) fn dependencies(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// Every package takes the lints of the workspace.
+/// Every package uses the lints of the workspace.
 pub(crate) fn lints(tree: &Tree) -> Vec<Finding> {
     let takes = |text: &str| {
         let mut lines = text.lines().map(str::trim).skip_while(|line| *line != "[lints]");
@@ -76,7 +75,7 @@ pub(crate) fn lints(tree: &Tree) -> Vec<Finding> {
     missing.map(|file| Finding::error(&file.path, 0, "misses [lints] workspace = true")).collect()
 }
 
-/// Simulated crates use no module of std that reaches the machine, tests apart.
+/// Simulated crates use no module of std that reaches the machine, except in tests.
 pub(crate) fn standard_library(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for file in tree.rust() {
@@ -113,7 +112,7 @@ fn manifests(tree: &Tree) -> impl Iterator<Item = (&File, &str)> {
     tree.files.iter().filter_map(|file| Some((file, manifest_name(&file.path)?)))
 }
 
-/// The name of the crate whose manifest this is.
+/// The name of the crate with this manifest.
 fn manifest_name(path: &str) -> Option<&str> {
     path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml").filter(|name| !name.contains('/'))
 }
@@ -122,7 +121,7 @@ fn our_crate(dependency: &str) -> Option<&str> {
     if dependency == "ashlar" { Some("cli") } else { dependency.strip_prefix("ashlar-") }
 }
 
-/// The dependencies that are linked into what users run: (line, package).
+/// The dependencies that are linked into the shipped program: (line, package).
 fn normal_dependencies(manifest: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut inside = false;
@@ -147,7 +146,7 @@ fn normal_dependencies(manifest: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Every path below `std`, grouped uses taken apart: (line, path without `std::`).
+/// Every path below `std`, with grouped uses expanded: (line, path without `std::`).
 fn std_paths(code: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut from = 0;
@@ -162,7 +161,7 @@ fn std_paths(code: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Follows one path, or each path of a braced group, at the start of `rest`.
+/// Follows the path, or each path of a braced group, at the start of `rest`.
 fn take_apart(rest: &str, prefix: &str, leaves: &mut Vec<String>) {
     let rest = rest.trim_start();
     if rest.starts_with('{') {
@@ -184,7 +183,7 @@ fn take_apart(rest: &str, prefix: &str, leaves: &mut Vec<String>) {
     }
 }
 
-/// Where the first item of a comma-separated list ends.
+/// The end of the first item of a comma-separated list.
 fn item_end(list: &str) -> usize {
     let mut depth = 0usize;
     for (at, byte) in list.bytes().enumerate() {

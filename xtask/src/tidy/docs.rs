@@ -1,13 +1,13 @@
-//! Rules about all text: nothing of one machine in it, and documents that hang together.
+//! Rules for all text: nothing specific to one machine, and documents with valid links.
 
 use super::modules::join;
 use super::{File, Finding, Tree};
 
-/// Folders of the machines this was written on.
+/// Folders of the machines on which this was written.
 const MACHINE_PATHS: &[&str] =
     &[concat!("/wo", "rk/"), concat!("/fa", "rm/"), concat!("/tmp/", "bash_jobs")];
 
-/// Hosts that packages come from: which ones is the business of apt and cargo.
+/// Hosts of package registries: apt and cargo choose these.
 const REGISTRY_HOSTS: &[&str] = &[
     concat!("crates", ".io"),
     concat!("static.rust", "-lang.org"),
@@ -18,7 +18,7 @@ const REGISTRY_HOSTS: &[&str] = &[
     concat!("npm", "js.org"),
 ];
 
-/// Written by tools, which put hosts there themselves.
+/// Written by tools, which add hosts themselves.
 const GENERATED: &[&str] = &["Cargo.lock", "fuzz/Cargo.lock"];
 
 /// No path of a machine and no host of a registry in any file.
@@ -40,14 +40,14 @@ pub(crate) fn machine(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// Whether `path` stands in `line` as the beginning of a path, not as a part of one.
+/// Whether `path` occurs in `line` as the beginning of a path, not as a part of one.
 fn starts_path(line: &str, path: &str) -> bool {
     line.match_indices(path).any(|(at, _)| {
         !line[..at].ends_with(|c: char| c.is_ascii_alphanumeric() || "._-}$".contains(c))
     })
 }
 
-/// Every document has a title, and its relative links lead somewhere.
+/// Every document has a title, and its relative links lead to existing targets.
 pub(crate) fn links(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for file in tree.files.iter().filter(|file| file.path.ends_with(".md")) {
@@ -105,7 +105,7 @@ fn link_targets(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Whether a heading of `page` gets this anchor, by the rule of the usual renderers.
+/// Whether a heading of `page` has this anchor, by the rule of common renderers.
 fn has_heading(page: &File, anchor: &str) -> bool {
     if !page.path.ends_with(".md") {
         return true;

@@ -1,7 +1,7 @@
-//! Just enough of Rust's lexical grammar to tell code from comments and literals.
+//! Just enough of Rust's lexical grammar to distinguish code from comments and literals.
 
-/// `text` with every comment and the inside of every string and character literal
-/// replaced by blanks. Newlines and byte offsets stay as they are.
+/// `text` with every comment and the inside of every string and character literal replaced by blanks. Newlines and byte
+/// offsets are unchanged.
 pub(crate) fn code_only(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut code = bytes.to_vec();
@@ -26,13 +26,13 @@ pub(crate) fn code_only(text: &str) -> String {
                 *byte = b' ';
             }
         }
-        // A literal's closing quote must not be taken for the next one's opening.
+        // A literal's closing quote must not be taken for an opening quote.
         at = if to > at { to + usize::from(from > at) } else { at + 1 };
     }
     String::from_utf8_lossy(&code).into_owned()
 }
 
-/// The lines (from 1) on which `word` stands as a whole word.
+/// The lines (from 1) that contain `word` as a whole word.
 pub(crate) fn lines_with_word(text: &str, word: &str) -> Vec<usize> {
     let lines = text.lines().enumerate();
     lines
@@ -144,7 +144,7 @@ fn string_end(bytes: &[u8], mut at: usize) -> usize {
     at.min(bytes.len())
 }
 
-/// The inside of the raw string whose `r` is at `at`; a raw identifier has none.
+/// The inside of the raw string whose `r` is at `at`; `None` for a raw identifier.
 fn raw_string(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     let hashes = bytes[at + 1..].iter().take_while(|byte| **byte == b'#').count();
     let inside = at + hashes + 2;
@@ -156,7 +156,7 @@ fn raw_string(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     Some((inside, find(bytes, inside, &close)))
 }
 
-/// The end of the character literal at `at`; a lifetime has none.
+/// The end of the character literal at `at`; `None` for a lifetime.
 fn char_literal_end(bytes: &[u8], at: usize) -> Option<usize> {
     if bytes.get(at + 1) == Some(&b'\\') {
         return Some(find(bytes, at + 3, b"'"));

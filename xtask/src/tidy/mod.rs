@@ -1,7 +1,7 @@
 //! The house rules, each a function from the tree of files to findings.
 //!
-//! A rule never reads the disk: it gets a [`Tree`], so that its tests can hand it a tree
-//! with one offence and see it found. Errors fail the run, warnings are only printed.
+//! A rule never reads the disk: it gets a [`Tree`], so that its tests can pass it a tree with one violation. Errors
+//! fail the run, warnings are only printed.
 
 mod arrows;
 mod docs;
@@ -16,10 +16,10 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::{fs, io};
 
-/// A rule: everything in the tree that offends against it.
+/// A rule: returns all its violations in the tree.
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-/// Every rule: its name, as it is printed with its findings, and its check.
+/// Every rule: its name, which is printed with its findings, and its check.
 const RULES: &[(&str, Rule)] = &[
     ("length", source::length),
     ("theory", source::theory),
@@ -55,10 +55,10 @@ impl File {
     }
 }
 
-/// All text files that git tracks or would offer to track.
+/// All text files that git tracks or would list as untracked.
 pub(crate) struct Tree {
     pub(crate) files: Vec<File>,
-    /// Paths of all files, the binary ones too.
+    /// Paths of all files, including binary ones.
     pub(crate) paths: Vec<String>,
 }
 
@@ -111,7 +111,7 @@ pub(crate) enum Level {
     Error,
 }
 
-/// One offence against a rule. Line 0 means the file as a whole.
+/// One violation of a rule. Line 0 means the file as a whole.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Finding {
     pub(crate) level: Level,
@@ -130,7 +130,7 @@ impl Finding {
     }
 }
 
-/// Checks the repository that this program was built in.
+/// Checks the repository in which this program was built.
 pub(crate) fn run() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
     let tree = match Tree::load(root) {

@@ -1,5 +1,5 @@
-//! Every Rust file is part of a crate: a file that no `mod` names is never compiled,
-//! and nobody notices that its tests do not run.
+//! Every Rust file must be part of a crate: a file without a `mod` is never compiled, and its tests silently do not
+//! run.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ pub(crate) fn reachable(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// Whether cargo compiles this file by itself.
+/// Whether cargo compiles this file as a root.
 fn is_root(tree: &Tree, path: &str) -> bool {
     let Some((package, inside)) = split_package(tree, path) else {
         return false;
@@ -51,7 +51,7 @@ fn split_package<'a>(tree: &Tree, path: &'a str) -> Option<(&'a str, &'a str)> {
         .find(|(folder, _)| tree.get(&format!("{folder}Cargo.toml")).is_some())
 }
 
-/// The files that the `mod` items and `include!`s of `file` may mean.
+/// The files that the `mod` items and `include!`s of `file` may refer to.
 fn children(file: &File, root: bool) -> Vec<String> {
     let (folder, name) = file.path.rsplit_once('/').unwrap_or(("", &file.path));
     let own = if root || name == "mod.rs" {
@@ -104,14 +104,14 @@ fn children(file: &File, root: bool) -> Vec<String> {
     found
 }
 
-/// The string literal that follows `at` in the same bracket.
+/// The string literal after `at` in the same bracket.
 fn quoted(file: &File, at: usize) -> Option<String> {
     let open = at + file.code[at..].find('"')? + 1;
     let end = open + file.code[open..].find('"')?;
     find_word(&file.code[at..open], "mod", 0).is_none().then(|| file.text[open..end].to_owned())
 }
 
-/// `name` seen from `folder`, with its dots resolved.
+/// `name` relative to `folder`, with its dots resolved.
 pub(crate) fn join(folder: &str, name: &str) -> String {
     let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
     for part in name.split('/') {

@@ -1,14 +1,14 @@
-//! A structure that bytes are cast to has its size, and on disk its offsets too, asserted
-//! by the compiler: a field that moves is data lost.
+//! The compiler must check the size of a structure that bytes are cast to, and on disk also its offsets: a field that
+//! moves means data loss.
 
 use super::lex::{closing, is_identifier, line_of, without_tests};
 use super::{Finding, Tree};
 
-/// The macro by which a format crate asserts a struct's size and all offsets at once.
+/// The macro with which a format crate asserts a struct's size and all offsets.
 const LAYOUT_MACRO: &str = "ondisk_layout!";
 
-/// Each struct that derives `FromBytes` has its layout asserted in the same file; in a
-/// macro that makes such structs, the assertion is about its `$name`.
+/// The layout of each struct that derives `FromBytes` is asserted in the same file; in a macro that declares such
+/// structs, the assertion is about its `$name`.
 pub(crate) fn layout_asserted(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for file in tree.rust() {
@@ -65,7 +65,7 @@ fn raw_structs(code: &str) -> Vec<Raw> {
         let Some(keyword) = super::lex::find_word(code, "struct", end) else {
             continue;
         };
-        // Only attributes, comments and visibility may stand between.
+        // Only attributes, comments and visibility may be in between.
         if code[end..keyword].contains(['{', ';']) {
             continue;
         }

@@ -1,18 +1,18 @@
-//! Paths that comments and documents name: each leads to a file or folder of the repository.
+//! Paths in comments and documents: each must lead to a file or folder of the repository.
 
 use super::modules::join;
 use super::{File, Finding, Tree};
 
-/// The folders of the root whose paths are checked.
+/// The top-level folders whose paths are checked.
 const FOLDERS: &[&str] = &["benches/", "crates/", "docs/", "fuzz/", "scripts/", "tests/", "xtask/"];
 
-/// What happened is told with the paths of its time.
+/// Past events are described with the paths of their time.
 const HISTORY: &[&str] = &["CHANGELOG.md"];
 
-/// Every path below one of [`FOLDERS`] in a document, or in a comment of a Rust file, exists. It counts
-/// from the root or from a folder that the text lies in. Of a source file the end is enough, after the
-/// name of its crate, if need be: `io/write.rs`, `md/io/write.rs`. An ending may be left out, `crates/*/tests`
-/// stands for several, and `tests/images/md/NAME` for one that is yet to be made.
+/// Every path below one of [`FOLDERS`] in a document, or in a comment of a Rust file, exists. It is relative to the
+/// root or to a folder that contains the text. For a source file its end suffices, optionally after the name of its
+/// crate: `io/write.rs`, `md/io/write.rs`. The extension may be omitted; `crates/*/tests` stands for several paths, and
+/// `tests/images/md/NAME` for a path that does not exist yet.
 pub(crate) fn exist(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for file in tree.files.iter().filter(|file| !HISTORY.contains(&file.path.as_str())) {
@@ -37,7 +37,7 @@ fn prose(file: &File) -> impl Iterator<Item = (usize, &str)> {
         .filter(move |(_, line)| is_document || (is_rust && line.trim_start().starts_with("//")))
 }
 
-/// What in `text` looks like a path below one of [`FOLDERS`], or of a source file.
+/// The words in `text` that look like a path below one of [`FOLDERS`], or of a source file.
 fn named(text: &str) -> impl Iterator<Item = &str> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && !"_-./*$~".contains(c));
     let words = words.map(|word| word.trim_end_matches(['.', '/']));
@@ -48,7 +48,7 @@ fn named(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Whether `path` exists from the root, or from a folder that `from` lies in: a crate names its own tests.
+/// Whether `path` exists from the root, or from a folder that contains `from`: a crate may name its own tests.
 fn leads_somewhere(tree: &Tree, from: &str, path: &str) -> bool {
     let folders = from.match_indices('/').map(|(end, _)| &from[..end]);
     exists(tree, path)
@@ -76,7 +76,7 @@ fn exists(tree: &Tree, path: &str) -> bool {
     })
 }
 
-/// Whether a part of a path that a text names may be this part of a file's path.
+/// Whether a component of a path in a text matches this component of a file's path.
 fn stands_for(part: &str, known: &str) -> bool {
     let stem = |name: &str| name.split('.').next().unwrap_or(name).to_owned();
     match part.split_once('*') {

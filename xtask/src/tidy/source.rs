@@ -3,19 +3,18 @@
 use super::lex::{find_word, line_of, lines_with_word};
 use super::{Finding, Tree};
 
-/// More lines than this want a second room, or a line in [`ALLOWED_LENGTH`].
+/// A file with more lines should be split, or listed in [`ALLOWED_LENGTH`].
 const SOFT_LINES: usize = 600;
 /// No file is longer than this.
 const HARD_LINES: usize = 1_000;
 
-/// Files that may be longer than the soft limit: path, lines it may have (a number that
-/// may only fall), and why.
+/// Files that may be longer than the soft limit: path, allowed lines (this number may only decrease), and the reason.
 const ALLOWED_LENGTH: &[(&str, usize, &str)] = &[];
 
-/// Lines of theory that a crate opens with, at least.
+/// The least lines of theory at the start of a crate.
 const THEORY_LINES: usize = 10;
 
-/// A file is read in one sitting.
+/// A file must be readable in one sitting.
 pub(crate) fn length(tree: &Tree) -> Vec<Finding> {
     length_with(tree, ALLOWED_LENGTH)
 }
@@ -55,7 +54,7 @@ fn length_with(tree: &Tree, allowed: &[(&str, usize, &str)]) -> Vec<Finding> {
     found
 }
 
-/// Every file says what it is for; a crate's first file states its theory.
+/// Every file says what it is for; a crate's first file explains its theory.
 pub(crate) fn theory(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for file in tree.rust() {
@@ -87,7 +86,7 @@ pub(crate) fn theory(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// Sources are ASCII, so that what is seen is what is compiled.
+/// Sources are ASCII, so that what a reader sees is what is compiled.
 pub(crate) fn ascii(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for file in tree.rust() {
@@ -104,7 +103,7 @@ pub(crate) fn ascii(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// Nothing unfinished, and no debugging left behind.
+/// No unfinished code, and no debugging code.
 pub(crate) fn unfinished(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for file in tree.rust() {
@@ -134,7 +133,7 @@ pub(crate) fn unfinished(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// A test is switched off only with a reason.
+/// A test may be ignored only with a reason.
 pub(crate) fn ignored_tests(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for file in tree.rust() {

@@ -1,4 +1,4 @@
-//! Where `unsafe` may stand, and the attributes by which the compiler enforces it.
+//! Where `unsafe` is allowed, and the attributes by which the compiler enforces it.
 
 use super::lex::lines_with_word;
 use super::{Finding, Tree};
@@ -10,7 +10,7 @@ const PLACES: &[&str] = &[
     "crates/block/src/buffer/",
     "crates/zfs/src/ffi.rs",
     "crates/zfs/src/ffi/",
-    // The tests' own calls of libzpool, by which they make and look at pools without what they test.
+    // The tests' own calls of libzpool, which create and inspect pools independently of the code under test.
     "crates/zfs/tests/suite/pool/",
     "crates/export/src/ublk.rs",
     "crates/export/src/ublk/",
@@ -22,7 +22,7 @@ fn allowed(path: &str) -> bool {
     PLACES.iter().any(|place| path == *place || (place.ends_with('/') && path.starts_with(place)))
 }
 
-/// `unsafe` stands in the listed places only.
+/// `unsafe` occurs only in the listed places.
 pub(crate) fn allowed_places(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for file in tree.rust().filter(|file| !allowed(&file.path)) {
@@ -55,8 +55,8 @@ fn parent(path: &str) -> &str {
     path.rfind('/').map_or("", |slash| &path[..=slash])
 }
 
-/// A crate without such a place forbids unsafe code; one with a place denies it elsewhere.
-/// The engine is all place.
+/// A crate without such a place forbids unsafe code; one with a place denies it elsewhere. The engine allows it
+/// everywhere.
 pub(crate) fn crate_attributes(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for file in tree.rust() {
