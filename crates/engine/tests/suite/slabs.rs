@@ -1,5 +1,7 @@
-//! Buffers whose memory comes from slabs. A process has only one source: this test sets it for the whole program.
+//! Buffers whose memory comes from slabs. A process has only one source of buffers, and the test lowers the limit on
+//! the size of files: it runs in its own process.
 
+use std::process::Command;
 use std::ptr::NonNull;
 
 use ashlar_block::buffer::{BLOCK_SIZES, Buffer, set_source};
@@ -11,8 +13,26 @@ fn address(buffer: &mut Buffer) -> NonNull<u8> {
     NonNull::new(buffer.whole().as_ptr()).unwrap()
 }
 
+/// Tells the process of the test that it is that process.
+const ALONE_ENV: &str = "ASHLAR_TEST_SLABS_ALONE";
+
 #[test]
 fn buffers_come_from_the_source_once_it_is_set() {
+    let alone = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "slabs::alone_in_its_process", "--nocapture"])
+        .env(ALONE_ENV, "1")
+        .output()
+        .unwrap();
+    assert_eq!(alone.status.code(), Some(0), "{alone:?}");
+    assert!(String::from_utf8_lossy(&alone.stdout).contains("1 passed"), "{alone:?}");
+}
+
+/// Active only in the process that the test above starts.
+#[test]
+fn alone_in_its_process() {
+    if std::env::var_os(ALONE_ENV).is_none() {
+        return;
+    }
     let region_bytes = 32 << 20;
     let (slabs, _) = Slabs::shared(&BLOCK_SIZES, region_bytes, 64 << 20).unwrap();
     let slabs: &'static Slabs = Box::leak(Box::new(slabs));
