@@ -54,7 +54,7 @@ use crate::sync;
 /// "0.200").
 pub const SAFE_MODE_DELAY: Duration = Duration::from_millis(200);
 
-/// Writes under way, counted on the writing thread's own cache line.
+/// Number of writes under way, counted on the writing thread's own cache line.
 #[derive(Default)]
 #[repr(align(128))]
 struct Writers(AtomicU64);
@@ -76,32 +76,32 @@ pub struct Array {
     pub(crate) superblocks: Mutex<Superblocks>,
     /// Notes of the assembly: members left out, and why.
     pub(crate) notes: Vec<String>,
-    /// Whether anything may be written to the members at all. (The disk's own flag is the user's.)
+    /// Whether the members may be written at all. (The user's read-only flag is on the disk.)
     writable: bool,
-    /// Copies are the same below this sector (of the array, writes under way apart); [`u64::MAX`] for
+    /// Copies are the same below this array sector, except for writes under way; [`u64::MAX`] for
     /// all. Beyond it only the first copy of each chunk is read.
     pub(crate) in_sync_to: AtomicU64,
     writing: Box<[Writers]>,
-    /// Counts writes, so that an idle time can be told.
+    /// Writes begun so far, to detect idle time.
     writes_begun: Box<[Writers]>,
     active: AtomicBool,
     /// Some superblock may say active.
     dirty: AtomicBool,
     /// Counts the changes that writes depend on.
     changes: AtomicU64,
-    /// How many of them are in the superblocks: if not all, some are on their way, or could not be
+    /// How many of `changes` are in the superblocks. The rest are on their way or could not be
     /// recorded.
     recorded: AtomicU64,
-    /// Counts what members lack that have to stay.
+    /// Counts the data that members lack although they stay in the array.
     pub(crate) lacking: AtomicU64,
-    /// Held while somebody looks whether a member may fail, and fails it: of two that hold the same
-    /// data only one may.
+    /// Held while a thread checks whether a member may fail, and fails it: of two members that
+    /// hold the same data only one may fail.
     pub(crate) failing: std::sync::Mutex<()>,
-    /// The bitmap is being tended.
+    /// A task that clears bitmap marks is running.
     tended: AtomicBool,
     max_read_errors: AtomicU32,
     stopped: AtomicBool,
-    /// How the stop ended.
+    /// The result of the stop.
     end: OnceCell<BioResult>,
 }
 
@@ -126,13 +126,13 @@ impl Array {
         }
         let mut limits = limits.finish_stacking();
         if personality.is_redundant() {
-            // Writes behind may be missing on a member whose own cache loses nothing.
+            // A write-behind may be missing even on a member without a volatile cache.
             if !limits.features.contains(Features::WRITE_CACHE) {
                 limits.features |= Features::FUA;
             }
             limits.features |= Features::WRITE_CACHE;
         }
-        // The block size that the array was made for stays, whatever its members have become.
+        // The array keeps the block size it was created with, even if its members changed.
         limits.logical_block_bytes = limits.logical_block_bytes.max(freshest.logical_block_size);
         personality.narrow(&mut limits, members.slots());
         let size = personality.size().round_down(limits.logical_block());
@@ -178,12 +178,12 @@ impl Array {
         array
     }
 
-    /// The array itself, for what outlives the caller's reference.
+    /// The array itself, for tasks that outlive the caller's reference.
     pub(crate) fn me(&self) -> Option<Arc<Self>> {
         self.me.upgrade()
     }
 
-    /// Whether the level has copies, and so a state to keep.
+    /// Whether the level has copies, and so a clean/active state.
     pub(crate) fn is_redundant(&self) -> bool {
         self.personality.is_redundant()
     }
@@ -198,8 +198,8 @@ impl Array {
         self.dirty.load(SeqCst)
     }
 
-    /// How far copies are known to be the same, writes under way apart; [`Sectors::MAX`] for all.
-    /// Beyond it only the first copy of each chunk is read.
+    /// How far copies are known to be the same, except for writes under way; [`Sectors::MAX`] for
+    /// all. Beyond it only the first copy of each chunk is read.
     pub fn in_sync_to(&self) -> Sectors {
         Sectors(self.in_sync_to.load(SeqCst))
     }
@@ -209,17 +209,17 @@ impl Array {
         self.in_sync_to() != Sectors::MAX
     }
 
-    /// Whether anything may be written to the members.
+    /// Whether the members may be written.
     pub(crate) fn is_writable(&self) -> bool {
         self.writable
     }
 
-    /// Has `work` run to its end, whatever becomes of the future.
+    /// Runs `work` to its end, even if the future is dropped.
     pub(crate) fn finish<T, F>(&self, work: impl FnOnce(Arc<Self>) -> F + 'static) -> Finish<'_, T>
     where
         F: Future<Output = Result<T, Status>>,
     {
-        // Whoever called us holds the array, so it is there.
+        // The caller holds the array, so the upgrade succeeds.
         let me = self.me.upgrade();
         Finish::new(&*self.runtime, async move {
             match me {
@@ -237,7 +237,7 @@ impl Array {
         self.writes_begun.iter().map(|w| w.0.load(SeqCst)).sum()
     }
 
-    /// Says that a write begins, once the superblocks say that the array is active.
+    /// Begins a write, once the superblocks say that the array is active.
     pub(crate) async fn write_start(&self) -> Result<Option<Writing<'_>>, Status> {
         if !self.is_redundant() {
             return Ok(None);
@@ -253,7 +253,7 @@ impl Array {
         Ok(Some(guard))
     }
 
-    /// Keeps the array from being marked clean, or stopped, until it is dropped.
+    /// Keeps the array from being marked clean or stopped until the guard is dropped.
     pub(crate) fn hold_open(&self) -> Writing<'_> {
         let writing = &self.writing[thread_shard()];
         writing.0.fetch_add(1, SeqCst);
@@ -263,7 +263,7 @@ impl Array {
     #[cold]
     async fn go_active(&self) -> BioResult {
         let mut superblocks = self.superblocks.lock().await;
-        // While we waited for the lock another write may have done it.
+        // Another write may have done it while this one waited for the lock.
         if !self.active.load(SeqCst) {
             self.dirty.store(true, SeqCst);
             if !broken(Rule::ActiveIsRecorded) {
@@ -276,7 +276,7 @@ impl Array {
         Ok(())
     }
 
-    /// Has somebody take marks out of the bitmap again.
+    /// Starts the task that clears bitmap marks, if it is not running.
     pub(crate) fn tend(&self) {
         if let Some(array) = self.me.upgrade()
             && !self.tended.swap(true, SeqCst)
@@ -285,11 +285,11 @@ impl Array {
         }
     }
 
-    /// Brings a change to the superblocks. While it is on its way, and until it succeeds, no write is
-    /// acknowledged (see [`Self::recorded`]).
+    /// Writes a change to the superblocks. Until it succeeds, no write is acknowledged (see
+    /// [`Self::recorded`]).
     pub(crate) async fn record(&self, superblocks: &mut Superblocks, change: Change) -> BioResult {
         self.must_record();
-        // What changes from here on may be in what is written, or not.
+        // Later changes may or may not be in the superblocks that are now written.
         let changes = self.changes.load(SeqCst);
         let fail = |rdev: &Rdev| {
             self.try_fail(rdev, |rdev| {
@@ -301,7 +301,7 @@ impl Array {
         Ok(())
     }
 
-    /// What superblocks say of the array.
+    /// What superblocks say about the array.
     pub(crate) fn facts(&self) -> Facts<'_> {
         Facts {
             members: &self.members,
@@ -311,7 +311,7 @@ impl Array {
         }
     }
 
-    /// How far superblocks may say that copies are the same.
+    /// The sector up to which superblocks may say that copies are the same.
     fn recordable_bound(&self) -> Sectors {
         let bound = self.in_sync_to().min(self.sync.durable());
         if self.is_unsynced() && broken(Rule::BoundIsReached) {
@@ -321,8 +321,8 @@ impl Array {
     }
 
     /// Waits until every failure of a member is in the superblocks. A write that left out a failed
-    /// member may be acknowledged only then: after a crash the failed member must not pass for
-    /// one that has everything.
+    /// member may be acknowledged only then: after a crash the failed member must not count as
+    /// up to date.
     pub(crate) async fn recorded(&self) -> BioResult {
         if self.is_recorded() {
             return Ok(());
@@ -334,21 +334,22 @@ impl Array {
         .await
     }
 
-    /// Has whatever changed recorded before any write is acknowledged. To be called after the change, so
-    /// that no superblocks without it count.
+    /// Requires that the caller's change is recorded before any write is acknowledged. Call it after
+    /// the change, so that superblocks written without it do not count.
     pub(crate) fn must_record(&self) {
         self.changes.fetch_add(1, SeqCst);
     }
 
-    /// Whether the superblocks tell all failures of members, and all else that acknowledgements depend on.
+    /// Whether the superblocks record all failures of members and all other changes that
+    /// acknowledgements depend on.
     #[inline]
     pub fn is_recorded(&self) -> bool {
-        // In this order: what was recorded never exceeds what has changed.
+        // In this order: `recorded` never exceeds `changes`.
         let recorded = self.recorded.load(SeqCst);
         recorded == self.changes.load(SeqCst)
     }
 
-    /// Tries again what could not be recorded.
+    /// Retries what could not be recorded.
     pub(crate) async fn record_what_is_left(&self, superblocks: &mut Superblocks) -> BioResult {
         if !self.is_recorded() {
             self.record(superblocks, Change::Members).await?;
@@ -356,14 +357,14 @@ impl Array {
         Ok(())
     }
 
-    /// Has somebody look whether the array is idle, until it is clean.
+    /// Starts a task that marks the array clean once it is idle.
     pub(crate) fn watch(&self) {
         if let Some(array) = self.me.upgrade() {
             self.runtime.spawn(Box::pin(array.watch_idle()));
         }
     }
 
-    /// Takes the array back to clean when it has been idle for a while; ends when it has.
+    /// Marks the array clean once it has been idle for [`SAFE_MODE_DELAY`], then ends.
     async fn watch_idle(self: Arc<Self>) {
         let mut seen = self.writes_begun();
         loop {
@@ -386,19 +387,19 @@ impl Array {
         }
     }
 
-    /// Takes marks out of the bitmap again, until the array is clean and none are left to be taken.
+    /// Clears bitmap marks until the array is clean and no mark is left that may be cleared.
     async fn tend_bitmap(self: Arc<Self>) {
         loop {
             let sleep = self.bitmap().map_or(SAFE_MODE_DELAY, |bitmap| bitmap.daemon_sleep());
             self.runtime.sleep(sleep).await;
-            // A stop waits for the bitmap to be written, or finds it left alone.
+            // So a stop either waits for this bitmap write, or this task sees the stop and ends.
             let _open = self.hold_open();
             let Some(bitmap) = self.bitmap().filter(|_| !self.is_stopped()) else { break };
             let may_clear = self.is_complete_array();
             if let Err(status) = bitmap.clean(may_clear, &*self).await {
                 rate_limited!(warn, array = self.disk.name(), %status, "marks stay in the bitmap");
             }
-            // A member may have failed for it, and nobody else may come by who records that.
+            // A member may have failed in this pass, and perhaps no write follows that records it.
             if let Err(status) = self.recorded().await {
                 rate_limited!(warn, array = self.disk.name(), %status, "cannot record what failed");
             }
@@ -407,7 +408,7 @@ impl Array {
             }
         }
         self.tended.store(false, SeqCst);
-        // Somebody who found it tended a moment ago relies on it.
+        // A write that saw `tended` set a moment ago relies on this task.
         if self.active.load(SeqCst) && !self.is_stopped() && !self.tended.swap(true, SeqCst) {
             self.runtime.spawn(Box::pin(Self::tend_again(self.clone())));
         }
@@ -427,12 +428,12 @@ impl Array {
         self.max_read_errors.load(SeqCst)
     }
 
-    /// Sets the read errors that a member may have.
+    /// Sets how many read errors a member may have.
     pub fn set_max_read_errors(&self, max: u32) {
         self.max_read_errors.store(max, SeqCst);
     }
 
-    /// Marks the array clean if no write is under way; true if it is clean then.
+    /// Marks the array clean if no write is under way; true if it is then clean.
     pub(crate) async fn go_clean(&self) -> Result<bool, Status> {
         let mut superblocks = self.superblocks.lock().await;
         if superblocks.is_clean() {
@@ -440,12 +441,12 @@ impl Array {
         }
         let was_active = self.active.swap(false, SeqCst);
         if self.writers() != 0 {
-            // Not if it was not: whoever writes then is waiting for our lock to make it active.
+            // If the array was not active, that write is waiting for our lock to make it active.
             self.active.store(was_active, SeqCst);
             return Ok(false);
         }
-        // Nobody writes now: a write that begins waits for our lock. A member that cannot be
-        // flushed may hold less than the others, so it fails.
+        // No write is under way: a new one waits for our lock. A member that cannot be flushed
+        // may hold less than the others, so it fails.
         let in_sync_to = self.in_sync_to();
         if !broken(Rule::CleanIsFlushed) {
             self.flush_members(&mut superblocks).await?;
@@ -454,7 +455,7 @@ impl Array {
         if self.is_stopped()
             && let Some(bitmap) = self.bitmap()
         {
-            // Marks that stay cost a sync; a member that failed meanwhile must not cost the clean state.
+            // Leftover marks only cost a sync; an error here must not prevent the clean state.
             let may_clear = self.is_complete_array() && !self.is_unsynced();
             if let Err(status) = bitmap.clean_now(may_clear, self).await {
                 warn!(array = self.disk.name(), %status, "marks stay in the bitmap");
@@ -465,8 +466,8 @@ impl Array {
         Ok(true)
     }
 
-    /// Stops the array: no new I/O, those under way end, everything is flushed, the superblocks say
-    /// clean. An array that cannot be marked clean is stopped all the same.
+    /// Stops the array: refuses new I/O, waits for I/O in flight, flushes everything, and marks the
+    /// superblocks clean. An array that cannot be marked clean is stopped anyway.
     ///
     /// # Errors
     /// The flush or the superblocks failed: the array will have to be resynced.
@@ -486,7 +487,7 @@ impl Array {
         if !self.is_redundant() {
             return self.submit_flush().await;
         }
-        // Writes that came too late are counted for a moment.
+        // Writes that arrive after the stop are counted for a moment before they fail.
         while !self.go_clean().await? {
             self.runtime.sleep(Duration::from_millis(1)).await;
         }

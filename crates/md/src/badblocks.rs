@@ -53,7 +53,7 @@ use crate::ondisk::BadBlockLogPlace;
 use crate::ondisk::bad_block_log::{self, BadBlockLogError, BadRange};
 use layout::{Full, Layout};
 
-/// Why a change was not made. Nothing of it was.
+/// Why a change was not made. No part of it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum BadBlocksError {
     /// The member has no bad block log. Its superblock has no place for one.
@@ -76,16 +76,16 @@ impl From<Full> for BadBlocksError {
 /// What [`BadBlocks::check`] found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bad {
-    /// The first sector of the range asked about that is bad.
+    /// The first bad sector of the checked range.
     pub start: Sector,
-    /// How many from there on are, up to the end of the range asked about. What follows may be bad
-    /// as well: it is for the next question.
+    /// Bad sectors from there on, within the checked range. Sectors after them may be bad as well:
+    /// check the rest separately.
     pub len: Sectors,
-    /// Whether everything bad in the range asked about is on disk.
+    /// Whether all bad blocks of the checked range are on disk.
     pub acknowledged: bool,
 }
 
-/// The log as it is to be written now.
+/// The log as it should be written now.
 #[derive(Debug)]
 pub struct LogImage {
     bytes: Vec<u8>,
@@ -105,7 +105,7 @@ impl LogImage {
     }
 }
 
-/// A range that is bad. `since` is the generation that set it.
+/// A bad range. `since` is the generation that set it.
 #[derive(Clone, Copy, Debug)]
 struct Listed {
     start: Sector,
@@ -116,7 +116,7 @@ struct Listed {
 #[derive(Debug)]
 struct State {
     layout: Layout,
-    /// What the layout lists, in sectors: ascending, none overlapping.
+    /// The ranges of the layout in sectors: ascending, not overlapping.
     listed: Vec<Listed>,
     /// Counts changes.
     generation: u64,
@@ -124,7 +124,7 @@ struct State {
     durable: u64,
 }
 
-/// See the module text. There is no copying one:
+/// See the module text. It cannot be copied:
 ///
 /// ```compile_fail
 /// let list = ashlar_md::badblocks::BadBlocks::none();
@@ -132,9 +132,9 @@ struct State {
 /// ```
 #[derive(Debug)]
 pub struct BadBlocks {
-    /// Whether nothing is listed: all that most reads ever look at. Written under the lock.
+    /// Whether nothing is listed: most reads check only this. Written under the lock.
     none_listed: AtomicBool,
-    /// Whether the log on disk is not what is listed. Written under the lock.
+    /// Whether the log on disk is out of date. Written under the lock.
     changed: AtomicBool,
     shift: u8,
     /// `None` without a log.
@@ -142,7 +142,7 @@ pub struct BadBlocks {
 }
 
 impl BadBlocks {
-    /// Of a member without a log: nothing is bad, and nothing can be.
+    /// The list of a member without a log: always empty.
     pub fn none() -> Self {
         Self {
             none_listed: AtomicBool::new(true),
@@ -152,11 +152,11 @@ impl BadBlocks {
         }
     }
 
-    /// Of a member whose superblock has a place for a log and says that it lists nothing; so also of
-    /// a new one. What is in that place is not looked at.
+    /// The list of a member whose superblock has a place for a log and says that it lists nothing, for
+    /// example a new member. The bytes at that place are not read.
     ///
     /// # Errors
-    /// [`BadBlockLogError`] if there can be no such log.
+    /// [`BadBlockLogError`] if the log's size is invalid.
     pub fn empty(place: &BadBlockLogPlace) -> Result<Self, BadBlockLogError> {
         let max = usize::from(bad_block_log::MAX_LOG_SECTORS) * 512;
         let bytes = usize::try_from(place.len.bytes()).unwrap_or(usize::MAX);
@@ -166,13 +166,12 @@ impl BadBlocks {
         Self::from_log(&vec![0xff; bytes], place.shift)
     }
 
-    /// What the bytes of a member's log list, which its superblock says is in use. All of it is
-    /// acknowledged.
+    /// Decodes a member's log that its superblock says is in use. All its ranges are acknowledged.
     ///
     /// # Errors
-    /// [`BadBlockLogError`] if the log cannot be understood, or has more in a sector than fits when
-    /// cut into entries as the kernel writes them. Then nobody knows what is bad, and the member must
-    /// not be read.
+    /// [`BadBlockLogError`] if the log is invalid, or a sector lists more than fits when cut into
+    /// entries as the kernel writes them. Then the bad blocks are unknown, and the member must not be
+    /// read.
     pub fn from_log(log: &[u8], shift: u8) -> Result<Self, BadBlockLogError> {
         let ranges = bad_block_log::parse(log, shift)?;
         let layout = Layout::from_entries(
@@ -190,8 +189,8 @@ impl BadBlocks {
 
     /// The first bad part of `[start, start + len)`, if any.
     ///
-    /// One load if nothing at all is bad. A reader that meets a `set` of another thread may see the
-    /// list before it or after it, as if it had come a moment earlier or later.
+    /// One load if nothing is listed. During a concurrent `set` the result is from before or after
+    /// it.
     #[inline]
     pub fn check(&self, start: Sector, len: Sectors) -> Option<Bad> {
         if self.is_empty() { None } else { self.look_up(start, len) }
@@ -200,27 +199,27 @@ impl BadBlocks {
     /// Whether nothing is listed.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        // Acquire, with Release in `update`: who learned of a range by other means (its write was
-        // answered) finds it listed.
+        // Acquire, with Release in `update`: a thread that learned of a range in another way (its
+        // write was acknowledged) finds it listed.
         self.none_listed.load(Acquire)
     }
 
-    /// Whether the member has a log at all, so that something can be set.
+    /// Whether the member has a log, so that ranges can be set.
     pub fn has_log(&self) -> bool {
         self.state.is_some()
     }
 
-    /// The log's unit: what [`set`](Self::set) widens ranges to.
+    /// The log's unit: [`set`](Self::set) widens ranges to multiples of it.
     pub fn unit(&self) -> Sectors {
         Sectors(1 << self.shift)
     }
 
-    /// Whether the log on disk is to be written anew.
+    /// Whether the log on disk must be written again.
     pub fn changed(&self) -> bool {
         self.changed.load(Acquire)
     }
 
-    /// Sectors that are bad, and how many of them are not acknowledged.
+    /// Number of bad sectors, and how many of them are not acknowledged.
     pub fn count(&self) -> (Sectors, Sectors) {
         let Some(state) = self.lock() else { return (Sectors::ZERO, Sectors::ZERO) };
         state.listed.iter().fold((Sectors::ZERO, Sectors::ZERO), |(all, new), range| {
@@ -229,12 +228,12 @@ impl BadBlocks {
         })
     }
 
-    /// Adds a range, widened to whole units, unacknowledged. What of it is listed already stays as it
-    /// is, unless it is in one entry with something new.
+    /// Adds a range, widened to whole units, unacknowledged. Parts that are already listed stay as
+    /// they are, unless they get into one entry with a new part.
     ///
     /// # Errors
     /// [`BadBlocksError`]; nothing was added then. A member that has missed a write must fail, since
-    /// nothing on disk will tell.
+    /// nothing on disk will record that.
     pub fn set(&self, start: Sector, len: Sectors) -> Result<(), BadBlocksError> {
         let mut state = self.lock().ok_or(BadBlocksError::NoLog)?;
         let (start, end) = self.outward(start, len).ok_or(BadBlocksError::Range)?;
@@ -250,8 +249,8 @@ impl BadBlocks {
     ///
     /// # Errors
     /// [`BadBlocksError::Full`] if entries would have to be split and the log has no room. The range
-    /// stays bad then, which harms nobody but readers of this member. Nothing else is an error:
-    /// where there is no log, nothing is bad.
+    /// then stays bad, which only keeps reads off this member. Without a log nothing is bad, so that
+    /// is no error.
     pub fn clear(&self, start: Sector, len: Sectors) -> Result<(), BadBlocksError> {
         if self.is_empty() {
             return Ok(());
@@ -266,15 +265,16 @@ impl BadBlocks {
         Ok(())
     }
 
-    /// The log as it is to be written; `None` for a member without one. Only one image may be on its
-    /// way to the disk.
+    /// The log as it should be written; `None` for a member without one. Only one image may be on its
+    /// way to the disk at a time.
     pub fn take_image(&self) -> Option<LogImage> {
         let state = self.lock()?;
         let (bytes, empty) = (state.layout.image(), state.listed.is_empty());
         Some(LogImage { bytes, empty, generation: state.generation })
     }
 
-    /// An image is on disk, and so is a superblock that says so: what it lists is acknowledged.
+    /// Acknowledges the ranges of an image, once the image and a superblock that declares it are on
+    /// disk.
     pub fn acknowledge(&self, image: LogImage) {
         let Some(mut state) = self.lock() else { return };
         state.durable = state.durable.max(image.generation);
@@ -298,7 +298,7 @@ impl BadBlocks {
     }
 
     fn lock(&self) -> Option<MutexGuard<'_, State>> {
-        // A panic cannot happen between two changes that belong together.
+        // A poisoned lock is consistent: no panic can occur between two changes that belong together.
         Some(self.state.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -333,8 +333,8 @@ impl BadBlocks {
     }
 }
 
-/// What a layout lists, in sectors. Overlapping entries become one range, as new as the newest, and
-/// so do adjacent ones that are equally new.
+/// The ranges of a layout, in sectors. Overlapping entries are merged and get the newest generation;
+/// adjacent entries are merged if their generations are equal.
 fn list(layout: &Layout, shift: u8) -> Vec<Listed> {
     let mut listed: Vec<Listed> = Vec::new();
     for entry in layout.ascending() {

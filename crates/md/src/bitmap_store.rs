@@ -13,8 +13,8 @@ use crate::canary::{Rule, broken};
 
 const NONE: u32 = u32::MAX;
 
-/// The bitmaps that an array has had since it was started. Like the members they stay until the array
-/// is dropped, so that the one in use is found with a load, without a lock or a count.
+/// The bitmaps that an array has had since it was started. Like the members they stay until the
+/// array is dropped, so that I/O finds the current one with a load, without a lock or a count.
 pub(crate) struct Bitmaps {
     table: boxcar::Vec<Bitmap>,
     current: AtomicU32,
@@ -34,7 +34,7 @@ impl Bitmaps {
         if index == NONE { None } else { self.table.get(index as usize) }
     }
 
-    /// Puts another one into use, or none. No write may be in flight: the array is frozen.
+    /// Sets the bitmap in use, or none. No write may be in flight: the array is frozen.
     pub(crate) fn set(&self, bitmap: Option<Bitmap>) {
         let index = bitmap.map_or(NONE, |bitmap| self.table.push(bitmap) as u32);
         self.current.store(index, SeqCst);
@@ -52,7 +52,7 @@ impl Store for Array {
     fn write<'a>(&'a self, offset: u64, bytes: &'a [u8]) -> LocalFuture<'a, BioResult> {
         let mut buffer = Buffer::from_slice(bytes);
         let bytes = buffer.whole();
-        // Not given up half way: a late write must not come after a newer one.
+        // Never abandoned halfway: a late write must not follow a newer one.
         Box::pin(self.finish(move |array| async move {
             let at = |start: Sector| start + Sectors::from_bytes_floor(offset);
             let durable = !broken(Rule::MarksAreDurable);
@@ -67,7 +67,7 @@ impl Store for Array {
             for (rdev, done) in join_all(writes).await {
                 let Err(status) = done else { continue };
                 rate_limited!(error, member = rdev.path(), %status, "bitmap write failed");
-                // Who writes waits for this to be recorded before it is acknowledged.
+                // The array's write waits until this is recorded before it is acknowledged.
                 if !array.try_fail(rdev, |rdev| array.set_faulty(rdev, status)) {
                     result = Err(status);
                 }
@@ -78,9 +78,9 @@ impl Store for Array {
 
     fn flush_data(&self) -> LocalFuture<'_, BioResult> {
         Box::pin(async move {
-            // Those that are being rebuilt or are to replace others have what was written, too.
+            // Members under rebuild and replacements were written, too.
             self.flush_all().await?;
-            // Also after it: a member that failed meanwhile may have been left out.
+            // Checked after the flush: a member that failed meanwhile may have been left out.
             if !self.is_complete_array() {
                 return Err(Status::Offline);
             }

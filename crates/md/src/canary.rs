@@ -4,18 +4,18 @@
 //! release builds, a thread's own switch where debug assertions are on. crates/md/tests/suite/simulation/canaries.rs
 //! breaks one rule after the other, and the simulation has to find it.
 
-/// A rule that the code keeps unless a test breaks it.
+/// A rule that the code follows unless a test breaks it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rule {
     /// Superblocks say active before the first write.
     ActiveIsRecorded,
     /// Bad blocks are in the log before the write that found them is acknowledged.
     BadBlocksAreRecorded,
-    /// Blocks that are listed as bad are not read.
+    /// Blocks listed as bad are not read.
     BadBlocksAreNotRead,
     /// A raised barrier waits for the writes that are under way.
     BarrierWaitsForWrites,
-    /// A write behind has its mark before it is acknowledged.
+    /// A write-behind is marked before it is acknowledged.
     BehindIsMarked,
     /// A resync's bound is recorded when it is reached, not before.
     BoundIsReached,
@@ -25,31 +25,31 @@ pub enum Rule {
     CorrectionsRaise,
     /// The body of a discard is rounded inwards.
     DiscardsRoundInwards,
-    /// A member that failed a write fails, although another has the data.
+    /// A member that did not take a write fails, even if another has the data.
     FailedWritesFailMembers,
-    /// A member's failure is in the superblocks before what found it is acknowledged.
+    /// A member's failure is in the superblocks before the write that found it is acknowledged.
     FailuresAreRecorded,
     /// A flush goes to all members.
     FlushReachesAll,
-    /// A lockless bitmap forgets only chunks that were discarded as a whole.
+    /// A lockless bitmap makes only entirely discarded chunks unwritten.
     ForgetsWholeChunks,
-    /// The last copy of anything never fails.
+    /// The last copy of any data never fails.
     LastCopyStays,
     /// Marks are durable before data is sent.
     MarksComeFirst,
     /// Marks are written with FUA.
     MarksAreDurable,
-    /// Data is flushed before marks are taken away.
+    /// Data is flushed before marks are cleared.
     MarksGoAfterFlush,
-    /// What is being rebuilt is written too.
+    /// Members under rebuild are written too.
     RebuildingIsWritten,
-    /// A member is not read beyond what was rebuilt.
+    /// A member under rebuild is not read beyond the rebuilt part.
     RebuildingIsNotRead,
-    /// Members are flushed before superblocks say what was rebuilt.
+    /// Members are flushed before superblocks say how far they are rebuilt.
     RebuiltIsFlushed,
     /// Superblocks are written with FUA.
     SuperblocksAreDurable,
-    /// Where copies may differ the first is read.
+    /// Where copies may differ, the first copy is read.
     UnsyncedReadsFirst,
 }
 
@@ -63,12 +63,12 @@ mod choice {
         static BROKEN: Cell<Option<Rule>> = const { Cell::new(None) };
     }
 
-    /// From now on this thread breaks a rule, or none.
+    /// Makes this thread break a rule from now on, or none.
     pub fn break_rule(rule: Option<Rule>) {
         BROKEN.set(rule);
     }
 
-    /// Whether this thread breaks a rule.
+    /// Whether this thread breaks `rule`.
     pub(crate) fn broken(rule: Rule) -> bool {
         BROKEN.get() == Some(rule)
     }

@@ -22,13 +22,13 @@ pub struct NewDevice {
     pub gateway: Gateway,
     /// Its path, for messages.
     pub path: String,
-    /// Whether every sector of it is known to read as zeroes (an image file that is one hole).
+    /// Whether all its sectors are known to read as zeroes (an image file that is one hole).
     pub known_zero: bool,
-    /// The bytes by which others know it as theirs: zeroed, durably, before any device gets a superblock.
+    /// Byte ranges of foreign signatures: zeroed, durably, before any device gets a superblock.
     pub wiped: Vec<Range<u64>>,
 }
 
-/// What was made.
+/// A created array.
 #[derive(Clone, Debug)]
 pub struct Created {
     /// Size of the array.
@@ -37,13 +37,13 @@ pub struct Created {
     pub superblocks: Vec<Option<NewSuperblock>>,
 }
 
-/// Why no array was made.
+/// Why no array was created.
 #[derive(Debug, Error)]
 pub enum CreateError {
-    /// The numbers do not make an array.
+    /// The parameters make no array.
     #[error(transparent)]
     Spec(#[from] ondisk::CreateError),
-    /// The numbers make no array, or not one of ours.
+    /// The parameters make no array, or one that is not supported.
     #[error(transparent)]
     Personality(#[from] PersonalityError),
     /// A device cannot be written.
@@ -56,16 +56,15 @@ pub enum CreateError {
     },
 }
 
-/// Makes the array `spec` on `devices` (by number, `None` for missing members; `spec.members` must
+/// Creates the array `spec` on `devices` (by number, `None` for missing members; `spec.members` must
 /// describe the same devices).
 ///
-/// `spec.assume_clean` is taken as the user's word; without it the array will be resynced when it first
-/// runs, unless all its active members are known to be alike. Members from `spec.raid_devices` on are
-/// spares.
+/// `spec.assume_clean` is trusted; without it the array will be resynced when it first runs, unless
+/// all its active members are known to be alike. Members from `spec.raid_devices` on are spares.
 ///
 /// # Errors
-/// See [`CreateError`]. Only [`CreateError::Write`] can come after something was written: signatures may
-/// be gone then, and what else was written is part of an array that does not start by itself.
+/// See [`CreateError`]. Only [`CreateError::Write`] can occur after a write: signatures may then be
+/// erased, and other written data are part of an array that does not start automatically.
 pub async fn create(
     spec: &CreateSpec,
     devices: &[Option<NewDevice>],
@@ -76,7 +75,7 @@ pub async fn create(
     }
     let failed =
         |device: &NewDevice, status| CreateError::Write { path: device.path.clone(), status };
-    // A crash leaves the old owner's signatures or the array's, on no device both.
+    // A crash leaves the old owner's signatures or the array's superblock, never both on one device.
     for device in devices.iter().flatten() {
         let volume = ByteVolume::new(device.gateway.clone());
         volume.wipe(&device.wiped).await.map_err(|status| failed(device, status))?;
@@ -88,7 +87,7 @@ pub async fn create(
     Ok(created)
 }
 
-/// What [`create`] would make. Nothing is read or written.
+/// What [`create`] would create. Nothing is read or written.
 ///
 /// # Errors
 /// See [`CreateError`].
@@ -98,8 +97,8 @@ pub fn prepare(spec: &CreateSpec, devices: &[Option<NewDevice>]) -> Result<Creat
     spec.assume_clean |= is_alike(&spec, devices);
     let mut superblocks = ondisk::create(&spec)?;
     for new in superblocks.iter_mut().flatten().filter(|_| !believed) {
-        // What nobody wrote is unwritten, even if it is the same everywhere: new members need not get
-        // it.
+        // Chunks that were never written are unwritten, even if all copies are the same: new members
+        // need not get them.
         let bitmap = new.bitmap.as_mut().filter(|bitmap| bitmap.is_lockless());
         if let Some(bitmap) = bitmap {
             bitmap.state = (bitmap.state.get() & !state::CLEAN).into();
@@ -109,7 +108,7 @@ pub fn prepare(spec: &CreateSpec, devices: &[Option<NewDevice>]) -> Result<Creat
     Ok(Created { size, superblocks })
 }
 
-/// Whether the active members are known to hold the same: there is one, or all of them read as zeroes.
+/// Whether the active members are known to hold the same data: there is one, or all read as zeroes.
 fn is_alike(spec: &CreateSpec, devices: &[Option<NewDevice>]) -> bool {
     let active = || devices.iter().take(spec.raid_devices as usize).flatten();
     active().count() <= 1 || active().all(|device| device.known_zero)
@@ -136,7 +135,7 @@ async fn write(gateway: &Gateway, new: &NewSuperblock) -> Result<(), Status> {
     erase_others(gateway, sb.version).await?;
     let block = gateway.disk().limits().logical_block_bytes;
     if let (Some(bitmap), Some(at)) = (&new.bitmap, sb.bitmap_start()) {
-        // All bits set, as mdadm does: whoever runs the array takes them away.
+        // All bits set, as mdadm does; the running array clears them.
         let len = bitmap.total_bytes(4096) as usize;
         let mut bytes = vec![0xff; len];
         bytes[..bitmap.as_bytes().len()].copy_from_slice(bitmap.as_bytes());
@@ -146,7 +145,7 @@ async fn write(gateway: &Gateway, new: &NewSuperblock) -> Result<(), Status> {
     write_at(gateway, sb.super_offset, &bytes).await
 }
 
-/// Overwrites what an older array left where another version has its superblock.
+/// Overwrites superblocks of other versions that an older array left.
 pub(crate) async fn erase_others(gateway: &Gateway, version: Version) -> Result<(), Status> {
     let size = gateway.capacity();
     let probed = crate::probe::probe_all(gateway).await?;
@@ -163,7 +162,7 @@ pub(crate) async fn erase_others(gateway: &Gateway, version: Version) -> Result<
     Ok(())
 }
 
-/// Writes bytes that begin on a logical block, filling the last block up from the device.
+/// Writes bytes, completing their first and last logical block from the device.
 pub(crate) async fn write_at(gateway: &Gateway, at: Sector, bytes: &[u8]) -> Result<(), Status> {
     let block = gateway.disk().limits().logical_block();
     let from = at.round_down(block);

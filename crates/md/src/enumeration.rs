@@ -1,8 +1,8 @@
 //! Every small RAID 10, every range of a few stripes, through the array as it runs.
 //!
-//! The members only note which sectors of theirs each command touches. What an operation on a range
-//! must touch is known sector by sector from md(4)'s definition of the layouts; the two must be the
-//! same: no sector missing, none beside, none twice.
+//! The members only record which sectors each command touches. The sectors that an operation must
+//! touch follow from md(4)'s definition of the layouts; the two must be equal: no sector missing,
+//! none outside, none twice.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -24,15 +24,15 @@ use crate::personality::Personality;
 use crate::raid10::geometry::Geometry;
 use crate::rdev::{NewRdev, Rdev, State};
 
-/// Where data begins on the member in a slot: different on each, so that a forgotten or foreign
-/// offset shows.
+/// Where data begins on the member in a slot: different on each, so that a missing or wrong offset
+/// is noticed.
 fn data_offset(slot: usize) -> u64 {
     1000 + 100 * slot as u64
 }
 
 type Log = Arc<Mutex<Vec<(Op, usize, u64)>>>;
 
-/// A member that notes each sector of each command.
+/// A member that records each sector of each command.
 struct Notebook {
     disk: Disk,
     slot: usize,
@@ -51,7 +51,7 @@ impl BlockDevice for Notebook {
     }
 }
 
-/// A runtime on which nothing else runs.
+/// A runtime that runs no other task.
 struct Alone;
 
 impl Runtime for Alone {
@@ -69,7 +69,7 @@ impl Runtime for Alone {
     }
 }
 
-/// Some superblock: what it says of the geometry is not looked at any more.
+/// Any superblock: its geometry is not used.
 fn any_superblock() -> Superblock {
     let member = NewMember {
         device: Sectors(1 << 20),
@@ -124,7 +124,7 @@ fn array(personality: Personality, disks: usize, dev: Sectors, sb: &Superblock) 
     let plan = Plan {
         personality,
         members: members.collect(),
-        // None: so that none are written.
+        // Empty, so that none are written.
         superblocks: Vec::new(),
         freshest: Box::new(sb.clone()),
         read_only: false,
@@ -135,7 +135,7 @@ fn array(personality: Personality, disks: usize, dev: Sectors, sb: &Superblock) 
     (Gateway::new(Array::start(plan, "md0", Arc::new(Alone))), log)
 }
 
-/// Where md(4) puts the copies of each sector: (slot, sector of the member's data area).
+/// The copies of each sector by md(4): (slot, sector of the member's data area).
 fn places(
     near: u64,
     far: u64,
@@ -144,7 +144,7 @@ fn places(
     chunk: u64,
     rows: u64,
 ) -> Vec<Vec<(usize, u64)>> {
-    // The device is cut into `far` sections of as many rows; without far copies it is one section.
+    // The device is cut into `far` sections with equal numbers of rows; without far copies it is one.
     let section = rows / far;
     let mut table = Vec::new();
     for c in 0..section * disks / near {
@@ -171,7 +171,7 @@ fn submit(volume: &Gateway, bio: Bio) {
 fn check_all_ranges(near: u64, far: u64, offset: bool, disks: u64, sb: &Superblock) -> usize {
     const CHUNK: u64 = 2;
     let word = (far << 8 | near) as u32 | if offset { 1 << 16 } else { 0 };
-    // A row more than three stripes, and for far layouts as many in each section.
+    // One row more than three stripes; for far layouts in each section.
     let rows = 4 * far;
     let dev = Sectors(rows * CHUNK);
     let Ok(geometry) = Geometry::new(word, disks as usize, Sectors(CHUNK), dev) else { return 0 };

@@ -19,7 +19,7 @@ pub(crate) struct Finish<'a, T: 'static> {
 }
 
 impl<'a, T: 'static> Finish<'a, T> {
-    /// Has `future` run to its end, on the current reactor.
+    /// Runs `future` to its end, on the current reactor.
     pub(crate) fn new(
         runtime: &'a dyn Runtime,
         future: impl Future<Output = Result<T, Status>> + 'static,

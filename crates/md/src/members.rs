@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use crate::ondisk::superblock_1::MAX_ROLES;
 use crate::rdev::{Rdev, State};
 
-/// Index of a member in the table, for its life.
+/// Index of a member in the table; it never changes.
 pub type Index = u32;
 
 const NOBODY: Index = Index::MAX;
@@ -25,14 +25,14 @@ const NOBODY: Index = Index::MAX;
 pub enum Place {
     /// In a slot: it holds the slot's data or is being rebuilt.
     Slot(usize),
-    /// In a slot beside the member that it is to replace.
+    /// In a slot beside the member that it will replace.
     Replacement(usize),
-    /// In none.
+    /// In no slot.
     Spare,
 }
 
-/// Who is in a slot. Both in one word: whoever looks while a replacement becomes the member finds it
-/// in the one place or the other.
+/// The member and the replacement of a slot. Both are in one word, so that a thread that reads it
+/// while a replacement becomes the member finds it in one place or the other.
 struct Slot(AtomicU64);
 
 impl Slot {
@@ -51,7 +51,7 @@ impl Slot {
         [word as u32, (word >> 32) as u32]
     }
 
-    /// Only under the lock of the superblocks, so nobody else changes it meanwhile.
+    /// Called only under the superblocks' lock, so no other thread changes it meanwhile.
     fn change(&self, change: impl FnOnce(&mut [Index; 2])) {
         let mut indices = self.load();
         change(&mut indices);
@@ -62,7 +62,7 @@ impl Slot {
 /// See the module text.
 pub struct Members {
     table: boxcar::Vec<Rdev>,
-    /// As many as an array can ever get: they stay where they are when the array gets more.
+    /// As many as an array can ever have, so that they stay in place when the array grows.
     slots: Box<[Slot]>,
     count: AtomicUsize,
 }
@@ -81,14 +81,14 @@ impl Members {
         this
     }
 
-    /// How many slots there are.
+    /// Number of slots.
     #[inline]
     pub fn slots(&self) -> usize {
         self.count.load(SeqCst)
     }
 
-    /// From now on there are so many slots, at most as many as a superblock has roles. Those that go must be empty. No I/O
-    /// may be in flight: the array is frozen.
+    /// Sets the number of slots, at most the number of roles of a superblock. Removed slots must be
+    /// empty. No I/O may be in flight: the array is frozen.
     pub(crate) fn set_slots(&self, count: usize) {
         self.count.store(count.min(self.slots.len()), SeqCst);
     }
@@ -98,7 +98,7 @@ impl Members {
         self.slots.get(..self.slots())?.get(slot)
     }
 
-    /// Adds a member; its index.
+    /// Adds a member; returns its index.
     pub fn add(&self, rdev: Rdev, place: Place) -> Index {
         let index = self.table.push(rdev) as Index;
         self.put(index, place);
@@ -123,7 +123,7 @@ impl Members {
         }
     }
 
-    /// Lets the replacement in `slot` be its member.
+    /// Makes the replacement in `slot` its member.
     pub fn promote(&self, slot: usize) {
         self.slots[slot].change(|indices| *indices = [indices[1], NOBODY]);
     }
@@ -134,20 +134,20 @@ impl Members {
         self.table.get(index as usize)
     }
 
-    /// The member in `slot`, in whatever state.
+    /// The member in `slot`, in any state.
     #[inline]
     pub fn member(&self, slot: usize) -> Option<&Rdev> {
         self.indexed(self.slot(slot)?.load()[0]).map(|(_, rdev)| rdev)
     }
 
-    /// The replacement in `slot`, in whatever state.
+    /// The replacement in `slot`, in any state.
     #[inline]
     pub fn replacement(&self, slot: usize) -> Option<&Rdev> {
         self.indexed(self.slot(slot)?.load()[1]).map(|(_, rdev)| rdev)
     }
 
-    /// Whether the copies in `slot` count after those of others where copies may differ: the member is read
-    /// last, and with write-behind it may be behind. Its replacement counts as it does.
+    /// Whether the copies in `slot` rank after all others where copies may differ: the member is
+    /// write-mostly, and with write-behind it may be behind. Its replacement ranks like the member.
     pub fn counts_last(&self, slot: usize) -> bool {
         self.member(slot).or_else(|| self.replacement(slot)).is_some_and(Rdev::is_write_mostly)
     }
@@ -167,13 +167,13 @@ impl Members {
         Some((index, self.get(index)?))
     }
 
-    /// All members that were not taken out, with their indices.
+    /// All members that were not removed, with their indices.
     pub fn iter(&self) -> impl Iterator<Item = (Index, &Rdev)> {
         let all = self.table.iter().map(|(index, rdev)| (index as Index, rdev));
         all.filter(|(_, rdev)| !rdev.is_removed())
     }
 
-    /// Those that were members and were taken out, the last one first.
+    /// Removed members, the latest first.
     pub fn removed(&self) -> impl Iterator<Item = &Rdev> {
         let all = (0..self.table.count()).rev().filter_map(|index| self.table.get(index));
         all.filter(|rdev| rdev.is_removed())
@@ -204,12 +204,12 @@ impl Members {
         self.both(slot).map(|(_, rdev)| rdev).find(|rdev| rdev.is_in_sync())
     }
 
-    /// Slots without a member or replacement in sync.
+    /// Number of slots without a member or replacement in sync.
     pub fn degraded(&self) -> usize {
         (0..self.slots()).filter(|slot| self.in_sync(*slot).is_none()).count()
     }
 
-    /// Spares that could be put into a slot.
+    /// Spares that can be put into a slot.
     pub fn spares(&self) -> impl Iterator<Item = (Index, &Rdev)> {
         let able = |rdev: &Rdev| !rdev.state().intersects(State::FAULTY | State::REMOVED);
         self.iter().filter(move |(index, rdev)| able(rdev) && self.place(*index) == Place::Spare)

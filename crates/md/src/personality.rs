@@ -16,7 +16,7 @@ use crate::raid10::geometry::{Geometry, GeometryError, Location};
 pub enum Personality {
     /// Striped, no redundancy.
     Raid0(Zones),
-    /// Every member holds everything.
+    /// Every member holds all data.
     Raid1 {
         /// How many members a complete array has.
         disks: usize,
@@ -27,29 +27,29 @@ pub enum Personality {
     Raid10(Geometry),
 }
 
-/// Why a superblock's numbers make no array.
+/// Why the parameters of a superblock make no array.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum PersonalityError {
     /// A level that is not implemented.
     #[error("level {0} is not supported: only raid0, raid1 and raid10 can be assembled")]
     Level(Level),
-    /// The numbers make no RAID 0.
+    /// The parameters make no RAID 0.
     #[error(transparent)]
     Zones(#[from] ZonesError),
-    /// The numbers make no RAID 10.
+    /// The parameters make no RAID 10.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
 }
 
-/// The places of the copies of one run of sectors: at most one for each member.
+/// The places of the copies of a run of sectors.
 pub type Copies = smallvec::SmallVec<[Location; 4]>;
 
 impl Personality {
-    /// The map that `sb` describes, for an array of `disks` members. `sizes` has the data size of each
-    /// and is called for the level that needs them.
+    /// The map that `sb` describes, for an array of `disks` members. `sizes` returns the data size of
+    /// each, and is called only for a level that needs it.
     ///
     /// # Errors
-    /// The numbers make none, or `sizes` has none.
+    /// The parameters are invalid, or `sizes` failed.
     pub(crate) fn new<E: From<PersonalityError>>(
         sb: &Superblock,
         disks: usize,
@@ -57,7 +57,7 @@ impl Personality {
     ) -> Result<Self, E> {
         let made = match sb.level {
             Level::Raid0 => {
-                // Without the feature nobody has said which layout it is, whatever the field holds.
+                // Without the feature the layout field is meaningless.
                 let known = sb.features.contains(Features::RAID0_LAYOUT);
                 let layout = if known { sb.layout } else { 0 };
                 Zones::new(&sizes()?, sb.chunk, layout).map(Self::Raid0).map_err(Into::into)
@@ -101,7 +101,7 @@ impl Personality {
         !matches!(self, Self::Raid0(_))
     }
 
-    /// What the array uses of each member; zero for a level whose members differ.
+    /// The used size of each member; zero for a level whose members differ.
     pub fn used_dev_size(&self) -> Sectors {
         match self {
             Self::Raid0(_) => Sectors::ZERO,
@@ -119,7 +119,7 @@ impl Personality {
         }
     }
 
-    /// The copies of `sector` and of those after it up to the end of its chunk.
+    /// The copies of `sector` and of the sectors after it up to the end of its chunk.
     pub fn map(&self, sector: Sector) -> Copies {
         match self {
             Self::Raid0(zones) => {
@@ -133,7 +133,7 @@ impl Personality {
         }
     }
 
-    /// Sectors from `sector` to where the map has to be asked again.
+    /// Sectors from `sector` on for which its map holds.
     pub fn chunk_left(&self, sector: Sector) -> Sectors {
         match self {
             Self::Raid0(zones) => zones.map(sector).left,
@@ -143,7 +143,7 @@ impl Personality {
         }
     }
 
-    /// Whether all data can be read from those members for which `present` holds.
+    /// Whether all data can be read from the members for which `present` holds.
     pub fn is_readable_with(&self, present: impl Fn(usize) -> bool) -> bool {
         match self {
             Self::Raid0(_) => (0..self.disks()).all(present),
@@ -164,7 +164,7 @@ impl Personality {
         })
     }
 
-    /// Puts what the level wants into the limits that the members gave.
+    /// Adds the level's limits to the limits of the members.
     pub fn narrow(&self, limits: &mut Limits, disks: usize) {
         let bytes = |n: Sectors| u32::try_from(n.bytes()).unwrap_or(u32::MAX);
         match self {
@@ -187,7 +187,7 @@ impl Personality {
                 };
             }
         }
-        // The members' own boundaries are kept by the members' gateways.
+        // The members' gateways respect the members' boundaries.
     }
 
     /// The superblock's chunk size, zero where the level has none.
@@ -200,9 +200,9 @@ impl Personality {
     }
 }
 
-/// The personalities that an array has had since it was started, and the one it has: it gets another
-/// one when its size changes. They stay as long as the array, so that the present one is found with a
-/// load and what was found stays good.
+/// The personalities that an array has had since it was started: it gets a new one when its size
+/// changes. They stay as long as the array, so that I/O finds the current one with a load, and
+/// references to it stay valid.
 pub(crate) struct Personalities {
     table: boxcar::Vec<Personality>,
     current: AtomicUsize,
@@ -215,7 +215,7 @@ impl Personalities {
         this
     }
 
-    /// From now on the array has this one. No I/O may be in flight: the array is frozen.
+    /// Sets the current personality. No I/O may be in flight: the array is frozen.
     pub(crate) fn set(&self, new: Personality) {
         self.current.store(self.table.push(new), SeqCst);
     }

@@ -10,7 +10,7 @@ use crate::badblocks::BadBlocks;
 use crate::canary::{Rule, broken};
 use crate::ondisk::{DeviceFlags, Superblock};
 
-/// What one thread knows of a member, for read balancing; on cache lines of its own.
+/// One thread's load on a member, for read balancing; on separate cache lines.
 #[derive(Default)]
 #[repr(align(128))]
 struct Load {
@@ -20,38 +20,38 @@ struct Load {
 use crate::read_errors::ReadErrors;
 
 bitflags! {
-    /// What a member is and how it does (the kernel's `rdev->flags`).
+    /// State of a member (the kernel's `rdev->flags`).
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct State: u32 {
         /// Has all data.
         const IN_SYNC = 1;
-        /// Failed: it has missed writes, or could not be trusted. Never taken back.
+        /// Failed: it missed writes, or cannot be trusted. Never cleared.
         const FAULTY = 1 << 1;
-        /// Read only if no other member can be.
+        /// Read only if no other in-sync member has the block.
         const WRITE_MOSTLY = 1 << 2;
-        /// Not worth retrying on.
+        /// Failed I/O on it is not retried.
         const FAILFAST = 1 << 3;
         /// The user wants it replaced as soon as there is a spare.
         const WANT_REPLACEMENT = 1 << 4;
-        /// Is to take the place of the member in its slot.
+        /// Will replace the member in its slot.
         const REPLACEMENT = 1 << 5;
-        /// No member any more: the user took it out.
+        /// No longer a member: the user removed it.
         const REMOVED = 1 << 6;
         /// Had a write error in this run.
         const WRITE_ERROR = 1 << 7;
-        /// Comes back with all but what the bitmap marks: only that is rebuilt.
+        /// Re-added: it lacks only what the bitmap marks, and only that is rebuilt.
         const RETURNS = 1 << 8;
-        /// Could not be flushed when nobody had asked for it, and had to stay: the next flush that
-        /// somebody asks for fails.
+        /// An internal flush of it failed, and it must stay: the next flush that a client requests
+        /// fails.
         const UNFLUSHED = 1 << 9;
     }
 }
 
-/// A member device: where its data lies, and how it does.
+/// A member device: where its data lies, and its state.
 ///
-/// A member that failed has missed writes, so `FAULTY` is set once and stays. Whoever leaves the member
-/// out because of it must also see that this is being recorded (see `array`), so it is read and set
-/// in the same order as that.
+/// A failed member has missed writes, so `FAULTY` is never cleared. A write that skips the member
+/// because of it must also see that the failure must be recorded (see `array`), so the two are
+/// read and set in the same order.
 pub struct Rdev {
     gateway: Gateway,
     path: String,
@@ -61,7 +61,7 @@ pub struct Rdev {
     state: AtomicU32,
     /// Sectors from the start of the data area that the member holds, if it is not in sync.
     recovered: AtomicU64,
-    /// As many of them as are durable: what the superblocks may say.
+    /// How many of them are durable, which is what the superblocks may say.
     durably_recovered: AtomicU64,
     /// The device's sector where the superblock of its bitmap is; [`u64::MAX`] for none.
     bitmap: AtomicU64,
@@ -72,10 +72,10 @@ pub struct Rdev {
     loads: Box<[Load]>,
 }
 
-/// What makes a member, apart from its device.
+/// Description of a member, without its device.
 #[derive(Debug)]
 pub struct NewRdev {
-    /// Where the user has the device.
+    /// The path of the device.
     pub path: String,
     /// Its number in the superblocks.
     pub number: u32,
@@ -83,11 +83,11 @@ pub struct NewRdev {
     pub data_offset: Sectors,
     /// The size of its data area.
     pub data_size: Sectors,
-    /// What it is.
+    /// Its state.
     pub state: State,
-    /// Sectors that it holds already, if it is not in sync.
+    /// Sectors that it already holds, if it is not in sync.
     pub recovered: Sectors,
-    /// Where its bitmap's superblock is, counted from the start of the device.
+    /// Sector of its bitmap's superblock, from the start of the device.
     pub bitmap: Option<Sector>,
     /// Its bad blocks.
     pub bad: BadBlocks,
@@ -137,12 +137,12 @@ impl Rdev {
         }
     }
 
-    /// The device, addressed from its own first sector: for superblocks.
+    /// The device, addressed from its first sector: for superblocks.
     pub fn gateway(&self) -> &Gateway {
         &self.gateway
     }
 
-    /// Where the user has the device: a path.
+    /// The path of the device.
     pub fn path(&self) -> &str {
         &self.path
     }
@@ -167,7 +167,7 @@ impl Rdev {
         self.gateway.disk().limits()
     }
 
-    /// Everything that is known of the member.
+    /// The member's flags.
     pub fn state(&self) -> State {
         State::from_bits_retain(self.state.load(SeqCst))
     }
@@ -184,17 +184,17 @@ impl Rdev {
         self.state().contains(State::FAULTY)
     }
 
-    /// Whether the user took it out.
+    /// Whether the user removed it.
     pub fn is_removed(&self) -> bool {
         self.state().contains(State::REMOVED)
     }
 
-    /// Sets flags; what they were.
+    /// Sets flags; returns the previous ones.
     pub fn set(&self, flags: State) -> State {
         State::from_bits_retain(self.state.fetch_or(flags.bits(), SeqCst))
     }
 
-    /// Clears flags; what they were. `FAULTY` is never cleared.
+    /// Clears flags; returns the previous ones. `FAULTY` is never cleared.
     pub fn clear(&self, flags: State) -> State {
         debug_assert!(!flags.contains(State::FAULTY), "a failed member does not come back");
         State::from_bits_retain(self.state.fetch_and(!flags.bits(), SeqCst))
@@ -205,12 +205,12 @@ impl Rdev {
         !self.set(State::FAULTY).contains(State::FAULTY)
     }
 
-    /// Whether it is read only if no other member can be.
+    /// Write-mostly: read only if no other in-sync member has the block.
     pub fn is_write_mostly(&self) -> bool {
         self.state().contains(State::WRITE_MOSTLY)
     }
 
-    /// The flags that its superblock keeps.
+    /// The flags that its superblock stores.
     pub fn device_flags(&self) -> DeviceFlags {
         let state = self.state();
         DeviceFlags {
@@ -219,7 +219,7 @@ impl Rdev {
         }
     }
 
-    /// How much of it has been rebuilt; [`Sectors::MAX`] if it is in sync.
+    /// How far it has been rebuilt; [`Sectors::MAX`] if it is in sync.
     pub fn recovered(&self) -> Sectors {
         if self.state().contains(State::IN_SYNC) {
             return Sectors::MAX;
@@ -227,23 +227,23 @@ impl Rdev {
         Sectors(self.recovered.load(SeqCst))
     }
 
-    /// Notes how much of it has been rebuilt.
+    /// Notes how far it has been rebuilt.
     pub fn set_recovered(&self, to: Sectors) {
         self.recovered.store(to.0, SeqCst);
     }
 
-    /// How much of what has been rebuilt would be there after a power cut.
+    /// How far the rebuilt data would survive a power cut.
     pub fn durably_recovered(&self) -> Sectors {
         Sectors(self.durably_recovered.load(SeqCst)).min(self.recovered())
     }
 
-    /// Notes that what was rebuilt up to here has been flushed.
+    /// Notes that the rebuilt data up to `to` has been flushed.
     pub fn set_durably_recovered(&self, to: Sectors) {
         self.durably_recovered.store(to.0, SeqCst);
     }
 
-    /// Whether it may be read up to `end`, a sector of its data area: it is in sync or was rebuilt
-    /// that far, and has not failed.
+    /// Whether it may be read up to `end`, a sector of its data area: it has not failed, and is in
+    /// sync or was rebuilt that far.
     #[inline]
     pub fn holds(&self, end: Sector) -> bool {
         let state = self.state();
@@ -253,18 +253,18 @@ impl Rdev {
                 || broken(Rule::RebuildingIsNotRead))
     }
 
-    /// Where the superblock of its bitmap is, counted from the start of the device.
+    /// Sector of its bitmap's superblock, from the start of the device.
     pub fn bitmap_start(&self) -> Option<Sector> {
         let at = self.bitmap.load(SeqCst);
         (at != u64::MAX).then_some(Sector(at))
     }
 
-    /// Notes where its bitmap is, if it has one.
+    /// Sets where its bitmap is, if it has one.
     pub fn set_bitmap_start(&self, at: Option<Sector>) {
         self.bitmap.store(at.map_or(u64::MAX, |at| at.0), SeqCst);
     }
 
-    /// Its bad blocks; they count from the start of the device.
+    /// Its bad blocks, from the start of the device.
     pub fn bad_blocks(&self) -> &BadBlocks {
         &self.bad
     }
@@ -279,12 +279,12 @@ impl Rdev {
                 || broken(Rule::BadBlocksAreNotRead))
     }
 
-    /// The read errors that it may still have.
+    /// Its budget of read errors.
     pub fn read_errors(&self) -> &ReadErrors {
         &self.errors
     }
 
-    /// Read errors seen, and sectors that were put right by rewriting.
+    /// Read errors seen, and sectors corrected by rewriting.
     pub fn errors(&self) -> (u64, u64) {
         (self.read_errors.load(Relaxed), self.corrected.load(Relaxed))
     }
@@ -304,14 +304,15 @@ impl Rdev {
         self.gateway.submit(self.on_device(bio))
     }
 
-    /// The same for what came to the array `above`, at its sector `from`: a trace shows it (A).
+    /// Submits like [`Self::submit`], and traces the remap (A) from sector `from` of the array
+    /// `above`.
     pub fn submit_from(&self, above: &Disk, from: Sector, bio: Bio) -> IoFuture<'_> {
         let bio = self.on_device(bio);
         trace::remap(self.gateway.disk(), &bio, above, from);
         self.gateway.submit(bio)
     }
 
-    /// The bio as the device counts sectors. This is the one place where the data offset is added.
+    /// The bio in device sectors. The data offset is added only here.
     fn on_device(&self, mut bio: Bio) -> Bio {
         bio.sector += self.data_offset;
         bio
@@ -322,10 +323,11 @@ impl Rdev {
         self.gateway.submit(Bio::flush())
     }
 
-    /// How good this member is for a read at `sector`, by what the current thread (`shard` is its
-    /// [`thread_shard`]) has in flight there: lower is better. A member that the thread read up to `sector` last is preferred while
-    /// it has at most that many I/Os more to do than the others: its disk reads on, and its queue
-    /// merges, which is worth more than an even spread.
+    /// The cost of a read at `sector` from this member, by the reads that the current thread (`shard`
+    /// is its [`thread_shard`]) has in flight there: lower is better. The member whose last read by
+    /// this thread ended at `sector` is preferred while it has at most `SEQUENTIAL_BONUS` more I/Os
+    /// in flight than the others: its disk reads ahead and its queue merges, which is worth more than
+    /// an even spread.
     #[inline]
     pub fn read_cost(&self, shard: usize, sector: Sector) -> u32 {
         const SEQUENTIAL_BONUS: u32 = 64;

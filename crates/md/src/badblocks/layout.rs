@@ -16,7 +16,7 @@ use crate::ondisk::bad_block_log::{self, BadBlockLogError, MAX_ENTRY_LEN};
 
 /// Entries in a sector of the log.
 pub(super) const SLOTS: usize = 512 / 8;
-/// The number of units that positions of entries can tell apart.
+/// The number of units that an entry's position can address.
 pub(super) const UNITS: u64 = 1 << 54;
 
 /// The log has no room.
@@ -28,7 +28,7 @@ pub(super) struct Full;
 pub(super) struct Entry {
     pub(super) start: u64,
     pub(super) end: u64,
-    /// The generation that set the newest part of it.
+    /// The generation of its newest part.
     pub(super) since: u64,
 }
 
@@ -43,7 +43,7 @@ impl Entry {
 pub(super) struct Layout(Vec<Vec<Entry>>);
 
 impl Layout {
-    /// The layout of a log that exists, from the first unit and the length of each entry, in order.
+    /// The layout of an existing log, from the first unit and the length of each entry, in order.
     pub(super) fn from_entries(
         sectors: usize,
         entries: impl Iterator<Item = (u64, u64)>,
@@ -62,19 +62,20 @@ impl Layout {
         Ok(Self(layout))
     }
 
-    /// All entries by position. Those of different sectors may overlap if a log was read like that.
+    /// All entries by position. Entries of different sectors may overlap if they did in the log that
+    /// was read.
     pub(super) fn ascending(&self) -> Vec<Entry> {
         let mut all = self.0.concat();
         all.sort_by_key(|entry| entry.start);
         all
     }
 
-    /// Lists `[start, end)`; false if all of it is listed already. After an error the layout is to be
-    /// thrown away.
+    /// Lists `[start, end)`; false if all of it is listed already. After an error the caller must
+    /// discard the layout.
     pub(super) fn insert(&mut self, start: u64, end: u64, since: u64) -> Result<bool, Full> {
         let gaps = self.gaps(start, end);
         for (mut start, end) in gaps.iter().copied() {
-            // Fails at the latest when the log is full, however long the range is.
+            // A long range cannot loop for long: placing fails once the log is full.
             while start < end {
                 let part = Entry { start, end: end.min(start + MAX_ENTRY_LEN), since };
                 self.place(part)?;
@@ -84,8 +85,8 @@ impl Layout {
         Ok(!gaps.is_empty())
     }
 
-    /// Takes `[start, end)` off the list; false if nothing of it was there. After an error the layout
-    /// is to be thrown away.
+    /// Removes `[start, end)` from the list; false if no part of it was listed. After an error the
+    /// caller must discard the layout.
     pub(super) fn remove(&mut self, start: u64, end: u64) -> Result<bool, Full> {
         let mut found = false;
         for sector in &mut self.0 {
@@ -137,7 +138,7 @@ impl Layout {
         gaps
     }
 
-    /// Puts an entry next to what it continues, else into the first sector that has room.
+    /// Puts an entry into the sector of an adjacent entry, or else into the first sector with room.
     fn place(&mut self, new: Entry) -> Result<(), Full> {
         let continues = |sector: &[Entry]| {
             sector.iter().any(|entry| entry.end == new.start || entry.start == new.end)
@@ -157,8 +158,8 @@ impl Layout {
     }
 }
 
-/// The same units in as few entries as can be, ascending. An entry is as new as the newest of what
-/// it was made of.
+/// The same units in as few entries as possible, ascending. A merged entry gets the newest
+/// generation of its parts.
 fn tidy(mut entries: Vec<Entry>) -> Vec<Entry> {
     entries.sort_by_key(|entry| entry.start);
     let mut runs: Vec<(u64, u64)> = Vec::new();

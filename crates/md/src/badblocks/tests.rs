@@ -21,7 +21,7 @@ fn clear(list: &BadBlocks, start: u64, len: u64) -> Result<(), BadBlocksError> {
     list.clear(Sector(start), Sectors(len))
 }
 
-/// All of it goes to disk.
+/// Writes the whole list to disk.
 fn write(list: &BadBlocks) -> Vec<u8> {
     let image = list.take_image().unwrap();
     let bytes = image.bytes().to_vec();
@@ -76,7 +76,7 @@ impl Naive {
         self.sectors.values_mut().for_each(|acknowledged| *acknowledged = true);
     }
 
-    /// The answer to `check`, except that what is acknowledged may be thought not to be.
+    /// Compares with `check`, which may report an acknowledged range as unacknowledged.
     fn assert_agrees(&self, list: &BadBlocks, space: u64) {
         assert_eq!(list.is_empty(), self.sectors.is_empty());
         for start in 0..space {
@@ -115,7 +115,7 @@ fn every_sequence_of_three_changes_lists_what_a_set_of_sectors_would() {
                     clear(&list, start, len).unwrap();
                     naive.clear(start, len);
                 }
-                // The second change meets a list that is on disk, or the third does.
+                // Writes the list before the second change or before the third.
                 if (sequence + step as usize).is_multiple_of(2) {
                     write(&list);
                     naive.acknowledge();
@@ -136,7 +136,7 @@ fn every_sequence_of_three_changes_lists_what_a_set_of_sectors_would() {
 #[test]
 fn whatever_a_torn_write_of_the_log_leaves_lists_what_was_and_still_is_bad() {
     const SECTORS: usize = 4;
-    // Scattered single units fill the log, so that entries of all sectors come and go.
+    // Scattered single units fill the log, so that entries in all its sectors change.
     const SPACE: usize = 3000;
     let mut random = Random(11);
     for round in 0..12 {
@@ -146,7 +146,7 @@ fn whatever_a_torn_write_of_the_log_leaves_lists_what_was_and_still_is_bad() {
         let (mut old, mut old_sectors) = (write(&list), BTreeSet::new());
         let mut refused = 0;
         for _ in 0..60 {
-            // Those that have been bad all the time since the old image.
+            // Sectors that were bad at all times since the old image.
             let mut kept: BTreeSet<u64> = old_sectors.clone();
             // In some rounds the list grows, in others it shrinks.
             let (sets, clears) = [(80, 3), (20, 20), (5, 40)][random.below(3)];
@@ -186,7 +186,7 @@ fn whatever_a_torn_write_of_the_log_leaves_lists_what_was_and_still_is_bad() {
 
 #[test]
 fn a_new_member_starts_with_an_empty_list() {
-    // A type that can be cloned would make this call ambiguous, and the test not compile.
+    // If the type were `Clone`, this call would be ambiguous and the test would not compile.
     trait CannotBeCopied<Why> {
         fn holds() {}
     }
@@ -221,7 +221,7 @@ fn what_is_set_while_an_image_is_written_stays_unacknowledged() {
     set(&list, 10, 1).unwrap();
     let image = list.take_image().unwrap();
     set(&list, 20, 1).unwrap();
-    // Good and bad again: its entry in the image is of another time.
+    // Good, then bad again: the image has its old entry.
     clear(&list, 10, 1).unwrap();
     set(&list, 10, 1).unwrap();
     list.acknowledge(image);
@@ -353,7 +353,7 @@ fn logs_that_no_kernel_writes_are_read_all_the_same() {
         assert_eq!(listed(&list), on_disk(&bytes, shift));
         assert_eq!(on_disk(&write(&list), shift), on_disk(&bytes, shift));
     }
-    // Of different sectors of the log.
+    // In different sectors of the log.
     let mut words: Vec<u64> = (0..64).map(|index| entry(index * 10, 5)).collect();
     words.extend([entry(0, 7), entry(3, 30)]);
     let bytes = log(&words, 2);

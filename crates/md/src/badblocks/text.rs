@@ -16,7 +16,7 @@ pub enum Change {
         /// Its length, not zero.
         len: Sectors,
     },
-    /// `-START LEN`: these are good.
+    /// `-START LEN`: these sectors are good.
     Clear {
         /// First sector, counted from the start of the device.
         start: Sector,
@@ -25,13 +25,13 @@ pub enum Change {
     },
 }
 
-/// A text that is no change.
+/// A text that is not a change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("not START LEN or -START LEN, in sectors")]
 pub struct InvalidChange;
 
 impl Change {
-    /// Parses what was written, with or without a newline at its end.
+    /// Parses the written text, with or without a trailing newline.
     ///
     /// # Errors
     /// It is not two numbers with one blank between them, or the range is empty or ends beyond the
@@ -51,7 +51,7 @@ impl Change {
     }
 }
 
-/// Digits only: the standard parser would take a sign.
+/// Digits only: the standard parser would accept a sign.
 fn number(text: &str) -> Result<u64, InvalidChange> {
     if !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(InvalidChange);
@@ -60,13 +60,13 @@ fn number(text: &str) -> Result<u64, InvalidChange> {
 }
 
 impl BadBlocks {
-    /// The text of `bad_blocks`: all that is known, acknowledged or not, as in the kernel. Unlike
-    /// there it is not cut off at a page.
+    /// The text of `bad_blocks`: all listed ranges, acknowledged or not, as in the kernel, but not
+    /// truncated to a page.
     pub fn text(&self) -> String {
         self.lines(|_| true)
     }
 
-    /// The text of `unacknowledged_bad_blocks`: what is not on disk yet.
+    /// The text of `unacknowledged_bad_blocks`: the ranges that are not on disk yet.
     pub fn unacknowledged_text(&self) -> String {
         self.lines(|acknowledged| !acknowledged)
     }

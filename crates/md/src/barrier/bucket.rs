@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::primitives::{Lock, Primitives, Std, Word};
 
-/// The I/Os that are in the bucket: the low half of a word.
+/// Number of I/Os in the bucket: the low half of a word.
 const COUNT: u64 = RAISE - 1;
 /// One raise, in the word of writes. There is room for 2^31 of them.
 const RAISE: u64 = 1 << 32;
@@ -15,10 +15,10 @@ const RAISE: u64 = 1 << 32;
 const RAISED: u64 = FROZEN - RAISE;
 /// The array is frozen: in either word.
 const FROZEN: u64 = 1 << 63;
-/// What keeps a newcomer out. In the word of reads that is `FROZEN` alone.
+/// The bits that keep new I/O out. In the word of reads only `FROZEN` occurs.
 const CLOSED: u64 = RAISED | FROZEN;
 
-/// Regular I/O of two kinds, each with a word of its own.
+/// The two kinds of regular I/O. Each has its own word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     Read,
@@ -28,22 +28,22 @@ pub(super) enum Kind {
 /// What a future waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Event {
-    /// The last raise was lowered, or the array unfrozen: regular I/O.
+    /// The last raise was lowered, or the array unfrozen. Regular I/O waits for this.
     Opened,
-    /// The last regular I/O that others wait for has gone: a raise, a freeze.
+    /// The last I/O left. Raises and freezes wait for this.
     Drained,
-    /// The last waiting write has got in: a raise to come.
+    /// The last waiting write entered. New raises wait for this.
     Unwaited,
 }
 
-/// Those who wait in a bucket; also what only they and the rare paths count.
+/// The waiters of a bucket, and the counts that change only under its lock.
 #[derive(Default)]
 pub struct Waiters {
-    /// How often the lock was taken. It numbers the seats, too.
+    /// How often the lock was taken. Also numbers the seats.
     turns: u64,
-    /// Writes that stepped aside and are to get in before the next raise.
+    /// Waiting writes, which enter before the next raise.
     waiting: u32,
-    /// I/Os that are put by, to be retried.
+    /// Queued I/Os, to be retried.
     queued: u32,
     /// Ascending by number.
     seats: Vec<Seat>,
@@ -63,7 +63,7 @@ impl Waiters {
         self.turns
     }
 
-    /// The waker of a seat that was not woken yet, for the caller to drop without the lock.
+    /// The waker of a seat that was not woken yet. The caller drops it outside the lock.
     fn remove(&mut self, number: u64) -> Option<Waker> {
         let at = self.seats.binary_search_by_key(&number, |seat| seat.number).ok()?;
         Some(self.seats.remove(at).waker)
@@ -75,30 +75,30 @@ impl Waiters {
     }
 }
 
-/// On a cache line of its own: neither I/O in other buckets nor the array's other state slows it.
+/// Each bucket has its own cache line, so that other buckets and other state do not slow it.
 #[repr(align(64))]
 pub(super) struct Bucket<P: Primitives> {
-    /// By kind: reads; writes with the raises.
+    /// By kind: reads; writes and raises.
     words: [P::Word; 2],
     waiters: P::Lock,
 }
 
 const _: () = assert!(size_of::<Bucket<Std>>() == 64);
 
-/// What is in a bucket or in all of them, at a moment.
+/// Counts for one bucket or for all of them.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counts {
     /// Regular reads.
     pub reads: u64,
     /// Regular writes, discards and write-zeroes.
     pub writes: u64,
-    /// Raises, those that still wait for writes among them.
+    /// Raises, including those that still wait for writes.
     pub raised: u64,
     /// Writes that wait to begin.
     pub waiting: u64,
     /// I/Os that failed and wait to be retried; not counted as reads or writes meanwhile.
     pub queued: u64,
-    /// How often a lock was taken since the array began.
+    /// How often a lock was taken since the array started.
     pub locks: u64,
 }
 
@@ -126,11 +126,11 @@ impl<P: Primitives> Bucket<P> {
     }
 
     fn wake(&self, which: impl Fn(Event) -> bool) {
-        // Wakers may do anything: not under the lock.
+        // Wakers may do anything, so they are not called under the lock.
         self.with(|waiters| waiters.take(which)).into_iter().for_each(Waker::wake);
     }
 
-    /// Enters if nothing keeps out.
+    /// Enters unless the bucket is raised or frozen.
     #[inline]
     pub(super) fn try_enter(&self, kind: Kind) -> bool {
         if self.word(kind).add(1) & CLOSED == 0 {
@@ -154,8 +154,8 @@ impl<P: Primitives> Bucket<P> {
         self.wake(|event| event == Event::Drained);
     }
 
-    /// Waits until it can enter, and does. Whether it did: one that is `holding` other buckets is
-    /// sent back, false, when the array is frozen.
+    /// Waits until it can enter, and enters. Returns false, without entering, if the array is frozen
+    /// and the caller is `holding` other buckets.
     pub(super) async fn enter(&self, kind: Kind, holding: bool) -> bool {
         let _waiting = (kind == Kind::Write).then(|| Waiting::new(self));
         let word = self.word(kind);
@@ -167,7 +167,7 @@ impl<P: Primitives> Bucket<P> {
         .await
     }
 
-    /// Raises, once no write waits here. Answers as [`Self::enter`].
+    /// Raises once no write waits here. Returns what [`Self::enter`] returns.
     pub(super) async fn raise(&self, holding: bool) -> bool {
         self.until(Event::Unwaited, |waiters| {
             let waited_for = waiters.waiting > 0;
@@ -180,7 +180,7 @@ impl<P: Primitives> Bucket<P> {
         .await
     }
 
-    /// After a raise: ends when no write is here.
+    /// After a raise: waits until no write is in the bucket.
     pub(super) async fn without_writes(&self) {
         self.until(Event::Drained, |_| (self.writes().load() & COUNT == 0).then_some(())).await;
     }
@@ -189,18 +189,18 @@ impl<P: Primitives> Bucket<P> {
     pub(super) fn lower(&self) {
         let left = self.writes().sub(RAISE) - RAISE;
         if left & RAISED == 0 {
-            // Writes go on; a freeze may have waited for this, too.
+            // Writes may enter now; a freeze may have waited for this, too.
             self.wake(|event| event != Event::Unwaited);
         }
     }
 
-    /// Lets nothing new begin, and sends back those who hold other buckets and wait here.
+    /// Keeps new I/O out, and sends back waiters that hold other buckets.
     pub(super) fn freeze(&self) {
         self.words.iter().for_each(|word| _ = word.add(FROZEN));
         self.wake(|_| true);
     }
 
-    /// After a freeze: ends when nothing is here.
+    /// After a freeze: waits until the bucket is empty.
     pub(super) async fn without_io(&self) {
         let still = || self.words.iter().all(|word| word.load() == FROZEN);
         if !still() {
@@ -208,23 +208,23 @@ impl<P: Primitives> Bucket<P> {
         }
     }
 
-    /// Takes back a freeze.
+    /// Undoes a freeze.
     pub(super) fn unfreeze(&self) {
         self.words.iter().for_each(|word| _ = word.sub(FROZEN));
         self.wake(|_| true);
     }
 
-    /// Counts an I/O that is put by.
+    /// Counts a queued I/O.
     pub(super) fn queue(&self) {
         self.with(|waiters| waiters.queued += 1);
     }
 
-    /// Takes back [`Self::queue`].
+    /// Undoes [`Self::queue`].
     pub(super) fn unqueue(&self) {
         self.with(|waiters| waiters.queued -= 1);
     }
 
-    /// What is here. The counts are of slightly different moments if there is I/O.
+    /// The bucket's counts. Under I/O they are from slightly different moments.
     pub(super) fn counts(&self) -> Counts {
         let (reads, writes) = (self.word(Kind::Read).load(), self.writes().load());
         self.waiters.with(|waiters| Counts {
@@ -237,8 +237,8 @@ impl<P: Primitives> Bucket<P> {
         })
     }
 
-    /// Waits until `ready` has an answer. It is asked under the lock, now and at each `event` that
-    /// happens here. Dropped, it leaves nothing behind.
+    /// Waits until `ready` returns an answer. Calls it under the lock, now and at each `event` in
+    /// this bucket. A dropped future leaves nothing behind.
     async fn until<T>(&self, event: Event, mut ready: impl FnMut(&mut Waiters) -> Option<T>) -> T {
         let mut seated = Seated { bucket: self, number: None };
         poll_fn(|cx| {
@@ -260,7 +260,7 @@ impl<P: Primitives> Bucket<P> {
     }
 }
 
-/// One who waits; gives up the seat when dropped.
+/// A waiter; gives up its seat when dropped.
 struct Seated<'a, P: Primitives> {
     bucket: &'a Bucket<P>,
     number: Option<u64>,
@@ -274,7 +274,7 @@ impl<P: Primitives> Drop for Seated<'_, P> {
     }
 }
 
-/// A write that waits to get in, before any raise to come.
+/// A write that waits to enter, before any new raise.
 struct Waiting<'a, P: Primitives>(&'a Bucket<P>);
 
 impl<'a, P: Primitives> Waiting<'a, P> {

@@ -98,7 +98,7 @@ pub const UNIT: Sectors = Sectors(1 << UNIT_SHIFT);
 /// See the module text. Sectors are the array's.
 pub struct Barrier<P: Primitives = Std> {
     buckets: Box<[Bucket<P>]>,
-    /// Held by who freezes: one at a time, first come, first served.
+    /// Held by the task that freezes: one at a time, first come, first served.
     freezers: RwLock,
 }
 
@@ -142,35 +142,35 @@ impl<P: Primitives> Barrier<P> {
         pass
     }
 
-    /// Lets a regular read at `sector` begin, if the array is not frozen. It lies in one unit.
+    /// Begins a regular read at `sector`, within one unit, if the array is not frozen.
     #[inline]
     pub fn try_wait_read(&self, sector: Sector) -> Option<Pass<'_, P>> {
         self.try_take(Kind::Read, Self::span(sector, Sectors(1)))
     }
 
-    /// Lets a regular read at `sector` begin, once the array is not frozen. It lies in one unit.
+    /// Begins a regular read at `sector`, within one unit, once the array is not frozen.
     pub async fn wait_read(&self, sector: Sector) -> Pass<'_, P> {
         self.take(Kind::Read, Self::span(sector, Sectors(1))).await
     }
 
-    /// Lets a regular write of `[sector, sector + len)` begin, if it lies in one unit, and neither
-    /// is there sync I/O in its bucket, nor is the array frozen.
+    /// Begins a regular write of `[sector, sector + len)` if it lies in one unit, no sync I/O is in
+    /// its bucket, and the array is not frozen.
     #[inline]
     pub fn try_wait(&self, sector: Sector, len: Sectors) -> Option<Pass<'_, P>> {
         self.try_take(Kind::Write, Self::span(sector, len))
     }
 
-    /// Lets a regular write or discard of `[sector, sector + len)` begin, once no sync I/O is in
-    /// its buckets and the array is not frozen.
+    /// Begins a regular write or discard of `[sector, sector + len)` once no sync I/O is in its
+    /// buckets and the array is not frozen.
     pub async fn wait(&self, sector: Sector, len: Sectors) -> Pass<'_, P> {
         self.take(Kind::Write, Self::span(sector, len)).await
     }
 
-    /// Begins sync I/O of `[sector, sector + len)`, once no regular write is in its buckets and the
-    /// array is not frozen. Regular writes that wait already go first.
+    /// Begins sync I/O of `[sector, sector + len)` once no regular write is in its buckets and the
+    /// array is not frozen. Regular writes that already wait go first.
     ///
-    /// Sync I/Os do not exclude each other: they write what they read from a good copy, and nothing
-    /// changes that meanwhile.
+    /// Sync I/Os do not exclude each other: each writes what it read from a good copy, which does
+    /// not change meanwhile.
     pub async fn raise(&self, sector: Sector, len: Sectors) -> Raised<'_, P> {
         let span = Self::span(sector, len);
         let mut raised = Raised { barrier: self, span, taken: 0 };
@@ -188,8 +188,8 @@ impl<P: Primitives> Barrier<P> {
         raised
     }
 
-    /// Keeps all regular I/O and all sync I/O from beginning, and waits until none is there but
-    /// what is queued. One at a time.
+    /// Keeps all regular I/O and sync I/O from beginning, and waits until only queued I/O is left.
+    /// One freeze at a time.
     pub async fn freeze(&self) -> Frozen<'_, P> {
         let turn = self.freezers.write().await;
         self.buckets.iter().for_each(Bucket::freeze);
@@ -200,8 +200,7 @@ impl<P: Primitives> Barrier<P> {
         frozen
     }
 
-    /// What there is in the whole array. The counts are of slightly different moments if there is
-    /// I/O.
+    /// Counts for the whole array. Under I/O they are from slightly different moments.
     pub fn counts(&self) -> Counts {
         self.buckets.iter().map(Bucket::counts).fold(Counts::default(), |sum, each| Counts {
             reads: sum.reads + each.reads,
@@ -213,19 +212,19 @@ impl<P: Primitives> Barrier<P> {
         })
     }
 
-    /// How often a lock was taken since the array began. Regular I/O takes none unless it meets
+    /// How often a lock was taken since the array started. Regular I/O takes no lock unless it meets
     /// sync I/O or a freeze.
     pub fn lock_acquisitions(&self) -> u64 {
         self.counts().locks
     }
 }
 
-/// A regular I/O's leave to be in its buckets, until it is dropped.
+/// Permission for a regular I/O to be in its buckets, until dropped.
 #[must_use = "the I/O may not be in flight without it"]
 pub struct Pass<'a, P: Primitives = Std> {
     barrier: &'a Barrier<P>,
     span: Span,
-    /// In how many buckets of the span it is: all, unless it is queued or still waits.
+    /// Number of buckets of the span that the I/O is in: all, unless it is queued or still waits.
     taken: u16,
     kind: Kind,
     queued: bool,
@@ -255,8 +254,8 @@ impl<P: Primitives> Pass<'_, P> {
         indices.map(|index| &self.barrier.buckets[index])
     }
 
-    /// The I/O has failed and waits to be retried: it is in flight on no member, and nobody waits
-    /// for it.
+    /// Sets the I/O aside: it failed, waits for a retry, and is in flight on no member. Raises and
+    /// freezes do not wait for it.
     pub fn queue(&mut self) {
         if !self.queued {
             self.buckets().for_each(Bucket::queue);
@@ -265,7 +264,8 @@ impl<P: Primitives> Pass<'_, P> {
         }
     }
 
-    /// The queued I/O is to be retried: waits as it did to begin. Dropped, the I/O is still queued.
+    /// Enters again to retry the queued I/O, waiting as at its beginning. If the future is dropped,
+    /// the I/O stays queued.
     pub async fn unqueue(&mut self) {
         if self.queued {
             *self = self.barrier.take(self.kind, self.span).await;
@@ -283,12 +283,12 @@ impl<P: Primitives> Drop for Pass<'_, P> {
     }
 }
 
-/// Keeps regular writes out of the buckets of a sync I/O, until it is dropped.
+/// Keeps regular writes out of the buckets of a sync I/O, until dropped.
 #[must_use = "regular writes are kept out while it is held"]
 pub struct Raised<'a, P: Primitives = Std> {
     barrier: &'a Barrier<P>,
     span: Span,
-    /// In how many buckets of the span it is raised.
+    /// Number of buckets of the span that are raised.
     taken: u16,
 }
 
@@ -306,18 +306,18 @@ impl<P: Primitives> Drop for Raised<'_, P> {
     }
 }
 
-/// Keeps all I/O but what is queued out of the array, until it is dropped.
+/// Keeps all I/O except queued I/O out of the array, until dropped.
 #[must_use = "I/O is kept out while it is held"]
 pub struct Frozen<'a, P: Primitives = Std> {
     barrier: &'a Barrier<P>,
-    /// Given back last.
+    /// Dropped last.
     _turn: Guard<'a>,
 }
 
 impl<P: Primitives> Drop for Frozen<'_, P> {
     fn drop(&mut self) {
-        // Downward, as the freeze went upward: who was sent back waits in its first bucket until
-        // all are open, and does not run to and fro.
+        // Downward, as the freeze went upward: an I/O that was sent back waits in its first bucket
+        // until all are open, so it is not sent back repeatedly.
         self.barrier.buckets.iter().rev().for_each(Bucket::unfreeze);
     }
 }

@@ -23,7 +23,7 @@ use super::bucket::Waiters;
 use super::primitives::{Lock, Word};
 use super::*;
 
-/// loom's word and lock, and as many buckets as a model needs.
+/// loom's word and lock, with as many buckets as a model needs.
 struct Loom<const BUCKETS: usize>;
 
 impl<const BUCKETS: usize> Primitives for Loom<BUCKETS> {
@@ -74,7 +74,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Polls a future once, and drops it.
+/// Polls a future once and drops it.
 fn give_up<F: Future>(future: F) -> Option<F::Output> {
     let signal = std::sync::Arc::new(Signal(Notify::new()));
     match pin!(future).poll(&mut Context::from_waker(&Waker::from(signal))) {
@@ -86,9 +86,9 @@ fn give_up<F: Future>(future: F) -> Option<F::Output> {
 /// What the barrier protects: loom finds accesses that overlap or do not see each other.
 struct Array<P: Primitives> {
     barrier: Barrier<P>,
-    /// Writes share it, one sync I/O has it alone (or, the other way round, one write).
+    /// Shared by writes, exclusive to a sync I/O (or, the other way round, exclusive to a write).
     data: UnsafeCell<()>,
-    /// Reads, writes and sync I/O share it, a freeze has it alone.
+    /// Shared by reads, writes and sync I/O, exclusive to a freeze.
     shape: UnsafeCell<()>,
 }
 
@@ -122,7 +122,7 @@ impl<P: Primitives> Array<P> {
 
 type Thread<P> = fn(&Array<P>);
 
-/// Runs the threads beside each other in every way, with up to `preemptions` of them interrupted.
+/// Runs the threads in all interleavings with up to `preemptions` preemptions.
 fn explore<P: Primitives + 'static>(preemptions: usize, threads: &[Thread<P>]) {
     let threads = threads.to_vec();
     let mut model = loom::model::Builder::new();
@@ -160,13 +160,13 @@ fn sync<P: Primitives>(array: &Array<P>) {
     array.has_data_alone();
 }
 
-/// As one of several.
+/// Sync I/O as one of several.
 fn sync_beside_sync<P: Primitives>(array: &Array<P>) {
     let _raised = block_on(array.barrier.raise(START, LEN));
     array.shares_data();
 }
 
-/// As the only one, beside which [`sync_beside_sync`] is possible.
+/// The only write, which excludes several [`sync_beside_sync`].
 fn write_alone<P: Primitives>(array: &Array<P>) {
     let _pass = block_on(array.barrier.wait(START, LEN));
     array.has_data_alone();
@@ -195,7 +195,7 @@ fn a_freeze_excludes_reads_writes_and_raises_and_all_end() {
     explore::<One>(2, &[freeze, freeze, read]);
 }
 
-/// A write that failed is put by, and sync I/O or a freeze comes in between.
+/// A failed write is queued, and sync I/O or a freeze comes in between.
 #[test]
 fn nobody_waits_for_what_is_queued_and_it_waits_to_be_retried() {
     fn retried<P: Primitives>(array: &Array<P>) {
@@ -205,7 +205,7 @@ fn nobody_waits_for_what_is_queued_and_it_waits_to_be_retried() {
         block_on(pass.unqueue());
         array.shares_data();
     }
-    /// As a write that must freeze the array to make its failure known.
+    /// A write that must freeze the array to record its failure.
     fn freezes<P: Primitives>(array: &Array<P>) {
         let mut pass = block_on(array.barrier.wait(START, LEN));
         pass.queue();
@@ -250,7 +250,7 @@ fn who_gives_up_does_so_without_a_trace() {
     explore::<One>(2, &[hasty_freeze, freeze, write]);
 }
 
-/// A discard of two buckets, a raise of both and a freeze, each of which may find another half way.
+/// A discard of two buckets, a raise of both, and a freeze; each may meet another halfway.
 #[test]
 fn nobody_waits_in_a_circle() {
     const BOTH: Sectors = Sectors(UNIT.0 * 2);
@@ -278,7 +278,7 @@ fn nobody_waits_in_a_circle() {
     explore::<Two>(2, &[sync_both, write_second, freeze]);
 }
 
-/// loom gives up (a failure) if the other thread makes no way while this one goes round.
+/// loom gives up (a failure) if the other thread makes no progress while this one loops.
 #[test]
 fn nobody_is_starved_by_others_that_never_stop() {
     fn until_the_other_is_done(first: Thread<One>, again: Thread<One>) {
@@ -304,8 +304,8 @@ fn nobody_is_starved_by_others_that_never_stop() {
     until_the_other_is_done(read, freeze);
 }
 
-/// The kernel's form: the number of I/Os and the raises are words of their own. Each side changes
-/// its word and looks at the other's; `IO` and `SYNC` say whether with a full fence between.
+/// The kernel's form: separate words for the number of I/Os and the raises. Each side changes its
+/// word and reads the other's; `IO` and `SYNC` say whether with a full fence between.
 #[derive(Default)]
 struct Apart<const IO: bool, const SYNC: bool> {
     count: AtomicU64,

@@ -5,35 +5,36 @@ use std::sync::{Mutex, PoisonError};
 
 use super::bucket::Waiters;
 
-/// A set of such things.
+/// A set of synchronisation primitives.
 pub trait Primitives {
     /// Buckets of the barrier: a power of two, 65,536 at most.
     const BUCKETS: usize;
-    /// The word that I/O counts itself in.
+    /// The word that counts I/O.
     type Word: Word;
-    /// The lock around those who wait.
+    /// The lock around the waiters.
     type Lock: Lock;
 }
 
 /// A 64-bit atomic. Changes acquire and release, the load acquires.
 pub trait Word: Default {
-    /// What it holds.
+    /// The value.
     fn load(&self) -> u64;
-    /// Adds `n`; what it held before.
+    /// Adds `n`; returns the previous value.
     fn add(&self, n: u64) -> u64;
-    /// Takes `n` away; what it held before.
+    /// Subtracts `n`; returns the previous value.
     fn sub(&self, n: u64) -> u64;
-    /// Puts what `next` makes of it, if anything; what it held before, as an error if it stays.
+    /// Replaces the value by what `next` returns, unless that is `None`. Returns the previous value,
+    /// as an error if it was not replaced.
     fn update(&self, next: impl Fn(u64) -> Option<u64>) -> Result<u64, u64>;
 }
 
 /// A lock that is held for a few instructions.
 pub trait Lock: Default {
-    /// Does `work` under the lock.
+    /// Runs `work` under the lock.
     fn with<R>(&self, work: impl FnOnce(&mut Waiters) -> R) -> R;
 }
 
-/// std's.
+/// The primitives of std.
 #[derive(Debug)]
 pub struct Std;
 
@@ -66,7 +67,7 @@ impl Word for AtomicU64 {
 
 impl Lock for Mutex<Waiters> {
     fn with<R>(&self, work: impl FnOnce(&mut Waiters) -> R) -> R {
-        // No panic comes between two changes that belong together.
+        // A poisoned lock is consistent: no panic can occur between two changes that belong together.
         work(&mut self.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -2,7 +2,7 @@
 
 /// `low..=high`, or if `low` is above `high`: `0..=high` and `low..` to the end.
 ///
-/// Ascending means by bucket, whatever the order of the units.
+/// Ascending by bucket, not by unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     low: u16,
@@ -10,7 +10,7 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// Those of the units `first` to `last`, of `buckets` (65,536 at most) in all.
+    /// The buckets of the units `first` to `last`; there are `buckets` (65,536 at most) in all.
     #[inline]
     pub(super) fn of(first: u64, last: u64, buckets: usize) -> Self {
         let buckets = buckets as u64;
@@ -20,13 +20,13 @@ impl Span {
         Self { low: (first % buckets) as u16, high: (last % buckets) as u16 }
     }
 
-    /// Its bucket, if it is one only.
+    /// The bucket, if there is only one.
     #[inline]
     pub(super) fn single(self) -> Option<usize> {
         (self.low == self.high).then_some(usize::from(self.low))
     }
 
-    /// The `n`th bucket of it, from 0.
+    /// The `n`th bucket, from 0.
     pub(super) fn nth(self, n: u16, buckets: usize) -> Option<usize> {
         let (low, high, n) = (usize::from(self.low), usize::from(self.high), usize::from(n));
         let (index, end) = if low <= high {

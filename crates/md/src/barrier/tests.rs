@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 
 use super::*;
 
-/// A future that is polled step by step.
+/// Polls a future once.
 fn now<F: Future>(future: Pin<&mut F>) -> Option<F::Output> {
     future.now_or_never()
 }
@@ -63,12 +63,12 @@ fn sync_is_not_starved_by_writes_nor_writes_by_sync() {
     let inside = barrier.try_wait(unit(0), LEN).unwrap();
     let mut first = pin!(barrier.raise(unit(0), LEN));
     assert!(now(first.as_mut()).is_none());
-    // A write that comes after the raise does not get in, though others are in.
+    // A write that arrives after the raise does not enter, although another write is inside.
     let mut late = pin!(barrier.wait(unit(0), LEN));
     assert!(now(late.as_mut()).is_none());
     drop(inside);
     let first = now(first.as_mut()).expect("a late write is in its way");
-    // A raise that comes after the write lets it go first.
+    // A raise that arrives after the write lets it go first.
     let mut second = pin!(barrier.raise(unit(0), LEN));
     assert!(now(second.as_mut()).is_none(), "overtakes a waiting write");
     drop(first);
@@ -145,7 +145,7 @@ fn nobody_waits_for_what_is_queued() {
     write.queue();
     let frozen = now(pin!(barrier.freeze())).expect("waits for what is queued");
     assert!(now(pin!(read.unqueue())).is_none() && now(pin!(write.unqueue())).is_none());
-    // Given up while they are queued.
+    // Dropped while they are queued.
     drop((read, write, frozen));
     assert_nothing_is_left(&barrier);
 }
@@ -158,11 +158,11 @@ fn who_gives_up_leaves_nothing_behind() {
     assert!(now(pin!(barrier.wait(unit(0), Sectors(UNIT.0 * 3)))).is_none());
     drop(raised);
     let write = barrier.try_wait(unit(1), LEN).unwrap();
-    // The same of a raise.
+    // A dropped raise.
     assert!(now(pin!(barrier.raise(unit(0), Sectors(UNIT.0 * 3)))).is_none());
     drop(barrier.try_wait(unit(0), LEN).expect("a raise is left"));
     drop(barrier.try_wait(unit(1), LEN).expect("a raise is left"));
-    // And of a freeze.
+    // A dropped freeze.
     assert!(now(pin!(barrier.freeze())).is_none());
     drop(barrier.try_wait_read(unit(1)).expect("a freeze is left"));
     drop(write);
@@ -199,7 +199,7 @@ fn a_discard_of_everything_passes_each_bucket_once() {
 fn discards_that_wrap_round_the_buckets_do_not_wait_for_one_another() {
     let barrier = Barrier::default();
     let five = now(pin!(barrier.raise(unit(5), LEN))).unwrap();
-    // Buckets 7 to 1023 and 0 to 5: waits in 5, and must not be in 7 already.
+    // Buckets 7 to 1023 and 0 to 5: it waits in 5, and must not be in 7 yet.
     let mut wraps = pin!(barrier.wait(unit(7), Sectors(UNIT.0 * 1023)));
     assert!(now(wraps.as_mut()).is_none());
     drop(
@@ -210,8 +210,8 @@ fn discards_that_wrap_round_the_buckets_do_not_wait_for_one_another() {
     assert_nothing_is_left(&barrier);
 }
 
-/// A discard that is in bucket 0 waits in bucket 1; so does a raise of 2 and 3, in 3. Both must
-/// give way to the freeze, which waits for all that they hold.
+/// A discard that is in bucket 0 waits in bucket 1; a raise that is up in 2 waits in 3. Both must
+/// give way to the freeze, which waits for the buckets that they hold.
 #[test]
 fn who_waits_with_buckets_in_hand_gives_way_to_a_freeze() {
     let barrier = Barrier::default();
@@ -235,8 +235,8 @@ fn who_waits_with_buckets_in_hand_gives_way_to_a_freeze() {
     assert_nothing_is_left(&barrier);
 }
 
-/// A raise that is in bucket 0 waits in bucket 1 for a write. Nothing else but the freeze can tell
-/// it that the write will not get in.
+/// A raise that is up in bucket 0 waits in bucket 1 for a write to enter. Only the freeze can wake
+/// it: the write will not enter.
 #[test]
 fn a_freeze_wakes_who_waits_with_buckets_in_hand() {
     #[derive(Default)]

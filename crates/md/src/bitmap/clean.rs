@@ -6,27 +6,27 @@ use super::lockless::Action;
 use super::{Bitmap, Store};
 use crate::canary::{Rule, broken};
 
-/// Chunks whose marks are about to go. They stay if this is dropped.
+/// Chunks whose marks are about to be cleared. The marks stay if this is dropped.
 struct Held<'a> {
     bitmap: &'a Bitmap,
     chunks: Vec<u32>,
 }
 
 impl Bitmap {
-    /// The daemon's pass, to be made every [`Self::daemon_sleep`]. Takes the marks away of chunks in
-    /// which no write is in flight, none began since the pass before, no sync is under way, and none is
-    /// needed; and writes what else waits to be written.
+    /// One daemon pass; call it every [`Self::daemon_sleep`]. Clears the marks of chunks in which no
+    /// write is in flight, none began since the previous pass, and no sync is running or needed. Also
+    /// writes all other pending changes.
     ///
-    /// `may_clear`: the array is complete, all members in sync. If not, marks stay, for the members that
-    /// are away.
+    /// `may_clear`: the array is complete, all members in sync. If not, marks stay for the absent
+    /// members.
     ///
     /// # Errors
-    /// What the store says. Marks stay, or go with the next pass.
+    /// The store's error. Marks stay, or are cleared by the next pass.
     pub async fn clean(&self, may_clear: bool, store: &dyn Store) -> BioResult {
         self.pass(may_clear, false, store).await
     }
 
-    /// As [`Self::clean`], but regardless of when the last write was: for an array that stops.
+    /// As [`Self::clean`], but regardless of recent writes: for an array that stops.
     ///
     /// # Errors
     /// As [`Self::clean`].
@@ -64,7 +64,7 @@ impl Bitmap {
         let board = self.board();
         for chunk in board.image.marked() {
             let counter = self.counter(chunk);
-            // A mark that is not known to be durable, with nobody there: its write was given up.
+            // A mark that is not known to be durable, in an unused chunk: its write was abandoned.
             if counter.hold(now) || counter.is_unused() {
                 held.chunks.push(chunk);
             }
@@ -72,8 +72,8 @@ impl Bitmap {
         held
     }
 
-    /// Says in the superblock that marks are taken away at the present count of updates, so that no
-    /// member that left before returns by the marks.
+    /// Records in the superblock that marks are cleared at the current event count, so that a member
+    /// that left before is not re-added by the marks.
     async fn advance_cleared(&self, store: &dyn Store) -> BioResult {
         let flight = {
             let mut board = self.board();
@@ -90,7 +90,7 @@ impl Bitmap {
 }
 
 impl Held<'_> {
-    /// Takes the marks away in the image, of chunks that are still idle.
+    /// Clears the marks of chunks that are still idle, in the image.
     fn clear(mut self) {
         let mut board = self.bitmap.board();
         for chunk in std::mem::take(&mut self.chunks) {

@@ -32,8 +32,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 const COUNT: u32 = (1 << 24) - 1;
-/// More writes than this are not let into one chunk, so that additions that are taken back at once
-/// cannot overflow the count.
+/// Most writes in one chunk. Far below the count's maximum, so that additions that are undone at
+/// once cannot overflow it.
 const MOST: u32 = 1 << 23;
 const ONDISK: u32 = 1 << 24;
 const HELD: u32 = 1 << 25;
@@ -48,7 +48,7 @@ pub(super) trait AtomicWord {
     fn add(&self, value: u32, order: Ordering) -> u32;
     fn sub(&self, value: u32, order: Ordering) -> u32;
     fn or(&self, value: u32, order: Ordering) -> u32;
-    /// `compare_exchange` with [`AcqRel`]; the value found if it did not take place.
+    /// `compare_exchange` with [`AcqRel`]; on failure, the value found.
     fn replace(&self, old: u32, new: u32) -> Result<u32, u32>;
 }
 
@@ -73,7 +73,7 @@ impl AtomicWord for AtomicU32 {
     }
 }
 
-/// See the module text. What must be done under the image's lock says so.
+/// See the module text. Methods that need the image's lock say so.
 pub(super) struct Counter<A = AtomicU32>(A);
 
 impl<A: AtomicWord> Default for Counter<A> {
@@ -87,7 +87,7 @@ impl<A: AtomicWord> Counter<A> {
         self.0.load(Acquire) & flags != 0
     }
 
-    /// Changes the word by `f`, unless that says no. Whether it was changed.
+    /// Changes the word by `f` unless `f` returns `None`. Returns whether the word was changed.
     fn change(&self, mut f: impl FnMut(u32) -> Option<u32>) -> bool {
         let mut old = self.0.load(Acquire);
         while let Some(new) = f(old) {
@@ -99,7 +99,7 @@ impl<A: AtomicWord> Counter<A> {
         false
     }
 
-    /// A write begins if the mark is durable. If so, [`Self::leave`] must follow.
+    /// Begins a write if the mark is durable. If true, [`Self::leave`] must follow.
     pub(super) fn try_enter(&self) -> bool {
         if self.0.load(Relaxed) & ONDISK == 0 {
             return false;
@@ -115,7 +115,7 @@ impl<A: AtomicWord> Counter<A> {
         true
     }
 
-    /// A write is to begin and will care for the mark; false if there are too many. If true,
+    /// Counts a write in whose caller will set the mark; false if there are too many writes. If true,
     /// [`Self::leave`] must follow.
     pub(super) fn enter(&self) -> bool {
         let fits = self.0.add(1, Acquire) & COUNT < MOST;
@@ -130,7 +130,7 @@ impl<A: AtomicWord> Counter<A> {
         self.0.sub(1, Release);
     }
 
-    /// Under the lock, having entered: whether the mark is durable. It stays then.
+    /// Under the lock, after entering: whether the mark is durable. If so, it stays.
     pub(super) fn claim(&self) -> bool {
         self.release();
         let durable = self.has(ONDISK);
@@ -140,19 +140,19 @@ impl<A: AtomicWord> Counter<A> {
         durable
     }
 
-    /// The mark is durable, says a write that has entered.
+    /// The mark is durable. Called by a write that has entered.
     pub(super) fn settle(&self) {
         self.0.or(ONDISK | RECENT, Release);
     }
 
-    /// The mark was found, and is durable; nobody has entered yet.
+    /// The loaded mark is durable. No write has entered yet.
     pub(super) fn found(&self) {
         self.0.or(ONDISK, Release);
     }
 
-    /// Step 1: whether the chunk is idle and its mark durable. It is HELD then, and [`Self::clear`] or
-    /// [`Self::release`] must follow. Unless `now`, a chunk with a recent write is not idle; but the next
-    /// time it will be.
+    /// Step 1: if the chunk is idle and its mark durable, the mark becomes HELD, and [`Self::clear`]
+    /// or [`Self::release`] must follow. Unless `now`, a chunk with a recent write is not idle yet,
+    /// but will be at the next call.
     pub(super) fn hold(&self, now: bool) -> bool {
         if now {
             return self.change(|old| (old & !RECENT == ONDISK).then_some(HELD));
@@ -166,7 +166,7 @@ impl<A: AtomicWord> Counter<A> {
         changed && idle
     }
 
-    /// Step 2, under the lock: whether the chunk is still idle. If not its mark stays.
+    /// Step 2, under the lock: clears HELD if the chunk is still idle. If not, the mark stays.
     pub(super) fn clear(&self) -> bool {
         let cleared = self.0.replace(HELD, 0).is_ok();
         if !cleared {
@@ -175,12 +175,12 @@ impl<A: AtomicWord> Counter<A> {
         cleared
     }
 
-    /// HELD becomes ONDISK again, if nobody else saw to that.
+    /// HELD becomes ONDISK again, unless another thread already changed it.
     pub(super) fn release(&self) {
         self.change(|old| (old & HELD != 0).then_some(old & !HELD | ONDISK));
     }
 
-    /// Under the lock: nothing is there, not even a durable mark.
+    /// Under the lock: no write is in the chunk, and no flag is set.
     pub(super) fn is_unused(&self) -> bool {
         self.0.load(Acquire) == 0
     }
@@ -190,8 +190,8 @@ impl<A: AtomicWord> Counter<A> {
         !self.has(COUNT)
     }
 
-    /// A discard of all of the chunk, which has entered and whose mark is durable, is alone there. It is
-    /// HELD then, and [`Self::discarded`] must follow.
+    /// For a discard of the entire chunk that has entered and whose mark is durable: if it is alone in
+    /// the chunk, the mark becomes HELD. [`Self::discarded`] must follow.
     pub(super) fn hold_alone(&self) {
         self.change(|old| {
             let alone = old & COUNT == 1 && old & ONDISK != 0 && old & RESYNC == 0;
@@ -199,8 +199,9 @@ impl<A: AtomicWord> Counter<A> {
         });
     }
 
-    /// Under the lock: a discard of all of the chunk has ended, but not left. Whether it was alone all
-    /// the time, so that the mark may go; if not, or unless `gone`, the mark stays.
+    /// Under the lock: a discard of the entire chunk has ended, but not left. Returns whether it
+    /// succeeded (`gone`) and was alone all the time, so that the mark may be cleared; if not, the
+    /// mark stays.
     pub(super) fn discarded(&self, gone: bool) -> bool {
         let alone = gone
             && self.change(|old| {
@@ -223,12 +224,12 @@ impl<A: AtomicWord> Counter<A> {
         self.has(NEEDED | RESYNC)
     }
 
-    /// Under the lock: a sync begins, unless one is under way.
+    /// Under the lock: begins a sync, unless one is under way.
     pub(super) fn start_sync(&self) -> bool {
         self.change(|old| (old & RESYNC == 0).then_some(old & !NEEDED | RESYNC))
     }
 
-    /// Under the lock: the sync ends, if one is under way.
+    /// Under the lock: ends the sync, if one is under way.
     pub(super) fn end_sync(&self, well: bool) -> bool {
         let needed = if well { 0 } else { NEEDED };
         self.change(|old| (old & RESYNC != 0).then_some(old & !RESYNC | needed))
@@ -264,16 +265,16 @@ mod tests {
     }
 
     /// A chunk, its mark on the medium, and data in a member's cache and on its medium. The lock
-    /// stands for the image's; a mark is written under it, which is stricter than the batches are,
-    /// but what is checked is the word.
+    /// models the image's lock; a mark is written under it, which is stricter than the batches, but
+    /// the model checks only the word.
     struct World {
         counter: Counter<LoomU32>,
         marked: Mutex<bool>,
-        /// The mark as the other thread may see it without the lock.
+        /// The mark as a thread may see it without the lock.
         medium: AtomicBool,
         /// Writes whose data went to the members.
         written: LoomU32,
-        /// Of these, what the last flush found.
+        /// The value of `written` at the last flush.
         flushed: LoomU32,
     }
 
@@ -359,7 +360,7 @@ mod tests {
         check(2, 1);
     }
 
-    /// A discard takes the mark away as it ends; a write that came meanwhile keeps it.
+    /// A discard clears the mark as it ends; a write that came meanwhile keeps it.
     #[test]
     fn no_interleaving_lets_a_discard_take_a_writes_mark_away() {
         let mut model = loom::model::Builder::new();

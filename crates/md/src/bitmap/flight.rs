@@ -18,9 +18,10 @@ use crate::ondisk::bitmap_super::BitmapSuper;
 /// What the lock protects.
 pub(super) struct Board {
     pub(super) image: Image,
-    /// The superblock that will be in the image once the marks are settled.
+    /// The superblock that the image will get once the marks are settled.
     pub(super) next: BitmapSuper,
-    /// The superblock that was there before the marks got another layout, until they are laid out.
+    /// After a change of layout: the members' superblock in the old layout, until the marks are
+    /// written in the new one.
     pub(super) old_layout: Option<BitmapSuper>,
     air: Option<Flight>,
     loading: u64,
@@ -29,7 +30,7 @@ pub(super) struct Board {
     error: Status,
 }
 
-/// A change is durable once this flight has arrived.
+/// The number of the flight that carries a change: the change is durable once it arrived.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Number(u64);
 
@@ -38,7 +39,7 @@ struct Flight {
     cargo: Arc<[Run]>,
 }
 
-/// Adjacent blocks as they were at take-off.
+/// Adjacent blocks, as at take-off.
 struct Run {
     offset: usize,
     bytes: Vec<u8>,
@@ -58,13 +59,13 @@ impl Board {
         }
     }
 
-    /// The flight that carries all changes that were made and are not in the air.
+    /// The flight that will carry all changes that are not in the air yet.
     pub(super) fn loading(&self) -> Number {
         Number(self.loading)
     }
 
-    /// The flight to wait for until the mark of a chunk is durable, which is in the image and not known
-    /// to be durable.
+    /// The flight that makes a chunk's mark durable. The mark is in the image, and not known to be
+    /// durable.
     pub(super) fn carrier(&mut self, chunk: u32) -> Number {
         let aboard = |run: &Run| self.image.is_marked_in(run.offset, &run.bytes, chunk);
         match &self.air {
@@ -92,7 +93,7 @@ impl Board {
         cargo
     }
 
-    /// The flight in the air arrived, failed, or (`None`) was given up.
+    /// The flight in the air arrived, failed, or (`None`) was abandoned.
     fn land(&mut self, result: Option<BioResult>) {
         let Some(flight) = self.air.take() else { return };
         match result {
@@ -113,14 +114,14 @@ impl Board {
     }
 }
 
-/// What somebody who waits for a flight does next.
+/// What a task that waits for a flight does next.
 enum Next<'a> {
     Done(BioResult),
     Wait,
     Fly(Pilot<'a>),
 }
 
-/// Whoever flies the flight in the air. It is over when this is dropped.
+/// The task that writes the flight in the air. Dropping this ends the flight.
 struct Pilot<'a> {
     bitmap: &'a Bitmap,
     cargo: Arc<[Run]>,
@@ -143,10 +144,10 @@ impl Drop for Pilot<'_> {
 }
 
 impl Bitmap {
-    /// Waits until a flight has arrived, and flies if nobody does.
+    /// Waits until a flight has arrived; starts one if none is in the air.
     pub(super) async fn arrival(&self, of: Number, store: &dyn Store) -> BioResult {
         loop {
-            // Listened first: who lands after the look is heard.
+            // Listen before the check, so that a landing after the check is noticed.
             listener!(self.landed => landed);
             match self.next(of) {
                 Next::Done(result) => return result,

@@ -12,7 +12,8 @@ use super::Kind;
 use super::lockless::{Action, State};
 use crate::ondisk::bitmap_super::{self, BitmapSuper};
 
-/// Dirty blocks that are no further apart are written in one go: a write costs more than bytes do.
+/// Dirty blocks at most this far apart are written in one write: another write would cost more than
+/// the bytes between.
 const GAP: usize = 16 << 10;
 
 /// See the module text.
@@ -22,11 +23,11 @@ pub(super) struct Image {
     bytes: Vec<u8>,
     block: usize,
     dirty: Vec<bool>,
-    /// Whether there may be a dirty block.
+    /// Whether a block may be dirty.
     any_dirty: bool,
 }
 
-/// Bytes of a bitmap of so many chunks, in whole blocks.
+/// Bytes of a bitmap with `chunks` chunks, in whole blocks.
 pub(super) fn bytes_of(kind: Kind, chunks: u64, block: u64) -> u64 {
     let marks = match kind {
         Kind::Classic => chunks.div_ceil(8),
@@ -36,14 +37,14 @@ pub(super) fn bytes_of(kind: Kind, chunks: u64, block: u64) -> u64 {
 }
 
 impl Image {
-    /// An image of zeroes: all chunks clean, or unwritten. Every block of it is dirty.
+    /// An image of zeroes: all chunks clean (classic) or unwritten (lockless). Every block is dirty.
     pub(super) fn new(kind: Kind, chunks: u32, block: usize) -> Self {
         let len = bytes_of(kind, chunks.into(), block as u64) as usize;
         let dirty = vec![true; len / block];
         Self { kind, chunks, bytes: vec![0; len], block, dirty, any_dirty: true }
     }
 
-    /// Takes the marks over from bytes that were read; there must be as many as it has.
+    /// Copies the marks from bytes that were read; they must be at least as long as the image.
     pub(super) fn fill_from(&mut self, bytes: &[u8]) {
         let (start, len) = (self.kind.start(), self.bytes.len());
         self.bytes[start..].copy_from_slice(&bytes[start..len]);
@@ -62,7 +63,7 @@ impl Image {
         self.touch(0);
     }
 
-    /// The byte that has the chunk's mark, and where in it a classic bitmap has it.
+    /// The index of the byte with the chunk's mark, and the mask of the mark in it.
     fn place(&self, chunk: u32) -> (usize, u8) {
         debug_assert!(chunk < self.chunks, "chunk {chunk} of {}", self.chunks);
         match self.kind {
@@ -84,7 +85,7 @@ impl Image {
         self.decode(self.bytes[at], mask)
     }
 
-    /// Whether the chunk is marked in bytes of this image that begin at `offset`; no if it is not in them.
+    /// Whether `bytes`, a part of this image from `offset` on, contain the chunk's mark and it is set.
     pub(super) fn is_marked_in(&self, offset: usize, bytes: &[u8], chunk: u32) -> bool {
         let (at, mask) = self.place(chunk);
         let byte = at.checked_sub(offset).and_then(|at| bytes.get(at));
@@ -104,14 +105,14 @@ impl Image {
         }
     }
 
-    /// Something happened to the chunk.
+    /// Applies `action` to the chunk's state.
     pub(super) fn act(&mut self, chunk: u32, action: Action) {
         if let Some(state) = self.state(chunk).after(action) {
             self.set(chunk, state);
         }
     }
 
-    /// The block with the chunk's mark has to be written, though it did not change.
+    /// Makes the block with the chunk's mark dirty, although it did not change.
     pub(super) fn rewrite(&mut self, chunk: u32) {
         self.touch(self.place(chunk).0);
     }
@@ -126,7 +127,7 @@ impl Image {
         self.any_dirty = true;
     }
 
-    /// Blocks that have to be written again because nobody knows whether they were.
+    /// Makes blocks dirty again because it is not known whether they were written.
     pub(super) fn touch_range(&mut self, range: Range<usize>) {
         self.dirty[range.start / self.block..range.end.div_ceil(self.block)].fill(true);
         self.any_dirty = true;
@@ -136,7 +137,7 @@ impl Image {
         self.any_dirty
     }
 
-    /// The ranges of bytes to be written, which count as written from now on.
+    /// The ranges of bytes to be written. They are no longer dirty.
     pub(super) fn take_dirty(&mut self) -> Vec<Range<usize>> {
         let mut runs: Vec<Range<usize>> = Vec::new();
         if !std::mem::take(&mut self.any_dirty) {
@@ -174,7 +175,7 @@ impl Image {
         None
     }
 
-    /// All marked chunks.
+    /// All marked chunks, ascending.
     pub(super) fn marked(&self) -> impl Iterator<Item = u32> + '_ {
         std::iter::successors(self.next_marked(0), |last| self.next_marked(last + 1))
     }

@@ -14,47 +14,47 @@ use super::lockless::{Action, State};
 use super::{Bitmap, Kind};
 use crate::ondisk::bitmap_super::{BitmapSuper, BitmapSuperError, VERSION_CLUSTERED, state};
 
-/// More chunks are refused, whatever room there is: 64 MiB of counters. With chunks of 64 KiB that is
-/// an array of 1 TiB, with those of 64 MiB one of 1 PiB; `mdadm` stays below a sixteenth of it.
+/// Most chunks, regardless of room: 64 MiB of counters. With chunks of 64 KiB that is an array of
+/// 1 TiB, with chunks of 64 MiB one of 1 PiB; `mdadm` stays below a sixteenth of it.
 const MOST_CHUNKS: u64 = 1 << 24;
 /// Smallest chunk of a lockless bitmap: 64 KiB, as in Linux.
 const LOCKLESS_CHUNK: Sectors = Sectors(128);
 /// Seconds between the daemon's passes over a lockless bitmap, as in Linux.
 const LOCKLESS_SLEEP: u32 = 30;
 
-/// What a bitmap covers, and the room it has.
+/// What a bitmap covers, and its room on the members.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
-    /// Sectors to be covered: what is used of each member, or of RAID 10 the array.
+    /// Sectors to be covered: the used size of each member, or for RAID 10 the array's size.
     pub size: Sectors,
-    /// Sectors from the bitmap's superblock to whatever comes behind the bitmap, on every member.
+    /// Sectors available on every member from the bitmap's superblock on.
     pub area: Sectors,
-    /// Bytes that every write is a multiple of: the largest logical block of the members.
+    /// Block size of writes in bytes: the largest logical block of the members.
     pub block: u32,
 }
 
-/// What the members' superblocks say of the array whose bitmap is loaded.
+/// What the members' superblocks say about the array whose bitmap is loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Assembled {
     /// The array's identity, as in its superblock.
     pub uuid: [u8; 16],
-    /// The freshest count of updates.
+    /// The highest event count.
     pub events: u64,
     /// Array sectors that are known to be in sync; all ones if the array is clean.
     pub synced_to: Sector,
-    /// Whether all members are there and in sync.
+    /// Whether all members are present and in sync.
     pub complete: bool,
 }
 
-/// What is known of the chunks that a new bitmap, or the new part of one, covers.
+/// State of the data that a new bitmap, or its new part, covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Contents {
     /// The copies are the same.
     InSync,
     /// The copies may differ, and hold data.
     NeedsSync,
-    /// The copies may differ, and nobody minds if the bitmap can tell so (lockless); otherwise as
-    /// [`Self::NeedsSync`].
+    /// The copies may differ, and hold no data. Needs no sync with a lockless bitmap; with a classic
+    /// one, as [`Self::NeedsSync`].
     NeverWritten,
 }
 
@@ -68,7 +68,7 @@ impl Contents {
     }
 }
 
-/// Why a bitmap is of no use.
+/// Why a bitmap cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum BitmapError {
     /// Its superblock is refused.
@@ -80,20 +80,20 @@ pub enum BitmapError {
     /// It belongs to another array.
     #[error("bitmap of another array")]
     Uuid,
-    /// It covers more than the array has.
+    /// It covers more sectors than the array has.
     #[error("bitmap covers {} sectors of an array of {}", covered.0, size.0)]
     SyncSize {
         /// Sectors covered.
         covered: Sectors,
-        /// Sectors there are.
+        /// Sectors of the array.
         size: Sectors,
     },
-    /// It does not fit where it is.
+    /// It does not fit in its area.
     #[error("bitmap of {needed} bytes in an area of {room}")]
     Room {
         /// Bytes it has, in whole blocks.
         needed: u64,
-        /// Bytes there are.
+        /// Bytes of the area.
         room: u64,
     },
     /// It has too many chunks.
@@ -102,7 +102,7 @@ pub enum BitmapError {
         /// Number of chunks.
         found: u64,
     },
-    /// Not all of it was given.
+    /// Some of its bytes are missing.
     #[error("{found} bytes of a bitmap of {needed}")]
     Truncated {
         /// Bytes given.
@@ -110,7 +110,7 @@ pub enum BitmapError {
         /// Bytes it has, in whole blocks.
         needed: usize,
     },
-    /// No bitmap can be of this place.
+    /// No bitmap fits these parameters.
     #[error("bitmap for {} sectors in blocks of {block} bytes", size.0)]
     Place {
         /// Sectors to be covered.
@@ -150,7 +150,7 @@ impl Layout {
         Ok(Self { kind, chunk, chunks: found as u32, bytes: needed as usize })
     }
 
-    /// With the smallest chunk from `least` on, doubled, that fits the place.
+    /// With the smallest chunk that fits the place: `least`, doubled as often as needed.
     pub(super) fn fitting(kind: Kind, least: Sectors, place: Place) -> Result<Self, BitmapError> {
         let mut chunk = least;
         loop {
@@ -164,7 +164,7 @@ impl Layout {
         }
     }
 
-    /// What a superblock says. That of a lockless bitmap that nobody initialised says nothing.
+    /// The layout that a superblock states. One of an uninitialised lockless bitmap states none.
     fn of(sb: &BitmapSuper, place: Place) -> Result<Self, BitmapError> {
         if sb.version.get() == VERSION_CLUSTERED {
             return Err(BitmapError::Clustered);
@@ -184,8 +184,8 @@ impl Layout {
 }
 
 impl Bitmap {
-    /// The bytes to be read for [`Self::load`] from the start of the superblock on, of which the first
-    /// block (or 256 bytes) is given.
+    /// The length to read for [`Self::load`] from the start of the superblock on, given the first
+    /// block (or 256 bytes).
     ///
     /// # Errors
     /// [`BitmapError`], as [`Self::load`].
@@ -194,17 +194,17 @@ impl Bitmap {
         Ok(Sectors::from_bytes_floor(layout.bytes as u64))
     }
 
-    /// The bitmap that a member has. Before writes, [`Self::write_super`] must succeed.
+    /// Decodes a member's bitmap. Before writes, [`Self::write_super`] must succeed.
     ///
-    /// If it is out of date (it says so, a write of it failed once, or its count of updates is behind the
-    /// array's) all chunks are marked.
+    /// If the bitmap is out of date (it says so, a write of it failed once, or its event count is
+    /// behind the array's), all chunks are marked.
     ///
-    /// A marked chunk needs a sync if it is not below [`Assembled::synced_to`]; in an array that is not
-    /// complete, wherever it is, for the members that are away. A lockless bitmap says itself what
-    /// needs a sync: all that is marked. The marks of other chunks go by and by.
+    /// A marked chunk needs a sync if it is not below [`Assembled::synced_to`]; in an incomplete
+    /// array, wherever it is, for the absent members. In a lockless bitmap every marked chunk needs a
+    /// sync. The daemon clears the marks of other chunks later.
     ///
     /// # Errors
-    /// [`BitmapError`]: not a bitmap, or not this array's, or one that cannot be.
+    /// [`BitmapError`]: not a bitmap, not this array's, or not a possible one.
     pub fn load(bytes: &[u8], place: Place, array: Assembled) -> Result<Self, BitmapError> {
         let found = BitmapSuper::parse(bytes)?;
         if found.uuid != array.uuid {
@@ -243,7 +243,7 @@ impl Bitmap {
             };
             for chunk in 0..layout.chunks {
                 match u64::from(chunk) < known {
-                    // Also gives bytes that are no states the meaning that is read from them.
+                    // Also replaces bytes that are no states by the state they decode to.
                     true => image.set(chunk, image.state(chunk)),
                     false => image.set(chunk, State::NeedSync),
                 }
@@ -266,10 +266,10 @@ impl Bitmap {
         Ok(bitmap)
     }
 
-    /// Takes over the marks that another member's bitmap has, loaded likewise, and this one lacks: a mark
-    /// counts if any member has it. (A crash may come before a member that could not take a mark is
-    /// recorded as failed.) To be done before [`Self::write_super`], with bitmaps that are not out of
-    /// date; one that is, or has another layout, changes nothing.
+    /// Adds the marks of another member's loaded bitmap that this one lacks: a mark counts if any
+    /// member has it. (A crash may come before a member that could not take a mark is recorded as
+    /// failed.) Call it before [`Self::write_super`]. An `other` that is out of date or has another
+    /// layout changes nothing.
     pub fn absorb(&mut self, other: &Self) {
         let like = |bitmap: &Self| (bitmap.kind, bitmap.chunk, bitmap.place);
         if self.is_settled() || other.stale || like(self) != like(other) {
@@ -284,16 +284,16 @@ impl Bitmap {
                 self.counter(chunk).need();
             }
         }
-        // Marks were taken away at the later of the two counts.
+        // Marks were cleared at the higher of the two event counts.
         let cleared = theirs.next.events_cleared.get().max(board.next.events_cleared.get());
         board.next.events_cleared = cleared.into();
     }
 
-    /// A new bitmap with this superblock, whose chunk size and size are those of the array. It is on no
-    /// member before [`Self::write_super`], or somebody writes [`Self::encode`].
+    /// A new bitmap with the identity and chunk size of this superblock. It is on no member until
+    /// [`Self::write_super`], or until the caller writes [`Self::encode`].
     ///
     /// # Errors
-    /// [`BitmapError`]: the superblock is not right, or the bitmap does not fit.
+    /// [`BitmapError`]: the superblock is invalid, or the bitmap does not fit.
     pub fn new(sb: &BitmapSuper, place: Place, contents: Contents) -> Result<Self, BitmapError> {
         let layout = Layout::of(&BitmapSuper::parse(zerocopy::IntoBytes::as_bytes(sb))?, place)?;
         let mut next = sb.clone();
@@ -331,7 +331,7 @@ impl Bitmap {
         }
     }
 
-    /// Marked chunks that end behind `from` need a sync.
+    /// Makes all marked chunks that end beyond `from` need a sync.
     pub(crate) fn need_marked(&self, from: Sector) {
         for chunk in self.board().image.marked() {
             if self.end_of(chunk) > from {

@@ -31,12 +31,12 @@
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum State {
-    /// Nobody has written it since the array was made, or all of it was discarded: its copies may
-    /// differ, and nobody minds.
+    /// Never written since the array was created, or discarded entirely: its copies may differ,
+    /// which does not matter.
     Unwritten = 0,
     /// Its copies are the same.
     Clean = 1,
-    /// It is being written, or was a short while ago.
+    /// It is being written, or was written recently.
     Dirty = 2,
     /// Its copies may differ: it has to be synced.
     NeedSync = 3,
@@ -49,17 +49,17 @@ pub enum State {
 pub enum Action {
     /// A write begins.
     Write,
-    /// A write ended that some copy lacks.
+    /// A write ended, and some copy lacks it.
     Degrade,
     /// A sync begins.
     StartSync,
-    /// A sync ended well.
+    /// A sync succeeded.
     EndSync,
-    /// A sync was given up.
+    /// A sync failed or was stopped.
     AbortSync,
     /// The array is assembled.
     Reload,
-    /// No write has been there for a while, and all data is on all members.
+    /// It had no recent write, and all members have all its data.
     Daemon,
     /// All of it was discarded.
     Discard,
@@ -117,7 +117,7 @@ impl State {
         }
     }
 
-    /// The state of a chunk that takes the place of two: the one that promises less.
+    /// The state of a chunk that replaces two: the one that promises less.
     #[must_use]
     pub fn merge(self, other: Self) -> Self {
         self.max(other)
@@ -178,7 +178,7 @@ mod tests {
         }
     }
 
-    /// What the rest relies on, for every pair.
+    /// What the other modules rely on, for every state and action.
     #[test]
     fn only_the_daemon_and_a_discard_take_a_mark_away_and_nothing_but_them_and_writes_makes_one() {
         for state in State::ALL {

@@ -87,26 +87,26 @@ pub use write::{Discard, Intent};
 use counters::Counter;
 use flight::Board;
 
-/// What keeps the marks: the members of an array.
+/// Where the marks are stored: the members of an array.
 pub trait Store {
     /// Writes `bytes` at `offset` bytes from the start of the bitmap's superblock, both multiples of
     /// the block, on every member that takes part. Ends when they are durable (preflush is not needed)
-    /// on all that are still members. A member that could not take them has failed; whoever then writes
-    /// data must first see to it that the others' superblocks say so.
+    /// on all that are still members. A member that could not take them has failed; a caller that
+    /// then writes data must first record the failure in the others' superblocks.
     ///
-    /// A future that is dropped must not leave a write behind that may reach a medium after one that
-    /// was begun later.
+    /// A dropped future must not leave a write behind that may reach a medium after one that was
+    /// begun later.
     ///
     /// # Errors
-    /// Some member does not have them and goes on being one.
+    /// Some member lacks the bytes and is still a member.
     fn write<'a>(&'a self, offset: u64, bytes: &'a [u8]) -> LocalFuture<'a, BioResult>;
 
-    /// Makes the data durable that was written to the members before, on all that take writes: also on
-    /// those that are being rebuilt, and on replacements.
+    /// Makes all data durable that was written to the members, on all members that take writes,
+    /// including those being rebuilt and replacements.
     ///
     /// # Errors
-    /// Some member that the array should have, in sync, is not there or did not do it; also if that
-    /// member failed for it. Marks must stay then.
+    /// Some slot has no in-sync member, or a member's flush failed, even if the member then failed.
+    /// Marks must stay then.
     fn flush_data(&self) -> LocalFuture<'_, BioResult>;
 }
 
@@ -135,11 +135,11 @@ pub struct Bitmap {
     chunk: Sectors,
     stale: bool,
     counters: Box<[Counter]>,
-    /// The marks of the image are durable on all members, except those that wait for a flight.
+    /// The marks of the image are durable on all members, except marks that wait for a flight.
     settled: AtomicBool,
     board: Mutex<Board>,
     landed: Event,
-    /// One daemon pass, or laying out of the marks, at a time.
+    /// Serialises daemon passes and laying out of the marks.
     alone: async_lock::Mutex<()>,
 }
 
@@ -149,7 +149,7 @@ impl Bitmap {
         self.kind
     }
 
-    /// Sectors that one mark stands for, a power of two.
+    /// Sectors that one mark covers, a power of two.
     pub fn chunk(&self) -> Sectors {
         self.chunk
     }
@@ -164,7 +164,7 @@ impl Bitmap {
         self.counters.len() as u32
     }
 
-    /// Whether it was out of date when it was loaded, so that all chunks are marked.
+    /// Whether it was out of date when loaded, so that all chunks are marked.
     pub fn was_stale(&self) -> bool {
         self.stale
     }
@@ -179,12 +179,12 @@ impl Bitmap {
         self.board().next.clone()
     }
 
-    /// Whether a member that was last updated with this event count lacks nothing but what is marked.
+    /// Whether a member last updated at this event count lacks only what is marked.
     pub fn covers(&self, member_events: u64) -> bool {
         member_events >= self.superblock().events_cleared.get()
     }
 
-    /// The whole bitmap as it is to be on a member, in whole blocks.
+    /// The whole bitmap as it should be on a member, in whole blocks.
     pub fn encode(&self) -> Vec<u8> {
         let board = self.board();
         let mut bytes = board.image.bytes().to_vec();
@@ -216,8 +216,8 @@ impl Bitmap {
         runs
     }
 
-    /// As `/proc/mdstat` prints it: pages of 2,048 counters, and how many have any, as the kernel would
-    /// allocate them; all pages of a lockless bitmap.
+    /// The line of `/proc/mdstat`: pages of 2,048 counters, and how many the kernel would have
+    /// allocated; all pages of a lockless bitmap.
     pub fn mdstat(&self) -> String {
         let (used, all) = match self.kind {
             Kind::Classic => {
@@ -244,7 +244,7 @@ impl Bitmap {
         self.superblock().describe(array, Some(marked)).to_string()
     }
 
-    /// How many chunks are in which state, as `md/llbitmap/bits` prints it.
+    /// Number of chunks in each state, as `md/llbitmap/bits` prints it.
     pub fn states(&self) -> String {
         let mut text = String::new();
         let names = ["unwritten", "clean", "dirty", "need sync", "syncing"];
@@ -275,7 +275,7 @@ impl Bitmap {
         Sector(u64::from(chunk) * self.chunk.0)
     }
 
-    /// Where the chunk ends; the last one ends with the array.
+    /// The end of the chunk; the last chunk ends with the array.
     fn end_of(&self, chunk: u32) -> Sector {
         Sector(((u64::from(chunk) + 1) * self.chunk.0).min(self.place.size.0))
     }

@@ -7,7 +7,7 @@ use event_listener::listener;
 
 use super::Bitmap;
 
-/// No pass of the daemon is under way, and none begins until this is dropped.
+/// No daemon pass is under way, and none begins until this is dropped.
 #[must_use = "the daemon goes on when it is dropped"]
 pub struct Quiet<'a> {
     bitmap: &'a Bitmap,
@@ -15,8 +15,8 @@ pub struct Quiet<'a> {
 }
 
 impl Bitmap {
-    /// Keeps the daemon from changing anything, and waits for what is on its way to the members. No
-    /// writes may be in flight, and nobody may write the superblock meanwhile.
+    /// Stops the daemon, and waits for the flight in the air. No writes may be in flight, and the
+    /// caller must not write the superblock meanwhile.
     pub async fn quiet(&self) -> Quiet<'_> {
         let alone = self.alone.lock().await;
         loop {
@@ -30,7 +30,7 @@ impl Bitmap {
 }
 
 impl Quiet<'_> {
-    /// The bitmap is not used any more: nothing of it goes to the members from now on.
+    /// Ends the use of the bitmap: it is no longer written to the members.
     pub fn retire(self) {
         self.bitmap.settled.store(false, Ordering::Release);
     }

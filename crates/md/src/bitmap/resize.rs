@@ -8,11 +8,12 @@ use super::lockless::Action;
 use super::{Bitmap, BitmapError, Contents, Kind, Place, State};
 
 impl Bitmap {
-    /// The bitmap for another size, with chunks of the same size, or doubled as often as it takes to fit.
-    /// A chunk that takes the place of two promises what both do; of what is new, `contents` is known.
+    /// The bitmap for another size, with the same chunk size, or doubled as often as needed to fit.
+    /// A chunk that replaces several promises only what all of them do; `contents` describes the new
+    /// part.
     ///
-    /// No writes may be in flight, and this bitmap must not be used after the new one's
-    /// [`Self::write_super`] has begun, which puts it on the members in the place of this one.
+    /// No writes may be in flight. This bitmap must not be used after [`Self::write_super`] of the
+    /// new one has begun, which replaces it on the members.
     ///
     /// # Errors
     /// [`BitmapError`]: it does not fit, or is in use.
@@ -32,7 +33,7 @@ impl Bitmap {
         for chunk in 0..layout.chunks {
             let first = u64::from(chunk) * ratio;
             let end = (u64::from(chunk) + 1) * layout.chunk.0;
-            // What the old bitmap does not cover of this chunk, then what it does.
+            // First the part of this chunk beyond the old bitmap, then the old chunks.
             let mut state = match end.min(size.0) > self.size().0 {
                 true => contents.state(self.kind),
                 false => State::Unwritten,

@@ -9,13 +9,13 @@ use super::{Bitmap, Kind, State, Store};
 use crate::ondisk::bitmap_super::SIZE;
 
 impl Bitmap {
-    /// Makes the superblock with this count of updates durable on all members; and the first time,
-    /// before, all marks. The array's own superblocks with that count may be written then, not before.
+    /// Makes the superblock with this event count durable on all members; the first time, all marks
+    /// before it. The array's superblocks with that count may be written only afterwards.
     ///
-    /// Must succeed once before writes begin, and is called one at a time.
+    /// Must succeed once before writes begin. Calls must not overlap.
     ///
     /// # Errors
-    /// What the store says. The superblocks on the members are the old ones or the new ones.
+    /// The store's error. The superblocks on the members are the old ones or the new ones.
     pub async fn write_super(&self, events: u64, store: &dyn Store) -> BioResult {
         if !self.is_settled() {
             self.lay_out(store).await?;
@@ -23,7 +23,7 @@ impl Bitmap {
         let flight = {
             let mut board = self.board();
             board.next.events = events.into();
-            // It may be that the array goes on from older superblocks.
+            // The array may continue from older superblocks.
             let cleared = board.next.events_cleared.get().min(events);
             board.next.events_cleared = cleared.into();
             let next = board.next.clone();
@@ -39,11 +39,11 @@ impl Bitmap {
         Ok(())
     }
 
-    /// Writes the whole bitmap, because a member has come that does not have it. [`Store::write`] must
-    /// reach that member already, and its superblock not yet name the bitmap.
+    /// Writes the whole bitmap, for a new member that lacks it. [`Store::write`] must already reach
+    /// that member, and its superblock must not name the bitmap yet.
     ///
     /// # Errors
-    /// What the store says.
+    /// The store's error.
     pub async fn write_all(&self, store: &dyn Store) -> BioResult {
         let flight = {
             let mut board = self.board();
@@ -53,12 +53,12 @@ impl Bitmap {
         self.arrival(flight, store).await
     }
 
-    /// Writes all marks, while the superblock on the members does not speak for them yet.
+    /// Writes all marks, before the superblock on the members declares them valid.
     async fn lay_out(&self, store: &dyn Store) -> BioResult {
         let _alone = self.alone.lock().await;
         let old = self.board().old_layout.clone();
         if let Some(old) = old {
-            // Between two layouts lies a bitmap with all chunks marked, which reads the same in both.
+            // Between the two layouts, write a bitmap with all chunks marked: it reads the same in both.
             let mut bytes = self.board().image.bytes().to_vec();
             let new = bytes[..SIZE].to_vec();
             bytes[self.kind.start()..].fill(match self.kind {

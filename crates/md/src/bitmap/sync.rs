@@ -12,18 +12,18 @@ use super::{Bitmap, Kind};
 pub enum Purpose {
     /// Copies may differ since a crash, or because a write failed.
     Resync,
-    /// A member returns that has all but what is marked.
+    /// A member is re-added and lacks only what is marked.
     Return,
-    /// A member gets data that had none: all of it, but what was never written.
+    /// A new member gets all data, except what was never written.
     Rebuild,
 }
 
-/// What a sync does from a sector on.
+/// What a sync does from a given sector on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
     /// Whether the data has to be synced.
     pub needed: bool,
-    /// For how many sectors this holds: to the end of the chunk or of the array.
+    /// Sectors for which this holds: to the end of the chunk or of the array.
     pub run: Sectors,
 }
 
@@ -33,9 +33,9 @@ impl Bitmap {
         self.step(sector, purpose, |_| {})
     }
 
-    /// A sync goes on at `sector`. Unless the array stays `degraded` after it, the chunk is being synced
-    /// from then on, and [`Self::end_sync`] or [`Self::close_sync`] must follow. To be called for every
-    /// part of a chunk; no write may be in flight there (the barrier sees to that).
+    /// A sync continues at `sector`. Unless the array stays `degraded` after the sync, the chunk is
+    /// now being synced, and [`Self::end_sync`] or [`Self::close_sync`] must follow. Call it for every
+    /// part of a chunk; no write may be in flight there (the barrier ensures that).
     pub fn start_sync(&self, sector: Sector, purpose: Purpose, degraded: bool) -> Step {
         self.step(sector, purpose, |chunk| {
             if degraded {
@@ -67,11 +67,11 @@ impl Bitmap {
         Step { needed, run }
     }
 
-    /// The sync of `range` has ended, well on all members or not. Of what was synced well, chunks count
-    /// that lie in the range as a whole; of what was not, all that it touches.
+    /// The sync of `range` has ended, successfully on all members or not. Success counts for the
+    /// chunks that lie entirely in the range, failure for all chunks that it touches.
     ///
-    /// Marks stay until the daemon takes them away; a chunk in which a write failed meanwhile needs a
-    /// sync again.
+    /// Marks stay until the daemon clears them; a chunk in which a write failed meanwhile needs
+    /// another sync.
     pub fn end_sync(&self, range: Range<Sector>, well: bool) {
         let unit = self.chunk.0;
         let end = range.end.min(self.size().as_end());
@@ -91,7 +91,7 @@ impl Bitmap {
         }
     }
 
-    /// No sync is under way any more: what was started and not ended was given up.
+    /// No sync is under way any more: all chunks that were started and not ended count as failed.
     pub fn close_sync(&self) {
         self.end_sync(Sector::ZERO..self.size().as_end(), false);
     }

@@ -9,22 +9,22 @@ use super::lockless::{Action, State};
 use super::{Bitmap, Kind, Store};
 use crate::canary::{Rule, broken};
 
-/// Chunks of a span that are taken without the lock.
+/// Spans of at most this many chunks are entered without the lock.
 const FAST: u32 = 4;
 
-/// A write is in flight, and the marks of its chunks are durable. Dropping this says that it has ended.
+/// A write is in flight, and the marks of its chunks are durable. Dropping this ends the write.
 #[must_use = "the write has ended when this is dropped"]
 pub struct Intent<'a> {
     bitmap: &'a Bitmap,
     chunks: Range<u32>,
 }
 
-/// A discard is in flight, and what has to be marked for it is. Dropping this without [`Self::done`]
-/// ends it as if it had been a write.
+/// A discard is in flight, and the marks that it needs are durable. Dropping this without
+/// [`Self::done`] ends it as if it had been a write.
 #[must_use = "the discard has ended when this is dropped"]
 pub struct Discard<'a> {
     intent: Intent<'a>,
-    /// Chunks that lie wholly in the discard and were marked for it.
+    /// Chunks that lie entirely in the discard and were marked for it.
     whole: Vec<u32>,
     gone: bool,
 }
@@ -39,13 +39,13 @@ impl Bitmap {
         if len.is_zero() {
             return Ok(0..0);
         }
-        // There are no more chunks than fit.
+        // The number of chunks fits in 32 bits.
         let last = self.chunk_of(Sector(end.0 - 1));
         Ok(self.chunk_of(sector) as u32..last as u32 + 1)
     }
 
-    /// A write begins, if all marks that it needs are durable and it touches few chunks: one atomic
-    /// addition for each, no lock. `None` says to use [`Self::begin`].
+    /// Begins a write if all marks that it needs are durable and it touches few chunks: one atomic
+    /// addition for each chunk, no lock. On `None`, use [`Self::begin`].
     pub fn try_begin(&self, sector: Sector, len: Sectors) -> Option<Intent<'_>> {
         let chunks = self.span(sector, len).ok()?;
         if chunks.len() > FAST as usize {
@@ -61,13 +61,13 @@ impl Bitmap {
         Some(intent)
     }
 
-    /// A write begins. Returns when the marks of all its chunks are durable; only then may data go to
+    /// Begins a write. Returns when the marks of all its chunks are durable; only then may data go to
     /// the members.
     ///
     /// # Errors
     /// [`Status::Invalid`] for a span beyond [`Self::size`], or before [`Self::write_super`] has
-    /// succeeded once; [`Status::Resource`] for more writes than can be counted; and what the store says if
-    /// it could not take the marks. The write must not take place.
+    /// succeeded once; [`Status::Resource`] for more writes than can be counted; and the store's error
+    /// if it could not take the marks. The write must not take place.
     pub async fn begin(
         &self,
         sector: Sector,
@@ -90,7 +90,7 @@ impl Bitmap {
         Ok(intent)
     }
 
-    /// Counts a write in, whose marks its caller will see to.
+    /// Counts a write in; the caller sets the marks.
     fn enter(&self, chunks: Range<u32>) -> Result<Intent<'_>, Status> {
         if !self.is_settled() {
             return Err(Status::Invalid);
@@ -105,7 +105,8 @@ impl Bitmap {
         Ok(intent)
     }
 
-    /// Marks chunks that a write has entered; the flight to wait for, if it is not durable already.
+    /// Marks chunks that a write has entered; returns the flight to wait for, unless all marks are
+    /// durable already.
     fn mark(&self, chunks: impl IntoIterator<Item = u32>) -> Option<Number> {
         let mut board = self.board();
         let mut wait = None;
@@ -124,7 +125,7 @@ impl Bitmap {
         wait
     }
 
-    /// A discard begins. Returns when it may go to the members.
+    /// Begins a discard. Returns when it may go to the members.
     ///
     /// # Errors
     /// As [`Self::begin`].
@@ -143,7 +144,8 @@ impl Bitmap {
         }
     }
 
-    /// A discard of a lockless bitmap: a chunk that is in it as a whole and unwritten needs no mark.
+    /// Begins a discard with a lockless bitmap: an unwritten chunk that lies entirely in it needs no
+    /// mark.
     async fn begin_forgetting(
         &self,
         sector: Sector,
@@ -193,8 +195,8 @@ impl Drop for Intent<'_> {
 }
 
 impl Discard<'_> {
-    /// The discard has ended on all members. Chunks that a lockless bitmap need not sync any more
-    /// become unwritten; the members learn of it with the next flight.
+    /// The discard has succeeded on all members. In a lockless bitmap, chunks that need no sync any
+    /// more become unwritten; the next flight writes that to the members.
     pub fn done(mut self) {
         self.gone = true;
     }

@@ -19,25 +19,25 @@ use crate::probe::{ProbeError, probe};
 use crate::rdev::{NewRdev, Rdev, State};
 use crate::superblocks::{Change, Superblocks};
 
-/// How a device is to join.
+/// How to add a device.
 #[derive(Clone, Copy, Debug)]
 pub struct AddOptions {
-    /// The identity of the new member; a random one.
+    /// The UUID of the new member; should be random.
     pub device_uuid: Uuid,
-    /// Read it only when no other member can be; `None` for as it was, or no.
+    /// Write-mostly; `None` keeps the device's old flag, or no.
     pub write_mostly: Option<bool>,
-    /// Fail it at the first error; `None` for as it was, or no.
+    /// Fail it at the first error; `None` keeps the device's old flag, or no.
     pub failfast: Option<bool>,
-    /// Do not try whether it was a member that lacks only what the bitmap marks (`--add-spare`).
+    /// Do not try a re-add by the bitmap (`--add-spare`).
     pub spare_only: bool,
 }
 
-/// How a device joined.
+/// How a device was added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Added {
-    /// As a spare, which will be rebuilt as a whole if there is a place for it.
+    /// As a spare, which will be rebuilt entirely if there is a slot for it.
     Spare(Index),
-    /// Into its old slot, to get what it lacks by the bitmap.
+    /// Re-added to its old slot, to copy what it lacks by the bitmap.
     Returned(Index),
 }
 
@@ -60,13 +60,13 @@ impl AddOptions {
 }
 
 impl Array {
-    /// Adds a device, as `mdadm --add` does: if it was a member and lacks only what the bitmap marks, it
-    /// goes back to its slot, unless `options.spare_only`. Else all that it holds is given up: it gets a
-    /// new superblock as a spare, with no bad blocks, and is rebuilt as a whole where it is needed.
+    /// Adds a device, as `mdadm --add` does: if it was a member and lacks only what the bitmap marks,
+    /// it is re-added to its slot, unless `options.spare_only`. Otherwise its data are given up: it
+    /// gets a new superblock as a spare, without bad blocks, and is rebuilt entirely where needed.
     ///
     /// # Errors
-    /// [`ManageError`]. Only [`ManageError::Device`] and [`ManageError::Record`] can come after something
-    /// was written to the device; it is no member then.
+    /// [`ManageError`]. Only [`ManageError::Device`] and [`ManageError::Record`] can occur after the
+    /// device was written; it is then not a member.
     pub async fn add(
         &self,
         gateway: Gateway,
@@ -79,8 +79,8 @@ impl Array {
         self.change(add).await
     }
 
-    /// As [`Self::add`], as a spare, on a device that others know as theirs by the bytes of `wiped`. These are zeroed, durably, when
-    /// nothing can be refused any more, and before anything else is written.
+    /// As [`Self::add`], as a spare, on a device with foreign signatures in the byte ranges `wiped`.
+    /// These are zeroed, durably, after all checks and before any other write.
     ///
     /// # Errors
     /// As there.
@@ -111,7 +111,7 @@ impl Array {
         self.check_device(&gateway, &path)?;
         let old = match probe(&gateway).await {
             Ok(old) => old,
-            // Damaged: it is overwritten.
+            // A damaged superblock is overwritten.
             Err(ProbeError::Superblock(_)) => None,
             Err(error @ ProbeError::Read(_)) => return Err(ManageError::Probe { path, error }),
         };
@@ -133,7 +133,7 @@ impl Array {
         Ok(Added::Spare(index))
     }
 
-    /// Writes a new member's metadata, durably, its superblock last, and has the others know it.
+    /// Writes a new member's metadata, durably, its superblock last, and records it on the others.
     async fn add_spare(
         &self,
         superblocks: &mut Superblocks,
@@ -183,7 +183,7 @@ impl Array {
             write_at(gateway, at, &bitmap.encode()).await?;
         }
         if let (Some(place), Some(at)) = (sb.bad_block_log, sb.bad_block_log_start()) {
-            // What was there may look like a log.
+            // The old bytes may look like a log.
             write_at(gateway, at, &vec![0xff; place.len.bytes() as usize]).await?;
         }
         let block = gateway.disk().limits().logical_block_bytes;
@@ -191,7 +191,7 @@ impl Array {
         write_block(gateway, sb.super_offset, &bytes).await
     }
 
-    /// Takes a member into the table.
+    /// Adds a member to the table.
     pub(super) fn join(
         &self,
         superblocks: &mut Superblocks,
@@ -203,7 +203,7 @@ impl Array {
         self.members.add(rdev, place)
     }
 
-    /// Takes a member out of the array that has never been of use.
+    /// Removes a member that was never used from the array.
     pub(super) fn drop_member(&self, index: Index) {
         self.members.take_out(index);
         if let Some(rdev) = self.members.get(index) {
@@ -211,7 +211,7 @@ impl Array {
         }
     }
 
-    /// Whether the array's I/O fits a device that is not a member yet.
+    /// Checks that the device is no member yet and that the array's I/O fits it.
     pub(super) fn check_device(&self, gateway: &Gateway, path: &str) -> Result<(), ManageError> {
         let same = |rdev: &Rdev| std::ptr::eq(rdev.gateway().disk(), gateway.disk());
         if self.members.iter().any(|(_, rdev)| same(rdev) || rdev.path() == path) {
@@ -240,7 +240,7 @@ impl Array {
         Ok(())
     }
 
-    /// Whether the device is not a member by another path.
+    /// Checks that the device is not a member under another path.
     pub(super) fn check_new(
         &self,
         superblocks: &Superblocks,

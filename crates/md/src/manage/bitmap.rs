@@ -12,12 +12,11 @@ use crate::rdev::{Rdev, State};
 use crate::superblocks::{Change, Superblocks};
 
 impl Array {
-    /// Gives the array a bitmap ([`NewBitmap::Auto`]: an internal one) or takes it away
-    /// ([`NewBitmap::None`]).
+    /// Adds a bitmap ([`NewBitmap::Auto`]: an internal one) or removes it ([`NewBitmap::None`]).
     ///
     /// # Errors
-    /// [`ManageError::BitmapPresent`], [`ManageError::NoBitmap`], and [`ManageError::Metadata`] if there is no
-    /// room for one on some member.
+    /// [`ManageError::BitmapPresent`], [`ManageError::NoBitmap`], and [`ManageError::Metadata`] if some
+    /// member has no room for a bitmap.
     pub async fn set_bitmap(&self, wanted: NewBitmap) -> Result<(), ManageError> {
         self.change(move |array| async move {
             array.check_manageable()?;
@@ -43,7 +42,7 @@ impl Array {
         if self.is_bitmap_named(superblocks) {
             return Err(ManageError::BitmapPresent(self.name()));
         }
-        // What is not marked is the same everywhere, after a crash as well.
+        // Unmarked chunks must be the same on all members, also after a crash.
         let flushed = self.flush_members(superblocks).await;
         flushed.map_err(|status| self.not_recorded(status))?;
         self.nobody_returns();
@@ -57,7 +56,7 @@ impl Array {
         let alike = !self.is_unsynced();
         let sbs = members.iter().map(|(_, sb)| *sb);
         let mut new = change::place_bitmap(sbs, size, wanted, alike)?;
-        // No member that is away may come back by it: it knows of nothing that was written without that.
+        // No absent member may be re-added by this bitmap: it does not mark what was written meanwhile.
         new.superblock.set_events(superblocks.events());
         new.superblock.events_cleared = superblocks.events().into();
         let blocks = members.iter().map(|(rdev, _)| rdev.limits().logical_block_bytes);
@@ -92,7 +91,7 @@ impl Array {
         }
         self.nobody_returns();
         if let Some(bitmap) = self.bitmap() {
-            // What only the bitmap knew.
+            // Only the bitmap recorded these chunks: resync everything.
             if bitmap.needed_chunks() > 0 && self.is_complete_array() {
                 self.set_in_sync_to(Sectors::ZERO, Sectors::ZERO);
             }
@@ -109,8 +108,8 @@ impl Array {
         recorded.map_err(|status| self.not_recorded(status))
     }
 
-    /// A member that was coming back by the old bitmap gets everything from where it is: no other bitmap
-    /// knows what it lacks.
+    /// A member being re-added by the old bitmap gets all data from its current position on: no other
+    /// bitmap marks what it lacks.
     fn nobody_returns(&self) {
         for (_, rdev) in self.members.placed() {
             rdev.clear(State::RETURNS);

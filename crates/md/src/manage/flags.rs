@@ -11,30 +11,30 @@ use crate::probe::probe;
 use crate::rdev::State;
 use crate::superblocks::Change;
 
-/// What a user may say of a member.
+/// A flag of a member that a user may change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemberFlag {
-    /// It is read only if no other member can be.
+    /// Write-mostly: it is read only if no other in-sync member has the block.
     WriteMostly,
     /// It fails at the first error.
     Failfast,
-    /// It is to be replaced.
+    /// It should be replaced.
     WantReplacement,
     /// It had a write error.
     WriteError,
 }
 
-/// A flag that is set or taken away.
+/// A flag to set or clear.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FlagChange {
-    /// Which.
+    /// The flag.
     pub flag: MemberFlag,
-    /// Whether it is set.
+    /// Whether to set it.
     pub on: bool,
 }
 
 impl FlagChange {
-    /// The change that sysfs has this word for, as `-writemostly`.
+    /// The change for a word of sysfs, such as `-writemostly`.
     pub fn from_word(word: &str) -> Option<Self> {
         let (word, on) = word.strip_prefix('-').map_or((word, true), |word| (word, false));
         let flag = match word {
@@ -49,8 +49,8 @@ impl FlagChange {
 }
 
 impl Array {
-    /// Sets or takes away a flag of a member. [`MemberFlag::WantReplacement`] is taken no notice of for
-    /// members that cannot be replaced, as in the kernel.
+    /// Sets or clears a flag of a member. Setting [`MemberFlag::WantReplacement`] on a member that
+    /// cannot be replaced is ignored, as in the kernel.
     ///
     /// # Errors
     /// [`ManageError`].
@@ -60,8 +60,8 @@ impl Array {
 
     async fn set_flag_now(&self, index: Index, change: FlagChange) -> Result<(), ManageError> {
         self.check_manageable()?;
-        // No write is behind on a member that is read now, and none takes it for one thing and then
-        // the other.
+        // So no write-behind is pending on a member that becomes readable, and each write sees one
+        // value of the flag.
         let frozen = (change.flag == MemberFlag::WriteMostly).then(|| self.barrier.freeze());
         let _frozen = OptionFuture::from(frozen).await;
         let mut superblocks = self.superblocks_to_change().await?;
@@ -96,7 +96,7 @@ impl Array {
     /// nothing.
     ///
     /// # Errors
-    /// [`ManageError::Word`] for another word, or one that means nothing for this member.
+    /// [`ManageError::Word`] for another word, or one that does not apply to this member.
     pub async fn set_member_state(&self, index: Index, word: &str) -> Result<(), ManageError> {
         let word = word.trim_end_matches('\n');
         match word {
@@ -114,7 +114,7 @@ impl Array {
         }
     }
 
-    /// Puts a member that failed, and has not been removed, back into its slot.
+    /// Re-adds a failed member that has not been removed.
     async fn re_add_failed(&self, index: Index) -> Result<(), ManageError> {
         self.check_manageable()?;
         let rdev = self.member(index)?;
@@ -134,7 +134,7 @@ impl Array {
             failfast: None,
             spare_only: false,
         };
-        // It makes way for itself.
+        // So that it does not conflict with itself.
         rdev.set(State::REMOVED);
         let result = self.re_add_now(Candidate { gateway, path, sb }, options).await;
         if result.is_err() {

@@ -13,20 +13,20 @@ use crate::personality::Personality;
 use crate::raid10::geometry::Geometry;
 use crate::superblocks::{Change, Superblocks};
 
-/// How the array is to get another size.
+/// How to change the size of an array.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct GrowOptions {
-    /// What is new is the same on all members already, as the user knows: it is not synced.
+    /// The user asserts that the new part is the same on all members: it is not synced.
     pub assume_clean: bool,
-    /// The array may shrink: what lies behind its new end is lost.
+    /// The array may shrink: data beyond the new end are lost.
     pub force: bool,
 }
 
 impl Array {
-    /// Changes how many members a complete RAID1 has. New slots are empty; spares are put into them and
-    /// rebuilt. Slots that go, the highest ones, must be empty or have failed members, which stay
-    /// beside the slots. No data moves: whichever number a crash leaves in the superblocks, that of
-    /// the freshest member holds, and all members in sync have everything.
+    /// Changes the number of slots of a RAID1. New slots are empty; spares are put into them and
+    /// rebuilt. Removed slots, the highest ones, must be empty or have failed members, which stay in
+    /// the array without a slot. No data moves: after a crash the number in the freshest superblock
+    /// applies, and all members in sync have all data.
     ///
     /// # Errors
     /// [`ManageError::Reshape`] for other levels, [`ManageError::Devices`],
@@ -71,12 +71,12 @@ impl Array {
         Ok(())
     }
 
-    /// Changes how much of each member the array uses; `None` for all that every member has. The
-    /// array's new size. New space is synced, unless `options.assume_clean`.
+    /// Changes how much of each member the array uses; `None` for as much as the smallest member has.
+    /// Returns the array's new size. New space is synced, unless `options.assume_clean`.
     ///
     /// # Errors
-    /// [`ManageError::NoRoom`] if a member, or a spare, has less; [`ManageError::Shrinks`] if the array would
-    /// become smaller and may not; [`ManageError::FarLayout`].
+    /// [`ManageError::NoRoom`] if a member, or a spare, has less; [`ManageError::Shrinks`] if the array
+    /// would shrink without `options.force`; [`ManageError::FarLayout`].
     pub async fn grow_size(
         &self,
         used_of_each: Option<Sectors>,
@@ -106,7 +106,7 @@ impl Array {
             self.resize_bitmap(&superblocks, to, Contents::InSync).await?;
             self.record_size(&mut superblocks, new, true).await?;
         } else {
-            // Again if it could not be done after the size was recorded.
+            // If the size is recorded already, this repeats steps that failed after that.
             if changes {
                 self.check_bitmap(to).await?;
                 self.record_size(&mut superblocks, new, options.assume_clean).await?;
@@ -157,8 +157,7 @@ impl Array {
         }
     }
 
-    /// Has the array and the superblocks take the new size. Copies of what is new are the same only if
-    /// `alike`.
+    /// Sets and records the new size. Copies of the new part are the same only if `alike`.
     async fn record_size(
         &self,
         superblocks: &mut Superblocks,
@@ -187,7 +186,7 @@ impl Array {
         self.sync.set_durable(durable);
     }
 
-    /// Whether the bitmap, if there is one, can cover this size where it is.
+    /// Checks that the bitmap, if there is one, can cover this size in its area.
     async fn check_bitmap(&self, size: Sectors) -> Result<(), ManageError> {
         let Some(bitmap) = self.bitmap() else { return Ok(()) };
         let _quiet = bitmap.quiet().await;
@@ -195,7 +194,7 @@ impl Array {
         Ok(())
     }
 
-    /// Has the bitmap, if there is one, cover this size.
+    /// Makes the bitmap, if there is one, cover this size.
     async fn resize_bitmap(
         &self,
         superblocks: &Superblocks,
@@ -208,7 +207,7 @@ impl Array {
         let quiet = bitmap.quiet().await;
         let new = bitmap.resized(size, contents)?;
         quiet.retire();
-        // Whatever comes of it, what is on the members is the old one no more.
+        // Even if the write fails, the members no longer have the old bitmap.
         self.bitmaps.set(Some(new));
         let Some(new) = self.bitmap() else { return Ok(()) };
         let written = new.write_super(superblocks.events(), self).await;

@@ -59,10 +59,10 @@ pub use add::{AddOptions, Added};
 pub use flags::{FlagChange, MemberFlag};
 pub use grow::GrowOptions;
 
-/// Why a change was not made. Unless it says otherwise the array is as it was.
+/// Why a change was not made. Unless stated otherwise the array is unchanged.
 #[derive(Debug, Error)]
 pub enum ManageError {
-    /// The array is only read.
+    /// The array is read-only.
     #[error("{0} is read-only")]
     ReadOnly(String),
     /// The array was stopped.
@@ -84,10 +84,10 @@ pub enum ManageError {
     NoMember {
         /// The array.
         array: String,
-        /// What was asked for.
+        /// The requested index.
         index: Index,
     },
-    /// The device is in the array.
+    /// The device is already in the array.
     #[error("{0} is a member already")]
     IsMember(String),
     /// The device has less room than the array uses of its members.
@@ -115,7 +115,7 @@ pub enum ManageError {
         /// The device.
         path: String,
     },
-    /// The device lacks more than the bitmap knows of.
+    /// The device lacks more than the bitmap marks.
     #[error("re-adding {path} to {array} is not possible: {why}; adding it rebuilds it")]
     ReAdd {
         /// The device.
@@ -125,10 +125,10 @@ pub enum ManageError {
         /// Why not.
         why: &'static str,
     },
-    /// The member holds the last copy of something.
+    /// The member holds the last copy of some data.
     #[error("set device faulty failed for {0}: Device or resource busy")]
     LastCopy(String),
-    /// Another number of members would move data.
+    /// Another number of members would require moving data.
     #[error(
         "{array} is a {level}: another number of devices needs a reshape, which ashlar does not do; \
          nothing was changed"
@@ -139,10 +139,10 @@ pub enum ManageError {
         /// Its level.
         level: Level,
     },
-    /// A number of members that no array has.
+    /// A number of members that no array can have.
     #[error("{0} is no number of devices of an array: 1 to {MAX_ROLES} are possible")]
     Devices(usize),
-    /// A member that works is in a slot that is to go.
+    /// A working member is in a slot that would be removed.
     #[error(
         "{path} is in slot {slot}, which an array of {wanted} devices has not: fail it first; nothing was \
          changed"
@@ -152,13 +152,13 @@ pub enum ManageError {
         path: String,
         /// Its slot.
         slot: usize,
-        /// How many slots there are to be.
+        /// The requested number of slots.
         wanted: usize,
     },
     /// The member is in use.
     #[error("hot remove failed for {0}: Device or resource busy")]
     InUse(String),
-    /// Only members in slots that work can be replaced.
+    /// Only working members in slots can be replaced.
     #[error("{0} is not active and so cannot be replaced")]
     NotActive(String),
     /// A failed member cannot replace another.
@@ -167,13 +167,13 @@ pub enum ManageError {
     /// A member in a slot cannot replace another.
     #[error("{0} is active and cannot be a replacement")]
     ActiveReplacement(String),
-    /// The member is being replaced.
+    /// The member is already being replaced.
     #[error("{0} is being replaced by another member already")]
     BeingReplaced(String),
-    /// A word that is no state, or one that cannot be set now.
+    /// A word that is not a state, or one that cannot be set now.
     #[error("a member cannot be set to '{0}'")]
     Word(String),
-    /// A word that is no state of an array, or not one that can be set while it is served.
+    /// A word that is not a state of an array, or one that cannot be set while the array is served.
     #[error(
         "{array} cannot be set to '{word}': readonly, clean and active are possible; ashlar stop ends it"
     )]
@@ -186,7 +186,7 @@ pub enum ManageError {
     /// Writes are under way.
     #[error("{0} is being written")]
     Writing(String),
-    /// Bad blocks that cannot be.
+    /// Invalid bad blocks.
     #[error("{path}: {why}")]
     BadBlocks {
         /// The member.
@@ -201,10 +201,10 @@ pub enum ManageError {
         path: String,
         /// Sectors of its data area.
         room: Sectors,
-        /// Sectors wanted of it.
+        /// Sectors needed.
         wanted: Sectors,
     },
-    /// A smaller size, without the user's word for it.
+    /// A smaller size, without the user's confirmation.
     #[error(
         "{array} would shrink from {from} to {to} sectors, and what lies behind would be lost: \
          ashlar md grow --force does it"
@@ -214,28 +214,28 @@ pub enum ManageError {
         array: String,
         /// Its size.
         from: Sectors,
-        /// What it would be.
+        /// The size it would have.
         to: Sectors,
     },
-    /// The kernel does not resize far layouts either.
+    /// A far layout, which the kernel does not resize either.
     #[error("the size of a raid10 with far copies cannot be changed")]
     FarLayout,
-    /// The size makes no array.
+    /// The size is invalid for the level.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
-    /// No array is so small.
+    /// The size is too small.
     #[error("{0} sectors of each member make no array")]
     Size(Sectors),
-    /// There is one.
+    /// The array has a bitmap.
     #[error("bitmap already present on {0}")]
     BitmapPresent(String),
-    /// There is none.
+    /// The array has no bitmap.
     #[error("no bitmap found on {0}")]
     NoBitmap(String),
-    /// A new member's superblock or a bitmap's place cannot be.
+    /// The new member's superblock, or the place of a bitmap, is impossible.
     #[error(transparent)]
     Metadata(#[from] CreateError),
-    /// The bitmap cannot be.
+    /// The bitmap is impossible.
     #[error(transparent)]
     Bitmap(#[from] BitmapError),
     /// The device's superblock is damaged or cannot be read.
@@ -258,7 +258,7 @@ pub enum ManageError {
         status: Status,
     },
     /// The superblocks or the bitmap could not be written. Whether the change is on the members is
-    /// not known; it is tried again before the next write is acknowledged.
+    /// unknown; writing is retried before the next write is acknowledged.
     #[error("{array}: cannot record the change: {status}")]
     Record {
         /// The array.
@@ -273,7 +273,7 @@ impl Array {
         self.disk.name().to_owned()
     }
 
-    /// Whether members and shape can be changed at all.
+    /// Checks that members and shape can be changed at all.
     fn check_manageable(&self) -> Result<(), ManageError> {
         if !self.is_redundant() {
             let level = self.personality.level();
@@ -288,7 +288,8 @@ impl Array {
         Ok(())
     }
 
-    /// The superblocks, for a change. A stop takes them last: who gets them later changes nothing.
+    /// Locks the superblocks for a change. A stop locks them last: a change that locks them later is
+    /// refused.
     async fn superblocks_to_change(&self) -> Result<MutexGuard<'_, Superblocks>, ManageError> {
         self.check_manageable()?;
         let superblocks = self.superblocks.lock().await;
@@ -296,7 +297,7 @@ impl Array {
         Ok(superblocks)
     }
 
-    /// Whether the superblocks can say more than that members fail.
+    /// Checks that the superblocks can record more than failures of members.
     fn check_recordable(&self, superblocks: &Superblocks) -> Result<(), ManageError> {
         match self.model(superblocks) {
             Some(sb) if sb.version != Version::V0_90 => Ok(()),
@@ -309,13 +310,13 @@ impl Array {
         here.ok_or_else(|| ManageError::NoMember { array: self.name(), index })
     }
 
-    /// The superblock that others are made after: of a member in sync.
+    /// The template for new superblocks: the superblock of a member in sync.
     fn model<'a>(&self, superblocks: &'a Superblocks) -> Option<&'a Superblock> {
         let mut in_sync = self.members.placed().filter(|(_, rdev)| rdev.is_in_sync());
         superblocks.of(in_sync.next()?.0)
     }
 
-    /// Runs a change to its end, whatever becomes of the caller.
+    /// Runs a change to its end, even if the caller stops waiting.
     async fn change<T: 'static, F>(
         &self,
         work: impl FnOnce(std::sync::Arc<Self>) -> F + 'static,

@@ -13,7 +13,7 @@ impl Array {
     /// Fails a member.
     ///
     /// # Errors
-    /// [`ManageError::LastCopy`] if it holds the last copy of something.
+    /// [`ManageError::LastCopy`] if it holds the last copy of some data.
     pub async fn fail(&self, index: Index) -> Result<(), ManageError> {
         self.change(move |array| async move {
             let mut superblocks = array.superblocks_to_change().await?;
@@ -28,7 +28,7 @@ impl Array {
         .await
     }
 
-    /// Takes a failed member or a spare out of the array. Its superblock is left as it is.
+    /// Removes a failed member or a spare from the array. Its superblock stays unchanged.
     ///
     /// # Errors
     /// [`ManageError::InUse`] if the member is in a slot and has not failed.
@@ -43,7 +43,7 @@ impl Array {
                 array.vacate(index);
             }
             info!(array = array.disk.name(), member = rdev.path(), "removed");
-            // In this order: no superblock is written any more to a spare that is gone.
+            // In this order: no superblock is written to a removed spare.
             rdev.set(State::FAULTY | State::REMOVED);
             let recorded = array.record(&mut superblocks, Change::Members).await;
             recorded.map_err(|status| array.not_recorded(status))?;
@@ -54,14 +54,14 @@ impl Array {
         .await
     }
 
-    /// The device of a member that was removed, by its path: it stays open as long as the array runs,
-    /// and can be added again.
+    /// The device of a removed member, by its path: it stays open while the array runs, and can be
+    /// added again.
     pub fn removed_device(&self, path: &str) -> Option<Gateway> {
         self.members.removed().find(|rdev| rdev.path() == path).map(|rdev| rdev.gateway().clone())
     }
 
-    /// Takes a failed member out of its slot. If another one was to replace it, that is the slot's
-    /// member from now on, and goes on being rebuilt from the other copies.
+    /// Takes a failed member out of its slot. If it has a replacement, the replacement becomes the
+    /// slot's member, and its rebuild continues from the other copies.
     pub(super) fn vacate(&self, index: Index) {
         match self.members.place(index) {
             Place::Slot(slot) => match self.members.replacement(slot) {

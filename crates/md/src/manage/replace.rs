@@ -12,8 +12,8 @@ use crate::rdev::{Rdev, State};
 use crate::superblocks::Superblocks;
 
 impl Array {
-    /// Has a member replaced: by the spare `with`, or by any as soon as there is one. It stays in use
-    /// until the replacement has all its data.
+    /// Replaces a member by the spare `with`, or by any spare as soon as there is one. The member stays
+    /// in use until the replacement has all its data.
     ///
     /// # Errors
     /// [`ManageError::NotActive`] if the member is in no slot or has failed;
@@ -25,7 +25,7 @@ impl Array {
 
     async fn replace_now(&self, index: Index, with: Option<Index>) -> Result<(), ManageError> {
         self.check_manageable()?;
-        // Recovery must not begin with a member that may be taken back.
+        // Recovery must not begin to rebuild a member that may become a spare again.
         let _held = self.hold_sync().await;
         let mut superblocks = self.superblocks_to_change().await?;
         self.check_recordable(&superblocks)?;
@@ -71,11 +71,11 @@ impl Array {
         self.moves().next().is_some() || self.orphans().next().is_some()
     }
 
-    /// Puts spares into slots that have no member that works, then beside members that are to be
-    /// replaced; true if somebody is to be rebuilt that was not before. The superblocks say so then.
+    /// Puts spares into slots without a working member, then beside members to be replaced. Returns
+    /// true if places have changed; the superblocks then record that.
     ///
-    /// A failed member makes place: it stays beside as a failed one. One whose replacement was on its
-    /// way is succeeded by it.
+    /// A failed member leaves its slot, but stays in the array as a failed member. If it has a
+    /// replacement, the replacement becomes the slot's member.
     pub(crate) async fn take_spares(&self) -> bool {
         if self.check_manageable().is_err() || !self.wants_spares() {
             return false;
@@ -118,7 +118,7 @@ impl Array {
         }
     }
 
-    /// Failed members in slots that a replacement is on its way to.
+    /// Failed members in slots that also have a working replacement.
     fn orphans(&self) -> impl Iterator<Item = Index> {
         (0..self.members.slots()).filter_map(|slot| {
             let replacement = self.members.replacement(slot)?;
@@ -127,7 +127,7 @@ impl Array {
         })
     }
 
-    /// Where the first spare that fits would be put: into slots first.
+    /// The first spare that fits, and its place: slots without a working member first.
     fn moves(&self) -> impl Iterator<Item = (Index, &Rdev, Place)> {
         let slots = || 0..self.members.slots();
         let empty = |slot: &usize| self.members.both(*slot).all(|(_, rdev)| rdev.is_faulty());
@@ -147,9 +147,9 @@ impl Array {
         rdev.data_size() >= self.personality.used_dev_size()
     }
 
-    /// Puts a spare into a place, to be rebuilt from its first sector on.
+    /// Puts a spare into a place, to be rebuilt from the first sector on.
     fn put_spare(&self, index: Index, rdev: &Rdev, place: Place) {
-        // Before it can be seen there: nobody may read what it does not have.
+        // Before I/O can see it there: it must not be read where it lacks data.
         rdev.clear(State::IN_SYNC | State::RETURNS | State::REPLACEMENT);
         if matches!(place, Place::Replacement(_)) {
             rdev.set(State::REPLACEMENT);
@@ -159,8 +159,8 @@ impl Array {
         self.members.put(index, place);
     }
 
-    /// The superblocks could not say that it is in a slot: it is a spare again, and nothing of it was
-    /// read, because nobody has begun to rebuild it.
+    /// Makes a member a spare again because the superblocks could not record its slot. It was never
+    /// read, because its rebuild has not begun.
     fn take_back(&self, index: Index) {
         self.members.take_out(index);
         if let Some(rdev) = self.members.get(index) {

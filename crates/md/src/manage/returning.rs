@@ -13,7 +13,7 @@ use crate::rdev::{NewRdev, Rdev, State};
 use crate::superblocks::{Change, Superblocks};
 
 impl Array {
-    /// Puts a device that was a member back into its slot, if the bitmap knows all that it lacks.
+    /// Re-adds a former member to its slot, if the bitmap marks all that it lacks.
     ///
     /// # Errors
     /// [`ManageError::ReAdd`] if it does not, or the device was no member, or its slot is taken.
@@ -31,7 +31,7 @@ impl Array {
         options: AddOptions,
     ) -> Result<Index, ManageError> {
         self.check_manageable()?;
-        // What is being rebuilt goes on together with this one.
+        // A running recovery restarts, so that it includes this member.
         let _held = self.hold_sync().await;
         let mut superblocks = self.superblocks_to_change().await?;
         self.check_device(&candidate.gateway, &candidate.path)?;
@@ -55,8 +55,8 @@ impl Array {
             self.vacate(failed);
         }
         let index = self.join(&mut superblocks, rdev, Place::Slot(slot), *sb);
-        // It first: else a crash leaves superblocks that take it for a member and one of its own that
-        // is too old to be one.
+        // This member's superblock first: otherwise a crash could leave superblocks that list it as a
+        // member while its superblock is too old for that.
         if let Err(status) = self.settle_in(&mut superblocks, Some(index)).await {
             self.drop_member(index);
             return Err(self.not_recorded(status));
@@ -64,7 +64,7 @@ impl Array {
         Ok(index)
     }
 
-    /// The slot that a device can go back to with what it has, or why there is none.
+    /// The slot that a device can be re-added to, or why there is none.
     pub(super) fn slot_for(
         &self,
         superblocks: &Superblocks,
@@ -92,7 +92,7 @@ impl Array {
         if sb.features.contains(Features::REPLACEMENT) {
             return Err("it was to replace another member");
         }
-        // One that was returning had everything but what is marked, and has now.
+        // A member whose re-add was interrupted still lacks only what is marked.
         let was_returning = sb.features.contains(Features::RECOVERY_BITMAP);
         if sb.recovery_offset.is_some() && !was_returning {
             return Err("it was being rebuilt");
@@ -122,8 +122,8 @@ impl Array {
         if taken { Err("its slot is taken") } else { Ok(slot) }
     }
 
-    /// Has members that have just come to slots take the bitmap, and then all superblocks say where
-    /// they are, that of `first` before the others.
+    /// Writes the bitmap to members that just got a slot, then records their slots in all superblocks,
+    /// first in that of `first`.
     pub(super) async fn settle_in(
         &self,
         superblocks: &mut Superblocks,

@@ -12,7 +12,7 @@
 //!                      4  5  5       member 0: rows 1 to 3, member 1: 1 to 2, member 2: 0 to 2
 //! ```
 //!
-//! A member before an edge's member has one row more behind the edge. The far layout repeats this
+//! A member before an edge's member has one row more before the edge. The far layout repeats this
 //! for each repetition, `stride` further, for the member whose rows are repeated there. In the
 //! offset layout the repetitions of a row follow it, so that a run of whole rows is one run with
 //! all its repetitions; it needs edges at member 0, which the alignment below gives.
@@ -31,10 +31,10 @@ use super::geometry::{Edge, Geometry};
 use crate::canary::{Rule, broken};
 use crate::raid0::{MemberRange, Span};
 
-/// How a discard is to be done.
+/// How to perform a discard.
 #[derive(Clone, Debug)]
 pub enum DiscardPlan<'g> {
-    /// Chunk by chunk, like a write: it is shorter than two stripes.
+    /// Chunk by chunk, like a write: the discard is shorter than two stripes.
     Ordinary,
     /// The middle in member ranges, the ends chunk by chunk.
     Striped(Striped<'g>),
@@ -50,15 +50,15 @@ pub struct Striped<'g> {
     tail: Span,
 }
 
-/// Plans the discard of `span`, which must lie within the array (if it does not, the plan is
-/// [`DiscardPlan::Ordinary`], and the ordinary path reports it).
+/// Plans the discard of `span`, which must lie within the array (otherwise the plan is
+/// [`DiscardPlan::Ordinary`], and the ordinary path reports the error).
 pub fn plan(geometry: &Geometry, span: Span) -> DiscardPlan<'_> {
     let stripe = stripe(geometry);
     let twice = Sectors(stripe.0.saturating_mul(2));
     if span.len < twice || span.end() > geometry.size().as_end() {
         return DiscardPlan::Ordinary;
     }
-    // At least two stripes long, so that a whole one is left between the rounded ends.
+    // At least two stripes long, so a whole stripe lies between the rounded ends.
     let (from, to) = if broken(Rule::DiscardsRoundInwards)
         && span.end().round_up(stripe) <= geometry.size().as_end()
     {
@@ -74,8 +74,8 @@ pub fn plan(geometry: &Geometry, span: Span) -> DiscardPlan<'_> {
     })
 }
 
-/// The unit to which the body of a discard is aligned. Its end is a chunk's end, and for members
-/// that are a multiple of the near copies a row's.
+/// The unit to which the body of a discard is aligned. It ends with a chunk, and if the number of
+/// members is a multiple of the near copies, with a row.
 pub fn stripe(geometry: &Geometry) -> Sectors {
     let disks = geometry.disks() as u64;
     let near = geometry.near();
@@ -83,22 +83,22 @@ pub fn stripe(geometry: &Geometry) -> Sectors {
 }
 
 impl<'g> Striped<'g> {
-    /// What comes before the first whole stripe, for the ordinary path; may be empty.
+    /// The part before the first whole stripe, for the ordinary path; may be empty.
     pub fn head(&self) -> Span {
         self.head
     }
 
-    /// The whole stripes, at least one: the array sectors that the [`ranges`](Self::ranges) hold.
+    /// The whole stripes, at least one: the array sectors that [`ranges`](Self::ranges) cover.
     pub fn body(&self) -> Span {
         self.body
     }
 
-    /// What comes after the last whole stripe, for the ordinary path; may be empty.
+    /// The part after the last whole stripe, for the ordinary path; may be empty.
     pub fn tail(&self) -> Span {
         self.tail
     }
 
-    /// How often each member gets a range: once per repetition in the far layout, else once.
+    /// Number of ranges per member: one per repetition in the far layout, otherwise one.
     pub fn passes(&self) -> usize {
         let layout = self.geometry.layout();
         if layout.offset { 1 } else { usize::from(layout.far) }

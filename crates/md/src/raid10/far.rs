@@ -18,7 +18,7 @@
 
 use super::layout::{FarSets, Layout};
 
-/// The layout with `copies` far copies that move on over all members.
+/// The layout with `copies` far copies, shifted over all members.
 pub const fn layout(copies: u8) -> Layout {
     Layout { near: 1, far: copies, offset: false, far_sets: FarSets::Whole }
 }

@@ -19,19 +19,19 @@ use ashlar_block::units::{Sector, Sectors};
 use super::layout::{FarSets, Layout, LayoutError};
 use crate::raid0::MAX_MEMBERS;
 
-/// Why no RAID 10 can be made with these numbers.
+/// Why these parameters make no RAID 10.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GeometryError {
-    /// The layout word or name is meaningless by itself.
+    /// The layout word or name is invalid.
     #[error(transparent)]
     Layout(#[from] LayoutError),
     /// There are no members, or more than an array can have.
     #[error("an array has 2 to {MAX_MEMBERS} members, not {0}")]
     MemberCount(usize),
-    /// The chunk size is zero or no power of two.
+    /// The chunk size is not a power of two.
     #[error("the chunk size of a raid10 must be a power of two, not {0} sectors")]
     Chunk(Sectors),
-    /// One copy only, or more copies than members.
+    /// Only one copy, or more copies than members.
     #[error("unsupported raid10 layout: {copies} copies of each chunk on {disks} members")]
     Copies {
         /// Near copies times far copies.
@@ -39,8 +39,8 @@ pub enum GeometryError {
         /// The members.
         disks: usize,
     },
-    /// Near copies that run over into the next row would overwrite the repetition of their row.
-    /// The kernel accepts the layout and destroys data; no tool makes it.
+    /// Near copies that continue in the next row would overwrite the repetition of their row.
+    /// The kernel accepts the layout and destroys data; no tool creates it.
     #[error(
         "raid10 offset layout with {near} near copies on {disks} members: copies of different \
          chunks would share a place (the members must be a multiple of the near copies)"
@@ -51,8 +51,8 @@ pub enum GeometryError {
         /// The members.
         disks: usize,
     },
-    /// The far copies of two members are on the same one. The kernel accepts the layout and
-    /// destroys data; no tool makes it.
+    /// The far copies of two members share a member. The kernel accepts the layout and destroys
+    /// data; no tool creates it.
     #[error(
         "raid10 far sets of {set} members with {near} near copies on {disks} members: copies of \
          different chunks would share a place"
@@ -65,7 +65,7 @@ pub enum GeometryError {
         /// The members.
         disks: usize,
     },
-    /// The members have no room for one chunk.
+    /// The members have no room for a chunk.
     #[error("members of {0} sectors have no room for one chunk in each of their parts")]
     Empty(Sectors),
     /// The array would have more than 2^64 sectors.
@@ -93,7 +93,7 @@ pub struct Geometry {
     layout: Layout,
     disks: usize,
     chunk_shift: u32,
-    /// Between the repetitions of a row.
+    /// Distance between the repetitions of a row.
     stride: Sectors,
     /// Used part of each member.
     used: Sectors,
@@ -106,11 +106,11 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// The geometry of an array of `disks` members of which each has `dev_sectors` of data area,
-    /// with the superblock's `layout` word and chunk size.
+    /// The geometry of an array of `disks` members, each with a data area of `dev_sectors`, with the
+    /// superblock's `layout` word and chunk size.
     ///
-    /// Any power of two is taken as a chunk size; that the kernel wants at least 4 KiB is for those
-    /// who create arrays to respect.
+    /// Any power of two is accepted as a chunk size. The kernel requires at least 4 KiB; code that
+    /// creates arrays must check that.
     ///
     /// # Errors
     /// See [`GeometryError`].
@@ -150,7 +150,7 @@ impl Geometry {
 
         let chunk_shift = chunk.0.trailing_zeros();
         let too_large = || GeometryError::TooLarge { disks, dev_sectors };
-        // Checked in sectors, so that nothing below can overflow.
+        // Checked in sectors, so that the computations below cannot overflow.
         dev_sectors.0.checked_mul(disks as u64).ok_or_else(too_large)?;
         let rows = (dev_sectors.0 >> chunk_shift) / far as u64;
         let chunks = rows * disks as u64 / near as u64;
@@ -214,13 +214,13 @@ impl Geometry {
         self.stride
     }
 
-    /// Members in a far set; all of them if there are no sets.
+    /// Members in a far set; all members if there are no sets.
     #[inline]
     pub fn far_set_size(&self) -> usize {
         self.far_set_size
     }
 
-    /// Whether all members hold the same: then chunks mean nothing and bios need no split at them.
+    /// Whether all members hold the same: then bios need no split at chunks.
     #[inline]
     pub fn is_plain_mirror(&self) -> bool {
         usize::from(self.layout.near) == self.disks
@@ -250,8 +250,8 @@ impl Geometry {
         }
     }
 
-    /// The array sector of which a copy lies at `sector` of the data area of the member in slot
-    /// `disk`; `None` if the array does not use that sector.
+    /// The array sector whose copy is at `sector` of the data area of the member in slot `disk`;
+    /// `None` if the array does not use that sector.
     pub fn unmap(&self, disk: usize, sector: Sector) -> Option<Sector> {
         if disk >= self.disks || sector >= self.used.as_end() {
             return None;
@@ -272,13 +272,13 @@ impl Geometry {
 
     /// Whether every chunk has a copy on a member for which `present` holds.
     ///
-    /// Exact for all layouts, far sets too, where the kernel's `enough` looks at neighbours only.
+    /// Exact for all layouts, including far sets; the kernel's `enough` checks only neighbours.
     pub fn is_readable_with(&self, present: impl Fn(usize) -> bool) -> bool {
         self.phases().all(|sector| self.map(sector).any(|copy| present(copy.disk)))
     }
 
-    /// Whether some member alone holds several copies of a chunk. Only the odd far-set mode
-    /// [`FarSets::MembersByFar`] can bring that about; such an array is less safe than it looks.
+    /// Whether some member holds several copies of a chunk. Only the far-set mode
+    /// [`FarSets::MembersByFar`] can cause that; such an array is less safe than it looks.
     pub fn copies_share_a_member(&self) -> bool {
         self.phases().any(|sector| {
             let mut disks: Vec<usize> = self.map(sector).map(|copy| copy.disk).collect();
@@ -288,8 +288,8 @@ impl Geometry {
         })
     }
 
-    /// One sector for each way in which a chunk can lie on the members: after `disks` chunks the
-    /// pattern repeats.
+    /// One sector for each arrangement of a chunk on the members: the pattern repeats after `disks`
+    /// chunks.
     fn phases(&self) -> impl Iterator<Item = Sector> + '_ {
         let chunks = (self.size.0 >> self.chunk_shift).min(self.disks as u64);
         (0..chunks).map(|c| Sector(c << self.chunk_shift))
@@ -305,8 +305,8 @@ impl Geometry {
         u64::from(self.layout.far)
     }
 
-    /// Where the first copy of the chunk that holds `sector`, or begins at it, lies in the base
-    /// area. The sector may be the array's end.
+    /// The place in the base area of the first copy of the chunk that contains `sector`, which may be
+    /// the array's end.
     #[inline]
     pub(super) fn edge(&self, sector: Sector) -> Edge {
         let place = (sector.0 >> self.chunk_shift) * self.near();
@@ -324,8 +324,8 @@ impl Geometry {
     }
 }
 
-/// A chunk boundary in the base area: before `row` of member `disk`. Rows count as they lie on the
-/// members: with the offset layout repetitions count too.
+/// A chunk boundary in the base area: before `row` of member `disk`. Rows are those of the members:
+/// with the offset layout repetitions count too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Edge {
     pub(super) disk: usize,
@@ -383,8 +383,8 @@ impl Iterator for Copies<'_> {
 impl ExactSizeIterator for Copies<'_> {}
 
 /// The table `[repetition * disks + member of the base area]` -> member, by the kernel's rule:
-/// each repetition moves on by `near` members and wraps round within the far set. The last set also
-/// has the members that make no set of their own.
+/// each repetition is shifted by `near` members and wraps around within the far set. The last set
+/// includes the members that do not fill a set.
 fn far_members(disks: usize, near: usize, far: usize, set_size: usize) -> Box<[u16]> {
     let rest = disks % set_size;
     let last_set = (disks / set_size - 1) * set_size;
@@ -405,7 +405,7 @@ fn far_members(disks: usize, near: usize, far: usize, set_size: usize) -> Box<[u
     table.into_iter().map(|d| d as u16).collect()
 }
 
-/// The inverse of a table of permutations of `disks` members; `None` if one is no permutation.
+/// The inverse of a table of permutations of `disks` members; `None` if an entry is no permutation.
 fn invert(table: &[u16], disks: usize) -> Option<Box<[u16]>> {
     const NONE: u16 = u16::MAX;
     let mut inverse = vec![NONE; table.len()];

@@ -21,11 +21,11 @@ const UNUSED_SHIFT: u32 = 19;
 /// The most copies that mdadm's names can ask for.
 const MAX_NAMED_COPIES: u8 = 200;
 
-/// How the members are divided into the sets within which far copies move on. If the members do
-/// not divide evenly the last set takes the rest.
+/// The sets of members within which far copies are shifted. If the members do not divide evenly,
+/// the last set takes the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FarSets {
-    /// One set: all members (mode 0, the only one that mdadm makes).
+    /// One set of all members (mode 0, the only one that mdadm creates).
     Whole,
     /// Sets of `members / far` (mode 1). Written by some versions of device mapper; the copies of
     /// a chunk may share a member.
@@ -34,21 +34,21 @@ pub enum FarSets {
     Copies,
 }
 
-/// A decoded layout word. Whether an array can have it depends on its members and is decided by
-/// [`Geometry::new`](super::Geometry::new).
+/// A decoded layout word. [`Geometry::new`](super::Geometry::new) decides whether it is possible with
+/// the array's members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
-    /// Copies of a chunk next to one another; at least 1.
+    /// Adjacent copies of a chunk; at least 1.
     pub near: u8,
     /// Repetitions of the whole arrangement; at least 1.
     pub far: u8,
     /// Whether the repetitions are row by row (offset) and not area by area (far).
     pub offset: bool,
-    /// Within which members the repetitions move on.
+    /// The sets within which the repetitions are shifted.
     pub far_sets: FarSets,
 }
 
-/// Why a layout word or name means nothing.
+/// Why a layout word or name is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
     /// Bits above 18 are set.
@@ -60,7 +60,7 @@ pub enum LayoutError {
     /// No near or no far copies. (Upstream divided by it.)
     #[error("unsupported raid10 layout {0:#x}: near and far copies must both be at least 1")]
     ZeroCopies(u32),
-    /// Not a name of mdadm's.
+    /// Not an mdadm name.
     #[error("\"{0}\" is no raid10 layout: n, f or o followed by 1 to {MAX_NAMED_COPIES} copies")]
     Name(String),
 }
@@ -98,8 +98,8 @@ impl Layout {
     }
 }
 
-/// mdadm's name, such as `n2`; a mixture, which has none, is written as `n2f2` or `n2o2`. Far sets
-/// are not part of the name.
+/// mdadm's name, such as `n2`; a mixture, for which mdadm has no name, is written as `n2f2` or
+/// `n2o2`. Far sets are not part of the name.
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.near > 1 || self.far == 1 {
@@ -120,7 +120,7 @@ impl FromStr for Layout {
         let mut rest = name.chars();
         let kind = rest.next();
         let digits = rest.as_str();
-        // u8's own parser would take a sign.
+        // u8's parser would accept a sign.
         let copies = match digits.parse::<u8>() {
             Ok(n) if digits.starts_with(|c: char| c.is_ascii_digit()) => n,
             Ok(_) | Err(_) => 0,

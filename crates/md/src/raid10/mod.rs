@@ -23,10 +23,10 @@ pub use layout::{FarSets, Layout, LayoutError};
 use ashlar_block::units::{Sector, Sectors};
 
 /// Draws the first `rows` chunk rows of every area of the layout that mdadm calls `name`, on
-/// `disks` members: one line a row, the number of the chunk that each member holds there.
+/// `disks` members: one line per row, with the number of the chunk that each member holds there.
 ///
 /// # Errors
-/// The reason, if there is no such array.
+/// The reason, if such an array is impossible.
 pub fn draw(name: &str, disks: usize, rows: u64) -> Result<String, GeometryError> {
     let layout: Layout = name.parse()?;
     let chunk = Sectors(1);

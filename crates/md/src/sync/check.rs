@@ -20,17 +20,17 @@ pub(super) struct Check<'a> {
     window_len: Sectors,
 }
 
-/// A copy of a piece as it was read.
+/// A copy of a piece as read.
 struct Read<'a> {
     source: Source<'a>,
     data: Buffer,
-    /// For each block of the smallest size whether it could be read; empty if all could. A copy of
-    /// which nothing could is a copy nevertheless: it is to be corrected.
+    /// Whether each block of the smallest size could be read; empty if all could. A copy without any
+    /// readable block still takes part: it must be corrected.
     blocks: Vec<bool>,
 }
 
 impl Array {
-    /// Compares all copies; makes them the same if `repair`.
+    /// Compares all copies; makes them equal if `repair`.
     pub(super) async fn check(&self, repair: bool) -> Ended {
         let end = self.disk.capacity();
         let unit = self.personality.chunk().0.max(Piece::BLOCK.0);
@@ -51,7 +51,7 @@ impl Array {
 
 impl Check<'_> {
     fn needed(&self, at: Sector) -> bitmap::Step {
-        // What was never written, or discarded, may differ and nobody minds.
+        // Copies of unwritten or discarded chunks may differ.
         self.array.bitmap().map_or(ALL, |bitmap| bitmap.needs_sync(at, Purpose::Rebuild))
     }
 
@@ -84,7 +84,7 @@ impl Check<'_> {
             copies.push(Read { source, data, blocks });
         }
         let mut trouble = None;
-        // Asked once: it changes when a write leaves copies that differ.
+        // Read once: it changes when a write leaves copies that differ.
         let unit = array.smallest_read();
         if copies.len() > 1 {
             for copy in copies.iter_mut().filter(|copy| !copy.blocks.is_empty()) {
@@ -104,15 +104,15 @@ impl Check<'_> {
         }
     }
 
-    /// Whether a copy is to be compared. Known bad blocks are written anew, but not on a member that
-    /// could not write some (as in the kernel).
+    /// Whether a copy is compared. Known bad blocks are rewritten, but not on a member that had a
+    /// write error (as in the kernel).
     fn is_able(&self, source: &Source<'_>, len: Sectors) -> bool {
         source.rdev.holds(source.at + len)
             && (source.rdev.can_read(source.at, len)
                 || !source.rdev.state().contains(State::WRITE_ERROR))
     }
 
-    /// Reads a copy anew, a `unit` at a time; which could be read.
+    /// Reads a copy again, one `unit` at a time; returns which units could be read.
     async fn read_blocks(&self, copy: &mut Read<'_>, len: Sectors, unit: Sectors) -> Vec<bool> {
         let mut blocks = Vec::new();
         let mut into = Sectors::ZERO;
@@ -128,7 +128,7 @@ impl Check<'_> {
         blocks
     }
 
-    /// Compares what counts as one.
+    /// Compares one block of 64 KiB, or what the piece has of it.
     async fn compare_block(
         &self,
         copies: &mut [Read<'_>],
@@ -143,7 +143,7 @@ impl Check<'_> {
             if first.data.as_slice()[bytes.clone()] == other.data.as_slice()[bytes.clone()] {
                 continue;
             }
-            // As the kernel counts: the whole block, for each copy that is not the first's.
+            // Counted as in the kernel: the whole block, for each copy that differs from the first.
             self.array.sync.count_mismatch(part.len);
             if self.repair {
                 let data = first.data.segment(0..first.data.len());
@@ -153,8 +153,8 @@ impl Check<'_> {
         result
     }
 
-    /// Writes blocks that some copy could not give over it, as the first copy has them that can; in
-    /// memory too, so that the copies can be compared.
+    /// Overwrites unreadable blocks of a copy with the first readable copy; in memory too, so that the
+    /// copies can be compared.
     async fn correct(
         &self,
         copies: &mut [Read<'_>],
@@ -172,7 +172,7 @@ impl Check<'_> {
             let good = good.map(|copy| copy.data.as_slice()[bytes.clone()].to_vec());
             for copy in copies.iter_mut().filter(|copy| !has(copy)) {
                 let Some(good) = &good else {
-                    // Nobody knows what was there: there is nothing to compare.
+                    // The contents are lost: there is nothing to compare.
                     copy.data.as_mut_slice()[bytes.clone()].fill(0);
                     continue;
                 };

@@ -18,28 +18,28 @@ use tracing::warn;
 use super::pace::Pace;
 use crate::array::Array;
 
-/// Sectors under way at a time, at least.
+/// Minimum number of sectors in flight.
 const IN_FLIGHT: Sectors = Sectors(32 * 1024);
-/// Windows under way at a time, at least.
+/// Minimum number of windows in flight.
 const MIN_WINDOWS: usize = 4;
-/// The longest sleep, so that regular I/O that ends is noticed.
+/// The longest sleep, so that the end of regular I/O is noticed.
 const SLICE: Duration = Duration::from_millis(100);
-/// Windows that are remembered because one before them has not ended, as a multiple of those under
-/// way: that one is slow should not keep others from beginning.
+/// Limit of the queue of windows from the first unfinished one on, as a multiple of the windows in
+/// flight, so that one slow window does not keep others from beginning.
 const AHEAD: usize = 4;
-/// Checkpoints in a whole sync, of those that do not come because of the time.
+/// Checkpoints in a whole sync that are due to progress, not to time.
 const CHECKPOINTS: u64 = 16;
-/// The part of the time that checkpoints take, at most: to a hard disk each is a few long seeks.
+/// Pause after a checkpoint, as a multiple of its duration: on a hard disk it is a few long seeks.
 const CHECKPOINT_SHARE: u64 = 50;
-/// The longest time without one, as in the kernel (`UPDATE_FREQUENCY`): five minutes.
+/// The longest time without a checkpoint, as in the kernel (`UPDATE_FREQUENCY`): five minutes.
 const CHECKPOINT_NS: u64 = 300 * 1_000_000_000;
-/// Steps without I/O before others get their turn.
+/// Steps without I/O before other tasks get a turn.
 const STEPS_AT_ONCE: usize = 1024;
 
 /// What a sync does next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Step {
-    /// There is nothing to be done up to here.
+    /// Nothing to do up to here.
     Skip(Sector),
     /// A window up to here.
     Window(Sector),
@@ -48,31 +48,31 @@ pub(super) enum Step {
 /// Why a window was not done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Trouble {
-    /// The sync is to end.
+    /// The sync must end.
     Interrupted,
-    /// Something of it could not be done. The rest can, but this has to be done again.
+    /// Part of the window failed. The sync continues, but this window must be repeated later.
     Incomplete(Status),
-    /// The array has changed, so that it is to begin again.
+    /// The array has changed: the sync must begin again.
     Overtaken,
-    /// There is no sense in going on.
+    /// Continuing makes no sense.
     Failed(Status),
 }
 
 /// How a sync ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ended {
-    /// All is done.
+    /// Everything is done.
     Complete,
-    /// Somebody wanted it to end.
+    /// It was asked to end.
     Interrupted,
-    /// The array has changed, so that it is to begin again.
+    /// The array has changed: the sync must begin again.
     Overtaken,
-    /// Something could not be done.
+    /// Part of it failed.
     Failed,
 }
 
 impl Ended {
-    /// How it ended altogether, with what was left to do after it.
+    /// The overall result, with the result of the final work.
     pub(super) fn with(self, result: BioResult) -> Self {
         match (self, result) {
             (Self::Complete, Err(_)) => Self::Failed,
@@ -81,27 +81,27 @@ impl Ended {
     }
 }
 
-/// A sync, as [`Array::drive`] knows it. Its sectors are the array's or a member's.
+/// A sync that [`Array::drive`] drives. Its sectors are the array's or a member's.
 pub(super) trait Job {
-    /// What is to be done.
+    /// The range to sync.
     fn range(&self) -> Range<Sector>;
-    /// What the step from `at` on is. Lengths of windows are [`Self::window_len`] at most.
+    /// The next step from `at` on. Windows are at most [`Self::window_len`] long.
     fn next(&self, at: Sector) -> Step;
     /// The longest window.
     fn window_len(&self) -> Sectors;
-    /// Does a window; sectors that were moved.
+    /// Performs a window; returns the number of sectors moved.
     fn window(&self, range: Range<Sector>) -> impl Future<Output = Result<Sectors, Trouble>>;
-    /// All up to here is done; false if that means nothing any more, because the array has changed.
+    /// Everything up to `to` is done; false if the array has changed, so that this no longer counts.
     fn advance(&self, to: Sector) -> bool;
-    /// Whether something is gained if it is recorded how far the sync is.
+    /// Whether recording the progress of the sync is useful.
     fn wants_checkpoints(&self) -> bool;
 }
 
 /// Windows in order.
 struct Queue {
-    /// Number of the first that has not ended.
+    /// Number of the first window in the queue.
     first: u64,
-    /// Where each ends, and whether it has ended.
+    /// The end of each window, and whether it is done.
     windows: VecDeque<(Sector, bool)>,
     completed: Sector,
 }
@@ -138,13 +138,13 @@ impl Queue {
     }
 }
 
-/// When it is recorded how far a sync is.
+/// Decides when the progress of a sync is recorded.
 struct Checkpoints {
-    /// So much is worth one.
+    /// Progress after which a checkpoint is due.
     step: Sectors,
-    /// What was recorded last, or is being.
+    /// The position recorded last, or being recorded.
     recorded: Sector,
-    /// When that began.
+    /// When that checkpoint began.
     begun_ns: u64,
     recording: bool,
     not_before_ns: u64,
@@ -184,7 +184,7 @@ enum Event {
 }
 
 impl Array {
-    /// Does a job until it is done or has to end.
+    /// Runs a job until it is done or must end.
     pub(super) async fn drive(&self, job: &impl Job) -> Ended {
         let Range { start, end } = job.range();
         let depth = (IN_FLIGHT.0 / job.window_len().0.max(1)) as usize;
@@ -195,7 +195,7 @@ impl Array {
         let mut pace = Pace::default();
         let (mut at, mut steps) = (start, 0);
         let mut checkpoints = Checkpoints::new(start..end, self.runtime.now_ns());
-        // The first thing that was not done: nothing behind it counts.
+        // Start of the first failed window: progress beyond it does not count.
         let mut undone = Sector(u64::MAX);
         let mut ended = Ended::Complete;
         loop {
@@ -234,7 +234,7 @@ impl Array {
                     }
                 }
                 if steps % STEPS_AT_ONCE == 0 {
-                    // Others have their turn; what is in flight is looked after at the next.
+                    // Let other tasks run; poll the windows in flight.
                     wait = Some(Duration::ZERO);
                     break;
                 }
@@ -259,8 +259,8 @@ impl Array {
                     checkpoints.end(self.runtime.now_ns());
                     if let Err(status) = result {
                         warn!(array = self.disk.name(), %status, "a sync's progress is not recorded");
-                        // What could not be flushed counts as changed. If that made it begin again, it
-                        // would for ever.
+                        // A failed flush counts as a change of the array. Don't restart the sync for it:
+                        // it would restart forever.
                         if matches!(ended, Ended::Complete | Ended::Overtaken) {
                             ended = Ended::Failed;
                         }
@@ -284,7 +284,7 @@ impl Array {
         if ended == Ended::Complete && undone < end { Ended::Failed } else { ended }
     }
 
-    /// Whether a trouble ends the sync, and how.
+    /// How a trouble ends the sync, if it does.
     fn heed(&self, trouble: Trouble) -> Option<Ended> {
         match trouble {
             Trouble::Interrupted => Some(Ended::Interrupted),
@@ -300,7 +300,7 @@ impl Array {
         }
     }
 
-    /// Waits for a window, for a change of the settings, or for the time for the next window.
+    /// Waits for the end of a window, a change of the settings, or the time for the next window.
     async fn next_event(
         &self,
         flights: &mut FuturesUnordered<LocalFuture<'_, Event>>,

@@ -109,51 +109,51 @@ pub use status::{
     SyncStatus,
 };
 
-/// Whom the sync obeys.
+/// State of the sync task, and the requests to it.
 #[derive(Default)]
 struct Orders {
-    /// The task is at work, or decides what to do.
+    /// The task is working, or deciding what to do.
     busy: bool,
     running: Option<Action>,
     last: Action,
     requested: Option<Action>,
     frozen: bool,
-    /// Who wants nothing to run.
+    /// Number of [`SyncHeld`] guards.
     holds: usize,
-    /// What runs is to end.
+    /// The running action must end.
     interrupted: bool,
-    /// Counts everything that may make it worth while to look again.
+    /// Counts events after which the task should check for work again.
     news: u64,
-    /// The news when spares were last put to use, as far as they could be.
+    /// The value of `news` when spares were last put into slots.
     spares_seen: Option<u64>,
-    /// An action that did not succeed, and the news before it.
+    /// An action that did not succeed, and the value of `news` before it.
     gave_up: Option<(Action, u64)>,
 }
 
-/// How far it is.
+/// Progress of the running action.
 #[derive(Default)]
 struct Progress {
     done: Sectors,
     total: Sectors,
-    /// Read or written, without what was skipped.
+    /// Sectors read or written, not those skipped.
     moved: Sectors,
     marks: Marks,
     mismatches: Sectors,
 }
 
-/// What the array's own I/O is doing and may do.
+/// Control of the array's own I/O.
 pub(crate) struct Control {
     orders: Mutex<Orders>,
     progress: Mutex<Progress>,
     settings: SyncSettings,
-    /// Something ended.
+    /// Notified when an action, or a check for work, ends.
     ended: Event,
-    /// `in_sync_to` as of the last flush: what the superblocks may say.
+    /// `in_sync_to` at the last flush, which is what the superblocks may say.
     durable: AtomicU64,
 }
 
 impl Control {
-    /// Of an array whose copies are the same, durably, up to a sector.
+    /// For an array whose copies are durably the same up to a sector.
     pub(crate) fn new(in_sync_to: Sectors) -> Self {
         Self {
             orders: Mutex::default(),
@@ -165,7 +165,7 @@ impl Control {
     }
 
     fn orders(&self) -> MutexGuard<'_, Orders> {
-        // Nothing panics between two changes that belong together.
+        // A poisoned lock is consistent: no panic can occur between two changes that belong together.
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -181,13 +181,13 @@ impl Control {
         self.progress().mismatches += sectors;
     }
 
-    /// Up to where copies are the same for good.
+    /// The sector up to which copies are durably the same.
     pub(crate) fn durable(&self) -> Sectors {
         Sectors(self.durable.load(SeqCst))
     }
 
-    /// All members have been flushed since `in_sync_to` was that. To be called with the superblocks
-    /// held since then.
+    /// All members have been flushed since `in_sync_to` had this value. The caller must have held the
+    /// superblocks' lock since then.
     pub(crate) fn set_durable(&self, in_sync_to: Sectors) {
         self.durable.store(in_sync_to.0, SeqCst);
     }
@@ -195,12 +195,12 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        // The task sleeps without the array.
+        // The task sleeps without a reference to the array: wake it, so that it ends.
         self.settings.changed.notify(usize::MAX);
     }
 }
 
-/// Nothing is synced as long as this is there.
+/// Nothing is synced while this exists.
 #[must_use = "a sync may begin when it is dropped"]
 pub(crate) struct SyncHeld<'a>(&'a Array);
 
@@ -212,7 +212,7 @@ impl Drop for SyncHeld<'_> {
 }
 
 impl Array {
-    /// What is being synced, and how far it is.
+    /// The running sync, and its progress.
     pub fn sync_status(&self) -> SyncStatus {
         let orders = self.sync.orders();
         let frozen = if orders.frozen { Action::Frozen } else { Action::Idle };
@@ -238,7 +238,7 @@ impl Array {
         }
     }
 
-    /// What a sync may do.
+    /// The limits of a sync.
     pub fn sync_settings(&self) -> &SyncSettings {
         &self.sync.settings
     }
@@ -246,8 +246,8 @@ impl Array {
     /// Sets where a check or repair begins, and where any sync waits ([`Sectors::MAX`]: nowhere).
     ///
     /// # Errors
-    /// [`SyncError::Bound`] if they are not in ascending order, or no multiples of the chunk;
-    /// [`SyncError::Busy`] if the upper bound would be lowered while something runs (as in the kernel).
+    /// [`SyncError::Bound`] if they are not in ascending order, or not multiples of the chunk;
+    /// [`SyncError::Busy`] if the upper bound would be lowered while an action runs (as in the kernel).
     pub fn set_sync_bounds(&self, min: Sectors, max: Sectors) -> Result<(), SyncError> {
         let settings = &self.sync.settings;
         let chunk = self.personality.chunk().0.max(8);
@@ -263,7 +263,7 @@ impl Array {
         Ok(())
     }
 
-    /// Does what a user asks for. Returns at once: [`Self::sync_ended`] waits.
+    /// Starts what the user requests. Returns at once: [`Self::sync_ended`] waits.
     ///
     /// # Errors
     /// [`SyncError`].
@@ -301,13 +301,13 @@ impl Array {
         Ok(())
     }
 
-    /// Has the sync look whether there is something to do.
+    /// Makes the sync task check for work.
     pub fn wake_sync(&self) {
         self.sync.orders().news += 1;
         self.sync.settings.changed.notify(usize::MAX);
     }
 
-    /// Waits until nothing is being synced, and nothing that could begin is left to be.
+    /// Waits until nothing is being synced and no further action can begin.
     pub async fn sync_ended(&self) {
         loop {
             let listener = self.sync.ended.listen();
@@ -326,7 +326,7 @@ impl Array {
         }
     }
 
-    /// Ends what is being synced, waits for that, and lets nothing begin until the guard is dropped.
+    /// Ends the running sync, waits for its end, and lets none begin until the guard is dropped.
     pub(crate) async fn hold_sync(&self) -> SyncHeld<'_> {
         self.sync.orders().holds += 1;
         let held = SyncHeld(self);
@@ -340,12 +340,12 @@ impl Array {
         }
     }
 
-    /// Whether nothing is to begin: a user wants it so, a change of the array is made, or it is read-only now.
+    /// Whether no action may begin: the user froze it, the array is being changed, or it is read-only.
     fn stands(&self, orders: &Orders) -> bool {
         orders.frozen || orders.holds > 0 || self.disk.is_read_only()
     }
 
-    /// Whether what runs is to end.
+    /// Whether the running action must end.
     fn is_sync_interrupted(&self) -> bool {
         let orders = self.sync.orders();
         orders.interrupted || self.stands(&orders) || self.is_stopped()
@@ -358,7 +358,7 @@ impl Array {
         }
     }
 
-    /// Does all that there is to do.
+    /// Performs all pending actions.
     async fn sync_all(&self) {
         loop {
             {
@@ -389,7 +389,7 @@ impl Array {
         }
     }
 
-    /// What there is to do; `None` if it is nothing, or cannot be done.
+    /// The next action; `None` if there is none, or it failed and nothing has changed since.
     fn next_action(&self) -> Option<Action> {
         let necessary = if self.wants_recovery() {
             Some(Action::Recover)
@@ -404,16 +404,16 @@ impl Array {
     }
 
     fn wants_resync(&self) -> bool {
-        // With a slot empty chunks stay needed for whoever comes to it: a resync would change nothing.
+        // While a slot is empty, chunks stay needed for its next member: a resync would not change that.
         let marked = || self.bitmap().is_some_and(|bitmap| bitmap.needed_chunks() > 0);
         self.is_unsynced() || (self.members.degraded() == 0 && marked())
     }
 
-    /// Chooses what to do, and says so.
+    /// Chooses the next action, and marks it as running.
     fn begin_sync(&self) -> Option<Action> {
         let action = self.next_action()?;
         let mut orders = self.sync.orders();
-        // What was asked for while we chose is done next.
+        // A request that arrived meanwhile is handled next.
         if self.stands(&orders) || orders.interrupted {
             return None;
         }
@@ -440,11 +440,11 @@ impl Array {
         let settings = &self.sync.settings;
         match ended {
             Ended::Complete => {
-                // As in the kernel: bounds are for one time.
+                // As in the kernel, bounds apply to one action.
                 if asked_for {
                     settings.set_sync_min(Sectors::ZERO);
                 } else if self.bitmap().is_some() {
-                    // Marks that were kept for it may go, though nobody writes.
+                    // Marks kept for this action may now be cleared, even without writes.
                     self.tend();
                 }
                 settings.set_sync_max(Sectors::MAX);
@@ -460,7 +460,7 @@ impl Array {
         }
     }
 
-    /// Has everything flushed and recorded how far the sync is.
+    /// Flushes the members and records the progress of the sync.
     async fn checkpoint_sync(&self) -> BioResult {
         let mut superblocks = self.superblocks.lock().await;
         let in_sync_to = self.in_sync_to();
@@ -474,7 +474,7 @@ impl Array {
         for (_, rdev, recovered) in &rebuilt {
             rdev.set_durably_recovered(*recovered);
         }
-        // While there are writes the superblocks say that copies may differ anywhere.
+        // Dirty superblocks say that copies may differ anywhere: the bound would not be recorded.
         if superblocks.is_clean() || !rebuilt.is_empty() {
             self.record(&mut superblocks, Change::Members).await?;
         }
@@ -482,7 +482,7 @@ impl Array {
     }
 }
 
-/// See the module text. Between two looks it does not keep the array.
+/// See the module text. While it waits, it does not keep the array alive.
 async fn task(array: Weak<Array>) {
     loop {
         let changed = {

@@ -11,19 +11,19 @@ use super::status::SyncSettings;
 const SECOND_NS: u64 = 1_000_000_000;
 /// How long after a regular I/O the array still counts as busy.
 const BUSY_NS: u64 = SECOND_NS / 5;
-/// Marks that a speed is measured by, and the time between two of them (as in the kernel): it is the
-/// speed of the last half minute.
+/// Number of marks and the time between them (as in the kernel): the measured speed is that of the
+/// last half minute.
 const MARKS: usize = 10;
 const MARK_NS: u64 = 3 * SECOND_NS;
 
-/// Says when the next window may begin: never faster than `speed_max`, and while there is regular I/O
-/// not faster than `speed_min`.
+/// Decides when the next window may begin: never faster than `speed_max`, and during regular I/O not
+/// faster than `speed_min`.
 ///
-/// A window that begins is paid for by the time until the next may, at the speed that holds then. So a
-/// setting, or regular I/O that begins or ends, counts from the next look on.
+/// The length of a window determines the wait before the next one, at the speed allowed then. So a
+/// changed setting, or regular I/O that begins or ends, takes effect at the next call.
 #[derive(Default)]
 pub(super) struct Pace {
-    /// When the last window was due, and how long it is.
+    /// When the last window was due, and its length.
     last_ns: u64,
     last_len: Sectors,
     seen: Option<(u64, u64)>,
@@ -31,7 +31,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Looks whether there is regular I/O.
+    /// Checks for regular I/O.
     pub(super) fn look(&mut self, now_ns: u64, totals: &Totals) {
         let groups = [totals.read, totals.write, totals.discard, totals.flush];
         let done: u64 = groups.iter().map(|group| group.ios).sum();
@@ -51,14 +51,14 @@ impl Pace {
 
     /// A window begins.
     pub(super) fn begin(&mut self, now_ns: u64, len: Sectors, settings: &SyncSettings) {
-        // What was not used for long is not made up for.
+        // Unused time does not allow a burst later.
         self.last_ns = self.due_ns(now_ns, settings).max(now_ns.saturating_sub(BUSY_NS));
         self.last_len = len;
     }
 
     fn due_ns(&self, now_ns: u64, settings: &SyncSettings) -> u64 {
         let min = settings.speed_min_kib().max(1);
-        // As in the kernel the lower bound holds even if the upper one is below it.
+        // As in the kernel, the lower bound applies even if the upper one is below it.
         let max = settings.speed_max_kib().max(min);
         let kib = if now_ns < self.busy_until_ns { min } else { max };
         let ns = u128::from(self.last_len.bytes()) * u128::from(SECOND_NS);
@@ -67,12 +67,12 @@ impl Pace {
     }
 }
 
-/// How much was done by when.
+/// Amounts done at past times.
 #[derive(Default)]
 pub(super) struct Marks(VecDeque<(u64, Sectors)>);
 
 impl Marks {
-    /// Notes what had been done at some time.
+    /// Records the amount done at a time.
     pub(super) fn note(&mut self, now_ns: u64, done: Sectors) {
         if self.0.back().is_some_and(|(at_ns, _)| now_ns < at_ns + MARK_NS) {
             return;
@@ -83,7 +83,7 @@ impl Marks {
         self.0.push_back((now_ns, done));
     }
 
-    /// KiB in a second since the oldest mark.
+    /// KiB per second since the oldest mark.
     pub(super) fn speed_kib(&self, now_ns: u64, done: Sectors) -> u64 {
         let Some((at_ns, then)) = self.0.front() else { return 0 };
         let ns = u128::from(now_ns.saturating_sub(*at_ns).max(1));
@@ -98,7 +98,7 @@ mod tests {
 
     const MIB: Sectors = Sectors(2048);
 
-    /// Begins windows as fast as they may for ten seconds; how many.
+    /// Begins windows as fast as allowed for ten seconds; returns how many.
     fn windows(settings: &SyncSettings, io: impl Fn(u64) -> u64) -> u64 {
         let mut pace = Pace::default();
         let (mut now, mut count) = (SECOND_NS, 0);
@@ -111,7 +111,7 @@ mod tests {
                 None => {
                     pace.begin(now, MIB, settings);
                     count += 1;
-                    // Whoever works does not do so in no time.
+                    // A window takes some time.
                     now += 1000;
                 }
             }

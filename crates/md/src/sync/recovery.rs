@@ -35,20 +35,20 @@ impl Target<'_> {
         if self.rdev.state().contains(State::RETURNS) { Purpose::Return } else { Purpose::Rebuild }
     }
 
-    /// The member that it is to replace.
+    /// The slot whose member it will replace.
     fn replaces(&self) -> Option<usize> {
         matches!(self.place, Place::Replacement(_)).then_some(self.slot)
     }
 }
 
-/// A piece of the array and where its copy on a target is.
+/// A piece of the array, and the place of its copy on a target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Spot {
     piece: Piece,
     on_member: Sector,
 }
 
-/// Targets that lack the same pieces at the same place, and take them from the same copies.
+/// Targets that lack the same pieces at the same places, so that one read serves all.
 struct Group<'a> {
     targets: SmallVec<[Target<'a>; 2]>,
     pieces: Vec<Spot>,
@@ -59,15 +59,15 @@ pub(super) struct Recovery<'a> {
     targets: Vec<Target<'a>>,
     start: Sector,
     end: Sector,
-    /// Up to where the targets that are left have everything.
+    /// The sector up to which the remaining targets have all data.
     reached: Cell<Sector>,
-    /// What [`Array::lacking`] was.
+    /// [`Array::lacking`] at the start.
     lacking: u64,
 }
 
 impl Array {
-    /// The members that are to be rebuilt: those in slots and those that replace others, if they have
-    /// not failed and are not in sync, and replacements that are but have not taken their place yet.
+    /// The members to be rebuilt: members and replacements in slots that have not failed and are not in
+    /// sync, and in-sync replacements that have not taken the slot yet.
     fn recovery_targets(&self) -> Vec<Target<'_>> {
         let all = self.members.placed().filter_map(|(index, rdev)| {
             let place = self.members.place(index);
@@ -78,7 +78,7 @@ impl Array {
         all.collect()
     }
 
-    /// Whether some member is to be rebuilt.
+    /// Whether a member must be rebuilt.
     pub(super) fn wants_recovery(&self) -> bool {
         !self.recovery_targets().is_empty()
     }
@@ -110,14 +110,14 @@ impl<'a> Recovery<'a> {
         let used = array.personality.used_dev_size();
         let end = used.round_down(block).as_end();
         let from = |target: &Target<'_>| target.rdev.recovered().min(end - Sector::ZERO).as_end();
-        // Not an earlier sector: what a target holds is read, and where copies may differ it may be the
-        // one that counts.
+        // Not earlier: the part that a target holds is read, and where copies may differ it may be the
+        // first copy.
         let start = targets.iter().map(from).min().unwrap_or(end).round_down(block);
         let lacking = array.lacking();
         Self { array, targets, start, end, reached: Cell::new(start), lacking }
     }
 
-    /// The targets that are still where they were and have not failed.
+    /// The targets that are still in their places and have not failed.
     fn left(&self) -> impl Iterator<Item = Target<'a>> {
         let members = &self.array.members;
         let here = |target: &&Target<'_>| {
@@ -126,7 +126,7 @@ impl<'a> Recovery<'a> {
         self.targets.iter().filter(here).copied()
     }
 
-    /// Whether there is still somebody to be rebuilt.
+    /// Fails if no target is left.
     fn any_left(&self) -> Result<(), Trouble> {
         if self.left().next().is_some() {
             Ok(())
@@ -137,7 +137,7 @@ impl<'a> Recovery<'a> {
         }
     }
 
-    /// The array sector of which `slot` has a copy at a sector of its data area.
+    /// The array sector whose copy in `slot` is at a sector of the member's data area.
     fn unmap(&self, slot: usize, at: Sector) -> Option<Sector> {
         match self.array.personality() {
             Personality::Raid0(_) => None,
@@ -146,7 +146,7 @@ impl<'a> Recovery<'a> {
         }
     }
 
-    /// Sectors of a member from `at` to where [`Self::unmap`] has to be asked again.
+    /// Sectors of a member from `at` on for which the result of [`Self::unmap`] holds.
     fn chunk_left(&self, at: Sector) -> Sectors {
         match self.array.personality() {
             Personality::Raid10(geometry) => geometry.chunk_left(at),
@@ -154,7 +154,7 @@ impl<'a> Recovery<'a> {
         }
     }
 
-    /// The pieces of the array of which `slot` has copies in a range of a member.
+    /// The pieces of the array whose copies in `slot` are in a range of the member.
     fn pieces(&self, slot: usize, range: Range<Sector>) -> impl Iterator<Item = Spot> {
         let mut at = range.start;
         std::iter::from_fn(move || {
@@ -175,18 +175,18 @@ impl<'a> Recovery<'a> {
         })
     }
 
-    /// What the bitmap says of a sector, for a target.
+    /// Whether a target needs a sector, by the bitmap.
     fn needed(&self, target: Target<'_>, at: Sector) -> bitmap::Step {
         self.array.bitmap().map_or(ALL, |bitmap| bitmap.needs_sync(at, target.purpose()))
     }
 
-    /// The same, and that it is being synced from now on.
+    /// As [`Self::needed`], and marks the chunk as being synced.
     fn start_sync(&self, target: Target<'_>, at: Sector) -> bitmap::Step {
         let Some(bitmap) = self.array.bitmap() else { return ALL };
         bitmap.start_sync(at, target.purpose(), self.stays_degraded())
     }
 
-    /// Whether some slot will be without a member in sync after this recovery.
+    /// Whether some slot will have no member in sync after this recovery.
     fn stays_degraded(&self) -> bool {
         let members = &self.array.members;
         (0..members.slots()).any(|slot| {
@@ -194,7 +194,7 @@ impl<'a> Recovery<'a> {
         })
     }
 
-    /// The part of the array that a window is about.
+    /// The part of the array that a window touches.
     fn hull(&self, range: &Range<Sector>) -> Option<Range<Sector>> {
         let mut hull: Option<Range<Sector>> = None;
         for target in self.left() {
@@ -206,7 +206,7 @@ impl<'a> Recovery<'a> {
         hull
     }
 
-    /// The targets of a window with what they need of it, by what and from where.
+    /// The targets of a window, grouped by the pieces that they need.
     fn groups(&self, range: &Range<Sector>) -> Vec<Group<'a>> {
         let block = self.array.disk.limits().logical_block();
         let mut groups: Vec<Group<'a>> = Vec::new();
@@ -239,7 +239,7 @@ impl<'a> Recovery<'a> {
         groups
     }
 
-    /// The copies that a piece is taken from: for all targets what is read now.
+    /// The copies to read a piece from: all except the group's targets, in their order of rank.
     fn sources(&self, group: &Group<'_>, at: Sector) -> Sources<'a> {
         let array = self.array;
         let mut sources = array.sources(at);
@@ -248,7 +248,7 @@ impl<'a> Recovery<'a> {
         sources
     }
 
-    /// Copies what the targets of a group need of a window.
+    /// Copies the pieces of a window that the targets of a group need.
     async fn copy(&self, group: &Group<'a>, range: &Range<Sector>) -> Result<Sectors, Trouble> {
         let array = self.array;
         let mut buffer = Buffer::alloc((range.end - range.start).bytes() as usize);
@@ -283,13 +283,13 @@ impl<'a> Recovery<'a> {
             .iter()
             .flat_map(|target| runs.iter().map(|part| array.put(on(target), *part, &window)));
         for result in join_all(writes).await {
-            // It failed, and no superblock can say so.
+            // The target lacks the data, and the failure cannot be recorded.
             result.map_err(Trouble::Incomplete)?;
         }
         for (place, (sources, fetched)) in group.pieces.iter().zip(&fetched) {
             let data = self.data(place, range, &window);
             if let Err(status) = self.correct(sources, fetched, &data).await {
-                // The targets have what was read all the same.
+                // The targets have the data that was read anyway.
                 rate_limited!(warn, array = array.disk.name(), %status, "read error not corrected");
             }
             self.lost(group, place, fetched).await?;
@@ -302,7 +302,7 @@ impl<'a> Recovery<'a> {
         super::source::slice(window, Part { into, len: place.piece.len })
     }
 
-    /// Writes what one source could not give, and another did, over the former.
+    /// Overwrites the blocks that a source could not return with the data of another source.
     async fn correct(
         &self,
         sources: &Sources<'a>,
@@ -317,8 +317,8 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
-    /// What nobody can give is bad on the targets as well, if they have a log for that. If not the
-    /// target would have something there that never was: it fails.
+    /// Blocks that no source can return are listed as bad on the targets that have a log. A target
+    /// without a log would return wrong data there, so it fails.
     async fn lost(
         &self,
         group: &Group<'a>,
@@ -341,8 +341,8 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
-    /// Where copies may differ another one would count if a replacement were read last and the member whose
-    /// place it takes was not, or the other way round. So it is what the member was.
+    /// Where copies may differ, a replacement that is write-mostly while the old member is not (or the
+    /// other way round) would change which copy is first. So it inherits the flag from the member.
     fn inherit(&self, target: Target<'_>) {
         let (array, rdev) = (self.array, target.rdev);
         let Some(slot) = target.replaces().filter(|_| array.is_unsynced()) else { return };
@@ -359,10 +359,10 @@ impl<'a> Recovery<'a> {
         }
     }
 
-    /// The targets have everything, for good: they are members in sync.
+    /// The targets have all data: flushes it and makes them members in sync.
     async fn complete(&self) -> BioResult {
         let array = self.array;
-        // Nothing is read or written while somebody takes another one's place.
+        // No I/O may be in flight while a replacement takes the member's place.
         let replaces = self.left().any(|target| target.replaces().is_some());
         let _frozen = OptionFuture::from(replaces.then(|| array.barrier.freeze())).await;
         let mut superblocks = array.superblocks.lock().await;
@@ -377,15 +377,15 @@ impl<'a> Recovery<'a> {
             info!(array = array.disk.name(), member, slot, "rebuilt");
         }
         array.record(&mut superblocks, Change::Members).await?;
-        // Where copies may differ, members that were in sync before may as well: that is for the resync.
+        // If the array is unsynced, other members may differ too: the resync handles that.
         if let Some(bitmap) = array.bitmap()
             && !self.stays_degraded()
             && !array.is_unsynced()
         {
             bitmap.end_sync(Sector::ZERO..bitmap.size().as_end(), true);
         }
-        // Only when the superblocks say that a replacement has all may they say that the other member
-        // is out.
+        // Superblocks may record the old member as failed only after they record that the replacement
+        // is complete.
         let replacing = self.left().filter(|target| target.replaces().is_some());
         let replacing: Vec<Target<'_>> = replacing.collect();
         for target in &replacing {
@@ -416,8 +416,8 @@ impl Job for Recovery<'_> {
 
     fn next(&self, at: Sector) -> Step {
         let mut to = (at + Sectors(1)).round_up(WINDOW).min(self.end);
-        // Where the copies of a window are far apart in the array (the areas of a far layout), it is
-        // cut, so that its barrier stays short.
+        // A window whose copies are far apart in the array (the areas of a far layout) is cut, so that
+        // its barrier stays short.
         if let Personality::Raid10(geometry) = self.array.personality()
             && !geometry.layout().offset
             && !geometry.stride().is_zero()
@@ -433,7 +433,7 @@ impl Job for Recovery<'_> {
                     if step.needed || step.run.is_zero() {
                         return Step::Window(to);
                     }
-                    // As far as the chunk goes, which for a mirror is for ever.
+                    // To the end of the chunk, which is unlimited for a mirror.
                     self.chunk_left(at).min(step.run)
                 }
                 Some(first) if lacks => first.on_member - at,
@@ -441,7 +441,7 @@ impl Job for Recovery<'_> {
             };
             skip = skip.into_iter().chain([run]).min();
         }
-        // Without a target a window tells that there is none.
+        // Without a target, the window reports that there is none.
         skip.map_or(Step::Window(to), |run| Step::Skip((at + run).min(self.end)))
     }
 
@@ -467,8 +467,8 @@ impl Job for Recovery<'_> {
     }
 
     fn advance(&self, to: Sector) -> bool {
-        // A write since then may be on a target and not on what it is copied from. Where it is not read
-        // yet it is copied again, so that nothing reads differently when it is.
+        // A write since then may be on a target and not on its source. The part of the target that is
+        // not read yet is copied again, so that reads do not change when it is read.
         if self.array.lacking() != self.lacking {
             return false;
         }
@@ -487,5 +487,5 @@ impl Job for Recovery<'_> {
     }
 }
 
-/// A barrier's buckets are a few for each window.
+/// A window touches only a few buckets of the barrier.
 const _: () = assert!(WINDOW.0 <= barrier::UNIT.0);

@@ -18,20 +18,20 @@ use crate::superblocks::Change;
 pub(super) struct Resync<'a> {
     array: &'a Array,
     bitmap: Option<&'a Bitmap>,
-    /// What the array's `in_sync_to` is, if nobody else has changed it.
+    /// The array's `in_sync_to`, unless another thread has changed it.
     reached: Cell<u64>,
     end: Sector,
     window_len: Sectors,
 }
 
 impl Array {
-    /// Makes all copies the same, as far as is not known that they are.
+    /// Makes all copies equal where they may differ.
     pub(super) async fn resync(&self) -> Ended {
-        // If nobody writes the superblocks say so, and how far copies are the same: progress that was
-        // recorded outlives a crash.
+        // Without writes the superblocks say clean, and how far copies are the same: recorded
+        // progress then survives a crash.
         match self.go_clean().await {
             Ok(true) => {}
-            // A flush may be under way as well as a write, and nobody looks again when it has ended.
+            // If this was due to a flush instead of a write, only `watch` checks again.
             Ok(false) => self.watch(),
             Err(status) => {
                 warn!(array = self.disk.name(), %status, "a resync's progress will not outlive a crash");
@@ -53,14 +53,14 @@ impl Array {
 }
 
 impl<'a> Resync<'a> {
-    /// Says in memory and, from the next superblock on, on disk, where copies are the same at least.
+    /// Sets the bound below which copies are the same, in memory and for the next superblocks.
     async fn begin(array: &'a Array) -> Option<Self> {
         let _superblocks = array.superblocks.lock().await;
         let end = array.disk.capacity().as_end();
         let found = array.in_sync_to.load(SeqCst);
-        // What only the bitmap knows of: until it is done, first copies are read.
+        // Only the bitmap marks differences: read first copies until they are resynced.
         let from = if found == u64::MAX { 0 } else { found.min(end.0) };
-        // Whole chunks, where there are any, and whole blocks everywhere.
+        // Whole chunks, if the level has them, and whole blocks.
         let unit = array.personality.chunk().0.max(Piece::BLOCK.0);
         let from = from - from % unit;
         array.in_sync_to.compare_exchange(found, from, SeqCst, SeqCst).ok()?;
@@ -74,25 +74,25 @@ impl<'a> Resync<'a> {
         })
     }
 
-    /// Copies are the same everywhere. First on the disks, then in the superblocks.
+    /// All copies are the same. Flushes the members, then records it in the superblocks.
     async fn complete(&self) -> BioResult {
         let array = self.array;
         if let Some(bitmap) = self.bitmap {
-            // To its end, which may lie behind the last whole block.
+            // To the bitmap's end, which may lie beyond the last whole block.
             bitmap.end_sync(Sector::ZERO..bitmap.size().as_end(), true);
         }
         let mut superblocks = array.superblocks.lock().await;
         array.flush_members(&mut superblocks).await?;
         array.sync.durable.store(u64::MAX, SeqCst);
         let reached = self.reached.get();
-        // Whoever found a difference meanwhile has said so, and it is to be done again.
+        // If a write left copies that differ meanwhile, it has reset the bound: resync again.
         if array.in_sync_to.compare_exchange(reached, u64::MAX, SeqCst, SeqCst).is_err() {
             return Ok(());
         }
         array.record(&mut superblocks, Change::Members).await
     }
 
-    /// Whether a piece has copies on two members at least.
+    /// Whether a piece has copies on at least two members.
     fn has_copies(&self, at: Sector) -> bool {
         let mut members = self.array.sources(at).into_iter().map(|source| source.index);
         let first = members.next();
@@ -123,7 +123,7 @@ impl<'a> Resync<'a> {
         }
     }
 
-    /// Nobody can give a part. If that is certain there is nothing to be made the same.
+    /// No source could return a part. If it is certainly lost, there is nothing to make equal.
     fn lost(
         &self,
         sources: &[super::source::Source<'_>],
@@ -131,7 +131,7 @@ impl<'a> Resync<'a> {
         status: Option<Status>,
     ) -> Option<Status> {
         match status {
-            // All of it was listed as bad before.
+            // All copies were already listed as bad.
             None => None,
             Some(Status::Medium) => {
                 let log = |source: &&super::source::Source<'_>| source.rdev.bad_blocks().has_log();
@@ -208,7 +208,7 @@ impl Job for Resync<'_> {
         }
         self.reached.set(to);
         if let Some(bitmap) = self.bitmap {
-            // What came before in the first chunk has been done too, or was not needed.
+            // The part of the first chunk before `reached` is synced too, or needed no sync.
             let start = Sector(reached).round_down(bitmap.chunk());
             bitmap.end_sync(start..Sector(to), true);
         }

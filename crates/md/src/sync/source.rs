@@ -12,7 +12,7 @@ use crate::array::Array;
 use crate::members::Index;
 use crate::rdev::{Rdev, State};
 
-/// Blocks that are read anew after a read error, where copies are the same: pages, as md does it.
+/// Unit of retries after a read error, where copies are the same: pages, as in md.
 const PAGE: Sectors = Sectors(8);
 
 /// A member's copy of a run of sectors.
@@ -24,10 +24,10 @@ pub(crate) struct Source<'a> {
     pub(crate) at: Sector,
 }
 
-/// The copies of a run on all members that have not failed, in the order in which they count.
+/// The copies of a run on all members that have not failed, in their order of rank.
 pub(crate) type Sources<'a> = SmallVec<[Source<'a>; 4]>;
 
-/// Part of a run: where it begins in it, and its length.
+/// Part of a run: its offset and its length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Part {
     pub(super) into: Sectors,
@@ -40,19 +40,19 @@ impl Part {
     }
 }
 
-/// What reading a run from the copies that count came to.
+/// The result of reading a run, each block from the first readable copy.
 #[derive(Default)]
 pub(super) struct Fetched {
-    /// The only source that it came from, by its place among the sources.
+    /// If one source returned everything, its index among the sources.
     pub(super) only: Option<usize>,
-    /// What some source could not give, and another did.
+    /// Parts that one source (by index) could not return and another did.
     pub(super) bad: Vec<(usize, Part)>,
-    /// What no source could give, ascending; and why, if somebody was asked.
+    /// Parts that no source could return, ascending; and why, if a member was read.
     pub(super) lost: Vec<(Part, Option<Status>)>,
 }
 
 impl Fetched {
-    /// What was read, of a run of `len` sectors.
+    /// The parts that were read, of a run of `len` sectors.
     pub(super) fn good(&self, len: Sectors) -> SmallVec<[Part; 2]> {
         let mut good = SmallVec::new();
         let mut from = Sectors::ZERO;
@@ -66,7 +66,8 @@ impl Fetched {
     }
 }
 
-/// Whether the first sector of a range can be read, and for how many this is so, in whole blocks.
+/// Whether the first sector of a range can be read, and for how many sectors that holds, in whole
+/// blocks.
 fn readable(rdev: &Rdev, at: Sector, len: Sectors, block: Sectors) -> (bool, Sectors) {
     let held = rdev.recovered().0.saturating_sub(at.0);
     let held = Sectors(held - held % block.0).min(len);
@@ -88,8 +89,8 @@ fn readable(rdev: &Rdev, at: Sector, len: Sectors, block: Sectors) -> (bool, Sec
     }
 }
 
-/// The copy that counts at `into`, by its place among the sources, if any can be read there; and for
-/// how many sectors of `len` it is so.
+/// The index of the first source that is readable at `into`, if any; and for how many sectors of
+/// `len` that holds.
 pub(crate) fn first_copy(
     sources: &[Source<'_>],
     into: Sectors,
@@ -108,9 +109,9 @@ pub(crate) fn first_copy(
 }
 
 impl Array {
-    /// The copies of the run that begins at `sector`, on members that have not failed, in the order in
-    /// which they count: as the map says, but members that are read last come last, because with
-    /// write-behind they may be behind.
+    /// The copies of the run that begins at `sector`, on members that have not failed, in their order
+    /// of rank: the map's order, but write-mostly members last, because with write-behind they may be
+    /// behind.
     pub(crate) fn sources(&self, sector: Sector) -> Sources<'_> {
         let mut sources = Sources::new();
         let mut copies = self.personality.map(sector);
@@ -127,20 +128,20 @@ impl Array {
         sources
     }
 
-    /// Sectors that are read by themselves after a read error.
+    /// The smallest read after a read error.
     pub(super) fn smallest_read(&self) -> Sectors {
         let block = self.disk.limits().logical_block();
-        // Where copies may differ each block is a question of its own.
+        // Where copies may differ, the source is chosen for each block separately.
         if self.is_unsynced() { block } else { Sectors(block.0.max(PAGE.0)) }
     }
 
-    /// Reads a run of sectors into `data`, each block from the first of the sources that can give it.
+    /// Reads a run of sectors into `data`, each block from the first source that can return it.
     pub(super) async fn fetch(&self, sources: &[Source<'_>], data: &Segment) -> Fetched {
         let block = self.disk.limits().logical_block();
         let len = Sectors::from_bytes_floor(data.len() as u64);
         let mut fetched = Fetched::default();
         let mut used: SmallVec<[usize; 4]> = SmallVec::new();
-        // Members that did not answer at all are not asked for each block.
+        // Sources with a device error, which are not tried again for each block.
         let mut gone: SmallVec<[(usize, Status); 4]> = SmallVec::new();
         let mut todo = vec![Part { into: Sectors::ZERO, len }];
         while let Some(part) = todo.pop() {
@@ -194,7 +195,8 @@ impl Array {
         fetched
     }
 
-    /// Reads a block that the copy that counts could not give; who did, or why nobody did.
+    /// Reads a block that its first source could not return. Returns the index of the source that
+    /// could, or why none could.
     async fn read_elsewhere(
         &self,
         others: &[(usize, Source<'_>)],
@@ -229,10 +231,10 @@ impl Array {
         result
     }
 
-    /// Writes part of a run to one copy. A member that does not take it has failed.
+    /// Writes part of a run to one copy. A member that does not take it fails.
     ///
     /// # Errors
-    /// It has to stay a member, and lacks this.
+    /// The member lacks the data but must stay.
     pub(super) async fn put(
         &self,
         target: Source<'_>,
@@ -256,8 +258,8 @@ impl Array {
         }
     }
 
-    /// Whether what was written over a read error can be read now. A member on which it cannot has
-    /// failed, unless it must stay.
+    /// Reads data back that was written over a read error. A member that cannot return it fails, unless
+    /// it must stay.
     pub(super) async fn verify(&self, source: Source<'_>, part: Part) -> Result<(), Status> {
         let mut check = ashlar_block::Buffer::alloc(part.len.bytes() as usize);
         let at = source.at + part.into;
@@ -272,7 +274,7 @@ impl Array {
         }
     }
 
-    /// Lists a part of a copy as bad, if its member has a log for that. It is acknowledged with the next
+    /// Lists a part of a copy as bad, if its member has a log. It is acknowledged with the next
     /// superblocks.
     pub(super) fn note_bad(&self, target: Source<'_>, part: Part) -> bool {
         let at = target.at + part.into + target.rdev.data_offset();
@@ -284,12 +286,12 @@ impl Array {
     }
 }
 
-/// Of two errors the one that leaves open whether the data is there.
+/// Of two errors, the one after which the data may still exist.
 fn less_certain(one: Status, other: Status) -> Status {
     if one == Status::Medium { other } else { one }
 }
 
-/// Whether an error may be one of few blocks; others are the device's.
+/// Whether an error may concern only some blocks; other errors concern the device.
 fn is_of_blocks(status: Status) -> bool {
     matches!(status, Status::Io | Status::Medium | Status::Protection)
 }

@@ -8,9 +8,9 @@ use ashlar_block::Sectors;
 use event_listener::Event;
 use thiserror::Error;
 
-/// The kernel's system-wide `speed_limit_min`, KiB in a second for each member.
+/// The kernel's system-wide `speed_limit_min`, KiB per second for each member.
 pub const DEFAULT_SPEED_MIN_KIB: u64 = 1000;
-/// The kernel's system-wide `speed_limit_max`, KiB in a second for each member.
+/// The kernel's system-wide `speed_limit_max`, KiB per second for each member.
 pub const DEFAULT_SPEED_MAX_KIB: u64 = 200_000;
 
 /// What a sync does, in the kernel's words (`sync_action`).
@@ -19,15 +19,15 @@ pub enum Action {
     /// Nothing.
     #[default]
     Idle,
-    /// Copies that may differ are made the same.
+    /// Makes copies equal that may differ.
     Resync,
-    /// Members without data, or without all of it, are rebuilt.
+    /// Rebuilds members that lack data.
     Recover,
-    /// Copies are compared.
+    /// Compares copies.
     Check,
-    /// Copies are compared and made the same.
+    /// Compares copies and makes them equal.
     Repair,
-    /// Nothing, and nothing will begin.
+    /// Nothing, and nothing may begin.
     Frozen,
 }
 
@@ -45,20 +45,20 @@ impl Action {
     }
 }
 
-/// What a user may ask for.
+/// A user's request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Request {
-    /// End what runs. What is necessary begins again by itself.
+    /// End the running action. A necessary action begins again automatically.
     Idle,
-    /// End what runs, and let nothing begin.
+    /// End the running action, and let none begin.
     Frozen,
-    /// Begin what is necessary.
+    /// Begin the necessary action.
     Resync,
     /// As [`Self::Resync`].
     Recover,
     /// Compare all copies.
     Check,
-    /// Compare all copies and make them the same.
+    /// Compare all copies and make them equal.
     Repair,
 }
 
@@ -82,30 +82,30 @@ impl FromStr for Request {
 /// Why a request or a setting was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum SyncError {
-    /// Something runs, or has been asked for.
+    /// An action runs or was requested.
     #[error("a sync is under way already")]
     Busy,
-    /// Not something that this version does.
+    /// Reshaping is not supported.
     #[error("reshaping an array is not supported")]
     Reshape,
     /// No action of that name.
     #[error("no such action: idle, frozen, resync, recover, check and repair are known")]
     Unknown,
-    /// The array is only read.
+    /// The array is read-only.
     #[error("the array is read-only")]
     ReadOnly,
-    /// The level has one copy of everything.
+    /// The level has only one copy.
     #[error("the level has no copies to sync")]
     NotRedundant,
     /// The array was stopped.
     #[error("the array is stopped")]
     Stopped,
-    /// A bound that is no multiple of the chunk, or on the wrong side of the other one.
+    /// A bound that is not a multiple of the chunk, or on the wrong side of the other bound.
     #[error("sync_min and sync_max must be multiples of the chunk, in ascending order")]
     Bound,
 }
 
-/// What a sync may do. Changes are heeded at once.
+/// Limits of a sync. Changes take effect at once.
 #[derive(Debug)]
 pub struct SyncSettings {
     /// Zero for the system's.
@@ -134,34 +134,34 @@ fn own(value: &AtomicU64) -> Option<u64> {
 }
 
 impl SyncSettings {
-    /// KiB in a second that a sync may do even while there is regular I/O; `None` for the system's
+    /// KiB per second that a sync may do even during regular I/O; `None` for the system's
     /// [`DEFAULT_SPEED_MIN_KIB`].
     pub fn own_speed_min_kib(&self) -> Option<u64> {
         own(&self.speed_min_kib)
     }
 
-    /// KiB in a second that a sync never exceeds (but for `speed_min`); `None` for the system's
-    /// [`DEFAULT_SPEED_MAX_KIB`].
+    /// KiB per second that a sync never exceeds (unless `speed_min` is higher); `None` for the
+    /// system's [`DEFAULT_SPEED_MAX_KIB`].
     pub fn own_speed_max_kib(&self) -> Option<u64> {
         own(&self.speed_max_kib)
     }
 
-    /// KiB in a second that a sync may do even while there is regular I/O.
+    /// KiB per second that a sync may do even during regular I/O.
     pub fn speed_min_kib(&self) -> u64 {
         self.own_speed_min_kib().unwrap_or(DEFAULT_SPEED_MIN_KIB)
     }
 
-    /// KiB in a second that a sync never exceeds.
+    /// KiB per second that a sync never exceeds.
     pub fn speed_max_kib(&self) -> u64 {
         self.own_speed_max_kib().unwrap_or(DEFAULT_SPEED_MAX_KIB)
     }
 
-    /// Sets the speed to be kept up while there is regular I/O; `None` for the system's.
+    /// Sets the speed allowed during regular I/O; `None` for the system's.
     pub fn set_speed_min_kib(&self, kib: Option<u64>) {
         self.set(&self.speed_min_kib, kib.unwrap_or(0));
     }
 
-    /// Sets the speed not to be exceeded; `None` for the system's.
+    /// Sets the speed limit; `None` for the system's.
     pub fn set_speed_max_kib(&self, kib: Option<u64>) {
         self.set(&self.speed_max_kib, kib.unwrap_or(0));
     }
@@ -171,7 +171,7 @@ impl SyncSettings {
         Sectors(self.min.load(SeqCst))
     }
 
-    /// Where any sync waits until the bound is raised; [`Sectors::MAX`] for nowhere.
+    /// Where a sync waits until the bound is raised; [`Sectors::MAX`] for nowhere.
     pub fn sync_max(&self) -> Sectors {
         Sectors(self.max.load(SeqCst))
     }
@@ -190,22 +190,22 @@ impl SyncSettings {
     }
 }
 
-/// How far a sync is.
+/// Progress of a sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SyncStatus {
-    /// What runs; [`Action::Frozen`] if nothing does and nothing may.
+    /// The running action; [`Action::Frozen`] if none runs and none may.
     pub action: Action,
-    /// What ran last, or runs.
+    /// The last action, which may still run.
     pub last: Action,
-    /// Sectors that are done: of a member if it is a recovery, of the array otherwise.
+    /// Sectors done: of a member in a recovery, otherwise of the array.
     pub done: Sectors,
-    /// Sectors there are; zero if nothing runs.
+    /// Total sectors; zero if nothing runs.
     pub total: Sectors,
-    /// KiB in a second over the last half minute.
+    /// KiB per second over the last half minute.
     pub speed_kib: u64,
     /// Sectors in 64 KiB blocks that differed in the last check, repair or resync.
     pub mismatches: Sectors,
-    /// How long it will still take at this speed.
+    /// Remaining time at this speed.
     pub eta: Option<Duration>,
 }
 

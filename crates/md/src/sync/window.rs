@@ -14,7 +14,7 @@ pub(crate) const WINDOW: Sectors = Sectors(2048);
 /// The longest window.
 const MAX_WINDOW: Sectors = Sectors(8 * 2048);
 
-/// All is to be synced.
+/// Everything must be synced.
 pub(super) const ALL: bitmap::Step = bitmap::Step { needed: true, run: Sectors::MAX };
 
 /// A run of array sectors within one chunk.
@@ -25,22 +25,21 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    /// What is compared as one (the kernel's `RESYNC_BLOCK_SIZE`): 64 KiB.
+    /// The unit of comparison (the kernel's `RESYNC_BLOCK_SIZE`): 64 KiB.
     pub(super) const BLOCK: Sectors = Sectors(128);
 
     pub(super) fn end(self) -> Sector {
         self.at + self.len
     }
 
-    /// Where its bytes are in a buffer that begins with the sector `start`.
+    /// The range of its bytes in a buffer that begins at the sector `start`.
     pub(super) fn bytes_from(self, start: Sector) -> Range<usize> {
         let from = (self.at - start).bytes() as usize;
         from..from + self.len.bytes() as usize
     }
 }
 
-/// The pieces of a range of the array that are `needed`, as this is asked with the first sector of
-/// each.
+/// The pieces of a range of the array for whose first sector `needed` says so.
 pub(super) fn pieces(
     personality: &Personality,
     range: Range<Sector>,
@@ -51,7 +50,7 @@ pub(super) fn pieces(
     while at < range.end {
         let step = needed(at);
         let run = personality.chunk_left(at).min(step.run).min(range.end - at);
-        // A bitmap that ends before the array cannot be, but must not stop us.
+        // A bitmap that ends before the array is impossible, but must not cause an endless loop.
         let len = if run.is_zero() { range.end - at } else { run };
         if step.needed {
             pieces.push(Piece { at, len });
@@ -62,8 +61,8 @@ pub(super) fn pieces(
 }
 
 impl Array {
-    /// The longest window of a sync that walks the array: enough that each member gets long I/Os, and
-    /// never more than a barrier's unit.
+    /// The longest window of a sync over array sectors: long enough that each member gets long I/Os,
+    /// and never longer than a barrier's unit.
     pub(super) fn sync_window_len(&self) -> Sectors {
         let stripes = match self.personality() {
             Personality::Raid0(_) | Personality::Raid1 { .. } => 1,
