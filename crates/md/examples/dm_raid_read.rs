@@ -1,6 +1,6 @@
 //! Copies a RAID volume to standard output: `dm_raid_read LEVEL COPIES CHUNK SECTORS LEG...`, where each
-//! leg is `META,DATA`, images of its devices; an empty name is one that is missing. CHUNK is in sectors.
-//! What was left out, and why, is said on standard error.
+//! leg is `META,DATA`, images of its devices; an empty name is a missing device. CHUNK is in sectors.
+//! Legs left out, and why, are printed to standard error.
 
 use std::error::Error;
 use std::io::Write;
@@ -12,7 +12,7 @@ use ashlar_md::{Array, Options, plan};
 use ashlar_sim::{Media, Sim, SimDisk};
 use uuid::Uuid;
 
-/// What is read at a time: some chunks, and parts of chunks.
+/// Length of each read: several chunks, and parts of chunks.
 const STEP: Sectors = Sectors(1000);
 
 fn disk(path: &str) -> Result<Option<Gateway>, Box<dyn Error>> {

@@ -24,15 +24,15 @@ use crate::ondisk::{
 
 /// "DmRd".
 pub const MAGIC: u32 = 0x6452_6d44;
-/// The fields from [`DmRaidSuperblock::flags`] on are there (dm-raid 1.9.0, Linux 4.8).
+/// The fields from [`DmRaidSuperblock::flags`] on are valid (dm-raid 1.9.0, Linux 4.8).
 pub const COMPAT_EXTENDED: u32 = 1;
 /// Flag: the array is being reshaped.
 pub const RESHAPE_ACTIVE: u32 = 1;
-/// Legs that an array can have.
+/// Most legs of an array.
 pub const MAX_LEGS: usize = 253;
 /// Where the bitmap is on a metadata device.
 pub const BITMAP_AT: Sector = Sector(8);
-/// Bytes of a bitmap that are read at a time.
+/// Length of a bitmap that is read at a time: 1 MiB.
 const BITMAP_STEP: Sectors = Sectors(2048);
 
 /// The start of a metadata device (`struct dm_raid_superblock` of `drivers/md/dm-raid.c`).
@@ -41,15 +41,15 @@ const BITMAP_STEP: Sectors = Sectors(2048);
 pub struct DmRaidSuperblock {
     /// [`MAGIC`].
     pub magic: U32,
-    /// [`COMPAT_EXTENDED`], or 0 of old.
+    /// [`COMPAT_EXTENDED`], or 0 in old superblocks.
     pub compat_features: U32,
     /// Legs of the complete array.
     pub num_devices: U32,
-    /// Which one this is.
+    /// Index of this leg.
     pub array_position: U32,
-    /// Count of updates. Of two superblocks of an array the one with more is newer.
+    /// Event count. Of two superblocks of an array, the one with the higher count is newer.
     pub events: U64,
-    /// A bit for each of the first 64 legs that has failed, or is missing.
+    /// A bit for each of the first 64 legs that has failed or is missing.
     pub failed_devices: U64,
     /// Sectors of this leg that have been rebuilt; all ones if it is complete.
     pub disk_recovery_offset: U64,
@@ -64,7 +64,7 @@ pub struct DmRaidSuperblock {
     pub stripe_sectors: U32,
     /// [`RESHAPE_ACTIVE`].
     pub flags: U32,
-    /// How far a reshape has come.
+    /// Position of a reshape.
     pub reshape_position: U64,
     /// What a reshape leads to.
     pub new_level: U32,
@@ -78,7 +78,7 @@ pub struct DmRaidSuperblock {
     pub array_sectors: U64,
     /// Where the data begins on the data device.
     pub data_offset: U64,
-    /// Where it will once a reshape is through.
+    /// Where the data will begin after a reshape.
     pub new_data_offset: U64,
     /// Sectors of the data device in use.
     pub sectors: U64,
@@ -107,7 +107,7 @@ impl DmRaidSuperblock {
         self.compat_features.get() & COMPAT_EXTENDED != 0
     }
 
-    /// Whether it takes the leg for failed.
+    /// Whether it records the leg as failed.
     pub fn has_failed(&self, leg: usize) -> bool {
         let word = match leg / 64 {
             0 => self.failed_devices,
@@ -120,12 +120,12 @@ impl DmRaidSuperblock {
     }
 }
 
-/// What an array is, as the volume group's metadata has it.
+/// An array's parameters in the volume group's metadata.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shape {
     /// `Raid0`, `Raid1` or `Raid10`.
     pub level: Level,
-    /// Copies of everything with raid10, in md's near layout; else of no meaning.
+    /// Copies with raid10, in md's near layout; otherwise meaningless.
     pub copies: u8,
     /// Sectors in a chunk (LVM's stripe size); zero with raid1.
     pub chunk: Sectors,
@@ -138,7 +138,7 @@ impl Shape {
     }
 }
 
-/// A leg, as far as it is there. With raid0 `meta` may be missing; with the others a leg needs both.
+/// The present devices of a leg. With raid0 `meta` may be missing; other levels need both.
 #[derive(Clone, Default)]
 pub struct Leg {
     /// Its metadata device.
@@ -158,7 +158,7 @@ pub struct Found {
 /// Why legs make no array.
 #[derive(Debug, Error)]
 pub enum DmRaidError {
-    /// A level that is not read.
+    /// A level that is not supported.
     #[error("{0:?} volumes are not supported, only raid0, raid1 and raid10")]
     Level(Level),
     /// Too many legs, or none.
@@ -167,7 +167,7 @@ pub enum DmRaidError {
     /// No leg has a superblock.
     #[error("no leg of the volume has a dm-raid superblock: {notes}")]
     NoSuperblock {
-        /// What is known of each leg.
+        /// The notes about the legs.
         notes: String,
     },
     /// A reshape is under way.
@@ -176,7 +176,7 @@ pub enum DmRaidError {
         /// The metadata device that says so.
         path: String,
     },
-    /// There is room for a reshape before the data.
+    /// The data begins after room for a reshape.
     #[error(
         "the data of the volume begins at sector {found} of its legs ({path}), as a reshape leaves it: \
          let LVM remove that room first"
@@ -187,17 +187,17 @@ pub enum DmRaidError {
         /// The sector.
         found: u64,
     },
-    /// Features that nobody knew.
+    /// Unknown features.
     #[error("{path} has unknown features (compatible {compat:#x}, incompatible {incompat:#x})")]
     Features {
         /// The metadata device.
         path: String,
-        /// Those that change nothing for who does not know them.
+        /// Compatible features: programs that do not know them may ignore them.
         compat: u32,
-        /// The others.
+        /// Incompatible features.
         incompat: u32,
     },
-    /// The volume group says other things than the superblock.
+    /// The volume group and the superblock disagree.
     #[error(
         "{path} has {what} {found}, the volume group {wanted}: let the kernel finish that conversion first"
     )]
@@ -206,34 +206,35 @@ pub enum DmRaidError {
         path: String,
         /// What they disagree about.
         what: &'static str,
-        /// In the superblock.
+        /// The value in the superblock.
         found: u32,
-        /// In the volume group.
+        /// The value in the volume group.
         wanted: u32,
     },
-    /// The numbers make no array.
+    /// The parameters make no array.
     #[error("leg {leg} makes no member of an array: {error}")]
     Impossible {
-        /// Which leg.
+        /// The leg.
         leg: usize,
         /// Why not.
         error: SuperblockError,
     },
 }
 
-/// A leg that is there.
+/// A leg that is present.
 struct Member {
     leg: usize,
-    /// None with raid0.
+    /// May be `None` with raid0.
     sb: Option<DmRaidSuperblock>,
     data: Gateway,
 }
 
-/// The candidates of an array from its legs, of which slot `n` is `legs[n]`. `uuid` identifies the array:
-/// the volume's own. Nothing is written.
+/// The candidates of an array from its legs; slot `n` is `legs[n]`. `uuid` identifies the array: use
+/// the volume's. Nothing is written.
 ///
-/// Legs that are missing, unreadable or were never written are left out with a note. What the superblocks
-/// say (a leg failed, is not rebuilt, is out of date) is left to [`crate::plan`], which notes it as well.
+/// Legs that are missing, unreadable or were never written are left out with a note. [`crate::plan`]
+/// handles the state in the superblocks (a leg failed, is not rebuilt, is out of date), also with
+/// notes.
 ///
 /// # Errors
 /// See [`DmRaidError`].
@@ -281,11 +282,11 @@ fn name(gateway: &Gateway) -> &str {
     gateway.disk().name()
 }
 
-/// The leg, or a note why it is not used.
+/// The leg, or a note on why it is not used.
 async fn look_at(leg: usize, of: &Leg, level: Level) -> Result<Member, String> {
     let data = of.data.clone().ok_or("its data device is missing")?;
     let Some(meta) = &of.meta else {
-        // LVM's plain raid0 has no metadata devices, and needs none.
+        // LVM's plain raid0 has no metadata devices.
         let raid0 = level == Level::Raid0;
         return if raid0 {
             Ok(Member { leg, sb: None, data })
@@ -308,7 +309,7 @@ async fn read_superblock(meta: &Gateway) -> Result<Option<DmRaidSuperblock>, Sta
     Ok(DmRaidSuperblock::parse(meta.read(Sector::ZERO, block).await?.as_slice()))
 }
 
-/// Whether a superblock is one of an array that can be read, and agrees with the volume group.
+/// Checks that a superblock's array can be read, and that it agrees with the volume group.
 fn check(
     sb: &DmRaidSuperblock,
     path: String,
@@ -335,7 +336,7 @@ fn check(
         ("level", true, sb.level.get(), shape.level.raw() as u32),
         ("layout", shape.level == Level::Raid10, sb.layout.get(), shape.layout()),
         ("a chunk size of", striped, sb.stripe_sectors.get(), chunk),
-        // Legs of raid1 come and go; those of the others hold data.
+        // Legs of raid1 can be added and removed; the number of other levels' legs is fixed.
         ("a number of legs of", striped, sb.num_devices.get(), legs as u32),
         ("the place of leg", striped, sb.array_position.get(), leg as u32),
     ];
@@ -345,8 +346,8 @@ fn check(
     }
 }
 
-/// How far copies are the same: as far as the freshest superblock says, and nowhere if a bitmap has
-/// marks, for then there were writes of which only some copies may know.
+/// How far copies are the same: as far as the freshest superblock says, but nowhere if a bitmap has
+/// marks, because then only some copies may have the last writes.
 async fn in_sync_to(
     freshest: &DmRaidSuperblock,
     level: Level,
@@ -358,7 +359,7 @@ async fn in_sync_to(
     }
     let known = Sectors(freshest.array_resync_offset.get());
     let sectors = Sectors(freshest.sectors.get());
-    // The legs grew, and nobody has made the rest the same yet.
+    // The legs have grown, and the new part has not been synced.
     let grown = freshest.is_extended() && sectors < size;
     let known = match (grown, level == Level::Raid1) {
         (false, _) => known,
@@ -379,8 +380,8 @@ async fn in_sync_to(
     known
 }
 
-/// Whether the bitmap on a metadata device says that no write was under way. One that is out of date
-/// cannot say so.
+/// Whether the bitmap on a metadata device says that no write was under way. False if it is out of
+/// date.
 async fn bitmap_is_clean(meta: &Gateway, events: u64) -> Result<bool, Status> {
     let len = Sectors::from_bytes_ceil(bitmap_super::SIZE as u64)
         .round_up(meta.disk().limits().logical_block());
@@ -414,20 +415,20 @@ async fn bitmap_is_clean(meta: &Gateway, events: u64) -> Result<bool, Status> {
     Ok(true)
 }
 
-/// What the superblocks of all members have in common.
+/// Properties that the superblocks of all members share.
 struct Synthetic {
     uuid: Uuid,
     shape: Shape,
     legs: usize,
     size: Sectors,
     in_sync_to: Sectors,
-    /// Where each leg was when its superblock was written: legs of raid1 may change places, and what
-    /// superblocks know of others follows their old ones.
+    /// The position of each leg when its superblock was written: legs of raid1 may change places, and
+    /// superblocks record failures by the old positions.
     positions: Vec<usize>,
 }
 
 impl Synthetic {
-    /// Before the data there would be this much, were the superblock where md has it.
+    /// A data offset that leaves room for md's superblock.
     const DATA_OFFSET: Sectors = Sectors(16);
 
     fn candidate(&self, member: &Member) -> Result<Candidate, DmRaidError> {
@@ -448,7 +449,7 @@ impl Synthetic {
         header.device_uuid = Uuid::from_u128(member.leg as u128 + 1).into_bytes();
         header.resync_offset = self.in_sync_to.0.into();
         header.max_dev = (self.legs as u32).into();
-        // With raid0 a leg cannot be out of date, nor fail and be left out.
+        // A leg of raid0 cannot be out of date, and cannot be left out as failed.
         let sb = member.sb.as_ref().filter(|_| shape.level != Level::Raid0);
         if let Some(sb) = sb {
             header.events = sb.events.get().into();

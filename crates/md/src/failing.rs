@@ -1,7 +1,7 @@
 //! Members that fail, and members that cannot be flushed.
 //!
-//! `faulty` is set first, then the superblocks of the others say so, then what found it is acknowledged;
-//! see the crash model. The last copy of anything never fails.
+//! `faulty` is set first, then the superblocks of the others record it, then the write that found the
+//! failure is acknowledged; see the crash model. The last copy of any data never fails.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::SeqCst;
@@ -23,12 +23,12 @@ impl Array {
         result
     }
 
-    /// Flushes all members. One that cannot be flushed may have lost what it had acknowledged: it fails,
-    /// which is not recorded yet. One that has to stay spoils the next flush that somebody asks for,
-    /// since nobody was told.
+    /// Flushes all members. A member that cannot be flushed may have lost acknowledged writes: it
+    /// fails, which is not recorded yet. If it must stay, the next flush that a client requests fails,
+    /// because no client has seen this error.
     ///
     /// # Errors
-    /// A member that has to stay was not flushed.
+    /// A member that must stay was not flushed.
     pub(crate) async fn flush_all(&self) -> BioResult {
         let targets = self.members.placed().filter(|(_, rdev)| !rdev.is_faulty());
         let flushes =
@@ -45,7 +45,7 @@ impl Array {
         result
     }
 
-    /// Whether the array can go on without `rdev`.
+    /// Whether the array can continue without `rdev`.
     pub(crate) fn may_fail(&self, rdev: &Rdev) -> bool {
         if !rdev.is_in_sync() || broken(Rule::LastCopyStays) {
             return true;
@@ -55,8 +55,8 @@ impl Array {
         self.is_redundant() && self.personality.is_readable_with(other)
     }
 
-    /// Fails a member and records that in the superblocks; false if it holds the last copy of
-    /// something and has to stay.
+    /// Fails a member and records that in the superblocks; false if it holds the last copy of some
+    /// data and must stay.
     ///
     /// # Errors
     /// The superblocks could not be written: then the caller's write must not be acknowledged.
@@ -65,7 +65,7 @@ impl Array {
         self.fail_with(&mut superblocks, rdev, why).await
     }
 
-    /// As [`Self::fail_member`], by who has the superblocks.
+    /// As [`Self::fail_member`], for a caller that holds the superblocks' lock.
     pub(crate) async fn fail_with(
         &self,
         superblocks: &mut Superblocks,
@@ -79,10 +79,10 @@ impl Array {
         Ok(true)
     }
 
-    /// Fails a member, with `fail`, if it may; true if it has failed then.
+    /// Fails a member with `fail` if it may fail; true if it is failed then.
     pub(crate) fn try_fail(&self, rdev: &Rdev, fail: impl FnOnce(&Rdev)) -> bool {
         let _one_at_a_time = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
-        // Perhaps somebody else found it first.
+        // Another thread may have failed it first.
         if rdev.is_faulty() {
             return true;
         }
@@ -93,12 +93,12 @@ impl Array {
         may
     }
 
-    /// To be called by way of [`Self::try_fail`].
+    /// Call only through [`Self::try_fail`].
     pub(crate) fn set_faulty(&self, rdev: &Rdev, why: Status) {
         error!(array = self.disk.name(), member = rdev.path(), status = %why, "member failed");
         let recorded = self.is_writable() && !broken(Rule::FailuresAreRecorded);
-        // Before the member is left out, so that no write which leaves it out is acknowledged early, and
-        // after, so that superblocks that were on their way do not count.
+        // Before the member is left out, so that no write that skips it is acknowledged early; and
+        // after, so that superblocks already on their way do not count.
         if recorded {
             self.must_record();
         }
@@ -109,32 +109,32 @@ impl Array {
         self.wake_sync();
     }
 
-    /// Takes note that a member, which has to stay, lacks something that was to be written.
+    /// Records that a member that must stay lacks a write.
     pub(crate) fn lacks_a_write(&self, index: Index) {
         self.lacking.fetch_add(1, SeqCst);
-        // Whatever it lacks is marked.
+        // The write that it lacks is marked.
         if let Some(bitmap) = self.bitmap() {
             bitmap.need_marked(Sector::ZERO);
         }
         let (Place::Slot(slot) | Place::Replacement(slot)) = self.members.place(index) else {
             return;
         };
-        // What is being rebuilt was written too, and is read as far as it was rebuilt.
+        // Members under rebuild were written too, and their rebuilt part is read.
         let written = |slot| {
             let mut others = self.members.both(slot).filter(|(other, _)| *other != index);
             others.any(|(_, rdev)| !rdev.is_faulty())
         };
         let shared = written(slot) || self.personality.shares_data(slot, written);
-        // A sync that runs finds out by itself. Were it news to one that was not flushed, and fails for
-        // that, it would begin again for ever.
+        // A running sync notices this itself. Don't wake a sync that failed on this flush: it would
+        // restart forever.
         if shared && self.in_sync_to.swap(0, SeqCst) == Sectors::MAX.0 {
             error!(array = self.disk.name(), slot, "copies may differ now: a resync is needed");
             self.wake_sync();
         }
     }
 
-    /// How often a member that has to stay did not get what others may have. It counts while the write is
-    /// still under way.
+    /// How often a member that must stay missed data that others may have. Counted before the write
+    /// ends.
     pub(crate) fn lacking(&self) -> u64 {
         self.lacking.load(SeqCst)
     }

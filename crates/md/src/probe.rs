@@ -16,12 +16,12 @@ pub enum ProbeError {
     /// The device cannot be read.
     #[error("cannot read the superblock: {0}")]
     Read(#[from] Status),
-    /// A superblock is there, but damaged or impossible.
+    /// The superblock is damaged or impossible.
     #[error(transparent)]
     Superblock(#[from] SuperblockError),
 }
 
-/// Reads and identifies whatever md superblocks a device has.
+/// Reads and identifies all md superblocks of a device.
 ///
 /// # Errors
 /// The device cannot be read.
@@ -31,7 +31,7 @@ pub async fn probe_all(gateway: &Gateway) -> Result<Probed, Status> {
     let mut read = Vec::new();
     for (offset, len) in probe_ranges(size) {
         let start = Sector::from_bytes_floor(offset);
-        // Whole blocks around the range; a 4 KiB range of a device with larger blocks lies inside one.
+        // Whole blocks around the range; with larger blocks, a 4 KiB range lies inside one.
         let from = start.round_down(block);
         let to = (start + Sectors::from_bytes_ceil(len as u64)).round_up(block).min(size.as_end());
         let buffer = gateway.read(from, to - from).await?;
@@ -55,11 +55,11 @@ pub async fn probe(gateway: &Gateway) -> Result<Option<Box<Superblock>>, ProbeEr
     }
 }
 
-/// The member's bad blocks. A log that the superblock does not say is in use lists nothing (its place
-/// holds whatever it did before).
+/// The member's bad blocks. Unless the superblock says that the log is in use, the list is empty
+/// (the log's place may hold old data).
 ///
 /// # Errors
-/// It cannot be read; or, inside, it cannot be understood.
+/// Outer: the log cannot be read. Inner: it is invalid.
 pub async fn read_bad_blocks(
     gateway: &Gateway,
     sb: &Superblock,
@@ -80,12 +80,12 @@ pub enum ReadBitmapError {
     /// It cannot be read.
     #[error("cannot read it: {0}")]
     Read(#[from] Status),
-    /// It is no bitmap of this array.
+    /// It is not a bitmap of this array.
     #[error(transparent)]
     Bitmap(#[from] BitmapError),
 }
 
-/// The bitmap that a member has for the array, whole.
+/// Reads a member's whole bitmap.
 ///
 /// # Errors
 /// It cannot be read or used.
@@ -101,7 +101,7 @@ pub async fn read_whole_bitmap(
     Ok(Bitmap::load(&read_around(gateway, at, len).await?, place, array)?)
 }
 
-/// The superblock of the member's bitmap; `None` if it has none, or none that md would use.
+/// The superblock of the member's bitmap; `None` if there is none, or none that md would use.
 ///
 /// # Errors
 /// It cannot be read.

@@ -7,7 +7,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-/// `max_read_errors` of an array that was not told otherwise.
+/// The default of an array's `max_read_errors`.
 pub const DEFAULT_MAX: u32 = 20;
 
 const HOUR_NS: u64 = 3600 * 1_000_000_000;
@@ -15,7 +15,7 @@ const HOUR_NS: u64 = 3600 * 1_000_000_000;
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
     errors: u32,
-    /// When the last one was, by the clock of whoever records them.
+    /// Time of the last error, by the caller's clock.
     last_ns: Option<u64>,
 }
 
@@ -24,26 +24,26 @@ struct Count {
 pub struct ReadErrors(Mutex<Count>);
 
 impl ReadErrors {
-    /// Counts an error at `now_ns`, by the runtime's monotonic clock, and says what the count is then:
-    /// half of what it was for each full hour since the last error, and one.
+    /// Counts an error at `now_ns`, by the runtime's monotonic clock, and returns the new count: the old
+    /// one, halved for each full hour since the last error, plus one.
     pub fn record(&self, now_ns: u64) -> u32 {
         let mut count = self.lock();
         let idle = count.last_ns.map_or(0, |last| now_ns.saturating_sub(last));
         let halvings = u32::try_from(idle / HOUR_NS).unwrap_or(u32::MAX);
         let left = count.errors.checked_shr(halvings).unwrap_or(0);
-        // Threads may come here in another order than they looked at the clock.
+        // Threads may arrive here in another order than they read the clock.
         let last_ns = count.last_ns.max(Some(now_ns));
         *count = Count { errors: left.saturating_add(1), last_ns };
         count.errors
     }
 
-    /// Whether the count, as it was after the last error, is more than `max`: then the member fails.
+    /// Whether the count after the last error is more than `max`: then the member fails.
     pub fn exceeded(&self, max: u32) -> bool {
         self.lock().errors > max
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Count> {
-        // A panic cannot happen between two changes that belong together.
+        // A poisoned lock is consistent: no panic can occur between two changes that belong together.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -52,7 +52,7 @@ impl ReadErrors {
 mod tests {
     use super::*;
 
-    /// What the count is after the last of these errors, told by the hour they happen at.
+    /// The count after the last of these errors, which occur at the given hours.
     fn after(hours: impl IntoIterator<Item = f64>) -> u32 {
         let errors = ReadErrors::default();
         hours.into_iter().map(|hour| errors.record((hour * HOUR_NS as f64) as u64)).last().unwrap()

@@ -40,17 +40,17 @@ use crate::rdev::{Rdev, State};
 
 /// The superblocks of an array's members.
 pub struct Superblocks {
-    /// By member index; all but the member's own fields are brought up when it is written.
+    /// By member index; array-wide fields are updated before each write.
     blocks: Vec<Superblock>,
-    /// What each member ever used is for, by its number.
+    /// The role of each member ever used, by its number.
     roles: Vec<Role>,
-    /// What every member in a slot has reached.
+    /// The event count that every member in a slot has reached.
     events: u64,
-    /// The highest count that any member may have.
+    /// The highest event count that any member may have.
     tried: u64,
-    /// The count to be reached so that members which failed are too far behind.
+    /// The event count that must be reached so that failed members are too far behind.
     goal: u64,
-    /// Some member is one behind since the last crash.
+    /// Some member may be one event behind since the last crash.
     uneven: bool,
     clean: bool,
 }
@@ -60,27 +60,27 @@ pub struct Superblocks {
 pub enum Change {
     /// The array is about to be written.
     Active,
-    /// Nothing has been written for a while, or the array stops.
+    /// The array has been idle for a while, or stops.
     Clean,
-    /// Members failed, came, went or got further with being rebuilt.
+    /// Members failed, were added or removed, or were rebuilt further.
     Members,
 }
 
-/// What an update needs to know of the array.
+/// What an update needs to know about the array.
 #[derive(Clone, Copy)]
 pub struct Facts<'a> {
     /// Its members.
     pub members: &'a Members,
-    /// How far its copies are known to be the same when nobody writes; [`Sectors::MAX`] for all.
+    /// How far its copies are known to be the same without writes under way; [`Sectors::MAX`] for all.
     pub in_sync_to: Sectors,
     /// Time since 1970.
     pub now: Duration,
-    /// Its bitmap and where that is kept.
+    /// Its bitmap and the bitmap's store.
     pub bitmap: Option<(&'a Bitmap, &'a dyn Store)>,
 }
 
 impl Superblocks {
-    /// The superblocks as read at assembly, by member index, brought to the freshest's state in memory.
+    /// The superblocks as read at assembly, by member index, updated in memory to the freshest's state.
     pub fn new(blocks: Vec<Superblock>, members: &Members, freshest: &Superblock) -> Self {
         let events = freshest.events;
         let placed = |index| members.place(index) != Place::Spare;
@@ -108,7 +108,7 @@ impl Superblocks {
         self.events
     }
 
-    /// Whether the superblocks on disk say that nobody writes.
+    /// Whether the superblocks on disk say that no writes are under way.
     pub fn is_clean(&self) -> bool {
         self.clean
     }
@@ -118,12 +118,12 @@ impl Superblocks {
         self.blocks.get(index as usize)
     }
 
-    /// Takes in the superblock of a member that was just added to the table, as its last.
+    /// Appends the superblock of a member that was just appended to the members' table.
     pub fn push(&mut self, block: Superblock) {
         self.blocks.push(block);
     }
 
-    /// Changes every superblock: something of the array that all of them say.
+    /// Changes every superblock: for properties of the array.
     pub fn change(&mut self, change: impl FnMut(&mut Superblock)) {
         self.blocks.iter_mut().for_each(change);
     }
@@ -135,8 +135,7 @@ impl Superblocks {
         }
     }
 
-    /// A number for a new member: one that no member has or had since the table was made, as far as
-    /// there are such.
+    /// A number for a new member: if possible one that no member has or had.
     pub fn free_number(&self, slots: usize) -> u32 {
         let taken = |number: usize| self.blocks.iter().any(|b| b.dev_number as usize == number);
         let unused = |number: &usize| self.roles[*number] == Role::Spare && !taken(*number);
@@ -145,11 +144,11 @@ impl Superblocks {
         found.unwrap_or_else(|| self.roles.len().max(slots).max(last)) as u32
     }
 
-    /// Writes the superblock of a member that has just come, with the count that the others have, before
-    /// any of these says that it is there.
+    /// Writes the superblock of a new member, with the others' event count, before any of theirs
+    /// lists it.
     ///
     /// # Errors
-    /// What the member says.
+    /// The member's error.
     pub async fn introduce(&mut self, index: Index, facts: Facts<'_>) -> Result<(), Status> {
         if self.describe(facts, self.events) {
             self.goal = self.tried.saturating_add(2);
@@ -160,19 +159,19 @@ impl Superblocks {
         }
     }
 
-    /// Writes the array's state to all members that have not failed. Members that do not take it are
-    /// failed by `fail`, which says whether they may, and the others are told.
+    /// Writes the array's state to all members that have not failed. `fail` fails members that do not
+    /// take it, or returns false if they must stay; the failures are then recorded on the others.
     ///
     /// # Errors
-    /// A member that may not fail did not take its superblock: nothing that depends on the change may
-    /// go on.
+    /// A member that must stay did not take its superblock: nothing that depends on the change may
+    /// proceed.
     pub async fn update(
         &mut self,
         facts: Facts<'_>,
         change: Change,
         fail: impl Fn(&Rdev) -> bool,
     ) -> Result<(), Status> {
-        // What was found goes to everybody first, so that nobody is two behind in what follows.
+        // Write the state found to all members first, so that none is ever two events behind.
         while self.uneven {
             self.uneven = !self.round(self.events, facts, &fail).await?;
         }
@@ -184,13 +183,13 @@ impl Superblocks {
         }
         let result = self.rounds(facts, &fail).await;
         if result.is_err() {
-            // On the disks is the old state or the new one: clean, if both of them are.
+            // The disks have the old state or the new one: it is clean only if both are.
             self.clean &= before;
         }
         result
     }
 
-    /// As many rounds as it takes until all members have the state.
+    /// Runs rounds until all members have the state.
     async fn rounds(
         &mut self,
         facts: Facts<'_>,
@@ -208,14 +207,14 @@ impl Superblocks {
     }
 
     /// Writes the state with the event count `number` to all members that have not failed; true if
-    /// all took it. Those that did not are faulty then.
+    /// all took it. Members that did not are then faulty.
     async fn round(
         &mut self,
         number: u64,
         facts: Facts<'_>,
         fail: &impl Fn(&Rdev) -> bool,
     ) -> Result<bool, Status> {
-        // Never older than the superblocks: that would say that it was not kept up.
+        // A bitmap older than the superblocks would count as out of date.
         if let Some((bitmap, store)) = facts.bitmap {
             bitmap.write_super(number, store).await?;
         }
@@ -235,7 +234,7 @@ impl Superblocks {
         result
     }
 
-    /// Puts the state into the superblocks in memory; true if a member's failure is new in it.
+    /// Puts the state into the superblocks in memory; true if that records a new failure of a member.
     fn describe(&mut self, facts: Facts<'_>, number: u64) -> bool {
         let news = self.assign_roles(facts.members);
         let utime = Timestamp::from_seconds(facts.now.as_secs());
@@ -265,7 +264,7 @@ impl Superblocks {
         news
     }
 
-    /// Says what each number is for; true if one that was active is not any more.
+    /// Updates the role of each number; true if an active one has failed.
     fn assign_roles(&mut self, members: &Members) -> bool {
         let mut news = false;
         for (_, rdev) in members.iter() {
@@ -282,7 +281,7 @@ impl Superblocks {
                     Place::Slot(slot) | Place::Replacement(slot) => Role::Active(slot as u16),
                     Place::Spare => Role::Spare,
                 },
-                // Whoever is recorded as active but is not here has failed, or is missing.
+                // A member recorded as active but not present has failed or is missing.
                 None if matches!(role, Role::Active(_)) => Role::Faulty,
                 None => *role,
             };
@@ -292,7 +291,7 @@ impl Superblocks {
         news
     }
 
-    /// Writes every superblock; the members that did not take it.
+    /// Writes every superblock; returns the members that did not take it.
     async fn write_all<'a>(&self, members: &'a Members) -> Vec<(&'a Rdev, Status)> {
         let able = |rdev: &Rdev| !rdev.state().contains(State::FAULTY);
         let writes = members.iter().filter(|(_, rdev)| able(rdev)).filter_map(|(index, rdev)| {
@@ -303,14 +302,14 @@ impl Superblocks {
         done.into_iter().filter_map(|(rdev, result)| Some((rdev, result.err()?))).collect()
     }
 
-    /// Writes a member's superblock, and its bad block log before it if that has changed.
+    /// Writes a member's superblock, and before it the bad block log if that has changed.
     async fn write_one(&self, block: &Superblock, rdev: &Rdev) -> Result<(), Status> {
         let image = match block.bad_block_log_start() {
             Some(at) if rdev.bad_blocks().changed() => rdev.bad_blocks().take_image().zip(Some(at)),
             Some(_) | None => None,
         };
         let Some((image, at)) = image else { return self.write_block(block, rdev).await };
-        // A block that is bad no longer has been written: durably, before the log forgets it.
+        // A block that is no longer bad was rewritten: make that durable before the log drops it.
         rdev.submit_flush().await?;
         write_blocks(rdev, at, image.bytes()).await?;
         let mut block = block.clone();
@@ -338,7 +337,7 @@ async fn write_at(rdev: &Rdev, at: Sector, bytes: &[u8]) -> Result<(), Status> {
     rdev.gateway().submit(bio).await
 }
 
-/// Writes sectors of metadata durably, with what surrounds them in their blocks.
+/// Writes sectors of metadata durably, keeping the rest of their blocks.
 async fn write_blocks(rdev: &Rdev, at: Sector, bytes: &[u8]) -> Result<(), Status> {
     let block = rdev.limits().logical_block();
     let from = at.round_down(block);

@@ -21,7 +21,7 @@ use crate::probe::read_bitmap;
 
 pub use crate::ondisk::update::{Update, UpdateError as Refusal};
 
-/// Why superblocks were not changed. Unless it says otherwise none was.
+/// Why superblocks were not changed. Unless stated otherwise, none was.
 #[derive(Debug, Error)]
 pub enum UpdateError {
     /// The array could not be assembled from these members.
@@ -37,10 +37,10 @@ pub enum UpdateError {
         path: String,
         /// Its UUID.
         found: MdadmUuid,
-        /// That of others.
+        /// The UUID of others.
         other: MdadmUuid,
     },
-    /// A member's superblock cannot have it.
+    /// A member's superblock cannot record the change.
     #[error("{path}: {why}")]
     Refused {
         /// The member.
@@ -48,7 +48,7 @@ pub enum UpdateError {
         /// Why.
         why: Refusal,
     },
-    /// A lockless bitmap cannot be marked as a whole.
+    /// A lockless bitmap cannot be marked entirely.
     #[error("{0} has a lockless bitmap, which says what was never written; use sync_action repair")]
     Lockless(String),
     /// A member cannot be read or written.
@@ -58,25 +58,25 @@ pub enum UpdateError {
         path: String,
         /// Why.
         status: Status,
-        /// Those that have been changed, or `none`.
+        /// The members that have been changed, or `none`.
         changed: String,
     },
 }
 
-/// What is to be written to a member.
+/// What will be written to a member.
 struct New<'a> {
     member: &'a Candidate,
     sb: Superblock,
     bitmap: Option<Vec<u8>>,
 }
 
-/// Changes the superblocks of `members`, all there are of an array. See the module text for the order.
+/// Changes the superblocks of `members`, all members of an array. See the module text for the order.
 ///
 /// # Errors
-/// [`UpdateError`]. Only [`UpdateError::Device`] can come after something was written, and names it.
+/// [`UpdateError`]. Only [`UpdateError::Device`] can occur after a write; it names the changed members.
 pub async fn update(members: &[Candidate], update: &Update) -> Result<(), UpdateError> {
     check_uuids(members, update)?;
-    // As one array, whichever UUID a crash has left.
+    // Treat them as one array, regardless of which UUIDs a crash left.
     let mut together = members.to_vec();
     if let (Update::Uuid(uuid), members) = (update, &mut together) {
         members.iter_mut().for_each(|member| member.sb.set_uuid = *uuid);
@@ -102,7 +102,7 @@ pub async fn update(members: &[Candidate], update: &Update) -> Result<(), Update
     Ok(())
 }
 
-/// Whether all are members of one array, of which some may have the new UUID already.
+/// Checks that all are members of one array; some may already have the new UUID.
 fn check_uuids(members: &[Candidate], update: &Update) -> Result<(), UpdateError> {
     let target = if let Update::Uuid(uuid) = update { Some(*uuid) } else { None };
     let mut others = members.iter().filter(|member| Some(member.sb.set_uuid) != target);
@@ -135,7 +135,7 @@ async fn prepare<'a>(member: &'a Candidate, update: &Update) -> Result<New<'a>, 
     Ok(New { member, sb, bitmap })
 }
 
-/// A bitmap in which everything is marked: else a resync would pass over what is not.
+/// A bitmap with all chunks marked: a resync would skip unmarked ones.
 fn all_marked(bitmap: &BitmapSuper) -> Vec<u8> {
     let mut bytes = vec![0xff; bitmap.total_bytes(4096) as usize];
     bytes[..bitmap.as_bytes().len()].copy_from_slice(bitmap.as_bytes());

@@ -10,7 +10,7 @@ use crate::personality::PersonalityError;
 /// Why an array does not start. Nothing was changed.
 #[derive(Debug, Error)]
 pub enum AssembleError {
-    /// There is nothing to assemble.
+    /// No member devices were given.
     #[error("no member devices given")]
     NoMembers,
     /// Devices of several arrays.
@@ -23,20 +23,20 @@ pub enum AssembleError {
         /// The array being assembled.
         wanted: MdadmUuid,
     },
-    /// Something of the array that this version does not know how to handle safely.
+    /// A state of the array that this version cannot handle safely.
     #[error("the array {0}; let the kernel finish or remove that first")]
     Unsupported(&'static str),
-    /// Members that are equally fresh and say different things.
+    /// Equally fresh members that contradict each other.
     #[error("{path} and {freshest} disagree about the array's {what}, and neither is older")]
     Disagree {
         /// One of them.
         path: String,
         /// The other.
         freshest: String,
-        /// What about.
+        /// What they disagree about.
         what: &'static str,
     },
-    /// One device, or a copy of it, twice.
+    /// The same device, or a copy of it, twice.
     #[error("{first} and {second} are the same member (device UUID {uuid}): leave one out")]
     SameMember {
         /// One of them.
@@ -46,7 +46,7 @@ pub enum AssembleError {
         /// Their UUID.
         uuid: MdadmUuid,
     },
-    /// Two devices that both claim a slot.
+    /// Two devices that claim the same slot.
     #[error("{first} and {second} both claim slot {slot}: leave one out")]
     SameSlot {
         /// One of them.
@@ -56,18 +56,18 @@ pub enum AssembleError {
         /// The slot.
         slot: u16,
     },
-    /// Both ran without the other since they were together.
+    /// Each device was used without the other since they were last together.
     #[error(
         "{first} and {second} were each used without the other, so each has changes that the other \
          lacks; {first} went further"
     )]
     SplitBrain {
-        /// The one that went further.
+        /// The device with more updates.
         first: String,
         /// The other.
         second: String,
     },
-    /// A member whose data no I/O of whole blocks can reach.
+    /// A member whose data begins within a logical block.
     #[error("the data of {path} begins at sector {data_offset}, within a block of {block} sectors")]
     Misaligned {
         /// The member.
@@ -77,7 +77,7 @@ pub enum AssembleError {
         /// Its logical block.
         block: Sectors,
     },
-    /// Fewer members than the level can do with.
+    /// Fewer members than the level needs.
     #[error(
         "not enough members to start the array: {present} of {wanted}, missing slots {missing}"
     )]
@@ -97,12 +97,12 @@ pub enum AssembleError {
     NeedsRun {
         /// Members here and usable.
         present: usize,
-        /// Members that the freshest one knew as working.
+        /// Members that the freshest one recorded as working.
         expected: usize,
         /// The slots without one, and why devices at hand were left out.
         missing: String,
     },
-    /// A member's list of bad blocks makes no sense.
+    /// A member's bad block log is invalid.
     #[error("the bad block log of {path} cannot be used: {why}")]
     BadBlocks {
         /// The member.
@@ -110,10 +110,10 @@ pub enum AssembleError {
         /// What is wrong with it.
         why: BadBlockLogError,
     },
-    /// A member that cannot be written, for an array that should be.
+    /// A member is read-only, but the array should be writable.
     #[error("{0} cannot be written")]
     ReadOnlyMember(String),
-    /// The numbers make no array, or not one of ours.
+    /// The parameters make no array, or one that is not supported.
     #[error(transparent)]
     Personality(#[from] PersonalityError),
     /// A member cannot be read.

@@ -46,7 +46,7 @@ pub struct Candidate {
 pub struct Options {
     /// Start with fewer members than last time (`mdadm --run`).
     pub run: bool,
-    /// Only read; nothing at all is written.
+    /// Read only; nothing is written to the members.
     pub read_only: bool,
 }
 
@@ -61,7 +61,7 @@ pub struct Plan {
     /// How far copies are the same.
     pub(crate) in_sync_to: Sectors,
     pub(crate) bitmap: Option<Bitmap>,
-    /// What the user should know: members left out, and why.
+    /// Notes for the user: members left out, and why.
     pub notes: Vec<String>,
 }
 
@@ -74,7 +74,7 @@ pub fn group(candidates: Vec<Candidate>) -> BTreeMap<Uuid, Vec<Candidate>> {
     arrays
 }
 
-/// Decides which of the candidates, all of one array, make it, and whether it may start.
+/// Decides which candidates, all of one array, become members, and whether the array may start.
 ///
 /// # Errors
 /// See [`AssembleError`].
@@ -130,7 +130,7 @@ pub async fn plan(
     let personality = Personality::new(&freshest, slots.len(), || {
         let sizes: Option<Vec<Sectors>> =
             slots.iter().map(|c| c.as_ref().map(|c| c.sb.data_size)).collect();
-        // Without all sizes there is no map; check_enough's message is the better one.
+        // Without all sizes there is no map; report the missing members instead.
         sizes.ok_or_else(|| not_enough(slots.iter().map(Option::is_some), &notes))
     })?;
     let in_slots = slots.into_iter().zip(0..).filter_map(|(c, slot)| Some((c?, Place::Slot(slot))));
@@ -139,7 +139,7 @@ pub async fn plan(
         match join(&candidate, place, &freshest, options).await {
             Ok(Ok(rdev)) => members.push((rdev, place, candidate.sb)),
             Ok(Err(note)) => notes.push(format!("{} left out: {note}", candidate.path)),
-            // The array can do without a spare.
+            // The array can start without a spare.
             Err(error) if place == Place::Spare => notes.push(format!("no spare: {error}")),
             Err(error) if options.run && personality.is_redundant() && is_impossible(&error) => {
                 notes.push(format!("{} left out: {error}", candidate.path));
@@ -170,15 +170,15 @@ pub async fn plan(
     Ok(Plan { personality, members, superblocks, freshest, read_only, in_sync_to, bitmap, notes })
 }
 
-/// The candidate that knows best: of those that take themselves for members with data, if there are any,
-/// the first with the highest count of events. (A spare's count says nothing.)
+/// The freshest candidate: the first with the highest event count, among those whose superblock
+/// claims a slot, if any. (A spare's count means nothing.)
 fn newest(candidates: &[Candidate]) -> Option<&Candidate> {
     let key = |c: &&Candidate| (matches!(c.sb.role(), Role::Active(_)), c.sb.events);
     candidates.iter().rev().max_by_key(key)
 }
 
-/// A spare that was put into a slot when power failed may not know of it. It has nothing of the slot's
-/// data, and is a spare still.
+/// If power failed while a spare was put into a slot, its own superblock may still say spare. It has
+/// no data of the slot, so it stays a spare.
 fn take_back_spares(freshest: &mut Superblock, candidates: &[Candidate]) {
     for Candidate { sb, .. } in candidates {
         let current = sb.events.saturating_add(1) >= freshest.events;
@@ -194,8 +194,8 @@ fn take_back_spares(freshest: &mut Superblock, candidates: &[Candidate]) {
     }
 }
 
-/// Replacements that have everything take their slots. Were the old members left in them until recovery
-/// notices, then what was being written at a crash could read one way before and another way after.
+/// Complete replacements take their slots now. If the old members stayed until recovery replaces them,
+/// a block that was being written at a crash could read differently before and after that.
 fn finish_replacements(
     slots: &mut [Option<Candidate>],
     beside: &mut Vec<(Candidate, Place)>,
@@ -215,7 +215,7 @@ fn finish_replacements(
     }
 }
 
-/// The candidate as a member, or a note why it is left out.
+/// The candidate as a member, or a note on why it is left out.
 async fn join(
     candidate: &Candidate,
     place: Place,
@@ -233,7 +233,7 @@ async fn join(
     }
     let bad = match read_bad_blocks(gateway, sb).await {
         Ok(Ok(bad)) => bad,
-        // What it lists may be anything.
+        // Its bad blocks are unknown.
         Ok(Err(why)) if options.read_only => return Ok(Err(why.to_string())),
         Ok(Err(why)) => return Err(AssembleError::BadBlocks { path: path.clone(), why }),
         Err(status) if options.read_only => return Ok(Err(status.to_string())),
@@ -250,7 +250,7 @@ async fn join(
     }
     let rdev = Rdev::new(gateway.clone(), NewRdev::of(sb, path.clone(), state, bad));
     if !rebuilt && !freshest.is_clean() {
-        // Writes that were under way may be on it or not, wherever they were.
+        // It may lack writes that were under way, also in the rebuilt part.
         rdev.set_recovered(Sectors::ZERO);
         rdev.set_durably_recovered(Sectors::ZERO);
     }
@@ -258,8 +258,8 @@ async fn join(
     Ok(Ok(rdev))
 }
 
-/// The array's bitmap: a mark counts if any member in sync has it. Without one (a note says why) the
-/// array is resynced as a whole if need be, and the bitmap on the members becomes out of date.
+/// The array's bitmap: a mark counts if any member in sync has it. Without a usable one (a note says
+/// why) the whole array is resynced if needed, and the bitmap on the members goes out of date.
 async fn load_bitmap(
     freshest: &Superblock,
     personality: &Personality,
@@ -313,7 +313,7 @@ async fn load_bitmap(
     found
 }
 
-/// Sectors from a member's bitmap to what lies behind it.
+/// Sectors from a member's bitmap to the next structure after it.
 fn bitmap_area(rdev: &Rdev, sb: &Superblock) -> Option<Sectors> {
     let start = sb.bitmap_start()?;
     let behind = [
@@ -350,7 +350,7 @@ fn check_supported(sb: &Superblock) -> Result<(), AssembleError> {
     Ok(())
 }
 
-/// A device of another array must never decide about this one, however fresh it is.
+/// A device of another array must never decide about this one, even if it is fresher.
 fn check_same_array(candidate: &Candidate, freshest: &Superblock) -> Result<(), AssembleError> {
     if candidate.sb.set_uuid == freshest.set_uuid {
         return Ok(());
@@ -362,7 +362,7 @@ fn check_same_array(candidate: &Candidate, freshest: &Superblock) -> Result<(), 
     })
 }
 
-/// Members that are equally fresh must agree about what the array is.
+/// Equally fresh members must agree on the array's parameters.
 fn check_same_shape(
     candidate: &Candidate,
     freshest: &Superblock,
@@ -378,7 +378,7 @@ fn check_same_shape(
     }
 }
 
-/// The place of a candidate, or a note why it is not used.
+/// The place of a candidate, or a note on why it is not used.
 fn place_of(
     candidate: &Candidate,
     freshest: &Superblock,
@@ -408,7 +408,7 @@ fn usable(sb: &Superblock, known: Role, options: &Options) -> Result<Place, Stri
     let slot = match known {
         Role::Active(slot) => usize::from(slot),
         Role::Faulty => return Err("the other members know it as failed".to_owned()),
-        // Power failed when it alone knew of a slot: it has nothing of the slot's data.
+        // Power failed when only its own superblock recorded the slot: it has no data of the slot.
         Role::Spare if sb.recovery_offset.is_some() && !options.read_only => {
             return Ok(Place::Spare);
         }
@@ -425,8 +425,8 @@ fn usable(sb: &Superblock, known: Role, options: &Options) -> Result<Place, Stri
     Ok(if replaces { Place::Replacement(slot) } else { Place::Slot(slot) })
 }
 
-/// A spare that was away while another device got its number is left out: superblocks say for each number
-/// what it is for, so that it would take itself for whatever the other one becomes.
+/// Leaves out a spare whose number another device got in its absence: superblocks record roles by
+/// number, so the spare would get the other device's role.
 fn drop_doubles(
     slots: &[Option<Candidate>],
     beside: &mut Vec<(Candidate, Place)>,
@@ -445,8 +445,8 @@ fn drop_doubles(
     });
 }
 
-/// A device that takes itself for a member and all those that are used for failed ones has gone its
-/// own way. (One that missed the failure of some is only out of date.)
+/// A device whose superblock says that it is active and that all members in use have failed was used
+/// without them. (If it records only some of them as failed, it is just out of date.)
 fn check_not_split(slots: &[Option<Candidate>], others: &[Candidate]) -> Result<(), AssembleError> {
     let Some(first) = slots.iter().flatten().max_by_key(|c| c.sb.events) else { return Ok(()) };
     let failed_for = |sb: &Superblock, member: &Candidate| {
@@ -477,7 +477,7 @@ fn list(slots: impl Iterator<Item = usize>) -> String {
     slots.map(|slot| slot.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// The missing slots, and which devices at hand were left out and why.
+/// The missing slots, and which present devices were left out and why.
 fn missing(slots: impl Iterator<Item = usize>, notes: &[String]) -> String {
     let mut text = list(slots);
     for note in notes {
@@ -543,7 +543,7 @@ fn in_sync_to(
     freshest.resync_offset
 }
 
-/// Whether some chunk has two copies here, which could differ.
+/// Whether some chunk has two copies on present members, which could differ.
 fn has_two_copies(personality: &Personality, present: &[bool]) -> bool {
     let here = |slot: usize| present[slot];
     (0..present.len()).any(|slot| here(slot) && personality.shares_data(slot, here))

@@ -4,9 +4,9 @@
 use super::{AssembleError, Candidate};
 use crate::ondisk::{Level, Role, Superblock};
 
-/// What two superblocks say differently about the array as such.
+/// The first property of the array in which two superblocks differ.
 pub(super) fn disagreement(sb: &Superblock, other: &Superblock) -> Option<&'static str> {
-    // One that is behind may have missed a change of the size, or of the number of mirrors.
+    // A member that is behind may have missed a change of the size, or of the number of mirrors.
     let is_as_fresh = sb.events == other.events;
     let same_size = sb.level == Level::Raid0 || !is_as_fresh || sb.size == other.size;
     let may_have_grown = sb.level == Level::Raid1 && !is_as_fresh;
@@ -22,8 +22,8 @@ pub(super) fn disagreement(sb: &Superblock, other: &Superblock) -> Option<&'stat
     facts.iter().find(|(_, same)| !same).map(|(what, _)| *what)
 }
 
-/// Leaves out members that contradict more than half of all that are as fresh as they are. Without such a
-/// majority nothing says which of them is right: then all stay, and the disagreement is an error.
+/// Leaves out members that contradict more than half of all equally fresh members. Without such a
+/// majority it is unknown which are right: then all stay, and the disagreement is an error.
 pub(super) fn leave_out_odd(candidates: &mut Vec<Candidate>, notes: &mut Vec<String>) {
     let is_active = |c: &&Candidate| matches!(c.sb.role(), Role::Active(_));
     let most = candidates.iter().filter(is_active).map(|c| c.sb.events).max().unwrap_or(0);
@@ -44,7 +44,7 @@ pub(super) fn leave_out_odd(candidates: &mut Vec<Candidate>, notes: &mut Vec<Str
     });
 }
 
-/// Whether it is one member that makes it impossible, and that for good.
+/// Whether the error concerns a single member, and is permanent.
 pub(super) fn is_impossible(error: &AssembleError) -> bool {
     match error {
         AssembleError::Misaligned { .. }

@@ -29,18 +29,18 @@ use crate::canary::{Rule, broken};
 use crate::members::Index;
 use crate::rdev::Rdev;
 
-/// The writes of an array that some member does not have yet though they may be acknowledged.
+/// The array's writes that may be acknowledged before all members have them.
 #[derive(Default)]
 pub(crate) struct Behind {
-    /// How many there may be; zero if none may.
+    /// How many are allowed at a time; zero for none.
     limit: AtomicU32,
-    /// How many there are.
+    /// How many are under way.
     count: AtomicU32,
     list: Mutex<List>,
     ended: Event,
 }
 
-/// The writes behind, in the order in which they began.
+/// The writes behind, in the order of their beginning.
 #[derive(Default)]
 struct List {
     begun: u64,
@@ -53,14 +53,14 @@ impl List {
     }
 }
 
-/// A write behind, until it is dropped.
+/// A write behind; ends when dropped.
 struct Entry<'a> {
     behind: &'a Behind,
     number: u64,
 }
 
 impl Behind {
-    /// Allows `limit` writes behind at a time (the bitmap's `backlog`).
+    /// Allows `limit` writes behind at a time (the bitmap's `write_behind`).
     pub(crate) fn set_limit(&self, limit: u32) {
         self.limit.store(limit, SeqCst);
     }
@@ -74,7 +74,7 @@ impl Behind {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `done` says so of the list. Nobody is there if the list is empty.
+    /// Waits until the list is empty or `done` returns true for it.
     async fn wait(&self, done: impl Fn(&List) -> bool) {
         while !self.is_empty() {
             listener!(self.ended => ended);
@@ -85,7 +85,7 @@ impl Behind {
         }
     }
 
-    /// Whether there is none.
+    /// Whether no write behind is under way.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.count.load(SeqCst) == 0
@@ -96,7 +96,7 @@ impl Behind {
         self.wait(|list| list.is_clear(&(start..end))).await;
     }
 
-    /// Waits until those have ended that have begun.
+    /// Waits until all writes behind that have begun have ended.
     pub(super) async fn all_ended(&self) {
         if self.is_empty() {
             return;
@@ -105,13 +105,13 @@ impl Behind {
         self.wait(|list| list.ranges.iter().all(|(number, _)| *number > begun)).await;
     }
 
-    /// Counts a write in, once it overlaps none.
+    /// Counts a write in once it overlaps no other.
     async fn enter(&self, start: Sector, end: Sector) -> Entry<'_> {
         let range = start..end;
         loop {
             self.clear_of(start, end).await;
             let mut list = self.list();
-            // Another one may have come first.
+            // Another write may have entered first.
             if list.is_clear(&range) {
                 list.begun += 1;
                 let number = list.begun;
@@ -132,8 +132,8 @@ impl Drop for Entry<'_> {
 }
 
 impl Array {
-    /// Whether a write may be acknowledged before the members have it that are read last: there is
-    /// one of these and one in sync that is not, and not too many are under way.
+    /// Whether a write may be acknowledged before the write-mostly members have it: the chunk has a
+    /// write-mostly member and an in-sync one that is not, and not too many writes behind are under way.
     pub(super) fn may_write_behind(&self, sector: Sector) -> bool {
         let limit = self.behind.limit();
         if limit == 0 || self.behind.count.load(SeqCst) >= limit || self.bitmap().is_none() {
@@ -149,14 +149,14 @@ impl Array {
         last && first
     }
 
-    /// A write that is acknowledged when the members have it that are not read last.
+    /// A write that is acknowledged when the members that are not write-mostly have it.
     pub(super) fn write_behind(&self, bio: Bio) -> IoFuture<'_> {
         let Some(array) = self.me() else { return IoFuture::failed(Status::Offline) };
         let acknowledged = Rc::new(Completion::default());
         let completion = Rc::clone(&acknowledged);
         self.runtime.spawn(Box::pin(async move {
             let ended = array.write_in_two(bio, &acknowledged).await;
-            // Only what failed before it was acknowledged is still to be told.
+            // Only takes effect if the write was not acknowledged: it failed early.
             acknowledged.complete(ended);
         }));
         IoFuture::completion(completion)
@@ -188,7 +188,7 @@ impl Array {
             Either::Left(last) => last.await,
             Either::Right(answers) => answers,
         };
-        // Each answer once: a member that lists bad blocks has taken the write, but for these.
+        // Pass each result once: a member that lists bad blocks then looks as if it took the write.
         if early {
             let held = held.iter().any(in_sync);
             answers.extend(self.keep_with_bad_blocks(&kept, late, held).await);
@@ -208,7 +208,7 @@ impl Array {
         ended
     }
 
-    /// Sends a bio to those copies whose members are `wanted`.
+    /// Sends a bio to the copies whose members are `wanted`.
     async fn send_to(&self, bio: &Bio, wanted: impl Fn(&Rdev) -> bool) -> Answers {
         let mut targets = Sent::new();
         for at in self.personality.map(bio.sector) {
@@ -221,7 +221,7 @@ impl Array {
     }
 }
 
-/// The data of a write, for when its owner does not keep it any longer.
+/// A copy of a write's data, which outlives the owner's buffer.
 fn copy_of(bio: &Bio) -> Buffer {
     let mut copy = Buffer::alloc(bio.len.bytes() as usize);
     let mut rest = copy.as_mut_slice();

@@ -11,16 +11,16 @@ use crate::raid10;
 use crate::raid10::discard::DiscardPlan;
 use crate::rdev::Rdev;
 
-/// Ranges or chunks of one discard under way at a time.
+/// Chunks of one discard in flight at a time.
 const WINDOW: usize = 64;
 
-/// What the parts of a discard came to.
+/// The results of the parts of a discard.
 #[derive(Default)]
 struct Discarded {
     good: bool,
     unsupported: bool,
     failed: Option<Status>,
-    /// Some member may lack something of it.
+    /// Some member may lack a part of it.
     lacking: bool,
 }
 
@@ -32,7 +32,7 @@ enum Marks<'a> {
 }
 
 impl Marks<'_> {
-    /// The discard or write has ended; some copy may be `lacking` it.
+    /// The discard or write has ended; if `lacking`, some copy may lack it.
     fn end(self, lacking: bool) {
         match self {
             Self::Write(intent) if lacking => intent.failed(),
@@ -48,7 +48,7 @@ impl Discarded {
         for (_, result) in answers {
             match result {
                 Ok(()) => self.good = true,
-                // What is discarded here and not there may differ: nobody minds.
+                // Copies may differ where only some members discarded: that is allowed.
                 Err(Status::NotSupported) => self.unsupported = true,
                 Err(status) => {
                     self.failed = self.failed.or(Some(status));
@@ -60,13 +60,13 @@ impl Discarded {
 }
 
 impl Array {
-    /// What a discard comes to. Where a discarded range reads as anything, a copy that was not
-    /// discarded is as good as one that was, and nobody fails for it (as in md); if no member can
-    /// discard, the caller is told so. Where the array promises zeroes, an error is the caller's to
-    /// know: it will write them.
+    /// The result of a discard. If a discarded range may read as anything, a copy that was not
+    /// discarded is as good as one that was, and no member fails for it (as in md); if no member can
+    /// discard, the caller gets `NotSupported`. If the array promises zeroes, the caller gets the error
+    /// and writes the zeroes itself.
     fn judge_discard(&self, parts: &Discarded) -> BioResult {
         let zeroes = self.disk.limits().features.contains(Features::DISCARD_ZEROES);
-        // A copy that failed it is not needed if there are others, whatever these could do.
+        // A failed copy does not matter if another succeeded or does not support discards.
         let enough = (parts.good || parts.unsupported) && self.is_redundant() && !zeroes;
         match (parts.failed, parts.unsupported) {
             (Some(status), _) if !enough => Err(status),
@@ -87,7 +87,7 @@ impl Array {
         let lacking = sent.is_err() || parts.lacking;
         marks.end(lacking || degraded);
         if lacking && !degraded {
-            // Nobody failed for it, so nobody else has the marked chunks synced.
+            // No member failed, so only this starts the sync of the marked chunks.
             self.wake_sync();
         }
         sent?;
@@ -119,8 +119,8 @@ impl Array {
 
     /// Marks a range in the bitmap, if there is one.
     async fn mark_range(&self, bio: &Bio) -> Result<Marks<'_>, Status> {
-        // Where the array promises zeroes, copies of what was discarded are the same, and a new member
-        // must get the zeroes: it is a write.
+        // If the array promises zeroes, copies of a discarded range must be the same, and a new member
+        // must get the zeroes: the discard counts as a write.
         let zeroes = self.disk.limits().features.contains(Features::DISCARD_ZEROES);
         match self.bitmap() {
             None => Ok(Marks::None),
@@ -134,7 +134,7 @@ impl Array {
         }
     }
 
-    /// Sends one range to each member.
+    /// Sends each range to the members of its slot.
     async fn send_ranges(&self, bio: &Bio, ranges: impl Iterator<Item = MemberRange>) -> Answers {
         let targets = ranges.flat_map(|range| {
             let mut part = Bio { sector: range.span.start, len: range.span.len, ..bio.clone() };
@@ -152,7 +152,7 @@ impl Array {
         gather(targets.collect()).await
     }
 
-    /// Sends what every copy has in one piece to all copies.
+    /// Sends a bio that is contiguous on every copy to all copies.
     async fn send_whole(&self, bio: &Bio) -> Answers {
         let answers = self.send_copies(bio).await;
         for (index, result) in &answers {
@@ -165,7 +165,7 @@ impl Array {
         answers
     }
 
-    /// Blocks of a member that were overwritten with zeroes are not bad any more; what was discarded may
+    /// Blocks of a member that were overwritten with zeroes are no longer bad; discarded ones may still
     /// be.
     fn zeroes_are_good(&self, rdev: &Rdev, part: &Bio) {
         if part.op == Op::WriteZeroes && !rdev.bad_blocks().is_empty() {
@@ -173,7 +173,7 @@ impl Array {
         }
     }
 
-    /// Judges a part, or keeps it for the judgement of the whole discard.
+    /// Judges a part of a write-zeroes, or collects a part of a discard, which is judged as a whole.
     async fn take(&self, bio: &Bio, answers: Answers, parts: &mut Discarded) -> BioResult {
         if bio.op == Op::Discard {
             parts.add(answers);

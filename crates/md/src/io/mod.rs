@@ -25,13 +25,13 @@ use crate::canary::{Rule, broken};
 use crate::members::Index;
 use crate::rdev::{Rdev, State};
 
-/// What members answered.
+/// Results from members.
 type Answers = SmallVec<[(Index, BioResult); 4]>;
 
-/// What is on its way to members.
+/// Bios in flight to members.
 type Sent<'a> = SmallVec<[(Index, IoFuture<'a>); 4]>;
 
-/// Waits for all answers.
+/// Waits for all results.
 async fn gather(mut sent: Sent<'_>) -> Answers {
     let mut answers = Answers::new();
     poll_fn(|cx| {
@@ -49,7 +49,7 @@ async fn gather(mut sent: Sent<'_>) -> Answers {
 }
 
 impl Array {
-    /// A read or write of one chunk that has one copy: it needs no future of its own.
+    /// A read or write within one chunk that has one copy: it needs no extra future.
     pub(crate) fn submit_striped(&self, bio: Bio) -> IoFuture<'_> {
         let at = self.personality.map(bio.sector)[0];
         match self.members.member(at.disk) {
@@ -60,9 +60,9 @@ impl Array {
         }
     }
 
-    /// A flush of all members. One that cannot be flushed has lost writes, and fails.
+    /// Flushes all members. A member that cannot be flushed may have lost writes, so it fails.
     pub(crate) async fn submit_flush(&self) -> BioResult {
-        // Not stopped meanwhile.
+        // Keeps the array from being stopped meanwhile.
         let _writing = self.is_redundant().then(|| self.hold_open());
         self.behind.all_ended().await;
         let targets = || self.members.placed().filter(|(_, rdev)| !rdev.is_faulty());
@@ -82,16 +82,16 @@ impl Array {
         self.members.both(slot).filter(move |(_, rdev)| !rdev.is_faulty() && writable(rdev))
     }
 
-    /// What a write, write-zeroes or flush on several members comes to. It is good if nobody who is
-    /// still a member lacks it: those that failed it fail, and the superblocks say so. If it failed on
-    /// all copies one of them stays (md's rule), so that copies remain the same.
+    /// The result of a write, write-zeroes or flush on several members. It succeeds if no remaining
+    /// member lacks it: members on which it failed fail, which the superblocks record. If it failed on
+    /// all copies, one of them stays (md's rule), so that copies remain the same.
     async fn judge(&self, answers: Answers) -> BioResult {
         let held = |index: Index| self.members.get(index).is_some_and(Rdev::is_in_sync);
-        // A member that is being rebuilt cannot stand in for one that is not.
+        // A member under rebuild cannot replace an in-sync member here.
         let good = answers.iter().any(|(index, result)| result.is_ok() && held(*index));
         let bad = || answers.iter().filter_map(|(index, result)| Some((*index, (*result).err()?)));
         let Some((_, first)) = bad().next() else {
-            // No answer at all: nobody is left to write to.
+            // No results: there was no member to write to.
             return if good { self.recorded().await } else { Err(Status::Io) };
         };
         let refused = !good && bad().all(|(_, status)| !status.is_retryable_elsewhere());
@@ -106,7 +106,7 @@ impl Array {
             }
             match self.fail_member(rdev, status).await {
                 Ok(true) => {}
-                // A copy that must stay, because it is the last of something, lacks this.
+                // The last copy of some data, which must stay, lacks this.
                 Ok(false) => {
                     self.lacks_a_write(index);
                     result = Err(status);

@@ -11,7 +11,7 @@ use crate::personality::Copies;
 use crate::raid10::geometry::Location;
 use crate::rdev::{Rdev, State};
 
-/// Sectors of a correction: a page, as md does it.
+/// Sectors of a correction: a page, as in md.
 const CORRECTION: Sectors = Sectors(8);
 
 /// A copy that a read could go to.
@@ -28,8 +28,7 @@ type Bad = SmallVec<[(Index, Location); 2]>;
 impl Array {
     /// A read within one chunk.
     ///
-    /// What seldom happens is in futures of their own, so that this one stays small: it is made for
-    /// each read.
+    /// Rare cases are in separate, boxed futures, so that this one stays small: each read creates one.
     pub(crate) async fn read_chunk(&self, bio: Bio) -> BioResult {
         let failed = {
             let _pass = match self.barrier.try_wait_read(bio.sector) {
@@ -54,7 +53,7 @@ impl Array {
         Box::pin(self.read_failed(bio, failed)).await
     }
 
-    /// What becomes of a read that no copy could give at once, or that failed on a member.
+    /// Continues a read that no single copy could serve, or that failed on a member.
     #[cold]
     async fn read_failed(&self, bio: Bio, failed: Option<(Index, Status)>) -> BioResult {
         if let Some((index, status)) = failed {
@@ -64,7 +63,7 @@ impl Array {
             let member = self.members.get(index).map_or("", Rdev::path);
             let (array, sector) = (self.disk.name(), bio.sector);
             rate_limited!(warn, array, member, %sector, %status, "read error, trying the other copies");
-            // Superblocks that are being written are not left half way.
+            // Superblock writes must not be abandoned halfway.
             self.finish(move |array| async move { array.count_read_error(index, status).await })
                 .await?;
         }
@@ -75,8 +74,8 @@ impl Array {
         status.is_retryable_elsewhere() && !bio.flags.contains(Flags::RAHEAD)
     }
 
-    /// Counts a read error of a member. One that has had too many of late fails, if others have its
-    /// data, and a failfast one at once.
+    /// Counts a read error of a member. A member with too many recent errors fails if others have its
+    /// data; a failfast member fails at the first error.
     async fn count_read_error(&self, index: Index, why: Status) -> BioResult {
         let Some(rdev) = self.members.get(index) else { return Ok(()) };
         rdev.count_read_error();
@@ -95,7 +94,7 @@ impl Array {
         })
     }
 
-    /// Those that have `len` sectors.
+    /// The copies that have the `len` sectors from `into` on.
     fn readable<'a>(
         &'a self,
         copies: &'a Copies,
@@ -105,20 +104,19 @@ impl Array {
         self.held(copies).filter(move |copy| copy.rdev.can_read(copy.at.sector + into, len))
     }
 
-    /// The copy to read: where copies may differ always the first, else the one whose member has
-    /// least to do. None if no copy can give all of it, or not the one that counts: then pieces are
-    /// to be read.
+    /// The copy to read: where copies may differ always the first, otherwise that of the least busy
+    /// member. `None` if it cannot return all sectors: then the caller reads pieces.
     fn best_copy(&self, bio: &Bio) -> Option<Copy<'_>> {
         let copies = self.personality.map(bio.sector);
         if bio.end() > self.in_sync_to().as_end() && !broken(Rule::UnsyncedReadsFirst) {
             let held = self.held(&copies).filter(|copy| copy.rdev.holds(copy.at.sector + bio.len));
-            // What counts where copies may differ is read until a resync, and what a resync copies.
+            // The same copy that a resync would take.
             let first = held.min_by_key(|copy| self.members.counts_last(copy.at.disk));
             return first.filter(|copy| copy.rdev.can_read(copy.at.sector, bio.len));
         }
         let shard = thread_shard();
         let mut best: Option<(u32, Copy<'_>)> = None;
-        // By hand: this is where a read spends its time, and adapters keep a state of their own.
+        // A plain loop, because reads spend their time here and iterator adapters keep extra state.
         for at in &copies {
             for (index, rdev) in self.members.both(at.disk) {
                 if !rdev.can_read(at.sector, bio.len) {
@@ -133,13 +131,13 @@ impl Array {
         best.map(|(_, copy)| copy)
     }
 
-    /// Reads what could not be read from `failed` piece by piece from wherever it can be, and writes
-    /// it back to the copies that could not give it.
+    /// Reads piece by piece, each from a copy that can return it, and writes the piece back to the copies
+    /// that could not. `failed` is the member that could not read it all.
     async fn read_again(&self, bio: &Bio, failed: Option<Index>) -> BioResult {
         let copies = self.personality.map(bio.sector);
         let block = self.disk.limits().logical_block();
-        // Where copies may differ, a block must not be read from here or from there depending on
-        // its neighbours.
+        // Where copies may differ, the copy that a block is read from must not depend on its
+        // neighbours.
         let unit = if self.is_unsynced() { block } else { CORRECTION };
         let mut at = bio.sector;
         while at < bio.end() {
@@ -147,7 +145,7 @@ impl Array {
             let len = Sectors::min(aligned_end - at, bio.end() - at);
             let len = len.round_up(block).min(bio.end() - at);
             let into = at - bio.sector;
-            // Copies that lack different blocks of a piece have all of it together.
+            // Copies that lack different blocks of a piece may have all of it together.
             let one_has_it = self.readable(&copies, into, len).next().is_some();
             let len = if one_has_it { len } else { len.min(block) };
             self.read_piece(&bio.slice_to(at, len, at), into, &copies, failed).await?;
@@ -156,7 +154,7 @@ impl Array {
         Ok(())
     }
 
-    /// One piece: tried on the copy that failed first, since most of it is likely good.
+    /// Reads one piece, first from the copy that failed, since most of it is likely good.
     async fn read_piece(
         &self,
         piece: &Bio,
@@ -188,7 +186,7 @@ impl Array {
                     let corrected = self
                         .finish(move |array| async move { array.correct(&piece, into, bad).await });
                     if let Err(status) = corrected.await {
-                        // What was read is good all the same.
+                        // The data that was read is good anyway.
                         rate_limited!(warn, array = self.disk.name(), %status, "read error not corrected");
                     }
                     return Ok(());
@@ -202,10 +200,10 @@ impl Array {
         Err(last)
     }
 
-    /// Writes a piece over the copies that could not be read, from one that can, and reads it back.
+    /// Overwrites the copies of a piece that could not be read from one that can, and reads them back.
     ///
-    /// Regular writes are kept out meanwhile, so the piece is read anew from a good copy under the
-    /// barrier: what was read before may be old already.
+    /// The barrier keeps regular writes out meanwhile, and the piece is read again from a good copy
+    /// under it: the data read before may already be old.
     async fn correct(&self, piece: &Bio, into: Sectors, bad: Bad) -> BioResult {
         let _writing = self.write_start().await?;
         let _raised = match broken(Rule::CorrectionsRaise) {
@@ -213,7 +211,7 @@ impl Array {
             true => None,
         };
         let Some(mut data) = self.read_good(piece, into, &bad).await else { return Ok(()) };
-        // The caller gets what is on disk now.
+        // The caller gets the data that are on disk now.
         let mut rest = data.as_slice();
         for segment in &piece.segments {
             let (part, more) = rest.split_at(segment.len());
@@ -235,8 +233,8 @@ impl Array {
                     rdev.count_corrected(piece.len);
                     rate_limited!(warn, array = self.disk.name(), member = rdev.path(), %sector, "read error corrected");
                 }
-                // A copy that can be neither read nor written. If it is the last of something
-                // else it stays.
+                // The copy can be neither read nor written. If the member holds the last copy of other
+                // data, it stays.
                 Err(status) => {
                     self.fail_member(rdev, status).await?;
                 }
@@ -245,7 +243,7 @@ impl Array {
         Ok(())
     }
 
-    /// A piece as some copy has it that is not among the bad ones.
+    /// The piece from a copy that is not among the bad ones.
     async fn read_good(&self, piece: &Bio, into: Sectors, bad: &Bad) -> Option<Buffer> {
         let mut data = Buffer::alloc(piece.len.bytes() as usize);
         let copies = self.personality.map(piece.sector - into);

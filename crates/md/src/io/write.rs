@@ -16,14 +16,14 @@ use crate::members::Index;
 use crate::rdev::{Rdev, State};
 
 impl Array {
-    /// A write, discard or write-zeroes. Those of an array with copies run to their end whatever
-    /// becomes of the future.
+    /// A write, discard or write-zeroes. In an array with copies it runs to its end even if the future
+    /// is dropped.
     pub(crate) fn submit_write(&self, mut bio: Bio) -> IoFuture<'_> {
         if !self.is_writable() {
             return IoFuture::failed(Status::ReadOnly);
         }
         if bio.flags.contains(Flags::FAST) {
-            // All members or none: one that gave up alone would lack what the others have.
+            // All members or none: a single member that refused would lack what the others have.
             let fast = |rdev: &Rdev| !rdev.limits().max_write_zeroes.is_zero();
             if !self.members.placed().filter(|(_, rdev)| !rdev.is_faulty()).all(|(_, r)| fast(r)) {
                 return IoFuture::failed(Status::NotSupported);
@@ -33,7 +33,7 @@ impl Array {
         if !self.is_redundant() {
             return IoFuture::boxed(self.submit_ranged(bio));
         }
-        // For the same reason, and as in md, copies are waited for.
+        // For the same reason, and as in md, writes to copies may wait.
         bio.flags -= Flags::NOWAIT;
         if bio.op == Op::Write
             && !bio.flags.contains(Flags::FUA)
@@ -53,8 +53,7 @@ impl Array {
 
     /// A write within one chunk, to all copies.
     ///
-    /// What seldom happens is in futures of their own, so that this one stays small: it is made for
-    /// each write.
+    /// Rare cases are in separate, boxed futures, so that this one stays small: each write creates one.
     async fn write_chunk(&self, bio: Bio) -> BioResult {
         let _writing = self.write_start().await?;
         let _pass = self.pass(&bio).await;
@@ -70,7 +69,7 @@ impl Array {
         Box::pin(self.settle(&bio, intent, answers)).await
     }
 
-    /// Whether all members took a write, and none of them has bad blocks.
+    /// Whether all members took a write, none of them has bad blocks, and one is in sync.
     fn is_plain(&self, answers: &Answers) -> bool {
         let mut held = false;
         let plain = answers.iter().all(|(index, result)| {
@@ -82,7 +81,7 @@ impl Array {
         plain && held
     }
 
-    /// What becomes of a write that some member did not take, or has not had the blocks of before.
+    /// Completes a write that some member did not take, or that may have corrected bad blocks.
     #[cold]
     async fn settle(&self, bio: &Bio, intent: Option<Intent<'_>>, answers: Answers) -> BioResult {
         let answers = self.keep_with_bad_blocks(bio, answers, false).await;
@@ -94,7 +93,7 @@ impl Array {
         self.judge(answers).await
     }
 
-    /// Waits until nothing keeps writes out of the bio's range.
+    /// Passes the barrier for the bio's range.
     pub(super) async fn pass(&self, bio: &Bio) -> Option<Pass<'_>> {
         if !self.is_redundant() {
             return None;
@@ -112,7 +111,7 @@ impl Array {
             return Ok(Some(intent));
         }
         Box::pin(async {
-            // A bitmap that is not on the members yet takes no marks.
+            // A bitmap that is not on the members yet accepts no marks.
             self.recorded().await?;
             let intent = bitmap.begin(bio.sector, bio.len, self).await?;
             self.marks_are_recorded().await?;
@@ -121,14 +120,14 @@ impl Array {
         .await
     }
 
-    /// A member that did not take the marks has failed. Before data is sent that it will lack without
-    /// a mark, the superblocks of the others say so.
+    /// A member that did not take the marks has failed. The superblocks of the others must record that
+    /// before data is sent, which that member would lack without a mark.
     pub(super) async fn marks_are_recorded(&self) -> BioResult {
         self.recorded().await
     }
 
-    /// Sends a bio that lies within one chunk to all copies; and whether there was somebody to send it to
-    /// for every one.
+    /// Sends a bio that lies within one chunk to all copies; also returns whether every copy has a
+    /// member to write to.
     fn copies_of(&self, bio: &Bio) -> (Sent<'_>, bool) {
         let (mut sent, mut everywhere) = (Sent::new(), true);
         for at in self.personality.map(bio.sector) {
@@ -142,13 +141,13 @@ impl Array {
         (sent, everywhere)
     }
 
-    /// The same, until all have answered.
+    /// As [`Self::copies_of`], and waits for all results.
     pub(super) async fn send_copies(&self, bio: &Bio) -> Answers {
         gather(self.copies_of(bio).0).await
     }
 
-    /// Whether every copy of the chunk that begins at `sector` was written: nobody failed, no slot is
-    /// empty. What is being rebuilt counts.
+    /// Whether every copy of the chunk at `sector` was written: no write failed, no slot is empty.
+    /// Members under rebuild count.
     pub(super) fn is_complete(&self, sector: Sector, answers: &Answers) -> bool {
         let took = |slot: usize| {
             let here = |index: &Index| self.members.both(slot).any(|(other, _)| other == *index);
@@ -158,11 +157,11 @@ impl Array {
             && self.personality.map(sector).iter().all(|copy| took(copy.disk))
     }
 
-    /// What became of a write: on members that took it, known bad blocks are good again; of members that
-    /// did not, those with a bad block log try again block by block and list what cannot be written, if
-    /// another member has it all: one of these, or one that answered before (`held`). They stay members
-    /// then. The rest of the answers is to be judged. No answer may come here twice: that of a member
-    /// which listed something looks as if it had all of it.
+    /// Updates bad block lists after a write. On members that took it, known bad blocks are good again.
+    /// Failed members that have a bad block log retry block by block, list the blocks that cannot be
+    /// written, and stay members, if an in-sync member has all data: one of `answers`, or an earlier
+    /// one (`held`). The caller judges the returned results. Do not pass a result twice: after this,
+    /// that of a member that listed blocks looks as if it had all of the write.
     pub(super) async fn keep_with_bad_blocks(
         &self,
         bio: &Bio,
@@ -183,7 +182,7 @@ impl Array {
         for (index, result) in &mut answers {
             let Some(rdev) = self.members.get(*index) else { continue };
             let Err(status) = *result else { continue };
-            // An error of the medium may be one of a few blocks; others are the device's.
+            // These errors may concern only some blocks; others concern the device.
             let of_blocks = matches!(status, Status::Io | Status::Medium | Status::Protection);
             let able = rdev.bad_blocks().has_log() && !rdev.is_faulty();
             if of_blocks && able && !rdev.state().contains(State::FAILFAST) {
@@ -193,25 +192,25 @@ impl Array {
         answers
     }
 
-    /// A part of a member's data area was written: no block of it is bad any more.
+    /// Clears the bad blocks in a part of a member's data area that was written.
     pub(super) fn blocks_are_good(&self, rdev: &Rdev, at: Sector, len: Sectors) {
         let at = at + rdev.data_offset();
         if rdev.bad_blocks().check(at, len).is_some()
             && let Err(error) = rdev.bad_blocks().clear(at, len)
         {
-            // They stay listed, which costs reads and no data.
+            // They stay listed, which only keeps reads off this member.
             rate_limited!(warn, array = self.disk.name(), member = rdev.path(), %error, "bad blocks stay listed");
         }
     }
 
-    /// Where a member has its copy of the chunk that begins at `sector`.
+    /// Where a member has its copy of `sector`.
     pub(super) fn copy_on(&self, index: Index, sector: Sector) -> Option<Sector> {
         let copies = self.personality.map(sector);
         let here = |slot| self.members.both(slot).any(|(other, _)| other == index);
         copies.into_iter().find(|copy| here(copy.disk)).map(|copy| copy.sector)
     }
 
-    /// Writes what could not be written as a whole; an error if the member cannot stay.
+    /// Retries a failed write block by block, and lists bad blocks; an error if the member must fail.
     async fn write_block_by_block(
         &self,
         index: Index,
@@ -237,7 +236,7 @@ impl Array {
             at += len;
         }
         if listed && !broken(Rule::BadBlocksAreRecorded) {
-            // It is acknowledged when the log and the superblock have it.
+            // The write is acknowledged only when the log and the superblock are on disk.
             self.must_record();
         }
         Ok(())

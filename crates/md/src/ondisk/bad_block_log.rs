@@ -20,7 +20,7 @@ pub const MAX_ENTRY_LEN: u64 = 512;
 
 const LEN_BITS: u32 = 10;
 const LEN_MASK: u64 = (1 << LEN_BITS) - 1;
-/// Units that positions can tell apart.
+/// Units that positions can address.
 const UNITS: u64 = 1 << (u64::BITS - LEN_BITS);
 /// The word that ends the list. No entry looks like it: its length would be 1023 units.
 pub(crate) const END: u64 = u64::MAX;
@@ -37,12 +37,12 @@ pub struct BadRange {
 /// Why a log was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum BadBlockLogError {
-    /// The log has a size the kernel does not read.
+    /// The log has a size that the kernel does not read.
     #[error("bad block log of {found} bytes, not a multiple of 512 up to {max}")]
     Size {
         /// Bytes given.
         found: usize,
-        /// Bytes there may be.
+        /// Most bytes allowed.
         max: usize,
     },
     /// Units larger than the kernel can handle.
@@ -51,7 +51,7 @@ pub enum BadBlockLogError {
         /// The shift found.
         found: u8,
     },
-    /// An entry of no length.
+    /// An entry without length.
     #[error("bad block log entry {index}: {word:#018x} has no length")]
     Empty {
         /// Index of the entry.
@@ -74,12 +74,12 @@ pub enum BadBlockLogError {
     Full {
         /// Entries needed.
         needed: usize,
-        /// Entries there is room for.
+        /// Entries that fit.
         available: usize,
     },
 }
 
-/// The ranges of a log, in the order they are stored.
+/// The ranges of a log, in stored order.
 ///
 /// # Errors
 /// [`BadBlockLogError`] if the size or the shift is impossible or an entry is empty or overflows.
@@ -149,7 +149,7 @@ pub fn encode(ranges: &[BadRange], shift: u8, sectors: u16) -> Result<Vec<u8>, B
     Ok(log)
 }
 
-/// The word for `len` units, at most [`MAX_ENTRY_LEN`], from unit `start` on, of which 54 bits fit.
+/// The word for `len` units, at most [`MAX_ENTRY_LEN`], from unit `start` on, which must fit in 54 bits.
 pub(crate) const fn entry(start: u64, len: u64) -> u64 {
     start << LEN_BITS | len
 }
@@ -157,8 +157,8 @@ pub(crate) const fn entry(start: u64, len: u64) -> u64 {
 fn decode(word: u64, shift: u8) -> Option<BadRange> {
     let start = word >> LEN_BITS;
     let units = word & LEN_MASK;
-    // Two such that overlap could be one range whose second part has no position that fits: written again
-    // it would be at the start of the device.
+    // Two such overlapping entries could merge to a range whose second part has a position that does
+    // not fit: written again, it would be at the start of the device.
     if start + units > UNITS {
         return None;
     }

@@ -15,11 +15,11 @@ use super::text;
 
 /// "bitm", little-endian.
 pub const MAGIC: u32 = 0x6d74_6962;
-/// Bytes of the superblock. The bits follow at once; the states of a lockless bitmap do not.
+/// Bytes of the superblock. The bits follow immediately; the states of a lockless bitmap do not.
 pub const SIZE: usize = 256;
 /// Bytes before the states of a lockless bitmap.
 pub const LOCKLESS_START: usize = 1024;
-/// Bitmap in the byte order of the machine that wrote it.
+/// A bitmap in the byte order of the machine that wrote it.
 pub const VERSION_HOST_ENDIAN: u32 = 3;
 /// The usual, little-endian bitmap.
 pub const VERSION_PORTABLE: u32 = 4;
@@ -32,7 +32,7 @@ pub const MAX_WRITE_BEHIND: u32 = (1 << 14) - 1;
 
 /// Bits of [`BitmapSuper::state`].
 pub mod state {
-    /// The bits cannot be believed: everything must be resynced.
+    /// The bits cannot be trusted: everything must be resynced.
     pub const STALE: u32 = 1 << 1;
     /// A write of the bitmap failed.
     pub const WRITE_ERROR: u32 = 1 << 2;
@@ -44,7 +44,7 @@ pub mod state {
     pub const HOST_ENDIAN: u32 = 1 << 15;
 }
 
-/// The bytes.
+/// The bitmap superblock as bytes.
 #[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct BitmapSuper {
@@ -54,21 +54,21 @@ pub struct BitmapSuper {
     pub version: U32,
     /// The array's UUID, in the byte order of its superblock.
     pub uuid: [u8; 16],
-    /// Updated before the superblock's own count of updates.
+    /// Event count; updated before that of the array's superblocks.
     pub events: U64,
-    /// Count of updates when bits were last cleared, which happens only while no member is missing.
+    /// Event count when bits were last cleared, which happens only while no member is missing.
     pub events_cleared: U64,
-    /// Sectors the bitmap covers: of a member, or of the array for RAID10.
+    /// Sectors that the bitmap covers: of a member, or for RAID10 of the array.
     pub sync_size: U64,
     /// Bits of [`state`].
     pub state: U32,
-    /// Bytes one bit stands for; sectors one state stands for if lockless. See [`BitmapSuper::chunk`].
+    /// Bytes per bit, or sectors per state if lockless. See [`BitmapSuper::chunk`].
     pub chunksize: U32,
     /// Seconds between clearings of bits.
     pub daemon_sleep: U32,
     /// Write-behind writes allowed at a time, 0 for none.
     pub write_behind: U32,
-    /// Sectors reserved for the bitmap, or 0 if nobody knows.
+    /// Sectors reserved for the bitmap, or 0 if unknown.
     pub sectors_reserved: U32,
     /// Nodes of the cluster.
     pub nodes: U32,
@@ -93,31 +93,31 @@ pub enum BitmapSuperError {
         /// Bytes given.
         found: usize,
     },
-    /// Something else is there.
+    /// Not a bitmap superblock.
     #[error("bitmap superblock: magic is {found:#010x}, not {MAGIC:#010x}")]
     Magic {
         /// Magic found.
         found: u32,
     },
-    /// A version nobody knows.
+    /// An unknown version.
     #[error("bitmap superblock: version {found}, not 3 to 6")]
     Version {
         /// Version found.
         found: u32,
     },
-    /// A chunk size that is below 512 bytes or no power of two.
+    /// A chunk size that is below 512 bytes or not a power of two.
     #[error("bitmap superblock: chunk size of {found} bytes is not a power of two from 512 up")]
     ChunkSize {
         /// Bytes found.
         found: u32,
     },
-    /// A chunk size of a lockless bitmap that is no power of two.
+    /// A chunk size of a lockless bitmap that is not a power of two.
     #[error("bitmap superblock: chunk size of {found} sectors is not a power of two")]
     LocklessChunkSize {
         /// Sectors found.
         found: u32,
     },
-    /// A period of no seconds.
+    /// A period out of range, for example zero.
     #[error("bitmap superblock: daemon sleep of {found} s is out of range")]
     DaemonSleep {
         /// Seconds found.
@@ -129,7 +129,7 @@ pub enum BitmapSuperError {
         /// Limit found.
         found: u32,
     },
-    /// It covers more than can be counted.
+    /// It covers more than is possible.
     #[error("bitmap superblock: sync size of {found} sectors is impossible")]
     SyncSize {
         /// Sectors found.
@@ -164,9 +164,9 @@ impl BitmapSuper {
         }
     }
 
-    /// A new lockless bitmap superblock as `mdadm --create --bitmap=lockless` writes it: whoever first
-    /// runs the array chooses the chunk size, and makes all states unwritten (clean if `clean`).
-    /// `reserved` is how many sectors the bitmap may have.
+    /// A new lockless bitmap superblock as `mdadm --create --bitmap=lockless` writes it: when the array
+    /// first runs, the chunk size is chosen and all states become unwritten (clean if `clean`).
+    /// `reserved` is the most sectors of the bitmap.
     pub fn new_lockless(
         uuid: [u8; 16],
         sync_size: Sectors,
@@ -184,7 +184,7 @@ impl BitmapSuper {
     /// The superblock at the start of `bytes`, checked.
     ///
     /// # Errors
-    /// [`BitmapSuperError`] for what the kernel would refuse too.
+    /// [`BitmapSuperError`] where the kernel would refuse it too.
     pub fn parse(bytes: &[u8]) -> Result<Self, BitmapSuperError> {
         let sb =
             Self::from_bytes(bytes).ok_or(BitmapSuperError::Truncated { found: bytes.len() })?;
@@ -192,7 +192,7 @@ impl BitmapSuper {
         Ok(sb)
     }
 
-    /// The superblock at the start of `bytes`, whatever it says; `None` if there are too few bytes.
+    /// The superblock at the start of `bytes`, unchecked; `None` if there are too few bytes.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         Self::read_from_prefix(bytes).ok().map(|(sb, _)| sb)
     }
@@ -229,18 +229,17 @@ impl BitmapSuper {
         Ok(())
     }
 
-    /// Stores the count of updates.
+    /// Stores the event count.
     pub fn set_events(&mut self, events: u64) {
         self.events = events.into();
     }
 
-    /// Whether it is a lockless bitmap's.
+    /// Whether it belongs to a lockless bitmap.
     pub fn is_lockless(&self) -> bool {
         self.version.get() == VERSION_LOCKLESS
     }
 
-    /// What one bit or state stands for. (In a lockless bitmap that is not initialised the field means
-    /// nothing.)
+    /// Sectors per bit or state. (Meaningless in an uninitialised lockless bitmap.)
     pub fn chunk(&self) -> Sectors {
         match (self.is_lockless(), self.chunksize.get()) {
             (true, sectors) => Sectors(sectors.into()),
@@ -248,7 +247,7 @@ impl BitmapSuper {
         }
     }
 
-    /// Bits, or states, that the bitmap needs for what it covers; 0 if the chunk size is 0.
+    /// Bits, or states, needed for the covered sectors; 0 if the chunk size is 0.
     pub fn bits(&self) -> u64 {
         match self.chunk() {
             Sectors::ZERO => 0,
@@ -256,7 +255,7 @@ impl BitmapSuper {
         }
     }
 
-    /// Bytes of superblock and bits together, rounded up to `boundary`.
+    /// Bytes of the superblock and the bits, rounded up to `boundary`.
     pub fn total_bytes(&self, boundary: u64) -> u64 {
         let bytes = if self.is_lockless() {
             self.bits().saturating_add(LOCKLESS_START as u64)
@@ -267,11 +266,11 @@ impl BitmapSuper {
     }
 
     /// The text of `mdadm --examine-bitmap` for this superblock, without the line naming the file.
-    /// `array` is the version of the array's superblock, on which the order of the UUID's bytes
-    /// depends; `dirty` is the number of bits set, if the bits were read.
+    /// `array` is the version of the array's superblock, which determines the order of the UUID's
+    /// bytes; `dirty` is the number of bits set, if the bits were read.
     ///
-    /// mdadm (4.5) takes a lockless bitmap for one of an unknown version: what is said of those is our
-    /// own. One that nobody initialised has neither chunks nor states.
+    /// mdadm (4.5) does not know lockless bitmaps: their text is ashlar's. An uninitialised one has
+    /// neither chunks nor states.
     pub fn describe(&self, array: Version, dirty: Option<u64>) -> impl fmt::Display + '_ {
         let uuid = match array {
             Version::V0_90 => swap_words(self.uuid),
@@ -280,7 +279,7 @@ impl BitmapSuper {
         Description { sb: self, uuid: Uuid::from_bytes(uuid), dirty }
     }
 
-    /// Whether it is a lockless bitmap that nobody initialised yet.
+    /// Whether it is a lockless bitmap that is not initialised yet.
     fn is_unused(&self) -> bool {
         self.is_lockless() && self.state.get() & state::FIRST_USE != 0
     }

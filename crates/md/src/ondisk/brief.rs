@@ -8,7 +8,7 @@ use super::superblock::Superblock;
 use super::superblock_0_90::disk;
 use super::text::{decimal_size, file_name, quoted};
 
-/// Members of one array, which are told in one line.
+/// Members of one array, which are printed in one line.
 pub struct Brief<'a> {
     first: &'a Superblock,
     spares: usize,
@@ -16,8 +16,8 @@ pub struct Brief<'a> {
 }
 
 impl<'a> Brief<'a> {
-    /// The arrays of these members, each with its device's path, in mdadm's order: the array that was met last is the
-    /// first.
+    /// The arrays of these members (with their devices' paths), in mdadm's order: the array found last
+    /// comes first.
     pub fn all(members: impl IntoIterator<Item = (&'a Superblock, &'a str)>) -> Vec<Self> {
         let mut arrays: Vec<Self> = Vec::new();
         for (sb, device) in members {
@@ -80,7 +80,7 @@ fn array_line(sb: &Superblock, verbose: bool) -> String {
     text + "\n"
 }
 
-/// Whether mdadm takes both for members of one array: besides the identity, what describes it must be the same.
+/// Whether mdadm considers both members of one array: besides the identity, its parameters must be equal.
 fn is_same_array(a: &Superblock, b: &Superblock) -> bool {
     let shape = |sb: &Superblock| (sb.set_uuid, sb.ctime, sb.level, sb.size, sb.raid_disks);
     let old = |sb: &Superblock| sb.version == Version::V0_90;
@@ -88,7 +88,7 @@ fn is_same_array(a: &Superblock, b: &Superblock) -> bool {
     shape(a) == shape(b) && old(a) == old(b) && (old(a) || striping(a) == striping(b))
 }
 
-/// Whether mdadm takes the member for one that is in sync. Others are counted as spares, even if they are none.
+/// Whether mdadm considers the member in sync. It counts all others as spares, even if they are not.
 fn is_in_sync(sb: &Superblock) -> bool {
     match sb.block_0_90() {
         Some(block) => block.this_disk.state.get() & disk::SYNC != 0,
@@ -119,7 +119,7 @@ impl fmt::Display for Export<'_> {
             writeln!(f, "MD_ARRAY_SIZE={}", decimal_size(bytes))?;
         }
         writeln!(f, "MD_UUID={}", MdadmUuid(sb.set_uuid))?;
-        // Of 0.90 mdadm exports the creation time by this name.
+        // For 0.90, mdadm exports the creation time under this name.
         let updated = if old { sb.ctime } else { sb.utime };
         writeln!(f, "MD_UPDATE_TIME={}", updated.seconds)?;
         if !old {
@@ -129,7 +129,7 @@ impl fmt::Display for Export<'_> {
     }
 }
 
-/// A name as a value of one line.
+/// A name as a one-line value: cut at the first newline.
 pub fn exported_name(name: &str) -> &str {
     name.split('\n').next().unwrap_or_default()
 }

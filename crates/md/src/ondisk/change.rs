@@ -13,9 +13,9 @@ use super::superblock::{Superblock, refusal};
 use super::superblock_1::{Block1, MAX_ROLES};
 use super::validate;
 
-/// The superblock of a device that joins an array as a spare with this `number`, made after that of a
-/// member, `model`. Data begins where it does there, and the bitmap and the bad block log have the
-/// same places. No bad blocks are taken over (mdadm once copied the list along with the superblock).
+/// The superblock of a device added to an array as a spare with this `number`, based on that of the
+/// member `model`. Data, bitmap and bad block log have the same places as there. Bad blocks are not
+/// copied (mdadm once copied the list with the superblock).
 ///
 /// # Errors
 /// [`CreateError`]: the device is too small, or the version is 0.90.
@@ -69,8 +69,9 @@ pub fn join(
     Ok(Superblock::from_block_1(block, version, device)?)
 }
 
-/// Sectors between data and superblock of a new member with version 1.0: as many as `model` has, but
-/// no more than its bitmap and bad block log need if the array's data does not fit otherwise.
+/// Sectors reserved before the superblock of a new member with version 1.0, including the data
+/// offset: as many as in `model`, or fewer, down to what its bitmap and bad block log need, if the
+/// array's data does not fit otherwise.
 fn gap(model: &Superblock, at: u64) -> u64 {
     let data_end = model.data_offset.0 + model.data_size.0;
     let usual = model.super_offset.0.saturating_sub(data_end);
@@ -80,20 +81,20 @@ fn gap(model: &Superblock, at: u64) -> u64 {
     model.data_offset.0 + usual.min(spare).max(least)
 }
 
-/// A bitmap that is to be put on the members of an array that has none.
+/// A bitmap for the members of an array that has none.
 #[derive(Clone, Debug)]
 pub struct NewPlace {
     /// Sectors from each superblock to the bitmap, signed.
     pub offset: i32,
-    /// Sectors from there to whatever comes behind, on every member.
+    /// Sectors available from there on, on every member.
     pub area: Sectors,
     /// Its superblock.
     pub superblock: BitmapSuper,
 }
 
 /// Finds the place for a bitmap that covers `covered` sectors of an array with these members, as
-/// mdadm does: in front of the data behind the superblock, or with version 1.0 between the two. `clean`
-/// says that all copies are the same.
+/// mdadm does: between the superblock and the data, which version 1.0 has in the other order.
+/// `clean` says that all copies are the same.
 ///
 /// # Errors
 /// [`CreateError`]: there is no room, the chunk size is impossible, or the version is 0.90.
@@ -161,7 +162,7 @@ impl Room {
                 let before = log.map_or(0, |log| u64::from(log.offset.min(0).unsigned_abs()));
                 let behind = before.max(BAD_BLOCK_LOG);
                 if gap < 6 && sb.roles.len() <= 384 {
-                    // A KiB behind the superblock, where only 3 KiB are free on any device.
+                    // 1 KiB after the superblock, where every device has 3 KiB free.
                     (Some(2), 0, 6)
                 } else {
                     (None, behind, gap.saturating_sub(behind))
@@ -181,9 +182,9 @@ impl Room {
         Ok(Self { offset, behind, sectors })
     }
 
-    /// The room that two members have.
+    /// The room that two members have in common.
     fn and(self, other: Self) -> Result<Self, CreateError> {
-        // Of version 1.0, some may have room before the superblock and some only behind.
+        // With version 1.0, some may have room before the superblock and some only after it.
         if self.offset != other.offset {
             return Err(CreateError::NoRoomForBitmap);
         }

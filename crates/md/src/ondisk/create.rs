@@ -25,23 +25,23 @@ pub const RAID0_ALTERNATE: u32 = 2;
 pub const RAID10_NEAR_2: u32 = 0x102;
 /// Chunk size of striped levels if none is given: 512 KiB.
 pub const DEFAULT_CHUNK: Sectors = Sectors(1024);
-/// Seconds between clearings of bitmap bits if nothing is given.
+/// Default seconds between clearings of bitmap bits.
 pub const DEFAULT_DAEMON_SLEEP: u32 = 5;
 
-/// Bytes of a bitmap chunk below which mdadm does not go by itself.
+/// Smallest bitmap chunk in bytes that mdadm chooses by default.
 const USUAL_BITMAP_CHUNK: u64 = 64 << 20;
-/// Member size above which mdadm adds a bitmap unasked: 100 GiB.
+/// Member size above which mdadm adds a bitmap by default: 100 GiB.
 const BITMAP_UNASKED_ABOVE: Sectors = Sectors(100 << 21);
 /// Sectors of a bad block log.
 pub(super) const BAD_BLOCK_LOG: u64 = 8;
-/// Sectors from a superblock in front of the data to the bitmap.
+/// Sectors from the superblock to the bitmap, if the superblock is before the data.
 pub(super) const BITMAP_OFFSET: u64 = 8;
-/// Most sectors of a bitmap whose chunk size nobody asked for, and of a lockless one: 128 KiB.
+/// Most sectors of a bitmap with the default chunk size, and of a lockless one: 128 KiB.
 pub(super) const USUAL_BITMAP_SPACE: u64 = 256;
 const ONE_MIB: u64 = 2048;
 const BITMAP_SUPER_SIZE: u64 = bitmap_super::SIZE as u64;
 
-/// What array to make.
+/// The array to create.
 #[derive(Clone, Debug)]
 pub struct CreateSpec {
     /// Version of the superblocks.
@@ -54,11 +54,11 @@ pub struct CreateSpec {
     pub chunk: Option<Sectors>,
     /// Active members of the complete array.
     pub raid_devices: u32,
-    /// The members by number, `None` for missing ones. Those from `raid_devices` on are spares.
+    /// The members by number, `None` for missing ones. Members from `raid_devices` on are spares.
     pub members: Vec<Option<NewMember>>,
-    /// Sectors to use of each member; `None` for all there is.
+    /// Sectors to use of each member; `None` for as many as possible.
     pub size: Option<Sectors>,
-    /// Where data is to begin, not for 0.90 and 1.0; `None` to choose.
+    /// Where data begins, not for 0.90 and 1.0; `None` for the default.
     pub data_offset: Option<Sectors>,
     /// Identity of the array.
     pub set_uuid: Uuid,
@@ -68,19 +68,19 @@ pub struct CreateSpec {
     pub ctime: u64,
     /// Whether the members are known to be in sync.
     pub assume_clean: bool,
-    /// Whether there is to be a bitmap.
+    /// The kind of bitmap, if any.
     pub bitmap: NewBitmap,
-    /// Most write-behind writes, 0 for none.
+    /// Limit of write-behind writes, 0 for none.
     pub write_behind: u32,
     /// Seconds between clearings of bitmap bits.
     pub daemon_sleep: u32,
-    /// Whether there is to be a bad block log; version 0.90 has none.
+    /// Whether members get a bad block log; version 0.90 has none.
     pub bad_block_log: bool,
     /// Numbers of devices, for version 0.90.
     pub numbers: DeviceNumbers,
 }
 
-/// A device that is to become a member.
+/// A device that will become a member.
 #[derive(Clone, Copy, Debug)]
 pub struct NewMember {
     /// Its size.
@@ -94,40 +94,40 @@ pub struct NewMember {
 /// Whether a new array has a bitmap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NewBitmap {
-    /// If mdadm would add one unasked: redundant arrays with members above 100 GiB, or with
+    /// If mdadm would add one by default: redundant arrays with members above 100 GiB, or with
     /// write-behind.
     Auto,
     /// No.
     None,
-    /// Yes, with this many bytes to a bit, or a suitable number.
+    /// Yes, with this many bytes per bit, or a suitable number.
     Internal {
-        /// Bytes one bit stands for.
+        /// Bytes that one bit covers.
         chunk: Option<u64>,
     },
-    /// A lockless one, which also knows what was never written. mdadm makes them with version 1.2 only.
+    /// A lockless one, which also records what was never written. mdadm creates it only with version 1.2.
     Lockless,
 }
 
-/// What is to be written to one member.
+/// What will be written to one member.
 #[derive(Clone, Debug)]
 pub struct NewSuperblock {
     /// Its superblock.
     pub superblock: Superblock,
-    /// Its bitmap's superblock. All bytes behind it, up to [`BitmapSuper::total_bytes`] of 4096, are
-    /// to be 0xff; those of a lockless one mean nothing until somebody runs the array.
+    /// Its bitmap's superblock. All bytes after it, up to [`BitmapSuper::total_bytes`] of 4096, must be
+    /// 0xff; those of a lockless bitmap mean nothing until the array first runs.
     pub bitmap: Option<BitmapSuper>,
 }
 
-/// Why an array cannot be made.
+/// Why an array cannot be created.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum CreateError {
     /// 0.90 superblocks cannot record it.
     #[error("version {0} superblocks cannot record that")]
     Version(Version),
-    /// Not with superblocks of version 0.90.
+    /// Not possible with superblocks of version 0.90.
     #[error("version 0.90 superblocks: {0}")]
     Old(&'static str),
-    /// A level that is not made.
+    /// A level of which no new arrays are created.
     #[error("no new arrays of {0}")]
     Level(Level),
     /// Fewer members than devices.
@@ -144,13 +144,13 @@ pub enum CreateError {
         /// Members given.
         given: usize,
     },
-    /// No member at all, or one missing that cannot be.
+    /// No members, or a missing one that the level needs.
     #[error("{0} cannot do without its missing members")]
     Missing(Level),
-    /// Spares that could never be used.
+    /// Spares for a level that cannot use them.
     #[error("{0} has no use for spares")]
     Spares(Level),
-    /// A setting that means nothing for the level.
+    /// A setting that is meaningless for the level.
     #[error("{level} has no {what}")]
     Meaningless {
         /// The level.
@@ -172,14 +172,14 @@ pub enum CreateError {
         /// Its size.
         device: Sectors,
     },
-    /// A member with less room than asked for.
+    /// A member with less room than requested.
     #[error("member {number} has room for {room} sectors of data, not {size}")]
     TooSmall {
         /// Number of the member.
         number: usize,
         /// Room for data.
         room: Sectors,
-        /// Size asked for.
+        /// Size requested.
         size: Sectors,
     },
     /// No place for a bitmap.
@@ -191,9 +191,9 @@ pub enum CreateError {
     /// A bitmap chunk that is impossible.
     #[error("bitmap chunk of {chunk} bytes is not a power of two from {min} up to 2 GiB")]
     BitmapChunk {
-        /// Bytes asked for.
+        /// Bytes requested.
         chunk: u64,
-        /// Least possible.
+        /// Smallest possible.
         min: u64,
     },
     /// A name that does not fit.
@@ -204,8 +204,8 @@ pub enum CreateError {
     Impossible(#[from] SuperblockError),
 }
 
-/// The name mdadm stores for an array called `name` on this host: `host:name`, unless it has a colon
-/// already or would be too long, then the name alone, cut to 31 bytes.
+/// The name that mdadm stores for an array called `name` on this host: `host:name`; or the name alone,
+/// cut to 31 bytes, if it already has a colon or the result would be too long.
 pub fn full_name(homehost: Option<&str>, name: &str) -> String {
     match homehost {
         Some(host) if !name.contains(':') && host.len() + 1 + name.len() < 32 => {
@@ -215,10 +215,10 @@ pub fn full_name(homehost: Option<&str>, name: &str) -> String {
     }
 }
 
-/// Makes the superblocks of a new array, by member number; `None` for missing members.
+/// Creates the superblocks of a new array, by member number; `None` for missing members.
 ///
 /// # Errors
-/// Why there can be no such array: see [`CreateError`].
+/// Why such an array is impossible: see [`CreateError`].
 pub fn create(spec: &CreateSpec) -> Result<Vec<Option<NewSuperblock>>, CreateError> {
     let plan = Plan::new(spec)?;
     let shape = (plan.size, plan.layout, plan.chunk);
@@ -303,9 +303,9 @@ impl Plan {
         }
     }
 
-    /// The bitmap's offset from the superblock and its superblock.
+    /// The bitmap's offset from the member's superblock, and the bitmap's superblock.
     fn new_bitmap(&self, spec: &CreateSpec) -> Result<(i32, BitmapSuper), CreateError> {
-        // A bitmap covers the members, but of RAID10 the array.
+        // A bitmap covers the members' sectors, but with RAID10 the array's.
         let covered = if spec.level == Level::Raid10 {
             let copies = u64::from((self.layout & 255) * (self.layout >> 8 & 255)).max(1);
             Sectors((self.size.0 / 2).saturating_mul(spec.raid_devices.into()) / copies * 2)
@@ -333,8 +333,8 @@ impl Plan {
         Ok((offset, sb))
     }
 
-    /// Whether a RAID0 needs to say which layout it has. mdadm compares sizes in bytes divided by the
-    /// chunk size in sectors, which is finer than needed; so it is done here.
+    /// Whether a RAID0 must record its layout. mdadm compares sizes in bytes divided by the chunk size
+    /// in sectors, which is finer than needed; the same is done here.
     fn members_differ(&self, spec: &CreateSpec) -> bool {
         let own_offset = spec.data_offset.unwrap_or_default().0;
         let chunk = self.chunk.0.max(1);
@@ -419,7 +419,7 @@ impl Plan {
             None => bitmap_space(self.size),
         };
         if version == Version::V1_0 {
-            // Whatever is between the used size and the superblock can be given up.
+            // All space between the used size and the superblock can be reserved.
             let reserved = (bitmap + BAD_BLOCK_LOG).min(at.0.saturating_sub(self.size.0));
             let log = (reserved >= BAD_BLOCK_LOG).then_some(-(BAD_BLOCK_LOG as i32));
             return (Sectors(at.0 - reserved), log);
@@ -461,7 +461,7 @@ fn meaningless_if(given: bool, level: Level, what: &'static str) -> Result<(), C
     if given { Err(CreateError::Meaningless { level, what }) } else { Ok(()) }
 }
 
-/// Entries of the role table: as many as fit into the sectors the members need.
+/// Entries of the role table: as many as fit into the sectors that the members need.
 fn role_table_len(spec: &CreateSpec) -> usize {
     let active = spec.raid_devices as usize;
     let spares = spec.members.iter().skip(active).flatten().count();
@@ -484,7 +484,7 @@ pub(super) fn lockless(
     Ok(BitmapSuper::new_lockless(uuid, covered, reserved, sleep, clean))
 }
 
-/// The bytes a bit stands for, of a bitmap that covers so many sectors and has so many.
+/// Bytes per bit of a bitmap that covers `covered` sectors and has `room` sectors.
 pub(super) fn bitmap_chunk(
     wanted: NewBitmap,
     covered: Sectors,
@@ -520,7 +520,7 @@ pub(super) fn before_superblock(covered: Sectors, chunk: u32, behind: u64) -> i3
     -((pages * 8 + behind) as i32)
 }
 
-/// Sectors set aside for a bitmap that may be added later.
+/// Sectors reserved for a bitmap that may be added later.
 fn bitmap_space(size: Sectors) -> u64 {
     const GIB: u64 = 2 << 20;
     match size.0 {
@@ -531,8 +531,8 @@ fn bitmap_space(size: Sectors) -> u64 {
     }
 }
 
-/// Where data begins: behind superblock, bitmap, bad block log and headroom for a later reshape, on a
-/// whole MiB. The headroom aims at a thousandth of the device, at most 128 MiB, and not less than two
+/// Where data begins: after superblock, bitmap, bad block log and headroom for a later reshape, on a
+/// MiB boundary. The headroom is about a thousandth of the device, at most 128 MiB, and at least two
 /// chunks.
 fn choose_data_offset(version: Version, device: Sectors, chunk: Sectors) -> Sectors {
     if matches!(version, Version::V0_90 | Version::V1_0) {
@@ -559,8 +559,8 @@ fn choose_size(
     if spec.size.is_some_and(|size| size.0 != 0) && wanted.is_zero() {
         return Err(CreateError::SizeBelowChunk { chunk });
     }
-    // So that a RAID1 could be reshaped to a striped level. mdadm lets the result be zero, which
-    // the kernel takes for "all there is"; such an array has at most 64 KiB.
+    // So that a RAID1 could be reshaped to a striped level. mdadm allows a result of zero, which
+    // means "all" to the kernel; such an array has at most 64 KiB.
     let granule = if spec.level == Level::Raid1 && wanted.is_zero() { 128 } else { 2 };
     let mut least = Sectors::MAX;
     for (number, member) in spec.members.iter().enumerate() {
@@ -579,7 +579,7 @@ fn choose_size(
         return Ok(wanted);
     }
     if spec.level == Level::Raid0 {
-        // Uses all of each member, however different.
+        // RAID0 uses all of each member, even if sizes differ.
         return Ok(Sectors::ZERO);
     }
     Ok(least)

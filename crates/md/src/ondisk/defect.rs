@@ -12,23 +12,23 @@ use super::superblock_1::MAX_ROLES;
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("md superblock version {version} at sector {at}: {defect}")]
 pub struct SuperblockError {
-    /// The version that was looked for.
+    /// The expected version.
     pub version: Version,
-    /// Where it was looked for.
+    /// Where it was expected.
     pub at: Sector,
     /// What is wrong.
     #[source]
     pub defect: Defect,
-    /// Which array it is of. `None` if its checksum does not prove that it says so.
+    /// The array that it belongs to. `None` if its checksum does not prove that.
     pub belongs: Option<Belonging>,
 }
 
-/// Of which array a superblock is, and how fresh.
+/// The array that a superblock belongs to, and its event count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Belonging {
     /// Identity of the array.
     pub set_uuid: Uuid,
-    /// Count of events.
+    /// Event count.
     pub events: u64,
 }
 
@@ -60,12 +60,12 @@ pub enum Defect {
     /// A 0.90 superblock written by a big-endian machine.
     #[error("written by a machine of the other byte order")]
     ForeignByteOrder,
-    /// Another format under the same magic.
+    /// Another format with the same magic.
     #[error("major version is {found}, not {wanted}")]
     MajorVersion {
         /// Version found.
         found: u32,
-        /// Version of the place.
+        /// Version expected at this place.
         wanted: u32,
     },
     /// An unknown 0.90 variant.
@@ -77,7 +77,7 @@ pub enum Defect {
     /// The superblock says that it belongs elsewhere: the device was resized or copied.
     #[error("it says it belongs at sector {found}")]
     SuperOffset {
-        /// Place it names.
+        /// The sector that it names.
         found: u64,
     },
     /// More roles than fit.
@@ -86,7 +86,7 @@ pub enum Defect {
         /// Entries it claims.
         found: u32,
     },
-    /// Features this code does not know.
+    /// Unknown features.
     #[error("unknown feature bits {found:#x}")]
     UnknownFeatures {
         /// The unknown bits.
@@ -108,27 +108,27 @@ pub enum Defect {
         /// Its value.
         found: u8,
     },
-    /// A 0.90 superblock that says there is none.
+    /// A 0.90 superblock that says that it is not persistent.
     #[error("not_persistent is {found}, not 0")]
     NotPersistent {
         /// Value found.
         found: u32,
     },
-    /// A level no md has.
+    /// An unknown level.
     #[error("unknown RAID level {found}")]
     Level {
         /// Level found.
         found: i32,
     },
-    /// No members, or more than there can be.
+    /// No members, or more than possible.
     #[error("{found} raid devices, not 1 to {max}")]
     RaidDisks {
         /// Number found.
         found: u32,
-        /// Most there can be.
+        /// Most possible.
         max: u32,
     },
-    /// No chunk size where one is needed.
+    /// No chunk size, but the level needs one.
     #[error("{level} without a chunk size")]
     ZeroChunk {
         /// Level found.
@@ -158,7 +158,7 @@ pub enum Defect {
         /// Data on this member.
         room: Sectors,
     },
-    /// Layout bits without a meaning for the level.
+    /// Layout bits that are meaningless for the level.
     #[error("{level} with unknown layout {found:#x}")]
     Layout {
         /// Level found.
@@ -196,7 +196,7 @@ pub enum Defect {
         /// Size found.
         found: u64,
     },
-    /// A redundant array that uses nothing of its members.
+    /// A redundant array that uses zero sectors of its members.
     #[error("used size of the members is 0")]
     ZeroSize,
     /// More of the member in use than it has.
@@ -207,7 +207,7 @@ pub enum Defect {
         /// Sectors of the data area.
         data_size: u64,
     },
-    /// The data area does not fit onto the device, or into the superblock behind it.
+    /// The data area extends beyond the device, or into the superblock after it.
     #[error("data at sector {data_offset}, {data_size} sectors long, ends behind sector {limit}")]
     DataBeyondDevice {
         /// Start found.
@@ -222,7 +222,7 @@ pub enum Defect {
     DataInSuperblock {
         /// Start found.
         found: u64,
-        /// First sector behind the superblock.
+        /// First sector after the superblock.
         end: Sector,
     },
     /// The bitmap is in an impossible place.
@@ -253,15 +253,15 @@ pub enum Defect {
         /// Shift found.
         found: u8,
     },
-    /// This member claims a slot the array does not have.
+    /// This member claims a slot that the array does not have.
     #[error("its own role is {role}, but the array has {slots} slots")]
     RoleBeyondArray {
         /// Slot claimed.
         role: u16,
-        /// Slots there are.
+        /// Slots of the array.
         slots: u32,
     },
-    /// A logical block size that is none.
+    /// An invalid logical block size.
     #[error("logical block size of {found} bytes")]
     LogicalBlockSize {
         /// Bytes found.
@@ -277,10 +277,10 @@ pub enum Defect {
     },
 }
 
-/// Where a bitmap or bad block log is that is where it cannot be.
+/// The impossible place of a bitmap or bad block log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Misplaced {
-    /// Before sector 0 or behind the end.
+    /// Before sector 0 or beyond the end.
     OffDevice,
     /// On top of the superblock.
     InSuperblock,

@@ -15,11 +15,11 @@ use super::superblock_0_90::{Block090, Descriptor, disk, state};
 use super::superblock_1::Block1;
 use super::text::{self, CTime};
 
-/// The most slots printed, so that a damaged number of devices does not print for ever.
+/// The most slots printed, so that a damaged device count does not print forever.
 const MAX_SLOTS: u32 = 4096;
 
-/// `mdadm --examine` of a checked superblock. `bitmap` is the bitmap superblock it points to, if it
-/// points to one and it could be read.
+/// `mdadm --examine` of a checked superblock. `bitmap` is the bitmap superblock that it points to, if
+/// any and readable.
 pub fn examine(superblock: &Superblock, bitmap: Option<&BitmapSuper>) -> String {
     match (superblock.block_1(), superblock.block_0_90()) {
         (Some(block), _) => {
@@ -45,8 +45,8 @@ pub struct Examine1<'a> {
 
 impl fmt::Display for Examine1<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // mdadm drops the bitmap from the superblock before it prints if the bitmap is not there or
-        // another array's, which makes the checksum look wrong.
+        // If the bitmap is missing or another array's, mdadm removes it from the superblock before
+        // printing, which makes the checksum look wrong.
         let header = &self.block.header;
         let ours =
             |sb: &&BitmapSuper| sb.magic.get() == bitmap_super::MAGIC && sb.uuid == header.set_uuid;
@@ -140,8 +140,8 @@ impl Examine1<'_> {
         Ok(())
     }
 
-    /// Sectors a reshape could move the data by, before and after it. Computed as mdadm does, wrapping
-    /// included; (0, 0) becomes (0, 1), which is not printed.
+    /// Sectors before and after the data, by which a reshape could move it. Computed as in mdadm,
+    /// including wrapping; (0, 0) becomes (0, 1), which is not printed.
     fn unused_space(&self) -> (u64, u64) {
         let header = &self.block.header;
         let features = self.features();
@@ -191,7 +191,7 @@ impl Examine1<'_> {
         (before, after)
     }
 
-    /// Offset and size of the partial parity log, which share the bitmap's field.
+    /// Offset and size of the partial parity log, stored in the bitmap's field.
     fn ppl(&self) -> (i64, u64) {
         let raw = self.block.header.bitmap_offset.get();
         (i64::from(raw as u16 as i16), u64::from(raw >> 16))
@@ -334,7 +334,7 @@ pub type DeviceName<'a> = &'a dyn Fn(u32, u32) -> Option<String>;
 pub struct Examine090<'a> {
     /// The superblock.
     pub block: &'a Block090,
-    /// Knows names of devices. mdadm prints them if they exist now.
+    /// Returns names of devices. mdadm prints them if the devices exist now.
     pub device_name: DeviceName<'a>,
 }
 
@@ -515,7 +515,7 @@ fn print_sectors(f: &mut fmt::Formatter<'_>, label: &str, sectors: u64) -> fmt::
     writeln!(f, "{label} : {sectors} sectors{human}")
 }
 
-/// Bytes of the array, for the levels of which mdadm prints that.
+/// Bytes of the array, for the levels for which mdadm prints them.
 pub(super) fn array_bytes(level: Level, layout: u32, raid_disks: u32, member: u64) -> Option<u64> {
     let (data, copies) = match level {
         Level::Raid1 => (1, 1),
@@ -560,7 +560,7 @@ fn print_layout_line(
     }
 }
 
-/// The chunk size line and the empty line behind it.
+/// The chunk size line and the empty line after it.
 fn print_chunk(f: &mut fmt::Formatter<'_>, level: Level, kib: u32) -> fmt::Result {
     if level.is_striped() {
         writeln!(f, "     Chunk Size : {kib}K")?;

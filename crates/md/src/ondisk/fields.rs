@@ -8,13 +8,13 @@ use uuid::Uuid;
 /// The magic number of every md superblock, 0.90 and 1.x (`MD_SB_MAGIC`).
 pub const MAGIC: u32 = 0xa92b_4efc;
 
-/// Space kept at the end of a device for a 0.90 superblock, and its alignment (64 KiB).
+/// Space reserved at the end of a device for a 0.90 superblock, and its alignment (64 KiB).
 const RESERVED_0_90: u64 = 128;
 
-/// Smallest device a 1.x superblock is looked for on, in sectors.
+/// Smallest device that can carry a 1.x superblock, in sectors.
 const MIN_DEVICE_1: u64 = 24;
 
-/// A superblock version, which is also the place where the superblock is.
+/// A superblock version, which also determines the superblock's place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Version {
     /// 0.90: in the last 64 to 128 KiB, 64 KiB aligned, host byte order, at most 27 members.
@@ -75,7 +75,7 @@ impl fmt::Display for Version {
 /// A RAID level ("personality") with md's numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Level {
-    /// -1: members one after the other.
+    /// -1: members concatenated.
     Linear,
     /// 0: striped.
     Raid0,
@@ -93,12 +93,12 @@ pub enum Level {
     Multipath,
     /// -5: fault injection.
     Faulty,
-    /// Any other number: no md knows it.
+    /// Any other number: unknown to md.
     Other(i32),
 }
 
 impl Level {
-    /// The level md's number stands for.
+    /// The level for md's number.
     pub const fn from_raw(raw: i32) -> Self {
         match raw {
             -1 => Self::Linear,
@@ -151,7 +151,7 @@ impl Level {
         matches!(self, Self::Raid0 | Self::Raid4 | Self::Raid5 | Self::Raid6 | Self::Raid10)
     }
 
-    /// Whether members hold redundancy, so that `size` and `resync_offset` mean something.
+    /// Whether members hold redundancy, so that `size` and `resync_offset` have a meaning.
     pub const fn is_redundant(self) -> bool {
         self.raw() > 0
     }
@@ -166,12 +166,12 @@ impl fmt::Display for Level {
     }
 }
 
-/// What a member is for: one entry of the role table.
+/// The role of a member: one entry of the role table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Role {
-    /// Slot of the array; in sync or being rebuilt (then there is a recovery offset).
+    /// In this slot of the array; in sync, or being rebuilt (then there is a recovery offset).
     Active(u16),
-    /// 0xffff: a spare, or a number no device has.
+    /// 0xffff: a spare, or a number that no device has.
     Spare,
     /// 0xfffe: failed.
     Faulty,
@@ -180,8 +180,8 @@ pub enum Role {
 }
 
 impl Role {
-    /// From the 16 bits of a 1.x role table. Numbers above 0xff00 that are none of the three special
-    /// ones stay [`Role::Active`]: no array is that large, so they are never valid.
+    /// From the 16 bits of a 1.x role table. Other numbers above 0xff00 become [`Role::Active`]: no array
+    /// is that large, so they are never valid.
     pub const fn from_raw(raw: u16) -> Self {
         match raw {
             0xffff => Self::Spare,
@@ -231,9 +231,9 @@ impl Features {
     pub const PPL: Self = Self(1024);
     /// There are several partial parity logs.
     pub const MULTIPLE_PPLS: Self = Self(2048);
-    /// `layout` says how a RAID0 of unequal members is laid out.
+    /// `layout` is valid: the layout of a RAID0 with unequal members.
     pub const RAID0_LAYOUT: Self = Self(4096);
-    /// Every bit known.
+    /// All known bits.
     pub const ALL: Self = Self(8191);
 
     /// Whether all bits of `other` are set.
@@ -252,13 +252,13 @@ impl Features {
         Self(self.0 | other.0)
     }
 
-    /// The bits of this one that `other` does not have.
+    /// The bits of `self` that are not in `other`.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// This set with `other` in it or not.
+    /// `self` with the bits of `other` set or cleared.
     #[must_use]
     pub const fn set_to(self, other: Self, on: bool) -> Self {
         if on { self.with(other) } else { self.without(other) }
@@ -280,7 +280,7 @@ impl fmt::Display for Features {
 /// Flags of one member (`devflags` of 1.x).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub struct DeviceFlags {
-    /// Read from this member only if no other has the data (RAID1).
+    /// Read from this member only if no other in-sync member has the data.
     pub write_mostly: bool,
     /// Fail this member at the first error instead of retrying.
     pub failfast: bool,
@@ -352,8 +352,8 @@ impl fmt::Display for MdadmUuid {
     }
 }
 
-/// A UUID with the bytes of each of its four words reversed: between the order in which a 0.90
-/// superblock stores it and the order in which it is printed.
+/// A UUID with the bytes of each of its four words reversed: converts between the order in a 0.90
+/// superblock and the printed order.
 pub(super) fn swap_words(mut uuid: [u8; 16]) -> [u8; 16] {
     uuid.as_chunks_mut::<4>().0.iter_mut().for_each(|word| word.reverse());
     uuid

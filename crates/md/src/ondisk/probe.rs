@@ -21,16 +21,16 @@ pub type Range = (u64, usize);
 /// What was found on a device.
 #[derive(Clone, Debug)]
 pub struct Probed {
-    /// The superblock to use: `None` if there is no md superblock at all, an error if the preferred
-    /// one cannot be used.
+    /// The superblock to use: `None` if there is no md superblock, an error if the preferred one
+    /// cannot be used.
     pub preferred: Option<Result<Box<Superblock>, SuperblockError>>,
     /// Other md superblocks on the device, damaged or not.
     pub others: Vec<Version>,
-    /// Versions that could not be looked for because their range was not read completely.
+    /// Versions that could not be checked because their range was not read completely.
     pub unread: Vec<SuperblockError>,
 }
 
-/// The ranges [`identify`] wants of a device with this many sectors: at most four, 4 KiB each.
+/// The ranges that [`identify`] needs of a device with this many sectors: at most four, 4 KiB each.
 pub fn probe_ranges(device: Sectors) -> Vec<Range> {
     let places = Version::ALL.iter().filter_map(|version| version.super_offset(device));
     let mut ranges: Vec<Range> = places.map(|at| (at.bytes(), BLOCK_SIZE)).collect();
@@ -39,8 +39,8 @@ pub fn probe_ranges(device: Sectors) -> Vec<Range> {
     ranges
 }
 
-/// Finds the superblock of a device with `device` sectors from what was read of it: byte offsets
-/// and the bytes there, as [`probe_ranges`] asked for.
+/// Finds the superblock of a device with `device` sectors in the bytes read from it: byte offsets
+/// and the bytes there, for the ranges of [`probe_ranges`].
 pub fn identify(device: Sectors, read: &[(u64, &[u8])]) -> Probed {
     let mut unread = Vec::new();
     let mut found = Vec::new();
@@ -54,7 +54,7 @@ pub fn identify(device: Sectors, read: &[(u64, &[u8])]) -> Probed {
             Err(_) => {}
         }
     }
-    // `max_by_key` would take the last of equals.
+    // Reversed, because `max_by_key` takes the last of equals.
     let best = found.iter().rev().max_by_key(|(_, ctime, _)| *ctime);
     let preferred =
         best.map(|&(version, _, bytes)| Superblock::parse(version, bytes, device).map(Box::new));
@@ -64,7 +64,7 @@ pub fn identify(device: Sectors, read: &[(u64, &[u8])]) -> Probed {
     Probed { preferred, others, unread }
 }
 
-/// The creation time in seconds of the superblock of this version, if these bytes are one.
+/// The creation time in seconds of a superblock of this version, if `bytes` contain one.
 fn created(version: Version, bytes: &[u8], device: Sectors) -> Result<u64, Defect> {
     let truncated = Defect::Truncated { found: bytes.len(), wanted: BLOCK_SIZE };
     let too_small = || validate::too_small(version, device);
@@ -74,7 +74,7 @@ fn created(version: Version, bytes: &[u8], device: Sectors) -> Result<u64, Defec
             let block = Block090::from_bytes(bytes).ok_or(truncated)?;
             match validate::identify_0_90(&block) {
                 Ok(()) => Ok(block.ctime.get().into()),
-                // Of no known age, but certainly a superblock: reported unless there is another.
+                // Its age is unknown, but it is a superblock: reported unless there is another.
                 Err(Defect::ForeignByteOrder) => Ok(0),
                 Err(defect) => Err(defect),
             }

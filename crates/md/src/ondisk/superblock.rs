@@ -20,7 +20,7 @@ pub(super) enum Raw {
 }
 
 impl fmt::Debug for Raw {
-    /// Not the 4 KiB: what they say is in the other fields.
+    /// Omits the 4 KiB: their contents are in the other fields.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let checksum = match self {
             Self::V1(block) => block.header.sb_csum,
@@ -32,14 +32,14 @@ impl fmt::Debug for Raw {
 
 /// A superblock that passed all checks.
 ///
-/// Fields may be changed and written back with [`encode`](Self::encode), which says what a version
-/// can record.
+/// Fields may be changed and written back with [`encode`](Self::encode), which documents what each
+/// version can record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Superblock {
     pub(super) raw: Raw,
     device: Sectors,
     read_as: Version,
-    /// Version, which is also where the superblock is.
+    /// Version, which also determines the superblock's place.
     pub version: Version,
     /// Identity of the array.
     pub set_uuid: Uuid,
@@ -49,13 +49,13 @@ pub struct Superblock {
     pub ctime: Timestamp,
     /// RAID level.
     pub level: Level,
-    /// Layout, with the level's own meaning. Zero for a RAID0 that does not say.
+    /// Layout; its meaning depends on the level. Zero for a RAID0 that does not record it.
     pub layout: u32,
     /// Chunk size; zero for levels without chunks.
     pub chunk: Sectors,
     /// Active members of a complete array.
     pub raid_disks: u32,
-    /// Sectors used of each member; means nothing for RAID0 and linear.
+    /// Sectors used of each member; meaningless for RAID0 and linear.
     pub size: Sectors,
     /// Where data begins on this member.
     pub data_offset: Sector,
@@ -65,15 +65,15 @@ pub struct Superblock {
     pub super_offset: Sector,
     /// This member's index in `roles`.
     pub dev_number: u32,
-    /// What each member ever used is for, by its number.
+    /// The role of each member ever used, by its number.
     pub roles: Vec<Role>,
-    /// Count of updates. Of two superblocks of an array the one with more is newer.
+    /// Event count. Of two superblocks of an array, the one with the higher count is newer.
     pub events: u64,
     /// How much of the array (of each member, for RAID1) is known to be in sync;
     /// [`Sectors::MAX`] means the array is clean.
     pub resync_offset: Sectors,
-    /// How much of this member has been rebuilt; `None` unless a rebuild is under way. Stands for
-    /// [`Features::RECOVERY_OFFSET`], which is set to match on writing.
+    /// How much of this member has been rebuilt; `None` unless a rebuild is under way. Writing sets
+    /// [`Features::RECOVERY_OFFSET`] to match.
     pub recovery_offset: Option<Sectors>,
     /// Feature bits.
     pub features: Features,
@@ -83,15 +83,15 @@ pub struct Superblock {
     pub device_uuid: Uuid,
     /// Flags of this member.
     pub flags: DeviceFlags,
-    /// Read errors of this member repaired so far.
+    /// Read errors of this member corrected so far.
     pub corrected_reads: u32,
-    /// Sectors from the superblock to the bitmap, if there is one. Stands for
-    /// [`Features::BITMAP_OFFSET`], which is set to match on writing.
+    /// Sectors from the superblock to the bitmap, if there is one. Writing sets
+    /// [`Features::BITMAP_OFFSET`] to match.
     pub bitmap_offset: Option<i32>,
-    /// Place of the bad block log, if there is one. Whether it lists anything is
-    /// [`Features::BAD_BLOCKS`].
+    /// Place of the bad block log, if there is one. [`Features::BAD_BLOCKS`] says whether it lists
+    /// anything.
     pub bad_block_log: Option<BadBlockLogPlace>,
-    /// The reshape under way, if any. Stands for [`Features::RESHAPE_ACTIVE`].
+    /// The reshape under way, if any. Corresponds to [`Features::RESHAPE_ACTIVE`].
     pub reshape: Option<Reshape>,
     /// Logical block size of the array in bytes, 0 if not recorded.
     pub logical_block_size: u32,
@@ -121,13 +121,13 @@ pub struct Reshape {
     pub new_layout: u32,
     /// Chunk size it leads to.
     pub new_chunk: Sectors,
-    /// What it adds to `data_offset`, in sectors.
+    /// Change of `data_offset`, in sectors.
     pub new_offset: i32,
 }
 
 impl Superblock {
-    /// Reads the superblock of this version from `bytes`, which were read at
-    /// [`Version::super_offset`] of a device with `device` sectors. More bytes than 4 KiB are ignored.
+    /// Decodes the superblock of this version from `bytes`, which were read at
+    /// [`Version::super_offset`] of a device with `device` sectors. Bytes beyond 4 KiB are ignored.
     ///
     /// # Errors
     /// What is wrong with it: see [`Defect`].
@@ -148,7 +148,7 @@ impl Superblock {
         }
     }
 
-    /// The meaning of a version 1 block on a device with `device` sectors.
+    /// Decodes a version 1 block from a device with `device` sectors.
     ///
     /// # Errors
     /// What is wrong with it: see [`Defect`].
@@ -265,8 +265,8 @@ impl Superblock {
         })
     }
 
-    /// Takes over what a fresher superblock says of the shape of a redundant array: how many members it has, how much
-    /// is used of each, and where its bitmap is. (0.90 cannot record changes of these, so there are none.)
+    /// Copies the shape of a redundant array from a fresher superblock: the number of members, the used size of
+    /// each, and the place of the bitmap. (0.90 cannot record changes of these, so they never change.)
     pub fn follow(&mut self, fresher: &Self) {
         if self.version != Version::V0_90 && self.level.is_redundant() {
             self.raid_disks = fresher.raid_disks;
@@ -275,7 +275,7 @@ impl Superblock {
         }
     }
 
-    /// What this member is for, by its own superblock. A number outside the table is a spare.
+    /// The role of this member, by its own superblock. A number outside the table is a spare.
     pub fn role(&self) -> Role {
         self.roles.get(self.dev_number as usize).copied().unwrap_or(Role::Spare)
     }
@@ -285,7 +285,7 @@ impl Superblock {
         self.resync_offset == Sectors::MAX
     }
 
-    /// Sectors of the device this superblock was read from.
+    /// Sectors of the device that this superblock was read from.
     pub fn device_size(&self) -> Sectors {
         self.device
     }
@@ -302,14 +302,14 @@ impl Superblock {
         Some(Sector(start))
     }
 
-    /// The UUID a bitmap of this array carries: the bytes of the array's UUID in the order in which
-    /// they are on disk, which differs from the printed order in 0.90.
+    /// The UUID in a bitmap of this array: the array's UUID in its byte order on disk, which differs from
+    /// the printed order in 0.90.
     pub fn bitmap_uuid(&self) -> [u8; 16] {
         let uuid = self.set_uuid.into_bytes();
         if self.version == Version::V0_90 { swap_words(uuid) } else { uuid }
     }
 
-    /// The version 1 block as it was read, if this is one.
+    /// The version 1 block as read, if this is one.
     pub fn block_1(&self) -> Option<&Block1> {
         match &self.raw {
             Raw::V1(block) => Some(block),
@@ -317,7 +317,7 @@ impl Superblock {
         }
     }
 
-    /// The 0.90 block as it was read, if this is one.
+    /// The 0.90 block as read, if this is one.
     pub fn block_0_90(&self) -> Option<&Block090> {
         match &self.raw {
             Raw::V1(_) => None,
@@ -325,13 +325,13 @@ impl Superblock {
         }
     }
 
-    /// The number that the array prefers (`0` for `md0`); only 0.90 has one.
+    /// The array's preferred minor number (`0` for `md0`); only 0.90 has one.
     pub fn preferred_minor(&self) -> Option<u32> {
         self.block_0_90().map(|block| block.md_minor.get())
     }
 
-    /// The bytes to write at [`super_offset`](Self::super_offset), a multiple of `block_size` bytes
-    /// long. A superblock nothing was changed in gives the bytes it was read from.
+    /// The bytes to write at [`super_offset`](Self::super_offset); their length is a multiple of
+    /// `block_size`. An unchanged superblock returns the bytes that it was read from.
     ///
     /// Version 1 records every field except `version`, `super_offset`, `reshape` and
     /// `logical_block_size`. 0.90 records `events`, `resync_offset`, whole seconds of `utime` and
@@ -397,11 +397,11 @@ impl Superblock {
             .set_to(Features::RESHAPE_ACTIVE, self.reshape.is_some())
             .0
             .into();
-        // The field is shared with the journal's tail, so it is touched only for a rebuild.
+        // The field is shared with the journal's tail, so it changes only for a rebuild.
         if self.recovery_offset != was.recovery_offset {
             header.recovery_offset = self.recovery_offset.unwrap_or(Sectors::ZERO).0.into();
         }
-        // Shared with the partial parity log, likewise.
+        // This field is shared with the partial parity log.
         if let Some(offset) = self.bitmap_offset {
             header.bitmap_offset = (offset as u32).into();
         }
@@ -481,7 +481,7 @@ impl BadBlockLogPlace {
     }
 }
 
-/// The field `set_name` for a name; `None` if it does not fit with its end marked.
+/// The field `set_name` for a name; `None` if it does not fit with a terminating zero.
 pub(super) fn set_name_bytes(name: &str) -> Option<[u8; 32]> {
     let mut bytes = [0; 32];
     if name.len() >= bytes.len() || name.contains('\0') {
@@ -491,7 +491,7 @@ pub(super) fn set_name_bytes(name: &str) -> Option<[u8; 32]> {
     Some(bytes)
 }
 
-/// Adds to a defect which superblock has it.
+/// Adds to a defect the version and place of the superblock.
 pub(super) fn refusal(version: Version, device: Sectors) -> impl Fn(Defect) -> SuperblockError {
     let at = version.super_offset(device).unwrap_or_default();
     move |defect| SuperblockError { version, at, defect, belongs: None }

@@ -20,9 +20,9 @@ pub const MAX_DISKS: usize = 27;
 pub mod state {
     /// The array was stopped cleanly.
     pub const CLEAN: u32 = 1 << 0;
-    /// The array has seen errors.
+    /// The array had errors.
     pub const ERRORS: u32 = 1 << 1;
-    /// There is a bitmap 4 KiB behind the superblock.
+    /// There is a bitmap 4 KiB after the superblock.
     pub const BITMAP_PRESENT: u32 = 1 << 8;
 }
 
@@ -34,7 +34,7 @@ pub mod disk {
     pub const ACTIVE: u32 = 1 << 1;
     /// In sync with the array.
     pub const SYNC: u32 = 1 << 2;
-    /// No longer there.
+    /// Removed.
     pub const REMOVED: u32 = 1 << 3;
     /// Write-mostly.
     pub const WRITE_MOSTLY: u32 = 1 << 9;
@@ -65,7 +65,7 @@ ondisk_layout!(Descriptor, 128, {
 });
 
 impl Descriptor {
-    /// What the kernel takes this member for when it loads the superblock.
+    /// The role that the kernel gives this member when it loads the superblock.
     pub fn role(&self) -> Role {
         let bits = self.state.get();
         if bits & disk::FAULTY != 0 {
@@ -77,12 +77,13 @@ impl Descriptor {
         }
     }
 
-    /// Whether the entry speaks of a device at all.
+    /// Whether the entry has device numbers.
     fn names_a_device(&self) -> bool {
         self.major.get() != 0 || self.minor.get() != 0
     }
 
-    /// Whether the entry is that of a spare. Files have no numbers, and unused entries have none at all.
+    /// Whether the entry describes a spare. Files have no device numbers; unused entries also have no
+    /// index.
     fn is_spare(&self) -> bool {
         self.role() == Role::Spare && (self.names_a_device() || self.number.get() != 0)
     }
@@ -110,7 +111,7 @@ pub struct Block090 {
     pub level: U32,
     /// KiB used of each member.
     pub size: U32,
-    /// Members there are.
+    /// Number of members.
     pub nr_disks: U32,
     /// Active members of a complete array.
     pub raid_disks: U32,
@@ -140,13 +141,13 @@ pub struct Block090 {
     pub spare_disks: U32,
     /// Checksum of the block.
     pub sb_csum: U32,
-    /// Low word of the count of updates.
+    /// Low word of the event count.
     pub events_lo: U32,
-    /// High word of the count of updates.
+    /// High word of the event count.
     pub events_hi: U32,
-    /// Low word of the count of updates when `recovery_cp` was written.
+    /// Low word of the event count when `recovery_cp` was written.
     pub cp_events_lo: U32,
-    /// High word of the count of updates when `recovery_cp` was written.
+    /// High word of the event count when `recovery_cp` was written.
     pub cp_events_hi: U32,
     /// Sectors known to be in sync; valid only if `cp_events` equals `events`.
     pub recovery_cp: U32,
@@ -207,28 +208,28 @@ impl Block090 {
         (sum as u32).wrapping_add((sum >> 32) as u32)
     }
 
-    /// Whether the stored checksum is acceptable. Old kernels stored sums that agree with
-    /// [`checksum`](Self::checksum) only after folding to 16 bits, so that is what the kernel compares.
+    /// Whether the stored checksum is acceptable. Old kernels stored sums that equal
+    /// [`checksum`](Self::checksum) only after folding to 16 bits, so the kernel compares only that.
     pub fn checksum_is_correct(&self) -> bool {
         fold_to_16(self.sb_csum.get()) == fold_to_16(self.checksum())
     }
 
-    /// Stores the right checksum.
+    /// Stores the correct checksum.
     pub fn seal(&mut self) {
         self.sb_csum = self.checksum().into();
     }
 
-    /// Count of updates.
+    /// The event count.
     pub fn events(&self) -> u64 {
         join(self.events_hi, self.events_lo)
     }
 
-    /// Count of updates when `recovery_cp` was written.
+    /// The event count when `recovery_cp` was written.
     pub fn cp_events(&self) -> u64 {
         join(self.cp_events_hi, self.cp_events_lo)
     }
 
-    /// Stores the count of updates.
+    /// Stores the event count.
     pub fn set_events(&mut self, events: u64) {
         (self.events_hi, self.events_lo) = split(events);
     }
@@ -238,7 +239,7 @@ impl Block090 {
         join(self.reshape_position[1], self.reshape_position[0])
     }
 
-    /// The array's identity, its words in printing order, so that it prints as mdadm prints it.
+    /// The array's identity, with its words in the order in which mdadm prints them.
     pub fn set_uuid(&self) -> [u8; 16] {
         let mut uuid = [0; 16];
         let words = [self.set_uuid0, self.set_uuid1, self.set_uuid2, self.set_uuid3];
@@ -248,7 +249,7 @@ impl Block090 {
         uuid
     }
 
-    /// Stores the array's identity, its words in printing order.
+    /// Stores the array's identity, given with its words in printing order.
     pub fn set_set_uuid(&mut self, uuid: [u8; 16]) {
         let words =
             [&mut self.set_uuid0, &mut self.set_uuid1, &mut self.set_uuid2, &mut self.set_uuid3];
@@ -268,8 +269,8 @@ impl Block090 {
         }
     }
 
-    /// Stores how much is in sync (`u64::MAX`: all, the array is clean), for the present count of
-    /// updates. A position beyond 32 bits is rounded down, which only repeats some resync.
+    /// Stores how much is in sync (`u64::MAX`: all, the array is clean), for the current event count.
+    /// A position beyond 32 bits is rounded down, which only repeats some resync.
     pub fn set_resync_offset(&mut self, offset: u64) {
         let bits = self.state.get() & !state::CLEAN;
         if offset == u64::MAX {
@@ -295,7 +296,7 @@ impl Block090 {
         self.recount();
     }
 
-    /// Makes the counts of members agree with the table.
+    /// Computes the counts of members from the table.
     fn recount(&mut self) {
         let count = |wanted: &dyn Fn(&Descriptor) -> bool| {
             self.disks.iter().filter(|entry| wanted(entry)).count() as u32

@@ -16,7 +16,7 @@ use super::ondisk_layout;
 pub const BLOCK_SIZE: usize = 4096;
 /// Bytes before the role table.
 pub const HEADER_SIZE: usize = 256;
-/// Entries the role table can have.
+/// Most entries of the role table.
 pub const MAX_ROLES: usize = (BLOCK_SIZE - HEADER_SIZE) / 2;
 
 /// Header of a version 1 superblock.
@@ -60,7 +60,7 @@ pub struct Header1 {
     pub new_layout: U32,
     /// Chunk size in sectors a reshape leads to.
     pub new_chunk: U32,
-    /// What a reshape adds to this member's `data_offset`, signed.
+    /// Change of this member's `data_offset` by the reshape, signed.
     pub new_offset: U32,
     /// First sector of the data on this member.
     pub data_offset: U64,
@@ -72,7 +72,7 @@ pub struct Header1 {
     pub recovery_offset: U64,
     /// Permanent number of this member: its index in the role table.
     pub dev_number: U32,
-    /// Read errors repaired by rewriting.
+    /// Read errors corrected by rewriting.
     pub cnt_corrected_read: U32,
     /// Identity of this member.
     pub device_uuid: [u8; 16],
@@ -86,7 +86,7 @@ pub struct Header1 {
     pub bblog_offset: U32,
     /// Time of the last update ([`Timestamp`](super::Timestamp)).
     pub utime: U64,
-    /// Count of updates.
+    /// Event count.
     pub events: U64,
     /// Sectors known to be in sync; all ones when the array is clean.
     pub resync_offset: U64,
@@ -130,7 +130,7 @@ impl Block1 {
         Self::read_from_prefix(bytes).ok().map(|(block, _)| Box::new(block))
     }
 
-    /// Entries of the role table that count, never more than the block has.
+    /// Number of valid entries of the role table, never more than the block has.
     pub fn role_count(&self) -> usize {
         (self.header.max_dev.get() as usize).min(MAX_ROLES)
     }
@@ -140,14 +140,14 @@ impl Block1 {
         self.dev_roles[..self.role_count()].iter().map(|raw| Role::from_raw(raw.get()))
     }
 
-    /// The role of the member this superblock is on. A number the table does not have is a spare, as
-    /// the kernel sees it.
+    /// The role of the member that this superblock is on. A number outside the table is a spare, as in
+    /// the kernel.
     pub fn own_role(&self) -> Role {
         let number = self.header.dev_number.get() as usize;
         self.roles().nth(number).unwrap_or(Role::Spare)
     }
 
-    /// Bytes that belong to the superblock: header and used role table.
+    /// Bytes of the superblock: header and used role table.
     pub fn used_bytes(&self) -> usize {
         HEADER_SIZE + 2 * self.role_count()
     }
@@ -166,12 +166,12 @@ impl Block1 {
         (sum as u32).wrapping_add((sum >> 32) as u32)
     }
 
-    /// Whether the stored checksum is the right one.
+    /// Whether the stored checksum is correct.
     pub fn checksum_is_correct(&self) -> bool {
         self.header.sb_csum.get() == self.checksum()
     }
 
-    /// Stores the right checksum.
+    /// Stores the correct checksum.
     pub fn seal(&mut self) {
         self.header.sb_csum = self.checksum().into();
     }

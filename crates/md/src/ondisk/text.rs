@@ -83,7 +83,7 @@ impl Scaled {
         const MIB: u128 = 1 << 20;
         const GIB: u128 = 1 << 30;
         const TIB: u128 = 1 << 40;
-        // The C program computes with signed 64-bit numbers; larger ones print as negative, that is, not.
+        // mdadm computes with signed 64-bit numbers: larger ones become negative and are not printed.
         let bytes = i64::try_from(bytes).ok()? as u128;
         let (letter, binary, decimal) = match bytes {
             0..0x004e_2000 => return None,
@@ -97,15 +97,15 @@ impl Scaled {
     }
 }
 
-/// A name as mdadm makes one of a file of it.
+/// A name as mdadm converts it to a file name.
 pub fn file_name(name: &str) -> String {
     name.replace([' ', '\t'], "_").replace('/', "-")
 }
 
-/// A name as mdadm puts it into lines of `mdadm.conf`: in quotes if it has spaces or quotes. Where it has the quotes that
-/// are around it, these are closed, and others opened.
+/// A name as mdadm writes it to `mdadm.conf`: in quotes if it has spaces or quotes. At a quote of the
+/// surrounding kind, the quotes are closed and the other kind is opened.
 pub fn quoted(name: &str) -> String {
-    // The first quote decides, or else that there are spaces.
+    // The first quote in the name determines the kind.
     let first = name.chars().find(|c| matches!(c, '"' | '\''));
     if first.is_none() && !name.contains([' ', '\t']) {
         return name.to_owned();
@@ -138,8 +138,8 @@ pub fn c_string(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
-/// `text` with its control characters as escapes. Names come from disks: a newline in one must not look like another
-/// line of the output, an escape sequence must not command the terminal.
+/// `text` with its control characters escaped. Names come from disks: a newline must not look like another
+/// line of the output, and an escape sequence must not control the terminal.
 pub fn one_line(text: &str) -> String {
     let escape =
         |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
@@ -175,9 +175,8 @@ impl fmt::Display for CTime {
 
 /// Year, month (0 to 11) and day (1 to 31) of a day counted from 1970-01-01, Gregorian calendar.
 fn civil_from_days(days: u64) -> (u64, usize, u64) {
-    // Counted in years that begin in March, so that the leap day is the last day of a year, and in
-    // eras of 400 years, which all have the same number of days. 719468 days lie between 0000-03-01
-    // and 1970-01-01.
+    // Years begin in March here, so that the leap day is the last day of a year, and eras of 400
+    // years all have the same number of days. 719468 days lie between 0000-03-01 and 1970-01-01.
     let days = days + 719_468;
     let era = days / 146_097;
     let day_of_era = days % 146_097;

@@ -16,24 +16,24 @@ use super::superblock_0_90::state;
 pub enum Update {
     /// The identity of the array.
     Uuid(Uuid),
-    /// Its name, as it is to be in the superblocks. Version 0.90 has none.
+    /// The array's name, as stored in the superblocks. Version 0.90 has none.
     Name(String),
-    /// The host before its name.
+    /// The host in front of the name.
     HomeHost(String),
-    /// Copies may differ: they are to be made the same.
+    /// Copies may differ: they must be resynced.
     Resync,
-    /// Data may be up to the end of the device, which has become larger. Versions 1.1 and 1.2.
+    /// The data area extends to the end of the device, which has grown. Versions 1.1 and 1.2.
     DeviceSize,
-    /// The bitmap is forgotten.
+    /// The bitmap is removed.
     NoBitmap,
-    /// There is to be a bad block log, if there is room and none yet. Not version 0.90.
+    /// A bad block log is added, if there is none yet and there is room. Not version 0.90.
     BadBlockLog,
-    /// There is to be no bad block log, unless it lists anything; or even then, if `force`.
+    /// The bad block log is removed, unless it lists bad blocks and `force` is not set.
     NoBadBlockLog {
-        /// Forget what it lists.
+        /// Remove it even if it lists bad blocks.
         force: bool,
     },
-    /// The number that the array prefers. Version 0.90.
+    /// The array's preferred minor number. Version 0.90.
     PreferredMinor(u32),
 }
 
@@ -43,7 +43,7 @@ pub enum UpdateError {
     /// The version has no place for it.
     #[error("version {0} superblocks have no {1}")]
     Version(Version, &'static str),
-    /// The level has no use for it, or would be harmed.
+    /// The change is useless or harmful for the level.
     #[error("{0} {1}")]
     Level(Level, &'static str),
     /// No room for a bad block log.
@@ -60,7 +60,7 @@ pub enum UpdateError {
     Impossible(#[from] SuperblockError),
 }
 
-/// The superblock with the change. `bitmap` is that of the member's bitmap, if it has one that can be read.
+/// The changed superblock. `bitmap` is the superblock of the member's bitmap, if it has one that can be read.
 ///
 /// # Errors
 /// [`UpdateError`].
@@ -113,20 +113,20 @@ pub fn updated(
             return Err(UpdateError::Version(sb.version, "preferred minor number"));
         }
     }
-    // What cannot be written is found now, not when others have been.
+    // Find a change that cannot be written now, not after other members were written.
     new.encode(512)?;
     Ok(new)
 }
 
 const LOG: Sectors = Sectors(8);
 
-/// Where mdadm puts a new bad block log: behind superblock and bitmap with room for either to grow, or right before the
-/// superblock.
+/// Where mdadm puts a new bad block log: after superblock and bitmap with room for either to grow, or
+/// directly before the superblock.
 fn log_offset(sb: &Superblock, bitmap: Option<&BitmapSuper>) -> Option<i32> {
     let bitmap_len = match (sb.bitmap_offset, bitmap) {
         (Some(_), Some(bitmap)) if bitmap.is_lockless() => bitmap.sectors_reserved.get().into(),
         (Some(_), Some(bitmap)) => bitmap.total_bytes(4096) >> 9,
-        // How far it reaches is not known.
+        // The bitmap's length is unknown.
         (Some(_), None) => return None,
         (None, _) => 0,
     };
@@ -184,7 +184,7 @@ fn updated_0_90(sb: &Superblock, update: &Update) -> Result<Superblock, UpdateEr
 }
 
 impl Update {
-    /// What the user is told that was done.
+    /// The change in words, for the user.
     pub fn describe(&self) -> String {
         match self {
             Self::Uuid(uuid) => format!("UUID {}", MdadmUuid(*uuid)),

@@ -15,19 +15,18 @@ use super::fields::{Features, Level, MAGIC, Role, Version};
 use super::superblock_0_90::{self, Block090};
 use super::superblock_1::{Block1, MAX_ROLES};
 
-/// Checks a version 1 superblock found where `version` has it on a device of this size.
+/// Checks a version 1 superblock found at the place of `version` on a device of this size.
 ///
 /// # Errors
-/// The first [`Defect`] found; what identifies the superblock is checked first, then the checksum,
-/// then what it says.
+/// The first [`Defect`] found, in this order: identification, checksum, contents.
 pub fn check_1(block: &Block1, version: Version, device: Sectors) -> Result<(), Defect> {
     let at = prove_1(block, version, device)?;
     check_fields_1(block)?;
     check_places_1(block, version, at, device)
 }
 
-/// Of which array a version 1 superblock is, whatever else it says; `None` if it is none or its checksum is
-/// wrong.
+/// The array of a version 1 superblock, regardless of other defects; `None` if it is not a superblock or
+/// its checksum is wrong.
 pub(super) fn belonging_1(block: &Block1, version: Version, device: Sectors) -> Option<Belonging> {
     prove_1(block, version, device).ok()?;
     let header = &block.header;
@@ -35,7 +34,7 @@ pub(super) fn belonging_1(block: &Block1, version: Version, device: Sectors) -> 
     Some(Belonging { set_uuid, events })
 }
 
-/// Where it is, if it is a superblock with the right checksum.
+/// The block's place, if it is a superblock with a correct checksum.
 fn prove_1(block: &Block1, version: Version, device: Sectors) -> Result<Sector, Defect> {
     let at = version.super_offset(device).ok_or_else(|| too_small(version, device))?;
     identify_1(block, at)?;
@@ -50,8 +49,8 @@ fn prove_1(block: &Block1, version: Version, device: Sectors) -> Result<Sector, 
     Ok(at)
 }
 
-/// Whether these bytes are a version 1 superblock that belongs at this sector, right or wrong
-/// otherwise.
+/// Checks that these bytes are a version 1 superblock that belongs at this sector, regardless of other
+/// defects.
 ///
 /// # Errors
 /// [`Defect::NoMagic`], [`Defect::MajorVersion`] or [`Defect::SuperOffset`].
@@ -143,8 +142,8 @@ fn check_places_1(
     check_bad_block_log(block, features, &places)
 }
 
-/// The log's place is checked whether or not the feature bit says that it lists anything, because it
-/// will be written there as soon as there is something to list.
+/// Checks the log's place even if the feature bit says that it is empty, because it will be written
+/// there as soon as it has something to list.
 fn check_bad_block_log(block: &Block1, features: Features, places: &Places) -> Result<(), Defect> {
     let header = &block.header;
     let offset = header.bblog_offset.get() as i32;
@@ -163,7 +162,7 @@ fn check_bad_block_log(block: &Block1, features: Features, places: &Places) -> R
         .map_err(|place| Defect::BadBlockLogOffset { found: offset, place })
 }
 
-/// What is where on a member.
+/// The places of superblock and data on a member.
 struct Places {
     superblock: core::ops::Range<u64>,
     data: core::ops::Range<u64>,
@@ -171,7 +170,7 @@ struct Places {
 }
 
 impl Places {
-    /// Whether `len` sectors can be at this offset from the superblock.
+    /// Checks that `len` sectors can be at this offset from the superblock.
     fn check(&self, offset: i32, len: u64) -> Result<(), Misplaced> {
         let start = self.superblock.start.checked_add_signed(i64::from(offset));
         let start = start.ok_or(Misplaced::OffDevice)?;
@@ -231,7 +230,7 @@ pub fn check_0_90(block: &Block090, device: Sectors) -> Result<(), Defect> {
     check_own_role(role, block.raid_disks.get().saturating_add(shrink))
 }
 
-/// Whether these bytes are a 0.90 superblock, right or wrong otherwise.
+/// Checks that these bytes are a 0.90 superblock, regardless of other defects.
 ///
 /// # Errors
 /// [`Defect::NoMagic`], [`Defect::ForeignByteOrder`] or [`Defect::MajorVersion`].
@@ -250,7 +249,7 @@ pub fn identify_0_90(block: &Block090) -> Result<(), Defect> {
     Ok(())
 }
 
-/// The defect of a device on which there is no place for this version.
+/// The defect of a device that is too small for this version.
 pub(crate) fn too_small(version: Version, device: Sectors) -> Defect {
     Defect::DeviceTooSmall { device, needed: version.min_device() }
 }
@@ -318,7 +317,7 @@ impl Shape {
         if found % 4096 != 0 {
             return Err(Defect::ChunkNotPages { level, found });
         }
-        // Only RAID0 divides; the others shift.
+        // Only RAID0 divides by the chunk size; the other levels shift.
         if level != Level::Raid0 && !found.is_power_of_two() {
             return Err(Defect::ChunkNotPowerOfTwo { level, found });
         }
@@ -347,8 +346,8 @@ impl Shape {
         if known { Ok(()) } else { Err(Defect::Layout { level, found }) }
     }
 
-    /// Bits 0 to 7 are near copies, 8 to 15 far copies, 16 says that the far copies are adjacent
-    /// ("offset"), 17 and 18 how far sets are formed (0 to 2).
+    /// Bits 0 to 7: near copies; 8 to 15: far copies; 16: the far copies are adjacent ("offset");
+    /// 17 and 18: how far sets are formed (0 to 2).
     fn check_raid10_layout(&self) -> Result<(), Defect> {
         let found = self.layout;
         if found >> 17 > 2 {

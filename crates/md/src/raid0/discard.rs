@@ -18,8 +18,8 @@ use super::zones::{Strip, Zone, Zones};
 use super::{MemberRange, Span};
 
 /// The member ranges that together hold exactly the array sectors of `span`. No range is empty,
-/// no two overlap, and in one zone each member has at most one. What lies beyond the array's end
-/// is ignored.
+/// no two overlap, and in one zone each member has at most one. The part of `span` beyond the
+/// array's end is ignored.
 pub fn plan(zones: &Zones, span: Span) -> impl Iterator<Item = MemberRange> + '_ {
     let end = span.end().min(zones.size().as_end());
     zones.zones().iter().flat_map(move |zone| {
@@ -47,7 +47,7 @@ fn in_zone<'a>(
     })
 }
 
-/// How much of a member, counted from the zone's start on it, lies before `edge`.
+/// The length of the member's part of the zone before `edge`.
 fn edge_on(edge: Strip, slot: u64, chunk: Sectors) -> Sectors {
     let before = edge.row * chunk.0;
     Sectors(match slot.cmp(&edge.slot) {

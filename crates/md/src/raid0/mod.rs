@@ -37,7 +37,7 @@ impl Span {
         Sector(self.start.0.saturating_add(self.len.0))
     }
 
-    /// Whether there is nothing in it.
+    /// Whether it has no sectors.
     #[inline]
     pub const fn is_empty(self) -> bool {
         self.len.is_zero()
@@ -55,8 +55,8 @@ pub struct MemberRange {
 }
 
 impl MemberRange {
-    /// The run as the member's own device counts it. Each member has a `data_offset` of its own:
-    /// this adds it exactly once, and gives a type that cannot be shifted a second time.
+    /// The run in sectors of the member's device. Members have different data offsets: this adds
+    /// the offset exactly once, and returns a type to which it cannot be added again.
     #[inline]
     pub fn on_member(self, data_offset: Sectors) -> Span {
         Span { start: self.span.start + data_offset, len: self.span.len }

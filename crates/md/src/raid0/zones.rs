@@ -35,7 +35,7 @@ pub enum Layout {
     Alternate = 2,
 }
 
-/// Why no RAID 0 can be made from these members.
+/// Why these members make no RAID 0.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ZonesError {
     /// The superblock gives no chunk size.
@@ -65,12 +65,12 @@ pub struct Zone {
     pub span: Span,
     /// Where the zone begins in the data area of each of its members.
     pub dev_start: Sector,
-    /// The members, in the order in which the zone's chunks go round them.
+    /// The members, in the order in which they take the zone's chunks.
     members: Box<[u16]>,
 }
 
 impl Zone {
-    /// The slots of the zone's members, the one that holds the zone's first chunk first.
+    /// The slots of the zone's members, starting with the member that holds its first chunk.
     pub fn members(&self) -> impl ExactSizeIterator<Item = usize> + '_ {
         self.members.iter().map(|&m| usize::from(m))
     }
@@ -87,7 +87,7 @@ pub struct Mapped {
     pub left: Sectors,
 }
 
-/// The chunk size with its logarithm, if it has one. RAID 0 chunks need not be powers of two.
+/// The chunk size, with its log2 if it is a power of two, which RAID 0 does not require.
 #[derive(Clone, Copy, Debug)]
 struct Chunk {
     sectors: u64,
@@ -133,8 +133,8 @@ pub struct Zones {
 impl Zones {
     /// The map of an array whose member in slot `i` has a data area of `members[i]`.
     ///
-    /// `layout` is the superblock's field. As in the kernel it matters only when a zone after the
-    /// first has several members; then anything but 1 and 2 is refused.
+    /// `layout` is the superblock's field. As in the kernel, it matters only if a zone after the
+    /// first has several members; then only 1 and 2 are accepted.
     ///
     /// # Errors
     /// See [`ZonesError`].
@@ -157,8 +157,8 @@ impl Zones {
         Ok(Self { chunk, zones, size, disks: members.len() })
     }
 
-    /// The array's size. For chunks that are no power of two it is up to a chunk per member
-    /// smaller than the zones, as the kernel's is.
+    /// The array's size. If the chunk size is not a power of two, it is up to a chunk per member
+    /// smaller than the zones, as in the kernel.
     #[inline]
     pub fn size(&self) -> Sectors {
         self.size
@@ -181,7 +181,7 @@ impl Zones {
         &self.zones
     }
 
-    /// Where array sector `sector` lies. It must be below [`size`](Self::size); one beyond is
+    /// Where array sector `sector` lies. It must be below [`size`](Self::size); a sector beyond is
     /// mapped past the end of its member, where the member's gateway refuses it.
     #[inline]
     pub fn map(&self, sector: Sector) -> Mapped {
@@ -260,8 +260,8 @@ fn known(layout: u32) -> Result<Layout, ZonesError> {
 }
 
 /// The array's size as the kernel computes it: the members' sizes with the bits of `chunk - 1`
-/// cleared. For a power of two that changes nothing; for other chunk sizes it gives away part of
-/// each member, and an array must not change its size when it moves between the kernel and us.
+/// cleared. For a power of two that changes nothing; for other chunk sizes it wastes part of each
+/// member, but an array must have the same size under the kernel and ashlar.
 fn array_size(used: &[u64], chunk: Chunk) -> Sectors {
     Sectors(used.iter().map(|u| u & !(chunk.sectors - 1)).sum())
 }

@@ -48,8 +48,8 @@ fn impossible_logs_are_refused() {
     assert!(parse(&log(&[far]), 9).is_ok());
 }
 
-/// Found by fuzzing: two entries that overlap there became one range, whose second part was written as the
-/// units 510 to 769 of the device.
+/// Found by fuzzing: two overlapping entries at the end of the number space became one range, whose
+/// second part was written as the units 510 to 769 of the device.
 #[test]
 fn an_entry_that_ends_where_no_position_is_is_refused() {
     let last = (1 << 54) - 1;

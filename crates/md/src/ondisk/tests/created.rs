@@ -12,7 +12,7 @@ use crate::ondisk::{DeviceFlags, Level, Superblock, Version};
 const SET_UUID: Uuid = Uuid::from_u128(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff);
 const DEVICE_UUID: Uuid = Uuid::from_u128(0xa0a1_a2a3_a4a5_a6a7_a8a9_aaab_acad_aeaf);
 
-/// A case as `tests/images/md/create/cases.txt` writes it.
+/// A case in the format of `tests/images/md/create/cases.txt`.
 pub(super) fn spec(case: &str) -> CreateSpec {
     let columns: Vec<&str> = case.split_whitespace().collect();
     let [version, level, layout, chunk, size, bitmap, options, raid_devices, members @ ..] =
@@ -77,7 +77,7 @@ pub(super) fn spec(case: &str) -> CreateSpec {
     }
 }
 
-/// The numbers of loop devices for those that are there, one after the other.
+/// The numbers of consecutive loop devices for the members that are not missing.
 fn loop_devices(members: &[&str]) -> Vec<(u32, u32)> {
     let mut free = 0..;
     let number = |member: &&str| match *member {
@@ -99,7 +99,7 @@ fn every_case_gives_what_mdadm_wrote_byte_for_byte() {
             continue;
         }
         if case.ends_with("- 2 128 128") {
-            // mdadm makes an array of size 0 of it.
+            // mdadm creates an array of size 0.
             assert!(matches!(made, Err(CreateError::NoRoom { number: 0, .. })), "{case}");
             continue;
         }
@@ -155,7 +155,7 @@ fn flags_of_members_are_in_superblocks_of_0_90() {
     let made = create(&spec("0.90 1 - - - none assume-clean 3 204800 204800w missing")).unwrap();
     let flags = |number: usize| made[number].as_ref().unwrap().superblock.flags;
     assert!(flags(1).write_mostly && !flags(0).write_mostly);
-    // Members without device numbers are files; they count all the same.
+    // Members without device numbers are files; they still count.
     let mut files = spec("0.90 1 - - - none - 1 204800 204800");
     files.numbers = DeviceNumbers::default();
     let mut block =

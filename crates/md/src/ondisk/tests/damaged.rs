@@ -20,7 +20,7 @@ fn raid10() -> Box<Block1> {
     block("1.2 10 n2 64 - internal - 4 204800 204800 204800 204800")
 }
 
-/// The refusal of a block after a change, with its checksum made right.
+/// The refusal of a block after a change, with its checksum corrected.
 fn refusal(mut block: Box<Block1>, version: Version, change: impl FnOnce(&mut Block1)) -> String {
     change(&mut block);
     block.seal();
@@ -32,7 +32,7 @@ fn refused(parsed: Result<Superblock, SuperblockError>) -> String {
     text.split_once(": ").unwrap().1.to_owned()
 }
 
-/// Tests of one header field each: what it is set to, and the refusal.
+/// Tests of one header field each: its new value, and the refusal.
 macro_rules! refusals {
     ($block:expr, $version:expr, $($field:ident = $value:expr => $reason:expr;)+) => {$(
         let reason = refusal($block, $version, |block| block.header.$field = ($value).into());

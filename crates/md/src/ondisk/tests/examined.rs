@@ -12,7 +12,7 @@ use crate::ondisk::superblock_0_90::Block090;
 use crate::ondisk::superblock_1::Block1;
 use crate::ondisk::{Level, Role, Superblock};
 
-/// A member of an array a real kernel ran: see `tests/images/md/recipe.sh`.
+/// A member of an array that a real kernel ran: see `tests/images/md/recipe.sh`.
 struct Golden {
     name: String,
     device: Sectors,
@@ -34,7 +34,7 @@ impl Golden {
         }
     }
 
-    /// The superblock, found as one is found on a device: all ranges but one read as zeros.
+    /// The superblock, found by probing a device: all other ranges read as zeros.
     fn superblock(&self) -> Superblock {
         let ranges = probe_ranges(self.device);
         let found = ranges
@@ -114,7 +114,7 @@ fn every_bitmap_prints_as_mdadm_prints_it() {
     for golden in all() {
         let Some(sb) = &golden.bitmap else { continue };
         let expected = image_text(&format!("{}/expect-bitmap.txt", golden.name));
-        // The number of dirty bits is not in the superblock; it is taken from the expectation.
+        // The number of dirty bits is not in the superblock; take it from the expected text.
         let dirty = expected.lines().last().unwrap().split([',', ' ']).nth_back(2).unwrap();
         let text =
             sb.describe(golden.superblock().version, Some(dirty.parse().unwrap())).to_string();

@@ -17,7 +17,7 @@ use crate::ondisk::{
     BadBlockLogPlace, DeviceFlags, Features, Level, Reshape, Role, Superblock, Timestamp, Version,
 };
 
-/// What `fields.txt` says of one block: the text of each field's value.
+/// The fields of one block in `fields.txt`: the text of each value.
 fn fields(block: &str) -> HashMap<String, String> {
     let text = image_text("by-hand/fields.txt");
     let (_, section) = text.split_once(&format!("block {block}\n")).unwrap();
@@ -29,7 +29,7 @@ fn fields(block: &str) -> HashMap<String, String> {
     section.lines().map(field).collect()
 }
 
-/// Checks fields of `block` against the table, by name, and that none of the table is left over.
+/// Checks fields of `block` against the table, by name, and that no entry of the table is left.
 macro_rules! check_fields {
     ($table:ident, $block:expr, numbers: $($number:ident)+, bytes: $($bytes:ident)*) => {
         $(

@@ -28,7 +28,7 @@ fn image_text(name: &str) -> String {
     String::from_utf8(image(name)).expect("expectations are text")
 }
 
-/// Bytes from hex in which `XX*COUNT` is a run of equal bytes.
+/// Bytes from hex, where `XX*COUNT` is a run of equal bytes.
 fn unpack(packed: &str) -> Vec<u8> {
     let byte = |hex: &str| u8::from_str_radix(hex, 16).expect("two hex digits");
     let mut bytes = Vec::new();
@@ -42,7 +42,7 @@ fn unpack(packed: &str) -> Vec<u8> {
     bytes
 }
 
-/// A small repeatable source of numbers for tests of random input (xorshift64*).
+/// A small deterministic random number generator (xorshift64*).
 struct Random(u64);
 
 impl Random {

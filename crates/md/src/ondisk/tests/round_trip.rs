@@ -34,7 +34,7 @@ fn reread(superblock: &Superblock) -> Superblock {
     Superblock::parse(superblock.version, &bytes, superblock.device_size()).unwrap()
 }
 
-/// Whether two superblocks say the same, whatever block they were read from.
+/// Asserts that two superblocks are equal, except for the blocks that they were read from.
 fn assert_same(mut left: Superblock, right: &Superblock) {
     left.raw = right.raw.clone();
     assert_eq!(&left, right);
@@ -44,7 +44,7 @@ fn assert_same(mut left: Superblock, right: &Superblock) {
 fn an_unchanged_superblock_is_written_back_byte_for_byte() {
     let bytes = image("by-hand/superblock_1.bin");
     let superblock = Superblock::parse(Version::V1_2, &bytes, Sectors(0x40000)).unwrap();
-    // What is behind the role table is not even part of a short write ...
+    // Bytes after the role table are not part of a short write ...
     assert_eq!(superblock.encode(512).unwrap(), bytes[..512]);
     // ... and kept in a long one.
     assert_eq!(superblock.encode(4096).unwrap(), bytes);
@@ -82,7 +82,7 @@ fn every_field_version_1_records_comes_back() {
     superblock.bitmap_offset = Some(16);
     superblock.bad_block_log = Some(BadBlockLogPlace { offset: 64, len: Sectors(4), shift: 1 });
     let read = reread(&superblock);
-    // The bits that stand for other fields are set to match.
+    // The feature bits of other fields are set to match.
     superblock.features = Features(0x9b | 0x200);
     assert_same(read, &superblock);
 }
@@ -156,10 +156,10 @@ fn a_0_90_array_records_clean_and_dirty() {
 
     dirty.resync_offset = Sectors(123_456);
     assert_eq!(reread(&dirty).resync_offset, Sectors(123_456));
-    // Only 32 bits are there: less is in sync than was.
+    // Only 32 bits fit: a smaller position is recorded.
     dirty.resync_offset = Sectors(1 << 33);
     assert_eq!(reread(&dirty).resync_offset, Sectors(0xffff_fffe));
-    // A count of updates alone keeps the position valid.
+    // A change of only the event count keeps the position valid.
     dirty.resync_offset = Sectors(77);
     let mut later = reread(&dirty);
     later.events += 5;
@@ -252,7 +252,7 @@ fn random_damage_never_panics() {
         let (image, device) = &images[round % images.len()];
         let mut bytes = image.clone();
         for _ in 0..1 + random.below(4) {
-            // Most damage to where the fields are.
+            // Damage mostly the bytes with fields.
             let reach = if random.below(4) == 0 { 4096 } else { 300 };
             let at = random.below(reach);
             let value = random.next();
