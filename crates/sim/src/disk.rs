@@ -35,7 +35,7 @@ impl Driver for SimDriver {
         });
         let at_ns = match slowness {
             Some(factor) => issued_ns.saturating_add((end_ns - issued_ns).saturating_mul(factor)),
-            // Never: past any limit of a simulation.
+            // Never ends: past any limit of a simulation.
             None => u64::MAX,
         };
         let media = self.media.clone();
@@ -43,7 +43,7 @@ impl Driver for SimDriver {
     }
 }
 
-/// Panics if a request breaks what the block layer promises drivers.
+/// Panics if a request breaks the block layer's promises to drivers.
 fn assert_fits(rq: &Request, limits: &Limits, capacity: Sectors) {
     let block = limits.logical_block();
     let max = match rq.op() {
@@ -77,8 +77,8 @@ fn assert_fits(rq: &Request, limits: &Limits, capacity: Sectors) {
     }
 }
 
-/// A command between its arrival and its end. It takes effect at its end; when the power fails
-/// before that it may have taken effect in part.
+/// A command between its arrival and its end. It takes effect at its end; if the power fails
+/// before that, it may have taken effect in part.
 struct InFlight {
     media: Media,
     rq: Request,
@@ -113,13 +113,13 @@ impl SimDisk {
         Self::over(name, Media::new(capacity))
     }
 
-    /// Such a disk over a medium that exists already.
+    /// Such a disk over an existing medium.
     pub fn over(name: impl Into<String>, media: Media) -> Self {
         let model = Model::nvme();
         Self::with(name, media, model.limits(), model)
     }
 
-    /// A disk of any kind. Without `Features::WRITE_CACHE` in its limits its writes are durable
+    /// A disk of any kind. Without `Features::WRITE_CACHE` in its limits, its writes are durable
     /// when they are acknowledged.
     pub fn with(name: impl Into<String>, media: Media, limits: Limits, model: Model) -> Self {
         let capacity = media.capacity();
@@ -129,7 +129,7 @@ impl SimDisk {
         Self { queue: Arc::new(Queue::new(disk, SimDriver { media, limits, clockwork })) }
     }
 
-    /// The way to submit to it.
+    /// The gateway to submit bios to the disk.
     pub fn gateway(&self) -> Gateway {
         Gateway::new(self.device())
     }
@@ -144,7 +144,7 @@ impl SimDisk {
         self.queue.disk()
     }
 
-    /// What it stores, and its faults.
+    /// Its contents and faults.
     pub fn media(&self) -> &Media {
         &self.queue.driver().media
     }

@@ -1,5 +1,5 @@
-//! What is wrong with a disk: kept apart from its contents, so that tests can compare what was
-//! stored with what is read.
+//! The faults of a disk: kept apart from its contents, so that tests can compare stored data with
+//! read data.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,25 +9,25 @@ use ashlar_block::{BioResult, Op, Status};
 use crate::ranges::RangeMap;
 use crate::store::{Fill, SectorData, Store};
 
-/// How a sector lies about its contents until it is written again.
+/// How a sector returns wrong contents until it is written again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Corruption {
     /// One byte differs: `mask` is xored to the byte at this offset.
     Flip {
-        /// Which byte of the sector.
+        /// Index of the byte in the sector.
         byte: usize,
-        /// Which of its bits.
+        /// The bits to flip.
         mask: u8,
     },
-    /// The contents of another sector are returned (a misdirected read, or the trace of a write
-    /// that went elsewhere).
+    /// The contents of another sector are returned (a misdirected read, or the result of a
+    /// misdirected write).
     Misdirected {
         /// The sector whose contents are returned.
         from: u64,
     },
-    /// Bytes that nobody wrote.
+    /// Bytes that were never written.
     Garbage {
-        /// What they follow from.
+        /// Seed of the bytes.
         seed: u64,
     },
 }
@@ -39,23 +39,23 @@ pub(crate) struct Faults {
     pub(crate) latent: RangeMap<()>,
     /// Writes fail.
     pub(crate) unwritable: RangeMap<()>,
-    /// Reads still to succeed before one fails, once.
+    /// Reads that succeed before one fails.
     pub(crate) fail_read_in: Option<u64>,
-    /// Writes still to succeed before one fails.
+    /// Writes that succeed before one fails.
     pub(crate) fail_write_in: Option<u64>,
-    /// Flushes still to succeed before one fails and takes the cache along.
+    /// Flushes that succeed before one fails and loses the cache.
     pub(crate) fail_flush_in: Option<u64>,
-    /// Commands still to be answered before one never is.
+    /// Commands that end before one never ends.
     pub(crate) hang_in: Option<u64>,
     pub(crate) corrupt: BTreeMap<u64, Corruption>,
     pub(crate) unsupported: Vec<Op>,
     pub(crate) dead: bool,
     pub(crate) lies_about_flush: bool,
-    /// Commands take so many times longer; 0 means 1.
+    /// Factor by which commands take longer; 0 means 1.
     pub(crate) slowness: u64,
 }
 
-/// Counts down; true when the time has come.
+/// Counts down; true once, when it reaches the end.
 pub(crate) fn countdown(left: &mut Option<u64>) -> bool {
     match left {
         Some(0) => {
@@ -71,7 +71,7 @@ pub(crate) fn countdown(left: &mut Option<u64>) -> bool {
 }
 
 impl Faults {
-    /// What happens to any command.
+    /// The error, if any, of all commands of this kind.
     pub(crate) fn check(&self, op: Op) -> BioResult {
         if self.dead {
             return Err(Status::Offline);
@@ -79,7 +79,7 @@ impl Faults {
         if self.unsupported.contains(&op) { Err(Status::NotSupported) } else { Ok(()) }
     }
 
-    /// How far a write to `range` gets: all of it, or to a bad sector.
+    /// The part of `range` that a write reaches: all of it, or up to a bad sector.
     pub(crate) fn writable(&mut self, range: Range<u64>) -> Range<u64> {
         if countdown(&mut self.fail_write_in) {
             return range.start..range.start;
@@ -90,7 +90,7 @@ impl Faults {
         }
     }
 
-    /// A new write heals what the old contents suffered from.
+    /// A new write clears the read faults of the old contents.
     pub(crate) fn rewritten(&mut self, range: Range<u64>) {
         self.latent.clear(range.clone());
         let healed: Vec<u64> = self.corrupt.range(range).map(|(sector, _)| *sector).collect();
@@ -99,7 +99,7 @@ impl Faults {
         }
     }
 
-    /// What a read of `sector` sees.
+    /// What a read of `sector` returns.
     pub(crate) fn look(&self, store: &Store, sector: u64) -> SectorData {
         match self.corrupt.get(&sector) {
             None => store.get(sector),

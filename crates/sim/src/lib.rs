@@ -2,24 +2,24 @@
 //!
 //! # Theory
 //!
-//! A [`Sim`] is the runtime of one thread. Nothing in it is left to the machine: the order of
-//! runnable tasks, the times of devices and what a power cut destroys are drawn from one seed, and
-//! time jumps from event to event. So a run is a function of its seed, a failure found by one seed
-//! can be had again, and hours of a disk's life take milliseconds.
+//! A [`Sim`] is the runtime of one thread. Nothing in it depends on the machine: the order of
+//! runnable tasks, the times of devices and the damage of a power cut are drawn from one seed, and
+//! time jumps from event to event. So a run is a function of its seed, a failure can be reproduced
+//! from its seed, and hours of a disk's life take milliseconds.
 //!
-//! A [`SimDisk`] is a driver behind the block layer's own queue. Its [`Media`] keeps three things
-//! apart: what is durable, what is only in the cache, and faults. [`Sim::power_cut`] ends a
-//! simulation at any point; a new one goes on with the media that are left.
+//! A [`SimDisk`] is a driver behind the block layer's queue. Its [`Media`] keeps three things
+//! apart: durable data, data that is only in the cache, and faults. [`Sim::power_cut`] ends a
+//! simulation at any point; a new one continues with the remaining media.
 //!
 //! Invariants:
-//! - a command takes effect at one moment, just before it is acknowledged; cut off in flight it may
-//!   have taken effect in any part;
-//! - what a flush covered, or FUA wrote, survives every cut; of the rest each sector survives by
-//!   itself, the newest surviving change of a sector is what it holds;
-//! - a medium's contents are never changed by faults, only what is read from it is.
+//! - a command takes effect at one moment, just before it is acknowledged; if it is cut off in
+//!   flight, any part of it may have taken effect;
+//! - data covered by a flush, or written with FUA, survives every cut; of all other data each sector
+//!   survives independently, and holds its newest surviving change;
+//! - faults never change a medium's contents, only what is read from it.
 //!
-//! It assumes of the layers above that they use no other clock, thread or source of chance, and of
-//! the block layer that a driver is called on the thread that submitted.
+//! Assumed: the layers above use no other clock, thread or source of randomness, and the block layer
+//! calls a driver on the submitting thread.
 //!
 //! docs/internals/fault-model.md has the details.
 

@@ -1,7 +1,7 @@
-//! The medium of a simulated disk: what is stored, what is only in its cache, what is wrong.
+//! The medium of a simulated disk: its contents, its cache and its faults.
 //!
-//! A medium outlives the simulation that wrote it: after a power cut a new [`SimDisk`] of a new
-//! [`Sim`] is put over it. Tests look at it, compare it, and break it.
+//! A medium outlives the simulation that wrote it: after a power cut, a new [`SimDisk`] of a new
+//! [`Sim`] uses it. Tests inspect it, compare it, and inject faults.
 //!
 //! [`SimDisk`]: crate::disk::SimDisk
 //! [`Sim`]: crate::scheduler::Sim
@@ -20,30 +20,30 @@ use crate::store::{Fill, SectorData, Store};
 /// A command that the disk has executed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Command {
-    /// When the disk got it, nanoseconds.
+    /// When the disk received it, in nanoseconds.
     pub issued_ns: u64,
-    /// What.
+    /// The operation.
     pub op: Op,
-    /// How.
+    /// Its flags.
     pub flags: Flags,
-    /// Where: one range, several only for discards, none for a flush.
+    /// Its sectors: one range, several only for discards, none for a flush.
     pub ranges: Vec<Range<u64>>,
-    /// How many bios it was merged from.
+    /// Number of bios that it was merged from.
     pub bios: usize,
-    /// How many data segments it had.
+    /// Number of data segments.
     pub segments: usize,
-    /// How it ended.
+    /// Its result.
     pub result: BioResult,
 }
 
 impl Command {
-    /// Sectors that it covers.
+    /// Number of sectors that it covers.
     pub fn sectors(&self) -> u64 {
         self.ranges.iter().map(|r| r.end - r.start).sum()
     }
 }
 
-/// How many commands a disk has executed.
+/// Numbers of commands that a disk has executed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     /// Reads.
@@ -70,13 +70,13 @@ impl Counts {
     }
 }
 
-/// A handle on a medium; clones are handles on the same one.
+/// A handle to a medium; clones refer to the same medium.
 #[derive(Clone)]
 pub struct Media {
     state: Arc<Mutex<State>>,
 }
 
-/// The contents of a medium at some time.
+/// The contents of a medium at one time.
 #[derive(Clone)]
 pub struct Snapshot {
     store: Store,
@@ -92,12 +92,13 @@ impl Media {
         Self::filled(capacity, Fill::Zero)
     }
 
-    /// A medium of arbitrary contents, as a used disk has.
+    /// A medium of arbitrary contents, like a used disk.
     pub fn noisy(capacity: Sectors, seed: u64) -> Self {
         Self::filled(capacity, Fill::Noise(seed))
     }
 
-    /// Another medium with the same contents, cache and faults (cheap: to try several futures).
+    /// Another medium with the same contents, cache and faults. Cheap, so a test can try several
+    /// continuations.
     #[must_use]
     pub fn copy(&self) -> Self {
         Self { state: Arc::new(Mutex::new(self.lock().clone())) }
@@ -107,7 +108,7 @@ impl Media {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether `other` is a handle on the same medium.
+    /// Whether `other` refers to the same medium.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.state, &other.state)
     }
@@ -117,23 +118,23 @@ impl Media {
         Sectors(self.lock().capacity)
     }
 
-    /// What is stored in a sector, whatever faults and caches say: what a healthy disk would read.
+    /// The contents of a sector as a healthy disk would return them, regardless of faults.
     pub fn peek(&self, sector: Sector) -> SectorData {
         self.lock().current.get(sector.0)
     }
 
-    /// What is stored in a range.
+    /// The contents of a range, as [`Self::peek`].
     pub fn peek_range(&self, sector: Sector, len: Sectors) -> Vec<u8> {
         let state = self.lock();
         (sector.0..sector.0 + len.0).flat_map(|at| state.current.get(at)).collect()
     }
 
-    /// What a sector would hold if the power failed and nothing survived that may be lost.
+    /// What a sector would hold if the power failed and everything not durable were lost.
     pub fn peek_durable(&self, sector: Sector) -> SectorData {
         self.lock().durable(sector.0)
     }
 
-    /// Stores bytes behind everybody's back, durably; a rest below a sector keeps what was there.
+    /// Stores bytes durably, without a command. The rest of a partial last sector is unchanged.
     pub fn poke(&self, sector: Sector, bytes: &[u8]) {
         let mut state = self.lock();
         let mut data = Vec::new();
@@ -145,7 +146,7 @@ impl Media {
         state.poke(sector.0, &data);
     }
 
-    /// The contents now, to compare with later.
+    /// The current contents, for a later comparison.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot { store: self.lock().current.clone() }
     }
@@ -161,18 +162,18 @@ impl Media {
         self.diff(&other.snapshot())
     }
 
-    /// The commands executed since the beginning or since [`Self::clear_log`], by order of their
+    /// The commands executed since the beginning or since [`Self::clear_log`], in the order of their
     /// ends.
     pub fn log(&self) -> Vec<Command> {
         self.lock().log.clone()
     }
 
-    /// How many commands were executed since then.
+    /// Numbers of commands executed since then.
     pub fn counts(&self) -> Counts {
         self.lock().counts
     }
 
-    /// Forgets the commands so far.
+    /// Clears the log and the counts.
     pub fn clear_log(&self) {
         let mut state = self.lock();
         state.log.clear();
@@ -189,8 +190,8 @@ impl Media {
         self.lock().faults.latent.set(range, ());
     }
 
-    /// Writes to these sectors fail (`Io`); what lies before the first of them in a request may have
-    /// been written.
+    /// Writes to these sectors fail (`Io`); the part of a request before the first of them may have been
+    /// written.
     pub fn fail_writes(&self, range: Range<u64>) {
         self.lock().faults.unwritable.set(range, ());
     }
@@ -200,13 +201,13 @@ impl Media {
         self.lock().faults.fail_write_in = Some(n);
     }
 
-    /// The `n`-th read from now (0 is the next) fails (`Medium`); tried again it succeeds.
+    /// The `n`-th read from now (0 is the next) fails (`Medium`); a retry succeeds.
     pub fn fail_nth_read(&self, n: u64) {
         self.lock().faults.fail_read_in = Some(n);
     }
 
-    /// The `n`-th flush from now (0 is the next) fails (`Io`), and whatever was not durable is gone: what
-    /// was there before is read again. Flushes after it succeed, with nothing left to make durable.
+    /// The `n`-th flush from now (0 is the next) fails (`Io`), and all data that was not durable is lost:
+    /// reads return the old data again. Later flushes succeed, but have nothing to make durable.
     pub fn fail_nth_flush(&self, n: u64) {
         self.lock().faults.fail_flush_in = Some(n);
     }
@@ -221,7 +222,7 @@ impl Media {
         self.lock().faults.dead = true;
     }
 
-    /// Takes all faults away: a killed disk is back with its contents.
+    /// Removes all faults: a killed disk works again, with its contents.
     pub fn heal(&self) {
         self.lock().faults = Faults::default();
     }
@@ -231,12 +232,12 @@ impl Media {
         self.lock().faults.slowness = factor;
     }
 
-    /// The sector reads wrongly, with no error, until it is written.
+    /// Reads of the sector return wrong data, without an error, until it is written.
     pub fn corrupt(&self, sector: Sector, how: Corruption) {
         self.lock().faults.corrupt.insert(sector.0, how);
     }
 
-    /// The operation fails with `NotSupported` although the limits promise it.
+    /// The operation fails with `NotSupported`, although the limits announce it.
     pub fn drop_support(&self, op: Op) {
         self.lock().faults.unsupported.push(op);
     }
@@ -251,18 +252,18 @@ impl Media {
         self.lock().power_cut(rng);
     }
 
-    /// The host died but the disk did not: what was in flight happens, or does not.
+    /// The host died but the disk did not: each command in flight may or may not take effect.
     pub(crate) fn settle(&self, rng: &mut Rng) {
         self.lock().settle(rng);
     }
 
-    /// Tells whether writes stay in a cache until a flush.
+    /// Sets whether writes stay in a cache until a flush.
     pub(crate) fn set_volatile(&self, volatile: bool) {
         self.lock().volatile = volatile;
     }
 
-    /// A command arrives: how much slower than usual it is (`None`: it never ends), and the number
-    /// of the first change that a flush arriving now does not cover.
+    /// A command arrives. Returns the factor by which it is slower than usual (`None`: it never ends),
+    /// and the number of the first change that a flush arriving now does not cover.
     pub(crate) fn begin(&self) -> (Option<u64>, u64) {
         let mut state = self.lock();
         let slowness = state.faults.slowness.max(1);
@@ -281,7 +282,7 @@ impl Media {
         self.lock().execute(rq, issued_ns, covered, rng)
     }
 
-    /// Notes a command that was in flight when everything stopped.
+    /// Records a command that was in flight when the simulation ended.
     pub(crate) fn strand(&self, rq: &Request, rng: &mut Rng) {
         self.lock().strand(rq, rng);
     }

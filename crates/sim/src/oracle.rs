@@ -1,16 +1,16 @@
-//! The oracle: knows every write that was submitted, acknowledged and made durable, and so what a
-//! read may return.
+//! The oracle: records every write that was submitted, acknowledged and made durable, and so knows
+//! what a read may return.
 //!
-//! Every sector that a test writes holds a **stamp**: its own address, a generation, and bytes that
-//! follow from both and the seed. So a sector that was read tells which write it comes from.
+//! Every sector that a test writes holds a **stamp**: its address, a generation, and bytes computed
+//! from both and the seed. So a sector that was read identifies the write that it comes from.
 //!
 //! The rules, for one sector. A write that succeeded **supersedes** every write that had ended
 //! before it was submitted. A read may return any write that was submitted before the read ended
-//! and was not superseded when the read began. A write is **durable** when it was acknowledged with
-//! FUA, or when a flush that was submitted after its acknowledgement succeeded. After a power cut
-//! any write may be there that no *durable* write supersedes; which one it is shows at the first
-//! read, and from then on it stays. A write that failed may have happened or not; it supersedes
-//! nothing. A discard writes "anything".
+//! and was not superseded when the read began. A write is **durable** if it was acknowledged with
+//! FUA, or if a flush that was submitted after its acknowledgement succeeded. After a power cut, the
+//! sector may hold any write that no *durable* write supersedes; the first read shows which one, and
+//! from then on it stays. A write that failed may have happened or not; it supersedes nothing. A
+//! discard writes "anything".
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ use crate::store::SectorData;
 /// What a sector holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Value {
-    /// Not known, or undefined.
+    /// Unknown or undefined.
     Anything,
     /// Zeroes.
     Zeroes,
@@ -34,19 +34,19 @@ pub enum Value {
     Stamp(u64),
 }
 
-/// A read that returned what it must not.
+/// A read that returned data that is not allowed.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("sector {sector} holds {found}, allowed: {allowed:?}")]
 pub struct Violation {
-    /// Where.
+    /// The sector.
     pub sector: u64,
     /// What was found.
     pub found: String,
-    /// What would have been right.
+    /// What would have been allowed.
     pub allowed: Vec<Value>,
 }
 
-/// Position in the order of all begins and ends.
+/// Position in the order of all beginnings and ends of I/Os.
 type Moment = u64;
 
 /// A write to one sector.
@@ -57,21 +57,21 @@ struct Version {
     submitted: Moment,
     ended: Option<Moment>,
     ok: bool,
-    /// Acknowledged as durable by itself.
+    /// Acknowledged as durable without a flush.
     fua: bool,
     /// When the first write that supersedes it was acknowledged.
     superseded: Option<Moment>,
-    /// One of those that the first read after a crash decides between.
+    /// Whether the first read after a crash decides if this write is there.
     undecided: Undecided,
 }
 
-/// Whether a read has yet to show which of several writes is there.
+/// Whether a read must still show which of several writes is there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Undecided {
     No,
-    /// The process was killed: those not seen may still be what is durable.
+    /// The process was killed: writes not seen may still be the durable ones.
     AfterKill,
-    /// The power failed: those not seen are gone.
+    /// The power failed: writes not seen are lost.
     AfterCut,
 }
 
@@ -98,11 +98,11 @@ struct State {
     /// Everything acknowledged before this is durable.
     durable_before: Moment,
     sectors: BTreeMap<u64, Vec<Version>>,
-    /// When the reads in flight began, with how many of them.
+    /// Number of reads in flight by the moment of their beginning.
     reading: BTreeMap<Moment, usize>,
 }
 
-/// The oracle; clones are the same one.
+/// The oracle; clones share its state.
 #[derive(Clone)]
 pub struct Oracle {
     state: Rc<RefCell<State>>,
@@ -182,7 +182,7 @@ impl State {
         }
     }
 
-    /// What a read that began at `began` may find in `sector`.
+    /// What a read that began at `began` may return for `sector`.
     fn allowed(&mut self, sector: u64, began: Moment) -> Vec<Value> {
         let versions = self.versions(sector);
         versions.iter().filter(|v| v.is_readable(began)).map(|v| v.value).collect()
@@ -218,8 +218,8 @@ impl State {
         Ok(())
     }
 
-    /// After a crash the first look at a sector tells which of the possible writes is there, unless
-    /// it may as well be a newer one.
+    /// After a crash, the first read of a sector shows which of the possible writes is there, unless
+    /// a newer write explains the data too.
     fn decide(&mut self, sector: u64, found: Value, began: Moment) {
         let versions = self.versions(sector);
         let open = |v: &Version| v.undecided != Undecided::No;
@@ -241,7 +241,8 @@ impl State {
         }
     }
 
-    /// The power fails: everything in flight ends, and what may be lost is possible again.
+    /// The power fails: everything in flight ends, and writes that may be lost or kept become
+    /// undecided.
     fn power_cut(&mut self) {
         let now = self.tick();
         let durable_before = self.durable_before;
@@ -256,7 +257,7 @@ impl State {
                     submitted: now,
                     ended: Some(now),
                     ok: true,
-                    // What is there after a power cut is what is stored.
+                    // Data present after a power cut is durable.
                     fua: true,
                     superseded: None,
                     undecided: Undecided::AfterCut,
@@ -273,8 +274,8 @@ impl State {
         let now = self.tick();
         for version in self.sectors.values_mut().flatten() {
             version.ended.get_or_insert(now);
-            // What is seen from now on may be in the cache only: it tells nothing about what is
-            // durable below it.
+            // Data seen from now on may be only in the cache: it does not show which write is
+            // durable.
             if version.superseded.is_none() || version.undecided == Undecided::AfterCut {
                 version.undecided = Undecided::AfterKill;
             }
@@ -303,7 +304,7 @@ impl Version {
     }
 }
 
-/// Drops the versions that neither a read in flight nor a power cut can bring back.
+/// Drops the versions that neither a read in flight nor a read after a power cut can return.
 fn forget(versions: &mut Vec<Version>, durable_before: Moment, oldest_read: Moment) {
     let newest_durable = versions
         .iter()
@@ -332,7 +333,7 @@ impl Oracle {
         Self { state: Rc::new(RefCell::new(state)) }
     }
 
-    /// A write of `range` begins: the ticket, and the bytes to write.
+    /// A write of `range` begins. Returns the ticket and the bytes to write.
     pub fn begin_write(&self, range: Range<u64>, flags: Flags) -> (Ticket, Vec<u8>) {
         let mut state = self.state.borrow_mut();
         let generation = state.ids + 1;
@@ -397,10 +398,10 @@ impl Oracle {
     /// A read has returned `data`.
     ///
     /// # Errors
-    /// The first sector that holds something it must not.
+    /// The first sector with data that is not allowed.
     ///
     /// # Panics
-    /// When the ticket is not that of a read of as many sectors.
+    /// When the ticket does not belong to a read of as many sectors.
     pub fn check_read(&self, ticket: Ticket, data: &[u8]) -> Result<(), Violation> {
         let Kind::Read { range } = ticket.kind else { panic!("the ticket of a read") };
         let mut state = self.state.borrow_mut();
@@ -409,7 +410,7 @@ impl Oracle {
         result
     }
 
-    /// Checks contents that were looked at without an I/O.
+    /// Checks contents that were inspected without an I/O.
     ///
     /// # Errors
     /// As [`Self::check_read`].
@@ -422,12 +423,12 @@ impl Oracle {
         self.state.borrow_mut().power_cut();
     }
 
-    /// The process was killed: what was in flight happened or not, the rest stays as it is.
+    /// The process was killed: writes in flight happened or not; everything else is unchanged.
     pub fn kill(&self) {
         self.state.borrow_mut().kill();
     }
 
-    /// What a read that begins now may find in `sector`.
+    /// What a read that begins now may return for `sector`.
     pub fn allowed(&self, sector: u64) -> Vec<Value> {
         let mut state = self.state.borrow_mut();
         let now = state.tick();

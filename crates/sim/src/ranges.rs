@@ -6,7 +6,7 @@ use std::ops::Range;
 /// Disjoint ranges of sectors, each with a value.
 #[derive(Clone, Debug)]
 pub struct RangeMap<V> {
-    /// Start, to end and value.
+    /// By start: the end and the value.
     ranges: BTreeMap<u64, (u64, V)>,
 }
 
@@ -23,7 +23,7 @@ impl<V: Copy + PartialEq> RangeMap<V> {
         (sector < end).then_some(value)
     }
 
-    /// Takes `range` out.
+    /// Removes `range`.
     pub fn clear(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -44,7 +44,7 @@ impl<V: Copy + PartialEq> RangeMap<V> {
         }
     }
 
-    /// Gives `range` a value.
+    /// Sets the value of `range`.
     pub fn set(&mut self, range: Range<u64>, value: V) {
         if range.is_empty() {
             return;
@@ -69,7 +69,7 @@ impl<V: Copy + PartialEq> RangeMap<V> {
         self.within(range).next().map(|(part, _)| part.start)
     }
 
-    /// Whether nothing has a value.
+    /// Whether no sector has a value.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }

@@ -1,6 +1,6 @@
-//! The one source of chance of a simulation.
+//! The only source of randomness of a simulation.
 
-/// A small seeded generator (SplitMix64): quick, and every seed is as good as any other.
+/// A small seeded generator (SplitMix64): fast, and all seeds are equally good.
 #[derive(Clone, Debug)]
 pub struct Rng {
     state: u64,
@@ -14,7 +14,7 @@ pub(crate) const fn mix(n: u64) -> u64 {
 }
 
 impl Rng {
-    /// The generator of `seed`.
+    /// The generator for `seed`.
     pub const fn new(seed: u64) -> Self {
         Self { state: mix(seed ^ 0x6173_686c_6172) }
     }
@@ -31,11 +31,11 @@ impl Rng {
     /// When `n` is 0.
     pub fn below(&mut self, n: u64) -> u64 {
         assert!(n != 0, "nothing is below 0");
-        // The bias of a remainder is of no importance here.
+        // The bias of the remainder does not matter here.
         self.next_u64() % n
     }
 
-    /// An index of a list of `len`.
+    /// An index into a list of `len` elements.
     pub fn index(&mut self, len: usize) -> usize {
         self.below(len as u64) as usize
     }
@@ -45,14 +45,15 @@ impl Rng {
         self.below(of) < n
     }
 
-    /// A generator of its own, for a part whose draws must not disturb this one's.
+    /// A separate generator, whose draws do not affect this one's.
     #[must_use]
     pub const fn fork(&mut self) -> Self {
         Self::new(self.next_u64())
     }
 }
 
-/// The seeds that a test runs: the first `count`, unless the environment of the build said which ([`crate::runs::wanted`]).
+/// The seeds that a test runs: the first `count`, unless the build's environment selects others
+/// ([`crate::runs::wanted`]).
 pub fn seeds(count: u64) -> std::ops::Range<u64> {
     let wanted = crate::runs::wanted(|name| {
         let value = match name {

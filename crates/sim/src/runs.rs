@@ -1,12 +1,13 @@
-//! Runs of a simulation: which seeds, and the first that finds something.
+//! Runs of a simulation: the seeds to run, and the first that fails.
 
 use std::cell::Cell;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
-/// The seeds that the user wants to have run, by variables of the environment: `ASHLAR_SEED=n` is that one (to have a failure
-/// again), `ASHLAR_SEEDS=n` the first n, `ASHLAR_SEEDS=a..b` those from a to b (a hunt).
+/// The seeds that the user wants to run, from environment variables: `ASHLAR_SEED=n` is one seed (to
+/// reproduce a failure), `ASHLAR_SEEDS=n` the first n, `ASHLAR_SEEDS=a..b` those from a up to b
+/// (excluded).
 pub fn wanted(variable: impl Fn(&str) -> Option<String>) -> Option<Range<u64>> {
     let number = |text: &str| text.parse::<u64>().ok();
     if let Some(one) = variable("ASHLAR_SEED").as_deref().and_then(number) {
@@ -19,7 +20,7 @@ pub fn wanted(variable: impl Fn(&str) -> Option<String>) -> Option<Range<u64>> {
     }
 }
 
-/// Says on standard error how to have a run again, if it is dropped by a panic.
+/// Prints on standard error how to reproduce a run, if it is dropped during a panic.
 pub struct Named(String);
 
 impl Named {
@@ -41,7 +42,7 @@ thread_local! {
     static EXPECTED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Lets panics that are looked for pass without a word.
+/// Suppresses the messages of expected panics.
 fn keep_quiet() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -54,7 +55,8 @@ fn keep_quiet() {
     });
 }
 
-/// The first seed below `bound` whose run panics, and the beginning of what it says: for rules that are broken on purpose.
+/// The first seed below `bound` whose run panics, and the beginning of its message: for rules that are
+/// broken on purpose.
 pub fn first_failure(bound: u64, run: impl Fn(u64)) -> Option<(u64, String)> {
     const SHOWN: usize = 300;
     keep_quiet();

@@ -1,12 +1,12 @@
 //! The scheduler: local tasks on virtual time, in an order that the seed chooses.
 //!
-//! One step is one of, tried in this order:
-//! 1. poll a runnable task, chosen by chance among all (so interleavings vary with the seed);
-//! 2. flush the plugs (what a reactor does when it has no runnable task);
+//! One step is the first of these that is possible:
+//! 1. poll a runnable task, chosen at random (so interleavings vary with the seed);
+//! 2. flush the plugs (as a reactor does when it has no runnable task);
 //! 3. let the time jump to the next timer or device event, and fire it.
 //!
-//! If none of them is possible while somebody waits for the main future, it will never end: that
-//! is a deadlock (a lost wake-up or completion), and panics naming the seed.
+//! If none is possible before the main future has ended, it will never end: that is a deadlock (a
+//! lost wake-up or completion), and the simulation panics naming the seed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -24,18 +24,18 @@ use async_task::{Runnable, Task};
 use crate::media::Media;
 use crate::rng::{Rng, mix};
 
-/// Polls without any progress of time after which a simulation is taken to spin for ever.
+/// Polls without progress of time after which a simulation counts as spinning forever.
 const MAX_STEPS_AT_ONE_TIME: u64 = 20_000_000;
-/// The virtual time that a simulation may take unless told otherwise.
+/// Default limit of a simulation's virtual time.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(100 * 86_400);
-/// What the wall clock shows when a simulation begins: 2025-01-01 UTC.
+/// The wall clock when a simulation begins: 2025-01-01 UTC.
 const EPOCH: Duration = Duration::from_secs(1_735_689_600);
 
-/// Something that happens at a given time: the end of a command.
+/// An event at a given time: the end of a command.
 pub(crate) trait Event {
-    /// The time has come.
+    /// Its time has come.
     fn fire(self: Box<Self>);
-    /// The world ends before it could happen.
+    /// The simulation ends before its time.
     fn cut(self: Box<Self>);
 }
 
@@ -68,7 +68,7 @@ thread_local! {
 /// The simulation that runs on this thread.
 ///
 /// # Panics
-/// When there is none.
+/// When no simulation runs.
 pub(crate) fn current() -> Rc<Core> {
     CURRENT.with_borrow(Clone::clone).expect("a simulation runs on this thread")
 }
@@ -82,12 +82,12 @@ impl Core {
         f(&mut self.rng.borrow_mut())
     }
 
-    /// Whether the simulation is being taken down: devices must do nothing any more.
+    /// Whether the simulation is shutting down: devices must not do anything.
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.get()
     }
 
-    /// Remembers a medium that is used here, so that it is cut off with the others.
+    /// Remembers a medium in use, so that a power cut affects it.
     pub(crate) fn attach(&self, media: &Media) {
         let mut all = self.media.borrow_mut();
         if !all.iter().any(|m| m.is_same(media)) {
@@ -107,7 +107,7 @@ impl Core {
         self.due.borrow_mut().insert(key, Due::Event(event));
     }
 
-    /// Mixes something that happened into the fingerprint.
+    /// Mixes an event into the fingerprint.
     pub(crate) fn note(&self, what: u64) {
         self.fingerprint.set(mix(self.fingerprint.get() ^ what).wrapping_add(self.now_ns()));
     }
@@ -146,7 +146,7 @@ impl Core {
         );
     }
 
-    /// Jumps to the next thing that is due and lets it happen. False if there is none.
+    /// Jumps to the next timer or event and fires it. False if there is none.
     fn advance(&self) -> bool {
         let Some(((at_ns, _), due)) = self.due.borrow_mut().pop_first() else { return false };
         if at_ns > self.now_ns() {
@@ -173,7 +173,7 @@ impl Core {
         self.due.borrow().first_key_value().map(|((at_ns, _), _)| *at_ns)
     }
 
-    /// Drops every task and everything in flight. Requests end with errors that nobody sees.
+    /// Drops every task and everything in flight. Requests end with errors that no task sees.
     fn shut_down(&self) {
         self.stopping.set(true);
         loop {
@@ -182,7 +182,7 @@ impl Core {
             if tasks.is_empty() && runnables.is_empty() {
                 break;
             }
-            // Dropping the handle cancels: the task is scheduled once more to be dropped.
+            // Dropping the handle cancels a task: it is scheduled once more to be dropped.
             drop(tasks);
             drop(runnables);
         }
@@ -211,15 +211,15 @@ impl Wake for MainWaker {
 /// When [`Sim::block_on_until`] gives up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stop {
-    /// Before anything happens later than this time (nanoseconds).
+    /// Before the first event later than this time (nanoseconds).
     AtNs(u64),
-    /// After so many steps of the scheduler, counted from now: any point of a run can be reached.
+    /// After this many steps of the scheduler from now: can stop at any point of a run.
     AfterSteps(u64),
 }
 
 /// A simulation: the runtime of the current thread until it is dropped.
 ///
-/// A run is a function of the seed: nothing of it depends on real time, threads or addresses.
+/// A run is a function of the seed: it does not depend on real time, threads or addresses.
 pub struct Sim {
     core: Rc<Core>,
 }
@@ -228,7 +228,7 @@ impl Sim {
     /// Begins a simulation on this thread.
     ///
     /// # Panics
-    /// When one runs here already.
+    /// When a simulation already runs on this thread.
     pub fn new(seed: u64) -> Self {
         let core = Rc::new(Core {
             seed,
@@ -274,18 +274,18 @@ impl Sim {
         self.core.steps.get()
     }
 
-    /// A digest of everything that happened, in order, with its times: the same for two runs only
-    /// if they took the same course.
+    /// A digest of all events, their order and times: equal for two runs only if they took the same
+    /// course.
     pub fn fingerprint(&self) -> u64 {
         self.core.fingerprint.get()
     }
 
-    /// A generator for the test's own choices; it does not disturb the scheduler's.
+    /// A generator for the test's choices; its draws do not affect the scheduler's.
     pub fn rng(&self) -> Rng {
         self.core.rng(Rng::fork)
     }
 
-    /// Lets the simulation fail once it has taken this much virtual time (default: 100 days).
+    /// Makes the simulation fail once it has taken this much virtual time (default: 100 days).
     pub fn set_time_limit(&self, limit: Duration) {
         self.core.limit_ns.set(limit.as_nanos() as u64);
     }
@@ -295,7 +295,7 @@ impl Sim {
         self.core.spawn(Box::pin(task));
     }
 
-    /// Starts a task that somebody waits for.
+    /// Starts a task whose result can be awaited.
     pub fn start<T: 'static>(&self, task: impl Future<Output = T> + 'static) -> Join<T> {
         start(task)
     }
@@ -303,7 +303,8 @@ impl Sim {
     /// Runs until `future` ends.
     ///
     /// # Panics
-    /// When it can never end (deadlock), spins, or exceeds the time limit; the seed is named.
+    /// When the future can never end (deadlock), spins, or exceeds the time limit; the message names the
+    /// seed.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         match self.drive(pin!(future), None) {
             Some(value) => value,
@@ -311,8 +312,8 @@ impl Sim {
         }
     }
 
-    /// Runs until `future` ends, or until the stop: then the future is dropped and `None` is
-    /// returned; other tasks and I/O stay as they are.
+    /// Runs until `future` ends, or until the stop: then it drops the future and returns `None`; other
+    /// tasks and I/O stay as they are.
     ///
     /// # Panics
     /// As [`Self::block_on`].
@@ -320,7 +321,7 @@ impl Sim {
         self.drive(pin!(future), Some(stop))
     }
 
-    /// Runs until no task can run and no I/O is in flight. Tasks that sleep go on sleeping.
+    /// Runs until no task can run and no I/O is in flight. Sleeping tasks continue to sleep.
     pub fn run_until_idle(&self) {
         while self.poll_ready(None) || plug::flush_current() || self.fire_until_event() {}
     }
@@ -334,7 +335,7 @@ impl Sim {
         self.core.events.get() > 0 && self.core.advance()
     }
 
-    /// Polls one runnable task; the main one is the one numbered after the others.
+    /// Polls one runnable task; the main future has the number after all others.
     fn poll_ready(&self, main: Option<&mut dyn FnMut()>) -> bool {
         let core = &self.core;
         let (ready, extra) = (core.with_ready(|r| r.len()), usize::from(main.is_some()));
@@ -404,17 +405,17 @@ impl Sim {
         }
     }
 
-    /// The power fails, now: every task is gone, nothing in flight completes, and of what the disks
-    /// used here had not made durable any part survives (see docs/internals/fault-model.md). Their
-    /// [`Media`] can be used by the disks of a new simulation.
+    /// The power fails now: all tasks are dropped, nothing in flight completes, and any part of the data
+    /// that the disks had not made durable survives (see docs/internals/fault-model.md). Disks of a new
+    /// simulation can use their [`Media`].
     pub fn power_cut(self) {
         for medium in self.take_media() {
             self.core.rng(|rng| medium.power_cut(rng));
         }
     }
 
-    /// The process is killed, now: every task is gone; commands that the disks have got already
-    /// happen or not; what the disks acknowledged stays, in their caches. The same as a drop.
+    /// The process is killed now: all tasks are dropped; commands that the disks have received happen or
+    /// not; acknowledged data stays in the disks' caches. The same as a drop.
     pub fn kill(self) {}
 
     fn take_media(&self) -> Vec<Media> {
@@ -432,7 +433,7 @@ impl Drop for Sim {
     }
 }
 
-/// Tells the seed when a test fails within a simulation.
+/// Prints the seed when a test fails within a simulation.
 struct NameTheSeed(u64);
 
 impl Drop for NameTheSeed {
@@ -479,11 +480,11 @@ impl Future for Sleep {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let mut due = self.core.due.borrow_mut();
-        // Registered and not there any more: fired.
+        // Registered and no longer in the map: fired.
         if self.registered && !due.contains_key(&self.key) {
             return Poll::Ready(());
         }
-        // A waker may own a task that owns a sleep: it is dropped with no borrow held.
+        // A waker may own a task that owns a sleep, so drop it without a borrow held.
         let old = due.insert(self.key, Due::Wake(cx.waker().clone()));
         drop(due);
         drop(old);
@@ -499,8 +500,8 @@ impl Drop for Sleep {
     }
 }
 
-/// Starts a task of the current simulation that somebody waits for; it runs on when the handle is
-/// dropped.
+/// Starts a task of the current simulation whose result can be awaited; it continues if the handle
+/// is dropped.
 pub fn start<T: 'static>(task: impl Future<Output = T> + 'static) -> Join<T> {
     let slot = Rc::new(Slot { value: Cell::new(None), waker: Cell::new(None) });
     let join = Join { slot: Rc::clone(&slot) };
@@ -518,7 +519,7 @@ struct Slot<T> {
     waker: Cell<Option<Waker>>,
 }
 
-/// Ends with what the task ended with.
+/// Returns the task's result.
 pub struct Join<T> {
     slot: Rc<Slot<T>>,
 }

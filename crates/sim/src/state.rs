@@ -1,8 +1,8 @@
-//! What a disk holds and does, without handles and locks: contents, cache, faults.
+//! The state of a disk, without handles and locks: contents, cache, faults.
 //!
-//! Two pictures are kept: `durable`, and `current`, which reads see; between them lies the list of
-//! changes in the cache, oldest first. A flush moves the changes acknowledged before it began to
-//! `durable`. docs/internals/fault-model.md says what a power cut does.
+//! There are two versions of the contents: `durable`, and `current`, which reads see; the list of
+//! changes in the cache, oldest first, leads from one to the other. A flush applies the changes
+//! acknowledged before it began to `durable`. docs/internals/fault-model.md says what a power cut does.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -15,11 +15,11 @@ use crate::media::{Command, Counts};
 use crate::rng::Rng;
 use crate::store::{Fill, SectorData, Store};
 
-/// Bytes in the cache at most; the oldest become durable by themselves.
+/// Most bytes in the cache; beyond that, the oldest changes become durable without a flush.
 const CACHE_BYTES: u64 = 64 << 20;
-/// Commands in the log at most; further ones are only counted.
+/// Most commands in the log; further ones are only counted.
 const LOG_COMMANDS: usize = 1 << 20;
-/// Above this many sectors a fill survives a power cut in a few large parts and not by the sector.
+/// A fill of more sectors than this survives a power cut in a few large parts, not sector by sector.
 const FINE_FILL: u64 = 256;
 
 /// What discarded sectors read.
@@ -30,7 +30,7 @@ pub enum DiscardReads {
     /// Arbitrary bytes.
     Noise,
     /// Part of the range keeps its contents, part reads zeroes, part is noise: the default, because
-    /// the contract promises nothing.
+    /// the block contract promises nothing.
     #[default]
     Mixed,
 }
@@ -57,7 +57,7 @@ impl Change {
         }
     }
 
-    /// Applies the part of it that lies in `part`.
+    /// Applies the sectors in `part` of this change.
     fn apply(&self, part: Range<u64>, store: &mut Store) {
         match self {
             Self::Data { sector, data } => {
@@ -69,7 +69,7 @@ impl Change {
         }
     }
 
-    /// The parts that a power cut decides about one by one.
+    /// The parts that survive a power cut independently.
     fn parts(&self, rng: &mut Rng) -> Vec<Range<u64>> {
         let range = self.range();
         let len = range.end - range.start;
@@ -90,7 +90,7 @@ impl Change {
 #[derive(Clone)]
 struct Cached {
     change: Change,
-    /// Durable already (FUA), and here only because something older is not.
+    /// Already durable (FUA), and in the list only because an older change is not.
     forced: bool,
 }
 
@@ -109,12 +109,12 @@ pub(crate) struct State {
     pub(crate) faults: Faults,
     pub(crate) log: Vec<Command>,
     pub(crate) counts: Counts,
-    /// What was in flight when the power failed.
+    /// Changes in flight when the simulation ended.
     late: Vec<Change>,
 }
 
-/// How a power cut treats what is not durable. All of them are cases of "any subset survives"; the
-/// plain ones are there because chance alone would hardly ever produce them.
+/// How a power cut treats data that is not durable. All variants are cases of "any subset survives";
+/// the simple ones exist because randomness alone would hardly ever produce them.
 #[derive(Clone, Copy)]
 enum Survival {
     Nothing,
@@ -143,7 +143,7 @@ impl State {
         }
     }
 
-    /// What a sector holds if nothing survives a power cut that may be lost.
+    /// What a sector would hold after a power cut that loses everything not durable.
     pub(crate) fn durable(&self, sector: u64) -> SectorData {
         let here = |c: &&Cached| c.forced && c.change.range().contains(&sector);
         match self.cache.iter().rev().find(here).map(|cached| &cached.change) {
@@ -163,7 +163,7 @@ impl State {
         self.first_change + self.cache.len() as u64
     }
 
-    /// Notes a command that was in flight when everything stopped.
+    /// Records a command that was in flight when the simulation ended.
     pub(crate) fn strand(&mut self, rq: &Request, rng: &mut Rng) {
         if self.faults.check(rq.op()).is_ok() {
             let (changes, _) = self.changes(rq, rng);
@@ -171,7 +171,7 @@ impl State {
         }
     }
 
-    /// The host died but the disk did not: what was in flight happens, or does not.
+    /// The host died but the disk did not: each command in flight may or may not take effect.
     pub(crate) fn settle(&mut self, rng: &mut Rng) {
         for change in std::mem::take(&mut self.late) {
             if rng.chance(1, 2) {
@@ -207,9 +207,9 @@ impl State {
         }
     }
 
-    /// The cache is gone with all that FUA had not made durable.
+    /// Loses the cache, except for changes written with FUA.
     fn lose_cache(&mut self) {
-        // Flushes in flight count by these numbers.
+        // Flushes in flight hold such numbers.
         self.first_change = self.covered();
         self.cached_bytes = 0;
         for cached in std::mem::take(&mut self.cache).into_iter().filter(|c| c.forced) {
@@ -233,7 +233,7 @@ impl State {
         }
     }
 
-    /// The changes that a request makes, and how it ends.
+    /// The changes that a request makes, and its result.
     fn changes(&mut self, rq: &Request, rng: &mut Rng) -> (Vec<Change>, BioResult) {
         let ranges = ranges_of(rq);
         let mut out = Vec::new();
@@ -257,7 +257,7 @@ impl State {
         (out, Ok(()))
     }
 
-    /// Executes a command and writes it down.
+    /// Executes a command and logs it.
     pub(crate) fn execute(
         &mut self,
         rq: &Request,
@@ -328,7 +328,7 @@ impl State {
         Ok(())
     }
 
-    /// The power fails: any subset of what is not durable survives.
+    /// The power fails: any subset of the data that is not durable survives.
     pub(crate) fn power_cut(&mut self, rng: &mut Rng) {
         let late = std::mem::take(&mut self.late);
         let all: Vec<Cached> = std::mem::take(&mut self.cache)

@@ -1,8 +1,8 @@
 //! Sparse contents of a disk.
 //!
-//! Written sectors lie in pages that snapshots share until they change. Everything else is
+//! Written sectors are in pages that snapshots share until they change. All other sectors are
 //! background: zeroes, or noise that is computed from a seed. So a discard of terabytes costs one
-//! entry, and undefined contents are really arbitrary, yet the same at every look.
+//! entry, and undefined contents are arbitrary, but the same at every read.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,7 +16,7 @@ pub type SectorData = [u8; 512];
 
 const PAGE_SECTORS: u64 = 8;
 
-/// What is in sectors that nobody wrote.
+/// The contents of sectors that were not written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fill {
     /// Zeroes.
@@ -42,7 +42,7 @@ impl Fill {
 
 #[derive(Clone)]
 struct Page {
-    /// Which sectors of it were written.
+    /// Bit mask of its written sectors.
     valid: u8,
     data: [SectorData; PAGE_SECTORS as usize],
 }
@@ -60,7 +60,7 @@ const fn place(sector: u64) -> (u64, usize) {
 }
 
 impl Store {
-    /// Contents that are `fill` everywhere.
+    /// A store with `fill` everywhere.
     pub fn new(fill: Fill) -> Self {
         Self { pages: BTreeMap::new(), background: RangeMap::default(), fill }
     }
@@ -94,7 +94,7 @@ impl Store {
         page.data[i] = *data;
     }
 
-    /// Forgets what was written in `range`: it has the contents of `fill` now.
+    /// Replaces the contents of `range` by `fill`.
     pub fn fill(&mut self, range: Range<u64>, fill: Fill) {
         if range.is_empty() {
             return;
@@ -120,7 +120,7 @@ impl Store {
         self.background.set(range, fill);
     }
 
-    /// The ranges of sectors within `[0, capacity)` that differ from those of `other`.
+    /// The ranges of sectors within `[0, capacity)` that differ from `other`.
     pub fn diff(&self, other: &Self, capacity: u64) -> Vec<Range<u64>> {
         let mut out: Vec<Range<u64>> = Vec::new();
         let mut add = |part: Range<u64>| match out.last_mut() {
@@ -154,7 +154,7 @@ impl Store {
         out
     }
 
-    /// How far the background at `at` goes on with nothing written over it.
+    /// Where the unwritten background at `at` ends.
     fn plain_end(&self, at: u64) -> u64 {
         let (page, _) = place(at);
         let next_page =

@@ -1,4 +1,4 @@
-//! Seeded random work on a device, checked by the oracle.
+//! Seeded random I/O on a device, checked by the oracle.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use crate::oracle::{Oracle, Violation};
 use crate::rng::Rng;
 use crate::scheduler::start;
 
-/// How often each operation comes, as weights.
+/// The frequency of each operation, as weights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mix {
     /// Reads.
@@ -39,27 +39,27 @@ impl Mix {
     }
 }
 
-/// Random work: several tasks, each doing one I/O after the other.
+/// Random I/O: several tasks, each submitting one I/O after the other.
 #[derive(Clone, Debug)]
 pub struct Workload {
-    /// Sectors that it works on.
+    /// Sectors that the I/Os are in.
     pub span: Range<u64>,
     /// Every I/O begins and ends on a multiple of this many sectors.
     pub align: u64,
-    /// Longest I/O, sectors.
+    /// Longest I/O in sectors.
     pub max_len: u64,
-    /// Tasks.
+    /// Number of tasks.
     pub tasks: usize,
-    /// I/Os of each task.
+    /// Number of I/Os per task.
     pub ios: usize,
-    /// Which operations.
+    /// Frequencies of the operations.
     pub mix: Mix,
-    /// Whether errors are counted; else they end the work with a panic.
+    /// Whether errors are only counted; otherwise the workload panics.
     pub tolerate_errors: bool,
 }
 
 impl Workload {
-    /// Eight tasks doing 40 I/Os each of up to 64 sectors, over `span`.
+    /// Eight tasks with 40 I/Os each of up to 64 sectors, over `span`.
     pub fn over(span: Range<u64>) -> Self {
         let mix = Mix::default();
         Self { span, align: 1, max_len: 64, tasks: 8, ios: 40, mix, tolerate_errors: false }
@@ -73,10 +73,10 @@ impl Workload {
         start..start + len * self.align
     }
 
-    /// Does the work; ends with how many I/Os failed.
+    /// Runs the workload; returns how many I/Os failed.
     ///
     /// # Errors
-    /// What the oracle found.
+    /// The violation that the oracle found.
     ///
     /// # Panics
     /// When an I/O fails and errors are not tolerated.
@@ -106,10 +106,10 @@ impl Workload {
         Ok(errors)
     }
 
-    /// Reads everything that the work may have touched.
+    /// Reads everything that the workload may have touched.
     ///
     /// # Errors
-    /// What the oracle found.
+    /// The violation that the oracle found.
     ///
     /// # Panics
     /// When a read fails.
@@ -145,7 +145,7 @@ impl Worker {
         Ok(self.errors)
     }
 
-    /// Bytes as a list of segments, cut by chance.
+    /// Bytes as a list of segments, cut at random.
     fn scattered(&mut self, bytes: &[u8]) -> (Vec<Buffer>, Segments) {
         let mut buffers = Vec::new();
         let mut rest = bytes;
@@ -192,7 +192,7 @@ impl Worker {
         };
         let result = self.gateway.submit(bio.with_flags(flags)).await;
         self.oracle.end(ticket, result);
-        // A device without discards is no failure.
+        // A device without discards is not a failure.
         Ok(if result == Err(Status::NotSupported) && chosen == Some(4) { Ok(()) } else { result })
     }
 

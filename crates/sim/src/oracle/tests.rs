@@ -135,7 +135,7 @@ fn a_newer_write_of_the_same_value_decides_nothing_about_the_older_ones() {
     let newer = oracle.begin_write_zeroes(0..1, PLAIN);
     oracle.end(newer, Ok(()));
     oracle.check_contents(0..1, &[0; 512]).unwrap();
-    // The newer zeroes are lost: the sector holds what the discard left there.
+    // The newer zeroes are lost: the sector holds what the discard left.
     oracle.power_cut();
     assert_eq!(oracle.check_contents(0..1, &stamp(1, 0, 7)), Ok(()));
 }

@@ -24,8 +24,8 @@ enum End {
     Either,
 }
 
-/// Several lives of one medium, each ended by a cut or kill at a random step; after each
-/// everything is checked.
+/// Several lives of one medium, each ended by a power cut or kill at a random step. All sectors are
+/// checked at the end, and after some lives.
 fn lives(seed: u64, limits: Limits, model: Model, lie: bool, end: End) -> Result<(), Violation> {
     let mut rng = Rng::new(seed);
     let media = Media::new(Sectors(SPAN));
@@ -38,7 +38,7 @@ fn lives(seed: u64, limits: Limits, model: Model, lie: bool, end: End) -> Result
         let sim = Sim::new(seed * 100 + life);
         let disk = SimDisk::with("d", media.clone(), limits, model);
         let gateway = disk.gateway();
-        // What is not looked at stays undecided into the next life.
+        // Without this, unread sectors stay undecided into the next life.
         if rng.chance(1, 2) {
             sim.block_on(workload.verify(&gateway, &oracle))?;
         }
@@ -131,7 +131,7 @@ fn an_unacknowledged_write_may_survive_in_part() {
         let gateway = disk.gateway();
         let mut data = Buffer::from_slice(&[1; 4 * 512]);
         let write = gateway.write(Sector(0), &mut data, Flags::FUA);
-        // One poll, then the plug is flushed and the command is on its way.
+        // One poll, then the plug is flushed and the command is in flight.
         assert!(sim.block_on_until(write, Stop::AtNs(1)).is_none());
         sim.power_cut();
         seen.insert((0..4).map(|s| media.peek(Sector(s))[0]).collect::<Vec<_>>());
@@ -210,7 +210,7 @@ fn write_errors_hit_the_sector_or_the_command_they_were_set_on() {
         let mut data = Buffer::from_slice(&[1; 8 * 512]);
         let result = gateway.write(Sector(0), &mut data, Flags::empty()).await;
         assert_eq!(result, Err(Status::Io));
-        // Up to the bad sector the data may be there, past it nothing is.
+        // The data may be written up to the bad sector, but not past it.
         for part in media.diff(&before) {
             assert!(part.end <= 4, "{part:?}");
         }

@@ -1,4 +1,4 @@
-//! The simulator itself: a run is a function of its seed, and its watchdog barks.
+//! The simulator itself: a run is a function of its seed, and its watchdogs work.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,7 +9,7 @@ use ashlar_block::{Bio, Buffer, Disk, Driver, Flags, Gateway, Limits, Queue, Req
 use ashlar_block::{Sector, Sectors, Status};
 use ashlar_sim::{Sim, SimDisk, SimRuntime, Stop};
 
-/// What a small concurrent workload did, in order, and the digest of the whole run.
+/// The ends of the tasks of a small concurrent workload, in order, and the digest of the run.
 fn course(seed: u64) -> (Vec<(u64, u64)>, u64) {
     let sim = Sim::new(seed);
     let gateway = SimDisk::new("d", Sectors(1 << 20)).gateway();
@@ -90,7 +90,7 @@ fn panic_of(f: impl FnOnce()) -> String {
     payload.downcast_ref::<String>().cloned().unwrap_or_default()
 }
 
-/// Forgets the second request that it gets.
+/// A driver that never completes the second request that it gets.
 struct Forgetful(std::sync::atomic::AtomicU32);
 
 impl Driver for Forgetful {
