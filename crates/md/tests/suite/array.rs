@@ -1,4 +1,4 @@
-//! Arrays on simulated disks: the life of one, its members' failures, read errors.
+//! Arrays on simulated disks: start to stop, failures of members, read errors.
 
 use crate::common::{Shape, candidates, disks, gateway, make, media, stamped, start};
 use ashlar_block::{Buffer, Flags, Op, Sector, Sectors, Status};
@@ -95,7 +95,7 @@ fn a_member_that_fails_a_write_is_recorded_before_the_acknowledgement() {
             volume.write(Sector(0), &mut data, Flags::empty()).await.unwrap();
             media[1].fail_writes(256..DISK.0);
             volume.write(Sector(0), &mut data, Flags::empty()).await.unwrap();
-            // At this very moment the survivors' superblocks know.
+            // The survivors' superblocks must record it already.
             let survivor = probe(&disks[0].gateway()).await.unwrap().unwrap();
             assert_eq!(survivor.roles[1], Role::Faulty, "{shape:?}");
             assert_eq!(array.degraded(), 1);
@@ -104,7 +104,7 @@ fn a_member_that_fails_a_write_is_recorded_before_the_acknowledgement() {
             array.stop().await.unwrap();
         });
         drop(sim);
-        // The failed one is back, and looks fine by itself: it must not be used.
+        // The failed member is back, with a good superblock: it must not be used.
         media[1].heal();
         let sim = Sim::new(5);
         sim.block_on(async {
@@ -130,7 +130,7 @@ fn a_read_error_is_made_good_from_another_copy_and_rewritten() {
             let mut data = Buffer::from_slice(&stamped(0, 2048, 5));
             volume.write(Sector(0), &mut data, Flags::empty()).await.unwrap();
             for (i, medium) in media.iter().enumerate() {
-                // Different sectors on each member, so that every sector has a good copy.
+                // Bad sectors differ between members, so that every sector has a good copy.
                 let bad = 300 + 16 * i as u64;
                 medium.fail_reads(bad..bad + 3);
             }
@@ -163,7 +163,7 @@ fn degraded_arrays_start_only_when_asked_and_never_without_all_data() {
         let mut data = Buffer::from_slice(&stamped(0, 1024, 3));
         gateway(&array).write(Sector(0), &mut data, Flags::empty()).await.unwrap();
         array.stop().await.unwrap();
-        // The one that was away is stale now, even among all four.
+        // The member that was absent is stale now, even with all four present.
         let array = start(&sim, &disks, &Options::default()).await.unwrap();
         assert_eq!(array.degraded(), 1);
         let got = gateway(&array).read(Sector(0), Sectors(1024)).await.unwrap();
@@ -205,7 +205,7 @@ fn an_array_that_crashed_is_read_from_one_copy() {
         for (medium, before) in media.iter().zip(&before) {
             assert!(medium.diff(before).is_empty(), "a read-only array wrote");
         }
-        // One copy alone has nothing to differ from: it may be written.
+        // A single copy cannot differ from others: the array may be written.
         let run = Options { run: true, ..Options::default() };
         assert!(start(&sim, &disks[..1], &run).await.is_ok());
     });
@@ -222,7 +222,7 @@ fn a_large_discard_of_a_raid10_is_one_range_for_each_member_and_pass() {
             make(&shape, &disks).await;
             let array = start(&sim, &disks, &Options::default()).await.unwrap();
             let volume = gateway(&array);
-            // Whole stripes, and not all of them, or the far layout's passes would meet.
+            // Whole stripes, but not all, or the far layout's passes would be adjacent.
             let stripes = Sectors(10 * 4 * 128);
             for medium in &media {
                 medium.clear_log();

@@ -1,4 +1,4 @@
-//! Grouping devices into arrays, and whether these start.
+//! Grouping devices into arrays, and starting them.
 
 use crate::common::{
     DATA, Shape, all_clean, candidates, disks, gateway, make, make_with, media, spec, stamped,
@@ -113,7 +113,7 @@ fn members_that_are_equally_fresh_must_agree_about_the_array() {
         edit(&disks[3], |sb| sb.layout = 0x201).await;
         let refused = plan(candidates(disks).await, &RW).await.err();
         assert!(matches!(refused, Some(AssembleError::Disagree { what: "layout", .. })));
-        // Two against two: nothing says which are right.
+        // Two against two: it is unknown which are right.
         edit(&disks[2], |sb| sb.layout = 0x201).await;
         let refused = plan(candidates(disks).await, &RUN).await.err();
         assert!(matches!(refused, Some(AssembleError::Disagree { what: "layout", .. })));
@@ -136,7 +136,7 @@ fn one_member_that_contradicts_all_others_is_left_out_when_the_array_is_to_run()
             });
         }
     }
-    // What is older by more is stale, and what is fresher by more went on alone.
+    // A member older by more than one event is stale; one fresher by more continued alone.
     on_new(&raid10(0x102, 4), async |_, _, disks| {
         edit(&disks[0], |sb| (sb.chunk, sb.events) = (Sectors(16), sb.events + 2)).await;
         let refused = plan(candidates(disks).await, &RUN).await.err();
@@ -176,7 +176,7 @@ fn a_bad_block_log_is_honoured_and_one_that_makes_no_sense_keeps_a_member_out() 
         let mut spec = spec(&shape, &[DISK, DISK]);
         spec.bad_block_log = true;
         make_with(&spec, &disks).await;
-        // Nothing is listed: what the log's place holds does not count.
+        // Without the feature bit, the bytes at the log's place do not count.
         assert_eq!(in_sync(&sim, &disks, &RW).await, [true, true]);
         let log = |sb: &Superblock| sb.bad_block_log_start().unwrap();
         let sb = probe(&disks[1].gateway()).await.unwrap().unwrap();
@@ -195,7 +195,7 @@ fn a_bad_block_log_is_honoured_and_one_that_makes_no_sense_keeps_a_member_out() 
         assert!(matches!(refused, Some(AssembleError::Read { .. })), "{refused:?}");
         assert_eq!(in_sync(&sim, &disks, &READ_ONLY).await, [true, false]);
         assert_eq!(in_sync(&sim, &disks, &RUN).await, [true, false]);
-        // Without the other there is not all data left.
+        // Without the other member some data are missing.
         let refused = start(&sim, &disks[1..], &RUN).await.err();
         assert!(
             matches!(refused, Some(AssembleError::NotEnough { present: 0, .. })),
@@ -267,7 +267,7 @@ fn halves_that_ran_without_each_other_are_not_put_together() {
             }
             let refused = start(sim, disks, &RW).await.err();
             assert!(matches!(refused, Some(AssembleError::SplitBrain { .. })), "{refused:?}");
-            // Told to, it takes the one that went further.
+            // With `run`, the device with more updates is used.
             assert_eq!(in_sync(sim, disks, &RUN).await, [more == 0, more > 0]);
         });
     }

@@ -1,4 +1,4 @@
-//! Read errors: other copies are tried, and the bad one is written anew.
+//! Read errors: other copies are read, and the bad one is rewritten.
 
 use std::time::Duration;
 
@@ -80,7 +80,7 @@ fn a_correction_never_puts_old_data_over_a_write_that_meets_it() {
                 let volume = gateway(&array);
                 write(&volume, 0, 8, 1).await.unwrap();
                 let copies = array.personality().map(Sector(0));
-                // The copy that is asked first, and a good one that takes its time.
+                // The copy that is read first fails, and the good one is slow.
                 let at = DATA + copies[0].sector.0;
                 media[copies[0].disk].fail_reads(at..at + 1);
                 media[copies[1].disk].slow_down(3);

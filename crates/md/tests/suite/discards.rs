@@ -1,4 +1,4 @@
-//! Discards of arrays whose members do not all support them, or fail them.
+//! Discards of arrays some of whose members do not support them, or fail them.
 
 use crate::common::{Shape, gateway, make, media, stamped, start, write};
 use ashlar_block::{Bio, Limits, Op, Sector, Sectors, Status};
@@ -19,7 +19,7 @@ fn shapes() -> Vec<Shape> {
     ]
 }
 
-/// Disks of which those in `without` tell that they cannot discard.
+/// Disks, of which those in `without` do not support discards.
 fn mixed(media: &[Media], without: &[usize]) -> Vec<SimDisk> {
     let disk = |(slot, medium): (usize, &Media)| {
         let model = Model::nvme();

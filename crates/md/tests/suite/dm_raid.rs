@@ -1,7 +1,7 @@
-//! RAID volumes of dm-raid: what their superblocks say, and what becomes of it.
+//! RAID volumes of dm-raid: the effect of what their superblocks say.
 //!
-//! Superblocks are put together here from the kernel's definition; `tests/images/dm-raid` has such that
-//! the kernel wrote, and tests/interop/dm-raid.sh compares whole volumes.
+//! The superblocks are built here from the kernel's definition; `tests/images/dm-raid` has some that the
+//! kernel wrote, and tests/interop/dm-raid.sh compares whole volumes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl Fields {
     }
 }
 
-/// A bitmap of the kernel's without marks.
+/// A kernel bitmap without marks.
 fn bitmap(events: u64) -> Vec<u8> {
     let mut bytes = vec![0; 512];
     bytes[..4].copy_from_slice(b"bitm");
@@ -60,7 +60,8 @@ fn bitmap(events: u64) -> Vec<u8> {
     bytes
 }
 
-/// A volume's devices: of leg `n`, the metadata, and data whose sectors begin with `n` and their number.
+/// A volume's devices: for each leg `n` the metadata, and data whose sectors begin with `n` and their
+/// number.
 struct Volume {
     shape: Shape,
     legs: Vec<(Media, Media)>,
@@ -88,7 +89,7 @@ impl Volume {
         self
     }
 
-    /// For the end of a chain of changes.
+    /// Ends a chain of changes.
     fn done(&self) {}
 
     fn change_all(&self, change: impl Fn(&mut Fields)) -> &Self {
@@ -108,7 +109,7 @@ impl Volume {
         pairs.map(leg).collect()
     }
 
-    /// Starts the array of these legs. Gives the notes, or the error as text, as well.
+    /// Starts the array of these legs. Also returns the notes, or the error as text.
     async fn start(
         &self,
         sim: &Sim,
@@ -123,8 +124,8 @@ impl Volume {
         Ok((Gateway::new(array.clone()), array, notes.join("\n")))
     }
 
-    /// Which leg a sector of the array comes from, and which sector of that: of all its sectors in
-    /// `read`. And the notes.
+    /// For each array sector in `read` the leg, and the sector of the leg, that it comes from; and the
+    /// notes.
     fn read(&self, legs: &[Leg], read: &[u64]) -> Result<(Vec<(u64, u64)>, String), String> {
         let sim = Sim::new(1);
         sim.block_on(async {
@@ -141,7 +142,7 @@ impl Volume {
         })
     }
 
-    /// The legs that give sectors, whichever are read; and the notes.
+    /// All legs that reads come from, and the notes.
     fn sources(&self, legs: &[Leg]) -> (Vec<u64>, String) {
         let all: Vec<u64> = (0..SIZE).step_by(16).collect();
         let (places, notes) = self.read(legs, &all).expect("an array");
@@ -276,7 +277,7 @@ fn copies_that_may_differ_are_read_from_the_first_leg() {
         assert_eq!(sources, [0]);
         assert!(notes.contains("first copy of everything is read"), "{notes}");
     }
-    // With marks, but behind the bits that there are.
+    // With marks, but only after the bitmap's last bit.
     let volume = Volume::new(MIRROR, 2);
     volume.legs[0].0.poke(Sector(8), &{
         let mut bytes = bitmap(10);
@@ -293,7 +294,7 @@ fn what_is_behind_the_point_that_copies_are_equal_to_is_read_from_the_first_leg(
     let behind: Vec<u64> = (1024..SIZE).collect();
     let (places, _) = volume.read(&volume.all(), &behind).expect("an array");
     assert!(places.iter().all(|(leg, _)| *leg == 0));
-    // Legs that are longer than what the superblock knew: nobody has made the rest equal.
+    // Legs that have grown since the superblock was written: the rest was never synced.
     let volume = Volume::new(MIRROR, 2);
     volume.change_all(|f| _ = f.u64(112, 512));
     let behind: Vec<u64> = (512..SIZE).collect();
@@ -304,7 +305,7 @@ fn what_is_behind_the_point_that_copies_are_equal_to_is_read_from_the_first_leg(
 #[test]
 fn legs_of_a_mirror_that_changed_places_fail_by_their_old_ones() {
     let volume = Volume::new(MIRROR, 3);
-    // What was leg 0 is leg 2 now, and the other way round; the old leg 0 has failed.
+    // Legs 0 and 2 have changed places; the old leg 0 has failed.
     volume.change(0, |f| _ = f.u32(12, 2).u64(24, 1)).change(1, |f| _ = f.u64(24, 1));
     volume.change(2, |f| _ = f.u32(12, 0).u64(16, 9));
     let (sources, notes) = volume.sources(&volume.all());
@@ -340,7 +341,7 @@ fn a_raid0_needs_no_superblocks_and_all_of_its_legs() {
     let all: Vec<u64> = (0..SIZE * 3).step_by(7).collect();
     for with_meta in [true, false] {
         let volume = Volume::new(STRIPED, 3);
-        // Nobody keeps these up to date.
+        // These fields are not kept up to date with raid0.
         volume.change(1, |f| _ = f.u64(16, 3).u64(24, 7).u64(32, 5));
         let mut legs = volume.all();
         if !with_meta {
@@ -414,8 +415,8 @@ fn any_bytes_in_a_superblock_are_an_error_or_an_array() {
     }
 }
 
-/// What the kernel wrote: `tests/images/dm-raid` has the start of each leg's metadata device, and
-/// `NAME.shape` what to expect.
+/// A volume that the kernel wrote: `tests/images/dm-raid` has the start of each leg's metadata device,
+/// and `NAME.shape` the expected result.
 fn golden(name: &str) -> (Volume, Option<u64>) {
     let images = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/images/dm-raid");
     let shape = std::fs::read_to_string(images.join(format!("{name}.shape"))).expect("a shape");

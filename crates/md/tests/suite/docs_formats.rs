@@ -1,8 +1,8 @@
-//! docs/formats/md.md says what the code does: its tables, examples and drawings are read and compared.
+//! Compares the tables, examples and drawings of docs/formats/md.md with the code.
 //!
-//! Tables are found by the heading above them and the title of their first column. A field that is added to
-//! a struct does not compile here until it is listed; one that is listed must be in the document, and no
-//! other may be.
+//! Tables are found by the heading above them and the title of their first column. After a field is added
+//! to a struct, this does not compile until the field is listed; the document must have exactly the listed
+//! fields.
 
 use std::mem::{offset_of, size_of};
 
@@ -56,7 +56,7 @@ fn size_of_field<T, F>(_: fn(&T) -> &F) -> usize {
     size_of::<F>()
 }
 
-/// All fields of a struct. The pattern names every field, or it is no pattern.
+/// All fields of a struct. The pattern compiles only if it names every field.
 macro_rules! fields {
     ($t:ident { $($field:ident)+ }) => {{
         fn all_are_named(it: &$t) {
@@ -126,7 +126,7 @@ fn every_field_is_documented_with_its_offset_and_size() {
     );
 }
 
-/// The meaning that the table below `heading` gives a field.
+/// The meaning of a field in the table below `heading`.
 fn meaning(heading: &str, field: &str) -> &'static str {
     let rows = table(heading, "offset");
     rows.iter().find(|row| row[2] == field).unwrap_or_else(|| panic!("no {field}"))[3]
@@ -330,7 +330,7 @@ fn raid10_layout_words_have_the_documented_names_and_bits() {
     assert!(Layout::from_bits(1 << 19 | 0x201).is_err());
 }
 
-/// Draws a RAID 0 of members of these many chunks.
+/// Draws a RAID 0 whose members have these numbers of chunks.
 fn draw_raid0(layout: u32, chunks: &[u64]) -> String {
     let members: Vec<Sectors> = chunks.iter().map(|n| Sectors(*n)).collect();
     let zones = Zones::new(&members, Sectors(1), layout).expect("an array");

@@ -1,4 +1,4 @@
-//! Arrays whose members fail: one by one, together, half way, at bad moments.
+//! Arrays whose members fail: one by one, together, halfway, at bad moments.
 
 use crate::common::{
     DATA, SUPERBLOCK, Shape, all_clean, candidates, differing, disks, gateway, make, media,
@@ -63,7 +63,7 @@ fn copies_are_never_called_clean_after_a_write_that_failed_on_all_of_them() {
             let array = start(&sim, &disks, &Options::default()).await.unwrap();
             let volume = gateway(&array);
             write(&volume, 0, 256, 1).await.unwrap();
-            // Each member takes another part of the write.
+            // Each member takes a different part of the write.
             for (copy, taken) in array.personality().map(Sector(0)).iter().zip(1..) {
                 let bad = DATA + copy.sector.0 + taken;
                 media[copy.disk].fail_writes(bad..bad + 1);
@@ -99,7 +99,7 @@ fn the_last_copy_stays_and_an_array_that_it_made_differ_is_not_called_clean() {
         write(&volume, 0, 64, 2).await.unwrap();
         assert_eq!(array.degraded(), 1);
         media[0].fail_writes(DATA..DISK.0);
-        // Chunk 1: member 2 takes it, member 0 does not and cannot be failed.
+        // Chunk 1: member 2 takes it; member 0 does not, and must not fail.
         assert!(write(&volume, 8, 8, 3).await.is_err());
         assert_eq!(array.degraded(), 1, "the last copy of chunk 0 was failed");
         let first = volume.read(Sector(8), Sectors(8)).await.unwrap();
@@ -130,7 +130,7 @@ fn a_failed_flush_of_a_last_copy_keeps_the_array_from_being_clean() {
         write(&volume, 0, 64, 1).await.unwrap();
         media[1].kill();
         write(&volume, 0, 64, 2).await.unwrap();
-        // Member 0 is the last of its pair, member 2 is not.
+        // Member 0 has the last copy of its pair, member 2 does not.
         media[0].drop_support(Op::Flush);
         media[2].drop_support(Op::Flush);
         assert!(array.stop().await.is_err());
@@ -180,7 +180,7 @@ fn two_members_may_fail_at_once_and_as_many_stay_as_all_data_needs() {
                 let writes = (0..12).map(|chunk| write(&volume, chunk * 8, 8, 2));
                 let results = join_all(writes).await;
                 assert_eq!(results.iter().all(Result::is_ok), readable, "{shape:?} {pair:?}");
-                // Either way everything can be read.
+                // In either case everything can be read.
                 let got = volume.read(Sector(0), Sectors(96)).await.unwrap();
                 for (sector, bytes) in (0..).zip(got.as_slice().chunks(512)) {
                     let ok = results[sector as usize / 8].is_ok();
@@ -238,7 +238,7 @@ fn superblocks_that_cannot_be_written_do_not_make_their_member_stale() {
         make(&shape, &disks).await;
         let three = [&disks[0], &disks[2], &disks[3]];
         let array = start(&sim, &three, &RUN).await.unwrap();
-        // The last of its pair.
+        // The last copy of its pair.
         media[0].fail_writes(SUPERBLOCK);
         for _ in 0..6 {
             assert!(write(&gateway(&array), 0, 8, 1).await.is_err());
@@ -359,7 +359,7 @@ fn a_write_whose_submitter_went_away_is_finished_all_the_same() {
             let volume = gateway(&array);
             write(&volume, 0, 64, 1).await.unwrap();
             media[1].slow_down(10_000);
-            // Members 0 and 1, then only the other ones.
+            // First on members 0 and 1, later only on the others.
             let mut gone = Box::pin(write(&volume, 0, 8, 2));
             assert!(gone.as_mut().now_or_never().is_none());
             sim.runtime().sleep(Duration::from_millis(1)).await;
@@ -506,7 +506,7 @@ fn no_array_becomes_clean_around_a_write_that_began_while_a_failure_was_recorded
         let life = async {
             let volume = gateway(&array);
             let wait = |us| sim.runtime().sleep(Duration::from_micros(us));
-            // Recorded in slow superblock writes; meanwhile the array looks idle.
+            // Its failure is recorded by slow superblock writes; meanwhile the array looks idle.
             let flush = async {
                 wait(100_000).await;
                 media[2].drop_support(Op::Flush);
@@ -516,7 +516,7 @@ fn no_array_becomes_clean_around_a_write_that_began_while_a_failure_was_recorded
                 })
                 .await
             };
-            // A write that takes seconds on member 1 alone.
+            // A write that takes seconds only on member 1.
             let late = async {
                 wait(405_000).await;
                 media[1].slow_down(100_000);

@@ -1,4 +1,4 @@
-//! Defects that the simulation found, each as a test of its own.
+//! Regression tests for the defects that the simulation found.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,9 +21,9 @@ const DISK: Sectors = Sectors(600);
 const SUPER: Sector = Sector(8);
 const RUN: Options = Options { run: true, read_only: false };
 
-/// A resync begins by marking the array clean, if nobody writes. When it came right after a recovery it
-/// overtook a write that was waiting to make the array active, took the array for active already, and
-/// so nobody ever looked whether it was idle.
+/// A resync begins by marking the array clean, if no write is under way. Directly after a recovery it
+/// overtook a write that was waiting to make the array active, and took the array for active already:
+/// no task ever checked whether it was idle.
 #[test]
 fn a_write_between_a_recovery_and_a_resync_leaves_an_array_that_becomes_clean() {
     let shape = Shape::new(Level::Raid1, None, 0, 3);
@@ -36,7 +36,7 @@ fn a_write_between_a_recovery_and_a_resync_leaves_an_array_that_becomes_clean() 
             write(&gateway(&array), 0, 8, 1).await.unwrap();
         });
         sim.power_cut();
-        // The last member is to be rebuilt, from copies that may differ.
+        // The last member must be rebuilt, from copies that may differ.
         let sb = media[2].peek_range(SUPER, Sectors(8));
         let mut sb = Superblock::parse(Version::V1_2, &sb, DISK).unwrap();
         sb.recovery_offset = Some(Sectors::ZERO);
@@ -54,7 +54,7 @@ fn a_write_between_a_recovery_and_a_resync_leaves_an_array_that_becomes_clean() 
     }
 }
 
-/// Nobody fails for a discard, and its chunks are to be synced; but the sync was not told.
+/// No member fails for a failed discard, but its chunks must be synced. The sync was not woken.
 #[test]
 fn what_a_member_did_not_discard_is_synced_though_it_stays_a_member() {
     let media = media(2, DISK);
@@ -75,7 +75,7 @@ fn what_a_member_did_not_discard_is_synced_though_it_stays_a_member() {
     });
 }
 
-/// The last marks are taken away as an array stops. A member that died just then made the stop fail, and
+/// The last marks are cleared when an array stops. A member that died just then made the stop fail, and
 /// the array was not clean.
 #[test]
 fn an_array_with_a_bitmap_stops_clean_whenever_a_member_dies() {
@@ -98,8 +98,8 @@ fn an_array_with_a_bitmap_stops_clean_whenever_a_member_dies() {
     }
 }
 
-/// A resync that fails because a member cannot be flushed, which has to stay, took its own failure for
-/// news and began again, for ever.
+/// A resync that failed because a member that must stay could not be flushed was woken by this failure:
+/// it restarted forever.
 #[test]
 fn a_resync_that_cannot_be_flushed_gives_up() {
     let shape = Shape::new(Level::Raid10, Some(0x102), 4, 3);
@@ -122,7 +122,7 @@ fn a_resync_that_cannot_be_flushed_gives_up() {
     });
 }
 
-/// An array of this shape and size without its member 1, with a spare in its place that is rebuilt.
+/// An array of this shape without its member 1, in whose slot a spare is being rebuilt.
 async fn rebuilding(sim: &Sim, shape: &Shape, media: &[Media]) -> Arc<Array> {
     make(shape, &disks(&media[..shape.members])).await;
     let all = disks(media);
@@ -140,7 +140,7 @@ async fn rebuilding(sim: &Sim, shape: &Shape, media: &[Media]) -> Arc<Array> {
     array
 }
 
-/// So did a recovery, if the member shares data with no other one in sync.
+/// A recovery did the same, if the member shares no data with another in-sync member.
 #[test]
 fn a_recovery_that_cannot_be_flushed_gives_up() {
     let media = media(5, DISK);
@@ -155,7 +155,7 @@ fn a_recovery_that_cannot_be_flushed_gives_up() {
     });
 }
 
-/// The same half way, where it is recorded how far a sync is. What was not flushed is not recorded.
+/// The same halfway, at a checkpoint of a sync. Progress that was not flushed is not recorded.
 #[test]
 fn a_sync_that_cannot_be_flushed_half_way_gives_up_and_records_nothing() {
     const LARGE: Sectors = Sectors(1 << 17);
@@ -188,8 +188,8 @@ fn a_sync_that_cannot_be_flushed_half_way_gives_up_and_records_nothing() {
     });
 }
 
-/// The last member in sync did not take a write, and a member that was being rebuilt did, where it was
-/// read already: reads returned the one or the other.
+/// The last in-sync member did not take a write, but a member under rebuild did, in its rebuilt part:
+/// reads returned either version.
 #[test]
 fn what_a_rebuilt_member_took_and_the_last_one_did_not_is_synced() {
     const LARGE: Sectors = Sectors(1 << 15);
@@ -216,7 +216,7 @@ fn what_a_rebuilt_member_took_and_the_last_one_did_not_is_synced() {
     });
 }
 
-/// Write-zeroes went by the way of discards, where blocks that were bad before stayed so.
+/// Write-zeroes took the path of discards, where bad blocks stayed listed.
 #[test]
 fn bad_blocks_that_were_overwritten_with_zeroes_are_good_again() {
     const LARGE: Sectors = Sectors(4096);
@@ -252,7 +252,7 @@ fn bad_blocks_that_were_overwritten_with_zeroes_are_good_again() {
     }
 }
 
-/// An array that cannot become clean is stopped all the same.
+/// An array that cannot become clean is stopped anyway.
 #[test]
 fn an_array_whose_last_member_cannot_be_flushed_stops_with_an_error() {
     for work in [false, true] {
@@ -284,8 +284,8 @@ fn an_array_whose_last_member_cannot_be_flushed_stops_with_an_error() {
     }
 }
 
-/// Superblocks that could not be written, by a member that has to stay, made the next ones say active, of an
-/// array that was clean, called itself clean, and so never became clean.
+/// A failed superblock write on a member that must stay made the next superblocks say active. The array
+/// was clean in memory, so the superblocks never became clean again.
 #[test]
 fn a_clean_array_stays_clean_on_disk_though_superblocks_could_not_be_written_once() {
     let media = media(2, DISK);
@@ -304,14 +304,14 @@ fn a_clean_array_stays_clean_on_disk_though_superblocks_could_not_be_written_onc
         media[0].heal();
         array.set_flag(0, FlagChange { on: false, ..failfast }).await.unwrap();
         assert_eq!((array.state(), all_clean(left).await), (ArrayState::Clean, true));
-        // And what is written then is preceded by superblocks that say active.
+        // A later write is preceded by superblocks that say active.
         write(&gateway(&array), 0, 8, 2).await.unwrap();
         assert_eq!((array.state(), all_clean(left).await), (ArrayState::Active, false));
     });
 }
 
-/// An array that could not become clean, because a bitmap could not be written that has to be before the
-/// superblocks, took itself for clean all the same: it was stopped with success, and was active.
+/// An array that could not become clean, because the bitmap could not be written before the superblocks,
+/// considered itself clean anyway: its stop succeeded, although the superblocks said active.
 #[test]
 fn an_array_that_could_not_become_clean_does_when_it_is_stopped() {
     let media = media(2, DISK);
@@ -332,8 +332,9 @@ fn an_array_that_could_not_become_clean_does_when_it_is_stopped() {
     });
 }
 
-/// A resync begins by marking the array clean. If a flush was under way just then it did not, and if nobody
-/// wrote nobody did later: the array was resynced and active, to be resynced after the next crash.
+/// A resync begins by marking the array clean. If a flush was under way just then, it did not, and
+/// without a later write nothing else did: the array stayed active after the resync, so that the next
+/// crash caused another resync.
 #[test]
 fn a_flush_as_a_resync_begins_leaves_an_array_that_becomes_clean() {
     let media = media(2, DISK);
@@ -355,7 +356,7 @@ fn a_flush_as_a_resync_begins_leaves_an_array_that_becomes_clean() {
     });
 }
 
-/// A member that failed as marks were taken away, while nobody wrote, was not recorded as failed.
+/// A member that failed while marks were cleared, without writes under way, was not recorded as failed.
 #[test]
 fn a_member_that_fails_for_the_bitmap_of_an_idle_array_is_recorded() {
     let media = media(2, DISK);
@@ -379,8 +380,8 @@ fn a_member_that_fails_for_the_bitmap_of_an_idle_array_is_recorded() {
     });
 }
 
-/// A spare was away when another one was added, which got its number. When both were there they both took
-/// themselves for the member that one of them became.
+/// A spare was absent while another was added, which got its number. When both were present, both counted
+/// as the member that one of them became.
 #[test]
 fn a_spare_whose_number_another_one_has_is_left_out() {
     let media = media(4, DISK);
@@ -417,7 +418,7 @@ fn a_spare_whose_number_another_one_has_is_left_out() {
     });
 }
 
-/// Two copies with different bad blocks in one page have all of it together; it could not be read.
+/// Two copies with different bad blocks in one page have all of it together, but it could not be read.
 #[test]
 fn copies_that_lack_different_blocks_of_a_page_are_read_block_by_block() {
     let media = media(2, DISK);
@@ -440,8 +441,8 @@ fn copies_that_lack_different_blocks_of_a_page_are_read_block_by_block() {
     });
 }
 
-/// A member that was read because copies may differ was replaced by one that is read last: from then on
-/// another copy was read, and what nobody had read was there. So was it the other way round.
+/// The first copy, which is read because copies may differ, was on a member that a write-mostly one
+/// replaced: from then on another copy was read, with other data. The same happened the other way round.
 #[test]
 fn a_member_that_is_replaced_while_copies_may_differ_leaves_what_is_read_as_it_is() {
     for case in 0..8 {

@@ -19,7 +19,7 @@ fn zones(members: &[u64], chunk: u64, layout: u32) -> Result<Zones, ZonesError> 
 /// A member and a sector on it.
 type Place = (usize, u64);
 
-/// The places of the array sectors, as md(4) tells it: stripe over the members that still have
+/// The places of the array sectors, as md(4) describes them: stripe over the members that still have
 /// room, until one of them is full.
 fn stacked(chunks: &[u64], chunk: u64, layout: u32) -> Vec<Place> {
     let with_room =
@@ -55,8 +55,8 @@ fn every_list(count: usize, below: u64, f: &mut dyn FnMut(&[u64])) {
     }
 }
 
-/// Calls `f` with every small array: members in sectors (one of them not of whole chunks), the
-/// chunk, the zones, and the places of the sectors below the array's size.
+/// Calls `f` with every small array (one of its members not of whole chunks): its zones, and the places
+/// of the sectors below its size.
 fn every_array(f: &mut dyn FnMut(&Zones, &[Place])) {
     every_list(5, 4, &mut |chunks| {
         if chunks.iter().all(|&c| c == 0) {
@@ -156,7 +156,7 @@ fn a_discard_beyond_the_end_is_cut_off() {
 
 #[test]
 fn original_layout_multi_zone_discard_uses_the_shifted_disk() {
-    // Upstream e836007089ba: discards took every array for one of the alternate layout.
+    // Upstream e836007089ba: discards treated every array as one with the alternate layout.
     //
     // Members of 1, 3 and 3 chunks. Zone 0 is row 0; chunk 3 is the first of zone 1, and in the
     // original layout lies on the second of its two members, because 3 is odd.
@@ -174,7 +174,7 @@ fn original_layout_multi_zone_discard_uses_the_shifted_disk() {
     assert_eq!(discarded(ORIGINAL, chunk_3, chunk), [(2, 200 + chunk, chunk)]);
     assert_eq!(discarded(ALTERNATE, chunk_3, chunk), [(1, 100 + chunk, chunk)]);
 
-    // From the second half of chunk 3 to the first half of chunk 6, that is over both rows.
+    // From the second half of chunk 3 to the first half of chunk 6, so over both rows.
     let mut ranges = discarded(ORIGINAL, chunk_3 + 4, 3 * chunk);
     ranges.sort_unstable();
     assert_eq!(ranges, [(1, 100 + chunk, chunk + 4), (2, 200 + chunk + 4, 2 * chunk - 4)]);

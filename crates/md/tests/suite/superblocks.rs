@@ -1,4 +1,4 @@
-//! What a running array writes to its members' metadata, by version; and what making one writes.
+//! Metadata writes of a running array, by version, and of its creation.
 
 use crate::common::{
     Shape, all_clean, candidates, disks, gateway, make, make_with, media, new_devices, spec,
@@ -52,7 +52,7 @@ fn every_version_keeps_its_superblock_in_its_place_and_touches_nothing_else() {
     }
 }
 
-/// A superblock as mdadm 0.90 metadata has it: level, members, size of a member, this member.
+/// A 0.90 superblock: level, number of members, used size of each, this member's number, chunk size.
 fn block_0_90(level: u32, members: u32, kib: u32, this: u32, chunk: u32) -> Box<Block090> {
     let mut block = Block090::from_bytes(&[0; 4096]).unwrap();
     block.md_magic = MAGIC.into();
@@ -131,8 +131,8 @@ async fn with_bitmap(shape: &Shape, disks: &[SimDisk]) {
     make_with(&spec, disks).await;
 }
 
-/// Whether the first of a member's chunks is marked. What follows the last bit of a bitmap has no
-/// meaning: on a new array all of it is set, and stays so (as with mdadm and the kernel).
+/// Whether a member's first chunk is marked. Bits after the bitmap's last bit have no meaning: on a new
+/// array they are set, and stay set (as with mdadm and the kernel).
 fn is_marked(disk: &SimDisk, sb: &Superblock) -> bool {
     disk.media().peek(sb.bitmap_start().unwrap())[256] & 1 != 0
 }
@@ -166,7 +166,7 @@ fn a_bitmap_is_as_new_as_its_array_and_marks_what_is_written() {
                     assert!(!is_marked(disk, &sb), "the mark stayed");
                 }
             }
-            // Marks stay for a member that is away.
+            // Marks stay for an absent member.
             media[1].kill();
             let array = start(&sim, &disks[..1], &RUN).await.unwrap();
             write(&gateway(&array), 0, 8, 9).await.unwrap();

@@ -14,7 +14,7 @@ use futures_util::future::join;
 const DISK: Sectors = Sectors(4096);
 const SLOW: u64 = 200;
 
-/// A RAID1 whose second member is read last and slow.
+/// A RAID1 whose second member is write-mostly and slow.
 async fn behind(sim: &Sim, media: &[Media]) -> (Vec<SimDisk>, Arc<Array>) {
     let disks = disks(media);
     let shape = Shape::new(Level::Raid1, None, 0, 2);

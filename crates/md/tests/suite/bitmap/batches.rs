@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use crate::bitmap::chunks;
 use crate::bitmap::store::{Manual, now, poll};
 
-/// A bitmap of 4,000 chunks whose superblock is written, and its member.
+/// A bitmap of 4,000 chunks with its superblock written, and its store.
 fn running(kind: Kind) -> (Bitmap, Manual) {
     let bitmap = crate::bitmap::bitmap(kind, 4000, 8, Contents::InSync);
     let store = Manual::automatic();
@@ -124,7 +124,7 @@ fn a_flight_that_fails_fails_those_who_wait_for_it_and_the_next_carries_its_bloc
         assert!(matches!(poll(first), Poll::Ready(Err(Status::Medium))));
         assert!(matches!(poll(same), Poll::Ready(Err(Status::Medium))));
         assert!(bitmap.try_begin(sector, len).is_none(), "a mark that nobody has");
-        // Another chunk, whose block is far away with a lockless bitmap.
+        // Another chunk, which with a lockless bitmap is in a distant block.
         let mut other = pin!(bitmap.begin(Sector(8 * 3999), len, &store));
         assert!(poll(other.as_mut()).is_pending());
         store.end_next(Ok(()));

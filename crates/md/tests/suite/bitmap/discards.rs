@@ -5,7 +5,7 @@ use ashlar_md::bitmap::{Bitmap, Contents, Kind, Purpose, State};
 
 use crate::bitmap::store::{Manual, now};
 
-/// 7 chunks of 8 sectors, the last one of 4, in these states; and its member.
+/// A bitmap of 7 chunks of 8 sectors (the last one of 4) in these states, and its store.
 fn with_states(states: [State; 7]) -> (Bitmap, Manual) {
     let place = ashlar_md::bitmap::Place { size: Sectors(52), area: Sectors(8), block: 512 };
     let sb = crate::bitmap::superblock(Kind::Lockless, place, 8);
@@ -24,8 +24,8 @@ fn states(bitmap: &Bitmap) -> Vec<State> {
     bitmap.encode()[1024..1031].iter().map(|byte| State::from_byte(*byte)).collect()
 }
 
-/// Upstream's suspected bug: the end of a discard is rounded up, so that a chunk of which only the
-/// front was discarded becomes unwritten, and a member that is rebuilt later lacks its rest.
+/// A suspected upstream bug: the end of a discard is rounded up, so that a chunk of which only the
+/// front was discarded becomes unwritten, and a member that is rebuilt later lacks the rest.
 #[test]
 fn a_discard_is_rounded_inwards_at_both_ends_not_up_at_its_end() {
     let (bitmap, store) = with_states([State::Clean; 7]);
@@ -35,7 +35,7 @@ fn a_discard_is_rounded_inwards_at_both_ends_not_up_at_its_end() {
     assert_eq!(states(&bitmap), [Dirty, Unwritten, Unwritten, Dirty, Clean, Clean, Clean]);
 }
 
-/// Every discard of the small array, from every state that is loaded.
+/// Every discard of the small array, from every state that a loaded bitmap can have.
 #[test]
 fn every_discard_forgets_exactly_the_chunks_that_lie_in_it() {
     for state in [State::Unwritten, State::Clean, State::NeedSync] {

@@ -21,7 +21,7 @@ fn needed(bitmap: &Bitmap) -> Vec<u32> {
         .collect()
 }
 
-/// The layout spelled out, byte by byte.
+/// The layout, byte by byte.
 #[test]
 fn a_classic_bitmap_is_these_bytes() {
     let bitmap = bitmap(Kind::Classic, 20, 8, Contents::InSync);
@@ -130,7 +130,7 @@ fn a_bitmap_that_is_out_of_date_marks_everything() {
             assert!(bitmap.was_stale());
             assert_eq!(needed(&bitmap), (0..10).collect::<Vec<_>>());
             assert!(!bitmap.covers(events - 1), "who was away before lacks more than it says");
-            // It says so on the members until all of it is written.
+            // The members' bitmap says that it is out of date until all of it is written.
             let store = Manual::automatic();
             now(bitmap.write_super(events + 1, &store)).unwrap();
             let again = load(&store.area.borrow(), events + 1);
@@ -140,7 +140,7 @@ fn a_bitmap_that_is_out_of_date_marks_everything() {
     }
 }
 
-/// Lockless bitmaps say by themselves what needs a sync; for others the array's superblock counts, too.
+/// A lockless bitmap alone determines what needs a sync; for a classic one the array's superblock counts, too.
 #[test]
 fn what_is_known_to_be_in_sync_is_marked_but_needs_no_sync() {
     let bytes = some(Kind::Classic, 7);
@@ -180,7 +180,7 @@ fn what_the_bitmap_did_not_cover_is_marked() {
     short[40] = 76;
     let bitmap = Bitmap::load(&short, place(12, 8), crashed(7)).unwrap();
     assert_eq!(needed(&bitmap), [3, 6, 9, 10, 11]);
-    // Nobody knows what it covered.
+    // Unknown coverage counts as all.
     short[40] = 0;
     let bitmap = Bitmap::load(&short, place(12, 8), crashed(7)).unwrap();
     assert_eq!(needed(&bitmap), [3, 6]);
@@ -199,11 +199,11 @@ fn bytes_that_are_no_states_need_a_sync() {
 
 #[test]
 fn whoever_first_runs_a_new_lockless_array_lays_out_its_states() {
-    // Sectors of the array, and the chunk and the number of chunks that it gets.
+    // Sectors of the array, the chunk size, and the number of chunks.
     let cases = [
         (1, 128, 1),
         (1 << 20, 128, 1 << 13),
-        // 127 KiB of states, the most that fit 128 KiB with the superblock.
+        // 127 KiB of states, the most that fit into 128 KiB with the superblock.
         (130_048 * 128, 128, 130_048),
         (130_048 * 128 + 1, 256, 65_025),
         (3_710_937_500, 32_768, 113_249),
@@ -282,7 +282,7 @@ fn what_cannot_be_is_refused() {
         let error = BitmapError::Place { size: Sectors(size), block };
         assert_eq!(load(&good, place(size, 8, block)), Some(error));
     }
-    // However much room there is said to be, nothing is allocated for it.
+    // A huge area must not cause a huge allocation.
     let huge = load(&good, place(u64::MAX, u64::MAX, 512));
     assert_eq!(huge, Some(BitmapError::Chunks { found: 1 << 61 }));
     let lockless = some(Kind::Lockless, 7);
@@ -344,12 +344,12 @@ fn the_status_is_in_the_kernels_words() {
     assert!(lockless.examine(Version::V1_2).contains("       Chunksize : 64 KB\n"));
 }
 
-/// The marks of a bitmap that gets another size, against the sectors they stand for.
+/// The marks of a resized bitmap, compared by the sectors that they cover.
 #[test]
 fn another_size_keeps_the_marks_and_doubles_the_chunks_if_it_must() {
     for kind in [Kind::Classic, Kind::Lockless] {
         let area = if kind == Kind::Classic { 1 } else { 6 };
-        // 2,048 classic chunks or 2,048 lockless ones fit, no more.
+        // At most 2,048 classic or 2,048 lockless chunks fit.
         let place = Place { size: Sectors(8 * 2000), area: Sectors(area), block: 512 };
         let sb = crate::bitmap::superblock(kind, place, 8);
         let old = Bitmap::new(&sb, place, Contents::InSync).unwrap();
@@ -391,8 +391,8 @@ fn another_size_keeps_the_marks_and_doubles_the_chunks_if_it_must() {
     }
 }
 
-/// Power fails after every write of a bitmap that gets other chunks, and within every one: no mark is
-/// lost, by whichever superblock is found.
+/// Power fails after and within every write of a bitmap that gets other chunks: no mark is lost,
+/// whichever superblock is found.
 #[test]
 fn a_crash_while_the_marks_are_laid_out_anew_loses_none() {
     for kind in [Kind::Classic, Kind::Lockless] {
@@ -418,7 +418,7 @@ fn a_crash_while_the_marks_are_laid_out_anew_loses_none() {
                     store.end_next(Ok(()));
                 }
             }
-            // Some blocks of what is in flight arrive.
+            // Some blocks of the write in flight arrive.
             if crate::bitmap::store::poll(laid_out.as_mut()).is_pending() {
                 for (asked, _) in store.asked.take() {
                     let crate::bitmap::store::Asked::Write { offset, bytes } = asked else {
@@ -474,7 +474,7 @@ fn a_mark_counts_if_any_member_has_it() {
     }
 }
 
-/// A member that comes gets the whole bitmap.
+/// A new member gets the whole bitmap.
 #[test]
 fn a_new_member_gets_the_whole_bitmap() {
     let bitmap = bitmap(Kind::Lockless, 5000, 8, Contents::NeverWritten);
@@ -488,7 +488,7 @@ fn a_new_member_gets_the_whole_bitmap() {
     now(bitmap.write_all(store)).unwrap();
 }
 
-/// The table of states in the documentation.
+/// Compares the table of states in the documentation.
 #[test]
 fn the_documented_states_are_the_codes() {
     let document = include_str!("../../../../../docs/formats/md.md");
@@ -508,7 +508,7 @@ fn the_documented_states_are_the_codes() {
     assert_eq!(rows, State::ALL.map(State::byte).into_iter().zip(names).collect::<Vec<_>>());
 }
 
-/// What Linux 6.1 wrote while chunks were written, and what mdadm makes of it.
+/// A bitmap that Linux 6.1 wrote while chunks were written, and mdadm's text for it.
 #[test]
 fn marks_that_the_kernel_made_are_those_of_what_was_written() {
     let file = |name: &str| {
@@ -536,7 +536,7 @@ fn marks_that_the_kernel_made_are_those_of_what_was_written() {
         .collect();
     assert_eq!(needed(&bitmap), written.into_iter().collect::<Vec<_>>());
     assert_eq!(bitmap.examine(Version::V1_2), text("expect-marks.txt"));
-    // Written again, it is the same.
+    // Writing it again gives the same bytes.
     let store = Manual::automatic();
     now(bitmap.write_super(sb.events.get(), &store)).unwrap();
     let ours = store.area.take();

@@ -14,7 +14,7 @@ use ashlar_md::ondisk::bitmap_super::BitmapSuper;
 
 const UUID: [u8; 16] = *b"ashlar's bitmaps";
 
-/// A place for so many chunks, with room to spare.
+/// A place for `chunks` chunks, with room to spare.
 fn place(chunks: u64, chunk: u64) -> Place {
     Place { size: Sectors(chunks * chunk), area: Sectors(256), block: 512 }
 }
@@ -31,13 +31,13 @@ fn superblock(kind: Kind, place: Place, chunk: u64) -> BitmapSuper {
     }
 }
 
-/// A bitmap with so many chunks of so many sectors, on no member yet.
+/// A bitmap with `chunks` chunks of `chunk` sectors, on no member yet.
 fn bitmap(kind: Kind, chunks: u64, chunk: u64, contents: Contents) -> Bitmap {
     let place = place(chunks, chunk);
     Bitmap::new(&superblock(kind, place, chunk), place, contents).unwrap()
 }
 
-/// An array that crashed, complete.
+/// A complete array that crashed.
 fn crashed(events: u64) -> Assembled {
     Assembled { uuid: UUID, events, synced_to: Sector::ZERO, complete: true }
 }

@@ -1,6 +1,6 @@
 //! Random writes, discards, failures, daemon passes, syncs and power cuts; after every step the oracle
-//! looks whether the marks speak of all that may differ. After a cut, the bitmap of some member is
-//! loaded and what it says is synced; then the members are the same.
+//! checks that everything that may differ is marked. After a cut, the bitmap of some member is loaded
+//! and the chunks that it marks are synced; then the members must be the same.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use crate::bitmap::{crashed, place};
 
 const CHUNKS: u64 = 6000;
 
-/// An operation of the array's, and whether it may be dropped now.
+/// An operation of the array, and whether it may be dropped now.
 struct Task {
     future: Pin<Box<dyn Future<Output = Result<(), Status>>>>,
     may_drop: Rc<Cell<bool>>,
@@ -29,11 +29,11 @@ struct Run {
     world: Rc<World>,
     bitmap: Rc<Bitmap>,
     tasks: Vec<Task>,
-    /// The array's count of updates, as in its superblocks.
+    /// The array's event count, as in its superblocks.
     events: Rc<Cell<u64>>,
     /// The bitmap's superblock was written since the last start.
     started: Rc<Cell<bool>>,
-    /// Where the sync is; none is under way at the end.
+    /// The next chunk of the sync; the number of chunks if no sync is under way.
     synced: u32,
     writes: u64,
     cleared: u64,
@@ -42,7 +42,7 @@ struct Run {
 impl Run {
     fn new(seed: u64, kind: Kind, canary: Canary) -> Self {
         let mut rng = Rng::new(seed);
-        // Neighbours, both sides of the ends of blocks, and the last chunk.
+        // Neighbours, both sides of block boundaries, and the last chunk.
         let (hot, contents) = match kind {
             Kind::Classic => (vec![0, 1, 2, 2047, 2048, 2049, 4000, 5999], Contents::InSync),
             Kind::Lockless => (vec![0, 1, 2, 511, 512, 513, 3000, 5999], Contents::NeverWritten),
@@ -76,11 +76,11 @@ impl Run {
         self.tasks.push(Task { future: Box::pin(future), may_drop });
     }
 
-    /// The bitmap's superblock, then the members'.
+    /// Writes the bitmap's superblock, then counts the members' superblocks as written.
     fn update(&mut self) {
         let (bitmap, world) = (Rc::clone(&self.bitmap), Rc::clone(&self.world));
         let (events, started) = (Rc::clone(&self.events), Rc::clone(&self.started));
-        // One at a time, as the array does.
+        // One at a time, as in the array.
         let next = events.get() + 1;
         self.spawn(Rc::default(), async move {
             while bitmap.write_super(next, &*world).await.is_err() {}
@@ -149,13 +149,13 @@ impl Run {
         });
     }
 
-    /// The chunk that the sync has begun takes no writes: the barrier's work.
+    /// Whether the sync is at one of these sectors: no writes then, as the barrier ensures in the array.
     fn is_syncing(&self, sector: Sector, len: u64) -> bool {
         let at = u64::from(self.synced) * CHUNK;
         sector.0 < at + CHUNK && at < sector.0 + len
     }
 
-    /// The sync does a chunk.
+    /// Syncs the next chunk.
     fn sync(&mut self) {
         let chunk = self.synced;
         if chunk >= CHUNKS as u32 || self.world.is_busy(chunk) {
@@ -210,7 +210,7 @@ impl Run {
                 }
             }
             16 if self.rng.chance(1, 10) => {
-                // The chunk was begun, and is given up.
+                // Start a chunk, and stop the sync.
                 let start = Sector(u64::from(self.synced) * CHUNK);
                 self.bitmap.start_sync(start, Purpose::Resync, false);
                 self.bitmap.close_sync();
@@ -236,7 +236,7 @@ impl Run {
         self.settle()
     }
 
-    /// At the end, with nothing going on, everything is synced and all marks go.
+    /// At the end, with no operation in flight, everything is synced and all marks are cleared.
     fn settle(&mut self) -> Result<(), String> {
         let finish = |run: &mut Self| {
             for round in 0.. {
@@ -291,7 +291,7 @@ fn no_power_cut_leaves_a_difference_without_a_lockless_mark() {
     assert_eq!(hunt(Kind::Lockless, Canary::None, 60, 4000), None);
 }
 
-/// The oracle would see what the bitmap is there to prevent.
+/// The oracle detects each kind of failure that the bitmap prevents.
 #[test]
 fn the_oracle_sees_every_canary() {
     let canaries = [
@@ -310,7 +310,7 @@ fn the_oracle_sees_every_canary() {
     }
 }
 
-/// That the runs do what they are for.
+/// Checks that a run exercises writes and cleaning.
 #[test]
 fn a_run_writes_and_cleans() {
     let mut run = Run::new(0, Kind::Lockless, Canary::None);

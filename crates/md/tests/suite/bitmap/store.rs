@@ -1,5 +1,4 @@
-//! Stores for tests that look at single operations: one that is at once done, one whose operations
-//! wait to be ended by hand.
+//! A store for tests of single operations, which either end at once or wait until the test ends them.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -10,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use ashlar_block::{BioResult, LocalFuture, Status};
 use ashlar_md::bitmap::Store;
 
-/// Ends when somebody says how.
+/// A future that the test ends with a result.
 #[derive(Clone, Default)]
 pub(crate) struct Signal(Rc<Shared>);
 
@@ -28,7 +27,7 @@ impl Signal {
         }
     }
 
-    /// Whether nobody waits for it any more.
+    /// Whether no task waits for it any more.
     pub(crate) fn is_orphan(&self) -> bool {
         Rc::strong_count(&self.0) == 1
     }
@@ -42,25 +41,25 @@ impl Signal {
     }
 }
 
-/// What was asked of a [`Manual`] store.
+/// An operation submitted to a [`Manual`] store.
 pub(crate) enum Asked {
     Write { offset: usize, bytes: Vec<u8> },
     Flush,
 }
 
-/// One member's bitmap, and the operations that were asked for and have not ended.
+/// One member's bitmap, and the submitted operations that have not ended.
 #[derive(Default)]
 pub(crate) struct Manual {
     pub(crate) area: RefCell<Vec<u8>>,
     pub(crate) asked: RefCell<Vec<(Asked, Signal)>>,
     pub(crate) writes: Cell<usize>,
     pub(crate) flushes: Cell<usize>,
-    /// Operations end as they begin.
+    /// Operations end at once.
     pub(crate) automatic: Cell<bool>,
 }
 
 impl Manual {
-    /// One that does everything at once.
+    /// A store whose operations end at once.
     pub(crate) fn automatic() -> Self {
         let store = Self::default();
         store.automatic.set(true);
@@ -76,7 +75,7 @@ impl Manual {
         Box::pin(signal.wait())
     }
 
-    /// Ends the oldest operation; whether there was one.
+    /// Ends the oldest operation; false if there was none.
     pub(crate) fn end_next(&self, result: Result<(), Status>) -> bool {
         if self.asked.borrow().is_empty() {
             return false;
@@ -106,12 +105,12 @@ impl Store for Manual {
     }
 }
 
-/// Polls once, without caring for wake-ups.
+/// Polls once, ignoring wake-ups.
 pub(crate) fn poll<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Runs what does not have to wait.
+/// Runs a future that does not have to wait.
 pub(crate) fn now<F: Future>(future: F) -> F::Output {
     match poll(std::pin::pin!(future)) {
         Poll::Ready(output) => output,

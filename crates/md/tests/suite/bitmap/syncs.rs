@@ -105,7 +105,7 @@ fn a_write_that_fails_while_its_chunk_is_synced_needs_another_sync() {
     }
 }
 
-/// A member that was away gets what was marked meanwhile; one that never was there, all that holds data.
+/// A re-added member gets what was marked meanwhile; a new one gets all chunks that hold data.
 #[test]
 fn members_that_come_get_what_they_lack() {
     let all: Vec<u64> = (0..10).collect();
@@ -130,7 +130,7 @@ fn members_that_come_get_what_they_lack() {
     }
 }
 
-/// `events_cleared` tells who may come back by the marks.
+/// `events_cleared` determines which members may be re-added by the marks.
 #[test]
 fn a_member_that_left_before_marks_were_taken_away_does_not_come_back_by_them() {
     let (bitmap, store) = running(Kind::Classic, Contents::InSync);
@@ -141,10 +141,10 @@ fn a_member_that_left_before_marks_were_taken_away_does_not_come_back_by_them() 
     assert!(bitmap.covers(0), "the array is degraded");
     now(bitmap.clean_now(true, &store)).unwrap();
     assert!(!bitmap.covers(6) && bitmap.covers(7) && bitmap.covers(8));
-    // Told to the members, before the marks went.
+    // It was written to the members before the marks were cleared.
     let loaded = Bitmap::load(&store.area.borrow(), place(10, 8), crashed(7)).unwrap();
     assert!(!loaded.covers(6) && loaded.covers(7));
-    // An array that goes on from older superblocks.
+    // The array continues from older superblocks.
     now(bitmap.write_super(5, &store)).unwrap();
     assert_eq!(bitmap.superblock().events_cleared.get(), 5);
 }

@@ -1,6 +1,6 @@
-//! An array of members with volatile caches, just enough of it to have a bitmap: which version of the
-//! data lies where, what may be left of it after a power cut, and whether the marks speak of all that
-//! may differ. The oracle is [`World::check`].
+//! A minimal array with a bitmap, of members with volatile caches: which version of the data is where,
+//! what may be left after a power cut, and whether everything that may differ is marked. The oracle is
+//! [`World::check`].
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -14,19 +14,19 @@ use crate::bitmap::store::Signal;
 
 /// Sectors of a chunk.
 pub(crate) const CHUNK: u64 = 8;
-/// Parts of a chunk that are written as one.
+/// Parts per chunk; a part is written atomically.
 pub(crate) const SLOTS: u64 = 4;
 const BLOCK: usize = 512;
 
-/// What is wrong with the array or the bitmap's user.
+/// A deliberate defect of the array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Canary {
     None,
     /// Data is sent together with the mark.
     DataBeforeMark,
-    /// A flush of the data says so and does nothing.
+    /// A flush of the data succeeds but does nothing.
     FlushLies,
-    /// A write of marks ends as the first member has it.
+    /// A write of marks ends when the first member has it.
     FirstMemberIsEnough,
     /// A write that a member lacks is not reported.
     FailureForgotten,
@@ -56,7 +56,7 @@ enum Op {
 /// What happened to a slot, for discards.
 #[derive(Clone, Copy, Default)]
 struct History {
-    /// Whether somebody may care for what is there.
+    /// Whether the slot holds data that must be kept.
     holds_data: bool,
     in_flight: u32,
     begun: u32,
@@ -91,7 +91,7 @@ impl World {
         Self { kind, canary, hot, state, versions: Cell::new(1) }
     }
 
-    /// The bitmap as a member has it.
+    /// The bitmap on a member.
     pub(crate) fn area(&self, member: usize) -> Vec<u8> {
         self.state.borrow().members[member].area.clone()
     }
@@ -100,14 +100,14 @@ impl World {
         self.state.borrow().members.len()
     }
 
-    /// Writes a bitmap to all members, as creation does.
+    /// Writes a bitmap to all members, as creating an array does.
     pub(crate) fn create(&self, bytes: &[u8]) {
         for member in &mut self.state.borrow_mut().members {
             member.area[..bytes.len()].copy_from_slice(bytes);
         }
     }
 
-    /// The sectors of slots, which lie in chunks that follow one another.
+    /// The sectors of slots in adjacent chunks.
     pub(crate) fn span(&self, slots: &Range<usize>) -> (Sector, Sectors) {
         let chunk = u64::from(self.hot[slots.start / SLOTS as usize]);
         let len = CHUNK / SLOTS;
@@ -133,7 +133,7 @@ impl World {
         Box::pin(signal.wait())
     }
 
-    /// Writes a new version to all members but `skip`.
+    /// Writes a new version to all members except `skip`.
     pub(crate) async fn write_data(&self, slots: Range<usize>, skip: Option<usize>) -> BioResult {
         let version = self.versions.get() + 1;
         self.versions.set(version);
@@ -150,8 +150,8 @@ impl World {
         done
     }
 
-    /// Discards on all members. Of chunks that it covers as a whole a lockless bitmap forgets what they
-    /// held, if nothing was written meanwhile.
+    /// Discards on all members. With a lockless bitmap, chunks that it covers entirely no longer hold
+    /// data, if they were not written meanwhile.
     pub(crate) async fn discard(&self, slots: Range<usize>) -> BioResult {
         let version = self.versions.get() + 1;
         self.versions.set(version);
@@ -171,7 +171,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether data is on its way to the chunk.
+    /// Whether writes to the chunk are in flight.
     pub(crate) fn is_busy(&self, chunk: u32) -> bool {
         let Some(index) = self.hot.iter().position(|hot| *hot == chunk) else { return false };
         let slots = index * SLOTS as usize..(index + 1) * SLOTS as usize;
@@ -193,7 +193,7 @@ impl World {
         }
     }
 
-    /// Something happens in the members: a part of an operation, or data that becomes durable by itself.
+    /// One event in the members: a part of an operation, or data that becomes durable without a flush.
     pub(crate) fn step(&self) {
         let mut state = self.state.borrow_mut();
         let Data { rng, members, ops, .. } = &mut *state;
@@ -222,7 +222,7 @@ impl World {
         }
     }
 
-    /// Power fails: of everything in flight and in caches something is durable, the rest is gone.
+    /// Power fails: a random part of the data in flight and in caches becomes durable, the rest is lost.
     pub(crate) fn cut_power(&self) {
         let mut state = self.state.borrow_mut();
         let Data { rng, members, ops, history } = &mut *state;
@@ -240,8 +240,8 @@ impl World {
         history.iter_mut().for_each(|history| history.in_flight = 0);
     }
 
-    /// The oracle. On every member, with any part of what is in flight: a chunk whose copies may differ
-    /// after a power cut is marked; and a chunk that holds data is not unwritten.
+    /// The oracle. On every member, with any part of the marks in flight: a chunk whose copies may differ
+    /// after a power cut is marked, and a chunk that holds data is not unwritten.
     pub(crate) fn check(&self) -> Result<(), String> {
         for (index, chunk) in self.hot.iter().enumerate() {
             let slots = index * SLOTS as usize..(index + 1) * SLOTS as usize;
@@ -265,7 +265,7 @@ impl World {
         Ok(())
     }
 
-    /// Data that somebody cares for and that is not the same on all members.
+    /// Slots that hold data and differ between members.
     pub(crate) fn differing(&self) -> Vec<usize> {
         let state = self.state.borrow();
         let versions = |slot: usize| state.members.iter().map(move |m| m.slots[slot].cache);
@@ -291,7 +291,7 @@ impl World {
         state.history[slot].holds_data && possible.len() > 1
     }
 
-    /// The bytes with a chunk's mark that the members may have.
+    /// The bytes with a chunk's mark that each member may have.
     fn marks(&self, chunk: u32) -> Vec<(usize, u8)> {
         let at = match self.kind {
             Kind::Classic => 256 + chunk as usize / 8,
@@ -311,7 +311,7 @@ impl World {
     }
 }
 
-/// A part of an operation takes place; its result once all of it has.
+/// Performs a part of an operation; returns its result once it is complete.
 fn advance(
     op: &mut Op,
     members: &mut [Member],
@@ -356,14 +356,14 @@ impl Store for World {
         let members = self.members();
         let mut state = self.state.borrow_mut();
         let Data { rng, members: media, ops, .. } = &mut *state;
-        // Writes that nobody waits for any more go first, as the store's contract has it.
+        // Complete abandoned writes first, as the store's contract requires.
         ops.retain_mut(|(op, signal)| {
             let gone = matches!(op, Op::Marks { .. }) && signal.is_orphan();
             while gone && advance(op, media, rng, Canary::None).is_none() {}
             !gone
         });
         if rng.chance(1, 40) {
-            // It fails, and nobody knows what it left.
+            // It fails, and has written an unknown part.
             let mut left = all_blocks(bytes, members);
             left.retain(|_| rng.chance(1, 2));
             let mut op = Op::Marks { offset: offset as usize, bytes: bytes.to_vec(), left };

@@ -12,7 +12,7 @@ use ashlar_md::{Array, AssembleError, Candidate, Options, plan};
 use ashlar_sim::{Media, Sim, SimDisk};
 use uuid::Uuid;
 
-/// What to make: level, layout word (`None` for the default), chunk in KiB, members.
+/// The array to create: level, layout word (`None` for the default), chunk in KiB, members.
 #[derive(Clone, Debug)]
 pub struct Shape {
     pub level: Level,
@@ -33,7 +33,7 @@ pub fn media(n: usize, size: Sectors) -> Vec<Media> {
     (0..n).map(|_| Media::new(size)).collect()
 }
 
-/// Disks over the media, as a fresh boot sees them.
+/// Disks over the media, as after a boot.
 pub fn disks(media: &[Media]) -> Vec<SimDisk> {
     media.iter().enumerate().map(|(i, m)| SimDisk::over(format!("d{i}"), m.clone())).collect()
 }
@@ -58,7 +58,7 @@ pub fn spec(shape: &Shape, sizes: &[Sectors]) -> CreateSpec {
             })
             .collect(),
         size: None,
-        // Small, so that arrays fit small disks whatever the version wants by itself.
+        // Small, so that arrays fit on small disks regardless of the version's default.
         data_offset: (shape.version != Version::V1_0).then_some(Sectors(256)),
         set_uuid: Uuid::from_u128(7),
         name: "sim:0".into(),
@@ -72,18 +72,18 @@ pub fn spec(shape: &Shape, sizes: &[Sectors]) -> CreateSpec {
     }
 }
 
-/// Makes the array on the disks.
+/// Creates the array on the disks.
 pub async fn make(shape: &Shape, disks: &[SimDisk]) -> Created {
     let sizes: Vec<Sectors> = disks.iter().map(|d| d.disk().capacity()).collect();
     make_with(&spec(shape, &sizes), disks).await
 }
 
-/// Makes an array of another kind.
+/// Creates the array of `spec` on the disks.
 pub async fn make_with(spec: &CreateSpec, disks: &[SimDisk]) -> Created {
     create(spec, &new_devices(disks)).await.expect("create")
 }
 
-/// The disks, to be made members.
+/// The disks as new members.
 pub fn new_devices(disks: &[SimDisk]) -> Vec<Option<NewDevice>> {
     let device = |disk: &SimDisk| NewDevice {
         gateway: disk.gateway(),
@@ -121,12 +121,12 @@ pub fn gateway(array: &Arc<Array>) -> Gateway {
     Gateway::new(array.clone())
 }
 
-/// Sectors of the superblock of a member, by version 1.2: one logical block of 512 bytes.
+/// Sectors of a member's superblock, version 1.2: one logical block of 512 bytes.
 pub const SUPERBLOCK: std::ops::Range<u64> = 8..9;
-/// Where data begins on the members that [`spec`] makes.
+/// Where data begins on members of [`spec`].
 pub const DATA: u64 = 256;
 
-/// Bytes that tell their sector and generation.
+/// Bytes that identify their sector and generation.
 pub fn stamped(sector: u64, len: u64, generation: u8) -> Vec<u8> {
     (0..len)
         .flat_map(|i| {
@@ -143,12 +143,12 @@ pub async fn write(volume: &Gateway, sector: u64, len: u64, generation: u8) -> B
     volume.write(Sector(sector), &mut data, Flags::empty()).await
 }
 
-/// Asks the superblocks on the disks, as another program would find them now.
+/// Whether all superblocks on the disks now say clean.
 pub async fn all_clean(disks: &[SimDisk]) -> bool {
     candidates(disks).await.iter().all(|c| c.sb.is_clean())
 }
 
-/// Array sectors whose copies on the members in sync are not the same.
+/// Array sectors whose copies on in-sync members differ.
 pub async fn differing(array: &Array, media: &[Media], len: u64) -> Vec<u64> {
     let in_sync: Vec<bool> = array.status().await.members.iter().map(|m| m.in_sync).collect();
     let bytes = |slot: usize, sector: Sector| media[slot].peek(sector + Sectors(DATA));

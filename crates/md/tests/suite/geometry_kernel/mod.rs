@@ -1,8 +1,8 @@
 //! The RAID 0 and RAID 10 maps and planners against a real kernel.
 //!
-//! `table.txt` is what `record.py` saw on Linux 6.1: for every RAID 10 layout on 2 to 6 members and
-//! a choice of RAID 0 arrays, where each chunk lies, and what some discards turn into zeros. In
-//! it, sizes and positions are in sectors of 512 bytes, layouts as in the superblock:
+//! `table.txt` is what `record.py` recorded on Linux 6.1: for every RAID 10 layout on 2 to 6 members
+//! and some RAID 0 arrays, where each chunk lies, and which sectors some discards zero. Sizes and
+//! positions are in sectors of 512 bytes, layouts as in the superblock:
 //!
 //! ```text
 //! raid10 0x201 8 88,88 = 80: 0,2,4,...,- 1,3,5,...,-     level, layout, chunk, members' sizes,
@@ -114,7 +114,7 @@ impl Recorded {
     }
 }
 
-/// What the plan and the ordinary path touch.
+/// The places that the plan and the ordinary path touch.
 fn touched(geometry: &Geometry, wanted: Span) -> Places {
     let ordinary = |part: Span| {
         (part.start.0..part.end().0)
@@ -149,7 +149,7 @@ fn raid10_sizes_and_places_are_the_kernels() {
                 same += 1;
             }
             Err(GeometryError::OffsetRunsOver { .. } | GeometryError::FarSetsCollide { .. }) => {
-                // What the kernel took and we do not: of some chunks, copies were overwritten.
+                // The kernel accepts these layouts, ashlar does not: copies of some chunks were overwritten.
                 let [near, far, ..] = recorded.layout.to_le_bytes().map(u64::from);
                 let places = members.iter().flatten().flatten().count() as u64;
                 assert!(places < size / recorded.chunk * near * far, "{}", recorded.head);
@@ -161,9 +161,9 @@ fn raid10_sizes_and_places_are_the_kernels() {
     assert!(same > 100 && unsafe_layouts > 0, "{same} {unsafe_layouts}");
 }
 
-/// Where the kernel's discards are wrong (found by this test): with near copies that run over into
+/// Whether the kernel's discards are wrong (found by this test): with near copies that continue in
 /// the next row the edges lie within a row, and its far passes then trim the members of the base
-/// area instead of those that hold its repetition. No tool makes such arrays.
+/// area instead of those that hold its repetition. No tool creates such arrays.
 fn kernel_discards_wrongly(geometry: &Geometry) -> bool {
     let layout = geometry.layout();
     let runs_over = !geometry.disks().is_multiple_of(usize::from(layout.near));

@@ -1,5 +1,5 @@
-//! Long RAID 10 discards: every layout on 2 to 7 members, every start, every length. What the plan
-//! touches on the members is compared, sector by sector, with what was dealt out by hand.
+//! Long RAID 10 discards: every layout on 2 to 7 members, every start, every length. The sectors that
+//! the plan touches on the members are compared with the oracle's.
 
 use crate::geometry_raid10::oracle::{Case, Oracle};
 use ashlar_block::units::{Sector, Sectors};
@@ -11,10 +11,10 @@ fn span(start: u64, len: u64) -> Span {
     Span { start: Sector(start), len: Sectors(len) }
 }
 
-/// Marks the sectors that a discard touches; fails at the first that it must not touch.
+/// Marks the sectors that a discard touches; fails at the first sector that it must not touch.
 struct Touched<'o> {
     oracle: &'o Oracle,
-    /// The number of the discard that touched a member's sector last.
+    /// The number of the last discard that touched each sector of each member.
     marks: Vec<Vec<u32>>,
     discard: u32,
 }
@@ -152,7 +152,7 @@ fn a_discard_that_leaves_the_array_is_not_planned() {
     assert!(matches!(plan(&n2, span(u64::MAX, 1600)), DiscardPlan::Ordinary));
 }
 
-/// The ranges as the members' own devices see them, member `i` with `offsets[i]`.
+/// The ranges in sectors of the members' devices, member `i` with data offset `offsets[i]`.
 fn on_members(striped: &Striped<'_>, offsets: &[u64]) -> Vec<(usize, u64, u64)> {
     striped
         .ranges()
@@ -200,8 +200,8 @@ fn discard_start_offset_is_right_on_the_second_and_later_members() {
 
 #[test]
 fn discard_stripe_size_is_right_for_far_layouts() {
-    // Launchpad 1907262: far copies do not make a stripe shorter. Four members hold four chunks in
-    // a row of the far and offset layouts, two in a row of the near layout.
+    // Launchpad 1907262: far copies do not shorten a stripe. Four members hold four chunks in a row
+    // of the far and offset layouts, two in a row of the near layout.
     let stripes = [(0x102, 2), (0x201, 4), (0x1_0201, 4), (0x301, 4), (0x401, 4), (0x202, 2)];
     for (bits, chunks) in stripes {
         let geometry = Geometry::new(bits, 4, Sectors(CHUNK), Sectors(120 * CHUNK)).expect("4");
@@ -223,7 +223,7 @@ fn discard_stripe_size_is_right_for_far_layouts() {
     let expected: Vec<_> = half(1).chain(half(51)).collect();
     assert_eq!(on_members(&plan, &[2048; 4]), expected);
 
-    // o2: the same rows with their repetitions between them, in one pass.
+    // o2: the same rows, each followed by its repetition, in one pass.
     let o2 = Geometry::new(0x1_0201, 4, Sectors(CHUNK), Sectors(100 * CHUNK)).expect("o2");
     let plan = striped(&o2, span(3 * CHUNK, 11 * CHUNK));
     assert_eq!(plan.passes(), 1);
@@ -233,7 +233,7 @@ fn discard_stripe_size_is_right_for_far_layouts() {
 
 #[test]
 fn mkfs_on_the_whole_array_takes_one_range_per_member_and_pass() {
-    // 4 x 1.9 TB, the array of Launchpad 1896578: 7,421,880 chunk bios before.
+    // 4 x 1.9 TB, the array of Launchpad 1896578: 7,421,880 chunk bios on the ordinary path.
     let dev = 3_711_000_000;
     for (bits, ranges) in [(0x102, 4), (0x201, 8), (0x1_0201, 4), (0x301, 12)] {
         let geometry = Geometry::new(bits, 4, Sectors(CHUNK), Sectors(dev)).expect("array");
@@ -277,7 +277,7 @@ fn ranges_of_discards_far_out_on_large_members_begin_and_end_at_the_right_chunks
     }
 }
 
-/// Whether the repetition of the far layout that begins at `sector` follows without a gap.
+/// Whether `sector` begins a repetition of the far layout, which follows the one before without a gap.
 fn is_next_area(geometry: &Geometry, sector: u64) -> bool {
     !geometry.layout().offset && sector.is_multiple_of(geometry.stride().0)
 }

@@ -1,4 +1,4 @@
-//! The RAID 10 address map against layouts dealt out by hand: every layout on 2 to 7 members.
+//! The RAID 10 address map against the oracle: every layout on 2 to 7 members.
 
 use crate::geometry_raid10::oracle::Case;
 use ashlar_block::units::{Sector, Sectors};
@@ -6,7 +6,7 @@ use ashlar_md::raid10::{FarSets, Geometry, GeometryError, Layout, LayoutError};
 
 const MAX_DISKS: usize = 7;
 
-/// Every case that can be an array, with its member size and geometry.
+/// Every possible case, with its member size and geometry.
 fn legal(chunk: u64, rows: u64, rest: u64) -> impl Iterator<Item = (Case, u64, Geometry)> {
     Case::legal(MAX_DISKS).into_iter().map(move |case| {
         let dev = rows * case.far as u64 * chunk + rest;
@@ -161,7 +161,7 @@ fn any_layout_word_and_any_numbers_give_an_answer() {
     }
 }
 
-/// If there is such an array: its first and last sector lie on the members, where they belong.
+/// If the array is possible: its first and last sector are in their places on the members.
 fn check_the_ends(bits: u32, disks: usize, chunk: u64, dev: u64) {
     let Ok(geometry) = Geometry::new(bits, disks, Sectors(chunk), Sectors(dev)) else {
         return;

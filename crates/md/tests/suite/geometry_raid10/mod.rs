@@ -1,4 +1,4 @@
-//! RAID 10 against layouts dealt out by hand: the address map and the discard planner.
+//! RAID 10 against an oracle built from lists: the address map and the discard planner.
 
 mod discard;
 mod map;

@@ -1,5 +1,5 @@
-//! RAID 10 laid out by hand, as md(4) describes it: chunks are dealt out over a grid of members and
-//! rows, and the grid is repeated. No formula of the crate is used, only lists.
+//! RAID 10 as md(4) describes it: chunks are dealt over a grid of members and rows, and the grid is
+//! repeated. Uses only lists, no formulas of the crate.
 
 use ashlar_block::units::Sectors;
 use ashlar_md::raid10::{Geometry, GeometryError};
@@ -15,12 +15,12 @@ pub(crate) struct Case {
     pub(crate) mode: u32,
 }
 
-/// What lies where. Sectors of 512 bytes, positions in the members' data areas.
+/// The places of all copies. Sectors of 512 bytes, positions in the members' data areas.
 pub(crate) struct Oracle {
-    /// For each array sector its copies (member, sector): near copy by near copy, each followed by
-    /// its repetitions.
+    /// The copies (member, sector) of each array sector: near copy by near copy, each followed by its
+    /// repetitions.
     pub(crate) copies: Vec<Vec<(usize, u64)>>,
-    /// For each member and sector the array sector that it holds.
+    /// For each member and sector, the array sector that it holds.
     pub(crate) owner: Vec<Vec<Option<u64>>>,
 }
 
@@ -44,7 +44,7 @@ impl Case {
         cases
     }
 
-    /// Those of [`all`](Self::all) that can be arrays.
+    /// The cases of [`all`](Self::all) that are possible arrays.
     pub(crate) fn legal(max_disks: usize) -> Vec<Self> {
         let mut cases = Self::all(max_disks);
         cases.retain(|c| !c.offset_runs_over() && !c.far_sets_collide());
@@ -59,7 +59,7 @@ impl Case {
         Geometry::new(self.bits(), self.disks, Sectors(chunk), Sectors(dev))
     }
 
-    /// The sets of members within which repetitions move on.
+    /// The sets of members within which repetitions are shifted.
     pub(crate) fn far_sets(self) -> Vec<Vec<usize>> {
         let size = match self.mode {
             0 => self.disks,
@@ -77,12 +77,12 @@ impl Case {
         sets
     }
 
-    /// Whether near copies that run over into the next row hit a repetition of the first.
+    /// Whether near copies that continue in the next row hit a repetition of the first.
     pub(crate) fn offset_runs_over(self) -> bool {
         self.offset && self.far > 1 && !self.disks.is_multiple_of(self.near)
     }
 
-    /// Whether the kernel's rule moves copies out of their far set, onto places that are taken.
+    /// Whether the kernel's rule shifts copies out of their far set, onto places that are taken.
     pub(crate) fn far_sets_collide(self) -> bool {
         let sets = self.far_sets();
         self.far > 1
@@ -92,7 +92,7 @@ impl Case {
     }
 
     pub(crate) fn oracle(self, chunk: u64, dev: u64) -> Oracle {
-        // The base area: a hand of cards, each chunk `near` times, dealt out row by row.
+        // The base area: cards, each chunk `near` times, dealt row by row.
         let rows = dev / chunk / self.far as u64;
         let cells = rows as usize * self.disks;
         let chunks = cells / self.near;
@@ -105,7 +105,7 @@ impl Case {
         cards.resize(cells, None);
         let base: Vec<Vec<_>> = cards.chunks(self.disks).map(<[_]>::to_vec).collect();
 
-        // The repetitions of a row: moved to the right by `near` members within each set.
+        // The repetitions of a row: shifted right by `near` members within each set.
         let repeated = |row: &Vec<Option<(usize, usize)>>, times: usize| {
             let mut moved = row.clone();
             for set in self.far_sets() {

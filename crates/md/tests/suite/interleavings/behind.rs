@@ -14,11 +14,11 @@ use crate::interleavings::world::{
     with_flags, write_behind,
 };
 
-/// How many times slower the second member is while a write goes behind.
+/// Slowdown of the second member during a write-behind.
 const SLOW: u64 = 1000;
 
-/// A write is behind, and the user has the slow member read like any other: it was read before it had the
-/// write.
+/// A write-behind is pending, and the user clears write-mostly on the slow member: it was read before it
+/// had the write.
 #[test]
 fn a_member_that_is_read_last_no_longer_is_read_when_it_has_all_writes() {
     let media = media(2, DISK);
@@ -30,7 +30,7 @@ fn a_member_that_is_read_last_no_longer_is_read_when_it_has_all_writes() {
         media[1].slow_down(1);
         let change = FlagChange { flag: MemberFlag::WriteMostly, on: false };
         array.set_flag(1, change).await.unwrap();
-        // So many that no member has nothing to do.
+        // Enough reads that both members get some.
         let reads = join_all((0..8).map(|_| read(&array, 0, 8))).await;
         for got in reads {
             assert!(got == stamped(0, 8, 2), "an older generation was read");
@@ -39,8 +39,8 @@ fn a_member_that_is_read_last_no_longer_is_read_when_it_has_all_writes() {
     });
 }
 
-/// A write is behind, and the member that is read fails a read and is done with: the slow one was read
-/// without waiting for the write.
+/// A write-behind is pending, and the fast member fails at a read error: the slow one was read without
+/// waiting for the write.
 #[test]
 fn the_slow_member_is_read_when_it_has_all_writes_though_the_fast_one_has_just_failed() {
     let media = media(2, DISK);
@@ -58,8 +58,8 @@ fn the_slow_member_is_read_when_it_has_all_writes_though_the_fast_one_has_just_f
     });
 }
 
-/// A fast member listed what it could not write, and the answer of the slow one had its list forgotten: it
-/// was read there, and had an older generation.
+/// A fast member listed blocks that it could not write, and the slow one's result cleared that list: the
+/// fast member was read there, and returned an older generation.
 #[test]
 fn a_write_behind_leaves_listed_what_a_fast_member_could_not_write() {
     let media = media(3, DISK);
@@ -81,8 +81,8 @@ fn a_write_behind_leaves_listed_what_a_fast_member_could_not_write() {
     });
 }
 
-/// What the slow member could not write is listed as well, though the fast ones answered long ago; and
-/// when it could, it is not listed any more.
+/// Blocks that the slow member cannot write are listed as well, although the fast ones ended long ago;
+/// once it can write them, they are no longer listed.
 #[test]
 fn a_write_behind_lists_what_the_slow_member_could_not_write_until_it_can() {
     let media = media(2, DISK);
@@ -100,7 +100,7 @@ fn a_write_behind_lists_what_the_slow_member_could_not_write_until_it_can() {
     });
 }
 
-/// The same where no member can give all of a read, because of bad blocks on both: what surrounds the
+/// The same if no member can return all of a read, because both have bad blocks: the data around the
 /// fast member's bad block came from the slow one.
 #[test]
 fn the_slow_member_gives_what_lies_beside_bad_blocks_when_it_has_all_writes() {
@@ -122,8 +122,8 @@ fn the_slow_member_gives_what_lies_beside_bad_blocks_when_it_has_all_writes() {
     });
 }
 
-/// Members without a volatile cache: a write that is acknowledged is durable, and nobody has to flush. So
-/// neither a flush nor FUA came to the array, and both were acknowledged with the write behind.
+/// Members without a volatile cache: an acknowledged write is durable without a flush. So neither flushes
+/// nor FUA reached the array, and both were acknowledged with the write-behind pending.
 #[test]
 fn what_is_to_be_durable_does_not_go_behind_where_no_member_has_a_cache() {
     let model = Model::nvme();
@@ -152,7 +152,7 @@ fn what_is_to_be_durable_does_not_go_behind_where_no_member_has_a_cache() {
         drop(sim);
         let sim = Sim::new(1);
         sim.block_on(async {
-            // The fast member is gone with the power.
+            // The fast member is lost in the power cut.
             let array = start(&sim, &on(&left)[1..], &RUN).await.unwrap();
             check(&array, 0, 8, 2, &format!("FUA {fua}")).await;
             array.stop().await.unwrap();
@@ -160,8 +160,7 @@ fn what_is_to_be_durable_does_not_go_behind_where_no_member_has_a_cache() {
     }
 }
 
-/// Writers that follow each other without a pause: a flush waited until there was no write behind at all,
-/// which never was.
+/// Continuous writers: a flush waited until no write behind was pending at all, which never happened.
 #[test]
 fn a_flush_ends_while_others_go_on_writing_behind() {
     let media = media(2, DISK);

@@ -1,4 +1,4 @@
-//! Bitmaps that are added, removed and changed at the wrong moment.
+//! Bitmaps that are added, removed and changed at bad moments.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use crate::interleavings::world::{
 };
 use crate::sync::world::{edit, superblock};
 
-/// A write that is in the caches only, then a bitmap is added. Nothing is marked in it; a power cut left
-/// the write on one member and not on the other, and the resync passed over it.
+/// A write is only in the caches, then a bitmap is added. It had no marks; a power cut left the write on
+/// one member and not on the other, and the resync skipped it.
 #[test]
 fn what_was_written_before_a_bitmap_came_is_durable_or_marked() {
     for first in [0, 1] {
@@ -44,8 +44,8 @@ fn what_was_written_before_a_bitmap_came_is_durable_or_marked() {
     }
 }
 
-/// A member returns, to get what the bitmap marks. Before it has that the bitmap is removed, and a new one
-/// added, with no marks: the member counted as rebuilt without what it lacked.
+/// A member is re-added, to copy what the bitmap marks. Before that is done, the bitmap is removed and a
+/// new one without marks is added: the member counted as rebuilt, but lacked the data.
 #[test]
 fn a_member_that_returns_gets_what_it_lacks_though_the_bitmap_is_another_one_by_then() {
     for between in [NewBitmap::Lockless, INTERNAL] {
@@ -72,7 +72,7 @@ fn a_member_that_returns_gets_what_it_lacks_though_the_bitmap_is_another_one_by_
             array.request_sync(Request::Idle).unwrap();
             array.sync_ended().await;
             assert_eq!(array.degraded(), 0);
-            // The member on the second disk is in the second slot again.
+            // The member on the second disk is in the second slot again, as `differing` expects.
             let differ = differing(&array, &media, LEN).await;
             assert!(differ.is_empty(), "{between:?}: copies of {differ:?} differ");
             check(&array, 0, 256, 2, "after the recovery").await;
@@ -81,8 +81,8 @@ fn a_member_that_returns_gets_what_it_lacks_though_the_bitmap_is_another_one_by_
     }
 }
 
-/// A bitmap covers the whole array, whose last sectors may be less than a block and are not its users'.
-/// A resync never came to the end of the last chunk, and began again for ever.
+/// A bitmap covers the whole array, whose last sectors may be less than a block and are not usable. A
+/// resync never reached the end of the last chunk, and restarted forever.
 #[test]
 fn a_resync_ends_in_an_array_that_ends_within_a_block() {
     let model = Model::nvme();
@@ -130,8 +130,8 @@ fn a_resync_ends_in_an_array_that_ends_within_a_block() {
     });
 }
 
-/// An array has grown, and its larger bitmap could not be written: no write began any more, though the
-/// member was well again.
+/// An array has grown, and its larger bitmap could not be written: no write could begin any more,
+/// although the member worked again.
 #[test]
 fn writes_go_on_after_a_larger_bitmap_could_not_be_written() {
     let mut failed = 0;

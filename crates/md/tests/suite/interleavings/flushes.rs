@@ -9,9 +9,9 @@ use crate::interleavings::world::{
     CHUNK, DISK, RUN, begin, check, cut, flushed, mirror, plain, sleep_us, with_bitmap,
 };
 
-/// Before marks are taken out of the bitmap all members are flushed. One that could not do it had lost
-/// what it had cached, and stayed a member: the next flush, which a user asked for, succeeded, and what it
-/// was about was lost on the member that is read first.
+/// Before bitmap marks are cleared, all members are flushed. A member whose flush failed had lost its
+/// cache, but stayed a member: the next flush, requested by a client, succeeded, although the data was
+/// lost on the member that is read first.
 #[test]
 fn a_member_that_loses_its_cache_when_marks_are_to_go_fails() {
     let media = media(2, DISK);
@@ -20,7 +20,7 @@ fn a_member_that_loses_its_cache_when_marks_are_to_go_fails() {
         let array = begin(&sim, &with_bitmap(mirror(2)), &media).await;
         write(&gateway(&array), 0, 8, 2).await.unwrap();
         media[0].fail_nth_flush(0);
-        // As long as there are writes the array is not flushed for being idle.
+        // While writes continue, the array does not become idle and is not flushed for that.
         for _ in 0..40 {
             write(&gateway(&array), 3 * CHUNK, 8, 2).await.unwrap();
             sleep_us(100_000).await;
@@ -50,10 +50,9 @@ fn three(bitmap: bool) -> CreateSpec {
     spec
 }
 
-/// A RAID10 on three members of which one is missing: none of the others may fail, and one chunk of
+/// A RAID10 on three members, one of which is missing: neither of the others may fail, and one chunk of
 /// three is on both. One of them loses its cache in a flush, so the copies differ and a resync begins;
-/// but with a bitmap it passed over the chunks that were merely being written, and took the copies for
-/// the same.
+/// but with a bitmap it skipped chunks that were only marked dirty, and the copies counted as the same.
 #[test]
 fn what_a_member_that_has_to_stay_lost_in_a_flush_is_synced() {
     for bitmap in [false, true] {
@@ -75,8 +74,8 @@ fn what_a_member_that_has_to_stay_lost_in_a_flush_is_synced() {
     }
 }
 
-/// The same when the array is flushed because nobody writes any more: copies differed, and nobody was told,
-/// because the next flush found nothing to complain of.
+/// The same when the array is flushed because it is idle: copies differed, and no client got an error,
+/// because the next flush succeeded.
 #[test]
 fn what_a_member_that_has_to_stay_lost_as_the_array_became_clean_is_told_and_synced() {
     for bitmap in [false, true] {

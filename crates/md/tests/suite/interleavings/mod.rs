@@ -1,5 +1,5 @@
-//! Things that happen together and seldom do: what a change of the array, a write, a flush, a sync and
-//! a stop find of each other half way, and what a power cut then leaves.
+//! Rare interleavings: a change of the array, a write, a flush, a sync or a stop that meets another one
+//! halfway, and what a power cut then leaves.
 
 mod behind;
 mod bitmaps;

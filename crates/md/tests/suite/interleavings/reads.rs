@@ -9,8 +9,8 @@ use crate::common::{DATA, disks, media, stamped, start};
 use crate::interleavings::world::{DISK, LEN, RUN, begin, cut, flushed, mirror, read};
 use crate::sync::world::{edit, fill, raid1, replacement};
 
-/// Copies differ since a crash, and a block of the first one is bad: a read over that block came from the
-/// second copy as a whole, one beside it from the first.
+/// Copies differ since a crash, and a block of the first one is bad: a read that contains the block came
+/// entirely from the second copy, a read beside it from the first.
 #[test]
 fn what_a_read_returns_of_copies_that_differ_does_not_depend_on_its_length() {
     let media = media(2, DISK);
@@ -48,8 +48,8 @@ fn what_a_read_returns_of_copies_that_differ_does_not_depend_on_its_length() {
     });
 }
 
-/// A replacement had everything, and power failed before it took its slot, with writes in flight. Until
-/// the resync the member that it replaces was read; then it took the slot, and its copy counted.
+/// A replacement was complete, and power failed before it took its slot, with writes in flight. Until
+/// the resync the member that it replaces was read; then it took the slot, and its copy became the first.
 #[test]
 fn a_replacement_that_takes_its_slot_after_a_crash_does_not_change_what_is_read() {
     let mut media = media(2, DISK);
@@ -63,7 +63,7 @@ fn a_replacement_that_takes_its_slot_after_a_crash_does_not_change_what_is_read(
     for medium in &media {
         edit(medium, |sb| sb.resync_offset = Sectors::ZERO);
     }
-    // What the crash left of writes that were under way.
+    // What the crash left of writes in flight.
     media[0].poke(Sector(DATA), &stamped(0, 64, 5));
     media[1].poke(Sector(DATA + 32), &stamped(32, 64, 6));
     media[2].poke(Sector(DATA + 8), &stamped(8, 128, 7));

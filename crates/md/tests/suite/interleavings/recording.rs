@@ -12,9 +12,9 @@ use crate::interleavings::world::{
     with_bitmap, with_flags, write_superblocks,
 };
 
-/// Has the superblocks of a RAID1 written, slowly on its second member; `fault` happens to the first one
-/// after so many microseconds, and a write to `sector` follows. The media as a power cut leaves them
-/// after that write was acknowledged and flushed.
+/// Writes the superblocks of a RAID1, slowly on its second member; `fault` hits the first one after
+/// `after` microseconds, and a write to `sector` follows. Returns the media after a power cut that comes
+/// when that write was acknowledged and flushed.
 fn fault_while_recording(
     after: u64,
     bitmap: bool,
@@ -28,7 +28,7 @@ fn fault_while_recording(
         let array = begin(&sim, &spec, &media).await;
         let sb = probe(&disks(&media)[0].gateway()).await.unwrap().unwrap();
         let marks = sb.bitmap_start().map_or(0, |at| at.0);
-        // A new bitmap is marked all over.
+        // All of a new bitmap is marked.
         while array.bitmap().is_some_and(|bitmap| bitmap.marked_chunks() > 0) {
             sleep_us(100_000).await;
         }
@@ -45,7 +45,7 @@ fn fault_while_recording(
     })
 }
 
-/// What was acknowledged last is read.
+/// Checks that the last acknowledged write is read.
 fn check_after(left: &[Media], sector: u64, after: u64) {
     let sim = Sim::new(1);
     sim.block_on(async {
@@ -59,8 +59,8 @@ fn check_after(left: &[Media], sector: u64, after: u64) {
 }
 
 /// A member fails, because it did not take the marks of a write, while superblocks are being written for
-/// another reason. When those were done they took everything for recorded; the write was acknowledged, and
-/// after a crash the member that lacked it passed for one that had it.
+/// another reason. When those were done, everything counted as recorded; the write was acknowledged, and
+/// after a crash the member that lacked it counted as up to date.
 #[test]
 fn a_member_that_fails_while_superblocks_are_written_is_recorded_before_the_write_is_acknowledged()
 {
@@ -73,8 +73,8 @@ fn a_member_that_fails_while_superblocks_are_written_is_recorded_before_the_writ
     }
 }
 
-/// The same with blocks that could not be written: they were bad in memory alone, and after a crash the
-/// old data was read from them.
+/// The same with blocks that could not be written: they were listed as bad only in memory, and after a
+/// crash the old data was read from them.
 #[test]
 fn bad_blocks_found_while_superblocks_are_written_are_listed_before_the_write_is_acknowledged() {
     for after in (0..4000).step_by(50) {
@@ -85,9 +85,9 @@ fn bad_blocks_found_while_superblocks_are_written_are_listed_before_the_write_is
     }
 }
 
-/// A block that could not be written is listed as bad; later it is written well, and superblocks are
-/// written before that write is durable. The log forgot the block, and a power cut brought back what was
-/// there before the write that the member had never got, which had been acknowledged with a flush.
+/// A block that could not be written is listed as bad; later it is written successfully, and superblocks
+/// are written before that write is durable. The log dropped the block, and a power cut brought back the
+/// data from before the first write, which the member never got and which was acknowledged with a flush.
 #[test]
 fn a_bad_block_is_forgotten_only_when_its_new_data_is_durable() {
     let media = media(2, DISK);
@@ -116,9 +116,9 @@ fn a_bad_block_is_forgotten_only_when_its_new_data_is_durable() {
     });
 }
 
-/// A read finds a failfast member bad, and whoever asked for it goes away while the superblocks are being
-/// written. The rest of that update was never written, and what was in flight of it came after the
-/// superblocks of the next one: a good member looked stale, and the array did not start.
+/// A read fails a failfast member, and its future is dropped while the superblocks are being written. The
+/// rest of that update was never written, and its writes in flight arrived after the superblocks of the
+/// next update: a good member looked stale, and the array did not start.
 #[test]
 fn a_read_that_is_dropped_does_not_cut_a_superblock_update_in_two() {
     for after in (100..10_000).step_by(250) {
@@ -137,7 +137,7 @@ fn a_read_that_is_dropped_does_not_cut_a_superblock_update_in_two() {
             media[1].slow_down(1);
             flushed(&array, 0, 8, 2).await;
             write_superblocks(&array, 1).await;
-            // Whatever is late comes before the cut.
+            // Late writes arrive before the cut.
             sleep_us(50_000).await;
             cut(&media)
         });

@@ -19,7 +19,7 @@ use crate::interleavings::world::{
     DISK, INTERNAL, RUN, begin, begin_on, cut, flushed, lose, mirror, sleep_us,
 };
 
-/// What somebody asks for just before the stop.
+/// A change requested just before the stop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wish {
     Add,
@@ -46,7 +46,7 @@ const WISHES: [Wish; 8] = [
 const FAILFAST: FlagChange = FlagChange { flag: MemberFlag::Failfast, on: true };
 const WRITE_MOSTLY: FlagChange = FlagChange { flag: MemberFlag::WriteMostly, on: true };
 
-/// Does it, or not, if it is too late.
+/// Makes the change, unless it is too late.
 async fn grant(wish: Wish, array: &Array, new: &SimDisk) -> Result<(), ManageError> {
     match wish {
         Wish::Add => {
@@ -71,13 +71,13 @@ async fn grant(wish: Wish, array: &Array, new: &SimDisk) -> Result<(), ManageErr
     }
 }
 
-/// An array that is stopped says so; any other reason would be a fault of the test.
+/// A refusal must be due to the stop; any other reason would be an error of the test.
 fn check_refusal(result: Result<(), ManageError>) {
     assert!(matches!(result, Ok(()) | Err(ManageError::Stopped(_))), "{result:?}");
 }
 
-/// A change waits for the superblocks, which are being written, and the array is stopped. When the stop had
-/// ended the change was made: superblocks were written to members that were nobody's any more.
+/// A change waits for the superblocks' lock, and the array is stopped. The change was made after the stop
+/// had ended: superblocks were written to devices that were no longer in use.
 #[test]
 fn nothing_is_changed_when_a_stop_has_ended() {
     let mut changed = Vec::new();
@@ -96,11 +96,11 @@ fn nothing_is_changed_when_a_stop_has_ended() {
                 }
                 make_with(&spec, &disks[..3]).await;
                 let array = begin_on(&sim, &disks[..3]).await;
-                // Until nobody looks after the array any more.
+                // Until no background task of the array runs any more.
                 sleep_us(10_000_000).await;
                 media[1].slow_down(20);
-                // Two updates: who waits for the first goes on to wait for the second, and the stop comes
-                // between.
+                // Two updates: a change that waits for the first then waits for the second, and the
+                // stop comes between.
                 let updates = async {
                     let (first, second) =
                         join(array.set_flag(0, FAILFAST), array.set_flag(1, FAILFAST)).await;
@@ -130,8 +130,8 @@ fn nothing_is_changed_when_a_stop_has_ended() {
     assert!(changed.is_empty(), "made after the stop: {changed:?}");
 }
 
-/// Writes that came too late count themselves before they see it, on whatever thread. A stop that looked at
-/// such a moment took the array for busy, and left it active.
+/// Writes that arrive after the stop are counted before they notice it, on any thread. A stop that checked
+/// at such a moment considered the array busy, and left it active.
 #[test]
 fn writes_that_come_too_late_do_not_spoil_a_stop() {
     const WRITES: usize = 1000;
@@ -149,7 +149,7 @@ fn writes_that_come_too_late_do_not_spoil_a_stop() {
             threads.spawn(|| {
                 let mut data = Buffer::alloc(512);
                 let mut bio = || Bio::write(Sector(0), [data.whole()]);
-                // They have passed by the look at whether the array is stopped.
+                // They have already passed the check whether the array is stopped.
                 let mut late: Vec<IoFuture<'_>> =
                     std::iter::repeat_with(|| array.submit_bio(bio())).take(WRITES).collect();
                 ready.store(true, Release);
@@ -170,12 +170,12 @@ fn writes_that_come_too_late_do_not_spoil_a_stop() {
     }
 }
 
-/// Marks were being taken out of the bitmap as the array was stopped, and still were when the stop had
-/// ended and the array was assembled anew: a mark of the new one was overwritten, and after a power cut
-/// the copies that it was about stayed different.
+/// Bitmap marks were being cleared when the array was stopped, and still after the stop had ended and the
+/// array was assembled again: a mark of the new array was overwritten, and after a power cut its copies
+/// stayed different.
 #[test]
 fn the_bitmap_is_not_written_any_more_when_a_stop_has_ended() {
-    // The bitmap's second block has no event count that would tell that it is old.
+    // The bitmap's second block has no event count that would show that it is old.
     let size = Sectors(1 << 16);
     let mut spec = spec(&Shape::new(Level::Raid1, None, 0, 2), &[size; 2]);
     spec.bitmap = NewBitmap::Internal { chunk: Some(4096) };
@@ -201,7 +201,7 @@ fn the_bitmap_is_not_written_any_more_when_a_stop_has_ended() {
             array.stop().await.unwrap();
             let again = start(&sim, &disks(&media), &RUN).await.unwrap();
             write(&gateway(&again), at, 8, 2).await.unwrap();
-            // Whatever is late comes before the cut.
+            // Late writes arrive before the cut.
             sleep_us(100_000).await;
             cut(&media)
         });

@@ -7,13 +7,12 @@ use crate::common::{DATA, differing, disks, gateway, make_with, spec, start, wri
 use crate::interleavings::world::{RUN, cut, lose, sleep_us, write_superblocks};
 use crate::sync::world::{edit, raid1, superblock};
 
-/// Sectors that the array uses of each member: many windows, so that the progress of a few is not recorded
-/// by itself.
+/// Sectors that the array uses of each member: many windows, so that a few of them cause no checkpoint.
 const USED: u64 = 64 * 2048;
 
-/// A member was being rebuilt, far, when power failed with writes under way: it is rebuilt from the
-/// beginning. What the superblock had said before came back bit by bit with the progress, before that was
-/// flushed; after a second power cut the member was read where it had nothing.
+/// A member was rebuilt far when power failed with writes under way: it is rebuilt from the beginning. The
+/// old position in its superblock came back step by step with the progress, before that was flushed; after
+/// a second power cut the member was read where it had no data.
 #[test]
 fn a_recovery_that_begins_anew_claims_what_is_durable_only() {
     let disk = Sectors(DATA + USED);

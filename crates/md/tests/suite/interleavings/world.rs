@@ -14,7 +14,7 @@ use ashlar_sim::{Media, Sim, SimDisk, SimRuntime};
 use crate::common::{Shape, disks, gateway, make_with, spec, stamped, start, write};
 
 pub(crate) const DISK: Sectors = Sectors(4096);
-/// Sectors of data written in the beginning.
+/// Sectors of data written at the beginning.
 pub(crate) const LEN: u64 = 512;
 /// Sectors of a chunk of the bitmap.
 pub(crate) const CHUNK: u64 = 128;
@@ -45,7 +45,7 @@ pub(crate) fn with_flags(mut spec: CreateSpec, slot: usize, flags: DeviceFlags) 
     spec
 }
 
-/// A RAID1 whose second member is read last, and gets writes after they were acknowledged.
+/// A RAID1 with write-behind whose second member is write-mostly.
 pub(crate) fn write_behind() -> CreateSpec {
     let last = DeviceFlags { write_mostly: true, failfast: false };
     let mut spec = with_flags(with_bitmap(mirror(2)), 1, last);
@@ -53,14 +53,14 @@ pub(crate) fn write_behind() -> CreateSpec {
     spec
 }
 
-/// Makes and starts an array, and writes generation 1.
+/// Creates and starts an array, and writes generation 1.
 pub(crate) async fn begin(sim: &Sim, spec: &CreateSpec, media: &[Media]) -> Arc<Array> {
     let disks = disks(media);
     make_with(spec, &disks).await;
     begin_on(sim, &disks).await
 }
 
-/// The same with an array that has been made already.
+/// As [`begin`], with an existing array.
 pub(crate) async fn begin_on(sim: &Sim, disks: &[SimDisk]) -> Arc<Array> {
     let array = start(sim, disks, &RUN).await.expect("an array");
     flushed(&array, 0, LEN, 1).await;
@@ -73,7 +73,7 @@ pub(crate) async fn flushed(array: &Arc<Array>, sector: u64, len: u64, generatio
     gateway(array).flush().await.expect("a flush");
 }
 
-/// Sets a flag that has the superblocks written.
+/// Sets a flag, which writes the superblocks.
 pub(crate) async fn write_superblocks(array: &Array, index: Index) {
     let change = FlagChange { flag: MemberFlag::Failfast, on: true };
     array.set_flag(index, change).await.expect("a flag");
@@ -88,7 +88,7 @@ pub(crate) async fn read(array: &Arc<Array>, sector: u64, len: u64) -> Vec<u8> {
     got.as_slice().to_vec()
 }
 
-/// Asserts what the array holds.
+/// Asserts the array's contents.
 pub(crate) async fn check(array: &Arc<Array>, sector: u64, len: u64, generation: u8, what: &str) {
     let got = read(array, sector, len).await;
     let first = got.chunks(512).position(|s| s[8] != generation);
@@ -96,15 +96,15 @@ pub(crate) async fn check(array: &Arc<Array>, sector: u64, len: u64, generation:
     assert!(got == stamped(sector, len, generation), "{what}: {found:?}, not {generation}");
 }
 
-/// The media after a power cut at this moment that left all that was in the caches, but nothing that
-/// was in flight; healthy again.
+/// The media after a power cut now that keeps everything in the caches, but nothing in flight. Their
+/// faults are removed.
 pub(crate) fn cut(media: &[Media]) -> Vec<Media> {
     let copies: Vec<Media> = media.iter().map(Media::copy).collect();
     copies.iter().for_each(Media::heal);
     copies
 }
 
-/// The same, and nothing of the cache of this medium survives. No simulation runs.
+/// Loses the cache of a medium. No simulation may be running.
 pub(crate) fn lose(medium: &Media) {
     medium.fail_nth_flush(0);
     let sim = Sim::new(0);

@@ -1,4 +1,4 @@
-//! Bitmaps that are added and removed.
+//! Adding and removing bitmaps.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ fn a_bitmap_is_added_and_removed_under_writes() {
                 let kind = array.bitmap().unwrap().kind();
                 assert_eq!(kind == Kind::Lockless, bitmap == NewBitmap::Lockless);
                 world.check(0, 320, 5).await;
-                // Marks go when nobody writes.
+                // Marks are cleared without writes.
                 sim.runtime().sleep(Duration::from_secs(90)).await;
                 assert_eq!(array.bitmap().unwrap().marked_chunks(), 0);
                 array.stop().await.unwrap();
@@ -135,7 +135,7 @@ fn a_bitmap_that_does_not_fit_is_refused_and_the_array_goes_on() {
     sim.block_on(async {
         let disks = disks(&media);
         let mut spec = spec(&shape, &[DISK; 2]);
-        // The log takes what is left between superblock and data.
+        // The log takes the rest of the space between superblock and data.
         (spec.data_offset, spec.bad_block_log) = (Some(Sectors(24)), true);
         make_with(&spec, &disks).await;
         let array = start(&sim, &disks, &RW).await.unwrap();

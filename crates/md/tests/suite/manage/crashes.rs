@@ -22,16 +22,16 @@ fn shapes() -> [Shape; 3] {
     ]
 }
 
-/// Cuts the power at every step of `change`, done after `before`, while somebody writes generation 2 behind
-/// the first half of the data. Afterwards the array must start by itself with all that was flushed,
-/// sync itself, and have no copies that differ; and if the change was done, `after` must hold.
+/// Cuts the power at every step of `change`, done after `before`, while a task writes generation 2 beyond
+/// the first half of the data. Afterwards the array must start by itself with all flushed data, sync
+/// itself, and have no copies that differ; and if the change was done, `after` must hold.
 fn cut_everywhere(
     recipe: &Recipe,
     before: impl AsyncFn(&World),
     change: impl AsyncFn(&World),
     after: impl AsyncFn(&World),
 ) {
-    // A long run (`make soak`) takes more of the later steps.
+    // A long run (`make soak`) tests more of the later steps.
     let share = if std::env::var_os("ASHLAR_SEEDS").is_some() { 32 } else { 8 };
     let mut step = 0;
     for round in 0.. {
@@ -92,7 +92,7 @@ fn cut_everywhere(
             assert!(round > 3, "only {round} cuts");
             return;
         }
-        // Every one of the first steps, where superblocks change, then some.
+        // All of the first steps, where superblocks change, then some.
         step += 1 + step / share;
     }
 }
@@ -277,7 +277,7 @@ fn adding_and_removing_a_bitmap() {
     }
 }
 
-/// What a crash leaves of a change that was made just before another one.
+/// Crashes during a change that follows another one immediately.
 #[test]
 fn one_change_after_another() {
     let recipe = Recipe { used: Some(Sectors(2048)), ..Recipe::new(shapes()[0].clone()) };

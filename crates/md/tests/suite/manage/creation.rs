@@ -1,4 +1,4 @@
-//! New arrays: spares, bitmaps, and whether there is something to be resynced.
+//! New arrays: spares, bitmaps, and whether they need a resync.
 
 use crate::common::{Shape, candidates, disks, media, new_devices, spec};
 use ashlar_block::Sectors;
@@ -20,7 +20,7 @@ fn an_array_of_devices_that_may_differ_is_made_to_be_resynced() {
         let mut spec = spec(&shape, &[DISK; 3]);
         spec.assume_clean = false;
         let mut devices = new_devices(&disks);
-        // The third is a spare: what it holds does not matter.
+        // The third is a spare: its contents do not matter.
         devices[2].as_mut().unwrap().known_zero = false;
         let is_clean = async |spec: &CreateSpec, devices: &[Option<NewDevice>]| {
             let made = create(spec, devices).await.unwrap();
@@ -34,7 +34,7 @@ fn an_array_of_devices_that_may_differ_is_made_to_be_resynced() {
         assert_eq!(found[2].sb.role(), Role::Spare);
         spec.assume_clean = true;
         assert!(is_clean(&spec, &devices).await);
-        // One alone has nothing to differ from.
+        // A single member cannot differ from others.
         spec.assume_clean = false;
         (spec.members[1], devices[1]) = (None, None);
         devices[0].as_mut().unwrap().known_zero = false;

@@ -56,10 +56,10 @@ fn words_that_mean_nothing_are_refused() {
             let refused = world.array.set_member_state(0, word).await;
             assert!(matches!(refused, Err(ManageError::Word(_))), "{word}: {refused:?}");
         }
-        // True already.
+        // Already true.
         world.array.set_member_state(0, "in_sync").await.unwrap();
         world.array.set_member_state(0, "-blocked").await.unwrap();
-        // For those who cannot be replaced the kernel takes it and does nothing.
+        // For a member that cannot be replaced, the kernel accepts it and does nothing.
         let spare = world.add(2).await.unwrap().index();
         world.array.set_member_state(spare, "want_replacement").await.unwrap();
         assert!(!world.member(2).await.want_replacement);

@@ -1,4 +1,4 @@
-//! Other sizes.
+//! Changes of size and of the number of members.
 
 use ashlar_block::{BlockDevice, Op, Sectors};
 use ashlar_md::bitmap::Bitmap;
@@ -10,7 +10,7 @@ use crate::common::{DATA, Shape, gateway, start, write};
 use crate::manage::world::{DISK, RW, Recipe, check, check_copies};
 
 const SMALL: Sectors = Sectors(2048);
-/// What a member has room for.
+/// Sectors of a member's data area.
 const ROOM: Sectors = Sectors(DISK.0 - DATA);
 const FORCE: GrowOptions = GrowOptions { assume_clean: false, force: true };
 
@@ -39,7 +39,7 @@ fn an_array_grows_to_all_that_its_members_have_and_what_is_new_is_synced() {
     for recipe in recipes() {
         recipe.run(async |sim, world| {
             let array = &world.array;
-            // What is new is not the same on the members.
+            // The new part differs between the members.
             for (medium, byte) in world.media.iter().zip(1..) {
                 medium.poke((Sectors(DATA) + SMALL).as_end(), &[byte; 4096]);
             }
@@ -50,7 +50,7 @@ fn an_array_grows_to_all_that_its_members_have_and_what_is_new_is_synced() {
             assert!(used <= ROOM && used + Sectors(16) > ROOM, "{used}");
             array.sync_ended().await;
             assert!(!array.is_unsynced());
-            // Nobody minds what was never written, if the bitmap knows it.
+            // A lockless bitmap knows what was never written: that may differ.
             if recipe.bitmap != NewBitmap::Lockless {
                 world.check_copies().await;
             }
@@ -191,7 +191,7 @@ fn a_mirror_gets_more_members_and_fewer() {
             assert_eq!(world.member(3).await.slot, Some(3));
             world.write(0, 64, 2).await;
 
-            // A slot is not taken from a member that works.
+            // A slot with a working member is not removed.
             let error = array.grow_devices(3).await.unwrap_err();
             assert!(matches!(error, ManageError::SlotInUse { slot: 3, .. }), "{error}");
             array.fail(world.index(3).await).await.unwrap();
@@ -212,7 +212,7 @@ fn a_mirror_gets_more_members_and_fewer() {
     }
 }
 
-/// Between a member's leaving and its coming back there was a time when nothing was missing, and so marks were taken away.
+/// Between a member's removal and its re-add the array was complete for a time, so marks were cleared.
 #[test]
 fn a_member_whose_slot_was_away_meanwhile_lacks_nothing_when_it_is_back() {
     let recipe =

@@ -1,4 +1,4 @@
-//! Members that are added, fail and are removed.
+//! Adding, failing and removing members.
 
 use ashlar_block::{BlockDevice, Sectors};
 use ashlar_md::manage::{Added, ManageError};
@@ -42,7 +42,7 @@ fn a_device_that_is_added_takes_the_place_of_a_failed_member_with_all_data() {
                 assert!(world.member(1).await.faulty);
                 world.array.remove(1).await.unwrap();
                 world.array.stop().await.unwrap();
-                // As the next boot sees it.
+                // As after the next boot.
                 let mut order: Vec<&SimDisk> = world.disks.iter().collect();
                 order.remove(1);
                 let array = start(sim, &order, &RW).await.unwrap();
@@ -99,7 +99,7 @@ fn a_new_member_has_its_own_identity_and_no_bad_blocks() {
         assert_eq!(sb.bad_block_log, old.bad_block_log);
         let log = device.media().peek_range(sb.bad_block_log_start().unwrap(), Sectors(8));
         assert!(log.iter().all(|byte| *byte == 0xff), "what was there looks like a log");
-        // It may come and go.
+        // It can be removed and added again.
         array.remove(index).await.unwrap();
         let again = array.removed_device("d2").unwrap();
         assert!(array.add(again, "d2", options(78)).await.is_ok());
@@ -172,7 +172,7 @@ fn members_in_use_stay_and_the_last_copy_cannot_fail() {
             }
             world.check(0, 64, 1).await;
             assert!(array.degraded() > 0);
-            // Failed ones may go.
+            // Failed members can be removed.
             for member in array.status().await.members.into_iter().filter(|m| m.faulty) {
                 array.remove(member.index.unwrap()).await.unwrap();
             }
@@ -187,7 +187,7 @@ fn an_array_without_all_its_data_takes_no_new_member() {
     mirror().run(async |_, world| {
         world.array.fail(1).await.unwrap();
         world.media[0].kill();
-        // Its superblocks cannot say so: nothing joins.
+        // The superblocks cannot record a new member, so adding one fails.
         let before = world.array.status().await.members.len();
         assert!(world.add(2).await.is_err());
         assert_eq!(world.array.status().await.members.len(), before);

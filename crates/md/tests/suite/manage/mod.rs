@@ -1,5 +1,5 @@
-//! Changes of running arrays: members that come, go and are replaced, other sizes, bitmaps; and what a
-//! power cut at any step of them leaves.
+//! Changes of running arrays: members are added, removed and replaced; sizes and bitmaps change; and power
+//! cuts at any step of that.
 
 mod bitmaps;
 mod crashes;

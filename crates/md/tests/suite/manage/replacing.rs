@@ -1,4 +1,4 @@
-//! Members that are replaced while they are in use.
+//! Replacing members that are in use.
 
 use std::time::Duration;
 

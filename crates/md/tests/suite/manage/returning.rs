@@ -1,4 +1,4 @@
-//! Members that are re-added.
+//! Re-adding members.
 
 use ashlar_block::Op;
 use ashlar_md::Candidate;
@@ -110,7 +110,7 @@ fn a_member_that_lacks_more_than_the_bitmap_knows_does_not_come_back() {
             world.array.remove(1).await.unwrap();
             world.write(128, 64, 2).await;
             let old = candidate(world, 1).await;
-            // Another one takes its place, and marks go.
+            // Another member takes its slot, and marks are cleared.
             world.add(new).await.unwrap();
             world.settle().await;
             world.write(256, 64, 3).await;
@@ -134,12 +134,12 @@ fn a_member_that_was_used_without_the_others_does_not_come_back() {
     recipe.run(async |sim, world| {
         world.array.fail(1).await.unwrap();
         world.array.remove(1).await.unwrap();
-        // Somebody starts it alone and writes.
+        // The member is started alone and written.
         let alone = start(sim, &world.disks[1..2], &RUN).await.unwrap();
         write(&crate::common::gateway(&alone), 0, 64, 9).await.unwrap();
         alone.stop().await.unwrap();
         for _ in 0..6 {
-            // Whichever has counted further.
+            // Regardless of which has the higher event count.
             let candidate = candidate(world, 1).await;
             let refused = world.array.re_add(candidate, options(9)).await;
             assert!(matches!(refused, Err(ManageError::ReAdd { .. })), "{refused:?}");

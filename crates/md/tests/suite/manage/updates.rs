@@ -1,4 +1,4 @@
-//! Superblocks changed while the array does not run, and power cuts at every step of that.
+//! Changes of superblocks while the array does not run, and power cuts at every step.
 
 use ashlar_block::BlockDevice;
 use ashlar_md::ondisk::create::NewBitmap;
@@ -13,7 +13,7 @@ use crate::manage::world::{LEN, RW, Recipe, check};
 
 const NEW: Uuid = Uuid::from_u128(0x1234_5678);
 
-/// Disks with a stopped array of three mirrors, one spare, and a bitmap.
+/// Media of a stopped array of three mirrors, one spare, and a bitmap.
 fn stopped(bitmap: NewBitmap) -> Vec<Media> {
     let shape = Shape::new(Level::Raid1, None, 0, 3);
     let recipe = Recipe { spares: 1, extra: 0, ..Recipe::new(shape) }.bitmap(bitmap);
@@ -35,7 +35,7 @@ fn found(media: &[Media]) -> Vec<Superblock> {
     Sim::new(2).block_on(superblocks(media))
 }
 
-/// Changes all superblocks; those that there are then.
+/// Changes all superblocks; returns the changed ones.
 fn changed(media: &[Media], change: &Update) -> Result<Vec<Superblock>, UpdateError> {
     let sim = Sim::new(2);
     sim.block_on(async {
@@ -44,7 +44,7 @@ fn changed(media: &[Media], change: &Update) -> Result<Vec<Superblock>, UpdateEr
     })
 }
 
-/// What a superblock says after a change.
+/// A check of a superblock after a change.
 type Holds = fn(&Superblock) -> bool;
 
 #[test]
@@ -70,7 +70,7 @@ fn what_is_changed_is_on_every_member_and_the_array_starts_with_it() {
             let array = start(&sim, &disks(&media), &RW).await.unwrap();
             let notes = array.status().await.notes;
             assert!(!notes.iter().any(|note| note.contains("bitmap")), "{change:?}: {notes:?}");
-            // Everything is to be read again, whatever the bitmap said.
+            // After `Resync` everything must be synced, regardless of the bitmap.
             assert_eq!(array.is_unsynced(), change == Update::Resync);
             media.iter().for_each(Media::clear_log);
             array.sync_ended().await;
@@ -80,7 +80,7 @@ fn what_is_changed_is_on_every_member_and_the_array_starts_with_it() {
     }
 }
 
-/// What was different without anybody's knowing is the same after a resync that was asked for.
+/// A silent difference between copies is gone after a requested resync.
 #[test]
 fn a_resync_goes_over_what_the_bitmap_takes_for_clean() {
     let media = stopped(NewBitmap::Internal { chunk: Some(1 << 16) });
@@ -115,7 +115,7 @@ fn what_a_superblock_cannot_have_changes_none() {
     assert_eq!(found(&media), before);
 }
 
-/// A half that lacks mirrors knows it, and does not start by itself; the same change again completes it.
+/// A half that lacks mirrors does not start by itself; repeating the change completes it.
 #[test]
 fn an_interrupted_change_of_the_uuid_is_completed_by_doing_it_again() {
     let mut halves = 0;

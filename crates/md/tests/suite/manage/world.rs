@@ -1,4 +1,4 @@
-//! An array on simulated disks, with data in it and disks to spare.
+//! An array on simulated disks, with data in it and extra disks.
 
 use std::sync::Arc;
 
@@ -14,19 +14,19 @@ use crate::common::{Shape, disks, gateway, make_with, spec, stamped, start, writ
 
 /// Size of the disks.
 pub(crate) const DISK: Sectors = Sectors(8192);
-/// Sectors of data written in the beginning.
+/// Sectors of data written at the beginning.
 pub(crate) const LEN: u64 = 512;
 pub(crate) const RW: Options = Options { run: false, read_only: false };
 pub(crate) const RUN: Options = Options { run: true, read_only: false };
 
-/// What to make and how.
+/// The array to create.
 #[derive(Clone)]
 pub(crate) struct Recipe {
     pub(crate) shape: Shape,
-    /// Disks beside those that are made members; they hold noise.
+    /// Extra disks besides the members; they hold noise.
     pub(crate) extra: usize,
     pub(crate) bitmap: NewBitmap,
-    /// Of each member.
+    /// Used size of each member.
     pub(crate) used: Option<Sectors>,
     /// Members that are spares from the beginning.
     pub(crate) spares: usize,
@@ -67,7 +67,7 @@ impl Recipe {
         spec
     }
 
-    /// Makes and starts the array, and writes [`LEN`] sectors of generation 1.
+    /// Creates and starts the array, and writes [`LEN`] sectors of generation 1.
     pub(crate) async fn start(&self, sim: &Sim, media: &[Media]) -> World {
         let disks = disks(media);
         make_with(&self.spec(), &disks[..self.members()]).await;
@@ -135,7 +135,7 @@ impl World {
         self.member(disk).await.index.unwrap()
     }
 
-    /// Asserts that there are no copies that differ.
+    /// Asserts that no copies differ.
     pub(crate) async fn check_copies(&self) {
         check_copies(&self.array, &self.media, self.array.personality().size().0).await;
     }
@@ -154,7 +154,7 @@ pub(crate) async fn member(array: &Array, disk: usize) -> Option<MemberStatus> {
     members.into_iter().find(|member| member.path.as_deref() == Some(&format!("d{disk}")))
 }
 
-/// Asserts what the array holds.
+/// Asserts the array's contents.
 pub(crate) async fn check(array: &Arc<Array>, sector: u64, len: u64, generation: u8) {
     if len == 0 {
         return;
@@ -163,13 +163,13 @@ pub(crate) async fn check(array: &Arc<Array>, sector: u64, len: u64, generation:
     assert!(got.as_slice() == stamped(sector, len, generation), "not generation {generation}");
 }
 
-/// Asserts that the copies on members in sync are the same, of the first `len` sectors.
+/// Asserts that the copies of the first `len` sectors on in-sync members are the same.
 pub(crate) async fn check_copies(array: &Array, media: &[Media], len: u64) {
     let differ = differing(array, media, len).await;
     assert!(differ.is_empty(), "copies of {differ:?} differ: {:#?}", array.status().await.members);
 }
 
-/// The sectors below `len` of which members in sync have copies that differ.
+/// The sectors below `len` whose copies on in-sync members differ.
 pub(crate) async fn differing(array: &Array, media: &[Media], len: u64) -> Vec<u64> {
     let members = array.status().await.members;
     let on = |slot: usize| {

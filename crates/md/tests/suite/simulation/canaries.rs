@@ -1,17 +1,17 @@
-//! Each rule of the crash model is broken once, and the simulation has to find it: if it does not, it
-//! is too weak to find a real bug there. Rules that it cannot find broken, or hardly, have no canary; other
-//! tests notice: flushes and reads that wait for writes behind (`interleavings`), a failed member that is two
-//! events behind and not one (`failures`: it is for old kernels), `events_cleared` before marks go
-//! (`bitmap`), marks that stay for a member that is away (`interleavings`: either of these two keeps
-//! data safe without the other), and a replacement that is read last if the member was whose place it takes
-//! while copies may differ (`found`: it takes thousands of runs).
+//! Each rule of the crash model is broken once, and the simulation must find it: otherwise it is too weak
+//! to find a real bug there. Rules whose violation it cannot find, or hardly, have no canary; other tests
+//! cover them: flushes and reads wait for writes behind (`interleavings`), a failed member is two events
+//! behind, not one (`failures`: for old kernels), `events_cleared` is written before marks are cleared
+//! (`bitmap`), marks stay for an absent member (`interleavings`: each of these two keeps data safe without
+//! the other), and while copies may differ a replacement inherits write-mostly from the member that it
+//! replaces (`found`: this would take thousands of runs).
 
 use super::world::World;
 use ashlar_md::canary::{Rule, break_rule};
 use ashlar_md::ondisk::Level;
 use ashlar_sim::runs::first_failure;
 
-/// Lives of each array.
+/// Number of lives of each array.
 const LIVES: usize = 5;
 
 /// Runs arrays of these levels in turn until the broken rule is found; fails if that takes more than

@@ -1,20 +1,20 @@
-//! Thousands of short lives of random arrays: random work, members that fail in every way, are away and
-//! return, bitmaps of both kinds, write-behind, bad block logs, an operator who changes whatever can be
-//! changed, power cuts and kills at random steps, and assembly again; everything that is read is
-//! checked by the oracle.
+//! Thousands of short lives of random arrays: random I/O, members that fail in every way, are absent and
+//! are re-added, bitmaps of both kinds, write-behind, bad block logs, an operator that changes everything
+//! that can be changed, power cuts and kills at random steps, and assembly again; the oracle checks all
+//! reads.
 //!
-//! A run is a function of its seed. `ASHLAR_SEED=n` runs seed n alone, `ASHLAR_SEEDS=n` the first n,
-//! `ASHLAR_SEEDS=a..b` those from a to b (a long hunt: `make soak`).
+//! A run is a function of its seed. `ASHLAR_SEED=n` runs only seed n, `ASHLAR_SEEDS=n` the first n,
+//! `ASHLAR_SEEDS=a..b` those from a up to b (a long run: `make soak`).
 //!
-//! What is checked, beside every read:
-//! - an I/O fails only if more members misbehave than the array can do without;
-//! - an array that was not stopped cleanly is resynced while there is work, and no sector reads
-//!   differently for it;
-//! - after a stop, once it is idle, and when a sync or a repair has ended, copies are the same, sector by
-//!   sector;
-//! - an array starts again whatever happened to it;
-//! - a member that failed is not used again before it was added again;
-//! - nothing but data areas and metadata is ever written;
+//! Checked besides every read:
+//! - an I/O fails only if more members misbehave than the array can lose;
+//! - an array that was not stopped cleanly is resynced during I/O, and no sector reads differently because
+//!   of that;
+//! - after a stop, once the array is idle, and when a sync or a repair has ended, copies are the same,
+//!   sector by sector;
+//! - an array always starts again;
+//! - a failed member is not used again before it is added again;
+//! - only data areas and metadata are ever written;
 //! - no operation waits forever.
 
 #[cfg(debug_assertions)]
@@ -25,8 +25,8 @@ use ashlar_md::ondisk::Level;
 use ashlar_sim::runs::{Named, wanted};
 use world::World;
 
-/// Seeds that once found something, by level. A change of the world makes other runs of them: what they
-/// found before has tests in `found.rs`.
+/// Seeds that once found a defect, by level. After a change of the simulation they are different runs:
+/// the defects have tests in `found.rs`.
 const REGRESSIONS: [(Level, &[u64]); 3] =
     [(Level::Raid0, &[]), (Level::Raid1, &[533]), (Level::Raid10, &[19, 322])];
 

@@ -14,11 +14,11 @@ use crate::common::{DATA, differing, gateway, media, write};
 use crate::sync::world::{Writer, fill, first_copies, raid1, raid10, read_all, shapes, start_on};
 
 const DISK: Sectors = Sectors(4 * 2048);
-/// What the kernel compares as one.
+/// The kernel's unit of comparison.
 const BLOCK: u64 = 128;
 
-/// What the kernel would count: for each 64 KiB block, cut at chunks, its sectors for each copy that is
-/// not as the first.
+/// The kernel's count: for each 64 KiB block, cut at chunks, its sectors for each copy that differs from
+/// the first.
 fn mismatches(array: &Array, media: &[Media]) -> u64 {
     let size = array.personality().size().0;
     let (mut count, mut at) = (0, 0);
@@ -38,7 +38,7 @@ fn mismatches(array: &Array, media: &[Media]) -> u64 {
     count
 }
 
-/// Changes single bytes of copies; the array sectors that are hit.
+/// Changes single bytes of copies; returns the affected array sectors.
 fn damage(array: &Array, media: &[Media], count: usize, rng: &mut Rng) -> BTreeSet<u64> {
     let size = array.personality().size().0;
     let hit = (0..count).map(|_| {
@@ -119,7 +119,7 @@ fn read_errors_met_by_a_check_are_corrected() {
                 let corrected: Vec<u64> = members.iter().map(|m| m.corrected).collect();
                 assert!((3..=16).contains(&corrected[0]), "{shape:?} {corrected:?}");
                 assert!((1..=8).contains(&corrected[1]), "{shape:?} {corrected:?}");
-                // Nothing of it is bad any more.
+                // Nothing is bad any more.
                 let before = members.iter().map(|m| m.read_errors).sum::<u64>();
                 assert_eq!(run(&array, request).await, 0, "{shape:?}");
                 let members = array.status().await.members;
@@ -139,14 +139,14 @@ fn a_check_does_without_a_first_copy_and_without_any() {
         fill(&sim, &shape, &media);
         sim.block_on(async {
             let array = start_on(&sim, &media).await;
-            // One part that the first member cannot give, one that nobody can.
+            // One part that the first member cannot return, one that no member can.
             media[0].fail_reads(DATA + 256..DATA + 512);
             media[0].fail_writes(DATA + 256..DATA + 512);
             media.iter().for_each(|medium| medium.fail_reads(DATA + 1024..DATA + 1032));
-            // Where there is no first copy the others are compared all the same.
+            // Without a first copy, the others are still compared.
             media[1].poke(Sector(DATA + 300), &[7; 512]);
             assert_eq!(run(&array, Request::Check).await, if media.len() == 2 { 0 } else { BLOCK });
-            // The first one could be neither read nor written.
+            // The first member could be neither read nor written.
             let failed = array.status().await.members.iter().filter(|m| m.faulty).count();
             assert_eq!((failed, array.degraded()), (1, 1), "{shape:?}");
             assert!(gateway(&array).read(Sector(256), Sectors(256)).await.is_ok());

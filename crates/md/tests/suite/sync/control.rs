@@ -37,7 +37,7 @@ fn one_thing_at_a_time_and_nothing_where_nothing_can_be_done() {
         array.sync_ended().await;
         let status = array.sync_status();
         assert_eq!((status.action, status.last), (Action::Idle, Action::Check));
-        // Where there is nothing to be done, nothing is.
+        // Nothing to do: no action runs.
         array.request_sync(Request::Resync).unwrap();
         array.sync_ended().await;
         assert_eq!(array.sync_status().last, Action::Check);
@@ -80,7 +80,7 @@ fn what_is_necessary_begins_again_after_idle_and_not_while_frozen() {
         let frozen = array.in_sync_to();
         assert!(before <= frozen && array.is_unsynced());
         assert_eq!(superblock(&media[0]).resync_offset, frozen);
-        // Nothing else begins either, also if it is necessary.
+        // No other action begins either, even if it is necessary.
         array.wake_sync();
         sim.runtime().sleep(Duration::from_secs(1)).await;
         assert_eq!((action(&array), array.in_sync_to()), (Action::Frozen, frozen));
@@ -114,7 +114,7 @@ fn a_check_keeps_to_its_bounds() {
         bounds(2 * 2048, 6 * 2048).unwrap();
         sim.runtime().sleep(Duration::from_secs(1)).await;
         assert_eq!(array.sync_status().mismatches, Sectors(256));
-        // Ended there, the next one begins there.
+        // The next check begins where this one ended.
         array.request_sync(Request::Idle).unwrap();
         array.sync_ended().await;
         assert_eq!(array.sync_settings().sync_min(), Sectors(6 * 2048));
@@ -192,7 +192,7 @@ fn a_stop_ends_a_sync_within_its_windows() {
             assert_eq!(action(&array), Action::Recover);
             let begin = sim.now_ns();
             array.stop().await.unwrap();
-            // 16 MiB at 3 GB/s are 6 ms; some flushes and superblocks.
+            // 16 MiB at 3 GB/s take 6 ms, plus some flushes and superblocks.
             let took = sim.now_ns() - begin;
             assert!(took < 15_000_000, "{shape:?}: {took} ns");
             assert!(superblock(&media[1]).recovery_offset.is_some());
@@ -202,7 +202,7 @@ fn a_stop_ends_a_sync_within_its_windows() {
 
 #[test]
 fn a_write_that_fails_on_a_last_copy_has_the_resync_begin_again() {
-    // Members 0 and 1 are a pair of a raid10 of three in which member 0 has the last copy of others.
+    // A raid10 of three without member 1 cannot do without member 0: it has last copies.
     let shape = raid10(0x102, 3, 4);
     for micros in (0..40).map(|n| n * 150) {
         let media = media(3, DISK);

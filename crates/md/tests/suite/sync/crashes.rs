@@ -1,7 +1,7 @@
-//! Power cuts at steps all over the array's own I/O: the first, the last and many between.
+//! Power cuts at many steps of the array's own I/O: the first, the last and some between.
 //!
-//! Wherever it was, afterwards the array starts with what was flushed, claims no more than its disks
-//! hold, and goes on to copies that are all the same.
+//! After any cut, the array starts with all flushed data, claims no more than its disks hold, and syncs
+//! until all copies are the same.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use crate::sync::world::{
 
 const DISK: Sectors = Sectors(4 * 2048);
 const USED: u64 = 3 * 2048;
-/// Writes of generation 2 that are made in turn, and the sectors of each.
+/// Number of ranges that get writes of generation 2 in turn, and the sectors of each.
 const WRITES: u64 = 16;
 const LEN: u64 = 16;
-/// How many of the first and last steps of a run are cut at, and how many between.
+/// Number of cuts at the first steps, the last steps, and between.
 const FIRST: u64 = 6;
 const BETWEEN: u64 = 12;
 const LAST: u64 = 12;
@@ -34,11 +34,11 @@ fn shapes() -> [Shape; 3] {
     [raid1(2), raid10(0x102, 4, 64), raid10(0x102, 3, 64)]
 }
 
-/// An array in the state that something begins with.
+/// An array in the initial state of a test.
 struct Case {
     shape: Shape,
     media: Vec<Media>,
-    /// What it holds.
+    /// Its contents.
     expected: Vec<u8>,
 }
 
@@ -46,20 +46,20 @@ struct Case {
 struct Run<'a> {
     sim: &'a Sim,
     media: &'a [Media],
-    /// How many of the writes are flushed.
+    /// Number of flushed writes.
     flushed: &'a Cell<u64>,
 }
 
 impl Run<'_> {
     async fn start(&self) -> Arc<Array> {
         let array = start_on(self.sim, self.media).await;
-        // So slow that windows end, and are recorded, one after the other.
+        // Slow, so that windows end, and are recorded, one after the other.
         array.sync_settings().set_speed_max_kib(Some(32 << 10));
         array.sync_settings().set_speed_min_kib(Some(32 << 10));
         array
     }
 
-    /// Waits for the sync, while somebody writes and flushes in the middle of the array.
+    /// Waits for the sync while writing and flushing in the middle of the array.
     async fn write_until_synced(&self, array: &Arc<Array>) {
         let volume = gateway(array);
         let from = volume.capacity().0 / 2;
@@ -80,7 +80,7 @@ impl Run<'_> {
     }
 }
 
-/// The disk that a member is on, and where its data begins.
+/// The disks of the in-sync members in each slot.
 async fn places(array: &Array) -> Vec<Vec<usize>> {
     let members = array.status().await.members;
     let on = |slot: usize| {
@@ -91,7 +91,7 @@ async fn places(array: &Array) -> Vec<Vec<usize>> {
     (0..array.personality().disks()).map(on).collect()
 }
 
-/// The array sectors of `range` of which members in sync have copies that differ.
+/// The array sectors of `range` whose copies on in-sync members differ.
 async fn differing(array: &Array, media: &[Media], range: std::ops::Range<u64>) -> Vec<u64> {
     let places = places(array).await;
     let differs = |sector: &u64| {
@@ -120,8 +120,8 @@ impl Case {
         Self { shape, media, expected }
     }
 
-    /// Runs until `stop`; the media as the power cut leaves them, what is flushed, whether it was done,
-    /// and its steps.
+    /// Runs until `stop`. Returns the media after the power cut, the number of flushed writes, whether the
+    /// run was done, and its steps.
     fn run(
         &self,
         seed: u64,
@@ -140,8 +140,8 @@ impl Case {
         (media, flushed.get(), done, steps)
     }
 
-    /// Cuts the power at steps all over a run and at each of the last ones; `found` looks at what is left
-    /// when the array has just been started, `after` when it has synced itself.
+    /// Cuts the power at many steps of a run and at each of the last ones; `found` checks the result when
+    /// the array has just been started, `after` when it has synced itself.
     fn cut_everywhere(
         &self,
         run: impl AsyncFn(&Run<'_>),
@@ -156,7 +156,7 @@ impl Case {
         all.extend(last..steps + 4);
         all.dedup();
         for step in all {
-            // Of the same seed, so that the steps are those that were counted.
+            // The same seed, so that the steps are the counted ones.
             let (media, flushed, ..) = self.run(0, Stop::AfterSteps(step), &run);
             let what = format!("{:?}, cut after step {step} of {steps}", self.shape);
             let sim = Sim::new(step + 1);
@@ -178,7 +178,7 @@ impl Case {
         }
     }
 
-    /// What was flushed is there, what was being written is old or new, the rest is as it was.
+    /// Flushed data are there, data being written are old or new, everything else is unchanged.
     fn check(&self, found: &[u8], flushed: u64, what: &str) {
         let from = self.expected.len() as u64 / 512 / 2;
         let sectors = found.chunks(512).zip(self.expected.chunks(512));
@@ -195,14 +195,14 @@ impl Case {
 
 async fn nothing(_: &Arc<Array>, _: &[Media]) {}
 
-/// What the superblocks claim to be the same is.
+/// Asserts that copies are the same below the bound of the superblocks.
 async fn bound_is_true(array: &Array, media: &[Media]) {
     let bound = array.in_sync_to().min(array.personality().size());
     let differ = differing(array, media, 0..bound.0).await;
     assert!(differ.is_empty(), "differ below {bound}: {differ:?}");
 }
 
-/// A member that is being rebuilt holds all that it claims to.
+/// Asserts that a member under rebuild holds all data that it claims.
 async fn recovered_is_true(array: &Array, media: &[Media]) {
     bound_is_true(array, media).await;
     let size = array.personality().size().0;
@@ -236,7 +236,7 @@ fn a_resync() {
         };
         let found = async |array: &Array, media: &[Media]| {
             bound_is_true(array, media).await;
-            // Anything may differ after writes, so it begins at the start.
+            // After writes anything may differ, so the resync begins at the start.
             if media.iter().any(|medium| !superblock(medium).is_clean()) {
                 assert!([0, u64::MAX].contains(&array.in_sync_to().0), "{}", array.in_sync_to());
             }
@@ -289,7 +289,7 @@ fn a_resync_of_what_a_bitmap_marks() {
                 array.bitmap().unwrap().marked_runs()
             });
             sim.power_cut();
-            // What a crash may leave of writes: last copies that lack them, where there are marks.
+            // What a crash may leave: last copies that lack writes, in marked chunks.
             let sim = Sim::new(3);
             sim.block_on(async {
                 let copies: Vec<Media> = media.iter().map(Media::copy).collect();
@@ -327,7 +327,7 @@ fn a_resync_of_what_a_bitmap_marks() {
 #[test]
 fn a_recovery_to_its_end() {
     for shape in shapes() {
-        // The first member, which reads would rather go to.
+        // The first member, which reads prefer.
         let case = Case::new(shape, |media| empty_out(media, 0, 5));
         let quiet = async |run: &Run<'_>| run.start().await.sync_ended().await;
         let after = async |_: &Arc<Array>, media: &[Media]| {
@@ -378,7 +378,7 @@ fn the_replacement_of_a_member() {
     }
 }
 
-/// A clean array of which last copies are not what the first ones are.
+/// A clean array whose last copies differ from the first ones at some sectors, and these sectors.
 fn damaged(shape: Shape) -> (Case, Vec<u64>) {
     let at: Vec<u64> = (100..5000).step_by(700).collect();
     let case = Case::new(shape, |_| ());
@@ -395,8 +395,8 @@ fn damaged(shape: Shape) -> (Case, Vec<u64>) {
     (case, at)
 }
 
-/// Cuts the power all over a check or repair; what is left must be as it was, but for last copies that
-/// were repaired; and a repair to its end makes it whole.
+/// Cuts the power at many steps of a check or repair; afterwards everything must be unchanged, except for
+/// repaired last copies; a complete repair makes all copies the same.
 fn cut_request(request: Request, repairs: bool) {
     for shape in shapes() {
         let (case, damage) = damaged(shape);

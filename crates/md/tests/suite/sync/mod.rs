@@ -1,5 +1,5 @@
-//! The array's own I/O on simulated disks: resync, recovery, check, repair; how it meets regular I/O,
-//! failures and crashes; how fast it is.
+//! The array's own I/O on simulated disks: resync, recovery, check, repair; with regular I/O, failures and
+//! crashes; and its speed.
 
 mod checks;
 mod control;

@@ -16,8 +16,7 @@ use crate::sync::world::{
 
 const DISK: Sectors = Sectors(4 * 2048);
 
-/// Every copy on every medium that the array has in a slot holds the stamps of `generation`, but where
-/// `written` says another.
+/// Asserts that every sector in `found` holds the stamp of generation 1, or of the one in `written`.
 fn check_stamps(found: &[u8], written: &[Option<u8>], what: &str) {
     for ((sector, bytes), written) in (0..).zip(found.chunks(512)).zip(written) {
         let generation = written.unwrap_or(1);
@@ -60,7 +59,7 @@ fn members_that_are_rebuilt_hold_what_the_others_do() {
                 }
                 array.stop().await.unwrap();
             });
-            // The others can do without now.
+            // The rebuilt members alone must hold all data.
             let rest = media.iter().enumerate().filter(|(slot, _)| slots.contains(slot));
             let rest: Vec<Media> = rest.map(|(_, medium)| medium.clone()).collect();
             if shape.layout.is_none() {
@@ -109,7 +108,7 @@ fn a_replacement_takes_the_place_of_its_member_which_is_out_then() {
             let sim = Sim::new(1);
             fill(&sim, &shape, &media);
             replacement(&mut media, slot);
-            // It does not matter whether the member can be read in all places.
+            // The member need not be readable everywhere.
             media[slot].fail_reads(DATA + 100..DATA + 130);
             sim.block_on(async {
                 let array = start_on(&sim, &media).await;
@@ -134,7 +133,7 @@ fn a_replacement_takes_the_place_of_its_member_which_is_out_then() {
                     );
                 }
             });
-            // All of the data without the old member.
+            // All data must be readable without the old member.
             media.remove(slot);
             sim.block_on(async {
                 let array = start_on(&sim, &media).await;
@@ -206,7 +205,7 @@ fn a_recovery_that_is_stopped_goes_on_where_it_was() {
         });
     }
     assert!(starts.is_sorted_by(|a, b| a + 8 * 2048 < *b && *b < a + 14 * 2048), "{starts:?}");
-    // What was copied already is not read again.
+    // Data that was already copied is not read again.
     let done = starts[3];
     media.iter().for_each(Media::clear_log);
     sim.block_on(async {
@@ -269,7 +268,7 @@ fn a_source_that_cannot_be_read_is_read_elsewhere_and_corrected() {
         empty_out(&media, 2, 1);
         sim.block_on(async {
             let array = start_on(&sim, &media).await;
-            // In the last of the layouts not all that the first member has is on the third.
+            // In the last layout, not all data of the first member is on the third.
             let on_both = |at: &u64| {
                 let copies = array.personality().map(Sector(*at));
                 copies[0].disk == 0 && copies.iter().any(|copy| copy.disk == 2)
@@ -334,7 +333,7 @@ fn a_frozen_array_does_not_move_the_offsets_of_a_recovery() {
 
 #[test]
 fn nothing_is_rebuilt_twice_when_there_is_nothing_to_rebuild_from() {
-    // The member in slot 0 says that it is being rebuilt, the other one was taken away.
+    // The member in slot 1 must be rebuilt, and its only source, in slot 0, dies.
     let media = media(2, DISK);
     let sim = Sim::new(9);
     fill(&sim, &raid1(2), &media);

@@ -32,7 +32,7 @@ fn after_a_crash_copies_are_made_the_same_and_the_superblocks_say_so() {
             assert_eq!(array.sync_status().last, Action::Resync);
             let size = before.len() as u64 / 512;
             assert!(differing(&array, &media, size).await.is_empty(), "{shape:?}");
-            // What was read before the resync is what is read after it.
+            // Reads return the same data before and after the resync.
             assert!(read_all(&array).await == before, "{shape:?}");
             for medium in &media {
                 assert!(superblock(medium).is_clean(), "{shape:?}");
@@ -74,7 +74,7 @@ fn writes_that_meet_a_resync_are_on_all_copies() {
 #[test]
 fn reads_during_a_resync_see_what_they_saw_before() {
     for shape in shapes() {
-        // Three of the longest windows at least.
+        // At least three of the longest windows.
         let media = media(shape.members, Sectors(14 * 2048));
         let sim = Sim::new(3);
         fill(&sim, &shape, &media);

@@ -22,7 +22,7 @@ async fn time(sim: &Sim, work: impl Future<Output = ()>) -> f64 {
     (sim.now_ns() - begin) as f64 / SECOND as f64
 }
 
-/// Starts with a resync to be done.
+/// Starts an array that needs a resync.
 async fn start_unsynced(sim: &Sim, media: &[Media]) -> Arc<Array> {
     media.iter().for_each(|medium| edit(medium, |sb| sb.resync_offset = Sectors::ZERO));
     start_on(sim, media).await
@@ -39,7 +39,7 @@ fn a_sync_takes_the_time_that_its_highest_speed_allows() {
         let kib = array.personality().size().0 / 2;
         let took = time(&sim, array.sync_ended()).await;
         let expected = kib as f64 / 1000.0;
-        // The last window has not to be waited for.
+        // No wait follows the last window.
         assert!((expected - 1.2..expected + 0.2).contains(&took), "{took} s of {expected}");
         array.stop().await.unwrap();
     });
@@ -60,7 +60,7 @@ fn progress_and_speed_can_be_followed() {
         assert!((1900..2300).contains(&status.speed_kib), "{status:?}");
         let eta = status.eta.unwrap();
         assert!((18..24).contains(&eta.as_secs()), "{status:?}");
-        // A setting counts at once.
+        // A changed setting takes effect at once.
         array.sync_settings().set_speed_max_kib(None);
         assert!(time(&sim, array.sync_ended()).await < 1.5);
         let status = array.sync_status();
@@ -82,7 +82,7 @@ fn a_sync_goes_at_its_lowest_speed_while_there_is_regular_io() {
             sim.runtime().sleep(Duration::from_millis(20)).await;
             write(&volume, 77, 8, 3).await.unwrap();
         }
-        // What was under way when the first write came, and ten seconds.
+        // The windows in flight at the first write, and ten seconds.
         let done = array.sync_status().done.0 / 2048;
         assert!((18..48).contains(&done), "{done} MiB");
         assert!(time(&sim, array.sync_ended()).await < 1.0, "the array is idle");
@@ -116,7 +116,7 @@ fn writes_have_their_turn_while_an_array_is_synced() {
     });
 }
 
-/// Bytes in a second that a disk takes one after the other.
+/// Sequential write speed of a disk in bytes per second.
 fn sequential(model: Model, len: Sectors) -> f64 {
     let sim = Sim::new(9);
     let disk = SimDisk::with("d", Media::new(len), model.limits(), model);
@@ -144,7 +144,7 @@ fn sequential(model: Model, len: Sectors) -> f64 {
     })
 }
 
-/// Bytes in a second of one member that a sync of an idle array does.
+/// Speed of a sync of an idle array in bytes of one member per second.
 fn sync_speed(shape: &Shape, models: &[Model], action: Action, len: Sectors) -> f64 {
     let media = media(shape.members, len);
     let sim = Sim::new(8);
@@ -176,7 +176,7 @@ fn sync_speed(shape: &Shape, models: &[Model], action: Action, len: Sectors) -> 
 
 #[test]
 fn an_idle_array_is_synced_nearly_as_fast_as_its_slowest_member_is() {
-    // A hard disk needs long for a checkpoint, so it gets more to do.
+    // A checkpoint takes long on a hard disk, so it gets a longer run.
     let (long, short) = (Sectors(512 * 2048), Sectors(128 * 2048));
     let (hdd, sata, nvme) = (Model::hdd(), Model::sata_ssd(), Model::nvme());
     let shapes = [
@@ -190,8 +190,8 @@ fn an_idle_array_is_synced_nearly_as_fast_as_its_slowest_member_is() {
     {
         let alone = sequential(model, len);
         for (name, shape) in &shapes {
-            // Heads that go to and fro between the parts of a member, or to rows of the others, are no
-            // fault of the sync's.
+            // Seeks between the parts of a member, or to rows of other members, are inherent in
+            // the layout.
             if what == "hdd" && !["raid1", "raid10 n2"].contains(name) {
                 continue;
             }
@@ -203,7 +203,7 @@ fn an_idle_array_is_synced_nearly_as_fast_as_its_slowest_member_is() {
             }
         }
     }
-    // The slower of two is what counts.
+    // The slower of two members determines the speed.
     let alone = sequential(hdd, long);
     for action in [Action::Resync, Action::Recover, Action::Check] {
         for models in [[hdd, nvme], [nvme, hdd]] {
@@ -225,7 +225,7 @@ fn a_clean_bitmap_makes_a_resync_short() {
         let mut spec = crate::common::spec(&raid1(2), &sizes);
         spec.bitmap = NewBitmap::Internal { chunk: Some(1 << 20) };
         crate::common::make_with(&spec, &new).await;
-        // All of a new bitmap is marked, until the array is used.
+        // All of a new bitmap is marked until the array is used.
         let array = start(&sim, &new, &RUN).await.unwrap();
         write(&gateway(&array), 0, 8, 0).await.unwrap();
         array.stop().await.unwrap();

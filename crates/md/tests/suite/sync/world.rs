@@ -1,4 +1,4 @@
-//! Arrays in the states that a sync is for, made by editing superblocks.
+//! Arrays in states that need a sync, made by editing superblocks.
 #![allow(unreachable_pub, reason = "shared by the modules of one test")]
 
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub fn raid10(layout: u32, members: usize, chunk_kib: u64) -> Shape {
     Shape::new(Level::Raid10, Some(layout), chunk_kib, members)
 }
 
-/// Mirrors, and near, far and offset copies with members that go up in rows and that do not.
+/// Mirrors, and near, far and offset copies on numbers of members that divide evenly and that do not.
 pub fn shapes() -> Vec<Shape> {
     vec![
         raid1(2),
@@ -54,8 +54,7 @@ pub fn edit(medium: &Media, change: impl FnOnce(&mut Superblock)) {
     medium.poke(SUPER, &sb.encode(512).expect("fits"));
 }
 
-/// Fills the members with what cannot be told apart from data of others, makes the array, and writes
-/// stamps all over it.
+/// Creates the array, and fills all of it with stamps.
 pub fn fill(sim: &Sim, shape: &Shape, media: &[Media]) {
     sim.block_on(async {
         let disks = disks(media);
@@ -66,7 +65,7 @@ pub fn fill(sim: &Sim, shape: &Shape, media: &[Media]) {
     });
 }
 
-/// Writes all of the array.
+/// Writes the whole array.
 pub async fn write_all(array: &Arc<Array>, generation: u8) {
     let volume = gateway(array);
     let size = volume.capacity().0;
@@ -78,8 +77,8 @@ pub async fn write_all(array: &Arc<Array>, generation: u8) {
     }
 }
 
-/// Makes the members' copies differ as a crash may leave them: some blocks of each hold what was there
-/// before. The superblocks say that the array was being written.
+/// Makes the members' copies differ as after a crash: some blocks of each hold old data. The superblocks
+/// say that the array was being written.
 pub fn crash(media: &[Media], used: u64, rng: &mut Rng) {
     for medium in media {
         edit(medium, |sb| sb.resync_offset = Sectors::ZERO);
@@ -91,7 +90,7 @@ pub fn crash(media: &[Media], used: u64, rng: &mut Rng) {
     }
 }
 
-/// Has a member in a slot rebuilt from the beginning: it holds nothing but noise.
+/// Makes the member in a slot need a full rebuild: it holds only noise.
 pub fn empty_out(media: &[Media], slot: usize, seed: u64) {
     let medium = &media[slot];
     edit(medium, |sb| sb.recovery_offset = Some(Sectors::ZERO));
@@ -109,7 +108,7 @@ fn wipe(medium: &Media, seed: u64) {
     }
 }
 
-/// A disk that is to replace the member in a slot.
+/// Adds a disk as the replacement of the member in a slot.
 pub fn replacement(media: &mut Vec<Media>, slot: usize) {
     let new = Media::new(media[slot].capacity());
     new.poke(SUPER, &media[slot].peek_range(SUPER, Sectors(1)));
@@ -130,7 +129,7 @@ pub fn replacement(media: &mut Vec<Media>, slot: usize) {
     });
 }
 
-/// The first copy of every sector of the array, as it is on the media.
+/// The first copy of every array sector, from the media.
 pub fn first_copies(array: &Array, media: &[Media]) -> Vec<u8> {
     let copy = |sector| {
         let copy = array.personality().map(Sector(sector))[0];
@@ -139,7 +138,7 @@ pub fn first_copies(array: &Array, media: &[Media]) -> Vec<u8> {
     (0..array.personality().size().0).flat_map(copy).collect()
 }
 
-/// Reads all of the array.
+/// Reads the whole array.
 pub async fn read_all(array: &Arc<Array>) -> Vec<u8> {
     let volume = gateway(array);
     let mut all = Vec::new();
@@ -152,7 +151,7 @@ pub async fn read_all(array: &Arc<Array>) -> Vec<u8> {
     all
 }
 
-/// Writes here and there as long as it is not told to stop; what is where then.
+/// Writes to random places.
 pub struct Writer {
     pub ios: usize,
     pub max_len: u64,
@@ -160,8 +159,8 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Writes generation after generation into parts of the array that are a task's own; remembers the
-    /// last of each sector.
+    /// Writes one generation after the other, each of four tasks in its own part of the array; returns the
+    /// last generation of each sector.
     pub async fn run(&self, array: &Arc<Array>, rng: &mut Rng) -> Vec<Option<u8>> {
         let volume = gateway(array);
         let size = volume.capacity().0;
@@ -190,7 +189,7 @@ impl Writer {
     }
 }
 
-/// Starts the array on media, in whatever state.
+/// Starts the array on the media, also if it is degraded.
 pub async fn start_on(sim: &Sim, media: &[Media]) -> Arc<Array> {
     start(sim, &disks(media), &RUN).await.unwrap()
 }

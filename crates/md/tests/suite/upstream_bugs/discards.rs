@@ -10,7 +10,7 @@ use crate::manage::world::Recipe;
 use crate::upstream_bugs::pending::shapes;
 
 /// Upstream: "md/raid10: fix missing discard IO accounting" (6.12.25). Discards were neither in the statistics
-/// nor in the bitmap.
+/// nor marked in the bitmap.
 #[test]
 fn discard_io_is_accounted_once_and_marked_as_a_whole() {
     for shape in shapes() {
@@ -25,7 +25,7 @@ fn discard_io_is_accounted_once_and_marked_as_a_whole() {
             assert_eq!(after.discard.sectors - before.discard.sectors, 1000, "{shape:?}");
             assert_eq!((after.write, after.read), (before.write, before.read), "{shape:?}");
             assert_eq!(after.in_flight(), 0, "{shape:?}");
-            // All of the eight chunks of 64 KiB that it touches, on disk too.
+            // All eight chunks of 64 KiB that it touches, on disk too.
             assert_eq!(bitmap.marked_runs(), [(Sector(0), Sectors(1024))], "{shape:?}");
             for disk in 0..shape.members {
                 assert_eq!(
@@ -38,8 +38,8 @@ fn discard_io_is_accounted_once_and_marked_as_a_whole() {
     }
 }
 
-/// Upstream: "md/raid10: wait barrier before returning discard request with REQ_NOWAIT" (6.12.64). What does not
-/// wait for the barrier of a recovery is put back there by it: the old data over what was discarded.
+/// Upstream: "md/raid10: wait barrier before returning discard request with REQ_NOWAIT" (6.12.64). If a discard
+/// does not wait for the barrier of a recovery, the recovery writes the old data over the discarded range.
 #[test]
 fn a_discard_with_nowait_does_not_pass_the_barrier_of_a_recovery() {
     for shape in shapes() {

@@ -9,15 +9,15 @@ use ashlar_sim::Sim;
 use crate::common::{Shape, disks, start};
 use crate::manage::world::{DISK, LEN, RW, Recipe, World, check, member};
 
-/// The marks of the first eight chunks, as a member has them on disk: the first byte of its bitmap.
+/// The marks of the first eight chunks on a member's disk: the first byte of its bitmap.
 pub(crate) async fn marks(world: &World, disk: usize) -> u8 {
     let sb = probe(&world.disks[disk].gateway()).await.unwrap().unwrap();
     let at = sb.bitmap_start().expect("a bitmap");
     world.media[disk].peek_range(at, Sectors(1))[256]
 }
 
-/// Upstream: "md: no longer compare spare disk superblock events in super_load" (6.12.109). A spare whose count of
-/// events was the highest was taken for the freshest device, and the array did not start.
+/// Upstream: "md: no longer compare spare disk superblock events in super_load" (6.12.109). A spare with the
+/// highest event count counted as the freshest device, and the array did not start.
 #[test]
 fn events_of_a_spare_disk_superblock_are_not_compared() {
     for level in [Level::Raid1, Level::Raid10] {
@@ -34,7 +34,7 @@ fn events_of_a_spare_disk_superblock_are_not_compared() {
                 sb.events = events;
                 media[2].poke(Sector(8), &sb.encode(512).unwrap());
                 for first in 0..3 {
-                    // In whatever order they are found.
+                    // In any order of discovery.
                     let mut disks = disks(&media);
                     disks.rotate_left(first);
                     let array = start(&sim, &disks, &RW).await.unwrap();
@@ -48,8 +48,8 @@ fn events_of_a_spare_disk_superblock_are_not_compared() {
     }
 }
 
-/// Upstream: "md: fix update super 1.0 on rdev size change" (6.12). A superblock at the end of a member was written
-/// to another place than it is read from when the size of the data changed.
+/// Upstream: "md: fix update super 1.0 on rdev size change" (6.12). When the size of the data changed, a superblock
+/// at the end of a member was written to another place than it is read from.
 #[test]
 fn super_1_0_is_updated_in_its_place_when_the_size_changes() {
     let shape = Shape { version: Version::V1_0, ..Shape::new(Level::Raid1, None, 0, 2) };
@@ -62,7 +62,7 @@ fn super_1_0_is_updated_in_its_place_when_the_size_changes() {
         let size = world.array.grow_size(None, GrowOptions::default()).await.unwrap();
         assert!(size > Sectors(2048) && size.as_end() <= place);
         world.array.sync_ended().await;
-        // To the last sector, so that a superblock in the wrong place would be overwritten, or overwrite.
+        // Up to the last sector: a superblock in the wrong place would overwrite it or be overwritten.
         world.write(size.0 - LEN, LEN, 2).await;
         world.array.stop().await.unwrap();
         for disk in &world.disks {
@@ -78,8 +78,8 @@ fn super_1_0_is_updated_in_its_place_when_the_size_changes() {
     });
 }
 
-/// Upstream: "dm-raid: don't set io_min and io_opt for raid1" (6.12.49). A mirror has no stripes: it was made to
-/// look as if it had, and file systems laid themselves out by that.
+/// Upstream: "dm-raid: don't set io_min and io_opt for raid1" (6.12.49). A mirror has no stripes, but reported
+/// some, and file systems aligned themselves to them.
 #[test]
 fn io_min_and_io_opt_of_a_raid1_are_its_members() {
     let run = |shape: Shape| {

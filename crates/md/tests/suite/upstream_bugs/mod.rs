@@ -1,5 +1,5 @@
-//! Bugs that the kernel's md has had, or is suspected to have: for each the test here that has its name, or
-//! why it cannot occur. The list is [`register`]; tests that belong with others are there, by their path.
+//! Bugs that the kernel's md had, or is suspected to have: for each a test named after it, or why it cannot
+//! occur. The list is [`register`]; it names tests in other files by their path.
 
 mod discards;
 mod metadata;

@@ -23,8 +23,8 @@ pub(crate) fn shapes() -> [Shape; 5] {
     ]
 }
 
-/// Asserts that no write counts as under way (the array becomes clean), nobody is in the barrier (a check
-/// raises it, a bitmap freezes the array), and nothing is accounted as in flight.
+/// Asserts that no write counts as under way (the array becomes clean), no I/O is in the barrier (a check
+/// raises it, a bitmap freezes the array), and no I/O is accounted as in flight.
 pub(crate) async fn nothing_is_left(sim: &Sim, world: &World) {
     sim.set_time_limit(Duration::from_secs(48 * 3600));
     world.write(0, 8, 1).await;
@@ -39,7 +39,7 @@ pub(crate) async fn nothing_is_left(sim: &Sim, world: &World) {
 }
 
 /// Upstream: "md/raid10: fix writes_pending and barrier reference leaks on discard failures"
-/// (CVE-2026-72438, 6.12.111). A discard that failed half way was never counted out, and the array could
+/// (CVE-2026-72438, 6.12.111). A discard that failed halfway was never counted out, and the array could
 /// not be frozen any more.
 #[test]
 fn discard_failures_leak_no_writes_pending_and_no_barrier_reference() {
@@ -58,7 +58,7 @@ fn discard_failures_leak_no_writes_pending_and_no_barrier_reference() {
                         discard().await
                     }
                     2 => {
-                        // It does not even begin: the superblocks cannot say that the array is active.
+                        // It cannot begin: the superblocks cannot record that the array is active.
                         sim.runtime().sleep(Duration::from_secs(2)).await;
                         world.media.iter().for_each(|m| m.fail_writes(SUPERBLOCK));
                         discard().await
@@ -84,7 +84,7 @@ fn write_failures_leak_no_writes_pending_and_no_barrier_reference() {
                 let volume = world.volume();
                 match failing {
                     0 => {
-                        // It does not even begin.
+                        // It cannot begin.
                         sim.runtime().sleep(Duration::from_secs(2)).await;
                         world.media.iter().for_each(|m| m.fail_writes(SUPERBLOCK));
                         assert!(write(&volume, 0, 64, 2).await.is_err());
@@ -102,7 +102,7 @@ fn write_failures_leak_no_writes_pending_and_no_barrier_reference() {
                         assert!(volume.submit(beyond).await.is_err());
                     }
                     3 => {
-                        // One member fails; the write is good.
+                        // One member fails; the write succeeds.
                         world.media[1].fail_writes(0..DISK.0);
                         let writes = (0..32).map(|n| write(&volume, n * 8, 8, 1));
                         assert!(join_all(writes).await.iter().all(Result::is_ok));
@@ -127,7 +127,7 @@ fn write_failures_leak_no_writes_pending_and_no_barrier_reference() {
 }
 
 /// Upstream: "md/raid1: free r1_bio when REQ_NOWAIT..." (6.12.97) and "md/raid10: wait barrier before returning
-/// discard request with REQ_NOWAIT" (6.12.64). I/O that must not wait, and whoever drops it, owes nothing.
+/// discard request with REQ_NOWAIT" (6.12.64). I/O that must not wait leaves nothing behind, even if dropped.
 #[test]
 fn nowait_io_that_is_given_up_leaves_nothing_behind() {
     for shape in shapes() {

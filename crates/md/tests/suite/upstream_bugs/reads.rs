@@ -24,7 +24,7 @@ async fn read(volume: &Gateway, sector: u64, flags: Flags) -> Result<Vec<u8>, St
 }
 
 /// Upstream: "md/raid1: Fix data corruption for degraded array with slow disk" (6.10.7). The choice of a slow
-/// (write-mostly) member did not ask whether that member is in sync there.
+/// (write-mostly) member did not check whether that member is in sync there.
 #[test]
 fn a_degraded_array_with_a_slow_disk_reads_nothing_that_was_not_rebuilt() {
     for (good_is_slow, new_is_slow) in [(false, true), (true, true), (true, false)] {
@@ -34,7 +34,7 @@ fn a_degraded_array_with_a_slow_disk_reads_nothing_that_was_not_rebuilt() {
             world.array.fail(1).await.unwrap();
             world.array.remove(1).await.unwrap();
             world.array.set_flag(0, slow(good_is_slow)).await.unwrap();
-            // It holds noise, and will for long.
+            // It holds noise, and is slow to be rebuilt.
             world.media[2].slow_down(1000);
             let how = AddOptions { write_mostly: Some(new_is_slow), ..options(7) };
             world.array.add(world.disks[2].gateway(), "d2", how).await.unwrap();
@@ -47,7 +47,7 @@ fn a_degraded_array_with_a_slow_disk_reads_nothing_that_was_not_rebuilt() {
                 world.check(0, LEN, 1).await;
                 world.check(DISK.0 - 2 * LEN, LEN, 3).await;
             }
-            // Nor if the good one cannot be read.
+            // It is not read even if the good one cannot be read.
             world.media[0].fail_reads(DATA..DISK.0);
             for sector in [0, 300, DISK.0 - 2 * LEN] {
                 assert_eq!(
@@ -61,14 +61,14 @@ fn a_degraded_array_with_a_slow_disk_reads_nothing_that_was_not_rebuilt() {
     }
 }
 
-/// Upstream: "md/raid1: fix choose next idle in read_balance()" (6.7.11). A member that was idle was passed over.
+/// Upstream: "md/raid1: fix choose next idle in read_balance()" (6.7.11). An idle member was skipped.
 #[test]
 fn read_balance_chooses_the_next_idle_member() {
     for members in [2, 3, 4] {
         mirror(members).run(async |_, world| {
             for round in 0..4 {
                 world.media.iter().for_each(Media::clear_log);
-                // None goes on where another one ended.
+                // No read begins where another one ended.
                 let reads = (0..members as u64).map(|n| {
                     let volume = world.volume();
                     async move { read(&volume, (n * 5 + 1 + round) * 16, Flags::empty()).await }
@@ -81,7 +81,7 @@ fn read_balance_chooses_the_next_idle_member() {
     }
 }
 
-/// Upstream: "md/raid1,raid10: don't ignore IO flags" (CVE-2025-22125). What went to the members had lost them.
+/// Upstream: "md/raid1,raid10: don't ignore IO flags" (CVE-2025-22125). I/O to the members had lost its flags.
 #[test]
 fn io_flags_are_not_ignored() {
     for shape in shapes() {
@@ -110,8 +110,8 @@ fn io_flags_are_not_ignored() {
     }
 }
 
-/// Upstream: "md/raid1,raid10: don't handle IO error for REQ_RAHEAD and REQ_NOWAIT" (6.12.46). Reads that were
-/// refused counted as errors of the member, until it failed.
+/// Upstream: "md/raid1,raid10: don't handle IO error for REQ_RAHEAD and REQ_NOWAIT" (6.12.46). Refused reads
+/// counted as errors of the member, until it failed.
 #[test]
 fn no_io_error_is_handled_for_rahead_and_nowait() {
     for shape in shapes() {

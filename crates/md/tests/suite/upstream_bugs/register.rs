@@ -2,19 +2,19 @@
 
 use std::path::Path;
 
-/// A bug that upstream had, or may have.
+/// A bug that upstream had, or is suspected to have.
 struct Bug {
-    /// How upstream calls the change that ended it, and the first release with it; what has no such change
-    /// is somebody's own reading of the source.
+    /// The title of the upstream change that fixed it, and the first release with it. A bug without such a
+    /// change is suspected from reading the source.
     name: &'static str,
     here: Here,
 }
 
-/// What there is of it here.
+/// The bug's status in ashlar.
 enum Here {
-    /// It could occur. The file (below `crates/md`) and the function of a test that would find it.
+    /// It could occur. The files (below `crates/md`) and functions of the tests that would find it.
     Tested(&'static [(&'static str, &'static str)]),
-    /// It cannot, and why.
+    /// It cannot occur, and why.
     Cannot(&'static str),
 }
 

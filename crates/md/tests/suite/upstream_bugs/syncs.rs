@@ -1,4 +1,4 @@
-//! Resync, recovery and check, and how they meet errors and freezes.
+//! Resync, recovery and check during errors and freezes.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ fn raid10(layout: u32, members: usize) -> Shape {
     Shape::new(Level::Raid10, Some(layout), 4, members)
 }
 
-/// Upstream: "md/raid10: fix any_working flag handling in raid10_sync_request" (6.12.75). A source was taken for
-/// a working one though all that could be read of it were bad blocks: no I/O began, and nobody ended it.
+/// Upstream: "md/raid10: fix any_working flag handling in raid10_sync_request" (6.12.75). A source counted as
+/// working although all its blocks there were bad: no I/O began, so the request never ended.
 #[test]
 fn any_working_source_that_has_only_bad_blocks_does_not_hang_a_recovery() {
     for bad in [8, 64, 1024] {
@@ -26,7 +26,7 @@ fn any_working_source_that_has_only_bad_blocks_does_not_hang_a_recovery() {
         recipe.run(async |sim, world| {
             sim.set_time_limit(Duration::from_secs(3600));
             let volume = world.volume();
-            // Members 0 and 1 have the same data; 0 cannot store some of it, and lists that.
+            // Members 0 and 1 have the same data; member 0 cannot store some blocks, and lists them.
             world.media[0].fail_writes(DATA..DATA + bad);
             world.write(0, 2 * bad.max(LEN / 2), 2).await;
             assert_eq!(world.array.degraded(), 0, "bad blocks are listed");
@@ -35,7 +35,7 @@ fn any_working_source_that_has_only_bad_blocks_does_not_hang_a_recovery() {
             world.media[0].heal();
             world.add(4).await.unwrap();
             world.array.sync_ended().await;
-            // What nobody has is bad on the new member too, and the rest is there.
+            // Lost blocks are bad on the new member too; it has all others.
             assert_eq!(world.array.degraded(), 0);
             let lost = |sector: u64| {
                 let copy = world.array.personality().map(Sector(sector))[0];
@@ -48,10 +48,10 @@ fn any_working_source_that_has_only_bad_blocks_does_not_hang_a_recovery() {
                     (false, got) => assert!(got.unwrap().as_slice() == stamped(sector, 1, 2)),
                 }
             }
-            // A resync and a check of it end as well.
+            // A repair of it ends as well.
             world.array.request_sync(Request::Repair).unwrap();
             world.array.sync_ended().await;
-            // What is written anew can be read.
+            // Rewritten blocks can be read.
             world.write(0, 4 * bad, 3).await;
             world.check(0, 4 * bad, 3).await;
             world.settle().await;
@@ -60,7 +60,7 @@ fn any_working_source_that_has_only_bad_blocks_does_not_hang_a_recovery() {
 }
 
 /// Upstream: "md/raid10: fix still_degraded being inverted in raid10_sync_request()" (6.12.109). While a member was
-/// still missing, the recovery of another one took the marks away which the missing one would need.
+/// still missing, the recovery of another one cleared marks that the missing one would need.
 #[test]
 fn still_degraded_is_not_inverted_in_a_raid10_sync() {
     for bitmap in [NewBitmap::Internal { chunk: Some(1 << 16) }, NewBitmap::Lockless] {
@@ -92,7 +92,7 @@ fn still_degraded_is_not_inverted_in_a_raid10_sync() {
                 world.settle().await;
                 world.check(0, 128, 1).await;
                 world.check(128, 64, 2).await;
-                // Nobody needs them any more.
+                // No member needs the marks any more.
                 sim.runtime().sleep(Duration::from_secs(90)).await;
                 assert_eq!(array.bitmap().unwrap().marked_chunks(), 0, "{shape:?}");
             });
@@ -100,7 +100,7 @@ fn still_degraded_is_not_inverted_in_a_raid10_sync() {
     }
 }
 
-/// Upstream: "md/raid1,raid10: fix deadlock in read error recovery path" (CVE-2026-74375). Whoever corrected a read
+/// Upstream: "md/raid1,raid10: fix deadlock in read error recovery path" (CVE-2026-74375). The correction of a read
 /// error waited for a freeze, or for I/O that waited for the correction.
 #[test]
 fn the_read_error_recovery_path_does_not_deadlock() {
@@ -136,7 +136,7 @@ fn the_read_error_recovery_path_does_not_deadlock() {
                 };
                 let checks = async {
                     for _ in 0..6 {
-                        // Refused where a freeze holds it, or one is under way.
+                        // Refused if a check is under way.
                         if world.array.request_sync(Request::Check).is_ok() {
                             world.array.sync_ended().await;
                         }

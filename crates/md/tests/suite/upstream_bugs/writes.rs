@@ -20,7 +20,7 @@ use crate::upstream_bugs::pending::shapes;
 
 const WRITE_MOSTLY: FlagChange = FlagChange { flag: MemberFlag::WriteMostly, on: true };
 
-/// A mirror of two with write-behind, of which the second member is made write-mostly while it runs.
+/// A mirror of two with write-behind, whose second member is made write-mostly while it runs.
 async fn behind(sim: &Sim, media: &[Media]) -> Arc<Array> {
     let disks = disks(media);
     let mut spec = spec(&Shape::new(Level::Raid1, None, 0, 2), &[DISK, DISK]);
@@ -57,8 +57,8 @@ fn the_bitmap_is_updated_with_and_without_write_mostly_devices() {
     }
 }
 
-/// Upstream: "md/raid1: fix data lost for writemostly rdev" (6.12.46). The copy of a write that went to the slow
-/// member had no operation, so it was a read.
+/// Upstream: "md/raid1: fix data lost for writemostly rdev" (6.12.46). The copy of a write for the slow member
+/// had no operation set, so it was a read.
 #[test]
 fn data_is_not_lost_for_a_writemostly_rdev() {
     for flags in [Flags::empty(), Flags::SYNC, Flags::FUA, Flags::META | Flags::SYNC] {
@@ -83,8 +83,8 @@ fn data_is_not_lost_for_a_writemostly_rdev() {
     }
 }
 
-/// Upstream: "md/raid1: fix the comparing region of interval tree" (6.12.91). Writes behind that overlapped by their
-/// last sector alone were not kept in order; those that touched were.
+/// Upstream: "md/raid1: fix the comparing region of interval tree" (6.12.91). Writes behind that overlapped only in
+/// their last sector were not kept in order; adjacent ones were.
 #[test]
 fn the_compared_region_of_serialized_writes_is_exact() {
     for (first, len, second, other) in
@@ -112,8 +112,8 @@ fn the_compared_region_of_serialized_writes_is_exact() {
     }
 }
 
-/// Upstream: "md/raid1: create serial pool..." (6.12.110). What keeps writes behind in order was not there for a
-/// member that became write-mostly later.
+/// Upstream: "md/raid1: create serial pool..." (6.12.110). The pool that keeps writes behind in order was missing
+/// for a member that became write-mostly later.
 #[test]
 fn writes_are_serialized_for_a_member_that_becomes_write_mostly() {
     for seed in 0..40 {
@@ -136,8 +136,7 @@ fn writes_are_serialized_for_a_member_that_becomes_write_mostly() {
     }
 }
 
-/// Upstream: "md: fix bio accounting for split md cloned bios" (6.12.114). I/O that is cut up was not accounted
-/// as what it was.
+/// Upstream: "md: fix bio accounting for split md cloned bios" (6.12.114). Split bios were accounted wrongly.
 #[test]
 fn accounting_of_split_bios_is_exact() {
     for shape in shapes() {
@@ -161,8 +160,8 @@ fn accounting_of_split_bios_is_exact() {
     }
 }
 
-/// Suspected upstream (own reading): `wait_blocked_dev` of raid10 looks at the first members of the array and not at
-/// those of the write, so that a write to the others is acknowledged before a failure there is recorded.
+/// Suspected upstream (from reading the source): `wait_blocked_dev` of raid10 checks the first members of the array
+/// instead of those of the write, so that a write to others is acknowledged before a failure there is recorded.
 #[test]
 fn a_write_waits_for_the_record_of_its_own_members_not_of_the_first() {
     for slot in 0..6 {
@@ -175,7 +174,7 @@ fn a_write_waits_for_the_record_of_its_own_members_not_of_the_first() {
             world.media[slot].kill();
             let writes = (0..12).map(|chunk| chunk * 8).filter(on_slot).map(async |at| {
                 write(&volume, at, 8, 2).await.unwrap();
-                // At this very moment the others know.
+                // The others must record the failure already.
                 for (other, medium) in world.media.iter().enumerate() {
                     let bytes = medium.peek_range(Sector(SUPERBLOCK.start), Sectors(8));
                     let sb = Superblock::parse(Version::V1_2, &bytes, DISK).unwrap();

@@ -1,4 +1,4 @@
-//! Checks from outside.
+//! Checks of an array from outside.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::World;
 use crate::common::gateway;
 
 impl World {
-    /// Whether nothing is known of a sector.
+    /// Whether a sector may hold anything.
     pub(crate) fn is_undefined(&self, sector: u64) -> bool {
         self.oracle.allowed(sector).contains(&Value::Anything)
     }
@@ -26,14 +26,14 @@ impl World {
         self.oracle.end(flush, gateway(array).flush().await);
     }
 
-    /// Reads everything, in pieces of any size. What is undefined since the last life, and may differ
-    /// from copy to copy, is written first.
+    /// Reads everything, in pieces of random size. Sectors that are undefined since the last life, and may
+    /// differ between copies, are written first.
     pub(crate) async fn settle(&self, array: &Arc<Array>, rng: &mut Rng) {
         let volume = gateway(array);
-        // What a killed process left in the disks' caches is there for good now.
+        // Makes durable what a killed process left in the disks' caches.
         self.flush(array).await;
         let mut at = 0;
-        // What was discarded and nothing else may as well stay so.
+        // Sectors that were only discarded may stay undefined.
         let leave = rng.chance(1, 2);
         let open = |sector: u64| {
             let allowed = self.oracle.allowed(sector);
@@ -64,7 +64,7 @@ impl World {
         }
     }
 
-    /// Writes anew what all members list as bad: it is lost.
+    /// Rewrites blocks that all members list as bad: their data are lost.
     async fn give_up(&self, array: &Arc<Array>, range: Range<u64>) {
         for from in range.step_by(self.block as usize) {
             let can_read = |at: Location| {
@@ -82,13 +82,13 @@ impl World {
         }
     }
 
-    /// Spoils a copy of something behind everybody's back, and has it repaired.
+    /// Silently corrupts a copy of a sector, and repairs it.
     pub(crate) async fn repair(&self, array: &Arc<Array>) {
         let mut rng = self.rng.clone().fork();
         let sector = rng.below(self.size);
         let needed = |bitmap: &Bitmap| bitmap.needs_sync(Sector(sector), Purpose::Rebuild).needed;
         let compared = array.bitmap().is_none_or(needed) && !self.is_undefined(sector);
-        // The first counts, as for reads where copies may differ.
+        // The first copy is the source, as for reads where copies may differ.
         let mut places = array.personality().map(Sector(sector));
         places.sort_by_key(|at| array.members().counts_last(at.disk));
         let mut copies = Vec::new();
@@ -102,19 +102,19 @@ impl World {
         }
         let (rdev, at) = copies[1 + rng.index(copies.len() - 1)];
         self.media[self.disk_at(rdev.path())].poke(at, &stamp(self.seed, sector, u64::MAX));
-        // One that was interrupted goes on where it was.
+        // An interrupted check would continue at its bound: reset it.
         array.set_sync_bounds(Sectors::ZERO, Sectors::MAX).expect("nothing runs");
         let asked = array.request_sync(Request::Repair);
         assert_eq!(asked, Ok(()), "{:?}: repair", self.shape);
         array.sync_ended().await;
         let found = array.sync_status().mismatches;
         assert!(!found.is_zero(), "{:?}: nothing found at {sector}", self.shape);
-        // What was spoiled is durable. What repairs it is only now.
+        // The corruption is durable; the repair becomes durable only now.
         self.flush(array).await;
     }
 
-    /// All copies on members in sync are the same, but for what was discarded, and blocks that are
-    /// known to be bad.
+    /// Asserts that all copies on in-sync members are the same, except for discarded sectors and known
+    /// bad blocks.
     pub(crate) fn check_copies(&self, array: &Array) {
         for sector in 0..self.size {
             let mut held = Vec::new();
@@ -138,7 +138,7 @@ impl World {
         }
     }
 
-    /// Nothing but what is the array's has changed.
+    /// Asserts that nothing outside the array's areas has changed.
     pub(crate) fn check_outside(&self) {
         for (disk, ((medium, places), new)) in
             self.media.iter().zip(&self.places).zip(&self.new).enumerate()

@@ -39,31 +39,31 @@ pub(crate) struct World {
     size: u64,
     /// Sectors of a logical block.
     block: u64,
-    /// The disks whose members are known to have failed.
+    /// The disks whose members have recorded failures.
     failed: BTreeSet<usize>,
-    /// More than could be done without has failed while members listed bad blocks.
+    /// Too many members may have failed while members listed bad blocks, so data may be lost.
     may_lose: Cell<bool>,
-    /// The last life ended with all that there is on all members.
+    /// The last life ended with all data on all members.
     whole: bool,
-    /// The disks that somebody added in this life, or tried to.
+    /// The disks that the operator added in this life, or tried to add.
     added: RefCell<BTreeSet<usize>>,
 }
 
-/// A life that came to its end.
+/// The result of a life.
 struct Lived {
     array: Arc<Array>,
-    /// What is known of the copies.
+    /// What is known about the copies.
     quiet: Quiet,
 }
 
-/// Whether nothing is under way.
+/// Whether I/O is under way.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Quiet {
-    /// Something may be.
+    /// I/O may be under way.
     No,
-    /// Nothing is, everything is on the disks and the superblocks say so.
+    /// No I/O is; everything is on the disks, and the superblocks record that.
     Recorded,
-    /// No write is.
+    /// No write is under way.
     Synced,
 }
 
@@ -100,13 +100,13 @@ impl World {
         let shape = random_shape(level, &mut rng);
         let block = if rng.chance(1, 5) { 8 } else { 1 };
         let spares = if level == Level::Raid0 { 0 } else { [0, 0, 1, 2][rng.index(4)] };
-        // Now and then one that is synced in several windows.
+        // Sometimes an array that is synced in several windows.
         let least = if rng.chance(1, 12) { 5000 } else { 400 };
         let sizes: Vec<Sectors> = (0..shape.members + spares)
             .map(|_| Sectors(least + rng.below(160)).round_down(Sectors(block)))
             .collect();
         let media: Vec<Media> = sizes.iter().map(|size| Media::new(*size)).collect();
-        // The array has the largest block of its members.
+        // The array's block size is the largest of its members'.
         let mut kinds: Vec<Limits> = sizes.iter().map(|_| random_limits(&mut rng, 512)).collect();
         let large = rng.index(shape.members);
         kinds[large].logical_block_bytes = block as u32 * 512;
@@ -157,7 +157,7 @@ impl World {
             }
         });
         drop(sim);
-        // What is not the array's is recognised when it is overwritten.
+        // Stamp all sectors outside the array's areas, so that overwriting them is detected.
         for ((medium, places), size) in self.media.iter().zip(&self.places).zip(sizes) {
             for sector in (0..size.0).filter(|sector| !places.hold(*sector)) {
                 medium.poke(Sector(sector), &stamp(self.seed, sector, u64::MAX));
@@ -166,7 +166,7 @@ impl World {
         }
     }
 
-    /// What a redundant array may have besides copies.
+    /// Adds random options of a redundant array: bitmap, bad block log, flags.
     fn furnish(&mut self, spec: &mut CreateSpec) {
         let rng = &mut self.rng;
         spec.daemon_sleep = 1;
@@ -229,7 +229,7 @@ impl World {
             if quiet != Quiet::No && !array.is_unsynced() {
                 self.check_copies(&array);
             }
-            // A member may have failed a moment ago, as marks were taken away.
+            // A member may have failed a moment ago, while marks were cleared.
             if quiet == Quiet::Recorded && array.is_recorded() {
                 let faulty = array.members().iter().filter(|(_, rdev)| rdev.is_faulty());
                 let faulty: Vec<usize> =
@@ -270,8 +270,8 @@ impl World {
         self.may_lose.set(self.may_lose.get() | script.too_many);
         let mut faults = rng.fork();
         let trouble = async {
-            // A member that is read because copies may differ must not fail: another one may hold what
-            // was there before.
+            // While copies may differ, the member with the first copy must not fail: another may hold
+            // old data.
             while array.is_unsynced() {
                 SimRuntime.sleep(Duration::from_micros(200)).await;
             }
@@ -298,7 +298,7 @@ impl World {
         self.come_to_an_end(array, disks, &script).await
     }
 
-    /// Starts the array; perhaps without one of its disks, if the others can do without it.
+    /// Starts the array; perhaps without one of its disks, if the others suffice.
     async fn assemble(&self, sim: &Sim, disks: &[SimDisk], rng: &mut Rng) -> Arc<Array> {
         if self.whole && self.redundant() && rng.chance(1, 4) {
             let away = rng.index(disks.len());
@@ -312,7 +312,7 @@ impl World {
         array.unwrap_or_else(|error| panic!("{:?}: {error}", self.shape))
     }
 
-    /// A write now and then in the array's first sectors.
+    /// Occasional writes in the first writer's part of the array.
     async fn trickle(&self, volume: &Gateway, script: &Script) {
         let mut rng = self.rng.clone().fork();
         let Some(first) = script.work.first() else { return };
@@ -328,7 +328,7 @@ impl World {
         match script.end {
             End::Step(_) | End::Done => Lived { array, quiet: Quiet::No },
             End::Synced | End::Repaired => {
-                // What is written behind is not waited for otherwise.
+                // Waits for writes behind.
                 self.flush(&array).await;
                 array.sync_ended().await;
                 if script.end == End::Repaired && script.victims.is_empty() {
@@ -341,11 +341,11 @@ impl World {
                 self.recorded(array, stopped, script)
             }
             End::Idle => {
-                // A slow member may take its time.
+                // A slow member may take long.
                 for _ in 0..600 {
                     SimRuntime.sleep(Duration::from_secs(1)).await;
                     if array.state() == ArrayState::Clean && self.redundant() {
-                        // Where copies may differ superblocks say so: a resync gave up.
+                        // If copies may differ, the superblocks say so: a resync gave up.
                         let told = array.is_unsynced() || self.says_clean(&array, disks).await;
                         assert!(told, "{:?}: not recorded", self.shape);
                         return self.recorded(array, Ok(()), script);
@@ -358,8 +358,8 @@ impl World {
         }
     }
 
-    /// Whether the superblocks of all members in sync say clean. (One that died unnoticed cannot say
-    /// anything.)
+    /// Whether the superblocks of all in-sync members say clean. (A member that died unnoticed has no
+    /// readable one.)
     async fn says_clean(&self, array: &Array, disks: &[SimDisk]) -> bool {
         let members = array.status().await.members;
         let mut found = candidates(disks).await.into_iter().filter(|candidate| {
@@ -368,7 +368,7 @@ impl World {
         found.all(|candidate| candidate.sb.is_clean())
     }
 
-    /// The array was stopped, or became clean: then everything is on the disks.
+    /// The array was stopped, or became clean: everything is on the disks.
     fn recorded(&self, array: Arc<Array>, stopped: BioResult, script: &Script) -> Lived {
         assert!(script.too_many || stopped.is_ok(), "{:?}: stop: {stopped:?}", self.shape);
         let flush = self.oracle.begin_flush();
@@ -386,7 +386,7 @@ impl World {
     }
 }
 
-/// Runs the first to its end, and the other beside it.
+/// Runs `first` to its end, and `other` concurrently.
 async fn select_first(
     first: impl Future<Output = ()> + Unpin,
     other: impl Future<Output = ()> + Unpin,

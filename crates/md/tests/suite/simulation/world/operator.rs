@@ -12,14 +12,14 @@ use uuid::Uuid;
 use super::World;
 use super::script::{Act, Script};
 
-/// Whether a member in sync has blocks that it does not have.
+/// Whether a working member in a slot lists bad blocks.
 pub(super) fn lists_bad_blocks(array: &Array) -> bool {
     let mut members = array.members().placed();
     members.any(|(_, rdev)| !rdev.is_faulty() && !rdev.bad_blocks().is_empty())
 }
 
 impl World {
-    /// Does what the script says. Refusals are answers too.
+    /// Performs the script's acts. Refusals are allowed.
     pub(crate) async fn operate(
         &self,
         array: &Array,
@@ -36,12 +36,12 @@ impl World {
         }
     }
 
-    /// Takes back what the operator set and what would keep a sync from its end.
+    /// Resets operator settings that would keep a sync from ending.
     pub(crate) fn let_go(array: &Array) {
         if array.set_sync_bounds(Sectors::ZERO, Sectors::MAX).is_ok() {
             array.sync_settings().set_speed_max_kib(None);
         }
-        // Those that cannot are not synced.
+        // Refused by arrays that are never synced.
         if array.request_sync(Request::Idle).is_err() {
             assert!(array.is_stopped() || array.personality().level() == Level::Raid0);
         }
@@ -63,7 +63,7 @@ impl World {
         let nobody = || "nobody".to_owned();
         match act {
             Act::Fail => {
-                // While copies may differ one that failed may have been read last.
+                // While copies may differ, the member with the first copy must not fail.
                 if array.is_unsynced() || lists_bad_blocks(array) {
                     return Err("others may not have it all".to_owned());
                 }
@@ -111,7 +111,7 @@ impl World {
                 done.map_err(|e| e.to_string()).map(|()| format!("{wanted:?}"))
             }
             Act::WriteMostly | Act::Failfast => {
-                // While copies may differ it would change which of them is read.
+                // While copies may differ, this would change which copy is read.
                 if array.is_unsynced() {
                     return Err("unsynced".to_owned());
                 }

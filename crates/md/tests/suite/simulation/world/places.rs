@@ -6,11 +6,11 @@ use ashlar_block::Sectors;
 use ashlar_md::ondisk::Superblock;
 use ashlar_md::ondisk::probe::probe_ranges;
 
-/// Where things are on a disk.
+/// The areas of an array on a disk.
 pub(crate) struct Places {
     /// Where data begins.
     pub(crate) data: u64,
-    /// All that may be written.
+    /// All areas that may be written.
     areas: Vec<Range<u64>>,
 }
 
@@ -20,7 +20,7 @@ fn sectors(at: u64, bytes: u64) -> Range<u64> {
 }
 
 impl Places {
-    /// Of a member with this superblock, of which `used` sectors hold data, with blocks of `block`
+    /// The areas of a member with this superblock, with `used` sectors of data and blocks of `block`
     /// sectors.
     pub(crate) fn of(sb: &Superblock, used: u64, block: u64) -> Self {
         let (at, data) = (sb.super_offset.0, sb.data_offset.0);
@@ -32,21 +32,21 @@ impl Places {
         places
     }
 
-    /// A bitmap may come to where the superblock has it, up to what lies behind.
+    /// Allows a bitmap at the superblock's place for it, up to the next area.
     pub(crate) fn allow_bitmap(&mut self, sb: &Superblock) {
         if let Some(start) = sb.bitmap_start() {
             self.allow_bitmap_at(start.0, sb.device_size().0);
         }
     }
 
-    /// A bitmap may come to a sector of a device of this size.
+    /// Allows a bitmap at this sector of a device of this size.
     pub(crate) fn allow_bitmap_at(&mut self, start: u64, device: u64) {
         let behind = self.areas.iter().map(|area| area.start).filter(|at| *at > start);
         let end = behind.min().unwrap_or(device).min(start + 64);
         self.areas.push(start..end);
     }
 
-    /// A disk that is added loses the superblocks that it has anywhere.
+    /// Allows erasing superblocks at all places, which adding a disk does.
     pub(crate) fn allow_erasing(&mut self, device: Sectors) {
         let ranges = probe_ranges(device).into_iter();
         self.areas.extend(ranges.map(|(at, len)| sectors(at, len as u64)));

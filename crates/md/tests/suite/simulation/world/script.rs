@@ -11,19 +11,19 @@ const READS: Mix = Mix { read: 1, write: 0, write_fua: 0, flush: 0, discard: 0, 
 /// How a life ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum End {
-    /// At some step, wherever that is.
+    /// At an arbitrary step.
     Step(u64),
     /// When the work is done.
     Done,
-    /// When the work is done and everything that there is to be synced has been.
+    /// When the work is done and everything is synced.
     Synced,
-    /// Some time after the work, when the array has become clean by itself.
+    /// Some time after the work, when the idle array has become clean.
     Idle,
     /// Stopped after the work.
     Stop,
-    /// Stopped in the midst of it.
+    /// Stopped during the work.
     StopEarly,
-    /// After the work one copy of something is spoiled, and the copies are repaired.
+    /// After the work, one copy of a sector is corrupted and repaired.
     Repaired,
 }
 
@@ -43,51 +43,51 @@ impl End {
     }
 }
 
-/// What an operator does.
+/// An act of the operator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Act {
     /// Fails a member.
     Fail,
-    /// Takes out what failed.
+    /// Removes a failed member.
     Remove,
-    /// Adds what is not a member.
+    /// Adds a disk that is not a member.
     Add,
-    /// Wants a member replaced.
+    /// Replaces a member.
     Replace,
-    /// Has the copies compared.
+    /// Starts a check.
     Check,
-    /// Has them compared and made the same.
+    /// Starts a repair.
     Repair,
-    /// Puts back a member that failed.
+    /// Re-adds a failed member.
     ReAdd,
-    /// Takes the bitmap away, or has another one.
+    /// Removes or adds a bitmap.
     Bitmap,
-    /// Has a member read last, or no longer.
+    /// Sets or clears write-mostly of a member.
     WriteMostly,
-    /// Has a member fail at its first error, or no longer.
+    /// Sets or clears failfast of a member.
     Failfast,
-    /// Keeps anything from being synced.
+    /// Freezes syncs.
     Frozen,
-    /// Sets how fast a sync may be.
+    /// Sets the speed limits of a sync.
     Speed,
-    /// Sets where a sync begins and waits.
+    /// Sets the bounds of a sync.
     Bounds,
-    /// Ends what is synced.
+    /// Ends the running sync.
     Idle,
     /// Waits until everything is synced.
     Wait,
 }
 
-/// What is asked of an array.
+/// Properties of an array that a script depends on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts {
     /// Sectors.
     pub(crate) size: u64,
     /// Sectors of a logical block.
     pub(crate) block: u64,
-    /// Its disks, spares among them.
+    /// Number of its disks, including spares.
     pub(crate) disks: usize,
-    /// Whether one member can be done without: all are there and none lists bad blocks.
+    /// Whether the array can lose a member: all are present and none lists bad blocks.
     pub(crate) spare: bool,
     /// Whether its members can be changed.
     pub(crate) redundant: bool,
@@ -96,23 +96,23 @@ pub(crate) struct Facts {
 /// What happens in a life.
 #[derive(Debug)]
 pub(crate) struct Script {
-    /// Writers with a part of the array each, and readers of all of it. (Writes to one sector that
-    /// are in flight together may leave its copies different, as in md; nobody sane does it.)
+    /// Writers, each with a separate part of the array, and readers of all of it. (Concurrent writes to
+    /// one sector may leave its copies different, as in md; sane clients do not do that.)
     pub(crate) work: Vec<Workload>,
     /// How it ends.
     pub(crate) end: End,
     /// The disks that misbehave.
     pub(crate) victims: Vec<usize>,
-    /// More misbehave than can be done without, perhaps.
+    /// Whether more disks may misbehave than the array can lose.
     pub(crate) too_many: bool,
-    /// Writes after the work, one at a time, with pauses in which marks are taken away.
+    /// Number of writes after the work, one at a time, with pauses in which marks are cleared.
     pub(crate) trickle: usize,
-    /// What the operator does, each after some time.
+    /// The operator's acts, each after a delay.
     pub(crate) acts: Vec<(Duration, Act)>,
 }
 
 impl Script {
-    /// What comes next.
+    /// A random script.
     pub(crate) fn random(facts: Facts, end: End, rng: &mut Rng) -> Self {
         let victims = match rng.below(8) {
             0..4 => Vec::new(),
@@ -188,7 +188,7 @@ fn random_work(facts: Facts, tolerate_errors: bool, rng: &mut Rng) -> Vec<Worklo
     work
 }
 
-/// Lets a disk misbehave in some way, from now on or from some time on; its data begins at `data`.
+/// Makes a disk misbehave in a random way, now or later; its data begins at `data`.
 pub(crate) fn misbehave(medium: &Media, data: u64, rng: &mut Rng) {
     let medium = medium.clone();
     let end = medium.capacity().0;
