@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use crate::buffer::{Buffer, Segment};
 use crate::units::{SECTOR_SIZE, Sector, Sectors};
 
-/// What a bio asks for (the kernel's `REQ_OP_*`).
+/// The operation of a bio (the kernel's `REQ_OP_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Op {
     /// Fill the segments from the device.
@@ -15,7 +15,7 @@ pub enum Op {
     Write,
     /// Make every write that was acknowledged before this bio was submitted durable.
     Flush,
-    /// The range is not needed any more; what it reads afterwards is undefined until it is written.
+    /// The range is not needed any more; its contents are undefined until it is written.
     Discard,
     /// The range reads as zeroes afterwards.
     WriteZeroes,
@@ -26,7 +26,7 @@ impl Op {
     pub const ALL: [Self; 5] =
         [Self::Read, Self::Write, Self::Flush, Self::Discard, Self::WriteZeroes];
 
-    /// Whether the operation changes what is stored.
+    /// Whether the operation changes stored data.
     pub const fn is_write(self) -> bool {
         matches!(self, Self::Write | Self::Discard | Self::WriteZeroes)
     }
@@ -43,9 +43,9 @@ bitflags! {
     pub struct Flags: u16 {
         /// The data is durable when the bio completes (forced unit access).
         const FUA = 1;
-        /// Everything acknowledged before is durable before this bio's data is written.
+        /// All previously acknowledged data is durable before this bio's data is written.
         const PREFLUSH = 1 << 1;
-        /// Somebody waits for this bio.
+        /// A task waits for this bio.
         const SYNC = 1 << 2;
         /// Fail with `Again` instead of waiting for a resource.
         const NOWAIT = 1 << 3;
@@ -53,7 +53,7 @@ bitflags! {
         const RAHEAD = 1 << 4;
         /// Write-zeroes must keep the space allocated (the kernel's `REQ_NOUNMAP`, NBD's NO_HOLE).
         const NOUNMAP = 1 << 5;
-        /// Write-zeroes only if it is faster than writing (NBD's FAST_ZERO): else `NotSupported`.
+        /// Write-zeroes only if it is faster than writing (NBD's FAST_ZERO); otherwise `NotSupported`.
         const FAST = 1 << 6;
         /// Metadata of a file system or of an array.
         const META = 1 << 7;
@@ -69,13 +69,13 @@ pub type Segments = SmallVec<[Segment; 1]>;
 /// carry none.
 #[derive(Clone, Debug)]
 pub struct Bio {
-    /// What to do.
+    /// The operation.
     pub op: Op,
-    /// How.
+    /// Its modifiers.
     pub flags: Flags,
     /// First sector.
     pub sector: Sector,
-    /// How many sectors (0 for a flush).
+    /// Number of sectors (0 for a flush).
     pub len: Sectors,
     /// The data.
     pub segments: Segments,
@@ -91,7 +91,7 @@ impl Bio {
 
     fn with_data(op: Op, sector: Sector, segments: Segments) -> Self {
         let bytes: usize = segments.iter().map(Segment::len).sum();
-        // A rest below a sector shows as a length that does not match, refused by the gateway.
+        // A partial last sector makes the length mismatch, which the gateway refuses.
         let len = Sectors::from_bytes_floor(bytes as u64);
         Self { segments, ..Self::bare(op, sector, len) }
     }
@@ -161,7 +161,7 @@ impl Bio {
         Self { op: self.op, flags: self.flags, sector: target, len, segments, ioprio: self.ioprio }
     }
 
-    /// Cuts off and returns the first `n` sectors.
+    /// Splits off and returns the first `n` sectors.
     ///
     /// # Panics
     /// When the bio is not longer than `n`.
@@ -194,7 +194,7 @@ pub fn slice_segments(segments: &[Segment], skip: u64, len: u64) -> Segments {
     out
 }
 
-/// Sectors that `bytes` of data fill, if they fill whole sectors.
+/// The sectors of `bytes` of data; `None` if they do not fill whole sectors.
 pub fn whole_sectors(bytes: u64) -> Option<Sectors> {
     bytes.is_multiple_of(SECTOR_SIZE).then(|| Sectors::from_bytes_floor(bytes))
 }

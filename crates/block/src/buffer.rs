@@ -30,7 +30,7 @@ use std::sync::{Arc, OnceLock};
 pub const BUFFER_ALIGN: usize = 4096;
 const MIN_CLASS_SHIFT: u32 = 12;
 const CLASSES: usize = 12; // 4 KiB .. 8 MiB
-/// The sizes of blocks that are kept, bytes.
+/// The sizes in bytes of blocks that are kept.
 pub const BLOCK_SIZES: [usize; CLASSES] = {
     let mut sizes = [1 << MIN_CLASS_SHIFT; CLASSES];
     let mut class = 1;
@@ -40,36 +40,37 @@ pub const BLOCK_SIZES: [usize; CLASSES] = {
     }
     sizes
 };
-/// Free memory that a thread keeps for each class, bytes.
+/// Free memory in bytes that a thread keeps for each class.
 const KEEP_PER_CLASS_BYTES: usize = 8 << 20;
 
-/// Memory for buffers that is not the allocator's.
+/// A source of memory for buffers other than the allocator.
 pub trait Source: fmt::Debug + Send + Sync {
-    /// A block of one of [`BLOCK_SIZES`], initialised and aligned to [`BUFFER_ALIGN`]; `None` if there is none.
+    /// A block of one of [`BLOCK_SIZES`], initialised and aligned to [`BUFFER_ALIGN`]; `None` if none is left.
     fn take(&self, len: usize) -> Option<NonNull<u8>>;
 
     /// Takes a block back.
     ///
     /// # Safety
-    /// It is one that [`Source::take`] gave, once, and nobody uses it any more.
+    /// [`Source::take`] of the same source returned the block, it is given back once, and it is no longer
+    /// used.
     unsafe fn give(&self, block: NonNull<u8>);
 }
 
 static SOURCE: OnceLock<&'static dyn Source> = OnceLock::new();
 
-/// Has buffers of up to 8 MiB come from `source` from now on, as far as it has any. Those that there are stay what they are.
+/// Allocates buffers of up to 8 MiB from `source` while it has blocks; existing buffers are unaffected.
 ///
 /// # Errors
-/// Another was set before, and stays.
+/// A source was already set, and stays.
 pub fn set_source(source: &'static dyn Source) -> Result<(), &'static dyn Source> {
     SOURCE.set(source)
 }
 
-/// An aligned block of initialised memory. Dropped, it goes back to where it came from.
+/// An aligned block of initialised memory. Dropping it returns it to its source.
 struct Block {
     ptr: NonNull<u8>,
     capacity: usize,
-    /// What made it, if not the allocator.
+    /// The source that it came from; `None` for the allocator.
     source: Option<&'static dyn Source>,
 }
 
@@ -93,7 +94,7 @@ impl Block {
         Layout::from_size_align(capacity, BUFFER_ALIGN).expect("buffer capacity within isize")
     }
 
-    /// `None`: there is no memory.
+    /// `None` if out of memory.
     fn take(len: usize) -> Option<Self> {
         let (class, capacity) = class_of(len);
         if class < CLASSES {
@@ -112,7 +113,7 @@ impl Block {
         Some(Self { ptr: NonNull::new(ptr)?, capacity, source: None })
     }
 
-    /// Whether it is what [`Block::take`] would make now.
+    /// Whether it comes from where [`Block::take`] allocates now.
     fn is_current(&self) -> bool {
         self.source.is_some() == SOURCE.get().is_some()
     }
@@ -120,7 +121,7 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: made in take(), by the source or with the same layout, and owned.
+        // SAFETY: allocated in take(), by the source or with the same layout, and owned.
         unsafe {
             match self.source {
                 Some(source) => source.give(self.ptr),
@@ -130,19 +131,19 @@ impl Drop for Block {
     }
 }
 
-/// Memory that a buffer of `len` bytes takes, bytes.
+/// Memory in bytes that a buffer of `len` bytes takes.
 pub fn footprint(len: usize) -> usize {
     class_of(len).1
 }
 
-/// Gives the blocks that this thread keeps for buffers to come back to where they came from.
+/// Returns the free blocks that this thread keeps to their sources.
 pub fn drop_kept() {
-    // While the thread ends there is nothing to give back.
+    // While the thread ends there is nothing to return.
     let kept = FREE.try_with(RefCell::take).unwrap_or_default();
     drop(kept);
 }
 
-/// What a buffer's memory belongs to.
+/// The owner of a buffer's memory.
 struct Inner {
     block: Option<Block>,
     ptr: NonNull<u8>,
@@ -167,7 +168,7 @@ impl Drop for Inner {
                 list.extend(block.take());
             }
         });
-        // Past its bound, or while the thread ends, memory goes back to the allocator.
+        // Beyond the limit, or while the thread ends, the block returns to its source.
         if let (Some(block), Ok(()) | Err(_)) = (block, kept) {
             drop(block);
         }
@@ -183,13 +184,12 @@ pub struct Buffer {
 impl Buffer {
     /// `len` bytes with unspecified (but initialised) contents.
     ///
-    /// The process is aborted where there is no memory. For sizes that a client chooses use
-    /// [`Self::try_alloc`].
+    /// Aborts the process if out of memory. Use [`Self::try_alloc`] for sizes that a client chooses.
     pub fn alloc(len: usize) -> Self {
         Self::try_alloc(len).unwrap_or_else(|| handle_alloc_error(Block::layout(footprint(len))))
     }
 
-    /// As [`Self::alloc`]; `None` where there is no memory.
+    /// As [`Self::alloc`]; `None` if out of memory.
     pub fn try_alloc(len: usize) -> Option<Self> {
         let block = Block::take(len)?;
         let ptr = block.ptr;
@@ -203,7 +203,7 @@ impl Buffer {
         buffer
     }
 
-    /// As [`Self::zeroed`]; `None` where there is no memory.
+    /// As [`Self::zeroed`]; `None` if out of memory.
     pub fn try_zeroed(len: usize) -> Option<Self> {
         let mut buffer = Self::try_alloc(len)?;
         buffer.as_mut_slice().fill(0);
@@ -228,9 +228,9 @@ impl Buffer {
     }
 
     fn assert_unique(&self) {
-        // No Weak references exist, so a count of one means that we hold the only handle; nobody
-        // else can make a new one from it. Acquire pairs with the release in Segment's drop, so
-        // that what the driver wrote is seen.
+        // No Weak references exist, so a count of one means that this is the only handle; no other
+        // code can make a new one. Acquire pairs with the release in Segment's drop, so that the
+        // driver's writes are visible.
         assert!(Arc::strong_count(&self.inner) == 1, "buffer used while its I/O is in flight");
         fence(Ordering::Acquire);
     }
@@ -246,7 +246,7 @@ impl Buffer {
         unsafe { std::slice::from_raw_parts(self.inner.ptr.as_ptr(), self.len) }
     }
 
-    /// The bytes, to be filled.
+    /// The bytes, mutable.
     ///
     /// # Panics
     /// When a segment of this buffer is alive: the I/O has not ended.
@@ -259,7 +259,7 @@ impl Buffer {
     /// Shortens the buffer to `len` bytes.
     ///
     /// # Panics
-    /// When it is shorter already.
+    /// When it is already shorter.
     pub fn truncate(&mut self, len: usize) {
         assert!(len <= self.len);
         self.len = len;
@@ -327,7 +327,7 @@ impl Segment {
         }
     }
 
-    /// Cuts off and returns the first `n` bytes.
+    /// Splits off and returns the first `n` bytes.
     ///
     /// # Panics
     /// When it is shorter.
@@ -338,8 +338,8 @@ impl Segment {
         front
     }
 
-    /// Where the bytes are. Using the pointer is the driver's `unsafe`: it may write for a read
-    /// bio and read for a write bio, until it drops the segment.
+    /// The address of the bytes. Using the pointer is `unsafe` in the driver: it may write to it for a
+    /// read bio and read from it for a write bio, until it drops the segment.
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         // SAFETY: offset is within the block that `inner` keeps alive.

@@ -32,7 +32,7 @@ pub struct ByteVolume {
 }
 
 impl ByteVolume {
-    /// Bytes of `gateway`'s device.
+    /// The volume of `gateway`'s device.
     pub fn new(gateway: Gateway) -> Self {
         let block_bytes = u64::from(gateway.disk().limits().logical_block_bytes);
         let locks = std::iter::repeat_with(RwLock::new).take(BUCKETS).collect();
@@ -49,12 +49,12 @@ impl ByteVolume {
         self.gateway.capacity().bytes()
     }
 
-    /// The unit in which requests go straight through, bytes.
+    /// The unit in bytes in which requests pass unchanged.
     pub fn block_bytes(&self) -> u64 {
         self.block_bytes
     }
 
-    /// Memory that reading or writing `[offset, offset + len)` takes besides its segments, bytes.
+    /// Memory in bytes that reading or writing `[offset, offset + len)` needs besides its segments.
     pub fn bounce_bytes(&self, offset: u64, len: u64) -> usize {
         if self.is_aligned(offset, len) {
             return 0;
@@ -80,7 +80,7 @@ impl ByteVolume {
         start..((offset + len) & !mask).max(start)
     }
 
-    /// The range in bounds, or the status of a request out of them.
+    /// Checks that the range is in bounds; fails with `out` if not.
     fn check(&self, offset: u64, len: u64, out: Status) -> BioResult {
         match offset.checked_add(len) {
             Some(end) if end <= self.size_bytes() => Ok(()),
@@ -148,7 +148,7 @@ impl ByteVolume {
     pub async fn write_zeroes(&self, offset: u64, len: u64, flags: Flags) -> BioResult {
         self.check(offset, len, Status::NoSpace)?;
         let inner = self.inner(offset, len);
-        // FUA on the last part alone would not cover the others: flush instead.
+        // FUA only on the last part would not cover the others: flush instead.
         let part_flags = flags - Flags::FUA;
         let edges = [offset..inner.start.min(offset + len), inner.end.max(offset)..offset + len];
         if inner.start < inner.end {
@@ -170,7 +170,7 @@ impl ByteVolume {
     /// Makes all of `ranges` read as zeroes, durably.
     ///
     /// # Errors
-    /// The first status of its parts; any of the ranges may be as it was then.
+    /// The first status of its parts; any of the ranges may then be unchanged.
     pub async fn wipe(&self, ranges: &[Range<u64>]) -> BioResult {
         for range in ranges {
             let len = range.end.saturating_sub(range.start);
@@ -194,12 +194,12 @@ impl ByteVolume {
         self.gateway.submit(Bio::discard(at, n).with_flags(flags)).await
     }
 
-    /// Gives the space of `[offset, offset + len)` back so that it reads as zeroes (fallocate(2)'s
-    /// PUNCH_HOLE): a discard where discarded ranges read as zeroes, else a write-zeroes that must
+    /// Frees the space of `[offset, offset + len)` so that it reads as zeroes (fallocate(2)'s
+    /// PUNCH_HOLE): a discard if discarded ranges read as zeroes, otherwise a write-zeroes that must
     /// be cheaper than writing.
     ///
     /// # Errors
-    /// `NotSupported` where zeroes would have to be written.
+    /// `NotSupported` if zeroes would have to be written.
     pub async fn punch_hole(&self, offset: u64, len: u64) -> BioResult {
         let features = self.gateway.disk().limits().features;
         if features.contains(Features::DISCARD_ZEROES) && self.is_aligned(offset, len) {
@@ -225,8 +225,8 @@ impl ByteVolume {
         self.gateway.read(at, n).await
     }
 
-    /// A buffer for the blocks `outer` with those parts read that a write of `[offset, +len)` does
-    /// not cover.
+    /// A buffer for the blocks `outer`, with the blocks read that a write of `[offset, +len)` covers
+    /// only in part.
     async fn read_edges(
         &self,
         outer: &Range<u64>,
@@ -250,7 +250,7 @@ impl ByteVolume {
         Ok(buffer)
     }
 
-    /// The locks of the units that `range` touches.
+    /// Locks the units that `range` touches.
     async fn lock(&self, range: &Range<u64>, shared: bool) -> SmallVec<[Guard<'_>; 1]> {
         let (first, last) = (range.start / UNIT_BYTES, (range.end - 1) / UNIT_BYTES);
         let mut wanted = 0u64;

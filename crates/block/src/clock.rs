@@ -9,7 +9,7 @@ thread_local! {
     static NOW_NS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Told by the runtime: nanoseconds on its monotonic clock.
+/// Called by the runtime: sets the nanoseconds on its monotonic clock.
 pub fn set_now_ns(now_ns: u64) {
     NOW_NS.set(now_ns);
 }

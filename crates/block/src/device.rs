@@ -16,30 +16,30 @@ pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// A block device: a driver with its queue, or a layer over other devices.
 ///
-/// Devices are shared by all reactor threads; the futures they return belong to the thread that
-/// called. Only a [`Gateway`](crate::gateway::Gateway) calls `submit_bio`, and it has checked the
-/// bio by then: it lies within the capacity, is aligned, not empty, within the limits, and asks for
-/// nothing the device said it cannot do.
+/// Devices are shared by all reactor threads; the futures that they return belong to the calling
+/// thread. Only a [`Gateway`](crate::gateway::Gateway) calls `submit_bio`, and it has checked the
+/// bio before: it lies within the capacity, is aligned, not empty, within the limits, and needs no
+/// capability that the device lacks.
 pub trait BlockDevice: Send + Sync + 'static {
     /// Name, capacity, limits, settings, counters.
     fn disk(&self) -> &Disk;
 
-    /// Starts (now, or when first polled) the I/O, and tells how it ended. A layer must match every
-    /// [`Op`](crate::bio::Op) explicitly.
+    /// Starts the I/O (now, or when first polled); the future returns its status. A layer must match
+    /// every [`Op`](crate::bio::Op) explicitly.
     ///
-    /// Dropping the future stops nothing that was started, but what would have been started later
-    /// (further pieces of a split bio, the flush after an emulated FUA write) is not: such a bio may
-    /// have happened in part, as one that failed.
+    /// Dropping the future does not stop started I/O, but later parts (further pieces of a split bio,
+    /// the flush after an emulated FUA write) are not started: like a failed bio, it may have happened
+    /// in part.
     fn submit_bio(&self, bio: Bio) -> IoFuture<'_>;
 
-    /// Whether it fires the trace points of completions itself, for its requests. Those of all other
-    /// devices the gateway fires, for the bios that came to it.
+    /// Whether the device fires the trace points of completions itself, for its requests. For all other
+    /// devices the gateway fires them, for its bios.
     fn traces_completions(&self) -> bool {
         false
     }
 }
 
-/// Where a driver leaves the result of a bio for the future that waits on the same thread.
+/// Passes the result of a bio from a driver to the future that waits on the same thread.
 #[derive(Default)]
 pub struct Completion {
     result: Cell<Option<BioResult>>,
@@ -47,7 +47,7 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// Ends the I/O. The first result stands.
+    /// Ends the I/O. Only the first result counts.
     pub fn complete(&self, result: BioResult) {
         if self.result.get().is_none() {
             self.result.set(Some(result));
@@ -64,7 +64,7 @@ enum Inner<'a> {
     Boxed(LocalFuture<'a, BioResult>),
 }
 
-/// The end of an I/O.
+/// The future of an I/O.
 #[must_use = "an I/O's status must not be dropped"]
 pub struct IoFuture<'a> {
     inner: Inner<'a>,
@@ -87,12 +87,12 @@ impl<'a> IoFuture<'a> {
         Self { inner: Inner::Completion(completion), account: None }
     }
 
-    /// An I/O that is code of a layer.
+    /// An I/O performed by a layer's future.
     pub fn boxed(future: impl Future<Output = BioResult> + 'a) -> Self {
         Self { inner: Inner::Boxed(Box::pin(future)), account: None }
     }
 
-    /// Has `account` counted as done when the I/O ends.
+    /// Counts `account` as done when the I/O ends.
     pub fn accounted(mut self, account: Account<'a>) -> Self {
         self.account = Some(account);
         self

@@ -38,30 +38,30 @@ pub enum SettingError {
     /// Outside of what this device can do.
     #[error("{value} is out of range: {min} to {max} is possible here")]
     OutOfRange {
-        /// What was asked for.
+        /// The requested value.
         value: u64,
-        /// The smallest value taken.
+        /// The smallest value accepted.
         min: u64,
-        /// The largest value taken.
+        /// The largest value accepted.
         max: u64,
     },
     /// Not a multiple of the device's unit.
     #[error("{value} is not a multiple of {unit}")]
     NotAMultiple {
-        /// What was asked for.
+        /// The requested value.
         value: u64,
         /// The unit it must be a multiple of.
         unit: u64,
     },
 }
 
-/// A device number, the kernel's `dev_t`: what `sys/block/*/dev` shows and traces carry. Numbers are
-/// ashlar's own: they tell the devices of one process apart.
+/// A device number, the kernel's `dev_t`, shown in `sys/block/*/dev` and in traces. ashlar assigns the
+/// numbers: they distinguish the devices of one process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct DeviceNumber {
     /// The kind of device (`Documentation/admin-guide/devices.txt`).
     pub major: u32,
-    /// Which of them: below [`Self::MINORS`].
+    /// Number within the kind, below [`Self::MINORS`].
     pub minor: u32,
 }
 
@@ -74,23 +74,23 @@ impl DeviceNumber {
         Self { major: 9, minor: minor % Self::MINORS }
     }
 
-    /// A device-mapper device's number. Their major is given out at run time; this is a usual one.
+    /// A device-mapper device's number. The kernel assigns their major at run time; this is a usual one.
     pub const fn dm(minor: u32) -> Self {
         Self { major: 252, minor: minor % Self::MINORS }
     }
 
-    /// The next of those that any device may have (the kernel's `BLOCK_EXT_MAJOR`).
+    /// The next extended number, which any device may have (the kernel's `BLOCK_EXT_MAJOR`).
     fn extended() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         Self { major: 259, minor: NEXT.fetch_add(1, Relaxed) % Self::MINORS }
     }
 
-    /// In the kernel's 32 bits.
+    /// The kernel's 32-bit form.
     pub const fn raw(self) -> u32 {
         self.major << 20 | self.minor
     }
 
-    /// Of the kernel's 32 bits.
+    /// From the kernel's 32-bit form.
     pub const fn of_raw(raw: u32) -> Self {
         Self { major: raw >> 20, minor: raw % Self::MINORS }
     }
@@ -102,8 +102,8 @@ impl fmt::Display for DeviceNumber {
     }
 }
 
-/// A block device's identity, limits, live settings and counters. Shared by every thread; the
-/// settings are plain atomics that take effect for bios submitted afterwards.
+/// A block device's identity, limits, live settings and counters. Shared by all threads; the settings
+/// are plain atomics that take effect for bios submitted later.
 pub struct Disk {
     name: String,
     number: AtomicU32,
@@ -119,17 +119,17 @@ pub struct Disk {
 
 /// The default of `max_sectors_kb` (the kernel's `BLK_DEF_MAX_SECTORS_CAP`, in sectors).
 const DEFAULT_MAX_SECTORS: u64 = 2560;
-/// The default of `nr_requests`: what a multi-queue device of the kernel has without a scheduler.
+/// The default of `nr_requests`, as of a kernel multi-queue device without a scheduler.
 const DEFAULT_NR_REQUESTS: u32 = 128;
 
 impl Disk {
-    /// A disk with the settings at their defaults.
+    /// A disk with default settings.
     pub fn new(name: impl Into<String>, capacity: Sectors, limits: Limits) -> Self {
         Self {
             name: name.into(),
             number: AtomicU32::new(DeviceNumber::extended().raw()),
             capacity: AtomicU64::new(capacity.0),
-            // A preferred size beyond the default cap raises it, as in the kernel.
+            // A larger preferred size raises the default cap, as in the kernel.
             max_sectors: AtomicU64::new(
                 limits
                     .max_hw_sectors
@@ -145,17 +145,17 @@ impl Disk {
         }
     }
 
-    /// The name, as under `/dev` (`md0`, `vg/lv`) or, for members, of the file.
+    /// The name, as under `/dev` (`md0`, `vg/lv`); for members, the file's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The device number: of the extended ones, as long as nobody gives it another.
+    /// The device number: an extended one, unless [`Self::set_number`] set another.
     pub fn number(&self) -> DeviceNumber {
         DeviceNumber::of_raw(self.number.load(Relaxed))
     }
 
-    /// Gives it another device number.
+    /// Sets the device number.
     pub fn set_number(&self, number: DeviceNumber) {
         self.number.store(number.raw(), Relaxed);
     }
@@ -180,7 +180,7 @@ impl Disk {
         &self.stats
     }
 
-    /// Most sectors of a read or write, now (`max_sectors_kb`).
+    /// Current limit of sectors in a read or write (`max_sectors_kb`).
     pub fn max_sectors(&self) -> Sectors {
         Sectors(self.max_sectors.load(Relaxed))
     }
@@ -198,13 +198,13 @@ impl Disk {
         Ok(())
     }
 
-    /// Most sectors of a discard, now (`discard_max_bytes`).
+    /// Current limit of sectors in a discard (`discard_max_bytes`).
     pub fn max_discard(&self) -> Sectors {
         Sectors(self.max_discard.load(Relaxed))
     }
 
-    /// Sets `discard_max_bytes`. As in the kernel a value above the hard limit is taken as the hard
-    /// limit, 0 turns discards off, and the value must be a multiple of the granularity.
+    /// Sets `discard_max_bytes`. As in the kernel, a value above the hard limit becomes the hard limit,
+    /// 0 turns discards off, and the value must be a multiple of the granularity.
     ///
     /// # Errors
     /// Not a multiple of the granularity.
@@ -219,7 +219,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Which merges are tried.
+    /// The merges that are tried.
     pub fn nomerges(&self) -> Nomerges {
         Nomerges::from_u8(self.nomerges.load(Relaxed)).unwrap_or(Nomerges::None)
     }
@@ -238,7 +238,7 @@ impl Disk {
         }
     }
 
-    /// Requests in flight for each thread at most.
+    /// Most requests in flight for each thread.
     pub fn nr_requests(&self) -> u32 {
         self.nr_requests.load(Relaxed)
     }
@@ -262,7 +262,7 @@ impl Disk {
         self.read_only.load(Relaxed)
     }
 
-    /// Refuses writes from now on, or takes them again.
+    /// Refuses writes from now on, or accepts them again.
     pub fn set_read_only(&self, read_only: bool) {
         self.read_only.store(read_only, Relaxed);
     }

@@ -24,15 +24,15 @@ use crate::status::{BioResult, Status};
 use crate::trace::{self, Action};
 use crate::units::{Sector, Sectors};
 
-/// Pieces of one split bio in flight at a time; enough for any device to be busy, while a discard
-/// of terabytes in pieces of half a megabyte does not fill the memory.
+/// Pieces of one split bio in flight at a time: enough to keep any device busy, but a discard of
+/// terabytes in pieces of half a megabyte does not fill the memory.
 const SPLIT_WINDOW: usize = 128;
-/// Bytes of a buffer of zeroes written by the emulation of write-zeroes.
+/// Bytes per write when write-zeroes is emulated.
 pub const ZERO_BYTES: u64 = 1 << 20;
-/// Such writes in flight at a time.
+/// These writes in flight at a time.
 const ZERO_WINDOW: usize = 8;
 
-/// A handle on a block device through which bios are submitted.
+/// A handle to a block device through which bios are submitted.
 #[derive(Clone)]
 pub struct Gateway {
     device: Arc<dyn BlockDevice>,
@@ -49,7 +49,7 @@ impl Gateway {
         self.device.disk()
     }
 
-    /// Whether both lead to the same device.
+    /// Whether both are gateways to the same device.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.device, &other.device)
     }
@@ -59,7 +59,7 @@ impl Gateway {
         self.disk().capacity()
     }
 
-    /// Submits `bio`; the future ends with its status.
+    /// Submits `bio`; the future returns its status.
     pub fn submit(&self, bio: Bio) -> IoFuture<'_> {
         let disk = self.disk();
         if let Err(status) = check(disk, &bio) {
@@ -72,7 +72,7 @@ impl Gateway {
         self.pass_on(bio)
     }
 
-    /// Passes a bio on to a layer, and fires the trace point of its completion.
+    /// Passes on a bio to a layer, and fires the trace point of its completion.
     #[cold]
     fn traced(&self, bio: Bio) -> IoFuture<'_> {
         let range = (bio.op, bio.flags, bio.sector, bio.len);
@@ -84,7 +84,7 @@ impl Gateway {
         })
     }
 
-    /// Brings a checked bio into a form that the device takes.
+    /// Converts a checked bio to a form that the device accepts, and submits it.
     fn pass_on(&self, mut bio: Bio) -> IoFuture<'_> {
         let disk = self.disk();
         if !disk.limits().features.contains(Features::WRITE_CACHE) {
@@ -94,7 +94,7 @@ impl Gateway {
             }
         }
         match bio.op {
-            // A flush is its own flush, and a read leaves nothing to make durable.
+            // A flush needs no second flush, and a read leaves nothing to make durable.
             Op::Flush => bio.flags -= Flags::FUA | Flags::PREFLUSH,
             Op::Read => bio.flags -= Flags::FUA,
             Op::Write | Op::Discard | Op::WriteZeroes => {}
@@ -121,14 +121,14 @@ impl Gateway {
         IoFuture::boxed(self.submit_split(bio))
     }
 
-    /// Hands a fitting bio to the device.
+    /// Submits a fitting bio to the device.
     fn start(&self, bio: Bio) -> IoFuture<'_> {
         let account = self.disk().stats().start(bio.op, bio.len);
         self.device.submit_bio(bio).accounted(account)
     }
 
-    /// Only writes have an FUA form below us; a discard or write-zeroes with FUA is followed by a
-    /// flush.
+    /// Below the gateway only writes have an FUA form; a discard or write-zeroes with FUA is followed by
+    /// a flush.
     fn takes_fua(&self, bio: &Bio) -> bool {
         bio.op == Op::Write && self.disk().limits().features.contains(Features::FUA)
     }
@@ -194,7 +194,7 @@ impl Gateway {
         }
     }
 
-    /// A device may find out only now that it cannot write zeroes (an old file system below).
+    /// A device may notice only now that it cannot write zeroes (an old file system below).
     async fn write_zeroes_or_emulate(&self, bio: Bio) -> BioResult {
         match self.start(bio.clone()).await {
             Err(Status::NotSupported) => self.write_zeroes_by_writes(bio).await,
@@ -261,7 +261,7 @@ fn check(disk: &Disk, bio: &Bio) -> BioResult {
     let block = limits.logical_block();
     let end = bio.sector.checked_add(bio.len);
     let in_range = end.is_some_and(|end| end <= disk.capacity().as_end());
-    // A read past the end fails as the kernel's does (EIO), everything else is the caller's fault.
+    // I/O past the end fails with EIO, as a read does in the kernel.
     if !in_range {
         return Err(Status::Io);
     }
@@ -276,10 +276,9 @@ fn check(disk: &Disk, bio: &Bio) -> BioResult {
     Ok(())
 }
 
-/// Runs `futures` to their ends, all at the same time; the results keep their order.
+/// Runs `futures` to their ends concurrently; the results are in the same order.
 ///
-/// For the fan-out of a layer (copies of a write): a handful of I/Os that are all started at the
-/// first poll.
+/// For the fan-out of a layer (copies of a write): a few I/Os that all start at the first poll.
 pub async fn all<'a>(futures: impl IntoIterator<Item = IoFuture<'a>>) -> Vec<BioResult> {
     futures_util::future::join_all(futures).await
 }

@@ -11,7 +11,7 @@
 //! States of a bio: submitted, (split,) plugged, merged or waiting, issued, completed. It completes
 //! exactly once; its future gives the status; dropping the future stops no I/O that was started.
 //!
-//! Ordering: bios in flight have none. A submitter that needs B after A awaits A first.
+//! Ordering: bios in flight are unordered. A submitter that needs B after A awaits A first.
 //! **Durability**: a write that completed is visible to every read submitted afterwards, and durable
 //! only after a flush that was submitted after that completion has completed, or at once if it
 //! carried FUA. See docs/internals/flush-and-fua.md.

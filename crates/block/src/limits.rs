@@ -5,17 +5,17 @@ use bitflags::bitflags;
 use crate::units::{SECTOR_SIZE, Sector, Sectors};
 
 bitflags! {
-    /// What a device is and can do.
+    /// Properties and capabilities of a device.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct Features: u16 {
         /// It has a volatile write cache: acknowledged writes need a flush to be durable.
         const WRITE_CACHE = 1;
-        /// It knows FUA writes. Where it has a cache but not this, the gateway writes and flushes.
+        /// It supports FUA writes. If it has a cache but not this, the gateway writes and flushes.
         const FUA = 1 << 1;
-        /// Seeks cost.
+        /// Seeks take time.
         const ROTATIONAL = 1 << 2;
-        /// A range whose discard succeeded reads as zeroes: punched holes of files do, disks do not
-        /// promise it.
+        /// A range whose discard succeeded reads as zeroes. True for punched holes of files; disks do
+        /// not promise it.
         const DISCARD_ZEROES = 1 << 3;
     }
 }
@@ -35,26 +35,26 @@ pub struct Limits {
     pub max_hw_sectors: Sectors,
     /// Most segments in one request.
     pub max_segments: u32,
-    /// No read or write crosses a multiple of this; zero for none.
+    /// No read or write crosses a multiple of this; zero for no limit.
     pub chunk_sectors: Sectors,
-    /// Alignment the driver wants of data in memory.
+    /// Alignment in memory that the driver requires of data.
     pub dma_alignment_bytes: u32,
     /// Most sectors in one discard; zero: discards are not supported.
     pub max_hw_discard: Sectors,
-    /// Unit in which space is really given back.
+    /// Unit in which space is really freed.
     pub discard_granularity_bytes: u32,
-    /// Where the first such unit begins on this device.
+    /// Where the first of these units begins on this device.
     pub discard_alignment_bytes: u32,
     /// Most ranges in one discard request.
     pub max_discard_segments: u16,
     /// Most sectors in one write-zeroes; zero: the gateway writes zeroes itself.
     pub max_write_zeroes: Sectors,
-    /// What it is and can do.
+    /// Properties and capabilities.
     pub features: Features,
 }
 
 impl Default for Limits {
-    /// A device that takes anything, but knows neither discard nor write-zeroes.
+    /// A device without special requirements, but also without discard and write-zeroes.
     fn default() -> Self {
         Self {
             logical_block_bytes: 512,
@@ -79,7 +79,8 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Least common multiple where 0 means "no wish", as the kernel's `lcm_not_zero`; saturating.
+/// Least common multiple where 0 means "no preference", as the kernel's `lcm_not_zero`. If it
+/// overflows, the larger value.
 fn lcm_not_zero(a: u32, b: u32) -> u32 {
     match (a, b) {
         (0, n) | (n, 0) => n,
@@ -98,8 +99,8 @@ fn min_not_zero(a: Sectors, b: Sectors) -> Sectors {
 }
 
 impl Limits {
-    /// Where a stacking device starts from: no limit of its own, to be narrowed by each lower
-    /// device (the kernel's `blk_set_stacking_limits`).
+    /// The initial limits of a stacking device: no limits, to be narrowed by each lower device (the
+    /// kernel's `blk_set_stacking_limits`).
     pub fn stacking() -> Self {
         Self {
             max_hw_sectors: Sectors::MAX,
@@ -120,9 +121,9 @@ impl Limits {
 
     /// Narrows these limits by those of a lower device whose data begins at `start` there.
     ///
-    /// Differences from the kernel, all of them of our gateway's making: a device without discard
-    /// or write-zeroes makes the sum do without only when *no* lower device has it (a member that
-    /// cannot discard is skipped, as md does); FUA is kept, because the gateway emulates it.
+    /// Differences from the kernel, because of the gateway: discard and write-zeroes are missing from
+    /// the result only if *no* lower device has them (a member that cannot discard is skipped, as in
+    /// md); FUA is kept, because the gateway emulates it.
     pub fn stack(&mut self, lower: &Self, start: Sector) {
         self.logical_block_bytes = self.logical_block_bytes.max(lower.logical_block_bytes);
         self.physical_block_bytes = self.physical_block_bytes.max(lower.physical_block_bytes);
@@ -130,7 +131,7 @@ impl Limits {
         self.io_opt_bytes = lcm_not_zero(self.io_opt_bytes, lower.io_opt_bytes);
         self.max_hw_sectors = self.max_hw_sectors.min(lower.max_hw_sectors);
         self.max_segments = self.max_segments.min(lower.max_segments);
-        // A boundary of each lower device is one of ours; 0 is the identity.
+        // The boundaries of each lower device are boundaries of the upper; 0 is the identity.
         self.chunk_sectors = Sectors(gcd(self.chunk_sectors.0, lower.chunk_sectors.0));
         self.dma_alignment_bytes = self.dma_alignment_bytes.max(lower.dma_alignment_bytes);
         self.max_hw_discard = min_not_zero(self.max_hw_discard, lower.max_hw_discard);
@@ -146,8 +147,8 @@ impl Limits {
 
     fn stack_discard_alignment(&mut self, lower: &Self, start: Sector) {
         let granularity = lower.discard_granularity_bytes.max(lower.logical_block_bytes);
-        // Offset of the first granule on the upper device: granule starts of the lower one, seen
-        // from `start`.
+        // Offset of the first granule on the upper device: the first granule of the lower one at or
+        // after `start`, relative to `start`.
         let into = (start.bytes() % u64::from(granularity)) as u32;
         let first = lower.discard_alignment_bytes % granularity;
         let alignment = (granularity + first - into) % granularity;
@@ -157,7 +158,7 @@ impl Limits {
         }
     }
 
-    /// Ends stacking: "no lower device said anything" becomes "not supported".
+    /// Ends stacking: limits that no lower device has set become "not supported".
     #[must_use]
     pub fn finish_stacking(mut self) -> Self {
         if self.max_hw_discard == Sectors::MAX {
@@ -167,7 +168,7 @@ impl Limits {
         if self.max_write_zeroes == Sectors::MAX {
             self.max_write_zeroes = Sectors::ZERO;
         }
-        // Boundaries within blocks cannot be kept; the lower gateways split where they must.
+        // Boundaries within blocks cannot be respected; the lower gateways split where needed.
         if !self.chunk_sectors.0.is_multiple_of(self.logical_block().0) {
             self.chunk_sectors = Sectors::ZERO;
         }
@@ -208,7 +209,8 @@ mod tests {
     fn discard_alignment_follows_the_data_offset() {
         let mut sum = Limits::stacking();
         sum.stack(&disk(1000, 4096), Sector(3));
-        // Sector 3 of the member is sector 0 of ours: its next granule begins at sector 8, our 5.
+        // Sector 3 of the member is sector 0 above: its next granule begins at sector 8, which is 5
+        // above.
         assert_eq!(sum.discard_alignment_bytes, 5 * 512);
         let mut aligned = Limits::stacking();
         aligned.stack(&disk(1000, 4096), Sector(2048));

@@ -12,16 +12,16 @@ pub enum Merge {
     Back,
     /// It ends where the request begins.
     Front,
-    /// It is a further range of a discard.
+    /// It is another range of a discard.
     Discard,
 }
 
-/// Flags that keep a bio out of any merge.
+/// Flags that prevent any merge.
 const VETO: Flags = Flags::FUA.union(Flags::PREFLUSH).union(Flags::NOMERGE);
-/// Flags that both must have alike.
+/// Flags that must be equal in both.
 const ALIKE: Flags = Flags::NOWAIT.union(Flags::RAHEAD).union(Flags::NOUNMAP).union(Flags::FAST);
 
-/// How `bio` can join `rq` on a device with `limits` and a soft bound of `max_sectors` for data and
+/// How `bio` can join `rq` on a device with `limits` and soft limits of `max_sectors` for data and
 /// `max_discard` for discards; `None` if it cannot.
 pub fn try_merge(
     rq: &Request,
@@ -70,7 +70,7 @@ pub fn try_merge(
     (fits && one_chunk).then_some(how)
 }
 
-/// Puts `queued` into `rq` as [`try_merge`] allowed.
+/// Merges `queued` into `rq`, as [`try_merge`] allowed.
 pub(crate) fn merge(rq: &mut Request, queued: QueuedBio, how: Merge) {
     rq.len += queued.bio.len;
     rq.nr_segments += queued.bio.segments.len() as u32;

@@ -20,42 +20,42 @@ const MS: u64 = 1_000_000;
 const US: u64 = 1_000;
 const SECOND: u64 = 1_000_000_000;
 
-/// Commands worked on at a time, at most.
+/// Most commands processed at a time.
 pub const MAX_PARALLELISM: usize = 1024;
 
-/// A cap on I/Os in a second, as providers of cloud disks enforce it: a token bucket.
+/// A cap on I/Os per second, as cloud providers enforce it: a token bucket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IopsCap {
-    /// I/Os in a second.
+    /// I/Os per second.
     pub per_second: u64,
-    /// I/Os that may come at once after a pause.
+    /// I/Os that may start at once after a pause.
     pub burst: u64,
     /// Bytes that count as one I/O (EBS gp2: 256 KiB).
     pub unit_bytes: u64,
 }
 
 impl IopsCap {
-    /// What [`Self::burst`] is by default.
+    /// The default of [`Self::burst`].
     pub const BURST: u64 = 16;
-    /// What [`Self::unit_bytes`] is by default.
+    /// The default of [`Self::unit_bytes`].
     pub const UNIT_BYTES: u64 = 256 << 10;
 }
 
 /// The cost of moving a head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seek {
-    /// The shortest seek, settling included, nanoseconds.
+    /// The shortest seek, including settling, in nanoseconds.
     pub min_ns: u64,
-    /// From one end to the other, nanoseconds.
+    /// A seek from one end to the other, in nanoseconds.
     pub full_stroke_ns: u64,
-    /// One turn of the platter, nanoseconds; half of it is waited for after a seek.
+    /// One turn of the platter, in nanoseconds; a seek is followed by a wait of half a turn.
     pub turn_ns: u64,
 }
 
 /// The times of a device. All `_ns` are nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Model {
-    /// Commands worked on at a time.
+    /// Commands processed at a time.
     pub parallelism: usize,
     /// Fixed cost of a read.
     pub read_ns: u64,
@@ -65,15 +65,15 @@ pub struct Model {
     pub flush_ns: u64,
     /// Fixed cost of a discard or write-zeroes.
     pub discard_ns: u64,
-    /// Cost of each MiB of a discard or write-zeroes.
+    /// Cost per MiB of a discard or write-zeroes.
     pub discard_ns_per_mib: u64,
-    /// Bytes in a second over the device's bus, for all commands together; `u64::MAX` for no bound.
+    /// Bytes per second over the device's bus, for all commands together; `u64::MAX` for no limit.
     pub bytes_per_second: u64,
-    /// The fixed cost varies by up to this part of it, in percent: it is what reorders completions.
+    /// The fixed cost increases by up to this percentage, at random, which reorders completions.
     pub jitter_percent: u64,
-    /// A head, if there is one.
+    /// The cost of moving the head, if there is one.
     pub seek: Option<Seek>,
-    /// A cap, if there is one.
+    /// The cap on I/Os, if there is one.
     pub iops_cap: Option<IopsCap>,
 }
 
@@ -142,7 +142,7 @@ impl Model {
         }
     }
 
-    /// A device that takes no time: what adjustments start from.
+    /// A device that takes no time: the base for adjustments.
     pub const fn instant() -> Self {
         Self {
             parallelism: MAX_PARALLELISM,
@@ -158,8 +158,8 @@ impl Model {
         }
     }
 
-    /// The limits that a device of this kind tells: with a volatile cache and FUA, discards of any
-    /// size at 4 KiB granules, write-zeroes.
+    /// The limits of a device of this kind: a volatile cache, FUA, discards of any size with granules
+    /// of 4 KiB, write-zeroes.
     pub fn limits(&self) -> Limits {
         let mut features = Features::WRITE_CACHE | Features::FUA;
         if self.seek.is_some() {
@@ -177,15 +177,15 @@ impl Model {
     }
 }
 
-/// A device's clockwork: the model and what it is busy with.
+/// A device's clockwork: the model and its current load.
 pub struct Clockwork {
     model: Model,
     capacity: u64,
-    /// When each of the `parallelism` units is free again, the first one on top.
+    /// When each of the `parallelism` units is free again, the earliest on top.
     free_ns: BinaryHeap<Reverse<u64>>,
     bus_free_ns: u64,
     head: u64,
-    /// When the bucket of tokens will be full.
+    /// When the token bucket will be full.
     bucket_full_ns: u64,
 }
 
@@ -207,8 +207,8 @@ impl Clockwork {
         }
     }
 
-    /// When a command that arrives at `now_ns` ends. `below(n)` is to draw a number below `n`, which is
-    /// never 0.
+    /// When a command that arrives at `now_ns` ends. `below(n)` must return a random number below `n`,
+    /// which is never 0.
     pub fn end_ns(
         &mut self,
         now_ns: u64,
@@ -241,7 +241,7 @@ impl Clockwork {
         end
     }
 
-    /// When the tokens for `bytes` are there, at `now_ns` or later.
+    /// When the tokens for `bytes` are available, at `now_ns` or later.
     fn take_tokens(&mut self, cap: IopsCap, now_ns: u64, bytes: u64) -> u64 {
         let tokens = bytes.div_ceil(cap.unit_bytes.max(1)).max(1);
         let burst = cap.burst.max(1);
@@ -260,11 +260,11 @@ impl Clockwork {
         if distance == 0 {
             return 0;
         }
-        // What lies a little ahead passes below the head, which is quicker than moving it.
+        // A place a little ahead passes below the head, which is faster than moving it.
         let passing_ns = ahead.map_or(u64::MAX, |skipped| {
             transfer_ns(Sectors(skipped).bytes(), self.model.bytes_per_second)
         });
-        // Seek time grows with the root of the distance.
+        // Seek time grows with the square root of the distance.
         let part = (u128::from(distance) * 1_000_000 / u128::from(self.capacity)) as u64;
         let travel = seek.full_stroke_ns.saturating_sub(seek.min_ns) / 1000 * part.isqrt();
         passing_ns.min(seek.min_ns + travel + seek.turn_ns / 2)
@@ -298,7 +298,7 @@ mod tests {
     fn a_cap_holds_to_a_hundredth_however_late_completions_are_seen() {
         let model: Named = "gp2:3000iops,jitter=0%".parse().unwrap();
         let mut clockwork = Clockwork::new(model.model, Sectors(1 << 30));
-        // 32 in flight; each is followed by another when its end is seen, up to 200 us late.
+        // 32 in flight; another follows when an end is seen, up to 200 us late.
         let mut seen: Vec<u64> = vec![0; 32];
         let (mut done, mut draws) = (0_u64, 0_u64);
         loop {
@@ -331,7 +331,7 @@ mod tests {
     fn a_head_that_has_to_go_a_little_ahead_waits_for_that_to_pass() {
         let gap = |to: u64| run(Model::hdd(), [(Op::Read, 1 << 20, 8), (Op::Read, to, 8)]);
         let next = gap((1 << 20) + 8);
-        // 128 KiB pass in 0.7 ms; back by as much, or far ahead, the head moves.
+        // 128 KiB pass in 0.7 ms; 128 KiB back, or far ahead, the head moves.
         let (ahead, back, far) = (gap((1 << 20) + 264), gap((1 << 20) - 256), gap(1 << 29));
         assert!((600 * US..900 * US).contains(&(ahead - next)), "{ahead} {next}");
         assert!(back - next > 5 * MS && far - next > 5 * MS, "{back} {far}");

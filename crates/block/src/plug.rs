@@ -33,16 +33,16 @@ use crate::request::{QueuedBio, Request};
 use crate::status::{BioResult, Status};
 use crate::trace::{self, Action};
 
-/// Requests on a plug list at most (the kernel's `BLK_MAX_REQUEST_COUNT`).
+/// Most requests on a plug list (the kernel's `BLK_MAX_REQUEST_COUNT`).
 pub const MAX_PLUGGED: usize = 32;
 /// A last request of this size flushes the plug (the kernel's `BLK_PLUG_FLUSH_SIZE`).
 pub const FLUSH_BYTES: u64 = 128 << 10;
-/// So many bios in a row without a merge flush the plug.
+/// This many bios in a row without a merge flush the plug.
 pub const MAX_MISSES: usize = 4;
-/// How many of the newest requests a bio is compared with under `nomerges` 0.
+/// Number of newest requests that a bio is compared with under `nomerges` 0.
 const MERGE_SCAN: usize = 8;
 
-/// A queue as the plug sees it.
+/// The plug's interface to a queue.
 pub(crate) trait Dispatch: Send + Sync {
     fn disk(&self) -> &Disk;
     fn issue(&self, rq: Request);
@@ -51,20 +51,20 @@ pub(crate) trait Dispatch: Send + Sync {
 
 #[derive(Default)]
 struct Context {
-    /// The queue, held while anything of it is here.
+    /// The queue, held while the context has requests of it.
     queue: Option<Arc<dyn Dispatch>>,
     plugged: VecDeque<Request>,
     waiting: VecDeque<Request>,
     in_flight: usize,
     misses: usize,
-    /// A loop that issues waiting requests is on the stack.
+    /// A loop that issues waiting requests is already on the stack.
     draining: bool,
 }
 
 #[derive(Default)]
 struct Contexts {
     by_queue: Vec<Context>,
-    /// Queues with something on the plug list.
+    /// Queues with requests on the plug list.
     plugged: Vec<usize>,
 }
 
@@ -87,7 +87,7 @@ impl Context {
         if idle { self.queue.take() } else { None }
     }
 
-    /// Merges `queued` into a request of the plug list, or of those that wait.
+    /// Merges `queued` into a request on the plug list, or into a waiting one.
     fn try_merge(&mut self, disk: &Disk, queued: QueuedBio) -> Result<(), QueuedBio> {
         let scan = match disk.nomerges() {
             Nomerges::None => return Err(queued),
@@ -175,15 +175,15 @@ pub(crate) fn add(id: usize, queue: &Arc<impl Dispatch + 'static>, bio: Bio) -> 
     completion
 }
 
-/// Sends what the current thread has plugged to the drivers. The runtime calls this when it has no
-/// runnable task left, before it waits. True if there was anything.
+/// Sends the current thread's plugged requests to the drivers. The runtime calls this when it has no
+/// runnable task left, before it waits. True if there were any.
 pub fn flush_current() -> bool {
     let queues = CONTEXTS.with_borrow_mut(|contexts| mem::take(&mut contexts.plugged));
     let any = !queues.is_empty();
     for &id in &queues {
         flush(id);
     }
-    // The emptied list is given back for its memory, unless something was plugged meanwhile.
+    // Put back the emptied list to reuse its memory, unless a bio was plugged meanwhile.
     CONTEXTS.with_borrow_mut(|contexts| {
         if contexts.plugged.is_empty() {
             let mut queues = queues;
@@ -212,7 +212,7 @@ fn flush(id: usize) {
     drain(id);
 }
 
-/// Issues waiting requests while `nr_requests` allows.
+/// Issues waiting requests as far as `nr_requests` allows.
 fn drain(id: usize) {
     let queue = CONTEXTS.with_borrow_mut(|contexts| {
         let context = contexts.get(id);
@@ -243,12 +243,12 @@ fn drain(id: usize) {
     if issued {
         queue.commit();
     }
-    // If the last request completed while we were issuing, the context let go of the queue only
-    // now: dropping a queue may close files, so it happens outside of the borrow.
+    // If the last request completed while we were issuing, the context releases the queue only now.
+    // Dropping a queue may close files, so it happens outside of the borrow.
     drop(CONTEXTS.with_borrow_mut(|contexts| contexts.get(id).release_if_idle()));
 }
 
-/// Ends a request that was issued.
+/// Ends an issued request.
 pub(crate) fn complete(rq: &mut Request, result: BioResult) {
     let id = rq.queue;
     let bios = mem::take(&mut rq.bios);
@@ -260,8 +260,8 @@ pub(crate) fn complete(rq: &mut Request, result: BioResult) {
         context.in_flight = context.in_flight.saturating_sub(1);
         if trace::is_active() { context.queue.clone() } else { None }
     });
-    // The thread is ending, and this is a request that it had left: its submitters, which live on
-    // the same thread, are gone too.
+    // The thread is ending, and this is one of its last requests: its submitters, which live on the
+    // same thread, are gone too.
     let Ok(queue) = queue else { return };
     if let Some(queue) = &queue {
         let action = if one_by_one { Action::Requeue } else { Action::Complete };
@@ -281,7 +281,7 @@ pub(crate) fn complete(rq: &mut Request, result: BioResult) {
     } else {
         for queued in bios {
             let QueuedBio { bio, completion } = queued;
-            // The driver's hold on the buffer ends before the submitter learns of the completion.
+            // Release the driver's reference to the buffer before the submitter sees the completion.
             drop(bio);
             completion.complete(result);
         }

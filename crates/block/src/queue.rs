@@ -11,9 +11,9 @@ use crate::request::Request;
 
 /// A driver: the bottom of the stack.
 pub trait Driver: Send + Sync + 'static {
-    /// Starts a request. It must end with [`Request::complete`], on the thread that called this,
-    /// at once or later; the memory of its segments is the driver's until then. What comes here
-    /// fits the limits that the driver gave its [`Disk`].
+    /// Starts a request. The driver must end it with [`Request::complete`], on the calling thread, at
+    /// once or later; until then the memory of its segments belongs to the driver. Requests fit the
+    /// limits of the driver's [`Disk`].
     fn queue_rq(&self, rq: Request);
 
     /// No more requests follow in this batch (the kernel's `commit_rqs`).
@@ -39,17 +39,17 @@ impl<D: Driver> Dispatch for Inner<D> {
     }
 }
 
-/// A block device made of a driver with a queue in front.
+/// A block device that consists of a driver with a queue in front.
 pub struct Queue<D> {
     id: usize,
     inner: Arc<Inner<D>>,
 }
 
 impl<D: Driver> Queue<D> {
-    /// A queue for `driver`, which has the name, size and limits of `disk`.
+    /// A queue for `driver`, with the name, size and limits of `disk`.
     pub fn new(disk: Disk, driver: D) -> Self {
-        // Numbers index the threads' contexts and are never used again; a context without work is
-        // a few words.
+        // Numbers index the threads' contexts and are never reused; an idle context is a few
+        // words.
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         Self { id: NEXT.fetch_add(1, Relaxed), inner: Arc::new(Inner { disk, driver }) }
     }

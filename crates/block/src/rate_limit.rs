@@ -6,12 +6,12 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Messages of one place in an interval (the kernel's `DEFAULT_RATELIMIT_BURST`).
+/// Most messages of one place in an interval (the kernel's `DEFAULT_RATELIMIT_BURST`).
 pub const BURST: u32 = 10;
-/// An interval, nanoseconds (the kernel's `DEFAULT_RATELIMIT_INTERVAL`).
+/// Length of an interval in nanoseconds (the kernel's `DEFAULT_RATELIMIT_INTERVAL`).
 pub const INTERVAL_NS: u64 = 5_000_000_000;
 
-/// The messages of one place.
+/// The limit of one place.
 #[derive(Debug)]
 pub struct RateLimit {
     burst: u32,
@@ -21,14 +21,14 @@ pub struct RateLimit {
 
 #[derive(Debug)]
 struct State {
-    /// When the interval began; none has yet if `told` is zero.
+    /// When the interval began; meaningless if `told` is zero.
     begin_ns: u64,
     told: u32,
     suppressed: u64,
 }
 
 impl RateLimit {
-    /// The limit of a place that has told nothing yet: [`BURST`] messages in [`INTERVAL_NS`].
+    /// The limit of a place that has logged nothing yet: [`BURST`] messages in [`INTERVAL_NS`].
     #[must_use]
     pub const fn new() -> Self {
         Self::of(BURST, INTERVAL_NS)
@@ -41,11 +41,11 @@ impl RateLimit {
         Self { burst, interval_ns, state: Mutex::new(state) }
     }
 
-    /// Whether a message may be logged at `now_ns`: how many were left out since the last one. `None` leaves it out,
-    /// and counts it.
+    /// If a message may be logged at `now_ns`, the number of messages suppressed since the last one. `None`
+    /// suppresses this message, and counts it.
     pub fn admit(&self, now_ns: u64) -> Option<u64> {
         let mut state = self.state();
-        // A clock that goes back is another one's: simulations have their own.
+        // A clock that goes back is a different clock: each simulation has one.
         let is_over = now_ns < state.begin_ns || now_ns - state.begin_ns >= self.interval_ns;
         if state.told == 0 || is_over {
             (state.begin_ns, state.told) = (now_ns, 0);
@@ -58,7 +58,7 @@ impl RateLimit {
         Some(std::mem::take(&mut state.suppressed))
     }
 
-    /// Ends the interval early: how many were left out since the last message.
+    /// Ends the interval early; returns how many messages were suppressed since the last one.
     pub fn restart(&self) -> u64 {
         let mut state = self.state();
         state.told = 0;
@@ -76,8 +76,8 @@ impl Default for RateLimit {
     }
 }
 
-/// Logs as tracing's macro of the level named first, as often as the [`RateLimit`] of this place allows:
-/// `rate_limited!(warn, member, %status, "read error")`. The caller has `tracing` among its dependencies.
+/// Logs like tracing's macro of the level named first, as often as the [`RateLimit`] of this place allows:
+/// `rate_limited!(warn, member, %status, "read error")`. The caller needs `tracing` as a dependency.
 #[macro_export]
 macro_rules! rate_limited {
     ($level:ident, $($message:tt)+) => {{

@@ -17,8 +17,8 @@ pub(crate) struct QueuedBio {
     pub(crate) completion: Rc<Completion>,
 }
 
-/// What a driver executes: a contiguous range (for discards on devices that take several ranges,
-/// a list of ranges) with the segments of all its bios, in order.
+/// The unit of work of a driver: a contiguous range (for discards on devices that accept several
+/// ranges, a list of ranges) with the segments of all its bios, in order.
 ///
 /// The driver must end it with [`Request::complete`]; a request dropped without that fails.
 pub struct Request {
@@ -47,7 +47,7 @@ impl Request {
         self.first().op
     }
 
-    /// The flags (of the first bio: those that matter to a driver are the same in all).
+    /// The flags of the first bio: flags that matter to a driver are the same in all bios.
     pub fn flags(&self) -> Flags {
         self.first().flags
     }
@@ -67,7 +67,7 @@ impl Request {
         self.len
     }
 
-    /// Whether it covers nothing (a flush).
+    /// Whether it covers no sectors (a flush).
     pub fn is_empty(&self) -> bool {
         self.len.is_zero()
     }
@@ -77,30 +77,30 @@ impl Request {
         self.sector + self.len
     }
 
-    /// How many bios were merged into it.
+    /// Number of bios in it.
     pub fn nr_bios(&self) -> usize {
         self.bios.len()
     }
 
-    /// All data segments, in order of the device's sectors.
+    /// All data segments, in the order of the device's sectors.
     pub fn segments(&self) -> impl Iterator<Item = &Segment> {
         self.bios.iter().flat_map(|b| &b.bio.segments)
     }
 
-    /// How many segments there are.
+    /// Number of data segments.
     pub fn nr_segments(&self) -> usize {
         self.nr_segments as usize
     }
 
-    /// The ranges, one for each bio (more than one only matters for discards).
+    /// The ranges, one for each bio. Only relevant for discards; other requests are contiguous.
     pub fn ranges(&self) -> impl Iterator<Item = (Sector, Sectors)> {
         self.bios.iter().map(|b| (b.bio.sector, b.bio.len))
     }
 
     /// Ends the request.
     ///
-    /// When a request of several bios fails, its bios are tried again one by one, so that a bad
-    /// sector fails the bio that it lies in and not its neighbours.
+    /// When a request of several bios fails, its bios are retried one by one, so that a bad sector
+    /// fails only the bio that contains it, not its neighbours.
     pub fn complete(mut self, result: BioResult) {
         plug::complete(&mut self, result);
     }

@@ -6,8 +6,8 @@ use crate::device::LocalFuture;
 
 /// The reactor of the current thread, or the simulator.
 ///
-/// The handle is shared by all threads; `sleep` and `spawn` act on the reactor of the thread that
-/// calls, and panic on a thread that has none.
+/// The handle is shared by all threads; `sleep` and `spawn` act on the reactor of the calling thread,
+/// and panic on a thread without one.
 pub trait Runtime: Send + Sync + 'static {
     /// Nanoseconds on a monotonic clock.
     fn now_ns(&self) -> u64;
@@ -21,8 +21,8 @@ pub trait Runtime: Send + Sync + 'static {
     /// Runs `task` on the current reactor, to its end.
     fn spawn(&self, task: LocalFuture<'static, ()>);
 
-    /// Runs `work`, which keeps a processor busy and waits for nothing; ends when it has. A runtime with several
-    /// processors does it beside the current reactor's tasks, any other at once.
+    /// Runs `work`, which computes without waiting; the future ends when it is done. A runtime with several
+    /// processors runs it concurrently with the current reactor's tasks, any other at once.
     fn compute(&self, work: Box<dyn FnOnce() + Send>) -> LocalFuture<'static, ()> {
         work();
         Box::pin(std::future::ready(()))

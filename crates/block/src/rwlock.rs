@@ -17,7 +17,7 @@ use std::task::{Context, Poll, Waker};
 
 use smallvec::SmallVec;
 
-/// The lock; it guards no data of its own.
+/// The lock; it contains no data.
 #[derive(Default)]
 pub struct RwLock {
     state: Mutex<State>,
@@ -58,7 +58,7 @@ impl State {
         true
     }
 
-    /// Makes holders of the waiters at the head of the queue, as many as can be.
+    /// Makes as many waiters as possible at the head of the queue holders.
     fn hand_over(&mut self) -> Wakers {
         let mut wakers = Wakers::new();
         while let Some(first) = self.queue.front() {
@@ -80,22 +80,22 @@ impl State {
 }
 
 impl RwLock {
-    /// A lock that nobody holds.
+    /// A free lock.
     pub fn new() -> Self {
         Self::default()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic cannot happen between two changes that belong together.
+        // A poisoned lock is consistent: no panic can occur between two changes that belong together.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Holds the lock together with other readers.
+    /// Acquires the lock, shared with other readers.
     pub fn read(&self) -> Acquire<'_> {
         Acquire { lock: self, shared: true, stage: Stage::New }
     }
 
-    /// Holds the lock alone.
+    /// Acquires the lock exclusively.
     pub fn write(&self) -> Acquire<'_> {
         Acquire { lock: self, shared: false, stage: Stage::New }
     }
@@ -104,12 +104,12 @@ impl RwLock {
 #[derive(Clone, Copy)]
 enum Stage {
     New,
-    /// In the queue under this number, or taken out of it as a new holder.
+    /// In the queue under this number, or removed from it as a new holder.
     Waiting(u64),
     Done,
 }
 
-/// Ends with the lock held.
+/// A future that acquires the lock.
 #[must_use = "the lock is taken when this is awaited"]
 pub struct Acquire<'a> {
     lock: &'a RwLock,
@@ -153,9 +153,9 @@ impl Drop for Acquire<'_> {
         let mut state = self.lock.lock();
         let place = state.queue.iter().position(|waiter| waiter.id == id);
         let (waiter, wakers) = match place {
-            // Those behind may have waited for this one alone.
+            // The waiters after this one may have waited only for it.
             Some(at) => (state.queue.remove(at), state.hand_over()),
-            // Made a holder, and given up before it knew.
+            // It became a holder, and was dropped before it was polled.
             None => (None, state.release()),
         };
         drop(state);
@@ -164,7 +164,7 @@ impl Drop for Acquire<'_> {
     }
 }
 
-/// Holds the lock until it is dropped.
+/// Holds the lock until dropped.
 #[must_use = "the lock is released when this is dropped"]
 pub struct Guard<'a> {
     lock: &'a RwLock,
@@ -232,7 +232,7 @@ mod tests {
         let woken = || counts.iter().map(|c| c.0.load(Relaxed)).collect::<Vec<_>>();
         drop(first);
         assert_eq!(woken(), [1, 1, 0, 0, 0]);
-        // Not overtaken by a reader that comes now, though readers hold it.
+        // A new reader does not overtake the writer, although readers hold the lock.
         assert!(try_now(lock.read()).is_none());
         let a = poll(&mut waiters[0], &counts[0]).unwrap();
         let b = poll(&mut waiters[1], &counts[1]).unwrap();
@@ -253,7 +253,7 @@ mod tests {
         drop(writer);
         assert_eq!(count.0.load(Relaxed), 1);
         let late = poll(&mut late, &count).unwrap();
-        // One that gives up after the lock was handed to it passes it on.
+        // A waiter that is dropped after the lock was handed to it passes it on.
         let mut handed = lock.write();
         assert!(poll(&mut handed, &count).is_none());
         drop((reader, late));

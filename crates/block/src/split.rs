@@ -4,9 +4,9 @@ use crate::bio::{Bio, Op};
 use crate::disk::Disk;
 use crate::units::{Sector, Sectors};
 
-/// How many sectors of the front of `bio` fit the limits of `disk`: all of them, or where it must
-/// be split. Never zero for a bio that is not empty and a device that supports the operation; always
-/// whole logical blocks, even where a limit is below one.
+/// The number of sectors at the front of `bio` that fit the limits of `disk`: all, or up to where it
+/// must be split. Never zero for a non-empty bio if the device supports the operation; always whole
+/// logical blocks, even if a limit is smaller.
 pub fn fitting_len(disk: &Disk, bio: &Bio) -> Sectors {
     let limits = disk.limits();
     let max = match bio.op {
@@ -42,12 +42,12 @@ fn len_of_segments(bio: &Bio, n: usize) -> Sectors {
     Sectors::from_bytes_floor(bytes)
 }
 
-/// The kernel's `bio_split_discard`: the next piece begins on a granule, so that no granule is cut
-/// by the split and lost to both halves.
+/// The kernel's `bio_split_discard`: the next piece begins on a granule, so that no granule is split
+/// and then freed by neither piece.
 fn discard_len(disk: &Disk, bio: &Bio) -> Sectors {
     let limits = disk.limits();
-    // Zero if discards were turned off since this one was let in: it is finished as the hardware
-    // likes it.
+    // Zero if discards were turned off after this one was accepted: it completes with the
+    // hardware's limit.
     let soft = disk.max_discard();
     let max = if soft.is_zero() { limits.max_hw_discard } else { soft };
     if bio.len <= max {

@@ -18,7 +18,7 @@ thread_local! {
     static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// A small number of the current thread, below [`SHARDS`], to choose its shard of a counter.
+/// The current thread's shard number, below [`SHARDS`].
 pub fn thread_shard() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     SHARD.with(|shard| {
@@ -29,7 +29,7 @@ pub fn thread_shard() -> usize {
     })
 }
 
-/// The groups that the kernel counts by: write-zeroes count as writes there, and here.
+/// The kernel's groups of counters: write-zeroes count as writes, as in the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Group {
     Read,
@@ -58,12 +58,12 @@ struct Counters {
     ticks_ns: AtomicU64,
 }
 
-/// One thread's counters, on cache lines of their own.
+/// One thread's counters, on separate cache lines.
 #[derive(Default)]
 #[repr(align(128))]
 struct Shard {
     groups: [Counters; 4],
-    /// When the I/Os in flight were last accounted, for `io_ticks`.
+    /// When the number in flight last rose from zero, for `io_ticks`.
     busy_since_ns: AtomicU64,
     busy_ns: AtomicU64,
     in_flight: AtomicU64,
@@ -78,13 +78,13 @@ pub struct Stats {
 /// Sums over all threads for one group of operations.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct GroupTotals {
-    /// I/Os completed, without those that were merged into another.
+    /// I/Os completed, except those merged into another.
     pub ios: u64,
-    /// I/Os that were merged into another.
+    /// I/Os merged into another.
     pub merges: u64,
     /// Sectors moved (or discarded).
     pub sectors: u64,
-    /// Time that I/Os took, together, nanoseconds.
+    /// Total time of all I/Os in nanoseconds.
     pub ticks_ns: u64,
     /// I/Os in flight now.
     pub in_flight: u64,
@@ -101,7 +101,7 @@ pub struct Totals {
     pub discard: GroupTotals,
     /// Flushes.
     pub flush: GroupTotals,
-    /// Time in which at least one I/O of a thread was in flight, nanoseconds.
+    /// Time in which at least one I/O of a thread was in flight, in nanoseconds, summed over threads.
     pub io_ticks_ns: u64,
 }
 
@@ -178,8 +178,8 @@ impl Stats {
                 out.sectors += c.sectors.load(Relaxed);
                 out.ticks_ns += c.ticks_ns.load(Relaxed);
             }
-            // Bios are counted as they end, requests are what is told: as in the kernel, what was
-            // merged is not an I/O of its own.
+            // Counters count bios, but the kernel reports requests: a merged bio is not a separate
+            // I/O.
             out.ios = out.ios.saturating_sub(out.merges);
             out
         };

@@ -1,12 +1,12 @@
-//! The result of an I/O: the kernel's `blk_status_t`, with the errno kept.
+//! The result of an I/O: the kernel's `blk_status_t`, with its errno.
 
 use thiserror::Error;
 
-/// Why a bio failed. One variant for each `BLK_STS_*` a block device of ours can return; the text
-/// is the one the kernel logs (`block/blk-core.c`, table of status names).
+/// Why a bio failed. One variant for each `BLK_STS_*` that a block device of ashlar can return; the
+/// text is the one that the kernel logs (`block/blk-core.c`, table of status names).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Error)]
 pub enum Status {
-    /// The device does not know this operation.
+    /// The device does not support this operation.
     #[error("operation not supported")]
     NotSupported,
     /// The device did not answer in time.
@@ -15,7 +15,7 @@ pub enum Status {
     /// No room left (thin devices, sparse files).
     #[error("critical space allocation error")]
     NoSpace,
-    /// The path to the device failed, another may work.
+    /// The path to the device failed; another may work.
     #[error("recoverable transport error")]
     Transport,
     /// The device refused the command.
@@ -30,7 +30,7 @@ pub enum Status {
     /// Out of memory or another resource of the host.
     #[error("kernel resource error")]
     Resource,
-    /// Would have to wait, and NOWAIT was asked for.
+    /// The bio would have to wait, but has NOWAIT.
     #[error("nonblocking retry error")]
     Again,
     /// Any other I/O error.
@@ -39,7 +39,7 @@ pub enum Status {
     /// The device is gone.
     #[error("device offline")]
     Offline,
-    /// The bio itself is wrong: range, alignment, flags.
+    /// The bio itself is invalid: range, alignment, flags.
     #[error("invalid request")]
     Invalid,
     /// A write to a read-only device.
@@ -47,10 +47,10 @@ pub enum Status {
     ReadOnly,
 }
 
-/// What a bio ends with.
+/// The result of a bio.
 pub type BioResult = Result<(), Status>;
 
-// Linux errno values, the same on every architecture that we run on (asm-generic/errno*.h).
+// Linux errno values, the same on all supported architectures (asm-generic/errno*.h).
 const TABLE: [(Status, i32); 13] = [
     (Status::NotSupported, 95),
     (Status::Timeout, 110),
@@ -68,7 +68,7 @@ const TABLE: [(Status, i32); 13] = [
 ];
 
 impl Status {
-    /// The errno a system call would return for this status (positive).
+    /// The errno that a system call would return for this status (positive).
     pub fn errno(self) -> i32 {
         // The table has every variant: a test enumerates it.
         TABLE.iter().find(|(s, _)| *s == self).map_or(5, |(_, e)| *e)
@@ -86,8 +86,8 @@ impl Status {
         }
     }
 
-    /// Whether another path or copy may succeed where this one failed (all but faults of the
-    /// request itself), the question of the kernel's `blk_path_error`.
+    /// Whether another path or copy may succeed where this one failed (all errors except those of the
+    /// request itself), like the kernel's `blk_path_error`.
     pub const fn is_retryable_elsewhere(self) -> bool {
         !matches!(self, Self::NotSupported | Self::Invalid | Self::ReadOnly | Self::Again)
     }

@@ -19,27 +19,27 @@ use crate::units::{Sector, Sectors};
 /// What happened to a bio or request; the letters are those of `blkparse(1)`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
-    /// `A`: on its way from another device, told of the lower one.
+    /// `A`: remapped from another device; the event belongs to the lower one.
     Remap,
     /// `Q`: arrived at the device.
     Queue,
-    /// `X`: split to fit the limits of the device; the range is that of the first part.
+    /// `X`: split to fit the device's limits; the range is the first part.
     Split,
     /// `G`: became a request.
     GetRequest,
     /// `P`: the plug was set.
     Plug,
-    /// `U`: the plug was removed, and its requests go on.
+    /// `U`: the plug was removed, and its requests proceed.
     Unplug,
     /// `M`: merged to the end of a request.
     BackMerge,
     /// `F`: merged to the front of a request.
     FrontMerge,
-    /// `I`: inserted into the list of those that wait for the driver.
+    /// `I`: inserted into the list of requests that wait for the driver.
     Insert,
     /// `D`: sent to the driver.
     Issue,
-    /// `R`: failed, and is tried again bio by bio.
+    /// `R`: failed, and is retried bio by bio.
     Requeue,
     /// `C`: completed.
     Complete,
@@ -65,7 +65,7 @@ impl Action {
     }
 }
 
-/// What some actions tell besides.
+/// Additional information of some actions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Detail {
     /// Nothing.
@@ -77,7 +77,7 @@ pub enum Detail {
         /// The sector there.
         sector: Sector,
     },
-    /// [`Action::Unplug`]: how many requests.
+    /// [`Action::Unplug`]: the number of requests.
     Requests(u32),
     /// [`Action::Split`]: where the rest begins.
     Rest(Sector),
@@ -88,21 +88,21 @@ pub enum Detail {
 /// One trace event.
 #[derive(Clone, Copy, Debug)]
 pub struct Event<'a> {
-    /// When, nanoseconds on the runtime's clock.
+    /// The time, in nanoseconds on the runtime's clock.
     pub at_ns: u64,
-    /// On which device.
+    /// The device.
     pub disk: &'a Disk,
     /// What happened.
     pub action: Action,
-    /// To which operation. Plugs have none; theirs is a read of nothing, as in the kernel.
+    /// The operation. Events of plugs have an empty read, as in the kernel.
     pub op: Op,
-    /// With which flags.
+    /// The flags.
     pub flags: Flags,
-    /// Where.
+    /// The first sector.
     pub sector: Sector,
-    /// How much.
+    /// The length.
     pub len: Sectors,
-    /// What else there is to say.
+    /// Additional information.
     pub detail: Detail,
 }
 
@@ -112,21 +112,21 @@ impl std::fmt::Debug for Disk {
     }
 }
 
-/// Somebody who watches.
+/// A receiver of trace events.
 pub trait Reader: Send + Sync + 'static {
-    /// Takes one event.
+    /// Receives one event.
     fn event(&self, event: &Event<'_>);
 }
 
 static ACTIVE: AtomicUsize = AtomicUsize::new(0);
 static READERS: RwLock<Vec<(usize, Arc<dyn Reader>)>> = RwLock::new(Vec::new());
 
-/// A reader's registration; watching ends when it is dropped.
+/// A reader's registration, until dropped.
 pub struct Watch {
     id: usize,
 }
 
-/// Lets `reader` see every event of every device until the watch is dropped.
+/// Passes every event of every device to `reader` until the watch is dropped.
 pub fn watch(reader: Arc<dyn Reader>) -> Watch {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let id = NEXT.fetch_add(1, Relaxed);
@@ -142,10 +142,10 @@ impl Drop for Watch {
     }
 }
 
-/// Whether there are trace points in this build.
+/// Whether this build has trace points.
 pub const HAS_POINTS: bool = cfg!(not(feature = "no-trace-points"));
 
-/// Whether anybody watches, and can see anything.
+/// Whether there is a reader, and the build has trace points.
 #[inline]
 pub fn is_active() -> bool {
     HAS_POINTS && ACTIVE.load(Relaxed) != 0
@@ -174,7 +174,7 @@ pub fn remap(lower: &Disk, bio: &Bio, upper: &Disk, sector: Sector) {
     }
 }
 
-/// Fires [`Action::Split`]: the first `len` sectors of `bio` go on, the rest follows.
+/// Fires [`Action::Split`]: the first `len` sectors of `bio` proceed, the rest follows.
 #[inline]
 pub fn split(disk: &Disk, bio: &Bio, len: Sectors) {
     if is_active() {
@@ -191,7 +191,7 @@ pub(crate) fn plug(disk: &Disk) {
     }
 }
 
-/// Fires [`Action::Unplug`] for so many requests.
+/// Fires [`Action::Unplug`] for `requests` requests.
 #[inline]
 pub(crate) fn unplug(disk: &Disk, requests: usize) {
     if is_active() {
@@ -207,10 +207,10 @@ pub(crate) fn end(disk: &Disk, action: Action, range: Range, result: BioResult) 
     }
 }
 
-/// What an event is about.
+/// The subject of an event.
 pub(crate) type Range = (Op, Flags, Sector, Sectors);
 
-/// What plugs are about.
+/// The subject of plug events.
 const NOTHING: Range = (Op::Read, Flags::empty(), Sector::ZERO, Sectors::ZERO);
 
 #[cold]

@@ -30,7 +30,7 @@ impl Sector {
         self.0.saturating_mul(SECTOR_SIZE)
     }
 
-    /// The sector in which byte `bytes` lies.
+    /// The sector that contains byte `bytes`.
     #[inline]
     pub const fn from_bytes_floor(bytes: u64) -> Self {
         Self(bytes >> SECTOR_SHIFT)
@@ -65,9 +65,9 @@ impl Sector {
 }
 
 impl Sectors {
-    /// Nothing.
+    /// No sectors.
     pub const ZERO: Self = Self(0);
-    /// "No bound".
+    /// "No limit".
     pub const MAX: Self = Self(u64::MAX);
 
     /// The length in bytes (saturating).
@@ -76,7 +76,7 @@ impl Sectors {
         self.0.saturating_mul(SECTOR_SIZE)
     }
 
-    /// Whole sectors in `bytes`, a rest dropped.
+    /// Whole sectors in `bytes`, rounded down.
     #[inline]
     pub const fn from_bytes_floor(bytes: u64) -> Self {
         Self(bytes >> SECTOR_SHIFT)
@@ -88,13 +88,13 @@ impl Sectors {
         Self(bytes.div_ceil(SECTOR_SIZE))
     }
 
-    /// Whether nothing is meant.
+    /// Whether this is zero.
     #[inline]
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
 
-    /// The shorter one.
+    /// The smaller of two lengths.
     #[inline]
     pub const fn min(self, other: Self) -> Self {
         if self.0 < other.0 { self } else { other }

@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use super::{IopsCap, MAX_PARALLELISM, MS, Model, SECOND, US};
 
-/// The presets that there are, by name.
+/// The presets, by name.
 pub const PRESETS: [(&str, Model); 5] = [
     ("nvme", Model::nvme()),
     ("sata-ssd", Model::sata_ssd()),
@@ -19,26 +19,26 @@ pub const PRESETS: [(&str, Model); 5] = [
     ("custom", Model::instant()),
 ];
 
-/// What can be said behind a preset, as examples.
+/// Examples of adjustments after a preset.
 pub const EXAMPLES: &str = "3000iops, burst=16, unit=256K, read=600us, write=900us, latency=1ms, \
                             flush=1ms, discard=1ms, bandwidth=250M, parallelism=64, jitter=10%";
 
-/// The longest time that a command may be given.
+/// The longest time of a command.
 const MAX_NS: u64 = 60 * SECOND;
-/// More I/Os in a second are no cap.
+/// Most I/Os per second of a cap.
 const MAX_IOPS: u64 = SECOND;
 /// The largest variation, in percent.
 const MAX_JITTER: u64 = 1000;
 
-/// A model and the text that it was made from, which is what it prints as.
+/// A model and the text that it was parsed from, as which it prints.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Named {
     text: String,
-    /// The figures.
+    /// The model.
     pub model: Model,
 }
 
-/// Why a text is no model.
+/// Why a text is not a model.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum ModelError {
     /// Not one of [`PRESETS`].
@@ -51,17 +51,17 @@ pub enum ModelError {
     /// Not one of [`EXAMPLES`].
     #[error("a device model has no `{0}`: there are {EXAMPLES}")]
     Adjustment(String),
-    /// A value that cannot be.
+    /// An impossible value.
     #[error("`{value}` is not possible for {key}: {wanted}")]
     Value {
-        /// What it was to be.
+        /// The adjustment.
         key: String,
         /// The value.
         value: String,
-        /// What is taken.
+        /// What is accepted.
         wanted: &'static str,
     },
-    /// Part of a cap where there is none.
+    /// Part of a cap, but there is no cap.
     #[error("{0} belongs to a cap on I/Os: give one before it, as in 3000iops,{0}=16")]
     NoCap(String),
 }
@@ -71,7 +71,7 @@ fn presets() -> String {
 }
 
 impl Named {
-    /// Whether `text` begins as a model does: with a preset, alone or before a colon.
+    /// Whether `text` begins like a model: with a preset, alone or before a colon.
     pub fn begins(text: &str) -> bool {
         let preset = text.split(':').next().unwrap_or(text);
         PRESETS.iter().any(|(name, _)| *name == preset)
@@ -101,7 +101,7 @@ impl FromStr for Named {
     }
 }
 
-/// Makes one adjustment.
+/// Applies one adjustment.
 fn adjust(model: &mut Model, text: &str) -> Result<(), ModelError> {
     let (key, value) = match (text.split_once('='), text.strip_suffix("iops")) {
         (Some(pair), _) => pair,
@@ -166,7 +166,7 @@ fn number(text: &str, min: u64, max: u64) -> Option<u64> {
     text.parse().ok().filter(|n| digits && (min..=max).contains(n))
 }
 
-/// Bytes, more than none.
+/// Bytes, not zero.
 fn size(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {
@@ -190,7 +190,7 @@ fn time(text: &str) -> Option<u64> {
         _ => return None,
     };
     let (whole, part) = digits.split_once('.').unwrap_or((digits, "0"));
-    // Nine digits are nanoseconds of a second; more would say nothing.
+    // Nine digits are nanoseconds of a second; more would be meaningless.
     let of = 10_u64.checked_pow(u32::try_from(part.len()).ok().filter(|len| *len <= 9)?)?;
     let part = number(part, 0, of)? * unit / of;
     let ns = number(whole, 0, MAX_NS)?.checked_mul(unit)?.checked_add(part)?;

@@ -2,7 +2,7 @@
 
 use ashlar_block::Buffer;
 
-/// Memory of this process that is in use, bytes.
+/// Resident memory of this process in bytes.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("proc is mounted");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

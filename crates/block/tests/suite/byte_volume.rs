@@ -14,7 +14,7 @@ fn disk(block: u32, media: Media) -> SimDisk {
     SimDisk::with("d", media, limits, model)
 }
 
-/// Bytes as segments cut anywhere.
+/// Bytes as segments cut at random places.
 fn cut(rng: &mut Rng, bytes: &[u8]) -> (Vec<Buffer>, Segments) {
     let mut buffers = Vec::new();
     let mut rest = bytes;
@@ -79,7 +79,7 @@ fn a_volume_behaves_as_an_array_of_bytes() {
                         }
                         2 => {
                             volume.discard(offset, len, fua).await.unwrap();
-                            // Whole blocks hold anything now, everything else what it held.
+                            // Whole blocks may hold anything now, everything else is unchanged.
                             let block = u64::from(block);
                             let inner =
                                 offset.next_multiple_of(block)..(offset + len) / block * block;

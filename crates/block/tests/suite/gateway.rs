@@ -64,7 +64,7 @@ fn what_does_not_fit_the_device_is_refused() {
     end_all();
 }
 
-/// Submits `bio`, lets the driver end everything, and tells what the driver got, in order.
+/// Submits `bio`, lets the driver end everything, and returns what the driver got, in order.
 fn passed_on(limits: Limits, bio: Bio) -> Vec<(Op, Flags, u64, u64)> {
     let (queue, gateway) = holder(limits);
     queue.disk().set_nomerges(2).unwrap();
@@ -101,7 +101,7 @@ fn flushes_and_fua_become_what_the_device_knows() {
     assert_eq!(passed_on(through, w(fua | pre)), [plain]);
     assert_eq!(passed_on(through, Bio::flush()), []);
     assert_eq!(passed_on(cached(), Bio::flush()), [flush]);
-    // What is not a write has no FUA form: a flush follows it.
+    // Only writes have an FUA form: a flush follows other operations.
     let zeroes = Bio::write_zeroes(Sector(0), Sectors(8)).with_flags(fua);
     assert_eq!(passed_on(with_fua(), zeroes), [(Op::WriteZeroes, none, 0, 8), flush]);
     assert_eq!(
@@ -169,11 +169,11 @@ fn an_error_of_a_piece_stops_further_pieces_and_is_the_bios() {
         plug::flush_current();
     }
     assert_eq!(result(&mut io), Err(Status::NoSpace));
-    // One took the place of the one that succeeded; 300 are there.
+    // Only the successful piece was followed by another; there are 300 pieces.
     assert_eq!(ended, first + 1);
 }
 
-/// Runs a large bio in pieces while `change` is called after the first `after` of them.
+/// Runs a large bio in pieces, and calls `change` after the first of them.
 fn with_a_change(bio: Bio, change: impl Fn(&dyn BlockDevice)) -> Vec<(u64, u64)> {
     let limits = Limits { max_hw_discard: Sectors(64), max_hw_sectors: Sectors(64), ..cached() };
     let (queue, gateway) = holder(limits);
@@ -307,8 +307,8 @@ fn zeroes_are_written_when_the_device_finds_out_late_that_it_cannot() {
     }
 }
 
-/// Limits of every kind that a disk may have. (The simulated disk panics on a request that does not
-/// fit them.)
+/// Random limits of all kinds that a disk may have. (The simulated disk panics on a request that does
+/// not fit them.)
 fn limits_of(seed: u64) -> Limits {
     let mut rng = ashlar_sim::Rng::new(seed);
     let block = [512, 512, 4096][rng.index(3)];
@@ -341,7 +341,7 @@ fn random_bios_are_right_on_disks_of_any_limits_while_settings_change() {
         let media = Media::noisy(Sectors(512 * block), seed);
         let disk = SimDisk::with("d", media.clone(), limits, Model::nvme());
         let oracle = Oracle::new(seed, Value::Anything);
-        // A margin at both ends that nothing may touch.
+        // A margin at both ends that no I/O may touch.
         let span = 16 * block..496 * block;
         let workload =
             Workload { align: block, max_len: 64 * block, ..Workload::over(span.clone()) };
@@ -354,7 +354,7 @@ fn random_bios_are_right_on_disks_of_any_limits_while_settings_change() {
                 let settings = queue.disk();
                 settings.set_nomerges(rng.below(3)).unwrap();
                 settings.set_nr_requests(4 + rng.below(20)).unwrap();
-                // Out of range for some disks: then nothing changes.
+                // May be out of range: then nothing changes.
                 settings.set_max_sectors_kb(4 * block * rng.below(8)).unwrap_or(());
                 settings.set_max_discard_bytes(block * 512 * rng.below(40)).unwrap_or(());
             }

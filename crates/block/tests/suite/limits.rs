@@ -63,7 +63,7 @@ fn every_lower_device_can_take_what_the_sum_allows() {
                 assert!(sum.max_hw_discard <= lower.max_hw_discard);
                 assert!(sum.discard_granularity_bytes >= lower.discard_granularity_bytes);
             }
-            // Each boundary of the lower device is one of the upper's too, unless boundaries would
+            // Each boundary of the lower device is also one of the upper, unless boundaries would
             // cut blocks.
             let chunk = lower.chunk_sectors.0;
             let kept = chunk == 0 || !sum.chunk_sectors.is_zero();
@@ -77,7 +77,7 @@ fn every_lower_device_can_take_what_the_sum_allows() {
         let any = |f: fn(&Limits) -> bool| lowers.iter().any(f);
         assert_eq!(!sum.max_hw_discard.is_zero(), any(|l| !l.max_hw_discard.is_zero()));
         assert_eq!(!sum.max_write_zeroes.is_zero(), any(|l| !l.max_write_zeroes.is_zero()));
-        // Only with a cache does FUA mean anything; then the gateway sees to it.
+        // FUA matters only with a cache; then the gateway emulates it if needed.
         let fua = sum.features.contains(Features::FUA);
         assert_eq!(fua, sum.features.contains(Features::WRITE_CACHE));
     }

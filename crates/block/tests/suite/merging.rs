@@ -82,11 +82,11 @@ fn discards_merge_as_ranges_where_the_device_takes_several() {
     let several = Limits { max_discard_segments: 8, ..limits() };
     let got = requests(several, 0, bios(20));
     assert_eq!(got.iter().map(|r| r.3).collect::<Vec<_>>(), [8, 8, 4]);
-    // The length that counts against the limit is that of all ranges together.
+    // The limit applies to the total length of all ranges.
     let small = Limits { max_hw_discard: Sectors(20), ..several };
     let got = requests(small, 0, bios(5));
     assert_eq!(got.iter().map(|r| r.3).collect::<Vec<_>>(), [2, 2, 1]);
-    // Without several ranges neighbours still merge, up to the limit.
+    // On a device without several ranges, neighbours still merge, up to the limit.
     let row = (0..5).map(|i| discard(i * 8, 8)).collect();
     let got = requests(Limits { max_hw_discard: Sectors(20), ..one }, 0, row);
     assert_eq!(got.iter().map(|r| r.2).collect::<Vec<_>>(), [16, 16, 8]);
@@ -152,7 +152,7 @@ fn the_plug_is_flushed_when_its_last_request_is_large() {
     let mut ios =
         vec![gateway.submit(read(0, large / 2)), gateway.submit(read(large / 2, large / 2))];
     assert_eq!(held(), []);
-    // What continues it still merges; the next request sends it off.
+    // A bio that continues it still merges; the next request flushes it.
     ios.push(gateway.submit(read(large, 8)));
     assert_eq!(held(), []);
     ios.push(gateway.submit(read(100_000, 8)));

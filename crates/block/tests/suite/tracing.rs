@@ -10,7 +10,7 @@ use ashlar_block::{
 };
 use ashlar_block::{Queue, Request, Sectors, Status, plug};
 
-/// Writes down the events of one device.
+/// Records the events of one device.
 struct Scribe {
     disk: &'static str,
     lines: Mutex<Vec<String>>,
@@ -39,7 +39,7 @@ impl Reader for Scribe {
     }
 }
 
-/// Ends everything at once, and well but for one sector.
+/// Ends all requests at once, successfully except for one bad sector.
 struct Instant {
     bad: Option<u64>,
 }
@@ -60,7 +60,7 @@ fn events(name: &'static str, limits: Limits, f: impl FnOnce(&Gateway, &Disk)) -
     let watch = trace::watch(Arc::<Scribe>::clone(&scribe));
     f(&gateway, queue.disk());
     drop(watch);
-    // What happens now is not seen by anybody.
+    // No reader sees these events.
     drop(gateway.submit(write(0, 8)));
     plug::flush_current();
     scribe.lines.lock().unwrap().clone()
@@ -143,7 +143,7 @@ fn a_failed_merge_shows_its_retries() {
     assert_eq!(lines.join(","), expected);
 }
 
-/// A device over another, whose sectors are 100 further on.
+/// A device over another one, with its sectors shifted by 100.
 struct Shifted {
     disk: Disk,
     lower: Gateway,
@@ -162,8 +162,8 @@ impl BlockDevice for Shifted {
     }
 }
 
-/// A layer called `upper` over a driver called `lower`, and the events of `seen` while two reads and a
-/// discard that fails are done.
+/// The events of the device `seen`, of a layer called `upper` over a driver called `lower`, during two
+/// reads and a failing discard.
 fn layered(upper: &'static str, lower: &'static str, seen: &'static str) -> Vec<String> {
     let scribe = Arc::new(Scribe { disk: seen, lines: Mutex::default() });
     let lower = Disk::new(lower, Sectors(1 << 20), Limits::default());

@@ -16,7 +16,7 @@ thread_local! {
     static HELD: RefCell<Vec<Request>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Keeps what it gets until the test ends it.
+/// Keeps requests until the test ends them.
 pub struct Holder;
 
 impl Driver for Holder {
@@ -51,7 +51,7 @@ pub fn end_one(result: BioResult) {
     rq.complete(result);
 }
 
-/// Ends all requests, those that follow as well.
+/// Ends all requests, including those that follow.
 pub fn end_all() {
     loop {
         let all = take();
@@ -77,7 +77,7 @@ pub fn result(future: &mut IoFuture<'_>) -> BioResult {
     }
 }
 
-/// A read of `len` sectors whose data nobody looks at.
+/// A read of `len` sectors whose data is not used.
 pub fn read(sector: u64, len: u64) -> Bio {
     Bio::read(Sector(sector), [Buffer::alloc(len as usize * 512).whole()])
 }
