@@ -1,4 +1,4 @@
-//! dm-raid: arrays with superblocks on devices of their own, like LVM's RAID volumes.
+//! dm-raid: arrays with superblocks on separate devices, like LVM's RAID volumes.
 //!
 //! Each leg is a pair: a metadata device (LVM's `rmeta`) with a superblock in its first block and a
 //! write-intent bitmap at 4 KiB, and a data device (`rimage`) with only data. This module converts them
@@ -66,11 +66,11 @@ pub struct DmRaidSuperblock {
     pub flags: U32,
     /// Position of a reshape.
     pub reshape_position: U64,
-    /// What a reshape leads to.
+    /// Level that a reshape leads to.
     pub new_level: U32,
-    /// What a reshape leads to.
+    /// Layout that a reshape leads to.
     pub new_layout: U32,
-    /// What a reshape leads to.
+    /// Sectors in a chunk that a reshape leads to.
     pub new_stripe_sectors: U32,
     /// Legs that a reshape adds, signed.
     pub delta_disks: U32,

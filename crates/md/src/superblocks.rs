@@ -50,7 +50,7 @@ pub struct Superblocks {
     tried: u64,
     /// The event count that must be reached so that failed members are too far behind.
     goal: u64,
-    /// Some member may be one event behind since the last crash.
+    /// Some member is one event behind since the last crash.
     uneven: bool,
     clean: bool,
 }
@@ -144,8 +144,8 @@ impl Superblocks {
         found.unwrap_or_else(|| self.roles.len().max(slots).max(last)) as u32
     }
 
-    /// Writes the superblock of a new member, with the others' event count, before any of theirs
-    /// lists it.
+    /// Writes the superblock of a new member, with the others' event count, before any of their
+    /// superblocks lists it.
     ///
     /// # Errors
     /// The member's error.

@@ -1,12 +1,13 @@
 //! Changes of the superblocks of an array that does not run (`mdadm --assemble --update`).
 //!
-//! All members' new superblocks are made and checked before the first is written. Then they are written durably, one member
-//! after the other: first those without a slot or out of date, then the others, the first slot last; of each the bitmap, if that
-//! changes, before the superblock. The count of events stays.
+//! All new superblocks are computed and checked before the first is written. Then they are written durably,
+//! one member after the other: first members without a slot or out of date, then the others, the first slot
+//! last. A member's bitmap, if it changes, is written before its superblock. The event count stays.
 //!
-//! A crash in between leaves some members changed. Of a name or the like the freshest member's holds; doing the same again
-//! completes it. A half-changed UUID leaves two sets of members, of which one that lacks active members knows it and does not
-//! start by itself: [`update`] takes members with the new UUID along with those of one other, and so completes it, too.
+//! A crash in between leaves some members changed. The freshest member's name or other value applies;
+//! repeating the update completes it. A half-changed UUID leaves two sets of members; a set that lacks active
+//! members does not start by itself. [`update`] accepts members with the new UUID together with members of
+//! one other UUID, so repeating it completes this, too.
 
 use ashlar_block::Status;
 use thiserror::Error;

@@ -86,7 +86,7 @@ pub enum AssembleError {
         present: usize,
         /// Members of a complete array.
         wanted: usize,
-        /// The slots without one, and why devices at hand were left out.
+        /// The slots without one, and why present devices were left out.
         missing: String,
     },
     /// Fewer members than last time.
@@ -99,7 +99,7 @@ pub enum AssembleError {
         present: usize,
         /// Members that the freshest one recorded as working.
         expected: usize,
-        /// The slots without one, and why devices at hand were left out.
+        /// The slots without one, and why present devices were left out.
         missing: String,
     },
     /// A member's bad block log is invalid.

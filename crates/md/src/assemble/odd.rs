@@ -1,5 +1,5 @@
-//! Members that cannot be what they say, and without which a redundant array may start when it is told to
-//! ([`Options::run`](super::Options::run)): the kernel leaves such devices out, too.
+//! Members whose superblocks are wrong. With [`Options::run`](super::Options::run) a redundant array may
+//! start without them: the kernel leaves these devices out, too.
 
 use super::{AssembleError, Candidate};
 use crate::ondisk::{Level, Role, Superblock};

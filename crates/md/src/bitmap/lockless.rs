@@ -27,7 +27,7 @@
 //!
 //! A classic bitmap has two of the states: a set bit is dirty, a clear one clean.
 
-/// What is known of a chunk.
+/// What is known about a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum State {

@@ -105,8 +105,8 @@ pub trait Store {
     /// including those being rebuilt and replacements.
     ///
     /// # Errors
-    /// Some slot has no in-sync member, or a member's flush failed, even if the member then failed.
-    /// Marks must stay then.
+    /// Some slot has no in-sync member, or an in-sync member's flush failed, even if the member then
+    /// failed. Marks must stay then.
     fn flush_data(&self) -> LocalFuture<'_, BioResult>;
 }
 
@@ -174,7 +174,7 @@ impl Bitmap {
         Duration::from_secs(self.superblock().daemon_sleep.get().into())
     }
 
-    /// The superblock as it is to be written next.
+    /// The superblock to be written next.
     pub fn superblock(&self) -> BitmapSuper {
         self.board().next.clone()
     }

@@ -60,7 +60,7 @@ struct Entry<'a> {
 }
 
 impl Behind {
-    /// Allows `limit` writes behind at a time (the bitmap's `write_behind`).
+    /// Allows `limit` writes behind at a time (the bitmap's `backlog`).
     pub(crate) fn set_limit(&self, limit: u32) {
         self.limit.store(limit, SeqCst);
     }

@@ -81,7 +81,7 @@ impl Array {
         plain && held
     }
 
-    /// Completes a write that some member did not take, or that may have corrected bad blocks.
+    /// Completes a write that some copy lacks, or that may have corrected bad blocks.
     #[cold]
     async fn settle(&self, bio: &Bio, intent: Option<Intent<'_>>, answers: Answers) -> BioResult {
         let answers = self.keep_with_bad_blocks(bio, answers, false).await;

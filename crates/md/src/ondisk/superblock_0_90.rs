@@ -2,8 +2,8 @@
 //! `include/uapi/linux/raid/md_p.h`.
 //!
 //! 4096 bytes, 1024 words of 32 bits in the byte order of the machine that wrote them. Only
-//! little-endian ones are read; a big-endian one is recognised and reported. ashlar
-//! updates those of arrays it runs only so far: clean or dirty, and failed members.
+//! little-endian ones are read; a big-endian one is recognised and reported. For arrays that it
+//! runs, ashlar updates only the clean state and failed members.
 
 use zerocopy::byteorder::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

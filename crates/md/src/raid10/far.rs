@@ -13,8 +13,8 @@
 //! ```
 //!
 //! **Far sets.** With a shift over all members, the copies of any two neighbours overlap: with `f2` no
-//! two neighbours may fail. With far sets the members are divided into sets and the copies stay in
-//! theirs. Only device mapper and hand-made arrays have them; see [`FarSets`].
+//! two neighbours may fail. With far sets the members are divided into sets, and copies stay within
+//! their set. Only device mapper and hand-made arrays have them; see [`FarSets`].
 
 use super::layout::{FarSets, Layout};
 
