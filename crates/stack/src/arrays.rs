@@ -17,7 +17,7 @@ use crate::view::ArrayView;
 /// A running array.
 #[derive(Clone)]
 pub struct Volume {
-    /// What it is called.
+    /// Its name.
     pub name: ArrayName,
     /// The array.
     pub view: Arc<ArrayView>,
@@ -25,10 +25,10 @@ pub struct Volume {
     pub bytes: Arc<ByteVolume>,
 }
 
-/// An array that does not run yet: more of its members are to come (`mdadm --incremental`).
+/// An array that does not run yet because it waits for more members (`mdadm --incremental`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Waiting {
-    /// What it is called, and will be.
+    /// Its name, now and when it runs.
     pub name: ArrayName,
     /// Its identity.
     pub uuid: Uuid,
@@ -40,30 +40,30 @@ pub struct Waiting {
     pub level: Level,
     /// Members of the complete array.
     pub raid_disks: u32,
-    /// The highest count of events of a member that is here.
+    /// The highest event count of the present members.
     pub events: u64,
-    /// Those that are here, in the order they came.
+    /// The present members, in order of arrival.
     pub members: Vec<WaitingMember>,
 }
 
 /// A member of an array that does not run yet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WaitingMember {
-    /// Where the user has it.
+    /// The path that the user gave.
     pub path: String,
     /// Its index in the role table.
     pub number: u32,
-    /// Where its data begins.
+    /// Start of its data area.
     pub data_offset: Sectors,
     /// The size of its data area.
     pub data_size: Sectors,
-    /// Whether it is read last only.
+    /// Write-mostly: read only if no other in-sync member has the data.
     pub write_mostly: bool,
 }
 
 impl Waiting {
-    /// The array of these members, of which there is at least one; what they do not agree about is
-    /// told as the one with most events has it.
+    /// The array of these members. Where their superblocks disagree, the one with the highest event
+    /// count decides. `None` without members.
     pub(crate) fn new(name: ArrayName, candidates: &[Candidate]) -> Option<Self> {
         let sb = &candidates.iter().max_by_key(|candidate| candidate.sb.events)?.sb;
         let member = |candidate: &Candidate| WaitingMember {
@@ -99,22 +99,22 @@ struct Table {
 }
 
 impl Arrays {
-    /// Those that run, in the order they were started.
+    /// The running arrays, in the order they were started.
     pub fn running(&self) -> Vec<Volume> {
         self.read().running.clone()
     }
 
-    /// Those that wait for members, in the order their first ones came.
+    /// The waiting arrays, in the order their first members arrived.
     pub fn waiting(&self) -> Vec<Waiting> {
         self.read().waiting.clone()
     }
 
-    /// The running array that is called `md127` or `md/data`.
+    /// The running array with the name `md127` or `md/data`.
     pub fn find(&self, name: &str) -> Option<Volume> {
         self.read().running.iter().find(|volume| volume.name.is(name)).cloned()
     }
 
-    /// The array that waits and is called so.
+    /// The waiting array with this name.
     pub fn find_waiting(&self, name: &str) -> Option<Waiting> {
         self.read().waiting.iter().find(|waiting| waiting.name.is(name)).cloned()
     }
@@ -125,7 +125,7 @@ impl Arrays {
         all.into_iter().find(|volume| volume.view.status().uuid == uuid)
     }
 
-    /// Adds one that runs; it waits no more.
+    /// Adds a running array and removes it from the waiting ones.
     pub(crate) fn start(&self, uuid: Uuid, volume: Volume) {
         volume.bytes.gateway().disk().set_number(DeviceNumber::md(volume.name.number));
         let mut table = self.write();
@@ -133,7 +133,7 @@ impl Arrays {
         table.running.push(volume);
     }
 
-    /// Adds one that waits, or tells of its members anew.
+    /// Adds a waiting array, or replaces its entry.
     pub(crate) fn wait(&self, waiting: Waiting) {
         let mut table = self.write();
         match table.waiting.iter_mut().find(|other| other.uuid == waiting.uuid) {
@@ -142,7 +142,7 @@ impl Arrays {
         }
     }
 
-    /// Forgets one that waits.
+    /// Forgets a waiting array.
     pub(crate) fn forget(&self, uuid: Uuid) {
         self.write().waiting.retain(|waiting| waiting.uuid != uuid);
     }

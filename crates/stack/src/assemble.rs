@@ -22,19 +22,19 @@ use crate::pools::{self, Pools, RefusedPool};
 use crate::probe::{Contents, Md, probe};
 use crate::volume_groups::{RefusedVolume, VolumeGroups};
 
-/// A disk at hand.
+/// An open disk.
 pub struct Disk {
-    /// Where the user has it.
+    /// The path that the user gave.
     pub path: PathBuf,
     /// The device.
     pub gateway: Gateway,
 }
 
-/// A disk and what is on it.
+/// A disk and its contents.
 pub struct Probed {
     /// The disk.
     pub disk: Disk,
-    /// What is on it, or why that cannot be known.
+    /// Its contents, or why they cannot be read.
     pub contents: Result<Contents, Status>,
 }
 
@@ -45,36 +45,36 @@ pub struct Options {
     pub md: ashlar_md::Options,
     /// The name for the first array, instead of its superblock's.
     pub rename: Option<String>,
-    /// Whether disks and arrays are used as they are: only members of arrays are looked for.
+    /// Use disks and arrays whole: look only for members of arrays.
     pub whole: bool,
-    /// Whether logical volumes are made that lack physical volumes: I/O fails where they were.
+    /// Activate logical volumes that lack physical volumes: I/O to the missing parts fails.
     pub partial: bool,
     /// How pools of ZFS are imported; `None`: not at all.
     pub pools: Option<pools::Options>,
 }
 
-/// What the user should know of a device.
+/// A message to the user about a device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Note {
     /// The name of the device.
     pub device: String,
-    /// What there is to know.
+    /// The message.
     pub text: String,
 }
 
-/// What was found on a device of the stack.
+/// The result of a probe of a device of the stack.
 pub struct Looked {
     /// The name of the device.
     pub name: String,
-    /// What is on it, or why that cannot be known.
+    /// The contents, or why they cannot be read.
     pub contents: Result<Contents, Status>,
-    /// The kind of the partition table that is used: `gpt`, `dos`.
+    /// The kind of the partition table in use: `gpt`, `dos`.
     pub scheme: Option<&'static str>,
 }
 
 /// An array that could not be started.
 pub struct Failure {
-    /// What it would be called.
+    /// The name it would have.
     pub name: ArrayName,
     /// Its name in the superblocks.
     pub set_name: String,
@@ -82,13 +82,13 @@ pub struct Failure {
     pub uuid: Uuid,
     /// Why.
     pub error: AssembleError,
-    /// Its members, as far as they are there.
+    /// Its members, as far as they are present.
     pub candidates: Vec<Candidate>,
-    /// Whether there are members that are no disks of the user's: something that lies deeper.
+    /// Whether some members are not the user's disks, but devices made of them.
     pub is_nested: bool,
 }
 
-/// What was made of some disks.
+/// The result of an assembly.
 pub struct Stack {
     /// All devices.
     pub devices: Arc<Devices>,
@@ -96,17 +96,17 @@ pub struct Stack {
     pub arrays: Arc<Arrays>,
     /// The arrays that did not start.
     pub failures: Vec<Failure>,
-    /// What the user should know.
+    /// Messages to the user.
     pub notes: Vec<Note>,
-    /// What is on the devices, in the order they were looked at.
+    /// The probed devices, in order.
     pub looked: Vec<Looked>,
-    /// The logical volumes that could not be made.
+    /// The logical volumes that could not be activated.
     pub refused_volumes: Vec<RefusedVolume>,
     /// The pools of ZFS.
     pub pools: Arc<Pools>,
     /// The pools that could not be imported.
     pub refused_pools: Vec<RefusedPool>,
-    /// The names that are given.
+    /// The names in use.
     pub(crate) names: Names,
     /// The physical volumes that were found.
     pub(crate) groups: VolumeGroups,
@@ -115,13 +115,13 @@ pub struct Stack {
 /// A disk that cannot be used for anything.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RefusedDisk {
-    /// Where the user has it.
+    /// The path that the user gave.
     pub path: String,
     /// Why.
     pub why: String,
-    /// It is a member of an array, with a damaged md superblock.
+    /// Whether it is a member of an array, with a damaged md superblock.
     pub is_member: bool,
-    /// The array that it is a member of runs without it, as it may.
+    /// Whether its array runs without it and was allowed to.
     pub is_left_out: bool,
 }
 
@@ -130,16 +130,16 @@ pub struct RefusedDisk {
 enum Need {
     None,
     Some,
-    /// It is no member of an array.
+    /// The disk is not a member of an array.
     Unknown,
-    /// Its array runs without it, but it has changes that the others lack: counts of events.
+    /// The array runs without the disk, but the disk has changes that the others lack: the event counts.
     Fresher {
         member: u64,
         array: u64,
     },
 }
 
-/// A disk that is part of nothing.
+/// Why a disk is not a member of an array.
 #[derive(Debug, Error)]
 pub enum NotAMember {
     /// It cannot be read.
@@ -158,10 +158,10 @@ fn found(claims: &[String]) -> String {
 }
 
 impl Probed {
-    /// The disk as a candidate for an array.
+    /// The disk as a member of an array.
     ///
     /// # Errors
-    /// It is none.
+    /// It is not a member.
     pub fn candidate(&self) -> Result<Candidate, NotAMember> {
         match &self.contents {
             Err(status) => Err(NotAMember::Unreadable(*status)),
@@ -188,7 +188,7 @@ pub async fn probe_all(disks: Vec<Disk>) -> Vec<Probed> {
     probed
 }
 
-/// Makes everything of the disks in `probed` that can be made: see docs/internals/stack.md.
+/// Makes all devices that can be made of the disks in `probed`: see docs/internals/stack.md.
 pub async fn assemble(probed: &[Probed], options: Options, runtime: &Arc<dyn Runtime>) -> Stack {
     let (devices, arrays) = (Arc::new(Devices::default()), Arc::new(Arrays::default()));
     let pools = Arc::new(Pools::new(options.pools.as_ref()));
@@ -231,8 +231,7 @@ impl Stack {
         Attributes::new(Shown { devices, arrays, pools: Arc::clone(&self.pools) })
     }
 
-    /// The disks of the user's that cannot be used for anything. With `run` arrays may do without such
-    /// members.
+    /// The user's disks that cannot be used for anything. With `run`, arrays may run without these members.
     pub fn refused(&self, run: bool) -> Vec<RefusedDisk> {
         let mut refused = self.devices.all();
         refused.retain(|device| device.kind == Kind::Disk && device.role == Role::Refused);
@@ -249,8 +248,8 @@ impl Stack {
         refused.collect()
     }
 
-    /// Whether an array needs a disk with a damaged md superblock: one that runs without it does not, if it is
-    /// complete or was told to.
+    /// Whether an array needs a disk with a damaged md superblock. An array that runs without it
+    /// does not, if it is complete or `run` is set.
     fn need(&self, device: &Device, run: bool) -> Need {
         let looked = self.looked.iter().rfind(|looked| looked.name == device.name);
         let Some(Looked { contents: Ok(Contents { md: Md::Damaged(error), .. }), .. }) = looked
@@ -260,12 +259,12 @@ impl Stack {
         let running = self.arrays.running();
         let mut running = running.iter().map(|volume| volume.view.status());
         let Some(Belonging { set_uuid, events }) = error.belongs else {
-            // Its array is not known: it may be one that lacks a member.
+            // The disk's array is unknown: it may be any array that lacks a member.
             let lacks_one = run && running.any(|array| array.degraded > 0);
             return if lacks_one { Need::None } else { Need::Some };
         };
         match running.find(|array| array.uuid == set_uuid) {
-            // What was written to it since the others were left behind would be lost.
+            // Data written to this disk after the others were left behind would be lost.
             Some(array) if events > array.events.saturating_add(1) => {
                 Need::Fresher { member: events, array: array.events }
             }

@@ -24,18 +24,18 @@ use crate::probe::{Contents, probe};
 use crate::view::ArrayView;
 use crate::volume_groups::{RefusedVolume, VolumeGroups};
 
-/// How deep devices are looked into; the disks are level 0.
+/// Devices nested deeper than this are not probed; the disks are level 0.
 pub(crate) const MAX_DEPTH: usize = 16;
 
-/// A device that is to be looked at.
+/// A device to be probed.
 struct Work {
     name: String,
     depth: usize,
-    /// What is on it, if that is known.
+    /// Its contents, if already probed.
     contents: Option<Result<Contents, Status>>,
 }
 
-/// Members of an array, and how deep they lie.
+/// The present members of an array, and the depth of the deepest.
 #[derive(Default)]
 struct Members {
     candidates: Vec<Candidate>,
@@ -56,13 +56,13 @@ pub(crate) struct Builder {
     pool_members: PoolMembers,
     /// The pools that could not be imported.
     pub(crate) refused_pools: Vec<RefusedPool>,
-    /// What did not start.
+    /// The arrays that did not start.
     pub(crate) failures: Vec<Failure>,
-    /// The logical volumes that could not be made.
+    /// The logical volumes that could not be activated.
     pub(crate) refused_volumes: Vec<RefusedVolume>,
-    /// What the user should know.
+    /// Messages to the user.
     pub(crate) notes: Vec<Note>,
-    /// What is on the devices that were looked at.
+    /// The probed devices.
     pub(crate) looked: Vec<Looked>,
 }
 
@@ -104,7 +104,7 @@ impl Builder {
         self.queue.push_back(Work { name, depth: 0, contents: Some(contents.clone()) });
     }
 
-    /// Adds a device that was made of others to the list.
+    /// Adds a device made of others to the list.
     pub(crate) fn add(&mut self, name: String, depth: usize) {
         self.queue.push_back(Work { name, depth, contents: None });
     }
@@ -115,7 +115,7 @@ impl Builder {
         self.add(name, depth);
     }
 
-    /// How many devices there are below a device, one on the other.
+    /// The length of the longest chain of devices below a device.
     fn depth(&self, name: &str) -> usize {
         let mut depths: BTreeMap<String, usize> = BTreeMap::new();
         for Device { name, below, .. } in self.devices.all() {
@@ -125,7 +125,7 @@ impl Builder {
         depths.get(name).copied().unwrap_or(0)
     }
 
-    /// Works until nothing more can be made.
+    /// Works until no more devices can be made.
     pub(crate) async fn run(&mut self) {
         loop {
             while let Some(work) = self.queue.pop_front() {
@@ -147,8 +147,8 @@ impl Builder {
         }
     }
 
-    /// Activates a volume group of which all physical volumes are here, or with `any` whatever is; whether
-    /// there was one.
+    /// Activates a volume group whose physical volumes are all present, or any group if `any` is
+    /// set. Returns whether there was one.
     async fn activate(&mut self, any: bool) -> bool {
         let Some(group) = self.groups.next(any) else { return false };
         let (read_only, partial) = (self.options.md.read_only, self.options.partial);
@@ -165,7 +165,8 @@ impl Builder {
         true
     }
 
-    /// Imports a pool of which all members are here, or with `any` whatever is; whether there was one.
+    /// Imports a pool whose members are all present, or any pool if `any` is set. Returns whether
+    /// there was one.
     async fn import(&mut self, any: bool) -> bool {
         let Some(options) = self.options.pools.clone() else { return false };
         let Some(ready) = self.pool_members.next(any) else { return false };
@@ -203,13 +204,13 @@ impl Builder {
 
     fn note(&mut self, device: &str, text: impl Into<String>) {
         let note = Note { device: device.to_owned(), text: text.into() };
-        // What is still so is not said again.
+        // Don't repeat a note that still holds.
         if !self.notes.contains(&note) {
             self.notes.push(note);
         }
     }
 
-    /// Looks at one device.
+    /// Probes one device.
     async fn look(&mut self, Work { name, depth, contents }: Work) {
         let Some(device) = self.devices.find(&name) else { return };
         if depth > MAX_DEPTH {
@@ -222,7 +223,7 @@ impl Builder {
         };
         let scheme = match &contents {
             Ok(contents) => self.give_role(&device, contents, depth).await,
-            // What can be read of it is what the user wants.
+            // The user wants the readable part.
             Err(status) if self.options.partial && device.kind == Kind::Logical => {
                 self.note(&name, format!("cannot be read everywhere: {status}"));
                 None
@@ -238,7 +239,7 @@ impl Builder {
         None
     }
 
-    /// Gives a device its role; the kind of its partition table.
+    /// Gives a device its role; returns the kind of its partition table.
     async fn give_role(
         &mut self,
         device: &Device,
@@ -297,7 +298,7 @@ impl Builder {
         None
     }
 
-    /// Takes a device that is a member of a pool for one, if pools are imported.
+    /// Adds a member of a pool to that pool, if pools are imported.
     fn join_pool(&mut self, device: &Device, contents: &Contents, depth: usize) {
         if self.options.whole || self.options.pools.is_none() {
             return;
@@ -335,8 +336,8 @@ impl Builder {
         }
     }
 
-    /// Names the arrays that have members, in the order of [`Self::uuids`]: the name of an array depends neither on which of them start
-    /// nor on when.
+    /// Names the arrays that have members, in the order of [`Self::uuids`]: the name of an array
+    /// does not depend on which arrays start, or when.
     fn name_arrays(&mut self) {
         self.keep_names_from_arrays();
         for uuid in self.uuids() {
@@ -351,20 +352,20 @@ impl Builder {
         }
     }
 
-    /// Starts all arrays that have all members; whether there was any.
+    /// Starts all arrays whose members are all present. Returns whether there was one.
     async fn start_complete(&mut self) -> bool {
         self.name_arrays();
         let options = ashlar_md::Options { run: false, ..self.options.md };
         let mut found = false;
         for uuid in self.uuids() {
-            // Why not is asked again when no more members can come.
+            // The error is asked for again when no more members can arrive.
             found |= matches!(self.try_start(uuid, &options).await, Some(Ok(())));
         }
         found
     }
 
-    /// Starts one array that lacks members but may start; whether there was one. If not, all that are
-    /// left are failures.
+    /// Starts one array that lacks members but may start. Returns whether there was one; if not,
+    /// the remaining arrays become failures.
     async fn start_incomplete(&mut self) -> bool {
         let options = self.options.md;
         let (mut able, mut failed) = (Vec::new(), Vec::new());
@@ -379,7 +380,7 @@ impl Builder {
         for uuid in &able {
             order.push((able.len() > 1 && !self.holds_a_member(*uuid).await, *uuid));
         }
-        // Of those that are alike the one whose members lie nearest to the disks.
+        // Among equals, take the array whose members are nearest to the disks.
         if let Some((_, uuid)) = order.into_iter().min_by_key(|(last, _)| *last) {
             return matches!(self.try_start(uuid, &options).await, Some(Ok(())));
         }
@@ -391,8 +392,8 @@ impl Builder {
         false
     }
 
-    /// Whether an array that may start is itself a member of one that waits for it: seen by starting it
-    /// for reading only, for this one look.
+    /// Whether an array that may start is itself a member of an array that waits for it. To find
+    /// out, the array is started read-only, for this one probe.
     async fn holds_a_member(&mut self, uuid: Uuid) -> bool {
         let Some(Members { candidates, .. }) = self.members.get(&uuid) else { return false };
         let name = name_of(&mut self.names, uuid, candidates);
@@ -400,12 +401,12 @@ impl Builder {
         let Ok(plan) = ashlar_md::plan(candidates.clone(), &options).await else { return false };
         let array = Array::start(plan, &name.device(), Arc::clone(&self.runtime));
         let found = ashlar_md::probe::probe(&Gateway::new(Arc::clone(&array) as _)).await;
-        // Nothing was written, so there is nothing that could fail.
+        // Nothing was written, so nothing can fail.
         let (Ok(()) | Err(_)) = array.stop().await;
         matches!(found, Ok(Some(sb)) if self.members.contains_key(&sb.set_uuid))
     }
 
-    /// The arrays whose members are here, those nearest to the disks first.
+    /// The arrays that have members here, those nearest to the disks first.
     fn uuids(&self) -> Vec<Uuid> {
         let mut all: Vec<_> = self.members.iter().map(|(uuid, m)| (m.depth, *uuid)).collect();
         all.sort_unstable();
@@ -432,7 +433,7 @@ impl Builder {
         Some(Ok(()))
     }
 
-    /// A disk that is called as an array would be: if it is a volume, its user must decide.
+    /// Reserves the names of disks with an array's name. Not of volumes: their user must decide.
     fn keep_names_from_arrays(&mut self) {
         for device in self.devices.all() {
             if device.kind == Kind::Disk && device.role != Role::Volume {
@@ -441,7 +442,7 @@ impl Builder {
         }
     }
 
-    /// Starts an array of `plan`'s members, which are the devices with these paths.
+    /// Starts the array of `plan`; `members` are the paths of its members.
     pub(crate) async fn start(
         &mut self,
         uuid: Uuid,

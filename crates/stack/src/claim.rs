@@ -14,13 +14,13 @@ pub(crate) enum Claim {
     Table(Table),
     /// A physical volume of LVM.
     PhysicalVolume,
-    /// Nothing that is known to hold others.
+    /// Used as it is: it is not known to hold other devices.
     Volume,
-    /// It was something, but is damaged: why.
+    /// Damaged contents: the reason.
     Refused(String),
 }
 
-/// A reading of a device, and what the user should know of it.
+/// The use of a device, and messages for the user.
 pub(crate) struct Reading {
     pub(crate) claim: Claim,
     pub(crate) notes: Vec<String>,
@@ -32,7 +32,7 @@ impl From<Claim> for Reading {
     }
 }
 
-/// Reads a device with these `contents`; if it is to be used `whole`, only for an array.
+/// Decides the use of a device with these `contents`; with `whole`, it may only be a member of an array.
 ///
 /// # Errors
 /// It cannot be read.
@@ -71,8 +71,8 @@ pub(crate) async fn read(
     })
 }
 
-/// A superblock of version 0.90 does not say where it belongs: at the end of a disk it may be that of
-/// the last partition, whose end is the same.
+/// A superblock of version 0.90 does not say which device it belongs to: at the end of a disk it
+/// may belong to the last partition, which ends at the same place.
 fn member_or_table(sb: &Superblock, found: Found) -> Reading {
     let inside = |entry: &&Entry| {
         let end = entry.end();
@@ -96,8 +96,8 @@ fn member_or_table(sb: &Superblock, found: Found) -> Reading {
     Reading { claim: Claim::Table(table), notes }
 }
 
-/// Whether the superblock may be that of this partition: it lies where one of that partition would,
-/// and the array uses no more of each member than the partition has.
+/// Whether the superblock may belong to this partition: it is where this partition's superblock
+/// would be, and the array uses no more of each member than the partition has.
 fn fits(sb: &Superblock, entry: &Entry) -> bool {
     let Some(at) = Version::V0_90.super_offset(entry.len) else { return false };
     entry.start + Sectors(at.0) == sb.super_offset && sb.size.0 <= at.0

@@ -18,36 +18,36 @@ use crate::view::Snapshot;
 /// The state of an array that does not run.
 pub const INACTIVE: &str = "inactive";
 
-/// What `md detail` tells of an array.
+/// The contents of `md detail`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Detail {
     /// The device: `/dev/md0`.
     pub device: String,
-    /// The link to it that has the array's name: `/dev/md/data`.
+    /// The link to it with the array's name: `/dev/md/data`.
     #[serde(default)]
     pub alias: Option<String>,
     /// Metadata version.
     pub version: String,
-    /// When it was made, seconds since 1970.
+    /// Creation time, seconds since 1970.
     pub created: u64,
     /// Level: `raid10`.
     pub level: String,
     /// Size in KiB.
     pub size_kib: u64,
-    /// What is used of each member, in KiB; none for levels where that may differ.
+    /// The used size of each member, in KiB; none for levels where members may differ.
     pub used_dev_size_kib: Option<u64>,
     /// Members of a complete array.
     pub raid_devices: usize,
-    /// The number that 0.90 superblocks have for the array.
+    /// The array's number in 0.90 superblocks.
     #[serde(default)]
     pub preferred_minor: Option<u32>,
-    /// When the superblocks were written, seconds since 1970.
+    /// Time of the last superblock update, seconds since 1970.
     pub updated: u64,
-    /// Where the write-intent bitmap is: `Internal`.
+    /// Location of the write-intent bitmap: `Internal`.
     pub intent_bitmap: Option<String>,
-    /// `clean`, `active`, what is wrong and what is done about it: `clean, degraded, recovering`.
+    /// `clean` or `active`, then defects and the running operation: `clean, degraded, recovering`.
     pub state: String,
-    /// Members that are here: working, failed, and spare ones.
+    /// Members present: working, failed and spare.
     pub total_devices: usize,
     /// Members in sync.
     pub active_devices: usize,
@@ -61,17 +61,17 @@ pub struct Detail {
     pub layout: Option<String>,
     /// Chunk size in KiB.
     pub chunk_kib: Option<u64>,
-    /// How copies are kept the same: `resync` or `bitmap`.
+    /// How redundancy is kept consistent: `resync` or `bitmap`.
     pub consistency_policy: String,
-    /// What the array does by itself, in the word of `sync_action`.
+    /// The array's current operation, as in `sync_action`.
     pub sync_action: String,
-    /// How far that is.
+    /// Progress of that operation.
     pub sync: Option<DetailSync>,
-    /// Whether something is done or about to be, so that it can be waited for.
+    /// Whether an operation runs or is about to run, so that a client can wait for it.
     pub sync_busy: bool,
-    /// What was done last, or is, in that word; `none` if there was nothing.
+    /// The current or last operation, as in `sync_action`; `none` if there was none.
     pub last_sync_action: String,
-    /// Sectors that the last check found to differ.
+    /// Sectors in which the last check found differences.
     pub mismatch_count: u64,
     /// Name in the superblock: `host:0`.
     pub name: String,
@@ -81,7 +81,7 @@ pub struct Detail {
     pub events: u64,
     /// The slots.
     pub members: Vec<DetailMember>,
-    /// What the assembly had to say.
+    /// Messages of the assembly.
     pub notes: Vec<String>,
 }
 
@@ -90,15 +90,15 @@ pub struct Detail {
 pub struct DetailSync {
     /// mdadm's word: `Rebuild`, `Resync` or `Check`.
     pub kind: String,
-    /// Hundredths done, as mdadm says.
+    /// Percent done, rounded as mdadm does.
     pub percent: u64,
     /// KiB done.
     pub done_kib: u64,
-    /// All KiB.
+    /// KiB in total.
     pub total_kib: u64,
-    /// KiB a second.
+    /// KiB per second.
     pub speed_kib: u64,
-    /// Seconds left at that speed.
+    /// Seconds left at this speed.
     pub seconds_left: Option<u64>,
 }
 
@@ -125,7 +125,7 @@ pub struct DetailMember {
     pub slot: Option<u16>,
     /// `active sync`, `spare rebuilding`, `spare`, `faulty`, `removed`.
     pub state: String,
-    /// Whether it is to take the place of the member in its slot.
+    /// Whether it is to replace the member in its slot.
     pub replacement: bool,
     /// The device.
     pub path: Option<String>,
@@ -136,14 +136,14 @@ pub struct DetailMember {
 }
 
 impl DetailMember {
-    /// Whether it is a spare that no flag tells from others: mdadm counts these only.
+    /// Whether it is a spare without other flags: mdadm counts only these.
     fn is_plain_spare(&self) -> bool {
         matches!(self.state.as_str(), "spare" | "spare rebuilding")
     }
 }
 
 impl Detail {
-    /// Tells of this array, which is at `device`.
+    /// Describes this array, which is at `device`.
     pub fn new(array: &Snapshot, device: impl Into<String>) -> Self {
         let status = &array.status;
         let here = || status.members.iter().filter(|member| member.path.is_some());
@@ -187,19 +187,19 @@ impl Detail {
     }
 }
 
-/// Where the array is under its name, if it has one.
+/// The path of the link with the array's name, if it has one.
 fn link(name: &ArrayName) -> Option<String> {
     name.alias.as_ref().map(|_| name.path())
 }
 
 impl Detail {
-    /// Tells of a running array.
+    /// Describes a running array.
     pub fn of(volume: &Volume) -> Self {
         let device = format!("/dev/{}", volume.name.device());
         Self { alias: link(&volume.name), ..Self::new(&volume.view.snapshot(), device) }
     }
 
-    /// Tells of an array that does not run: what its superblocks say.
+    /// Describes an array that does not run, from its superblocks.
     pub fn waiting(array: &Waiting) -> Self {
         let here = array.members.len();
         let member = |member: &WaitingMember| DetailMember {
@@ -286,7 +286,7 @@ fn state(status: &ArrayStatus, progress: &Progress) -> String {
     state + ", " + detail_names(progress.action).0 + waits
 }
 
-/// As mdadm lists them: each slot and its replacement, then the others by number.
+/// The members in mdadm's order: each slot and its replacement, then the others by number.
 fn members(status: &ArrayStatus) -> Vec<DetailMember> {
     let removed = |slot: usize| DetailMember {
         number: None,
@@ -346,8 +346,8 @@ fn row(status: &ArrayStatus, member: &MemberStatus) -> DetailMember {
     }
 }
 
-/// The letter of the copies that a member of a RAID10 with near copies only holds, where every member
-/// holds one of them only.
+/// The letter of the copy set of a RAID10 member: for near copies only, and only if each member
+/// holds exactly one copy.
 fn copy_set(status: &ArrayStatus, slot: u16) -> Option<String> {
     let (copies, far) = (status.layout & 255, status.layout >> 8 & 255);
     let plain = status.level == Level::Raid10 && far == 1;

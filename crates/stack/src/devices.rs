@@ -17,7 +17,7 @@ use crate::partitions::Entry;
 /// What a device is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// A disk of the user's.
+    /// One of the user's disks.
     Disk,
     /// A partition of another device.
     Partition(Entry),
@@ -30,7 +30,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The type, as `lsblk` names it; arrays have their level there.
+    /// The type, as `lsblk` names it; for an array, `lsblk` shows the level instead.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Disk => "disk",
@@ -42,10 +42,10 @@ impl Kind {
     }
 }
 
-/// What a device is used for: one thing.
+/// The one use of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// For itself: it is served as it is.
+    /// A volume: it is exported as it is.
     Volume,
     /// It is or was a member of an array, or waits to be one.
     Member,
@@ -57,30 +57,30 @@ pub enum Role {
     Component,
     /// It is a member of a ZFS pool.
     PoolMember,
-    /// For nothing: what is on it cannot be used.
+    /// None: its contents cannot be used.
     Refused,
 }
 
-/// A device and what it is called.
+/// A device and its names.
 #[derive(Clone)]
 pub struct Device {
-    /// Where the user has it, or would in `/dev`. No two devices have the same.
+    /// The path that the user gave, or its path in `/dev`. Unique.
     pub path: String,
-    /// Its name under `sys/block` and `dev`, unique among these.
+    /// Its name under `sys/block` and `dev`, unique among devices.
     pub name: String,
     /// Other names below `dev`: `md/data`, `mapper/vg-lv`.
     pub links: Vec<String>,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// What it is used for.
+    /// Its use.
     pub role: Role,
-    /// The names of the devices that it was made of.
+    /// The names of the devices it is made of.
     pub below: Vec<String>,
     /// Its bytes, for exports: all of them must share this.
     pub bytes: Arc<ByteVolume>,
     /// The device mapper's part of a logical volume.
     pub mapped: Option<Arc<ashlar_dm::Device>>,
-    /// The pool's part of a volume of one.
+    /// The pool's part of a zvol.
     pub zvol: Option<Arc<Zvol>>,
 }
 
@@ -90,7 +90,7 @@ impl Device {
         self.bytes.gateway()
     }
 
-    /// Its name for NBD clients: `md/data`, `vg/lv`, or what it is called under `dev`.
+    /// Its name for NBD clients: `md/data`, `vg/lv`, or its name under `dev`.
     pub fn export_name(&self) -> &str {
         self.links.last().unwrap_or(&self.name)
     }
@@ -104,12 +104,12 @@ pub struct Devices {
 }
 
 impl Devices {
-    /// Adds a disk that is a member; its name.
+    /// Adds a disk that is a member; returns its name.
     pub fn add_member(&self, path: &str, gateway: Gateway) -> String {
         self.add_disk(path, gateway, Role::Member)
     }
 
-    /// Adds a disk; its name.
+    /// Adds a disk; returns its name.
     pub(crate) fn add_disk(&self, path: &str, gateway: Gateway, role: Role) -> String {
         self.add(|table| {
             let taken = |name: &str| table.iter().any(|device| device.name == name);
@@ -127,7 +127,7 @@ impl Devices {
         })
     }
 
-    /// Adds a partition of the device `lower`, made by `make` of the name that it gets; its name.
+    /// Adds a partition of `lower`; `make` gets its name and makes the device. Returns the name.
     pub(crate) fn add_partition(
         &self,
         lower: &Device,
@@ -153,7 +153,7 @@ impl Devices {
         })
     }
 
-    /// Adds a running array, which was made of the devices with these paths.
+    /// Adds a running array, made of the devices with these paths.
     pub(crate) fn add_array(&self, name: &ArrayName, bytes: &Arc<ByteVolume>, members: &[String]) {
         self.add(|table| {
             let member = |device: &&Device| members.contains(&device.path);
@@ -172,7 +172,7 @@ impl Devices {
         });
     }
 
-    /// Adds a device of the device mapper, or what is part of one, which is made of the devices `below`.
+    /// Adds a device of the device mapper, or a component of one, made of the devices `below`.
     pub(crate) fn add_logical(
         &self,
         name: &str,
@@ -198,7 +198,7 @@ impl Devices {
         });
     }
 
-    /// Adds a volume of a pool with these members.
+    /// Adds a zvol; `below` are the members of its pool.
     pub(crate) fn add_zvol(&self, zvol: &Arc<Zvol>, below: &[String]) {
         let gateway = Gateway::new(Arc::clone(zvol) as _);
         self.add(|_| {
@@ -217,7 +217,7 @@ impl Devices {
         });
     }
 
-    /// Says what the device with this name is used for.
+    /// Sets the use of the device with this name.
     pub(crate) fn set_role(&self, name: &str, role: Role) {
         self.change(|table| {
             if let Some(device) = table.iter_mut().rfind(|device| device.name == name) {
@@ -226,10 +226,10 @@ impl Devices {
         });
     }
 
-    /// A volume of a pool and its partitions.
+    /// A zvol and its partitions.
     ///
     /// # Errors
-    /// Something else is made of them: what that is called.
+    /// Another device is made of them: the name of that device.
     pub fn with_partitions(&self, zvol: &Arc<Zvol>) -> Result<Vec<Device>, String> {
         let mut found: Vec<Device> = Vec::new();
         for device in self.all() {
@@ -247,8 +247,8 @@ impl Devices {
         Ok(found)
     }
 
-    /// Puts a volume of a pool back that was removed, or a partition of one behind it. Where it is the volume's name
-    /// says, which may be another by now.
+    /// Adds a removed zvol, or a partition of one, again. Its path follows the zvol's name, which
+    /// may have changed.
     pub fn put_back(&self, mut device: Device) {
         self.change(|table| {
             if let Some(zvol) = &device.zvol {
@@ -273,29 +273,29 @@ impl Devices {
         self.read(|table| Some(table.iter().find(|device| device.path == path)?.name.clone()))
     }
 
-    /// The device with this name; of a disk and an array that are called the same, the array.
+    /// The device with this name; if a disk and an array share the name, the array.
     pub fn find(&self, name: &str) -> Option<Device> {
         self.read(|table| table.iter().rfind(|device| device.name == name).cloned())
     }
 
-    /// All devices, each behind those that it is made of.
+    /// All devices, each after the devices it is made of.
     pub fn all(&self) -> Vec<Device> {
         self.read(<[Device]>::to_vec)
     }
 
-    /// Those that are served as they are.
+    /// The devices that are exported as they are.
     pub fn volumes(&self) -> Vec<Device> {
         let mut all = self.all();
         all.retain(|device| device.role == Role::Volume);
         all
     }
 
-    /// How often anything has changed.
+    /// The number of changes so far.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Relaxed)
     }
 
-    /// Adds what `make` makes, which sees those that are there; its name.
+    /// Adds the device that `make` returns; `make` gets the existing devices. Returns its name.
     fn add(&self, make: impl FnOnce(&[Device]) -> Device) -> String {
         self.change(|table| {
             let device = make(table);
@@ -316,7 +316,7 @@ impl Devices {
     }
 }
 
-/// What a volume of a pool is called below `dev`, behind its own name.
+/// The name of a zvol below `dev`, after its own name.
 fn zvol_link(zvol: &Zvol) -> String {
     format!("zvol/{}", zvol.dataset())
 }
@@ -330,7 +330,7 @@ fn partition_places(table: &[Device], lower: &Device, number: u32) -> (String, V
     (path, links.filter(|link| !is_link(link)).collect())
 }
 
-/// `wanted`, or that with a number behind it, so that it is not `taken`.
+/// `wanted`, or `wanted` with a number appended if it is `taken`.
 fn free(wanted: String, taken: impl Fn(&str) -> bool) -> String {
     let numbered = (1..).map(|n: u64| format!("{wanted}#{n}"));
     // The numbers have no end, and finitely many names are taken.

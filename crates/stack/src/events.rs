@@ -8,21 +8,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::detail::Detail;
 
-/// Something happened to an array.
+/// An event of an array.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Event {
     /// mdadm's name for it: `Fail`, `RebuildStarted`, `Rebuild20`.
     pub event: String,
     /// The array: `/dev/md0`.
     pub array: String,
-    /// The member it is about.
+    /// The affected member.
     pub device: Option<String>,
-    /// More about it.
+    /// Details.
     pub info: Option<String>,
 }
 
 impl Event {
-    /// A message for each array, to see that messages arrive.
+    /// A test message for each array, to check delivery.
     pub fn tests(arrays: &[Detail]) -> Vec<Self> {
         arrays.iter().map(|detail| event("TestMessage", &detail.device, None, None)).collect()
     }
@@ -49,16 +49,16 @@ impl fmt::Display for Event {
     }
 }
 
-/// Hundredths between two events about a rebuild.
+/// Percent between two events of a rebuild.
 const STEP: u64 = 20;
 
-/// Looks at arrays again and again.
+/// Derives events from repeated looks at the arrays.
 #[derive(Default)]
 pub struct Monitor {
     known: BTreeMap<String, Seen>,
 }
 
-/// An array as it was seen last.
+/// An array at the last look.
 struct Seen {
     percent: Option<u64>,
     level: String,
@@ -92,8 +92,7 @@ impl Seen {
 }
 
 impl Monitor {
-    /// What has happened since the last look, now that the arrays are these. At the first look all
-    /// arrays are new.
+    /// The events since the last look, given the current arrays. At the first look all arrays are new.
     pub fn look(&mut self, now: &[Detail]) -> Vec<Event> {
         let mut events = Vec::new();
         let gone = |name: &String| now.iter().all(|detail| detail.device != *name);
@@ -186,7 +185,7 @@ mod tests {
         array
     }
 
-    /// What is told of these looks, each a line.
+    /// The events of these looks, one line each.
     fn told(looks: &[&[&Snapshot]]) -> Vec<String> {
         let mut monitor = Monitor::default();
         let mut told = Vec::new();
@@ -223,7 +222,7 @@ mod tests {
             told(&looks),
             ["NewArray", "RebuildStarted", "Rebuild21", "Rebuild97", "RebuildFinished"]
         );
-        // One that was under way at the first look has not just started.
+        // A rebuild that was running at the first look is not reported as started.
         assert_eq!(told(&[&[&at(3)], &[&at(4)]]), ["NewArray"]);
         let mut different = mirror();
         different.progress.mismatches = Sectors(128);
@@ -254,7 +253,7 @@ mod tests {
             ["NewArray", "Fail b", "SpareActive c"]
         );
         assert_eq!(told(&[&[&whole], &[&spare_failed], &[&gone]]), ["NewArray", "FailSpare c"]);
-        // One that failed and was taken out between two looks.
+        // A member that failed and was removed between two looks.
         let mut out = mirror();
         out.status.members[1] = MemberStatus::empty(1);
         assert_eq!(told(&[&[&gone], &[&out]]), ["NewArray", "Fail b"]);

@@ -19,11 +19,11 @@ pub struct Node {
     pub name: String,
     /// Its type, as `lsblk` would say: `disk`, `raid10`, `ext4`.
     pub kind: String,
-    /// Its size in bytes, if it has one of its own.
+    /// Its size in bytes, if it has one.
     pub size_bytes: Option<u64>,
-    /// More about it, in order.
+    /// Details, in order.
     pub facts: Vec<(&'static str, String)>,
-    /// What is wrong with it.
+    /// Its defect.
     pub problem: Option<String>,
 }
 
@@ -34,21 +34,21 @@ impl Node {
         Self { name, kind, size_bytes: None, facts: Vec::new(), problem: None }
     }
 
-    /// With its size.
+    /// Sets the size.
     #[must_use]
     pub fn sized(mut self, bytes: u64) -> Self {
         self.size_bytes = Some(bytes);
         self
     }
 
-    /// With one more fact.
+    /// Adds a fact.
     #[must_use]
     pub fn fact(mut self, key: &'static str, value: impl fmt::Display) -> Self {
         self.facts.push((key, value.to_string()));
         self
     }
 
-    /// With what is wrong.
+    /// Sets the defect.
     #[must_use]
     pub fn problem(mut self, problem: impl fmt::Display) -> Self {
         self.problem = Some(problem.to_string());
@@ -56,7 +56,7 @@ impl Node {
     }
 }
 
-/// Nodes and what is below them.
+/// Nodes and their children.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
     nodes: Vec<(Node, Vec<NodeId>)>,
@@ -71,7 +71,7 @@ impl Graph {
         id
     }
 
-    /// Adds a node below `parents`, which exist: so there are no circles.
+    /// Adds a node below `parents`, which already exist: so there are no cycles.
     pub fn add_below(&mut self, parents: &[NodeId], node: Node) -> NodeId {
         let id = self.add(node);
         for parent in parents {
@@ -85,7 +85,7 @@ impl Graph {
         NodeId(self.nodes.len() - 1)
     }
 
-    /// The tree as text: one line a node, columns aligned.
+    /// The tree as text: one line per node, columns aligned.
     pub fn to_text(&self) -> String {
         let mut lines = Vec::new();
         let mut seen = vec![false; self.nodes.len()];
@@ -124,7 +124,7 @@ impl Graph {
         let mut more = String::new();
         if !again {
             for (key, value) in &node.facts {
-                // A String takes every write.
+                // Writing to a String cannot fail.
                 let (Ok(()) | Err(fmt::Error)) = write!(more, "{key}={} ", one_line(value));
             }
             if let Some(problem) = &node.problem {
@@ -142,7 +142,7 @@ impl Graph {
     }
 }
 
-/// A size in the largest binary unit of which there is at least one, as `lsblk` prints it.
+/// A size in the largest binary unit that does not exceed it, as `lsblk` prints it.
 pub fn human_size(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["B", "K", "M", "G", "T", "P", "E"];
     let unit = (bytes.max(1).ilog2() / 10) as usize;
@@ -156,7 +156,7 @@ pub fn human_size(bytes: u64) -> String {
     }
 }
 
-/// The JSON of `lsblk --json`: `blockdevices`, nested, a node below each of its parents.
+/// The JSON of `lsblk --json`: `blockdevices`, nested, with a node below each of its parents.
 impl Serialize for Graph {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(1))?;

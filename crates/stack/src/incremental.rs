@@ -22,31 +22,31 @@ use crate::devices::Kind;
 use crate::names::{ArrayName, wanted_name};
 use crate::volume_groups::Merged;
 
-/// What became of a member that was handed in.
+/// The result of adding a member.
 pub enum Attached {
-    /// The array cannot be started by this many members in sync.
+    /// Too few members to start the array: the number in sync.
     NotEnough(ArrayName, usize),
-    /// It could be, but more members worked last time.
+    /// The array could start, but more members worked last time.
     NotSafe(ArrayName),
-    /// It was.
+    /// The array was started.
     Started(Volume),
 }
 
-/// An array that did not start although it should.
+/// An array that could not be started.
 pub struct NotStarted {
     /// What it is called.
     pub name: ArrayName,
-    /// Why not.
+    /// The reason.
     pub error: AssembleError,
 }
 
-/// See the module text. Only one for each stack.
+/// See the module text. One per stack.
 pub struct Collector {
     builder: Builder,
     waiting: BTreeMap<Uuid, (ArrayName, Vec<Candidate>)>,
 }
 
-/// Whether more members may help: how many there are in sync, if they are too few at all.
+/// Whether more members may help: `Some(Some(n))` if the `n` in-sync members are too few.
 fn lacks_members(error: &AssembleError) -> Option<Option<usize>> {
     match error {
         AssembleError::NotEnough { present, .. } => Some(Some(*present)),
@@ -67,16 +67,15 @@ fn lacks_members(error: &AssembleError) -> Option<Option<usize>> {
 }
 
 impl Collector {
-    /// A collector for what comes to `stack`, of which arrays that only lacked members do not count as
-    /// failures any more: they wait. By `options` arrays start later; their `run` is that of
-    /// [`Self::attach`].
+    /// A collector for later members of `stack`. Arrays that only lacked members are no longer
+    /// failures: they wait. `options` apply to arrays that start later.
     pub fn new(stack: &mut Stack, options: Options, runtime: Arc<dyn Runtime>) -> Self {
         let (devices, arrays) = (Arc::clone(&stack.devices), Arc::clone(&stack.arrays));
         let pools = Arc::clone(&stack.pools);
         let mut builder = Builder::new(devices, arrays, pools, options, runtime);
         builder.names = std::mem::take(&mut stack.names);
         builder.groups = std::mem::take(&mut stack.groups);
-        // A disk that is called as an array would be is in that one's way.
+        // A disk with an array's name blocks that name.
         for device in builder.devices.volumes() {
             if device.kind == Kind::Disk {
                 builder.names.reserve(&device.name);
@@ -93,21 +92,21 @@ impl Collector {
         this
     }
 
-    /// What there was to know, since this was asked last, of what came to light in new arrays.
+    /// The messages about new arrays since the last call.
     pub fn take_notes(&mut self) -> Vec<Note> {
         std::mem::take(&mut self.builder.notes)
     }
 
-    /// The merges that have ended since this was asked last, of which their groups' metadata does not know yet.
+    /// The merges that have ended since the last call and are not yet recorded in their groups' metadata.
     pub fn merged(&mut self) -> Vec<Merged> {
         self.builder.groups.merged(&self.builder.devices)
     }
 
-    /// Removes a snapshot that was merged from its group's metadata, as LVM's polldaemon does; the metadata then. `header` says by whom and
-    /// when it was written.
+    /// Removes a merged snapshot from its group's metadata, as LVM's polldaemon does; returns the
+    /// new metadata. `header` has the author and time of the change.
     ///
     /// # Errors
-    /// Why not: the metadata is as it was, unless the text says that this is not known.
+    /// The reason. The metadata is unchanged, unless the text says that this is not known.
     pub async fn end_merge(
         &mut self,
         merged: &Merged,
@@ -116,12 +115,12 @@ impl Collector {
         self.builder.groups.end_merge(merged, header, &self.builder.devices).await
     }
 
-    /// Takes in a member of an array that does not run, which is among the disks; with `run` the array
-    /// starts as soon as all data are there.
+    /// Adds a member of an array that does not run; its device is already among the disks. With
+    /// `run`, the array starts as soon as all data is present.
     ///
     /// # Errors
-    /// It cannot be in one array with those that wait already, or the array is none that could ever
-    /// start. It is not kept then.
+    /// The member does not belong to the array of the waiting members, or the array can never
+    /// start. The member is not kept then.
     pub async fn attach(&mut self, new: Candidate, run: bool) -> Result<Attached, AssembleError> {
         let uuid = new.sb.set_uuid;
         let mut members = Vec::new();
@@ -144,14 +143,14 @@ impl Collector {
         }
     }
 
-    /// Starts all arrays that wait and have enough members to hold all data
-    /// (`mdadm --incremental --run --scan`). The others wait on.
+    /// Starts all waiting arrays with enough members to hold all data (`mdadm --incremental --run
+    /// --scan`). The others keep waiting.
     pub async fn start_waiting(&mut self) -> Vec<Result<Volume, NotStarted>> {
         let mut results = Vec::new();
         for Waiting { name, uuid, .. } in self.builder.arrays.waiting() {
             let Some((_, members)) = self.waiting.get(&uuid) else { continue };
             let members = members.clone();
-            // It has a name.
+            // The array already has a name.
             let started = self.try_start(uuid, "", members, true).await;
             if let Ok(volume) = &started {
                 self.look_into(volume).await;
@@ -161,7 +160,7 @@ impl Collector {
         results
     }
 
-    /// Lets go of the member at `path` of an array that waits; the name of that array.
+    /// Removes the member at `path` from a waiting array; returns the name of that array.
     pub fn detach(&mut self, path: &str) -> Option<ArrayName> {
         let has = |members: &Vec<Candidate>| members.iter().any(|member| member.path == path);
         let found = self.waiting.iter().find(|(_, (_, members))| has(members));
@@ -177,7 +176,7 @@ impl Collector {
         Some(name)
     }
 
-    /// Starts an array if that is possible. If it only lacks members these are kept.
+    /// Starts an array if possible. If it only lacks members, they are kept.
     async fn try_start(
         &mut self,
         uuid: Uuid,
@@ -209,8 +208,8 @@ impl Collector {
         }
     }
 
-    /// Makes everything of a new array that can be made. Members found there join those that wait; an
-    /// array that this completes is looked into in turn.
+    /// Makes all devices that can be made of a new array. Members found on them join the waiting
+    /// ones; an array completed by them is probed in turn.
     async fn look_into(&mut self, volume: &Volume) {
         let mut new = vec![volume.name.device()];
         while let Some(device) = new.pop() {
@@ -235,7 +234,7 @@ impl Collector {
         }
     }
 
-    /// Notes why an array of which these members came to light did not start.
+    /// Notes on each of these new members why its array did not start.
     fn not_started(&mut self, members: &[Candidate], error: &AssembleError) {
         for member in members {
             let device = self.builder.devices.name(&member.path);
@@ -244,7 +243,7 @@ impl Collector {
         }
     }
 
-    /// Keeps the members of an array that waits.
+    /// Keeps the members of a waiting array.
     fn keep(&mut self, uuid: Uuid, name: ArrayName, members: Vec<Candidate>) {
         if let Some(waiting) = Waiting::new(name.clone(), &members) {
             self.builder.arrays.wait(waiting);

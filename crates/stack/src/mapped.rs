@@ -22,33 +22,33 @@ use uuid::Uuid;
 
 use crate::devices::Devices;
 
-/// What tables call the array of a RAID volume, behind the volume's name. No plan has such a name.
+/// The name of a RAID volume's array in tables, appended to the volume's name. No plan uses this name.
 const ARRAY: &str = "/array";
 
 const SNAPSHOT: &str = "snapshot";
 
-/// How the status of a snapshot ends that is of no use any more.
+/// The end of the status of an invalid snapshot.
 const INVALID: &str = " Invalid";
 
-/// An array's identity, for arrays that nobody looks for by it: all its members are at hand.
+/// The UUID of all these arrays: nothing looks for them by UUID, since all members are at hand.
 const IDENTITY: Uuid = Uuid::from_u128(1);
 
-/// The devices of a group that were made so far.
+/// The devices of a group made so far.
 pub(crate) struct Maker<'a> {
     devices: &'a Devices,
     origins: Arc<Origins>,
     runtime: &'a Arc<dyn Runtime>,
     made: HashMap<String, Gateway>,
     pools: HashMap<String, Arc<ThinPool>>,
-    /// Origins of which a snapshot could not be made: it would not keep what is overwritten.
+    /// Origins with a snapshot that could not be made: a write to the origin would not be copied to it.
     frozen: HashSet<String>,
 }
 
-/// Why a device is not made.
+/// Why a device was not made.
 enum NotMade {
-    /// A snapshot that has nothing to show, and nothing to keep.
+    /// An invalid snapshot.
     Invalid,
-    /// Something that may be different next time.
+    /// A failure that may not occur next time.
     Failed(String),
 }
 
@@ -61,14 +61,14 @@ impl From<String> for NotMade {
 /// A device that was made.
 pub(crate) struct Made {
     pub(crate) mapped: Arc<Mapped>,
-    /// It can only be read, whatever the group says.
+    /// Whether it is read-only, whatever the group says.
     pub(crate) read_only: bool,
-    /// What the user should know of it.
+    /// Messages to the user.
     pub(crate) notes: Vec<String>,
 }
 
 impl Named for Maker<'_> {
-    /// By their paths, and those of the group by their names.
+    /// Devices outside the group by path, those of the group by name.
     fn find(&self, name: &str) -> Option<Gateway> {
         match name.strip_prefix("/dev/") {
             Some(name) => Some(self.devices.find(name)?.gateway().clone()),
@@ -87,10 +87,10 @@ impl<'a> Maker<'a> {
         Self { devices, origins, runtime, made, pools, frozen }
     }
 
-    /// Makes a device and calls it `name`; `None` for a pool, which is none.
+    /// Makes a device named `name`; `None` for a pool, which is not a device.
     ///
     /// # Errors
-    /// Why it cannot be made.
+    /// The reason.
     pub(crate) async fn make(
         &mut self,
         planned: &Planned,
@@ -141,7 +141,7 @@ impl<'a> Maker<'a> {
         };
         let mut mapped = self.start(name, table).await?;
         if mapped.status().trim_end().ends_with(INVALID) && !is_merging(planned) {
-            // An origin shows what it is, whatever was to be merged into it.
+            // An origin is available without the snapshot that was to be merged into it.
             let Some(real) = view_of_origin(planned) else { return Err(NotMade::Invalid) };
             mapped = self.start(name, self.linear(real, planned.size).await?).await?;
             notes.push("the snapshot that was to be merged into it is invalid".to_owned());
@@ -150,14 +150,14 @@ impl<'a> Maker<'a> {
         Ok(Some(Made { mapped, read_only, notes }))
     }
 
-    /// A table of the device mapper, and whether what it makes can only be read.
+    /// A table of the device mapper, and whether its device is read-only.
     async fn mapped(
         &self,
         planned: &Planned,
         lines: &[Line],
         notes: &mut Vec<String>,
     ) -> Result<(Table, bool), String> {
-        // A snapshot leaves its origin as it is: only its store is written.
+        // A snapshot writes only to its store, not to its origin.
         let written =
             lines.iter().flat_map(|line| &line.args[usize::from(line.kind == SNAPSHOT)..]);
         let locked = |name: &String| self.find(name).is_some_and(|at| at.disk().is_read_only());
@@ -172,7 +172,7 @@ impl<'a> Maker<'a> {
             );
         }
         if read_only && is_merging(planned) {
-            // Nothing is merged; it shows what it will be.
+            // Nothing is merged: the volume shows the result of the merge.
             let mut lines = lines.to_vec();
             lines.iter_mut().for_each(|line| SNAPSHOT.clone_into(&mut line.kind));
             return Ok((self.table(&lines).await?, true));
@@ -200,7 +200,7 @@ impl<'a> Maker<'a> {
         self.find(name).ok_or_else(|| format!("its part {name} could not be made"))
     }
 
-    /// The array of a RAID volume: for reading, with as many legs as it needs.
+    /// The array of a RAID volume: read-only, with as many legs as it needs.
     async fn array(
         &self,
         planned: &Planned,
@@ -246,7 +246,7 @@ fn is_merging(planned: &Planned) -> bool {
     only_line(planned).is_some_and(|line| line.kind == "snapshot-merge")
 }
 
-/// The device with the data of the origin, if this one is what users know the origin as.
+/// The device with the origin's data, if this device is the origin as users see it.
 fn origin_below(planned: &Planned) -> Option<&str> {
     let line = only_line(planned)?;
     let is = matches!(&*line.kind, "snapshot-origin" | "snapshot-merge");
@@ -254,12 +254,12 @@ fn origin_below(planned: &Planned) -> Option<&str> {
     (is || *real == format!("{}-real", planned.name)).then_some(real)
 }
 
-/// The same, of an origin that shows what it will be when a snapshot is merged, and is not written.
+/// The same, for an origin that shows the result of a merge and is not written.
 fn view_of_origin(planned: &Planned) -> Option<&str> {
     origin_below(planned).filter(|_| only_line(planned).is_some_and(|line| line.kind == SNAPSHOT))
 }
 
-/// The device with the data of the origin, if this one is a snapshot.
+/// The device with the origin's data, if this device is a snapshot.
 fn snapshot_of(planned: &Planned) -> Option<&str> {
     let line = only_line(planned).filter(|line| line.kind == SNAPSHOT)?;
     line.args.first().filter(|_| origin_below(planned).is_none()).map(String::as_str)

@@ -10,12 +10,12 @@ use std::path::Path;
 use ashlar_md::ondisk::Superblock;
 use uuid::Uuid;
 
-/// The first number given to arrays whose name is none.
+/// The first number given to arrays whose name is not a number.
 const FIRST_FREE: u32 = 127;
-/// Numbers end here (the kernel's 20 bits of minor numbers).
+/// The highest number (the kernel's 20 bits of minor numbers).
 const MAX_NUMBER: u32 = (1 << 20) - 1;
 
-/// What an array is called.
+/// The name of an array.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ArrayName {
     /// The number: `md127`.
@@ -30,13 +30,13 @@ impl ArrayName {
         format!("md{}", self.number)
     }
 
-    /// Whether `name` means this: `md127`, or `md/data`.
+    /// Whether `name` names this array: `md127`, or `md/data`.
     pub fn is(&self, name: &str) -> bool {
         let alias = self.alias.as_deref();
         name == self.device() || name.strip_prefix("md/").is_some_and(|name| Some(name) == alias)
     }
 
-    /// The path under which users know it, as mdadm prints it: `/dev/md/data`, or `/dev/md0`.
+    /// The path that users know, as mdadm prints it: `/dev/md/data`, or `/dev/md0`.
     pub fn path(&self) -> String {
         match &self.alias {
             Some(alias) => format!("/dev/md/{alias}"),
@@ -45,17 +45,18 @@ impl ArrayName {
     }
 }
 
-/// Gives out names that nobody has yet.
+/// Gives out unused names.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
     numbers: BTreeSet<u32>,
     aliases: BTreeSet<String>,
-    /// The arrays that have a name, whether they run or not.
+    /// The arrays that have a name, running or not.
     arrays: BTreeMap<Uuid, ArrayName>,
 }
 
 impl Names {
-    /// The name of the array `uuid`, whose superblock asks for `wanted` (see [`wanted_name`]): the same one whenever this is asked.
+    /// The name of the array `uuid`, whose superblock asks for `wanted` (see [`wanted_name`]): the
+    /// same at every call.
     pub fn of(&mut self, uuid: Uuid, wanted: &str) -> ArrayName {
         if let Some(name) = self.arrays.get(&uuid) {
             return name.clone();
@@ -80,12 +81,12 @@ impl Names {
         ArrayName { number: self.give_number(), alias }
     }
 
-    /// Gives the number of `device` to no array, if that is a name of one.
+    /// Keeps the number of `device` from arrays, if it is an array's name.
     pub fn reserve(&mut self, device: &str) {
         self.numbers.extend(device.strip_prefix("md").and_then(number));
     }
 
-    /// Takes a name back that nobody has any more.
+    /// Releases a name.
     pub fn take_back(&mut self, name: &ArrayName) {
         self.arrays.retain(|_, other| other != name);
         self.numbers.remove(&name.number);
@@ -111,7 +112,7 @@ impl Names {
     }
 }
 
-/// The name that a member's superblock asks for: in version 0.90, which has none, the preferred minor number.
+/// The name that a member's superblock asks for; version 0.90 has no name, so the preferred minor number.
 pub fn wanted_name(sb: &Superblock) -> String {
     let minor = sb.preferred_minor().filter(|minor| *minor <= MAX_NUMBER);
     minor.map_or_else(|| sb.name.clone(), |minor| minor.to_string())
@@ -127,7 +128,7 @@ fn number(name: &str) -> Option<u32> {
     name.parse().ok().filter(|number| plain && *number <= MAX_NUMBER)
 }
 
-/// Whether a name can be one in a directory.
+/// Whether a name is valid in a directory.
 fn is_file_name(name: &str) -> bool {
     !name.is_empty()
         && name != "."
@@ -135,8 +136,8 @@ fn is_file_name(name: &str) -> bool {
         && !name.contains(|c: char| c == '/' || c.is_control())
 }
 
-/// The name for a superblock that a user means by `/dev/md0`, `md0`, `0`, `/dev/md/NAME` or
-/// `md/NAME`; `None` for anything else.
+/// The array name in a superblock that matches `/dev/md0`, `md0`, `0`, `/dev/md/NAME` or `md/NAME`;
+/// `None` for other text.
 pub fn parse_array_name(text: &str) -> Option<&str> {
     let text = text.strip_prefix("/dev/").unwrap_or(text);
     if let Some(name) = text.strip_prefix("md/") {
@@ -146,8 +147,8 @@ pub fn parse_array_name(text: &str) -> Option<&str> {
     number(digits).map(|_| digits)
 }
 
-/// A name for the disk at `path` that is not `taken`: the last part of the path, or as many parts as
-/// make it unique, joined by `!`, which is what the kernel puts for a slash in a name under
+/// A name for the disk at `path` that is not `taken`: the last component of the path, or as many
+/// components as make it unique, joined by `!`, the kernel's replacement for a slash in
 /// `/sys/block`.
 pub fn unique_name(path: &Path, taken: impl Fn(&str) -> bool) -> String {
     let parts: Vec<_> = path.iter().map(|part| part.to_string_lossy()).collect();
@@ -157,7 +158,7 @@ pub fn unique_name(path: &Path, taken: impl Fn(&str) -> bool) -> String {
     tails.chain(numbered).find(|name| !name.is_empty() && !taken(name)).unwrap_or_default()
 }
 
-/// What is put behind the name of a device for its partition `number`: the kernel's rule.
+/// The suffix for partition `number` of a device: the kernel's rule.
 pub fn partition_suffix(name: &str, number: u32) -> String {
     let separator = if name.ends_with(|c: char| c.is_ascii_digit()) { "p" } else { "" };
     format!("{separator}{number}")

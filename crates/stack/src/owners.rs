@@ -1,12 +1,14 @@
 //! Two owners of one device.
 //!
-//! md, LVM and ZFS each take a device for theirs by what is written on it. Where one lies in what the other holds, that is a stack. Where
-//! neither does, one of them is a remain of the past, and nothing on the device says which: assembling the wrong one writes over the
-//! data of the other. So such a device is not written to, by nobody's guess, until its user has decided.
+//! md, LVM and ZFS each recognize their devices by signatures. If one owner is inside what the
+//! other holds, they form a stack. If neither is, one signature is stale, and nothing on the device
+//! says which: assembling the wrong one overwrites the other's data. So ashlar does not guess and
+//! does not write to this device until the user has decided.
 //!
-//! What is inside of what: a member of an array whose data begins at sector 0 (metadata 1.0 and 0.90) shows what the array holds, as far
-//! as it lies in the member's data area. A label of ZFS says in its checksum at which byte of its device it was written, and that of LVM
-//! how large its device was.
+//! What is inside what: a member of an array whose data begins at sector 0 (metadata 1.0 and 0.90)
+//! shows the contents of the array, as far as they are in the member's data area. The checksum of a
+//! ZFS label depends on the byte offset at which it was written, and an LVM label records the size
+//! of its device.
 
 use std::ops::Range;
 
@@ -26,18 +28,18 @@ const MD_MEMBER: &str = "linux_raid_member";
 /// The type of physical volumes.
 const LVM_MEMBER: &str = "LVM2_member";
 
-/// What the device would be used as, and what it is besides: the owners, in words.
+/// The two owners of a device: the one ashlar would use, and the other, in words.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rivals {
-    /// As what it would be used.
+    /// The owner that would be used.
     pub used: String,
-    /// What has it, too.
+    /// The other owner.
     pub other: String,
-    /// The type of what it would be used as, as wipefs names it.
+    /// The signature type of `used`, as wipefs names it.
     used_type: &'static str,
-    /// The type of the other, as wipefs names it.
+    /// The signature type of `other`, as wipefs names it.
     other_type: &'static str,
-    /// The place of one of the other's signatures, in bytes: others of its type may be legitimate.
+    /// The byte offset of one of the other's signatures: further signatures of that type may be legitimate.
     other_offset: u64,
 }
 
@@ -49,7 +51,7 @@ impl std::fmt::Display for Rivals {
 }
 
 impl Rivals {
-    /// What its user can do about it.
+    /// What the user can do about it.
     pub fn way_out(&self) -> String {
         let Self { used, used_type, other, other_type, other_offset } = self;
         format!(
@@ -60,7 +62,7 @@ impl Rivals {
     }
 }
 
-/// The owners of a device with these `contents`; `None` if there are not two of them.
+/// The two owners of a device with these `contents`; `None` if there are fewer.
 ///
 /// # Errors
 /// It cannot be read.
@@ -69,7 +71,7 @@ pub async fn rivals(gateway: &Gateway, contents: &Contents) -> Result<Option<Riv
     of_claim(gateway, contents, &claim).await
 }
 
-/// The same, of a device that would be used as `claim` says.
+/// The same, for a device that would be used as `claim` says.
 pub(crate) async fn of_claim(
     gateway: &Gateway,
     contents: &Contents,
@@ -109,8 +111,8 @@ pub(crate) async fn of_claim(
             }
             None => None,
         },
-        // Only the first label is looked for: all that fdisk and its like leave of an old pool may be the others. It lies on the entries
-        // of a GPT, and right behind an MBR.
+        // Only the first label counts: fdisk and similar tools may leave the other labels of an old
+        // pool. The first one overlaps the entries of a GPT, and follows an MBR directly.
         Claim::Table(table) => {
             let used = format!("a {} partition table", table.scheme.name());
             pool(&|place| place.start > 0).map(|other| other.beside(used, table.scheme.name()))
@@ -119,10 +121,10 @@ pub(crate) async fn of_claim(
     })
 }
 
-/// Bytes from LVM's label to the type in it, where wipefs sees it.
+/// Bytes from LVM's label to the type field in it, where wipefs reports the signature.
 const TYPE_OFFSET: u64 = 24;
 
-/// A pool that has a device.
+/// A pool that owns a device.
 struct PoolOwner {
     name: String,
     guid: u64,
@@ -137,7 +139,7 @@ impl PoolOwner {
     }
 }
 
-/// The pool of which the device is a member by a sound label that is not `inside` what another owner holds.
+/// The pool that owns the device by a valid label that is not `inside` what another owner holds.
 fn pool_outside(
     labels: &DeviceLabels,
     size: u64,
@@ -146,7 +148,7 @@ fn pool_outside(
     labels.copies.iter().enumerate().find_map(|(index, copy)| {
         let start = label_offset(size, index)?;
         let Ok(Label { member: Some(member), state, .. }) = &copy.label else { return None };
-        // One that was destroyed, or never taken in to the end, is no owner.
+        // A destroyed pool, or a member that was never completely added, is no owner.
         let owns = matches!(state, PoolState::Active | PoolState::Exported) && member.txg != 0;
         let is_owner = owns && !inside(&(start..start + LABEL_BYTES as u64));
         is_owner.then(|| PoolOwner {
@@ -157,13 +159,13 @@ fn pool_outside(
     })
 }
 
-/// Where the array's data is on a member, in bytes.
+/// The array's data area on a member, in bytes.
 fn data_area(sb: &Superblock) -> Range<u64> {
     let start = sb.data_offset.bytes();
     start..start.saturating_add(sb.data_size.bytes())
 }
 
-/// The label of LVM, and where it is.
+/// LVM's label, and its offset.
 async fn read_label(
     gateway: &Gateway,
     contents: &Contents,
@@ -174,15 +176,16 @@ async fn read_label(
     match read_pv(gateway).await {
         Ok(found) => Ok(found.map(|pv| (pv.label, u64::from(pv.label_sector) * 512))),
         Err(ReadError::Read(status)) => Err(status),
-        // LVM does not take it either.
+        // LVM ignores a damaged label too.
         Err(ReadError::Label(_)) => Ok(None),
     }
 }
 
-/// Whether a label of LVM at this `offset` of a member may be that of what its array holds.
+/// Whether an LVM label at `offset` of a member may belong to the contents of the array.
 fn is_inside(label: &PvLabel, offset: u64, sb: &Superblock, size: u64) -> bool {
     let data = data_area(sb);
-    // Of a mirror it says the array's size, which is no more than the data area; of stripes more than the member's.
+    // A mirror's label has the array's size, at most the data area; a stripe set's has more than
+    // the member's size.
     let of_the_disk = (data.end - data.start + 1..=size).contains(&label.device_size);
     data.contains(&offset) && !of_the_disk
 }

@@ -1,7 +1,8 @@
 //! Members of ZFS pools: devices with labels, and the places where the worker of a pool opens them.
 //!
-//! A disk that the user named has a path. A partition of a disk has none, unless the kernel made a device for it; the worker
-//! opens it as a part of its disk. A device inside other devices exists only in this process.
+//! A disk that the user named has a path. A partition of a disk has none, unless the kernel made a
+//! device for it; the worker opens it as a part of its disk. A device inside other devices exists
+//! only in this process.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -23,24 +24,24 @@ use crate::probe::probe;
 /// Where a worker finds a member.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// What it is called in the pool's configuration.
+    /// Its path in the pool's configuration.
     pub path: String,
-    /// The part of a disk that it is.
+    /// The part, if it is a part of a disk.
     pub part: Option<Part>,
 }
 
-/// A member that was found on a disk.
+/// A pool member found on a disk.
 pub struct Found {
-    /// Where it is.
+    /// Its location.
     pub place: Place,
     /// Its labels.
     pub labels: Box<DeviceLabels>,
 }
 
-/// The members of pools on a disk at `path`: itself, or partitions of it.
+/// The pool members on the disk at `path`: the disk itself, or its partitions.
 ///
 /// # Errors
-/// It cannot be read, or not be opened as a part.
+/// The disk cannot be read, or not be opened as a part.
 pub async fn members_on(path: &Path, gateway: &Gateway) -> Result<Vec<Found>, MembersError> {
     let contents = probe(gateway).await?;
     let claim = claim::read(gateway, &contents, false).await?.claim;
@@ -48,7 +49,7 @@ pub async fn members_on(path: &Path, gateway: &Gateway) -> Result<Vec<Found>, Me
     if matches!(claim, Claim::Member(_))
         && owners::of_claim(gateway, &contents, &claim).await?.is_none()
     {
-        // The labels are those of what the array holds: of a mirror one leg must not be written alone.
+        // The labels belong to the contents of the array: one leg of a mirror must not be written alone.
         return Ok(Vec::new());
     }
     let Claim::Table(table) = claim else {
@@ -76,7 +77,7 @@ pub async fn members_on(path: &Path, gateway: &Gateway) -> Result<Vec<Found>, Me
     Ok(found)
 }
 
-/// Why the members on a disk are not known.
+/// Why the members on a disk cannot be determined.
 #[derive(Debug, thiserror::Error)]
 pub enum MembersError {
     /// It cannot be read.
@@ -87,7 +88,7 @@ pub enum MembersError {
     Open(#[from] std::io::Error),
 }
 
-/// A partition of the disk at `disk`: the kernel's own device of it, or a part of the disk.
+/// A partition of the disk at `disk`: the kernel's device for it, or a part of the disk.
 fn part(path: String, disk: &Path, start: Sector, len: Sectors) -> std::io::Result<Place> {
     if let Ok(path) = std::fs::canonicalize(&path)
         && path.starts_with("/dev")
@@ -98,10 +99,10 @@ fn part(path: String, disk: &Path, start: Sector, len: Sectors) -> std::io::Resu
     Ok(Place { path, part: Some(part) })
 }
 
-/// Where a worker can open a device.
+/// The place where a worker can open a device.
 ///
 /// # Errors
-/// It cannot: why.
+/// The device cannot be opened: the reason.
 fn place(device: &Device, devices: &Devices) -> Result<Place, String> {
     let failed = |error| format!("cannot be opened by a worker: {error}");
     let (mut lower, mut start, mut len) = (device.clone(), Sector(0), None);
@@ -126,7 +127,7 @@ fn place(device: &Device, devices: &Devices) -> Result<Place, String> {
     part(path, &disk, start, len).map_err(failed)
 }
 
-/// A member of a pool at hand.
+/// A present member of a pool.
 struct Member {
     /// The name of its device.
     device: String,
@@ -135,11 +136,11 @@ struct Member {
     labels: Box<DeviceLabels>,
 }
 
-/// The members that were found.
+/// The members found so far.
 #[derive(Default)]
 pub(crate) struct Members {
     all: Vec<Member>,
-    /// The pools that were tried.
+    /// The pools that the builder tried to import.
     tried: BTreeSet<u64>,
 }
 
@@ -148,9 +149,9 @@ pub(crate) struct Ready {
     pool: config::Pool,
     pub(crate) depth: usize,
     pub(crate) below: Vec<String>,
-    /// Those of its members that are parts of disks.
+    /// The members that are parts of disks.
     pub(crate) parts: Vec<Part>,
-    /// Where all members are.
+    /// The paths of all members.
     paths: Vec<String>,
 }
 
@@ -160,20 +161,20 @@ impl Ready {
         &self.pool.name
     }
 
-    /// How whole it is.
+    /// Its health.
     pub(crate) fn health(&self) -> Health {
         self.pool.health
     }
 
-    /// What the user should know of its members: labels that are damaged, disks that are not in the pool any more.
+    /// Messages to the user about its members: damaged labels, disks that are no longer in the pool.
     pub(crate) fn problems(&self) -> &[String] {
         &self.pool.problems
     }
 
-    /// What a worker wants to know of it.
+    /// The configuration for the worker.
     ///
     /// # Errors
-    /// It cannot be imported.
+    /// The pool cannot be imported.
     pub(crate) fn config(&self) -> Result<ImportConfig, ImportRefused> {
         let path_of = |index: usize| self.paths.get(index).cloned().unwrap_or_default();
         Ok(ImportConfig::from(&self.pool.import_config(&path_of)?))
@@ -181,10 +182,10 @@ impl Ready {
 }
 
 impl Members {
-    /// Takes in a device that has labels.
+    /// Adds a device with labels.
     ///
     /// # Errors
-    /// No worker could open it.
+    /// A worker cannot open it.
     pub(crate) fn add(
         &mut self,
         device: &Device,
@@ -198,7 +199,7 @@ impl Members {
         Ok(())
     }
 
-    /// A pool that was not tried: with all its members, or with `any` whatever there is.
+    /// The next untried pool: one with all members, or any if `any` is set.
     pub(crate) fn next(&mut self, any: bool) -> Option<Ready> {
         let devices: Vec<config::Device<'_>> = self
             .all

@@ -1,10 +1,11 @@
 //! Served ZFS pools, and the devices of their volumes.
 //!
-//! Only OpenZFS knows the contents of a pool: a worker process ([`ashlar_zfs::client`]) opens the members itself, see
-//! [`crate::pool_members`]. A volume is a device like others, and probed; a pool that cannot be imported is refused by name.
+//! Only OpenZFS knows the contents of a pool: a worker process ([`ashlar_zfs::client`]) opens the
+//! members itself, see [`crate::pool_members`]. A volume is a device like others, and probed; a
+//! pool that cannot be imported is refused by name.
 //!
-//! Pools change while they are served: [`Pools::open_new`] adds devices of new volumes, [`Pools::close`] and [`Pools::forget`]
-//! end those of removed ones.
+//! Pools change while they are served: [`Pools::open_new`] adds devices of new volumes,
+//! [`Pools::close`] and [`Pools::forget`] end those of removed ones.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -26,7 +27,7 @@ use crate::pool_members::Ready;
 pub struct Options {
     /// OpenZFS's module parameters.
     pub parameters: Arc<Parameters>,
-    /// Also pools that another host has used last.
+    /// Also import pools that another host used last.
     pub force: bool,
 }
 
@@ -35,46 +36,46 @@ pub struct Options {
 pub struct RefusedPool {
     /// Its name.
     pub name: String,
-    /// Why.
+    /// The reason.
     pub why: String,
-    /// What to do about it.
+    /// The remedy.
     pub hint: Option<String>,
     /// The names of its members.
     pub below: Vec<String>,
 }
 
-/// A pool that is served.
+/// A served pool.
 pub struct Served {
     /// The pool.
     pub pool: Pool,
     /// The names of its members.
     pub below: Vec<String>,
-    /// How whole it was when it was imported.
+    /// Its health at import.
     pub health: Health,
-    /// Held for one change of the pool at a time, until its worker has answered: of a pool whose disks have failed
-    /// that may be never.
+    /// Serializes changes of the pool; held until the worker has answered. If the pool's disks have
+    /// failed, that may be never.
     pub turn: AsyncMutex<()>,
     read_only: bool,
 }
 
-/// A volume that has become a device.
+/// A volume with a new device.
 pub struct Opened {
     /// The name of the device.
     pub device: String,
-    /// It is to be looked into.
+    /// Whether it is to be probed.
     pub may_hold_others: bool,
 }
 
-/// What became of the devices of a pool.
+/// Changes of a pool's devices.
 #[derive(Default)]
 pub struct Followed {
-    /// The new ones.
+    /// The new devices.
     pub opened: Vec<Opened>,
     /// Volumes that could not be opened, and why.
     pub failed: Vec<(String, CallError)>,
 }
 
-/// The pools that are served.
+/// The served pools.
 #[derive(Default)]
 pub struct Pools {
     served: RwLock<Vec<Arc<Served>>>,
@@ -91,21 +92,21 @@ impl Pools {
         Self { parameters: parameters.unwrap_or_default(), ..Self::default() }
     }
 
-    /// All of them.
+    /// All served pools.
     pub fn all(&self) -> Vec<Arc<Served>> {
         self.served.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The pool of that name, or of a dataset.
+    /// The pool with this name, or of the dataset with this name.
     pub fn find(&self, name: &str) -> Option<Arc<Served>> {
         let pool = name.split(['/', '@']).next().unwrap_or(name);
         self.all().into_iter().find(|served| served.pool.name() == pool)
     }
 
-    /// Imports a pool; its name.
+    /// Imports a pool and returns it.
     ///
     /// # Errors
-    /// Why that was not done.
+    /// The reason.
     pub(crate) async fn import(
         &self,
         ready: &Ready,
@@ -135,7 +136,7 @@ impl Pools {
         Ok(served)
     }
 
-    /// Makes devices of volumes of a pool that are to be seen and are none yet.
+    /// Makes devices for the visible volumes in `new`.
     pub async fn open_new(
         &self,
         served: &Served,
@@ -171,26 +172,26 @@ impl Pools {
         }
     }
 
-    /// Ends the I/O of a volume whose device was taken away.
+    /// Ends the I/O of a volume whose device was removed.
     ///
     /// # Errors
-    /// As [`Pool::close`]: a volume that is not closed goes on.
+    /// See [`Pool::close`]: a volume that is not closed stays in use.
     pub async fn close(&self, served: &Served, zvol: &Zvol) -> Result<(), CallError> {
         served.pool.close(zvol).await?;
         self.minors().remove(&zvol.disk().number().minor);
         Ok(())
     }
 
-    /// Forgets a volume that was shut, and whose dataset is gone. Its device was taken away.
+    /// Forgets a closed volume whose dataset and device are gone.
     pub fn forget(&self, served: &Served, zvol: &Zvol) {
         served.pool.forget(zvol);
         self.minors().remove(&zvol.disk().number().minor);
     }
 
-    /// Lets go of a pool, whose devices are taken away.
+    /// Exports a pool and removes its devices.
     ///
     /// # Errors
-    /// It was not exported in good order; it is not served any more all the same.
+    /// The export failed; the pool is no longer served anyway.
     pub async fn export(&self, served: &Arc<Served>, devices: &Devices) -> Result<(), CallError> {
         let opened = served.pool.opened();
         for device in opened.iter().filter_map(|zvol| devices.find(zvol.disk().name())) {
@@ -209,7 +210,7 @@ impl Pools {
         self.minors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A minor number and the name that goes with it, which nobody has: a disk of the user's may be called like a volume.
+    /// A free minor number and its name. A disk may already have a volume's name.
     fn give_minor(&self, devices: &Devices) -> (u32, String) {
         let mut minors = self.minors();
         let is_free =
@@ -226,16 +227,16 @@ impl Pools {
         self.parameters.get(name).unwrap_or_default().to_string()
     }
 
-    /// Sets a module parameter, for all pools or for none.
+    /// Sets a module parameter for all pools, or for none.
     ///
     /// # Errors
-    /// There is no such parameter, it cannot have the value, or the worker of a pool would not take it: the others have
-    /// the one from before then.
+    /// There is no such parameter, the value is out of range, or the worker of a pool refused it:
+    /// the other pools then keep the previous value.
     pub(crate) async fn set_parameter(&self, name: &str, value: u64) -> Result<(), AttributeError> {
         let too_large = |max| {
             AttributeError::Invalid(format!("{value} is out of range: 0 to {max} is possible here"))
         };
-        // One at a time, so that all pools end with the same.
+        // One change at a time, so that all pools end with the same value.
         let setting = self.setting.lock().await;
         let before = self.parameters.get(name).ok_or(AttributeError::NotFound)?;
         let checked = self.parameters.check(name, value);
@@ -245,7 +246,7 @@ impl Pools {
             for served in self.all() {
                 match tell(&served, name, value).await {
                     Ok(()) => told.push(served),
-                    // It keeps nothing any more.
+                    // A dead worker keeps no parameters.
                     Err(CallError::Dead(_)) => {}
                     Err(error @ (CallError::Refused(_) | CallError::NotUnderstood(_))) => {
                         let mut why = format!("{}: {error}", served.pool.name());
@@ -265,7 +266,7 @@ impl Pools {
     }
 }
 
-/// Sets a module parameter of one pool's worker.
+/// Sets a module parameter in one pool's worker.
 async fn tell(served: &Served, name: &str, value: u64) -> Result<(), CallError> {
     served.pool.run(Command::SetParameter { name: name.to_owned(), value }).await
 }

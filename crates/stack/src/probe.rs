@@ -10,34 +10,34 @@ use crate::signature::{Image, Signature, ZFS_MEMBER, detect};
 /// The md superblock of a device.
 #[derive(Clone, Debug)]
 pub enum Md {
-    /// It has none.
+    /// There is none.
     None,
-    /// The one that md would use.
+    /// The superblock that md would use.
     Member(Box<Superblock>),
-    /// There is one, but it cannot be used.
+    /// There is one, but it is unusable.
     Damaged(SuperblockError),
 }
 
-/// What is on a device.
+/// The contents of a device.
 #[derive(Clone, Debug)]
 pub struct Contents {
     /// The md superblock.
     pub md: Md,
     /// Further md superblocks, of an older array.
     pub other_md: Vec<Version>,
-    /// The labels of ZFS, if there is anything of one.
+    /// The ZFS labels, if there is a trace of one.
     pub zfs: Option<Box<DeviceLabels>>,
-    /// What else is there. On an md member these are remains, or part of the array's data.
+    /// Other signatures. On an md member, they are stale or part of the array's data.
     pub foreign: Vec<Signature>,
 }
 
 impl Contents {
-    /// Whether nothing that is known is there.
+    /// Whether no signature was found.
     pub fn is_empty(&self) -> bool {
         matches!(self.md, Md::None) && self.other_md.is_empty() && self.foreign.is_empty()
     }
 
-    /// What would be lost, each with its place, in words.
+    /// Descriptions of the data that would be lost, each with its location.
     pub fn claims(&self) -> Vec<String> {
         let md = match &self.md {
             Md::None => None,
@@ -53,13 +53,13 @@ impl Contents {
         let others =
             self.other_md.iter().map(|version| format!("md superblock, version {version}"));
         let pool = self.zfs.as_ref().and_then(|labels| pool_claim(labels));
-        // The pool's name says more than where its labels are.
+        // The pool's name says more than the offsets of its labels.
         let is_told = |found: &&Signature| pool.is_none() || found.name != ZFS_MEMBER;
         let foreign = self.foreign.iter().filter(is_told).map(Signature::to_string);
         md.into_iter().chain(others).chain(pool.clone()).chain(foreign).collect()
     }
 
-    /// The signatures outside of the array's data area: not part of what the array holds.
+    /// The signatures outside the array's data area: not part of the array's contents.
     pub fn remains(&self) -> impl Iterator<Item = &Signature> {
         let data = match &self.md {
             Md::Member(sb) => {
@@ -72,7 +72,7 @@ impl Contents {
     }
 }
 
-/// Of which pool a device is a member; `None` if no label of it can be used.
+/// The pool that a device is a member of; `None` if no label is usable.
 fn pool_claim(labels: &DeviceLabels) -> Option<String> {
     let label = labels.label()?;
     Some(match &label.member {
@@ -84,12 +84,12 @@ fn pool_claim(labels: &DeviceLabels) -> Option<String> {
     })
 }
 
-/// The name of a member's array, or what stands for one.
+/// The name of a member's array, or a substitute.
 pub(crate) fn display_name(sb: &Superblock) -> &str {
     if sb.name.is_empty() { "an array without name" } else { &sb.name }
 }
 
-/// Looks at a device. Reads only.
+/// Probes a device. Reads only.
 ///
 /// # Errors
 /// It cannot be read.
@@ -115,7 +115,7 @@ pub async fn signatures(gateway: &Gateway) -> Result<Vec<Signature>, Status> {
     Ok(detect(&read_image(gateway).await?))
 }
 
-/// The parts of a device in which signatures lie.
+/// The parts of a device that may contain signatures.
 pub(crate) async fn read_image(gateway: &Gateway) -> Result<Image, Status> {
     let size = gateway.capacity().bytes();
     let block = gateway.disk().limits().logical_block();

@@ -7,7 +7,7 @@ use ashlar_block::Sectors;
 use ashlar_md::Array;
 use ashlar_md::sync::Action;
 
-/// The word for an action in `proc/mdstat`: a repair is a resync there.
+/// The word for an action in `proc/mdstat`: a repair is shown as a resync.
 pub const fn mdstat_name(action: Action) -> &'static str {
     match action {
         Action::Recover => "recovery",
@@ -16,8 +16,7 @@ pub const fn mdstat_name(action: Action) -> &'static str {
     }
 }
 
-/// mdadm's words for an action: that of the state (`recovering`) and that of the line about it
-/// (`Rebuild`).
+/// mdadm's words for an action: for the state (`recovering`) and for the progress line (`Rebuild`).
 pub(crate) const fn detail_names(action: Action) -> (&'static str, &'static str) {
     match action {
         Action::Recover => ("recovering", "Rebuild"),
@@ -31,33 +30,33 @@ pub(crate) fn last_name(progress: &Progress) -> &'static str {
     if progress.last == Action::Idle { "none" } else { progress.last.name() }
 }
 
-/// How far it is.
+/// The progress of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Nothing is under way.
+    /// Nothing runs.
     None,
-    /// A resync is due, but nothing is under way.
+    /// A resync is due, but nothing runs.
     Pending,
-    /// Under way.
+    /// An operation runs.
     Running(Run),
 }
 
-/// Something under way.
+/// A running operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run {
     /// Sectors done: of the array for a resync, check or repair, of each member for a recovery; as in
     /// the kernel.
     pub done: Sectors,
-    /// All sectors.
+    /// Sectors in total.
     pub total: Sectors,
-    /// KiB a second of late.
+    /// Recent speed, KiB per second.
     pub speed_kib: u64,
-    /// The time that is left at that speed.
+    /// The remaining time at this speed.
     pub left: Option<Duration>,
 }
 
 impl Run {
-    /// Thousandths done, with the kernel's arithmetic (`status_resync` in `drivers/md/md.c`).
+    /// Per mille done, with the kernel's arithmetic (`status_resync` in `drivers/md/md.c`).
     pub fn per_mille(&self) -> u64 {
         let done = self.done.0.min(self.total.0);
         let mut scale = 10;
@@ -68,23 +67,23 @@ impl Run {
     }
 }
 
-/// What an array does by itself.
+/// The array's own I/O.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
-    /// What it does; frozen if that is nothing and shall stay so.
+    /// The current operation; frozen if idle and new ones are forbidden.
     pub action: Action,
-    /// What it did last, or does; idle if there was nothing.
+    /// The last or current operation; idle if there was none.
     pub last: Action,
-    /// How far it is.
+    /// Its progress.
     pub step: Step,
-    /// Sectors found to differ by the last check or repair.
+    /// Sectors in which the last check or repair found differences.
     pub mismatches: Sectors,
-    /// Whether something is under way, or about to be.
+    /// Whether an operation runs, or is about to.
     pub busy: bool,
 }
 
 impl Progress {
-    /// That of an array, now.
+    /// The current progress of an array.
     pub(crate) fn of(array: &Array) -> Self {
         let status = array.sync_status();
         let step = match status.action {
@@ -127,7 +126,7 @@ mod tests {
         assert_eq!(run(2048, 2048).per_mille(), 666);
         assert_eq!(run(1 << 30, 1 << 30).per_mille(), 999);
         assert_eq!(run(1 << 29, 1 << 30).per_mille(), 499);
-        // Larger than any array, and more done than there is.
+        // Larger than any array, and more done than the total.
         for (done, total) in [(u64::MAX, u64::MAX), (u64::MAX >> 1, u64::MAX), (9, 8)] {
             assert!(run(done, total).per_mille() < 1000);
         }

@@ -24,7 +24,7 @@ pub async fn scan(probed: &[Probed], runtime: &Arc<dyn Runtime>) -> Graph {
     draw(&stack)
 }
 
-/// The graph of what a stack has.
+/// The graph of a stack.
 fn draw(stack: &Stack) -> Graph {
     let mut graph = Graph::default();
     let mut nodes: HashMap<String, NodeId> = HashMap::new();
@@ -41,7 +41,7 @@ fn draw(stack: &Stack) -> Graph {
         nodes.insert(device.name.clone(), id);
         if let Some(Looked { contents: Ok(contents), scheme, .. }) = looked {
             add_signatures(&mut graph, id, &device, contents, scheme.is_some());
-            // What is inside of an array's member, say, is the array's.
+            // Labels on other devices belong to the contents, for example of an array.
             if let (Role::Volume, Some(labels)) = (device.role, &contents.zfs) {
                 let path = if device.kind == Kind::Disk { &device.path } else { &device.name };
                 labelled.push(Labelled { node: id, path: path.clone(), labels });
@@ -63,7 +63,7 @@ fn draw(stack: &Stack) -> Graph {
     graph
 }
 
-/// A device, what it is a member of, and what is wrong with it.
+/// A device, its membership, and its defects.
 fn node(stack: &Stack, device: &Device, looked: Option<&Looked>, notes: &[&str]) -> Node {
     let size = device.gateway().capacity().bytes();
     let mut node = match &device.kind {
@@ -96,8 +96,8 @@ fn node(stack: &Stack, device: &Device, looked: Option<&Looked>, notes: &[&str])
     node.problem(problem)
 }
 
-/// What else is on a device: not on one whose partition table was understood, nor in the data area of
-/// a member.
+/// The other signatures of a device: not those of a used partition table, nor those in the data
+/// area of a member.
 fn add_signatures(
     graph: &mut Graph,
     id: NodeId,
@@ -105,10 +105,11 @@ fn add_signatures(
     contents: &Contents,
     has_table: bool,
 ) {
-    // What is used is shown by what is made of it.
+    // A used signature is represented by the devices made of it.
     let is_used = |found: &&Signature| match found.usage {
         Usage::PartitionTable => has_table,
-        // The last labels of a partition may be where the disk's would be, but none of them is the disk's.
+        // The last labels of a partition may be at the offsets of the disk's, but they are not the
+        // disk's labels.
         Usage::Member if found.name == ZFS_MEMBER => contents.zfs.as_ref().is_some_and(|labels| {
             let is_inside = device.role == Role::Partitioned && labels.label().is_none();
             is_inside || device.role == Role::Volume
@@ -162,7 +163,7 @@ fn failure_node(failure: &Failure) -> Node {
         .problem(&failure.error)
 }
 
-/// Adds a fact, unless there is nothing to say.
+/// Adds a fact, unless it is empty.
 fn fact_if_any(node: Node, key: &'static str, text: &str) -> Node {
     if text.is_empty() { node } else { node.fact(key, text) }
 }

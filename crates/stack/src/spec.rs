@@ -48,13 +48,13 @@ pub struct Spec {
     pub buffered: bool,
     /// Start arrays that lack members.
     pub run: bool,
-    /// Have arrays that lack members wait for them.
+    /// Let arrays that lack members wait for them.
     pub incremental: bool,
-    /// Serve disks and arrays as they are, whatever is on them.
+    /// Export disks and arrays as they are, whatever they contain.
     pub whole: bool,
-    /// Serve the bytes of images in formats of hypervisors.
+    /// Export the raw bytes of images in hypervisors' formats.
     pub raw: bool,
-    /// Make logical volumes that lack physical volumes.
+    /// Activate logical volumes that lack physical volumes.
     pub partial: bool,
     /// Where to mount the volumes.
     pub mount: Option<PathBuf>,
@@ -62,7 +62,7 @@ pub struct Spec {
     pub nbd: Vec<Listen>,
     /// Permissions of the NBD server's Unix sockets.
     pub nbd_mode: Option<Mode>,
-    /// NBD clients at a time, at each address.
+    /// Maximum of NBD clients at each address.
     pub nbd_max_connections: Option<u16>,
     /// Seconds after which an NBD connection without requests is closed; 0 for never.
     pub nbd_idle_timeout: Option<u32>,
@@ -79,8 +79,7 @@ pub struct Spec {
     pub set: BTreeMap<String, Value>,
 }
 
-/// A value for an attribute: what `ashlar set` would be given, with numbers and booleans taken as
-/// they are.
+/// A value for an attribute, as for `ashlar set`; numbers and booleans are accepted too.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Value(pub String);
 
@@ -101,16 +100,16 @@ impl<'de> Deserialize<'de> for Value {
     }
 }
 
-/// Where a server listens: `unix:PATH` or `tcp:HOST:PORT`.
+/// An address to listen on: `unix:PATH` or `tcp:HOST:PORT`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Listen {
     /// A Unix socket.
     Unix(PathBuf),
-    /// A host (a name, or an address; IPv6 in brackets) and a port, not looked up yet.
+    /// A host (a name, or an address; IPv6 in brackets) and a port, not yet resolved.
     Tcp(String),
 }
 
-/// Why a text is no address to listen on.
+/// Why a text is not an address to listen on.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("`{0}` is neither unix:PATH nor tcp:HOST:PORT")]
 pub struct BadListen(String);
@@ -158,10 +157,10 @@ pub enum SpecError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         error: io::Error,
     },
-    /// It is no TOML, or says what is not known.
+    /// The file is not TOML, or has unknown keys or values.
     #[error("{path}:{line}:{column}: {message}", path = path.display())]
     Parse {
         /// The file.
@@ -170,7 +169,7 @@ pub enum SpecError {
         line: usize,
         /// The character in the line, from 1.
         column: usize,
-        /// What is wrong there.
+        /// The error.
         message: String,
     },
 }
@@ -179,14 +178,14 @@ impl Spec {
     /// Reads and checks `path`.
     ///
     /// # Errors
-    /// [`SpecError`]; nothing is taken from a file that has any error.
+    /// [`SpecError`]; a file with an error is ignored as a whole.
     pub fn load(path: &Path) -> Result<Self, SpecError> {
         let read = |error| SpecError::Read { path: path.to_owned(), error };
         let text = fs::read_to_string(path).map_err(read)?;
         Self::parse(&text, path)
     }
 
-    /// Parses `text`, which stands in the file `path`.
+    /// Parses `text`, the contents of the file `path`.
     ///
     /// # Errors
     /// [`SpecError::Parse`].

@@ -1,8 +1,9 @@
-//! The end of a stack: what was made last is stopped first.
+//! Stops a stack: the last device made is stopped first.
 //!
-//! A device that does not stop is given up when the caller's limit says so, and stays as it is: an array is not marked
-//! clean, its bitmap keeps its marks, so that the next start makes its copies the same. What it is made of is not
-//! stopped either: it is still written to, and would fail the writes as a broken device does.
+//! A device that does not stop within the caller's limit is given up and stays as it is: an array
+//! is not marked clean, and its bitmap keeps its marks, so that the next start resyncs. The devices
+//! below it are not stopped either: it still writes to them, and a stopped device would fail the
+//! writes.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -15,38 +16,38 @@ use thiserror::Error;
 use crate::assemble::Stack;
 use crate::devices::{Device, Kind, Role};
 
-/// What could not be stopped in good order.
+/// A device or pool that did not stop cleanly.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("{name}: {why}")]
 pub struct NotStopped {
     /// The name of the device or pool.
     pub name: String,
-    /// Why.
+    /// The reason.
     pub why: String,
-    /// It is a pool.
+    /// Whether it is a pool.
     pub is_pool: bool,
 }
 
-/// Called with the name of a device whose stop begins: ends when that must have ended.
+/// Called with the name of a device when its stop begins: the future ends when the stop must have ended.
 pub type Limit<'a> = &'a dyn Fn(&str) -> LocalFuture<'static, ()>;
 
 impl Stack {
-    /// Stops everything, what was made last first: of an array I/O under way ends, members are flushed,
-    /// superblocks say clean; logical volumes are suspended, other volumes flushed; pools are exported. All are
-    /// stopped whatever becomes of the others. What has to do with pools comes last: one whose disks have failed may keep
-    /// this waiting until its worker is given up.
+    /// Stops everything, the last device made first. Arrays: I/O in flight ends, members are
+    /// flushed, superblocks are marked clean. Logical volumes are suspended, other volumes flushed,
+    /// pools exported. A failure does not keep the others from being stopped. Devices that involve
+    /// pools come last: a pool whose disks have failed may block this until its worker is given up.
     ///
     /// # Errors
-    /// Those that could not be marked clean, flushed or exported.
+    /// The devices that could not be marked clean, flushed or exported.
     pub async fn stop(&self) -> Result<(), Vec<NotStopped>> {
         self.stop_within(&|_| Box::pin(std::future::pending())).await
     }
 
-    /// As [`Self::stop`], except that a device that reaches its limit is given up, with what it is made of. Only the end of
-    /// a pool's worker ends the stop of that pool.
+    /// As [`Self::stop`], except that a device that reaches its limit is given up, with the devices
+    /// below it. The stop of a pool ends only when its worker ends.
     ///
     /// # Errors
-    /// As there, and those that were given up.
+    /// As [`Self::stop`], and the devices that were given up.
     pub async fn stop_within(&self, limit: Limit<'_>) -> Result<(), Vec<NotStopped>> {
         let mut failed = Vec::new();
         let mut in_use = BTreeSet::new();
@@ -58,13 +59,13 @@ impl Stack {
             failed.extend(self.stop_device(device, limit, &mut in_use).await);
         }
         for served in self.pools.all() {
-            // What it was told to do is done first, and that may be to export it.
+            // A running change of the pool ends first; it may be an export.
             drop(served.turn.lock().await);
         }
         for device in &last {
             failed.extend(self.stop_device(device, limit, &mut in_use).await);
         }
-        // All that is above their volumes has been stopped.
+        // Everything above the pools' volumes has been stopped.
         let pools = self.pools.all();
         let exports = pools.iter().map(|served| async {
             let error = self.pools.export(served, &self.devices).await.err()?;
@@ -75,7 +76,7 @@ impl Stack {
         if failed.is_empty() { Ok(()) } else { Err(failed) }
     }
 
-    /// Stops one device that is not `in_use` by one that did not stop; that which could not be.
+    /// Stops one device, unless it is `in_use` by one that did not stop. Returns the device if it did not stop.
     async fn stop_device(
         &self,
         device: &Device,
@@ -102,16 +103,16 @@ impl Stack {
         Some(NotStopped { name: device.name.clone(), why, is_pool: false })
     }
 
-    /// Has a device end what it does.
+    /// Ends a device's I/O.
     async fn end(&self, device: &Device) -> Result<(), Status> {
         match (&device.kind, &device.mapped) {
             (Kind::Array, _) => match self.arrays.find(&device.name) {
                 Some(volume) => volume.view.array().stop().await,
                 None => Ok(()),
             },
-            // What is suspended has nothing in flight, and its targets have written all they know.
+            // A suspended device has nothing in flight, and its targets have written their state.
             (_, Some(mapped)) => mapped.suspend(!device.gateway().disk().is_read_only()).await,
-            // It is written out when its pool is exported.
+            // The export of its pool writes it out.
             (Kind::Zvol, None) => Ok(()),
             (Kind::Disk | Kind::Partition(_) | Kind::Logical, None) => {
                 if device.role == Role::Volume { flush(device).await } else { Ok(()) }
@@ -121,16 +122,17 @@ impl Stack {
 }
 
 impl Device {
-    /// Whether it has an end that could be in good order or not.
+    /// Whether it can end cleanly or not.
     fn has_state(&self) -> bool {
         self.kind == Kind::Array || self.mapped.is_some() || self.role == Role::Volume
     }
 }
 
-/// The names of volumes of pools, of all that is above them, and of what is below that. Nothing else needs a pool to be stopped.
+/// The names of zvols, of the devices above them, and of the devices below those. All other devices
+/// stop without a pool.
 fn with_pools(devices: &[Device]) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
-    // Each device is behind those that it is made of.
+    // Each device comes after the devices it is made of.
     for device in devices {
         if device.kind == Kind::Zvol || device.below.iter().any(|below| names.contains(below)) {
             names.insert(device.name.clone());
@@ -144,7 +146,7 @@ fn with_pools(devices: &[Device]) -> BTreeSet<String> {
     names
 }
 
-/// Makes what was written to a device durable.
+/// Makes the data written to a device durable.
 async fn flush(device: &Device) -> BioResult {
     if device.gateway().disk().is_read_only() { Ok(()) } else { device.bytes.flush().await }
 }

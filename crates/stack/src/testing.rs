@@ -8,7 +8,7 @@ use ashlar_md::{ArrayState, ArrayStatus, MemberStatus};
 use crate::progress::{Progress, Step};
 use crate::view::Snapshot;
 
-/// Nothing is or was under way.
+/// Nothing runs or ran.
 pub(crate) const IDLE: Progress = Progress {
     action: Action::Idle,
     last: Action::Idle,
@@ -17,7 +17,7 @@ pub(crate) const IDLE: Progress = Progress {
     busy: false,
 };
 
-/// A working member, in a slot, whose number is that of its index.
+/// A working member in a slot; its index is its number.
 pub(crate) fn member(slot: usize, number: u32) -> MemberStatus {
     let letter = char::from(b'a' + number as u8);
     MemberStatus {

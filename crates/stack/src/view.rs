@@ -15,23 +15,23 @@ use crate::progress::Progress;
 pub struct BitmapStatus {
     /// Classic or lockless.
     pub kind: Kind,
-    /// What `proc/mdstat` says of it.
+    /// Its text in `proc/mdstat`.
     pub mdstat: String,
 }
 
 /// An array at one moment.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// What it is and how it does.
+    /// Its configuration and state.
     pub status: ArrayStatus,
-    /// What it does by itself.
+    /// The array's own I/O.
     pub progress: Progress,
     /// Its bitmap.
     pub bitmap: Option<BitmapStatus>,
 }
 
 impl Snapshot {
-    /// How copies are kept the same after a crash, in the kernel's word.
+    /// How redundancy is made consistent after a crash, in the kernel's word.
     pub fn consistency_policy(&self) -> &'static str {
         match (&self.bitmap, self.status.level.is_redundant()) {
             (Some(_), _) => "bitmap",
@@ -41,20 +41,20 @@ impl Snapshot {
     }
 }
 
-/// What the names below an array's directory depend on.
+/// The state that determines the names below an array's directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ArrayShape {
     pub(crate) members: Vec<MemberShape>,
     pub(crate) bitmap: Option<Kind>,
 }
 
-/// A member, as far as names depend on it.
+/// The part of a member's state that determines names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct MemberShape {
     pub(crate) index: Index,
     /// Its name under `sys/block`.
     pub(crate) name: String,
-    /// The slot it is in; a failed member has left it.
+    /// The slot it is in; none for a failed member.
     pub(crate) slot: Option<u16>,
     pub(crate) replacement: bool,
 }
@@ -63,7 +63,7 @@ pub(crate) struct MemberShape {
 pub struct ArrayView {
     array: Arc<Array>,
     devices: Arc<Devices>,
-    /// The last status that could be had at once.
+    /// The last status that was available without waiting.
     last: Mutex<ArrayStatus>,
 }
 
@@ -84,8 +84,8 @@ impl ArrayView {
         self.devices.name(member.path.as_deref()?)
     }
 
-    /// The status now. It never waits: while the superblocks are being written, what is in them is
-    /// that of a moment ago.
+    /// The current status. It never waits: while the superblocks are being written, the fields
+    /// stored in them are slightly old.
     pub fn status(&self) -> ArrayStatus {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let mut status = Box::pin(self.array.status());
@@ -99,19 +99,19 @@ impl ArrayView {
         last.clone()
     }
 
-    /// What it does by itself.
+    /// The array's own I/O.
     pub fn progress(&self) -> Progress {
         Progress::of(&self.array)
     }
 
-    /// Everything, now.
+    /// The current state of everything.
     pub fn snapshot(&self) -> Snapshot {
         let bitmap = self.array.bitmap();
         let bitmap = bitmap.map(|b| BitmapStatus { kind: b.kind(), mdstat: b.mdstat() });
         Snapshot { status: self.status(), progress: self.progress(), bitmap }
     }
 
-    /// What the names depend on.
+    /// The state that determines the names.
     pub(crate) fn shape(&self) -> ArrayShape {
         let status = self.status();
         let members = status.members.iter().filter_map(|member| {

@@ -1,8 +1,8 @@
 //! LVM volume groups: gathers physical volumes and makes logical volumes.
 //!
 //! `ashlar_lvm` determines the volumes of a group and their tables; this module loads the tables,
-//! each device after the devices below it. A volume that cannot be made is refused by name, and its
-//! neighbours are made all the same.
+//! each device after the devices below it. A volume that cannot be made is refused by name; the
+//! others are made anyway.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -21,36 +21,36 @@ mod merged;
 
 pub use merged::{Merged, left_to_merge};
 
-/// A physical volume at hand.
+/// A present physical volume.
 struct Physical {
     /// The name of its device.
     device: String,
     depth: usize,
     pv: PvOnDisk,
-    /// What its text says: groups are looked for again and again.
+    /// Its metadata, parsed once: groups are searched repeatedly.
     text: group::Text,
 }
 
-/// A logical volume that could not be made.
+/// A refused logical volume.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RefusedVolume {
     /// Its group and name: `vg/lv`.
     pub name: String,
-    /// Why.
+    /// The reason.
     pub why: String,
-    /// The names of the devices that its group is on.
+    /// The names of the devices of its group.
     pub below: Vec<String>,
 }
 
-/// What became of a group.
+/// The result of an activation.
 pub(crate) struct Activated {
-    /// The names of the new volumes that users know.
+    /// The names of the new volumes that users see.
     pub(crate) volumes: Vec<String>,
-    /// How deep they lie.
+    /// The depth of the group's devices.
     pub(crate) depth: usize,
-    /// Those that could not be made.
+    /// The refused volumes.
     pub(crate) refused: Vec<RefusedVolume>,
-    /// The physical volumes that are not up to date, and why.
+    /// The physical volumes that are not up to date, with the reason.
     pub(crate) notes: Vec<(String, String)>,
 }
 
@@ -58,14 +58,14 @@ pub(crate) struct Activated {
 #[derive(Default)]
 pub(crate) struct VolumeGroups {
     physical: Vec<Physical>,
-    /// Physical volumes that are seen inside members of arrays: the identities, and the arrays'.
+    /// Physical volumes seen inside members of arrays: their UUIDs, and those of the arrays.
     inside: Vec<(Uuid, uuid::Uuid)>,
     active: BTreeSet<Uuid>,
     /// The devices that have snapshots.
     origins: Arc<Origins>,
-    /// How many mapped devices there are.
+    /// The number of mapped devices.
     mapped: u32,
-    /// The origins into which snapshots are being merged.
+    /// The origins of running merges.
     merging: Vec<Merging>,
 }
 
@@ -78,10 +78,10 @@ struct Merging {
 }
 
 impl VolumeGroups {
-    /// Takes in a physical volume.
+    /// Adds a physical volume.
     ///
     /// # Errors
-    /// It cannot be used, and why.
+    /// The physical volume is unusable: the reason.
     pub(crate) async fn add(&mut self, device: &Device, depth: usize) -> Result<(), String> {
         match read_pv(device.gateway()).await {
             Ok(Some(pv)) => {
@@ -94,22 +94,22 @@ impl VolumeGroups {
         }
     }
 
-    /// Looks for a physical volume that begins where this member of an array does: one of the array, whose
-    /// data begins there, too.
+    /// Looks for a physical volume at the start of an array's member: it belongs to the array's
+    /// contents if the array's data begins there, too.
     pub(crate) async fn look_inside(&mut self, member: &Device, array: uuid::Uuid) {
         if let Ok(Some(pv)) = read_pv(member.gateway()).await {
             self.inside.push((pv.label.uuid, array));
         }
     }
 
-    /// Forgets what was seen inside the members of an array that runs.
+    /// Forgets the physical volumes seen inside the members of a running array.
     pub(crate) fn array_runs(&mut self, array: uuid::Uuid) {
         self.inside.retain(|(_, of)| *of != array);
     }
 
-    /// A group that is not active and may be: complete, or with `any` whatever there is. Not one with a
-    /// physical volume of which there are two, or may be two when an array starts: one of them is not up to
-    /// date, and nobody can say which.
+    /// The next inactive group: a complete one, or any if `any` is set. Skips groups with a
+    /// physical volume that exists twice, or may exist twice when an array starts: one of the two
+    /// is outdated, and nothing says which.
     pub(crate) fn next(&self, any: bool) -> Option<Group> {
         let found = self.found();
         let twice = found.duplicates.iter().map(|index| self.physical[*index].pv.label.uuid);
@@ -123,7 +123,7 @@ impl VolumeGroups {
         groups.into_iter().find(|group| any || group.is_complete())
     }
 
-    /// What there is to know of the physical volumes when no more can come: device and text.
+    /// Messages about the physical volumes once no more can arrive: device and text.
     pub(crate) fn leftovers(&self) -> Vec<(String, String)> {
         let found = self.found();
         let free = found.free.into_iter().map(|i| (i, "is in no volume group".to_owned()));
@@ -185,7 +185,7 @@ impl VolumeGroups {
             plan.refused.iter().map(|(name, why)| refuse(name, why.to_string())).collect();
         let mut maker = Maker::new(devices, Arc::clone(&self.origins), runtime);
         let mut volumes = Vec::new();
-        // The devices that stand for a name in the plan: a pool is none, its parts are.
+        // The devices behind a name of the plan: a pool is not a device, but its parts are.
         let mut names: HashMap<String, Vec<String>> = HashMap::new();
         for planned in plan.devices {
             let name = format!("dm-{}", self.mapped);
@@ -237,7 +237,7 @@ impl VolumeGroups {
         Activated { volumes, depth, refused, notes }
     }
 
-    /// The physical volumes of a group whose data cannot be trusted.
+    /// The physical volumes of a group whose data may be outdated.
     fn stale(&self, group: &Group) -> Vec<(String, String)> {
         let returned = group.members.iter().filter_map(|member| match member {
             MemberState::Returned(index) => Some((

@@ -1,8 +1,10 @@
-//! What must be zeroed so that no tool finds a former owner on a device: what `wipefs --all` takes away, and the copies that it leaves.
+//! The bytes to zero so that no tool finds a former owner on a device: those that `wipefs --all`
+//! erases, and the copies that it leaves.
 //!
-//! Here it is only found out. The commands that make something of the device have it zeroed durably once nothing can be refused any
-//! more, and before they write anything else: a crash leaves the old owner's signatures (as many as were not zeroed yet), or none, or
-//! the new owner's; never both, of which the old one might be assembled over the new one.
+//! This module only finds the ranges. A command that creates something on the device zeroes them
+//! durably once it cannot be refused any more, and before it writes anything else: a crash leaves
+//! the old owner's signatures (those not yet zeroed), or none, or the new owner's; never both,
+//! because then the old one might be assembled over the new one.
 
 use std::ops::Range;
 
@@ -17,14 +19,14 @@ use ashlar_zfs::ondisk::layout::{LABEL_BYTES, LABELS, PHYS_OFFSET, label_offset}
 use crate::probe::read_image;
 use crate::signature::{Image, Signature, ZFS_MEMBER, detect};
 
-/// Bytes around a magic number that are zeroed with it: other halves of it may lie a little before or behind.
+/// Bytes around a magic number that are zeroed with it: related magic may be slightly before or after it.
 const AROUND: u64 = 4096;
-/// How often signatures are looked for: one may hide another.
+/// Maximum of detection rounds: one signature may hide another.
 const MOST_LAYERS: usize = 16;
-/// Where the magic number of btrfs is in a superblock.
+/// Offset of the magic number in a btrfs superblock.
 const BTRFS_MAGIC_OFFSET: u64 = 0x40;
 
-/// The ranges, in bytes, ascending, that hold signatures of any kind. Reads only.
+/// The byte ranges with signatures of any kind, ascending. Reads only.
 ///
 /// # Errors
 /// The device cannot be read.
@@ -40,13 +42,13 @@ pub async fn ranges(gateway: &Gateway) -> Result<Vec<Range<u64>>, Status> {
     Ok(in_image(image))
 }
 
-/// The places of btrfs's superblocks on a device of `size` bytes.
+/// The offsets of btrfs superblocks on a device of `size` bytes.
 fn btrfs_superblocks(size: u64) -> impl Iterator<Item = u64> {
     let fits = move |at: &u64| at.checked_add(BTRFS_BYTES as u64).is_some_and(|end| end <= size);
     BTRFS_OFFSETS.into_iter().map(|at| at.0).filter(fits)
 }
 
-/// The same, of what is known of a device.
+/// The same, for the loaded parts of a device.
 fn in_image(mut image: Image) -> Vec<Range<u64>> {
     let mut all: Vec<Range<u64>> = Vec::new();
     for _ in 0..MOST_LAYERS {
@@ -69,7 +71,7 @@ fn around(found: &Signature, size: u64) -> Range<u64> {
     start..(start + AROUND).min(size)
 }
 
-/// The superblocks of md, wherever one of any version may be, in either byte order.
+/// The md superblocks at all offsets of all versions, in both byte orders.
 fn md(image: &Image) -> Vec<Range<u64>> {
     let size = Sectors::from_bytes_floor(image.size());
     let places = Version::ALL.iter().filter_map(|version| version.super_offset(size));
@@ -79,14 +81,14 @@ fn md(image: &Image) -> Vec<Range<u64>> {
     starts.map(|at| at..(at + superblock_1::BLOCK_SIZE as u64).min(image.size())).collect()
 }
 
-/// The copies of btrfs's superblock: tools that repair look at them.
+/// The copies of btrfs's superblock: repair tools use them.
 fn btrfs(image: &Image) -> Vec<Range<u64>> {
     let has_magic = |at: &u64| image.has(at + BTRFS_MAGIC_OFFSET, &BTRFS_MAGIC);
     let found = btrfs_superblocks(image.size()).filter(has_magic);
     found.map(|at| at..at + BTRFS_BYTES as u64).collect()
 }
 
-/// All labels of ZFS if there is anything of one: with its configuration and its uberblocks each of them can stand alone.
+/// All ZFS labels if there is a trace of one: each label is complete, with its configuration and uberblocks.
 fn zfs(image: &Image) -> Vec<Range<u64>> {
     let labels =
         DeviceLabels::parse(image.size(), |at| image.bytes(at, LABEL_BYTES)?.first_chunk());
@@ -115,7 +117,7 @@ fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
 mod tests {
     use super::*;
 
-    /// 1.25 MiB: labels of ZFS fit, and what is known is one part.
+    /// 1.25 MiB: ZFS labels fit, and the whole device is loaded as one part.
     const SIZE: u64 = 1280 << 10;
 
     fn found(parts: &[(u64, &[u8])]) -> Vec<Range<u64>> {
@@ -154,7 +156,8 @@ mod tests {
 
     #[test]
     fn what_another_signature_hides_is_found_too() {
-        // A file system's boot sector is no partition table, until its name is gone.
+        // A boot sector counts as a file system's, not as a partition table, until the file
+        // system's name is gone.
         let ends = (510, &[0x55, 0xaa][..]);
         let (ntfs, page) = ((3, &b"NTFS    "[..]), (4086, &b"SWAPSPACE2"[..]));
         let second = ((64 << 10) - 10, &b"SWAPSPACE2"[..]);

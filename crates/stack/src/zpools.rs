@@ -6,17 +6,17 @@ use ashlar_zfs::ondisk::label::DeviceLabels;
 use crate::graph::{Graph, Node, NodeId};
 use crate::signature::ZFS_MEMBER;
 
-/// A device with labels of ZFS.
+/// A device with ZFS labels.
 pub(crate) struct Labelled<'a> {
     /// The device.
     pub(crate) node: NodeId,
-    /// What it is called.
+    /// Its name.
     pub(crate) path: String,
     /// Its labels.
     pub(crate) labels: &'a DeviceLabels,
 }
 
-/// Adds the pools below their members; of a device that is in none what it is instead.
+/// Adds the pools below their members; for a device in no pool, adds the state of its labels.
 pub(crate) fn draw(graph: &mut Graph, labelled: &[Labelled<'_>]) {
     let devices: Vec<Device<'_>> = labelled
         .iter()

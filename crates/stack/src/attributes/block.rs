@@ -9,7 +9,7 @@ use ashlar_block::{Gateway, Sectors};
 
 use super::{Row, Tree, number};
 
-/// A number that the kernel keeps in 32 bits, where "no limit" is the largest.
+/// A number that the kernel keeps in 32 bits, where the largest value means "no limit".
 fn capped(sectors: Sectors) -> u64 {
     sectors.0.min(u64::from(u32::MAX))
 }
@@ -225,7 +225,7 @@ mod tests {
         assert!(stat.starts_with("       1        0        8        0 "), "{stat}");
     }
 
-    /// The running kernel's own device is the judge of names and formats.
+    /// The reference for names and formats is a device of the running kernel.
     #[test]
     fn names_and_formats_are_those_of_a_kernel_device() {
         let Some(theirs) = std::fs::read_dir("/sys/block").ok().and_then(|mut all| all.next())
@@ -234,7 +234,7 @@ mod tests {
         };
         let theirs = theirs.unwrap().path();
         let tree = tree(&gateway(limits()));
-        // Gone from newer kernels or added by them.
+        // Removed from newer kernels or added by them.
         let of_some_kernels = ["discard_zeroes_data", "write_same_max_bytes", "add_random"];
         for row in ROWS {
             if of_some_kernels.iter().any(|name| row.name.ends_with(name)) {

@@ -10,8 +10,8 @@ use crate::arrays::Waiting;
 use crate::progress::{Progress, Run, Step, mdstat_name};
 use crate::view::Snapshot;
 
-/// The text for `arrays`, each with the names of its members, and those that are `waiting`, whose
-/// members have their names by path.
+/// The text for `arrays`, each with a function that names its members, and for those that are
+/// `waiting`, whose members are named by path.
 pub fn mdstat<N>(
     arrays: impl IntoIterator<Item = (Snapshot, N)>,
     waiting: &[Waiting],
@@ -35,7 +35,7 @@ macro_rules! put {
     };
 }
 
-/// An array that was never started: all that the kernel knows of it are its members.
+/// An array that was never started: the kernel knows nothing of it but its members.
 fn inactive(out: &mut String, array: &Waiting, name: impl Fn(&str) -> Option<String>) {
     put!(out, "{} : inactive", array.name.device());
     for member in array.members.iter().rev() {
@@ -60,13 +60,13 @@ fn entry(out: &mut String, array: &Snapshot, name: impl Fn(&MemberStatus) -> Opt
     if running {
         put!(out, " {}", status.level);
     }
-    // The kernel's list has the member that was added last in front.
+    // The kernel's list begins with the most recently added member.
     let mut members: Vec<&MemberStatus> = status.members.iter().collect();
     members.sort_by_key(|member| std::cmp::Reverse(member.index));
     for member in members {
         let Some(name) = name(member) else { continue };
         put!(out, " {name}[{}]", member.dev_number);
-        // What failed is said to be nothing else.
+        // A faulty member is not also marked as spare or replacement.
         let good = !member.faulty;
         let marks = [
             ("(W)", member.write_mostly),
@@ -96,7 +96,7 @@ fn entry(out: &mut String, array: &Snapshot, name: impl Fn(&MemberStatus) -> Opt
     out.push('\n');
 }
 
-/// What the level says of itself (the `status` of each personality).
+/// The level's own part of the line (the `status` method of each personality).
 fn level(out: &mut String, array: &ArrayStatus) {
     let chunk_kib = array.chunk.0 / 2;
     match array.level {
@@ -131,7 +131,7 @@ fn level(out: &mut String, array: &ArrayStatus) {
     out.push(']');
 }
 
-/// How far a sync is; false if there is nothing to say.
+/// The progress of a sync; false if there is nothing to print.
 fn progress(out: &mut String, progress: &Progress) -> bool {
     let run = match progress.step {
         Step::None => return false,

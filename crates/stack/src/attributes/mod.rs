@@ -1,10 +1,10 @@
 //! The one table of attributes: the kernel's names, units and text formats.
 //!
 //! [`Attributes`] is a tree of paths like a Linux root (`sys/block/md0/queue/nomerges`,
-//! `proc/mdstat`, `dev/md0`). The rows behind it are in [`block`] (every device), [`md`] (arrays) and [`zfs`] (volumes of pools);
-//! each is a name, a function that returns the text, and one that takes a value, if the kernel permits
-//! writing. The control socket, the FUSE mount and `ashlar get`/`set` all use this table, so that they
-//! cannot disagree.
+//! `proc/mdstat`, `dev/md0`). The rows behind it are in [`block`] (every device), [`md`] (arrays)
+//! and [`zfs`] (volumes of pools); each is a name, a function that returns the text, and one that
+//! takes a value, if the kernel permits writing. The control socket, the FUSE mount and `ashlar
+//! get`/`set` all use this table, so that they cannot disagree.
 //!
 //! Members of arrays are added and removed, with their directories: a tree is built from a [`Source`]
 //! and rebuilt when the source has changed its shape.
@@ -48,16 +48,16 @@ pub enum AttributeError {
     /// It can only be read.
     #[error("cannot be written")]
     NotWritable,
-    /// The value is not one of this attribute.
+    /// The value is not valid for this attribute.
     #[error("{0}")]
     Invalid(String),
-    /// Not now.
+    /// Not possible now.
     #[error("{0}")]
     Busy(String),
 }
 
 impl AttributeError {
-    /// The errno that sysfs gives in the same case (positive).
+    /// The errno that sysfs returns in the same case (positive).
     pub const fn errno(&self) -> i32 {
         match self {
             Self::NotFound => 2,
@@ -83,20 +83,20 @@ pub(crate) fn number(text: &str) -> Result<u64, AttributeError> {
     value.ok_or_else(|| AttributeError::Invalid(format!("`{text}` is not a number")))
 }
 
-/// Takes a value for a thing of type `T`, at once.
+/// Sets a value of a `T`, at once.
 pub(crate) type SetNow<T> = fn(&T, &str) -> Result<(), AttributeError>;
 
-/// Takes a value for a thing of type `T`, which may take a while.
+/// Sets a value of a `T`; may take a while.
 pub(crate) type SetLater<T> =
     for<'a> fn(&'a T, &'a str) -> LocalFuture<'a, Result<(), AttributeError>>;
 
-/// How a value is taken. The final newline has been removed from it.
+/// How a value is set. The caller has removed the final newline.
 pub(crate) enum Set<T> {
     Now(SetNow<T>),
     Later(SetLater<T>),
 }
 
-// Derived ones would ask the same of `T`.
+// Derived impls would require `T: Clone` and `T: Copy`.
 impl<T> Clone for Set<T> {
     fn clone(&self) -> Self {
         *self
@@ -105,13 +105,13 @@ impl<T> Clone for Set<T> {
 
 impl<T> Copy for Set<T> {}
 
-/// A row of the table for things of type `T`.
+/// A row of the table of `T`'s attributes.
 pub(crate) struct Row<T> {
-    /// The path below the thing's directory.
+    /// The path below the directory of the `T`.
     pub(crate) name: &'static str,
     /// The text, with or without the final newline.
     pub(crate) get: Option<fn(&T) -> String>,
-    /// Takes a value.
+    /// Sets the value.
     pub(crate) set: Option<Set<T>>,
 }
 
@@ -137,14 +137,14 @@ impl<T> Row<T> {
     }
 }
 
-/// What is at a path.
+/// The kind of node at a path.
 #[derive(Clone)]
 pub enum Found {
     /// A directory.
     Directory,
     /// A symlink to this target.
     Symlink(String),
-    /// An attribute, and what can be done with it.
+    /// An attribute, and how it may be accessed.
     Attribute {
         /// Whether it can be read.
         readable: bool,
@@ -155,15 +155,15 @@ pub enum Found {
     Volume(Arc<ByteVolume>),
 }
 
-/// What attributes are made of.
+/// The source of a tree of attributes.
 pub(crate) trait Source: Send + Sync + 'static {
-    /// What the names in the tree depend on.
+    /// The state that determines the names in the tree.
     type Shape: PartialEq + Send;
 
-    /// The shape now.
+    /// The current shape.
     fn shape(&self) -> Self::Shape;
 
-    /// The tree of a shape. What its attributes say is asked when they are read.
+    /// The tree for a shape. The values of its attributes are computed when they are read.
     fn build(&self, shape: &Self::Shape) -> Tree;
 }
 
@@ -191,7 +191,7 @@ impl Attributes {
         Self { tree: Box::new(tree) }
     }
 
-    /// What is at `path`; a symlink at its end is not followed, nor any on the way.
+    /// The node at `path`. Symlinks are not followed, neither at the end nor on the way.
     pub fn lookup(&self, path: &str) -> Option<Found> {
         (self.tree)().lookup(path)
     }
@@ -201,8 +201,7 @@ impl Attributes {
         (self.tree)().resolve(path)
     }
 
-    /// The names in the directory at `path`, in the order they were added; none if it is no
-    /// directory.
+    /// The names in the directory at `path`, in the order they were added; empty if it is not a directory.
     pub fn list(&self, path: &str) -> Vec<String> {
         (self.tree)().list(path)
     }
@@ -210,7 +209,7 @@ impl Attributes {
     /// The text of the attribute at `path`, symlinks followed.
     ///
     /// # Errors
-    /// [`AttributeError`], as sysfs would.
+    /// [`AttributeError`], as in sysfs.
     pub fn read(&self, path: &str) -> Result<String, AttributeError> {
         let mut text = (self.tree)().read(path)?;
         if !text.is_empty() && !text.ends_with('\n') {
@@ -219,12 +218,12 @@ impl Attributes {
         Ok(text)
     }
 
-    /// Sets the attribute at `path`, symlinks followed. One newline at the end of `value` is ignored.
-    /// What can be done at once is done by this call, the rest as the future is polled, which must be
-    /// on a reactor.
+    /// Sets the attribute at `path`, symlinks followed. One newline at the end of `value` is
+    /// ignored. This call does what can be done at once; polling the future does the rest, and
+    /// needs a reactor.
     ///
     /// # Errors
-    /// [`AttributeError`], as sysfs would; then nothing was changed, if not the text says otherwise.
+    /// [`AttributeError`], as in sysfs; nothing was changed then, unless the text says otherwise.
     pub fn write(
         &self,
         path: &str,
@@ -234,7 +233,7 @@ impl Attributes {
     }
 }
 
-/// What became of a write that does not wait for anything.
+/// The result of a write that does not wait.
 #[cfg(test)]
 pub(crate) fn outcome(
     mut written: LocalFuture<'static, Result<(), AttributeError>>,
@@ -251,7 +250,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-    /// So many files with a text.
+    /// The given number of files, each with a text.
     struct Files(Arc<AtomicUsize>);
 
     impl Source for Files {

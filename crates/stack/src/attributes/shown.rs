@@ -18,12 +18,12 @@ pub(crate) struct Shown {
 }
 
 impl Source for Shown {
-    /// How often the devices have changed, whether there are pools, the shapes of the arrays that run, and those that
-    /// wait.
+    /// The change count of the devices, whether there are pools, the shapes of the running arrays,
+    /// and the waiting arrays.
     type Shape = (u64, bool, Vec<ArrayShape>, Vec<Waiting>);
 
     fn shape(&self) -> Self::Shape {
-        // First, so that a device that comes in between makes another shape the next time.
+        // Read the count first: a device that is added in between changes the shape at the next call.
         let changes = self.devices.changes();
         let running = self.arrays.running();
         let arrays = running.iter().map(|volume| volume.view.shape());
@@ -33,13 +33,14 @@ impl Source for Shown {
     fn build(&self, (_, has_pools, shapes, waiting): &Self::Shape) -> Tree {
         let mut tree = Tree::default();
         let devices = self.devices.all();
-        // Arrays come first, then those that wait: what is called the same has the name left over.
+        // Arrays come first, then the waiting ones. Of two devices with one name, the first to be
+        // added gets it.
         let (arrays, others): (Vec<_>, Vec<_>) =
             devices.iter().partition(|device| device.kind == Kind::Array);
         for device in &arrays {
             tree.add_block_device(device);
         }
-        // There may be more by now; that is another shape.
+        // More arrays may have been added since; that is another shape.
         for (volume, shape) in self.arrays.running().iter().zip(shapes) {
             tree.add_array(&volume.name.device(), &volume.view, shape);
         }
@@ -66,7 +67,7 @@ impl Source for Shown {
 }
 
 impl Tree {
-    /// Adds a device: its directory below `sys/block`, and if it is served, its names in `dev`.
+    /// Adds a device: its directory below `sys/block`, and if it is exported, its names in `dev`.
     fn add_block_device(&mut self, device: &Device) {
         let Device { name, kind, .. } = device;
         let directory = format!("sys/block/{name}");
@@ -97,7 +98,8 @@ impl Tree {
                 }
             }
             Kind::Zvol => device.zvol.iter().for_each(|zvol| self.add_zvol(name, zvol)),
-            // The members of an array come and go: its own rows have them. A pool's are no matter of a volume's.
+            // Arrays list their members themselves, because members change. A pool's members are
+            // not listed per volume.
             Kind::Array | Kind::Disk => {}
         }
     }

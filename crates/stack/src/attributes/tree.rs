@@ -7,7 +7,7 @@ use ashlar_block::{ByteVolume, LocalFuture};
 
 use super::{AttributeError, Found, Row, Set};
 
-/// What becomes of a value that was written.
+/// The future result of a write.
 pub(super) type Written = LocalFuture<'static, Result<(), AttributeError>>;
 
 type Reader = Box<dyn Fn() -> String + Send + Sync>;
@@ -32,13 +32,13 @@ impl Default for Tree {
     }
 }
 
-/// A future that is ready.
+/// A future that is ready at once.
 fn ready(result: Result<(), AttributeError>) -> Written {
     Box::pin(std::future::ready(result))
 }
 
 impl Tree {
-    /// Adds a node, and the directories above it. What is at the path already stays.
+    /// Adds a node and the directories above it. A node already at the path stays.
     fn add(&mut self, path: &str, node: Node) {
         if self.nodes.contains_key(path) {
             return;
@@ -51,7 +51,7 @@ impl Tree {
         self.nodes.insert(path.to_owned(), node);
     }
 
-    /// Adds `rows` of `thing` below `directory`.
+    /// Adds `rows`, evaluated on `thing`, below `directory`.
     pub(crate) fn add_rows<T: Send + Sync + 'static>(
         &mut self,
         directory: &str,
@@ -141,8 +141,8 @@ impl Tree {
         self.nodes.get(&path).ok_or(AttributeError::NotFound)
     }
 
-    /// `path` with its symlinks followed; slashes too many are taken as one. The tree's own symlinks
-    /// lead to no other symlink's ancestors, but the steps are bounded all the same, as in the kernel.
+    /// `path` with its symlinks followed; repeated slashes count as one. No symlink of the tree
+    /// leads to an ancestor of another one, but the steps are bounded anyway, as in the kernel.
     pub(crate) fn resolve(&self, path: &str) -> Option<String> {
         const MAX_STEPS: usize = 40;
         let mut done: Vec<String> = Vec::new();

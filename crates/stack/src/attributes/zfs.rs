@@ -1,8 +1,9 @@
-//! Attributes of volumes of ZFS pools, `sys/block/zd0/zvol/`, and OpenZFS's module parameters, `sys/module/zfs/parameters/`.
+//! Attributes of volumes of ZFS pools, `sys/block/zd0/zvol/`, and OpenZFS's module parameters,
+//! `sys/module/zfs/parameters/`.
 //!
-//! The parameters' names are OpenZFS's (`man 4 zfs`). The queue parameters are the initial settings of a volume when it is opened; an
-//! open volume has the attributes in `zvol/`, which the kernel's module lacks, in addition to `queue/nomerges`,
-//! `queue/max_sectors_kb` and `queue/nr_requests`.
+//! The parameters' names are OpenZFS's (`man 4 zfs`). The queue parameters are the initial settings
+//! of a volume when it is opened; an open volume has the attributes in `zvol/`, which the kernel's
+//! module lacks, in addition to `queue/nomerges`, `queue/max_sectors_kb` and `queue/nr_requests`.
 
 use std::sync::Arc;
 
@@ -62,7 +63,7 @@ const PARAMETERS: &[Row<Pools>] = &[
 ];
 
 impl Tree {
-    /// Adds what a volume has besides what all devices have.
+    /// Adds a zvol's attributes to those of every device.
     pub(crate) fn add_zvol(&mut self, name: &str, zvol: &Arc<Zvol>) {
         self.add_rows(&format!("sys/block/{name}/zvol"), zvol, VOLUME);
     }

@@ -35,8 +35,8 @@ impl Detail {
         text
     }
 
-    /// `mdadm --detail --export`. A device is called as its directory in `sys/block/md0/md`, with an underscore for each
-    /// character that a variable cannot have.
+    /// `mdadm --detail --export`. A device has the name of its directory in `sys/block/md0/md`,
+    /// with an underscore for each character that is not allowed in a variable.
     pub fn export(&self) -> String {
         let mut text = String::new();
         let mut line = |key: &str, value: &dyn std::fmt::Display| {

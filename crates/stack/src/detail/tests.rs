@@ -1,4 +1,4 @@
-//! The text of an array's details against mdadm's (`Detail.c`).
+//! The text of an array's details compared with mdadm's (`Detail.c`).
 
 use std::time::Duration;
 

@@ -2,7 +2,7 @@
 
 use ashlar_block::{Bio, BlockDevice, Disk, Gateway, IoFuture, Limits, Op, Sector, Sectors, trace};
 
-/// See the module text. It shares the lower device's fate: the same limits, cache and errors.
+/// See the module text. Limits, cache and errors are those of the lower device.
 pub struct Partition {
     disk: Disk,
     lower: Gateway,
@@ -10,11 +10,11 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// The `len` sectors of `lower` from `start` on, which are there, as the device `name`.
+    /// The `len` sectors of `lower` from `start` on, as the device `name`. They must exist.
     pub fn new(name: impl Into<String>, lower: Gateway, start: Sector, len: Sectors) -> Self {
         let mut limits = Limits::stacking();
         limits.stack(lower.disk().limits(), start);
-        // Boundaries that lie elsewhere seen from here are kept by the lower gateway.
+        // The lower gateway splits at boundaries that are not aligned to the partition's start.
         if !limits.chunk_sectors.is_zero() && !start.is_aligned(limits.chunk_sectors) {
             limits.chunk_sectors = Sectors::ZERO;
         }
@@ -32,7 +32,7 @@ impl BlockDevice for Partition {
     fn submit_bio(&self, mut bio: Bio) -> IoFuture<'_> {
         match bio.op {
             Op::Flush => {}
-            // The gateway has checked that it ends inside.
+            // The gateway has checked that the bio ends inside.
             Op::Read | Op::Write | Op::Discard | Op::WriteZeroes => {
                 bio.sector += Sectors(self.start.0);
                 trace::bio(&self.disk, trace::Action::Remap, &bio);

@@ -6,9 +6,9 @@ use uuid::Uuid;
 
 use super::{Entry, Unit};
 
-/// The least a header has; the rest of its block is reserved.
+/// The minimum size of a header; the rest of its block is reserved.
 const HEADER: usize = 92;
-/// Bytes of entries that are read at most; 32 times what the specification reserves.
+/// The maximum of bytes of entries to read; 32 times what the specification reserves.
 const MAX_ENTRIES: u64 = 512 << 10;
 /// Characters of a partition's name.
 const NAME_CHARS: usize = 36;
@@ -22,7 +22,7 @@ pub enum Defect {
     /// The header was damaged.
     #[error("the header's checksum is wrong")]
     HeaderChecksum,
-    /// A number in the header cannot be.
+    /// A number in the header is impossible.
     #[error("the header's {0} is impossible")]
     Impossible(&'static str),
     /// The entries were damaged.
@@ -33,21 +33,21 @@ pub enum Defect {
 /// A header whose checksum is right and whose numbers are possible.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// Where the other copy is, in blocks.
+    /// Location of the other copy, in blocks.
     pub alternate: u64,
     /// The disk's identity.
     pub disk: Uuid,
-    /// Where the entries begin, in blocks.
+    /// Start of the entries, in blocks.
     pub entries_at: u64,
-    /// How many there are.
+    /// Number of entries.
     pub count: u32,
-    /// Bytes of each: at least 128.
+    /// Bytes per entry: at least 128.
     pub entry_size: u32,
     /// Checksum of all entries.
     pub checksum: u32,
 }
 
-/// A field of `N` bytes at a constant offset; zeroes where the bytes end.
+/// A field of `N` bytes at an offset; zeroes if the bytes end before.
 fn field<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
     bytes.get(offset..).and_then(<[u8]>::first_chunk).copied().unwrap_or([0; N])
 }
@@ -66,10 +66,10 @@ fn guid(bytes: &[u8], offset: usize) -> Uuid {
 }
 
 impl Header {
-    /// Reads the header in `block`, which is the block `at` of a disk whose last one is `last`.
+    /// Reads the header in `block`, the block `at` of a disk whose last block is `last`.
     ///
     /// # Errors
-    /// It is none that could be used.
+    /// The header cannot be used.
     pub fn parse(block: &[u8], at: u64, last: u64) -> Result<Self, Defect> {
         if block.get(..8) != Some(b"EFI PART") {
             return Err(Defect::Missing);
@@ -107,16 +107,16 @@ impl Header {
         }
     }
 
-    /// Bytes of all entries: at most half a mebibyte.
+    /// Bytes of all entries: at most 512 KiB.
     pub fn entries_bytes(&self) -> usize {
         self.count as usize * self.entry_size as usize
     }
 
-    /// The used entries in `bytes`, which begin at [`Self::entries_at`], in the table's order. They may
-    /// lie anywhere.
+    /// The used entries in `bytes`, which begin at [`Self::entries_at`], in the table's order.
+    /// Their positions are not checked.
     ///
     /// # Errors
-    /// The bytes are not those that the header was made for.
+    /// The bytes do not match the header's checksum.
     pub fn entries(&self, bytes: &[u8], unit: Unit) -> Result<Vec<Entry>, Defect> {
         let bytes = bytes.get(..self.entries_bytes()).ok_or(Defect::EntriesChecksum)?;
         if crc32fast::hash(bytes) != self.checksum {
@@ -134,7 +134,7 @@ fn entry(bytes: &[u8], number: u32, unit: Unit) -> Option<Entry> {
         return None;
     }
     let (first, last) = (le_u64(bytes, 32), le_u64(bytes, 40));
-    // A length of zero is refused by whoever places the entries.
+    // The caller that places the entries refuses a length of zero.
     let len = last.checked_sub(first).and_then(|less| less.checked_add(1)).unwrap_or(0);
     let name: Vec<u16> =
         (0..NAME_CHARS).map(|n| u16::from_le_bytes(field(bytes, 56 + 2 * n))).collect();

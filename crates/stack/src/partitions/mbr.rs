@@ -1,8 +1,8 @@
 //! The MBR and its chains of extended partitions, as bytes.
 //!
-//! No specification exists; the interpretation is the kernel's (`block/partitions/msdos.c`): logical
-//! partitions are numbered from 5 in the order of the chain, a chain's links are relative to its
-//! first sector, the places of data to the sector that names them.
+//! No specification exists; the interpretation is the kernel's (`block/partitions/msdos.c`):
+//! logical partitions are numbered from 5 in the order of the chain; the links of a chain are
+//! relative to its first sector, and the start of a data partition to the sector with its entry.
 
 use std::collections::BTreeSet;
 
@@ -10,28 +10,28 @@ use ashlar_block::{Sector, Sectors};
 
 use super::{Entry, Unit};
 
-/// The type of an entry that stands for a GPT.
+/// The type of an entry that announces a GPT.
 const PROTECTIVE: u8 = 0xee;
 /// Types of extended partitions: CHS, LBA, Linux.
 const EXTENDED: [u8; 3] = [0x05, 0x0f, 0x85];
 /// The number of the first logical partition.
 pub const FIRST_LOGICAL: u32 = 5;
-/// Links of a chain that are followed, which is as many partitions as the kernel takes.
+/// Maximum number of links followed: the kernel's maximum of partitions.
 const MAX_LINKS: usize = 256;
 
 /// One of the four entries of an MBR, in blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// What it is for.
+    /// Type byte.
     pub kind: u8,
-    /// Where it begins: what from depends.
+    /// Start; what it is relative to depends on the entry.
     pub start: u32,
-    /// How long it is; zero for an unused one.
+    /// Length; zero for an unused entry.
     pub len: u32,
 }
 
 impl Record {
-    /// Whether it is used for anything.
+    /// Whether the entry is used.
     pub fn is_used(&self) -> bool {
         self.len != 0 && self.kind != 0
     }
@@ -41,7 +41,7 @@ impl Record {
         EXTENDED.contains(&self.kind)
     }
 
-    /// Whether it says that there is a GPT.
+    /// Whether it announces a GPT.
     pub fn is_protective(&self) -> bool {
         self.kind == PROTECTIVE
     }
@@ -58,7 +58,7 @@ impl Record {
     }
 }
 
-/// The entries in `sector`, if it ends as such a sector does.
+/// The entries in `sector`, if it has the boot signature.
 pub fn records(sector: &[u8]) -> Option<[Record; 4]> {
     if sector.get(510..512) != Some(&[0x55, 0xaa]) {
         return None;
@@ -84,7 +84,7 @@ pub fn primary(records: &[Record; 4], unit: Unit) -> (Vec<Entry>, Vec<Chain>) {
     )
 }
 
-/// A chain of logical partitions that is being followed: the block at [`Self::next`] is to be given to
+/// A walk along a chain of logical partitions: the caller gives the block at [`Self::next`] to
 /// [`Self::take`], until there is none.
 #[derive(Clone, Debug)]
 pub struct Chain {
@@ -102,23 +102,23 @@ impl Chain {
         Self { first, len: record.len.into(), next: Some(first), seen, defect: None }
     }
 
-    /// The block that has the chain's next link.
+    /// The block with the chain's next link.
     pub fn next(&self) -> Option<u64> {
         self.next
     }
 
-    /// Why the chain ended before its time.
+    /// Why the chain ended early.
     pub fn defect(&self) -> Option<&str> {
         self.defect.as_deref()
     }
 
-    /// Ends it because of `why`.
+    /// Ends the chain because of `why`.
     pub fn end(&mut self, why: impl Into<String>) {
         self.defect = Some(why.into());
         self.next = None;
     }
 
-    /// The partitions that the link in `sector` names, the first of them with this number.
+    /// The partitions in the link in `sector`; the first of them gets `number`.
     pub fn take(&mut self, sector: &[u8], number: u32, unit: Unit) -> Vec<Entry> {
         let Some(at) = self.next.take() else { return Vec::new() };
         self.seen.insert(at);
@@ -127,7 +127,7 @@ impl Chain {
             return Vec::new();
         };
         let used = || (0..).zip(&records).filter(|(_, record)| record.is_used());
-        // The last two entries hold rubbish as often as not: they count if they fit.
+        // The last two entries often hold garbage: they count if they fit.
         let counts = |index: usize, record: &Record| {
             let start = at + u64::from(record.start);
             index < 2 || start + u64::from(record.len) <= self.first + self.len

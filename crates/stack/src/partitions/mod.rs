@@ -25,12 +25,12 @@ pub struct Unit {
 }
 
 impl Unit {
-    /// Blocks of so many bytes, which is a multiple of 512; anything else is taken as 512.
+    /// Blocks of `bytes`, a multiple of 512; any other number means 512.
     pub fn new(bytes: u32) -> Self {
         Self { bytes: if bytes >= 512 && bytes.is_multiple_of(512) { bytes } else { 512 } }
     }
 
-    /// Sectors of so many blocks; the largest number there is if that is too many.
+    /// The sectors of `blocks`; saturates.
     pub fn sectors(self, blocks: u64) -> u64 {
         blocks.saturating_mul(u64::from(self.bytes) / 512)
     }
@@ -50,7 +50,7 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// The name, as `lsblk` has it.
+    /// The name, as in `lsblk`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Gpt => "gpt",
@@ -59,31 +59,31 @@ impl Scheme {
     }
 }
 
-/// A partition, as its table has it.
+/// A partition, as in its table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
     /// Its number, from 1.
     pub number: u32,
-    /// Where it begins.
+    /// Its start.
     pub start: Sector,
-    /// How long it is.
+    /// Its length.
     pub len: Sectors,
     /// Its type: a GUID, or a hexadecimal number.
     pub kind: String,
     /// Its label; only a GPT has them.
     pub name: String,
-    /// Its identity; only a GPT has them.
+    /// Its UUID; only a GPT has them.
     pub uuid: Option<Uuid>,
 }
 
 impl Entry {
-    /// Where it ends, if that is a number at all.
+    /// Its end, unless it overflows.
     pub fn end(&self) -> Option<Sector> {
         self.start.checked_add(self.len)
     }
 
-    /// The partition of the device `lower`, which lies inside of it, and what it is called if that one is
-    /// called `disk`: as in Linux `sda1`, `md0p1`.
+    /// The partition of `lower`, which must contain it, and its name on a device named `disk`: as
+    /// in Linux `sda1`, `md0p1`.
     pub fn open(&self, disk: &str, lower: &Gateway) -> (String, Gateway) {
         let name = format!("{disk}{}", partition_suffix(disk, self.number));
         let part = Partition::new(&*name, lower.clone(), self.start, self.len);
@@ -96,16 +96,16 @@ impl Entry {
 pub struct Table {
     /// Its kind.
     pub scheme: Scheme,
-    /// The partitions, none of which overlap or reach beyond the device.
+    /// The partitions. None overlap or reach beyond the device.
     pub entries: Vec<Entry>,
-    /// What the user should know: entries left out, a damaged copy.
+    /// Messages to the user: entries left out, a damaged copy.
     pub notes: Vec<String>,
-    /// Whether the table names no partition at all, not even one that was left out.
+    /// Whether the table has no partitions, not even one that was left out.
     pub is_empty: bool,
 }
 
 impl Table {
-    /// Leaves out what cannot be on a device of this size.
+    /// Leaves out entries that do not fit on a device of this size.
     fn new(scheme: Scheme, mut all: Vec<Entry>, device: Sectors, mut notes: Vec<String>) -> Self {
         let is_empty = all.is_empty();
         all.retain(|entry| {
@@ -125,14 +125,14 @@ impl Table {
     }
 }
 
-/// The numbers of entries that overlap another, each with that one's, in ascending order. All entries
-/// have an end.
+/// The numbers of overlapping entries, each with the number of the other entry, in ascending order.
+/// All entries have an end.
 fn overlapping(entries: &[Entry]) -> Vec<(u32, u32)> {
     let mut sorted: Vec<(Sector, Sector, u32)> =
         entries.iter().filter_map(|e| Some((e.start, e.end()?, e.number))).collect();
     sorted.sort_unstable();
     let mut found = Vec::new();
-    // The one that reaches farthest yet: whoever begins before its end overlaps it.
+    // The entry with the farthest end so far: an entry that begins before that end overlaps it.
     let mut farthest: Option<(Sector, u32)> = None;
     for (start, end, number) in sorted {
         if let Some((reach, other)) = farthest
@@ -149,10 +149,10 @@ fn overlapping(entries: &[Entry]) -> Vec<(u32, u32)> {
     found
 }
 
-/// What a device has of partition tables.
+/// The partition table of a device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Found {
-    /// None that counts; perhaps something to know.
+    /// No valid table; maybe a message to the user.
     Nothing(Option<String>),
     /// A table.
     Table(Table),
@@ -160,7 +160,7 @@ pub enum Found {
     Damaged(String),
 }
 
-/// Reads the table of a device, on which `signatures` were found. Reads only.
+/// Reads the table of a device with these `signatures`. Reads only.
 ///
 /// # Errors
 /// The device cannot be read.
@@ -198,7 +198,7 @@ pub async fn read(gateway: &Gateway, signatures: &[Signature]) -> Result<Found, 
             Err([primary, backup]) => defects.push((primary, backup)),
         }
     }
-    // Of several units the one in which there is anything at all.
+    // Of several units, report the one in which a copy exists.
     let missing = (Defect::Missing, Defect::Missing);
     let (primary, backup) =
         defects.into_iter().find(|defects| *defects != missing).unwrap_or(missing);
@@ -207,12 +207,12 @@ pub async fn read(gateway: &Gateway, signatures: &[Signature]) -> Result<Found, 
     )))
 }
 
-/// The units in which the tables of a device may count, the likely one first.
+/// The possible units of a device's table, the most likely first.
 fn units(gateway: &Gateway) -> Vec<Unit> {
     let block = gateway.disk().limits().logical_block_bytes.max(512);
     let capacity = gateway.capacity().bytes();
     let mut sizes = vec![block];
-    // The image of a disk with larger blocks, in a file of smaller ones.
+    // A file with smaller blocks may be the image of a disk with larger blocks.
     sizes.extend((block < 4096).then_some(4096));
     sizes.into_iter().map(Unit::new).filter(|unit| capacity >= u64::from(unit.bytes)).collect()
 }
@@ -221,7 +221,7 @@ async fn read_block(gateway: &Gateway, unit: Unit, block: u64) -> Result<Vec<u8>
     read_bytes(gateway, unit, block, unit.bytes as usize).await
 }
 
-/// `len` bytes from a block on; what lies beyond the end of the device is left out.
+/// `len` bytes from a block on; shorter at the end of the device.
 async fn read_bytes(
     gateway: &Gateway,
     unit: Unit,
@@ -265,15 +265,15 @@ async fn read_dos(
 /// A copy of a GPT: its header and entries.
 type Copy = Result<(Header, Vec<Entry>), Defect>;
 
-/// The entries of the GPT in these units, and what is wrong with a copy of it; the defects of both
-/// copies if none can be used.
+/// The entries of the GPT in these units, with the defects of its copies; or the defects of both
+/// copies if neither can be used.
 async fn read_gpt(
     gateway: &Gateway,
     unit: Unit,
 ) -> Result<Result<(Vec<Entry>, Vec<String>), [Defect; 2]>, Status> {
     let last = (gateway.capacity().0 / unit.sectors(1)).saturating_sub(1);
     let primary = read_copy(gateway, unit, 1, last).await?;
-    // On a disk that has grown the backup is where the primary says.
+    // On a disk that has grown, the backup is at the primary's alternate location.
     let backup_at = primary.as_ref().map_or(last, |(header, _)| header.alternate.min(last));
     let backup = read_copy(gateway, unit, backup_at, last).await?;
     Ok(match (primary, backup) {

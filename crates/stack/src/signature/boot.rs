@@ -2,7 +2,7 @@
 
 use super::{Image, Signature, Usage, file_systems};
 
-/// Sizes of a logical block for which a GPT is looked for.
+/// Logical block sizes tried for a GPT.
 const BLOCKS: [u64; 4] = [512, 1024, 2048, 4096];
 
 pub(super) fn detect(image: &Image, found: &mut Vec<Signature>) {

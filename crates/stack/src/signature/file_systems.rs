@@ -8,13 +8,13 @@ pub(super) fn detect(image: &Image, found: &mut Vec<Signature>) {
     found.extend(swap(image));
 }
 
-/// ext2, ext3, ext4 or an external journal, told apart by the features in the superblock at 1024
+/// ext2, ext3, ext4 or an external journal, distinguished by the features in the superblock at 1024
 /// (kernel documentation, `filesystems/ext4/super.rst`).
 fn ext(image: &Image) -> Option<Signature> {
     const SUPERBLOCK: u64 = 1024;
     const HAS_JOURNAL: u32 = 0x4;
     const JOURNAL_DEVICE: u32 = 0x8;
-    // What file systems without extents may have: sparse_super, large_file, btree_dir.
+    // The features allowed without extents: sparse_super, large_file, btree_dir.
     const OLD_RO_COMPAT: u32 = 0x1 | 0x2 | 0x4;
     // filetype, meta_bg; and with a journal, needs_recovery.
     const OLD_INCOMPAT: u32 = 0x2 | 0x10;
@@ -40,13 +40,13 @@ fn ext(image: &Image) -> Option<Signature> {
     Some(Signature { name, usage: Usage::FileSystem, offset })
 }
 
-/// FAT12, FAT16 or FAT32: a sane BIOS parameter block, and the name or a boot sector's ends.
+/// FAT12, FAT16 or FAT32: a plausible BIOS parameter block, and the name or a boot sector's jump and end.
 fn fat(image: &Image) -> Option<Signature> {
     let offset = fat_magic(image)?;
     Some(Signature { name: "vfat", usage: Usage::FileSystem, offset })
 }
 
-/// Where the first sector says that it is FAT.
+/// The offset of the FAT magic in the first sector.
 pub(super) fn fat_magic(image: &Image) -> Option<u64> {
     let sector_bytes = image.le_u16(11)?;
     let cluster_sectors = image.byte(13)?;
@@ -79,7 +79,7 @@ pub(super) fn fat_magic(image: &Image) -> Option<u64> {
 }
 
 /// Swap space, or a hibernated system in it: the magic is in the last ten bytes of the first page,
-/// which may have 4 to 64 KiB (`mkswap(8)`).
+/// of 4 to 64 KiB (`mkswap(8)`).
 fn swap(image: &Image) -> Option<Signature> {
     const MAGICS: [(&str, &[u8]); 6] = [
         ("swap", b"SWAPSPACE2"),

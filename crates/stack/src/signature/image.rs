@@ -2,16 +2,16 @@
 
 use std::ops::Range;
 
-/// Bytes at the start that are looked at: the magic of VMFS is the last one.
+/// Bytes searched at the start; the last signature there is VMFS.
 const HEAD: u64 = (1 << 20) + BLOCK;
-/// Bytes at the end, before the last multiple of [`LABEL`]: the third and fourth ZFS labels.
+/// Bytes searched at the end, before the last multiple of [`LABEL`]: the third and fourth ZFS labels.
 const TAIL: u64 = 512 << 10;
-/// What ZFS rounds a device's size down to.
+/// ZFS rounds the size of a device down to this.
 const LABEL: u64 = 256 << 10;
-/// What ranges are rounded to, so that any disk can read them.
+/// Ranges are rounded to this, so that any disk can read them.
 const BLOCK: u64 = 4096;
 
-/// A device of which some ranges are known.
+/// A device with some ranges in memory.
 #[derive(Clone, Debug, Default)]
 pub struct Image {
     size: u64,
@@ -19,7 +19,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// A device of `size` bytes of which nothing is known yet.
+    /// A device of `size` bytes without ranges in memory.
     pub fn new(size: u64) -> Self {
         Self { size, parts: Vec::new() }
     }
@@ -29,13 +29,13 @@ impl Image {
         self.size
     }
 
-    /// Adds what is at `offset`.
+    /// Adds the bytes at `offset`.
     pub fn add(&mut self, offset: u64, bytes: Vec<u8>) {
         self.parts.push((offset, bytes));
     }
 
-    /// The byte ranges of a device of `size` bytes in which signatures may lie: multiples of 4096,
-    /// apart from the device's end.
+    /// The byte ranges of a device of `size` bytes that may contain signatures: multiples of 4096,
+    /// except for the device's end.
     pub fn wanted(size: u64) -> Vec<Range<u64>> {
         let tail = (size - size % LABEL).saturating_sub(TAIL) / BLOCK * BLOCK;
         if tail <= HEAD {
@@ -45,7 +45,7 @@ impl Image {
         vec![0..HEAD, tail..size]
     }
 
-    /// Makes `range` zeroes, as far as it is known.
+    /// Fills the loaded part of `range` with zeroes.
     pub(crate) fn zero(&mut self, range: &Range<u64>) {
         for (start, part) in &mut self.parts {
             let index = |at: u64| at.saturating_sub(*start).min(part.len() as u64) as usize;
@@ -54,7 +54,7 @@ impl Image {
         }
     }
 
-    /// `len` bytes at `offset`, if they are known.
+    /// `len` bytes at `offset`, if they are loaded.
     pub(crate) fn bytes(&self, offset: u64, len: usize) -> Option<&[u8]> {
         self.parts.iter().find_map(|(start, part)| {
             let from = usize::try_from(offset.checked_sub(*start)?).ok()?;

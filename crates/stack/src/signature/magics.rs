@@ -46,7 +46,7 @@ const MAGICS: &[Magic] = &[
     Magic("vmdk", Usage::Image, 0, b"COWD"),
     Magic("vmdk", Usage::Image, 0, b"# Disk DescriptorFile"),
     Magic("vdi", Usage::Image, 0x40, b"\x7f\x10\xda\xbe"),
-    // Of fixed size: a footer alone.
+    // Fixed size: only a footer.
     Magic("vpc", Usage::Image, 0, b"conectix"),
     Magic("vpc", Usage::Image, -512, b"conectix"),
     Magic("vhdx", Usage::Image, 0, b"vhdxfile"),

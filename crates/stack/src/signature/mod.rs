@@ -21,7 +21,7 @@ pub use image::Image;
 /// The type of a member of a ZFS pool.
 pub const ZFS_MEMBER: &str = "zfs_member";
 
-/// What kind of thing a signature belongs to.
+/// The kind of data that a signature belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Usage {
@@ -37,7 +37,7 @@ pub enum Usage {
     Swap,
     /// The changed blocks of a device-mapper snapshot.
     Snapshot,
-    /// A disk in a format of its own, as hypervisors have them: what its guest sees is not what is here.
+    /// A disk image in a hypervisor's format: these bytes are not what the guest sees.
     Image,
 }
 
@@ -55,27 +55,27 @@ impl fmt::Display for Usage {
     }
 }
 
-/// A signature that was found.
+/// A detected signature.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
 pub struct Signature {
     /// The type, as `wipefs` and `blkid` name it.
     #[serde(rename = "type")]
     pub name: &'static str,
-    /// What it stands for.
+    /// The kind of data.
     pub usage: Usage,
-    /// Where the magic number is, bytes from the start of the device.
+    /// The offset of the magic number, in bytes from the start of the device.
     pub offset: u64,
 }
 
 impl fmt::Display for Signature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // "LVM2_member member" would say it twice.
+        // Avoids "LVM2_member member".
         let name = self.name.strip_suffix("_member").unwrap_or(self.name);
         write!(f, "{name} {} at {:#x}", self.usage, self.offset)
     }
 }
 
-/// All signatures in `image`, in the order of their offsets.
+/// All signatures in `image`, by ascending offset.
 pub fn detect(image: &Image) -> Vec<Signature> {
     let mut found = Vec::new();
     magics::detect(image, &mut found);

@@ -16,7 +16,7 @@ pub(super) fn detect(image: &Image, found: &mut Vec<Signature>) {
 }
 
 /// The label of an LVM2 physical volume: `LABELONE` at the start of one of the first four sectors
-/// (LVM2 `lib/format_text/layout.h`), its type 24 bytes on.
+/// (LVM2 `lib/format_text/layout.h`), with the type 24 bytes after it.
 fn lvm(image: &Image, found: &mut Vec<Signature>) {
     for sector in (0..4).map(|n| n * 512) {
         let offset = sector + 24;
@@ -27,7 +27,7 @@ fn lvm(image: &Image, found: &mut Vec<Signature>) {
 }
 
 /// LUKS 1 and 2, and the second header of LUKS2, which survives the loss of the first (LUKS2
-/// On-Disk Format Specification, 2.1: at one of nine places, the first of them by default).
+/// On-Disk Format Specification, 2.1: at one of nine offsets, the smallest by default).
 fn luks(image: &Image, found: &mut Vec<Signature>) {
     let mut push = |offset| {
         found.push(Signature { name: "crypto_LUKS", usage: Usage::Encrypted, offset });
@@ -42,7 +42,7 @@ fn luks(image: &Image, found: &mut Vec<Signature>) {
     }
 }
 
-/// ZFS: an uberblock in one of the four labels, or a configuration where there is none (docs/formats/zfs.md).
+/// ZFS: an uberblock in one of the four labels, or a configuration without an uberblock (docs/formats/zfs.md).
 fn zfs(image: &Image, found: &mut Vec<Signature>) {
     const SLOT: usize = 1 << 10;
     let has = |offset: &u64, magic: u64| {
@@ -54,7 +54,7 @@ fn zfs(image: &Image, found: &mut Vec<Signature>) {
         let phys = label + PHYS_OFFSET as u64;
         let checksum = phys + (PHYS_BYTES - CHECKSUM_BYTES) as u64;
         let offset = slots.find(|slot| has(slot, UBERBLOCK_MAGIC));
-        // Other things have such checksums too, so a version is asked for.
+        // Other data has such checksums too, so a version is also required.
         let is_config = || {
             let bytes = image.bytes(phys, PHYS_BYTES - CHECKSUM_BYTES)?;
             NvList::parse(bytes).ok()?.number("version")

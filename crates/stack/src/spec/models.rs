@@ -10,10 +10,10 @@ use ashlar_block::model::{ModelError, Named};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
-/// A model for a disk, or for all that have none of their own.
+/// A model for one disk, or for all disks without one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Assignment {
-    /// The disk; all for `None`.
+    /// The disk; `None` for all.
     pub disk: Option<PathBuf>,
     /// Its model.
     pub model: Named,
@@ -22,8 +22,9 @@ pub struct Assignment {
 impl FromStr for Assignment {
     type Err = ModelError;
 
-    /// `MODEL` or `DISK=MODEL`. A disk may be called anything that does not look like a model, an equals
-    /// sign included: what stands behind one and begins with the name of a preset is the model.
+    /// `MODEL` or `DISK=MODEL`. A disk may have any name that does not look like a model, even one
+    /// with an equals sign: the text after an equals sign that begins with the name of a preset is
+    /// the model.
     fn from_str(text: &str) -> Result<Self, ModelError> {
         if Named::begins(text) {
             return Ok(Self { disk: None, model: text.parse()? });

@@ -1,4 +1,4 @@
-//! Values of keys that are numbers in the notation of options.
+//! Values of numeric keys, in the notation of the options.
 
 use std::str::FromStr;
 
@@ -7,11 +7,11 @@ use thiserror::Error;
 
 use super::Value;
 
-/// A number of bytes: `512M`, or as an integer.
+/// A number of bytes: `512M`, or an integer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bytes(pub u64);
 
-/// Why a text is no number of bytes.
+/// Why a text is not a number of bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("`{0}` is not a number of bytes, or one with K, M, G or T")]
 pub struct BadBytes(String);
@@ -39,7 +39,7 @@ impl FromStr for Bytes {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mode(pub u32);
 
-/// Why a text is no mode.
+/// Why a text is not a mode.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("`{0}` is not a mode of three octal digits, as 660")]
 pub struct BadMode(String);
@@ -62,7 +62,7 @@ impl<'de> Deserialize<'de> for Bytes {
 }
 
 impl<'de> Deserialize<'de> for Mode {
-    // A string only: an integer is decimal, and its zero in front no TOML.
+    // A string only: an integer is decimal, and TOML does not allow its leading zero.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }

@@ -19,9 +19,9 @@ use super::recorder::Who;
 
 /// The magic number and the version.
 pub const MAGIC: u32 = 0x6561_7400 | 7;
-/// Bytes of a thread's name, with a zero byte at least.
+/// Bytes of a thread's name, including at least one zero byte.
 const NAME: usize = 16;
-/// Notes have no sequence number, and are told from events by their category.
+/// Notes have no sequence number; their category distinguishes them from events.
 const PROCESS: u32 = (Categories::NOTIFY.bits() as u32) << 16;
 const TIMESTAMP: u32 = PROCESS | 1;
 
@@ -42,7 +42,7 @@ struct Header {
     pdu_len: U16,
 }
 
-/// The kernel's `struct blk_io_trace_remap`, which is big-endian everywhere.
+/// The kernel's `struct blk_io_trace_remap`, which is always big-endian.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug)]
 #[repr(C)]
 struct Remap {
@@ -75,7 +75,7 @@ const ACTIONS: [(Action, u16); 12] = [
 ];
 
 fn number(action: Action) -> u16 {
-    // The table has every action: a test goes through them.
+    // The table has every action: a test checks this.
     ACTIONS.iter().find(|(known, _)| *known == action).map_or(0, |(_, number)| *number)
 }
 
@@ -141,13 +141,13 @@ struct Note<'a> {
 
 /// Appends the note that a trace of `device` began at `time_ns`, `wall_clock` after 1970.
 pub fn put_start(out: &mut Vec<u8>, device: DeviceNumber, time_ns: u64, wall_clock: Duration) {
-    // 32 bits until 2106, as in the kernel.
+    // 32 bits last until 2106, as in the kernel.
     let seconds = U32::new(wall_clock.as_secs() as u32);
     let text = [seconds, U32::new(wall_clock.subsec_nanos())];
     put_note(out, TIMESTAMP, device, Note { time_ns, pid: 0, thread: 0, text: text.as_bytes() });
 }
 
-/// Appends the note of a thread's name.
+/// Appends a note with a thread's name.
 pub fn put_name(out: &mut Vec<u8>, device: DeviceNumber, thread: u32, who: &Who) {
     let mut text = [0; NAME];
     let len = who.name.floor_char_boundary(NAME - 1);
@@ -155,14 +155,14 @@ pub fn put_name(out: &mut Vec<u8>, device: DeviceNumber, thread: u32, who: &Who)
     put_note(out, PROCESS, device, Note { time_ns: 0, pid: who.pid, thread, text: &text });
 }
 
-/// What a trace consists of.
+/// An item of a trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Item {
     /// An event.
     Event(Record),
     /// A thread's name.
     Name(Who),
-    /// The trace began at `time_ns` of its clock, which was `wall_clock` after 1970.
+    /// The start of the trace: `time_ns` on its clock was `wall_clock` after 1970.
     Start {
         /// Nanoseconds.
         time_ns: u64,
@@ -171,23 +171,23 @@ pub enum Item {
     },
 }
 
-/// An item, and which file of blktrace's it belongs to.
+/// An item, and the blktrace file that it belongs to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Placed {
     /// The device.
     pub device: DeviceNumber,
     /// The index of the thread.
     pub thread: u32,
-    /// What it is.
+    /// The item.
     pub item: Item,
     /// Its bytes.
     pub bytes: Vec<u8>,
 }
 
-/// Why bytes are no trace.
+/// Why bytes are not a trace.
 #[derive(Debug, Error)]
 pub enum FormatError {
-    /// They do not begin as a record does.
+    /// They do not begin with a record's magic number.
     #[error("no trace: a record begins with {0:#010x}, not {MAGIC:#010x}")]
     Magic(u32),
     /// An action that ashlar does not write.
@@ -201,7 +201,7 @@ pub enum FormatError {
         /// Length of the payload.
         len: usize,
     },
-    /// The last record is not whole.
+    /// The last record is incomplete.
     #[error("the last record is not whole: it ends after {0} bytes")]
     Truncated(usize),
     /// They could not be read.
@@ -209,7 +209,7 @@ pub enum FormatError {
     Io(#[from] io::Error),
 }
 
-/// Cuts bytes into items.
+/// Splits bytes into items.
 #[derive(Default)]
 pub struct Decoder {
     bytes: VecDeque<u8>,
@@ -221,10 +221,10 @@ impl Decoder {
         self.bytes.extend(bytes);
     }
 
-    /// The next item, once all of it has arrived.
+    /// The next item, once it has arrived completely.
     ///
     /// # Errors
-    /// The bytes are no trace; nothing that follows can be understood.
+    /// The bytes are not a trace; the rest cannot be decoded.
     pub fn take(&mut self) -> Result<Option<Placed>, FormatError> {
         let front = &self.bytes.make_contiguous()[..];
         let Ok((header, rest)) = Header::ref_from_prefix(front) else { return Ok(None) };
@@ -239,10 +239,10 @@ impl Decoder {
         Ok(Some(Placed { device, thread, item, bytes }))
     }
 
-    /// Checks that nothing is left.
+    /// Checks that no bytes are left.
     ///
     /// # Errors
-    /// A part of a record is.
+    /// Part of a record is left.
     pub fn end(&self) -> Result<(), FormatError> {
         match self.bytes.len() {
             0 => Ok(()),

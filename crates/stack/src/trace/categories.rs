@@ -6,21 +6,21 @@ use bitflags::bitflags;
 use thiserror::Error;
 
 bitflags! {
-    /// A set of categories, with the kernel's bits (`BLK_TC_*` in `linux/blktrace_api.h`). An event is
-    /// in several: what was done, to which kind of I/O.
+    /// A set of categories, with the kernel's bits (`BLK_TC_*` in `linux/blktrace_api.h`). An event
+    /// is in several: for the action, and for the kind of I/O.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct Categories: u16 {
         /// Reads.
         const READ = 1;
-        /// Whatever changes data.
+        /// Operations that change data.
         const WRITE = 1 << 1;
-        /// Flushes, and writes with one before them.
+        /// Flushes, and writes with a preflush.
         const FLUSH = 1 << 2;
-        /// Somebody waits for it.
+        /// Synchronous I/O: a caller waits for it.
         const SYNC = 1 << 3;
         /// Queued, merged, inserted; plugs and remaps.
         const QUEUE = 1 << 4;
-        /// Put back.
+        /// Requeued.
         const REQUEUE = 1 << 5;
         /// Sent to the driver.
         const ISSUE = 1 << 6;
@@ -28,45 +28,45 @@ bitflags! {
         const COMPLETE = 1 << 7;
         /// Requests for data, not commands.
         const FS = 1 << 8;
-        /// Commands sent to the device as they are. There are none.
+        /// Commands passed through to the device. Not used.
         const PC = 1 << 9;
-        /// Words about the trace itself.
+        /// Notes about the trace itself.
         const NOTIFY = 1 << 10;
-        /// Reading ahead.
+        /// Read-ahead.
         const AHEAD = 1 << 11;
         /// Metadata.
         const META = 1 << 12;
         /// Discards.
         const DISCARD = 1 << 13;
-        /// Data of drivers. There is none.
+        /// Driver data. Not used.
         const DRV_DATA = 1 << 14;
-        /// Writes that are durable when they end.
+        /// Writes that are durable when they complete.
         const FUA = 1 << 15;
     }
 }
 
-/// A word that names no category.
+/// A word that is not a category.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("`{0}` is no kind of action; there are {names}", names = Categories::names())]
 pub struct UnknownCategory(String);
 
 impl Categories {
-    /// The category that blktrace calls `name`, in whatever case.
+    /// The category with blktrace's `name`, in any case.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such category.
     pub fn named(name: &str) -> Result<Self, UnknownCategory> {
         let found = Self::all().iter_names().find(|(known, _)| known.eq_ignore_ascii_case(name));
         found.map(|(_, category)| category).ok_or_else(|| UnknownCategory(name.to_owned()))
     }
 
-    /// All names, for a message.
+    /// All names, for an error message.
     pub fn names() -> String {
         let names: Vec<_> = Self::all().iter_names().map(|(name, _)| name.to_lowercase()).collect();
         names.join(", ")
     }
 
-    /// Those of an event (the kernel's `__blk_add_trace` and its callers).
+    /// The categories of an event (the kernel's `__blk_add_trace` and its callers).
     pub fn of(action: Action, op: Op, flags: Flags) -> Self {
         let mut all = match action {
             Action::Split => Self::empty(),
@@ -86,7 +86,7 @@ impl Categories {
             Op::Read => Self::READ,
             Op::Write | Op::WriteZeroes => Self::WRITE,
             Op::Discard => Self::WRITE | Self::DISCARD,
-            // As the kernel's flush bios: writes of nothing.
+            // As the kernel's flush bios: empty writes.
             Op::Flush => Self::WRITE | Self::FLUSH,
         };
         for (flag, category) in [

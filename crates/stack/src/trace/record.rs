@@ -9,17 +9,17 @@ use super::categories::Categories;
 /// An event, with the fields of the kernel's `struct blk_io_trace`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// Counts the events of its device on its thread, from 1. A gap is what was lost.
+    /// Counts the events of its device on its thread, from 1. A gap means lost events.
     pub sequence: u32,
-    /// When, nanoseconds on the clock of the host that recorded it.
+    /// Time in nanoseconds, on the clock of the recording host.
     pub time_ns: u64,
-    /// Where.
+    /// Start sector.
     pub sector: u64,
-    /// How much.
+    /// Length.
     pub bytes: u32,
-    /// What happened.
+    /// The action.
     pub action: Action,
-    /// To which kind of I/O.
+    /// The kind of action and I/O.
     pub categories: Categories,
     /// The thread.
     pub pid: u32,
@@ -27,20 +27,20 @@ pub struct Record {
     pub device: DeviceNumber,
     /// The index of the thread, from 0: blktrace has a CPU here.
     pub thread: u32,
-    /// How it ended: 0, or a negative errno in 16 bits.
+    /// The result: 0, or a negative errno in 16 bits.
     pub error: u16,
-    /// What else there is.
+    /// Further data.
     pub payload: Payload,
 }
 
-/// What follows the record of some actions.
+/// The data after the record of some actions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Payload {
     /// Nothing.
     None,
-    /// Of `U` the number of requests, of `X` the sector where the rest begins.
+    /// For `U` the number of requests, for `X` the sector where the rest begins.
     Number(u64),
-    /// Of `A`.
+    /// For `A`.
     Remap {
         /// The device above.
         from: DeviceNumber,
@@ -51,11 +51,11 @@ pub enum Payload {
     },
 }
 
-/// The longest range that has a length in 32 bits of bytes: longer ones (discards) are cut to it.
+/// The longest length that 32 bits hold in bytes: longer ranges (discards) are cut to it.
 const MAX_BYTES: u64 = u32::MAX as u64 & !511;
 
 impl Record {
-    /// The record of an event, without what only its recorder knows.
+    /// The record of an event, without the fields that only its recorder knows.
     pub(crate) fn of(event: &Event<'_>, device: DeviceNumber, categories: Categories) -> Self {
         let (error, payload) = match event.detail {
             Detail::None => (0, Payload::None),
@@ -64,7 +64,7 @@ impl Record {
             }
             Detail::Requests(count) => (0, Payload::Number(count.into())),
             Detail::Rest(Sector(sector)) => (0, Payload::Number(sector)),
-            // The kernel puts the negative number into an unsigned field.
+            // The kernel stores the negative number in an unsigned field.
             Detail::Failed(status) => ((-status.errno()) as u16, Payload::None),
         };
         Self {

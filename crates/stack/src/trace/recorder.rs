@@ -11,43 +11,43 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use super::categories::Categories;
 use super::record::Record;
 
-/// A thread, as it is shown.
+/// A thread, as shown to users.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Who {
     /// Its number (gettid(2)).
     pub pid: u32,
-    /// Its name, of which 15 bytes are kept.
+    /// Its name, of which 15 bytes are stored.
     pub name: String,
 }
 
-/// What a recorder is to see, and how.
+/// What a recorder records, and how.
 #[derive(Clone, Debug)]
 pub struct Wanted {
     /// Events of these devices.
     pub devices: Vec<DeviceNumber>,
     /// Events in any of these categories.
     pub categories: Categories,
-    /// Records that a thread's ring holds.
+    /// Capacity of a thread's ring, in records.
     pub capacity: usize,
     /// Nanoseconds on a clock that all threads share.
     pub clock: fn() -> u64,
-    /// The thread that calls.
+    /// Returns the calling thread.
     pub who: fn() -> Who,
 }
 
-/// The end of a ring at which records are taken out.
+/// The consumer end of a thread's ring.
 struct Thread {
     who: Who,
     records: Consumer<Record>,
 }
 
-/// The end of a ring on the thread that fills it.
+/// The producer end of a ring, on the thread that fills it.
 struct Ring {
     recorder: usize,
     records: Producer<Record>,
     pid: u32,
     thread: u32,
-    /// The last number given for each wanted device.
+    /// The last sequence number for each wanted device.
     sequences: Vec<u32>,
 }
 
@@ -64,24 +64,24 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// A recorder of what is wanted.
+    /// A recorder with these settings.
     pub fn new(wanted: Wanted) -> Arc<Self> {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let id = NEXT.fetch_add(1, Relaxed);
         Arc::new(Self { id, wanted, threads: Mutex::default(), lost: AtomicU64::new(0) })
     }
 
-    /// The threads that had an event, by their index.
+    /// The threads that had an event, by index.
     pub fn threads(&self) -> Vec<Who> {
         self.lock().iter().map(|thread| thread.who.clone()).collect()
     }
 
-    /// Events that found a full ring.
+    /// Events lost because a ring was full.
     pub fn lost(&self) -> u64 {
         self.lost.load(Relaxed)
     }
 
-    /// Takes out at most `max` records from before `until_ns`, in the order of time.
+    /// Removes at most `max` records older than `until_ns`, in order of time.
     pub fn take(&self, until_ns: u64, max: usize) -> Vec<Record> {
         let mut threads = self.lock();
         let mut out = Vec::new();
@@ -100,7 +100,7 @@ impl Recorder {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A ring for the calling thread.
+    /// Makes a ring for the calling thread.
     #[cold]
     fn ring(&self) -> Ring {
         let (records, end) = RingBuffer::new(self.wanted.capacity);
@@ -150,7 +150,7 @@ impl Reader for Recorder {
             });
             self.record(&mut rings[here], device, record);
         });
-        // A thread that is ending has no ring any more.
+        // A thread that is exiting no longer has a ring.
         if recorded.is_err() {
             self.lost.fetch_add(1, Relaxed);
         }

@@ -10,34 +10,34 @@ use super::binary;
 use super::categories::Categories;
 use super::recorder::{Recorder, Wanted, Who};
 
-/// Records that a thread's ring holds: some tens of milliseconds of a very busy one. 88 bytes each,
-/// of memory that is used only as far as the ring ever fills.
+/// Capacity of a thread's ring, in records: some tens of milliseconds of a very busy thread. 88
+/// bytes each, of memory that is touched only as far as the ring fills.
 const CAPACITY: usize = 1 << 16;
 
-/// What a session needs of its host.
+/// Functions that a session needs from its host.
 #[derive(Clone, Copy, Debug)]
 pub struct Host {
-    /// Nanoseconds on a clock that all threads share and that never goes back.
+    /// Nanoseconds on a clock that all threads share and that never runs backwards.
     pub clock: fn() -> u64,
     /// Time since the Unix epoch.
     pub wall_clock: fn() -> Duration,
-    /// The thread that calls.
+    /// Returns the calling thread.
     pub who: fn() -> Who,
 }
 
-/// A trace under way; it ends when it is dropped.
+/// A running trace; dropping it ends it.
 pub struct Session {
     recorder: Arc<Recorder>,
     devices: Vec<DeviceNumber>,
-    /// Notes that are to come before the next records.
+    /// Notes to send before the next records.
     notes: Vec<u8>,
-    /// Threads that have been named.
+    /// Number of threads whose names were sent.
     named: usize,
     _watch: Watch,
 }
 
 impl Session {
-    /// Begins to record events of `devices` in any of `categories`.
+    /// Starts recording the events of `devices` in any of `categories`.
     pub fn start(devices: Vec<DeviceNumber>, categories: Categories, host: Host) -> Self {
         let recorder = Recorder::new(Wanted {
             devices: devices.clone(),
@@ -54,12 +54,12 @@ impl Session {
         Self { recorder, devices, notes, named: 0, _watch: watch }
     }
 
-    /// Takes out at most `max` records from before `until_ns`, in the order of time, as blktrace would
-    /// write them; and how many these are.
+    /// Removes at most `max` records older than `until_ns`, in order of time. Returns them in
+    /// blktrace's format, and their number.
     pub fn take(&mut self, until_ns: u64, max: usize) -> (Vec<u8>, usize) {
         let records = self.recorder.take(until_ns, max);
         let mut bytes = std::mem::take(&mut self.notes);
-        // Threads are named before the first of their records, and all of those are here by now.
+        // Names come before the records of their threads; each of those threads is registered by now.
         for (index, who) in self.recorder.threads().iter().enumerate().skip(self.named) {
             for device in &self.devices {
                 binary::put_name(&mut bytes, *device, index as u32, who);
@@ -72,7 +72,7 @@ impl Session {
         (bytes, records.len())
     }
 
-    /// Events that were lost, because nobody took out what was there.
+    /// Events lost because the reader was too slow.
     pub fn lost(&self) -> u64 {
         self.recorder.lost()
     }

@@ -10,14 +10,14 @@ use serde::Serialize;
 use super::categories::Categories;
 use super::record::Record;
 
-/// How often, and how much.
+/// A count, and an amount of data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Amount {
-    /// How often.
+    /// The count.
     pub count: u64,
-    /// How much in all.
+    /// Bytes in total.
     pub bytes: u64,
-    /// The whole KiB of each, in all: rates are made of these.
+    /// The sum of the whole KiB of each: rates use this.
     #[serde(skip)]
     pub whole_kib: u64,
 }
@@ -44,22 +44,22 @@ impl Amount {
     }
 }
 
-/// Reads, or writes.
+/// The counts of reads, or of writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Side {
-    /// Bios that came.
+    /// Bios queued.
     pub queued: Amount,
-    /// Requests sent to the driver; what was put back is taken off again.
+    /// Requests sent to the driver, minus requeued ones.
     pub dispatched: Amount,
-    /// Requests put back.
+    /// Requests requeued.
     pub requeued: u64,
-    /// Requests, or bios of a layer, that ended.
+    /// Requests, or a layer's bios, that completed.
     pub completed: Amount,
-    /// Bios that joined a request.
+    /// Bios merged into a request.
     pub merged: Amount,
 }
 
-/// What one thread did with one device, or all of them.
+/// The counts of one thread on one device, or of several.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Counts {
     /// Reads.
@@ -102,7 +102,7 @@ impl Counts {
     }
 }
 
-/// A thread's part.
+/// The counts of a thread.
 #[derive(Clone, Debug, Default)]
 struct Thread {
     counts: Counts,
@@ -110,7 +110,7 @@ struct Thread {
     sequence: u32,
 }
 
-/// A device's part.
+/// The counts of a device.
 #[derive(Clone, Debug, Default)]
 struct Device {
     name: String,
@@ -118,14 +118,14 @@ struct Device {
     events: u64,
     gaps: u64,
     lost: u64,
-    /// Reads and writes at the driver, now and at most.
+    /// Reads and writes at the driver: current and maximum.
     depth: [u32; 2],
     max_depth: [u32; 2],
     first_ns: u64,
     last_ns: u64,
 }
 
-/// Counts what happened on each device.
+/// Counts the events of each device.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     devices: Vec<(DeviceNumber, Device)>,
@@ -138,18 +138,18 @@ pub struct Totals {
     pub device: String,
     /// Its number.
     pub number: String,
-    /// What all threads did.
+    /// The counts of all threads.
     #[serde(flatten)]
     pub counts: Counts,
-    /// Most reads at the driver at a time.
+    /// Maximum of reads at the driver at a time.
     pub read_depth: u32,
-    /// Most writes at the driver at a time.
+    /// Maximum of writes at the driver at a time.
     pub write_depth: u32,
     /// Events.
     pub events: u64,
-    /// Events that are missing.
+    /// Lost events.
     pub lost: u64,
-    /// From the first to the last event, nanoseconds.
+    /// Time from the first to the last event, nanoseconds.
     pub duration_ns: u64,
 }
 
@@ -160,7 +160,7 @@ impl Summary {
         Self { devices: devices.into_iter().map(device).collect() }
     }
 
-    /// Counts a record. One of a device that nobody named is counted under its number.
+    /// Counts a record. A record of an unknown device is counted under its number.
     pub fn add(&mut self, record: &Record) {
         let known = self.devices.iter().position(|(number, _)| *number == record.device);
         let at = known.unwrap_or_else(|| {
@@ -187,7 +187,7 @@ impl Summary {
         self.devices.iter().map(totals).collect()
     }
 
-    /// As blkparse prints it: each thread of each device, and each device.
+    /// In blkparse's format: each thread of each device, and each device.
     pub fn text(&self) -> String {
         let devices: Vec<_> = self.devices.iter().map(|(_, device)| device.text()).collect();
         devices.join("\n")
@@ -197,7 +197,7 @@ impl Summary {
 impl Device {
     fn add(&mut self, record: &Record) {
         let thread = self.threads.entry(record.thread).or_default();
-        // Numbers begin with 1.
+        // Numbers start at 1.
         let missing = record.sequence.saturating_sub(thread.sequence.saturating_add(1));
         self.gaps += u64::from(missing > 0);
         self.lost += u64::from(missing);
@@ -250,7 +250,7 @@ impl Device {
         }
         let milliseconds = (self.last_ns - self.first_ns) / 1_000_000;
         let rate = |amount: Amount| {
-            // Bytes that are no whole KiB count as thousandths of one: blkparse has it so.
+            // Bytes beyond whole KiB count as thousandths of a KiB, as in blkparse.
             let rest = amount.bytes - 1024 * amount.whole_kib;
             (1000 * amount.whole_kib + rest).checked_div(milliseconds).unwrap_or(0)
         };
@@ -264,7 +264,7 @@ impl Device {
     }
 }
 
-/// A number in eight places: more than a million of a unit are shown in the next.
+/// A number in eight columns: more than a million of a unit is shown in the next unit.
 fn scaled(mut number: u64, mut unit: usize) -> String {
     const UNITS: [&str; 5] = ["", "K", "M", "G", "P"];
     while number > 1_000_000 && unit + 1 < UNITS.len() {
@@ -278,7 +278,7 @@ fn scaled(mut number: u64, mut unit: usize) -> String {
 fn put(out: &mut String, counts: &Counts, depth: Option<[u32; 2]>) {
     let Counts { read, write, unplugs } = counts;
     let mut two = |left: String, right: String| {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         writeln!(out, " {left} {right}").unwrap_or_default();
     };
     let amounts = |name: &str, other: &str, left: Amount, right: Amount| {

@@ -24,12 +24,12 @@ pub fn line(record: &Record, start_ns: u64, names: &Names) -> String {
     header + &rest(record, names)
 }
 
-/// What is particular to the action.
+/// The part of the line that depends on the action.
 fn rest(record: &Record, names: &Names) -> String {
     let Record { sector, error, .. } = record;
     let sectors = record.sectors();
     let name = names.get(&record.pid).map_or("(null)", String::as_str);
-    // blkparse takes 32 bits.
+    // blkparse uses 32 bits.
     let number = match record.payload {
         Payload::Number(number) => number as u32,
         Payload::None | Payload::Remap { .. } => 0,

@@ -1,11 +1,14 @@
-//! Merges that end while their volume is served.
+//! Merges that end while their volume is exported.
 //!
-//! The device mapper merges a snapshot into its origin, and the group's metadata does not change when that has ended: LVM's polldaemon
-//! watches, and then removes the snapshot from the metadata. Here the daemon does so. The order is: the merged data is durable in the
-//! origin (a merge forgets an exception only then), the origin is flushed once more, and then the metadata is committed; a crash leaves
-//! the old or the new text. With the old one the volume is activated as before: the store is empty, so the merge has ended at once.
+//! The device mapper merges a snapshot into its origin, and the group's metadata does not change
+//! when the merge has ended: LVM's polldaemon waits for it, and then removes the snapshot from the
+//! metadata. Here the daemon does this. The order: the merged data is durable in the origin (a
+//! merge forgets an exception only then), the origin is flushed once more, and then the metadata is
+//! committed; a crash leaves the old or the new text. With the old text, the volume is activated as
+//! before: the store is empty, so the merge ends at once.
 //!
-//! Until the daemon ends, the origin's device keeps its table and holds the store, which is neither read nor written any more.
+//! Until the daemon exits, the origin's device keeps its table and holds the store, which is no
+//! longer read or written.
 
 use ashlar_block::Gateway;
 use ashlar_lvm::commit::{Committed, Member, commit};
@@ -16,21 +19,21 @@ use ashlar_lvm::{Metadata, PvOnDisk, Uuid};
 use super::VolumeGroups;
 use crate::devices::Devices;
 
-/// A merge that has ended, while the group's metadata still has the snapshot.
+/// A merge that has ended, but whose snapshot is still in the group's metadata.
 #[derive(Clone, Debug)]
 pub struct Merged {
     /// The group's metadata, with the snapshot.
     pub before: Metadata,
     /// The origin.
     pub origin: String,
-    /// The snapshot that was merged into it.
+    /// The merged snapshot.
     pub snapshot: String,
     /// The name of the origin's device.
     device: String,
 }
 
-/// Sectors that are left to merge, of a line of status such as `0 8192 snapshot-merge 128/4096 16`; `None` if it says that the merge
-/// cannot go on, or is not the line of a merge.
+/// Sectors left to merge, from a status line such as `0 8192 snapshot-merge 128/4096 16`; `None` if
+/// the line reports a failed merge, or no merge.
 pub fn left_to_merge(status: &str) -> Option<u64> {
     let mut words = status.split_ascii_whitespace().skip(2);
     if words.next()? != "snapshot-merge" {
@@ -42,7 +45,7 @@ pub fn left_to_merge(status: &str) -> Option<u64> {
 }
 
 impl VolumeGroups {
-    /// The merges that have ended since this was asked last; each is told once.
+    /// The merges that have ended since the last call.
     pub(crate) fn merged(&mut self, devices: &Devices) -> Vec<Merged> {
         let has_ended = |device: &str| {
             let mapped = devices.find(device).and_then(|device| device.mapped);
@@ -68,11 +71,11 @@ impl VolumeGroups {
         merged.collect()
     }
 
-    /// Removes a snapshot that was merged from its group's metadata, and returns the new metadata. `header` says by whom and when it
-    /// was written.
+    /// Removes a merged snapshot from its group's metadata; returns the new metadata. `header` has
+    /// the author and time of the change.
     ///
     /// # Errors
-    /// The metadata is as it was, unless the text says that this is not known.
+    /// The metadata is unchanged, unless the text says that this is not known.
     pub(crate) async fn end_merge(
         &mut self,
         merged: &Merged,
@@ -110,7 +113,7 @@ impl VolumeGroups {
         Ok((metadata, done.map_err(|error| error.to_string())?))
     }
 
-    /// The indices of a group's physical volumes, ascending, if its metadata may be written.
+    /// The indices of a group's physical volumes, ascending, if its metadata can be written.
     fn writable_members(&self, id: Uuid) -> Result<Vec<usize>, String> {
         let found = self.found();
         let group = found.groups.iter().find(|group| group.metadata.group.id == id);

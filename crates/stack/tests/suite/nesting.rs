@@ -98,7 +98,7 @@ fn what_does_not_stop_in_time_keeps_what_it_is_made_of() {
         let told: Vec<String> = failed.iter().map(ToString::to_string).collect();
         let kept = |name| format!("{name}: what is made of it has not stopped");
         assert_eq!(told, ["md5: it did not stop in time".to_owned(), kept("md1"), kept("md0")]);
-        // They still take what it writes as it stops.
+        // They still take its writes when it stops later.
         stack.stop().await.unwrap();
         for at in [2048, 18432] {
             for media in &media {
@@ -112,7 +112,7 @@ fn what_does_not_stop_in_time_keeps_what_it_is_made_of() {
 fn nesting_goes_to_any_depth_and_stops_from_the_top() {
     let sim = Sim::new(2);
     sim.block_on(async {
-        // A mirror of mirrors of partitions, with partitions of its own.
+        // A mirror of mirrors of partitions, with partitions on it.
         let media = two_mirrors(&sim).await;
         let stack = boot(&sim, &media, plain()).await;
         mirror(&[device(&stack, "md0"), device(&stack, "md1")], 5, Version::V1_2).await;
@@ -152,7 +152,7 @@ fn nesting_goes_to_any_depth_and_stops_from_the_top() {
 fn a_member_that_lies_in_another_array_is_waited_for() {
     let sim = Sim::new(3);
     sim.block_on(async {
-        // A mirror of a disk and of a mirror of partitions that lacks one of its own members.
+        // A mirror of a disk and of a mirror of partitions that lacks a member.
         let mut media = two_mirrors(&sim).await;
         media.push(Media::new(Sectors(MIB.0 * 8)));
         let stack = boot(&sim, &media, plain()).await;
@@ -204,7 +204,7 @@ fn a_superblock_at_the_end_is_the_disks_unless_a_partition_has_it() {
     sim.block_on(async {
         for version in [Version::V0_90, Version::V1_0] {
             let is_old = version == Version::V0_90;
-            // On whole disks, with a table in the array: the superblock is behind all partitions.
+            // On whole disks, with a table in the array: the superblock is after all partitions.
             let disks = media(2, 16);
             if is_old {
                 old_mirror(&disks, Sector::ZERO, size);
@@ -217,7 +217,7 @@ fn a_superblock_at_the_end_is_the_disks_unless_a_partition_has_it() {
             assert_eq!(volumes(&stack).len(), 1, "{version}");
             assert!(volumes(&stack)[0].ends_with("p1"), "{version}");
 
-            // In the last partition, which ends where the disk does.
+            // In the last partition, which ends at the disk's end.
             let disks = media(2, 16);
             disks.iter().for_each(|media| write_mbr(media, &[(RAID, 2048, last.1.0 as u32)]));
             if is_old {
@@ -243,13 +243,13 @@ fn a_superblock_of_larger_members_than_the_partition_is_the_disks() {
     sim.block_on(async {
         let disks = media(2, 16);
         old_mirror(&disks, Sector::ZERO, Sectors(16 * MIB.0));
-        // A table that was there before, or came in from an image: its partition has the place of the
-        // superblock, but is smaller than what the array uses of each member.
+        // An older table, or one from an image: its partition contains the offset of the
+        // superblock, but is smaller than the array's part of each member.
         let len = (16 * MIB.0 - 2048) as u32;
         disks.iter().for_each(|media| write_mbr(media, &[(RAID, 2048, len)]));
         let stack = boot(&sim, &disks, plain()).await;
         assert_eq!(role(&stack, "d0.img"), Role::Member);
-        // Seen through the array, that partition reaches beyond its end.
+        // Seen through the array, this partition reaches beyond the end.
         assert_eq!(volumes(&stack), [""; 0]);
         let told = "md0: partition 1 left out: it reaches beyond the end of the device";
         assert_eq!(notes(&stack), [told]);
@@ -317,7 +317,7 @@ fn a_scan_draws_the_whole_tree_and_writes_nothing() {
     });
 }
 
-/// JSON of which no object has a key twice.
+/// JSON in which no object has a key twice.
 struct Strict;
 
 impl<'de> serde::Deserialize<'de> for Strict {

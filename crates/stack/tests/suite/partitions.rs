@@ -1,4 +1,4 @@
-//! Partition tables made by the real tools, compared with those tools' reading; and damaged ones.
+//! Partition tables made by the real tools, compared with these tools' reading; and damaged ones.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -32,7 +32,7 @@ impl Image {
         Self { _dir: dir, path }
     }
 
-    /// Gives `script` to sfdisk, which is part of what the tests need.
+    /// Passes `script` to sfdisk, which the tests require.
     fn sfdisk(size: u64, script: &str) -> Self {
         let image = Self::new(size);
         let mut child = Command::new("sfdisk")
@@ -56,7 +56,7 @@ impl Image {
         fs::read(&self.path).unwrap()
     }
 
-    /// What sfdisk says of it: number, start, length in blocks, type, and name.
+    /// sfdisk's reading: number, start, length in blocks, type, and name.
     fn theirs(&self) -> Vec<Row> {
         let mut command = Command::new("sfdisk");
         let output = command.arg("--json").arg(&self.path).output().unwrap();
@@ -70,7 +70,7 @@ impl Image {
             let kind = text(row, "type").to_lowercase();
             (number(row["node"].as_str().unwrap()), start, len, kind, text(row, "name"))
         })
-        // We have no device for an extended partition.
+        // ashlar makes no device for an extended partition.
         .filter(|row| !matches!(row.3.as_str(), "5" | "f" | "85"))
         .collect()
     }
@@ -95,7 +95,7 @@ fn flip(media: &Media, at: usize, bits: u8) {
     media.poke(sector, &data);
 }
 
-/// What is read of a disk with these bytes.
+/// The table found on a disk with these bytes.
 fn found(bytes: &[u8]) -> Found {
     found_on(load(bytes))
 }
@@ -119,7 +119,7 @@ fn of(found: Found) -> Table {
     }
 }
 
-/// Our entries in the form of theirs.
+/// Our entries in the form of sfdisk's.
 fn rows(table: &Table) -> Vec<Row> {
     let row = |entry: &Entry| {
         let Entry { number, start, len, kind, name, .. } = entry.clone();
@@ -250,7 +250,7 @@ fn a_grown_image_has_its_backup_where_the_primary_says() {
     let mut bytes = image.bytes();
     bytes.resize(20 << 20, 0);
     assert_eq!(table(&bytes).notes, [""; 0]);
-    // A truncated one is no table any more: the last usable block is gone.
+    // A truncated image has no usable table: the last usable block is missing.
     bytes.truncate(12 << 20);
     assert!(matches!(found(&bytes), Found::Damaged(why) if why.contains("last usable block")));
 }
@@ -294,7 +294,7 @@ fn entries_that_overlap_or_reach_too_far_are_left_out_one_by_one() {
     );
 }
 
-/// A sector, and the entries in it.
+/// A sector, and its entries.
 type Link<'a> = (usize, &'a [(u8, u32, u32)]);
 
 /// An image of 4 MiB with an extended partition at sector 1000, and links at these places.
@@ -343,7 +343,7 @@ fn a_chain_has_a_bound() {
     assert_eq!(table.notes, ["the extended partition is damaged: it has more than 256 links"]);
 }
 
-/// Bits of real tables are changed at random: nothing panics, and what is accepted fits.
+/// Random bit flips in real tables: nothing panics, and accepted partitions fit.
 #[test]
 fn damaged_tables_never_give_partitions_that_do_not_fit() {
     let dos = "label: dos\n, 4M, fd\n, 8M, E\n, 1M\n, 1M\n";
@@ -369,7 +369,8 @@ fn damaged_tables_never_give_partitions_that_do_not_fit() {
 
 #[test]
 fn boot_sectors_of_file_systems_are_no_tables() {
-    // A FAT: the jump, bytes of a sector, sectors of a cluster and so on, and entries that are code.
+    // A FAT boot sector: the jump, bytes per sector, sectors per cluster and so on, and code in
+    // place of entries.
     let mut bytes = vec![0; 4 << 20];
     bytes[..512].copy_from_slice(&mbr(&[(0x83, 64, 100)]));
     bytes[..3].copy_from_slice(&[0xeb, 0x3c, 0x90]);

@@ -25,7 +25,7 @@ fn run(tool: &str, args: &[&str]) -> Option<String> {
     }
 }
 
-/// What we find, reading only what the image says it needs.
+/// Our signatures, from the ranges that the image asks for.
 fn ours(path: &Path) -> Found {
     let file = File::open(path).unwrap();
     let size = file.metadata().unwrap().len();
@@ -38,7 +38,7 @@ fn ours(path: &Path) -> Found {
     detect(&image).iter().map(|found| (found.name.to_owned(), found.offset)).collect()
 }
 
-/// What `wipefs` finds.
+/// The signatures that `wipefs` finds.
 fn theirs(path: &Path) -> Option<Found> {
     let text = run("wipefs", &["--json", path.to_str().unwrap()])?;
     if text.trim().is_empty() {
@@ -65,7 +65,7 @@ fn blank(dir: &Path, size: u64) -> std::path::PathBuf {
     path
 }
 
-/// Formats a blank image with `tool` and compares; `expected` is the type that must be among them.
+/// Formats a blank image with `tool` and compares; the type `expected` must be found.
 fn check(expected: &str, size: u64, tool: &str, args: &[&str]) {
     let dir = tempfile::tempdir().unwrap();
     let path = blank(dir.path(), size);
@@ -109,7 +109,7 @@ fn two_formats_on_one_disk_are_both_found() {
     let dir = tempfile::tempdir().unwrap();
     let path = blank(dir.path(), 256 * MIB);
     let name = path.to_str().unwrap();
-    // mkfs.xfs clears the start, so that btrfs must come last here; ext4's is left alone by it.
+    // mkswap does not touch ext4's signature.
     let made = run("mkfs.ext4", &["-q", "-F", name]).and_then(|_| run("mkswap", &["-f", name]));
     if made.is_none() {
         return;
@@ -125,7 +125,7 @@ fn two_formats_on_one_disk_are_both_found() {
 struct Loop(String);
 
 impl Loop {
-    /// `None` where loop devices cannot be had.
+    /// `None` where loop devices are not available.
     fn attach(path: &Path) -> Option<Self> {
         let args = ["--find", "--show", path.to_str().unwrap()];
         let output = Command::new("losetup").args(args).output().ok()?;

@@ -20,7 +20,7 @@ fn uuid(number: u8) -> Uuid {
     Uuid::from_random([number; 32])
 }
 
-/// What is on the devices of a group, and what its text says.
+/// The devices of a group, and its metadata.
 struct Made {
     devices: Vec<Gateway>,
     pvs: Vec<PvOnDisk>,
@@ -29,7 +29,7 @@ struct Made {
 }
 
 impl Made {
-    /// A group called `vg` on these devices.
+    /// A group `vg` on these devices.
     async fn new(devices: Vec<Gateway>) -> Self {
         let mut group = VolumeGroup::new("vg", uuid(1), EXTENT);
         let mut pvs = Vec::new();
@@ -43,7 +43,7 @@ impl Made {
         Self { devices, pvs, group, next: 100 }
     }
 
-    /// Makes changes, and writes them.
+    /// Makes changes, and commits them.
     async fn change(&mut self, change: impl FnOnce(&mut VolumeGroup, &mut Author<'_>)) {
         let next = &mut self.next;
         let mut new_uuid = || {
@@ -75,7 +75,7 @@ fn volume(name: &str, wish: Wish) -> NewVolume {
     NewVolume { name: Some(name.into()), wish, tags: Vec::new(), writable: true }
 }
 
-/// The device that users know by this name.
+/// The device with this name for users.
 fn named(stack: &Stack, name: &str) -> Gateway {
     let all = stack.devices.volumes();
     let names: Vec<&str> = all.iter().map(|device| device.export_name()).collect();
@@ -133,7 +133,7 @@ fn a_group_on_an_array_is_found_and_its_volumes_hold_what_was_written() {
         assert_eq!(role(&stack, "md0"), Role::PhysicalVolume);
         write(&stack, "vg/more", 17, 7).await;
         stack.stop().await.unwrap();
-        // A mebibyte in front, and five of the first volume.
+        // One MiB in front, and five of the first volume.
         for media in &media {
             assert_eq!(media.peek(Sector(256 + 6 * 2048 + 17))[0], 7);
         }
@@ -188,7 +188,7 @@ fn a_snapshot_shows_its_moment_after_every_restart() {
 fn a_group_with_a_snapshot_can_be_looked_at_without_a_write() {
     let sim = Sim::new(4);
     sim.block_on(async {
-        // Once with a store that nobody has used yet, once with one in use.
+        // Once with an unused store, once with a used one.
         let media = with_a_snapshot(&sim).await;
         let read_only = || {
             let md = ashlar_md::Options { run: true, read_only: true };
@@ -233,7 +233,7 @@ fn without_one_disk_the_other_volumes_are_served_and_with_partial_all_of_them() 
         let partial = Options { partial: true, ..plain() };
         let stack = boot(&sim, &media[..1], partial).await;
         assert_eq!(names(&stack), ["vg/here", "vg/both"]);
-        // Stripes of 8 sectors: the first is here, the second is not.
+        // Stripes of 8 sectors: the first is present, the second is missing.
         let both = named(&stack, "vg/both");
         assert!(both.read(Sector(0), Sectors(8)).await.is_ok());
         assert!(both.read(Sector(8), Sectors(8)).await.is_err());
@@ -289,7 +289,7 @@ fn a_leg_that_lost_its_superblock_does_not_stand_for_its_array() {
             );
             stack.stop().await.unwrap();
         }
-        // Without the leg it is plain what is meant.
+        // Without the second leg, the owner is unambiguous.
         let stack = boot(&sim, &media[..1], run()).await;
         write(&stack, "vg/data", 0, 3).await;
         stack.stop().await.unwrap();
@@ -357,11 +357,11 @@ fn an_origin_keeps_still_while_one_of_its_snapshots_cannot_be_had() {
                 notes(stack)
             );
         };
-        // Its disk is not there.
+        // The store's disk is missing.
         let stack = boot(&sim, &media[..1], plain()).await;
         refuses(&stack).await;
         stack.stop().await.unwrap();
-        // Its store cannot be read: the fourth mebibyte of the disk is the first of the store.
+        // The store cannot be read: the fourth MiB of the disk is the first of the store.
         media[1].fail_reads(2048..2049);
         let stack = boot(&sim, &media, plain()).await;
         refuses(&stack).await;
@@ -369,8 +369,8 @@ fn an_origin_keeps_still_while_one_of_its_snapshots_cannot_be_had() {
     });
 }
 
-/// A group in which `first` is being merged into `data`, and `second` is another snapshot of it. Sectors
-/// 0 to 511 of `data` were 1 when `first` was made, and 2 when `second` was.
+/// A group in which `first` is being merged into `data`, and `second` is another snapshot of
+/// `data`. Sectors 0 to 511 of `data` were 1 when `first` was made, and 2 when `second` was made.
 async fn merging(sim: &Sim) -> Vec<Media> {
     let media = media(2, 32);
     let stack = boot(sim, &media, plain()).await;
@@ -446,7 +446,7 @@ fn an_origin_whose_merging_snapshot_is_invalid_shows_what_it_is() {
     let sim = Sim::new(9);
     sim.block_on(async {
         let media = merging(&sim).await;
-        // Nobody has used the second snapshot's store yet: there is one header.
+        // The second snapshot's store is still unused: there is one header.
         let starts = media.iter().flat_map(|disk| (1..31).map(move |n| (disk, Sector(n * 2048))));
         let mut headers = starts.filter(|(disk, at)| disk.peek(*at)[..4] == *b"SnAp");
         let (disk, header) = headers.next().expect("the header of the first snapshot");

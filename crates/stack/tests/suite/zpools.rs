@@ -47,7 +47,7 @@ fn disk(bytes: &[u8]) -> Media {
     media
 }
 
-/// What scan finds on disks `d0.img`, `d1.img` and so on.
+/// The result of a scan of disks `d0.img`, `d1.img` and so on.
 fn scanned(media: &[Media]) -> Graph {
     let sim = Sim::new(1);
     sim.block_on(async {
@@ -60,7 +60,7 @@ fn scanned(media: &[Media]) -> Graph {
     })
 }
 
-/// As scan prints it: names with their branches, types, what is wrong.
+/// As scan prints it: names with their branches, types, defects.
 fn tree(graph: &Graph) -> Vec<String> {
     let text = graph.to_text();
     let line = |line: &str| {
@@ -155,7 +155,7 @@ fn a_pool_is_found_in_partitions_and_in_arrays() {
         disk(&whole)
     };
     let graph = scanned(&[partitioned(&devices[0]), disk(&devices[1])]);
-    // The partition's last labels are where the disk's would be, but say that they are not.
+    // The partition's last labels are at the offsets of the disk's, but record another offset.
     assert_eq!(tree(&graph)[..2], ["d0.img 65M disk", "`-d0.img1 part"]);
     let pool = &json(&graph)["blockdevices"][0]["children"][0]["children"][0];
     assert_eq!(
@@ -163,7 +163,7 @@ fn a_pool_is_found_in_partitions_and_in_arrays() {
         (Some("golden-mirror"), Some("online"))
     );
 
-    // A leg of the array looks like a member of the pool too: the superblock is behind it.
+    // A leg of the array looks like a member of the pool too: the superblock is after the pool's data.
     let sim = Sim::new(2);
     let media: Vec<Media> =
         (0..2).map(|_| Media::new(Sectors::from_bytes_floor((64 << 20) + (1 << 20)))).collect();
@@ -199,7 +199,7 @@ fn what_would_be_lost_is_named() {
     assert!(of_pool.starts_with("zfs member of pool golden-destroyed ("), "{of_pool}");
     assert!(of_pool.ends_with(", destroyed)"), "{of_pool}");
     assert_eq!(claims(&golden("stripe")[5]), ["zfs spare of a pool"]);
-    // Whatever is left of one, there was one.
+    // Any remaining label shows that there was a pool.
     let mut device = golden("mirror")[0].clone();
     let end = device.len();
     device[..512 << 10].fill(0);
@@ -208,7 +208,7 @@ fn what_would_be_lost_is_named() {
     assert!(claims.len() == 1 && claims[0].starts_with("zfs member at 0x3f"), "{claims:?}");
 }
 
-/// The disks of a mirrored pool, on which the superblocks of an array that was on them before are left.
+/// The disks of a mirrored pool that still have the superblocks of an earlier array.
 fn contested(version: Version) -> Vec<Media> {
     let sim = Sim::new(4);
     let devices = golden("mirror");
@@ -266,7 +266,7 @@ fn a_pool_right_behind_a_partition_table_is_an_owner_too() {
         let stack = boot(&sim, std::slice::from_ref(&media), Options::default()).await;
         assert_eq!(role(&stack, "d0.img"), Role::Refused, "{:?}", notes(&stack));
         stack.stop().await.unwrap();
-        // What a tool that partitions leaves of an old pool is none.
+        // The labels that a partitioning tool leaves of an old pool do not count.
         for sector in 32..512 {
             media.poke(Sector(sector), &[0; SECTOR]);
         }

@@ -1,4 +1,4 @@
-//! `proc/mdstat` against texts that kernels wrote.
+//! `proc/mdstat` compared with texts that kernels wrote.
 
 use std::time::Duration;
 

@@ -17,12 +17,12 @@ use zerocopy::IntoBytes;
 /// A mebibyte.
 pub const MIB: Sectors = Sectors(2048);
 
-/// Disks `d0`, `d1` and so on, of so many MiB each.
+/// Disks `d0`, `d1` and so on, of `mib` MiB each.
 pub fn media(count: usize, mib: u64) -> Vec<Media> {
     (0..count).map(|_| Media::new(Sectors(mib * MIB.0))).collect()
 }
 
-/// What a fresh boot makes of the disks.
+/// Assembles the disks as after a boot.
 pub async fn boot(sim: &Sim, media: &[Media], options: Options) -> Stack {
     let disk = |(n, media): (usize, &Media)| Disk {
         path: PathBuf::from(format!("/images/d{n}.img")),
@@ -32,12 +32,12 @@ pub async fn boot(sim: &Sim, media: &[Media], options: Options) -> Stack {
     assemble(&probe_all(disks).await, options, &sim.runtime()).await
 }
 
-/// With what the disks are assembled when nothing is said.
+/// The default options.
 pub fn plain() -> Options {
     Options::default()
 }
 
-/// Arrays start with fewer members.
+/// The options to start arrays that lack members.
 pub fn run() -> Options {
     let md = ashlar_md::Options { run: true, read_only: false };
     Options { md, ..Options::default() }
@@ -68,22 +68,22 @@ pub fn device(stack: &Stack, name: &str) -> Gateway {
     found.unwrap_or_else(|| panic!("no {name} among {names:?}")).gateway().clone()
 }
 
-/// The names of the volumes that are served.
+/// The names of the exported volumes.
 pub fn volumes(stack: &Stack) -> Vec<String> {
     stack.devices.volumes().into_iter().map(|device| device.name).collect()
 }
 
-/// What a device is used for.
+/// The use of a device.
 pub fn role(stack: &Stack, name: &str) -> Role {
     stack.devices.find(name).unwrap().role
 }
 
-/// All notes, as they are logged.
+/// All notes, as logged.
 pub fn notes(stack: &Stack) -> Vec<String> {
     stack.notes.iter().map(ToString::to_string).collect()
 }
 
-/// A RAID 1 called `host:NAME` of these devices.
+/// Makes a RAID 1 `host:NAME` of these devices.
 pub async fn mirror(devices: &[Gateway], name: u32, version: Version) {
     let spec = CreateSpec {
         version,
@@ -93,7 +93,7 @@ pub async fn mirror(devices: &[Gateway], name: u32, version: Version) {
         raid_devices: devices.len() as u32,
         members: (0..).zip(devices).map(|(n, device)| Some(new_member(name, n, device))).collect(),
         size: None,
-        // Small, so that arrays fit small disks whatever the version wants by itself.
+        // Small, so that arrays fit small disks whatever the version's default is.
         data_offset: matches!(version, Version::V1_1 | Version::V1_2).then_some(Sectors(256)),
         set_uuid: Uuid::from_u128(0x1000 + u128::from(name)),
         name: format!("host:{name}"),
@@ -112,8 +112,8 @@ pub async fn mirror(devices: &[Gateway], name: u32, version: Version) {
     create(&spec, &devices.iter().map(new).collect::<Vec<_>>()).await.unwrap();
 }
 
-/// A mirror with metadata 0.90 of devices that are the `len` sectors of two disks from `start` on; it
-/// uses all of them that it can.
+/// Makes a mirror with metadata 0.90 of the `len` sectors of two disks from `start` on; the array
+/// uses as much of them as it can.
 pub fn old_mirror(media: &[Media], start: Sector, len: Sectors) {
     let at = Version::V0_90.super_offset(len).unwrap();
     for (this, medium) in media.iter().enumerate() {
