@@ -1,4 +1,4 @@
-//! Exports what libzpool is to call of this crate from the programs of its tests.
+//! Exports the functions of this crate that libzpool calls, from its test programs.
 
 fn main() {
     println!("cargo::rerun-if-changed=exports.txt");

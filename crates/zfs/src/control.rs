@@ -1,7 +1,8 @@
-//! How a message of any length, and a descriptor, pass through the control channel.
+//! Messages of any length, with an optional descriptor, over the control channel.
 //!
-//! A message goes as packets of at most [`PACKET_BYTES`]; the first begins with the message's length (8 bytes, native order)
-//! and carries the descriptor. Calls block: each end has a thread for it.
+//! A message is sent as packets of at most [`PACKET_BYTES`]; the first begins with the message's
+//! length (8 bytes, native order) and carries the descriptor. Calls block: each end uses a
+//! dedicated thread.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -13,26 +14,26 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-/// The length of a packet at most: well below what a socket's buffer takes.
+/// Maximum length of a packet: well below the size of a socket buffer.
 const PACKET_BYTES: usize = 32 << 10;
-/// The longest message that is believed: properties of some hundred thousand datasets.
+/// Maximum accepted message length: properties of some hundred thousand datasets.
 const MAX_MESSAGE_BYTES: usize = 1 << 30;
 /// Bytes of a message's length.
 const LENGTH_BYTES: usize = size_of::<u64>();
 
-/// A message that came.
+/// A received message.
 #[derive(Debug)]
 pub struct Message {
-    /// What it says.
+    /// Its contents.
     pub bytes: Vec<u8>,
-    /// The descriptor that came with it.
+    /// The descriptor sent with it.
     pub descriptor: Option<OwnedFd>,
 }
 
 /// Sends a message.
 ///
 /// # Errors
-/// Those of sendmsg(2); `BrokenPipe` when the other end is gone.
+/// Those of sendmsg(2); `BrokenPipe` if the other end is closed.
 pub fn send(
     socket: impl AsFd,
     message: &[u8],
@@ -62,7 +63,7 @@ fn send_packet(
 ) -> io::Result<()> {
     loop {
         match sendmsg(socket, parts, ancillary, SendFlags::NOSIGNAL) {
-            // A packet is sent whole or not at all.
+            // A packet is sent as a whole or not at all.
             Ok(_) => return Ok(()),
             Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
@@ -70,10 +71,10 @@ fn send_packet(
     }
 }
 
-/// Waits for a message; `None` when the other end is gone.
+/// Waits for a message; `None` if the other end is closed.
 ///
 /// # Errors
-/// Those of recvmsg(2); `InvalidData` for what is no message.
+/// Those of recvmsg(2); `InvalidData` for malformed messages.
 pub fn receive(socket: impl AsFd) -> io::Result<Option<Message>> {
     let mut packet = vec![0; PACKET_BYTES];
     let (len, descriptor) = receive_packet(socket.as_fd(), &mut packet)?;
@@ -125,7 +126,7 @@ fn receive_packet(
                 }
                 return Ok((received.bytes, descriptor));
             }
-            // The end of a process that has not read all it was sent.
+            // The other process exited with unread messages.
             Err(Errno::CONNRESET) => return Ok((0, None)),
             Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),

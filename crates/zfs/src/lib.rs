@@ -2,21 +2,24 @@
 //!
 //! # Theory
 //!
-//! OpenZFS ships its DMU, DSL, ZIL and SPA as a user-space library, libzpool, on which `zdb` and `ztest` run. It has no volume
-//! layer: this crate is that layer. Nothing of OpenZFS is linked or copied: the library is opened at run time ([`ffi`]), its
-//! release is recognised, and an unknown one is refused.
+//! OpenZFS ships its DMU, DSL, ZIL and SPA as a user-space library, libzpool, for `zdb` and
+//! `ztest`. It has no volume layer: this crate is that layer. OpenZFS is neither linked nor copied:
+//! the library is loaded at run time ([`ffi`]), and its release is detected; unknown releases are
+//! refused.
 //!
-//! An assertion inside libzpool ends the process. Therefore it is only ever loaded in a **worker**, a process of its own for each
-//! pool ([`worker`]), which the daemon talks to over sockets ([`protocol`], [`client`]). A dead worker is to the daemon what a
-//! pulled cable is to a host: each I/O in flight ends with an error, nothing that was flushed is lost, other volumes live on.
+//! An assertion in libzpool aborts the process. Therefore it is only loaded in a **worker**, a
+//! separate process for each pool ([`worker`]), which the daemon controls over sockets
+//! ([`protocol`], [`client`]). The daemon treats a dead worker as a host treats a pulled cable:
+//! each I/O in flight ends with an error, flushed data is not lost, other volumes keep working.
 //!
-//! Path of a bio: [`client`] has the request queue of the volume (`use_blk_mq`), a request goes to the worker as one packet, the
-//! worker's task moves the data between the daemon's segments and the DMU's buffers with one copy, in one transaction, and logs it to
-//! the ZIL as the kernel's zvol does; a flush commits the ZIL.
+//! Path of a bio: [`client`] has the request queue of the volume (`use_blk_mq`), a request goes to
+//! the worker as one packet, the worker's task moves the data between the daemon's segments and the
+//! DMU's buffers with one copy, in one transaction, and logs it to the ZIL as the kernel's zvol
+//! does; a flush commits the ZIL.
 //!
-//! Invariants: a write that was answered is in an open transaction group and, unless `sync=disabled`, in the ZIL's list; a flush
-//! or FUA write is answered when the log blocks are on stable storage. A pool has one worker, and the disks are locked by
-//! whoever started it.
+//! Invariants: an acknowledged write is in an open transaction group and, unless `sync=disabled`,
+//! in the ZIL's list; a flush or FUA write is acknowledged when the log blocks are on stable
+//! storage. A pool has one worker, and the process that started it has locked the disks.
 
 #![deny(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Properties of pools and datasets as users write and read them.
+//! Properties of pools and datasets, in the users' notation.
 
 use rustix::io::Errno;
 
@@ -11,13 +11,13 @@ const MAX_NAME_BYTES: usize = 256;
 /// ZAP_MAXVALUELEN of sys/zap.h.
 const MAX_VALUE_BYTES: usize = 8192;
 
-/// Properties whose number may be `none`, which is kept as 0.
+/// Properties whose number may be `none`, stored as 0.
 const NONE_IS_ZERO: [&str; 4] = ["quota", "refquota", "reservation", "refreservation"];
-/// Properties whose number may be `none`, which is kept as the largest number.
+/// Properties whose number may be `none`, stored as the largest number.
 const NONE_IS_UNLIMITED: [&str; 4] = ["filesystem_limit", "snapshot_limit", COUNTS[0], COUNTS[1]];
-/// Properties that are counted for these limits, and only where there is one. ZFS speaks of them as if somebody had set them.
+/// Counters for these limits, which only count where there is a limit. ZFS shows them as if they were set.
 const COUNTS: [&str; 2] = ["filesystem_count", "snapshot_count"];
-/// Properties that cannot be set to 0 by that number.
+/// Properties that cannot be set to the number 0.
 const NOT_ZERO: [&str; 2] = ["quota", "refquota"];
 
 /// A refusal of a property's name or value.
@@ -25,15 +25,15 @@ pub(crate) fn bad_property(what: &str, why: impl std::fmt::Display) -> Refusal {
     Refusal::new(what, why, Errno::INVAL)
 }
 
-/// Properties that are the size of a block.
+/// Properties that are block sizes.
 const BLOCK_SIZES: [&str; 2] = ["special_small_blocks", "recordsize"];
 /// From SPA_MINBLOCKSIZE to SPA_MAXBLOCKSIZE of sys/spa.h.
 const BLOCK_BYTES: std::ops::RangeInclusive<u64> = 512..=16 << 20;
 
-/// A value as libzpool keeps it, from the text that a user gave.
+/// Converts a user's text to libzpool's value.
 ///
 /// # Errors
-/// It is none of this property's values.
+/// It is not a valid value of this property.
 pub(crate) fn parse(
     zfs: &Zfs,
     property: &Descriptor,
@@ -59,7 +59,7 @@ pub(crate) fn parse(
             if number == 0 && NOT_ZERO.contains(&name) {
                 return Err(bad_property(what, format_args!("use 'none' to disable {name}")));
             }
-            // libzpool takes for granted that somebody has looked.
+            // libzpool assumes that the caller has checked this.
             let is_block = number.is_power_of_two() && BLOCK_BYTES.contains(&number);
             let may_be_none = number == 0 && name == "special_small_blocks";
             if BLOCK_SIZES.contains(&name) && !is_block && !may_be_none {
@@ -71,10 +71,10 @@ pub(crate) fn parse(
     }
 }
 
-/// A user's own property: its text, if name and text are not too long.
+/// A user property's text, if name and text are not too long.
 ///
 /// # Errors
-/// One of them is.
+/// One of them is too long.
 pub(crate) fn parse_user(name: &str, text: &str, what: &str) -> Result<NvValue, Refusal> {
     if name.len() >= MAX_NAME_BYTES {
         return Err(bad_property(what, format_args!("property name '{name}' is too long")));
@@ -85,10 +85,10 @@ pub(crate) fn parse_user(name: &str, text: &str, what: &str) -> Result<NvValue, 
     Ok(NvValue::String(text.to_owned()))
 }
 
-/// A number with a suffix as ZFS takes it: `16K`, `1.5G`, `512B`, `1TiB`.
+/// A number with a suffix, in ZFS's notation: `16K`, `1.5G`, `512B`, `1TiB`.
 ///
 /// # Errors
-/// Why it is none.
+/// Why it is not a number.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let bad = || format!("bad numeric value '{text}'");
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -115,7 +115,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         "" => 0,
         whole => whole.parse().map_err(|_| too_large())?,
     };
-    // Twelve digits behind the point tell bytes apart up to terabytes.
+    // Twelve decimal places are exact to the byte up to terabytes.
     let kept = &fraction[..fraction.len().min(12)];
     let part: u64 = match kept {
         "" => 0,
@@ -126,7 +126,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     u64::try_from(bytes).map_err(|_| too_large())
 }
 
-/// A value of a list of `value` and `source`, as `zfs get -p` prints it; `None` if there is none.
+/// A value from a list of `value` and `source`, as `zfs get -p` prints it; `None` if there is none.
 pub(crate) fn shown_value(zfs: &Zfs, property: &Descriptor, value: &NvValue) -> Option<String> {
     Some(match (value, property.kind) {
         (NvValue::Uint64(number), Kind::Index) => zfs.word_of(property, *number)?,
@@ -144,7 +144,7 @@ pub(crate) fn shown_value(zfs: &Zfs, property: &Descriptor, value: &NvValue) -> 
     })
 }
 
-/// The `value` and `source` of a property in what libzpool lists.
+/// The `value` and `source` of a property in libzpool's list.
 pub(crate) fn value_and_source<'a>(
     list: &'a NvMap,
     name: &str,
@@ -157,8 +157,8 @@ pub(crate) fn value_and_source<'a>(
     property.get("value").map(|value| (value, source))
 }
 
-/// Whether ZFS does not speak of a property of this value: the time of the last change of snapshots where there was none, the
-/// clones of a snapshot that has none.
+/// Whether ZFS hides a property with this value: the time of the last snapshot change where there
+/// was none, the clones of a snapshot without clones.
 fn is_nothing(name: &str, value: &NvValue) -> bool {
     match value {
         NvValue::Uint64(time) => name == "snapshots_changed" && *time == 0,
@@ -167,7 +167,7 @@ fn is_nothing(name: &str, value: &NvValue) -> bool {
     }
 }
 
-/// A property with a source, as `zfs get` prints it for the dataset of that name.
+/// A property with its source, as `zfs get` prints it for this dataset.
 pub(crate) fn shown(
     zfs: &Zfs,
     dataset: &str,
@@ -203,7 +203,7 @@ pub(crate) fn shown(
     Some(Property { value, source })
 }
 
-/// Where a value comes from, in words.
+/// The source of a value, in words.
 pub(crate) fn source_words(dataset: &str, source: &str) -> String {
     match source {
         "$recvd" => "received".to_owned(),

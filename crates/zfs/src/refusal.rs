@@ -1,4 +1,4 @@
-//! Refusals in ZFS's words.
+//! Refusals with ZFS's messages.
 
 use std::fmt::Display;
 
@@ -7,24 +7,24 @@ use rustix::io::Errno;
 use crate::protocol::Refusal;
 
 impl Refusal {
-    /// What could not be done, and why: "cannot create 'tank': pool already exists".
+    /// The failed action and the reason: "cannot create 'tank': pool already exists".
     pub(crate) fn new(what: impl Display, why: impl Display, errno: Errno) -> Self {
         Self { message: format!("{what}: {why}"), hint: None, errno: errno.raw_os_error() }
     }
 
-    /// A command that is wrong in itself.
+    /// An invalid command.
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self { message: message.into(), hint: None, errno: libc::EINVAL }
     }
 
-    /// With what to do about it.
+    /// Adds a hint.
     #[must_use]
     pub(crate) fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// A dataset's function failed.
+    /// For a failed function of a dataset.
     pub(crate) fn of_dataset(what: impl Display, errno: Errno) -> Self {
         let refusal = Self::new(what, dataset_words(errno), errno);
         match hint(errno) {
@@ -33,7 +33,7 @@ impl Refusal {
         }
     }
 
-    /// A pool's function failed.
+    /// For a failed function of a pool.
     pub(crate) fn of_pool(what: impl Display, errno: Errno) -> Self {
         let refusal = Self::new(what, pool_words(errno), errno);
         match hint(errno) {
@@ -57,7 +57,7 @@ fn hint(errno: Errno) -> Option<&'static str> {
     }
 }
 
-/// What ZFS says of these, whether of a pool or of a dataset.
+/// ZFS's messages common to pools and datasets.
 fn common_words(errno: Errno) -> Option<&'static str> {
     Some(match errno {
         Errno::PERM | Errno::ACCESS => "permission denied",
@@ -72,7 +72,7 @@ fn common_words(errno: Errno) -> Option<&'static str> {
     })
 }
 
-/// ZFS_ERR_* of sys/fs/zfs.h that commands of ours can meet.
+/// The ZFS_ERR_* of sys/fs/zfs.h that our commands can get.
 fn own_words(errno: Errno) -> Option<&'static str> {
     Some(match errno.raw_os_error() {
         1024 => "checkpoint exists",
@@ -88,7 +88,7 @@ fn own_words(errno: Errno) -> Option<&'static str> {
     })
 }
 
-/// What ZFS says when a function of a dataset fails with this.
+/// ZFS's message when a dataset's function fails with this errno.
 pub(crate) fn dataset_words(errno: Errno) -> String {
     let own = || match errno {
         Errno::NXIO | Errno::NODEV | Errno::PIPE => Some("I/O error"),
@@ -105,7 +105,7 @@ pub(crate) fn dataset_words(errno: Errno) -> String {
     words.map_or_else(|| errno.to_string(), str::to_owned)
 }
 
-/// What ZFS says when a function of a pool fails with this.
+/// ZFS's message when a pool's function fails with this errno.
 pub(crate) fn pool_words(errno: Errno) -> String {
     let own = || match errno {
         Errno::NODEV => Some("no such device in pool"),
@@ -123,7 +123,7 @@ pub(crate) fn pool_words(errno: Errno) -> String {
     words.map_or_else(|| errno.to_string(), str::to_owned)
 }
 
-/// What ZFS says of a name that breaks a rule: namecheck_err_t of zfs_namecheck.h, from 2.1 to 2.4.
+/// ZFS's message for an invalid name: namecheck_err_t of zfs_namecheck.h, from 2.1 to 2.4.
 pub(crate) fn name_words(rule: i32, character: char) -> String {
     match rule {
         0 => "leading slash in name".into(),

@@ -1,4 +1,4 @@
-//! A data channel: the requests of one thread on one volume, on their way to the worker and back.
+//! A data channel: the requests of one thread for one volume, on their way to the worker and back.
 //!
 //! | link      | a new request             | leads to                                   |
 //! |-----------|---------------------------|--------------------------------------------|
@@ -6,8 +6,8 @@
 //! | open      | is sent, or waits for room | closed, when the worker has closed its end |
 //! | closed    | fails                     | -                                          |
 //!
-//! Those that wait are bounded by the queue's `nr_requests`. They are sent by a task of the channel, when those have had their turn that
-//! were runnable: what was submitted at a time goes in one packet, as far as that holds it.
+//! The queue's `nr_requests` bounds the waiting requests. A task of the channel sends them after
+//! the tasks that were runnable: requests submitted at the same time go in one packet, if they fit.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -36,13 +36,13 @@ use crate::protocol::{
     Command, Completion, FUA, MAX_SUBMISSION_BYTES, RemoteSegment, Submission, op,
 };
 
-/// Completions that are taken from the socket at a time.
+/// Completions per read from the socket.
 const MAX_COMPLETIONS: usize = 64;
-/// Packets taken before other tasks have their turn.
+/// Packets received before other tasks run.
 const MAX_PACKETS: usize = 256;
-/// Room for some packets, whatever the system's default is.
+/// Room for several packets, independent of the system's default.
 const SEND_BUFFER_BYTES: usize = 256 << 10;
-/// How long the end of a thread waits for requests in flight, before it leaks them.
+/// How long an exiting thread waits for requests in flight before it leaks them.
 const DRAIN_LIMIT: Duration = Duration::from_secs(30);
 
 thread_local! {
@@ -58,7 +58,7 @@ enum Link {
 
 struct InFlight {
     request: Request,
-    /// What its completion carries: a late one of the slot's former owner is told apart.
+    /// Its completion carries this tag: it identifies a late completion for a former request of the slot.
     tag: u64,
 }
 
@@ -67,19 +67,19 @@ struct State {
     in_flight: Slab<InFlight>,
     /// Not sent yet.
     waiting: VecDeque<Request>,
-    /// Of the task that sends, when it has nothing to do.
+    /// The waker of the idle sending task.
     sender: Option<Waker>,
     sent: u32,
 }
 
-/// A packet, and the keys of the requests that are in it.
+/// A packet, and the keys of its requests.
 #[derive(Default)]
 struct Batch {
     packet: Vec<u8>,
     keys: Vec<usize>,
 }
 
-/// The socket takes no packet at the moment.
+/// The socket has no room for a packet now.
 struct NoRoom;
 
 /// See the module text.
@@ -89,7 +89,7 @@ pub(super) struct Channel {
     state: RefCell<State>,
 }
 
-/// Gives a request to the current thread's channel of this opening of `volume`.
+/// Passes a request to the current thread's channel for this opening of `volume`.
 pub(super) fn submit(volume: &Arc<Volume>, opening: Opening, request: Request) {
     let channel = CHANNELS.try_with(|channels| {
         let mut channels = channels.borrow_mut();
@@ -97,13 +97,13 @@ pub(super) fn submit(volume: &Arc<Volume>, opening: Opening, request: Request) {
     });
     match channel {
         Ok(channel) => channel.submit(request),
-        // The thread is ending.
+        // The thread is exiting.
         Err(_) => request.complete(Err(Status::Io)),
     }
 }
 
 impl Channel {
-    /// A channel that asks the worker to take its other end.
+    /// Makes a channel and asks the worker to take its other end.
     fn attach(volume: &Arc<Volume>, opening: Opening) -> Rc<Self> {
         let state = State {
             link: Link::Attaching,
@@ -116,14 +116,14 @@ impl Channel {
         let this = Rc::new(Self { volume, opening, state });
         let channel = Rc::clone(&this);
         spawn(async move {
-            // Whatever becomes of the task, what waits is told.
+            // However the task ends, the guard fails the waiting requests.
             let guard = Guard(channel);
             let channel = &guard.0;
             match channel.connect().await {
                 Ok(fd) => {
                     channel.state.borrow_mut().link = Link::Open(fd.clone());
                     let (sending, to) = (Rc::clone(channel), fd.clone());
-                    // Ends with this one.
+                    // The sending task ends with this one.
                     let sender = spawn(async move { sending.send(&to).await });
                     channel.receive(&fd).await;
                     drop(sender);
@@ -141,7 +141,7 @@ impl Channel {
         let flags = SocketFlags::CLOEXEC;
         let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
         let (ours, theirs) = pair.map_err(|errno| errno.to_string())?;
-        // A packet that can never be sent would never end.
+        // A packet larger than the buffer would never be sent.
         if let Err(errno) = sockopt::set_socket_send_buffer_size(&ours, SEND_BUFFER_BYTES) {
             tracing::debug!(%errno, "the buffer of a data channel");
         }
@@ -169,7 +169,7 @@ impl Channel {
         }
     }
 
-    /// Sends what is submitted, to the end of the channel.
+    /// Sends submitted requests, until the channel closes.
     async fn send(&self, fd: &Fd) {
         let mut batch = Batch::default();
         loop {
@@ -183,13 +183,13 @@ impl Channel {
             })
             .await;
             while let Err(NoRoom) = self.send_packet(fd, &mut batch) {
-                // An error is seen again by sending.
+                // An error shows up again at the next send.
                 let (Ok(()) | Err(_)) = fd.writable().await;
             }
         }
     }
 
-    /// Sends as many of those that wait as a packet holds.
+    /// Sends as many waiting requests as fit in a packet.
     fn send_packet(&self, fd: &Fd, batch: &mut Batch) -> Result<(), NoRoom> {
         let Batch { packet, keys } = batch;
         packet.clear();
@@ -215,14 +215,14 @@ impl Channel {
         else {
             return Ok(());
         };
-        // A packet is sent as a whole: the worker has none of these.
+        // A packet is sent as a whole: the worker has not seen any of these.
         let back = keys.iter().rev().map(|key| in_flight.remove(*key).request);
         if matches!(errno, Errno::AGAIN | Errno::NOBUFS) {
             back.for_each(|request| waiting.push_front(request));
             return Err(NoRoom);
         }
         let failed: Vec<Request> = back.collect();
-        // Ending a request may submit another.
+        // Completing a request may submit another.
         drop(state);
         tracing::debug!(%errno, "a packet was not sent");
         for request in failed.into_iter().rev() {
@@ -231,11 +231,11 @@ impl Channel {
         Ok(())
     }
 
-    /// Ends requests as the worker tells, until it closes its end.
+    /// Completes requests as the worker reports them, until it closes its end.
     async fn receive(&self, fd: &Fd) {
         let mut buffer = [0; MAX_COMPLETIONS * size_of::<Completion>()];
         loop {
-            // Not through the ring: an operation that is given up could take a completion with it.
+            // Not through the ring: a cancelled operation could swallow a completion.
             if let Err(error) = fd.readable().await {
                 return tracing::error!(%error, "waiting for a worker");
             }
@@ -249,7 +249,7 @@ impl Channel {
         }
     }
 
-    /// Takes a packet; whether there was one.
+    /// Receives a packet; returns whether there was one.
     fn take(&self, fd: impl AsFd, buffer: &mut [u8]) -> Result<bool, Ended> {
         let len = match recv(fd, &mut *buffer, RecvFlags::DONTWAIT) {
             Ok((0, _)) => return Err(Ended),
@@ -276,7 +276,7 @@ impl Channel {
             return tracing::error!(tag, "a worker ended a request that it was not given");
         }
         let InFlight { request, .. } = state.in_flight.remove(key);
-        // Ending a request may submit another.
+        // Completing a request may submit another.
         drop(state);
         let result = match errno {
             0 => Ok(()),
@@ -292,14 +292,14 @@ impl Channel {
         request.complete(result);
     }
 
-    /// Fails all requests: no worker is left that could touch their memory.
+    /// Fails all requests: the worker can no longer touch their memory.
     fn close(&self) {
         let (in_flight, waiting) = {
             let mut state = self.state.borrow_mut();
             state.link = Link::Closed;
             (std::mem::take(&mut state.in_flight), std::mem::take(&mut state.waiting))
         };
-        // A new channel may be had for a volume that is not closed; it fails in turn if the worker is dead.
+        // An open volume may get a new channel; that one fails too if the worker is dead.
         if let Ok(removed) =
             CHANNELS.try_with(|channels| channels.borrow_mut().remove(&self.opening))
         {
@@ -313,7 +313,7 @@ impl Channel {
         }
     }
 
-    /// Waits, without a reactor, for the end of what is in flight.
+    /// Waits, without a reactor, until nothing is in flight.
     fn drain(&self, fd: &Fd) {
         let deadline = Instant::now() + DRAIN_LIMIT;
         let mut buffer = [0; MAX_COMPLETIONS * size_of::<Completion>()];
@@ -332,7 +332,7 @@ impl Channel {
             }
             let timeout =
                 Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-            // Whatever it says, the loop looks.
+            // The loop checks whatever poll returns.
             let (Ok(_) | Err(_)) = poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&timeout));
         }
     }
@@ -341,7 +341,7 @@ impl Channel {
 /// The worker has closed its end.
 struct Ended;
 
-/// A channel's task. When it ends, or is dropped with its reactor, so does the channel.
+/// A channel's task. When the task ends, or is dropped with its reactor, the channel closes.
 struct Guard(Rc<Channel>);
 
 impl Drop for Guard {
@@ -351,7 +351,7 @@ impl Drop for Guard {
             Link::Attaching | Link::Closed => None,
         };
         if let Some(fd) = fd {
-            // Requests that wait are never sent from here on: the task that sends is gone.
+            // Waiting requests are not sent any more: the sending task is gone.
             self.0.drain(&fd);
         }
         self.0.close();
@@ -378,7 +378,7 @@ fn add_to_packet(packet: &mut Vec<u8>, request: &Request, tag: u64) {
         for segment in request.segments() {
             let (address, len_bytes) = (segment.as_ptr() as u64, segment.len() as u64);
             match &mut last {
-                // Neighbours in memory are one.
+                // Merge segments that are adjacent in memory.
                 Some(last) if last.address + last.len_bytes == address => {
                     last.len_bytes += len_bytes
                 }

@@ -1,8 +1,9 @@
 //! The driver of a volume, and the limits of the queue in front of it.
 //!
-//! Limits as OpenZFS's `zvol_queue_limits_init` has them (`module/os/linux/zfs/zvol_os.c`). The kernel counts a request's
-//! pages: with `use_blk_mq` a request has as many as are in `zvol_blk_mq_blocks_per_thread` blocks. Segments here are of any
-//! length, so that it is the request's length that is bounded, by the soft limit (`max_sectors_kb`).
+//! Limits as in OpenZFS's `zvol_queue_limits_init` (`module/os/linux/zfs/zvol_os.c`). The kernel
+//! limits a request's pages: with `use_blk_mq`, a request has at most the pages of
+//! `zvol_blk_mq_blocks_per_thread` blocks. Segments here have any length, so the soft limit
+//! (`max_sectors_kb`) bounds the request's length instead.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -18,10 +19,11 @@ use super::channel;
 use super::worker::Worker;
 use crate::protocol::{MAX_SEGMENTS, OpenedVolume};
 
-/// What a transaction may touch (`DMU_MAX_ACCESS`, `include/sys/dmu.h`).
+/// Maximum that a transaction may touch (`DMU_MAX_ACCESS`, `include/sys/dmu.h`).
 const DMU_MAX_ACCESS_BYTES: u32 = 64 << 20;
 
-/// A volume's being open in the worker. Channels are of one opening: whatever is late of an earlier one is no matter of it.
+/// One opening of a volume in the worker. Each channel belongs to one opening: late events of an
+/// earlier opening cannot affect a new one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Opening {
     /// Its identity in this process, not 0.
@@ -31,7 +33,7 @@ pub(super) struct Opening {
 }
 
 impl Opening {
-    /// One that never was.
+    /// A new, unique opening.
     fn new(number: u32) -> Self {
         static LAST: AtomicU32 = AtomicU32::new(0);
         Self { id: LAST.fetch_add(1, Relaxed).wrapping_add(1), number }
@@ -41,7 +43,7 @@ impl Opening {
         u64::from(self.id) << 32 | u64::from(self.number)
     }
 
-    /// `None` of [`SHUT`].
+    /// `None` for [`SHUT`].
     fn unpack(packed: u64) -> Option<Self> {
         let this = Self { id: (packed >> 32) as u32, number: packed as u32 };
         (packed != SHUT).then_some(this)
@@ -51,12 +53,12 @@ impl Opening {
 /// No opening.
 const SHUT: u64 = 0;
 
-/// What a volume's channels share.
+/// The state shared by a volume's channels.
 pub(super) struct Volume {
     pub(super) worker: Arc<Worker>,
     /// Its device's name, for the log.
     name: String,
-    /// The [`Opening`]; no request is taken while there is none.
+    /// The packed [`Opening`]; while there is none, requests are refused.
     opening: AtomicU64,
     errors: AtomicU64,
 }
@@ -66,7 +68,7 @@ impl Volume {
         &self.name
     }
 
-    /// Logs a failed request; of many only some.
+    /// Logs failed requests, in powers of two.
     pub(super) fn failed(&self, op: Op, sector: Sector, status: Status) {
         let count = self.errors.fetch_add(1, Relaxed) + 1;
         if status != Status::NotSupported && count.is_power_of_two() {
@@ -75,13 +77,13 @@ impl Volume {
     }
 }
 
-/// The driver of a volume whose I/O a worker does. Its requests must come from a reactor's thread.
+/// The driver of a volume whose I/O a worker does. Requests must come from a reactor thread.
 pub struct ZvolDriver {
     volume: Arc<Volume>,
 }
 
 impl ZvolDriver {
-    /// The driver of volume `number` of `worker`, called `name` in the log.
+    /// The driver of volume `number` of `worker`; the log names it `name`.
     pub(super) fn new(worker: Arc<Worker>, number: u32, name: &str) -> Self {
         Self {
             volume: Arc::new(Volume {
@@ -98,13 +100,13 @@ impl ZvolDriver {
         self.volume.worker.end().is_some()
     }
 
-    /// Takes no more requests. The volume's number in its worker, if it was open.
+    /// Stops taking requests. Returns the volume's number in its worker, if it was open.
     pub(super) fn shut(&self) -> Option<u32> {
         let opening = Opening::unpack(self.volume.opening.swap(SHUT, Relaxed))?;
         Some(opening.number)
     }
 
-    /// Takes requests, now that the worker has the volume open as `number`.
+    /// Takes requests; the worker has opened the volume as `number`.
     pub(super) fn reopen(&self, number: u32) {
         self.volume.opening.store(Opening::new(number).pack(), Relaxed);
     }
@@ -124,7 +126,7 @@ impl Driver for ZvolDriver {
     }
 }
 
-/// The hard limits of a volume; a discard covers `max_discard_blocks` blocks at most.
+/// The hard limits of a volume; a discard covers at most `max_discard_blocks` blocks.
 pub(super) fn limits(opened: &OpenedVolume, max_discard_blocks: u64) -> Limits {
     let block = opened.volblocksize_bytes;
     let max_discard =
@@ -145,7 +147,7 @@ pub(super) fn limits(opened: &OpenedVolume, max_discard_blocks: u64) -> Limits {
     }
 }
 
-/// The length of a request at most when bios are merged: `blocks` blocks; 0 for no bound but the hard one.
+/// The maximum length of a request when bios are merged: `blocks` blocks; 0 leaves only the hard limit.
 pub(super) fn request_bytes(volblocksize_bytes: u32, blocks: u64) -> u64 {
     const PAGE_BYTES: u64 = 4096;
     let max = u64::from(DMU_MAX_ACCESS_BYTES / 4);

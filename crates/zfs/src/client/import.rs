@@ -1,4 +1,4 @@
-//! What a worker is told of a pool that it is to import.
+//! The import configuration of a pool, for the worker.
 
 use crate::ondisk::nvlist::{NvList, Value};
 use crate::protocol::{ImportConfig, NvMap, NvValue};
@@ -13,7 +13,7 @@ fn map(list: &NvList) -> NvMap {
     list.pairs().iter().filter_map(|(name, value)| Some((name.clone(), value_of(value)?))).collect()
 }
 
-/// Values of other types say nothing that an import asks for.
+/// An import does not need values of other types.
 fn value_of(value: &Value) -> Option<NvValue> {
     Some(match value {
         Value::Flag => NvValue::Boolean,

@@ -1,4 +1,4 @@
-//! The memory that buffers of this process are in, as workers read it.
+//! The memory of this process's buffers, which workers read.
 
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
@@ -8,19 +8,20 @@ use ashlar_engine::slabs::{Shared, Slabs};
 
 use crate::protocol::Command;
 
-/// Address space for the buffers of each size: what is in flight at most.
+/// Address space for the buffers of each size: the maximum in flight.
 const REGION_BYTES: usize = 4 << 30;
-/// What is kept for buffers to come, besides what each thread has.
+/// Memory kept for future buffers, besides each thread's cache.
 const KEEP_BYTES: usize = 64 << 20;
 
-/// The command that lends the memory to a worker, with what goes along. From the first time on buffers are in such memory.
+/// The command and the descriptor that lend the memory to a worker. After the first call, new
+/// buffers use this memory.
 ///
-/// `None` if it cannot be had: the kernel moves the data of requests, which takes longer.
+/// `None` if the memory is not available: the kernel then copies the data of requests, which takes longer.
 pub(super) fn share() -> Option<(Command, OwnedFd)> {
     static SHARED: OnceLock<Option<Shared>> = OnceLock::new();
     let shared = SHARED.get_or_init(|| match Slabs::shared(&BLOCK_SIZES, REGION_BYTES, KEEP_BYTES) {
         Ok((slabs, shared)) => {
-            // Buffers may outlive everything.
+            // Leaked, because buffers may outlive everything.
             let set = buffer::set_source(Box::leak(Box::new(slabs)));
             set.is_ok().then_some(shared)
         }

@@ -2,9 +2,10 @@
 //!
 //! # Theory
 //!
-//! A [`Worker`] is a process that was started from this program, with a control channel. Calls are answered in order, by a
-//! thread that owns the channel, so that they can be waited for on any reactor. A [`Zvol`] is a block device: the request
-//! queue, and behind it a driver ([`driver`]) with a data channel for each thread that does I/O.
+//! A [`Worker`] is a process of this program with a control channel. A thread owns the channel and
+//! answers calls in order, so that any reactor can wait for them. A [`Zvol`] is a block device: the
+//! request queue, and behind it a driver ([`driver`]) with one data channel per thread that does
+//! I/O.
 //!
 //! | state   | calls                     | I/O                                          | leads to          |
 //! |---------|---------------------------|----------------------------------------------|-------------------|
@@ -12,12 +13,14 @@
 //! | closing | `Close`, then `ExportPool` | a volume's ends, then its channels are closed | ended             |
 //! | dead    | fail with its last words  | what was in flight fails, so does all later  | -                 |
 //!
-//! Invariant: memory of a request belongs to the worker from its submission until its completion, or until the end of the data
-//! channel, which the kernel closes when no thread of the worker is left that could touch it. A request is owned
-//! by its channel meanwhile; a channel that must go before waits, and leaks what does not end.
+//! Invariant: a request's memory belongs to the worker from submission until completion, or until
+//! the end of the data channel, which the kernel closes when no thread of the worker is left that
+//! could touch the memory. Meanwhile, the request is owned by its channel; a channel that must
+//! close earlier waits, and leaks requests that do not complete.
 //!
-//! The worker reads this process's buffers, which are in memory that is lent to it ([`memory`]). What is read it writes there as a process
-//! may: as the same user, and where Yama restricts that to ancestors, because this process has named itself as one whose descendants may.
+//! The worker reads this process's buffers, which are in memory lent to it ([`memory`]). It writes
+//! the data of read requests there with the permissions of a process of the same user; where Yama
+//! restricts this to ancestors, this process has permitted its descendants.
 
 mod channel;
 pub mod driver;

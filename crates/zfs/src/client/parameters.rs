@@ -1,4 +1,4 @@
-//! OpenZFS's module parameters, as far as they mean something here: `sys/module/zfs/parameters`.
+//! The OpenZFS module parameters that ashlar supports: `sys/module/zfs/parameters`.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -17,7 +17,7 @@ enum Place {
 pub struct Parameter {
     /// Its name, as in `sys/module/zfs/parameters`.
     pub name: &'static str,
-    /// Its value at first.
+    /// Its initial value.
     default: u64,
     /// Its largest value.
     max: u64,
@@ -34,7 +34,7 @@ const fn worker(name: &'static str, default: u64, max: u64) -> Parameter {
 
 const UINT_MAX: u64 = u32::MAX as u64;
 
-/// All of them (`man 4 zfs`), with the defaults that workers have.
+/// All parameters (`man 4 zfs`), with the workers' defaults.
 const ALL: [Parameter; 11] = [
     worker("zfs_arc_max", 0, u64::MAX),
     worker("zfs_arc_min", 0, u64::MAX),
@@ -72,7 +72,7 @@ impl Parameters {
         Some((&ALL[index], &self.values[index]))
     }
 
-    /// The value of a parameter; `None` if there is none of that name.
+    /// The value of a parameter; `None` if the name is unknown.
     pub fn get(&self, name: &str) -> Option<u64> {
         Some(self.value(name)?.1.load(Relaxed))
     }
@@ -80,7 +80,7 @@ impl Parameters {
     /// Whether workers must be told before a parameter is set to this value.
     ///
     /// # Errors
-    /// There is none of that name, or the value is too large: the largest.
+    /// `None` if the name is unknown; the maximum if the value is too large.
     pub fn check(&self, name: &str, value: u64) -> Result<bool, Option<u64>> {
         let (parameter, _) = self.value(name).ok_or(None)?;
         if value > parameter.max {
@@ -90,7 +90,7 @@ impl Parameters {
         }
     }
 
-    /// Sets a parameter; whether workers must be told.
+    /// Sets a parameter; returns whether workers must be told.
     ///
     /// # Errors
     /// As [`Self::check`].
@@ -102,7 +102,7 @@ impl Parameters {
         Ok(of_worker)
     }
 
-    /// What a worker is started with.
+    /// The parameters for the start of a worker: those that differ from the default.
     pub(super) fn of_worker(&self) -> BTreeMap<String, u64> {
         let values = ALL.iter().zip(self.values.iter().map(|value| value.load(Relaxed)));
         let changed = values.filter(|(parameter, value)| {

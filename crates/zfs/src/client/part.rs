@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::protocol::Command;
 
-/// Files of which parts are disks of pools of this process. A worker locks the file, and the lock belongs to the open file: what is opened
-/// once and handed to all workers, these share.
+/// Files with parts that are pool members in this process. A worker locks the file, and the lock
+/// belongs to the open file description: workers that get the same descriptor share the lock.
 static OPEN: Mutex<BTreeMap<PathBuf, Weak<OwnedFd>>> = Mutex::new(BTreeMap::new());
 
-/// A part of a file that is a disk of a pool.
+/// A part of a file that is a pool member.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// What the disk is called in the pool's configuration: an absolute path, which need not be there.
+    /// The disk's path in the pool's configuration: absolute, and need not exist.
     pub path: PathBuf,
     file: Arc<OwnedFd>,
     offset_bytes: u64,
@@ -33,7 +33,7 @@ impl Part {
         Ok(Self { path, file, offset_bytes, size_bytes })
     }
 
-    /// What tells a worker of it, with the descriptor that goes along.
+    /// The command that tells a worker about the part, with its descriptor.
     pub(super) fn command(&self, read_only: bool) -> io::Result<(Command, OwnedFd)> {
         let Self { path, file, offset_bytes, size_bytes } = self;
         let (offset_bytes, size_bytes) = (*offset_bytes, *size_bytes);
@@ -42,10 +42,10 @@ impl Part {
     }
 }
 
-/// Opens a file, or has it as it is open already.
+/// Opens a file, or returns the open one.
 fn opened(path: &Path) -> io::Result<Arc<OwnedFd>> {
     let path = std::fs::canonicalize(path)?;
-    // Inserting and removing do not panic in between.
+    // A panic cannot leave the map inconsistent.
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     open.retain(|_, file| file.strong_count() > 0);
     if let Some(file) = open.get(&path).and_then(Weak::upgrade) {

@@ -19,19 +19,19 @@ use crate::protocol::{Command, Dataset, PoolStatus, Reply};
 /// The state of a pool that waits for its disks.
 const SUSPENDED: &str = "SUSPENDED";
 
-/// Why a pool cannot be had.
+/// Why a pool could not be started.
 #[derive(Debug, Error)]
 pub enum PoolError {
     /// Its worker cannot be started.
     #[error("cannot start a worker: {0}")]
     Spawn(#[from] io::Error),
-    /// Its worker did not do it.
+    /// Its worker failed or refused.
     #[error(transparent)]
     Call(#[from] CallError),
 }
 
 impl PoolError {
-    /// What to do about it.
+    /// The remedy.
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Spawn(_) => None,
@@ -40,41 +40,41 @@ impl PoolError {
     }
 }
 
-/// A volume or snapshot that is to be a device, by its properties.
+/// A volume or snapshot that must be a device, according to its properties.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Visible {
     /// Full name.
     pub dataset: String,
-    /// It may be looked into: it is no snapshot, and `volmode` is not `dev`.
+    /// Whether it may be probed: it is not a snapshot, and `volmode` is not `dev`.
     pub may_hold_others: bool,
 }
 
-/// What became of a pool's devices.
+/// Changes of a pool's devices.
 #[derive(Default)]
 pub struct Changes {
-    /// Those that are to be opened.
+    /// The datasets to open.
     pub new: Vec<Visible>,
-    /// Those whose dataset is gone, or that are not to be seen any more.
+    /// The volumes whose dataset is gone, or is not visible any more.
     pub gone: Vec<Arc<Zvol>>,
 }
 
-/// A pool that is imported in a worker.
+/// A pool imported in a worker.
 pub struct Pool {
     worker: Arc<Worker>,
     parameters: Arc<Parameters>,
     name: String,
     release: String,
     volumes: Mutex<BTreeMap<String, Arc<Zvol>>>,
-    /// Other pools share their files, and the locks of these.
+    /// Held because other pools share their files, and the locks on these.
     _parts: Vec<Part>,
 }
 
 impl Pool {
-    /// Starts a worker and has it make or import a pool: `command` is [`Command::CreatePool`] or [`Command::ImportPool`].
-    /// Disks of it may be `parts` of files.
+    /// Starts a worker that creates or imports a pool: `command` is [`Command::CreatePool`] or
+    /// [`Command::ImportPool`]. `parts` are the members that are parts of files.
     ///
     /// # Errors
-    /// [`PoolError`]; the worker has ended then.
+    /// [`PoolError`]; the worker has exited then.
     pub async fn start(
         name: &str,
         command: Command,
@@ -121,7 +121,7 @@ impl Pool {
         &self.name
     }
 
-    /// The release of OpenZFS that its worker runs.
+    /// The OpenZFS release of its worker.
     pub fn release(&self) -> &str {
         &self.release
     }
@@ -132,22 +132,22 @@ impl Pool {
     }
 
     fn volumes(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Zvol>>> {
-        // Inserting and removing do not panic in between.
+        // A panic cannot leave the map inconsistent.
         self.volumes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the worker a command.
+    /// Sends the worker a command.
     ///
     /// # Errors
-    /// It refused, or is no more.
+    /// The worker refused, or has exited.
     pub async fn call(&self, command: Command) -> CallResult {
         self.worker.call(command).await
     }
 
-    /// As [`Self::call`], for a command that has nothing to tell.
+    /// As [`Self::call`], for a command without a reply value.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Self::call`].
     pub async fn run(&self, command: Command) -> Result<(), CallError> {
         self.worker.run(command).await
     }
@@ -163,7 +163,8 @@ impl Pool {
         Ok(status)
     }
 
-    /// Whether its disks have failed so that OpenZFS lets all its I/O wait, for ever: nothing here has it go on.
+    /// Whether its disks have failed and OpenZFS blocks all its I/O. It stays suspended: ashlar
+    /// does not resume pools.
     ///
     /// # Errors
     /// As [`Self::call`].
@@ -182,7 +183,7 @@ impl Pool {
         Ok(datasets)
     }
 
-    /// Opens a volume or snapshot as the device `device` with minor number `minor`.
+    /// Opens a volume or snapshot as `device` with minor number `minor`.
     ///
     /// # Errors
     /// As [`Self::call`].
@@ -213,8 +214,7 @@ impl Pool {
         self.volumes().get(dataset).cloned()
     }
 
-    /// Compares what is open with what there is, and lets devices have the size that volumes have now, and be written
-    /// as `readonly` says.
+    /// Compares the open volumes with the datasets, and updates the size of devices and their `readonly` state.
     ///
     /// # Errors
     /// As [`Self::call`].
@@ -250,7 +250,7 @@ impl Pool {
     async fn follow_readonly(&self, zvol: &Zvol, read_only: bool) -> Result<(), CallError> {
         let Some(volume) = zvol.number() else { return Ok(()) };
         if read_only {
-            // What comes from now on is refused here, and does not get to the worker to fail there.
+            // New writes are refused here and do not fail in the worker.
             zvol.disk().set_read_only(true);
         }
         let reopen = Command::Reopen { volume };
@@ -259,20 +259,20 @@ impl Pool {
         Ok(())
     }
 
-    /// Ends the I/O of an open volume: what was started ends, what comes fails.
+    /// Ends the I/O of an open volume: I/O in flight completes, new I/O fails.
     ///
     /// # Errors
-    /// As [`Self::call`]; the worker has not closed the volume, and it goes on as it was.
+    /// As [`Self::call`]; the worker has not closed the volume, and it stays in use.
     pub async fn close(&self, zvol: &Zvol) -> Result<(), CallError> {
         self.shut(zvol).await?;
         self.volumes().remove(&zvol.dataset());
         Ok(())
     }
 
-    /// As [`Self::close`], to be opened again: [`Self::reopen`].
+    /// As [`Self::close`], but the volume can be opened again with [`Self::reopen`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Self::close`].
     pub async fn shut(&self, zvol: &Zvol) -> Result<(), CallError> {
         let Some(volume) = zvol.shut() else { return Ok(()) };
         let closed = self.run(Command::Close { volume }).await;
@@ -282,10 +282,10 @@ impl Pool {
         closed
     }
 
-    /// Opens a volume again that was shut, as the device that it was; it may be called `dataset` by now.
+    /// Opens a shut volume again as the same device; its dataset may have been renamed to `dataset`.
     ///
     /// # Errors
-    /// As [`Self::call`]; it stays shut.
+    /// As [`Self::call`]; the volume stays shut.
     pub async fn reopen(&self, zvol: &Arc<Zvol>, dataset: &str) -> Result<(), CallError> {
         let open = Command::Open { name: dataset.to_owned(), read_only: zvol.is_for_reading() };
         let Reply::Opened(opened) = self.call(open).await? else { return Err(not_asked()) };
@@ -298,15 +298,16 @@ impl Pool {
         Ok(())
     }
 
-    /// Forgets a volume that was shut, and whose dataset is gone.
+    /// Forgets a shut volume whose dataset is gone.
     pub fn forget(&self, zvol: &Zvol) {
         self.volumes().remove(&zvol.dataset());
     }
 
-    /// Closes all volumes, writes all out, lets go of the disks, and ends the worker. All is ended whatever fails.
+    /// Closes all volumes, writes everything out, releases the disks, and ends the worker. All
+    /// steps run even if one fails.
     ///
     /// # Errors
-    /// The first thing that went wrong.
+    /// The first error.
     pub async fn export(&self) -> Result<(), CallError> {
         let mut result = Ok(());
         for zvol in self.opened() {
@@ -319,7 +320,7 @@ impl Pool {
     }
 }
 
-/// Waits for the end of a worker, away from the reactor.
+/// Waits for a worker to exit, in a blocking thread.
 async fn stop(worker: &Arc<Worker>) {
     let stopping = Arc::clone(worker);
     if blocking::run(move || stopping.stop()).await.is_err() {
@@ -327,7 +328,7 @@ async fn stop(worker: &Arc<Worker>) {
     }
 }
 
-/// Which of `datasets` are devices, by the properties `volmode` and `snapdev` (`man 7 zfsprops`).
+/// The `datasets` that are devices, according to the properties `volmode` and `snapdev` (`man 7 zfsprops`).
 pub fn visible(datasets: &[Dataset]) -> Vec<Visible> {
     let property = |dataset: &Dataset, name: &str| {
         dataset.properties.get(name).map(|property| property.value.clone())

@@ -1,5 +1,5 @@
-//! The data path against a worker that is played by a thread: a volume that is a vector. It touches the requests' memory as a
-//! worker does, only that it is its own.
+//! The data path against a fake worker in a thread, whose volume is a vector. It accesses the
+//! requests' memory as a worker does, but in its own process.
 
 use std::fs::File;
 use std::io;
@@ -31,14 +31,14 @@ use crate::protocol::{
 
 const VOLUME_BYTES: usize = 4 << 20;
 
-/// What the player does with requests.
+/// The state of the fake worker.
 #[derive(Default)]
 struct Play {
     volume: Mutex<Vec<u8>>,
-    /// No request ends while it is set.
+    /// While set, no request completes.
     is_held: Mutex<bool>,
     released: Condvar,
-    /// Packets and requests seen, and their segments.
+    /// Numbers of packets, requests and segments seen.
     packets: AtomicUsize,
     requests: AtomicUsize,
     segments: AtomicUsize,
@@ -57,7 +57,7 @@ fn memory() -> io::Result<File> {
     File::options().read(true).write(true).open("/proc/self/mem")
 }
 
-/// One data channel.
+/// Serves one data channel.
 fn serve(play: &Play, channel: &OwnedFd) {
     let memory = memory().unwrap();
     let mut packet = vec![0; MAX_SUBMISSION_BYTES];
@@ -69,7 +69,7 @@ fn serve(play: &Play, channel: &OwnedFd) {
     }
 }
 
-/// Does all requests of a packet, and ends each.
+/// Executes and completes all requests of a packet.
 fn play_packet(
     play: &Play,
     channel: &OwnedFd,
@@ -104,7 +104,7 @@ fn play_packet(
     Ok(())
 }
 
-/// A worker that knows the volume number 7, and attaches channels to it.
+/// A fake worker that knows volume 7, and accepts channels for it.
 fn play(play: &Arc<Play>) -> Arc<Worker> {
     play.volume.lock().unwrap().resize(VOLUME_BYTES, 0);
     let (worker, theirs) = Worker::played_by(Process::new("sleep").arg("60"));
@@ -158,7 +158,7 @@ fn what_is_written_is_read_back() {
     worker.kill();
 }
 
-/// More requests than the socket has room for, from two threads: all end, each thread has its channel.
+/// More requests than fit in the socket, from two threads: all complete, and each thread has its channel.
 #[test]
 fn back_pressure_loses_nothing() {
     let played = Arc::new(Play::default());
@@ -170,7 +170,7 @@ fn back_pressure_loses_nothing() {
     played.hold(true);
     let mut ends = Vec::new();
     const EACH: u64 = 2000;
-    // So many that they are more than the socket takes, however few packets they are in.
+    // Enough to overflow the socket, even in few packets.
     const ROUNDS: u64 = 10;
     for (number, handle) in engine.handles().iter().enumerate() {
         let gateway = gateway.clone();
@@ -186,7 +186,7 @@ fn back_pressure_loses_nothing() {
             join_all(writes).await
         }));
     }
-    // Long enough for the sockets to be full.
+    // Time for the sockets to fill.
     while played.channels.load(SeqCst) < 2 {
         thread::sleep(Duration::from_millis(1));
     }
@@ -204,7 +204,7 @@ fn back_pressure_loses_nothing() {
         assert!(volume[sector * 512..][..512].iter().all(|byte| *byte == sector as u8), "{sector}");
     }
     drop(volume);
-    // Each bio was a request: `use_blk_mq` is off.
+    // Each bio is a request: `use_blk_mq` is off.
     assert_eq!(played.requests.load(SeqCst), (2 * EACH * ROUNDS) as usize);
     worker.kill();
 }
@@ -254,7 +254,7 @@ fn bios_are_merged_into_requests_of_so_many_blocks() {
     worker.kill();
 }
 
-/// The end of the data channel is the end of all that is in flight, and of what comes later.
+/// When the data channel ends, all I/O in flight fails, and all later I/O.
 #[test]
 fn a_dead_worker_fails_all_io() {
     let script = "exec sleep 60";
@@ -266,7 +266,7 @@ fn a_dead_worker_fails_all_io() {
         let channel = message.descriptor.unwrap();
         let mut packet = vec![0; MAX_SUBMISSION_BYTES];
         recv(&channel, &mut packet[..], RecvFlags::empty()).unwrap();
-        // Gone with a request in its hands.
+        // The worker dies with a request in flight.
     });
     let worker = Arc::new(worker);
     let gateway = Gateway::new(zvol(&worker, 7));
@@ -295,14 +295,14 @@ fn a_volume_that_the_worker_does_not_know_fails() {
         assert_eq!(gateway.submit(Bio::read_into(Sector(0), &mut data)).await, Err(Status::Io));
         assert_eq!(zvol.shut(), Some(8));
         assert_eq!(gateway.submit(Bio::read_into(Sector(0), &mut data)).await, Err(Status::Io));
-        // As another number the worker knows it.
+        // The worker knows the volume by another number.
         zvol.reopen(7);
         assert_eq!(gateway.submit(Bio::read_into(Sector(0), &mut data)).await, Ok(()));
     });
     worker.kill();
 }
 
-/// A reactor that ends waits for the worker: the memory of what is in flight must not be used for something else.
+/// A reactor that ends waits for the worker: the memory of requests in flight must not be reused.
 #[test]
 fn the_end_of_a_thread_waits_for_its_requests() {
     let played = Arc::new(Play::default());
@@ -320,7 +320,7 @@ fn the_end_of_a_thread_waits_for_its_requests() {
         while given.requests.load(SeqCst) == 0 {
             ashlar_engine::sleep(Duration::from_millis(1)).await;
         }
-        // The future goes, the request stays.
+        // The future is dropped, the request remains.
         drop(write);
     });
     let release = thread::spawn(move || {

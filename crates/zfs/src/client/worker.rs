@@ -1,4 +1,4 @@
-//! A worker process: started, called, and waited for.
+//! A worker process: starting, calling, and waiting for it.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, PipeReader};
@@ -19,29 +19,29 @@ use thiserror::Error;
 use crate::control;
 use crate::protocol::{Command, Refusal, Reply};
 
-/// The verb of this program that makes it a worker.
+/// The subcommand that makes this program a worker.
 pub(super) const VERB: &str = "zfs-worker";
-/// Lines of what a worker writes that are kept.
+/// Number of lines kept of a worker's output.
 const LAST_WORDS: usize = 20;
-/// How long a worker that has nothing more to do may take to end.
+/// Time limit for an idle worker to exit.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Why a call was not answered with a reply.
+/// Why a call has no reply.
 #[derive(Clone, Debug, Error)]
 pub enum CallError {
-    /// The worker did not do it.
+    /// The worker refused.
     #[error(transparent)]
     Refused(Refusal),
-    /// There is no worker any more.
+    /// The worker has exited.
     #[error("the worker of the pool has ended: {0}")]
     Dead(String),
-    /// It answers what it was not asked.
+    /// The reply does not match the command.
     #[error("the worker of the pool is not understood: {0}")]
     NotUnderstood(String),
 }
 
 impl CallError {
-    /// What to do about it.
+    /// The remedy.
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Refused(refusal) => refusal.hint.as_deref(),
@@ -51,7 +51,7 @@ impl CallError {
     }
 }
 
-/// What a call ends with.
+/// The result of a call.
 pub(super) type CallResult = Result<Reply, CallError>;
 
 struct Call {
@@ -63,13 +63,13 @@ struct Call {
 #[derive(Default)]
 struct State {
     last_words: VecDeque<String>,
-    /// How the process ended.
+    /// How the process exited.
     end: Option<String>,
-    /// Why it was killed, if it was on purpose.
+    /// Why it was killed, if on purpose.
     given_up: Option<String>,
 }
 
-/// What the threads of a worker share.
+/// The state shared by a worker's threads.
 #[derive(Default)]
 struct Watched {
     state: Mutex<State>,
@@ -78,11 +78,11 @@ struct Watched {
 
 impl Watched {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A line too few or too many does no harm.
+        // A panic can at most lose or repeat a line.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the process's end; how it ended, `None` if it did not within `patience`.
+    /// Waits for the process to exit. Returns how it exited, or `None` after `patience`.
     fn wait(&self, patience: Duration) -> Option<String> {
         let deadline = Instant::now() + patience;
         let mut state = self.lock();
@@ -110,13 +110,14 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts this program as a worker. What it logs goes to our log.
+    /// Starts this program as a worker. Its output goes to our log.
     ///
     /// # Errors
     /// Those of socketpair(2), pipe(2), fork(2), execve(2).
     pub fn spawn() -> io::Result<Self> {
-        // Descendants of the process that is named may use our memory (Documentation/admin-guide/LSM/Yama.rst). A kernel
-        // without Yama does not know the call, and needs none.
+        // Descendants of the named process may access our memory
+        // (Documentation/admin-guide/LSM/Yama.rst). A kernel without Yama does not know this call
+        // and does not need it.
         if let Err(errno) = set_ptracer(PTracer::ProcessID(getpid())) {
             tracing::debug!(%errno, "no Yama");
         }
@@ -130,7 +131,8 @@ impl Worker {
             .stdin(Stdio::from(theirs))
             .stdout(out.try_clone()?)
             .stderr(out);
-        // Of its own group, so that a terminal's ^C goes to us alone: who is imported must be exported.
+        // In its own process group, so that ^C at a terminal reaches only the daemon: imported
+        // pools must be exported.
         process.process_group(0);
         Self::watch(process.spawn()?, words, ours)
     }
@@ -164,31 +166,31 @@ impl Worker {
         self.pid
     }
 
-    /// How it ended, and its last words, if it has.
+    /// How it exited, with its last output; `None` while it runs.
     pub fn end(&self) -> Option<String> {
         self.watched.wait(Duration::ZERO)
     }
 
-    /// Gives it a command; ends with its reply.
+    /// Sends it a command and returns its reply.
     ///
     /// # Errors
-    /// It refused, or is no more.
+    /// The worker refused, or has exited.
     pub async fn call(&self, command: Command) -> CallResult {
         self.answered(self.send(command, None)).await
     }
 
-    /// As [`Self::call`], with a descriptor that the worker gets.
+    /// As [`Self::call`], and passes a descriptor to the worker.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Self::call`].
     pub async fn call_with(&self, command: Command, descriptor: OwnedFd) -> CallResult {
         self.answered(self.send(command, Some(descriptor))).await
     }
 
-    /// As [`Self::call`], for a command that has nothing to tell.
+    /// As [`Self::call`], for a command without a reply value.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Self::call`].
     pub async fn run(&self, command: Command) -> Result<(), CallError> {
         let Reply::Done = self.call(command).await? else { return Err(not_asked()) };
         Ok(())
@@ -200,7 +202,7 @@ impl Worker {
         if let Some(calls) = &*calls
             && let Err(refused) = calls.send(Call { command, descriptor, answer })
         {
-            // Its thread has ended; dropping the call tells the receiver.
+            // The worker's thread has ended; dropping the call notifies the receiver.
             drop(refused);
         }
         receiver
@@ -217,7 +219,7 @@ impl Worker {
         CallError::Dead(self.end().unwrap_or_else(|| "it was told to".to_owned()))
     }
 
-    /// Has it end, now that the pool is exported, and waits for that; one that does not is killed. Blocks.
+    /// Tells it to exit, after its pool was exported, and waits; kills it if it does not exit. Blocks.
     pub fn stop(&self) {
         drop(self.calls.lock().unwrap_or_else(PoisonError::into_inner).take());
         if self.watched.wait(PATIENCE).is_none() {
@@ -229,7 +231,7 @@ impl Worker {
         }
     }
 
-    /// Kills it, so that all that waits for it ends; `why` is what is said of its end.
+    /// Kills it, so that everything that waits for it ends; `why` is reported as the reason.
     pub fn give_up(&self, why: &str) {
         self.watched.lock().given_up = Some(why.to_owned());
         self.kill();
@@ -243,18 +245,18 @@ impl Worker {
     }
 }
 
-/// What a call ends with whose answer is one to something else.
+/// The error for a reply that does not match the command.
 pub(super) fn not_asked() -> CallError {
     CallError::NotUnderstood("its answer is none to what it was asked".to_owned())
 }
 
-/// Passes calls on, one after the other, until nobody can call any more.
+/// Forwards calls one after the other, until no sender is left.
 fn answer(calls: &mpsc::Receiver<Call>, socket: &OwnedFd, watched: &Watched) {
     for Call { command, descriptor, answer } in calls {
         let result = match exchange(socket, &command, descriptor) {
             Ok(Some(Ok(reply))) => Ok(reply),
             Ok(Some(Err(refusal))) => Err(CallError::Refused(refusal)),
-            // It is gone, or about to be.
+            // The worker has exited, or is about to.
             Ok(None) => {
                 let end = watched.wait(PATIENCE);
                 Err(CallError::Dead(end.unwrap_or_else(|| "it does not answer".to_owned())))
@@ -268,7 +270,7 @@ fn answer(calls: &mpsc::Receiver<Call>, socket: &OwnedFd, watched: &Watched) {
     }
 }
 
-/// `None` when the other end is gone.
+/// `None` if the other end is closed.
 fn exchange(
     socket: &OwnedFd,
     command: &Command,
@@ -276,13 +278,13 @@ fn exchange(
 ) -> io::Result<Option<Result<Reply, Refusal>>> {
     let text = serde_json::to_vec(command)?;
     control::send(socket, &text, descriptor.as_ref().map(AsFd::as_fd))?;
-    // The worker has it now; its end is the channel's.
+    // The worker has the descriptor now and closes it with the channel.
     drop(descriptor);
     let Some(message) = control::receive(socket)? else { return Ok(None) };
     Ok(Some(serde_json::from_slice(&message.bytes)?))
 }
 
-/// Logs what the worker says, to its end, and keeps how that came.
+/// Logs the worker's output until it exits, and stores how it exited.
 fn listen(mut child: Child, words: PipeReader, watched: &Watched) {
     let pid = child.id();
     let mut words = BufReader::new(words);
@@ -327,7 +329,7 @@ fn told(status: ExitStatus) -> String {
 
 #[cfg(test)]
 impl Worker {
-    /// A worker played by `program`, which has the control channel as its standard input.
+    /// A worker process `program`, with the control channel as its standard input.
     pub(super) fn played_by(program: &mut Process) -> (Self, OwnedFd) {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
@@ -385,7 +387,7 @@ mod tests {
     fn a_worker_that_dies_is_told_with_its_last_words() {
         let script = "echo first; echo 'ASSERT at vdev.c:1 failed' >&2; read line; kill -ABRT $$";
         let (worker, theirs) = Worker::played_by(Process::new("sh").args(["-c", script]));
-        // Its end of the channel goes with it.
+        // Its end of the channel closes with the process.
         drop(theirs);
         let reactor = Reactor::new(Default::default()).unwrap();
         for _ in 0..2 {

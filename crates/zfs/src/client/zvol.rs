@@ -16,16 +16,17 @@ use crate::protocol::OpenedVolume;
 
 /// The major number of volumes (`ZVOL_MAJOR`, `include/sys/zvol.h`).
 const MAJOR: u32 = 230;
-/// Minor numbers of a volume: itself, and the partitions that the kernel would make (`ZVOL_MINORS`).
+/// Minor numbers per volume: one for itself, the others for partitions that the kernel would make
+/// (`ZVOL_MINORS`).
 pub const MINORS: u32 = 1 << 4;
-/// Requests in flight where nothing else is asked for (`BLKDEV_DEFAULT_RQ`).
+/// Default number of requests in flight (`BLKDEV_DEFAULT_RQ`).
 const DEFAULT_QUEUE_DEPTH: u64 = 128;
 
 /// An open volume, or a snapshot of one.
 pub struct Zvol {
     dataset: RwLock<String>,
     volblocksize_bytes: u32,
-    /// It is only read, whatever its properties say.
+    /// Whether it is opened read-only, whatever its properties say.
     is_for_reading: bool,
     queue: Queue<ZvolDriver>,
     use_blk_mq: AtomicBool,
@@ -33,7 +34,8 @@ pub struct Zvol {
 }
 
 impl Zvol {
-    /// The volume that `worker` has opened, only for reading if `is_for_reading`, under the name `device` and minor number `minor`.
+    /// The volume that `worker` has opened, read-only if `is_for_reading`, as `device` with minor
+    /// number `minor`.
     pub(super) fn new(
         worker: Arc<Worker>,
         dataset: &str,
@@ -71,7 +73,7 @@ impl Zvol {
         self.dataset.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Its dataset has another name.
+    /// Changes the name of its dataset.
     pub(super) fn rename(&self, dataset: &str) {
         dataset.clone_into(&mut self.dataset.write().unwrap_or_else(PoisonError::into_inner));
     }
@@ -81,7 +83,7 @@ impl Zvol {
         self.volblocksize_bytes
     }
 
-    /// Whether it is only read, whatever its properties say.
+    /// Whether it is opened read-only, whatever its properties say.
     pub(super) fn is_for_reading(&self) -> bool {
         self.is_for_reading
     }
@@ -91,27 +93,27 @@ impl Zvol {
         self.queue.driver().is_dead()
     }
 
-    /// Its number in its worker; `None` while it is shut.
+    /// Its number in its worker; `None` while shut.
     pub(super) fn number(&self) -> Option<u32> {
         self.queue.driver().number()
     }
 
-    /// Whether it takes no requests.
+    /// Whether it refuses requests.
     pub fn is_shut(&self) -> bool {
         self.number().is_none()
     }
 
-    /// Takes no more requests. Its number in its worker, if it was open.
+    /// Stops taking requests. Returns its number in its worker, if it was open.
     pub(super) fn shut(&self) -> Option<u32> {
         self.queue.driver().shut()
     }
 
-    /// Takes requests again: the worker has not closed it, or has it open again as `number`.
+    /// Takes requests again: the worker did not close it, or has opened it again as `number`.
     pub(super) fn reopen(&self, number: u32) {
         self.queue.driver().reopen(number);
     }
 
-    /// Is as large as the worker says, and as writable.
+    /// Takes the size and the read-only state from the worker.
     pub(super) fn follow(&self, opened: &OpenedVolume) {
         self.disk().set_capacity(Sectors::from_bytes_floor(opened.volsize_bytes));
         self.disk().set_read_only(opened.read_only);
@@ -122,22 +124,22 @@ impl Zvol {
         self.use_blk_mq.load(Relaxed)
     }
 
-    /// Has bios merged into requests of so many blocks as [`Self::blocks_per_thread`] says, or each bio be a request.
-    /// Sets `nomerges` and `max_sectors_kb`.
+    /// With `on`, merges bios into requests of up to [`Self::blocks_per_thread`] blocks; otherwise
+    /// each bio is a request. Sets `nomerges` and `max_sectors_kb`.
     pub fn set_use_blk_mq(&self, on: bool) {
         self.use_blk_mq.store(on, Relaxed);
         self.apply();
     }
 
-    /// The blocks of a request at most; 0 for no bound.
+    /// The maximum of blocks per request; 0 for no limit.
     pub fn blocks_per_thread(&self) -> u64 {
         self.blocks_per_thread.load(Relaxed)
     }
 
-    /// Sets the blocks of a request at most.
+    /// Sets the maximum of blocks per request.
     ///
     /// # Errors
-    /// More than 16 bits' worth.
+    /// The value needs more than 16 bits.
     pub fn set_blocks_per_thread(&self, blocks: u64) -> Result<(), SettingError> {
         let max = u64::from(u16::MAX);
         if blocks > max {

@@ -1,4 +1,4 @@
-//! Snapshots, and what is done with datasets as a whole.
+//! Snapshots, and operations on whole datasets.
 
 use rustix::io::Errno;
 
@@ -7,10 +7,10 @@ use crate::ffi::kernel::Zfs;
 use crate::protocol::{NvMap, NvValue, Refusal};
 use crate::refusal::dataset_words;
 
-/// Takes snapshots, all at one time.
+/// Takes snapshots, all in one transaction group.
 ///
 /// # Errors
-/// A name is not right or there already, or a dataset has two of them. None is taken then.
+/// A name is invalid or exists, or a dataset is named twice. No snapshot is taken then.
 pub(crate) fn snapshot(zfs: &Zfs, pool: &str, names: &[String]) -> Result<(), Refusal> {
     let mut datasets = Vec::new();
     for name in names {
@@ -35,7 +35,7 @@ pub(crate) fn snapshot(zfs: &Zfs, pool: &str, names: &[String]) -> Result<(), Re
     })
 }
 
-/// The first name that libzpool blames, with its errno.
+/// The first name that libzpool reports, with its errno.
 fn first_blamed(blamed: &NvMap) -> Option<(&str, Errno)> {
     blamed.iter().find_map(|(name, value)| match value {
         NvValue::Uint64(errno) => {
@@ -50,10 +50,10 @@ fn first_blamed(blamed: &NvMap) -> Option<(&str, Errno)> {
     })
 }
 
-/// Destroys a dataset or snapshot, and what is below it if wanted.
+/// Destroys a dataset or snapshot, with its descendants if `recursive`.
 ///
 /// # Errors
-/// It has descendants and these are not wanted to be gone, it is open, or a clone is made of it.
+/// It has descendants and `recursive` is not set, it is open, or it has a clone.
 pub(crate) fn destroy(zfs: &Zfs, pool: &str, name: &str, recursive: bool) -> Result<(), Refusal> {
     let what = format!("cannot destroy '{name}'");
     if name.contains('@') {
@@ -88,7 +88,7 @@ pub(crate) fn destroy(zfs: &Zfs, pool: &str, name: &str, recursive: bool) -> Res
     if !snapshots.is_empty() {
         destroy_snapshots(zfs, &snapshots)?;
     }
-    // What is deeper is longer.
+    // Descendants have longer names.
     datasets.sort_by_key(|below| std::cmp::Reverse(below.len()));
     datasets.push(name.to_owned());
     for dataset in datasets {
@@ -113,10 +113,10 @@ fn destroy_snapshots(zfs: &Zfs, names: &[String]) -> Result<(), Refusal> {
     })
 }
 
-/// Renames a dataset with all that is below it, or a snapshot.
+/// Renames a dataset with its descendants, or a snapshot.
 ///
 /// # Errors
-/// A name is not right or there already, or the new one is elsewhere.
+/// A name is invalid or exists, or the new name is in another pool or dataset.
 pub(crate) fn rename(zfs: &Zfs, pool: &str, from: &str, to: &str) -> Result<(), Refusal> {
     let what = format!("cannot rename '{from}'");
     let Some((dataset, old)) = from.split_once('@') else {
@@ -149,10 +149,10 @@ pub(crate) fn rename(zfs: &Zfs, pool: &str, from: &str, to: &str) -> Result<(), 
     }
 }
 
-/// Takes a volume back to its last snapshot.
+/// Rolls a volume back to its last snapshot.
 ///
 /// # Errors
-/// There is no such snapshot, or a newer one; the volume is open.
+/// There is no such snapshot, or a newer one exists, or the volume is open.
 pub(crate) fn rollback(zfs: &Zfs, pool: &str, volume: &str, snapshot: &str) -> Result<(), Refusal> {
     let what = format!("cannot rollback to '{snapshot}'");
     check_name(zfs, pool, volume, Named::Dataset, &what)?;
@@ -167,7 +167,7 @@ pub(crate) fn rollback(zfs: &Zfs, pool: &str, volume: &str, snapshot: &str) -> R
     zfs.rollback(volume, snapshot).map_err(|errno| match errno {
         Errno::EXIST => Refusal::new(&what, "more recent snapshots or bookmarks exist", errno)
             .with_hint("destroy the newer ones first"),
-        // What libzpool says of a snapshot that is not the last one, or not there.
+        // libzpool's error for a snapshot that is missing or not the last one.
         Errno::XDEV if zfs.describe(snapshot).is_ok() => {
             Refusal::new(&what, "more recent snapshots or bookmarks exist", errno)
                 .with_hint("destroy the newer ones first")
@@ -180,10 +180,10 @@ pub(crate) fn rollback(zfs: &Zfs, pool: &str, volume: &str, snapshot: &str) -> R
     })
 }
 
-/// Makes a clone the owner of what it shares with its origin: the origin becomes the clone.
+/// Promotes a clone: it takes over the data that it shares with its origin, and the origin becomes the clone.
 ///
 /// # Errors
-/// It is no clone, or both have a snapshot of one name.
+/// It is not a clone, or both have a snapshot with the same name.
 pub(crate) fn promote(zfs: &Zfs, pool: &str, name: &str) -> Result<(), Refusal> {
     let what = format!("cannot promote '{name}'");
     check_name(zfs, pool, name, Named::Dataset, &what)?;

@@ -1,4 +1,4 @@
-//! New volumes, and what they are in.
+//! New volumes, and their parents.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::refusal::dataset_words;
 /// SPA_MINBLOCKSIZE of sys/spa.h.
 const MIN_BLOCK_BYTES: u64 = 512;
 
-/// What a volume is to be.
+/// A volume to create.
 pub(crate) struct NewVolume<'a> {
     /// Its pool.
     pub(crate) pool: &'a str,
@@ -25,18 +25,18 @@ pub(crate) struct NewVolume<'a> {
     pub(crate) name: &'a str,
     /// Its size.
     pub(crate) volsize_bytes: u64,
-    /// Nothing is reserved for it, unless `refreservation` is given.
+    /// Reserve no space, unless `refreservation` is given.
     pub(crate) sparse: bool,
-    /// What it is in is made, too.
+    /// Create missing parents, too.
     pub(crate) parents: bool,
     /// Its properties.
     pub(crate) properties: &'a BTreeMap<String, String>,
 }
 
-/// Properties of a dataset that only holds volumes. The kernel does not try to mount it: it has no file system.
+/// Properties of a dataset that only contains volumes. It must not be mounted: it has no file system.
 ///
 /// # Errors
-/// One does not exist, does not apply, or cannot be that.
+/// A property does not exist, does not apply, or has an invalid value.
 pub(crate) fn properties_of_new_container(
     zfs: &Zfs,
     given: &BTreeMap<String, String>,
@@ -55,10 +55,10 @@ pub(crate) fn properties_of_new_container(
     Ok(values)
 }
 
-/// Makes a volume.
+/// Creates a volume.
 ///
 /// # Errors
-/// The name, size or a property is not right, it is there already, or there is no room for what it reserves.
+/// The name, size or a property is invalid, the volume exists, or its reservation does not fit.
 pub(crate) fn create(zfs: &Zfs, new: &NewVolume<'_>) -> Result<(), Refusal> {
     let (pool, name) = (new.pool, new.name);
     let what = format!("cannot create '{name}'");
@@ -101,12 +101,12 @@ pub(crate) fn create(zfs: &Zfs, new: &NewVolume<'_>) -> Result<(), Refusal> {
         .inspect_err(|_| destroy_again(zfs, &made))
 }
 
-/// Sets a new dataset's properties; if that fails, there shall be no such dataset.
+/// Sets a new dataset's properties; destroys the dataset if that fails.
 fn apply_or_destroy(zfs: &Zfs, name: &str, values: &Values, what: &str) -> Result<(), Refusal> {
     apply(zfs, name, values, what).inspect_err(|_| destroy_again(zfs, &[name.to_owned()]))
 }
 
-/// Undoes what was made, the last first.
+/// Destroys new datasets again, the last one first.
 fn destroy_again(zfs: &Zfs, made: &[String]) {
     for name in made.iter().rev() {
         if let Err(errno) = zfs.destroy_dataset(name) {
@@ -126,7 +126,7 @@ fn refused(what: &str, parent: &str, errno: Errno) -> Refusal {
     }
 }
 
-/// A volume's block size: what was asked for if the pool allows it, or what this release makes by default.
+/// A volume's block size: the requested one if the pool allows it, or this release's default.
 fn block_bytes(zfs: &Zfs, pool: &str, asked: Option<NvValue>, what: &str) -> Result<u32, Refusal> {
     let bytes = match asked {
         Some(NvValue::Uint64(bytes)) => bytes,
@@ -146,7 +146,7 @@ fn block_bytes(zfs: &Zfs, pool: &str, asked: Option<NvValue>, what: &str) -> Res
     }
 }
 
-/// Makes what a dataset is to be in, and returns what was made.
+/// Creates the missing parents of a dataset and returns their names.
 fn make_parents(zfs: &Zfs, name: &str, wanted: bool, what: &str) -> Result<Vec<String>, Refusal> {
     let mut missing = Vec::new();
     let mut next = Some(name);
@@ -177,10 +177,10 @@ fn make_parents(zfs: &Zfs, name: &str, wanted: bool, what: &str) -> Result<Vec<S
     Ok(made)
 }
 
-/// Makes a volume of a snapshot.
+/// Creates a volume from a snapshot.
 ///
 /// # Errors
-/// A name is not right, it is there already, a property cannot be set.
+/// A name is invalid, the volume exists, or a property cannot be set.
 pub(crate) fn clone(
     zfs: &Zfs,
     pool: &str,
@@ -196,7 +196,7 @@ pub(crate) fn clone(
     }
     let values = parse_all(zfs, properties, subject::VOLUME, &what)?;
     zfs.clone_snapshot(snapshot, name).map_err(|errno| match errno {
-        // Of snapshot and parent: tell which one is missing.
+        // Tells whether the snapshot or the parent is missing.
         Errno::NOENT if zfs.describe(snapshot).is_err() => {
             Refusal::of_dataset(format_args!("cannot open '{snapshot}'"), errno)
         }

@@ -1,4 +1,4 @@
-//! What datasets there are, with their properties.
+//! Lists datasets with their properties.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use crate::property::{shown, source_words, value_and_source};
 use crate::protocol::{Dataset, NvValue, Property, Refusal};
 use rustix::io::Errno;
 
-/// Names of datasets that ZFS keeps for itself begin with one of these after the last `/`.
+/// Internal datasets of ZFS have names that begin with one of these after the last `/`.
 const HIDDEN: [char; 2] = ['$', '%'];
 
-/// `root` and all that is below it: volumes, snapshots, and what they are in, in the order of their names.
+/// `root` and its descendants: volumes, snapshots, and their parents, ordered by name.
 ///
 /// # Errors
-/// There is no `root`, or a dataset cannot be read.
+/// `root` does not exist, or a dataset cannot be read.
 pub(crate) fn list(zfs: &Zfs, pool: &str, root: Option<&str>) -> Result<Vec<Dataset>, Refusal> {
     let root = root.unwrap_or(pool);
     let what = format!("cannot open '{root}'");
@@ -30,13 +30,13 @@ pub(crate) fn list(zfs: &Zfs, pool: &str, root: Option<&str>) -> Result<Vec<Data
         }
     };
     names.retain(|name| !name.split('/').any(|part| part.starts_with(HIDDEN)));
-    // A dataset's snapshots follow it, and come before what is below it.
+    // A dataset's snapshots come right after it, before its children.
     names.sort_by(|left, right| key(left).cmp(&key(right)));
     let mut datasets = Vec::new();
     for name in names {
         match dataset(zfs, name) {
             Ok(dataset) => datasets.push(dataset),
-            // It went away meanwhile.
+            // It was destroyed meanwhile.
             Err((_, Errno::NOENT)) => {}
             Err((name, errno)) => {
                 return Err(Refusal::of_dataset(format_args!("cannot open '{name}'"), errno));
@@ -46,7 +46,7 @@ pub(crate) fn list(zfs: &Zfs, pool: &str, root: Option<&str>) -> Result<Vec<Data
     Ok(datasets)
 }
 
-/// The parts of a name, with the snapshot's marked so that it comes first.
+/// The components of a name, with the snapshot's marked so that it sorts first.
 fn key(name: &str) -> Vec<&str> {
     name.split_inclusive(['/', '@']).map(|part| part.trim_end_matches('/')).collect()
 }
@@ -80,7 +80,7 @@ fn dataset(zfs: &Zfs, name: String) -> Result<Dataset, (String, Errno)> {
     };
     let mut properties = BTreeMap::new();
     for property in zfs.properties().of_subject(subject) {
-        // A snapshot has what its volume has, not what a file system has.
+        // A snapshot has its volume's properties, not those of a file system.
         if subject == subject::SNAPSHOT
             && is_volume
             && property.subjects & subject::VOLUME == 0

@@ -1,4 +1,4 @@
-//! Datasets, in the worker: volumes, their snapshots and clones, and what they are in.
+//! Datasets, in the worker: volumes, their snapshots and clones, and their parents.
 
 mod change;
 mod create;
@@ -17,7 +17,7 @@ pub(crate) use create::{NewVolume, clone, create, properties_of_new_container};
 pub(crate) use list::list;
 pub(crate) use properties::{Resize, apply, inherit, set};
 
-/// What a name must be one of.
+/// The kind of dataset that a name must denote.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Named {
     /// A volume or file system.
@@ -26,7 +26,7 @@ enum Named {
     Snapshot,
 }
 
-/// Checks a dataset's name by the rules of ZFS, and that it is of this pool.
+/// Checks a dataset's name by the rules of ZFS, and that it is in this pool.
 fn check_name(zfs: &Zfs, pool: &str, name: &str, named: Named, what: &str) -> Result<(), Refusal> {
     let refused = |why: String| Refusal::new(what, why, Errno::INVAL);
     match (named, name.contains('@')) {
@@ -52,7 +52,7 @@ fn check_name(zfs: &Zfs, pool: &str, name: &str, named: Named, what: &str) -> Re
     Ok(())
 }
 
-/// Checks a name of a dataset to be made.
+/// Checks the name of a dataset to create.
 fn check_new_name(zfs: &Zfs, pool: &str, name: &str, what: &str) -> Result<(), Refusal> {
     check_name(zfs, pool, name, Named::Dataset, what)?;
     if zfs.is_nested_too_deep(name) {
@@ -61,7 +61,7 @@ fn check_new_name(zfs: &Zfs, pool: &str, name: &str, what: &str) -> Result<(), R
     Ok(())
 }
 
-/// The name without its last part.
+/// The name without its last component.
 fn parent(name: &str) -> Option<&str> {
     name.rsplit_once('/').map(|(parent, _)| parent)
 }

@@ -13,13 +13,13 @@ use crate::pool::{list, number};
 use crate::property::{bad_property, parse, parse_size, parse_user};
 use crate::protocol::{NvMap, NvValue, Refusal};
 
-/// Properties that come with encryption, which is not made here.
+/// Properties of encryption, which ashlar cannot set up.
 const ENCRYPTION: [&str; 4] = ["encryption", "keyformat", "keylocation", "pbkdf2iters"];
 
 /// Values of properties, parsed.
 pub(crate) type Values = NvMap;
 
-/// A property that may be set on what `subject` says.
+/// A property that can be set on a `subject`.
 pub(super) fn settable<'a>(
     zfs: &'a Zfs,
     name: &str,
@@ -41,10 +41,10 @@ pub(super) fn settable<'a>(
     Ok(property)
 }
 
-/// Parses properties of a dataset to be made, as `zfs create -o` takes them.
+/// Parses the properties of a new dataset, as in `zfs create -o`.
 ///
 /// # Errors
-/// One does not exist, does not apply, or cannot be that.
+/// A property does not exist, does not apply, or has an invalid value.
 pub(super) fn parse_all(
     zfs: &Zfs,
     given: &BTreeMap<String, String>,
@@ -70,10 +70,10 @@ pub(super) fn parse_all(
     Ok(values)
 }
 
-/// Sets parsed properties of a dataset that is there.
+/// Sets parsed properties of an existing dataset.
 ///
 /// # Errors
-/// libzpool refuses one. Those before it are set then.
+/// libzpool refused a property. The ones before it are set then.
 pub(crate) fn apply(zfs: &Zfs, name: &str, values: &Values, what: &str) -> Result<(), Refusal> {
     check_algorithms(zfs, name, values, what)?;
     let mut plain = NvMap::new();
@@ -98,7 +98,7 @@ pub(crate) fn apply(zfs: &Zfs, name: &str, values: &Values, what: &str) -> Resul
     zfs.set_dataset_properties(name, &plain).map_err(|errno| Refusal::of_dataset(what, errno))
 }
 
-/// Algorithms by their first word, with the feature that a pool needs for them.
+/// Algorithms by their first word, with the pool feature that they need.
 const ALGORITHMS: [(&str, &str); 6] = [
     ("lz4", "lz4_compress"),
     ("zstd", "zstd_compress"),
@@ -108,7 +108,7 @@ const ALGORITHMS: [(&str, &str); 6] = [
     ("blake3", "blake3"),
 ];
 
-/// Refuses algorithms whose feature the pool has not enabled: libzpool would end the process at the next block.
+/// Refuses algorithms whose feature is not enabled in the pool: libzpool would abort at the next block.
 fn check_algorithms(zfs: &Zfs, name: &str, values: &Values, what: &str) -> Result<(), Refusal> {
     for property in ["checksum", "dedup", "compression"] {
         let Some(NvValue::Uint64(index)) = values.get(property) else { continue };
@@ -136,7 +136,7 @@ fn check_algorithms(zfs: &Zfs, name: &str, values: &Values, what: &str) -> Resul
     Ok(())
 }
 
-/// ZFS's words where a property's own function fails.
+/// ZFS's message when a property's own function fails.
 fn refused(what: &str, property: &str, errno: Errno) -> Refusal {
     match (property, errno) {
         ("quota" | "refquota", Errno::NOSPC) => {
@@ -150,19 +150,19 @@ fn refused(what: &str, property: &str, errno: Errno) -> Refusal {
     }
 }
 
-/// A volume that is not open, or one that is.
+/// Resizes volumes, open or not.
 pub(crate) trait Resize {
-    /// Changes its size, and frees what is beyond.
+    /// Changes a volume's size, and frees the blocks beyond.
     ///
     /// # Errors
-    /// Those of the transaction.
+    /// The errors of the transaction.
     fn resize(&self, name: &str, volsize_bytes: u64) -> Result<(), Errno>;
 }
 
 /// Sets a property of a dataset or snapshot.
 ///
 /// # Errors
-/// It does not exist, cannot be set, cannot be that, or libzpool refuses it.
+/// It does not exist, cannot be set, has an invalid value, or libzpool refused it.
 pub(crate) fn set(
     zfs: &Zfs,
     pool: &str,
@@ -210,7 +210,7 @@ pub(crate) fn set(
     }
 }
 
-/// What is reserved for a volume of this size if nothing else is wanted.
+/// The default reservation of a volume of this size.
 fn usual_reservation(
     zfs: &Zfs,
     pool: &str,
@@ -224,7 +224,7 @@ fn usual_reservation(
     Ok(reservation_bytes(&config, volsize_bytes, u64::from(volblocksize_bytes), copies))
 }
 
-/// Resizes a volume. If exactly what is usual was reserved for the old size, that is then reserved for the new one.
+/// Resizes a volume. If the old size had its default reservation, the new size gets its default reservation.
 fn set_volsize(
     zfs: &Zfs,
     pool: &str,
@@ -253,7 +253,7 @@ fn set_volsize(
         apply(zfs, dataset, &values, &what)
     };
     let new_reserved = usual(volsize_bytes)?;
-    // What grows is reserved before it can be written to; what shrinks is given back after.
+    // Growth is reserved before it can be written; what shrinking saves is released after.
     if follows && volsize_bytes > old_bytes {
         reserve(new_reserved)?;
     }
@@ -293,7 +293,7 @@ pub(super) fn check_volsize(
     Ok(())
 }
 
-/// Lets a property of a dataset be inherited; a user's own is gone then.
+/// Makes a property inherited; a user property is removed.
 ///
 /// # Errors
 /// It does not exist, or cannot be inherited.

@@ -1,24 +1,25 @@
-//! How much a volume takes when all of it was written: what is reserved for one that is not sparse.
+//! The space of a fully written volume: the reservation of a volume that is not sparse.
 
 use crate::pool::{children, list, number, text};
 use crate::protocol::NvMap;
 
-/// SPA_OLD_MAXBLOCKSIZE of sys/spa.h: the block that space is counted by.
+/// SPA_OLD_MAXBLOCKSIZE of sys/spa.h: the block size that space is accounted with.
 const USUAL_BLOCK_BYTES: u64 = 128 << 10;
 /// 1 << DN_MAX_INDBLKSHIFT of sys/dnode.h.
 const INDIRECT_BLOCK_BYTES: u64 = 128 << 10;
-/// DNODES_PER_LEVEL of sys/dnode.h: block pointers of an indirect block.
+/// DNODES_PER_LEVEL of sys/dnode.h: block pointers per indirect block.
 const POINTERS_PER_INDIRECT: u64 = 1024;
-/// Blocks of the object set's own object, of all its levels.
+/// Blocks of the object set's meta dnode, in all its levels.
 const METADNODE_BLOCKS: u64 = 7;
-/// SPA_DVAS_PER_BP of sys/spa.h: copies of a block at most.
+/// SPA_DVAS_PER_BP of sys/spa.h: maximum copies of a block.
 const MAX_COPIES: u64 = 3;
 /// 1 << SPA_MINBLOCKSHIFT of sys/spa.h.
 const SECTOR_BYTES: u64 = 512;
 
-/// The reservation of a volume of this size, in a pool of this configuration. The sum is that of ZFS (zvol_volsize_to_reservation of
-/// libzfs), which takes the copies of data and metadata, the indirect blocks, and what parities of the worst RAID-Z vdev
-/// take more for these small blocks than for the usual ones.
+/// The reservation of a volume of this size, in a pool with this configuration. The formula is
+/// ZFS's (zvol_volsize_to_reservation of libzfs): it includes the copies of data and metadata, the
+/// indirect blocks, and the extra parity that the worst RAID-Z vdev needs for these small blocks,
+/// compared with the usual ones.
 pub(super) fn reservation_bytes(
     config: &NvMap,
     volsize_bytes: u64,
@@ -40,7 +41,7 @@ pub(super) fn reservation_bytes(
         .saturating_add(metadata_bytes)
 }
 
-/// What so many blocks count as, in the pool's vdevs.
+/// The space accounted for `blocks`, in the pool's vdevs.
 fn data_bytes(config: &NvMap, blocks: u64, block_bytes: u64) -> u64 {
     let vdevs = list(config, "vdev_tree").map(children).unwrap_or_default();
     vdevs
@@ -48,7 +49,7 @@ fn data_bytes(config: &NvMap, blocks: u64, block_bytes: u64) -> u64 {
         .filter_map(|vdev| {
             let usual = allocated_bytes(vdev, USUAL_BLOCK_BYTES)?;
             let these = allocated_bytes(vdev, block_bytes)?;
-            // In this order, and by sectors, as ZFS rounds it.
+            // In this order, and in sectors, to round as ZFS does.
             let sectors =
                 u128::from(blocks) * u128::from(these) / u128::from((usual / SECTOR_BYTES).max(1));
             let bytes = sectors * u128::from(USUAL_BLOCK_BYTES / SECTOR_BYTES);
@@ -58,7 +59,7 @@ fn data_bytes(config: &NvMap, blocks: u64, block_bytes: u64) -> u64 {
         .unwrap_or_else(|| blocks.saturating_mul(block_bytes))
 }
 
-/// What a block takes on a RAID-Z or dRAID vdev, parities and padding included; `None` for another.
+/// The allocated size of a block on a RAID-Z or dRAID vdev, with parity and padding; `None` for other vdevs.
 fn allocated_bytes(vdev: &NvMap, block_bytes: u64) -> Option<u64> {
     let kind = text(vdev, "type")?;
     let parity = number(vdev, "nparity");

@@ -1,8 +1,9 @@
-//! Whether a pool can be used just now, found out without waiting for it.
+//! Whether a pool is usable now, determined without blocking on it.
 //!
-//! While a pool is suspended, a thread of libzpool may wait for its disks and hold the lock of all pools: `spa_async_thread` does so in
-//! `spa_config_update` (module/zfs/spa.c). Whoever opens a pool by its name waits for that lock then, for ever. So a pool is kept in mind
-//! from the first time it is asked about, and what is asked of it takes no lock.
+//! While a pool is suspended, a thread of libzpool may wait for the pool's disks while holding the
+//! lock of all pools: `spa_async_thread` does this in `spa_config_update` (module/zfs/spa.c). A
+//! caller that opens a pool by name then waits for that lock indefinitely. So a pool's address is
+//! stored at the first query, and later queries take no lock.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int, c_void};
@@ -16,15 +17,15 @@ use super::kernel::{TAG, Zfs};
 use super::spa::spa_t;
 use super::{Library, LoadError, Release, symbols};
 
-/// How often the lock is tried.
+/// How often to try the lock.
 const INTERVAL: Duration = Duration::from_millis(5);
 
-/// Whether a pool can be changed just now.
+/// Whether a pool can be changed now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Condition {
-    /// It was not imported read-only.
+    /// Whether it was imported writable.
     pub(crate) is_writable: bool,
-    /// Its disks failed: what writes, waits until they are back.
+    /// Whether its disks failed: writes wait until they are back.
     pub(crate) is_suspended: bool,
 }
 
@@ -37,7 +38,7 @@ symbols! {
 }
 
 symbols! {
-    /// sys/spa.h since 2.4, which has the lock no more.
+    /// sys/spa.h since 2.4, which does not export the lock.
     NamespaceFunctions {
         spa_namespace_tryenter: fn(*const c_void) -> c_int;
         spa_namespace_exit: fn(*const c_void);
@@ -51,21 +52,21 @@ enum Namespace {
     Functions(NamespaceFunctions),
 }
 
-/// A pool that is imported.
+/// An imported pool.
 #[derive(Clone, Copy)]
 struct Known(*mut spa_t);
 
-/// The pools that are kept in mind, by name.
+/// The stored pools, by name.
 pub(super) struct Conditions {
     namespace: Namespace,
     known: Mutex<BTreeMap<String, Known>>,
 }
 
 impl Conditions {
-    /// None is known.
+    /// Without stored pools.
     ///
     /// # Errors
-    /// The release is not what it seems.
+    /// The library does not match its release.
     pub(super) fn load(library: &Library) -> Result<Self, LoadError> {
         let namespace = if library.release() >= Release::V2_4 {
             Namespace::Functions(NamespaceFunctions::load(library)?)
@@ -80,15 +81,15 @@ impl Conditions {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets a pool, before it goes.
+    /// Forgets a pool; called before the pool is freed.
     pub(super) fn forget(&self, name: &CStr) {
         self.known().remove(&*name.to_string_lossy());
     }
 
-    /// Whether nobody has the lock of all pools.
+    /// Whether no thread holds the lock of all pools.
     fn is_free(&self) -> bool {
         match &self.namespace {
-            // SAFETY: it is that lock, and ours if it says so.
+            // SAFETY: it is that lock, and this thread holds it if `mutex_tryenter` succeeds.
             Namespace::Lock(lock, functions) => unsafe {
                 let entered = (functions.mutex_tryenter)(*lock) != 0;
                 if entered {
@@ -96,7 +97,7 @@ impl Conditions {
                 }
                 entered
             },
-            // SAFETY: the lock is ours if it says so.
+            // SAFETY: this thread holds the lock if `spa_namespace_tryenter` succeeds.
             Namespace::Functions(functions) => unsafe {
                 let entered = (functions.spa_namespace_tryenter)(TAG) != 0;
                 if entered {
@@ -109,7 +110,8 @@ impl Conditions {
 }
 
 impl Zfs {
-    /// Whether a pool can be changed just now. Waits for who has the lock of all pools, unless that waits for this pool in turn.
+    /// Whether a pool can be changed now. Waits for the holder of the lock of all pools, unless the
+    /// pool is suspended.
     ///
     /// # Errors
     /// The pool cannot be opened.
@@ -130,7 +132,8 @@ impl Zfs {
     }
 
     fn condition(&self, spa: *mut spa_t) -> Condition {
-        // SAFETY: the pool is imported: it is forgotten before it goes. Both look at fields of it, and take no lock.
+        // SAFETY: the pool is imported: it is forgotten before it is freed. Both functions read
+        // fields of it, and take no lock.
         unsafe {
             Condition {
                 is_writable: (self.spa.spa_writeable)(spa) != 0,

@@ -1,14 +1,16 @@
-//! A gap in libzpool 2.4.
+//! Works around a bug of libzpool 2.4.
 
 use std::ffi::c_void;
 
 use super::{Library, LoadError};
 
-/// Puts the function into `vdev_disk_ops` that is missing there: since 2.4 the allocation of a log block asks a vdev how much fits in how
-/// much, and what vdevs of the type `disk` do in user space (the end of module/zfs/vdev_file.c) was not told of it, as those of
-/// the type `file` were. A null pointer is called then. All our vdevs are of that type, and all that kernels make on devices.
+/// Adds a missing function to `vdev_disk_ops`: since 2.4, the allocation of a log block asks a vdev
+/// how much data fits in an allocated size, and `vdev_disk_ops` in user space (the end of
+/// module/zfs/vdev_file.c) lacks that function, unlike `vdev_file_ops`. Without it, a null pointer
+/// is called. All our vdevs have the type `disk`, and so do all that kernels create on devices.
 ///
-/// Nothing is done unless the table is just as it is there: so this ends when it is repaired.
+/// Does nothing unless the table looks exactly as in the buggy release: so it becomes inactive when
+/// the bug is fixed.
 ///
 /// # Errors
 /// The table cannot be written.
@@ -26,17 +28,17 @@ pub(super) fn complete(library: &Library) -> Result<(), LoadError> {
         return Ok(());
     }
     let missing = fields.wrapping_add(1);
-    // SAFETY: no arguments that could be wrong. It does not fail on Linux.
+    // SAFETY: the argument is valid. The call does not fail on Linux.
     let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.unsigned_abs() as usize;
     let page = missing.cast::<c_void>().wrapping_byte_sub(missing.addr() % page_bytes);
-    // SAFETY: the page is the library's, of data that is only relocated; nobody relies on its being read-only.
+    // SAFETY: the page is the library's relocated data; no code relies on it being read-only.
     if unsafe { libc::mprotect(page, page_bytes, libc::PROT_READ | libc::PROT_WRITE) } != 0 {
         return Err(LoadError::Unknown {
             path: library.path().to_string_lossy().into_owned(),
             why: format!("vdev_disk_ops: {}", std::io::Error::last_os_error()),
         });
     }
-    // SAFETY: it is a field of that table, which can be written now, and the function is of its type.
+    // SAFETY: it is a field of that table, which is writable now, and the function has the right type.
     unsafe { *missing = to_psize };
     Ok(())
 }

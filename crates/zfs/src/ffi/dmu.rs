@@ -1,6 +1,6 @@
 //! The DMU: objsets of volumes (sys/dmu.h, sys/dnode.h, sys/dsl_prop.h, sys/zap.h, sys/spa.h).
 //!
-//! What is here keeps libzpool's rules by types: an objset is owned as long as it is used.
+//! The types enforce libzpool's rules: an objset is owned as long as it is used.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::{NonNull, null_mut};
@@ -19,23 +19,23 @@ pub(crate) type RawObjset = *mut c_void;
 pub(crate) type RawDnode = *mut c_void;
 /// `dmu_tx_t`
 pub(crate) type RawTx = *mut c_void;
-/// What a hold is known by to libzpool: any address.
+/// Identifies a hold to libzpool: any address.
 pub(crate) type Tag = *const c_void;
 /// `boolean_t`
 pub(crate) type Boolean = c_int;
 
 /// `DMU_OST_ZVOL`
 const OBJSET_OF_ZVOL: c_int = 3;
-/// The object of a volume that has its data: `ZVOL_OBJ`.
+/// The object with a volume's data: `ZVOL_OBJ`.
 pub(crate) const DATA_OBJECT: u64 = 1;
-/// The object of a volume that has its properties: `ZVOL_ZAP_OBJ`.
+/// The object with a volume's properties: `ZVOL_ZAP_OBJ`.
 const PROPERTY_OBJECT: u64 = 2;
 /// `ZIO_PRIORITY_SYNC_READ`
 const PRIORITY_SYNC_READ: c_int = 0;
 /// `ECKSUM` of libspl, which is EBADE.
 const CHECKSUM_ERROR: c_int = libc::EBADE;
 
-/// `dmu_buf_t`, of which there is more that is private.
+/// `dmu_buf_t`; the structure has further, private fields.
 #[repr(C)]
 pub(crate) struct DmuBuf {
     object: u64,
@@ -60,7 +60,7 @@ pub(crate) struct ObjectInfo {
     padding: [u8; 4],
     dnode_bytes: u64,
     physical_blocks_512: u64,
-    /// The end of the last block that was ever written.
+    /// The end of the last block ever written.
     pub(crate) max_offset_bytes: u64,
     fill_count: u64,
 }
@@ -100,33 +100,35 @@ symbols! {
         dmu_buf_hold_noread: fn(RawObjset, u64, u64, Tag, *mut *mut DmuBuf) -> c_int;
         dmu_buf_rele: fn(*mut DmuBuf, Tag);
         dmu_buf_rele_array: fn(*mut *mut DmuBuf, c_int, Tag);
-        /// The third argument (the fill may fail) since 2.2.3.
+        /// The third argument (whether the fill may fail) exists since 2.2.3.
         dmu_buf_will_fill: fn(*mut DmuBuf, RawTx, Boolean);
-        /// The third argument (it failed) since 2.2.3. Its result is about blocks that were cloned or written directly.
+        /// The third argument (whether it failed) exists since 2.2.3. The result concerns cloned or
+        /// directly written blocks.
         dmu_buf_fill_done: fn(*mut DmuBuf, RawTx, Boolean);
         dmu_buf_will_dirty: fn(*mut DmuBuf, RawTx);
         dmu_read_by_dnode: fn(RawDnode, u64, u64, *mut c_void, u32) -> c_int;
-        /// The last argument since 2.4.
+        /// The last argument exists since 2.4.
         dmu_write_by_dnode: fn(RawDnode, u64, u64, *const c_void, RawTx, u32);
         dsl_pool_wrlog_count: fn(*mut c_void, i64, u64);
     }
 }
 
-/// All that a volume uses of libzpool.
+/// The functions of libzpool that a volume uses.
 pub(crate) struct Api {
     pub(crate) dmu: Dmu,
     pub(crate) zil: Zil,
     pub(crate) walk: Walk,
-    /// `zil_replay_disable`: logs are emptied, and not replayed. A number of libzpool's own, which does not look at it.
+    /// `zil_replay_disable`: discard logs instead of replaying them. A variable of libzpool, which
+    /// does not read it itself.
     replay_disable: AtomicPtr<c_int>,
     pub(crate) release: Release,
 }
 
 impl Api {
-    /// Looks everything up.
+    /// Looks up all functions.
     ///
     /// # Errors
-    /// Something is not there: the release is not what it seems.
+    /// A symbol is missing: the library does not match its release.
     pub(crate) fn load(library: &Library) -> Result<Self, LoadError> {
         // SAFETY: an integer of module/zfs/zil.c.
         let replay_disable = unsafe { library.symbol::<*mut c_int>("zil_replay_disable")? };
@@ -139,19 +141,19 @@ impl Api {
         })
     }
 
-    /// `zil_replay_disable`, as it is now: logs are given up, and not replayed.
+    /// The current value of `zil_replay_disable`: discard logs instead of replaying them.
     pub(crate) fn is_replay_disabled(&self) -> bool {
         let address = self.replay_disable.load(Ordering::Relaxed);
-        // SAFETY: an integer of the library, which is there as long as its functions.
+        // SAFETY: an integer of the library, which is loaded as long as its functions.
         unsafe { address.read_volatile() != 0 }
     }
 
-    /// `sync`, as it is now.
+    /// The current value of `sync`.
     ///
     /// # Safety
     /// The objset is owned.
     pub(super) unsafe fn sync_of(&self, objset: RawObjset) -> Sync {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         Sync::from(unsafe { (self.dmu.dmu_objset_syncprop)(objset) })
     }
 
@@ -163,7 +165,8 @@ impl Api {
         }
     }
 
-    /// A block that was to be overwritten can be left as it was. Early 2.2 cannot, and does not look different.
+    /// Whether a failed overwrite can leave a block unchanged. Early 2.2 cannot, and is not
+    /// distinguishable from later 2.2.
     pub(super) fn can_undo_fill(&self) -> bool {
         match self.release {
             Release::V2_1 | Release::V2_2 => false,
@@ -172,7 +175,8 @@ impl Api {
     }
 }
 
-/// A result of libzpool, in words of block I/O: a wrong checksum is an I/O error, a quota is space.
+/// Translates a result of libzpool for block I/O: a wrong checksum becomes an I/O error, an
+/// exceeded quota becomes ENOSPC.
 pub(crate) fn check_io(code: c_int) -> Result<(), Errno> {
     check(code).map_err(|errno| match errno.raw_os_error() {
         CHECKSUM_ERROR => Errno::IO,
@@ -199,27 +203,27 @@ impl From<c_int> for Sync {
     }
 }
 
-/// The objset of a volume or of a snapshot of one, owned, and its data object, held.
+/// The owned objset of a volume or of a snapshot of one, with its data object held.
 pub(crate) struct Objset {
     api: Arc<Api>,
     raw: NonNull<c_void>,
     dnode: RawDnode,
-    /// Its address is the owner.
+    /// Its address identifies the owner.
     tag: Box<u8>,
     block_bytes: u32,
 }
 
-// SAFETY: libzpool locks its own structures; they belong to no thread.
+// SAFETY: libzpool locks its structures; they are not bound to a thread.
 unsafe impl Send for Objset {}
 // SAFETY: as above.
 unsafe impl std::marker::Sync for Objset {}
 
 impl Objset {
-    /// Owns the objset of that name.
+    /// Owns the objset of this name.
     ///
     /// # Errors
-    /// ENOENT: there is none. EBUSY: it is owned. EINVAL: it is no volume. EACCES: its key is not loaded. EROFS: a snapshot
-    /// is not written.
+    /// ENOENT: it does not exist. EBUSY: it is owned. EINVAL: it is not a volume. EACCES: its key
+    /// is not loaded. EROFS: a snapshot cannot be written.
     pub(crate) fn own(api: &Arc<Api>, name: &CStr, read_only: bool) -> Result<Self, Errno> {
         let tag = Box::new(0);
         let mut raw = null_mut();
@@ -277,13 +281,13 @@ impl Objset {
         self.block_bytes
     }
 
-    /// `volsize`, as the objset has it.
+    /// `volsize`, as stored in the objset.
     ///
     /// # Errors
     /// It cannot be read.
     pub(crate) fn volsize_bytes(&self) -> Result<u64, Errno> {
         let mut size = 0_u64;
-        // SAFETY: one integer of 8 bytes is asked for.
+        // SAFETY: `size` has room for the requested integer of 8 bytes.
         check_io(unsafe {
             let to = (&raw mut size).cast();
             (self.api.dmu.zap_lookup)(self.raw(), PROPERTY_OBJECT, c"size".as_ptr(), 8, 1, to)
@@ -293,18 +297,18 @@ impl Objset {
 
     fn info(&self) -> Result<ObjectInfo, Errno> {
         let mut info = ObjectInfo::default();
-        // SAFETY: the objset is owned; it writes a description.
+        // SAFETY: the objset is owned; the function writes `info`.
         check_io(unsafe {
             (self.api.dmu.dmu_object_info)(self.raw(), DATA_OBJECT, &raw mut info)
         })?;
         Ok(info)
     }
 
-    /// The end of all that was ever written. Nothing behind it may be freed: libzpool looks for the indirect blocks of what it
-    /// is told to free, and ends the process if there are none.
+    /// The end of the written data. Nothing beyond may be freed: libzpool looks up the indirect
+    /// blocks of a freed range, and aborts the process if there are none.
     ///
     /// # Errors
-    /// It cannot be told.
+    /// It cannot be determined.
     pub(crate) fn written_end_bytes(&self) -> Result<u64, Errno> {
         Ok(self.info()?.max_offset_bytes)
     }
@@ -325,7 +329,7 @@ impl Objset {
     /// It cannot be read.
     pub(crate) fn is_set_read_only(&self, name: &CStr) -> Result<bool, Errno> {
         let mut value = 0;
-        // SAFETY: strings, and a place for an integer; where it comes from is not asked.
+        // SAFETY: strings, and a place for an integer; the source may be null.
         check_io(unsafe {
             (self.api.dmu.dsl_prop_get_integer)(
                 name.as_ptr(),
@@ -342,13 +346,13 @@ impl Objset {
         unsafe { (self.api.dmu.spa_has_slogs)((self.api.dmu.dmu_objset_spa)(self.raw())) != 0 }
     }
 
-    /// `sync`, as it is now.
+    /// The current value of `sync`.
     pub(crate) fn sync(&self) -> Sync {
         // SAFETY: the objset is owned.
         unsafe { self.api.sync_of(self.raw()) }
     }
 
-    /// `logbias=throughput`, as it is now.
+    /// Whether `logbias=throughput` is set now.
     pub(crate) fn is_for_throughput(&self) -> bool {
         // SAFETY: the objset is owned.
         unsafe { (self.api.dmu.dmu_objset_logbias)(self.raw()) == 1 }
@@ -369,7 +373,7 @@ impl Objset {
         }
     }
 
-    /// Waits until all that was changed is on stable storage.
+    /// Waits until all changes are on stable storage.
     pub(crate) fn wait_synced(&self) {
         // SAFETY: the objset is owned, and so its pool is held.
         unsafe { (self.api.dmu.txg_wait_synced)((self.api.dmu.dmu_objset_pool)(self.raw()), 0) };

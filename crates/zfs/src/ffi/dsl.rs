@@ -1,4 +1,4 @@
-//! Datasets: what of libzpool makes, lists, changes and destroys volumes, snapshots and clones.
+//! Datasets: the functions of libzpool that create, list, change and destroy volumes, snapshots and clones.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
@@ -11,13 +11,13 @@ use super::nvlist::{Nvlist, c_string, nvlist_t};
 use super::{Library, LoadError, Release, check, symbols};
 use crate::protocol::{NvMap, NvValue};
 
-/// sys/dmu.h. Never looked into.
+/// sys/dmu.h. Opaque.
 #[repr(C)]
 pub(crate) struct objset_t {
     _opaque: [u8; 0],
 }
 
-/// sys/dmu.h. Never looked into.
+/// sys/dmu.h. Opaque.
 #[repr(C)]
 pub(crate) struct dmu_tx_t {
     _opaque: [u8; 0],
@@ -27,7 +27,8 @@ type CreateCallback = unsafe extern "C" fn(*mut objset_t, *mut c_void, *mut c_vo
 type FindCallback = unsafe extern "C" fn(*const c_char, *mut c_void) -> c_int;
 
 symbols! {
-    /// sys/dmu.h, sys/zap.h, sys/dsl_dataset.h, sys/dsl_dir.h, sys/dsl_destroy.h, sys/dsl_prop.h, and sys/txg.h for the last.
+    /// sys/dmu.h, sys/zap.h, sys/dsl_dataset.h, sys/dsl_dir.h, sys/dsl_destroy.h, sys/dsl_prop.h;
+    /// sys/txg.h for the last function.
     ObjsetFunctions {
         dmu_objset_create: fn(*const c_char, c_int, u64, *mut c_void, CreateCallback, *mut c_void) -> c_int;
         dmu_objset_find: fn(*const c_char, FindCallback, *mut c_void, c_int) -> c_int;
@@ -74,7 +75,7 @@ symbols! {
 
 type CloneFunction = unsafe extern "C" fn(*const c_char, *const c_char) -> c_int;
 
-/// [`ObjsetFunctions`], and what has not the same name in all releases.
+/// [`ObjsetFunctions`], and functions with different names in different releases.
 #[derive(Clone, Copy)]
 pub(super) struct DslFunctions {
     pub(super) functions: ObjsetFunctions,
@@ -108,7 +109,7 @@ const FIND_CHILDREN: c_int = 2;
 /// ZFS_MAX_DATASET_NAME_LEN of sys/fs/zfs.h.
 const MAX_NAME_BYTES: usize = 256;
 
-/// What a dataset is.
+/// The type of a dataset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Shape {
     /// A volume, or a snapshot of one.
@@ -120,20 +121,20 @@ pub(crate) enum Shape {
     },
     /// A file system, or a snapshot of one.
     FileSystem,
-    /// Something else.
+    /// Any other type.
     Other,
 }
 
-/// A dataset as it is.
+/// A description of a dataset.
 pub(crate) struct Description {
-    /// What it is.
+    /// The type.
     pub(crate) shape: Shape,
     /// Properties: each name with a list of `value` and maybe `source`.
     pub(crate) properties: NvMap,
 }
 
 unsafe extern "C" fn collect(name: *const c_char, into: *mut c_void) -> c_int {
-    // SAFETY: `dataset_names` passes a vector, and waits; the name is a text.
+    // SAFETY: `dataset_names` passes a vector, and waits; the name is a valid string.
     unsafe {
         let name = CStr::from_ptr(name).to_string_lossy().into_owned();
         (*into.cast::<Vec<String>>()).push(name);
@@ -141,7 +142,7 @@ unsafe extern "C" fn collect(name: *const c_char, into: *mut c_void) -> c_int {
     0
 }
 
-/// An object set that is held, for reading what is said of it.
+/// A held object set, for reading its properties.
 struct Held<'a> {
     zfs: &'a Zfs,
     objset: *mut objset_t,
@@ -155,7 +156,7 @@ impl Drop for Held<'_> {
 }
 
 impl Zfs {
-    /// Makes a dataset that shares what a snapshot has.
+    /// Creates a clone of a snapshot.
     ///
     /// # Errors
     /// Those of `dsl_dataset_clone`.
@@ -165,7 +166,7 @@ impl Zfs {
         check(unsafe { (self.dsl.clone)(name.as_ptr(), snapshot.as_ptr()) })
     }
 
-    /// The names of a dataset and of all that is below it, snapshots too if wanted.
+    /// The names of a dataset and of its descendants, including snapshots if `snapshots`.
     ///
     /// # Errors
     /// Those of `dmu_objset_find`.
@@ -173,7 +174,7 @@ impl Zfs {
         let root = c_string(root)?;
         let flags = FIND_CHILDREN | if snapshots { FIND_SNAPSHOTS } else { 0 };
         let mut names: Vec<String> = Vec::new();
-        // SAFETY: it calls `collect` with the address of `names` before it returns.
+        // SAFETY: `collect` is called with the address of `names`, and only before the function returns.
         check(unsafe {
             (self.dsl.functions.dmu_objset_find)(
                 root.as_ptr(),
@@ -194,14 +195,14 @@ impl Zfs {
         Ok(Held { zfs: self, objset })
     }
 
-    /// What a dataset or snapshot is, and what is said of it.
+    /// The type and the properties of a dataset or snapshot.
     ///
     /// # Errors
-    /// There is none of that name, or it cannot be read.
+    /// It does not exist, or cannot be read.
     pub(crate) fn describe(&self, name: &str) -> Result<Description, Errno> {
         let functions = &self.dsl.functions;
         let held = self.hold(name)?;
-        // SAFETY: the object set is held; the list is then nobody else's.
+        // SAFETY: the object set is held; the list is not shared with other code.
         let properties = unsafe {
             let list = written(|list| (functions.dsl_prop_get_all)(held.objset, list))?;
             let list = Nvlist::owned(self.nv, list);
@@ -218,7 +219,7 @@ impl Zfs {
         Ok(Description { shape, properties })
     }
 
-    /// Sets properties of a dataset to these numbers and texts, all at one time; `readonly` and the like, not those that
+    /// Sets numeric and text properties of a dataset, all in one transaction group; not those that
     /// [`Self::set_special`] sets.
     ///
     /// # Errors
@@ -236,10 +237,11 @@ impl Zfs {
         })
     }
 
-    /// What setting a property needs besides, or instead of, [`Self::set_dataset_properties`]: `true` if it is set with this.
+    /// Does what a property needs in addition to, or instead of, [`Self::set_dataset_properties`];
+    /// returns `true` if the property is set now.
     ///
     /// # Errors
-    /// Those of the property's own function: `ENOSPC` for a reservation that the pool has no room for.
+    /// Those of the property's function: `ENOSPC` for a reservation that does not fit in the pool.
     pub(crate) fn set_special(
         &self,
         name: &str,
@@ -270,12 +272,12 @@ impl Zfs {
                 }
                 _ => (0, false),
             };
-            // The compression's function has nothing to do for most algorithms.
+            // The compression's function has nothing to do for most algorithms, and returns -1 then.
             if result == -1 { Ok(set) } else { check(result).map(|()| set) }
         }
     }
 
-    /// Lets a property be inherited.
+    /// Makes a property inherited.
     ///
     /// # Errors
     /// Those of `dsl_prop_inherit`.
@@ -291,14 +293,14 @@ impl Zfs {
         })
     }
 
-    /// A property that is a number, as it is in force.
+    /// The effective value of a numeric property.
     ///
     /// # Errors
     /// Those of `dsl_prop_get_integer`.
     pub(crate) fn number_property(&self, name: &str, property: &str) -> Result<u64, Errno> {
         let (name, property) = (c_string(name)?, c_string(property)?);
         let mut value = 0;
-        // SAFETY: the names are valid, it writes a number; where it comes from is not wanted.
+        // SAFETY: the names are valid; the function writes a number; the source may be null.
         check(unsafe {
             (self.dsl.functions.dsl_prop_get_integer)(
                 name.as_ptr(),
@@ -313,7 +315,7 @@ impl Zfs {
     /// Takes snapshots, all in one transaction group.
     ///
     /// # Errors
-    /// An errno, and the names that are to blame, each with its own.
+    /// An errno, and the failed names, each with its errno.
     pub(crate) fn snapshot(&self, names: &[String]) -> Result<(), (Errno, NvMap)> {
         self.with_names(names, |functions, list, errors| {
             // SAFETY: the lists are valid; no properties.
@@ -324,10 +326,10 @@ impl Zfs {
     /// Destroys snapshots, all in one transaction group.
     ///
     /// # Errors
-    /// An errno, and the names that are to blame, each with its own.
+    /// An errno, and the failed names, each with its errno.
     pub(crate) fn destroy_snapshots(&self, names: &[String]) -> Result<(), (Errno, NvMap)> {
         self.with_names(names, |functions, list, errors| {
-            // SAFETY: the lists are valid; now, not when their last clone is gone.
+            // SAFETY: the lists are valid; destruction is immediate, not deferred until the last clone is gone.
             unsafe { (functions.dsl_destroy_snapshots_nvl)(list, 0, errors) }
         })
     }
@@ -344,7 +346,7 @@ impl Zfs {
             .map_err(|errno| (errno, errors.to_map()))
     }
 
-    /// Destroys a dataset that has no snapshots and no descendants.
+    /// Destroys a dataset without snapshots or descendants.
     ///
     /// # Errors
     /// Those of `dsl_destroy_head`.
@@ -354,7 +356,7 @@ impl Zfs {
         check(unsafe { (self.dsl.functions.dsl_destroy_head)(name.as_ptr()) })
     }
 
-    /// Renames a dataset, with all that is below it.
+    /// Renames a dataset, with its descendants.
     ///
     /// # Errors
     /// Those of `dsl_dir_rename`.
@@ -364,7 +366,7 @@ impl Zfs {
         check(unsafe { (self.dsl.functions.dsl_dir_rename)(from.as_ptr(), to.as_ptr()) })
     }
 
-    /// Renames a snapshot of a dataset; the names are without that of the dataset.
+    /// Renames a snapshot of a dataset; `from` and `to` do not include the dataset's name.
     ///
     /// # Errors
     /// Those of `dsl_dataset_rename_snapshot`.
@@ -381,10 +383,10 @@ impl Zfs {
         })
     }
 
-    /// Takes a dataset that is not open back to its last snapshot, which must be `snapshot`.
+    /// Rolls a dataset that is not open back to its last snapshot, which must be `snapshot`.
     ///
     /// # Errors
-    /// Those of `dsl_dataset_rollback`: `EEXIST` if there is a newer snapshot, `EBUSY` if it is open.
+    /// Those of `dsl_dataset_rollback`: `EEXIST` if there is a newer snapshot, `EBUSY` if the dataset is open.
     pub(crate) fn rollback(&self, dataset: &str, snapshot: &str) -> Result<(), Errno> {
         let (dataset, snapshot) = (c_string(dataset)?, c_string(snapshot)?);
         let result = Nvlist::new(self.nv);
@@ -399,19 +401,19 @@ impl Zfs {
         })
     }
 
-    /// Makes a clone the owner of what it shares with its origin.
+    /// Promotes a clone: it takes over the data that it shares with its origin.
     ///
     /// # Errors
-    /// Those of `dsl_dataset_promote`; with `EEXIST` the name of the snapshot that both have.
+    /// Those of `dsl_dataset_promote`; for `EEXIST`, the name of the conflicting snapshot.
     pub(crate) fn promote(&self, name: &str) -> Result<(), (Errno, String)> {
         let name = c_string(name).map_err(|errno| (errno, String::new()))?;
         let mut conflict: [c_char; MAX_NAME_BYTES] = [0; MAX_NAME_BYTES];
-        // SAFETY: the name is valid; it writes a name of at most this length.
+        // SAFETY: the name is valid; the function writes a name of at most this length.
         let result = unsafe {
             (self.dsl.functions.dsl_dataset_promote)(name.as_ptr(), conflict.as_mut_ptr())
         };
         check(result).map_err(|errno| {
-            // SAFETY: it ends with a zero, at the latest the last one that nobody wrote to.
+            // SAFETY: the array ends with a zero, at the latest the last byte, which is never written.
             let conflict = unsafe { CStr::from_ptr(conflict.as_ptr()) };
             (errno, conflict.to_string_lossy().into_owned())
         })

@@ -1,14 +1,15 @@
-//! The files of vdevs, as libzpool uses them.
+//! The files of vdevs, for libzpool.
 //!
-//! libzpool reads and writes its disks with the functions of sys/zfs_file.h, which it has itself and calls by their names: if the program has
-//! functions of these names and exports them, which this crate's build script sees to for its tests and that of the program for it, the
-//! dynamic linker has the library call those (ld.so(8)). They are here, and do three things otherwise than the library's own, which are
-//! made for tests (lib/libzpool/kernel.c):
+//! libzpool reads and writes its disks with the functions of sys/zfs_file.h, which it defines and
+//! calls by name. If the program exports functions of these names, the dynamic linker resolves the
+//! library's calls to them (ld.so(8)). This crate's build script exports them for its tests, and
+//! the program's build script for the program. The functions here differ in three ways from the
+//! library's own, which are made for tests (lib/libzpool/kernel.c):
 //!
 //! - A vdev may be a part of a file: a partition of an image has no path ([`add_part`]).
-//! - A write is one write. The library's cuts each in two, at any sector of 512 bytes, as a power cut might: a device with larger
-//!   sectors refuses that, and the library ends the process.
-//! - What cannot go past the page cache as it is (`O_DIRECT`), because it is not aligned, goes through a buffer that is.
+//! - A write is one write. The library splits each in two, at any sector of 512 bytes, as a power
+//!   failure might: a device with larger sectors refuses this, and the library aborts the process.
+//! - I/O that must bypass the page cache (`O_DIRECT`) but is not aligned goes through an aligned buffer.
 
 use std::alloc::Layout;
 use std::collections::BTreeMap;
@@ -23,22 +24,22 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
-/// A part of a file that is a disk.
+/// A part of a file that is a vdev.
 struct Part {
     file: OwnedFd,
     offset_bytes: u64,
     size_bytes: u64,
 }
 
-/// By the path that it has in the pool's configuration.
+/// By path in the pool's configuration.
 static PARTS: Mutex<BTreeMap<PathBuf, Part>> = Mutex::new(BTreeMap::new());
 
 fn parts() -> MutexGuard<'static, BTreeMap<PathBuf, Part>> {
-    // Inserting does not panic in between.
+    // A panic cannot leave the map inconsistent.
     PARTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has the path stand for a part of a file, from now to the process's end.
+/// Makes the path stand for a part of a file, until the process exits.
 pub(crate) fn add_part(path: &Path, file: OwnedFd, offset_bytes: u64, size_bytes: u64) {
     parts().insert(path.to_owned(), Part { file, offset_bytes, size_bytes });
 }
@@ -48,7 +49,7 @@ pub(crate) fn is_part(path: &Path) -> bool {
     parts().contains_key(path)
 }
 
-/// Opens the disk to be looked at: of a part, the whole of which it is one.
+/// Opens a disk for inspection; for a part, the file that contains it.
 ///
 /// # Errors
 /// Those of open(2).
@@ -59,32 +60,32 @@ pub(crate) fn look_at(path: &Path) -> std::io::Result<File> {
     }
 }
 
-/// What the library has for an open file: `zfs_file_t` of sys/zfs_file.h, which functions that are not replaced may use, with ours
-/// behind it.
+/// The library's state of an open file: `zfs_file_t` of sys/zfs_file.h, for functions that are not
+/// replaced, followed by our fields.
 #[repr(C)]
 struct VdevFile {
     f_fd: c_int,
     f_dump_fd: c_int,
     file: OwnedFd,
-    /// Where the vdev begins in it.
+    /// Start of the vdev in the file.
     offset_bytes: u64,
-    /// Where it ends, if that is not the file's end.
+    /// End of the vdev, if it is not the file's end.
     size_bytes: Option<u64>,
-    /// What addresses, offsets and lengths have to be multiples of.
+    /// Required alignment of addresses, offsets and lengths.
     align_bytes: usize,
 }
 
-/// A piece of I/O: where in the file, and how much of what was asked for lies inside the vdev.
+/// A piece of I/O: its offset in the file, and the part of its length that is inside the vdev.
 struct Extent {
     offset_bytes: u64,
     len: usize,
 }
 
 impl VdevFile {
-    /// Opens what is there: no pool here has a cache file, which would be the only one to be made.
+    /// Opens an existing file. Only a cache file would have to be created, and no pool here has one.
     fn open(path: &Path, flags: OFlags) -> Result<Box<Self>, Errno> {
         let part = match parts().get(path) {
-            // Opened anew, for an open file of its own: the other has the lock, and other flags.
+            // Opened again to get a separate open file description: the other has the lock, and other flags.
             Some(part) => {
                 let path = PathBuf::from(format!("/proc/self/fd/{}", part.file.as_raw_fd()));
                 Some((path, part.offset_bytes, part.size_bytes))
@@ -110,7 +111,7 @@ impl VdevFile {
     fn size_bytes(&self) -> Result<u64, Errno> {
         match self.size_bytes {
             Some(size_bytes) => Ok(size_bytes),
-            // lseek(2) tells it of a device, too. Nobody uses the position.
+            // lseek(2) works for devices, too. The file position is not used elsewhere.
             None => rustix::fs::seek(&self.file, SeekFrom::End(0)),
         }
     }
@@ -129,7 +130,7 @@ impl VdevFile {
         bytes.is_multiple_of(self.align_bytes)
     }
 
-    /// Reads as much as there is; how much that is.
+    /// Reads up to the end of the vdev; returns the number of bytes.
     ///
     /// # Safety
     /// `into` must be good for `len` bytes.
@@ -137,11 +138,11 @@ impl VdevFile {
         let Extent { offset_bytes, len } = self.extent(offset, len)?;
         let inside = offset_bytes as usize % self.align_bytes;
         let read = |fd, into, len, at| {
-            // SAFETY: that of `transfer`.
+            // SAFETY: as for `transfer`.
             unsafe { libc::pread64(fd, into, len, at) }
         };
         if inside == 0 && self.is_aligned(len) && self.is_aligned(into.addr()) {
-            // SAFETY: the caller's.
+            // SAFETY: guaranteed by the caller.
             return unsafe { self.transfer(read, into, offset_bytes, len) };
         }
         let around = (inside + len).next_multiple_of(self.align_bytes);
@@ -150,37 +151,37 @@ impl VdevFile {
         // SAFETY: the buffer has that many bytes.
         let found = unsafe { self.transfer(read, buffer.as_mut_ptr(), from, around) }?;
         let found = found.saturating_sub(inside).min(len);
-        // SAFETY: the caller's; so much is in the buffer behind `inside`.
+        // SAFETY: guaranteed by the caller; the buffer has that many bytes after `inside`.
         unsafe { ptr::copy_nonoverlapping(buffer.as_mut_ptr().add(inside), into, found) };
         Ok(found)
     }
 
-    /// Writes as much as there is room for; how much that is.
+    /// Writes up to the end of the vdev; returns the number of bytes.
     ///
     /// # Safety
     /// `from` must be good for `len` bytes.
     unsafe fn write(&self, from: *const u8, offset: i64, len: usize) -> Result<usize, Errno> {
         let Extent { offset_bytes, len } = self.extent(offset, len)?;
         let write = |fd, from: *mut c_void, len, at| {
-            // SAFETY: that of `transfer`.
+            // SAFETY: as for `transfer`.
             unsafe { libc::pwrite64(fd, from.cast_const(), len, at) }
         };
         if !self.is_aligned(offset_bytes as usize) || !self.is_aligned(len) {
-            // A part of a sector would have to be read first, and what else is in it put at risk.
+            // A partial sector would need a read first, which would put the rest of the sector at risk.
             return Err(Errno::INVAL);
         }
         if self.is_aligned(from.addr()) {
-            // SAFETY: the caller's; nothing is written there.
+            // SAFETY: guaranteed by the caller; the memory is only read.
             return unsafe { self.transfer(write, from.cast_mut(), offset_bytes, len) };
         }
         let mut buffer = Buffer::new(len, self.align_bytes)?;
-        // SAFETY: the caller's, and the buffer has that many bytes.
+        // SAFETY: guaranteed by the caller, and the buffer has that many bytes.
         unsafe { ptr::copy_nonoverlapping(from, buffer.as_mut_ptr(), len) };
         // SAFETY: the buffer has that many bytes.
         unsafe { self.transfer(write, buffer.as_mut_ptr(), offset_bytes, len) }
     }
 
-    /// Calls `move_some` until all is moved or it moves nothing.
+    /// Calls `move_some` until all bytes are moved or it moves none.
     ///
     /// # Safety
     /// `memory` must be good for `len` bytes, and `move_some` be pread(2) or pwrite(2).
@@ -218,7 +219,7 @@ impl VdevFile {
     }
 }
 
-/// Memory with an address that is a multiple of something.
+/// Memory with a given alignment.
 struct Buffer {
     memory: NonNull<u8>,
     layout: Layout,
@@ -227,7 +228,7 @@ struct Buffer {
 impl Buffer {
     fn new(len: usize, align_bytes: usize) -> Result<Self, Errno> {
         let layout = Layout::from_size_align(len.max(1), align_bytes).map_err(|_| Errno::INVAL)?;
-        // SAFETY: it is not empty.
+        // SAFETY: the layout is not empty.
         let memory = unsafe { std::alloc::alloc_zeroed(layout) };
         Ok(Self { memory: NonNull::new(memory).ok_or(Errno::NOMEM)?, layout })
     }
@@ -239,7 +240,7 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: it came from there, with that layout.
+        // SAFETY: it was allocated there, with that layout.
         unsafe { std::alloc::dealloc(self.memory.as_ptr(), self.layout) };
     }
 }
@@ -248,19 +249,19 @@ fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-/// What a function of the library returns: 0 or an errno.
+/// The return value of a function of the library: 0 or an errno.
 fn returned(result: Result<(), Errno>) -> c_int {
     result.map_or_else(Errno::raw_os_error, |()| 0)
 }
 
-/// Tells how much of `len` was not moved, or, to who does not want to know, that it was not all.
+/// Stores how much of `len` was not moved; without `left`, an incomplete transfer is an error.
 ///
 /// # Safety
 /// `left` must be null or good for a number.
 unsafe fn tell_rest(moved: Result<usize, Errno>, len: usize, left: *mut isize) -> c_int {
     returned(moved.and_then(|moved| match NonNull::new(left) {
         Some(left) => {
-            // SAFETY: the caller's.
+            // SAFETY: guaranteed by the caller.
             unsafe { left.write((len - moved).cast_signed()) };
             Ok(())
         }
@@ -269,12 +270,13 @@ unsafe fn tell_rest(moved: Result<usize, Errno>, len: usize, left: *mut isize) -
     }))
 }
 
-/// sys/zfs_file.h, as are those that follow.
+/// sys/zfs_file.h, like the following functions.
 ///
-/// Some releases (2.4.4) have a credential in front of the last argument, which is always null in user space; the address to write to never is.
+/// Some releases (2.4.4) have a credential before the last argument, which is always null in user
+/// space; the address to write to never is.
 ///
 /// # Safety
-/// `path` must be a text, the last argument of its release good for a pointer.
+/// `path` must be a string; the last argument of the release must be valid for a pointer.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn zfs_file_open(
     path: *const c_char,
@@ -284,12 +286,12 @@ unsafe extern "C" fn zfs_file_open(
     opened: *mut *mut VdevFile,
 ) -> c_int {
     let opened = if opened_or_credential.is_null() { opened } else { opened_or_credential };
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     let path = unsafe { CStr::from_ptr(path) };
     let flags = OFlags::from_bits_retain(flags.cast_unsigned());
     let file = VdevFile::open(Path::new(OsStr::from_bytes(path.to_bytes())), flags);
     returned(file.map(|file| {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { *opened = Box::into_raw(file) };
     }))
 }
@@ -298,7 +300,7 @@ unsafe extern "C" fn zfs_file_open(
 /// `file` must come from [`zfs_file_open`], and not be used again.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn zfs_file_close(file: *mut VdevFile) {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     drop(unsafe { Box::from_raw(file) });
 }
 
@@ -312,15 +314,15 @@ unsafe extern "C" fn zfs_file_pread(
     offset: i64,
     left: *mut isize,
 ) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe { tell_rest((*file).read(into.cast(), offset, len), len, left) }
 }
 
-/// Some releases (2.3.6, 2.4.4) have the vdev's `ashift` in front of the last argument, a number of 8 bits. The address to write to is never
-/// one of the first 256.
+/// Some releases (2.3.6, 2.4.4) have the vdev's `ashift` before the last argument, a number of 8
+/// bits. The address to write to is never one of the first 256.
 ///
 /// # Safety
-/// `file` must be open, `from` good for `len` bytes, the last argument of its release null or good for a number.
+/// `file` must be open, `from` good for `len` bytes, and the release's last argument null or good for a number.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn zfs_file_pwrite(
     file: *const VdevFile,
@@ -332,7 +334,7 @@ unsafe extern "C" fn zfs_file_pwrite(
 ) -> c_int {
     let has_ashift = left_or_ashift.addr() < 256;
     let left = if has_ashift { left } else { left_or_ashift };
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe { tell_rest((*file).write(from.cast(), offset, len), len, left) }
 }
 
@@ -347,13 +349,13 @@ struct Attributes {
 /// `file` must be open, `attributes` good for these.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn zfs_file_getattr(file: *const VdevFile, attributes: *mut Attributes) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     let file = unsafe { &*file };
     let found = file.size_bytes().and_then(|zfa_size| {
         Ok(Attributes { zfa_size, zfa_mode: rustix::fs::fstat(&file.file)?.st_mode })
     });
     returned(found.map(|found| {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { attributes.write(found) };
     }))
 }
@@ -362,7 +364,7 @@ unsafe extern "C" fn zfs_file_getattr(file: *const VdevFile, attributes: *mut At
 /// `file` must be open.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn zfs_file_fsync(file: *const VdevFile, _flags: c_int) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     let file = unsafe { &*file };
     returned(rustix::fs::fdatasync(&file.file))
 }
@@ -373,11 +375,11 @@ unsafe extern "C" fn zfs_file_fsync(file: *const VdevFile, _flags: c_int) -> c_i
 /// `file` must be open.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn zfs_file_deallocate(file: *const VdevFile, offset: i64, len: i64) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     returned(unsafe { &*file }.free(offset, len))
 }
 
-/// Up to 2.2, for the same: vdevs use no other mode.
+/// Up to 2.2, for the same purpose: vdevs use no other mode.
 ///
 /// # Safety
 /// `file` must be open.
@@ -391,11 +393,11 @@ unsafe extern "C" fn zfs_file_fallocate(
     if mode != libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE {
         return Errno::OPNOTSUPP.raw_os_error();
     }
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     returned(unsafe { &*file }.free(offset, len))
 }
 
-/// By their names. The last two are of other releases each.
+/// By name. The last two exist in different releases.
 pub(super) fn replaced() -> [(&'static CStr, *const ()); 8] {
     [
         (c"zfs_file_open", zfs_file_open as *const ()),

@@ -1,4 +1,4 @@
-//! libzpool's start, its tunables, and the handle to all of it.
+//! libzpool's start, its tunables, and the handle to the whole library.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -17,11 +17,11 @@ symbols! {
     /// sys/zfs_context.h, and sys/arc_impl.h for the last two.
     KernelFunctions {
         kernel_init: fn(c_int);
-        /// The host's number as labels have it; 0 if it has none.
+        /// The host ID in labels; 0 if there is none.
         zone_get_hostid: fn(*mut c_void) -> u32;
-        /// What the ARC takes for the machine's memory.
+        /// The machine's memory, as the ARC sees it.
         arc_all_memory: fn() -> u64;
-        /// Takes the ARC's tunables over.
+        /// Applies the ARC's tunables.
         arc_tuning_update: fn(c_int);
     }
 }
@@ -29,12 +29,12 @@ symbols! {
 /// SPA_MODE_READ and SPA_MODE_WRITE of sys/spa.h.
 const READ_AND_WRITE: c_int = 3;
 
-/// Where pools are remembered: nowhere. No such file can be opened, and none is written, since each pool has
-/// `cachefile=none`.
+/// The path of the cache file: none. An empty path cannot be opened, and no file is written because
+/// each pool has `cachefile=none`.
 const NO_CACHE_FILE: &CStr = c"";
 
-/// The tunables that may be set: OpenZFS's module parameters that matter for what a worker does and are plain numbers. Those that a
-/// release does not have are refused.
+/// The settable tunables: OpenZFS's module parameters that affect a worker and are plain numbers.
+/// Those missing in a release are refused.
 const PARAMETERS: [&str; 39] = [
     "zfs_arc_max",
     "zfs_arc_min",
@@ -77,20 +77,22 @@ const PARAMETERS: [&str; 39] = [
     "zio_dva_throttle_enabled",
 ];
 
-/// Tunables that are not as libzpool has them.
+/// Tunables that differ from libzpool's defaults.
 ///
-/// It is made for tests, and has all of its checks on (`zfs_flags`), unlike the kernel module: it sums up each cached buffer
-/// whenever somebody lets go of it, and again before it changes, to find out who wrote to it in between: for a write of 4 KiB to a
-/// block of 1 MiB that is 1 MiB, twice.
+/// libzpool is made for tests, and unlike the kernel module it enables all of its checks
+/// (`zfs_flags`): it checksums each cached buffer when a user releases it, and again before it
+/// changes, to detect stray writes in between: for a write of 4 KiB to a block of 1 MiB, that is 1
+/// MiB, twice.
 ///
-/// The ARC's own copy of a buffer is of single pages (`zfs_abd_scatter_enabled`), because a kernel finds no large pieces of memory; so
-/// what is written is copied once more. Here it finds them, and the ARC keeps the buffer itself.
+/// The ARC's copy of a buffer consists of single pages (`zfs_abd_scatter_enabled`), because a
+/// kernel rarely has large contiguous memory; so written data is copied once more. Here large
+/// memory is available, and the ARC keeps the buffer itself.
 const TUNED: [(&str, u64); 2] = [("zfs_flags", 0), (ABD_SCATTER_ENABLED, 0)];
 
 /// Why a tunable was not set.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ParameterError {
-    /// There is none of that name in this release, or none that may be set.
+    /// It does not exist in this release, or may not be set.
     #[error("there is no parameter '{0}' in this release of OpenZFS")]
     Unknown(String),
     /// libzpool would ignore it.
@@ -98,22 +100,22 @@ pub(crate) enum ParameterError {
     Ignored {
         /// Its name.
         name: String,
-        /// What it was to be.
+        /// The requested value.
         value: u64,
-        /// What it must be.
+        /// The requirement.
         why: &'static str,
     },
-    /// It has fewer bits.
+    /// The value does not fit.
     #[error("{value} is more than '{name}' can hold")]
     TooLarge {
         /// Its name.
         name: String,
-        /// What it was to be.
+        /// The requested value.
         value: u64,
     },
 }
 
-/// libzpool, started. There is one in a process, for as long as it lives.
+/// The started libzpool. One per process, until the process exits.
 pub(crate) struct Zfs {
     library: &'static Library,
     kernel: KernelFunctions,
@@ -126,10 +128,10 @@ pub(crate) struct Zfs {
 }
 
 impl Zfs {
-    /// Starts the library, with these tunables. It reads and writes no cache file.
+    /// Starts the library with these tunables. It reads and writes no cache file.
     ///
     /// # Errors
-    /// It lacks what its release should have, or a parameter cannot be set.
+    /// A symbol of its release is missing, or a parameter cannot be set.
     pub(crate) fn start(
         library: &'static Library,
         parameters: &BTreeMap<String, u64>,
@@ -151,7 +153,7 @@ impl Zfs {
         for (name, value) in parameters {
             set(library, name, *value)?;
         }
-        // SAFETY: once in this process, before all else.
+        // SAFETY: called once in this process, before anything else.
         unsafe { (kernel.kernel_init)(READ_AND_WRITE) };
         let properties = Properties::read(&property);
         Ok(Self { library, kernel, nv, spa, dsl, property, properties, conditions })
@@ -167,25 +169,25 @@ impl Zfs {
         &self.properties
     }
 
-    /// This host's number, as labels have it; 0 if it has none.
+    /// This host's ID in labels; 0 if there is none.
     pub(crate) fn host_id(&self) -> u64 {
-        // SAFETY: the argument is not looked at.
+        // SAFETY: the argument is ignored.
         u64::from(unsafe { (self.kernel.zone_get_hostid)(ptr::null_mut()) })
     }
 
-    /// Sets a tunable while it runs; those of the ARC take effect at once.
+    /// Sets a tunable at run time; those of the ARC take effect at once.
     ///
     /// # Errors
-    /// There is none of that name, or it cannot hold the value.
+    /// It does not exist, or cannot have the value.
     pub(crate) fn set_parameter(&self, name: &str, value: u64) -> Result<(), ParameterError> {
-        // SAFETY: it takes nothing.
+        // SAFETY: the function has no arguments.
         if name == ARC_MAX && value >= unsafe { (self.kernel.arc_all_memory)() } {
             let why = "it must be less than half of the memory";
             return Err(ParameterError::Ignored { name: name.to_owned(), value, why });
         }
         set(self.library, name, value)?;
         if name.starts_with("zfs_arc_") {
-            // SAFETY: the ARC is there since the start.
+            // SAFETY: the ARC exists since the start.
             unsafe { (self.kernel.arc_tuning_update)(0) };
         }
         Ok(())
@@ -195,7 +197,7 @@ impl Zfs {
 /// Why libzpool could not be started.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
-    /// The library is not what it should be.
+    /// The library does not match its release.
     #[error(transparent)]
     Load(#[from] LoadError),
     /// A parameter cannot be set.
@@ -203,15 +205,15 @@ pub(crate) enum StartError {
     Parameter(#[from] ParameterError),
 }
 
-/// The ARC's limit.
+/// The ARC's maximum size.
 const ARC_MAX: &str = "zfs_arc_max";
-/// The ARC's buffers are of single pages.
+/// Whether the ARC's buffers consist of single pages.
 const ABD_SCATTER_ENABLED: &str = "zfs_abd_scatter_enabled";
-/// Compressed blocks are so in memory, too.
+/// Whether compressed blocks stay compressed in memory.
 const COMPRESSED_ARC_ENABLED: &str = "zfs_compressed_arc_enabled";
-/// What the ARC keeps at least.
+/// The ARC's minimum size.
 const ARC_MIN: &str = "zfs_arc_min";
-/// The least that either can be (`MIN_ARC_MAX` of sys/arc_impl.h, and two of the largest blocks).
+/// The minimum of each (`MIN_ARC_MAX` of sys/arc_impl.h, and two of the largest blocks).
 const LEAST_ARC_MAX_BYTES: u64 = 64 << 20;
 const LEAST_ARC_MIN_BYTES: u64 = 32 << 20;
 
@@ -221,14 +223,14 @@ fn set(library: &Library, name: &str, value: u64) -> Result<(), ParameterError> 
             let why = "it must be 64M or more";
             return Err(ParameterError::Ignored { name: name.to_owned(), value, why });
         }
-        // A limit below what is kept at least, which is a share of the memory, would be ignored.
+        // A maximum below the minimum, which defaults to a share of the memory, would be ignored.
         store(library, ARC_MIN, LEAST_ARC_MIN_BYTES)?;
     }
     store(library, name, value)?;
     match name {
         ARC_MAX => slabs::follow_arc_max(value),
         ABD_SCATTER_ENABLED => slabs::set_scattered(value != 0),
-        // OpenZFS issue 15764: without both, cache devices end in an assertion.
+        // OpenZFS issue 15764: without both, cache devices trigger an assertion.
         COMPRESSED_ARC_ENABLED if value == 0 => set(library, ABD_SCATTER_ENABLED, 1)?,
         _ => {}
     }
@@ -257,7 +259,7 @@ impl Library {
     /// The address and size of an exported variable.
     ///
     /// # Errors
-    /// There is none of that name.
+    /// It does not exist.
     pub(super) fn variable(&self, name: &'static str) -> Result<(*mut c_void, usize), LoadError> {
         // SAFETY: only the address is taken.
         let address = unsafe { self.symbol::<*mut c_void>(name) }?;
@@ -268,7 +270,7 @@ impl Library {
             dli_saddr: ptr::null_mut(),
         };
         let mut symbol: *mut libc::Elf64_Sym = ptr::null_mut();
-        // SAFETY: it writes what it is given the addresses of.
+        // SAFETY: the function writes to the addresses it gets.
         let found =
             unsafe { dladdr1(address, &raw mut info, (&raw mut symbol).cast(), RTLD_DL_SYMENT) };
         if found == 0 || symbol.is_null() {
@@ -277,13 +279,13 @@ impl Library {
                 why: format!("{name} has no symbol"),
             });
         }
-        // SAFETY: the symbol is in the library's own table, which stays.
+        // SAFETY: the symbol is in the library's table, which stays loaded.
         let size = unsafe { (*symbol).st_size };
         Ok((address, usize::try_from(size).unwrap_or(usize::MAX)))
     }
 }
 
-/// dlfcn.h: the symbol's entry of the table is wanted.
+/// dlfcn.h: asks for the symbol table entry.
 const RTLD_DL_SYMENT: c_int = 1;
 
 unsafe extern "C" {
@@ -296,13 +298,13 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// What holds are marked with.
+/// The tag of all holds.
 pub(super) const TAG: *const c_void = c"ashlar".as_ptr().cast();
 
-/// Calls a function with the address of what it shall write, which begins as null.
+/// Calls a function with the address of a pointer to write, which is null before.
 ///
 /// # Errors
-/// What the function returns.
+/// The function's error.
 pub(super) fn written<T>(call: impl FnOnce(*mut *mut T) -> c_int) -> Result<*mut T, Errno> {
     let mut result = ptr::null_mut();
     check(call(&raw mut result))?;

@@ -1,4 +1,4 @@
-//! The layouts that the declarations rely on, compared with what the installed headers come to.
+//! The layouts that the declarations assume, compared with those of the installed headers.
 
 use std::fmt::Write as _;
 use std::mem::{offset_of, size_of};
@@ -9,7 +9,7 @@ use super::replay::{Bookmark, LogHead, LogHeader};
 use super::transaction::MAX_TRANSACTION_BYTES;
 use super::zil::{Itx, RecordHeader, TruncateRecord, WriteRecord, WriteState, Zgd};
 
-/// What C says, and what is here.
+/// C expressions, and the values expected here.
 fn expectations() -> Vec<(&'static str, u64)> {
     let sizes = [
         ("sizeof (lr_t)", size_of::<RecordHeader>()),
@@ -57,7 +57,7 @@ fn expectations() -> Vec<(&'static str, u64)> {
         ("offsetof (blkptr_t, blk_prop)", 6 * 8),
         ("sizeof (itx_wr_state_t)", 4),
         ("sizeof (boolean_t)", 4),
-        // The header that has zilog_t itself includes one that is not installed.
+        // The header that defines zilog_t includes one that is not installed.
         ("sizeof (kmutex_t) + 2 * sizeof (void *)", offset_of!(LogHead, header)),
         ("sizeof (zil_header_t)", size_of::<LogHeader>()),
         ("offsetof (zil_header_t, zh_claim_txg)", offset_of!(LogHeader, claim_group)),
@@ -90,7 +90,7 @@ fn expectations() -> Vec<(&'static str, u64)> {
     all
 }
 
-/// A reason, unless everything must be there.
+/// Prints a reason to skip, unless the test must not be skipped.
 fn skip(reason: &str) {
     assert!(std::env::var_os("CI").is_none(), "{reason}");
     println!("skipped: {reason}");
@@ -115,7 +115,7 @@ fn layouts_are_those_of_the_installed_headers() {
     }
     let directory = std::env::temp_dir().join(format!("ashlar-zfs-layout-{}", std::process::id()));
     std::fs::create_dir_all(directory.join("sys")).unwrap();
-    // Not packaged; nothing that is compared depends on it.
+    // Not packaged; nothing compared depends on it.
     let missing = "struct abd_scatter { int none; };\nstruct abd_linear { void *abd_buf; };\n";
     std::fs::write(directory.join("sys/abd_os.h"), missing).unwrap();
     let (file, program) = (directory.join("layout.c"), directory.join("layout"));

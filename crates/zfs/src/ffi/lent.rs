@@ -1,7 +1,7 @@
-//! Memory of the daemon that this process has mapped, too, to read it: what is to be written is copied from there, without a
-//! system call.
+//! Memory of the daemon that is also mapped here: the data of write requests is copied from it
+//! without a system call.
 //!
-//! Only to read: libzpool may have faults, and a pointer gone astray must not reach what the daemon holds for other pools.
+//! Read-only: libzpool may have bugs, and a stray pointer must not reach the daemon's data of other pools.
 
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
@@ -9,26 +9,26 @@ use std::ptr::NonNull;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// See the module text. It stays mapped to the process's end.
+/// See the module text. It stays mapped until the process exits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lent {
-    /// Where it is in the daemon.
+    /// Its address in the daemon.
     theirs: u64,
     len_bytes: u64,
-    /// Where it is here.
+    /// Its address here.
     ours: NonNull<u8>,
 }
 
-// SAFETY: it is mapped as long as the process lives, and never written here.
+// SAFETY: it stays mapped as long as the process lives, and is never written here.
 unsafe impl Send for Lent {}
 // SAFETY: as above.
 unsafe impl Sync for Lent {}
 
 impl Lent {
-    /// Maps a file that is in the daemon's memory at address `theirs`.
+    /// Maps a file that the daemon has mapped at address `theirs`.
     ///
     /// # Errors
-    /// Those of mmap(2). EINVAL: there is no such range of addresses, or the file is not as long.
+    /// Those of mmap(2). EINVAL: the address range is invalid, or the file is shorter.
     pub fn map(file: impl AsFd, theirs: u64, len_bytes: u64) -> Result<Self, Errno> {
         let len = usize::try_from(len_bytes).map_err(|_| Errno::INVAL)?;
         let size_bytes = u64::try_from(rustix::fs::fstat(&file)?.st_size).unwrap_or(0);
@@ -44,7 +44,7 @@ impl Lent {
         Ok(Self { theirs, len_bytes, ours })
     }
 
-    /// Where a range of the daemon's memory is here, if it is lent.
+    /// The address here of a range of the daemon's memory, if it is lent.
     pub(super) fn find(&self, theirs: u64, len_bytes: u64) -> Option<*const u8> {
         let offset = theirs.checked_sub(self.theirs)?;
         if offset.checked_add(len_bytes)? > self.len_bytes {

@@ -1,35 +1,39 @@
-//! The one copy of the data: between the segments of a request, in the memory of the process that asks, and buffers here.
+//! The one copy of the data: between the segments of a request, in the client process's memory, and
+//! buffers here.
 //!
-//! What is written is copied from where that process has lent its memory ([`Lent`]). What is read, and what is in memory that is not lent, is
-//! moved by the kernel (process_vm_writev(2), process_vm_readv(2)): a call takes [`IOV_MAX`] ranges of either side and moves as much as the shorter side
-//! holds. Both lists are walked once, whatever their lengths: the time of a request is linear in its segments and its buffers.
+//! Written data is copied from the memory that the client process has lent ([`Lent`]). Read data,
+//! and data in memory that is not lent, is moved by the kernel (process_vm_writev(2),
+//! process_vm_readv(2)): a call takes [`IOV_MAX`] ranges of each side and moves as much as the
+//! shorter side holds. Each list is walked once, whatever its length: the time of a request is
+//! linear in its segments and its buffers.
 
 use rustix::io::Errno;
 
 use super::lent::Lent;
 use crate::protocol::RemoteSegment;
 
-/// Ranges of one side in a call: the kernel's UIO_MAXIOV.
+/// Maximum ranges per side in a call: the kernel's UIO_MAXIOV.
 const IOV_MAX: usize = 1024;
 
-/// Whose memory a request's segments are in.
+/// The process whose memory contains a request's segments.
 ///
-/// The calls that move data know a process by its number only, and when a process has ended another one may get its number. So
-/// nobody is a peer but this process, and its parent as long as it is the parent: a parent that ends is another one from then on
-/// (getppid(2)). Asking costs less than a tenth of a microsecond. It is asked *after* data was taken, which then
-/// was the parent's for certain, and *before* data is given: the number would have to be free and given away again in the moment
-/// between two system calls.
+/// The calls that move data identify a process only by its PID, and after a process has exited
+/// another one may get its PID. So the only peers are this process, and its parent as long as it is
+/// the parent: when the parent exits, this process gets another one (getppid(2)). The check takes
+/// less than a tenth of a microsecond. It runs *after* data was read, which was then certainly the
+/// parent's, and *before* data is written: the PID would have to be freed and reused between two
+/// system calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Peer {
     pid: libc::pid_t,
     is_parent: bool,
-    /// What of its memory is mapped here.
+    /// Its memory that is mapped here.
     lent: Option<Lent>,
 }
 
 impl Peer {
-    /// The process of that number: this one, or its parent. That one must let itself be read and written by this one
-    /// (ptrace(2), access mode).
+    /// The process with this PID: this one, or its parent. The parent must permit this process to
+    /// read and write its memory (ptrace(2), access mode).
     ///
     /// # Errors
     /// ESRCH: it is neither.
@@ -45,12 +49,12 @@ impl Peer {
         Self { pid: std::process::id().cast_signed(), is_parent: false, lent: None }
     }
 
-    /// It, with what it has lent.
+    /// This peer, with the memory that it has lent.
     pub fn lending(self, lent: Option<Lent>) -> Self {
         Self { lent, ..self }
     }
 
-    /// It is still the process that it was.
+    /// Checks that it is still the same process.
     fn check(self) -> Result<(), Errno> {
         if self.is_parent && std::os::unix::process::parent_id().cast_signed() != self.pid {
             return Err(Errno::SRCH);
@@ -59,7 +63,7 @@ impl Peer {
     }
 }
 
-/// Which way data goes.
+/// The direction of the data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Direction {
     /// From the peer to here: a write.
@@ -68,32 +72,33 @@ pub(crate) enum Direction {
     ToPeer,
 }
 
-/// A copy that ended early.
+/// An incomplete copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Short {
-    /// What was moved before, from the beginning.
+    /// Bytes moved, from the start.
     pub(crate) moved_bytes: u64,
-    /// EFAULT if the peer has no such memory, ESRCH if it is gone, EPERM if it does not permit it.
+    /// EFAULT if the peer does not have this memory, ESRCH if it has exited, EPERM if it does not
+    /// permit access.
     pub(crate) errno: Errno,
 }
 
-/// The segments of a request, and how far they are used up.
+/// The segments of a request, with the current position.
 #[derive(Debug)]
 pub struct Segments {
     peer: Peer,
-    /// What is left: ranges of the peer's memory, never looked at here.
+    /// The rest: ranges of the peer's memory, never dereferenced here.
     ranges: Ranges,
 }
 
-/// A list of ranges, and how far it is used up.
+/// A list of ranges, with the current position.
 #[derive(Debug, Default)]
 struct Ranges {
     list: Vec<libc::iovec>,
-    /// The first that is not used up; its base and length tell what is left of it.
+    /// The first range that is not used up; its base and length describe the rest of it.
     first: usize,
 }
 
-// SAFETY: the addresses are numbers to this process; only the kernel follows them.
+// SAFETY: the addresses are plain numbers in this process; only the kernel dereferences them.
 unsafe impl Send for Segments {}
 
 impl Ranges {
@@ -109,12 +114,12 @@ impl Ranges {
         }
     }
 
-    /// What is left.
+    /// The rest of the list.
     fn rest(&self) -> &[libc::iovec] {
         &self.list[self.first..]
     }
 
-    /// What one call takes.
+    /// The ranges of one call.
     fn window(&self) -> &[libc::iovec] {
         let rest = self.rest();
         &rest[..rest.len().min(IOV_MAX)]
@@ -134,10 +139,10 @@ impl Segments {
         Self { peer, ranges }
     }
 
-    /// Moves data between the next bytes of the segments and `local`, all of it.
+    /// Moves data between the next bytes of the segments and `local`, until `local` is used up.
     ///
     /// # Errors
-    /// The peer's memory cannot be reached; what was moved before that is told.
+    /// The peer's memory is not accessible; reports the bytes moved before.
     pub(crate) fn transfer(
         &mut self,
         local: &mut LocalRanges<'_>,
@@ -160,9 +165,9 @@ impl Segments {
                 Direction::ToPeer => self.peer.check().map_err(refused)?,
             }
             let (ours, theirs) = (local.ranges.window(), self.ranges.window());
-            // SAFETY: the local ranges are exclusively borrowed memory of the lifetime of `local`; the kernel checks the
-            // peer's. The peer may be this process (tests): then its segments are memory that the caller of the request
-            // has lent for it.
+            // SAFETY: the local ranges are exclusively borrowed memory for the lifetime of `local`;
+            // the kernel checks the peer's. The peer may be this process (tests): then its segments
+            // are memory that the request's caller has lent for it.
             let done = unsafe { call(direction, self.peer.pid, ours, theirs) };
             match direction {
                 Direction::FromPeer => self.peer.check().map_err(refused)?,
@@ -186,7 +191,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Copies out of what is lent; `find` tells where a range is.
+    /// Copies from lent memory; `find` returns the address of a range.
     fn copy(
         &mut self,
         local: &mut LocalRanges<'_>,
@@ -202,9 +207,10 @@ impl Segments {
                 return Err(Short { moved_bytes, errno: Errno::FAULT });
             };
             let bytes = theirs.iov_len.min(ours.iov_len);
-            // SAFETY: the memory is mapped, to be read; the local range is exclusively borrowed memory of the lifetime of `local`, and
-            // not of that mapping. Who lends leaves the bytes as they are until the request has ended; if it does not, what comes out is
-            // some of either, as with a device that is written from a buffer that changes.
+            // SAFETY: the memory is mapped for reading; the local range is exclusively borrowed
+            // memory for the lifetime of `local`, outside of that mapping. The lender leaves the
+            // bytes unchanged until the request has ended; if it does not, the result is a mixture
+            // of both, as for a device that is written from a changing buffer.
             unsafe { std::ptr::copy_nonoverlapping(from, ours.iov_base.cast::<u8>(), bytes) };
             local.ranges.advance(bytes);
             local.left_bytes -= bytes as u64;
@@ -215,10 +221,10 @@ impl Segments {
     }
 }
 
-/// One system call. How many bytes it moved, or -1 and errno.
+/// One system call. Returns the bytes moved, or -1 and errno.
 ///
 /// # Safety
-/// `ours` is valid memory that nobody else uses; `theirs` too, if the process is this one.
+/// `ours` is valid memory that no other code uses; so is `theirs` if the process is this one.
 unsafe fn call(
     direction: Direction,
     pid: libc::pid_t,
@@ -227,7 +233,7 @@ unsafe fn call(
 ) -> libc::ssize_t {
     let (ours_len, theirs_len) = (ours.len() as libc::c_ulong, theirs.len() as libc::c_ulong);
     let (ours, theirs) = (ours.as_ptr(), theirs.as_ptr());
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match direction {
             Direction::FromPeer => {
@@ -244,7 +250,7 @@ fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-/// Ranges of this process's memory, in the order of the data.
+/// Ranges of this process's memory, in data order.
 #[derive(Debug, Default)]
 pub(crate) struct LocalRanges<'a> {
     ranges: Ranges,
@@ -253,7 +259,7 @@ pub(crate) struct LocalRanges<'a> {
 }
 
 impl LocalRanges<'_> {
-    /// None yet, but room for so many.
+    /// An empty list with room for `ranges`.
     pub(crate) fn with_capacity(ranges: usize) -> Self {
         Self { ranges: Ranges { list: Vec::with_capacity(ranges), first: 0 }, ..Self::default() }
     }
@@ -261,7 +267,7 @@ impl LocalRanges<'_> {
     /// Adds a range.
     ///
     /// # Safety
-    /// The memory is valid for reads and writes, and nobody else uses it, as long as this is used.
+    /// The memory is valid for reads and writes, and no other code uses it while this exists.
     pub(crate) unsafe fn push(&mut self, base: *mut u8, len_bytes: usize) {
         self.left_bytes += len_bytes as u64;
         self.ranges.list.push(libc::iovec { iov_base: base.cast(), iov_len: len_bytes });
@@ -291,7 +297,7 @@ mod tests {
         segments
     }
 
-    /// More ranges than a call takes, of lengths that never end together.
+    /// More ranges than fit in a call, with lengths that never end at the same byte.
     #[test]
     fn ranges_of_both_sides_may_be_cut_anywhere() {
         let total = 3000 * 7 + 5;
@@ -302,7 +308,7 @@ mod tests {
         for piece in [1_usize, 3, 512, 4096, total] {
             ours.fill(0);
             let mut segments = Segments::new(Peer::this(), segments.iter().copied());
-            // In two transfers, as a request of more than one transaction.
+            // In two transfers, as for a request with more than one transaction.
             for half in ours.chunks_mut(total / 2 + 1) {
                 let mut local = LocalRanges::default();
                 for range in half.chunks_mut(piece) {
@@ -332,7 +338,7 @@ mod tests {
         assert!(ours[..4096].iter().all(|byte| *byte == 7));
     }
 
-    /// At addresses that this process has nothing at: only the mapping can be what is read.
+    /// At addresses that are unmapped in this process: the data can only come from the mapping.
     #[test]
     fn what_is_lent_is_copied_from_its_mapping() {
         const THEIRS: u64 = 0x1000;
@@ -340,14 +346,14 @@ mod tests {
         let len_bytes = shared.len_bytes;
         let expected: Vec<u8> = (0..8192_u32).map(|at| (at % 251) as u8).collect();
         let block = slabs.take(8192).unwrap();
-        // SAFETY: a block of that length, which this test has.
+        // SAFETY: a block of that length, owned by this test.
         unsafe { block.copy_from_nonoverlapping(NonNull::from(&expected[0]), expected.len()) };
         let address = THEIRS + (block.addr().get() as u64 - shared.address);
         assert_eq!(Lent::map(&shared.file, THEIRS, len_bytes + 1), Err(Errno::INVAL));
         assert_eq!(Lent::map(&shared.file, u64::MAX, len_bytes), Err(Errno::INVAL));
         let peer = Peer::this().lending(Some(Lent::map(&shared.file, THEIRS, len_bytes).unwrap()));
 
-        // In two pieces, the other way round, into pieces of other lengths.
+        // Two pieces in reverse order, copied to pieces of other lengths.
         let lent = [(address + 4096, 4096), (address, 4096)]
             .map(|(address, len_bytes)| RemoteSegment { address, len_bytes });
         let mut ours = vec![0_u8; 8192];
@@ -362,10 +368,10 @@ mod tests {
         moved(&lent, &mut ours).unwrap();
         assert!(ours[..4096] == expected[4096..] && ours[4096..] == expected[..4096]);
 
-        // Fewer bytes than are wanted.
+        // Fewer bytes than requested.
         let short = Short { moved_bytes: 4096, errno: Errno::FAULT };
         assert_eq!(moved(&lent[..1], &mut ours), Err(short));
-        // Not all of it is lent: the kernel moves it, and there is nothing.
+        // Not all of it is lent: the kernel moves it, and finds no memory.
         let nothing = Short { moved_bytes: 0, errno: Errno::FAULT };
         for address in [0, THEIRS - 512, THEIRS + len_bytes - 3584, THEIRS + len_bytes] {
             let list = [RemoteSegment { address, len_bytes: 4096 }];
@@ -373,7 +379,7 @@ mod tests {
         }
     }
 
-    /// Not another process, whatever it would permit; and not a parent that is none any more, whoever has its number now.
+    /// Not another process, whatever it permits; and not a former parent, whichever process has its PID now.
     #[test]
     fn nobody_is_a_peer_but_this_process_and_its_parent() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
@@ -382,7 +388,7 @@ mod tests {
         assert_eq!(Peer::process(parent), Ok(Peer { pid: parent, is_parent: true, lent: None }));
         assert_eq!(Peer::process(std::process::id().cast_signed()), Ok(Peer::this()));
 
-        // As if the parent had ended, and the child had its number now.
+        // As if the parent had exited, and the child had its PID now.
         let gone = Peer { pid: child.id().cast_signed(), is_parent: true, lent: None };
         let mut ours = [0_u8; 512];
         for direction in [Direction::FromPeer, Direction::ToPeer] {

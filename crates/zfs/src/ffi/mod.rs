@@ -1,9 +1,9 @@
-//! libzpool, opened at run time: the only code that knows its binary interface.
+//! libzpool, loaded at run time: the only code that knows its binary interface.
 //!
-//! Declarations are ours, of only what is used; each group names the header of OpenZFS that it follows. Where releases differ,
-//! the difference is decided here. All differences between 2.1 and 2.4 in what is used are arguments added at the end, which
-//! an older release does not look at (both ABIs that OpenZFS's packages exist for pass them in registers), and results where
-//! there were none, which [`Release`] decides about.
+//! The declarations are ours and cover only what is used; each group names the OpenZFS header that
+//! it follows. Differences between releases are resolved here. All differences between 2.1 and 2.4
+//! in the used functions are arguments added at the end, which an older release ignores (both ABIs
+//! of OpenZFS's packages pass them in registers), and new results, for which [`Release`] decides.
 
 use std::ffi::{OsStr, OsString, c_int};
 use std::fmt;
@@ -33,7 +33,7 @@ pub(crate) mod transaction;
 pub(crate) mod volume_objects;
 pub(crate) mod zil;
 
-/// The releases of OpenZFS whose interface is known.
+/// The releases of OpenZFS with a known interface.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Release {
     /// 2.1.x, libzpool.so.5
@@ -57,45 +57,45 @@ impl fmt::Display for Release {
     }
 }
 
-/// What a function returned that returns 0 or an errno: one of Linux, or one of ZFS's own, from 1024 on (sys/fs/zfs.h).
+/// Converts a result, which is 0 or an errno: one of Linux, or one of ZFS, from 1024 on (sys/fs/zfs.h).
 pub(crate) fn check(result: c_int) -> Result<(), Errno> {
     if result == 0 { Ok(()) } else { Err(Errno::from_raw_os_error(result)) }
 }
 
-/// Why libzpool cannot be used.
+/// Why libzpool is unusable.
 #[derive(Debug, Error)]
 pub enum LoadError {
-    /// No file of that name, or one that cannot be loaded.
+    /// The file does not exist, or cannot be loaded.
     #[error("there is no libzpool: {0}")]
     Absent(String),
-    /// It is not of a release known here.
+    /// Its release is not supported.
     #[error("{path} is not of a release of OpenZFS that is known (2.1 to 2.4): {why}")]
     Unknown {
-        /// Its name, as it was loaded.
+        /// The name by which it was loaded.
         path: String,
-        /// What tells so.
+        /// How this was detected.
         why: String,
     },
 }
 
 impl LoadError {
-    /// What to do about it.
+    /// The remedy.
     pub fn hint(&self) -> &'static str {
         "install OpenZFS's libraries, release 2.1 to 2.4 (Debian: libzpool6linux or libzpool5linux, from contrib), or name \
          the file with ASHLAR_LIBZPOOL"
     }
 }
 
-/// The environment variable that names the library's file.
+/// The environment variable with the library's file name.
 pub const LIBRARY: &str = "ASHLAR_LIBZPOOL";
 
-/// A function that came with 2.4.
+/// A function that 2.4 introduced.
 const MARK_OF_2_4: &str = "zil_commit_flags";
 
-/// The names tried, newest first, each with the interface (soname) it stands for.
+/// The names to try, newest first; each denotes an interface (soname).
 const SONAMES: [&str; 3] = ["libzpool.so.7", "libzpool.so.6", "libzpool.so.5"];
 
-/// libzpool in this process.
+/// The loaded libzpool.
 pub struct Library {
     library: libloading::Library,
     release: Release,
@@ -103,10 +103,10 @@ pub struct Library {
 }
 
 impl Library {
-    /// Opens the library that [`LIBRARY`] names, or the newest that is installed, and recognises its release.
+    /// Loads the library that [`LIBRARY`] names, or the newest installed one, and detects its release.
     ///
     /// # Errors
-    /// There is none, or it is of no known release.
+    /// There is none, or its release is unknown.
     pub fn open() -> Result<Self, LoadError> {
         let named = std::env::var_os(LIBRARY);
         let names = match &named {
@@ -115,8 +115,8 @@ impl Library {
         };
         let mut failures = Vec::new();
         for name in names {
-            // SAFETY: libzpool's initialisers only register tables of their own; the caller is a worker process that has
-            // nothing else in it.
+            // SAFETY: libzpool's initialisers only register its own tables; the caller is a worker
+            // process without other code.
             match unsafe { libloading::Library::new(name) } {
                 Ok(library) => return Self::recognise(library, name.to_owned()),
                 Err(error) => failures.push(error.to_string()),
@@ -125,7 +125,7 @@ impl Library {
         Err(LoadError::Absent(failures.join("; ")))
     }
 
-    /// Tells the release by what came with it: the soname alone does not tell 2.1 from 2.2.
+    /// Detects the release by functions that it introduced: the soname does not distinguish 2.1 from 2.2.
     fn recognise(library: libloading::Library, path: OsString) -> Result<Self, LoadError> {
         let has = |name: &str| {
             // SAFETY: the address is not used.
@@ -138,7 +138,7 @@ impl Library {
         if !has("kernel_init") || !has("dmu_buf_hold_array_by_bonus") {
             return Err(unknown("it has no kernel_init"));
         }
-        // What a release has and the one before it has not.
+        // A function that each release has and the one before lacks.
         let marks = [has("brt_init"), has("dmu_write_direct"), has(MARK_OF_2_4)];
         let release = match marks {
             [false, false, false] => Release::V2_1,
@@ -159,20 +159,20 @@ impl Library {
         self.release
     }
 
-    /// The name it was loaded by.
+    /// The name by which it was loaded.
     pub fn path(&self) -> &OsStr {
         &self.path
     }
 
-    /// Makes sure that the library calls those functions that are here instead of in it.
+    /// Checks that the library calls our replacements of its functions.
     ///
     /// # Errors
-    /// It does not: the program was linked without exporting them.
+    /// It does not: the program does not export them.
     fn check_replaced(&self) -> Result<(), LoadError> {
         for (name, ours) in
             files::replaced().into_iter().chain(surroundings::replaced()).chain(slabs::replaced())
         {
-            // SAFETY: the name is a text; the address is only compared.
+            // SAFETY: the name is a valid string; the address is only compared.
             let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
             if !std::ptr::addr_eq(found, ours) {
                 return Err(LoadError::Unknown {
@@ -187,12 +187,12 @@ impl Library {
     /// The address of a function or variable.
     ///
     /// # Errors
-    /// There is none of that name.
+    /// It does not exist.
     ///
     /// # Safety
-    /// `T` must be the type of what has that name, in this release.
+    /// `T` must be the type of this symbol in this release.
     unsafe fn symbol<T: Copy>(&self, name: &'static str) -> Result<T, LoadError> {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         let symbol = unsafe { self.library.get::<T>(name.as_bytes()) };
         symbol.map(|found| *found).map_err(|error| LoadError::Unknown {
             path: self.path.to_string_lossy().into_owned(),
@@ -201,7 +201,7 @@ impl Library {
     }
 }
 
-/// Declares a table of functions of libzpool, and how it is filled. The functions are called as methods of the field:
+/// Declares a table of libzpool's functions and its loader. The functions are called as fields:
 /// `(dmu.dmu_tx_create)(os)`.
 macro_rules! symbols {
     ($(#[$about:meta])* $table:ident { $($(#[$doc:meta])* $name:ident: fn($($argument:ty),* $(,)?) $(-> $result:ty)?;)* }) => {
@@ -213,10 +213,10 @@ macro_rules! symbols {
         }
 
         impl $table {
-            /// Looks all of them up.
+            /// Looks up all functions.
             ///
             /// # Errors
-            /// One is not there: the release is not what it seems.
+            /// A function is missing: the library does not match its release.
             pub(crate) fn load(library: &$crate::ffi::Library) -> Result<Self, $crate::ffi::LoadError> {
                 Ok(Self {
                     // SAFETY: the declarations follow the headers of the releases that `Library` recognises.

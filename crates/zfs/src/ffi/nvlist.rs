@@ -1,4 +1,4 @@
-//! Name-value lists: libnvpair's into ours and back, here and nowhere else.
+//! Name-value lists: conversion between libnvpair's and ours, only here.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint};
 use std::ptr;
@@ -8,21 +8,21 @@ use rustix::io::Errno;
 use super::symbols;
 use crate::protocol::{NvMap, NvValue};
 
-/// libnvpair's list. Never looked into.
+/// libnvpair's list. Opaque.
 #[repr(C)]
 pub(crate) struct nvlist_t {
     _opaque: [u8; 0],
 }
 
-/// A pair of a list. Never looked into.
+/// A pair of a list. Opaque.
 #[repr(C)]
 pub(crate) struct nvpair_t {
     _opaque: [u8; 0],
 }
 
 symbols! {
-    /// sys/nvpair.h, of libnvpair, which libzpool is linked with. The functions that begin with `fnv` end the process when memory
-    /// is short; nothing else can go wrong in what is called here.
+    /// sys/nvpair.h, of libnvpair, which libzpool is linked with. The `fnv` functions abort the
+    /// process when memory is short; the functions called here cannot fail otherwise.
     NvFunctions {
         fnvlist_alloc: fn() -> *mut nvlist_t;
         fnvlist_free: fn(*mut nvlist_t);
@@ -59,7 +59,7 @@ mod data_type {
     pub(super) const BOOLEAN_VALUE: c_int = 21;
 }
 
-/// A list of libnvpair's that is freed in the end.
+/// A list of libnvpair, freed on drop.
 pub(crate) struct Nvlist {
     functions: NvFunctions,
     list: *mut nvlist_t,
@@ -68,14 +68,14 @@ pub(crate) struct Nvlist {
 impl Nvlist {
     /// An empty list.
     pub(crate) fn new(functions: NvFunctions) -> Self {
-        // SAFETY: it takes nothing, and returns a list.
+        // SAFETY: the function has no arguments, and returns a list.
         Self { functions, list: unsafe { (functions.fnvlist_alloc)() } }
     }
 
-    /// What a map holds, as a list.
+    /// The list with the contents of a map.
     ///
     /// # Errors
-    /// `EINVAL`: a text has a zero byte.
+    /// `EINVAL`: a string has a zero byte.
     pub(crate) fn of(functions: NvFunctions, map: &NvMap) -> Result<Self, Errno> {
         let list = Self::new(functions);
         for (name, value) in map {
@@ -84,15 +84,15 @@ impl Nvlist {
         Ok(list)
     }
 
-    /// A list that a function of libzpool gave away.
+    /// A list whose ownership a function of libzpool gave away.
     ///
     /// # Safety
-    /// Nobody else frees or changes it.
+    /// No other code frees or changes it.
     pub(crate) unsafe fn owned(functions: NvFunctions, list: *mut nvlist_t) -> Self {
         Self { functions, list }
     }
 
-    /// For a function that only looks at it, or adds to it.
+    /// For a function that only reads it, or adds to it.
     pub(crate) fn as_ptr(&self) -> *mut nvlist_t {
         self.list
     }
@@ -139,8 +139,8 @@ impl Nvlist {
         Ok(())
     }
 
-    /// What is in it. A number of another width becomes one of 64 bits; what has no value of ours (there is none of these in what
-    /// pools and datasets are described by) is left out.
+    /// Its contents. Numbers of other widths become 64 bits wide; values of types without a
+    /// counterpart are left out (descriptions of pools and datasets have none).
     pub(crate) fn to_map(&self) -> NvMap {
         // SAFETY: the list is valid.
         unsafe { map_of(&self.functions, self.list) }
@@ -149,18 +149,18 @@ impl Nvlist {
 
 impl Drop for Nvlist {
     fn drop(&mut self) {
-        // SAFETY: it is ours, and valid.
+        // SAFETY: this owns it, and it is valid.
         unsafe { (self.functions.fnvlist_free)(self.list) }
     }
 }
 
 /// # Safety
-/// The list is valid, and nobody changes it.
+/// The list is valid, and no other code changes it.
 unsafe fn map_of(functions: &NvFunctions, list: *mut nvlist_t) -> NvMap {
     let mut map = NvMap::new();
     let mut pair = ptr::null_mut();
     loop {
-        // SAFETY: the pair is null or of this list, which the caller vouches for.
+        // SAFETY: the pair is null or of this list, which is valid as guaranteed by the caller.
         pair = unsafe { (functions.nvlist_next_nvpair)(list, pair) };
         if pair.is_null() {
             return map;
@@ -175,10 +175,10 @@ unsafe fn map_of(functions: &NvFunctions, list: *mut nvlist_t) -> NvMap {
 }
 
 /// # Safety
-/// The pair is of a valid list that nobody changes.
+/// The pair is of a valid list that no other code changes.
 unsafe fn value_of(functions: &NvFunctions, pair: *mut nvpair_t) -> Option<NvValue> {
-    // SAFETY: the caller's. Each function below is called for the type it is for, writes what it is given the
-    // addresses of, and what it points to lives as long as the pair.
+    // SAFETY: guaranteed by the caller. Each function below is called for its type, writes to the
+    // addresses it gets, and the results live as long as the pair.
     unsafe {
         match (functions.nvpair_type)(pair) {
             data_type::BOOLEAN => Some(NvValue::Boolean),
@@ -229,7 +229,7 @@ unsafe fn value_of(functions: &NvFunctions, pair: *mut nvpair_t) -> Option<NvVal
     }
 }
 
-/// A text as C has it.
+/// A text as a C string.
 ///
 /// # Errors
 /// `EINVAL`: it has a zero byte.

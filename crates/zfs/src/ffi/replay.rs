@@ -1,13 +1,14 @@
-//! What a log says that was done, done again (sys/zil.h, sys/zil_impl.h, sys/zio.h, sys/abd.h).
+//! Replays intent logs (sys/zil.h, sys/zil_impl.h, sys/zio.h, sys/abd.h).
 //!
-//! `zil_replay()` would do this, too, and then empties the log: also if a block of the log, or one that a record points to, could not
-//! be read, or a record could not be done. All it has for that is a line for the kernel's log. So the chain is walked here with
-//! `zil_parse()`, and the log is only emptied when everything that it says is done. What is done before a failure is done once more
-//! the next time; from the same beginning and in the same order it comes to the same.
+//! `zil_replay()` would replay a log, too, but then empties it: even if a block of the log, or one
+//! that a record points to, could not be read, or a record could not be applied. It reports such a
+//! failure only as a line in the kernel's log. So this module walks the chain with `zil_parse()`,
+//! and empties the log only when all its records are applied. Records applied before a failure are
+//! applied again the next time; from the same state and in the same order, the result is the same.
 //!
-//! libzpool *claims* a log when the pool is imported: it walks the chain to where it ends (a block that was never written, so that
-//! its checksum is wrong), and notes in the header which record was the last one. From then on whatever ends the chain before that
-//! record is damage.
+//! libzpool *claims* a log when the pool is imported: it walks the chain to its end (a block that
+//! was never written, so that its checksum is wrong), and stores the sequence number of the last
+//! record in the header. After that, a chain that ends before that record is damaged.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -32,9 +33,9 @@ symbols! {
     /// Functions for walking a log.
     Walk {
         zil_parse: fn(RawLog, OnBlock, OnRecord, *mut c_void, u64, Boolean) -> c_int;
-        /// A result since 2.2.
+        /// Has a result since 2.2.
         zil_destroy: fn(RawLog, Boolean);
-        /// The flags were 32 bits up to 2.1; either way they have 8 bytes of the stack.
+        /// The flags had 32 bits up to 2.1; they take 8 bytes of the stack anyway.
         zio_read: fn(*mut c_void, *mut c_void, *const BlockPointer, *mut c_void, u64, *mut c_void, *mut c_void, c_int, u64, *const Bookmark) -> *mut c_void;
         zio_wait: fn(*mut c_void) -> c_int;
         abd_get_from_buf: fn(*mut c_void, usize) -> *mut c_void;
@@ -44,7 +45,7 @@ symbols! {
     }
 }
 
-/// `zbookmark_phys_t`: what a block is, for the errors of a pool.
+/// `zbookmark_phys_t`: identifies a block in a pool's error list.
 #[repr(C)]
 pub(crate) struct Bookmark {
     objset: u64,
@@ -53,7 +54,7 @@ pub(crate) struct Bookmark {
     block: u64,
 }
 
-/// What `zilog_t` begins with: the same from 2.1 to 2.4, and checked against what is known otherwise.
+/// The start of `zilog_t`: the same from 2.1 to 2.4, and checked against values known from elsewhere.
 #[repr(C)]
 pub(crate) struct LogHead {
     /// `kmutex_t`
@@ -64,21 +65,22 @@ pub(crate) struct LogHead {
     pub(crate) objset: RawObjset,
 }
 
-/// `zil_header_t`, as it is on disk.
+/// The on-disk `zil_header_t`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct LogHeader {
-    /// The transaction group in which the log was claimed. Records of earlier ones are in the volume. 0: it is not claimed.
+    /// The transaction group in which the log was claimed. Records of earlier groups are already in
+    /// the volume. 0: not claimed.
     pub(crate) claim_group: u64,
-    /// The last record that is done.
+    /// The sequence number of the last applied record.
     pub(crate) replayed_sequence: u64,
     /// The first block.
     pub(crate) first: BlockPointer,
-    /// The last block that was claimed.
+    /// The last claimed block.
     pub(crate) claimed_block: u64,
     /// [`REPLAY_NEEDED`], [`SEQUENCE_VALID`]
     pub(crate) flags: u64,
-    /// The last record that was claimed, if [`SEQUENCE_VALID`].
+    /// The last claimed record, if [`SEQUENCE_VALID`].
     pub(crate) claimed_sequence: u64,
     padding: [u64; 3],
 }
@@ -87,36 +89,36 @@ pub(crate) struct LogHeader {
 const REPLAY_NEEDED: u64 = 1;
 /// `ZIL_CLAIM_LR_SEQ_VALID`
 const SEQUENCE_VALID: u64 = 2;
-/// `TX_CI`: about the case of names, which volumes have none of.
+/// `TX_CI`: case-insensitive names, which volumes do not have.
 const CASE_INSENSITIVE: u64 = 1 << 63;
 /// `SPA_MAXBLOCKSIZE`
 const MAX_BLOCK_BYTES: u64 = 16 << 20;
 /// `ZIO_PRIORITY_SYNC_READ`
 const PRIORITY_SYNC_READ: c_int = 0;
-/// `ZIO_FLAG_CANFAIL`: a failure is told, and does not suspend the pool.
+/// `ZIO_FLAG_CANFAIL`: a failure is returned, and does not suspend the pool.
 const CAN_FAIL: u64 = 1 << 7;
 /// `ZB_ZIL_LEVEL`
 const LOG_LEVEL: i64 = -2;
 
-/// Why a log is not done again. It is as it was.
+/// Why a log was not replayed. It is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ReplayError {
-    /// EIO: a block of the log, or one that it points to, cannot be read or is damaged.
+    /// EIO: a block of the log, or one that a record points to, cannot be read or is damaged.
     #[error("the intent log cannot be read: {0}")]
     Unreadable(Errno),
-    /// ENOSPC, EIO, ...: a record cannot be done. ENOTSUP, EINVAL: it makes no sense.
+    /// ENOSPC, EIO, ...: a record cannot be applied. ENOTSUP, EINVAL: it is invalid.
     #[error("the intent log cannot be replayed: {0}")]
     Record(Errno),
-    /// libzpool keeps its header elsewhere.
+    /// libzpool stores the header elsewhere.
     #[error("this build of libzpool keeps intent logs in a way that is not known here")]
     Unknown,
 }
 
 impl ReplayError {
-    /// The errno that says it best.
+    /// The best matching errno.
     pub(crate) fn errno(self) -> Errno {
         match self {
-            // A checksum is EBADE to libzpool.
+            // libzpool reports a wrong checksum as EBADE.
             Self::Unreadable(Errno::BADE) | Self::Record(Errno::BADE) => Errno::IO,
             Self::Unreadable(errno) | Self::Record(errno) => errno,
             Self::Unknown => Errno::NOTSUP,
@@ -124,29 +126,29 @@ impl ReplayError {
     }
 }
 
-/// What a log says that was done, and is to be done again.
+/// A log record to replay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Replayed<'a> {
-    /// A write. Of a whole block if the log points to it.
+    /// A write; a whole block if the log points to it.
     Write { offset_bytes: u64, data: &'a [u8] },
-    /// A range that was freed.
+    /// A freed range.
     Truncate { offset_bytes: u64, len_bytes: u64 },
 }
 
-/// Who does again what the log says.
+/// Applies log records.
 pub(crate) trait Replay {
-    /// Does it.
+    /// Applies a record.
     ///
     /// # Errors
-    /// It cannot be done: it is tried once more, and then the rest of the log is not looked at.
+    /// It cannot be applied: it is tried once more, and then the replay stops.
     fn replay(&mut self, record: Replayed<'_>) -> Result<(), Errno>;
 }
 
 /// The log's header.
 fn header(objset: &Objset) -> Result<LogHeader, ReplayError> {
     let dmu = &objset.api().dmu;
-    // SAFETY: the objset is owned, and has a log as long as it is. It is not looked into unless it is what is declared: what lies
-    // around the header is known otherwise.
+    // SAFETY: the objset is owned, and has a log as long as it is. The log is not used unless the
+    // fields around the header have the expected values.
     unsafe {
         let log = (dmu.dmu_objset_zil)(objset.raw()).cast::<LogHead>();
         let known = [(*log).pool, (*log).spa, (*log).objset];
@@ -156,7 +158,8 @@ fn header(objset: &Objset) -> Result<LogHeader, ReplayError> {
     }
 }
 
-/// How many records there are that are not in the volume yet. Of a log whose end cannot be read, how many are before that.
+/// The number of records that are not in the volume yet; for a log with an unreadable end, the
+/// records before that.
 ///
 /// # Errors
 /// [`ReplayError::Unknown`].
@@ -169,7 +172,7 @@ pub(crate) fn pending_records(objset: &Objset) -> Result<u64, ReplayError> {
         claimed => claimed,
     };
     let mut counting = Counting { header, records: 0 };
-    // SAFETY: as above; the argument is used during the call only.
+    // SAFETY: as above; the argument is used only during the call.
     unsafe {
         let log = (objset.api().dmu.dmu_objset_zil)(objset.raw());
         (walk.zil_parse)(log, skip, count, (&raw mut counting).cast(), first_group, 1);
@@ -183,31 +186,31 @@ struct Counting {
 }
 
 /// # Safety
-/// As `zil_parse()` calls it.
+/// Only for `zil_parse()`.
 unsafe extern "C" fn skip(_: RawLog, _: *const BlockPointer, _: *mut c_void, _: u64) -> c_int {
     0
 }
 
 /// # Safety
-/// As `zil_parse()` calls it, from [`pending_records`].
+/// Only for `zil_parse()`, called by [`pending_records`].
 unsafe extern "C" fn count(
     _log: RawLog,
     record: *const RecordHeader,
     counting: *mut c_void,
     first_group: u64,
 ) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     let (record, counting) = unsafe { (&*record, &mut *counting.cast::<Counting>()) };
     counting.records += u64::from(is_pending(record, &counting.header, first_group));
     0
 }
 
-/// A record is neither in the volume since before the crash, nor since a replay that was broken off.
+/// Whether a record is not in the volume yet, neither from before the crash nor from an interrupted replay.
 fn is_pending(record: &RecordHeader, header: &LogHeader, first_group: u64) -> bool {
     record.sequence > header.replayed_sequence && record.group >= first_group
 }
 
-/// Gives up what the log says.
+/// Discards a log.
 pub(crate) fn discard_log(objset: &Objset) {
     // SAFETY: the objset is owned, its pool is writable, and the log is not open.
     unsafe {
@@ -216,24 +219,24 @@ pub(crate) fn discard_log(objset: &Objset) {
     objset.wait_synced();
 }
 
-/// Does again what the log says, if it says anything, and empties it then. The log is not open.
+/// Replays a log, then empties it. The log must not be open.
 ///
 /// # Errors
-/// [`ReplayError`]; the log stays as it is.
+/// [`ReplayError`]; the log is unchanged.
 pub(crate) fn replay_log(objset: &Objset, to: &mut dyn Replay) -> Result<(), ReplayError> {
     let header = header(objset)?;
     let walk = &objset.api().walk;
     // SAFETY: the objset is owned.
     let log = unsafe { (objset.api().dmu.dmu_objset_zil)(objset.raw()) };
     if header.flags & REPLAY_NEEDED == 0 {
-        // SAFETY: as above, and the pool is writable. The first block is kept for the records to come.
+        // SAFETY: as above, and the pool is writable. The first block is kept for later records.
         unsafe { (walk.zil_destroy)(log, 1) };
         return Ok(());
     }
     let mut replaying =
         Replaying { objset, to, header, last_sequence: 0, data: Vec::new(), failure: None };
     let argument = (&raw mut replaying).cast();
-    // SAFETY: as above; the argument is used during the call only.
+    // SAFETY: as above; the argument is used only during the call.
     let code = unsafe { (walk.zil_parse)(log, skip, replay_one, argument, header.claim_group, 1) };
     let Replaying { last_sequence, failure, .. } = replaying;
     if let Some(failure) = failure {
@@ -241,7 +244,7 @@ pub(crate) fn replay_log(objset: &Objset, to: &mut dyn Replay) -> Result<(), Rep
     }
     let is_end_known = header.flags & SEQUENCE_VALID != 0;
     match super::check(code) {
-        // Of logs from before 2010 nobody noted where they end.
+        // Logs from before 2010 do not record their end.
         Err(Errno::BADE | Errno::NOENT) if !is_end_known => {}
         Err(errno) => return Err(ReplayError::Unreadable(errno)),
         Ok(()) if is_end_known && last_sequence < header.claimed_sequence => {
@@ -253,29 +256,29 @@ pub(crate) fn replay_log(objset: &Objset, to: &mut dyn Replay) -> Result<(), Rep
     Ok(())
 }
 
-/// A replay at work.
+/// A running replay.
 struct Replaying<'a> {
     objset: &'a Objset,
     to: &'a mut dyn Replay,
     header: LogHeader,
-    /// Of the last record that was seen.
+    /// The sequence number of the last record seen.
     last_sequence: u64,
-    /// Of a write, in the byte order it had in the volume. Kept for the next one.
+    /// A write's data, in the byte order of the volume. Reused for the next record.
     data: Vec<u8>,
     failure: Option<ReplayError>,
 }
 
 /// # Safety
-/// As `zil_parse()` calls it, from [`replay_log`].
+/// Only for `zil_parse()`, called by [`replay_log`].
 unsafe extern "C" fn replay_one(
     _log: RawLog,
     record: *const RecordHeader,
     replaying: *mut c_void,
     first_group: u64,
 ) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     let replaying = unsafe { &mut *replaying.cast::<Replaying<'_>>() };
-    // SAFETY: a record is as long as it says: zil_parse() has compared that with what there is.
+    // SAFETY: a record has its stated length: zil_parse() has checked it against the block.
     let (header, words) = unsafe {
         let header = *record;
         let words = (header.len_bytes / size_of::<u64>() as u64) as usize;
@@ -305,7 +308,7 @@ impl Replaying<'_> {
             _ => return Err(ReplayError::Record(Errno::NOTSUP)),
         };
         let done = self.to.replay(record).or_else(|_| {
-            // What is freed is free when it is on disk.
+            // Freed space is available when the free is on disk.
             self.objset.wait_synced();
             self.to.replay(record)
         });
@@ -313,11 +316,11 @@ impl Replaying<'_> {
         done.map_err(ReplayError::Record)
     }
 
-    /// Reads what a record points to.
+    /// Reads the block that a record points to.
     fn read(&self, pointer: &BlockPointer, data: &mut [u8]) -> Result<(), Errno> {
         let (walk, dmu) = (&self.objset.api().walk, &self.objset.api().dmu);
-        // SAFETY: the objset is owned, and so its pool is held; buffer, pointer and bookmark are there until the read ends, which
-        // is waited for. No callback is wanted.
+        // SAFETY: the objset is owned, and so its pool is held; buffer, pointer and bookmark live
+        // until the read has ended, because the call waits for it. There is no callback.
         let code = unsafe {
             let bookmark = Bookmark {
                 objset: (walk.dmu_objset_id)(self.objset.raw()),
@@ -348,17 +351,18 @@ impl Replaying<'_> {
     }
 }
 
-/// Words of a record, or of a header, of which there may be too few.
+/// Interprets the words of a record or header; there may be too few.
 fn whole<T: Copy>(words: &[u64]) -> Result<T, ReplayError> {
     if size_of_val(words) < size_of::<T>() {
         return Err(ReplayError::Record(Errno::INVAL));
     }
-    // SAFETY: there are that many bytes, aligned for words, which is all that records are of.
+    // SAFETY: there are that many bytes, aligned for words, and records consist only of words.
     Ok(unsafe { *words.as_ptr().cast::<T>() })
 }
 
-/// Where a write begins; its data goes to `data`, with `read` if the record points to it. All words are as numbers are here: of a record
-/// from a machine of the other byte order (`is_swapped`) the data is not.
+/// The offset of a write; its data goes to `data`, with `read` if the record points to a block. All
+/// words are in native byte order; for a record from a machine with the other byte order
+/// (`is_swapped`), the data is not.
 fn write_of(
     words: &[u64],
     is_swapped: bool,
@@ -407,13 +411,13 @@ fn truncation_of(words: &[u64]) -> Result<Replayed<'static>, ReplayError> {
     Ok(Replayed::Truncate { offset_bytes, len_bytes })
 }
 
-/// The word of a block pointer with its properties (sys/spa.h), the property that says that the data is in the pointer, and the one
-/// that says that numbers in the block are of a little-endian machine.
+/// The word of a block pointer with its properties (sys/spa.h), the property bit for data inside
+/// the pointer, and the one for a block from a little-endian machine.
 const PROPERTIES: usize = 6;
 const EMBEDDED: u64 = 1 << 39;
 const LITTLE_ENDIAN: u64 = 1 << 63;
 
-/// `BP_SHOULD_BYTESWAP()`: the block is of a machine of the other byte order.
+/// `BP_SHOULD_BYTESWAP()`: the block comes from a machine with the other byte order.
 fn is_foreign(block_pointer: &BlockPointer) -> bool {
     (block_pointer[PROPERTIES] & LITTLE_ENDIAN != 0) != cfg!(target_endian = "little")
 }
@@ -423,7 +427,7 @@ fn is_hole(block_pointer: &BlockPointer) -> bool {
     block_pointer[PROPERTIES] & EMBEDDED == 0 && block_pointer[..2] == [0, 0]
 }
 
-/// `BP_GET_LSIZE()`: of an embedded block pointer in bytes, else in sectors, less one.
+/// `BP_GET_LSIZE()`: for an embedded block pointer in bytes, else in sectors; minus one.
 fn logical_size_of(block_pointer: &BlockPointer) -> u64 {
     let properties = block_pointer[PROPERTIES];
     if properties & EMBEDDED != 0 {
@@ -437,7 +441,7 @@ fn logical_size_of(block_pointer: &BlockPointer) -> u64 {
 mod tests {
     use super::*;
 
-    /// A record with data behind it, as the words of its writer.
+    /// A record followed by data, as the writer's words.
     fn write_record(data_words: usize, offset: u64, len: u64, properties: u64) -> Vec<u64> {
         let mut words = vec![0x0102_0304_0506_0708; 24 + data_words];
         words[..24].fill(0);

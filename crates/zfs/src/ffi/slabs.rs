@@ -1,8 +1,10 @@
-//! The memory of libzpool's buffers: data, and metadata as it is on disk. See [`super::files`] for how it comes to be ours.
+//! The memory of libzpool's buffers: data, and metadata in its on-disk form. [`super::files`]
+//! explains how the functions here replace libzpool's.
 //!
-//! In the kernel it comes from slabs of each size, here libzpool asks malloc(3) (lib/libspl/include/umem.h). That is made for many small things:
-//! aligned pieces of many sizes leave gaps that no other fits into, each thread has its own heap to leave them in, so that
-//! most buffers were new memory, a page fault for every 4 KiB of what is written.
+//! In the kernel, this memory comes from slabs per size; here, libzpool calls malloc(3)
+//! (lib/libspl/include/umem.h). malloc is made for many small objects: aligned pieces of many sizes
+//! leave gaps that no other piece fits into, and each thread has its own heap for such gaps, so
+//! most buffers were new memory, with a page fault for every 4 KiB of written data.
 
 use std::alloc::Layout;
 use std::ffi::{c_int, c_void};
@@ -14,24 +16,24 @@ use ashlar_engine::slabs::Slabs;
 
 use super::surroundings::arc_free_memory;
 
-/// Buffers below have parts of pages. They are few: metadata that was compressed.
+/// Smaller buffers take parts of pages. They are few: compressed metadata.
 const SMALLEST_BYTES: usize = 4096;
 /// The largest block of a pool: `SPA_MAXBLOCKSIZE`.
 const LARGEST_BYTES: usize = 16 << 20;
-/// Address space for each size: more than the ARC takes.
+/// Address space per size: more than the ARC's maximum.
 const REGION_BYTES: usize = 64 << 30;
-/// What is kept for buffers to come, as a share of what the ARC may take.
+/// Memory kept for future buffers, as a fraction of the ARC's maximum.
 const KEEP_OF_ARC: usize = 4;
-/// What the ARC may take of the machine's memory if nobody sets it: libzpool's own default.
+/// Default maximum of the ARC, as a fraction of the machine's memory: libzpool's default.
 const ARC_OF_MEMORY: usize = 4;
-/// What smaller buffers are aligned to: `SPA_MINBLOCKSIZE`.
+/// Alignment of smaller buffers: `SPA_MINBLOCKSIZE`.
 const SMALL_ALIGN: usize = 512;
-/// The ARC's own buffers of this size and more are made of single pages, if any: `zfs_abd_scatter_min_size`.
+/// From this size on, the ARC's buffers may consist of single pages: `zfs_abd_scatter_min_size`.
 const LEAST_SCATTERED_BYTES: usize = 1536;
 /// `zfs_abd_scatter_enabled`
 static ARE_SCATTERED: AtomicBool = AtomicBool::new(true);
 
-/// Four for each power of two, as far as they are whole pages.
+/// Four sizes per power of two, if they are whole pages.
 fn sizes() -> Vec<usize> {
     let mut sizes = Vec::new();
     let mut power = SMALLEST_BYTES;
@@ -44,7 +46,8 @@ fn sizes() -> Vec<usize> {
     sizes
 }
 
-/// `None` if there is not so much address space: a limit of the process (ulimit -v), or a kernel that promises no more than it has.
+/// `None` if there is too little address space: a limit of the process (ulimit -v), or a kernel
+/// without overcommit.
 fn slabs() -> Option<&'static Slabs> {
     static SLABS: OnceLock<Option<Slabs>> = OnceLock::new();
     let make = || match Slabs::private(&sizes(), REGION_BYTES, keep_bytes(0)) {
@@ -57,7 +60,7 @@ fn slabs() -> Option<&'static Slabs> {
     SLABS.get_or_init(make).as_ref()
 }
 
-/// What is kept with an ARC of at most `arc_max_bytes`; 0 is libzpool's default.
+/// The memory kept for an ARC of at most `arc_max_bytes`; 0 means libzpool's default.
 fn keep_bytes(arc_max_bytes: u64) -> usize {
     if arc_max_bytes > 0 {
         return usize::try_from(arc_max_bytes).unwrap_or(usize::MAX) / KEEP_OF_ARC;
@@ -65,19 +68,19 @@ fn keep_bytes(arc_max_bytes: u64) -> usize {
     usize::try_from(arc_free_memory()).unwrap_or(usize::MAX) / ARC_OF_MEMORY / KEEP_OF_ARC
 }
 
-/// `zfs_arc_max` was set.
+/// Called when `zfs_arc_max` is set.
 pub(super) fn follow_arc_max(arc_max_bytes: u64) {
     if let Some(slabs) = slabs() {
         slabs.set_keep_bytes(keep_bytes(arc_max_bytes));
     }
 }
 
-/// `zfs_abd_scatter_enabled` was set.
+/// Called when `zfs_abd_scatter_enabled` is set.
 pub(super) fn set_scattered(are_scattered: bool) {
     ARE_SCATTERED.store(are_scattered, Ordering::Relaxed);
 }
 
-/// How the allocator aligns a buffer that is not of a slab.
+/// The layout of a buffer that is not from a slab.
 fn layout(len: usize) -> Option<Layout> {
     let align = if len.is_multiple_of(SMALLEST_BYTES) { SMALLEST_BYTES } else { SMALL_ALIGN };
     Layout::from_size_align(len.max(1), align).ok()
@@ -90,20 +93,20 @@ fn alloc(len: usize) -> *mut c_void {
         return block.as_ptr().cast();
     }
     let Some(layout) = layout(len) else { return null_mut() };
-    // SAFETY: the layout has a size.
+    // SAFETY: the layout is not empty.
     let buffer: *mut c_void = unsafe { std::alloc::alloc(layout) }.cast();
     if buffer.is_null() {
-        // Nobody who asks for a buffer is ready to get none.
+        // No caller handles a failed allocation.
         std::alloc::handle_alloc_error(layout);
     }
     buffer
 }
 
 /// # Safety
-/// [`alloc`] gave it for this length, and nobody uses it any more.
+/// [`alloc`] returned it for this length, and it is not used any more.
 unsafe fn free(buffer: *mut c_void, len: usize) {
     let Some(memory) = NonNull::new(buffer.cast::<u8>()) else { return };
-    // SAFETY: the caller's; which of the two it came from is told by where it is.
+    // SAFETY: guaranteed by the caller; the address determines which of the two it came from.
     unsafe {
         match slabs().filter(|slabs| slabs.owns(memory)) {
             Some(slabs) => slabs.give(memory),
@@ -128,11 +131,11 @@ extern "C" fn zio_buf_alloc(len: usize) -> *mut c_void {
 /// As for [`free`].
 #[unsafe(no_mangle)]
 unsafe extern "C" fn zio_buf_free(buffer: *mut c_void, len: usize) {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe { free(buffer, len) }
 }
 
-/// sys/zio.h: for data, which a dump of the kernel leaves out.
+/// sys/zio.h: for data, which kernel dumps leave out.
 #[unsafe(no_mangle)]
 extern "C" fn zio_data_buf_alloc(len: usize) -> *mut c_void {
     alloc(len)
@@ -144,17 +147,17 @@ extern "C" fn zio_data_buf_alloc(len: usize) -> *mut c_void {
 /// As for [`free`].
 #[unsafe(no_mangle)]
 unsafe extern "C" fn zio_data_buf_free(buffer: *mut c_void, len: usize) {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe { free(buffer, len) }
 }
 
-/// sys/abd_impl.h: whether a buffer of the ARC is one piece of memory. From 2.3 on libzpool does not look at its own tunable.
+/// sys/abd_impl.h: whether a buffer of the ARC is contiguous. From 2.3 on, libzpool ignores its tunable.
 #[unsafe(no_mangle)]
 extern "C" fn abd_size_alloc_linear(len: usize) -> c_int {
     c_int::from(len < LEAST_SCATTERED_BYTES || !ARE_SCATTERED.load(Ordering::Relaxed))
 }
 
-/// By their names.
+/// By name.
 pub(super) fn replaced() -> [(&'static std::ffi::CStr, *const ()); 5] {
     [
         (c"abd_size_alloc_linear", abd_size_alloc_linear as *const ()),

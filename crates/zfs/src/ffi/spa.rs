@@ -1,4 +1,4 @@
-//! Pools: what of libzpool makes, imports, describes and scrubs them.
+//! Pools: the functions of libzpool that create, import, describe and scrub them.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::time::{Duration, Instant};
@@ -11,18 +11,18 @@ use super::nvlist::{Nvlist, c_string, nvlist_t};
 use super::{Release, check, symbols};
 use crate::protocol::NvMap;
 
-/// How long what was closed may be on its way before a pool is taken for busy, and how often that is looked at.
+/// How long closed objects may stay busy before the pool counts as busy, and the poll interval.
 const CLOSING: Duration = Duration::from_secs(10);
 const INTERVAL: Duration = Duration::from_millis(5);
 
-/// sys/spa.h. Never looked into.
+/// sys/spa.h. Opaque.
 #[repr(C)]
 pub(crate) struct spa_t {
     _opaque: [u8; 0],
 }
 
 symbols! {
-    /// sys/spa.h; the features' functions zfeature_common.h, the names' zfs_namecheck.h.
+    /// sys/spa.h; the features' functions from zfeature_common.h, the name checks from zfs_namecheck.h.
     SpaFunctions {
         spa_create: fn(*const c_char, *mut nvlist_t, *mut nvlist_t, *mut nvlist_t, *mut c_void) -> c_int;
         spa_destroy: fn(*const c_char) -> c_int;
@@ -37,7 +37,7 @@ symbols! {
         spa_scan_stop: fn(*mut spa_t) -> c_int;
         spa_scrub_pause_resume: fn(*mut spa_t, c_int) -> c_int;
         spa_prop_set: fn(*mut spa_t, *mut nvlist_t) -> c_int;
-        /// Up to 2.2 it makes the list, from 2.3 on it adds to one.
+        /// Up to 2.2 it makes the list, from 2.3 on it adds to a given one.
         spa_prop_get: fn(*mut spa_t, *mut c_void) -> c_int;
         spa_writeable: fn(*mut spa_t) -> c_int;
         spa_suspended: fn(*mut spa_t) -> c_int;
@@ -61,20 +61,20 @@ struct FeatureInfo {
     depends: *const c_int,
 }
 
-/// A feature of pools that this release knows.
+/// A pool feature of this release.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Feature {
-    /// The name users know.
+    /// The name for users.
     pub(crate) name: String,
     /// The name on disk.
     pub(crate) guid: String,
 }
 
-/// How a pool is imported (ZFS_IMPORT_* of sys/fs/zfs.h).
+/// Import flags (ZFS_IMPORT_* of sys/fs/zfs.h).
 pub(crate) mod import_flag {
-    /// It was last used by another host.
+    /// Import although another host used it last.
     pub(crate) const ANY_HOST: u64 = 2;
-    /// Without a log device that is missing.
+    /// Import without a missing log device.
     pub(crate) const MISSING_LOG: u64 = 4;
 }
 
@@ -83,7 +83,7 @@ const SCAN_SCRUB: c_int = 1;
 /// POOL_SCRUB_PAUSE of pool_scrub_cmd_t, sys/fs/zfs.h.
 const SCRUB_PAUSE: c_int = 1;
 
-/// A pool that is held open.
+/// A pool held open.
 pub(super) struct OpenPool<'a> {
     zfs: &'a Zfs,
     pub(super) spa: *mut spa_t,
@@ -96,7 +96,7 @@ impl Drop for OpenPool<'_> {
     }
 }
 
-/// A rule of names that a name breaks: a number of namecheck_err_t (zfs_namecheck.h), and the character it is about.
+/// A violated naming rule: a number of namecheck_err_t (zfs_namecheck.h), and the offending character.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct BadName {
     pub(crate) rule: c_int,
@@ -104,7 +104,7 @@ pub(crate) struct BadName {
 }
 
 impl Zfs {
-    /// Makes a pool of the vdevs that `root` describes.
+    /// Creates a pool from the vdevs that `root` describes.
     ///
     /// # Errors
     /// Those of `spa_create`.
@@ -117,8 +117,8 @@ impl Zfs {
         let name = c_string(name)?;
         let root = Nvlist::of(self.nv, root)?;
         let properties = Nvlist::of(self.nv, properties)?;
-        // SAFETY: lists and name are valid; it keeps none of them. User space has no file systems, and therefore no use for
-        // the fourth argument; the fifth is about encryption.
+        // SAFETY: lists and name are valid; the function keeps none of them. The fourth argument is
+        // for file systems, which user space does not have; the fifth is for encryption.
         check(unsafe {
             (self.spa.spa_create)(
                 name.as_ptr(),
@@ -141,7 +141,7 @@ impl Zfs {
         check(unsafe { (self.spa.spa_destroy)(name.as_ptr()) })
     }
 
-    /// Imports a pool. What was learned of it is given back either way.
+    /// Imports a pool. The list that libzpool fills in is returned in any case.
     ///
     /// # Errors
     /// Those of `spa_import`.
@@ -159,7 +159,7 @@ impl Zfs {
             Ok(prepared) => prepared,
             Err(errno) => return (Err(errno), NvMap::new()),
         };
-        // SAFETY: as above; the name is not written, though it is not `const`.
+        // SAFETY: as above; the name is not modified, though it is not `const`.
         let result = check(unsafe {
             (self.spa.spa_import)(
                 name.as_ptr().cast_mut(),
@@ -171,28 +171,29 @@ impl Zfs {
         (result, config.to_map())
     }
 
-    /// What a pool would be if it were imported; `None` if nothing can be told of it.
+    /// The description of a pool as if it were imported; `None` if there is none.
     ///
     /// # Errors
     /// `EINVAL`: a text has a zero byte.
     pub(crate) fn try_import_pool(&self, config: &NvMap) -> Result<Option<NvMap>, Errno> {
         let config = Nvlist::of(self.nv, config)?;
-        // SAFETY: as above; the list that it returns is ours.
+        // SAFETY: as above; this owns the returned list.
         let found = unsafe { (self.spa.spa_tryimport)(config.as_ptr()) };
         if found.is_null() {
             return Ok(None);
         }
-        // SAFETY: it is nobody else's.
+        // SAFETY: no other code has it.
         Ok(Some(unsafe { Nvlist::owned(self.nv, found) }.to_map()))
     }
 
-    /// Writes everything out and lets go of a pool.
+    /// Writes everything out and releases a pool.
     ///
-    /// What was closed a moment ago is forgotten by tasks of libzpool, and counts as open until then; `spa_export` itself waits for them
-    /// only if the pool is written (`spa_export_common`, module/zfs/spa.c). So they are waited for here.
+    /// libzpool evicts closed objects in background tasks, and they count as open until then;
+    /// `spa_export` waits for these tasks only if the pool is writable (`spa_export_common`,
+    /// module/zfs/spa.c). So this function waits for them.
     ///
     /// # Errors
-    /// Those of `spa_export`: `EBUSY` if something of it is open.
+    /// Those of `spa_export`: `EBUSY` if an object of the pool is open.
     pub(crate) fn export_pool(&self, name: &str) -> Result<(), Errno> {
         let c_name = c_string(name)?;
         self.conditions.forget(&c_name);
@@ -202,7 +203,7 @@ impl Zfs {
             // SAFETY: the pool is open.
             unsafe { (self.spa.spa_evicting_os_wait)(pool.spa) };
             drop(pool);
-            // SAFETY: the name is valid; no configuration is wanted.
+            // SAFETY: the name is valid; no configuration is requested.
             let result = unsafe { (self.spa.spa_export)(c_name.as_ptr(), ptr::null_mut(), 0, 0) };
             match check(result) {
                 // A task may start another.
@@ -219,7 +220,7 @@ impl Zfs {
     pub(crate) fn pool_stats(&self, name: &str) -> Result<NvMap, Errno> {
         let name = c_string(name)?;
         let mut config = ptr::null_mut();
-        // SAFETY: it writes the list's address; no alternate root is wanted.
+        // SAFETY: the function writes the list's address; no alternate root is requested.
         let result = check(unsafe {
             (self.spa.spa_get_stats)(name.as_ptr(), &raw mut config, ptr::null_mut(), 0)
         });
@@ -227,7 +228,7 @@ impl Zfs {
             result?;
             return Ok(NvMap::new());
         }
-        // SAFETY: it is nobody else's, also with an error.
+        // SAFETY: no other code has it, even after an error.
         let config = unsafe { Nvlist::owned(self.nv, config) }.to_map();
         result.map(|()| config)
     }
@@ -252,9 +253,9 @@ impl Zfs {
             check(unsafe { get(pool.spa, list.as_ptr().cast()) })?;
             Ok(list.to_map())
         } else {
-            // SAFETY: it writes the address of a list, which is then ours.
+            // SAFETY: the function writes the address of a list, which this owns then.
             let list = written::<nvlist_t>(|list| unsafe { get(pool.spa, list.cast()) })?;
-            // SAFETY: it is nobody else's.
+            // SAFETY: no other code has it.
             Ok(unsafe { Nvlist::owned(self.nv, list) }.to_map())
         }
     }
@@ -270,7 +271,7 @@ impl Zfs {
         check(unsafe { (self.spa.spa_prop_set)(pool.spa, properties.as_ptr()) })
     }
 
-    /// The largest block a pool's volumes may have.
+    /// The maximum block size of a pool's volumes.
     ///
     /// # Errors
     /// The pool cannot be opened.
@@ -281,7 +282,7 @@ impl Zfs {
         Ok(u64::try_from(bytes).unwrap_or(0))
     }
 
-    /// Starts a scrub, or goes on with a paused one.
+    /// Starts a scrub, or resumes a paused one.
     ///
     /// # Errors
     /// Those of `spa_scan`.
@@ -289,7 +290,7 @@ impl Zfs {
         let pool = self.open_pool(name)?;
         // SAFETY: the pool is valid.
         match check(unsafe { (self.spa.spa_scan)(pool.spa, SCAN_SCRUB) }) {
-            // Up to 2.1 this tells that a paused one goes on.
+            // Up to 2.1, this means that a paused scrub was resumed.
             Err(Errno::CANCELED) => Ok(()),
             result => result,
         }
@@ -315,12 +316,12 @@ impl Zfs {
         check(unsafe { (self.spa.spa_scan_stop)(pool.spa) })
     }
 
-    /// The features that this release knows.
+    /// The features of this release.
     pub(crate) fn features(&self) -> Vec<Feature> {
         let Ok((table, size)) = self.library().variable("spa_feature_table") else {
             return Vec::new();
         };
-        // SAFETY: the table is of so many entries, constant, and its texts are.
+        // SAFETY: the table has this many entries, and it and its strings are constant.
         let table = unsafe {
             slice::from_raw_parts(table.cast::<FeatureInfo>(), size / size_of::<FeatureInfo>())
         };
@@ -337,7 +338,7 @@ impl Zfs {
     /// Checks a pool's name.
     ///
     /// # Errors
-    /// The rule that it breaks.
+    /// The violated rule.
     pub(crate) fn check_pool_name(&self, name: &str) -> Result<(), BadName> {
         self.check_name(self.spa.pool_namecheck, name)
     }
@@ -345,14 +346,14 @@ impl Zfs {
     /// Checks the name of a dataset or snapshot.
     ///
     /// # Errors
-    /// The rule that it breaks.
+    /// The violated rule.
     pub(crate) fn check_entity_name(&self, name: &str) -> Result<(), BadName> {
         self.check_name(self.spa.entity_namecheck, name)
     }
 
-    /// The name is of no more parts than datasets may be nested.
+    /// Whether a name has more components than datasets may be nested.
     pub(crate) fn is_nested_too_deep(&self, name: &str) -> bool {
-        // SAFETY: it looks at the name only.
+        // SAFETY: the function only reads the name.
         c_string(name).is_ok_and(|name| unsafe { (self.spa.dataset_nestcheck)(name.as_ptr()) } != 0)
     }
 
@@ -365,7 +366,7 @@ impl Zfs {
         let Ok(name) = c_string(name) else {
             return Err(BadName { rule: INVALID_CHARACTER, character: '\0' });
         };
-        // SAFETY: it looks at the name, and writes rule and character.
+        // SAFETY: the function reads the name, and writes rule and character.
         if unsafe { check(name.as_ptr(), &raw mut rule, &raw mut character) } == 0 {
             return Ok(());
         }

@@ -1,8 +1,9 @@
-//! What libzpool asks of the machine, answered here instead of by the library: see [`super::files`] for how.
+//! libzpool's queries about the machine, answered here instead of by the library: see [`super::files`].
 //!
-//! Its own answers are made for ztest (lib/libzpool/kernel.c, module/os/linux/zfs/arc_os.c). Random numbers, of which the ARC
-//! wants one for each buffer that it takes in or drops and the allocator one for each block, are read from /dev/urandom one at a time. Free
-//! memory is a random number, too, and every hundredth time there is none, so that buffers are dropped for nothing.
+//! libzpool's own answers are made for ztest (lib/libzpool/kernel.c, module/os/linux/zfs/arc_os.c).
+//! It reads random numbers from /dev/urandom one at a time, and the ARC needs one for each buffer
+//! that it adds or evicts, the allocator one for each block. Its free memory is a random number,
+//! too, and zero in one of a hundred calls, so that buffers are evicted needlessly.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::c_int;
@@ -11,16 +12,16 @@ use std::sync::OnceLock;
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// What a thread has in store of random bytes.
+/// Random bytes stored per thread.
 const STORE_BYTES: usize = 512;
 
 thread_local! {
-    /// Neither has anything to drop, so threads of the library may use them to their end.
+    /// Neither needs to be dropped, so threads of the library may use them until they exit.
     static STORE: RefCell<[u8; STORE_BYTES]> = const { RefCell::new([0; STORE_BYTES]) };
     static LEFT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Fills all of it with random bytes.
+/// Fills `bytes` with random bytes.
 fn fill(bytes: &mut [u8]) -> Result<(), Errno> {
     let mut filled = 0;
     while filled < bytes.len() {
@@ -43,20 +44,21 @@ fn random(bytes: &mut [u8]) -> Result<(), Errno> {
             LEFT.set(STORE_BYTES);
         }
         let left = LEFT.get() - bytes.len();
-        // What was given is never given again.
+        // Each byte is used only once.
         bytes.copy_from_slice(&store[left..LEFT.get()]);
         LEFT.set(left);
         Ok(())
     })
 }
 
-/// sys/random.h. The kernel's are no better than these.
+/// sys/random.h. The kernel's are no better.
 ///
 /// # Safety
 /// `bytes` must be good for `len` bytes.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn random_get_pseudo_bytes(bytes: *mut u8, len: usize) -> c_int {
-    // SAFETY: the caller's, and bytes have no wrong values; zeroed first, as they may never have been written.
+    // SAFETY: guaranteed by the caller, and all byte values are valid; zeroed first, because the
+    // memory may be uninitialized.
     let bytes = unsafe {
         bytes.write_bytes(0, len);
         std::slice::from_raw_parts_mut(bytes, len)
@@ -64,24 +66,24 @@ unsafe extern "C" fn random_get_pseudo_bytes(bytes: *mut u8, len: usize) -> c_in
     random(bytes).map_or_else(Errno::raw_os_error, |()| 0)
 }
 
-/// sys/arc_impl.h: memory that nobody uses. The ARC has `zfs_arc_max` as its limit, and no other.
+/// sys/arc_impl.h: free memory. The ARC is limited only by `zfs_arc_max`.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn arc_free_memory() -> u64 {
     static MEMORY_BYTES: OnceLock<u64> = OnceLock::new();
     *MEMORY_BYTES.get_or_init(|| {
         let info = rustix::system::sysinfo();
-        // Both are as wide as a pointer.
+        // Both have a pointer's width.
         (info.totalram as u64).saturating_mul(u64::from(info.mem_unit))
     })
 }
 
-/// sys/arc_impl.h: how much more the ARC may take, or less than nothing.
+/// sys/arc_impl.h: how much the ARC may grow, or must shrink if negative.
 #[unsafe(no_mangle)]
 extern "C" fn arc_available_memory() -> i64 {
     i64::MAX
 }
 
-/// By their names.
+/// By name.
 pub(super) fn replaced() -> [(&'static std::ffi::CStr, *const ()); 3] {
     [
         (c"random_get_pseudo_bytes", random_get_pseudo_bytes as *const ()),

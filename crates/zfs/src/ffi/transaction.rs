@@ -1,6 +1,6 @@
 //! Buffers and transactions of a volume (sys/dmu.h).
 //!
-//! A transaction is assigned before anything changes in it and always ends; buffers are released.
+//! A transaction is assigned before anything changes in it and always ends; buffers are always released.
 
 use std::ffi::c_int;
 use std::marker::PhantomData;
@@ -11,18 +11,18 @@ use rustix::io::Errno;
 use super::dmu::{Boolean, DATA_OBJECT, DmuBuf, Objset, RawTx, check_io};
 use super::memory::{Direction, LocalRanges, Segments};
 
-/// `TXG_WAIT`, from 2.4 on `DMU_TX_WAIT`: waits for a transaction group that has room.
+/// `TXG_WAIT`, from 2.4 on `DMU_TX_WAIT`: wait for a transaction group with room.
 const WAIT: u64 = 1;
 /// `DMU_READ_PREFETCH`
 const PREFETCH: u32 = 0;
-/// The most that one transaction takes: half of `DMU_MAX_ACCESS`.
+/// Maximum size of one transaction: half of `DMU_MAX_ACCESS`.
 pub(crate) const MAX_TRANSACTION_BYTES: u64 = 32 << 20;
 
 impl Objset {
-    /// Moves a range to the segments, in one piece.
+    /// Copies a range to the segments, in one piece.
     ///
     /// # Errors
-    /// EIO: it cannot be read. Those of the segments' memory.
+    /// EIO: it cannot be read. Errors of the segments' memory.
     pub(crate) fn read(
         &self,
         offset_bytes: u64,
@@ -32,8 +32,8 @@ impl Objset {
         let buffers = self.hold(offset_bytes, len_bytes, true)?;
         let mut local = LocalRanges::with_capacity(buffers.as_slice().len());
         for part in buffers.parts(offset_bytes, len_bytes) {
-            // SAFETY: the buffers are held, so their data stays where it is; the range is locked by the caller, so nobody
-            // writes there. The kernel only reads it.
+            // SAFETY: the buffers are held, so their data does not move; the caller has locked the
+            // range, so nothing writes there. The kernel only reads it.
             unsafe { local.push(part.data, part.len_bytes) };
         }
         segments.transfer(&mut local, Direction::ToPeer).map_err(|short| short.errno)
@@ -41,7 +41,7 @@ impl Objset {
 
     /// Begins a transaction.
     pub(crate) fn begin(&self) -> Draft<'_> {
-        // SAFETY: the objset is owned longer than the transaction lasts.
+        // SAFETY: the objset is owned longer than the transaction lives.
         let raw = unsafe { (self.api().dmu.dmu_tx_create)(self.raw()) };
         Draft { objset: self, raw }
     }
@@ -68,14 +68,14 @@ impl Objset {
     }
 }
 
-/// A transaction that is told what will change. Dropped, it never was.
+/// A transaction that collects its planned changes. Dropping it aborts it.
 pub(crate) struct Draft<'a> {
     objset: &'a Objset,
     raw: RawTx,
 }
 
 impl<'a> Draft<'a> {
-    /// A range will be written.
+    /// Announces a write to a range.
     pub(crate) fn write(self, offset_bytes: u64, len_bytes: u64) -> Self {
         debug_assert!(len_bytes <= MAX_TRANSACTION_BYTES);
         // SAFETY: the transaction is not assigned, and the dnode is held.
@@ -87,7 +87,7 @@ impl<'a> Draft<'a> {
         self
     }
 
-    /// A range will be freed; all in all that gives space back.
+    /// Announces that a range will be freed; the transaction as a whole must free space.
     pub(crate) fn free(self, offset_bytes: u64, len_bytes: u64) -> Self {
         // SAFETY: the transaction is not assigned, and the dnode is held.
         unsafe {
@@ -99,12 +99,12 @@ impl<'a> Draft<'a> {
         self
     }
 
-    /// Waits for a transaction group that takes it.
+    /// Waits for a transaction group with room for it.
     ///
     /// # Errors
-    /// ENOSPC: the pool is full. EIO: what must be read for it cannot be.
+    /// ENOSPC: the pool is full. EIO: a block that it needs cannot be read.
     pub(crate) fn assign(self) -> Result<Transaction<'a>, Errno> {
-        // SAFETY: it is not assigned yet.
+        // SAFETY: the transaction is not assigned yet.
         check_io(unsafe { (self.objset.api().dmu.dmu_tx_assign)(self.raw, WAIT) })?;
         let assigned = std::mem::ManuallyDrop::new(self);
         Ok(Transaction { objset: assigned.objset, raw: assigned.raw })
@@ -113,12 +113,12 @@ impl<'a> Draft<'a> {
 
 impl Drop for Draft<'_> {
     fn drop(&mut self) {
-        // SAFETY: it is not assigned.
+        // SAFETY: the transaction is not assigned.
         unsafe { (self.objset.api().dmu.dmu_tx_abort)(self.raw) };
     }
 }
 
-/// A transaction in an open transaction group. Dropped, it is committed: its group may go to disk.
+/// A transaction in an open transaction group. Dropping it commits it: its group may be written then.
 pub(crate) struct Transaction<'a> {
     objset: &'a Objset,
     raw: RawTx,
@@ -131,15 +131,16 @@ impl Transaction<'_> {
 
     /// Its group's number.
     pub(crate) fn group(&self) -> u64 {
-        // SAFETY: it is assigned.
+        // SAFETY: the transaction is assigned.
         unsafe { (self.objset.api().dmu.dmu_tx_get_txg)(self.raw) }
     }
 
-    /// Moves data from the segments to a range that the draft was told of.
+    /// Copies data from the segments to a range announced in the draft.
     ///
     /// # Errors
-    /// EIO: a block that is overwritten in part cannot be read. Those of the segments' memory: the blocks that it did not come
-    /// to keep what they had, or, with releases before 2.3, are zeroes; nothing else is changed.
+    /// EIO: a partially overwritten block cannot be read. Errors of the segments' memory: the
+    /// blocks not reached keep their contents, or, before 2.3, become zeroes; nothing else is
+    /// changed.
     pub(crate) fn write(
         &self,
         offset_bytes: u64,
@@ -150,15 +151,16 @@ impl Transaction<'_> {
         let buffers = self.objset.hold(offset_bytes, len_bytes, false)?;
         let mut local = LocalRanges::with_capacity(buffers.as_slice().len());
         for part in buffers.parts(offset_bytes, len_bytes) {
-            // SAFETY: the buffer is held, and the transaction is assigned and knows of the range. From here on the data is
-            // this transaction's own; the range is locked by the caller, so nobody else uses it.
+            // SAFETY: the buffer is held, and the transaction is assigned and includes the range.
+            // From here on, the data belongs to this transaction; the caller has locked the range,
+            // so no other code uses it.
             unsafe {
                 if part.is_whole {
                     (dmu.dmu_buf_will_fill)(part.buffer, self.raw, 1);
                 } else {
                     (dmu.dmu_buf_will_dirty)(part.buffer, self.raw);
                 }
-                // Only now: both may have moved the data.
+                // Only now: both calls may have moved the data.
                 local.push((*part.buffer).data.add(part.skip_bytes), part.len_bytes);
             }
         }
@@ -177,8 +179,8 @@ impl Transaction<'_> {
     fn end_fill(&self, buffer: *mut DmuBuf, is_filled: bool) {
         let api = self.objset.api();
         let undo = !is_filled && api.can_undo_fill();
-        // SAFETY: the buffer is held and announced to be filled. One that cannot be left as it was has no content of its own:
-        // it is made one.
+        // SAFETY: the buffer is held and announced to be filled. If its old contents cannot be
+        // kept, it has none: it is zeroed.
         unsafe {
             if !is_filled && !undo {
                 std::ptr::write_bytes((*buffer).data, 0, (*buffer).size_bytes as usize);
@@ -187,9 +189,9 @@ impl Transaction<'_> {
         }
     }
 
-    /// Writes a range that the draft was told of.
+    /// Writes a range announced in the draft.
     pub(crate) fn write_here(&self, offset_bytes: u64, data: &[u8]) {
-        // SAFETY: the dnode is held, and the transaction is assigned and knows of the range.
+        // SAFETY: the dnode is held, and the transaction is assigned and includes the range.
         unsafe {
             let (data, len_bytes) = (data.as_ptr().cast(), data.len() as u64);
             let write = self.objset.api().dmu.dmu_write_by_dnode;
@@ -197,12 +199,12 @@ impl Transaction<'_> {
         }
     }
 
-    /// Frees a range that the draft was told of. Parts of blocks at its ends are zeroed.
+    /// Frees a range announced in the draft. Partial blocks at its ends are zeroed.
     ///
     /// # Errors
-    /// The object is not there.
+    /// The object does not exist.
     pub(crate) fn free(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), Errno> {
-        // SAFETY: the transaction is assigned and knows of the range.
+        // SAFETY: the transaction is assigned and includes the range.
         check_io(unsafe {
             let free = self.objset.api().dmu.dmu_free_range;
             free(self.objset.raw(), DATA_OBJECT, offset_bytes, len_bytes, self.raw)
@@ -212,22 +214,22 @@ impl Transaction<'_> {
 
 impl Drop for Transaction<'_> {
     fn drop(&mut self) {
-        // SAFETY: it is assigned, and all that it changes is announced.
+        // SAFETY: it is assigned, and all its changes were announced.
         unsafe { (self.objset.api().dmu.dmu_tx_commit)(self.raw) };
     }
 }
 
-/// Buffers of consecutive blocks, held.
+/// Held buffers of consecutive blocks.
 struct Buffers<'a> {
     objset: &'a Objset,
     list: *mut *mut DmuBuf,
     count: c_int,
 }
 
-/// What of a buffer is in a range.
+/// The part of a buffer that is in a range.
 struct Part<'a> {
     buffer: *mut DmuBuf,
-    /// Where it begins, as the buffer is now.
+    /// Start of the part, in the buffer's current data.
     data: *mut u8,
     skip_bytes: usize,
     len_bytes: usize,
@@ -237,7 +239,7 @@ struct Part<'a> {
 
 impl Buffers<'_> {
     fn as_slice(&self) -> &[*mut DmuBuf] {
-        // SAFETY: libzpool made an array of so many.
+        // SAFETY: libzpool made an array with this many entries.
         unsafe { std::slice::from_raw_parts(self.list, usize::try_from(self.count).unwrap_or(0)) }
     }
 

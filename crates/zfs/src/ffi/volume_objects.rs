@@ -1,4 +1,4 @@
-//! The objects of a volume: made with it, looked at, and changed when it is resized.
+//! The objects of a volume: created with it, read, and changed when it is resized.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
@@ -23,10 +23,10 @@ const OT_ZVOL_PROP: c_int = 24;
 const OT_NONE: c_int = 0;
 /// DMU_OBJECT_END of sys/dmu.h.
 const OBJECT_END: u64 = u64::MAX;
-/// TXG_WAIT of sys/dmu.h, DMU_TX_WAIT since 2.4: wait for a transaction group that has room.
+/// TXG_WAIT of sys/dmu.h, DMU_TX_WAIT since 2.4: wait for a transaction group with room.
 const TX_WAIT: u64 = 1;
 
-/// What a dataset is to be made as.
+/// The kind of a new dataset.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum NewDataset {
     /// A volume.
@@ -36,7 +36,8 @@ pub(crate) enum NewDataset {
         /// The size of its blocks.
         volblocksize_bytes: u32,
     },
-    /// What volumes may be in. It has no file system's objects: these are the kernel's to make, it cannot be mounted.
+    /// A parent for volumes. It lacks the objects of a file system, which only the kernel creates,
+    /// so it cannot be mounted.
     Container,
 }
 
@@ -45,14 +46,15 @@ struct Creation {
     dataset: NewDataset,
 }
 
-/// Fills a new dataset, in the transaction that makes it. Nothing may fail here: the objects are free, the transaction has what it needs.
+/// Fills a new dataset, in the transaction that creates it. Nothing can fail here: the objects are
+/// free, and the transaction has reserved what it needs.
 unsafe extern "C" fn fill(
     objset: *mut objset_t,
     creation: *mut c_void,
     _credentials: *mut c_void,
     tx: *mut dmu_tx_t,
 ) {
-    // SAFETY: `create_dataset` passes a `Creation`, and waits.
+    // SAFETY: `create_dataset` passes a `Creation`, and waits for this call.
     let Creation { functions, dataset } = unsafe { &*creation.cast::<Creation>() };
     let NewDataset::Volume { volsize_bytes, volblocksize_bytes } = *dataset else { return };
     // SAFETY: object set and transaction are valid for this call, and the size is 8 bytes.
@@ -83,7 +85,7 @@ unsafe extern "C" fn fill(
 }
 
 impl Zfs {
-    /// Makes a dataset. Its parent must be there.
+    /// Creates a dataset. Its parent must exist.
     ///
     /// # Errors
     /// Those of `dmu_objset_create`.
@@ -95,7 +97,7 @@ impl Zfs {
             NewDataset::Volume { .. } => OST_ZVOL,
             NewDataset::Container => OST_ZFS,
         };
-        // SAFETY: it calls `fill` with the address of `creation` before it returns.
+        // SAFETY: `fill` is called with the address of `creation`, and only before the function returns.
         check(unsafe {
             (functions.dmu_objset_create)(
                 name.as_ptr(),
@@ -113,7 +115,7 @@ impl Zfs {
     pub(super) unsafe fn volume_shape(&self, objset: *mut objset_t) -> Result<Shape, Errno> {
         let functions = &self.dsl.functions;
         let mut volsize_bytes = 0_u64;
-        // SAFETY: the caller's; it writes one number of 8 bytes.
+        // SAFETY: guaranteed by the caller; the function writes one number of 8 bytes.
         check(unsafe {
             (functions.zap_lookup)(
                 objset,
@@ -125,23 +127,23 @@ impl Zfs {
             )
         })?;
         let mut info = ObjectInfo::default();
-        // SAFETY: the caller's; it writes a description.
+        // SAFETY: guaranteed by the caller; the function writes a description.
         check(unsafe { (functions.dmu_object_info)(objset, DATA_OBJECT, &raw mut info) })?;
         Ok(Shape::Volume { volsize_bytes, volblocksize_bytes: info.data_block_bytes })
     }
 
-    /// Changes the size of a volume that is not open, and frees what is beyond it.
+    /// Changes the size of a volume that is not open, and frees the blocks beyond.
     ///
     /// # Errors
     /// `EBUSY` if it is open; those of the transaction.
     pub(crate) fn resize_closed_volume(&self, name: &str, volsize_bytes: u64) -> Result<(), Errno> {
         let name = c_string(name)?;
         let functions = &self.dsl.functions;
-        // SAFETY: the name is valid; writable, with its key if it has one.
+        // SAFETY: the name is valid; opened writable, with decryption if the volume is encrypted.
         let objset = written(|objset| unsafe {
             (functions.dmu_objset_own)(name.as_ptr(), OST_ZVOL, 0, 1, TAG, objset)
         })?;
-        // SAFETY: the object set is ours until it is disowned.
+        // SAFETY: this owns the object set until it is disowned.
         unsafe {
             let result = self.resize_objset(objset, volsize_bytes);
             (functions.dmu_objset_disown)(objset, 1, TAG);
@@ -149,7 +151,8 @@ impl Zfs {
         }
     }
 
-    /// Changes the size of a volume that is open here, as [`Self::resize_closed_volume`] does. No I/O is going on.
+    /// Changes the size of a volume that is open here, like [`Self::resize_closed_volume`]. There
+    /// must be no I/O in flight.
     ///
     /// # Errors
     /// Those of the transaction.
@@ -158,21 +161,22 @@ impl Zfs {
         objset: &Objset,
         volsize_bytes: u64,
     ) -> Result<(), Errno> {
-        // SAFETY: the object set is owned as long as there is an `Objset`.
+        // SAFETY: the object set is owned as long as the `Objset` exists.
         unsafe { self.resize_objset(objset.raw().cast(), volsize_bytes) }
     }
 
-    /// Changes the size of a volume, and frees what is beyond it. It is on stable storage when this returns.
+    /// Changes the size of a volume, and frees the blocks beyond. The size is on stable storage
+    /// when this returns.
     ///
     /// # Safety
-    /// The object set is a volume's, and owned by the caller; no I/O goes beyond the new size.
+    /// The object set is a volume's, and owned by the caller; no I/O in flight goes beyond the new size.
     unsafe fn resize_objset(&self, objset: *mut objset_t, volsize_bytes: u64) -> Result<(), Errno> {
         let functions = &self.dsl.functions;
-        // SAFETY: the caller's; a transaction is committed or aborted once.
+        // SAFETY: guaranteed by the caller; the transaction is committed or aborted exactly once.
         unsafe {
             let tx = (functions.dmu_tx_create)(objset);
             (functions.dmu_tx_hold_zap)(tx, SIZE_OBJECT, 1, ptr::null());
-            // It is for making room, too: it may use what is kept for frees.
+            // Resizing also makes room: so it may use space reserved for frees.
             (functions.dmu_tx_mark_netfree)(tx);
             if let Err(errno) = check((functions.dmu_tx_assign)(tx, TX_WAIT)) {
                 (functions.dmu_tx_abort)(tx);
@@ -191,7 +195,7 @@ impl Zfs {
             (functions.dmu_tx_commit)(tx);
             (functions.txg_wait_synced)((functions.dmu_objset_pool)(objset), txg);
             check(result)?;
-            // It has its new size by now, whatever becomes of what lay behind.
+            // The volume has its new size now, even if freeing fails.
             let freed =
                 (functions.dmu_free_long_range)(objset, DATA_OBJECT, volsize_bytes, OBJECT_END);
             if let Err(errno) = check(freed) {

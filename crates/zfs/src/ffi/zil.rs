@@ -1,8 +1,8 @@
 //! The intent log of a volume (sys/zil.h, sys/dmu.h).
 //!
-//! Records have the layout that they have on disk, so it is that of all releases; the structure in memory in front of
-//! them, and the one that dmu_sync() takes, are the same from 2.1 to 2.4. The tests of `layout` compare them with the
-//! installed headers.
+//! Records have their on-disk layout, so it is the same in all releases; the in-memory structure
+//! before them, and the one for dmu_sync(), are the same from 2.1 to 2.4. The tests in `layout`
+//! compare them with the installed headers.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{NonNull, null_mut};
@@ -39,14 +39,14 @@ pub(super) const TX_TRUNCATE: u64 = 10;
 symbols! {
     /// Functions of the intent log.
     Zil {
-        /// The last argument (counters, may be null) since 2.2.
+        /// The last argument (counters, may be null) exists since 2.2.
         zil_open: fn(RawObjset, GetData, *mut c_void) -> RawLog;
         zil_close: fn(RawLog);
         zil_itx_create: fn(u64, usize) -> RawItx;
-        /// The last argument (why) since 2.4.
+        /// The last argument (the reason) exists since 2.4.
         zil_itx_destroy: fn(RawItx, c_int);
         zil_itx_assign: fn(RawLog, RawItx, RawTx);
-        /// A result since 2.4.
+        /// Has a result since 2.4.
         zil_commit: fn(RawLog, u64) -> c_int;
         zil_max_copied_data: fn(RawLog) -> u64;
         dmu_sync: fn(*mut c_void, u64, unsafe extern "C" fn(*mut Zgd, c_int), *mut Zgd) -> c_int;
@@ -57,19 +57,19 @@ symbols! {
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Itx {
-    /// Two links of a list.
+    /// Two list links.
     pub(crate) node: [*mut c_void; 2],
-    /// What the callback for data gets.
+    /// Passed to the callback for data.
     pub(crate) private: *mut c_void,
     /// `itx_wr_state_t`
     pub(crate) write_state: u32,
-    /// Made true by zil_itx_create(), and left so: one list keeps the order of overlapping writes.
+    /// Set by zil_itx_create(), and left set: a single list keeps the order of overlapping writes.
     pub(crate) sync: u8,
-    /// Called when it is persistent.
+    /// Called when the record is persistent.
     pub(crate) callback: *mut c_void,
     /// For the callback.
     pub(crate) callback_data: *mut c_void,
-    /// What was allocated.
+    /// The allocated size.
     pub(crate) size_bytes: usize,
     /// Object number.
     pub(crate) object: u64,
@@ -77,17 +77,17 @@ pub(crate) struct Itx {
     pub(crate) generation: u64,
 }
 
-/// `lr_t`: what every record begins with.
+/// `lr_t`: the start of every record.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct RecordHeader {
     /// `TX_WRITE`, ...
     pub(crate) kind: u64,
-    /// With what follows.
+    /// The length, including the data after the record.
     pub(crate) len_bytes: u64,
-    /// The transaction group that it is in.
+    /// Its transaction group.
     pub(crate) group: u64,
-    /// Its number.
+    /// Its sequence number.
     pub(crate) sequence: u64,
 }
 
@@ -97,15 +97,15 @@ pub(crate) struct RecordHeader {
 pub(crate) struct WriteRecord {
     /// Common part.
     pub(crate) header: RecordHeader,
-    /// Which object.
+    /// The object.
     pub(crate) object: u64,
-    /// Where in it.
+    /// Offset in the object.
     pub(crate) offset_bytes: u64,
-    /// How much.
+    /// Length.
     pub(crate) len_bytes: u64,
-    /// Not used any more: 0.
+    /// No longer used: 0.
     pub(crate) block_offset: u64,
-    /// `blkptr_t`: where the data is, of an indirect record.
+    /// `blkptr_t`: location of the data, for an indirect record.
     pub(crate) block_pointer: [u64; 16],
 }
 
@@ -115,21 +115,21 @@ pub(crate) struct WriteRecord {
 pub(crate) struct TruncateRecord {
     /// Common part.
     pub(crate) header: RecordHeader,
-    /// Which object.
+    /// The object.
     pub(crate) object: u64,
-    /// Where in it.
+    /// Offset in the object.
     pub(crate) offset_bytes: u64,
-    /// How much.
+    /// Length.
     pub(crate) len_bytes: u64,
 }
 
-/// `zgd_t`: what dmu_sync() is about.
+/// `zgd_t`: the state of a dmu_sync().
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Zgd {
     /// The log block that waits for it.
     pub(crate) log_block: *mut c_void,
-    /// Where the block pointer is put.
+    /// Destination for the block pointer.
     pub(crate) block_pointer: *mut [u64; 16],
     /// The buffer.
     pub(crate) buffer: *mut c_void,
@@ -142,26 +142,26 @@ pub(crate) struct Zgd {
 /// How the data of a write gets into the log: `itx_wr_state_t`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WriteState {
-    /// The block itself is written, and the record points to it.
+    /// dmu_sync() writes the block itself, and the record points to it.
     Indirect = 0,
-    /// The record has it from the beginning.
+    /// The record has the data from its creation.
     Copied = 1,
-    /// The record gets it when the log is committed, if it ever is.
+    /// The record gets the data when the log is committed.
     NeedCopy = 2,
 }
 
 /// The log of a volume that is open for writing.
 pub(crate) struct Log {
     raw: NonNull<c_void>,
-    /// Its address is what libzpool gives back to [`get_data`].
+    /// Its address is passed by libzpool to [`get_data`].
     source: Box<Source>,
     freed: Freed,
-    /// Some record was [`WriteState::Indirect`]: commits take turns from then on.
+    /// There was a [`WriteState::Indirect`] record: since then, commits take turns.
     has_pointed: AtomicBool,
     turns: Turns,
 }
 
-/// Where [`get_data`] gets a record's data from.
+/// The source of the data for [`get_data`].
 struct Source {
     api: Arc<Api>,
     objset: RawObjset,
@@ -170,7 +170,7 @@ struct Source {
     locks: Arc<RangeLocks>,
 }
 
-// SAFETY: libzpool locks its own structures; they belong to no thread.
+// SAFETY: libzpool locks its structures; they are not bound to a thread.
 unsafe impl Send for Log {}
 // SAFETY: as above.
 unsafe impl std::marker::Sync for Log {}
@@ -201,10 +201,10 @@ impl Log {
         &self.source.api.zil
     }
 
-    /// Waits until everything that was logged is on stable storage.
+    /// Waits until all logged records are on stable storage.
     ///
     /// # Errors
-    /// EIO: it is not (from 2.4 on; before, this waits for the pool to come back).
+    /// EIO: they are not (from 2.4 on; earlier releases wait for the pool to come back).
     pub(crate) fn commit(&self) -> Result<(), Errno> {
         if self.has_pointed.load(Ordering::Acquire) {
             self.turns.commit(|| self.commit_now())
@@ -223,7 +223,7 @@ impl Log {
         }
         if let Some((reach, before)) = reach {
             match (before, self.sync()) {
-                // It did nothing.
+                // The commit did nothing.
                 (Sync::Disabled, _) | (_, Sync::Disabled) => {}
                 (Sync::Standard | Sync::Always, Sync::Standard | Sync::Always) => {
                     self.freed.committed(reach);
@@ -238,12 +238,13 @@ impl Log {
         unsafe { self.source.api.sync_of(self.source.objset) }
     }
 
-    /// Whether something of a range was freed since the last commit: no [`WriteState::Indirect`] record may be of a write there.
+    /// Whether a part of a range was freed since the last commit: then a write there must not have
+    /// a [`WriteState::Indirect`] record.
     pub(crate) fn is_freed(&self, tx: &Transaction<'_>, offset_bytes: u64, len_bytes: u64) -> bool {
         self.freed.overlaps(offset_bytes, len_bytes, tx.group())
     }
 
-    /// The most data that a [`WriteState::Copied`] record has.
+    /// The maximum data of a [`WriteState::Copied`] record.
     pub(crate) fn max_copied_bytes(&self) -> u64 {
         // SAFETY: the log is open.
         unsafe { (self.zil().zil_max_copied_data)(self.raw.as_ptr()) }
@@ -262,7 +263,7 @@ impl Log {
         }
         let (itx, state) = self.make_write(offset_bytes, len_bytes, state);
         let record = record_of::<WriteRecord>(itx);
-        // SAFETY: the record was made for a write, and is not given away yet.
+        // SAFETY: the record was made for a write, and libzpool does not have it yet.
         unsafe {
             (*record).object = DATA_OBJECT;
             (*record).offset_bytes = offset_bytes;
@@ -276,8 +277,8 @@ impl Log {
         }
     }
 
-    /// Makes a record for a write, with its data if it is to have it. It was written a moment ago, so that it cannot be read
-    /// hardly happens: the record has no data then, and asks for it later.
+    /// Makes a record for a write, with its data if the state is Copied. The data was just written,
+    /// so the read rarely fails; if it does, the record has no data, and asks for it later.
     fn make_write(
         &self,
         offset_bytes: u64,
@@ -285,7 +286,7 @@ impl Log {
         state: WriteState,
     ) -> (RawItx, WriteState) {
         let create = |data_bytes: u64| {
-            // SAFETY: any size is good.
+            // SAFETY: any size is valid.
             unsafe {
                 (self.zil().zil_itx_create)(
                     TX_WRITE,
@@ -298,7 +299,8 @@ impl Log {
         }
         let itx = create(len_bytes);
         let Source { api, dnode, .. } = &*self.source;
-        // SAFETY: the record has room for the data; the dnode is held. A record that is not given away is destroyed.
+        // SAFETY: the record has room for the data; the dnode is held. A record that is not passed
+        // on is destroyed.
         unsafe {
             let data = record_of::<WriteRecord>(itx).add(1).cast::<c_void>();
             if (api.dmu.dmu_read_by_dnode)(*dnode, offset_bytes, len_bytes, data, api.no_prefetch())
@@ -311,7 +313,7 @@ impl Log {
         (create(0), WriteState::NeedCopy)
     }
 
-    /// Counts data that the log will have, so that writers are slowed down in time.
+    /// Counts data that will be in the log, so that libzpool throttles writers in time.
     pub(crate) fn count(&self, tx: &Transaction<'_>, len_bytes: u64) {
         let dmu = &self.source.api.dmu;
         // SAFETY: the objset is owned, and so its pool is held.
@@ -324,9 +326,9 @@ impl Log {
         }
     }
 
-    /// Adds a record of a range that was freed, with that range locked.
+    /// Adds a record of a freed range; the caller has locked the range.
     pub(crate) fn truncate(&self, tx: &Transaction<'_>, offset_bytes: u64, len_bytes: u64) {
-        // SAFETY: a record of that size is made; it is filled before it is given away.
+        // SAFETY: a record of that size is made; it is filled before libzpool gets it.
         unsafe {
             let itx = (self.zil().zil_itx_create)(TX_TRUNCATE, size_of::<TruncateRecord>());
             let record = record_of::<TruncateRecord>(itx);
@@ -335,8 +337,8 @@ impl Log {
             (*record).len_bytes = len_bytes;
             (self.zil().zil_itx_assign)(self.raw.as_ptr(), itx, tx.raw());
         }
-        // Without a record that points to a block nothing is left out. One that is before this one in the log is known of: it was
-        // marked before it was added.
+        // Without an indirect record, no record is left out. An indirect record before this one in
+        // the log is known here: the flag was set before the record was added.
         if self.has_pointed.load(Ordering::Acquire) {
             self.freed.add(offset_bytes, len_bytes, tx.group());
         }
@@ -345,18 +347,18 @@ impl Log {
 
 impl Drop for Log {
     fn drop(&mut self) {
-        // SAFETY: it is open, and nobody writes to it any more. It is committed, which may call `get_data`; the source is
-        // dropped after this.
+        // SAFETY: it is open, and nothing writes to it any more. It is committed, which may call
+        // `get_data`; the source is dropped after this.
         unsafe { (self.zil().zil_close)(self.raw.as_ptr()) };
     }
 }
 
-/// The record behind an `itx_t`.
+/// The record after an `itx_t`.
 fn record_of<T>(itx: RawItx) -> *mut T {
     itx.cast::<Itx>().wrapping_add(1).cast()
 }
 
-/// What is held while a block is written for the log. `zgd_t` comes first: its address is that of the whole.
+/// Held while a block is written for the log. `zgd_t` comes first: its address is the address of the whole.
 #[repr(C)]
 struct Granted {
     zgd: Zgd,
@@ -364,11 +366,12 @@ struct Granted {
     range: RangeGuard,
 }
 
-/// `zvol_get_data()`: puts the data of a write into its log record, or has its block written and its place noted.
+/// `zvol_get_data()`: copies the data of a write into its log record, or has its block written and
+/// its location stored.
 ///
 /// # Safety
-/// As libzpool calls it: `source` is what the record was made with, `record` a copy of the record, `data` room for its data or
-/// null, `log_block` and `zio` what dmu_sync() wants.
+/// Only for libzpool: `source` is the log's source, `record` a copy of the record, `data` room for
+/// its data or null, `log_block` and `zio` the arguments for dmu_sync().
 unsafe extern "C" fn get_data(
     source: *mut c_void,
     _generation: u64,
@@ -377,9 +380,9 @@ unsafe extern "C" fn get_data(
     log_block: *mut c_void,
     zio: *mut c_void,
 ) -> c_int {
-    // SAFETY: the log is open, so its source is there.
+    // SAFETY: the log is open, so its source exists.
     let source = unsafe { &*source.cast_const().cast::<Source>() };
-    // SAFETY: libzpool's record, which nobody else uses now.
+    // SAFETY: libzpool's record, which no other code uses now.
     let record = unsafe { &mut *record };
     let (offset, len) = (record.offset_bytes, record.len_bytes);
     if !data.is_null() {
@@ -390,7 +393,7 @@ unsafe extern "C" fn get_data(
             (source.api.dmu.dmu_read_by_dnode)(source.dnode, offset, len, data.cast(), flags)
         };
     }
-    // The whole block is locked: nobody may change it while it is written and its checksum computed.
+    // The whole block is locked: it must not change while it is written and its checksum computed.
     let block = offset & !(source.block_bytes - 1);
     let granted = Box::into_raw(Box::new(Granted {
         zgd: Zgd {
@@ -406,13 +409,13 @@ unsafe extern "C" fn get_data(
     let zgd = granted.cast::<Zgd>();
     let mut buffer: *mut DmuBuf = null_mut();
     let mut was_freed = false;
-    // SAFETY: the objset is owned as long as the log is open; the zgd lives until `granted_done`, which is called once: by
-    // dmu_sync() if it began, else here.
+    // SAFETY: the objset is owned as long as the log is open; the zgd lives until `granted_done`,
+    // which is called exactly once: by dmu_sync() if it has started, else here.
     unsafe {
         let (dmu, tag) = (&source.api.dmu, zgd.cast_const().cast());
         let (objset, to) = (source.objset, &raw mut buffer);
         let mut code = match source.api.release {
-            // Its dmu_sync() takes the data as it finds it; later ones read it.
+            // In this release, dmu_sync() does not read the data; later releases do.
             super::Release::V2_1 => {
                 (dmu.dmu_buf_hold)(objset, DATA_OBJECT, block, tag, to, source.api.no_prefetch())
             }
@@ -430,8 +433,9 @@ unsafe extern "C" fn get_data(
         }
         granted_done(zgd, code);
         if was_freed {
-            // The block was freed since, and the record of that may not be in this commit: to say nothing here would bring back
-            // what was there before. A pointer to nothing makes zeroes of the record's range.
+            // The block was freed since, and the record of that may not be in this commit: without
+            // this record, a replay would bring back older data. A pointer to a hole makes the
+            // record's range zeroes.
             record.block_pointer = [0; 16];
             return 0;
         }
@@ -439,12 +443,12 @@ unsafe extern "C" fn get_data(
     }
 }
 
-/// The block was written, or not.
+/// Completion of dmu_sync().
 ///
 /// # Safety
-/// `zgd` was made by [`get_data`]; this is its end.
+/// `zgd` was made by [`get_data`]; this frees it.
 unsafe extern "C" fn granted_done(zgd: *mut Zgd, _error: c_int) {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let granted = Box::from_raw(zgd.cast::<Granted>());
         if !granted.zgd.buffer.is_null() {

@@ -1,7 +1,8 @@
-//! Which pools a set of devices has, how whole they are, and what libzpool must be told to import one.
+//! Finds the pools on a set of devices and their health, and makes the configuration for libzpool
+//! to import one.
 //!
-//! A label describes its own top-level vdev. So a pool is put together of the newest label of each of these; how many there must
-//! be says the newest label of all.
+//! A label describes only its own top-level vdev. So a pool is assembled from the newest label of
+//! each top-level vdev; the newest label overall determines their number.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,97 +14,97 @@ use super::label::{DeviceLabels, Label, Member, PoolState};
 use super::nvlist::{NvList, Value};
 use super::vdev::{OutOfUse, Vdev, VdevKind};
 
-/// The most top-level vdevs that a pool is taken to have: places that a label only counts cost memory.
+/// Maximum number of top-level vdevs: limits the memory for vdevs that a label only counts.
 const MAX_TOP_LEVEL: u64 = 4096;
-/// In front of the path of a leaf that is not here. Nothing can be opened there, whatever the machine has where the leaf was: a
-/// disk that the user did not name is not touched.
+/// Prefix for the path of a missing leaf. Nothing can be opened there, whatever exists at the
+/// original path: a disk that the user did not name is not touched.
 const NOT_HERE: &str = "/dev/null";
 
 /// A device with labels.
 #[derive(Clone, Copy)]
 pub struct Device<'a> {
-    /// What the user calls it.
+    /// The path that the user gave.
     pub path: &'a str,
     /// Its labels.
     pub labels: &'a DeviceLabels,
 }
 
-/// What devices have of ZFS.
+/// ZFS members among some devices.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
     /// Pools, in the order of their first devices.
     pub pools: Vec<Pool>,
-    /// Hot spares and caches: they do not say of which pool. Indices of the devices.
+    /// Hot spares and caches, which do not record their pool. Indices of the devices.
     pub kept: Vec<(usize, PoolState)>,
-    /// Devices that were taken out of their pool, or never taken in to the end: indices.
+    /// Devices that were removed from their pool, or never completely added: indices.
     pub released: Vec<usize>,
-    /// Devices with something of ZFS, but no label that can be used: indices.
+    /// Devices with traces of ZFS, but no usable label: indices.
     pub damaged: Vec<usize>,
 }
 
-/// A pool as its labels tell of it.
+/// A pool, as described by its labels.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Pool {
     /// Its name.
     pub name: String,
     /// Its identity.
     pub guid: u64,
-    /// Whether it was closed in order.
+    /// Whether it was exported cleanly.
     pub state: PoolState,
-    /// Its version: 5000 since features have names.
+    /// Its version: 5000 since there are feature flags.
     pub version: u64,
     /// Transaction group of the newest label.
     pub txg: u64,
-    /// Transaction group of the newest uberblock, and when that was written, seconds since 1970.
+    /// Transaction group of the newest uberblock, and its time, seconds since 1970.
     pub uberblock: Option<(u64, u64)>,
-    /// Number of the host that had it, if that had one.
+    /// ID of the host that last used it, if that host had one.
     pub hostid: Option<u64>,
-    /// Name of the host that had it.
+    /// Name of the host that last used it.
     pub hostname: Option<String>,
-    /// Features without which it cannot even be read.
+    /// Features required even for reading.
     pub features_for_read: Vec<String>,
-    /// The top-level vdevs, in the order of their places.
+    /// The top-level vdevs, by index.
     pub vdevs: Vec<Node>,
-    /// How whole it is.
+    /// Its health.
     pub health: Health,
-    /// What the user should know.
+    /// Messages to the user.
     pub problems: Vec<String>,
     /// Indices of its devices.
     pub devices: Vec<usize>,
-    /// Members that are there twice: why the pool must not be used.
+    /// Members that exist twice: the pool must not be used then.
     copies: Vec<String>,
     /// The configuration, with the paths of the labels.
     config: NvList,
 }
 
-/// A vdev of a pool, and what became of it.
+/// A vdev of a pool, and its state.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Node {
-    /// What `zpool status` calls it; of a leaf that is here its path.
+    /// Its name in `zpool status`; for a present leaf, its path.
     pub name: String,
-    /// What it is.
+    /// Its type.
     pub kind: VdevKind,
     /// Its identity.
     pub guid: u64,
-    /// Whether it holds nothing but the intent log.
+    /// Whether it is a log device.
     pub is_log: bool,
-    /// Index of the device that it is, of a leaf that is here.
+    /// Index of its device, for a present leaf.
     pub device: Option<usize>,
-    /// How whole it is.
+    /// Its health.
     pub health: Health,
-    /// What is wrong with it.
+    /// Its defect.
     pub problem: Option<String>,
-    /// What it is made of.
+    /// Its children.
     pub children: Vec<Node>,
 }
 
-/// How whole a vdev or a pool is.
+/// The health of a vdev or a pool.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Health {
-    /// All of it is here.
+    /// Everything is present.
     Online,
-    /// All data is here, but not everything that guards it.
+    /// All data is present, but not all redundancy.
     Degraded,
     /// Data is missing.
     Unavailable,
@@ -115,20 +116,20 @@ pub enum ImportRefused {
     /// It was destroyed.
     #[error("pool {0} was destroyed")]
     Destroyed(String),
-    /// Of two devices with one identity nobody can say which is the copy.
+    /// Two devices have the same identity, and it is unknown which is the copy.
     #[error("pool {name} cannot be used: {}", .copies.join("; "))]
     Copies {
         /// The pool's name.
         name: String,
-        /// Which.
+        /// The duplicates.
         copies: Vec<String>,
     },
-    /// Data would be missing.
+    /// Data is missing.
     #[error("pool {name} is not complete: {}", .problems.join("; "))]
     Incomplete {
         /// The pool's name.
         name: String,
-        /// What is missing.
+        /// The missing parts.
         problems: Vec<String>,
     },
 }
@@ -142,7 +143,7 @@ struct Present<'a> {
     member: &'a Member,
 }
 
-/// The pools that `devices` have.
+/// The pools on `devices`.
 pub fn pools(devices: &[Device<'_>]) -> Found {
     let mut found = Found::default();
     let mut order: Vec<u64> = Vec::new();
@@ -169,9 +170,9 @@ pub fn pools(devices: &[Device<'_>]) -> Found {
 }
 
 impl Pool {
-    /// The pool that these devices are members of; `None` of none.
+    /// The pool with these members; `None` without members.
     fn of(present: &[Present<'_>]) -> Option<Self> {
-        // Of equals the first: so the result does not depend on the order of what is the same.
+        // The first of equally new labels.
         let newest = present
             .iter()
             .reduce(|best, other| if other.member.txg > best.member.txg { other } else { best })?;
@@ -189,7 +190,7 @@ impl Pool {
         let mut problems = copies.clone();
         let stray =
             present.iter().filter(|device| !vdevs.iter().any(|vdev| vdev.has(device.index)));
-        // Of copies one is in the tree, and the others were told of.
+        // Of several copies, one is in the tree, and the others were already reported.
         for device in stray.filter(|device| seen[&device.label.guid].len() == 1) {
             problems.push(format!("{} was in this pool, and is not any more", device.path));
         }
@@ -220,8 +221,8 @@ impl Pool {
         })
     }
 
-    /// What `spa_import` and `spa_tryimport` are to be told. `path_of` says where the device of an index can be opened: an
-    /// absolute path. A leaf that is not here gets a path where nothing can be opened.
+    /// The configuration for `spa_import` and `spa_tryimport`. `path_of` returns the absolute path
+    /// of the device with an index. A missing leaf gets a path where nothing can be opened.
     ///
     /// # Errors
     /// The pool must not be imported, or cannot be.
@@ -253,14 +254,15 @@ impl Pool {
     }
 }
 
-/// The pool lives if each top-level vdev does, those for the log apart: without them it lacks what was synced last.
+/// A pool is available if each top-level vdev is, except for log devices: without them, only the
+/// latest synchronous writes are missing.
 fn root_health(vdevs: &[Node]) -> Health {
     let of =
         |vdev: &Node| if vdev.is_log { vdev.health.min(Health::Degraded) } else { vdev.health };
     vdevs.iter().map(of).max().unwrap_or(Health::Unavailable)
 }
 
-/// The place of a top-level vdev, and the label that tells of it.
+/// The index of a top-level vdev, and the label that describes it.
 enum Top<'a> {
     Known { config: &'a NvList, vdev: &'a Vdev, txg: u64 },
     Hole(u64),
@@ -268,7 +270,7 @@ enum Top<'a> {
 }
 
 impl<'a> Top<'a> {
-    /// All places: what is in each says the newest label that has something there.
+    /// All top-level vdevs, each from the newest label that describes it.
     fn collect(present: &'a [Present<'a>], newest: &Member) -> Vec<Self> {
         let mut known: BTreeMap<u64, Self> = BTreeMap::new();
         for device in present {
@@ -282,7 +284,7 @@ impl<'a> Top<'a> {
         let last = known.keys().next_back().map_or(0, |last| last.saturating_add(1));
         let count = newest.vdev_children.unwrap_or(last).min(MAX_TOP_LEVEL);
         let place = |id| match known.remove(&id) {
-            // A vdev that was removed may still have a label.
+            // A removed vdev may still have a label.
             Some(Self::Known { .. }) | None if newest.holes.contains(&id) => Self::Hole(id),
             Some(top) => top,
             None => Self::Missing(id),
@@ -311,7 +313,7 @@ impl<'a> Top<'a> {
         }
     }
 
-    /// What the import is told of it.
+    /// Its configuration for the import.
     fn config(&self) -> NvList {
         let empty = |kind: &str, id: u64| {
             NvList::default().with("type", kind).with("id", id).with("guid", 0)
@@ -325,7 +327,7 @@ impl<'a> Top<'a> {
 }
 
 impl Node {
-    /// A vdev of a top-level vdev whose newest label is of `txg`.
+    /// A vdev below a top-level vdev whose newest label has `txg`.
     fn of(vdev: &Vdev, txg: u64, is_log: bool, seen: &BTreeMap<u64, Vec<&Present<'_>>>) -> Self {
         let children: Vec<Self> =
             vdev.children.iter().map(|child| Self::of(child, txg, is_log, seen)).collect();
@@ -341,7 +343,7 @@ impl Node {
             children: Vec::new(),
         };
         match &vdev.kind {
-            // They have no device of their own.
+            // They have no device.
             VdevKind::Indirect | VdevKind::Hole | VdevKind::DraidSpare => {
                 node(Health::Online, None)
             }
@@ -383,27 +385,28 @@ impl Node {
         }
     }
 
-    /// Whether the device of that index is in it.
+    /// Whether it contains the device with this index.
     fn has(&self, index: usize) -> bool {
         self.device == Some(index) || self.children.iter().any(|child| child.has(index))
     }
 
-    /// The leaves that are here, with their devices.
+    /// The present leaves, with their devices.
     fn places(&self, places: &mut BTreeMap<u64, usize>) {
         places.extend(self.device.map(|device| (self.guid, device)));
         self.children.iter().for_each(|child| child.places(places));
     }
 
-    /// What is wrong with it and what is below it, in words.
+    /// Descriptions of the defects of it and its descendants.
     pub fn told(&self) -> Vec<String> {
         let own = self.problem.iter().map(|problem| format!("{} {problem}", self.name));
         own.chain(self.children.iter().flat_map(Self::told)).collect()
     }
 }
 
-/// How a leaf is that is here: its label is of `own`, the newest label of its top-level vdev of `newest`.
+/// The health of a present leaf: its label has transaction group `own`, the newest label of its
+/// top-level vdev `newest`.
 fn leaf_health(out_of_use: Option<OutOfUse>, own: u64, newest: u64) -> (Health, Option<String>) {
-    // An import forgets that a leaf had failed or was pulled out, not that it was taken offline.
+    // An import forgets that a leaf had failed or was removed, but not that it was taken offline.
     match out_of_use {
         Some(OutOfUse::Offline) => (Health::Unavailable, Some("was taken offline".to_owned())),
         Some(OutOfUse::Faulted) => (Health::Degraded, Some("had failed".to_owned())),
@@ -415,7 +418,7 @@ fn leaf_health(out_of_use: Option<OutOfUse>, own: u64, newest: u64) -> (Health, 
     }
 }
 
-/// The configuration of the pool: what is in the newest label, and all top-level vdevs.
+/// The configuration of the pool: the fields of the newest label, and all top-level vdevs.
 fn config(newest: &Present<'_>, tops: &[Top<'_>]) -> NvList {
     const KEPT: [&str; 11] = [
         "version",
@@ -445,7 +448,7 @@ fn config(newest: &Present<'_>, tops: &[Top<'_>]) -> NvList {
     config.with("vdev_children", tops.len() as u64).with("vdev_tree", root)
 }
 
-/// Gives each leaf the path at which it is now.
+/// Gives each leaf its current path.
 fn set_paths(vdev: &mut NvList, path_of: &dyn Fn(u64) -> Option<String>) {
     if let Some(children) = vdev.lists_mut("children") {
         children.iter_mut().for_each(|child| set_paths(child, path_of));
@@ -458,7 +461,7 @@ fn set_paths(vdev: &mut NvList, path_of: &dyn Fn(u64) -> Option<String>) {
         format!("{NOT_HERE}/{}", old.trim_start_matches(NOT_HERE).trim_start_matches('/'))
     });
     vdev.set("path", Value::Text(path));
-    // By these it would be looked for where it was.
+    // With these, libzpool would look for the leaf at its old location.
     for name in ["devid", "phys_path", "vdev_enc_sysfs_path"] {
         vdev.remove(name);
     }

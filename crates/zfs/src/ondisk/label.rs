@@ -1,4 +1,4 @@
-//! What a label says, and the four labels of a device.
+//! The contents of a label, and the four labels of a device.
 
 use std::fmt;
 
@@ -15,15 +15,15 @@ use super::nvlist::{NvList, NvListError};
 use super::uberblock::{Ring, Uberblock};
 use super::vdev::{Vdev, VdevError};
 
-/// State of a pool, or what its device is kept for (`pool_state_t`).
+/// State of a pool, or the role of a device outside of a pool (`pool_state_t`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PoolState {
     /// In use, or left in use by a crash.
     Active,
-    /// Closed in order, for whoever imports it.
+    /// Exported cleanly.
     Exported,
-    /// Destroyed; what is there is still there.
+    /// Destroyed; the data still exists.
     Destroyed,
     /// A hot spare.
     Spare,
@@ -31,22 +31,22 @@ pub enum PoolState {
     L2Cache,
 }
 
-/// What a label says.
+/// The contents of a label.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Label {
-    /// Version of the pool: 5000 since features have names.
+    /// Version of the pool: 5000 since there are feature flags.
     pub version: u64,
-    /// State of the pool, or what the device is kept for.
+    /// State of the pool, or role of the device.
     pub state: PoolState,
-    /// Identity of the leaf that this device is.
+    /// GUID of this device's leaf.
     pub guid: u64,
-    /// Of which pool it is part; `None` for spares and caches, which several pools may share.
+    /// The pool; `None` for spares and caches, which several pools may share.
     pub member: Option<Member>,
-    /// All of it.
+    /// The whole configuration.
     pub config: NvList,
 }
 
-/// What a label says of the pool.
+/// The pool, as described by a label.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Member {
     /// The pool's name.
@@ -55,41 +55,41 @@ pub struct Member {
     pub pool_guid: u64,
     /// Identity of the top-level vdev.
     pub top_guid: u64,
-    /// Transaction group in which the label was written; zero on a device that was never taken in to the end.
+    /// Transaction group in which the label was written; zero on a device that was never completely added.
     pub txg: u64,
-    /// The host that had the pool; `None` if it had no number.
+    /// ID of the host that used the pool; `None` if it had none.
     pub hostid: Option<u64>,
     /// That host's name.
     pub hostname: Option<String>,
-    /// Top-level vdevs of the pool, holes included; pools of old versions do not say it.
+    /// Number of top-level vdevs, including holes; missing in old pool versions.
     pub vdev_children: Option<u64>,
-    /// Places of top-level vdevs that are empty.
+    /// Indices of top-level vdevs that are holes.
     pub holes: Vec<u64>,
-    /// Features without which the pool cannot even be read.
+    /// Features required even for reading.
     pub features_for_read: Vec<String>,
-    /// The top-level vdev, and all below it.
+    /// The top-level vdev, and its descendants.
     pub vdev_tree: Vdev,
 }
 
 /// Why a label cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum LabelError {
-    /// There is none.
+    /// There is no label.
     #[error("there is no label")]
     Absent,
     /// It cannot be read.
     #[error("cannot be read: {0}")]
     Unreadable(Status),
-    /// It is damaged, or from elsewhere.
+    /// It is damaged, or was written for another location.
     #[error("its checksum is wrong")]
     Checksum,
-    /// What is in it is none that it should be.
+    /// Its list is invalid.
     #[error(transparent)]
     NvList(#[from] NvListError),
-    /// What it must say and does not.
+    /// A required field is missing.
     #[error("it has no usable {0:?}")]
     Field(&'static str),
-    /// What the vdevs in it must say and do not.
+    /// A required field of a vdev is missing.
     #[error(transparent)]
     Vdev(#[from] VdevError),
 }
@@ -97,7 +97,7 @@ pub enum LabelError {
 /// One of a device's four labels.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LabelCopy {
-    /// What it says.
+    /// Its contents.
     pub label: Result<Label, LabelError>,
     /// Its uberblocks.
     pub ring: Ring,
@@ -106,7 +106,7 @@ pub struct LabelCopy {
 /// All labels of a device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceLabels {
-    /// The labels, in the order of their places.
+    /// The labels, by location.
     pub copies: [LabelCopy; LABELS],
 }
 
@@ -153,7 +153,7 @@ impl Label {
     /// The label whose configuration is `phys`, at `offset` bytes on its device.
     ///
     /// # Errors
-    /// There is none, or it is damaged.
+    /// There is no label, or it is damaged.
     pub fn parse(phys: &[u8; PHYS_BYTES], offset: u64) -> Result<Self, LabelError> {
         verify(phys, offset).map_err(|error| match error {
             ChecksumError::Absent => LabelError::Absent,
@@ -162,10 +162,10 @@ impl Label {
         Self::from_config(NvList::parse(&phys[..PHYS_BYTES - CHECKSUM_BYTES])?)
     }
 
-    /// What this configuration says.
+    /// The label with this configuration.
     ///
     /// # Errors
-    /// Something that each label has is not there.
+    /// A field that every label has is missing.
     pub fn from_config(config: NvList) -> Result<Self, LabelError> {
         let number = |name: &'static str| config.number(name).ok_or(LabelError::Field(name));
         let (version, state) = (number("version")?, PoolState::try_from(number("state")?)?);
@@ -187,7 +187,7 @@ impl Label {
         self.member.as_ref().map_or(0, |member| member.txg)
     }
 
-    /// The vdev's sector size as a power of two, if the label knows it: of a leaf it is that of its top-level vdev.
+    /// The vdev's sector size as a power of two, if the label has it: a leaf uses that of its top-level vdev.
     fn ashift(&self) -> Option<u64> {
         match &self.member {
             Some(member) => member.vdev_tree.ashift,
@@ -217,8 +217,8 @@ impl Member {
 }
 
 impl LabelCopy {
-    /// The label in `bytes`, at `offset` bytes on its device. Of one whose configuration is damaged the uberblocks are found all
-    /// the same.
+    /// The label in `bytes`, at `offset` bytes on its device. The uberblocks are found even if the
+    /// configuration is damaged.
     pub fn parse(bytes: &[u8; LABEL_BYTES], offset: u64) -> Self {
         let Ok(raw) = RawLabel::ref_from_bytes(bytes) else {
             return Self::without(LabelError::Absent);
@@ -235,7 +235,7 @@ impl LabelCopy {
 }
 
 impl DeviceLabels {
-    /// The labels of a device of `device_bytes`; `read` has the bytes of each, by its place.
+    /// The labels of a device of `device_bytes`; `read` returns the bytes of a label by its offset.
     pub fn parse<'a>(
         device_bytes: u64,
         read: impl Fn(u64) -> Option<&'a [u8; LABEL_BYTES]>,
@@ -248,7 +248,7 @@ impl DeviceLabels {
         Self { copies: std::array::from_fn(copy) }
     }
 
-    /// Reads the labels of a device; those that cannot be read say so.
+    /// Reads the labels of a device; an unreadable label is an error value.
     pub async fn read(gateway: &Gateway) -> Self {
         let size = gateway.capacity().bytes();
         let mut copies = [const { None }; LABELS];
@@ -267,7 +267,7 @@ impl DeviceLabels {
         Self { copies: copies.map(|copy| copy.unwrap_or(LabelCopy::without(LabelError::Absent))) }
     }
 
-    /// Whether there is anything of ZFS: a sound label, a damaged one, or an uberblock.
+    /// Whether there is any trace of ZFS: a valid label, a damaged one, or an uberblock.
     pub fn is_any(&self) -> bool {
         self.copies.iter().any(|copy| {
             let has_label = match &copy.label {
@@ -284,14 +284,15 @@ impl DeviceLabels {
         })
     }
 
-    /// The label that counts: of the vdev that the first sound label names, the newest which is not newer than the newest
-    /// uberblock. Two labels are written before the uberblock and two behind it, so a crash may leave some that are.
+    /// The valid label: the newest label of the vdev that the first usable label names, but not
+    /// newer than the newest uberblock. Two labels are written before the uberblock and two after
+    /// it, so a crash may leave labels that are newer.
     pub fn label(&self) -> Option<&Label> {
         let guid = self.sound().next()?.guid;
         let own = || self.sound().filter(|label| label.guid == guid);
         let newest = self.uberblock().map_or(u64::MAX, |uberblock| uberblock.txg);
         let settled = own().filter(|label| label.txg() <= newest);
-        // Of equals the first.
+        // The first of equally new labels.
         let best =
             settled.reduce(|best, label| if label.txg() > best.txg() { label } else { best });
         best.or_else(|| own().next())
@@ -302,7 +303,7 @@ impl DeviceLabels {
         self.copies.iter().filter_map(|copy| copy.ring.best.as_ref()).max_by_key(|best| best.age())
     }
 
-    /// What is wrong with the labels, in words; nothing on a device that has none.
+    /// Descriptions of the labels' defects; empty on a device without labels.
     pub fn problems(&self) -> Vec<String> {
         if !self.is_any() {
             return Vec::new();
@@ -325,7 +326,7 @@ impl DeviceLabels {
         problems
     }
 
-    /// The labels that can be used.
+    /// The usable labels.
     fn sound(&self) -> impl Iterator<Item = &Label> {
         self.copies.iter().filter_map(|copy| copy.label.as_ref().ok())
     }

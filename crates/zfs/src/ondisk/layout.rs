@@ -1,4 +1,4 @@
-//! Structs of a label as bytes, their places, and the checksum that is inside of what it covers.
+//! Structs of a label as bytes, their offsets, and the embedded checksum.
 
 use sha2::{Digest, Sha256};
 use zerocopy::byteorder::{BigEndian, ByteOrder, LittleEndian, U64};
@@ -10,28 +10,28 @@ use super::ondisk_layout;
 pub const LABEL_BYTES: usize = 256 << 10;
 /// Labels of a device: two at its start, two at its end (`VDEV_LABELS`).
 pub const LABELS: usize = 4;
-/// Where the configuration is in a label.
+/// Offset of the configuration in a label.
 pub const PHYS_OFFSET: usize = 16 << 10;
-/// Bytes of the configuration, its checksum included (`VDEV_PHYS_SIZE`).
+/// Bytes of the configuration, including its checksum (`VDEV_PHYS_SIZE`).
 pub const PHYS_BYTES: usize = 112 << 10;
-/// Where the ring of uberblocks is in a label.
+/// Offset of the ring of uberblocks in a label.
 pub const RING_OFFSET: usize = 128 << 10;
 /// Bytes of the ring (`VDEV_UBERBLOCK_RING`).
 pub const RING_BYTES: usize = 128 << 10;
-/// Bytes of the checksum at the end of what it covers.
+/// Bytes of the embedded checksum, at the end of the bytes that it covers.
 pub const CHECKSUM_BYTES: usize = size_of::<EmbeddedChecksum<LittleEndian>>();
-/// What tells that there is a checksum, and its byte order (`ZEC_MAGIC`).
+/// The magic number of the checksum, which also indicates its byte order (`ZEC_MAGIC`).
 pub const CHECKSUM_MAGIC: u64 = 0x0210_da7a_b10c_7a11;
 
 /// `vdev_label_t`
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawLabel {
-    /// Left to partition tables and boot sectors.
+    /// Reserved for partition tables and boot sectors.
     pub pad: [u8; 8 << 10],
     /// The boot loader's variables (`vdev_boot_envblock_t`).
     pub boot_env: [u8; 8 << 10],
-    /// The configuration: an nvlist, and behind it an [`EmbeddedChecksum`].
+    /// The configuration: an nvlist, followed by an [`EmbeddedChecksum`].
     pub phys: [u8; PHYS_BYTES],
     /// Uberblocks, each in a slot with an [`EmbeddedChecksum`] at its end.
     pub ring: [u8; RING_BYTES],
@@ -59,25 +59,25 @@ pub struct RawUberblock<O: ByteOrder = LittleEndian> {
     pub magic: U64<O>,
     /// Version of the pool.
     pub version: U64<O>,
-    /// Transaction group that this one ends.
+    /// The transaction group that this uberblock completes.
     pub txg: U64<O>,
     /// Sum of the identities of all vdevs, modulo 2^64.
     pub guid_sum: U64<O>,
-    /// When it was written, seconds since 1970.
+    /// Time of the write, seconds since 1970.
     pub timestamp: U64<O>,
-    /// Block pointer to the root of everything.
+    /// Block pointer to the root of the pool.
     pub root: [u8; 128],
-    /// Highest version that the software which wrote it knows.
+    /// Highest version known to the software that wrote it.
     pub software_version: U64<O>,
     /// [`MMP_MAGIC`](super::uberblock::MMP_MAGIC), from OpenZFS 0.7 on.
     pub mmp_magic: U64<O>,
-    /// Nanoseconds since the last sign of life; zero if `multihost` is off.
+    /// Nanoseconds since the last heartbeat; zero if `multihost` is off.
     pub mmp_delay: U64<O>,
-    /// Interval, sequence number and patience of `multihost`, each with a bit that says if it is there.
+    /// Interval, sequence number and fail intervals of `multihost`, each with a validity bit.
     pub mmp_config: U64<O>,
-    /// Transaction group of the checkpoint, on the uberblock of a checkpoint.
+    /// Transaction group of the checkpoint, in a checkpoint's uberblock.
     pub checkpoint_txg: U64<O>,
-    /// How far the expansion of a RAID-Z is, and the state of its scratch area.
+    /// Progress of a RAID-Z expansion, and the state of its scratch area.
     pub raidz_reflow: U64<O>,
 }
 
@@ -95,18 +95,18 @@ pub enum Endian {
     Big,
 }
 
-/// What is wrong with a checksum.
+/// Why a checksum is invalid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ChecksumError {
-    /// It was never written.
+    /// There is no checksum.
     #[error("there is no checksum")]
     Absent,
-    /// The bytes are not those that it was made of, or were written for another place.
+    /// The bytes differ from those that were summed, or were written for another offset.
     #[error("its checksum is wrong")]
     Wrong,
 }
 
-/// Where label `index` begins, in bytes, on a device of `device_bytes`; `None` on one that is too small for four of them.
+/// Offset of label `index` on a device of `device_bytes`; `None` if the device is too small for four labels.
 pub fn label_offset(device_bytes: u64, index: usize) -> Option<u64> {
     let (label, index) = (LABEL_BYTES as u64, index as u64);
     let end = device_bytes - device_bytes % label;
@@ -116,12 +116,14 @@ pub fn label_offset(device_bytes: u64, index: usize) -> Option<u64> {
     Some(if index < 2 { index * label } else { end - (LABELS as u64 - index) * label })
 }
 
-/// Checks the checksum at the end of `bytes`, which begin at `offset` on their device; the byte order it was written in.
+/// Verifies the checksum at the end of `bytes`, which begin at `offset` on their device; returns
+/// its byte order.
 ///
-/// It covers all of `bytes`, with the place instead of the checksum itself: so a copy elsewhere is a wrong one.
+/// It covers all of `bytes`, with the offset in place of the checksum itself: so a copy at another
+/// offset is invalid.
 ///
 /// # Errors
-/// There is none, or another.
+/// There is no checksum, or a wrong one.
 pub fn verify(bytes: &[u8], offset: u64) -> Result<Endian, ChecksumError> {
     let (little, big) = (trailer::<LittleEndian>(bytes), trailer::<BigEndian>(bytes));
     let (Some(little), Some(big)) = (little, big) else { return Err(ChecksumError::Absent) };
@@ -135,8 +137,8 @@ pub fn verify(bytes: &[u8], offset: u64) -> Result<Endian, ChecksumError> {
     if digest(bytes, place) == stored { Ok(endian) } else { Err(ChecksumError::Wrong) }
 }
 
-/// Writes the checksum at the end of `bytes`, which are at least [`CHECKSUM_BYTES`] and begin at `offset` on their device: for
-/// the making of test images. The byte order is little.
+/// Writes the checksum at the end of `bytes`, which are at least [`CHECKSUM_BYTES`] and begin at
+/// `offset` on their device: for test images. The byte order is little-endian.
 pub fn seal(bytes: &mut [u8], offset: u64) {
     let Some(at) = bytes.len().checked_sub(CHECKSUM_BYTES) else { return };
     bytes[at..at + 8].copy_from_slice(&CHECKSUM_MAGIC.to_le_bytes());
@@ -150,7 +152,7 @@ fn trailer<O: ByteOrder>(bytes: &[u8]) -> Option<EmbeddedChecksum<O>> {
     EmbeddedChecksum::read_from_suffix(bytes).ok().map(|(_, trailer)| trailer)
 }
 
-/// As [`seal`], on a machine of the other byte order.
+/// As [`seal`], but big-endian.
 #[cfg(test)]
 pub(super) fn seal_big(bytes: &mut [u8], offset: u64) {
     let at = bytes.len() - CHECKSUM_BYTES;
@@ -161,7 +163,7 @@ pub(super) fn seal_big(bytes: &mut [u8], offset: u64) {
     }
 }
 
-/// The checksum of `bytes`, whose last 32 are taken to be `place` and zeros.
+/// The checksum of `bytes`, with `place` and zeros instead of the last 32.
 fn digest(bytes: &[u8], place: [u8; 8]) -> [u64; 4] {
     let mut hasher = Sha256::new();
     hasher.update(&bytes[..bytes.len() - 32]);

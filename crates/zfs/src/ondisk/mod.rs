@@ -1,17 +1,18 @@
-//! What ZFS writes on its disks about the pool, read without libzpool: `scan` and import must know which disks make which pool
-//! before a library is trusted with them.
+//! ZFS's on-disk pool metadata, read without libzpool: `scan` and import must know which disks
+//! belong to which pool before libzpool opens them.
 //!
 //! | module | what |
 //! |---|---|
 //! | [`nvlist`] | lists of named values, in the encoding of labels |
-//! | [`layout`] | structs, their places and their checksum |
+//! | [`layout`] | structs, their offsets and their checksum |
 //! | [`uberblock`] | the ring of uberblocks, and the newest of them |
-//! | [`label`] | what a label says, and the four labels of a device |
+//! | [`label`] | the contents of a label, and the four labels of a device |
 //! | [`vdev`] | the tree of virtual devices in a label |
-//! | [`config`] | which pools a set of devices has, and what importing one takes |
+//! | [`config`] | the pools on a set of devices, and the configuration to import one |
 //!
-//! Nothing here panics, loops or allocates without bound on any bytes. Layouts are those of OpenZFS's
-//! `include/sys/vdev_impl.h`, `uberblock_impl.h` and `zio.h`; docs/formats/zfs.md tells them in one place.
+//! No input makes this code panic, loop or allocate without bound. Layouts are those of OpenZFS's
+//! `include/sys/vdev_impl.h`, `uberblock_impl.h` and `zio.h`; docs/formats/zfs.md describes them in
+//! one place.
 
 pub mod config;
 pub mod label;

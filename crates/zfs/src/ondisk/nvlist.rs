@@ -1,4 +1,5 @@
-//! Lists of named, typed values (`nvlist_t`), in the encoding that labels have: XDR, so big-endian and in units of four bytes.
+//! Lists of named, typed values (`nvlist_t`), in the encoding of labels: XDR, so big-endian and in
+//! units of four bytes.
 //!
 //! | bytes | what |
 //! |---|---|
@@ -7,21 +8,21 @@
 //! | ... | the pairs: size encoded (4), size decoded (4), name, type (4), count of elements (4), value |
 //! | 8 | zeros: no more pairs |
 //!
-//! The types that labels have are decoded; others, and texts that are no UTF-8, are kept as they are. So a list that was read
-//! can be encoded again, and says the same.
+//! The types used in labels are decoded; other types, and texts that are not UTF-8, are kept
+//! encoded. So a parsed list can be encoded again without loss.
 
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// How deep lists may be inside of lists: what the kernel takes (`nvpair_max_recursion`).
+/// Maximum nesting depth of lists: the kernel's limit (`nvpair_max_recursion`).
 pub const MAX_DEPTH: usize = 20;
 /// Names are unique (`NV_UNIQUE_NAME`).
 const UNIQUE_NAMES: u32 = 1;
 /// `NV_ENCODE_XDR`
 const XDR: u8 = 1;
-/// Sizes encoded and decoded, of a pair.
+/// The encoded and the decoded size of a pair, in bytes.
 const SIZES: usize = 8;
 
 /// Types of values (`data_type_t`).
@@ -32,7 +33,7 @@ mod kind {
     pub(super) const UINT64_ARRAY: u32 = 16;
     pub(super) const NVLIST: u32 = 19;
     pub(super) const NVLIST_ARRAY: u32 = 20;
-    /// The first behind `DATA_TYPE_DOUBLE`.
+    /// The first number after `DATA_TYPE_DOUBLE`.
     pub(super) const UNKNOWN: u32 = 28;
 }
 
@@ -47,7 +48,7 @@ pub struct NvList {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Value {
-    /// Nothing but that it is there (`DATA_TYPE_BOOLEAN`).
+    /// Present without a value (`DATA_TYPE_BOOLEAN`).
     Flag,
     /// A number (`DATA_TYPE_UINT64`).
     Number(u64),
@@ -63,62 +64,62 @@ pub enum Value {
     Raw(Raw),
 }
 
-/// A value as it was encoded.
+/// An encoded value.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Raw {
     /// Its type (`data_type_t`).
     pub kind: u32,
-    /// How many elements it has.
+    /// Number of elements.
     pub count: u32,
-    /// Bytes of the pair in the memory of the machine that wrote it.
+    /// Bytes of the pair in the writer's memory.
     pub decoded_size: u32,
     /// The value, encoded.
     pub bytes: Vec<u8>,
 }
 
-/// What is wrong with an encoded list.
+/// Why an encoded list is invalid.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum NvListError {
-    /// Not XDR: the memory of a machine, or nothing at all.
+    /// Not XDR: a memory image, or garbage.
     #[error("the list is in encoding {0}, not in XDR")]
     Encoding(u8),
-    /// A version of the future.
+    /// An unknown version.
     #[error("the list at byte {at} is of version {version}")]
     Version {
-        /// Where, from the first byte.
+        /// Offset from the first byte.
         at: usize,
         /// Its version.
         version: u32,
     },
-    /// Lists in lists without an end.
+    /// Lists are nested too deep.
     #[error("lists are nested deeper than {MAX_DEPTH}")]
     TooDeep,
-    /// The bytes end in the middle.
+    /// The bytes end inside the list.
     #[error("the list is cut off at byte {at}")]
     Truncated {
-        /// Where, from the first byte.
+        /// Offset from the first byte.
         at: usize,
     },
-    /// A pair is longer or shorter than it says.
+    /// The stored size of a pair is wrong.
     #[error("the pair at byte {at} says that it has {says} bytes, and has {has}")]
     Size {
-        /// Where, from the first byte.
+        /// Offset from the first byte.
         at: usize,
         /// Its size as stored.
         says: usize,
-        /// What its value takes.
+        /// The actual size.
         has: usize,
     },
-    /// Names are texts without zeros, and not empty.
+    /// A name is empty, contains a zero, or is not text.
     #[error("the pair at byte {at} has no usable name")]
     Name {
-        /// Where, from the first byte.
+        /// Offset from the first byte.
         at: usize,
     },
-    /// Which of the two counts?
+    /// Two values have the same name.
     #[error("the list has two values of the name {0:?}")]
     Duplicate(String),
-    /// No such type.
+    /// The type does not exist.
     #[error("{name:?} is of the unknown type {kind}")]
     Kind {
         /// The pair's name.
@@ -126,12 +127,12 @@ pub enum NvListError {
         /// Its type.
         kind: u32,
     },
-    /// A value that is none, or several.
+    /// A type with one value has none, or several.
     #[error("{name:?} has {count} values")]
     Count {
         /// The pair's name.
         name: String,
-        /// How many.
+        /// The number of values.
         count: u32,
     },
 }
@@ -143,7 +144,7 @@ impl Default for NvList {
 }
 
 impl NvList {
-    /// The list at the start of `bytes`; what is behind it does not matter.
+    /// The list at the start of `bytes`; later bytes are ignored.
     ///
     /// # Errors
     /// It is damaged, or in another encoding.
@@ -156,55 +157,55 @@ impl NvList {
         reader.list(0)
     }
 
-    /// The list as bytes, which [`NvList::parse`] and libnvpair's `nvlist_unpack` understand.
+    /// The encoded list, for [`NvList::parse`] and libnvpair's `nvlist_unpack`.
     pub fn encode(&self) -> Vec<u8> {
-        // Byte order 1: little.
+        // Byte order 1: little-endian.
         let mut bytes = vec![XDR, 1, 0, 0];
         self.write(&mut bytes);
         bytes
     }
 
-    /// The names and values, in their order.
+    /// The names and values, in order.
     pub fn pairs(&self) -> &[(String, Value)] {
         &self.pairs
     }
 
-    /// The value of that name.
+    /// The value with this name.
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.pairs.iter().find(|(known, _)| known == name).map(|(_, value)| value)
     }
 
-    /// The number of that name; `None` if it is none, as for the others.
+    /// The number with this name; `None` if the value has another type. The other getters do the same.
     pub fn number(&self, name: &str) -> Option<u64> {
         if let Some(Value::Number(number)) = self.get(name) { Some(*number) } else { None }
     }
 
-    /// The numbers of that name.
+    /// The numbers with this name.
     pub fn numbers(&self, name: &str) -> Option<&[u64]> {
         if let Some(Value::Numbers(numbers)) = self.get(name) { Some(numbers) } else { None }
     }
 
-    /// The text of that name.
+    /// The text with this name.
     pub fn text(&self, name: &str) -> Option<&str> {
         if let Some(Value::Text(text)) = self.get(name) { Some(text) } else { None }
     }
 
-    /// The list of that name.
+    /// The list with this name.
     pub fn list(&self, name: &str) -> Option<&NvList> {
         if let Some(Value::List(list)) = self.get(name) { Some(list) } else { None }
     }
 
-    /// The lists of that name.
+    /// The lists with this name.
     pub fn lists(&self, name: &str) -> Option<&[NvList]> {
         if let Some(Value::Lists(lists)) = self.get(name) { Some(lists) } else { None }
     }
 
-    /// Whether there is a value of that name.
+    /// Whether there is a value with this name.
     pub fn has(&self, name: &str) -> bool {
         self.get(name).is_some()
     }
 
-    /// Gives `name` this value, in its old place if it had one.
+    /// Sets the value of `name`, and keeps its position if it exists.
     pub fn set(&mut self, name: &str, value: Value) {
         match self.pairs.iter_mut().find(|(known, _)| known == name) {
             Some((_, old)) => *old = value,
@@ -212,20 +213,20 @@ impl NvList {
         }
     }
 
-    /// As [`NvList::set`], for making a list.
+    /// As [`NvList::set`], for building a list.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.set(name, value.into());
         self
     }
 
-    /// Takes the value of that name out.
+    /// Removes the value with this name.
     pub fn remove(&mut self, name: &str) -> Option<Value> {
         let at = self.pairs.iter().position(|(known, _)| known == name)?;
         Some(self.pairs.remove(at).1)
     }
 
-    /// The lists of that name, to be changed.
+    /// The lists with this name, mutable.
     pub(super) fn lists_mut(&mut self, name: &str) -> Option<&mut Vec<NvList>> {
         let value = self.pairs.iter_mut().find(|(known, _)| known == name).map(|(_, value)| value);
         if let Some(Value::Lists(lists)) = value { Some(lists) } else { None }
@@ -243,7 +244,7 @@ impl NvList {
             put(out, kind);
             put(out, count);
             value.write(out);
-            // A list is far smaller than 4 GiB: one is made of a label's.
+            // A list is far smaller than 4 GiB: it fits in a label.
             let size = (out.len() - start) as u32;
             out[start..start + 4].copy_from_slice(&size.to_be_bytes());
         }
@@ -282,10 +283,10 @@ impl From<Vec<u64>> for Value {
 }
 
 impl Value {
-    /// Type and count of elements.
+    /// Type and number of elements.
     fn kind(&self) -> (u32, u32) {
         match self {
-            // It has no elements: `nvlist_add_boolean` says zero.
+            // It has no elements: `nvlist_add_boolean` stores zero.
             Self::Flag => (kind::BOOLEAN, 0),
             Self::Number(_) => (kind::UINT64, 1),
             Self::Numbers(numbers) => (kind::UINT64_ARRAY, numbers.len() as u32),
@@ -317,7 +318,7 @@ impl Value {
         match self {
             Self::Flag => {}
             Self::Number(number) => out.extend(number.to_be_bytes()),
-            // Arrays say their length twice.
+            // Arrays store their length twice.
             Self::Numbers(numbers) if numbers.is_empty() => {}
             Self::Numbers(numbers) => {
                 put(out, numbers.len() as u32);
@@ -341,7 +342,7 @@ fn put_text(out: &mut Vec<u8>, text: &str) {
     out.extend(std::iter::repeat_n(0, text.len().next_multiple_of(4) - text.len()));
 }
 
-/// Bytes, and how far they were read.
+/// Bytes, and the current position.
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -370,7 +371,7 @@ impl<'a> Reader<'a> {
         Ok(u64::from_be_bytes(self.array()?))
     }
 
-    /// The bytes of a text, without what fills them up to a multiple of four.
+    /// The bytes of a text, without the padding to a multiple of four.
     fn text(&mut self) -> Result<&'a [u8], NvListError> {
         let len = self.word()? as usize;
         let cut = NvListError::Truncated { at: self.bytes.len() };
@@ -378,7 +379,7 @@ impl<'a> Reader<'a> {
         Ok(&self.take(padded)?[..len])
     }
 
-    /// A list without the header in front of all; `depth` lists are around it.
+    /// A list without the first header; `depth` lists are around it.
     fn list(&mut self, depth: usize) -> Result<NvList, NvListError> {
         if depth > MAX_DEPTH {
             return Err(NvListError::TooDeep);
@@ -410,8 +411,8 @@ impl<'a> Reader<'a> {
             str::from_utf8(name).ok().filter(|name| !name.is_empty() && !name.contains('\0'));
         let name = name.ok_or(NvListError::Name { at })?;
         let (kind, count) = (self.word()?, self.word()?);
-        // Of no elements nothing is stored, but libnvpair adds the length of an empty array to the size: its reader does not look
-        // at the size at all.
+        // Without elements nothing is stored, but libnvpair adds the length of an empty array to
+        // the size; its reader ignores the size.
         let head = self.at - at;
         let len = if count == 0 { Some(0) } else { says.checked_sub(head) };
         let len = len.ok_or(NvListError::Size { at, says, has: head })?;
@@ -431,7 +432,7 @@ impl<'a> Reader<'a> {
         Ok(Some((name, value)))
     }
 
-    /// A value; `None` if it is to be kept as it is.
+    /// A value; `None` if it stays encoded.
     fn value(
         &mut self,
         name: &str,
@@ -443,7 +444,7 @@ impl<'a> Reader<'a> {
         if of_one || (kind == kind::BOOLEAN && count > 1) {
             return Err(NvListError::Count { name: name.to_owned(), count });
         }
-        // Whatever a count says, what is made of it is bounded by the bytes that there are: each element takes some.
+        // Whatever the count, the bytes limit the allocation: each element takes some.
         Ok(Some(match kind {
             kind::BOOLEAN => Value::Flag,
             kind::UINT64 => Value::Number(self.number()?),

@@ -1,4 +1,4 @@
-//! Uberblocks: one a transaction group, in a ring, each the root of the pool as it was then.
+//! Uberblocks: one per transaction group, in a ring, each the root of the pool at that time.
 
 use zerocopy::FromBytes;
 use zerocopy::byteorder::{BigEndian, ByteOrder, LittleEndian};
@@ -7,77 +7,78 @@ use super::layout::{CHECKSUM_BYTES, ChecksumError, Endian, RING_BYTES, RawUberbl
 
 /// "oo-ba-bloc"
 pub const UBERBLOCK_MAGIC: u64 = 0x00ba_b10c;
-/// "all-see-all": the fields of `multihost` are there.
+/// "all-see-all": the fields of `multihost` are present.
 pub const MMP_MAGIC: u64 = 0xa11c_ea11;
-/// Sizes of a slot are powers of two: of at least 2^10 bytes (`UBERBLOCK_SHIFT`), of at most 2^13 (`MAX_UBERBLOCK_SHIFT`).
+/// Slot sizes are powers of two: at least 2^10 bytes (`UBERBLOCK_SHIFT`), at most 2^13 (`MAX_UBERBLOCK_SHIFT`).
 const SLOT_SHIFTS: std::ops::RangeInclusive<u32> = 10..=13;
-/// Bit of `mmp_config`: there is a sequence number in its bits 32 to 47.
+/// Bit of `mmp_config`: bits 32 to 47 contain a sequence number.
 const MMP_HAS_SEQUENCE: u64 = 2;
 
-/// What an uberblock says.
+/// The contents of an uberblock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Uberblock {
-    /// The slot of the ring that it is in.
+    /// Its slot in the ring.
     pub slot: usize,
     /// Byte order of the machine that wrote it.
     pub endian: Endian,
     /// Version of the pool.
     pub version: u64,
-    /// Transaction group that it ends.
+    /// The transaction group that it completes.
     pub txg: u64,
     /// Sum of the identities of all vdevs, modulo 2^64.
     pub guid_sum: u64,
-    /// When it was written, seconds since 1970.
+    /// Time of the write, seconds since 1970.
     pub timestamp: u64,
-    /// Highest version that the software which wrote it knows.
+    /// Highest version known to the software that wrote it.
     pub software_version: u64,
-    /// What `multihost` says, if the software was new enough to say so.
+    /// The `multihost` fields, if the software was new enough to write them.
     pub multihost: Option<Multihost>,
-    /// Transaction group of the checkpoint; zero if it is of none.
+    /// Transaction group of the checkpoint; zero if it is not a checkpoint's.
     pub checkpoint_txg: u64,
-    /// How far the expansion of a RAID-Z is, as stored.
+    /// Progress of a RAID-Z expansion, as stored.
     pub raidz_reflow: u64,
 }
 
-/// What an uberblock says of several hosts that may see the pool.
+/// The `multihost` state in an uberblock, for a pool that several hosts can access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Multihost {
-    /// Nanoseconds since the last sign of life; zero if `multihost` is off.
+    /// Nanoseconds since the last heartbeat; zero if `multihost` is off.
     pub delay_ns: u64,
-    /// Interval, sequence number and patience, as stored.
+    /// Interval, sequence number and fail intervals, as stored.
     pub config: u64,
 }
 
-/// What a ring of uberblocks holds.
+/// The contents of a ring of uberblocks.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Ring {
-    /// The newest one.
+    /// The newest uberblock.
     pub best: Option<Uberblock>,
-    /// How many are sound.
+    /// Number of valid uberblocks.
     pub good: usize,
-    /// How many have the magic number, but a wrong checksum.
+    /// Number of uberblocks with the magic number, but a wrong checksum.
     pub damaged: usize,
 }
 
 impl Uberblock {
-    /// What is newer is greater: by transaction group, then by time, then by the sequence number of `multihost`.
+    /// The sort key for age, newer is greater: transaction group, then time, then the sequence
+    /// number of `multihost`.
     pub fn age(&self) -> (u64, u64, u16) {
         let sequence = self.multihost.filter(|multihost| multihost.config & MMP_HAS_SEQUENCE != 0);
         let sequence = sequence.map_or(0, |multihost| (multihost.config >> 32) as u16);
         (self.txg, self.timestamp, sequence)
     }
 
-    /// The uberblock in `bytes`, a whole slot that begins at `offset` on its device; `None` if there is none.
+    /// The uberblock in `bytes`, a whole slot at `offset` on its device; `None` if there is none.
     ///
     /// # Errors
-    /// There is one, but its checksum is wrong.
+    /// Its checksum is wrong.
     pub fn parse(bytes: &[u8], offset: u64, slot: usize) -> Result<Option<Self>, ChecksumError> {
         let (endian, mut parsed) = match (raw::<LittleEndian>(bytes), raw::<BigEndian>(bytes)) {
             (Some(raw), _) => (Endian::Little, Self::from_raw(&raw, Endian::Little)),
             (None, Some(raw)) => (Endian::Big, Self::from_raw(&raw, Endian::Big)),
             (None, None) => return Ok(None),
         };
-        // A new label has a template in its first slot, under a checksum of the whole ring.
+        // A new label has a template in its first slot, with a checksum over the whole ring.
         if parsed.txg == 0 {
             return Ok(None);
         }
@@ -104,8 +105,8 @@ impl Uberblock {
 }
 
 impl Ring {
-    /// The uberblocks in `ring`, which begins at `offset` on its device. Without the vdev's `ashift` the size of slots is tried:
-    /// the one counts in which the newest uberblock is found.
+    /// The uberblocks in `ring`, which begins at `offset` on its device. Without the vdev's
+    /// `ashift`, all slot sizes are tried: the one with the newest uberblock is right.
     pub fn parse(ring: &[u8; RING_BYTES], offset: u64, ashift: Option<u64>) -> Self {
         match ashift {
             Some(ashift) => Self::of_slots(ring, offset, slot_shift(ashift)),
@@ -134,7 +135,7 @@ impl Ring {
     }
 }
 
-/// The size of a slot is that of the vdev's sectors, within bounds.
+/// The slot size is the vdev's sector size, within bounds.
 fn slot_shift(ashift: u64) -> u32 {
     let (least, most) = (*SLOT_SHIFTS.start(), *SLOT_SHIFTS.end());
     u32::try_from(ashift).unwrap_or(most).clamp(least, most)
@@ -151,7 +152,7 @@ mod tests {
     use super::*;
     use crate::ondisk::layout::{seal, seal_big};
 
-    /// A slot with another value in each field.
+    /// A slot with a different value in each field.
     fn slot(bytes: usize, txg: u64, timestamp: u64) -> Vec<u8> {
         let mut slot = vec![0; bytes];
         let fields = [
@@ -232,7 +233,7 @@ mod tests {
         let found = Ring::parse(&ring, 4096, Some(9));
         assert_eq!((found.good, found.damaged), (1, 1));
         assert_eq!(found.best.map(|best| best.txg), Some(40));
-        // The same bytes in another place are none of this device's.
+        // At another offset, the same bytes are invalid.
         assert_eq!(Ring::parse(&ring, 0, Some(9)).good, 0);
     }
 
@@ -250,7 +251,7 @@ mod tests {
             |bytes: &[u8]| Uberblock::parse(bytes, 4096, 3).expect("sound").expect("there");
         assert_eq!(parsed(&big), Uberblock { endian: Endian::Big, ..parsed(&little) });
         assert_eq!(Uberblock::parse(&big, 0, 3), Err(ChecksumError::Wrong));
-        // A checksum of the other byte order is another's.
+        // A checksum in the other byte order is invalid.
         seal(&mut big, 4096);
         assert_eq!(Uberblock::parse(&big, 4096, 3), Err(ChecksumError::Wrong));
     }

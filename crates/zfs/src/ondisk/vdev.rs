@@ -1,4 +1,5 @@
-//! The tree of virtual devices: of a label that of one top-level vdev, from it down to the leaves, which are disks and files.
+//! The tree of virtual devices: in a label, the tree of one top-level vdev, down to the leaves,
+//! which are disks and files.
 
 use std::fmt;
 
@@ -7,30 +8,30 @@ use thiserror::Error;
 
 use super::nvlist::NvList;
 
-/// A virtual device as a label tells of it.
+/// A virtual device, as described by a label.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Vdev {
-    /// What it is.
+    /// Its type.
     pub kind: VdevKind,
-    /// Its place among its parent's children.
+    /// Its index among its parent's children.
     pub id: u64,
     /// Its identity; zero for a hole.
     pub guid: u64,
-    /// Where it was when the label was written: of a leaf only.
+    /// Its path when the label was written: leaves only.
     pub path: Option<String>,
-    /// Its sectors have 2^`ashift` bytes: of a top-level vdev only.
+    /// Its sectors have 2^`ashift` bytes: top-level vdevs only.
     pub ashift: Option<u64>,
-    /// Bytes that can be allocated: of a top-level vdev only.
+    /// Allocatable bytes: top-level vdevs only.
     pub asize_bytes: Option<u64>,
-    /// Whether it holds nothing but the intent log.
+    /// Whether it is a log device.
     pub is_log: bool,
-    /// Why it was not in use, as far as the label knows.
+    /// Why it was not in use, if the label records it.
     pub out_of_use: Option<OutOfUse>,
-    /// What it is made of.
+    /// Its children.
     pub children: Vec<Vdev>,
 }
 
-/// What a vdev is.
+/// The type of a vdev.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum VdevKind {
@@ -38,35 +39,35 @@ pub enum VdevKind {
     Disk,
     /// A file.
     File,
-    /// Each child has all.
+    /// Each child has all data.
     Mirror,
-    /// RAID-Z: data, and so much parity.
+    /// RAID-Z: data and parity.
     Raidz {
-        /// Children that may fail.
+        /// Number of children that may fail.
         parity: u64,
     },
     /// RAID-Z with distributed spares.
     Draid {
-        /// Children that may fail.
+        /// Number of children that may fail.
         parity: u64,
-        /// Data blocks of a group.
+        /// Data blocks per group.
         data: u64,
-        /// Spares.
+        /// Number of spares.
         spares: u64,
     },
-    /// A mirror of a child and what takes its place.
+    /// A mirror of a child and its replacement.
     Replacing,
-    /// A mirror of a child and the hot spare that helps out.
+    /// A mirror of a child and its hot spare.
     Spare,
     /// A distributed spare.
     DraidSpare,
-    /// What was removed; its data was moved to the others.
+    /// A removed vdev, whose data was moved to others.
     Indirect,
-    /// A place whose vdev was removed.
+    /// The index of a removed vdev.
     Hole,
-    /// A place whose vdev is not known.
+    /// The index of an unknown vdev.
     Missing,
-    /// A kind without a name here.
+    /// Another type.
     Other(String),
 }
 
@@ -78,20 +79,20 @@ pub enum OutOfUse {
     Offline,
     /// It had failed.
     Faulted,
-    /// It was pulled out.
+    /// It was removed.
     Removed,
 }
 
-/// What a vdev must have and does not.
+/// A required field of a vdev is missing.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("a vdev has no usable {0:?}")]
 pub struct VdevError(pub &'static str);
 
 impl Vdev {
-    /// The vdev that `list` describes, with all below it.
+    /// The vdev that `list` describes, with its descendants.
     ///
     /// # Errors
-    /// Something that each vdev has is not there.
+    /// A field that every vdev has is missing.
     pub fn parse(list: &NvList) -> Result<Self, VdevError> {
         let number = |name: &'static str| list.number(name).ok_or(VdevError(name));
         let is = |name| list.number(name).is_some_and(|number| number != 0);
@@ -99,7 +100,7 @@ impl Vdev {
             "disk" => VdevKind::Disk,
             "file" => VdevKind::File,
             "mirror" => VdevKind::Mirror,
-            // Pools from before RAID-Z2 do not say it.
+            // Missing in pools from before RAID-Z2.
             "raidz" => VdevKind::Raidz { parity: list.number("nparity").unwrap_or(1) },
             "draid" => VdevKind::Draid {
                 parity: number("nparity")?,
@@ -135,7 +136,7 @@ impl Vdev {
         })
     }
 
-    /// The vdev with this identity, among this one and all below it.
+    /// The vdev with this GUID, among this one and its descendants.
     pub fn find(&self, guid: u64) -> Option<&Self> {
         if self.guid == guid {
             return Some(self);
@@ -143,7 +144,7 @@ impl Vdev {
         self.children.iter().find_map(|child| child.find(guid))
     }
 
-    /// What `zpool status` calls it: `mirror-0`, `raidz2-1`; a leaf is called as the last part of its path.
+    /// Its name in `zpool status`: `mirror-0`, `raidz2-1`; for a leaf, the last component of its path.
     pub fn name(&self) -> String {
         let last = self.path.as_deref().and_then(|path| path.rsplit('/').next());
         match (&self.kind, last) {
@@ -161,7 +162,7 @@ impl Vdev {
 }
 
 impl VdevKind {
-    /// How many of `children` may be lost: the others have their data.
+    /// How many of `children` may be lost without data loss.
     pub fn spare_children(&self, children: usize) -> usize {
         match self {
             Self::Mirror | Self::Replacing | Self::Spare => children.saturating_sub(1),

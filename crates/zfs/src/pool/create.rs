@@ -19,7 +19,7 @@ use crate::protocol::{NewVdev, NvMap, NvValue, Refusal, VdevClass, VdevKind, Wip
 /// SPA_MINDEVSIZE of sys/vdev_impl.h.
 const MIN_DISK_BYTES: u64 = 64 << 20;
 
-/// What a pool is to be.
+/// A pool to create.
 pub(crate) struct NewPool<'a> {
     /// Its name.
     pub(crate) name: &'a str,
@@ -29,16 +29,17 @@ pub(crate) struct NewPool<'a> {
     pub(crate) properties: &'a BTreeMap<String, String>,
     /// Its root dataset's properties.
     pub(crate) dataset_properties: &'a BTreeMap<String, String>,
-    /// Also on disks of other pools, and with vdevs that do not match.
+    /// Allow disks of other pools, and vdevs that do not match.
     pub(crate) force: bool,
-    /// What is zeroed first.
+    /// The ranges to zero first.
     pub(crate) wiped: &'a [Wiped],
 }
 
-/// Makes a pool, and returns the locks of its disks. Its root dataset holds volumes only: the objects of a file system are the kernel's to make.
+/// Creates a pool and returns the locks of its disks. Its root dataset only contains volumes: the
+/// objects of a file system can only be created by the kernel.
 ///
 /// # Errors
-/// The name, a vdev, a property is not right, or a disk cannot be used.
+/// The name, a vdev or a property is invalid, or a disk is unusable.
 pub(crate) fn create(zfs: &Zfs, new: &NewPool<'_>) -> Result<Locks, Refusal> {
     let name = new.name;
     let what = format!("cannot create '{name}'");
@@ -70,8 +71,9 @@ pub(crate) fn create(zfs: &Zfs, new: &NewPool<'_>) -> Result<Locks, Refusal> {
     Ok(locks)
 }
 
-/// Takes former owners' signatures off the disks, durably, before libzpool writes the first label. What libzpool alone would find out
-/// about them is asked first: what is refused has changed nothing.
+/// Erases former owners' signatures from the disks, durably, before libzpool writes the first
+/// label. Conditions that otherwise only libzpool would check are checked first: a refusal changes
+/// nothing.
 fn wipe(wiped: &[Wiped], what: &str) -> Result<(), Refusal> {
     let failed = |path: &Path, error: &std::io::Error| {
         let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
@@ -121,7 +123,7 @@ fn text(value: &str) -> NvValue {
     NvValue::String(value.to_owned())
 }
 
-/// The tree of vdevs that libzpool wants.
+/// The tree of vdevs for libzpool.
 fn root_vdev(
     vdevs: &[NewVdev],
     ashift: Option<u64>,
@@ -201,8 +203,9 @@ fn top_level_vdev(vdev: &NewVdev, ashift: Option<u64>) -> NvMap {
     map
 }
 
-/// A file or device. The type is `disk` for both: the kernel refuses to open a block device for a vdev of type `file`, while libzpool opens
-/// either as a file, and `zpool import` decides anew by what it finds.
+/// A file or device. Both have the type `disk`: the kernel refuses to open a block device for a
+/// vdev of type `file`, while libzpool opens both as files, and `zpool import` determines the type
+/// again from what it finds.
 fn leaf(path: &Path, ashift: Option<u64>) -> NvMap {
     let mut map = map_of([
         ("type", text("disk")),
@@ -215,7 +218,7 @@ fn leaf(path: &Path, ashift: Option<u64>) -> NvMap {
     map
 }
 
-/// Refuses disks whose labels say that they belong to a pool that was not destroyed.
+/// Refuses disks whose labels belong to a pool that was not destroyed.
 fn refuse_used_disks(vdevs: &[NewVdev], what: &str) -> Result<(), Refusal> {
     for path in vdevs.iter().flat_map(|vdev| &vdev.paths) {
         let labels = read_labels(path).map_err(|error| {
@@ -243,7 +246,7 @@ fn refuse_used_disks(vdevs: &[NewVdev], what: &str) -> Result<(), Refusal> {
 
 fn read_labels(path: &Path) -> std::io::Result<DeviceLabels> {
     let mut file = File::open(path)?;
-    // Of a device, too, this is its size.
+    // For a device, this is its size, too.
     let device_bytes = file.seek(SeekFrom::End(0))?;
     let mut labels: Vec<(u64, Box<[u8; LABEL_BYTES]>)> = Vec::new();
     for offset in (0..LABELS).filter_map(|index| label_offset(device_bytes, index)) {

@@ -1,4 +1,4 @@
-//! What must be known of a block device before libzpool has it.
+//! Properties of a block device that libzpool does not check.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::protocol::Refusal;
 
 /// SPA_MINBLOCKSHIFT of sys/spa.h.
 const MIN_ASHIFT: u64 = 9;
-/// zfs_vdev_max_auto_ashift: more is only taken if it is asked for.
+/// zfs_vdev_max_auto_ashift: larger values are only used on request.
 const MAX_AUTOMATIC_ASHIFT: u64 = 14;
 /// The logical and physical block size of a device; `None` for a file.
 fn block_sizes(path: &Path) -> Option<(u32, u32)> {
@@ -19,8 +19,8 @@ fn block_sizes(path: &Path) -> Option<(u32, u32)> {
     Some((logical_bytes, physical_bytes))
 }
 
-/// The `ashift` that the kernel would take for a device: its physical block size. libzpool, to which a device is a file, would take 512
-/// bytes. `None` for a file.
+/// The `ashift` that the kernel would choose for a device: its physical block size. libzpool treats
+/// a device as a file and would use 512 bytes. `None` for a file.
 pub(super) fn ashift(path: &Path) -> Option<u64> {
     let (logical_bytes, physical_bytes) = block_sizes(path)?;
     let ashift_of = |bytes: u32| u64::from(bytes.max(1).ilog2());
@@ -28,10 +28,11 @@ pub(super) fn ashift(path: &Path) -> Option<u64> {
     Some(physical_ashift.max(ashift_of(logical_bytes)).max(MIN_ASHIFT))
 }
 
-/// Refuses a device whose logical blocks are larger than those of its vdev, as the kernel does (`vdev_open()`): libzpool does not ask.
+/// Refuses a device whose logical blocks are larger than those of its vdev, as the kernel does
+/// (`vdev_open()`): libzpool does not check this.
 ///
 /// # Errors
-/// It is one.
+/// Its logical blocks are too large.
 pub(super) fn check(path: &Path, ashift: u64, what: &str) -> Result<(), Refusal> {
     match block_sizes(path) {
         Some((logical_bytes, _)) if u64::from(logical_bytes.max(1).ilog2()) > ashift => {

@@ -1,4 +1,4 @@
-//! Pools that are on their disks already.
+//! Import of existing pools.
 
 use std::path::{Path, PathBuf};
 
@@ -17,25 +17,24 @@ const DESTROYED: u64 = 2;
 const MMP_ACTIVE: u64 = 0;
 const MMP_NO_HOSTID: u64 = 2;
 
-/// How a pool is to be imported.
+/// An import of a pool.
 pub(crate) struct Import<'a> {
-    /// What its labels tell, with the paths its disks have now.
+    /// The configuration from its labels, with the current paths of its disks.
     pub(crate) config: &'a NvMap,
-    /// Another name for it.
+    /// A new name for it.
     pub(crate) name: Option<&'a str>,
-    /// Nothing is written.
+    /// Import without writing.
     pub(crate) read_only: bool,
-    /// Also if it was last used by another host.
+    /// Import even if another host used it last.
     pub(crate) force: bool,
-    /// Also without a log device that is missing.
+    /// Import even if a log device is missing.
     pub(crate) missing_log: bool,
 }
 
-/// Imports a pool, and returns its name, and the locks of its disks.
+/// Imports a pool and returns its name and the locks of its disks.
 ///
 /// # Errors
-/// Another host uses it or did so last, disks that it cannot do without are missing, it has features that are not known, it is
-/// damaged.
+/// Another host uses it or used it last, required disks are missing, it has unknown features, or it is damaged.
 pub(crate) fn import(zfs: &Zfs, import: &Import<'_>) -> Result<(String, Locks), Refusal> {
     let label_name = checked_name(import.config)?;
     let name = import.name.unwrap_or(label_name);
@@ -74,7 +73,7 @@ pub(crate) fn import(zfs: &Zfs, import: &Import<'_>) -> Result<(String, Locks), 
     }
 }
 
-/// The pool's name, of a configuration that has what libzpool takes for granted.
+/// The pool's name; checks that the configuration has the fields that libzpool assumes.
 fn checked_name(config: &NvMap) -> Result<&str, Refusal> {
     let name = text(config, "name");
     let tree = list(config, "vdev_tree");
@@ -93,8 +92,8 @@ fn checked_name(config: &NvMap) -> Result<&str, Refusal> {
     }
 }
 
-/// A pool that another host uses, or did so last and has not let go of, is not imported unless forced; one that another host
-/// uses just now is not imported at all.
+/// Refuses a pool that another host used last and did not export, unless forced; a pool that
+/// another host uses now is always refused.
 fn refuse_foreign(
     zfs: &Zfs,
     import: &Import<'_>,
@@ -123,7 +122,7 @@ fn refuse_foreign(
         Some(_) | None => {}
     }
     let exported = number(import.config, "state") == Some(EXPORTED);
-    // Up to 2.1 trying does not tell the host; what it calls the host is then this one.
+    // Up to 2.1, a trial import does not return the host; its host name is then this host's.
     let host_id = number(info, "hostid").or_else(|| number(import.config, "hostid")).unwrap_or(0);
     if exported || host_id == zfs.host_id() || import.force {
         return Ok(());
@@ -135,7 +134,7 @@ fn refuse_foreign(
     .with_hint("if no other system uses it now, the pool can be imported with force (-f)"))
 }
 
-/// Refuses devices that cannot be written in blocks as small as those of the pool.
+/// Refuses devices that cannot write blocks as small as the pool's.
 fn refuse_large_blocks(config: &NvMap, what: &str) -> Result<(), Refusal> {
     let tree = list(config, "vdev_tree");
     for vdev in tree.map(children).unwrap_or_default() {
@@ -149,14 +148,14 @@ fn refuse_large_blocks(config: &NvMap, what: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Where the disks of a pool are.
+/// The paths of a pool's disks.
 fn paths(config: &NvMap) -> Vec<PathBuf> {
     let mut paths = Vec::new();
     leaves(list(config, "vdev_tree").unwrap_or(&NvMap::new()), &mut paths);
     paths.into_iter().map(PathBuf::from).collect()
 }
 
-/// The paths of vdevs, to the leaves.
+/// The paths of the leaves below a vdev.
 fn leaves(vdev: &NvMap, into: &mut Vec<String>) {
     match children(vdev) {
         [] => into.push(
@@ -192,7 +191,7 @@ fn refused(what: &str, errno: Errno, learned: &NvMap, tried: Option<&NvMap>) -> 
                 refusal.with_hint("use a release of OpenZFS that has these features")
             }
         }
-        // ENOENT: what opening a path of a disk failed with.
+        // ENOENT: the error from opening a disk's path.
         Errno::NXIO | Errno::NOENT => {
             let mut missing = Vec::new();
             if let Some(devices) = list(info, "missing_vdevs") {
@@ -203,7 +202,7 @@ fn refused(what: &str, errno: Errno, learned: &NvMap, tried: Option<&NvMap>) -> 
                     unavailable(tree, &mut missing);
                 }
                 if errno == Errno::NXIO && missing.is_empty() && tried.is_some() {
-                    // Every device is there: what is left is spa_check_logs().
+                    // All devices are present: the remaining cause is spa_check_logs().
                     let why = "an intent log cannot be read (I/O error)";
                     return Refusal::new(what, why, Errno::IO).with_hint(
                         "nothing of it is lost: bring the device back that has it and try again. \
@@ -239,7 +238,7 @@ fn join(why: &str, names: &[String]) -> String {
     if names.is_empty() { why.to_owned() } else { format!("{why}: {}", names.join(", ")) }
 }
 
-/// The leaves that cannot be opened.
+/// The leaves that could not be opened.
 fn unavailable(vdev: &NvMap, into: &mut Vec<String>) {
     const STATE: usize = 1;
     const CANT_OPEN: u64 = 4;

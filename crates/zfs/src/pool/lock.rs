@@ -1,8 +1,9 @@
-//! The worker's own claim on a pool's disks.
+//! The worker's lock on a pool's disks.
 //!
-//! Whoever started the worker has locked the disks, but its locks end with it, and then the worker still writes: it finishes what
-//! it has and exports. So the worker has a lock of its own (flock(2), which those of the other kind do not see) until it
-//! ends, and a worker that comes meanwhile waits for it.
+//! The process that started the worker has locked the disks, but its locks end when it exits, and
+//! the worker still writes then: it finishes its requests and exports the pool. So the worker holds
+//! a separate lock (flock(2), which does not conflict with the other kind) until it exits, and a
+//! worker that starts meanwhile waits for it.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -18,28 +19,29 @@ use rustix::io::Errno;
 use crate::ffi::files::is_part;
 use crate::protocol::Refusal;
 
-/// How long another worker may take to end, and how often it is looked for.
+/// Time limit for another worker to exit, and the poll interval.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Locks that last until this is dropped.
+/// Locks, held until dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
     _files: Vec<OwnedFd>,
 }
 
 impl Locks {
-    /// Locks the disks at `paths`, against all others or against those that write. What cannot be opened is passed over: it is
-    /// missing, or libzpool says why not.
+    /// Locks the disks at `paths`, against all other workers, or with `read_only` only against
+    /// writing ones. Paths that cannot be opened are skipped: the disk is missing, or libzpool
+    /// reports the reason.
     ///
     /// # Errors
-    /// EBUSY: another process has one, and keeps it.
+    /// EBUSY: another process holds a lock, and keeps it.
     pub(crate) fn take(paths: &[PathBuf], read_only: bool, what: &str) -> Result<Self, Refusal> {
         let deadline = Instant::now() + PATIENCE;
         let (mut files, mut seen) = (Vec::new(), BTreeSet::new());
         for path in paths.iter().filter(|path| !is_part(path)) {
             let Ok(file) = File::open(path) else { continue };
-            // One that is there twice libzpool refuses.
+            // libzpool refuses a disk that is listed twice.
             if file.metadata().is_ok_and(|about| !seen.insert((about.dev(), about.ino()))) {
                 continue;
             }
@@ -51,11 +53,12 @@ impl Locks {
     }
 }
 
-/// Locks the file of which `path` is a part. The descriptor came from who started the worker, and all of its workers that have
-/// parts of the file have the same open file, which is what a lock belongs to: they share it.
+/// Locks the file that contains the part at `path`. The descriptor came from the process that
+/// started the worker, and all its workers with parts of the file share the same open file
+/// description, which owns the lock: so they share the lock.
 ///
 /// # Errors
-/// As [`Locks::take`].
+/// See [`Locks::take`].
 pub(crate) fn lock_whole_of(file: &OwnedFd, path: &Path, read_only: bool) -> Result<(), Refusal> {
     let what = format!("cannot use '{}'", path.display());
     lock(file, path, read_only, &what, Instant::now() + PATIENCE)

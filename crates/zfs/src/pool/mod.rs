@@ -1,4 +1,4 @@
-//! Pools, in the worker: made, imported, described, scrubbed, exported.
+//! Pools, in the worker: create, import, describe, scrub, export.
 
 mod create;
 mod device;
@@ -19,11 +19,11 @@ pub(crate) use lock::{Locks, lock_whole_of};
 pub(crate) use properties::set;
 pub(crate) use status::{children, list, number, status, suspended, text};
 
-/// Refuses what would never end on a pool whose disks failed, and what changes a pool that is read-only: libzpool waits in
-/// the one case and ends the process in the other.
+/// Refuses commands that would block forever on a pool whose disks failed, and changes of a
+/// read-only pool: libzpool would wait in the first case and abort the process in the second.
 ///
 /// # Errors
-/// The pool is suspended, or read-only and `changes` it is.
+/// The pool is suspended, or it is read-only and `changes` is set.
 pub(crate) fn check_condition(zfs: &Zfs, name: &str, changes: bool) -> Result<(), Refusal> {
     let condition = zfs
         .pool_condition(name)
@@ -38,7 +38,7 @@ pub(crate) fn check_condition(zfs: &Zfs, name: &str, changes: bool) -> Result<()
     Ok(())
 }
 
-/// Lets go of a pool. All that was written is on its disks then.
+/// Exports a pool. All written data is on its disks then.
 ///
 /// # Errors
 /// A volume is open, or the disks fail.
@@ -55,7 +55,7 @@ pub(crate) fn export(zfs: &Zfs, name: &str) -> Result<(), Refusal> {
 /// Starts, pauses or ends a scrub.
 ///
 /// # Errors
-/// There is none to pause or end, or a resilver is going on.
+/// There is no scrub to pause or end, or a resilver is running.
 pub(crate) fn scrub(zfs: &Zfs, name: &str, what: Scrub) -> Result<(), Refusal> {
     let (result, verb) = match what {
         Scrub::Start => (zfs.start_scrub(name), "scrub"),
@@ -78,13 +78,14 @@ pub(crate) fn scrub(zfs: &Zfs, name: &str, what: Scrub) -> Result<(), Refusal> {
     })
 }
 
-/// Names that mean something else where pools are described. Pools of these names that exist are imported; none is made.
+/// Names with another meaning in pool descriptions. Existing pools with these names can be
+/// imported, but none created.
 fn is_reserved(name: &str) -> bool {
     ["mirror", "raidz", "draid", "spare"].iter().any(|prefix| name.starts_with(prefix))
         || name == "log"
 }
 
-/// Checks a name for a pool to be made, or to be renamed to.
+/// Checks a new name for a pool.
 fn check_new_name(zfs: &Zfs, name: &str, what: &str) -> Result<(), Refusal> {
     let refused = |why: String| Refusal::new(what, why, Errno::INVAL);
     zfs.check_pool_name(name).map_err(|bad| refused(name_words(bad.rule, bad.character)))?;

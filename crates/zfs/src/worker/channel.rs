@@ -1,7 +1,7 @@
-//! Data channels: the requests that come in for a volume, and their answers.
+//! Data channels: the incoming requests for a volume, and their replies.
 //!
-//! Each channel has a thread that receives. What it receives was written by the daemon, but it is checked as if it was not: a
-//! request that makes no sense is answered with EINVAL and never gets to libzpool.
+//! Each channel has a receiving thread. The daemon wrote the packets, but they are checked as if it
+//! had not: an invalid request is answered with EINVAL and never reaches libzpool.
 
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,11 +16,11 @@ use super::taskq::{Task, TaskQueues};
 use crate::protocol::{Completion, FUA, MAX_SEGMENTS, RemoteSegment, Submission, op};
 use crate::zvol::{Lent, Peer, Segments, Volume};
 
-/// Requests of a channel that run at a time; then no more are received.
+/// Maximum of running requests per channel; no more are received until one ends.
 const MAX_IN_FLIGHT: u32 = 1024;
-/// The longest packet.
+/// Maximum size of a packet.
 const MAX_PACKET_BYTES: usize = size_of::<Submission>() + MAX_SEGMENTS * size_of::<RemoteSegment>();
-/// Offsets and lengths are multiples of it.
+/// Offsets and lengths are multiples of this.
 const SECTOR_BYTES: u64 = 512;
 
 /// The task queues of a worker.
@@ -35,7 +35,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Nobody does I/O on the volume yet.
+    /// A server without channels.
     pub fn new(volume: Volume, queues: Arc<Queues>) -> Self {
         Self { volume: Arc::new(volume), queues, channels: Vec::new(), attached: 0 }
     }
@@ -45,11 +45,12 @@ impl Server {
         &self.volume
     }
 
-    /// Takes requests from `socket` until its other end is closed. The segments are in the memory of the process that made the pair, which
-    /// has lent what it has `lent`.
+    /// Serves requests from `socket` until its other end is closed. The segments are in the memory
+    /// of the process that created the socket pair; `lent` is the part that it has lent.
     ///
     /// # Errors
-    /// There are no more threads, it is no such socket, or made by neither the parent of this process nor this one.
+    /// A thread cannot be started, the socket is of the wrong kind, or it was created by neither
+    /// this process nor its parent.
     pub fn attach(&mut self, socket: OwnedFd, lent: Option<Lent>) -> std::io::Result<()> {
         self.channels.retain(|channel| !channel.is_finished());
         let peer = sockopt::socket_peercred(&socket)?;
@@ -69,14 +70,14 @@ impl Server {
         Ok(())
     }
 
-    /// Receives nothing more, waits for what runs, and closes channels and volume.
+    /// Stops receiving, waits for running requests, and closes channels and volume.
     pub fn close(self) {
         drop(self.channels);
         self.volume.close();
     }
 }
 
-/// A channel. Dropped, it receives nothing more and waits for what runs.
+/// A channel. When dropped, it stops receiving and waits for running requests.
 struct Channel {
     shared: Arc<Shared>,
     reader: Option<JoinHandle<()>>,
@@ -99,7 +100,7 @@ impl Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         if let Err(errno) = shutdown(&self.shared.socket, Shutdown::Read) {
-            // The other end is closed already.
+            // The other end is already closed.
             tracing::debug!(%errno, "shutting a channel down");
         }
         if self.reader.take().is_some_and(|reader| reader.join().is_err()) {
@@ -109,7 +110,7 @@ impl Drop for Channel {
     }
 }
 
-/// How many requests of a channel run.
+/// The number of running requests of a channel.
 #[derive(Default)]
 struct InFlight {
     count: Mutex<u32>,
@@ -140,14 +141,14 @@ impl InFlight {
     }
 }
 
-/// A request that is good.
+/// A valid request.
 pub struct Request {
     channel: Arc<Shared>,
     submission: Submission,
     action: Action,
 }
 
-/// What a request wants, with where its data is.
+/// The operation of a request, with its segments.
 #[derive(Debug)]
 enum Action {
     Read(Segments),
@@ -182,14 +183,14 @@ impl Shared {
             Completion { tag, errno: result.map_or_else(Errno::raw_os_error, |()| 0), reserved: 0 };
         let sent = retry_on_intr(|| send(&self.socket, completion.as_bytes(), SendFlags::NOSIGNAL));
         if let Err(errno) = sent {
-            // The daemon is gone, or has let go of the volume: nobody waits for the answer.
+            // The daemon has exited or closed the volume: nothing waits for the reply.
             tracing::debug!(%errno, tag, "an answer was not sent");
         }
     }
 }
 
 fn receive_all(channel: &Arc<Shared>, queues: &Queues) {
-    // Words, so that segments are aligned.
+    // Allocated in words, so that segments are aligned.
     let mut packet = vec![0_u64; MAX_PACKET_BYTES / size_of::<u64>()];
     loop {
         let received = match receive(channel.socket.as_fd(), packet.as_mut_bytes()) {
@@ -201,17 +202,17 @@ fn receive_all(channel: &Arc<Shared>, queues: &Queues) {
             }
         };
         if let Err(NotUnderstood) = dispatch_all(channel, queues, received) {
-            // Without a tag there is nothing to answer.
+            // Without a tag there is no request to answer.
             tracing::warn!(bytes = received.len(), "a packet that is no request");
             return;
         }
     }
 }
 
-/// What is left of a packet is no request.
+/// The rest of a packet is not a request.
 struct NotUnderstood;
 
-/// Gives the requests of a packet to the threads.
+/// Dispatches the requests of a packet to the threads.
 fn dispatch_all(
     channel: &Arc<Shared>,
     queues: &Queues,
@@ -220,7 +221,7 @@ fn dispatch_all(
     loop {
         let (submission, rest) = Submission::read_from_prefix(packet).map_err(|_| NotUnderstood)?;
         let count = usize::from(submission.segments);
-        // Fewer than it says are refused.
+        // Too few segments are refused later.
         let segments = rest.len().min(count * size_of::<RemoteSegment>());
         let (segments, rest) = rest.split_at(segments);
         channel.in_flight.enter();
@@ -243,7 +244,7 @@ fn dispatch_all(
     }
 }
 
-/// A packet. Of one that does not fit the first request is refused, and nothing is known of the rest.
+/// A packet. If it is too long, its first request is refused, and the rest is ignored.
 fn receive(socket: impl AsFd, packet: &mut [u8]) -> Result<Option<&[u8]>, Errno> {
     let received = retry_on_intr(|| {
         let mut parts = [IoSliceMut::new(packet)];
@@ -265,7 +266,7 @@ fn receive(socket: impl AsFd, packet: &mut [u8]) -> Result<Option<&[u8]>, Errno>
     Ok(packet.get(..received.bytes))
 }
 
-/// Checks a request as far as it can be without the volume, whose size may change until it runs.
+/// Checks a request as far as possible without the volume, whose size may change before it runs.
 fn parse(submission: &Submission, rest: &[u8], peer: Peer) -> Result<Action, Errno> {
     let segments = <[RemoteSegment]>::ref_from_bytes(rest).map_err(|_| Errno::INVAL)?;
     let Submission { tag: _, offset_bytes, len_bytes, op, flags, segments: count, reserved } =
@@ -377,7 +378,7 @@ mod tests {
         assert_eq!(parse(&GOOD, &whole.as_bytes()[1..], Peer::this()).unwrap_err(), Errno::INVAL);
     }
 
-    /// Whatever the bytes are, what is taken adds up.
+    /// Whatever the bytes, accepted requests are consistent.
     #[test]
     fn random_packets_are_refused_or_add_up() {
         let mut random = 0x1234_5678_9abc_def1_u64;

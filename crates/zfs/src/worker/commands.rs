@@ -1,4 +1,4 @@
-//! Each command, and what it comes to.
+//! Execution of the commands.
 
 use std::os::fd::OwnedFd;
 
@@ -12,7 +12,7 @@ use crate::pool::{self, Import, Locks, NewPool};
 use crate::protocol::{Command, PoolStatus, Refusal, Reply};
 use crate::zvol::Lent;
 
-/// A worker's state: nothing, libzpool, or libzpool with a pool.
+/// A worker's state: empty, with libzpool, or with libzpool and a pool.
 #[derive(Default)]
 pub(super) struct Worker {
     started: Option<Started>,
@@ -23,17 +23,17 @@ struct Started {
     volumes: Volumes,
     /// The name of its pool.
     pool: Option<String>,
-    /// How that was when it was last asked, and well.
+    /// The last status that was read successfully.
     status: Option<PoolStatus>,
-    /// Of its disks.
+    /// The locks of its disks.
     locks: Option<Locks>,
 }
 
 impl Worker {
-    /// Carries out a command.
+    /// Executes a command.
     ///
     /// # Errors
-    /// Why not, in ZFS's words.
+    /// The reason, in ZFS's words.
     pub(super) fn run(
         &mut self,
         command: Command,
@@ -49,7 +49,7 @@ impl Worker {
                     let hint = error.hint();
                     Refusal::new("cannot start ZFS", error, Errno::NOENT).with_hint(hint)
                 })?;
-                // It is used to the process's end.
+                // Used until the process exits.
                 let library: &'static Library = Box::leak(Box::new(library));
                 let release = library.release().to_string();
                 let volumes = Volumes::new(own)?;
@@ -68,14 +68,14 @@ impl Worker {
         }
     }
 
-    /// Closes and exports what it has.
+    /// Closes its volumes and exports its pool.
     ///
     /// # Errors
-    /// The pool cannot be exported: it is as after a power cut.
+    /// The pool cannot be exported: its state is as after a power failure.
     pub(super) fn end(self) -> Result<(), String> {
         let Some(mut started) = self.started else { return Ok(()) };
         if let Some(pool) = &started.pool {
-            // Closing would wait for its disks for ever; what was flushed is on them.
+            // Closing would wait for the disks forever; flushed data is on them.
             if let Err(refusal) = pool::check_condition(&started.zfs, pool, false) {
                 std::mem::forget(started);
                 return Err(refusal.to_string());
@@ -97,14 +97,14 @@ fn parameter_refused(error: &ParameterError) -> Refusal {
     Refusal::new("cannot set parameter", error, errno)
 }
 
-/// What a command wants of the pool.
+/// What a command requires of the pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wants {
-    /// Nothing: it is done whatever state the pool is in.
+    /// Nothing: the state of the pool does not matter.
     Nothing,
-    /// That its disks work.
+    /// The disks must work.
     Disks,
-    /// That it can be written.
+    /// The pool must be writable.
     Writing,
 }
 
@@ -143,7 +143,8 @@ impl Started {
         self.pool.as_deref().ok_or_else(|| Refusal::invalid("the worker has no pool"))
     }
 
-    /// How its pool is. A suspended pool libzpool does not describe, or only when its disks are back: it is as it was before.
+    /// The status of its pool. libzpool cannot describe a suspended pool before its disks are back:
+    /// then the last known status is returned.
     fn status(&mut self) -> Result<PoolStatus, Refusal> {
         let pool = self.pool()?;
         let suspended = pool::check_condition(&self.zfs, pool, false);

@@ -1,9 +1,10 @@
-//! The worker: the process that has a pool.
+//! The worker: the process that holds a pool.
 //!
-//! Its control channel is its standard input. Commands are carried out one at a time, in the order in which they come, by the main
-//! thread; data channels have threads of their own ([`channel`], [`taskq`]). When the control channel ends, the daemon has no more to say or
-//! is dead: what came is finished, volumes are closed and the pool is exported, so that nothing is lost which was answered,
-//! and whoever comes next finds a pool that nobody uses.
+//! Its control channel is its standard input. The main thread executes commands one at a time, in
+//! order; data channels have separate threads ([`channel`], [`taskq`]). When the control channel
+//! closes, the daemon is finished or dead: the worker completes received requests, closes volumes
+//! and exports the pool, so that nothing acknowledged is lost, and the next user finds a pool that
+//! is not in use.
 
 pub mod channel;
 mod commands;
@@ -20,22 +21,22 @@ use crate::protocol::{Command, Refusal};
 
 use commands::Worker;
 
-/// Runs a worker to its end: the process's end.
+/// Runs a worker until the process exits.
 pub fn main() -> ! {
     process::ignore_endings();
     heap::keep_freed();
     let mut worker = Worker::default();
-    // What was answered is kept, also if the channel cannot be read any more.
+    // Acknowledged data is kept even if the channel cannot be read any more.
     let served = serve(&mut worker).map_err(|error| error.to_string());
     let ended = worker.end().and(served);
     if let Err(error) = &ended {
-        // Standard error is the daemon's log, which may have ended before.
+        // Standard error is the daemon's log, which may be closed already.
         let (Ok(()) | Err(_)) = writeln!(io::stderr(), "{error}");
     }
     process::end(ended.is_ok())
 }
 
-/// Carries out commands until the channel ends.
+/// Executes commands until the channel closes.
 fn serve(worker: &mut Worker) -> io::Result<()> {
     let channel = io::stdin();
     let channel = channel.as_fd();
@@ -45,7 +46,7 @@ fn serve(worker: &mut Worker) -> io::Result<()> {
             Err(error) => Err(Refusal::invalid(format!("it is no command: {error}"))),
         };
         match control::send(channel, &serde_json::to_vec(&result)?, None) {
-            // Nobody waits for the answer any more; the next one to receive is the end.
+            // Nothing waits for the reply any more; the next receive returns the end.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             sent => sent?,
         }

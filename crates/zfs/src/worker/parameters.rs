@@ -1,10 +1,10 @@
-//! Module parameters that are the worker's own: those of the task queues. All others are libzpool's.
+//! Module parameters of the worker's task queues. All other parameters are libzpool's.
 
 use std::collections::BTreeMap;
 
 use super::taskq::Parameters;
 
-/// Sets a parameter of the task queues; `false` if it is none.
+/// Sets a parameter of the task queues; `false` if `name` is not one.
 pub(super) fn set(parameters: &mut Parameters, name: &str, value: u64) -> bool {
     let number = u32::try_from(value).unwrap_or(u32::MAX);
     match name {
@@ -17,7 +17,7 @@ pub(super) fn set(parameters: &mut Parameters, name: &str, value: u64) -> bool {
     true
 }
 
-/// Takes those of the task queues, and leaves those of libzpool.
+/// Separates the task queues' parameters from those of libzpool.
 pub(super) fn split(given: BTreeMap<String, u64>) -> (Parameters, BTreeMap<String, u64>) {
     let mut parameters = Parameters::default();
     let mut rest = given;

@@ -1,9 +1,10 @@
-//! Task queues: the threads that do the I/O of all volumes of a worker.
+//! Task queues: the threads for the I/O of all volumes of a worker.
 //!
-//! As OpenZFS's zvol has them: `zvol_threads` threads in `zvol_num_taskqs` queues. Which queue a request goes to depends on
-//! volume, part of the volume and hardware queue; so a queue's lock is shared by few. The DMU blocks, so a thread does one
-//! request at a time. Of those that have nothing to do the one goes on that was busy last: what it works with is in the
-//! processor's caches still, and a load that keeps two busy wakes no more than two.
+//! As in OpenZFS's zvol: `zvol_threads` threads in `zvol_num_taskqs` queues. Volume, part of the
+//! volume and hardware queue determine the queue of a request; so few threads share a queue's lock.
+//! The DMU blocks, so a thread does one request at a time. Of the idle threads, the one that was
+//! busy last is woken: its data is still in the processor's caches, and a load for two threads
+//! wakes no more than two.
 
 use std::collections::VecDeque;
 use std::num::NonZero;
@@ -11,27 +12,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 
-/// Requests of one volume that are closer than this go to one queue: `ZVOL_TASKQ_OFFSET_SHIFT`.
+/// Requests of one volume that are closer than this use the same queue: `ZVOL_TASKQ_OFFSET_SHIFT`.
 const OFFSET_SHIFT: u32 = 29;
-/// Threads by default, on a machine with fewer processors.
+/// Default number of threads on a machine with fewer processors.
 const DEFAULT_THREADS: u32 = 32;
-/// Threads, and hardware queues, at most.
+/// Maximum of threads, and of hardware queues.
 const MAX_THREADS: u32 = 1024;
 
-/// OpenZFS's module parameters about threads; 0 means computed.
+/// OpenZFS's module parameters for threads; 0 means automatic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Parameters {
-    /// `zvol_threads`: how many requests run at a time.
+    /// `zvol_threads`: number of requests that run at a time.
     pub threads: u32,
-    /// `zvol_num_taskqs`: how many queues they are in.
+    /// `zvol_num_taskqs`: number of queues.
     pub taskqs: u32,
-    /// `zvol_blk_mq_threads`: how many hardware queues a volume has.
+    /// `zvol_blk_mq_threads`: number of hardware queues per volume.
     pub hardware_queues: u32,
-    /// `zvol_request_sync`: requests are done by the thread that receives them.
+    /// `zvol_request_sync`: the receiving thread executes requests.
     pub is_synchronous: bool,
 }
 
-/// What [`Parameters`] come to.
+/// The numbers that result from [`Parameters`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Shape {
     taskqs: u32,
@@ -63,13 +64,13 @@ impl Parameters {
     }
 }
 
-/// What a task queue does.
+/// A task for a queue.
 pub trait Task: Send + 'static {
-    /// Does it, to its end.
+    /// Executes the task.
     fn run(self);
 }
 
-/// The queues and their threads. Dropped, they do what they have, and end.
+/// The queues and their threads. When dropped, the threads finish the queued tasks and exit.
 pub struct TaskQueues<T: Task> {
     queues: Box<[Arc<Queue<T>>]>,
     threads: Vec<JoinHandle<()>>,
@@ -83,7 +84,7 @@ struct Queue<T> {
 
 struct State<T> {
     tasks: VecDeque<T>,
-    /// Threads that wait, the one that was busy last at the end. Who is taken from here is woken.
+    /// Waiting threads; the one that was busy last is at the end. A thread removed from this list is woken.
     idle: Vec<Thread>,
     is_closing: bool,
 }
@@ -98,7 +99,7 @@ impl<T: Task> TaskQueues<T> {
     /// Starts the threads.
     ///
     /// # Errors
-    /// There are too many.
+    /// A thread cannot be started.
     pub fn start(parameters: &Parameters) -> std::io::Result<Self> {
         let processors = thread::available_parallelism().map_or(1, NonZero::get);
         let shape = parameters.shape(u32::try_from(processors).unwrap_or(u32::MAX));
@@ -125,7 +126,7 @@ impl<T: Task> TaskQueues<T> {
         Ok(started)
     }
 
-    /// How many hardware queues a volume has.
+    /// The number of hardware queues per volume.
     pub fn hardware_queues(&self) -> u32 {
         self.hardware_queues
     }
@@ -135,8 +136,8 @@ impl<T: Task> TaskQueues<T> {
         self.is_synchronous.store(is_synchronous, Ordering::Relaxed);
     }
 
-    /// Does a task now, or gives it to a thread of the queue that the volume's identity, the offset and the hardware queue come
-    /// to.
+    /// Executes a task now, or passes it to a thread of the queue that is determined by volume,
+    /// offset and hardware queue.
     pub fn dispatch(&self, task: T, volume: u64, offset_bytes: u64, hardware_queue: u32) {
         if self.is_synchronous.load(Ordering::Relaxed) {
             task.run();
@@ -182,7 +183,7 @@ fn work<T: Task>(queue: &Queue<T>) {
         } else {
             let this = thread::current();
             state.idle.push(this.clone());
-            // A wake-up may come for nothing, and a thread must not be in the list twice.
+            // Wake-ups may be spurious, and a thread must not be in the list twice.
             while !state.is_closing && state.idle.iter().any(|idle| idle.id() == this.id()) {
                 drop(state);
                 thread::park();
@@ -192,8 +193,8 @@ fn work<T: Task>(queue: &Queue<T>) {
     }
 }
 
-/// A request that is never answered would hang its volume, and a transaction left open its pool. A worker that is gone is
-/// something that the daemon knows how to handle.
+/// A request without a reply would hang its volume, and an open transaction its pool. The daemon
+/// can handle a worker that has exited.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
@@ -204,7 +205,7 @@ impl Drop for AbortOnPanic {
     }
 }
 
-/// Every bit of the three decides about every bit of the result (the finalizer of MurmurHash3).
+/// Every input bit affects every bit of the result (the finalizer of MurmurHash3).
 fn hash(volume: u64, part: u64, hardware_queue: u32) -> u64 {
     let mut hash = volume;
     for word in [part, u64::from(hardware_queue)] {

@@ -1,4 +1,4 @@
-//! The volumes that are open in this worker.
+//! The open volumes of this worker.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -14,13 +14,13 @@ use crate::ffi::kernel::Zfs;
 use crate::protocol::{OpenedVolume, Refusal};
 use crate::zvol::{Lent, OpenError, Volume};
 
-/// Open volumes by their numbers, and the threads that do their I/O.
+/// Open volumes by number, and the threads for their I/O.
 pub(super) struct Volumes {
     open: BTreeMap<u32, Open>,
     next: u32,
     parameters: Parameters,
     queues: Arc<Queues>,
-    /// Of the daemon's memory.
+    /// The lent memory of the daemon.
     lent: Option<Lent>,
 }
 
@@ -30,25 +30,25 @@ struct Open {
 }
 
 impl Volumes {
-    /// None is open.
+    /// Without open volumes.
     ///
     /// # Errors
-    /// There are no more threads.
+    /// A thread cannot be started.
     pub(super) fn new(parameters: Parameters) -> Result<Self, Refusal> {
         let queues = Arc::new(start(&parameters)?);
         Ok(Self { open: BTreeMap::new(), next: 0, parameters, queues, lent: None })
     }
 
-    /// What is written is read from there, on channels that are attached later.
+    /// Sets the lent memory that channels attached later read from.
     pub(super) fn lend(&mut self, lent: Lent) {
         self.lent = Some(lent);
     }
 
-    /// Changes a parameter of the task queues; `false` if it is none of them. Whether requests are synchronous matters at once, how many
-    /// threads there are matters to volumes that are opened later.
+    /// Changes a parameter of the task queues; `false` if `name` is not one. `zvol_request_sync`
+    /// takes effect at once, thread numbers for volumes opened later.
     ///
     /// # Errors
-    /// There are no more threads.
+    /// A thread cannot be started.
     pub(super) fn set_parameter(&mut self, name: &str, value: u64) -> Result<bool, Refusal> {
         let mut parameters = self.parameters;
         if !super::parameters::set(&mut parameters, name, value) {
@@ -66,7 +66,7 @@ impl Volumes {
     /// Opens a volume, and replays its log.
     ///
     /// # Errors
-    /// There is none, it is open already, its log cannot be replayed.
+    /// It does not exist, is open already, or its log cannot be replayed.
     pub(super) fn open(
         &mut self,
         library: &Library,
@@ -82,9 +82,10 @@ impl Volumes {
         Ok(opened)
     }
 
-    /// Puts into a volume what its log says, before something is done that counts on what the volume has: in a snapshot of it
-    /// that would be missing, in one that is resized or rolled back it would be written later, beyond its end or over what it went
-    /// back to. What is no volume, or not there, is left to the command.
+    /// Replays a volume's log before an operation that depends on the volume's contents: otherwise
+    /// a snapshot would lack that data, and in a resized or rolled-back volume it would be written
+    /// later, beyond the end or over the restored data. Other datasets, and missing ones, are left
+    /// to the command.
     ///
     /// # Errors
     /// Its log cannot be replayed.
@@ -101,7 +102,7 @@ impl Volumes {
         }
     }
 
-    /// Lets a volume be written or not as its properties say now.
+    /// Applies a volume's current `readonly` property.
     ///
     /// # Errors
     /// There is no such volume, or it could not be opened again: its I/O fails from then on.
@@ -111,10 +112,10 @@ impl Volumes {
         Ok(opened(volume, server.volume()))
     }
 
-    /// Takes requests for a volume from a channel.
+    /// Serves requests for a volume from a channel.
     ///
     /// # Errors
-    /// There is no such volume, or the channel is none.
+    /// There is no such volume, or the channel is invalid.
     pub(super) fn attach(&mut self, volume: u32, channel: OwnedFd) -> Result<(), Refusal> {
         let open = self.open.get_mut(&volume).ok_or_else(|| not_open(volume))?;
         open.server.attach(channel, self.lent).map_err(|error| {
@@ -123,7 +124,7 @@ impl Volumes {
         })
     }
 
-    /// Writes over a volume as libzpool itself does; the nanoseconds that took.
+    /// Overwrites a volume with libzpool's plain writes; returns the duration in nanoseconds.
     ///
     /// # Errors
     /// There is no such volume, or it cannot be written.
@@ -153,7 +154,7 @@ impl Volumes {
         }
     }
 
-    /// Names of volumes that are open, and of what is below `name`.
+    /// Names of open volumes that are `name` or below it.
     pub(super) fn open_below(&self, name: &str) -> Vec<&str> {
         let below = |open: &&str| {
             open.strip_prefix(name)
@@ -162,13 +163,13 @@ impl Volumes {
         self.open.values().map(|open| open.name.as_str()).filter(below).collect()
     }
 
-    /// An open volume of that name.
+    /// The open volume with this name.
     pub(super) fn find(&self, name: &str) -> Option<&Volume> {
         self.open.values().find(|open| open.name == name).map(|open| open.server.volume())
     }
 }
 
-/// Resizing, whether the volume is open or not.
+/// Resizes open and closed volumes.
 pub(super) struct Resizer<'a> {
     pub(super) zfs: &'a Zfs,
     pub(super) volumes: &'a Volumes,
@@ -192,7 +193,7 @@ fn start(parameters: &Parameters) -> Result<Queues, Refusal> {
     })
 }
 
-/// A volume with this number, for the daemon.
+/// The description of the volume with this number, for the daemon.
 fn opened(number: u32, volume: &Volume) -> OpenedVolume {
     OpenedVolume {
         volume: number,
@@ -206,7 +207,7 @@ fn not_open(volume: u32) -> Refusal {
     Refusal::invalid(format!("volume {volume} is not open"))
 }
 
-/// Why a volume cannot be opened, in ZFS's words.
+/// ZFS's message for a volume that cannot be opened.
 pub(super) fn refused(name: &str, error: &OpenError) -> Refusal {
     let what = format!("cannot open '{name}'");
     match error {

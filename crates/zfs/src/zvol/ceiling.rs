@@ -1,4 +1,4 @@
-//! What libzpool itself can do, to measure the rest of a volume's I/O path against.
+//! The speed of libzpool alone, for comparison with a volume's I/O path.
 
 use std::time::{Duration, Instant};
 
@@ -8,13 +8,15 @@ use super::Volume;
 use crate::ffi::transaction::MAX_TRANSACTION_BYTES;
 
 impl Volume {
-    /// Writes the volume from one end to the other by a plain loop of `dmu_write_by_dnode()`, one transaction each: no range
-    /// locks, no log, nothing of another process. Its data is gone then. How long that took.
+    /// Writes the whole volume with a plain loop of `dmu_write_by_dnode()`, one transaction per
+    /// write: no range locks, no log, no other process. This destroys its data. Returns the
+    /// duration.
     ///
-    /// Nobody else writes meanwhile.
+    /// There must be no other writer.
     ///
     /// # Errors
-    /// EINVAL: a write is nothing, or more than a transaction takes. ENXIO: closed. EROFS, ENOSPC, EIO as in writing.
+    /// EINVAL: the write size is 0, or larger than a transaction. ENXIO: closed. EROFS, ENOSPC, EIO
+    /// as for writes.
     pub fn write_plainly(&self, write_bytes: u32) -> Result<Duration, Errno> {
         let gate = self.live();
         let live = gate.as_ref().ok_or(Errno::NXIO)?;

@@ -1,41 +1,46 @@
-//! Ranges that were freed, and whose records in the intent log may not be committed yet.
+//! Freed ranges whose intent log records may not be committed yet.
 //!
 //! # Theory
 //!
-//! An indirect record of a write points to its block as that is when the log is committed, later writes included, and libzpool leaves out the
-//! records of those later writes (`dmu_sync()` says EALREADY until the block is dirtied again), as what the first one points to has them. With a
-//! truncation in between that is wrong. Of *write, truncate, write again* the log has the block with both writes, and then the
-//! truncation, and a replay ends with zeroes where the last write was. (The kernel's zvols lose data this way.)
+//! An indirect record of a write points to its block as it is when the log is committed, including
+//! later writes, and libzpool leaves out the records of those later writes (`dmu_sync()` returns
+//! EALREADY until the block is dirtied again), because the block of the first record has their
+//! data. With a truncation in between, this is wrong. For *write, truncate, write again*, the log
+//! has the block with both writes, and then the truncation, so a replay leaves zeroes where the
+//! last write was. (The kernel's zvols lose data this way.)
 //!
-//! So a write to a range that was freed since the last commit has its data in the log. It is then behind the truncation there, whatever
-//! else is left out. After the commit indirect records are right again: a block that is written is not the one that was pointed to.
+//! So a write to a range that was freed since the last commit has its data in the log. There it is
+//! after the truncation, whatever else is left out. After the commit, indirect records are correct
+//! again: a newly written block is not the one that an earlier record points to.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The most ranges that are told apart. With more, all between them counts as freed: that costs copies, and no data.
+/// Maximum number of separate ranges. Beyond it, everything between them counts as freed: this
+/// costs copies, but no data.
 const MOST_RANGES: usize = 4096;
-/// How many transaction groups are not on disk at most: one is open, one ends and one is written (`TXG_CONCURRENT_STATES`).
+/// Maximum number of transaction groups that are not on disk: one open, one quiescing and one
+/// syncing (`TXG_CONCURRENT_STATES`).
 const GROUPS_UNDER_WAY: u64 = 3;
 
-/// The ranges of a volume. Whoever adds one or asks about one has it locked.
+/// The freed ranges of a volume. A thread that adds or queries a range has locked it.
 #[derive(Default)]
 pub(crate) struct Freed {
-    /// There are some: most volumes never have any, and take no lock.
+    /// Whether there are any: most volumes never have any, and take no lock.
     has_some: AtomicBool,
     ranges: Mutex<Ranges>,
 }
 
-/// Up to which truncation a commit reaches.
+/// The last truncation that a commit covers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reach(u64);
 
 #[derive(Default)]
 struct Ranges {
-    /// Where each begins. They do not touch.
+    /// By start offset. They do not touch.
     by_start: BTreeMap<u64, Range>,
-    /// How many there ever were.
+    /// The number of ranges ever added.
     count: u64,
     newest_group: u64,
 }
@@ -43,7 +48,7 @@ struct Ranges {
 #[derive(Clone, Copy)]
 struct Range {
     end_bytes: u64,
-    /// Of the last truncation of it.
+    /// Number of its latest truncation.
     number: u64,
     group: u64,
 }
@@ -53,25 +58,25 @@ impl Freed {
         self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A range was freed in a transaction of that group, and its record added to the log.
+    /// Adds a range that was freed in a transaction of `group`, after its record was added to the log.
     pub(crate) fn add(&self, offset_bytes: u64, len_bytes: u64, group: u64) {
         let mut ranges = self.lock();
         ranges.add(offset_bytes, offset_bytes + len_bytes, group);
         self.has_some.store(true, Ordering::Release);
     }
 
-    /// Whether something of a range was freed and may not be committed, for a write in that group.
+    /// Whether a part of a range was freed and may not be committed, for a write in `group`.
     pub(crate) fn overlaps(&self, offset_bytes: u64, len_bytes: u64, group: u64) -> bool {
         self.has_some.load(Ordering::Acquire)
             && self.lock().overlaps(offset_bytes, offset_bytes + len_bytes, group)
     }
 
-    /// What a commit that begins now is going to reach, if there is anything.
+    /// The truncations that a commit starting now will cover, if there are any.
     pub(crate) fn reach(&self) -> Option<Reach> {
         self.has_some.load(Ordering::Acquire).then(|| Reach(self.lock().count))
     }
 
-    /// A commit ended.
+    /// Removes the ranges that a finished commit covers.
     pub(crate) fn committed(&self, reach: Reach) {
         let mut ranges = self.lock();
         ranges.by_start.retain(|_, range| range.number > reach.0);
@@ -87,7 +92,7 @@ impl Ranges {
         }
         self.count += 1;
         let (mut start_bytes, mut end_bytes, mut group) = (start_bytes, end_bytes, group);
-        // Those that it touches become one with it.
+        // Merge it with the ranges that it touches.
         while let Some((&start, range)) = self.by_start.range(..=end_bytes).next_back()
             && range.end_bytes >= start_bytes
         {
@@ -118,7 +123,7 @@ impl Ranges {
 mod tests {
     use super::*;
 
-    /// Every truncation is kept as it was.
+    /// Stores every truncation separately.
     #[derive(Default)]
     struct Naive(Vec<(u64, u64, u64)>);
 
@@ -128,7 +133,7 @@ mod tests {
         }
     }
 
-    /// All pairs of truncations, and a commit that reaches none, one or both of them.
+    /// All pairs of truncations, and a commit that covers none, one or both of them.
     #[test]
     fn what_is_not_committed_is_found_and_nothing_else() {
         const CELLS: u64 = 6;
@@ -155,7 +160,7 @@ mod tests {
                     for (start, end) in ranges() {
                         let found = freed.overlaps(start, end - start, 7);
                         let expected = naive.overlaps(start, end);
-                        // Two that became one are kept as long as the later one.
+                        // Merged ranges are kept as long as the later one.
                         let may_be = is_one && reached == 1 && start < first.1 && first.0 < end;
                         assert!(
                             found == expected || (found && may_be),
@@ -178,7 +183,7 @@ mod tests {
         freed.add(16, 1, 13);
         assert!(!freed.overlaps(0, 1, GROUP));
         assert!(freed.overlaps(8, 1, GROUP) && freed.overlaps(16, 1, GROUP));
-        // A transaction of an older group that comes late.
+        // A late transaction of an older group.
         freed.add(0, 1, 12);
         assert!(freed.overlaps(0, 1, GROUP) && freed.overlaps(16, 1, GROUP));
     }

@@ -1,7 +1,8 @@
 //! Reads, writes, flushes and discards of a volume.
 //!
-//! A request is one unit: its range is locked once, and each of its transactions takes as much as one may. What is
-//! acknowledged is in an open transaction group and in the log's list; nothing more is promised before a flush.
+//! A request is one unit: its range is locked once, and each of its transactions is as large as
+//! allowed. Acknowledged data is in an open transaction group and in the log's list; before a
+//! flush, nothing more is promised.
 
 use rustix::io::Errno;
 
@@ -12,11 +13,12 @@ use crate::ffi::memory::Segments;
 use crate::ffi::transaction::MAX_TRANSACTION_BYTES;
 use crate::ffi::zil::Log;
 
-/// The most blocks that are freed in one transaction: `zvol_max_discard_blocks`. Their pointers are in 16 blocks of them.
+/// Maximum of blocks freed in one transaction: `zvol_max_discard_blocks`. 16 indirect blocks hold
+/// their pointers.
 pub(crate) const MAX_FREE_BLOCKS: u64 = 16384;
 
 impl Live {
-    /// The log, of a volume that can be written.
+    /// The log of a writable volume.
     fn log(&self) -> Result<&Log, Errno> {
         self.log.as_ref().ok_or(Errno::ROFS)
     }
@@ -34,7 +36,7 @@ impl Volume {
     /// Reads from `offset_bytes` into the segments.
     ///
     /// # Errors
-    /// EIO: beyond the end, or the data is damaged. ENXIO: closed. Those of the segments' memory.
+    /// EIO: beyond the end, or the data is damaged. ENXIO: closed. Errors of the segments' memory.
     pub fn read(
         &self,
         offset_bytes: u64,
@@ -51,11 +53,12 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes the segments from `offset_bytes` on; with `fua` it is on stable storage when this returns.
+    /// Writes the segments from `offset_bytes` on; with `fua`, the data is on stable storage when this returns.
     ///
     /// # Errors
-    /// EIO: beyond the end, or a block that is written in part cannot be read. ENOSPC: the pool is full. EROFS: it cannot be
-    /// written. ENXIO: closed. Those of the segments' memory. Parts of the range may be written then.
+    /// EIO: beyond the end, or a partially written block cannot be read. ENOSPC: the pool is full.
+    /// EROFS: not writable. ENXIO: closed. Errors of the segments' memory. Parts of the range may
+    /// be written then.
     pub fn write(
         &self,
         offset_bytes: u64,
@@ -82,20 +85,20 @@ impl Volume {
         Ok(())
     }
 
-    /// Waits until every write that was answered is on stable storage. Of a volume with `sync=disabled` nothing is.
+    /// Waits until every acknowledged write is on stable storage. With `sync=disabled`, it does not wait.
     ///
     /// # Errors
     /// EIO: the log cannot be written. ENXIO: closed.
     pub fn flush(&self) -> Result<(), Errno> {
         let gate = self.live();
         match &gate.as_ref().ok_or(Errno::NXIO)?.log {
-            // The log itself knows about sync=disabled.
+            // The log checks sync=disabled itself.
             Some(log) => log.commit(),
             None => Ok(()),
         }
     }
 
-    /// Frees the whole blocks of a range; they read as zeroes then. Parts of blocks at its ends stay as they are.
+    /// Frees the whole blocks of a range; they read as zeroes then. Partial blocks at its ends stay unchanged.
     ///
     /// # Errors
     /// As [`Volume::write`].
@@ -112,7 +115,7 @@ impl Volume {
         )
     }
 
-    /// Makes a range read as zeroes: whole blocks are freed, parts of blocks at its ends are zeroed.
+    /// Makes a range read as zeroes: whole blocks are freed, partial blocks at its ends are zeroed.
     ///
     /// # Errors
     /// As [`Volume::write`].
@@ -122,13 +125,14 @@ impl Volume {
         self.free(live, offset_bytes, self.end_of(offset_bytes, len_bytes)?, fua)
     }
 
-    /// The record and what it is about are in one transaction, so a transaction group has both or neither: OpenZFS frees in
-    /// transactions after that of the record, and a crash between them brings the data back.
+    /// Record and free are in one transaction, so a transaction group has both or neither: OpenZFS
+    /// frees in transactions after that of the record, and a crash between them brings the data
+    /// back.
     fn free(&self, live: &Live, start_bytes: u64, end_bytes: u64, fua: bool) -> Result<(), Errno> {
         let log = live.log()?;
         if start_bytes < end_bytes {
             let _range = self.locks.write(start_bytes, end_bytes - start_bytes);
-            // Nobody writes in the range now, so what is behind all data stays so.
+            // The range is locked, so nothing is written beyond the current end of the data.
             let end_bytes = end_bytes.min(live.objset.written_end_bytes()?);
             let most_bytes = u64::from(live.objset.block_bytes()) * MAX_FREE_BLOCKS;
             for (offset_bytes, len_bytes) in pieces(start_bytes, end_bytes, most_bytes) {
@@ -143,7 +147,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Where a range ends, if the volume has it.
+    /// The end of a range; fails if it is beyond the volume's end.
     fn end_of(&self, offset_bytes: u64, len_bytes: u64) -> Result<u64, Errno> {
         let end_bytes = offset_bytes.checked_add(len_bytes).ok_or(Errno::IO)?;
         if end_bytes > self.volsize_bytes() {
@@ -153,7 +157,7 @@ impl Volume {
     }
 }
 
-/// Cuts a range into pieces of at most `most_bytes`, at multiples of it.
+/// Splits a range into pieces of at most `most_bytes`, at multiples of `most_bytes`.
 fn pieces(start_bytes: u64, end_bytes: u64, most_bytes: u64) -> impl Iterator<Item = (u64, u64)> {
     let mut offset_bytes = start_bytes;
     std::iter::from_fn(move || {

@@ -1,29 +1,29 @@
-//! Which records a write makes in the intent log: as `zvol_log_write()` of OpenZFS 2.1 to 2.3.
+//! The intent log records of a write: as in `zvol_log_write()` of OpenZFS 2.1 to 2.3.
 
 use crate::ffi::dmu::Objset;
 use crate::ffi::transaction::Transaction;
 use crate::ffi::zil::{Log, WriteState};
 
-/// A block size up to which data goes into the log rather than to its place: `zvol_immediate_write_sz`.
+/// Up to this block size, data goes into the log instead of its block: `zvol_immediate_write_sz`.
 const IMMEDIATE_BYTES: u64 = 32 << 10;
 
-/// What decides about the records of a request.
+/// The inputs for choosing a request's records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LogShape {
     /// `volblocksize`
     pub(crate) block_bytes: u64,
     /// `logbias=throughput`
     pub(crate) is_for_throughput: bool,
-    /// The pool has a device for logs.
+    /// Whether the pool has a log device.
     pub(crate) has_slog: bool,
-    /// The log is committed right after.
+    /// Whether the log is committed right after.
     pub(crate) must_commit: bool,
-    /// The most data that a record has from the beginning.
+    /// The maximum data of a Copied record.
     pub(crate) max_copied_bytes: u64,
 }
 
 impl LogShape {
-    /// As the volume is now.
+    /// The current values of the volume.
     pub(crate) fn of(objset: &Objset, log: &Log, must_commit: bool) -> Self {
         Self {
             block_bytes: u64::from(objset.block_bytes()),
@@ -38,8 +38,9 @@ impl LogShape {
         let large = len_bytes >= self.block_bytes && self.block_bytes > IMMEDIATE_BYTES;
         if self.is_for_throughput || (large && !self.has_slog) {
             WriteState::Indirect
-        // Among records that point to blocks one with data of its own would be done again over a later write that was left out,
-        // as its block was pointed to before. One that gets its data at the commit has that write, too.
+        // Next to indirect records, a Copied record would be replayed over a later write whose
+        // record was left out because its block had already been written. A NeedCopy record gets
+        // its data at the commit, so it includes that write.
         } else if self.must_commit && (self.block_bytes <= IMMEDIATE_BYTES || self.has_slog) {
             WriteState::Copied
         } else {
@@ -47,8 +48,8 @@ impl LogShape {
         }
     }
 
-    /// The records of a write in one transaction, of that state where it is possible: a record points to one block, and one with
-    /// data fits a log block.
+    /// The records of a write in one transaction, with `state` where possible: an indirect record
+    /// points to one block, and a record with data fits in a log block.
     fn records(
         &self,
         offset_bytes: u64,
@@ -89,7 +90,7 @@ pub(crate) struct Record {
     pub(crate) state: WriteState,
 }
 
-/// Logs a write, in its transaction and with its range locked.
+/// Logs a write, in its transaction; the caller has locked the range.
 pub(crate) fn log_write(
     log: &Log,
     tx: &Transaction<'_>,
@@ -100,7 +101,7 @@ pub(crate) fn log_write(
     let mut in_log_bytes = 0;
     let mut state = shape.state(len_bytes);
     if state == WriteState::Indirect && log.is_freed(tx, offset_bytes, len_bytes) {
-        // `super::freed` has why.
+        // See `super::freed`.
         state = WriteState::NeedCopy;
     }
     for record in shape.records(offset_bytes, len_bytes, state) {

@@ -1,14 +1,16 @@
-//! A volume: the layer that OpenZFS has in its kernel module only (module/zfs/zvol.c), on libzpool.
+//! A volume: the layer that OpenZFS only has in its kernel module (module/zfs/zvol.c), on top of libzpool.
 //!
 //! # Theory
 //!
-//! A volume is an objset with two objects: the data, in blocks of `volblocksize`, and its properties, of which "size" is
-//! `volsize`. Reads and writes go through the DMU's buffers ([`io`]). A write is answered when it is in an open transaction
-//! group; what a flush promises is kept by the intent log ([`log`]), which after a crash is done again when the volume is
-//! opened ([`replay`]). All three formats are those of the kernel's zvol: either opens what the other left.
+//! A volume is an objset with two objects: the data, in blocks of `volblocksize`, and its
+//! properties; the property "size" is `volsize`. Reads and writes use the DMU's buffers ([`io`]). A
+//! write is acknowledged when it is in an open transaction group; the intent log ([`log`]) makes
+//! flushed data durable, and after a crash it is replayed when the volume is opened ([`replay`]).
+//! All three formats are those of the kernel's zvol: each can open what the other wrote.
 //!
-//! Order of locks: the volume's gate (shared by I/O, exclusive for suspending), then the range, then a transaction. The
-//! log's callback for data runs inside a commit and takes ranges only: therefore a commit is never called with a range held.
+//! Lock order: the volume's gate (shared for I/O, exclusive for suspending), then the range, then a
+//! transaction. The log's callback for data runs inside a commit and locks only ranges: therefore a
+//! commit must not be called with a range locked.
 
 mod ceiling;
 pub(crate) mod freed;
@@ -35,23 +37,24 @@ pub use crate::ffi::lent::Lent;
 pub use crate::ffi::memory::{Peer, Segments};
 pub use crate::ffi::replay::ReplayError;
 
-/// What is read ahead at both ends of a volume when it is opened: `zvol_prefetch_bytes`. That is where partition
-/// tables and signatures are.
+/// Bytes read ahead at both ends of a volume when it is opened: `zvol_prefetch_bytes`. Partition
+/// tables and signatures are there.
 const PREFETCH_BYTES: u64 = 128 << 10;
 
 /// Why a volume cannot be opened.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// libzpool is not what it seems.
+    /// The library does not match its release.
     #[error(transparent)]
     Library(#[from] LoadError),
     /// A name with a zero byte in it.
     #[error("the name of a volume has no zero bytes")]
     Name,
-    /// ENOENT: there is none. EBUSY: it is open already. EINVAL: it is no volume. EACCES: its key is not loaded.
+    /// ENOENT: it does not exist. EBUSY: it is already open. EINVAL: it is not a volume. EACCES:
+    /// its key is not loaded.
     #[error("{0}")]
     Refused(#[from] Errno),
-    /// What was flushed before a crash could not all be written again. The log stays as it is.
+    /// Data flushed before a crash could not be replayed completely. The log is unchanged.
     #[error(transparent)]
     Replay(#[from] ReplayError),
 }
@@ -67,12 +70,12 @@ pub struct Volume {
     volsize_bytes: AtomicU64,
 }
 
-/// What an open volume has of libzpool. The log goes before the objset.
+/// The libzpool state of an open volume. The log is dropped before the objset.
 struct Live {
-    /// `None`: it cannot be written.
+    /// `None`: not writable.
     log: Option<Log>,
     objset: Objset,
-    /// Its log could not be replayed, and it was opened nevertheless: to be read.
+    /// The log could not be replayed, and the volume was opened read-only.
     not_replayed: Option<ReplayError>,
 }
 
@@ -88,11 +91,12 @@ impl Live {
 }
 
 impl Volume {
-    /// Opens a volume for I/O. What its log has is done again first, if the pool can be written; where that fails, the volume can
-    /// still be opened with `read_only`: it is then as it was before what could not be replayed.
+    /// Opens a volume for I/O. Its log is replayed first, if the pool is writable; if the replay
+    /// fails, the volume can still be opened with `read_only`: without the data that could not be
+    /// replayed.
     ///
-    /// It cannot be written if `read_only` says so, or its `readonly`, or if it is a snapshot or the pool is imported read-only.
-    /// The process has called `kernel_init()`, and imported the pool.
+    /// It is read-only with `read_only` or the property `readonly`, for a snapshot, and if the pool
+    /// is imported read-only. The process must have called `kernel_init()`, and imported the pool.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -109,11 +113,12 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Does again what the log of a volume says that is not open: before something is done to it that counts on what it has. A
-    /// kernel has no such volumes, it replays all of them soon after the import.
+    /// Replays the log of a volume that is not open, before an operation that depends on its
+    /// contents. A kernel has no volumes with pending logs: it replays all of them soon after the
+    /// import.
     ///
     /// # Errors
-    /// [`OpenError`]; EINVAL if it is no volume.
+    /// [`OpenError`]; EINVAL if it is not a volume.
     pub(crate) fn replay_closed(library: &Library, name: &str) -> Result<(), OpenError> {
         let api = Arc::new(Api::load(library)?);
         let name = CString::new(name).map_err(|_| OpenError::Name)?;
@@ -121,8 +126,8 @@ impl Volume {
         Ok(replay::replay(&objset)?)
     }
 
-    /// Lets go of the objset, with everything written, so that it can be rolled back or received into. I/O waits until
-    /// the end of the I/O that runs, and then fails with ENXIO until [`Volume::resume`].
+    /// Releases the objset, with everything written, so that it can be rolled back or received
+    /// into. Waits for the I/O in flight; later I/O fails with ENXIO until [`Volume::resume`].
     pub fn suspend(&self) {
         let mut gate = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(live) = gate.take() {
@@ -142,10 +147,10 @@ impl Volume {
         Ok(())
     }
 
-    /// Does something while the objset is let go of, as after [`Volume::suspend`]. I/O waits until it is open again.
+    /// Runs `act` while the objset is released, as after [`Volume::suspend`]. I/O waits until it is open again.
     ///
     /// # Errors
-    /// As [`Volume::open`]: it was done, but the volume is closed.
+    /// As [`Volume::open`]: `act` was run, but the volume is closed.
     pub(crate) fn while_suspended<T>(&self, act: impl FnOnce() -> T) -> Result<T, OpenError> {
         let mut gate = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         let Some(live) = gate.take() else { return Ok(act()) };
@@ -155,10 +160,10 @@ impl Volume {
         Ok(result)
     }
 
-    /// Changes its size with `change`. I/O waits meanwhile; what is beyond the end fails with EIO afterwards.
+    /// Changes its size with `change`. I/O waits meanwhile; I/O beyond the new end fails with EIO.
     ///
     /// # Errors
-    /// ENXIO: it is closed. EROFS: it cannot be written. Those of `change`.
+    /// ENXIO: it is closed. EROFS: it is not writable. Errors of `change`.
     pub(crate) fn resize(
         &self,
         volsize_bytes: u64,
@@ -205,7 +210,8 @@ impl Volume {
         Ok(Live { log, objset, not_replayed })
     }
 
-    /// Ends the I/O: waits for what runs, closes the log, writes everything out. Later I/O fails with ENXIO.
+    /// Ends the I/O: waits for I/O in flight, closes the log, writes everything out. Later I/O
+    /// fails with ENXIO.
     pub fn close(&self) {
         self.suspend();
     }
@@ -220,12 +226,12 @@ impl Volume {
         self.live().as_ref().map_or(0, |live| live.objset.block_bytes())
     }
 
-    /// It cannot be written.
+    /// Whether it is not writable.
     pub fn is_read_only(&self) -> bool {
         self.live().as_ref().is_none_or(|live| live.log.is_none())
     }
 
-    /// Why its log is not replayed, though its pool can be written.
+    /// Why its log was not replayed, although its pool is writable.
     pub(crate) fn not_replayed(&self) -> Option<ReplayError> {
         self.live().as_ref().and_then(|live| live.not_replayed)
     }

@@ -1,11 +1,12 @@
 //! Range locks: writes to a range exclude everything else that touches it.
 //!
-//! Fair by order of arrival: a request waits for those before it that it conflicts with, whether they have their range or
-//! still wait. So nobody starves, and what a thread waits for is always older than what it has.
+//! Fair by order of arrival: a request waits for earlier requests that it conflicts with, whether
+//! they have locked their range or still wait. So no request starves, and a thread only waits for
+//! older requests than its own.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// The ranges of a volume that are in use or waited for.
+/// The ranges of a volume that are locked or waited for.
 #[derive(Debug, Default)]
 pub(crate) struct RangeLocks {
     table: Mutex<Table>,
@@ -14,7 +15,7 @@ pub(crate) struct RangeLocks {
 
 #[derive(Debug, Default)]
 struct Table {
-    /// In the order of arrival. As many as there are requests running: scanned, not searched.
+    /// In order of arrival. One per running request, so a linear scan is enough.
     entries: Vec<Entry>,
     next_ticket: u64,
     waiting: u32,
@@ -34,7 +35,7 @@ impl Entry {
     }
 }
 
-/// A range that is locked until this is dropped, by whichever thread.
+/// A locked range; any thread may drop it.
 #[derive(Debug)]
 pub(crate) struct RangeGuard {
     locks: Arc<RangeLocks>,
@@ -42,12 +43,12 @@ pub(crate) struct RangeGuard {
 }
 
 impl RangeLocks {
-    /// Waits until nobody writes in the range.
+    /// Waits until the range has no writer.
     pub(crate) fn read(self: &Arc<Self>, offset_bytes: u64, len_bytes: u64) -> RangeGuard {
         self.enter(offset_bytes, len_bytes, false)
     }
 
-    /// Waits until nobody uses the range.
+    /// Waits until the range has no user.
     pub(crate) fn write(self: &Arc<Self>, offset_bytes: u64, len_bytes: u64) -> RangeGuard {
         self.enter(offset_bytes, len_bytes, true)
     }
@@ -70,7 +71,7 @@ impl RangeLocks {
         RangeGuard { locks: Arc::clone(self), ticket: mine.ticket }
     }
 
-    /// The table is whole after every instruction that may panic.
+    /// A panic cannot leave the table inconsistent.
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -150,7 +151,7 @@ mod tests {
         assert_eq!(*order.lock().unwrap(), ["writer", "reader"]);
     }
 
-    /// Every cell has as many users as the locks permit.
+    /// Each cell counts its users, to check the locks.
     #[test]
     fn many_threads_never_meet_in_a_range_that_is_written() {
         const CELLS: usize = 64;

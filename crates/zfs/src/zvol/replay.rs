@@ -1,4 +1,4 @@
-//! Doing again what the intent log says was done: what was flushed before a crash.
+//! Replay of the intent log: the data flushed before a crash.
 
 use std::borrow::Cow;
 
@@ -8,16 +8,16 @@ use super::io::MAX_FREE_BLOCKS;
 use crate::ffi::dmu::Objset;
 use crate::ffi::replay::{Replay, ReplayError, Replayed, discard_log, pending_records, replay_log};
 
-/// What clients write is of sectors of this size.
+/// Clients write in sectors of this size.
 const SECTOR_BYTES: u64 = 512;
-/// Where libzpool cuts.
+/// Alignment of libzpool's splits.
 const CUT_BYTES: u64 = 8;
 
-/// Replays the log of an objset, whose pool is writable, and empties it; with `zil_replay_disable` it is only emptied. The objset is
-/// used by nobody else yet.
+/// Replays the log of an objset, whose pool is writable, and empties it; with `zil_replay_disable`,
+/// the log is only emptied. The objset must not be in use yet.
 ///
 /// # Errors
-/// It cannot be read to its end, or a record could not be done. The log stays as it is.
+/// The log cannot be read to its end, or a record could not be applied. The log is unchanged.
 pub(crate) fn replay(objset: &Objset) -> Result<(), ReplayError> {
     if objset.api().is_replay_disabled() {
         let records = pending_records(objset)?;
@@ -44,7 +44,7 @@ pub(crate) fn replay(objset: &Objset) -> Result<(), ReplayError> {
     Ok(())
 }
 
-/// Tells that a volume is not as it was when it was flushed last: its log is not replayed.
+/// Warns that a volume lacks flushed data: its log is not replayed.
 pub(crate) fn warn_of_pending(objset: &Objset, name: &str) {
     match pending_records(objset) {
         Ok(0) => {}
@@ -60,7 +60,7 @@ pub(crate) fn warn_of_pending(objset: &Objset, name: &str) {
 struct Replayer<'a> {
     objset: &'a Objset,
     records: u64,
-    /// A sector of which only the beginning was seen.
+    /// A sector of which only the first part was seen.
     begun: Piece<'a>,
 }
 
@@ -84,7 +84,7 @@ impl Replay for Replayer<'_> {
     }
 }
 
-/// Data, and where it belongs.
+/// Data, and its offset.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Piece<'a> {
     offset_bytes: u64,
@@ -101,17 +101,20 @@ impl Piece<'_> {
     }
 }
 
-/// What is to be done about a record of a write.
+/// The writes for a record.
 struct Joined<'a> {
-    /// The beginning of a sector that this record does not go on with. That cannot be, but if so, it is no reason to lose it.
+    /// The first part of a sector that this record does not continue. This should not happen, but
+    /// the data must not be lost.
     stray: Piece<'a>,
     whole: Piece<'a>,
-    /// What this record has of the sector that it ends in. To be written with the rest of it, which the next record has.
+    /// This record's part of the sector that it ends in. It is written with the rest, which the
+    /// next record has.
     begun: Piece<'a>,
 }
 
-/// libzpool cuts a write that does not fit a log block in two, and not at sectors; after a crash the second part may be missing. Who
-/// wrote was not told that it is done, so it may be as if it had never begun; but no disk has sectors that are half old and half new.
+/// libzpool splits a write that does not fit in a log block, and not at sectors; after a crash the
+/// second part may be missing. The write was not acknowledged, so it may be lost; but a disk never
+/// has sectors that are half old and half new.
 fn join<'a>(begun: &Piece<'a>, record: Piece<'a>) -> Joined<'a> {
     let goes_on = record.offset_bytes == begun.end_bytes();
     let (stray, mut whole) = if begun.data.is_empty() {
@@ -125,7 +128,7 @@ fn join<'a>(begun: &Piece<'a>, record: Piece<'a>) -> Joined<'a> {
         (begun.clone(), record)
     };
     let left_bytes = (whole.end_bytes() % SECTOR_BYTES).min(whole.data.len() as u64);
-    // Where no cut is, a client wrote that: the kernel of FreeBSD lets those of its character devices do so.
+    // An end that is not a split is a client's: the FreeBSD kernel allows such writes on its character devices.
     if left_bytes == 0
         || !whole.end_bytes().is_multiple_of(CUT_BYTES)
         || !whole.offset_bytes.is_multiple_of(SECTOR_BYTES)
@@ -155,7 +158,7 @@ impl Replayer<'_> {
         Ok(())
     }
 
-    /// The kernel's records are of any length, so it takes more than one transaction: freeing twice is as good as once.
+    /// The kernel's records have any length, so this may take several transactions: freeing twice is harmless.
     fn truncate(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), Errno> {
         let written_end_bytes = self.objset.written_end_bytes()?;
         let end_bytes = offset_bytes.saturating_add(len_bytes).min(written_end_bytes);
@@ -179,7 +182,7 @@ mod tests {
         Piece { offset_bytes, data: Cow::Owned(data.to_vec()) }
     }
 
-    /// What a volume of 4 KiB, all zeroes, has after those records.
+    /// The contents of a volume of 4 KiB, initially zeroes, after these records.
     fn replayed(records: &[Piece<'static>]) -> Vec<u8> {
         let mut volume = vec![0; 4096];
         let mut begun = Piece::default();
@@ -194,7 +197,8 @@ mod tests {
         volume
     }
 
-    /// A write of two sectors, cut once or twice at any word; of its parts so many are in the log. Two writes are before it.
+    /// A write of two sectors, split once or twice at any word; some of its parts are in the log.
+    /// Two writes precede it.
     #[test]
     fn no_sector_is_torn_wherever_a_write_is_cut() {
         let before = [piece(0, &[1; 4096]), piece(512, &[2; 1024])];
@@ -219,14 +223,14 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_done_as_it_is() {
-        // A sector is begun, and something else comes.
+        // A sector is begun, and the next record is elsewhere.
         let volume = replayed(&[piece(512, &[1; 520]), piece(2048, &[2; 512])]);
         assert!(volume[512..1032].iter().all(|byte| *byte == 1) && volume[1032] == 0);
         assert!(volume[2048..2560].iter().all(|byte| *byte == 2));
-        // It ends where nothing is cut.
+        // The end is not a possible split.
         let volume = replayed(&[piece(0, &[1; 100])]);
         assert_eq!(volume.iter().filter(|byte| **byte == 1).count(), 100);
-        // It does not begin at a sector, and nothing is before it.
+        // The start is not a sector's, and nothing precedes it.
         let volume = replayed(&[piece(8, &[1; 16])]);
         assert_eq!(volume.iter().filter(|byte| **byte == 1).count(), 16);
     }

@@ -1,14 +1,15 @@
 //! Commits of an intent log, one at a time.
 //!
-//! From 2.2 on libzpool fills log blocks without its lock, so of two commits the later block can be filled first. An indirect record in it
-//! has its block written, those in the earlier one are left out for that (EALREADY), and whoever waits for the earlier block only is told
-//! that all is safe before the later one is.
+//! From 2.2 on, libzpool fills log blocks without its lock, so of two commits the later block can
+//! be filled first. An indirect record in it has its block written; the records for that block in
+//! the earlier log block are then left out (EALREADY), and a thread that waits only for the earlier
+//! log block is told that its data is safe before the later one is.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
-/// Who comes while a commit runs waits for the next one, which is for all who came meanwhile.
+/// A thread that arrives while a commit runs waits for the next commit, which serves all waiting threads.
 #[derive(Default)]
 pub(crate) struct Turns {
     state: Mutex<State>,
@@ -18,7 +19,7 @@ pub(crate) struct Turns {
 struct State {
     begun: u64,
     is_running: bool,
-    /// Of the one that ended last.
+    /// Result of the last finished commit.
     result: Result<(), Errno>,
 }
 
@@ -39,7 +40,7 @@ impl Turns {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Commits with `commit`, or waits until somebody else has done it who began after this was called.
+    /// Commits with `commit`, or waits for a commit of another thread that began after this call.
     ///
     /// # Errors
     /// Those of the commit.
@@ -72,7 +73,7 @@ mod tests {
 
     use super::*;
 
-    /// Each thread counts up what is to be committed, and must find it committed.
+    /// Each thread increments the count to commit, and must find it committed.
     #[test]
     fn one_commits_at_a_time_and_for_all_who_came_before_it_began() {
         let (turns, busy) = (Turns::default(), AtomicBool::new(false));

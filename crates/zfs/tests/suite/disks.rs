@@ -1,4 +1,4 @@
-//! Disks that are not whole files: parts of a file, and devices with sectors of 4096 bytes.
+//! Vdevs that are not whole files: parts of a file, and devices with sectors of 4096 bytes.
 
 use crate::support;
 
@@ -14,14 +14,14 @@ use crate::support::{
 use ashlar_zfs::protocol::{Command, ImportConfig, NewVdev, NvValue, VdevClass, VdevKind};
 
 const MIB: u64 = 1 << 20;
-/// What a disk has where no part of a pool is.
+/// The contents of a disk outside of the pools' parts.
 const OUTSIDE: u8 = 0xa5;
 
 fn single(path: PathBuf) -> NewVdev {
     NewVdev { kind: VdevKind::Single, class: VdevClass::Normal, paths: vec![path] }
 }
 
-/// The configuration of a pool of one disk, with another path for it.
+/// The configuration of a pool on one disk, with another path for the disk.
 fn moved_to(mut config: ImportConfig, path: &Path) -> ImportConfig {
     let Some(NvValue::List(tree)) = config.0.get_mut("vdev_tree") else { panic!() };
     let Some(NvValue::Lists(children)) = tree.get_mut("children") else { panic!() };
@@ -30,7 +30,7 @@ fn moved_to(mut config: ImportConfig, path: &Path) -> ImportConfig {
     config
 }
 
-/// Makes an empty pool in a file of this size, and returns what importing it takes.
+/// Creates an empty pool in a file of this size, and returns its import configuration.
 fn empty_pool(name: &str, file: &Path) -> Option<ImportConfig> {
     let worker = Worker::start()?;
     worker.create_pool(name, vec![single(file.to_owned())]);
@@ -47,7 +47,7 @@ fn shared(file: &File) -> Option<OwnedFd> {
     Some(OwnedFd::from(file.try_clone().unwrap()))
 }
 
-/// As on a disk with a boot pool and another.
+/// Like a disk with a boot pool and another pool.
 #[test]
 fn two_pools_are_on_parts_of_one_disk() {
     const PARTS: [(u64, u64); 2] = [(MIB + 512, 96 * MIB), (98 * MIB, 80 * MIB)];
@@ -65,7 +65,7 @@ fn two_pools_are_on_parts_of_one_disk() {
         let path = disks.path().join(format!("disk-{name}"));
         configs.push((moved_to(config, &path), path));
     }
-    // Whoever has no descriptor of the same open file waits for the others.
+    // A worker with another open file description would wait for the others.
     let workers: Vec<Worker> = configs
         .into_iter()
         .zip(PARTS)
@@ -106,7 +106,7 @@ fn two_pools_are_on_parts_of_one_disk() {
     assert!(bytes[outside..].iter().all(|byte| *byte == OUTSIDE));
 }
 
-/// libzpool's own way to write would end the process here: it cuts writes at sectors of 512 bytes.
+/// libzpool's own write function would abort the process here: it splits writes at sectors of 512 bytes.
 #[test]
 fn a_pool_is_on_a_device_of_large_sectors() {
     let disks = Disks::new();
@@ -147,7 +147,7 @@ fn a_pool_is_on_a_device_of_large_sectors() {
     assert_clean("tank", disks.path());
 }
 
-/// What was made with blocks of 512 bytes no such device can hold; the kernel refuses it, too.
+/// A pool with blocks of 512 bytes does not work on such a device; the kernel refuses it, too.
 #[test]
 fn a_pool_of_small_blocks_is_refused_on_a_device_of_large_ones() {
     let disks = Disks::new();
@@ -174,7 +174,7 @@ fn a_pool_of_small_blocks_is_refused_on_a_device_of_large_ones() {
     assert!(std::fs::read(&file).unwrap() == before);
 }
 
-/// What was closed just now counts as open until libzpool's tasks have forgotten it.
+/// A closed object counts as open until libzpool's tasks have evicted it.
 #[test]
 fn a_pool_that_is_read_only_is_exported_right_after_its_volumes_are_closed() {
     let disks = Disks::new();

@@ -1,5 +1,5 @@
-//! Pools with features that this release of OpenZFS does not know. They are written as its zhack writes them, with libzpool's
-//! own functions: zhack itself looks for a kernel module, and does nothing where there is none.
+//! Pools with features that this release of OpenZFS does not know. They are written as zhack writes
+//! them, with libzpool's functions: zhack itself requires a kernel module.
 
 use crate::pool;
 use crate::support;
@@ -68,7 +68,7 @@ fn a_pool_with_an_unknown_feature_for_reading_is_not_imported_at_all() {
         assert_eq!(refusal.errno, libc::EOPNOTSUPP);
         assert!(!refusal.hint.as_ref().unwrap().contains("read-only"), "{refusal:?}");
     }
-    // The worker is as good as before.
+    // The worker is still usable.
     let others = Disks::new();
     worker.create_pool("tank", others.single());
     worker.end();

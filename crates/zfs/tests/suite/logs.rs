@@ -1,4 +1,4 @@
-//! Volumes whose intent log was not replayed: what is done to them before they are opened, and logs that cannot be read.
+//! Volumes whose intent log was not replayed: operations on them before they are opened, and unreadable logs.
 
 use crate::support;
 
@@ -16,18 +16,18 @@ use ashlar_zfs::protocol::{
 const MIB: u64 = 1 << 20;
 const VOLUME: &str = "tank/vol";
 const VOLSIZE_BYTES: u64 = 16 * MIB;
-/// What the volume has when its snapshot is taken, and what is flushed before the crash.
+/// The contents of the volume when its snapshot is taken, and the data flushed before the crash.
 const OLD: u8 = 0x11;
 const NEW: u8 = 0x22;
-/// Where there is something new: in the first half, and in the second.
+/// The offsets of new data: in the first half, and in the second.
 const PLACES: [u64; 2] = [4 * MIB, 12 * MIB];
 const CHANGED_BYTES: usize = 64 << 10;
 
-/// A pool whose worker was killed: the volume has [`OLD`] everywhere, as has its snapshot `old`; its log has [`NEW`] for the
-/// [`PLACES`], and nothing else has.
+/// A pool whose worker was killed: the volume has [`OLD`] everywhere, and so does its snapshot
+/// `old`; only its log has [`NEW`] for the [`PLACES`].
 struct Crashed {
     disks: Disks,
-    /// Where the pool is.
+    /// The files of the pool.
     files: Vec<PathBuf>,
 }
 
@@ -40,7 +40,7 @@ impl Crashed {
     }
 
     fn with(disks: Disks, vdevs: Vec<NewVdev>, properties: &[(&str, &str)]) -> Option<Self> {
-        // No transaction group but those that commands wait for.
+        // No transaction group is written except those that commands wait for.
         let worker = Worker::start_with(&[("zfs_txg_timeout", 100_000)])?;
         let files = vdevs.iter().flat_map(|vdev| vdev.paths.clone()).collect();
         worker.create_pool("tank", vdevs);
@@ -59,7 +59,7 @@ impl Crashed {
         Some(Self { disks, files })
     }
 
-    /// A new one, and a worker that has imported it.
+    /// A new one, and a worker that has imported the pool.
     fn imported(properties: &[(&str, &str)]) -> Option<(Self, Worker)> {
         let crashed = Self::new(properties)?;
         let worker = crashed.import();
@@ -70,7 +70,7 @@ impl Crashed {
         scan(&self.files.iter().map(PathBuf::as_path).collect::<Vec<_>>())
     }
 
-    /// A worker that has imported it.
+    /// A worker that has imported the pool.
     fn import(&self) -> Worker {
         self.import_with(&[])
     }
@@ -87,7 +87,7 @@ impl Crashed {
     }
 }
 
-/// What is at the [`PLACES`] that the volume has, and nothing else anywhere.
+/// The data at the [`PLACES`] within the volume; checks that there is no other data.
 fn found(worker: &Worker, name: &str) -> Vec<u8> {
     let volume = worker.open(name);
     let found = found_in(worker, volume);
@@ -135,7 +135,7 @@ fn a_volume_that_is_resized_has_what_its_log_says_and_no_more() {
     worker.set(VOLUME, "volsize", "8M");
     assert_eq!(found(&worker, VOLUME), [NEW]);
     worker.set(VOLUME, "volsize", "16M");
-    // What was cut off is not there again.
+    // The truncated data is not back.
     let volume = worker.open(VOLUME);
     assert!(support::read(&worker, volume, 8 * MIB, 8 << 20).iter().all(|byte| *byte == 0));
     worker.run(Command::Close { volume: volume.volume });
@@ -221,9 +221,10 @@ fn a_pool_that_is_not_written_keeps_its_logs() {
     crashed.end(worker);
 }
 
-/// Where, in its file, zdb finds blocks of an intent log: those with records, or those that records point to.
+/// The offsets, in its file, of blocks that zdb finds in an intent log: those with records, or
+/// those that records point to.
 fn blocks_of_log(crashed: &Crashed, pointed_to: bool) -> Option<Vec<(u64, usize)>> {
-    /// What is in front of the place 0 of a vdev: labels and boot block.
+    /// Bytes before offset 0 of a vdev: labels and boot block.
     const FRONT_BYTES: u64 = 4 << 20;
     let output = crate::zdb::zdb(crashed.disks.path(), &["-iiiiii", "tank"])?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -248,7 +249,7 @@ fn assert_log_refused(refusal: &Refusal) {
     assert!(refusal.hint.as_ref().unwrap().contains("zil_replay_disable"), "{refusal:?}");
 }
 
-/// What was flushed is not given up because a disk is not there for a while.
+/// Flushed data is not discarded because a disk is temporarily missing.
 #[test]
 fn a_volume_whose_log_cannot_be_read_is_not_written_and_loses_nothing() {
     for properties in [&[][..], &[("logbias", "throughput")]] {
@@ -282,7 +283,7 @@ fn a_volume_whose_log_cannot_be_read_is_not_written_and_loses_nothing() {
     }
 }
 
-/// A log device that answers with EIO where records are.
+/// A log device that returns EIO for the records' blocks.
 #[test]
 fn a_pool_whose_log_cannot_be_read_is_imported_to_be_read_only() {
     const LABELS_BYTES: u64 = 4 * MIB;

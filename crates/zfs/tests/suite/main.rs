@@ -1,4 +1,4 @@
-//! Integration tests of ZFS, in one program: a module for each subject.
+//! Integration tests of ZFS, in one program: a module per subject.
 
 mod datasets;
 mod disks;
@@ -13,7 +13,7 @@ mod volume_channel;
 mod zdb;
 mod zil;
 
-/// Not a test: what the worker processes of the tests run.
+/// Not a test: the entry point of the tests' worker processes.
 #[test]
 fn worker_process() {
     support::serve_as_worker();

@@ -1,4 +1,4 @@
-//! Pools, made, imported, scrubbed and exported by a worker process with libzpool.
+//! Pools, created, imported, scrubbed and exported by a worker process with libzpool.
 
 use crate::support;
 
@@ -33,7 +33,7 @@ fn all_forms_of_vdevs_make_pools() {
     for (name, vdevs, expected) in forms {
         let Some(worker) = Worker::start() else { return };
         let disks = Disks::new();
-        // No pool is called as a form is.
+        // Pool names must not look like vdev types.
         let pool = format!("p-{name}");
         let vdevs = vdevs
             .into_iter()
@@ -108,7 +108,7 @@ fn properties_and_features_of_a_new_pool_are_those_that_were_asked_for() {
     let labels = support::read_labels(&disks.path().join("disk"));
     let config = &labels.label().unwrap().config;
     assert_eq!(config.list("vdev_tree").unwrap().number("ashift"), Some(13));
-    // A kernel opens a block device for it only if it is one by its type.
+    // A kernel opens a block device only for a vdev of this type.
     assert_eq!(config.list("vdev_tree").unwrap().text("type"), Some("disk"));
 }
 
@@ -192,7 +192,7 @@ fn pools_that_cannot_be_are_refused_in_words() {
         NewVdev { kind: VdevKind::Single, class: VdevClass::Normal, paths: vec!["disk".into()] };
     refused(pool_of(vec![relative]), "must be an absolute path", einval);
 
-    // What was refused left nothing behind: the name and the disk are free.
+    // The refused commands left nothing behind: the name and the disk are free.
     worker.create_pool("tank", single.clone());
     refused(new_pool("other", disks.single()), "has a pool already: 'tank'", einval);
     worker.end();
@@ -237,7 +237,7 @@ fn an_exported_pool_is_imported_as_its_labels_say_and_under_another_name() {
     assert_eq!(worker.status().guid, guid);
     assert_eq!(worker.names(), ["tank", "tank/vol"]);
     worker.run(Command::ExportPool);
-    // The worker can have another pool then.
+    // After that, the worker can import another pool.
     worker.run(Command::ImportPool {
         config: scan(&[&disk]),
         name: Some("cistern".to_owned()),
@@ -275,7 +275,7 @@ fn a_pool_that_is_imported_read_only_is_not_written() {
     assert!(std::fs::read(&disk).unwrap() == before, "the disk was written");
 }
 
-/// A worker that is killed is a power cut to its pool: this host may import it again, another one may not.
+/// For its pool, a killed worker is a power failure: this host may import the pool again, another host may not.
 #[test]
 fn a_pool_that_another_host_had_is_imported_only_by_force() {
     let Some(worker) = Worker::start_as_host(0x1001) else { return };
@@ -310,7 +310,7 @@ fn a_pool_that_another_host_had_is_imported_only_by_force() {
     worker.export();
     assert_clean("tank", disks.path());
 
-    // One that was exported is anybody's.
+    // Any host may import an exported pool.
     let worker = Worker::start_as_host(0x1001).unwrap();
     worker.run(import(scan(&[&disk])));
     worker.end();
@@ -404,14 +404,14 @@ fn a_damaged_pool_and_a_damaged_configuration_are_refused() {
     let refusal = worker.refused(import(config));
     assert!(refusal.message.starts_with("cannot import 'tank': "), "{refusal}");
 
-    // All that is not labels.
+    // Everything except the labels.
     let config = scan(&[&disk]);
     spoil(&disk, 4 << 20, (256 - 8) << 20);
     let refusal = worker.refused(import(config));
     assert!(refusal.message.starts_with("cannot import 'tank': "), "{refusal}");
     assert!(refusal.hint.is_some(), "{refusal}");
     assert!([libc::EIO, libc::EBADE].contains(&refusal.errno), "{refusal} {}", refusal.errno);
-    // Nothing is left of it: the name is free.
+    // Nothing is left of the pool: the name is free.
     worker.create_pool("tank", vec![disks.vdev(VdevKind::Single, VdevClass::Normal, &["new"])]);
     worker.end();
 }
@@ -470,7 +470,7 @@ fn a_scrub_finds_and_repairs_what_is_spoilt_on_one_side_of_a_mirror() {
 
 #[test]
 fn a_scrub_is_paused_goes_on_and_is_stopped() {
-    // It makes no progress until it is let, so that it is met while it runs.
+    // The scrub makes no progress until it is allowed to, so that it is still running when paused.
     let Some(worker) = Worker::start_with(&[("zfs_scan_suspend_progress", 1)]) else { return };
     let disks = Disks::new();
     worker.create_pool("tank", disks.single());
@@ -523,7 +523,7 @@ fn parameters_are_set_at_start_and_live_and_wrong_ones_are_refused() {
     assert_clean("tank", disks.path());
 }
 
-/// The daemon died: what was answered is kept, and the pool is nobody's.
+/// The daemon died: acknowledged data is kept, and the pool is exported.
 #[test]
 fn when_its_channel_ends_a_worker_exports_its_pool() {
     let Some(worker) = Worker::start() else { return };

@@ -1,4 +1,4 @@
-//! Volumes on real libzpool, driven in this process.
+//! Volumes on real libzpool, in this process.
 
 use std::os::unix::fs::FileExt as _;
 
@@ -20,14 +20,14 @@ fn what_is_written_is_read_and_nothing_more() {
     let volume = Volume::open(&zpool.library, "basic/vol", false).unwrap();
     assert_eq!((volume.volsize_bytes(), volume.volblocksize_bytes()), (64 * MIB, 16384));
     assert!(!volume.is_read_only());
-    // Larger than a transaction may be, and not aligned.
+    // Larger than a transaction, and not aligned.
     let data: Vec<u8> = (0..40 * MIB as usize).map(|at| (at / 512 % 251 + 1) as u8).collect();
     write(&volume, 512 * 3, &data, false).unwrap();
     volume.flush().unwrap();
     assert_same(&read(&volume, 512 * 3, data.len()).unwrap(), &data, "all");
     assert_eq!(read(&volume, 0, 512 * 3).unwrap(), vec![0; 512 * 3]);
     assert_eq!(read(&volume, 512 * 3 + data.len() as u64, 4096).unwrap(), vec![0; 4096]);
-    // Only whole blocks are discarded; zeroes are written everywhere.
+    // Discards free only whole blocks; write-zeroes covers everything.
     volume.discard(16384 + 512, 3 * 16384, false).unwrap();
     let mut expected = data[16384 - 512 * 3..][..4 * 16384].to_vec();
     expected[16384..3 * 16384].fill(0);
@@ -50,8 +50,8 @@ fn what_is_written_is_read_and_nothing_more() {
     assert_clean("basic", &directory.0);
 }
 
-/// What an installation of an operating system does, which upstream's request queue lost data with: requests of many small
-/// segments that are aligned to nothing but sectors.
+/// The I/O of an operating system's installation, with which upstream's request queue lost data:
+/// requests of many small segments that are aligned only to sectors.
 #[test]
 fn many_small_segments_in_one_request_are_all_written() {
     let Some(zpool) = zpool() else { return };
@@ -80,7 +80,7 @@ fn many_small_segments_in_one_request_are_all_written() {
             );
         }
         assert_volume(&volume, &oracle);
-        // From disk, not from the cache.
+        // Read from disk, not from the cache.
         volume.suspend();
         assert_eq!(volume.flush().unwrap_err(), Errno::NXIO);
         assert_eq!(read(&volume, 0, 512).unwrap_err(), Errno::NXIO);
@@ -91,7 +91,8 @@ fn many_small_segments_in_one_request_are_all_written() {
     assert_clean("segments", &directory.0);
 }
 
-/// libzpool ends the process if more is freed than the indirect blocks of the object reach, so this must not be asked for.
+/// libzpool aborts the process if a free reaches beyond the indirect blocks of the object, so this
+/// must not happen.
 #[test]
 fn what_lies_behind_all_data_is_discarded_too() {
     let Some(zpool) = zpool() else { return };
@@ -102,7 +103,8 @@ fn what_lies_behind_all_data_is_discarded_too() {
     let volume = Volume::open(&zpool.library, "behind/vol", false).unwrap();
     volume.discard(18 * MIB, 100 * MIB, false).unwrap();
     volume.write_zeroes(512, 127 * MIB, false).unwrap();
-    // An indirect block reaches over 8 MiB, and a dnode has three pointers: this much needs two levels, the rest three.
+    // An indirect block covers 8 MiB, and a dnode has three pointers: this much needs two levels,
+    // the rest three.
     write(&volume, 20 * MIB, &[7; 8192], false).unwrap();
     volume.discard(21 * MIB, 100 * MIB, false).unwrap();
     assert_eq!(read(&volume, 20 * MIB, 8192).unwrap(), [7; 8192]);
@@ -119,11 +121,11 @@ fn threads_that_write_next_to_each_other_do_not_disturb_each_other() {
     let directory = Directory::new("threads");
     zpool.create_pool("threads", &[directory.file("disk", 512 * MIB)], false);
     let new = NewVolume { name: "threads/vol", volsize_bytes: 16 * MIB, volblocksize_bytes: 16384 };
-    // logbias=throughput: blocks are written for the log while others write to them.
+    // logbias=throughput: blocks are written for the log while other threads write to them.
     zpool.create_volume(&new, &[("logbias", 1)]);
     let volume = Volume::open(&zpool.library, "threads/vol", false).unwrap();
     let sectors = 16 * MIB / 512;
-    // Thread t has the sectors that are t modulo 4: all of them share every block.
+    // Thread t writes the sectors that are t modulo 4: all threads share every block.
     std::thread::scope(|scope| {
         for thread in 0..4_u64 {
             let volume = &volume;
@@ -167,7 +169,7 @@ fn memory_that_is_not_there_fails_the_write_and_nothing_else() {
             volume.suspend();
             volume.resume().unwrap();
         }
-        // Both where there was data, and where there was none.
+        // Both with and without existing data.
         for offset in [5 * 512, 4 * MIB + 512, 8 * MIB + 512 * 7, 12 * MIB] {
             let mut good = vec![0x77; 100 * 512];
             let mut list = cut(&mut good, Some(&mut random));
@@ -175,7 +177,7 @@ fn memory_that_is_not_there_fails_the_write_and_nothing_else() {
             let mut segments = Segments::new(Peer::this(), list);
             let errno = volume.write(offset, 200 * 512, &mut segments, false).unwrap_err();
             assert_eq!(errno, Errno::FAULT);
-            // Each sector is what it was, what was written, or zeroes.
+            // Each sector has its old contents, the new ones, or zeroes.
             let got = read(&volume, offset, 200 * 512).unwrap();
             let was = &oracle[offset as usize..][..200 * 512];
             for (at, (got, was)) in got.chunks(512).zip(was.chunks(512)).enumerate() {
@@ -222,7 +224,7 @@ fn a_full_pool_is_told_and_the_volume_lives_on() {
     volume.flush().unwrap();
     assert_same(&read(&volume, (written - 1) * MIB, MIB as usize).unwrap(), &data, "last");
     volume.discard(0, written / 2 * MIB, false).unwrap();
-    // What was freed can be used some transaction groups later.
+    // Freed space is available some transaction groups later.
     for _ in 0..4 {
         zpool.sync("full");
     }
@@ -248,7 +250,7 @@ fn damaged_data_is_an_error_where_it_is() {
     drop(volume);
     let config = zpool.config("damaged");
     zpool.export("damaged");
-    // Random data is not compressed: block 5 is somewhere as it is. The log may have it too.
+    // Random data is not compressed: block 5 is on the disk verbatim. The log may have it too.
     let bytes = std::fs::read(&disk).unwrap();
     let needle = &data[5 * 16384..][..512];
     let places: Vec<usize> =
@@ -263,7 +265,7 @@ fn damaged_data_is_an_error_where_it_is() {
     assert_eq!(read(&volume, 5 * 16384 + 8192, 512).unwrap_err(), Errno::IO);
     assert_eq!(write(&volume, 5 * 16384, &[1; 512], false).unwrap_err(), Errno::IO);
     assert_same(&read(&volume, 6 * 16384, 16384).unwrap(), &data[6 * 16384..][..16384], "next");
-    // The whole block is written: nothing has to be read for it.
+    // The whole block is written, so it is not read.
     write(&volume, 5 * 16384, &data[..16384], true).unwrap();
     assert_same(&read(&volume, 5 * 16384, 16384).unwrap(), &data[..16384], "new");
     drop(volume);
@@ -313,7 +315,7 @@ fn what_is_read_only_is_not_written() {
 
 #[test]
 fn a_volume_that_is_opened_leaves_the_tunables_as_they_are() {
-    /// Every error that libzpool returns is noted in its debug messages.
+    /// Logs every error that libzpool returns in its debug messages.
     const DEBUG_SET_ERROR: u32 = 1 << 9;
     let Some(zpool) = zpool() else { return };
     let directory = Directory::new("tunables");

@@ -1,4 +1,4 @@
-//! Volumes served over data channels, from memory of this process and of another.
+//! Volumes served over data channels, from memory of this process and of another one.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ fn submit(socket: impl AsFd, submission: Submission, segments: &[RemoteSegment])
     submit_all(socket, [(submission, segments)]);
 }
 
-/// In one packet.
+/// Sends all requests in one packet.
 fn submit_all<'a>(
     socket: impl AsFd,
     requests: impl IntoIterator<Item = (Submission, &'a [RemoteSegment])>,
@@ -40,7 +40,7 @@ fn submit_all<'a>(
     send(socket, &packet, SendFlags::empty()).unwrap();
 }
 
-/// An answer: tag and errno. `None`: the channel is closed.
+/// A completion: tag and errno. `None`: the channel is closed.
 fn complete(socket: impl AsFd) -> Option<(u64, i32)> {
     let mut packet = [0_u8; size_of::<Completion>()];
     let (bytes, _) = recv(socket, &mut packet, RecvFlags::empty()).unwrap();
@@ -64,8 +64,8 @@ fn serve(zpool: &Zpool, directory: &Directory, pool: &str, queues: &Arc<Queues>)
     Server::new(Volume::open(&zpool.library, &name, false).unwrap(), Arc::clone(queues))
 }
 
-/// One request of many segments (the request queue), or many requests of one (without it), from two channels at a time, in both
-/// ways to run them.
+/// One request of many segments (with the request queue), or many requests of one segment (without
+/// it), from two channels at a time, in both execution modes.
 #[test]
 fn requests_of_both_shapes_come_out_right() {
     let Some(zpool) = zpool() else { return };
@@ -81,7 +81,7 @@ fn requests_of_both_shapes_come_out_right() {
         queues.set_synchronous(is_synchronous);
         std::thread::scope(|scope| {
             for (number, channel) in channels.iter().enumerate() {
-                // Each has a half of the volume, and they meet within a block.
+                // Each thread has a half of the volume, and the halves meet inside a block.
                 let middle = VOLSIZE_BYTES / 2 + 512 * 5;
                 let (start, end) = if number == 0 { (0, middle) } else { (middle, VOLSIZE_BYTES) };
                 let seed = number as u64 + 2 * u64::from(is_synchronous) + 1;
@@ -162,7 +162,7 @@ fn what_makes_no_sense_is_refused_and_the_channel_goes_on() {
     assert_eq!(complete(&ours), Some((1, invalid)));
     submit(&ours, request(2, op::WRITE, 0, 512), &list);
     assert_eq!(complete(&ours), Some((2, invalid)));
-    // More segments than a packet may have.
+    // More segments than fit in a packet.
     let many = vec![list[0]; 3000];
     submit(&ours, request(3, op::WRITE, 0, 3000 * 1024), &many);
     assert_eq!(complete(&ours), Some((3, invalid)));
@@ -171,7 +171,8 @@ fn what_makes_no_sense_is_refused_and_the_channel_goes_on() {
     let nowhere = [RemoteSegment { address: 4096, len_bytes: 1024 }];
     submit(&ours, request(5, op::WRITE, 0, 1024), &nowhere);
     assert_eq!(complete(&ours), Some((5, Errno::FAULT.raw_os_error())));
-    // One of several in a packet; and one that has more segments than follow, which takes what is there for its own.
+    // An invalid request among several in a packet; and one with a larger segment count than there
+    // are segments, which takes the rest of the packet as its own.
     let flush = |tag| (request(tag, op::FLUSH, 0, 0), &[][..]);
     submit_all(&ours, [flush(6), (request(7, 77, 0, 1024), &list[..]), flush(8)]);
     let mut answers: Vec<_> = (0..3).map(|_| complete(&ours).unwrap()).collect();
@@ -182,7 +183,7 @@ fn what_makes_no_sense_is_refused_and_the_channel_goes_on() {
     packet.extend_from_slice(flush(10).0.as_bytes());
     send(&ours, &packet, SendFlags::empty()).unwrap();
     assert_eq!(complete(&ours), Some((9, invalid)));
-    // Random bytes: any answer will do, or none; the next request is answered right.
+    // Random bytes: any completion is accepted, or none; the next request is answered correctly.
     let mut random = Random::new(5);
     for tag in 100..300_u64 {
         let mut packet = vec![0; 32 + random.below(64) as usize];
@@ -195,7 +196,7 @@ fn what_makes_no_sense_is_refused_and_the_channel_goes_on() {
     let fua = Submission { flags: FUA, ..request(6, op::WRITE, 0, 1024) };
     submit(&ours, fua, &list);
     assert_eq!(complete(&ours), Some((6, 0)));
-    // What is no request at all ends the channel, not the volume.
+    // A packet that is not a request at all closes the channel, not the volume.
     send(&ours, &[0; 9], SendFlags::empty()).unwrap();
     let (ours, theirs) = pair();
     server.attach(theirs, None).unwrap();
@@ -206,7 +207,7 @@ fn what_makes_no_sense_is_refused_and_the_channel_goes_on() {
     zpool.export("hostile");
 }
 
-/// What was received is finished and answered when the volume is closed.
+/// Received requests are completed when the volume is closed.
 #[test]
 fn closing_waits_for_what_runs() {
     let Some(zpool) = zpool() else { return };
@@ -222,7 +223,7 @@ fn closing_waits_for_what_runs() {
         let fua = Submission { flags: FUA, ..request(tag, op::WRITE, tag * MIB, MIB) };
         submit(&ours, fua, &list);
     }
-    // The first answer: others run now.
+    // The first completion: other requests run now.
     let mut answered = vec![complete(&ours).unwrap()];
     server.close();
     while let Some(answer) = complete(&ours) {
@@ -253,7 +254,7 @@ fn a_client_that_dies_takes_nothing_with_it() {
         submit(&ours, request(0, op::WRITE, at as u64 * MIB, MIB), &cut(piece, None));
         assert_eq!(complete(&ours), Some((0, 0)));
     }
-    // Half of each request is in memory that goes away while they run.
+    // Half of each request is in memory that is unmapped while the request runs.
     for round in 0..50 {
         let mut good = vec![0x77; 256 << 10];
         let mut list = cut(&mut good, None);

@@ -1,5 +1,6 @@
-//! What is flushed is there after a crash: a child writes, flushes and kills itself; the pool is imported here, and the log
-//! replayed. No transaction group is written between, so all that is found comes from the log.
+//! Flushed data is there after a crash: a child writes, flushes and kills itself; this process
+//! imports the pool and replays the log. No transaction group is written in between, so all data
+//! found comes from the log.
 //!
 //! Also a child with several threads, which is killed while they write and flush.
 
@@ -17,13 +18,13 @@ const VOLSIZE_BYTES: u64 = 32 * MIB;
 /// `ZFS_LOGBIAS_THROUGHPUT`
 const THROUGHPUT: u64 = 1;
 
-/// What a child does.
+/// The actions of a child.
 struct Scenario {
     name: &'static str,
     volblocksize_bytes: u32,
     properties: &'static [(&'static str, u64)],
     has_slog: bool,
-    /// Changes the volume, and the oracle to what must be found. Everything is flushed in the end.
+    /// Changes the volume, and the oracle to the expected contents. Everything is flushed at the end.
     act: fn(&Volume, &mut [u8]),
 }
 
@@ -43,7 +44,7 @@ const SCENARIOS: [Scenario; 11] = [
         act: |volume, oracle| writes(volume, oracle, 48 << 10, false),
     },
     Scenario {
-        // One record for more than any log block holds.
+        // One record with more data than any log block holds.
         name: "long",
         volblocksize_bytes: 16384,
         properties: &[],
@@ -72,7 +73,7 @@ const SCENARIOS: [Scenario; 11] = [
         act: |volume, oracle| writes(volume, oracle, 1 << 20, false),
     },
     Scenario {
-        // sync=always: nobody flushes.
+        // sync=always: no explicit flush.
         name: "always",
         volblocksize_bytes: 16384,
         properties: &[("sync", 1)],
@@ -100,7 +101,7 @@ const SCENARIOS: [Scenario; 11] = [
         },
     },
     Scenario {
-        // Blocks that are pointed to are zeroed in part and written again, in one commit.
+        // Blocks with indirect records are partially zeroed and written again, in one commit.
         name: "hotthroughput",
         volblocksize_bytes: 1 << 17,
         properties: &[("logbias", THROUGHPUT)],
@@ -116,7 +117,7 @@ const SCENARIOS: [Scenario; 11] = [
     },
 ];
 
-/// Writes of one length, unaligned too, with a flush after the last unless each is one.
+/// Writes of one length, also unaligned, with a flush after the last one unless all have FUA.
 fn writes(volume: &Volume, oracle: &mut [u8], len_bytes: usize, fua: bool) {
     let mut random = Random::new(len_bytes as u64);
     for _ in 0..40 {
@@ -138,7 +139,8 @@ fn changes(volume: &Volume, oracle: &mut [u8], count: u32) {
     }
 }
 
-/// Few blocks are written, zeroed or discarded, in part or as a whole, and written again, between two flushes.
+/// A few blocks are written, partially or completely zeroed or discarded, and written again,
+/// between two flushes.
 fn zeroed_and_written_again(volume: &Volume, oracle: &mut [u8]) {
     let mut random = Random::new(7);
     for round in 0..8 {
@@ -162,7 +164,7 @@ fn zeroed_and_written_again(volume: &Volume, oracle: &mut [u8]) {
     volume.flush().unwrap();
 }
 
-/// The child, or rather: what it does when this program is started again for it.
+/// The child: this program is started again to run it.
 #[test]
 #[ignore = "is run as the child of the tests below"]
 fn child() {
@@ -186,7 +188,7 @@ fn child() {
     zpool.create_volume(&new, scenario.properties);
     let volume = Volume::open(&zpool.library, &volume_name, false).unwrap();
     let mut oracle = before();
-    // The first commit ever writes a transaction group: it puts the log's place into the objset.
+    // The first commit writes a transaction group: it stores the log's location in the objset.
     write(&volume, 0, &oracle, true).unwrap();
     zpool.sync(scenario.name);
     std::fs::write(directory.join("config"), zpool.config(scenario.name)).unwrap();
@@ -200,17 +202,17 @@ fn end() {
         .unwrap();
 }
 
-/// What a volume has before the scenario begins.
+/// The contents of a volume before the scenario.
 fn before() -> Vec<u8> {
     let mut oracle = vec![0; VOLSIZE_BYTES as usize];
     Random::new(99).fill(&mut oracle[..VOLSIZE_BYTES as usize / 2]);
     oracle
 }
 
-/// Has a child do what the scenario says, and die of it. What it leaves, and the pool's configuration.
+/// Runs a scenario in a child that kills itself. Returns its directory, and the pool's configuration.
 fn die(scenario: &Scenario) -> (Directory, Vec<u8>) {
     let directory = Directory::new(scenario.name);
-    // Far larger than what is written: libzpool counts 24 times that until it is on disk.
+    // Far larger than the written data: libzpool reserves 24 times that until it is on disk.
     directory.file("disk", 8192 * MIB);
     directory.file("log", 128 * MIB);
     let mut child = Command::new(std::env::current_exe().unwrap())
@@ -236,7 +238,7 @@ fn crash(zpool: &Zpool, scenario: &Scenario) {
     assert_ne!(oracle, before());
     let volume_name = format!("{}/vol", scenario.name);
 
-    // Nothing is replayed into a pool that is not written: it is all in the log, and only there.
+    // A read-only pool replays nothing: the data is in the log, and only there.
     zpool.import(scenario.name, &config, true);
     let volume = Volume::open(&zpool.library, &volume_name, false).unwrap();
     assert!(volume.is_read_only());
@@ -247,7 +249,7 @@ fn crash(zpool: &Zpool, scenario: &Scenario) {
     zpool.import(scenario.name, &config, false);
     let volume = Volume::open(&zpool.library, &volume_name, false).unwrap();
     assert_volume(&volume, &oracle);
-    // The log is as good as new.
+    // The log is usable again.
     write(&volume, 512, &[0xaa; 1024], true).unwrap();
     assert_eq!(read(&volume, 512, 1024).unwrap(), [0xaa; 1024]);
     drop(volume);
@@ -293,21 +295,21 @@ const CONCURRENT: [Scenario; 3] = [
     },
 ];
 const THREADS: u64 = 4;
-/// What a thread writes at a time.
+/// Bytes per write of a thread.
 const PIECE_BYTES: u64 = 4096;
-/// Of 128 KiB.
+/// For blocks of 128 KiB.
 const PIECES_OF_BLOCK: u64 = 32;
-/// Blocks of which every thread has some pieces; each has one more for itself.
+/// Blocks in which every thread has some pieces; each thread has one more block for itself.
 const SHARED_BLOCKS: u64 = 4;
 
-/// What a thread does to a piece.
+/// A thread's action on a piece.
 #[derive(Clone, Copy)]
 enum Step {
-    /// Has this number everywhere then; 0 if it is zeroed.
+    /// The piece then contains this number everywhere; 0 if it is zeroed.
     Put { piece: u64, number: u64 },
     /// The thread's own block is discarded.
     Discard,
-    /// All before is flushed.
+    /// Everything before is flushed.
     Flushed,
 }
 
@@ -336,13 +338,13 @@ impl Step {
     }
 }
 
-/// The pieces that a thread has for itself: a whole block.
+/// The pieces of a thread's own block.
 fn own_block(thread: u64) -> std::ops::Range<u64> {
     let first = (SHARED_BLOCKS + thread) * PIECES_OF_BLOCK;
     first..first + PIECES_OF_BLOCK
 }
 
-/// Each thread notes what it is going to do, does it, and notes when it is flushed.
+/// Each thread records what it is going to do, does it, and records when it is flushed.
 fn from_many_threads(volume: &Volume) {
     let directory = std::path::PathBuf::from(std::env::var_os("ASHLAR_TEST_DIRECTORY").unwrap());
     let flushes = &[const { AtomicU64::new(0) }; THREADS as usize];
@@ -385,7 +387,7 @@ fn from_many_threads(volume: &Volume) {
                 }
             });
         }
-        // A minute at most: a thread that has failed flushes no more.
+        // At most one minute: a failed thread stops flushing.
         for _ in 0..6000 {
             if flushes.iter().all(|count| count.load(Ordering::Relaxed) >= 10) {
                 break;
@@ -398,7 +400,8 @@ fn from_many_threads(volume: &Volume) {
     });
 }
 
-/// What each piece may have: what it had when it was flushed last, or anything later. `None` is what it had in the beginning.
+/// The possible contents of each piece: those at the last flush, or any later ones. `None` stands
+/// for the initial contents.
 fn possible(directory: &Directory) -> BTreeMap<u64, Vec<Option<u64>>> {
     let mut all = BTreeMap::new();
     for thread in 0..THREADS {

@@ -1,4 +1,4 @@
-//! Lists made by hand, byte for byte as libnvpair's `nvs_xdr_nvp_op` writes them.
+//! Hand-made lists, byte for byte as libnvpair's `nvs_xdr_nvp_op` writes them.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }
 
-/// The first word of all, version and flags.
+/// The first word of the encoding, then version and flags.
 fn head() -> Vec<u8> {
     words(&[0x0101_0000, 0, 1])
 }
@@ -17,7 +17,7 @@ fn listed(pairs: &[Vec<u8>]) -> Vec<u8> {
     [head(), pairs.concat(), words(&[0, 0])].concat()
 }
 
-/// A pair whose sizes are right.
+/// A pair with correct sizes.
 fn pair(name: &str, kind: u32, count: u32, value: &[u8]) -> Vec<u8> {
     let mut pair = words(&[0, 99, name.len() as u32]);
     pair.extend(name.as_bytes());
@@ -66,7 +66,7 @@ fn each_type_of_labels_is_decoded() {
     assert_eq!(list.lists("nobody").map(<[_]>::len), Some(0));
     let raw = Raw { kind: 6, count: 1, decoded_size: 99, bytes: words(&[17]) };
     assert_eq!(list.get("small"), Some(&Value::Raw(raw)));
-    // A question of the wrong type has no answer.
+    // A getter for the wrong type returns nothing.
     assert_eq!((list.number("name"), list.text("txg"), list.list("children")), (None, None, None));
     assert_eq!(NvList::parse(&list.encode()), Ok(list));
 }
@@ -126,7 +126,7 @@ fn what_is_damaged_is_refused_by_name() {
         (words(&[0x0001_0000, 0, 1, 0, 0]), NvListError::Encoding(0)),
         (words(&[0x0101_0000, 1, 1, 0, 0]), NvListError::Version { at: 4, version: 1 }),
         (head(), NvListError::Truncated { at: 12 }),
-        // The value ends where the pair says that it does.
+        // The value ends where the pair's size says.
         (list(short), NvListError::Truncated { at: 12 + 28 }),
         (list(long), NvListError::Size { at: 12, says: 36, has: 32 }),
         (list(tiny), NvListError::Size { at: 12, says: 4, has: 24 }),

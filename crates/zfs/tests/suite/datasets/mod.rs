@@ -1,4 +1,4 @@
-//! Volumes, snapshots and clones, made and changed by a worker process with libzpool.
+//! Volumes, snapshots and clones, created and changed by a worker process with libzpool.
 
 use crate::support;
 
@@ -13,7 +13,7 @@ use ashlar_zfs::protocol::{Command, NewVdev, VdevClass, VdevKind};
 
 const MIB: u64 = 1 << 20;
 
-/// A worker with a pool called `tank` on one disk.
+/// A worker with a pool `tank` on one disk.
 fn tank() -> Option<(Worker, Disks)> {
     let worker = Worker::start()?;
     let disks = Disks::new();
@@ -89,7 +89,7 @@ fn a_volume_has_the_properties_it_was_made_with_and_the_defaults() {
 
 #[test]
 fn all_block_sizes_that_a_pool_allows_are_made() {
-    // Up to 2.1 blocks of more than 1 MiB must be asked for.
+    // Up to 2.1, blocks larger than 1 MiB need this tunable.
     let Some(worker) = Worker::start_with(&[("zfs_max_recordsize", 16 << 20)]) else { return };
     let disks = Disks::new();
     worker.create_pool("tank", disks.single());
@@ -131,7 +131,7 @@ fn without_the_feature_for_large_blocks_there_are_none() {
     let disks = Disks::new();
     let mut properties = texts([("feature@large_blocks", "disabled")]);
     if !["2.1", "2.2"].contains(&worker.release.as_str()) {
-        // It brings the other along.
+        // This feature would enable the other one.
         properties.extend(texts([("feature@large_microzap", "disabled")]));
     }
     properties.extend(texts([("feature@sha512", "disabled")]));
@@ -150,7 +150,7 @@ fn without_the_feature_for_large_blocks_there_are_none() {
         "'volblocksize' must be power of 2 from 512B to 131072",
         libc::EDOM,
     );
-    // libzpool would take it, and end the process at the first block.
+    // libzpool would accept it, and abort the process at the first block.
     let words = "needs feature@sha512, which the pool has not enabled";
     for (name, value) in [("checksum", "sha512"), ("dedup", "sha512,verify")] {
         let new = new_volume("tank/more", MIB, &[(name, value)]);
@@ -206,7 +206,7 @@ fn names_sizes_and_properties_that_zfs_refuses_are_refused() {
     ] {
         refused(&worker, new_volume("tank/v", MIB, &[(name, value)]), words, einval);
     }
-    // Nothing of all this was made.
+    // None of these was created.
     assert_eq!(worker.names(), ["tank"]);
     worker.create_volume("tank/v", MIB, &[]);
     refused(&worker, new_volume("tank/v", MIB, &[]), "dataset already exists", libc::EEXIST);
@@ -217,12 +217,12 @@ fn names_sizes_and_properties_that_zfs_refuses_are_refused() {
 #[test]
 fn reservations_are_what_zfs_computes_and_a_sparse_volume_has_none() {
     let Some((worker, disks)) = tank() else { return };
-    // 32 MiB in blocks of 16 KiB: 2048 blocks, 2 indirect blocks, 1 above, and 7 of the object's own.
+    // 32 MiB in blocks of 16 KiB: 2048 blocks, 2 indirect blocks, 1 above, and 7 of the meta dnode.
     let usual = |volsize: u64, metadata: u64| volsize + metadata * 2 * (128 << 10);
     worker.create_volume("tank/thick", 32 * MIB, &[("volblocksize", "16K")]);
     assert_eq!(worker.number("tank/thick", "refreservation"), usual(32 * MIB, 10));
     assert_eq!(worker.get("tank/thick", "refreservation").1, "local");
-    // It follows the size as long as it is the usual one.
+    // It follows the size as long as it has the default value.
     worker.set("tank/thick", "volsize", "64M");
     assert_eq!(worker.number("tank/thick", "refreservation"), usual(64 * MIB, 12));
     worker.set("tank/thick", "volsize", "16M");
@@ -386,7 +386,7 @@ fn a_volume_is_resized_closed_and_open_and_what_is_beyond_is_freed() {
     assert_clean("tank", disks.path());
 }
 
-/// A hundred and more datasets, and their properties, are more than a packet.
+/// More than a hundred datasets with their properties do not fit in one packet.
 #[test]
 fn many_datasets_are_listed() {
     let Some((worker, disks)) = tank() else { return };
@@ -405,7 +405,7 @@ fn many_datasets_are_listed() {
     assert_clean("tank", disks.path());
 }
 
-/// A full pool: writes fail with ENOSPC, and both volume and pool live on.
+/// A full pool: writes fail with ENOSPC, and both volume and pool stay usable.
 #[test]
 fn a_full_pool_says_so_and_lives_on() {
     let Some(worker) = Worker::start() else { return };
@@ -425,7 +425,7 @@ fn a_full_pool_says_so_and_lives_on() {
     assert_eq!(failed, Some(libc::ENOSPC));
     assert_eq!(read(&worker, opened, 0, 4 << 20), data);
     assert_eq!(worker.status().state, "ONLINE");
-    // Making it smaller makes room, in a full pool too.
+    // Shrinking makes room, even in a full pool.
     worker.set("tank/vol", "volsize", "8M");
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     worker.set("tank/vol", "volsize", "16M");

@@ -1,4 +1,4 @@
-//! Snapshots, clones, and names that change.
+//! Snapshots, clones, and renames.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ fn snapshots_are_taken_together_read_rolled_back_to_and_destroyed() {
     refused(&worker, destroy("tank/one@a", false), "dataset is busy", libc::EBUSY);
     worker.run(Command::Close { volume: kept.volume });
 
-    // While it is open, too.
+    // While the volume is open, too.
     assert_eq!(read(&worker, opened, 0, 1 << 20), new);
     worker.run(rollback("tank/one", "a"));
     assert_eq!(read(&worker, opened, 0, 1 << 20), old);

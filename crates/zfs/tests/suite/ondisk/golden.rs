@@ -1,4 +1,4 @@
-//! What we read of golden pools is what `zdb -lu` says of them: what it said when they were made, and what it says today.
+//! Our reading of golden pools equals that of `zdb -lu`: as recorded when they were made, and with today's zdb.
 
 use std::fmt::Write;
 use std::io::ErrorKind;
@@ -12,7 +12,7 @@ use ashlar_zfs::ondisk::vdev::VdevKind;
 
 use crate::ondisk::support::{found, golden, images, labels, names};
 
-/// A list as `zdb` prints it.
+/// A list in `zdb`'s format.
 fn printed(list: &NvList, indent: usize, out: &mut String) {
     for (name, value) in list.pairs() {
         let space = " ".repeat(indent);
@@ -44,8 +44,8 @@ fn printed(list: &NvList, indent: usize, out: &mut String) {
     }
 }
 
-/// What `zdb -lu` says of a device: the first label as text, which labels are the same, and its uberblocks: slot,
-/// transaction group, time.
+/// The output of `zdb -lu` for a device: the first label as text, which labels are the same, and
+/// its uberblocks: slot, transaction group, time.
 #[derive(PartialEq, Eq, Debug)]
 struct Told {
     label: String,
@@ -79,13 +79,13 @@ impl Told {
                 _ => {}
             }
         }
-        // The template that a new label has is none, and has no checksum of its own, which `zdb` does not look at.
+        // The template of a new label is not an uberblock and has no checksum, which `zdb` does not check.
         told.uberblocks.retain(|(_, txg, _)| *txg != 0);
         told
     }
 }
 
-/// That we read of a device what is told of it.
+/// Checks that our reading of a device equals zdb's.
 fn compare(device: &DeviceLabels, told: &Told, name: &str) {
     assert_eq!(device.problems(), [""; 0], "{name}");
     for index in 0..LABELS {
@@ -164,7 +164,7 @@ fn a_label_that_was_read_is_encoded_as_libnvpair_did() {
     }
 }
 
-/// The golden pool of that name, on all its devices but some.
+/// The golden pool with this name, without some of its devices.
 fn pools_without(name: &str, missing: &[usize]) -> ashlar_zfs::ondisk::config::Found {
     let devices = golden(name).into_iter().enumerate();
     let here = devices.filter(|(index, _)| !missing.contains(index));
@@ -206,14 +206,14 @@ fn a_mirror_and_a_raidz_may_lack_one_device() {
 fn a_pool_with_a_hole_a_spare_and_a_cache() {
     let whole = pools_without("stripe", &[]);
     assert_eq!(whole.kept, [(5, PoolState::Spare), (6, PoolState::L2Cache)]);
-    // The log that was taken out keeps a label which says that it is in no pool.
+    // The removed log device keeps a label which says that it is in no pool.
     assert_eq!(whole.released, [1]);
     let pool = &whole.pools[0];
     assert_eq!((pool.health, pool.devices.as_slice()), (Health::Online, &[0, 2, 3, 4][..]));
     let kinds: Vec<&VdevKind> = pool.vdevs.iter().map(|vdev| &vdev.kind).collect();
     assert_eq!(kinds, [&VdevKind::Disk, &VdevKind::Hole, &VdevKind::Disk, &VdevKind::Mirror]);
     assert_eq!(pool.problems, [""; 0]);
-    // Without a top-level vdev there is no pool.
+    // Without a top-level vdev, the pool is unavailable.
     let pool = &pools_without("stripe", &[2]).pools[0];
     assert_eq!(pool.health, Health::Unavailable);
     assert_eq!(pool.vdevs[2].told(), ["missing-2 has no device here"]);

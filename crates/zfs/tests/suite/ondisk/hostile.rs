@@ -1,4 +1,4 @@
-//! Labels from a hostile disk: whatever is in them, something is said of it, soon.
+//! Labels from a hostile disk: any contents give a result, in bounded time.
 
 use ashlar_sim::Rng;
 use ashlar_zfs::ondisk::label::{Label, LabelError};
@@ -13,7 +13,7 @@ fn mirror() -> NvList {
     group("mirror", 0, 10, vec![leaf(0, 20), leaf(1, 21)])
 }
 
-/// A list of anything, nested up to `depth`.
+/// A list with random contents, nested up to `depth`.
 fn any_list(rng: &mut Rng, depth: u64) -> NvList {
     let mut list = NvList::default();
     for n in 0..rng.below(6) {
@@ -87,7 +87,7 @@ fn a_bit_that_flips_anywhere_in_a_label_is_seen() {
     }
     let phys: [u8; PHYS_BYTES] = good[at..at + PHYS_BYTES].try_into().expect("a label");
     assert!(Label::parse(&phys, at as u64).is_ok());
-    // The checksum's magic number: without it there is nothing to go by.
+    // The checksum's magic number: without it there is no label.
     let mut phys = phys;
     phys[PHYS_BYTES - 40] ^= 1;
     assert_eq!(Label::parse(&phys, at as u64), Err(LabelError::Absent));
@@ -146,7 +146,7 @@ fn one_sound_label_is_enough_and_the_others_are_told_of() {
 #[test]
 fn of_labels_that_a_crash_left_those_count_that_an_uberblock_was_written_for() {
     let mut device = device(&config(20, 5, 1, &mirror()));
-    // Labels 0 and 2 come first, then the uberblocks, then labels 1 and 3.
+    // A write updates labels 0 and 2 first, then the uberblocks, then labels 1 and 3.
     let new = config(20, 6, 2, &mirror()).encode();
     write_label(&mut device, 0, &new);
     write_label(&mut device, 2, &new);
@@ -168,7 +168,8 @@ fn labels_of_two_vdevs_are_told_of() {
 #[test]
 fn a_label_that_was_copied_elsewhere_does_not_count() {
     let good = device(&config(20, 5, 1, &mirror()));
-    // As a partition at the disk's start, of which the disk is longer: its last two labels are in the middle.
+    // A pool partition at the disk's start: the disk is longer, so the partition's last two labels
+    // are in its middle.
     let mut disk = vec![0; 3 << 20];
     disk[4096..4096 + good.len()].copy_from_slice(&good);
     assert!(!labels(&disk).is_any());

@@ -1,4 +1,4 @@
-//! Labels of ZFS: golden pools that libzpool made, `zdb`'s word for them, pools made by hand, and hostile bytes.
+//! ZFS labels: golden pools made by libzpool, `zdb`'s reading of them, hand-made pools, and hostile bytes.
 
 mod golden;
 mod hostile;

@@ -1,4 +1,4 @@
-//! Pools made by hand: which vdevs are here, which label counts, and what an import is told.
+//! Hand-made pools: which vdevs are present, which label is valid, and the import configuration.
 
 use ashlar_zfs::ondisk::config::{Health, ImportRefused, Pool};
 use ashlar_zfs::ondisk::nvlist::NvList;
@@ -17,7 +17,7 @@ fn mirror(id: u64, first: u64) -> NvList {
     group("mirror", id, first * 10, vec![leaf(0, first), leaf(1, first + 1)])
 }
 
-/// Where an import would look for each leaf: guid and path.
+/// The leaves' paths in the import configuration: GUID and path.
 fn paths(list: &NvList) -> Vec<(u64, String)> {
     let own = list.text("path").map(|path| (list.number("guid").expect("a guid"), path.to_owned()));
     let below = list.lists("children").into_iter().flatten().flat_map(paths);
@@ -51,7 +51,7 @@ fn an_import_is_told_all_of_the_pool_and_where_its_leaves_are_now() {
     }
     assert_eq!((told.text("name"), told.text("hostname")), (Some("tank"), Some("host")));
     assert_eq!(told.numbers("hole_array"), Some(&[2][..]));
-    // What is true of one device only is not told.
+    // Fields that only apply to one device are left out.
     assert!(!told.has("guid") && !told.has("top_guid"));
     let root = told.list("vdev_tree").expect("a tree");
     assert_eq!(
@@ -63,7 +63,7 @@ fn an_import_is_told_all_of_the_pool_and_where_its_leaves_are_now() {
     assert_eq!(types, [Some("mirror"), Some("mirror"), Some("hole")]);
     let expected = [(20, "/now/1"), (21, "/now/3"), (30, "/now/2"), (31, "/now/0")];
     assert_eq!(paths(root), expected.map(|(guid, path)| (guid, path.to_owned())));
-    // By a device id it would be looked for elsewhere.
+    // With a device id, an import would look elsewhere.
     assert!(!told.encode().windows(9).any(|bytes| bytes == b"somewhere"));
 }
 
@@ -97,7 +97,7 @@ fn a_device_that_was_left_behind_is_told_of() {
 
 #[test]
 fn the_newest_label_says_what_is_in_a_place() {
-    // A disk that became a mirror, of which the old label of a copy is there too; and one that was replaced.
+    // A disk that became a mirror, next to a copy's old label; and a disk that was replaced.
     let old = leaf(0, 19).with("ashift", 12);
     let pool = pool(&[
         config(19, 5, 1, &old),
@@ -170,7 +170,7 @@ fn a_log_that_is_lost_costs_the_log_only() {
     let gone = group("mirror", 1, 300, vec![leaf(0, 32), leaf(1, 33)]).with("is_log", 1);
     let data = leaf(0, 20).with("ashift", 12);
     assert_eq!(pool(&[config(20, 9, 2, &data), config(30, 9, 2, &log)]).health, Health::Degraded);
-    // Of a log without any device here nobody knows that it is one.
+    // Without any device of a log, it is unknown that it is a log.
     assert_eq!(pool(&[config(20, 9, 2, &data)]).health, Health::Unavailable);
     let pool = pool(&[config(20, 9, 2, &data), config(30, 9, 2, &gone)]);
     assert_eq!((pool.health, pool.vdevs[1].health), (Health::Degraded, Health::Unavailable));

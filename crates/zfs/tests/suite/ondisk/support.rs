@@ -1,4 +1,4 @@
-//! Devices with labels: golden ones (`tests/images/zfs`), and such as are made here.
+//! Devices with labels: golden ones (`tests/images/zfs`), and ones made here.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,10 +11,10 @@ use ashlar_zfs::ondisk::layout::{
 use ashlar_zfs::ondisk::nvlist::NvList;
 use ashlar_zfs::ondisk::uberblock::UBERBLOCK_MAGIC;
 
-/// The smallest device that has four labels.
+/// The size of the smallest device with four labels.
 pub(crate) const DEVICE_BYTES: usize = LABELS * LABEL_BYTES;
 
-/// Where the golden images are.
+/// The directory of the golden images.
 pub(crate) fn images() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/images/zfs")
 }
@@ -61,7 +61,7 @@ pub(crate) fn labels(device: &[u8]) -> DeviceLabels {
     DeviceLabels::parse(device.len() as u64, |at| device[at as usize..].first_chunk())
 }
 
-/// The pools on these devices, which are called `/0`, `/1` and so on.
+/// The pools on these devices, which are named `/0`, `/1` and so on.
 pub(crate) fn found(labels: &[DeviceLabels]) -> Found {
     let paths: Vec<String> = (0..labels.len()).map(|index| format!("/{index}")).collect();
     let devices: Vec<Device<'_>> =
@@ -78,7 +78,7 @@ pub(crate) fn write_label(device: &mut [u8], index: usize, config: &[u8]) {
     seal(phys, at as u64);
 }
 
-/// Writes an uberblock of a transaction group into slot 0 of one label of a device with `ashift` 12.
+/// Writes an uberblock of transaction group `txg` into slot 0 of one label of a device with `ashift` 12.
 pub(crate) fn write_uberblock(device: &mut [u8], index: usize, txg: u64) {
     let at = label_offset(device.len() as u64, index).expect("a label") as usize + RING_OFFSET;
     let slot = &mut device[at..at + 4096];
@@ -89,7 +89,7 @@ pub(crate) fn write_uberblock(device: &mut [u8], index: usize, txg: u64) {
     seal(slot, at as u64);
 }
 
-/// A device with this configuration and an uberblock of its transaction group in all its labels.
+/// A device with this configuration and an uberblock of its transaction group in each label.
 pub(crate) fn device(config: &NvList) -> Vec<u8> {
     let mut device = vec![0; DEVICE_BYTES];
     for index in 0..LABELS {
@@ -106,14 +106,15 @@ pub(crate) fn leaf(id: u64, guid: u64) -> NvList {
     leaf.with("path", path.as_str()).with("devid", "somewhere").with("whole_disk", 0)
 }
 
-/// A vdev of several: of kind `mirror`, `raidz` with one parity and so on.
+/// A vdev with children: of kind `mirror`, `raidz` with one parity and so on.
 pub(crate) fn group(kind: &str, id: u64, guid: u64, children: Vec<NvList>) -> NvList {
     let group = NvList::default().with("type", kind).with("id", id).with("guid", guid);
     let group = group.with("ashift", 12).with("nparity", 1);
     if children.is_empty() { group } else { group.with("children", children) }
 }
 
-/// The configuration in the label of the leaf `guid` of pool `tank` (guid 1) with so many top-level vdevs, of which `top` is one.
+/// The configuration in the label of the leaf `guid` of pool `tank` (GUID 1) with `vdev_children`
+/// top-level vdevs; `top` is one of them.
 pub(crate) fn config(guid: u64, txg: u64, vdev_children: u64, top: &NvList) -> NvList {
     NvList::default()
         .with("version", 5000)

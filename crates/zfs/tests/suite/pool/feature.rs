@@ -1,4 +1,4 @@
-//! A feature that no release knows, written into a pool.
+//! Writes a feature that no release knows into a pool.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
@@ -7,7 +7,7 @@ use super::Zpool;
 
 /// Its name.
 pub(crate) const FEATURE: &str = "org.example:unknown";
-/// The list of what a pool that has it cannot be written without, and that of what it cannot even be read without.
+/// The lists of features required for writing, and of those required even for reading.
 pub(crate) const FOR_WRITING: &CStr = c"features_for_write";
 pub(crate) const FOR_READING: &CStr = c"features_for_read";
 
@@ -17,16 +17,17 @@ struct Enabling<'a> {
     list: &'static CStr,
 }
 
-/// What feature_enable_sync() and feature_sync() write. They themselves want a lock of the pool to be held, since 2.4.
+/// Writes what feature_enable_sync() and feature_sync() write. Since 2.4, these functions require a
+/// lock of the pool.
 ///
 /// # Safety
-/// A task of libzpool with its argument, from [`use_feature`].
+/// Called by libzpool as a sync task, with the argument from [`use_feature`].
 unsafe extern "C" fn enable_and_use(enabling: *mut c_void, tx: *mut c_void) {
     const DIRECTORY: u64 = 1;
     let guid = CString::new(FEATURE).unwrap();
     let text = b"for a test\0";
     let uses = 1_u64;
-    // SAFETY: the caller's; sys/spa.h and sys/zap.h.
+    // SAFETY: guaranteed by the caller; sys/spa.h and sys/zap.h.
     unsafe {
         let Enabling { zpool, spa, list } = &*enabling.cast::<Enabling<'_>>();
         let objset =
@@ -63,7 +64,8 @@ unsafe extern "C" fn enable_and_use(enabling: *mut c_void, tx: *mut c_void) {
 pub(crate) fn use_feature(zpool: &Zpool, name: &str, list: &'static CStr) {
     let name = CString::new(name).unwrap();
     let tag = c"test".as_ptr().cast::<c_void>();
-    // SAFETY: functions of sys/spa.h and sys/dsl_synctask.h; the pool is open meanwhile, and the task is waited for.
+    // SAFETY: functions of sys/spa.h and sys/dsl_synctask.h; the pool is open meanwhile, and the
+    // call waits for the task.
     unsafe {
         let mut spa = null_mut();
         let open: unsafe extern "C" fn(*const c_char, *mut *mut c_void, *const c_void) -> c_int =

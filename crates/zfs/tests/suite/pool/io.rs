@@ -1,10 +1,10 @@
-//! I/O on a volume from memory of this process, and the oracle that it is compared with.
+//! I/O on a volume from memory of this process, and its oracle.
 
 use ashlar_zfs::protocol::RemoteSegment;
 use ashlar_zfs::zvol::{Peer, Segments, Volume};
 use rustix::io::Errno;
 
-/// Random numbers (xorshift64*), the same for the same seed.
+/// Random numbers (xorshift64*), reproducible by seed.
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -30,7 +30,7 @@ impl Random {
         }
     }
 
-    /// Whole sectors within a volume: offset and length.
+    /// Whole sectors in a volume: offset and length.
     pub(crate) fn range(&mut self, volsize_bytes: u64, most_bytes: u64) -> (u64, usize) {
         let offset = self.below(volsize_bytes / 512) * 512;
         let len = (self.below(most_bytes / 512) + 1) * 512;
@@ -38,14 +38,14 @@ impl Random {
     }
 }
 
-/// Memory as segments, of whole sectors if `random` cuts it.
+/// Memory as segments, cut at sectors if there is `random`.
 pub(crate) fn cut(memory: &mut [u8], random: Option<&mut Random>) -> Vec<RemoteSegment> {
     let mut list = Vec::new();
     let mut rest = memory;
     let mut random = random;
     while !rest.is_empty() {
         let len = match &mut random {
-            // A request has at most 1024 of them.
+            // A request has at most 1024 segments.
             Some(random) if list.len() < 1000 => {
                 ((random.below(8) + 1) * 512).min(rest.len() as u64) as usize
             }
@@ -78,7 +78,7 @@ pub(crate) fn read(volume: &Volume, offset_bytes: u64, len_bytes: usize) -> Resu
     Ok(memory)
 }
 
-/// Compares a range, and tells where it differs first.
+/// Compares a range, and reports the first difference.
 pub(crate) fn assert_same(got: &[u8], expected: &[u8], what: &str) {
     assert_eq!(got.len(), expected.len());
     if let Some(at) = got.iter().zip(expected).position(|(got, expected)| got != expected) {
@@ -86,7 +86,7 @@ pub(crate) fn assert_same(got: &[u8], expected: &[u8], what: &str) {
     }
 }
 
-/// Compares all of a volume with the oracle.
+/// Compares the whole volume with the oracle.
 pub(crate) fn assert_volume(volume: &Volume, oracle: &[u8]) {
     for (at, expected) in oracle.chunks(1 << 20).enumerate() {
         let got = read(volume, (at as u64) << 20, expected.len()).unwrap();
@@ -94,7 +94,7 @@ pub(crate) fn assert_volume(volume: &Volume, oracle: &[u8]) {
     }
 }
 
-/// One random change of a volume, and of the oracle.
+/// Makes one random change of a volume, and of the oracle.
 pub(crate) fn change(
     volume: &Volume,
     oracle: &mut [u8],

@@ -1,4 +1,5 @@
-//! Pools in files, for tests of volumes: the few calls of libzpool that make them, without the crate's own pool layer.
+//! Pools in files, for tests of volumes: the few calls of libzpool that create them, without the
+//! crate's pool layer.
 #![allow(dead_code, unused_imports, reason = "each test uses its part")]
 
 pub(crate) mod feature;
@@ -18,27 +19,28 @@ type Nvlist = *mut c_void;
 
 /// libzpool, started in this process.
 pub(crate) struct Zpool {
-    /// For the crate.
+    /// For the crate's functions.
     pub(crate) library: Library,
     raw: libloading::Library,
 }
 
-/// libzpool, or `None` with the reason printed. Where everything must be there (CI) it is an error.
+/// libzpool, or `None` with the reason printed. In CI, a missing libzpool is an error.
 pub(crate) fn zpool() -> Option<&'static Zpool> {
     static STARTED: OnceLock<Option<Zpool>> = OnceLock::new();
     let started = STARTED.get_or_init(|| match Library::open() {
         Ok(library) => {
-            // SAFETY: it is loaded already.
+            // SAFETY: it is already loaded.
             let raw = unsafe { libloading::Library::new(library.path()) }.unwrap();
             let zpool = Zpool { library, raw };
-            // SAFETY: of that type; nothing else uses libzpool yet. SPA_MODE_READ | SPA_MODE_WRITE.
+            // SAFETY: the variable has that type; nothing else uses libzpool yet. SPA_MODE_READ |
+            // SPA_MODE_WRITE.
             unsafe {
                 let path: *mut *const c_char =
                     *zpool.raw.get::<*mut *const c_char>(b"spa_config_path\0").unwrap();
                 *path = c"".as_ptr();
                 zpool.get::<unsafe extern "C" fn(c_int)>("kernel_init")(3);
             }
-            // As `Zfs::start` does.
+            // As in `Zfs::start`.
             zpool.tune("zfs_flags", 0);
             Some(zpool)
         }
@@ -51,7 +53,7 @@ pub(crate) fn zpool() -> Option<&'static Zpool> {
     started.as_ref()
 }
 
-/// What a volume is made with.
+/// The parameters of a new volume.
 pub(crate) struct NewVolume<'a> {
     pub(crate) name: &'a str,
     pub(crate) volsize_bytes: u64,
@@ -66,9 +68,9 @@ struct Creating {
 
 impl Zpool {
     /// # Safety
-    /// `T` is the type of the function of that name.
+    /// `T` is the type of the function with this name.
     pub(crate) unsafe fn get<T: Copy>(&self, name: &str) -> T {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         *unsafe { self.raw.get::<T>(name.as_bytes()) }
             .unwrap_or_else(|error| panic!("{name}: {error}"))
     }
@@ -100,7 +102,7 @@ impl Zpool {
 
     /// Sets a tunable of 32 bits.
     pub(crate) fn tune(&self, name: &str, value: u32) {
-        // SAFETY: a variable of that size; whoever reads it does so at any time.
+        // SAFETY: a variable of that size; the library reads it whole, at any time.
         unsafe { *self.get::<*mut u32>(name) = value };
     }
 
@@ -114,7 +116,7 @@ impl Zpool {
         let pool = CString::new(pool).unwrap();
         let mut spa: *mut c_void = null_mut();
         let tag = c"test".as_ptr().cast::<c_void>();
-        // SAFETY: the pool is open while it is waited for.
+        // SAFETY: the pool is open during the wait.
         unsafe {
             let open: unsafe extern "C" fn(
                 *const c_char,
@@ -128,7 +130,7 @@ impl Zpool {
         }
     }
 
-    /// Makes a pool of files; the last is a log device if `has_slog`.
+    /// Creates a pool of files; the last file is a log device if `has_slog`.
     pub(crate) fn create_pool(&self, name: &str, files: &[PathBuf], has_slog: bool) {
         let root = self.nvlist();
         self.add_string(root, "type", "root");
@@ -151,7 +153,7 @@ impl Zpool {
             self.add_u64(props, feature, 0);
         }
         let name = CString::new(name).unwrap();
-        // SAFETY: lists as libzpool wants them.
+        // SAFETY: lists in libzpool's format.
         let code = unsafe {
             let add: unsafe extern "C" fn(Nvlist, *const c_char, *const Nvlist, u32) =
                 self.get("fnvlist_add_nvlist_array");
@@ -168,7 +170,7 @@ impl Zpool {
         assert_eq!(code, 0, "spa_create");
     }
 
-    /// Makes a volume, and sets properties that are numbers.
+    /// Creates a volume, and sets numeric properties.
     pub(crate) fn create_volume(&self, volume: &NewVolume<'_>, properties: &[(&str, u64)]) {
         let creating = Creating {
             zpool: self,
@@ -176,7 +178,7 @@ impl Zpool {
             volblocksize_bytes: volume.volblocksize_bytes,
         };
         let name = CString::new(volume.name).unwrap();
-        // SAFETY: the callback is called during this with this argument. DMU_OST_ZVOL is 3.
+        // SAFETY: the callback is called only during this call, with this argument. DMU_OST_ZVOL is 3.
         let code = unsafe {
             type Callback =
                 unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_void, *mut c_void);
@@ -196,7 +198,7 @@ impl Zpool {
         }
     }
 
-    /// Sets a property that is a number.
+    /// Sets a numeric property.
     pub(crate) fn set(&self, dataset: &str, property: &str, value: u64) {
         let (dataset, property) = (CString::new(dataset).unwrap(), CString::new(property).unwrap());
         // SAFETY: strings. ZPROP_SRC_LOCAL is 8.
@@ -220,13 +222,13 @@ impl Zpool {
         assert_eq!(code, 0, "dmu_objset_snapshot_one");
     }
 
-    /// What it takes to import the pool, which is imported now.
+    /// The import configuration of a pool that is imported now.
     pub(crate) fn config(&self, pool: &str) -> Vec<u8> {
         let pool = CString::new(pool).unwrap();
         let mut config: Nvlist = null_mut();
         let mut packed: *mut c_char = null_mut();
         let mut len = 0_usize;
-        // SAFETY: places for results; libnvpair allocates the bytes, which are leaked. NV_ENCODE_XDR is 1.
+        // SAFETY: places for results; the bytes that libnvpair allocates are leaked. NV_ENCODE_XDR is 1.
         unsafe {
             let stats: unsafe extern "C" fn(
                 *const c_char,
@@ -274,7 +276,7 @@ impl Zpool {
         let pool = CString::new(pool).unwrap();
         let deadline = Instant::now() + Duration::from_secs(5);
         let code = loop {
-            // SAFETY: a string; the configuration is not asked for.
+            // SAFETY: a string; no configuration is requested.
             let code = unsafe {
                 let export: unsafe extern "C" fn(
                     *const c_char,
@@ -284,7 +286,7 @@ impl Zpool {
                 ) -> c_int = self.get("spa_export");
                 export(pool.as_ptr(), null_mut(), 0, 0)
             };
-            // Objsets are evicted in the background; libzpool does not wait for that if the pool is read-only.
+            // libzpool evicts objsets in the background, and does not wait for that if the pool is read-only.
             if code != libc::EBUSY || Instant::now() > deadline {
                 break code;
             }
@@ -330,7 +332,7 @@ unsafe extern "C" fn fill_volume(
     }
 }
 
-/// A directory for the files of a pool, removed at the end.
+/// A directory for a pool's files, removed on drop.
 pub(crate) struct Directory(pub(crate) PathBuf);
 
 impl Directory {
@@ -340,7 +342,7 @@ impl Directory {
         Self(path)
     }
 
-    /// A file of that size, with nothing in it.
+    /// An empty file of this size.
     pub(crate) fn file(&self, name: &str, size_bytes: u64) -> PathBuf {
         let path = self.0.join(name);
         std::fs::File::create(&path).unwrap().set_len(size_bytes).unwrap();
@@ -356,13 +358,13 @@ impl Drop for Directory {
     }
 }
 
-/// Memory that is unmapped when this is dropped.
+/// Memory that is unmapped on drop.
 pub(crate) struct Gone(pub(crate) *mut c_void, usize);
 
 impl Gone {
     pub(crate) fn new(len: usize) -> Self {
         use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-        // SAFETY: memory of its own.
+        // SAFETY: a new mapping.
         unsafe {
             let base = mmap_anonymous(
                 std::ptr::null_mut(),
@@ -379,7 +381,7 @@ impl Gone {
 
 impl Drop for Gone {
     fn drop(&mut self) {
-        // SAFETY: only the kernel looks there, for somebody else.
+        // SAFETY: only the kernel accesses it, for another process.
         unsafe { rustix::mm::munmap(self.0, self.1).unwrap() };
     }
 }

@@ -1,6 +1,6 @@
-//! A worker process, driven over its control channel as the daemon drives it.
+//! A worker process, driven over its control channel as by the daemon.
 //!
-//! The process is this test program itself, told to run nothing but [`serve_as_worker`].
+//! The process is this test program itself, run with [`serve_as_worker`] only.
 #![allow(dead_code, reason = "each test uses its part")]
 
 use std::collections::BTreeMap;
@@ -23,10 +23,10 @@ use zerocopy::{FromBytes, IntoBytes};
 
 pub(crate) use crate::zdb::assert_clean;
 
-/// What tells this program to be a worker.
+/// The environment variable that makes this program a worker.
 const WORKER: &str = "ASHLAR_ZFS_TEST_WORKER";
 
-/// Runs the worker, if this process is to be one. Each test program has a test of this name that calls it.
+/// Runs the worker, if this process must be one. Each test program has a test that calls it.
 pub(crate) fn serve_as_worker() {
     if std::env::var_os(WORKER).is_some() {
         ashlar_zfs::worker::main();
@@ -37,7 +37,7 @@ pub(crate) fn serve_as_worker() {
 pub(crate) struct Worker {
     process: Child,
     channel: OwnedFd,
-    /// The release of libzpool.
+    /// libzpool's release.
     pub(crate) release: String,
 }
 
@@ -47,12 +47,12 @@ pub(crate) fn texts<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String
 }
 
 impl Worker {
-    /// A worker; `None`, with the reason printed, without libzpool, unless everything must be there (CI).
+    /// A worker; without libzpool `None`, with the reason printed, except in CI.
     pub(crate) fn start() -> Option<Self> {
         Self::start_with(&[])
     }
 
-    /// As [`Self::start`], on a host of this number.
+    /// As [`Self::start`], with this host ID.
     pub(crate) fn start_as_host(host_id: u32) -> Option<Self> {
         Self::spawn_with(|process| {
             process.env("ZFS_HOSTID", format!("{host_id:#x}"));
@@ -86,7 +86,7 @@ impl Worker {
         }
     }
 
-    /// A process that was told nothing yet.
+    /// A new process that has received no command.
     pub(crate) fn spawn() -> Self {
         Self::spawn_with(|_| ())
     }
@@ -106,12 +106,12 @@ impl Worker {
         Self { process, channel: ours, release: String::new() }
     }
 
-    /// The number of the process.
+    /// The PID.
     pub(crate) fn pid(&self) -> u32 {
         self.process.id()
     }
 
-    /// Gives a command, and waits for the answer.
+    /// Sends a command, and waits for the reply.
     pub(crate) fn call(&self, command: Command) -> Result<Reply, Refusal> {
         self.call_with(command, None)
     }
@@ -129,19 +129,19 @@ impl Worker {
         serde_json::from_slice(&answer.bytes).unwrap()
     }
 
-    /// Sends what need not be a command.
+    /// Sends bytes that need not be a command.
     pub(crate) fn send_raw(&self, bytes: &[u8]) -> Result<Reply, Refusal> {
         control::send(&self.channel, bytes, None).unwrap();
         serde_json::from_slice(&control::receive(&self.channel).unwrap().unwrap().bytes).unwrap()
     }
 
-    /// Gives a command that has nothing to tell.
+    /// Sends a command without a reply value.
     pub(crate) fn run(&self, command: Command) {
         let told = format!("{command:?}");
         assert_eq!(self.call(command), Ok(Reply::Done), "{told}");
     }
 
-    /// Gives a command that is refused.
+    /// Sends a command that is refused.
     pub(crate) fn refused(&self, command: Command) -> Refusal {
         let told = format!("{command:?}");
         match self.call(command) {
@@ -150,12 +150,12 @@ impl Worker {
         }
     }
 
-    /// Makes a pool of these vdevs.
+    /// Creates a pool of these vdevs.
     pub(crate) fn create_pool(&self, name: &str, vdevs: Vec<NewVdev>) {
         self.run(new_pool(name, vdevs));
     }
 
-    /// Makes a volume.
+    /// Creates a volume.
     pub(crate) fn create_volume(
         &self,
         name: &str,
@@ -170,7 +170,7 @@ impl Worker {
         self.run(set(dataset, name, value));
     }
 
-    /// The pool.
+    /// The status of the pool.
     pub(crate) fn status(&self) -> PoolStatus {
         match self.call(Command::PoolStatus) {
             Ok(Reply::Pool(status)) => status,
@@ -202,7 +202,7 @@ impl Worker {
         (property.value.clone(), property.source.clone())
     }
 
-    /// A property that is a number.
+    /// A numeric property.
     pub(crate) fn number(&self, dataset: &str, name: &str) -> u64 {
         self.get(dataset, name).0.parse().unwrap()
     }
@@ -215,32 +215,32 @@ impl Worker {
         }
     }
 
-    /// A scrub's command.
+    /// Sends a scrub command.
     pub(crate) fn scrub(&self, what: Scrub) {
         self.run(Command::Scrub(what));
     }
 
-    /// Exports the pool, ends the worker, and checks how it ended.
+    /// Exports the pool, ends the worker, and checks its exit status.
     pub(crate) fn export(self) {
         self.run(Command::ExportPool);
         self.end();
     }
 
-    /// Closes the control channel; the worker exports what it has, and ends in good order.
+    /// Closes the control channel; the worker exports its pool, and exits cleanly.
     pub(crate) fn end(mut self) {
         drop(self.channel);
         let status = self.process.wait().unwrap();
         assert!(status.success(), "{status}");
     }
 
-    /// Kills the worker: a power cut, as far as its pool knows.
+    /// Kills the worker: for its pool, a power failure.
     pub(crate) fn kill(mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
     }
 }
 
-/// Sends a request for an open volume over a channel of its own, and returns its errno.
+/// Sends a request for an open volume over a new channel, and returns its errno.
 fn submit(
     worker: &Worker,
     volume: OpenedVolume,
@@ -293,7 +293,7 @@ pub(crate) fn read(
     data
 }
 
-/// The command that makes a pool.
+/// The command to create a pool.
 pub(crate) fn new_pool(name: &str, vdevs: Vec<NewVdev>) -> Command {
     Command::CreatePool {
         name: name.to_owned(),
@@ -305,7 +305,7 @@ pub(crate) fn new_pool(name: &str, vdevs: Vec<NewVdev>) -> Command {
     }
 }
 
-/// The command that makes a volume, with its reservation.
+/// The command to create a volume, with its reservation.
 pub(crate) fn new_volume(name: &str, volsize_bytes: u64, properties: &[(&str, &str)]) -> Command {
     Command::CreateVolume {
         name: name.to_owned(),
@@ -319,7 +319,7 @@ pub(crate) fn new_volume(name: &str, volsize_bytes: u64, properties: &[(&str, &s
     }
 }
 
-/// The command that sets a property.
+/// The command to set a property.
 pub(crate) fn set(dataset: &str, name: &str, value: &str) -> Command {
     Command::SetProperty {
         dataset: dataset.to_owned(),
@@ -328,17 +328,17 @@ pub(crate) fn set(dataset: &str, name: &str, value: &str) -> Command {
     }
 }
 
-/// The command that imports a pool as its labels say.
+/// The command to import a pool.
 pub(crate) fn import(config: ImportConfig) -> Command {
     Command::ImportPool { config, name: None, read_only: false, force: false, missing_log: false }
 }
 
-/// As [`import`], for a pool that is not to be written.
+/// As [`import`], read-only.
 pub(crate) fn import_read_only(config: ImportConfig) -> Command {
     Command::ImportPool { config, name: None, read_only: true, force: false, missing_log: false }
 }
 
-/// Files to make pools of, in a folder of their own.
+/// Files for pools, in a temporary folder.
 pub(crate) struct Disks {
     /// The folder.
     pub(crate) folder: TempDir,
@@ -350,7 +350,7 @@ impl Disks {
         Self { folder: tempfile::tempdir().unwrap() }
     }
 
-    /// A file of this size; it is sparse.
+    /// A sparse file of this size.
     pub(crate) fn file(&self, name: &str, size_mib: u64) -> PathBuf {
         let path = self.folder.path().join(name);
         File::create(&path).unwrap().set_len(size_mib << 20).unwrap();
@@ -380,7 +380,7 @@ pub(crate) fn spoil(path: &Path, offset: u64, len: usize) {
     file.write_all_at(&vec![0xa5; len], offset).unwrap();
 }
 
-/// What the labels of these files say of their pool, which is the only one: what importing it takes.
+/// The import configuration of the one pool on these files.
 pub(crate) fn scan(paths: &[&Path]) -> ImportConfig {
     let labels: Vec<DeviceLabels> = paths.iter().map(|path| read_labels(path)).collect();
     let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
@@ -399,11 +399,11 @@ pub(crate) fn read_labels(path: &Path) -> DeviceLabels {
     })
 }
 
-/// A loop device; it is detached in the end.
+/// A loop device, detached on drop.
 pub(crate) struct LoopDevice(pub(crate) PathBuf);
 
 impl LoopDevice {
-    /// With sectors of this size; `None` for who may not have one.
+    /// A device with sectors of this size; `None` without permission.
     pub(crate) fn new(file: &Path, sector_bytes: u32) -> Option<Self> {
         let output = Process::new("losetup")
             .args(["--find", "--show", "--sector-size", &sector_bytes.to_string()])

@@ -1,12 +1,12 @@
-//! What the real zdb says of a pool.
+//! The real zdb's report on a pool.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// How the script ends if there is no zdb.
+/// The script's exit status if there is no zdb.
 const NOT_FOUND: i32 = 127;
 
-/// What zdb says of the pools in a folder; `None` where there is no zdb and need not be.
+/// zdb's output for the pools in a folder; `None` if zdb is missing and not required.
 pub(crate) fn zdb(folder: &Path, args: &[&str]) -> Option<Output> {
     let output = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/oracle/zdb"))
         .env_remove("LD_LIBRARY_PATH")
@@ -24,7 +24,7 @@ pub(crate) fn zdb(folder: &Path, args: &[&str]) -> Option<Output> {
     Some(output)
 }
 
-/// zdb reads every block of an exported pool, and finds nothing wrong and no space leaked.
+/// Checks that zdb reads every block of an exported pool, and finds no errors and no leaked space.
 pub(crate) fn assert_clean(pool: &str, folder: &Path) {
     let Some(output) = zdb(folder, &["-bcc", pool]) else { return };
     let text = String::from_utf8_lossy(&output.stdout);
