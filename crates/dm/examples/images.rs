@@ -1,20 +1,20 @@
-//! Mapped devices over image files, by commands on standard input; the interop tests' half of ours.
+//! Mapped devices over image files, controlled by commands on standard input: our half of the interop tests.
 //!
 //! | command | what |
 //! |---|---|
-//! | `disk NAME FILE` | a file that tables may name |
+//! | `disk NAME FILE` | a file for use in tables |
 //! | `device NAME START LEN TYPE ...` | a device with a table of one line |
-//! | `reload NAME START LEN TYPE ...` | another table for it |
-//! | `copy NAME FILE SECTOR COUNT` | writes what the file has at that place |
-//! | `copies NAME FILE SEED COUNT` | that many such writes at random places, four at a time |
+//! | `reload NAME START LEN TYPE ...` | replaces its table |
+//! | `copy NAME FILE SECTOR COUNT` | writes the file's contents at that sector |
+//! | `copies NAME FILE SEED COUNT` | that many such writes at random sectors, four at a time |
 //! | `flush NAME`, `suspend NAME` | |
-//! | `dump NAME FILE` | reads all of it into a file |
-//! | `status NAME` | prints what `dmsetup status` does |
+//! | `dump NAME FILE` | reads the whole device into a file |
+//! | `status NAME` | prints the same as `dmsetup status` |
 //! | `half NAME` | waits until a merge is about half done |
-//! | `merged NAME` | waits until it is done |
-//! | `die`, `die MILLISECONDS` | ends the process, now or while other commands run, and cleans up nothing |
+//! | `merged NAME` | waits until a merge is done |
+//! | `die`, `die MILLISECONDS` | exits, now or while other commands run, without cleanup |
 //!
-//! The first error ends it.
+//! The first error exits.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -63,7 +63,7 @@ fn main() -> Outcome {
     })
 }
 
-/// Where the next of a series of writes goes: xorshift.
+/// The sector and length of the next write of a series: xorshift.
 fn next_place(state: &mut u64, size: u64) -> (u64, u64) {
     *state ^= *state << 13;
     *state ^= *state >> 7;

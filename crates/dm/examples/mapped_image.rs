@@ -1,7 +1,7 @@
-//! Maps a table over image files and copies the mapped device to a file, or a file to it: for the
-//! interoperation test, which does the same with the kernel.
+//! Maps a table over image files and copies the mapped device to a file, or a file to the device:
+//! for the interoperation test, which does the same with the kernel.
 //!
-//! Usage: `mapped_image read|write TABLE FILE IMAGE...`, where TABLE calls the images by their paths; or
+//! Usage: `mapped_image read|write TABLE FILE IMAGE...`, where TABLE names the images by path; or
 //! `mapped_image log LOG`, which prints the entries of a log of writes.
 
 use std::collections::BTreeMap;
@@ -66,7 +66,7 @@ fn copy(table: &str, file: &str, images: &[&str], write: bool) -> Result<(), Box
         if write && data.len() as u64 != size.bytes() {
             return Err(format!("{file} must have the size of the device, {size} sectors").into());
         }
-        // Lengths that fit no chunk, so that bios cross pieces and chunks in every way.
+        // Lengths that do not match chunks, so that bios cross pieces and chunks in every way.
         let mut at = 0;
         while at < size.0 {
             let len = STEP.min(size.0 - at);

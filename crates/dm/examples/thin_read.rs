@@ -11,7 +11,7 @@ use ashlar_dm::thin::{Options, ThinPool};
 use ashlar_dm::{Device, Table, Target};
 use ashlar_sim::{Media, Sim, SimDisk, SimRuntime};
 
-/// What is read at a time: some blocks, and parts of blocks.
+/// Length of a read: some blocks, and parts of blocks.
 const STEP: Sectors = Sectors(1000);
 
 fn disk(path: &str) -> Result<Gateway, Box<dyn Error>> {

@@ -1,4 +1,4 @@
-//! A device: its table, and how another one takes its place.
+//! A device: its table, and the replacement of that table.
 //!
 //! # States
 //!
@@ -10,17 +10,17 @@
 //!            resume: targets are told, the loaded table becomes the live one, the gate opens
 //! ```
 //!
-//! I/O that comes while the gate is closed is held, and goes to whatever table is live afterwards.
-//! What waits must not (`NOWAIT`) fails with `Again`, read-ahead with `Io`, as in the kernel.
+//! While the gate is closed, new I/O is held; it then goes to the table that is live. I/O that must
+//! not wait (`NOWAIT`) fails with `Again`, read-ahead with `Io`, as in the kernel.
 //!
-//! A table is replaced only while nothing is in it, so it goes away with the last look at its texts.
-//! A future that is dropped stops no write that was started: the rest of it goes to the runtime, and
-//! only its end gives back its pass.
+//! A table is replaced only while it has no I/O in flight, and is freed when the last reader of its
+//! texts is done. Dropping a future does not stop a started write: the runtime completes it, and
+//! only its completion returns its pass.
 //!
-//! The limits of a device are those of its first table, and stay. What a later table can do less of is
-//! made up for below, by the gateways of the lower devices, with two exceptions: a table with another
-//! logical block size is refused, and discards are not supported while the live table cannot do what the
-//! limits say of them.
+//! The limits of a device are those of its first table, and stay. If a later table has lower
+//! limits, the gateways of the lower devices split accordingly, with two exceptions: a table with
+//! another logical block size is refused, and discards are not supported while the live table
+//! cannot do what the limits promise.
 
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
@@ -37,10 +37,10 @@ use crate::gate::Gate;
 use crate::table::{LoadError, Table};
 use crate::target::MessageError;
 
-/// What only those look at who change the device.
+/// State that only changes of the device use.
 #[derive(Default)]
 struct Admin {
-    /// The table that is to be live after the next resume.
+    /// The table to become live with the next resume.
     loaded: Option<Arc<Table>>,
     suspended: bool,
 }
@@ -56,10 +56,10 @@ pub struct Device {
 }
 
 impl Device {
-    /// Starts a device that `table` maps, under the name `name`.
+    /// Starts a device named `name` with the table `table`.
     ///
     /// # Errors
-    /// A target could not begin.
+    /// A target could not start.
     pub async fn start(
         name: &str,
         table: Table,
@@ -78,7 +78,7 @@ impl Device {
         }))
     }
 
-    /// Puts `table` where the next [`Self::resume`] takes it from; one that is there is thrown away.
+    /// Loads `table` for the next [`Self::resume`]; replaces an already loaded one.
     ///
     /// # Errors
     /// [`LoadError::BlockSize`].
@@ -93,17 +93,17 @@ impl Device {
         Ok(())
     }
 
-    /// Throws away a table that was loaded and is not live. Whether there was one.
+    /// Discards a loaded table that is not live. Returns whether there was one.
     pub async fn clear(&self) -> bool {
         self.admin.lock().await.loaded.take().is_some()
     }
 
-    /// Holds new I/O from now on, and ends when none is in flight any more; with `flush`, what was
-    /// acknowledged is durable then. A suspended device stays so.
+    /// Holds new I/O, and waits until none is in flight; with `flush`, acknowledged data is durable
+    /// then. A device that is already suspended stays suspended.
     ///
     /// # Errors
-    /// The flush failed (of a target that had not lost everything before), or a target did: the device is
-    /// active, as before.
+    /// The flush failed (not counting targets that had already lost everything), or a target
+    /// failed: the device is active, as before.
     pub async fn suspend(&self, flush: bool) -> BioResult {
         self.finish(async move |device| {
             let mut admin = device.admin.lock().await;
@@ -139,11 +139,11 @@ impl Device {
         Ok(())
     }
 
-    /// Makes the loaded table the live one, if there is one, and lets held I/O go on. An active device
-    /// is suspended for that, with a flush.
+    /// Makes the loaded table live, if there is one, and releases held I/O. An active device is
+    /// suspended for this, with a flush.
     ///
     /// # Errors
-    /// A target could not begin: the device is suspended, and its tables are as they were.
+    /// A target could not start: the device is suspended, and its tables are unchanged.
     pub async fn resume(&self) -> BioResult {
         self.finish(async move |device| {
             let mut admin = device.admin.lock().await;
@@ -167,12 +167,12 @@ impl Device {
         .await
     }
 
-    /// Whether new I/O is held for somebody to resume the device.
+    /// Whether new I/O is held until the device is resumed.
     pub async fn is_suspended(&self) -> bool {
         self.admin.lock().await.suspended
     }
 
-    /// How many I/Os are held.
+    /// Number of held I/Os.
     pub fn held(&self) -> usize {
         self.gate.held()
     }
@@ -182,17 +182,17 @@ impl Device {
         self.live.load_full().to_string()
     }
 
-    /// The table that is loaded and not live, as `dmsetup table --inactive` prints it.
+    /// The loaded table that is not live, as `dmsetup table --inactive` prints it.
     pub async fn loaded_table(&self) -> Option<String> {
         self.admin.lock().await.loaded.as_ref().map(ToString::to_string)
     }
 
-    /// What the live table's targets say of themselves, as `dmsetup status` prints it.
+    /// The status of the live table's targets, as `dmsetup status` prints it.
     pub fn status(&self) -> String {
         self.live.load_full().status()
     }
 
-    /// Hands a message to the live table's target at `sector`; what it answers.
+    /// Sends a message to the live table's target at `sector`; returns the reply.
     ///
     /// # Errors
     /// See [`MessageError`].
@@ -212,7 +212,7 @@ impl Device {
     where
         F: Future<Output = BioResult> + 'static,
     {
-        // Whoever called us holds the device, so it is there.
+        // The caller holds the device, so the upgrade succeeds.
         let me = self.me.upgrade();
         Finish::new(&*self.runtime, async move {
             match me {
@@ -222,14 +222,14 @@ impl Device {
         })
     }
 
-    /// Whether the live table cannot do what our limits say of discards.
+    /// Whether the live table lacks discard features that our limits promise.
     fn lacks_discards(&self, table: &Table) -> bool {
         let promised = self.disk.limits().features - table.limits().features;
         table.limits().max_hw_discard.is_zero() || promised.contains(Features::DISCARD_ZEROES)
     }
 }
 
-/// Has all targets begin, or none of them.
+/// Starts all targets, or none of them.
 async fn begin(device: &str, table: &Table) -> BioResult {
     for (index, target) in table.targets().enumerate() {
         let Err(status) = target.resuming().await else { continue };
@@ -247,7 +247,7 @@ async fn begin(device: &str, table: &Table) -> BioResult {
     Ok(())
 }
 
-/// A bio's way through the device, which a read borrows and a write holds.
+/// Passes a bio through the device: a read borrows the device, a write holds it.
 async fn pass_on(device: impl Deref<Target = Device>, bio: Bio) -> BioResult {
     let _pass = match device.gate.try_enter() {
         Some(pass) => pass,

@@ -1,10 +1,10 @@
-//! Operations that run to their end although whoever waits for them goes away.
+//! Operations that run to completion even if their future is dropped.
 //!
-//! A future may be dropped at any await: an export's connection broke. What it started below goes on
-//! all the same. If its leave were given back then, a suspension would be told that nothing is in
-//! flight while a write still is, and it could land in a device after a snapshot of that was taken.
-//! So what changes data, and what changes the device, lives in a [`Finish`], which hands what is left
-//! of it to the runtime.
+//! A future may be dropped at any await, for example when an export's connection breaks. The I/O
+//! that it started continues. If its pass were returned then, a suspension would see nothing in
+//! flight although a write still is, and the write could reach a device after a snapshot of it was
+//! taken. So operations that change data or the device are wrapped in a [`Finish`], which passes
+//! the rest of a dropped operation to the runtime.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,7 +20,7 @@ pub(crate) struct Finish<'a> {
 }
 
 impl<'a> Finish<'a> {
-    /// Has `future` run to its end, on the current reactor.
+    /// Makes `future` run to completion, on the current reactor.
     pub(crate) fn new(
         runtime: &'a dyn Runtime,
         future: impl Future<Output = BioResult> + 'static,

@@ -13,61 +13,61 @@ use tracing::warn;
 use crate::target::{Arguments, Context, New, Target, TargetError, construct, type_names};
 use crate::text::Line;
 
-/// Parts of one bio in flight at a time; as many as the gateway has.
+/// Maximum of parts of one bio in flight; the same as the gateway's.
 const SPLIT_WINDOW: usize = 128;
 
 /// Why a table cannot be loaded. Pieces are counted from 1.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum LoadError {
-    /// It says nothing.
+    /// The table is empty.
     #[error("the table is empty: a device has at least one piece")]
     Empty,
     /// A piece has no sectors.
     #[error("piece {piece} is empty: give it a length")]
     EmptyPiece {
-        /// Which one.
+        /// The piece.
         piece: usize,
     },
-    /// A piece does not begin where the one before ends, or the first one at 0.
+    /// A piece does not start where the previous one ends, or the first one not at 0.
     #[error("piece {piece} starts at {start}, but must at {want}: pieces are adjacent")]
     NotAdjacent {
-        /// Which one.
+        /// The piece.
         piece: usize,
-        /// Where it begins.
+        /// Its start.
         start: Sector,
-        /// Where it should.
+        /// The required start.
         want: Sector,
     },
-    /// The device would be larger than can be addressed.
+    /// The device would be larger than the addressable maximum.
     #[error("piece {piece} ends beyond 2^64 bytes")]
     TooLarge {
-        /// Which one.
+        /// The piece.
         piece: usize,
     },
-    /// Nobody knows the type.
+    /// The type is unknown.
     #[error("piece {piece}: there is no target '{kind}', only {}", names())]
     UnknownType {
-        /// Which one.
-        piece: usize,
-        /// What it says.
-        kind: String,
-    },
-    /// The target cannot be made.
-    #[error("piece {piece}: {kind}: {error}")]
-    Target {
-        /// Which one.
+        /// The piece.
         piece: usize,
         /// The type.
         kind: String,
-        /// Why not.
+    },
+    /// The target cannot be constructed.
+    #[error("piece {piece}: {kind}: {error}")]
+    Target {
+        /// The piece.
+        piece: usize,
+        /// The type.
+        kind: String,
+        /// The reason.
         error: TargetError,
     },
-    /// A block would lie in two pieces, one of which cannot take a part of it.
+    /// A block would be in two pieces, one of which cannot process a part of it.
     #[error("piece {piece} does not begin on a block of {block} sectors, which its device wants")]
     Unaligned {
-        /// The piece, or one more than there are if the last block is not whole.
+        /// The piece, or one more than there are if the last block is incomplete.
         piece: usize,
-        /// The block size in question.
+        /// The required block size.
         block: Sectors,
     },
     /// The device is in use with another logical block size.
@@ -77,7 +77,7 @@ pub enum LoadError {
         device: String,
         /// Its logical block size.
         now: u32,
-        /// That of the table.
+        /// Logical block size of the table.
         wanted: u32,
     },
 }
@@ -100,7 +100,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Makes the targets of `lines` on the devices that they name.
+    /// Constructs the targets of `lines` on the devices that they name.
     ///
     /// # Errors
     /// See [`LoadError`].
@@ -123,10 +123,10 @@ impl Table {
         Self::of(targets)
     }
 
-    /// A table of targets that exist, with the lengths of their pieces.
+    /// A table of existing targets, with the lengths of their pieces.
     ///
     /// # Errors
-    /// There are none, or the lengths are impossible.
+    /// There are no targets, or the lengths are invalid.
     pub fn of(targets: Vec<(Sectors, Box<dyn Target>)>) -> Result<Self, LoadError> {
         if targets.is_empty() {
             return Err(LoadError::Empty);
@@ -148,12 +148,12 @@ impl Table {
         end - Sector::ZERO
     }
 
-    /// What targets and lower devices can do, together.
+    /// The combined limits of targets and lower devices.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// The target that `sector` belongs to.
+    /// The target that contains `sector`.
     pub fn target(&self, sector: Sector) -> Option<&dyn Target> {
         Some(&*self.piece(sector)?.target)
     }
@@ -162,7 +162,7 @@ impl Table {
         self.pieces.iter().map(|piece| &*piece.target)
     }
 
-    /// What `dmsetup status` prints: a line for each piece.
+    /// The output of `dmsetup status`: a line per piece.
     pub fn status(&self) -> String {
         self.describe(|target| target.status())
     }
@@ -170,7 +170,7 @@ impl Table {
     fn describe(&self, words: impl Fn(&dyn Target) -> String) -> String {
         let line = |piece: &Piece| {
             let (len, kind) = (piece.end - piece.start, piece.target.type_name());
-            // As dmsetup has it: the blank is there, whether anything follows or not.
+            // As in dmsetup: the blank is always there.
             format!("{} {len} {kind} {}\n", piece.start, words(&*piece.target))
         };
         self.pieces.iter().map(line).collect()
@@ -184,12 +184,12 @@ impl Table {
         }
     }
 
-    /// Maps a bio. Trace points fire for `disk`, the device of which this is the table.
+    /// Maps a bio. Trace points fire for `disk`, the device of this table.
     pub(crate) async fn submit(&self, disk: &Disk, bio: Bio) -> BioResult {
         if bio.op == Op::Flush {
             return Box::pin(self.flush(disk, bio)).await;
         }
-        // What was held may lie behind the end of a table that came meanwhile.
+        // A held bio may be beyond the end of a table that was loaded meanwhile.
         if bio.end() > self.capacity().as_end() {
             return Err(Status::Io);
         }
@@ -205,8 +205,9 @@ impl Table {
         self.flush_all(disk, &bio).await.into_iter().collect()
     }
 
-    /// The same, before a suspension: a target that had lost everything holds nobody up. One that loses it
-    /// by this flush does, so that somebody hears of it.
+    /// The same, before a suspension: an error of a target that had already lost everything is
+    /// ignored. A target that loses everything in this flush returns an error, so that the loss is
+    /// noticed.
     pub(crate) async fn settle(&self, disk: &Disk) -> BioResult {
         let lost: Vec<bool> = self.targets().map(|target| target.is_lost()).collect();
         let results = self.flush_all(disk, &Bio::flush()).await;
@@ -231,8 +232,8 @@ impl Table {
         gateway::all(flushes).await
     }
 
-    /// Sends the parts of a bio that lies in several pieces, or is too long for its target. As with the
-    /// gateway: what was started is waited for, and after an error nothing more is.
+    /// Submits the parts of a bio that is in several pieces, or too long for its target. As in the
+    /// gateway: started parts are waited for, and after an error no more are started.
     async fn submit_split(&self, disk: &Disk, bio: Bio) -> BioResult {
         let mut rest = Some(bio);
         let mut next = || {
@@ -262,7 +263,7 @@ impl Table {
     }
 }
 
-/// What `dmsetup table` prints: lines that make this table again.
+/// The output of `dmsetup table`: lines that produce this table again.
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.describe(|target| target.arguments()))
@@ -270,7 +271,7 @@ impl fmt::Display for Table {
 }
 
 impl Piece {
-    /// How much of the front of `bio` the target takes at once.
+    /// How much of the start of `bio` the target accepts at once.
     #[inline]
     fn takes(&self, bio: &Bio) -> Sectors {
         let max = match bio.op {
@@ -284,7 +285,7 @@ impl Piece {
         left.min(Sectors(max.0 - (bio.sector - self.start).0 % max.0))
     }
 
-    /// Fires the trace points of a bio that comes from `from` of the whole device.
+    /// Fires the trace points of a bio that comes from sector `from` of the whole device.
     #[inline]
     fn trace(&self, disk: &Disk, bio: &Bio, from: Sector) {
         if trace::is_active() {
@@ -331,21 +332,21 @@ fn stack(pieces: &[Piece]) -> Result<Limits, LoadError> {
     check_blocks(pieces, &blocks, limits.logical_block())?;
     let mut limits = limits.finish_stacking();
     if !all_discard {
-        // Half a discard helps nobody: as in the kernel all pieces have it, or the device has not.
+        // As in the kernel: a device supports discards only if all pieces do.
         limits.max_hw_discard = Sectors::ZERO;
         limits.features -= Features::DISCARD_ZEROES;
     }
-    // Boundaries of lower devices are theirs to keep; ours are kept here.
+    // The gateways of lower devices split at their boundaries; this device only at its own.
     limits.chunk_sectors = Sectors::ZERO;
-    // A table to come may have a cache where this one has none: flushes must always come down.
+    // A later table may have a cache where this one has none: flushes must always be passed down.
     limits.features |= Features::WRITE_CACHE | Features::FUA;
     Ok(limits)
 }
 
-/// A block of the device may lie in several pieces only if each can take its part of it (the kernel's
-/// `validate_hardware_logical_block_alignment`).
+/// A block of the device may span several pieces only if each can process its part of it (the
+/// kernel's `validate_hardware_logical_block_alignment`).
 fn check_blocks(pieces: &[Piece], blocks: &[Sectors], block: Sectors) -> Result<(), LoadError> {
-    // What the next piece must take of a block that the one before began.
+    // The part of the last block that the next piece must process.
     let mut rest = 0;
     for (index, (piece, own)) in pieces.iter().zip(blocks).enumerate() {
         let len = (piece.end - piece.start).0;

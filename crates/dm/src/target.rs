@@ -1,4 +1,4 @@
-//! What maps a piece of a device: the interface of all targets.
+//! The interface of all targets, which map pieces of a device.
 
 mod arguments;
 pub mod delay;
@@ -29,26 +29,26 @@ pub use lower::Lower;
 pub use striped::Striped;
 pub use zero::Zero;
 
-/// The devices that tables may name.
+/// The devices available to tables.
 pub trait Devices: Send + Sync {
-    /// The device that a table calls `name`.
+    /// The device that a table names `name`.
     fn find(&self, name: &str) -> Option<Gateway>;
 }
 
-/// What targets are made with.
+/// The environment for constructing targets.
 pub struct Context<'a> {
-    /// Who knows the devices that the table names.
+    /// Resolves the devices that the table names.
     pub devices: &'a dyn Devices,
     /// Time and tasks.
     pub runtime: Arc<dyn Runtime>,
-    /// Which devices have snapshots: the same for all tables that may name the same devices.
+    /// The devices with snapshots: the same instance for all tables that may use the same devices.
     pub origins: Arc<Origins>,
 }
 
-/// Why a message was not taken (dmsetup's `message`).
+/// Why a message was refused (dmsetup's `message`).
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum MessageError {
-    /// The target takes none, or not this one.
+    /// The target does not know this message.
     #[error("target {target} does not know the message '{message}'")]
     Unknown {
         /// The target's type.
@@ -56,26 +56,26 @@ pub enum MessageError {
         /// The first word.
         message: String,
     },
-    /// It knows the message, but not so.
+    /// The message is known, but has invalid arguments.
     #[error("{0}")]
     Invalid(String),
 }
 
-/// A piece of a device. Bios arrive with sectors counted from the start of the piece; those of a
-/// flush carry none. A target matches every [`Op`](ashlar_block::Op) explicitly.
+/// A target for a piece of a device. The sectors of bios count from the start of the piece; those
+/// of a flush are meaningless. A target matches every [`Op`](ashlar_block::Op) explicitly.
 pub trait Target: Send + Sync + 'static {
-    /// The type, as a table line has it: `linear`.
+    /// The type, as in a table line: `linear`.
     fn type_name(&self) -> &'static str;
 
-    /// The arguments behind the type, as they would make this target again (`dmsetup table`).
+    /// The arguments after the type, which would construct this target again (`dmsetup table`).
     fn arguments(&self) -> String;
 
-    /// What `dmsetup status` prints behind the type; nothing for most.
+    /// The text after the type in `dmsetup status`; empty for most targets.
     fn status(&self) -> String {
         String::new()
     }
 
-    /// No bio crosses a multiple of this, counted from the start of the piece; zero for no such bound.
+    /// No bio crosses a multiple of this, counted from the start of the piece; zero for no limit.
     fn max_io_len(&self) -> Sectors {
         Sectors::ZERO
     }
@@ -85,45 +85,45 @@ pub trait Target: Send + Sync + 'static {
         self.max_io_len()
     }
 
-    /// Narrows `limits`, which allow anything at first, to what this target and the devices below it
-    /// can do. Without discards ([`Limits::max_hw_discard`] zero in the end) the device has none.
+    /// Narrows `limits`, initially unlimited, to those of this target and the devices below it. If
+    /// [`Limits::max_hw_discard`] ends as zero, the device does not support discards.
     fn stack_limits(&self, limits: &mut Limits);
 
     /// Maps and submits `bio`.
     fn submit(&self, bio: Bio) -> IoFuture<'_>;
 
-    /// Whether nothing that was written here will ever be read again, and all I/O says so. It is flushed
-    /// before a suspension like all others, but that need not succeed.
+    /// Whether all data written here is lost, and all I/O fails accordingly. Such a target is also
+    /// flushed before a suspension, but an error is ignored.
     fn is_lost(&self) -> bool {
         false
     }
 
-    /// Tells `seen` what `bio` comes to on which lower devices, for trace points: nothing is submitted.
-    /// Targets that do other I/O than what they are given need not tell of it.
+    /// Calls `seen` with each lower device and the remapped bio, for trace points: nothing is
+    /// submitted. Targets with other I/O than the given bios need not report it.
     fn remaps(&self, _bio: &Bio, _seen: &mut dyn FnMut(&Disk, &Bio)) {}
 
-    /// A read or write that [`Self::submit`] was given for `sector` failed. For those who count.
+    /// Called when a read or write given to [`Self::submit`] failed at `sector`, for error counters.
     fn failed(&self, _op: Op, _sector: Sector, _status: Status) {}
 
-    /// Called when the device was suspended, or after [`Self::resuming`] if another target of the table
-    /// could not begin: no I/O is in flight, none comes.
+    /// Called when the device was suspended, or after [`Self::resuming`] if another target of the
+    /// table could not start: no I/O is in flight, and none arrives.
     fn suspended(&self) -> LocalFuture<'_, BioResult> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Called before the first I/O, and before the first one after a suspension. If it succeeds
-    /// [`Self::resumed`] follows, or, if another target of the table could not begin,
-    /// [`Self::suspended`]: so what cannot be undone is not to be done here.
+    /// Called before the first I/O, and before the first one after a suspension. If it succeeds,
+    /// [`Self::resumed`] follows, or, if another target of the table could not start,
+    /// [`Self::suspended`]: so it must not do anything irreversible.
     fn resuming(&self) -> LocalFuture<'_, BioResult> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Called when all targets of the table could begin: I/O comes next.
+    /// Called when all targets of the table could start: I/O comes next.
     fn resumed(&self) -> LocalFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
 
-    /// Takes a message; what it answers.
+    /// Handles a message; returns the reply.
     ///
     /// # Errors
     /// See [`MessageError`].
@@ -137,22 +137,22 @@ pub trait Target: Send + Sync + 'static {
     }
 }
 
-/// What a target is made from.
+/// The parameters for constructing a target.
 pub struct New<'a> {
-    /// How long the piece is.
+    /// Length of the piece.
     pub len: Sectors,
-    /// What the line says behind the type.
+    /// The text after the type in the line.
     pub args: Arguments<'a>,
-    /// The devices it may name, and the runtime.
+    /// The available devices, and the runtime.
     pub context: &'a Context<'a>,
 }
 
-/// A target that table lines make.
+/// A target that table lines can construct.
 pub(crate) trait Construct: Target + Sized {
-    /// The type, as a table line has it.
+    /// The type, as in a table line.
     const NAME: &'static str;
 
-    /// Makes the target.
+    /// Constructs the target.
     async fn construct(new: New<'_>) -> Result<Self, TargetError>;
 }
 
@@ -177,12 +177,12 @@ const TYPES: &[(&str, Constructor)] = &[
     (Zero::NAME, make::<Zero>),
 ];
 
-/// The types that table lines may name.
+/// The available types.
 pub fn type_names() -> impl Iterator<Item = &'static str> {
     TYPES.iter().map(|(name, _)| *name)
 }
 
-/// Makes the target of a line, if there is such a type.
+/// Constructs the target of a line, if the type exists.
 pub(crate) fn construct<'a>(kind: &str, new: New<'a>) -> Option<Made<'a>> {
     let (_, make) = TYPES.iter().find(|(name, _)| *name == kind)?;
     Some(make(new))

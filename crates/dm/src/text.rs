@@ -1,10 +1,10 @@
-//! Tables as text, as `dmsetup create`, `load` and `table` have them.
+//! Tables as text, in the format of `dmsetup create`, `load` and `table`.
 //!
-//! One piece a line: where it starts, how long it is (both in sectors), the type of its target, and
-//! arguments of that target. Empty lines, and lines that begin with `#`, say nothing; a `#` among the
-//! arguments begins a comment. Behind a backslash any character is an ordinary one, so that names may
-//! have spaces (the kernel's `dm_split_args`). A `#` behind a backslash is ordinary here and not for
-//! dmsetup, which has no way to write one.
+//! One piece per line: its start, its length (both in sectors), the type of its target, and
+//! arguments of that target. Empty lines, and lines that begin with `#`, are ignored; a `#` among
+//! the arguments begins a comment. A backslash makes the next character an ordinary one, so that
+//! names may contain spaces (the kernel's `dm_split_args`). A `#` after a backslash is ordinary
+//! here but not for dmsetup, which has no way to write one.
 
 use std::fmt;
 use std::fmt::Write;
@@ -12,49 +12,49 @@ use std::fmt::Write;
 use ashlar_block::{Sector, Sectors};
 use thiserror::Error;
 
-/// A piece as text has it: nothing of it is checked against others, or against devices.
+/// A piece as in the text: not checked against other pieces or devices.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Line {
-    /// Where the piece begins on the device.
+    /// Start of the piece on the device.
     pub start: Sector,
-    /// How long it is.
+    /// Length.
     pub len: Sectors,
     /// The type of its target: `linear`. Without white space.
     pub kind: String,
-    /// The target's arguments, without quoting. None is empty or has a line end in it.
+    /// The target's arguments, without quoting. None is empty or contains a line end.
     pub args: Vec<String>,
 }
 
-/// What is wrong with a line.
+/// The defect of a line.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum Fault {
     /// It ends too early.
     #[error("{0} is missing: a line is START LENGTH TYPE [ARGUMENT...]")]
     Missing(&'static str),
-    /// Where a number should be there is something else.
+    /// A field is not a number.
     #[error("{what} is '{found}', but must be a number of sectors below 2^64")]
     NotANumber {
-        /// Which field.
+        /// The field.
         what: &'static str,
-        /// What is there.
+        /// Its text.
         found: String,
     },
 }
 
-/// A text that is no table.
+/// Why a text is not a table.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("line {line} of the table: {fault}")]
 pub struct TextError {
-    /// Which line, counted from 1.
+    /// The line, counted from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The defect.
     pub fault: Fault,
 }
 
 /// The lines of a table.
 ///
 /// # Errors
-/// The first line that is none.
+/// The first invalid line.
 pub fn parse(text: &str) -> Result<Vec<Line>, TextError> {
     let mut lines = Vec::new();
     for (index, line) in text.split('\n').enumerate() {
@@ -92,7 +92,7 @@ fn number(word: Option<&str>, what: &'static str) -> Result<u64, Fault> {
     parse_number(word).ok_or_else(|| Fault::NotANumber { what, found: word.to_owned() })
 }
 
-/// Decimal digits and nothing else.
+/// Only decimal digits.
 pub(crate) fn parse_number<T: std::str::FromStr>(word: &str) -> Option<T> {
     let digits = word.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| word.parse().ok()).flatten()
@@ -105,7 +105,7 @@ fn arguments(rest: &str) -> Vec<String> {
     while let Some(c) = chars.next() {
         match c {
             '#' => break,
-            // A last one has nothing to quote, and stands for itself.
+            // A backslash at the end has nothing to quote, and stands for itself.
             '\\' => word.push(chars.next().unwrap_or('\\')),
             c if is_space(c) => {
                 if !word.is_empty() {
@@ -121,7 +121,7 @@ fn arguments(rest: &str) -> Vec<String> {
     args
 }
 
-/// An argument as text has it, quoted where it must be.
+/// An argument, quoted where necessary.
 pub struct Quoted<'a>(pub &'a str);
 
 impl fmt::Display for Quoted<'_> {

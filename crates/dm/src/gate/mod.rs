@@ -1,19 +1,19 @@
 //! The gate of a device: I/O passes it, and a suspension closes it.
 //!
-//! Each thread counts its I/O in a word of its own, in which a bit says that the gate is closed. To
-//! enter is one atomic addition, and what the word held before says whether the gate was open. To
-//! close is an addition to each of the words. All threads agree on the order of changes to one word:
-//! so an I/O either was counted when its word was closed, and is waited for, or finds the bit in what
-//! its own addition returns, and steps back. There is no gap between a look and a change.
+//! Each thread counts its I/O in its own word, which also has a bit for "closed". Entering is one
+//! atomic addition, whose result tells whether the gate was open. Closing adds to each word. All
+//! threads agree on the order of changes to one word: so an I/O either was counted before its word
+//! was closed, and the closer waits for it, or it sees the bit in the result of its addition, and
+//! leaves again. There is no gap between check and change.
 //!
-//! Nobody sleeps for ever. Who must wait takes the lock, looks at its word, and leaves a waker, all
-//! under the lock. Who opens, or is the last to leave a closed word, changes the word first, then
-//! takes the lock and wakes. If the waiter looked before the change, its waker is there by then; if
-//! after, it saw the change. Held I/O is woken in the order in which it came. Nothing is handed over:
-//! the woken look again, so who is dropped owes nothing.
+//! No wake-up is lost. A waiter takes the lock, checks its word, and stores a waker, all under the
+//! lock. The thread that opens the gate, or the last I/O to leave a closed word, changes the word
+//! first, then takes the lock and wakes. If the waiter checked before the change, its waker is
+//! already stored; if after, it saw the change. Held I/O is woken in order of arrival. Nothing is
+//! handed over: woken futures check again, so a dropped future leaves nothing to clean up.
 //!
-//! What happened while the gate was closed is seen by all who pass it afterwards, and what they did by
-//! whoever closes it: all changes acquire and release. `model.rs` checks all this.
+//! Every I/O that passes later sees what happened while the gate was closed, and the closer sees
+//! what earlier I/O did: all changes acquire and release. `model.rs` checks all this.
 
 mod primitives;
 
@@ -27,22 +27,22 @@ use std::task::{Context, Poll, Waker};
 
 use primitives::{Lock, Primitives, Std, Word};
 
-/// The gate is closed; the rest of the word is the number of I/Os that are in.
+/// The gate is closed; the rest of the word counts the I/Os inside.
 const CLOSED: u64 = 1 << 63;
 
-/// On cache lines of its own.
+/// Each on separate cache lines.
 #[derive(Default)]
 #[repr(align(128))]
 struct Shard<W>(W);
 
-/// Those who wait.
+/// The waiting futures.
 #[derive(Default)]
 pub(crate) struct Waiters {
-    /// Seats given so far.
+    /// Number of seats given so far.
     turns: u64,
-    /// Held I/O, ascending by number.
+    /// Held I/O, in ascending order of seats.
     seats: VecDeque<(u64, Waker)>,
-    /// Whoever closes the gate.
+    /// The closing thread.
     closer: Option<Waker>,
 }
 
@@ -60,7 +60,7 @@ impl<P: Primitives> Default for Gate<P> {
 }
 
 impl<P: Primitives> Gate<P> {
-    /// Lets an I/O in, if the gate is open.
+    /// Admits an I/O, if the gate is open.
     #[inline]
     pub(crate) fn try_enter(&self) -> Option<Pass<'_, P>> {
         self.try_enter_by(P::shard())
@@ -70,22 +70,22 @@ impl<P: Primitives> Gate<P> {
     fn try_enter_by(&self, shard: usize) -> Option<Pass<'_, P>> {
         let word = &self.shards[shard].0;
         let closed = word.add(1) & CLOSED != 0;
-        // Dropped at once if it came in vain, which counts as leaving.
+        // If the gate is closed, the pass is dropped at once, which counts as leaving.
         let pass = Pass { gate: self, word };
         (!closed).then_some(pass)
     }
 
-    /// Lets an I/O in once the gate is open.
+    /// Admits an I/O once the gate is open.
     pub(crate) fn enter(&self) -> Enter<'_, P> {
         Enter { gate: self, shard: P::shard(), seat: None }
     }
 
-    /// Keeps I/O from entering, and waits for what is in. One at a time.
+    /// Keeps new I/O out, and waits until the gate is empty. Only one caller at a time.
     pub(crate) async fn close(&self) -> Closed<'_, P> {
         for shard in &self.shards {
             shard.0.add(CLOSED);
         }
-        // From here on: dropped, it opens.
+        // From here on, a drop opens the gate.
         let closed = Closed { gate: self };
         for Shard(word) in &self.shards {
             poll_fn(|cx| self.poll_empty(word, cx)).await;
@@ -95,7 +95,7 @@ impl<P: Primitives> Gate<P> {
 
     fn poll_empty(&self, word: &P::Word, cx: &Context<'_>) -> Poll<()> {
         let waker = cx.waker().clone();
-        // An old waker is dropped, and with it perhaps a task, without the lock.
+        // The old waker is dropped outside the lock: this may drop a task.
         let (poll, _old) = self.waiters.with(|waiters| match word.load() & !CLOSED {
             0 => (Poll::Ready(()), waiters.closer.take()),
             _ => (Poll::Pending, waiters.closer.replace(waker)),
@@ -103,7 +103,7 @@ impl<P: Primitives> Gate<P> {
         poll
     }
 
-    /// Lets I/O in again that [`Closed::keep`] kept out; what is held first.
+    /// Admits I/O again after [`Closed::keep`]; held I/O first.
     pub(crate) fn open(&self) {
         for shard in &self.shards {
             shard.0.sub(CLOSED);
@@ -113,13 +113,15 @@ impl<P: Primitives> Gate<P> {
         }
     }
 
-    /// Whether nothing is in. What is not seen here and enters meanwhile sees what the caller did before.
+    /// Whether no I/O is inside. An I/O that is not seen here and enters meanwhile sees what the
+    /// caller did before.
     pub(crate) fn is_empty(&self) -> bool {
-        // By an addition: all agree on the order of changes to a word, a load might find an old one.
+        // With an addition: all threads agree on the order of changes to a word, but a load might
+        // return an old value.
         self.shards.iter().all(|Shard(word)| word.add(0) & !CLOSED == 0)
     }
 
-    /// How many I/Os are held.
+    /// Number of held I/Os.
     pub(crate) fn held(&self) -> usize {
         self.waiters.with(|waiters| waiters.seats.len())
     }
@@ -132,7 +134,7 @@ impl<P: Primitives> Gate<P> {
     }
 }
 
-/// An I/O's leave to be in, until it is dropped.
+/// An I/O's permission to be inside, until it is dropped.
 #[must_use = "the I/O may not be in flight without it"]
 pub(crate) struct Pass<'a, P: Primitives = Std> {
     gate: &'a Gate<P>,
@@ -148,14 +150,14 @@ impl<P: Primitives> Drop for Pass<'_, P> {
     }
 }
 
-/// The gate is closed and nobody is in; it opens when this is dropped.
+/// The gate is closed and empty; dropping this opens it.
 #[must_use = "the gate opens when it is dropped"]
 pub(crate) struct Closed<'a, P: Primitives = Std> {
     gate: &'a Gate<P>,
 }
 
 impl<P: Primitives> Closed<'_, P> {
-    /// Leaves it closed until somebody says [`Gate::open`].
+    /// Keeps the gate closed until [`Gate::open`].
     pub(crate) fn keep(self) {
         std::mem::forget(self);
     }
@@ -167,17 +169,17 @@ impl<P: Primitives> Drop for Closed<'_, P> {
     }
 }
 
-/// The way in of an I/O that is held.
+/// A held I/O's entry.
 #[must_use = "futures do nothing unless polled"]
 pub(crate) struct Enter<'a, P: Primitives = Std> {
     gate: &'a Gate<P>,
     shard: usize,
-    /// The number of its seat; it may have been taken away since.
+    /// The number of its seat; the seat may have been removed since.
     seat: Option<u64>,
 }
 
 impl<'a, P: Primitives> Enter<'a, P> {
-    /// Takes a seat, or keeps the one it has; false if the gate is open.
+    /// Takes a seat, or keeps the existing one; false if the gate is open.
     fn sit(&mut self, cx: &Context<'_>) -> bool {
         let word = &self.gate.shards[self.shard].0;
         let waker = cx.waker().clone();

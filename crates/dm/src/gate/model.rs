@@ -1,8 +1,8 @@
-//! What two or three threads can do to each other at the gate under the C11 memory model, by loom:
-//! all interleavings in which running threads are interrupted up to three times.
+//! Checks two or three threads at the gate with loom, under the C11 memory model: all interleavings
+//! in which running threads are interrupted up to three times.
 //!
-//! Checked: nobody is in while the gate is closed; what was done while it was closed is seen by those
-//! who come in, and the other way round; nobody sleeps for ever (to loom a deadlock).
+//! Checked: no I/O is inside while the gate is closed; I/O that enters sees what was done while it
+//! was closed, and vice versa; no wake-up is lost (loom reports a deadlock).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -16,7 +16,7 @@ use loom::thread;
 
 use super::*;
 
-/// Two words, so that threads have their own.
+/// Two words, so that each thread has its own.
 struct Loom;
 
 impl Primitives for Loom {
@@ -54,7 +54,7 @@ impl Wake for Signal {
     }
 }
 
-/// Runs a future to its end, sleeping while it has nothing to do.
+/// Runs a future to completion, sleeping while it is pending.
 fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let signal = std::sync::Arc::new(Signal(Notify::new()));
@@ -76,7 +76,7 @@ fn give_up<F: Future>(future: F) -> Option<F::Output> {
     }
 }
 
-/// What the gate protects: loom finds accesses that overlap or do not see each other.
+/// The state that the gate protects: loom detects accesses that overlap or do not see each other.
 struct World<P: Primitives> {
     gate: Gate<P>,
     table: UnsafeCell<()>,
@@ -98,7 +98,7 @@ impl<P: Primitives> World<P> {
 
 type Thread<P> = fn(&World<P>);
 
-/// Runs the threads beside each other in every way, with up to `preemptions` of them interrupted.
+/// Runs the threads in all interleavings, with up to `preemptions` interruptions.
 fn explore<P: Primitives + 'static>(preemptions: usize, threads: &[Thread<P>]) {
     let threads = threads.to_vec();
     let mut model = loom::model::Builder::new();
@@ -173,7 +173,7 @@ fn who_gives_up_does_so_without_a_trace() {
     explore::<Loom>(2, &[hasty_close, io, io_elsewhere]);
 }
 
-/// A gate whose I/O looks first and counts itself then: two steps with a gap between.
+/// A faulty gate whose I/O first checks and then counts itself: two steps with a gap between.
 #[derive(Default)]
 struct Gap(AtomicU64);
 

@@ -1,4 +1,4 @@
-//! What the gate needs of the machine, so that a model checker's can stand in for std's.
+//! The gate's primitives, so that a model checker can replace std's.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -7,25 +7,25 @@ use ashlar_block::stats;
 
 use super::Waiters;
 
-/// A set of such things.
+/// A set of primitives.
 pub(crate) trait Primitives {
-    /// Words that I/O is counted in.
+    /// Number of words in which I/O is counted.
     const SHARDS: usize;
     /// The word of the calling thread, below [`Self::SHARDS`].
     fn shard() -> usize;
     /// A word.
     type Word: Word;
-    /// The lock around those who wait.
+    /// The lock around the waiters.
     type Lock: Lock;
 }
 
 /// A 64-bit atomic. Changes acquire and release, the load acquires.
 pub(crate) trait Word: Default {
-    /// What it holds.
+    /// Its value.
     fn load(&self) -> u64;
-    /// Adds `n`; what it held before.
+    /// Adds `n`; returns the previous value.
     fn add(&self, n: u64) -> u64;
-    /// Takes `n` away; what it held before.
+    /// Subtracts `n`; returns the previous value.
     fn sub(&self, n: u64) -> u64;
 }
 
@@ -35,7 +35,7 @@ pub(crate) trait Lock: Default {
     fn with<R>(&self, work: impl FnOnce(&mut Waiters) -> R) -> R;
 }
 
-/// std's.
+/// std's primitives.
 #[derive(Debug)]
 pub(crate) struct Std;
 
@@ -70,7 +70,7 @@ impl Word for AtomicU64 {
 
 impl Lock for Mutex<Waiters> {
     fn with<R>(&self, work: impl FnOnce(&mut Waiters) -> R) -> R {
-        // No panic comes between two changes that belong together.
+        // A panic cannot leave the waiters inconsistent.
         work(&mut self.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

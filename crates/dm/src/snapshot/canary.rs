@@ -1,8 +1,9 @@
-//! Rules that a test can break on purpose, to see that the simulation notices.
+//! Rules that a test can break on purpose, to check that the simulation notices.
 //!
-//! Each rule is one of docs/internals/dm-snapshot.md. The code that keeps a rule asks [`broken`]: a constant `false` in
-//! release builds, a thread's own switch where debug assertions are on. crates/dm/tests/suite/snapshot/canaries.rs
-//! breaks one rule after the other, and the simulation has to find it.
+//! Each rule is from docs/internals/dm-snapshot.md. The code that keeps a rule calls [`broken`]:
+//! constant `false` in release builds, a thread-local switch with debug assertions.
+//! crates/dm/tests/suite/snapshot/canaries.rs breaks one rule after the other, and the simulation
+//! must detect it.
 
 /// A rule that the code keeps unless a test breaks it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,20 +20,20 @@ pub enum Rule {
     DataComesFirst,
     /// A discard of a whole chunk makes its copy zeroes.
     DiscardsZero,
-    /// A flush by a user and one by us are never under way together, and what a failed one may have taken
-    /// along is not believed.
+    /// A user's flush and an internal flush are never in flight together, and data that a failed
+    /// flush may have dropped is not trusted.
     FlushesAreApart,
     /// Only a write of a whole chunk makes the copy unnecessary.
     FullChunksOnly,
-    /// That a snapshot is invalid is on disk before the origin changes.
+    /// The invalidity of a snapshot is on disk before the origin changes.
     InvalidIsRecorded,
     /// Merged data is durable in the origin before its exceptions are forgotten.
     MergeFlushes,
-    /// Chunks that are being merged are not written, and writes to them are waited for.
+    /// Chunks that are being merged are not written, and writes in flight to them are waited for.
     MergeHoldsWrites,
     /// The other snapshots get their exceptions before the merge changes the origin.
     MergeIsAWrite,
-    /// The next area is empty before one is full.
+    /// The next area is zeroed before one is full.
     NextAreaIsEmpty,
     /// The origin does not change while a snapshot reads it.
     ReadsAreTracked,
@@ -48,7 +49,7 @@ mod choice {
         static BROKEN: Cell<Option<Rule>> = const { Cell::new(None) };
     }
 
-    /// From now on this thread breaks a rule, or none.
+    /// Makes this thread break a rule, or none.
     pub fn break_rule(rule: Option<Rule>) {
         BROKEN.set(rule);
     }

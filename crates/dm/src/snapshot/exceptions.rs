@@ -1,13 +1,13 @@
-//! Which chunks of the origin a snapshot has copies of, which it is copying, and which are being read.
+//! The state of each chunk: copied, being copied, or being read from the origin.
 //!
-//! Everything that is known of a chunk lies in one shard, under one lock that is held for a few
-//! instructions: so whoever decides by it decides at one moment. Neighbouring chunks share a shard, so
-//! that runs of them can be one entry.
+//! Everything known about a chunk is in one shard, under one lock that is held for a few
+//! instructions: so a decision based on it is consistent. Neighbouring chunks share a shard, so
+//! that a run of them can be one entry.
 //!
-//! Life of a chunk: *shared* (nothing here; reads go to the origin and are tracked), *pending* (its
-//! copy is being made; still read from the origin), *draining* (copied and committed, so read from the
-//! COW device; but reads of the origin that began before are under way, and the origin must not
-//! change: still pending, too), *complete*. A snapshot that is merged makes complete chunks shared.
+//! Life of a chunk: *shared* (no entry; reads go to the origin and are tracked), *pending* (its
+//! copy is being made; still read from the origin), *draining* (copied and committed, so read from
+//! the COW device; but earlier reads of the origin are still in flight, and the origin must not
+//! change: still pending, too), *complete*. A merge makes complete chunks shared again.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -16,11 +16,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use event_listener::Event;
 
-/// log2 of the chunks that lie in a row in one shard.
+/// log2 of the number of consecutive chunks per shard.
 const GROUP_SHIFT: u32 = 6;
 const SHARDS: usize = 16;
 
-/// A map from chunks to chunks that keeps runs (both sides consecutive) as one entry.
+/// A map from chunks to chunks that stores runs (both sides consecutive) as one entry.
 #[derive(Default)]
 pub(super) struct Runs {
     runs: BTreeMap<u64, Run>,
@@ -38,12 +38,12 @@ impl Runs {
         (old - first < run.len).then_some((first, run))
     }
 
-    /// Where `old` is.
+    /// The chunk that `old` maps to.
     pub(super) fn get(&self, old: u64) -> Option<u64> {
         self.run_of(old).map(|(first, run)| run.new + (old - first))
     }
 
-    /// Whether every chunk of a range is there.
+    /// Whether every chunk of a range is in the map.
     pub(super) fn covers(&self, range: Range<u64>) -> bool {
         let mut at = range.start;
         while at < range.end {
@@ -53,7 +53,7 @@ impl Runs {
         true
     }
 
-    /// Puts a chunk in; false if it is there already.
+    /// Inserts a chunk; false if it exists.
     pub(super) fn insert(&mut self, old: u64, new: u64) -> bool {
         if self.get(old).is_some() {
             return false;
@@ -75,7 +75,7 @@ impl Runs {
         true
     }
 
-    /// Takes a chunk out; false if it is not there.
+    /// Removes a chunk; false if it is missing.
     pub(super) fn remove(&mut self, old: u64) -> bool {
         let Some((first, run)) = self.run_of(old) else { return false };
         let before = old - first;
@@ -90,7 +90,7 @@ impl Runs {
         true
     }
 
-    /// How many entries it takes.
+    /// The number of entries.
     #[cfg(test)]
     fn entries(&self) -> usize {
         self.runs.len()
@@ -105,7 +105,7 @@ const FAILED: u8 = 2;
 pub(super) struct Pending {
     pub(super) old: u64,
     pub(super) new: u64,
-    /// In which order the new chunks were given out; exceptions are committed in it.
+    /// The order in which new chunks were allocated; exceptions are committed in this order.
     pub(super) sequence: u64,
     end: AtomicU8,
     ended: Event,
@@ -117,8 +117,8 @@ impl Pending {
         Arc::new(Self { old, new, sequence, end, ended })
     }
 
-    /// Ends when the origin's chunk may change (or the snapshot is known not to be valid): whether the
-    /// exception was made.
+    /// Waits until the origin's chunk may change (or the snapshot is known to be invalid); returns
+    /// whether the exception was made.
     pub(super) async fn made(&self) -> bool {
         while self.end.load(SeqCst) == WAITING {
             let listener = self.ended.listen();
@@ -139,10 +139,10 @@ impl Pending {
 pub(super) struct Shard {
     pub(super) complete: Runs,
     pub(super) pending: HashMap<u64, Arc<Pending>>,
-    /// Chunks of I/O under way that must end before the chunk changes its place: reads of the
+    /// Chunks with I/O in flight that must end before the chunk's location changes: reads of the
     /// origin, and writes to the copy while it may be merged.
     tracked: Vec<u64>,
-    /// Chunks that are being merged: not to be written.
+    /// Chunks that are being merged: they must not be written.
     pub(super) window: Range<u64>,
 }
 
@@ -155,7 +155,7 @@ impl Shard {
         self.tracked.contains(&chunk)
     }
 
-    /// Ends what [`Self::track`] began; the exception that waited for nothing else.
+    /// Ends what [`Self::track`] began; returns the exception that only waited for this.
     pub(super) fn untrack(&mut self, chunk: u64) -> Option<Arc<Pending>> {
         if let Some(at) = self.tracked.iter().position(|tracked| *tracked == chunk) {
             self.tracked.swap_remove(at);
@@ -175,11 +175,11 @@ impl Exceptions {
     /// The shard of a chunk.
     pub(super) fn shard(&self, chunk: u64) -> MutexGuard<'_, Shard> {
         let shard = &self.shards[(chunk >> GROUP_SHIFT) as usize % SHARDS];
-        // Nothing that belongs together is left half done by a panic.
+        // A panic cannot leave related fields inconsistent.
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether all chunks of a range have copies, and nobody reads them from the origin any more.
+    /// Whether all chunks of a range have copies, and no reads of them from the origin are in flight.
     pub(super) fn are_complete(&self, range: Range<u64>) -> bool {
         let mut at = range.start;
         while at < range.end {
@@ -195,7 +195,7 @@ impl Exceptions {
         true
     }
 
-    /// Declares chunks as being merged, or (an empty range) none.
+    /// Marks these chunks as being merged; none if the range is empty.
     pub(super) fn set_window(&self, window: &Range<u64>) {
         for shard in &self.shards {
             shard.lock().unwrap_or_else(PoisonError::into_inner).window = window.clone();

@@ -1,11 +1,12 @@
-//! Flushes of a device: those of its users, and our own, on which something depends.
+//! Flushes of a device: those of its users, and internal ones that other operations depend on.
 //!
-//! A disk whose flush fails drops what is in its cache, and says so once, to whoever asked for that flush.
-//! The next flush succeeds with nothing left to make durable. So of a flush that may fail it must be known
-//! what it took along, before anybody believes another one: users' flushes and ours are never under way at
-//! the same time. What users lose by a flush of ours they are told by their next one, which fails.
+//! A disk whose flush fails drops its cache, and reports that once, to the submitter of that flush.
+//! The next flush succeeds with nothing left to make durable. So when a flush fails, it must be
+//! known what it dropped before another flush is trusted: users' flushes and internal ones are
+//! never in flight at the same time. If an internal flush loses users' data, the users' next flush
+//! fails.
 //!
-//! Flushes by devices beside us, of the same disk, are not seen here.
+//! Flushes of the same disk by other devices are not seen here.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
@@ -17,14 +18,14 @@ use crate::gate::{Gate, Pass};
 /// See the module text.
 #[derive(Default)]
 pub(super) struct Flushes {
-    /// Passed by users' flushes, closed during ours.
+    /// Users' flushes pass it; closed during internal ones.
     gate: Gate,
     failed: AtomicU64,
-    /// Passed by users' writes; never closed, only looked at.
+    /// Users' writes pass it; never closed, only checked.
     writes: Gate,
-    /// Something that users wrote may be in the device's cache.
+    /// Users' data may be in the device's cache.
     dirty: AtomicBool,
-    /// A flush of ours failed and took something of users along, and none knows.
+    /// An internal flush failed and dropped users' data; no user knows yet.
     owed: AtomicBool,
 }
 
@@ -36,13 +37,13 @@ async fn pass(gate: &Gate) -> Pass<'_> {
 }
 
 impl Flushes {
-    /// How many of users' flushes failed so far.
+    /// Number of users' flushes that failed so far.
     pub(super) fn failed(&self) -> u64 {
         self.failed.load(SeqCst)
     }
 
-    /// Submits a write or flush of a user. If it is a flush, or needs one, and that fails, `lost` is called
-    /// before anything of ours is flushed.
+    /// Submits a user's write or flush. If it is or needs a flush, and that fails, `lost` is called
+    /// before any internal flush.
     pub(super) async fn by_user(
         &self,
         device: &Gateway,
@@ -52,7 +53,7 @@ impl Flushes {
         if bio.op == Op::Flush {
             return self.flush_by_user(device, bio, &lost).await;
         }
-        // What the gateway would do; but here a write that fails is told from a flush that does.
+        // As the gateway would do; but here, a failed write is distinguished from a failed flush.
         if bio.flags.contains(Flags::PREFLUSH) {
             bio.flags -= Flags::PREFLUSH;
             self.flush_by_user(device, Bio::flush(), &lost).await?;
@@ -78,7 +79,7 @@ impl Flushes {
 
     async fn flush_by_user(&self, device: &Gateway, bio: Bio, lost: &impl Fn()) -> BioResult {
         let _pass = pass(&self.gate).await;
-        // All that are under way at a time are told: each of them may be about what was lost.
+        // All flushes in flight at that time fail: each may concern the lost data.
         let owed = self.owed.load(SeqCst);
         let result = device.submit(bio).await;
         if result.is_err() {
@@ -92,10 +93,11 @@ impl Flushes {
         result
     }
 
-    /// Has `flush`, ours, run while no user's is under way, if it still `may`. One at a time.
+    /// Runs the internal `flush` while no user's flush is in flight, if it still `may`. Only one
+    /// caller at a time.
     ///
     /// # Errors
-    /// That of the flush, or [`Status::Io`] if it may not.
+    /// The error of the flush, or [`Status::Io`] if it may not run.
     pub(super) async fn by_us(
         &self,
         may: impl FnOnce() -> bool,
@@ -116,13 +118,14 @@ impl Flushes {
         result
     }
 
-    /// Before a flush of ours: whether it may take something of users along. What it surely makes durable is
-    /// not dirty from now on.
+    /// Before an internal flush: whether it may affect users' data. Clears the dirty flag if no
+    /// write is in flight, because the flush then covers all writes.
     ///
-    /// A write first passes, then makes things dirty. If we look before it passes, it sees what we forgot,
-    /// and makes them dirty again. If we look while it is under way, they stay so: a flush may cover it or
-    /// not, and its end may be noticed much later than it is in the cache. If we look later, our flush
-    /// covers it.
+    /// A write first passes, then sets the dirty flag. If we clear the flag before the write
+    /// passes, it sees the cleared flag, and sets it again. If we clear it while the write is in
+    /// flight, the flag is set again: the flush may or may not cover that write, and its completion
+    /// may be noticed long after its data is in the cache. If we clear it later, our flush covers
+    /// the write.
     fn forget_dirt(&self) -> bool {
         let dirty = self.dirty.swap(false, SeqCst);
         if self.writes.is_empty() {
@@ -149,7 +152,7 @@ mod tests {
         Bio::write_from(Sector(8), &mut Buffer::from_slice(&[7; 4096]))
     }
 
-    /// Runs with a disk of which the flush that comes next fails.
+    /// Runs with a disk whose next flush fails.
     fn on_a_disk(work: impl AsyncFnOnce(&Flushes, &Media, &Gateway)) {
         let media = Media::new(Sectors(800));
         let disk = SimDisk::over("disk", media.clone()).gateway();
@@ -171,11 +174,11 @@ mod tests {
                 let mut written = pin!(flushes.by_user(disk, write(), || ()));
                 assert_eq!(written.as_mut().now_or_never(), None);
                 if again {
-                    // Too early for the write: it is not covered.
+                    // Too early to cover the write.
                     assert_eq!(flushes.by_us(|| true, async || Ok(())).await, Ok(()));
                 }
                 SimRuntime.sleep(Duration::from_secs(1)).await;
-                // It is in the cache, and its user has not looked yet.
+                // It is in the cache, and its user has not polled yet.
                 assert_eq!(media.peek(Sector(8)), [7; 512]);
                 media.fail_nth_flush(0);
                 assert_eq!(we_flush(flushes, disk).await, Err(Status::Io));

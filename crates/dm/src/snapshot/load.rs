@@ -1,8 +1,8 @@
-//! Reading a persistent exception store, and making a new one.
+//! Reads a persistent exception store, and creates a new one.
 //!
-//! Every number that comes from the disk is checked: a store that does not fit its devices, names a chunk
-//! twice or has no end is refused as a whole, and nothing of it is changed. Looking at a store
-//! writes nothing; a new one is written only where there is none (`magic` is zero).
+//! Every number from the disk is checked: a store that does not fit its devices, names a chunk
+//! twice or has no end is refused as a whole, and left unchanged. Examining a store writes nothing;
+//! a new store is only written where there is none (`magic` is zero).
 
 use ashlar_block::{Bio, Buffer, Flags, Gateway, Sector, Sectors, Status};
 use futures_util::{StreamExt, stream};
@@ -26,9 +26,9 @@ pub enum StoreError {
     Read {
         /// The COW device.
         device: String,
-        /// Where.
+        /// The sector.
         sector: Sector,
-        /// What it said.
+        /// The error.
         status: Status,
     },
     /// The COW device could not be written.
@@ -36,20 +36,20 @@ pub enum StoreError {
     Write {
         /// The COW device.
         device: String,
-        /// What it said.
+        /// The error.
         status: Status,
     },
-    /// The COW device is too small to hold anything.
+    /// The COW device is too small for a store.
     #[error("{device} has {size} sectors, too few for an exception store with chunks of {chunk}")]
     TooSmall {
         /// The COW device.
         device: String,
-        /// Its sectors.
+        /// Its size in sectors.
         size: Sectors,
-        /// Sectors in a chunk.
+        /// Sectors per chunk.
         chunk: Sectors,
     },
-    /// Something else is there.
+    /// The device contains something else.
     #[error(
         "{device} holds no exception store (it begins with {magic:#010x}): zero its first 4 KiB if \
          it is to become one"
@@ -57,10 +57,10 @@ pub enum StoreError {
     NotAStore {
         /// The COW device.
         device: String,
-        /// What is where the magic number should be.
+        /// The number in place of the magic number.
         magic: u32,
     },
-    /// A version that nobody knows.
+    /// An unknown version.
     #[error("the exception store on {device} has version {version}, only 1 is known")]
     Version {
         /// The COW device.
@@ -68,24 +68,24 @@ pub enum StoreError {
         /// The header's version.
         version: u32,
     },
-    /// The header's or the table's chunk size is not possible.
+    /// The header's or the table's chunk size is invalid.
     #[error("the exception store on {device}: {error}")]
     ChunkSize {
         /// The COW device.
         device: String,
-        /// Why not.
+        /// The reason.
         error: ChunkSizeError,
     },
-    /// An exception is not possible.
+    /// An exception is invalid.
     #[error("exception {index} of area {area} on {device} is wrong: {fault}")]
     Exception {
         /// The COW device.
         device: String,
-        /// Which area.
+        /// The area.
         area: u64,
-        /// Which exception of it.
+        /// The index of the exception in the area.
         index: usize,
-        /// What is wrong.
+        /// The defect.
         fault: Fault,
     },
     /// The list does not end within the device.
@@ -93,36 +93,36 @@ pub enum StoreError {
     NoEnd {
         /// The COW device.
         device: String,
-        /// The area that is not there.
+        /// The missing area.
         area: u64,
     },
 }
 
-/// What is wrong with an exception.
+/// The defect of an exception.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum Fault {
-    /// The origin has no such chunk.
+    /// The chunk is beyond the end of the origin.
     #[error("chunk {0} is beyond the end of the origin")]
     BeyondOrigin(u64),
-    /// The COW device has no such chunk.
+    /// The new chunk is beyond the end of the COW device.
     #[error("new chunk {0} is beyond the end of the COW device")]
     BeyondCow(u64),
-    /// Metadata is there.
+    /// The new chunk contains metadata.
     #[error("new chunk {0} holds metadata")]
     InMetadata(u64),
-    /// Another exception is for the same chunk of the origin.
+    /// The chunk of the origin already has an exception.
     #[error("chunk {0} has another exception already")]
     OldTwice(u64),
-    /// Another exception has its copy there.
+    /// The new chunk is used by another exception.
     #[error("new chunk {0} is that of another exception")]
     NewTwice(u64),
 }
 
-/// What is on a COW device.
+/// The contents of a COW device.
 pub(super) enum Found {
     /// No store yet.
     New(Geometry),
-    /// A store that was declared invalid.
+    /// A store that was marked invalid.
     Invalid(Geometry),
     /// A store with these exceptions.
     Valid(Contents),
@@ -135,26 +135,26 @@ pub(super) struct Contents {
     pub(super) area: Area,
     /// The chunk after the highest one in use.
     pub(super) next_free: u64,
-    /// All of them, as pairs of old and new chunk.
+    /// All exceptions, as pairs of old and new chunk.
     pub(super) exceptions: Vec<(u64, u64)>,
 }
 
-/// What an exception store says of itself.
+/// A summary of an exception store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Summary {
-    /// Sectors in a chunk.
+    /// Sectors per chunk.
     pub chunk: Sectors,
-    /// Whether the snapshot can be used.
+    /// Whether the snapshot is usable.
     pub valid: bool,
-    /// Which chunks of the origin have copies where, in the order in which they were made.
+    /// The exceptions, as pairs of old and new chunk, in order of creation.
     pub exceptions: Vec<(u64, u64)>,
 }
 
-/// Looks at the exception store on `cow`, of a snapshot of an origin with `origin_len` sectors; None if
-/// there is none. Writes nothing.
+/// Examines the exception store on `cow`, of a snapshot of an origin with `origin_len` sectors;
+/// None if there is none. Writes nothing.
 ///
 /// # Errors
-/// Whatever makes it unusable.
+/// The store is unusable.
 pub async fn examine(cow: &Gateway, origin_len: Sectors) -> Result<Option<Summary>, StoreError> {
     Ok(match find(cow, Sectors::ZERO, cow.disk().limits().logical_block(), origin_len).await? {
         Found::New(_) => None,
@@ -176,8 +176,8 @@ async fn read(cow: &Gateway, sector: Sector, len: Sectors) -> Result<Buffer, Sto
     cow.read(sector, len).await.map_err(failed)
 }
 
-/// Finds out what is on a COW device; `chunk` (zero: the default) is the chunk size of a new store,
-/// `block` that of the devices involved.
+/// Determines the contents of a COW device; `chunk` (zero: the default) is the chunk size of a new
+/// store, `block` the block size of the devices.
 pub(super) async fn find(
     cow: &Gateway,
     chunk: Sectors,
@@ -189,7 +189,7 @@ pub(super) async fn find(
         let geometry = Geometry::new(chunk, block)
             .map_err(|error| StoreError::ChunkSize { device: name(cow), error })?;
         let (device, size) = (name(cow), cow.capacity());
-        // The header, an area, and something to point to.
+        // The header, an area, and one data chunk.
         if geometry.chunks_in(size) < 3 {
             return Err(StoreError::TooSmall { device, size, chunk });
         }
@@ -241,11 +241,11 @@ async fn read_areas(
     Err(StoreError::NoEnd { device: name(cow), area: areas })
 }
 
-/// The exceptions so far.
+/// The exceptions read so far.
 struct List<'a> {
     cow: &'a Gateway,
     geometry: Geometry,
-    /// Chunks of both devices.
+    /// Number of chunks of each device.
     origin: u64,
     total: u64,
     old: Runs,
@@ -262,7 +262,7 @@ impl<'a> List<'a> {
         Self { cow, geometry, origin, total, old, new, next_free: 2, exceptions }
     }
 
-    /// Takes the exceptions of the next area: the area, if the list ends in it.
+    /// Adds the exceptions of the next area; returns the area if the list ends in it.
     fn take_area(&mut self, number: u64, bytes: &[u8]) -> Result<Option<Area>, StoreError> {
         let mut area = Area::first(self.geometry);
         area.number = number;
@@ -311,9 +311,9 @@ impl<'a> List<'a> {
     }
 }
 
-/// Makes a new store: first an empty area, then the header, so that a crash leaves no header over an
-/// area that was never emptied. (The kernel writes them the other way round.) On a device that must not be
-/// written there is none to be made: the snapshot has no exceptions, and gets none.
+/// Creates a new store: first an empty area, then the header, so that a crash leaves no header with
+/// an area that was not zeroed. (The kernel writes them in the opposite order.) On a read-only
+/// device nothing is written: the snapshot has no exceptions, and gets none.
 pub(super) async fn create(cow: &Gateway, geometry: Geometry) -> Result<(), StoreError> {
     if cow.disk().is_read_only() {
         return Ok(());

@@ -1,17 +1,17 @@
-//! `snapshot-merge ORIGIN COW P|PO CHUNK [FEATURES...]`: the snapshot, becoming the origin.
+//! `snapshot-merge ORIGIN COW P|PO CHUNK [FEATURES...]`: a snapshot that is merged into its origin.
 //!
-//! The device shows the snapshot throughout. A task takes runs of exceptions off the end of the list:
+//! The device shows the snapshot throughout. A task removes runs of exceptions from the end of the list:
 //!
-//! 1. the other snapshots of the origin get their exceptions;
-//! 2. the run is closed for writes, and those under way end;
+//! 1. the origin's other snapshots get their exceptions;
+//! 2. the run is closed for writes, and writes in flight complete;
 //! 3. it is copied to the origin;
 //! 4. the origin is flushed;
 //! 5. the list is written without the run, with PREFLUSH and FUA;
 //! 6. the chunks are shared again: held writes go to the origin.
 //!
-//! A crash before 5 leaves the exceptions, and they are merged again; after it, the origin has the data.
-//! If 5 fails nobody knows which of both is on disk: the run stays closed, so that nothing can be
-//! written to it that would be lost in one of the cases.
+//! A crash before step 5 leaves the exceptions, and they are merged again; after it, the origin has
+//! the data. If step 5 fails, it is unknown which of both is on disk: the run stays closed, so that
+//! no write goes to it that would be lost in one of the cases.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,35 +32,35 @@ use super::target::{Member, Tracked};
 use super::task::Task;
 use crate::target::{Construct, New, Target, TargetError};
 
-/// Most sectors that are merged, and closed for writes, at a time; a chunk may be longer.
+/// Maximum of sectors that are merged, and closed for writes, at a time; a chunk may be larger.
 const MOST: Sectors = Sectors(2048);
 
-/// How a snapshot's merge stands.
+/// The state of a snapshot's merge.
 #[derive(Default)]
 pub(super) struct Merge {
-    /// There is a [`Claim`].
+    /// Whether there is a [`Claim`].
     claimed: AtomicBool,
     merging: AtomicBool,
     pub(super) task: Task,
     failed: AtomicBool,
-    /// The list on disk is not known: the run stays closed.
+    /// The list on disk is unknown: the run stays closed.
     stuck: AtomicBool,
-    /// The run that is closed is another one, or a write to it ended.
+    /// The closed run has changed, or a write to it ended.
     pub(super) changed: Event,
 }
 
 impl Merge {
-    /// Whether the snapshot is one that is merged: the origin makes no more exceptions in it.
+    /// Whether the snapshot is being merged: then the origin makes no more exceptions in it.
     pub(super) fn is_merging(&self) -> bool {
         self.merging.load(SeqCst)
     }
 
-    /// Whether the snapshot is merged, or is to be as soon as a table is the live one.
+    /// Whether the snapshot is being merged, or will be when a loaded table becomes live.
     pub(super) fn is_claimed(&self) -> bool {
         self.claimed.load(SeqCst) || self.is_merging()
     }
 
-    /// For good: exceptions that are made later would be older than what is written.
+    /// Permanent: exceptions made later would have older data than the writes.
     pub(super) fn begin(&self) {
         self.merging.store(true, SeqCst);
     }
@@ -69,7 +69,7 @@ impl Merge {
         self.failed.load(SeqCst)
     }
 
-    /// Ends when `done` is true, which whoever makes it so tells by `changed`.
+    /// Waits until `done` is true; every change of its result notifies `changed`.
     async fn until(&self, done: impl Fn() -> bool) {
         loop {
             let listener = self.changed.listen();
@@ -81,13 +81,13 @@ impl Merge {
     }
 }
 
-/// The right to merge a snapshot: one target has it, from before it is resumed until it is suspended.
-/// Nothing is different until the merge begins, so a table that does not become the live one leaves no
-/// trace; and nobody suspends another one's merge.
+/// The right to merge a snapshot: one target holds it, from before its resume until its suspension.
+/// Nothing changes until the merge begins, so a table that does not become live leaves no trace;
+/// and no target suspends another target's merge.
 pub(super) struct Claim(Arc<Snapshot>);
 
 impl Claim {
-    /// Takes it, if nobody has it. [`Origin::claim_merge`] looks at the origin's other snapshots.
+    /// Takes the right, if it is free. [`Origin::claim_merge`] checks the origin's other snapshots.
     pub(super) fn take(snapshot: &Arc<Snapshot>) -> Option<Self> {
         let free = !snapshot.merge.claimed.swap(true, SeqCst);
         free.then(|| Self(Arc::clone(snapshot)))
@@ -96,7 +96,7 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // The run that is under way is the last.
+        // The current run is the last one.
         self.0.merge.task.end();
         self.0.merge.claimed.store(false, SeqCst);
     }
@@ -110,7 +110,7 @@ struct Run {
     len: u64,
 }
 
-/// Merges until there is nothing left, it is stopped, or it fails.
+/// Merges until nothing is left, the task is stopped, or an error occurs.
 async fn merge(snapshot: Arc<Snapshot>, origin: Arc<Origin>) {
     let state = &snapshot.merge;
     if let Some(loaded) = snapshot.loaded() {
@@ -189,7 +189,7 @@ async fn merge_run(
     let failed = origin.flushes.failed();
     copy(&snapshot.cow, from, &snapshot.origin, to, len).await?;
     if !broken(Rule::MergeFlushes) {
-        // One that failed since may have taken the run along.
+        // A flush that failed since may have dropped the run's data.
         let may = || origin.flushes.failed() == failed;
         origin.flushes.by_us(may, async || snapshot.origin.submit(Bio::flush()).await).await?;
     }
@@ -209,11 +209,11 @@ async fn merge_run(
     Ok(())
 }
 
-/// Where a bio of the merged device goes.
+/// The destination of a bio of the merged device.
 enum Way {
-    /// To the copy.
+    /// The copy.
     Copy(u64),
-    /// The chunk is being merged.
+    /// None yet: the chunk is being merged.
     Closed,
     Origin,
 }
@@ -225,7 +225,7 @@ pub(crate) struct MergeTarget {
 }
 
 impl MergeTarget {
-    /// Takes the right to merge unless it is there already; whether it is now.
+    /// Takes the right to merge unless this target already has it; returns whether it has it now.
     fn claim(&self) -> bool {
         let mut claim = self.claim.lock().unwrap_or_else(PoisonError::into_inner);
         if claim.is_none() {
@@ -238,7 +238,7 @@ impl MergeTarget {
         self.claim.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Decides, and tracks what goes to a copy and changes it.
+    /// Determines the destination; tracks a write to a copy.
     fn way(&self, geometry: Geometry, bio: &Bio) -> Way {
         let snapshot = &self.member.snapshot;
         let chunk = geometry.chunk_of(bio.sector);
@@ -333,7 +333,7 @@ impl Target for MergeTarget {
             Op::Flush => IoFuture::boxed(self.flush(bio)),
             Op::Read => self.read(geometry, bio),
             Op::Write | Op::WriteZeroes => IoFuture::boxed(self.write(geometry, bio)),
-            // As in the kernel: it changes nothing any more.
+            // As in the kernel: the discard has no effect then.
             Op::Discard if self.member.discard_zeroes_cow => IoFuture::ready(Ok(())),
             Op::Discard => IoFuture::failed(Status::NotSupported),
         }

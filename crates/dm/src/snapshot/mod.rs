@@ -2,28 +2,29 @@
 //!
 //! # Theory
 //!
-//! A snapshot shows an origin as it was at a moment. Before a chunk of the origin changes for the first
-//! time it is copied to the snapshot's COW device; that it is there is an **exception**. The
-//! persistent exception store is the kernel's, so either side goes on with what the other left.
+//! A snapshot shows an origin as it was at a moment. Before a chunk of the origin changes for the
+//! first time, it is copied to the snapshot's COW device; the record of the copy is an
+//! **exception**. The persistent exception store has the kernel's format, so each side can use the
+//! other's stores.
 //!
 //! | module | what |
 //! |---|---|
 //! | [`ondisk`] | the bytes of the store |
-//! | [`load`] | reading and checking a store, making a new one |
-//! | `store` | which chunk is next, which exceptions go to disk when |
-//! | `exceptions` | what is known of each chunk, in memory |
-//! | `flushes` | whose flushes are when, and who learns that one failed |
+//! | [`load`] | reads and checks a store, creates a new one |
+//! | `store` | allocates chunks, and orders the writes of exceptions |
+//! | `exceptions` | the state of each chunk, in memory |
+//! | `flushes` | separates users' flushes from internal ones, and reports failed ones |
 //! | `state` | a snapshot: makes exceptions, becomes invalid |
 //! | `origin`, `target`, `merge` | the three targets |
 //! | `task` | whether the task of a merge runs |
 //!
-//! The order of durable writes for each operation, and what a crash between any two of them leaves:
-//! docs/internals/dm-snapshot.md. The bytes: docs/formats/dm-snapshot.md.
+//! docs/internals/dm-snapshot.md describes the order of durable writes for each operation, and the
+//! state after a crash between any two of them. docs/formats/dm-snapshot.md describes the format.
 //!
-//! Assumed of the layers above: a write that goes to the origin goes through a `snapshot-origin` (or
-//! the `snapshot-merge`) over it, and all tables are made with the same [`Origins`]. Unlike the
-//! kernel's, the origin's device need not be suspended while a snapshot is taken: changes that are
-//! under way are waited for. What the moment is worth to a file system is the caller's business.
+//! Assumed of the layers above: every write to the origin goes through a `snapshot-origin` (or the
+//! `snapshot-merge`) on it, and all tables are made with the same [`Origins`]. Unlike the kernel,
+//! this code does not need the origin's device suspended while a snapshot is taken: it waits for
+//! changes in flight. Whether the moment suits a file system is the caller's responsibility.
 
 pub mod canary;
 mod exceptions;

@@ -1,9 +1,9 @@
 //! The persistent exception store as bytes (`drivers/md/dm-snap-persistent.c`).
 //!
-//! The COW device is counted in chunks. Chunk 0 holds the header. Then **areas**: one chunk of
-//! exceptions, followed by as many chunks of data as the area has places for exceptions. The first
-//! exception whose new chunk is 0 ends the list, in whichever area it comes. All numbers are little
-//! endian. docs/formats/dm-snapshot.md has the tables.
+//! The COW device is divided into chunks. Chunk 0 holds the header. **Areas** follow: one chunk of
+//! exceptions, then as many data chunks as the area has slots for exceptions. The first exception
+//! whose new chunk is 0 ends the list, in any area. All numbers are little-endian.
+//! docs/formats/dm-snapshot.md has the tables.
 
 use ashlar_block::{Sector, Sectors};
 use thiserror::Error;
@@ -12,12 +12,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// "SnAp".
 pub const MAGIC: u32 = 0x7041_6e53;
-/// The only version there ever was.
+/// The only existing version.
 pub const VERSION: u32 = 1;
-/// The chunk size of a new store if nobody says otherwise, 16 KiB.
+/// The default chunk size of a new store, 16 KiB.
 pub const DEFAULT_CHUNK: Sectors = Sectors(32);
-/// The largest chunk size that is taken, 16 MiB: LVM makes none above 512 KiB, and a whole area is
-/// held in memory.
+/// The maximum chunk size, 16 MiB: LVM makes none above 512 KiB, and a whole area is held in memory.
 pub const MAX_CHUNK: Sectors = Sectors(32_768);
 
 /// The start of chunk 0.
@@ -38,15 +37,15 @@ pub const MAX_CHUNK: Sectors = Sectors(32_768);
 pub struct Header {
     /// [`MAGIC`]; zero if there is no store yet.
     pub magic: U32,
-    /// Zero if the snapshot lost something and must not be used.
+    /// Zero if the snapshot is invalid and must not be used.
     pub valid: U32,
     /// [`VERSION`].
     pub version: U32,
-    /// Sectors in a chunk.
+    /// Sectors per chunk.
     pub chunk_size: U32,
 }
 
-/// Where the copy of a chunk is.
+/// The location of a chunk's copy.
 #[derive(
     Clone,
     Copy,
@@ -97,29 +96,29 @@ impl Exception {
     }
 }
 
-/// Why a chunk size is not possible.
+/// Why a chunk size is invalid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ChunkSizeError {
     /// Not a power of two.
     #[error("chunk size {0} is not a power of two")]
     NotAPowerOfTwo(u64),
-    /// The devices below cannot do I/O of that size.
+    /// It is not a multiple of the devices' block size.
     #[error("chunk size {chunk} is not a multiple of the devices' block size of {block} sectors")]
     NotInBlocks {
-        /// Sectors asked for.
+        /// The chunk size in sectors.
         chunk: u64,
-        /// Sectors in a block.
+        /// The block size in sectors.
         block: u64,
     },
     /// Above [`MAX_CHUNK`].
     #[error("chunk size {0} is too large: {max} sectors is the most", max = MAX_CHUNK)]
     TooLarge(u64),
-    /// A transient store has no default.
+    /// It is missing: a transient store has no default.
     #[error("the chunk size is not set: a transient snapshot needs one")]
     NotSet,
 }
 
-/// The size of a chunk, and what follows from it.
+/// The chunk size, and values derived from it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
     shift: u32,
@@ -129,7 +128,7 @@ impl Geometry {
     /// Chunks of `chunk` sectors over devices with logical blocks of `block`.
     ///
     /// # Errors
-    /// The size is not one that the kernel takes, or above [`MAX_CHUNK`].
+    /// The kernel does not allow the size, or it is above [`MAX_CHUNK`].
     pub fn new(chunk: Sectors, block: Sectors) -> Result<Self, ChunkSizeError> {
         if !chunk.0.is_power_of_two() {
             return Err(ChunkSizeError::NotAPowerOfTwo(chunk.0));
@@ -143,7 +142,7 @@ impl Geometry {
         Ok(Self { shift: chunk.0.trailing_zeros() })
     }
 
-    /// Sectors in a chunk.
+    /// Sectors per chunk.
     pub const fn chunk(self) -> Sectors {
         Sectors(1 << self.shift)
     }
@@ -152,42 +151,42 @@ impl Geometry {
         1 << self.shift
     }
 
-    /// Bytes in a chunk.
+    /// Bytes per chunk.
     pub const fn chunk_bytes(self) -> usize {
         512 << self.shift
     }
 
-    /// Exceptions in an area.
+    /// Exceptions per area.
     pub const fn per_area(self) -> u64 {
         (self.chunk_bytes() / size_of::<Exception>()) as u64
     }
 
-    /// The chunk that holds the exceptions of an area.
+    /// The chunk with the exceptions of an area.
     pub const fn area_chunk(self, area: u64) -> u64 {
         1 + (self.per_area() + 1) * area
     }
 
-    /// Whether a chunk of the COW device holds no data: the header, or exceptions.
+    /// Whether a chunk of the COW device contains metadata: the header, or exceptions.
     pub const fn is_metadata(self, chunk: u64) -> bool {
         chunk == 0 || chunk % (self.per_area() + 1) == 1
     }
 
-    /// Where a chunk begins.
+    /// The first sector of a chunk.
     pub const fn sector(self, chunk: u64) -> Sector {
         Sector(chunk << self.shift)
     }
 
-    /// The chunk that a sector is in.
+    /// The chunk that contains a sector.
     pub const fn chunk_of(self, sector: Sector) -> u64 {
         sector.0 >> self.shift
     }
 
-    /// How far into its chunk a sector is.
+    /// The offset of a sector in its chunk.
     pub const fn offset(self, sector: Sector) -> Sectors {
         Sectors(sector.0 & (self.chunk().0 - 1))
     }
 
-    /// Whole chunks in a device.
+    /// Number of whole chunks in a device.
     pub const fn chunks_in(self, len: Sectors) -> u64 {
         len.0 >> self.shift
     }

@@ -1,8 +1,8 @@
-//! Origins: which snapshots a device has, and `snapshot-origin DEVICE`, through which it is written.
+//! Origins: the snapshots of each device, and `snapshot-origin DEVICE`, the target for writing to it.
 //!
-//! A write waits until every snapshot has copies of all chunks that it touches. It is not split for
-//! that: the exceptions of all its chunks are made at the same time, and the write goes down as it
-//! came. Reads pass.
+//! A write waits until every snapshot has copies of all chunks that it touches. It is not split:
+//! the exceptions of all its chunks are made at the same time, and the write goes down unchanged.
+//! Reads pass.
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
 
@@ -17,14 +17,14 @@ use crate::gate::Gate;
 use crate::target::{Construct, New, Target, TargetError};
 use crate::text::Quoted;
 
-/// All devices that have snapshots: one for all tables that know the same devices.
+/// All devices with snapshots: one instance for all tables with the same devices.
 #[derive(Default)]
 pub struct Origins {
     all: Mutex<Vec<Weak<Origin>>>,
 }
 
 impl Origins {
-    /// What is known of a device.
+    /// The state of a device.
     pub(super) fn of(&self, device: &Gateway) -> Arc<Origin> {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|origin| origin.strong_count() > 0);
@@ -42,7 +42,7 @@ impl Origins {
         })
     }
 
-    /// Whether a snapshot of another device than `origin` keeps its exceptions on `cow`.
+    /// Whether `cow` is the COW device of a snapshot of another device than `origin`.
     pub(super) fn is_cow_of_another(&self, cow: &Gateway, origin: &Gateway) -> bool {
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let others = all.iter().filter_map(Weak::upgrade).filter(|o| !o.device.is_same(origin));
@@ -50,7 +50,7 @@ impl Origins {
     }
 }
 
-/// A snapshot in the list of its origin, with the number of targets that name it.
+/// A snapshot in its origin's list, with the number of targets that use it.
 struct Entry {
     snapshot: Arc<Snapshot>,
     targets: usize,
@@ -62,16 +62,16 @@ impl Entry {
     }
 }
 
-/// A device that has snapshots, or may have.
+/// A device that has snapshots, or may get some.
 pub(super) struct Origin {
     pub(super) device: Gateway,
     snapshots: RwLock<Vec<Entry>>,
-    /// Passed by all changes of the device, closed while a snapshot is taken: a change sees the snapshot
-    /// or has ended before.
+    /// All changes of the device pass it; closed while a snapshot is taken: a change sees the
+    /// snapshot, or has ended before.
     gate: Gate,
-    /// Those of the device.
+    /// The flushes of the device.
     pub(super) flushes: Flushes,
-    /// Who may close the gate.
+    /// The right to close the gate.
     changing: futures_util::lock::Mutex<()>,
 }
 
@@ -80,8 +80,7 @@ impl Origin {
         self.snapshots.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes `new` one of the snapshots, unless there is one with the same COW device: that one is the
-    /// answer then.
+    /// Adds `new` to the snapshots; returns the existing snapshot with the same COW device if there is one.
     pub(super) fn join(&self, new: Arc<Snapshot>) -> Arc<Snapshot> {
         let mut list = self.snapshots.write().unwrap_or_else(PoisonError::into_inner);
         // Those that were only waiting for their last copies.
@@ -98,7 +97,7 @@ impl Origin {
         new
     }
 
-    /// A target that named a snapshot is gone.
+    /// Called when a target that used a snapshot is gone.
     pub(super) fn leave(&self, snapshot: &Arc<Snapshot>) {
         let mut list = self.snapshots.write().unwrap_or_else(PoisonError::into_inner);
         for entry in list.iter_mut().filter(|entry| Arc::ptr_eq(&entry.snapshot, snapshot)) {
@@ -107,32 +106,32 @@ impl Origin {
                 snapshot.deactivate();
             }
         }
-        // While copies are being made nobody else may load what is on the COW device.
+        // While copies are in flight, no other snapshot may load the contents of the COW device.
         list.retain(|entry| entry.targets > 0 || !entry.snapshot.is_idle());
     }
 
-    /// Whether a snapshot of this device is or will be merged into it, other than `snapshot`.
+    /// Whether another snapshot than `snapshot` is or will be merged into this device.
     pub(super) fn has_other_merge(&self, snapshot: &Arc<Snapshot>) -> bool {
         self.list().iter().any(|entry| entry.is_other_merge(snapshot))
     }
 
-    /// The right to merge `snapshot`, if nobody has it, and no other snapshot is or will be merged.
+    /// The right to merge `snapshot`, if it is free, and no other snapshot is or will be merged.
     pub(super) fn claim_merge(&self, snapshot: &Arc<Snapshot>) -> Option<Claim> {
-        // Of two that ask at a time one is the first.
+        // The lock orders two concurrent requests.
         let list = self.snapshots.write().unwrap_or_else(PoisonError::into_inner);
         let other = list.iter().any(|entry| entry.is_other_merge(snapshot));
         if other { None } else { Claim::take(snapshot) }
     }
 
-    /// From now on changes make exceptions in `snapshot`: what it shows is the device as it is now.
+    /// Makes later changes create exceptions in `snapshot`: it shows the device as it is now.
     pub(super) async fn activate(&self, snapshot: &Snapshot, len: Sectors, how: Persistence) {
         let _one = self.changing.lock().await;
         let _closed = self.gate.close().await;
         snapshot.activate(len, how);
     }
 
-    /// From now on `snapshot` is one that is merged: its other devices get no I/O, what they had under
-    /// way has ended, and changes make no exceptions in it.
+    /// Starts the merge of `snapshot`: its other devices get no I/O, their I/O in flight has ended,
+    /// and changes make no exceptions in it.
     pub(super) async fn begin_merge(&self, snapshot: &Snapshot, len: Sectors, how: Persistence) {
         let _one = self.changing.lock().await;
         if !snapshot.merge.is_merging() {
@@ -148,7 +147,7 @@ impl Origin {
         self.list().iter().take(count).all(|entry| entry.snapshot.lets_change(at, len))
     }
 
-    /// Ends when all snapshots have what they need of a range.
+    /// Waits until a range may change for all snapshots.
     async fn ready(&self, at: Sector, len: Sectors) {
         while !self.lets_change(at, len) {
             let snapshots: Vec<_> =
@@ -163,7 +162,7 @@ impl Origin {
         }
     }
 
-    /// Changes a range of the device by `change`, after all snapshots got what they need of it.
+    /// Changes a range of the device with `change`, after all snapshots have made their exceptions.
     pub(super) async fn change<T>(
         &self,
         at: Sector,
@@ -178,14 +177,15 @@ impl Origin {
         change(&self.device).await
     }
 
-    /// Writes to the device what changes a range of it.
+    /// Submits a bio that changes the device.
     pub(super) fn submit(&self, bio: Bio) -> IoFuture<'_> {
         if bio.flags.contains(Flags::NOWAIT) && !self.lets_change(bio.sector, bio.len) {
             return IoFuture::failed(Status::Again);
         }
         let (at, len) = (bio.sector, bio.len);
         IoFuture::boxed(self.change(at, len, async move |device| {
-            // Of what else is in its cache the snapshots need nothing, and a merge looks for itself.
+            // The snapshots do not depend on the rest of its cache, and a merge checks for failed
+            // flushes itself.
             self.flushes.by_user(device, bio, || ()).await
         }))
     }
@@ -230,7 +230,7 @@ impl Target for OriginTarget {
 
     fn stack_limits(&self, limits: &mut Limits) {
         limits.stack(self.origin.device.disk().limits(), Sector::ZERO);
-        // As in the kernel: a discard would copy what nobody wants to where there is little room.
+        // As in the kernel: a discard would copy unneeded data to a device with little room.
         limits.max_hw_discard = Sectors::ZERO;
         limits.max_write_zeroes = Sectors::ZERO;
     }

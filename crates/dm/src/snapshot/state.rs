@@ -1,14 +1,14 @@
-//! A snapshot: what its targets, those of its origin and a merge share.
+//! A snapshot: the state shared by its targets, those of its origin, and a merge.
 //!
-//! It lives as long as a target names its COW device, so a table that is reloaded finds the exceptions
-//! of the one before it: the kernel hands them over from target to target, here there is one owner.
+//! It lives as long as a target uses its COW device, so a reloaded table finds the exceptions of
+//! the previous one: the kernel hands them over between targets, here they have one owner.
 //!
-//! Making an exception is a task of its own, which runs to its end whoever waits for it or goes away:
-//! copy the chunk (or take the write that fills it), commit, and let those who wait go on. The
-//! commits are done by whichever of these tasks finds that no other one does them.
+//! Each exception is made by a separate task, which runs to completion even if its waiters go away:
+//! it copies the chunk (or takes the write that fills it), commits, and wakes the waiters. A task
+//! commits if no other task is committing.
 //!
-//! An error on the way, or a lack of room, makes the snapshot invalid: that is on disk, durably, before
-//! the origin may change. States only go forward: loading, valid, failing (being recorded), invalid.
+//! An error, or a lack of room, makes the snapshot invalid: this is on disk, durably, before the
+//! origin may change. States only advance: loading, valid, failing (being recorded), invalid.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -28,13 +28,13 @@ use super::ondisk::Geometry;
 use super::store::{Area, Batch, Store};
 use crate::gate::Gate;
 
-/// Exceptions that are being made at a time, at most (the kernel's `snapshot_cow_threshold`)...
+/// Maximum of exceptions being made at a time (the kernel's `snapshot_cow_threshold`)...
 const COPIES: usize = 2048;
-/// ... and the memory that their copies may take.
+/// ... and of memory for their copies.
 const COPY_BYTES: usize = 64 << 20;
-/// A longer chunk is copied in pieces of this many sectors.
+/// Larger chunks are copied in pieces of this size.
 const PIECE: Sectors = Sectors(2048);
-/// How often it is tried to record that a snapshot is invalid before the origin goes on.
+/// Number of attempts to record that a snapshot is invalid before the origin continues.
 const RECORD_TRIES: usize = 3;
 
 const LOADING: u8 = 0;
@@ -42,40 +42,40 @@ const VALID: u8 = 1;
 const FAILING: u8 = 2;
 const INVALID: u8 = 3;
 
-/// How a snapshot keeps its exceptions.
+/// Where a snapshot stores its exceptions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Persistence {
-    /// `P` or, if an overflow by its own writes need not make it invalid, `PO`: on the COW device.
+    /// `P`, or `PO` if an overflow by the snapshot's own writes need not make it invalid: on the COW device.
     Persistent {
-        /// Whether whoever made the table knows the status `Overflow`.
+        /// Whether the maker of the table knows the status `Overflow`.
         overflow: bool,
     },
     /// `N`: in memory.
     Transient,
 }
 
-/// What is known once the COW device was looked at.
+/// The state after the COW device was read.
 pub(super) struct Loaded {
     pub(super) geometry: Geometry,
     store: Mutex<Store>,
 }
 
 impl Loaded {
-    /// The store, for a few instructions.
+    /// Locks the store, for a few instructions.
     pub(super) fn store(&self) -> MutexGuard<'_, Store> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What becomes of a request for an exception.
+/// The result of a request for an exception.
 pub(super) enum Start {
-    /// There is one.
+    /// It exists.
     Complete,
-    /// It is being made, from now on.
+    /// It is now being made.
     Begun(Arc<Pending>),
-    /// It was being made already.
+    /// It was already being made.
     Pending(Arc<Pending>),
-    /// Too many are being made: [`Snapshot::has_room`] first.
+    /// Too many are being made: wait for [`Snapshot::has_room`] first.
     Busy,
     /// The COW device is full.
     Full,
@@ -85,7 +85,7 @@ pub(super) enum Start {
 pub(super) struct Snapshot {
     pub(super) origin: Gateway,
     pub(super) cow: Gateway,
-    /// Those of the COW device.
+    /// The flushes of the COW device.
     pub(super) flushes: Flushes,
     pub(super) runtime: Arc<dyn Runtime>,
     persistent: bool,
@@ -96,17 +96,17 @@ pub(super) struct Snapshot {
     loaded: OnceLock<Loaded>,
     loading: RwLock,
     state: AtomicU8,
-    /// That it is invalid could not be written to the COW device.
+    /// Its invalidity could not be written to the COW device.
     unrecorded: AtomicBool,
-    /// Origin writes make exceptions in it.
+    /// Writes to the origin make exceptions in it.
     active: AtomicBool,
     /// Sectors of the origin that it shows.
     len: AtomicU64,
-    /// Exceptions that are being made.
+    /// Number of exceptions being made.
     in_flight: AtomicUsize,
     ended: Event,
     pub(super) merge: Merge,
-    /// Passed by what the snapshot's own devices do to it, closed for good when it is merged.
+    /// I/O of the snapshot's own devices passes it; closed permanently when the snapshot is merged.
     pub(super) users: Gate,
 }
 
@@ -156,7 +156,7 @@ impl Snapshot {
         self.overflowed.load(SeqCst)
     }
 
-    /// Reads the metadata, once; makes a new store where there is none.
+    /// Reads the metadata, once; creates a new store if there is none.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -197,7 +197,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// From now on it shows the first `len` sectors of the origin as they are now.
+    /// Makes it show the first `len` sectors of the origin, as they are now.
     pub(super) fn activate(&self, len: Sectors, persistence: Persistence) {
         self.len.store(len.0, SeqCst);
         let known = persistence == Persistence::Persistent { overflow: true };
@@ -205,17 +205,17 @@ impl Snapshot {
         self.active.store(true, SeqCst);
     }
 
-    /// No target names it any more: the origin need not care.
+    /// Called when no target uses it any more: the origin ignores it then.
     pub(super) fn deactivate(&self) {
         self.active.store(false, SeqCst);
     }
 
-    /// Whether nothing is written to the COW device but by those who use the snapshot.
+    /// Whether only users of the snapshot write to the COW device.
     pub(super) fn is_idle(&self) -> bool {
         self.in_flight.load(SeqCst) == 0 && !self.merge.task.is_running()
     }
 
-    /// Ends when no exception is being made.
+    /// Waits until no exception is being made.
     pub(super) async fn idle(&self) {
         loop {
             let listener = self.ended.listen();
@@ -226,7 +226,7 @@ impl Snapshot {
         }
     }
 
-    /// The chunks that a range of the origin is in, if origin writes are of interest here.
+    /// The chunks in a range of the origin, if the snapshot needs exceptions for writes there.
     fn chunks(&self, at: Sector, len: Sectors) -> Option<Range<u64>> {
         let end = (at.0 + len.0).min(self.len.load(SeqCst));
         let cares = self.active.load(SeqCst) && !self.merge.is_merging() && at.0 < end;
@@ -244,8 +244,8 @@ impl Snapshot {
         }
     }
 
-    /// Sees to it that all exceptions that a change of a range of the origin needs are being made, and
-    /// adds those to `waits`; if it cannot be, the snapshot is invalid at the end.
+    /// Starts all exceptions that a change of a range of the origin needs, and adds pending ones to
+    /// `waits`; if one cannot be made, the snapshot is invalid at the end.
     pub(super) async fn prepare_change(
         self: &Arc<Self>,
         at: Sector,
@@ -282,7 +282,7 @@ impl Snapshot {
         (COPY_BYTES / bytes).min(COPIES)
     }
 
-    /// Ends when an exception can be started.
+    /// Waits until an exception can be started.
     pub(super) async fn has_room(&self) {
         let Some(loaded) = self.loaded.get() else { return };
         let limit = Self::copy_limit(loaded.geometry);
@@ -295,7 +295,7 @@ impl Snapshot {
         }
     }
 
-    /// Has the exception of a chunk made if there is none. With `data`, a write to the snapshot that
+    /// Starts the exception of a chunk if there is none. With `data`, a write to the snapshot that
     /// fills the whole chunk, nothing is copied.
     pub(super) fn start(self: &Arc<Self>, chunk: u64, data: Option<&Bio>) -> Start {
         let Some(Loaded { geometry, store }) = self.loaded.get() else { return Start::Full };
@@ -322,7 +322,7 @@ impl Snapshot {
         Start::Begun(pending)
     }
 
-    /// Makes an exception, from the first copied byte to the last one who waits.
+    /// Makes an exception, from the first copied byte until the last waiter is woken.
     async fn make(self: Arc<Self>, pending: Arc<Pending>, data: Option<Bio>) {
         if broken(Rule::DataComesFirst) {
             self.finish(Arc::clone(&pending)).await;
@@ -351,7 +351,7 @@ impl Snapshot {
         copy(&self.origin, from, &self.cow, to, len).await
     }
 
-    /// The copy is there: commits it, and what else is ready, unless somebody else does.
+    /// The copy is done: commits it, and other finished ones, unless another task does.
     async fn finish(&self, pending: Arc<Pending>) {
         let Some(loaded) = self.loaded.get() else { return };
         let mut mine = loaded.store().finish(pending);
@@ -375,7 +375,7 @@ impl Snapshot {
         }
     }
 
-    /// Submits what a user sends to the COW device.
+    /// Submits a user's bio to the COW device.
     pub(super) async fn submit_to_cow(&self, bio: Bio) -> BioResult {
         let lost = || {
             let needed = self.loaded.get().is_some_and(|loaded| loaded.store().needs_cache());
@@ -387,11 +387,11 @@ impl Snapshot {
     }
 
     async fn commit(&self, batch: &Batch) -> BioResult {
-        // A flush that failed while this waited for it has made the snapshot invalid.
+        // If a flush failed while this waited, the snapshot is invalid now.
         self.flushes.by_us(|| self.is_valid(), async || self.write(batch).await).await
     }
 
-    /// Writes a batch: nothing of it may be believed before all of it is durable.
+    /// Writes a batch: no part of it may be trusted before all of it is durable.
     async fn write(&self, batch: &Batch) -> BioResult {
         let durable = Flags::FUA | Flags::META | Flags::SYNC;
         if let Some(clean) = &batch.clean {
@@ -412,13 +412,13 @@ impl Snapshot {
         self.cow.submit(Bio::write_from(write.at, &mut data).with_flags(flags)).await
     }
 
-    /// An exception is on disk, or will never be.
+    /// Ends a pending exception: it is on disk, or will never be.
     fn leave(&self, pending: &Arc<Pending>, made: bool) {
         let mut shard = self.exceptions.shard(pending.old);
         if made {
             shard.complete.insert(pending.old, pending.new);
             if shard.is_tracked(pending.old) {
-                // The last of these reads lets it go.
+                // The last tracked read releases it.
                 return;
             }
         }
@@ -449,7 +449,7 @@ impl Snapshot {
         }
     }
 
-    /// The snapshot cannot be kept up: from now on its I/O fails, and the origin may change when
+    /// Makes the snapshot invalid: from now on its I/O fails, and the origin may change when
     /// [`Self::invalid`] has ended.
     pub(super) fn invalidate(&self, why: &str) {
         if self.state.compare_exchange(VALID, FAILING, SeqCst, SeqCst).is_err() {
@@ -458,7 +458,7 @@ impl Snapshot {
         error!(cow = self.cow.disk().name(), why, "the snapshot is invalid");
     }
 
-    /// Ends when a snapshot that was invalidated is invalid on disk, too, or cannot be.
+    /// Waits until an invalidated snapshot is recorded as invalid on disk, or cannot be.
     pub(super) async fn invalid(&self) {
         let _one = self.loading.write().await;
         if self.state.load(SeqCst) != FAILING {
@@ -473,7 +473,7 @@ impl Snapshot {
         if !self.persistent || broken(Rule::InvalidIsRecorded) {
             return;
         }
-        // All depends on this one write: a device that fails some writes may take it the next time.
+        // Everything depends on this write, and a device that fails some writes may accept the next one.
         let mut written = Err(Status::Io);
         for _ in 0..RECORD_TRIES {
             written = load::write_header(&self.cow, *geometry, false).await;
@@ -484,7 +484,7 @@ impl Snapshot {
         self.unrecorded.store(written.is_err(), SeqCst);
     }
 
-    /// A last chance to record what could not be recorded, or what nobody waited for.
+    /// Last attempt to record the invalidity, if it failed before, or was not yet attempted.
     pub(super) async fn settle(&self) {
         self.invalid().await;
         if self.unrecorded.load(SeqCst) {
@@ -492,7 +492,7 @@ impl Snapshot {
         }
     }
 
-    /// The snapshot's own write finds no room: whether it stays valid for reading.
+    /// Called when the snapshot's own write finds no room; returns whether it stays valid for reading.
     pub(super) fn overflow(&self) {
         if self.overflow_known.load(SeqCst) {
             if !self.overflowed.swap(true, SeqCst) {
@@ -504,7 +504,7 @@ impl Snapshot {
     }
 }
 
-/// A bio of one chunk, to the place of its copy.
+/// The bio, which is in one chunk, redirected to the chunk's copy.
 pub(super) fn remap(geometry: Geometry, bio: &Bio, new: u64) -> Bio {
     bio.slice_to(bio.sector, bio.len, geometry.sector(new) + geometry.offset(bio.sector))
 }

@@ -1,9 +1,9 @@
-//! The exception store of a running snapshot: which chunk of the COW device is next, and what is to be
-//! written when. No I/O here: [`Snapshot`](super::state::Snapshot) does it.
+//! The exception store of a running snapshot: allocates chunks of the COW device, and decides what
+//! is written when. It does no I/O: [`Snapshot`](super::state::Snapshot) does.
 //!
-//! New chunks are given out in order, and exceptions are committed in that order, whatever the order in
-//! which their copies are done: so exceptions on disk have no holes that only a crash would explain. One
-//! commit runs at a time; it takes all exceptions that are ready, and meanwhile others gather.
+//! New chunks are allocated in order, and exceptions are committed in that order, whatever the
+//! order in which their copies finish: so the exceptions on disk have no holes. One commit runs at
+//! a time; it takes all finished exceptions, and meanwhile others accumulate.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,19 +14,18 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::exceptions::Pending;
 use super::ondisk::{Exception, Geometry};
 
-/// Data is written at least in pages, as far as chunks are not smaller.
+/// Exceptions are written at least in whole pages, unless chunks are smaller.
 const PAGE_BYTES: usize = 4096;
 
 /// The area of exceptions that is being filled.
 pub(super) struct Area {
-    /// Which one.
+    /// Its number.
     pub(super) number: u64,
-    /// Exceptions of it that are on disk.
+    /// Number of its exceptions on disk.
     pub(super) committed: usize,
-    /// All places of it.
+    /// All its slots.
     pub(super) entries: Vec<Exception>,
-    /// On disk something follows the end of the list, left by a torn write. It is to be erased before
-    /// the list grows up to it.
+    /// On disk, a torn write left data after the end of the list. It must be erased before the list reaches it.
     pub(super) stale: bool,
 }
 
@@ -47,12 +46,12 @@ enum Medium {
 pub(super) struct Store {
     geometry: Geometry,
     medium: Medium,
-    /// The next chunk of the COW device to be given out.
+    /// The next free chunk of the COW device.
     next_free: u64,
-    /// Sequence numbers: the next to be given out, the next to be committed.
+    /// Sequence numbers: the next to allocate, and the next to commit.
     prepared: u64,
     next: u64,
-    /// How many exceptions are in the commit that is under way.
+    /// Number of exceptions in the running commit.
     in_commit: u64,
     finished: BTreeMap<u64, Arc<Pending>>,
     committing: bool,
@@ -64,35 +63,35 @@ pub(super) struct AreaWrite {
     pub(super) data: Buffer,
 }
 
-/// Exceptions to be committed together, and the writes that do it, in this order.
+/// Exceptions to commit together, and their writes, in this order.
 pub(super) struct Batch {
     pub(super) exceptions: Vec<Arc<Pending>>,
-    /// First of all, and durable.
+    /// Written first, durably.
     pub(super) clean: Option<AreaWrite>,
-    /// This area will be full: the chunk of the next one, to be zeroed before.
+    /// This area will be full: the chunk of the next area, to be zeroed before.
     pub(super) next_area: Option<Sector>,
-    /// The exceptions: with PREFLUSH and FUA. None in a transient store.
+    /// The exceptions, with PREFLUSH and FUA. None in a transient store.
     pub(super) write: Option<AreaWrite>,
 }
 
-/// The end of the list, where merging begins.
+/// The end of the list, where merging starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Last {
     /// The list is empty.
     Nothing,
-    /// It is the last of an area that must be read first.
+    /// The last exception is in an area that must be read first.
     InArea(u64),
-    /// So many consecutive chunks from these on.
+    /// `len` consecutive chunks.
     Run { old: u64, new: u64, len: u64 },
 }
 
 impl Store {
-    /// A store that is kept in memory only.
+    /// A store in memory only.
     pub(super) fn transient(geometry: Geometry) -> Self {
         Self::new(geometry, Medium::Transient, 0)
     }
 
-    /// A store as it is on disk.
+    /// A store with this on-disk state.
     pub(super) fn persistent(geometry: Geometry, area: Area, next_free: u64) -> Self {
         Self::new(geometry, Medium::Persistent(area), next_free)
     }
@@ -108,8 +107,8 @@ impl Store {
         matches!(self.medium, Medium::Persistent(_))
     }
 
-    /// Gives out a chunk of a COW device of `total` chunks: its sequence number and its number. None if
-    /// there is no room for it or for what its commit would need.
+    /// Allocates a chunk of a COW device of `total` chunks: its sequence number and its number.
+    /// None if there is no room for it or for its commit.
     pub(super) fn prepare(&mut self, total: u64) -> Option<(u64, u64)> {
         if self.next_free >= total {
             return None;
@@ -118,8 +117,8 @@ impl Store {
             let per_area = self.geometry.per_area();
             let under_way = self.prepared - self.next + self.in_commit;
             let place = area.number * per_area + area.committed as u64 + under_way;
-            // A full area must be followed by an empty one, or the list has no end: the kernel finds
-            // out when it is too late, and then the snapshot is invalid.
+            // A full area must be followed by an empty one, or the list has no end: the kernel
+            // detects this too late, and then the snapshot is invalid.
             let fills = (place + 1).is_multiple_of(per_area);
             if fills && self.geometry.area_chunk(place / per_area + 1) >= total {
                 return None;
@@ -134,14 +133,13 @@ impl Store {
         Some(given)
     }
 
-    /// The copy of an exception is there. True if the caller is to commit, by [`Self::next_batch`].
+    /// Adds an exception whose copy is done. True if the caller must commit, with [`Self::next_batch`].
     pub(super) fn finish(&mut self, exception: Arc<Pending>) -> bool {
         self.finished.insert(exception.sequence, exception);
         !std::mem::replace(&mut self.committing, true)
     }
 
-    /// What is to be committed now; with none the caller's commits are over. Each batch ends with
-    /// [`Self::committed`].
+    /// The next batch; with none, the caller's commits are done. Each batch ends with [`Self::committed`].
     pub(super) fn next_batch(&mut self) -> Option<Batch> {
         let room = match &self.medium {
             Medium::Transient => usize::MAX,
@@ -180,7 +178,7 @@ impl Store {
         Some(batch)
     }
 
-    /// The last batch is on disk, or will never be.
+    /// Ends the last batch: it is on disk, or will never be.
     pub(super) fn committed(&mut self) {
         let count = std::mem::take(&mut self.in_commit) as usize;
         let Medium::Persistent(area) = &mut self.medium else { return };
@@ -192,7 +190,7 @@ impl Store {
         }
     }
 
-    /// Whether what is on the COW device, but not known to be durable there, is needed.
+    /// Whether data on the COW device that may not be durable is needed.
     pub(super) fn needs_cache(&self) -> bool {
         match self.medium {
             Medium::Transient => self.prepared > 0,
@@ -200,7 +198,7 @@ impl Store {
         }
     }
 
-    /// Sectors that were given out, and how many of the COW device are for metadata.
+    /// Sectors allocated, and sectors of metadata among them.
     pub(super) fn usage(&self) -> (Sectors, Sectors) {
         let chunk = self.geometry.chunk().0;
         let metadata = match &self.medium {
@@ -210,7 +208,7 @@ impl Store {
         (Sectors(self.next_free * chunk), Sectors(metadata * chunk))
     }
 
-    /// Where the list ends: at most `max` consecutive chunks.
+    /// The end of the list: at most `max` consecutive chunks.
     pub(super) fn last(&self, max: u64) -> Last {
         let Medium::Persistent(area) = &self.medium else { return Last::Nothing };
         let Some((last, before)) = area.entries[..area.committed].split_last() else {
@@ -225,7 +223,7 @@ impl Store {
         Last::Run { old: old - more, new: new - more, len: more + 1 }
     }
 
-    /// Goes back to an area that is full, with what is on disk.
+    /// Returns to a full area, with its on-disk contents.
     pub(super) fn go_back(&mut self, number: u64, bytes: &[u8]) {
         let Medium::Persistent(area) = &mut self.medium else { return };
         for (entry, bytes) in area.entries.iter_mut().zip(bytes.chunks(size_of::<Exception>())) {
@@ -234,7 +232,7 @@ impl Store {
         (area.number, area.committed, area.stale) = (number, area.entries.len(), false);
     }
 
-    /// The write that takes the last `len` exceptions off the list; it changes nothing here yet.
+    /// The write that removes the last `len` exceptions from the list; does not change this state yet.
     pub(super) fn without_last(&self, len: u64) -> Option<AreaWrite> {
         let Medium::Persistent(area) = &self.medium else { return None };
         let left = area.committed.checked_sub(len as usize)?;
@@ -244,18 +242,18 @@ impl Store {
         Some(part(at, &entries, left, entries.len()))
     }
 
-    /// The last `len` exceptions are off the list.
+    /// Removes the last `len` exceptions, after they were removed on disk.
     pub(super) fn forget_last(&mut self, len: u64) {
         let Medium::Persistent(area) = &mut self.medium else { return };
         area.committed = area.committed.saturating_sub(len as usize);
         area.entries[area.committed..].fill(Exception::default());
         area.stale = false;
-        // As in the kernel: what it would be had all chunks been committed in order.
+        // As in the kernel: as if all chunks had been committed in order.
         self.next_free = self.geometry.area_chunk(area.number) + area.committed as u64 + 1;
     }
 }
 
-/// The pages of an area that hold the places `from..to`.
+/// The pages of an area with the slots `from..to`.
 fn part(at: Sector, entries: &[Exception], from: usize, to: usize) -> AreaWrite {
     let bytes = entries.as_bytes();
     let page = PAGE_BYTES.min(bytes.len());
@@ -299,7 +297,7 @@ mod tests {
         assert!(store.finish(Arc::clone(&all[0])));
         let batch = store.next_batch().unwrap();
         assert_eq!(numbers(&batch), [0, 1]);
-        // Who comes meanwhile leaves it to the commit that is under way.
+        // Exceptions that finish meanwhile are left to the running commit.
         assert!(!store.finish(Arc::clone(&all[2])) && !store.finish(Arc::clone(&all[4])));
         store.committed();
         assert_eq!(numbers(&store.next_batch().unwrap()), [2]);

@@ -1,10 +1,11 @@
-//! `snapshot ORIGIN COW P|PO|N CHUNK [FEATURES...]`: the origin as it was, and what was written here.
+//! `snapshot ORIGIN COW P|PO|N CHUNK [FEATURES...]`: the origin as it was, plus the snapshot's own writes.
 //!
-//! What has a copy is read and written there. The rest is read from the origin, tracked, so that it does
-//! not change meanwhile; written it gets a copy first, unless the write fills the chunk.
+//! Chunks with a copy are read and written there. Other chunks are read from the origin, tracked,
+//! so that they do not change meanwhile; a write to them makes a copy first, unless it fills the
+//! chunk.
 //!
-//! Once the snapshot is merged it is no more one to be used: what comes then fails, as in the kernel,
-//! where the source of a handover is invalid. A write would be forgotten with the run that it is in.
+//! A merging snapshot must not be used any more: its I/O fails, as in the kernel, where the source
+//! of a handover is invalid. A write would be lost when its run is removed.
 
 use std::sync::Arc;
 
@@ -22,11 +23,11 @@ use crate::gate::Pass;
 use crate::target::{Arguments, Construct, New, Target, TargetError};
 use crate::text::Quoted;
 
-/// What a table line says of a snapshot, or of one that is merged; and its share in the snapshot.
+/// The arguments of a snapshot or merge in a table, and its use of the snapshot.
 pub(super) struct Member {
     names: (String, String),
     pub(super) persistence: Persistence,
-    /// Sectors in a chunk, by the table; zero for the default.
+    /// Sectors per chunk in the table; zero for the default.
     chunk: Sectors,
     pub(super) discard_zeroes_cow: bool,
     pub(super) discard_passdown_origin: bool,
@@ -82,8 +83,8 @@ fn invalid(error: &StoreError) -> TargetError {
 }
 
 impl Member {
-    /// Takes the arguments of `snapshot` or `snapshot-merge`, and reads the metadata if no other table
-    /// has done so.
+    /// Parses the arguments of `snapshot` or `snapshot-merge`, and reads the metadata if no other
+    /// table has read it.
     pub(super) async fn construct(mut new: New<'_>, merge: bool) -> Result<Self, TargetError> {
         let args = &mut new.args;
         let names = (args.word("the origin")?.to_owned(), args.word("the COW device")?.to_owned());
@@ -123,7 +124,7 @@ impl Member {
         let runtime = Arc::clone(&new.context.runtime);
         let snapshot = origin.join(Snapshot::new(device, cow, runtime, persistence));
         let transient = persistence == Persistence::Transient;
-        // From here on dropping it undoes what was done.
+        // From here on, a drop undoes the above.
         let member = Self {
             names,
             persistence,
@@ -169,7 +170,7 @@ impl Member {
         } else if snapshot.merge.has_failed() {
             "Merge failed".to_owned()
         } else if snapshot.is_overflowed() && !snapshot.merge.is_merging() {
-            // A merge needs no room: how far it is must be seen.
+            // A merge needs no room: its progress must be visible.
             "Overflow".to_owned()
         } else {
             let (allocated, metadata) = loaded.store().usage();
@@ -194,7 +195,7 @@ impl Member {
 /// See the module text.
 pub(crate) struct SnapshotTarget(Member);
 
-/// Keeps the origin's chunk as it is while it is read, or a copy where it is while it is written.
+/// Keeps the origin's chunk unchanged during a read, or a copy in its place during a write.
 pub(super) struct Tracked<'a> {
     pub(super) snapshot: &'a Snapshot,
     pub(super) chunk: u64,
@@ -217,7 +218,7 @@ impl SnapshotTarget {
         let mut shard = snapshot.exceptions.shard(chunk);
         if let Some(new) = shard.complete.get(chunk) {
             drop(shard);
-            // Without the pass: a merge leaves copies where they are.
+            // The pass is not needed: a merge does not move copies.
             return snapshot.cow.submit(remap(loaded.geometry, &bio, new));
         }
         if broken(Rule::ReadsAreTracked) {
@@ -230,7 +231,7 @@ impl SnapshotTarget {
             let _pass = pass;
             snapshot.origin.submit(bio).await?;
             drop(tracked);
-            // The origin does not wait for the reads of a snapshot that became invalid.
+            // The origin does not wait for reads of an invalid snapshot.
             if snapshot.is_valid() { Ok(()) } else { Err(Status::Io) }
         })
     }
@@ -255,7 +256,7 @@ impl SnapshotTarget {
         }
     }
 
-    /// Writes to a chunk that has no copy yet.
+    /// Writes to a chunk without a copy.
     async fn write_shared(&self, chunk: u64, bio: Bio, _pass: Pass<'_>) -> BioResult {
         let snapshot = &self.0.snapshot;
         loop {
@@ -286,7 +287,7 @@ impl SnapshotTarget {
         }
     }
 
-    /// Discards the copy of a chunk, and where asked for what is in the origin.
+    /// Discards the copy of a chunk, and the origin's data if requested.
     async fn discard(&self, bio: Bio, _pass: Pass<'_>) -> BioResult {
         let Member { snapshot, origin, .. } = &self.0;
         let loaded = self.loaded()?;
@@ -311,7 +312,7 @@ impl SnapshotTarget {
         }
         snapshot.exceptions.shard(chunk).track(chunk);
         let _tracked = Tracked { snapshot, chunk };
-        // Without exceptions, in this snapshot and in all others: it is there to give back space.
+        // Without exceptions, in this snapshot and all others: its purpose is to free space.
         match origin.device.submit(bio).await {
             Err(Status::NotSupported) => Ok(()),
             result => result,
@@ -354,16 +355,16 @@ impl Target for SnapshotTarget {
     fn submit(&self, bio: Bio) -> IoFuture<'_> {
         let loaded = match self.loaded() {
             Ok(loaded) => loaded,
-            // As in the kernel; the header of a snapshot that was written and is invalid only in memory
-            // may still come to say that it is valid.
+            // As in the kernel; if a written snapshot is invalid only in memory, its header may
+            // still become valid.
             Err(_) if bio.op == Op::Flush => {
                 return IoFuture::boxed(self.0.snapshot.submit_to_cow(bio));
             }
             Err(status) => return IoFuture::failed(status),
         };
         match (bio.op, self.0.snapshot.users.try_enter()) {
-            // What is durable in the origin is not this device's doing. What was written here before a
-            // merge began is still to be flushed here.
+            // Durability of the origin's data is not this device's task. Data written here before a
+            // merge began must still be flushed here.
             (Op::Flush, _) => IoFuture::boxed(self.0.snapshot.submit_to_cow(bio)),
             (Op::Discard, _) if !self.0.discard_zeroes_cow => {
                 IoFuture::failed(Status::NotSupported)

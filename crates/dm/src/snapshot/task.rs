@@ -1,5 +1,5 @@
-//! Whether the task of a merge runs: one word, so that whoever wants one and whoever ends cannot miss
-//! each other.
+//! Whether the task of a merge runs: one word, so that a caller that wants the task and the ending
+//! task cannot miss each other.
 //!
 //! ```text
 //!   idle -- begin --> running -- end --> told to end
@@ -7,8 +7,8 @@
 //!    +------ ended ------+--------------------+
 //! ```
 //!
-//! A task that was told to end does so, even if somebody wants one again meanwhile: it may have looked
-//! already. Whoever wants one waits for that, and begins a new one.
+//! A task that was told to end does so, even if a caller wants one again meanwhile: the task may
+//! have checked already. That caller waits for the end, and starts a new task.
 
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 
@@ -26,17 +26,17 @@ pub(super) struct Task {
 }
 
 impl Task {
-    /// Whether there is one, told to end or not.
+    /// Whether there is a task, told to end or not.
     pub(super) fn is_running(&self) -> bool {
         self.state.load(SeqCst) != IDLE
     }
 
-    /// For the task: whether it is to go on.
+    /// For the task: whether to continue.
     pub(super) fn goes_on(&self) -> bool {
         self.state.load(SeqCst) == RUNNING
     }
 
-    /// Ends when there is a task that goes on. True if it is for the caller to start it now.
+    /// Waits until a task runs that was not told to end. True if the caller must start it now.
     pub(super) async fn begin(&self) -> bool {
         loop {
             let listener = self.idle.listen();
@@ -53,7 +53,7 @@ impl Task {
         self.state.compare_exchange(RUNNING, TOLD_TO_END, SeqCst, SeqCst).ok();
     }
 
-    /// The same, and waits for it.
+    /// Tells the task to end, and waits for it.
     pub(super) async fn stop(&self) {
         self.end();
         while self.is_running() {
@@ -64,7 +64,7 @@ impl Task {
         }
     }
 
-    /// The task's last deed.
+    /// Called by the task at its end.
     pub(super) fn ended(&self) {
         self.state.store(IDLE, SeqCst);
         self.idle.notify(usize::MAX);
@@ -81,8 +81,8 @@ mod tests {
 
     use super::*;
 
-    /// The interleaving that let a merge rest for ever: the task has seen that it is to end when it is
-    /// wanted again.
+    /// The interleaving that once stalled a merge forever: the task has seen that it must end when
+    /// it is wanted again.
     #[test]
     fn a_task_that_saw_its_end_is_followed_by_a_new_one() {
         let task = Task::default();
@@ -97,19 +97,19 @@ mod tests {
         assert!(task.goes_on());
     }
 
-    /// All orders in which two users end the task and want one again, and tasks take their steps: in
-    /// the end one runs, and there is never a second one.
+    /// All orders in which two users end the task and want one again, and tasks take their steps:
+    /// at the end one task runs, and there are never two.
     #[test]
     fn in_every_order_whoever_wants_a_task_gets_one_and_there_is_but_one() {
         for order in 0..3_u32.pow(9) {
             let task = Task::default();
             assert_eq!(task.begin().now_or_never(), Some(true));
-            // The task: looks, and if it is not to go on ends in a step of its own.
+            // The task checks, and if it must end, it ends in a separate step.
             let (mut runs, mut ends) = (1, false);
             let mut users = [0, 1].map(|_| Box::pin(end_and_begin(&task)).fuse());
             let mut steps: Vec<usize> =
                 (0..9).map(|n| (order / 3_u32.pow(n) % 3) as usize).collect();
-            // Whatever the order was, in the end all get their turns.
+            // Whatever the order, in the end all get their turns.
             steps.extend([0, 1, 2].repeat(6));
             let mut told = 0;
             for step in steps {
@@ -134,7 +134,7 @@ mod tests {
 
     async fn end_and_begin(task: &Task) -> bool {
         task.end();
-        // The others have their turns.
+        // Lets the others run.
         let mut before = true;
         poll_fn(|_| if std::mem::take(&mut before) { Poll::Pending } else { Poll::Ready(()) })
             .await;

@@ -1,4 +1,4 @@
-//! The arguments of a target, taken one after the other.
+//! The arguments of a target, parsed one after the other.
 
 use std::slice;
 use std::str::FromStr;
@@ -8,85 +8,85 @@ use thiserror::Error;
 
 use crate::text::parse_number;
 
-/// Why a target cannot be made.
+/// Why a target cannot be constructed.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum TargetError {
     /// There are too few arguments.
     #[error("{0} is missing")]
     Missing(&'static str),
-    /// There are too many.
+    /// There are too many arguments.
     #[error("'{0}' is one argument too many")]
     Surplus(String),
-    /// A number is none, or too large for what it stands for.
+    /// A number is malformed, or too large for its field.
     #[error("{what} is '{found}', but must be a number of at most {bits} bits")]
     NotANumber {
-        /// Which argument.
+        /// The argument.
         what: &'static str,
-        /// What is there.
+        /// Its text.
         found: String,
-        /// How large it may be.
+        /// Its maximum size.
         bits: usize,
     },
-    /// Nobody knows the device.
+    /// The device does not exist.
     #[error("there is no device '{0}'")]
     NoDevice(String),
-    /// The device ends before the area that is to be used.
+    /// The device ends before the end of the area.
     #[error("device {name} is smaller: it has {size} sectors, {len} from {start} on are wanted")]
     TooSmall {
         /// The device.
         name: String,
         /// Its size.
         size: Sectors,
-        /// Where the area begins on it.
+        /// Start of the area on it.
         start: Sector,
-        /// How long the area is.
+        /// Length of the area.
         len: Sectors,
     },
-    /// The area cannot be addressed in whole blocks.
+    /// The area does not consist of whole blocks.
     #[error(
         "{what} {sectors} is not a multiple of the {block} sectors of a block of device {name}"
     )]
     Unaligned {
-        /// What must be aligned.
+        /// The misaligned value.
         what: &'static str,
-        /// How much it is.
+        /// The value in sectors.
         sectors: u64,
         /// The logical block size.
         block: Sectors,
         /// The device.
         name: String,
     },
-    /// A device failed while the target looked at it.
+    /// A device failed during construction.
     #[error("device {name}: {status}")]
     Io {
         /// The device.
         name: String,
-        /// How it failed.
+        /// The error.
         status: Status,
     },
-    /// The arguments say what cannot be.
+    /// The arguments are inconsistent.
     #[error("{0}")]
     Invalid(String),
 }
 
-/// What a line says behind the type, to be taken word by word.
+/// The text after the type in a line, parsed word by word.
 #[derive(Clone)]
 pub struct Arguments<'a> {
     words: slice::Iter<'a, String>,
 }
 
 impl<'a> Arguments<'a> {
-    /// All of `words`.
+    /// The arguments `words`.
     pub fn new(words: &'a [String]) -> Self {
         Self { words: words.iter() }
     }
 
-    /// How many are left.
+    /// The number of remaining words.
     pub fn left(&self) -> usize {
         self.words.len()
     }
 
-    /// The next one, `what` it stands for.
+    /// The next word; `what` describes it in errors.
     ///
     /// # Errors
     /// [`TargetError::Missing`].
@@ -94,10 +94,10 @@ impl<'a> Arguments<'a> {
         self.words.next().map(String::as_str).ok_or(TargetError::Missing(what))
     }
 
-    /// The next one, which must be a number of digits alone.
+    /// The next word, which must consist of digits.
     ///
     /// # Errors
-    /// It is missing, none, or too large for its type.
+    /// It is missing, not a number, or too large for its type.
     pub fn number<T: FromStr>(&mut self, what: &'static str) -> Result<T, TargetError> {
         let word = self.word(what)?;
         let error =
@@ -105,7 +105,7 @@ impl<'a> Arguments<'a> {
         parse_number(word).ok_or_else(error)
     }
 
-    /// There must be no more.
+    /// Checks that no words are left.
     ///
     /// # Errors
     /// [`TargetError::Surplus`].

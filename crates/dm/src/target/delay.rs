@@ -1,8 +1,8 @@
-//! `delay DEVICE OFFSET MS [WRITE_DEVICE OFFSET MS [FLUSH_DEVICE OFFSET MS]]`: I/O takes its time.
+//! `delay DEVICE OFFSET MS [WRITE_DEVICE OFFSET MS [FLUSH_DEVICE OFFSET MS]]`: delays I/O.
 //!
-//! With three arguments they are for all I/O; with six, the second three for writes and flushes; with
-//! nine, the last three for flushes. The message `delay READ [WRITE [FLUSH]]` changes the delays of a
-//! live device, which the kernel's target cannot.
+//! Three arguments apply to all I/O; with six, the second three apply to writes and flushes; with
+//! nine, the last three apply to flushes. The message `delay READ [WRITE [FLUSH]]` changes the
+//! delays of a live device, which the kernel's target cannot do.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -16,7 +16,7 @@ use crate::text::parse_number;
 struct Class {
     lower: Lower,
     ms: AtomicU32,
-    /// I/Os that wait.
+    /// Number of waiting I/Os.
     waiting: AtomicU32,
 }
 
@@ -24,7 +24,7 @@ struct Class {
 pub struct Delay {
     /// Reads, writes, flushes.
     classes: [Class; 3],
-    /// How many of them the table names.
+    /// Number of classes in the table.
     named: usize,
     runtime: Arc<dyn Runtime>,
 }
@@ -50,7 +50,7 @@ impl Class {
     }
 }
 
-/// One that is counted until it is dropped.
+/// A waiting I/O, counted until dropped.
 struct Waiting<'a>(&'a AtomicU32);
 
 impl<'a> Waiting<'a> {
@@ -72,7 +72,7 @@ impl Delay {
         flush.wait(&*self.runtime).await;
         flush.lower.submit(bio.clone()).await?;
         if !write.lower.gateway().is_same(flush.lower.gateway()) {
-            // What was written is elsewhere. The kernel leaves it there.
+            // The data was written to another device. The kernel does not flush it.
             write.lower.submit(bio).await?;
         }
         Ok(())
@@ -131,7 +131,7 @@ impl Target for Delay {
     }
 
     fn arguments(&self) -> String {
-        // A delay that was set by a message has to be named.
+        // A delay that was set by a message must be printed.
         let ms = |class: &Class| class.ms.load(Relaxed);
         let [read, write, flush] = self.classes.each_ref().map(ms);
         let needed = if flush != write { 3 } else { 1 + usize::from(write != read) };
@@ -140,7 +140,7 @@ impl Target for Delay {
         words.join(" ")
     }
 
-    /// How many reads, writes and flushes wait.
+    /// The numbers of waiting reads, writes and flushes.
     fn status(&self) -> String {
         let [read, write, flush] = self.classes.each_ref().map(|class| class.waiting.load(Relaxed));
         format!("{read} {write} {flush}")

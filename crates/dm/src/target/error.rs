@@ -1,4 +1,4 @@
-//! `error`: all I/O fails. Where a device has a hole, as in a volume group of which a disk is missing.
+//! `error`: all I/O fails. For holes in a device, as in a volume group with a missing disk.
 
 use ashlar_block::{Bio, IoFuture, Limits, Op, Sector, Status};
 
@@ -32,7 +32,7 @@ impl Target for Error {
 
     fn submit(&self, bio: Bio) -> IoFuture<'_> {
         match bio.op {
-            // Nothing was ever acknowledged here, and the other pieces can be flushed.
+            // No write was ever acknowledged here, and the other pieces can be flushed.
             Op::Flush => IoFuture::ready(Ok(())),
             Op::Read | Op::Write | Op::Discard | Op::WriteZeroes => IoFuture::failed(Status::Io),
         }

@@ -1,13 +1,13 @@
-//! `flakey DEVICE OFFSET UP DOWN [COUNT FEATURE...]`: good for `UP` seconds, bad for `DOWN`, again and
-//! again.
+//! `flakey DEVICE OFFSET UP DOWN [COUNT FEATURE...]`: works for `UP` seconds, misbehaves for `DOWN`
+//! seconds, repeatedly.
 //!
-//! What "bad" means the features say; without any, all I/O fails.
+//! The features define the misbehaviour; without any, all I/O fails.
 //!
 //! | feature | while it is down |
 //! |---|---|
 //! | `error_reads` | reads fail |
-//! | `error_writes` | all but reads fails |
-//! | `drop_writes` | all but reads does nothing, and says that it did |
+//! | `error_writes` | everything but reads fails |
+//! | `drop_writes` | everything but reads is dropped and reported as successful |
 //! | `corrupt_bio_byte N r\|w VALUE FLAGS` | byte N (from 1) of the data of reads or writes becomes VALUE, if they have all the kernel's bits of `bi_opf` that FLAGS has |
 //! | `random_read_corrupt P` | a byte of a read is changed, in P of 1,000,000,000 cases |
 //! | `random_write_corrupt P` | a byte of a write is changed, in P of 1,000,000,000 cases |
@@ -24,7 +24,7 @@ use super::{Arguments, Construct, Lower, New, Target, TargetError};
 const PROBABILITY_BASE: u32 = 1_000_000_000;
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
-/// A byte that is replaced.
+/// A byte to replace.
 #[derive(Clone, Copy)]
 struct Byte {
     /// Counted from 1.
@@ -34,7 +34,7 @@ struct Byte {
     flags: u32,
 }
 
-/// What is bad while it is down.
+/// The misbehaviour.
 #[derive(Clone, Copy, Default)]
 struct Features {
     error_reads: bool,
@@ -158,7 +158,7 @@ impl Byte {
         Ok(Self { number, write, value, flags: args.number("the flags")? })
     }
 
-    /// Where in the bio's data the byte is, if this bio is to have it replaced.
+    /// The offset of the byte in the bio's data, if it must be replaced in this bio.
     fn offset(&self, bio: &Bio) -> Option<u64> {
         let meant = self.write == bio.op.is_write() && opf(bio) & self.flags == self.flags;
         let offset = u64::from(self.number) - 1;
@@ -166,7 +166,7 @@ impl Byte {
     }
 }
 
-/// The bio's `bi_opf`, as far as it says what ours do (the kernel's `enum req_op`, `req_flag_bits`).
+/// The bio's `bi_opf`, for flags that exist here (the kernel's `enum req_op`, `req_flag_bits`).
 fn opf(bio: &Bio) -> u32 {
     const BITS: [(Flags, u32); 7] = [
         (Flags::SYNC, 11),
@@ -188,7 +188,7 @@ fn opf(bio: &Bio) -> u32 {
     set.fold(op, |opf, (_, bit)| opf | 1 << bit)
 }
 
-/// The byte at `offset` of the data, as a segment of its own.
+/// The byte at `offset` of the data, as a separate segment.
 fn byte_at(segments: &[Segment], offset: u64) -> Option<Segment> {
     let mut offset = offset as usize;
     for segment in segments {
@@ -207,7 +207,7 @@ impl Flakey {
         elapsed_s % period_s >= u64::from(self.up_s)
     }
 
-    /// A number that looks random, the same in each run on virtual time (splitmix64).
+    /// A pseudorandom number, reproducible on virtual time (splitmix64).
     fn random(&self) -> u64 {
         const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
         let mut z = self.chance.fetch_add(STEP, Relaxed).wrapping_add(STEP);
@@ -242,7 +242,7 @@ impl Flakey {
         Ok(())
     }
 
-    /// The submitter's bytes stay as they are: a copy is corrupted.
+    /// The submitter's data must not change: a copy is corrupted.
     async fn write_corrupted(&self, mut bio: Bio) -> BioResult {
         let mut copy = Buffer::alloc(bio.data_bytes() as usize);
         let mut rest = copy.as_mut_slice();

@@ -10,7 +10,7 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// A piece that is `lower`.
+    /// Maps the piece to `lower`.
     pub fn new(lower: Lower) -> Self {
         Self { lower }
     }

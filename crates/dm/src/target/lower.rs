@@ -7,7 +7,7 @@ use ashlar_block::{Bio, Disk, Gateway, IoFuture, Limits, Op, Sector, Sectors};
 use super::{Arguments, Context, TargetError};
 use crate::text::Quoted;
 
-/// A lower device as a table names it, and where the area begins there.
+/// A lower device by its name in the table, and the start of the area.
 #[derive(Clone)]
 pub struct Lower {
     name: String,
@@ -16,10 +16,10 @@ pub struct Lower {
 }
 
 impl Lower {
-    /// The area of `len` sectors from `start` on of the device called `name`.
+    /// The area of `len` sectors from `start` on, on the device `name`.
     ///
     /// # Errors
-    /// There is no such device, it is too small, or start or length are no whole blocks of it.
+    /// There is no such device, it is too small, or start or length are not whole blocks of it.
     pub fn find(
         context: &Context<'_>,
         name: &str,
@@ -38,10 +38,10 @@ impl Lower {
         Ok(lower)
     }
 
-    /// The same, named by the next two arguments: device and offset.
+    /// The same, with device and offset from the next two arguments.
     ///
     /// # Errors
-    /// One of them is missing or wrong, or see [`Self::find`].
+    /// An argument is missing or wrong; see [`Self::find`].
     pub fn take(
         args: &mut Arguments<'_>,
         context: &Context<'_>,
@@ -52,7 +52,7 @@ impl Lower {
         Self::find(context, name, start, len)
     }
 
-    /// Whether `sectors` are whole logical blocks of the device.
+    /// Checks that `sectors` are whole logical blocks of the device.
     ///
     /// # Errors
     /// [`TargetError::Unaligned`].
@@ -64,27 +64,27 @@ impl Lower {
         Err(TargetError::Unaligned { what, sectors, block, name: self.name.clone() })
     }
 
-    /// What the table calls the device.
+    /// The device's name in the table.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where the area begins.
+    /// Start of the area.
     pub fn start(&self) -> Sector {
         self.start
     }
 
-    /// The way to the whole device.
+    /// The whole device.
     pub fn gateway(&self) -> &Gateway {
         &self.gateway
     }
 
-    /// Narrows `limits` by those of the device.
+    /// Narrows `limits` to those of the device.
     pub fn stack(&self, limits: &mut Limits) {
         limits.stack(self.gateway.disk().limits(), self.start);
     }
 
-    /// `bio`, whose sectors count from the start of the area, as the device gets it.
+    /// Remaps `bio`, whose sectors count from the start of the area, to the device.
     #[inline]
     fn mapped(&self, mut bio: Bio) -> Bio {
         match bio.op {
@@ -102,13 +102,13 @@ impl Lower {
         self.gateway.submit(self.mapped(bio))
     }
 
-    /// Tells `seen` what [`Self::submit`] would.
+    /// Calls `seen` with the bio that [`Self::submit`] would submit.
     pub fn remaps(&self, bio: &Bio, seen: &mut dyn FnMut(&Disk, &Bio)) {
         seen(self.gateway.disk(), &self.mapped(bio.clone()));
     }
 }
 
-/// Device and offset, as arguments have them.
+/// Device and offset, as in arguments.
 impl fmt::Display for Lower {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", Quoted(&self.name), self.start)

@@ -1,8 +1,8 @@
-//! `striped STRIPES CHUNK [DEVICE OFFSET]...`: chunks go round the devices (RAID 0).
+//! `striped STRIPES CHUNK [DEVICE OFFSET]...`: chunks are distributed over the devices (RAID 0).
 //!
-//! Chunk `n` of the piece is chunk `n / STRIPES` of stripe `n % STRIPES`. So the part of a range that
-//! is on one stripe is a range there, too: a discard or write-zeroes of any length comes to one for
-//! each stripe.
+//! Chunk `n` of the piece is chunk `n / STRIPES` of stripe `n % STRIPES`. So the part of a range
+//! that is on one stripe is a contiguous range there: a discard or write-zeroes of any length
+//! becomes one per stripe.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -22,17 +22,17 @@ pub struct Striped {
     chunk: Sectors,
 }
 
-/// Where sectors of the piece are: pure geometry.
+/// The location of sectors: pure geometry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
-    /// How many stripes there are; not zero.
+    /// Number of stripes; not zero.
     pub stripes: u64,
-    /// How long a chunk is; not zero.
+    /// Length of a chunk; not zero.
     pub chunk: Sectors,
 }
 
 impl Geometry {
-    /// The stripe that has `sector` of the piece, and the sector there.
+    /// The stripe with `sector` of the piece, and the sector there.
     #[inline]
     pub fn place(&self, sector: Sector) -> (usize, Sector) {
         let (chunk, within) = (sector.0 / self.chunk.0, sector.0 % self.chunk.0);
@@ -40,11 +40,11 @@ impl Geometry {
         (stripe, Sector(chunk / self.stripes * self.chunk.0 + within))
     }
 
-    /// How many sectors of `[0, sector)` of the piece are on `stripe`.
+    /// The number of sectors of `[0, sector)` of the piece that are on `stripe`.
     fn before(&self, stripe: usize, sector: Sector) -> Sector {
         let (at, place) = self.place(sector);
         match stripe.cmp(&at) {
-            // Its chunk of this row is before the sector, or behind it.
+            // The stripe's chunk in this row is before the sector, or after it.
             std::cmp::Ordering::Less => place.round_down(self.chunk) + self.chunk,
             std::cmp::Ordering::Equal => place,
             std::cmp::Ordering::Greater => place.round_down(self.chunk),
@@ -63,7 +63,7 @@ impl Striped {
         Geometry { stripes: self.stripes.len() as u64, chunk: self.chunk }
     }
 
-    /// What a discard or write-zeroes comes to on each stripe that has a part of it.
+    /// The parts of a discard or write-zeroes on each affected stripe.
     fn parts(&self, bio: &Bio) -> impl Iterator<Item = (&Stripe, Bio)> {
         let geometry = self.geometry();
         self.stripes.iter().enumerate().filter_map(move |(index, stripe)| {
@@ -109,7 +109,7 @@ impl Construct for Striped {
         if count == 0 || chunk.is_zero() {
             return Err(TargetError::Invalid("stripes and chunk size must not be 0".to_owned()));
         }
-        // Before anything is allocated for them.
+        // Checked before anything is allocated for the stripes.
         if args.left() as u64 / 2 < u64::from(count) {
             return Err(TargetError::Missing("the device and offset of a stripe"));
         }
@@ -142,7 +142,7 @@ impl Target for Striped {
         format!("{} {}{}", self.stripes.len(), self.chunk, stripes.collect::<String>())
     }
 
-    /// Names, and for each whether it is alive, or had errors ("dead").
+    /// The names, and for each stripe whether it is alive, or had errors ("dead").
     fn status(&self) -> String {
         let state = |stripe: &Stripe| if stripe.errors.load(Relaxed) == 0 { 'A' } else { 'D' };
         let names = self.stripes.iter().map(|s| format!("{} ", Quoted(s.lower.name())));

@@ -1,4 +1,4 @@
-//! `zero`: reads give zeroes, writes go nowhere.
+//! `zero`: reads return zeroes, writes are discarded.
 
 use ashlar_block::{Bio, Features, IoFuture, Limits, Op, Sector, Sectors};
 
@@ -16,7 +16,7 @@ impl Construct for Zero {
     }
 }
 
-/// Limits of what has no device below it.
+/// The limits of a target without a device below it.
 pub(super) fn anything() -> Limits {
     /// The kernel's `UINT_MAX >> SECTOR_SHIFT`.
     const MAX: Sectors = Sectors(u32::MAX as u64 >> 9);

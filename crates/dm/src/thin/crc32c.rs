@@ -1,6 +1,6 @@
 //! CRC-32C (Castagnoli).
 
-/// The sum of `bytes` as the kernel's `crc32c(~0, ...)` has it: without the last inversion.
+/// The checksum of `bytes` as in the kernel's `crc32c(~0, ...)`: without the final inversion.
 pub(super) fn raw(bytes: &[u8]) -> u32 {
     !crc_fast::crc32_iscsi(bytes)
 }

@@ -1,11 +1,11 @@
-//! What can be wrong with a pool.
+//! Defects of a pool.
 
 use ashlar_block::{Sectors, Status};
 use thiserror::Error;
 
 use super::ondisk;
 
-/// Why a pool, or something of it, cannot be read. Nothing was changed.
+/// Why a pool, or a part of it, cannot be read. Nothing was changed.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum ThinError {
     /// The metadata device could not be read.
@@ -15,18 +15,18 @@ pub enum ThinError {
         device: String,
         /// The block, of 4 KiB.
         block: u64,
-        /// What the device said.
+        /// The error.
         status: Status,
     },
-    /// The superblock is not one that can be used.
+    /// The superblock is unusable.
     #[error("the thin pool's superblock on {device} cannot be used: {fault}")]
     Superblock {
         /// The metadata device.
         device: String,
-        /// What is wrong with it.
+        /// The defect.
         fault: SuperblockFault,
     },
-    /// A device is smaller than the pool says.
+    /// A device is smaller than the pool expects.
     #[error(
         "{device} has {size} sectors, but the thin pool on it has {blocks} blocks of {block} sectors: \
          look for what shortened it before the pool is repaired"
@@ -36,9 +36,9 @@ pub enum ThinError {
         device: String,
         /// Its size.
         size: Sectors,
-        /// Blocks that should be there.
+        /// The expected number of blocks.
         blocks: u64,
-        /// Sectors in a block.
+        /// Sectors per block.
         block: Sectors,
     },
     /// A node of a tree is damaged.
@@ -51,7 +51,7 @@ pub enum ThinError {
         device: String,
         /// The block, of 4 KiB.
         block: u64,
-        /// What is wrong with it.
+        /// The defect.
         fault: NodeFault,
     },
     /// The pool has no such device.
@@ -59,176 +59,176 @@ pub enum ThinError {
     NoDevice {
         /// The metadata device.
         device: String,
-        /// The device.
+        /// The device ID.
         id: u32,
     },
 }
 
-/// What is wrong with a superblock.
+/// The defect of a superblock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum SuperblockFault {
-    /// Nothing is there.
+    /// The block is empty.
     #[error("it is all zeroes, so no pool was ever made there")]
     Zeroes,
-    /// Something else is there.
+    /// The block contains something else.
     #[error("it has no magic number, {found} stands in its place; is this the metadata device?")]
     Magic {
-        /// What is there.
+        /// The actual value.
         found: u64,
     },
-    /// It belongs somewhere else.
+    /// The block belongs elsewhere.
     #[error("it belongs to block {found}; run thin_check, then thin_repair")]
     Block {
-        /// Where it belongs.
+        /// The block number in it.
         found: u64,
     },
-    /// It is damaged.
+    /// The block is damaged.
     #[error(
         "its checksum is {found:#010x}, but should be {wanted:#010x}; run thin_check, then thin_repair"
     )]
     Checksum {
-        /// What is there.
+        /// The stored checksum.
         found: u32,
-        /// What should be.
+        /// The correct checksum.
         wanted: u32,
     },
-    /// A version that nobody knew.
+    /// An unknown version.
     #[error("it has version {found}, only 1 and 2 are known")]
     Version {
-        /// What is there.
+        /// The stored version.
         found: u32,
     },
-    /// It needs something that nobody knew.
+    /// Unknown incompatible features.
     #[error("it has incompatible features {found:#x}, of which none is known")]
     Features {
-        /// What is there.
+        /// The feature bits.
         found: u32,
     },
-    /// The kernel wants a check first.
+    /// The kernel requires a check first.
     #[error(
         "an error happened while the pool was in use (needs_check is set): run thin_check, and \
          thin_repair if it says so, before the pool is used"
     )]
     NeedsCheck,
-    /// Metadata blocks of another size.
+    /// An unsupported size of metadata blocks.
     #[error("its metadata blocks have {found} sectors, but there are only such of 8")]
     MetadataBlock {
-        /// What is there.
+        /// The size in sectors.
         found: u32,
     },
-    /// An impossible size of data blocks.
+    /// An invalid size of data blocks.
     #[error(
         "its data blocks have {found} sectors, which is no multiple of {min} up to {max}",
         min = ondisk::MIN_DATA_BLOCK, max = ondisk::MAX_DATA_BLOCK
     )]
     DataBlock {
-        /// What is there.
+        /// The size in sectors.
         found: u32,
     },
-    /// Another size of data blocks than was expected.
+    /// The size of data blocks is not the expected one.
     #[error("its data blocks have {found} sectors, {wanted} were expected: is it another pool's?")]
     OtherDataBlock {
-        /// What is there.
+        /// The actual size.
         found: Sectors,
-        /// What should be.
+        /// The expected size.
         wanted: Sectors,
     },
-    /// A device of impossible size.
+    /// An invalid size of a device.
     #[error("it says that the {what} device has {found} blocks; run thin_check, then thin_repair")]
     Size {
         /// Metadata or data.
         what: &'static str,
-        /// What is there.
+        /// The stored number of blocks.
         found: u64,
     },
-    /// A tree begins outside of the metadata.
+    /// The root of a tree is outside of the metadata.
     #[error("it has {what} in block {found}, of {blocks}; run thin_check, then thin_repair")]
     Root {
-        /// Which tree.
+        /// The tree.
         what: &'static str,
-        /// Where it should begin.
+        /// The stored root.
         found: u64,
-        /// Metadata blocks there are.
+        /// Number of metadata blocks.
         blocks: u64,
     },
 }
 
-/// What is wrong with a node of a tree.
+/// The defect of a node of a tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum NodeFault {
-    /// It belongs somewhere else.
+    /// The block belongs elsewhere.
     #[error("it belongs to block {found}")]
     Block {
-        /// Where it belongs.
+        /// The block number in it.
         found: u64,
     },
-    /// Bits have changed.
+    /// The block is damaged.
     #[error("its checksum is {found:#010x}, but should be {wanted:#010x}")]
     Checksum {
-        /// What is there.
+        /// The stored checksum.
         found: u32,
-        /// What should be.
+        /// The correct checksum.
         wanted: u32,
     },
-    /// Neither has it children nor is it a leaf.
+    /// The node is neither internal nor a leaf.
     #[error("its flags are {found:#x}, but must be 1 or 2")]
     Flags {
-        /// What is there.
+        /// The flags.
         found: u32,
     },
-    /// Its values have another size.
+    /// The values have a wrong size.
     #[error("its values have {found} bytes, but must have {wanted}")]
     ValueSize {
-        /// What is there.
+        /// The stored size.
         found: u32,
-        /// What should be.
+        /// The correct size.
         wanted: usize,
     },
-    /// It has more than its block has room for.
+    /// There are more entries than fit in the block.
     #[error("it has {entries} entries of at most {max}, which is more than a block can have")]
     Entries {
-        /// Entries in use.
+        /// Number of entries.
         entries: u32,
-        /// Entries there is room for, it says.
+        /// Stored maximum of entries.
         max: u32,
     },
-    /// Only a tree of one node may have none.
+    /// Only a tree with a single node may be empty.
     #[error("it has no entries, but a node above it or children")]
     Empty,
-    /// Keys must ascend.
+    /// Keys are not ascending.
     #[error("its key {index} is not greater than the one before")]
     Order {
-        /// Which key.
+        /// Index of the key.
         index: usize,
     },
-    /// The node above says what may be in it.
+    /// A key is outside the range given by the parent.
     #[error("its keys are not those that the node above says: this way trees have cycles")]
     Keys,
-    /// It points outside of the metadata.
+    /// A child is outside of the metadata.
     #[error("its entry {index} leads to metadata block {found}, which there is not")]
     Child {
-        /// Which entry.
+        /// Index of the entry.
         index: usize,
-        /// Where it leads.
+        /// The block that it points to.
         found: u64,
     },
-    /// It points outside of the data.
+    /// A data block is outside of the data device.
     #[error("its entry {index} leads to data block {found}, which there is not")]
     DataBlock {
-        /// Which entry.
+        /// Index of the entry.
         index: usize,
-        /// Where it leads.
+        /// The block that it points to.
         found: u64,
     },
-    /// No tree has so many levels.
+    /// The tree is too deep.
     #[error("more than {0} levels of nodes lead to it")]
     Depth(usize),
-    /// Devices have 24 bits.
+    /// The device ID has more than 24 bits.
     #[error("its key {index} is device {found}, but there are only 2^24")]
     Device {
-        /// Which key.
+        /// Index of the key.
         index: usize,
-        /// What is there.
+        /// The device ID.
         found: u64,
     },
 }

@@ -9,21 +9,21 @@ use super::error::NodeFault;
 use super::ondisk::{BLOCK_BYTES, Block, DiskDetails, INTERNAL, LEAF, NodeHeader, node_checksum};
 
 const HEADER: usize = size_of::<NodeHeader>();
-/// Bytes of a key, and of what leads to a child.
+/// Bytes of a key, and of a child pointer.
 const WORD: usize = size_of::<u64>();
 
-/// Which tree a node is of. All have keys of 64 bits, and what leads from node to node is the same.
+/// The tree of a node. All have keys of 64 bits and the same internal nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tree {
     /// From a device to the root of its mappings.
     Devices,
-    /// From a block of the device to the data block, and the time at which it came there.
+    /// From a block of the device to the data block, and the time when it was mapped.
     Mappings,
     /// From a device to its details.
     Details,
 }
 
-/// What numbers in the trees may be at most.
+/// The bounds of numbers in the trees.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounds {
     /// Blocks of the metadata device.
@@ -32,8 +32,8 @@ pub struct Bounds {
     pub data_blocks: u64,
 }
 
-/// A node that was checked by itself: its keys ascend, and whatever it leads to exists. Whether it may be
-/// where it was found is for [`Node::check_place`].
+/// A node that is consistent in itself: its keys ascend, and its targets exist.
+/// [`Node::check_place`] checks whether it may be where it was found.
 #[derive(Debug)]
 pub struct Node {
     block: u64,
@@ -45,10 +45,10 @@ pub struct Node {
 }
 
 impl Node {
-    /// Reads the node of `tree` that `block` holds the bytes of.
+    /// Parses the node of `tree` in block number `block`.
     ///
     /// # Errors
-    /// Whatever is wrong with it.
+    /// The defect of the node.
     pub fn parse(bytes: &Block, tree: Tree, block: u64, bounds: Bounds) -> Result<Self, NodeFault> {
         let Ok((header, _)) = NodeHeader::read_from_prefix(bytes) else {
             return Err(NodeFault::Empty);
@@ -94,11 +94,11 @@ impl Node {
         Ok(())
     }
 
-    /// Checks that the node may be where it was found: it has keys from `low` up to below `high` alone,
+    /// Checks that the node may be where it was found: its keys are from `low` up to below `high`,
     /// and it is not empty unless it is the whole tree.
     ///
-    /// So every node that is visited on a walk has keys that no other one has, and a walk ends: there
-    /// are no cycles, and nothing is visited twice.
+    /// So every visited node has keys that no other node has, and a walk ends: there are no cycles,
+    /// and no node is visited twice.
     ///
     /// # Errors
     /// [`NodeFault::Empty`] or [`NodeFault::Keys`].
@@ -110,17 +110,17 @@ impl Node {
         if within { Ok(()) } else { Err(NodeFault::Keys) }
     }
 
-    /// Where it is.
+    /// Its block number.
     pub fn block(&self) -> u64 {
         self.block
     }
 
-    /// Which tree it is of.
+    /// Its tree.
     pub fn tree(&self) -> Tree {
         self.tree
     }
 
-    /// Whether it has what is looked for, and no children.
+    /// Whether it is a leaf.
     pub fn is_leaf(&self) -> bool {
         self.is_leaf
     }
@@ -130,7 +130,7 @@ impl Node {
         &self.keys
     }
 
-    /// A number for each key: the child, or of a leaf what is looked for. A leaf of details has none.
+    /// A number per key: the child, or in a leaf the value. A leaf of details has none.
     pub fn values(&self) -> &[u64] {
         &self.values
     }
@@ -140,12 +140,12 @@ impl Node {
         &self.details
     }
 
-    /// How many entries have keys of at most `key`.
+    /// The number of entries with keys up to `key`.
     pub fn up_to(&self, key: u64) -> usize {
         self.keys.partition_point(|k| *k <= key)
     }
 
-    /// How many entries from `index` on, at most `max`, follow one another in key and data block.
+    /// The number of entries from `index` on, at most `max`, that are consecutive in key and data block.
     pub fn run(&self, index: usize, max: u64) -> u64 {
         let entries = self.keys.iter().zip(&self.values).skip(index);
         let mut entries = entries.map(|(key, value)| (*key, value >> 24)).zip(1..=max);
@@ -160,7 +160,7 @@ impl Node {
     }
 }
 
-/// Whether it is a leaf.
+/// Checks the header; returns whether the node is a leaf.
 fn check_header(
     bytes: &Block,
     header: &NodeHeader,

@@ -1,8 +1,7 @@
-//! The metadata of a thin pool as bytes (`drivers/md/dm-thin-metadata.c` and
-//! `drivers/md/persistent-data/`).
+//! The metadata format of a thin pool (`drivers/md/dm-thin-metadata.c` and `drivers/md/persistent-data/`).
 //!
-//! The metadata device is counted in blocks of 4 KiB, of which each begins with its checksum. Block 0
-//! is the superblock. All numbers are little endian. docs/formats/dm-thin.md has the tables.
+//! The metadata device is divided into blocks of 4 KiB, which begin with a checksum. Block 0 is the
+//! superblock. All numbers are little-endian. docs/formats/dm-thin.md has the tables.
 
 use ashlar_block::Sectors;
 use zerocopy::little_endian::{U32, U64};
@@ -10,42 +9,42 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::crc32c;
 
-/// Bytes in a block of the metadata device.
+/// Bytes per block of the metadata device.
 pub const BLOCK_BYTES: usize = 4096;
-/// The same in sectors.
+/// Sectors per block of the metadata device.
 pub const BLOCK: Sectors = Sectors(8);
 /// Identifies a superblock.
 pub const MAGIC: u64 = 27_022_010;
-/// The versions there are. The kernel looks at none of them: nothing that is read here differs.
+/// The existing versions. The kernel checks none of them: the fields that are read here do not differ.
 pub const VERSIONS: std::ops::RangeInclusive<u32> = 1..=2;
-/// Flag of the superblock: the kernel met an error and wants a check first.
+/// Superblock flag: the kernel met an error and requires a check first.
 pub const NEEDS_CHECK: u32 = 1;
 /// Data blocks are multiples of this, 64 KiB.
 pub const MIN_DATA_BLOCK: Sectors = Sectors(128);
-/// And never larger, 1 GiB.
+/// The maximum size of data blocks, 1 GiB.
 pub const MAX_DATA_BLOCK: Sectors = Sectors(1 << 21);
 /// Flag of a node with children.
 pub const INTERNAL: u32 = 1;
-/// Flag of a node with what is looked for.
+/// Flag of a node with values.
 pub const LEAF: u32 = 2;
-/// What goes into the checksum of a superblock.
+/// XORed into the checksum of a superblock.
 const SUPERBLOCK_XOR: u32 = 160_774;
-/// What goes into the checksum of a node.
+/// XORed into the checksum of a node.
 const NODE_XOR: u32 = 121_107;
 
-/// The start of a space map: what is known of its device.
+/// The start of a space map: the allocation state of a device.
 #[derive(Clone, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct SpaceMapRoot {
     /// Blocks of the device.
     pub nr_blocks: U64,
-    /// Those in use.
+    /// Number of used blocks.
     pub nr_allocated: U64,
-    /// Where the bitmaps are found.
+    /// Root of the bitmaps.
     pub bitmap_root: U64,
-    /// Where the counts above 2 are found.
+    /// Root of the counts above 2.
     pub ref_count_root: U64,
-    /// There is room for more.
+    /// Reserved.
     pub rest: [u8; 96],
 }
 
@@ -53,81 +52,81 @@ pub struct SpaceMapRoot {
 #[derive(Clone, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct DiskSuperblock {
-    /// Of all that follows in the block.
+    /// Checksum of the rest of the block.
     pub csum: U32,
     /// [`NEEDS_CHECK`].
     pub flags: U32,
-    /// 0; a metadata snapshot has its own place here.
+    /// 0; a metadata snapshot has its own block number here.
     pub blocknr: U64,
-    /// Not used.
+    /// Unused.
     pub uuid: [u8; 16],
     /// [`MAGIC`].
     pub magic: U64,
     /// One of [`VERSIONS`].
     pub version: U32,
-    /// Goes up with every snapshot.
+    /// Incremented with every snapshot.
     pub time: U32,
-    /// For who manages the pool: LVM counts its changes with it.
+    /// For pool managers: LVM counts its changes with it.
     pub trans_id: U64,
     /// The block of the metadata snapshot, or 0.
     pub held_root: U64,
-    /// Which data blocks are in use.
+    /// Allocation of data blocks.
     pub data_space_map: SpaceMapRoot,
-    /// Which metadata blocks are in use.
+    /// Allocation of metadata blocks.
     pub metadata_space_map: SpaceMapRoot,
-    /// Root of the tree that leads from a device to the root of its mappings.
+    /// Root of the tree from devices to the roots of their mappings.
     pub data_mapping_root: U64,
-    /// Root of the tree with the details of devices.
+    /// Root of the tree of device details.
     pub device_details_root: U64,
-    /// Sectors.
+    /// In sectors.
     pub data_block_size: U32,
-    /// Sectors: 8.
+    /// In sectors: 8.
     pub metadata_block_size: U32,
     /// Size of the metadata device when it was formatted; it may have grown since.
     pub metadata_nr_blocks: U64,
-    /// Features that change nothing for who does not know them.
+    /// Features that can be ignored.
     pub compat_flags: U32,
-    /// Features that must be known to write.
+    /// Features required for writing.
     pub compat_ro_flags: U32,
-    /// Features that must be known to read.
+    /// Features required for reading.
     pub incompat_flags: U32,
 }
 
-/// The start of a node of a tree. Then come as many keys as may be, and as many values.
+/// The start of a node of a tree. All slots for keys follow, then all slots for values.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
 )]
 #[repr(C)]
 pub struct NodeHeader {
-    /// Of all that follows in the block.
+    /// Checksum of the rest of the block.
     pub csum: U32,
     /// [`INTERNAL`] or [`LEAF`].
     pub flags: U32,
-    /// Where it is.
+    /// Its block number.
     pub blocknr: U64,
-    /// Keys and values in use.
+    /// Number of used keys and values.
     pub nr_entries: U32,
-    /// Keys and values that there is room for.
+    /// Number of slots.
     pub max_entries: U32,
-    /// Bytes of a value.
+    /// Bytes per value.
     pub value_size: U32,
     /// Zero.
     pub padding: U32,
 }
 
-/// What is known of a device.
+/// Details of a device.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
 )]
 #[repr(C)]
 pub struct DiskDetails {
-    /// Blocks that it has, its own or shared ones.
+    /// Number of mapped blocks, exclusive or shared.
     pub mapped_blocks: U64,
-    /// The pool's `trans_id` when it was made.
+    /// The pool's `trans_id` at its creation.
     pub transaction_id: U64,
-    /// The pool's time when it was made.
+    /// The pool's time at its creation.
     pub creation_time: U32,
-    /// The pool's time when a snapshot of it was made last.
+    /// The pool's time at its last snapshot.
     pub snapshotted_time: U32,
 }
 
@@ -167,12 +166,12 @@ const _: () = {
 /// A block of the metadata device.
 pub type Block = [u8; BLOCK_BYTES];
 
-/// The checksum that a superblock should have.
+/// The correct checksum of a superblock.
 pub fn superblock_checksum(block: &Block) -> u32 {
     crc32c::raw(&block[4..]) ^ SUPERBLOCK_XOR
 }
 
-/// The checksum that a node should have.
+/// The correct checksum of a node.
 pub fn node_checksum(block: &Block) -> u32 {
     crc32c::raw(&block[4..]) ^ NODE_XOR
 }

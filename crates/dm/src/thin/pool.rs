@@ -1,4 +1,4 @@
-//! A pool: where its metadata and data are, and which devices it has.
+//! A pool: its metadata, its data and its devices.
 
 use std::sync::Arc;
 
@@ -14,50 +14,50 @@ use super::target::Thin;
 /// How to open a pool.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Sectors in a data block, if known from elsewhere (LVM's `chunk_size`): another size in the
-    /// superblock is an error then.
+    /// Sectors per data block, if known from elsewhere (LVM's `chunk_size`): then another size in
+    /// the superblock is an error.
     pub data_block: Option<Sectors>,
-    /// Open it although the kernel wants `thin_check` to be run first. Nothing is written either way.
+    /// Open it although the kernel requires `thin_check` first. Nothing is written in any case.
     pub unchecked: bool,
-    /// How many nodes of the metadata are kept in memory, at some 2 KiB each.
+    /// Maximum of cached metadata nodes, of about 2 KiB each.
     pub nodes: usize,
 }
 
 impl Default for Options {
-    /// Whatever block size there is; what needs a check is refused; up to 32 MiB of nodes, which map
-    /// 128 GiB and more in blocks of 64 KiB.
+    /// Any block size; pools that need a check are refused; up to 32 MiB of nodes, which map 128
+    /// GiB and more in blocks of 64 KiB.
     fn default() -> Self {
         Self { data_block: None, unchecked: false, nodes: 16_384 }
     }
 }
 
-/// What a pool knows of a device.
+/// A pool's details of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Details {
-    /// Data blocks that it has, its own or shared ones.
+    /// Number of mapped data blocks, exclusive or shared.
     pub mapped_blocks: u64,
-    /// The pool's transaction id when it was made.
+    /// The pool's transaction ID at its creation.
     pub transaction_id: u64,
-    /// The pool's time when it was made.
+    /// The pool's time at its creation.
     pub creation_time: u32,
-    /// The pool's time when a snapshot of it was made last.
+    /// The pool's time at its last snapshot.
     pub snapshotted_time: u32,
 }
 
-/// Adjacent blocks of a device that are adjacent in the pool, too.
+/// Consecutive blocks of a device that are also consecutive in the pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mapping {
     /// The first block of the device.
     pub block: u64,
-    /// The data block that it has.
+    /// Its data block.
     pub data_block: u64,
-    /// How many.
+    /// Number of blocks.
     pub len: u64,
-    /// The pool's time when they came there.
+    /// The pool's time when they were mapped.
     pub time: u32,
 }
 
-/// A pool that is only read. Nobody else may write to its devices meanwhile.
+/// A read-only pool. Nothing else may write to its devices meanwhile.
 pub struct ThinPool {
     pub(super) name: String,
     superblock: Superblock,
@@ -66,11 +66,11 @@ pub struct ThinPool {
 }
 
 impl ThinPool {
-    /// Opens the pool with its metadata and its data on these devices; `name` is what tables call it.
-    /// Nothing is written.
+    /// Opens the pool with its metadata and its data on these devices; `name` is its name in
+    /// tables. Nothing is written.
     ///
     /// # Errors
-    /// The superblock cannot be read or used, a device is too small for it, or the pool needs a check.
+    /// The superblock is unreadable or unusable, a device is too small for it, or the pool needs a check.
     pub async fn open(
         name: impl Into<String>,
         metadata: Gateway,
@@ -97,12 +97,12 @@ impl ThinPool {
         Ok(Arc::new(Self { name: name.into(), superblock, store, data }))
     }
 
-    /// What the pool says of itself.
+    /// The pool's superblock.
     pub fn superblock(&self) -> &Superblock {
         &self.superblock
     }
 
-    /// What the pool knows of device `id`; None if it has no such device.
+    /// The details of device `id`; None if it does not exist.
     ///
     /// # Errors
     /// The metadata cannot be read, or is damaged.
@@ -116,7 +116,7 @@ impl ThinPool {
         self.store.find(descent, |node, end| node.details().get(take(end)?).map(details)).await
     }
 
-    /// All devices, by their number, with what the pool knows of them. There are 2^24 at most.
+    /// All devices by ID, with their details. At most 2^24.
     ///
     /// # Errors
     /// The metadata cannot be read, or is damaged.
@@ -130,11 +130,11 @@ impl ThinPool {
         Ok(all)
     }
 
-    /// Has `visit` see all mappings of device `id`, in the order of its blocks. Reads all of its metadata.
+    /// Calls `visit` for all mappings of device `id`, in block order. Reads all of its metadata.
     ///
     /// # Errors
-    /// There is no such device, or the metadata cannot be read or is damaged. What was seen before is
-    /// right.
+    /// There is no such device, or the metadata cannot be read or is damaged. The mappings visited
+    /// before are correct.
     pub async fn mappings(&self, id: u32, mut visit: impl FnMut(Mapping)) -> Result<(), ThinError> {
         let root = self.root(id).await?;
         let mut run: Option<Mapping> = None;
@@ -156,8 +156,7 @@ impl ThinPool {
         Ok(())
     }
 
-    /// Device `id` as the target of a piece of `len` sectors. What it has no data block for reads as
-    /// zeroes.
+    /// Device `id` as the target of a piece of `len` sectors. Unmapped blocks read as zeroes.
     ///
     /// # Errors
     /// There is no such device, or the metadata cannot be read or is damaged.
@@ -183,11 +182,11 @@ impl ThinPool {
     }
 }
 
-/// The superblock of the pool with its metadata on this device. Whether the pool needs a check is for
-/// the caller to look at.
+/// The superblock of the pool with its metadata on this device. The caller must check whether the
+/// pool needs a check.
 ///
 /// # Errors
-/// It cannot be read or used.
+/// The superblock is unreadable or unusable.
 pub async fn examine(metadata: &Gateway) -> Result<Superblock, ThinError> {
     check_size(metadata, 1, BLOCK)?;
     let block = read_block(metadata, 0).await?;

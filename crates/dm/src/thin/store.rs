@@ -1,8 +1,9 @@
-//! The nodes of a pool's trees: read when they are wanted, and kept for as long as there is room.
+//! The nodes of a pool's trees: read on demand, and cached.
 //!
-//! A cache of as many places as nodes may be kept. A node has one place, by its number: whoever wants
-//! another one of that place takes it. Finding a node there takes no lock, so that reads of mapped data
-//! cost a few comparisons, on however many threads. Nothing is written, so no node is ever out of date.
+//! A cache with a fixed number of slots. The block number of a node determines its slot, and a new
+//! node replaces the old one in its slot. Look-ups take no lock, so a read of mapped data costs a
+//! few comparisons, on any number of threads. Nothing is written, so cached nodes never become
+//! stale.
 
 use std::sync::Arc;
 
@@ -13,36 +14,36 @@ use super::error::{NodeFault, ThinError};
 use super::node::{Bounds, Node, Tree};
 use super::ondisk::{BLOCK, Block};
 
-/// Levels of nodes that are followed. The largest metadata there is needs 5.
+/// Maximum depth of trees. The largest possible metadata needs 5.
 const MAX_DEPTH: usize = 16;
 
-/// The metadata device, with the nodes that were read last.
+/// The metadata device, with cached nodes.
 pub(super) struct Store {
     metadata: Gateway,
     bounds: Bounds,
     places: Box<[ArcSwapOption<Node>]>,
 }
 
-/// On the way from the root of a tree to the leaf that has a key, if any has.
+/// The state of a search for a key, from the root of a tree to the leaf.
 #[derive(Clone, Copy)]
 pub(super) struct Descent {
     tree: Tree,
     key: u64,
-    /// The node that is wanted next.
+    /// The next node to visit.
     block: u64,
     depth: usize,
-    /// Its keys are at least this,
+    /// The node's keys must be at least this,
     low: u64,
     /// and below this.
     high: Option<u64>,
 }
 
-/// Where a descent ended.
+/// The result of a search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum End {
-    /// At an entry of the leaf.
+    /// The index of the key in the leaf.
     At(usize),
-    /// At none. There is no key below this one either; none at all if that is missing.
+    /// The key does not exist. The next existing key is this; `None` if there is none.
     Gap(Option<u64>),
 }
 
@@ -51,7 +52,7 @@ impl Descent {
         Self { tree, key, block: root, depth: 0, low: 0, high: None }
     }
 
-    /// Goes on from the node that was wanted.
+    /// Continues from the requested node.
     fn step(&mut self, node: &Node) -> Result<Option<End>, NodeFault> {
         node.check_place(self.depth == 0, self.low, self.high)?;
         let (keys, up_to) = (node.keys(), node.up_to(self.key));
@@ -70,7 +71,7 @@ impl Descent {
 }
 
 impl Store {
-    /// Keeps at most `nodes` nodes, of some 2 KiB each.
+    /// Caches at most `nodes` nodes, of about 2 KiB each.
     pub(super) fn new(metadata: Gateway, bounds: Bounds, nodes: usize) -> Self {
         let all = usize::try_from(bounds.metadata_blocks).unwrap_or(usize::MAX);
         let places = (0..nodes.min(all).max(1)).map(|_| ArcSwapOption::empty()).collect();
@@ -89,8 +90,8 @@ impl Store {
         move |fault| ThinError::Node { device: self.device().to_owned(), block, fault }
     }
 
-    /// Follows the descent for as long as its nodes are kept, and has `take` look at the end of it.
-    /// Without a result [`Descent::block`] must be read.
+    /// Continues the descent as long as its nodes are cached, and calls `take` at its end. Without
+    /// a result, [`Descent::block`] must be read.
     pub(super) fn try_find<T>(
         &self,
         descent: &mut Descent,
@@ -108,7 +109,7 @@ impl Store {
         }
     }
 
-    /// Follows the descent to its end, and has `take` look at it.
+    /// Follows the descent to its end, and calls `take` there.
     pub(super) async fn find<T>(
         &self,
         mut descent: Descent,
@@ -126,7 +127,7 @@ impl Store {
         }
     }
 
-    /// Reads a node, and keeps it.
+    /// Reads a node, and caches it.
     async fn read(&self, tree: Tree, block: u64) -> Result<Arc<Node>, ThinError> {
         let bytes = read_block(&self.metadata, block).await?;
         let node = Node::parse(&bytes, tree, block, self.bounds).map_err(self.fault(block))?;
@@ -135,7 +136,7 @@ impl Store {
         Ok(node)
     }
 
-    /// Visits the leaves of a tree, with ascending keys. Reads every node once, and keeps none of them.
+    /// Visits the leaves of a tree, in ascending order of keys. Reads every node once, and caches none.
     pub(super) async fn walk(
         &self,
         tree: Tree,

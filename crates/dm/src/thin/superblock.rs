@@ -9,31 +9,30 @@ use super::ondisk::{
     superblock_checksum,
 };
 
-/// What a pool says of itself.
+/// A pool's superblock.
 ///
-/// Invariants: the trees begin within the metadata, and not in block 0; sizes in sectors fit 64 bits of
-/// bytes.
+/// Invariants: the roots of the trees are in the metadata, and not in block 0; sizes in bytes fit in 64 bits.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Superblock {
     /// 1 or 2.
     pub version: u32,
-    /// Whether the kernel wants `thin_check` to be run before it writes to the pool.
+    /// Whether the kernel requires `thin_check` before it writes to the pool.
     pub needs_check: bool,
-    /// Goes up with every snapshot.
+    /// Incremented with every snapshot.
     pub time: u32,
-    /// For who manages the pool: what LVM knows as the pool's `transaction_id`.
+    /// For pool managers: LVM's `transaction_id` of the pool.
     pub transaction_id: u64,
-    /// The block with a copy of the superblock as it was when a metadata snapshot was taken.
+    /// The block with the copy of the superblock made for a metadata snapshot.
     pub metadata_snapshot: Option<u64>,
     /// Blocks of the metadata device.
     pub metadata_blocks: u64,
-    /// Those in use.
+    /// Number of used blocks.
     pub metadata_used: u64,
     /// Blocks of the data device.
     pub data_blocks: u64,
-    /// Those in use.
+    /// Number of used blocks.
     pub data_used: u64,
-    /// Sectors in a block of the data device.
+    /// Sectors per block of the data device.
     pub data_block: Sectors,
     /// Root of the tree of devices.
     pub(super) devices: u64,
@@ -45,7 +44,7 @@ impl Superblock {
     /// Reads the superblock at the start of the metadata device.
     ///
     /// # Errors
-    /// Whatever makes it unusable. That the pool needs a check does not.
+    /// The superblock is unusable. A needed check is no error.
     pub fn parse(block: &Block) -> Result<Self, SuperblockFault> {
         let Ok((disk, _)) = DiskSuperblock::ref_from_prefix(block) else {
             return Err(SuperblockFault::Zeroes);
@@ -87,7 +86,7 @@ impl Superblock {
     }
 }
 
-/// In the kernel's order, but for a device that was never used or is no metadata device.
+/// In the kernel's order, except for an unused device or one without metadata.
 fn check_identity(block: &Block, disk: &DiskSuperblock) -> Result<(), SuperblockFault> {
     if block.iter().all(|byte| *byte == 0) {
         return Err(SuperblockFault::Zeroes);
@@ -119,7 +118,7 @@ fn check_identity(block: &Block, disk: &DiskSuperblock) -> Result<(), Superblock
     Ok(())
 }
 
-/// A number of blocks whose bytes can be counted.
+/// A number of blocks whose size in bytes fits in 64 bits.
 fn size(what: &'static str, blocks: u64, block: Sectors) -> Result<u64, SuperblockFault> {
     // A mapping has 40 bits for the data block; the kernel allows fewer metadata blocks than that.
     let possible = blocks <= 1 << 40 && blocks.checked_mul(block.bytes()).is_some();

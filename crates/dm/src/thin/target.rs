@@ -1,6 +1,6 @@
-//! `thin POOL DEVICE [ORIGIN]`: a device of a pool, to be read.
+//! `thin POOL DEVICE [ORIGIN]`: a device of a pool, read-only.
 //!
-//! Reads are not cut at data blocks, as the kernel's are, but only where the data is not adjacent.
+//! Reads are only split where the data is not contiguous, not at every data block as in the kernel.
 
 use std::sync::Arc;
 
@@ -17,25 +17,25 @@ use super::store::{Descent, End};
 use crate::target::Target;
 use crate::text::Quoted;
 
-/// Parts of one bio in flight at a time.
+/// Maximum of parts of one bio in flight.
 const WINDOW: usize = 128;
 
 /// See the module text.
 pub struct Thin {
     pool: Arc<ThinPool>,
     id: u32,
-    /// Of its mappings.
+    /// The root of its mappings.
     root: u64,
     len: Sectors,
     origin: Option<(String, Gateway)>,
 }
 
-/// What is at a block of the device.
+/// The mapping at a block of the device.
 #[derive(Clone, Copy)]
 struct Run {
-    /// Its data block, if it has one.
+    /// Its data block, if it is mapped.
     data_block: Option<u64>,
-    /// How many blocks from it on are the same, or have the next data blocks.
+    /// Number of blocks from it on that are also unmapped, or have consecutive data blocks.
     len: u64,
 }
 
@@ -44,19 +44,19 @@ impl Thin {
         Self { pool, id, root, len, origin: None }
     }
 
-    /// What has no data block is read from `origin`, which tables call `name`: an external origin.
-    /// Behind the end of that it reads as zeroes.
+    /// Reads unmapped blocks from `origin`, which tables name `name`: an external origin. Beyond
+    /// its end, they read as zeroes.
     #[must_use]
     pub fn with_origin(self, name: impl Into<String>, origin: Gateway) -> Self {
         Self { origin: Some((name.into(), origin)), ..self }
     }
 
-    /// How long the piece is.
+    /// Length of the piece.
     pub fn len(&self) -> Sectors {
         self.len
     }
 
-    /// Whether there is nothing of it.
+    /// Whether the piece is empty.
     pub fn is_empty(&self) -> bool {
         self.len.is_zero()
     }
@@ -65,7 +65,7 @@ impl Thin {
         self.pool.superblock().data_block
     }
 
-    /// The way to the first block of `bio`, and what to look for at its end.
+    /// The descent to the first block of `bio`, and the function to apply at its end.
     fn lookup(&self, bio: &Bio) -> (Descent, impl Fn(&Node, End) -> Run + use<>) {
         let size = self.data_block().0;
         let (first, last) = (bio.sector.0 / size, (bio.end().0 - 1) / size);
@@ -82,13 +82,13 @@ impl Thin {
         (Descent::new(Tree::Mappings, self.root, first), run)
     }
 
-    /// How much of the front of `bio` a run that begins at its first block covers.
+    /// The length of the start of `bio` that a run from its first block covers.
     fn covered(&self, bio: &Bio, run: Run) -> Sectors {
         let size = self.data_block().0;
         bio.len.min(Sectors(run.len * size - bio.sector.0 % size))
     }
 
-    /// Reads what lies in one run.
+    /// Reads the part in one run.
     fn read_run(&self, mut bio: Bio, run: Run) -> IoFuture<'_> {
         if let Some(block) = run.data_block {
             let size = self.data_block().0;
@@ -109,7 +109,7 @@ impl Thin {
         }
     }
 
-    /// The whole read at once, if its mapping is known and all of it lies in one run.
+    /// The run of the whole read, if its mapping is cached and the read is in one run.
     fn read_known(&self, bio: &Bio) -> Option<Result<Run, Status>> {
         let (mut descent, take) = self.lookup(bio);
         match self.pool.store.try_find(&mut descent, take) {
@@ -119,8 +119,8 @@ impl Thin {
         }
     }
 
-    /// Reads run after run, several at a time. As with the gateway: what was started is waited for, and
-    /// after an error nothing more is.
+    /// Reads one run after the other, several at a time. As in the gateway: started reads are
+    /// waited for, and after an error no more are started.
     async fn read(&self, bio: Bio) -> BioResult {
         let mut in_flight = FuturesUnordered::new();
         let (mut rest, mut result) = (Some(bio), Ok(()));
@@ -177,7 +177,7 @@ impl Target for Thin {
         if let Some((_, origin)) = &self.origin {
             limits.stack(origin.disk().limits(), Sector::ZERO);
         }
-        // Boundaries of the data device mean nothing where blocks are in another order.
+        // Boundaries of the data device are meaningless for reordered blocks.
         limits.chunk_sectors = Sectors::ZERO;
         limits.max_hw_discard = Sectors::ZERO;
         limits.max_write_zeroes = Sectors::ZERO;
@@ -191,7 +191,7 @@ impl Target for Thin {
                 None => IoFuture::boxed(self.read(bio)),
             },
             Op::Write | Op::Discard | Op::WriteZeroes => IoFuture::failed(Status::ReadOnly),
-            // Nothing is written, so nothing can be volatile.
+            // Nothing is written, so no data is volatile.
             Op::Flush => IoFuture::ready(Ok(())),
         }
     }

@@ -1,4 +1,4 @@
-//! The targets that users test with: delay and flakey, in virtual time.
+//! The targets for fault tests: delay and flakey, in virtual time.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use ashlar_sim::{Sim, SimRuntime};
 const DISK: u64 = 4096;
 const MS: u64 = 1_000_000;
 
-/// What a command of the simulated disk may take besides, at most.
+/// Maximum time of a command of the simulated disk itself.
 const DISK_MS: u64 = 2;
 
 async fn took_ms<T>(sim: &Sim, io: impl Future<Output = T>) -> u64 {
@@ -122,10 +122,10 @@ fn writes_and_flushes_may_go_to_other_devices() {
     });
 }
 
-/// What a feature does to reads, writes and flushes while it is down.
+/// The effect of a feature on reads or writes while it is down.
 enum Bad {
     Fails,
-    /// What the next read sees is this.
+    /// The next read returns this.
     Passes(fn(Vec<u8>) -> Vec<u8>),
 }
 
@@ -136,7 +136,7 @@ fn flakey_is_good_and_bad_in_turns_and_bad_is_what_the_features_say() {
         data[8] = 77;
         data
     };
-    // Features, as they are printed, reads, writes.
+    // Features, features as printed, reads, writes.
     let cases = [
         ("", "2 error_reads error_writes", Bad::Fails, Bad::Fails),
         ("1 error_reads", "1 error_reads", Bad::Fails, Bad::Passes(same)),
@@ -154,7 +154,7 @@ fn flakey_is_good_and_bad_in_turns_and_bad_is_what_the_features_say() {
             Bad::Passes(same),
             Bad::Passes(byte_9),
         ),
-        // Only writes with FUA, of which there are none; only bios with so many bytes.
+        // Only writes with FUA, of which there are none; only bios with that many bytes.
         (
             "5 corrupt_bio_byte 9 w 77 131072",
             "5 corrupt_bio_byte 9 w 77 131072",
@@ -233,7 +233,7 @@ fn random_corruption_changes_one_byte_as_often_as_it_should() {
                 changed += wrong;
             }
         });
-        // A quarter, less those in which the new byte is the old one.
+        // A quarter, minus those where the new byte equals the old one.
         assert!((60..140).contains(&changed), "{feature}: {changed} of 400");
     }
 }

@@ -1,4 +1,4 @@
-//! Devices whose tables change while they are used.
+//! Devices whose tables change while they are in use.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use ashlar_sim::{Oracle, Sim, SimRuntime, Stop, Value, Workload, seeds};
 
 const DISK: u64 = 4096;
 
-/// Tables that say the same of the first 768 sectors, in other words.
+/// Different tables with the same mapping of the first 768 sectors.
 const SAME: [&str; 4] = [
     "0 768 linear d0 16",
     "0 100 linear d0 16\n100 668 linear d0 116",
@@ -148,7 +148,7 @@ fn the_capacity_follows_the_table_and_held_io_beyond_the_end_fails() {
         device.resume().await.unwrap();
         assert_eq!(volume.capacity(), Sectors(64));
         device.load(table(&sim, &disks, "0 128 linear d0 0").await.unwrap()).await.unwrap();
-        // Without a suspension before.
+        // Without a suspension first.
         device.resume().await.unwrap();
         assert_eq!((volume.capacity(), device.loaded_table().await), (Sectors(128), None));
         write(&volume, 120, 8, 1, Flags::empty()).await;
@@ -265,7 +265,7 @@ fn discards_are_not_supported_while_the_table_breaks_what_was_said_of_them() {
     });
 }
 
-/// A target that shows by what it holds whether it is still there.
+/// A target that shows by its reference whether it still exists.
 struct Held(Arc<()>);
 
 impl Target for Held {

@@ -1,4 +1,4 @@
-//! The log of writes: what it holds is what was durable, in that order.
+//! The log of writes contains the durable data, in the order in which it became durable.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ fn log_of(medium: &Media) -> Vec<u8> {
     medium.peek_range(Sector::ZERO, medium.capacity())
 }
 
-/// Does what an entry says.
+/// Applies an entry.
 fn replay(record: &Record<'_>, size: usize, device: &mut [u8]) {
     let start = record.entry.sector.get() as usize * size;
     let len = record.entry.nr_sectors.get() as usize * size;

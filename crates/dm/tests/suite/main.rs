@@ -1,4 +1,4 @@
-//! Integration tests of the device mapper, in one program: a module for each subject.
+//! Integration tests of the device mapper, in one program: a module per subject.
 
 mod common;
 mod faults;

@@ -1,4 +1,4 @@
-//! Where sectors are: every target that maps, compared with a table of sectors made one by one.
+//! Mapping: every mapping target, compared with a table of individual sectors.
 
 use crate::common::{device, disks, disks_with, gateway, media, stamp, stamped, table, write};
 use ashlar_block::{Bio, Flags, Limits, Op, Sector, Sectors, Status};
@@ -6,7 +6,7 @@ use ashlar_sim::{DiscardReads, Media, Rng, Sim, seeds};
 
 const DISK: u64 = 4096;
 
-/// A table as text, and for each sector of the device the disk and the sector there.
+/// A table as text, and the disk and sector for each sector of the device.
 struct Drawn {
     text: String,
     places: Vec<(usize, u64)>,

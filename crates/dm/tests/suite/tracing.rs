@@ -1,5 +1,5 @@
-//! What a trace shows of mapped devices: blktrace's lines of dm. A reader sees all devices of the process, other
-//! tests' too: this one notes the events of its own thread.
+//! The trace of mapped devices: blktrace's lines of dm. A reader sees all devices of the process,
+//! including those of other tests: this one notes only the events of its own thread.
 
 use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;

@@ -3,7 +3,7 @@
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 4 | encoding (1 is XDR), byte order of the machine that wrote it (of no use here), two zeros; only once, in front of all |
+//! | 4 | encoding (1 is XDR), the writer's byte order (unused here), two zeros; only once, at the start |
 //! | 4, 4 | version (zero) and flags of the list |
 //! | ... | the pairs: size encoded (4), size decoded (4), name, type (4), count of elements (4), value |
 //! | 8 | zeros: no more pairs |

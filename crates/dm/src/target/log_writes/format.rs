@@ -1,27 +1,27 @@
-//! The log as bytes (the kernel's `dm-log-writes.c`).
+//! The log format (the kernel's `dm-log-writes.c`).
 //!
-//! The log counts in sectors of its own, [`Super::sector_size`] bytes, the logical block of the device
-//! that was logged. Sector 0 is the super. From sector 1 on come entries: one sector with an [`Entry`],
-//! and behind that the data that was written, if any. A mark's name is in the entry's sector itself.
+//! The log is divided into sectors of [`Super::sector_size`] bytes, the logical block size of the
+//! logged device. Sector 0 is the super. Entries start in sector 1: one sector with an [`Entry`],
+//! followed by the written data, if any. A mark's name is in the entry's sector itself.
 
 use thiserror::Error;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// What a super begins with.
+/// The magic number of a super.
 pub const MAGIC: u64 = 0x6a_7366_7773_6872;
-/// The only version there is.
+/// The only existing version.
 pub const VERSION: u64 = 1;
 
-/// A flush; of what was written with it, too.
+/// A flush, or a write with a flush.
 pub const FLUSH: u64 = 1;
 /// The data was durable when the write was acknowledged.
 pub const FUA: u64 = 1 << 1;
 /// A discard: there is no data.
 pub const DISCARD: u64 = 1 << 2;
-/// A mark that somebody set.
+/// A mark set by a message.
 pub const MARK: u64 = 1 << 3;
-/// The submitter called it metadata.
+/// The submitter flagged it as metadata.
 pub const METADATA: u64 = 1 << 4;
 
 /// Sector 0.
@@ -34,21 +34,21 @@ pub struct Super {
     pub version: U64,
     /// Entries in the log.
     pub nr_entries: U64,
-    /// Bytes in a sector of the log.
+    /// Bytes per sector of the log.
     pub sector_size: U32,
 }
 
-/// The beginning of an entry.
+/// The start of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct Entry {
-    /// Where it was written on the device, in sectors of the log's size.
+    /// Start of the write on the device, in the log's sectors.
     pub sector: U64,
-    /// How many of them.
+    /// Length, in the log's sectors.
     pub nr_sectors: U64,
-    /// What it was: [`FLUSH`] and so on.
+    /// The kind of operation: [`FLUSH`] and so on.
     pub flags: U64,
-    /// Bytes of a mark's name, which is behind this.
+    /// Length of a mark's name, which follows.
     pub data_len: U64,
 }
 
@@ -63,19 +63,19 @@ const _: () = {
     assert!(std::mem::offset_of!(Entry, data_len) == 24);
 };
 
-/// Why bytes are no log.
+/// Why bytes are not a log.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum LogError {
     /// There is no super.
     #[error("no log of writes: the magic number is {0:#x}")]
     Magic(u64),
-    /// Nobody knows this version.
+    /// The version is unknown.
     #[error("the log has version {0}, only version {VERSION} is known")]
     Version(u64),
-    /// Sectors cannot have this size.
+    /// The sector size is invalid.
     #[error("the log's sectors have {0} bytes: must be a power of two from 512 to 65536")]
     SectorSize(u32),
-    /// The log ends in the middle.
+    /// The log is truncated.
     #[error("the log ends within entry {0}, but has {1}")]
     Truncated(u64, u64),
     /// A mark's name does not fit into its sector.
@@ -83,17 +83,17 @@ pub enum LogError {
     Mark(u64, u64),
 }
 
-/// An entry of a log, and what was written.
+/// An entry of a log, with its data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record<'a> {
-    /// Where and what.
+    /// The entry.
     pub entry: Entry,
     /// The data of a write, or the name of a mark.
     pub data: &'a [u8],
 }
 
 impl Super {
-    /// A super that says that there are `nr_entries`.
+    /// A super for `nr_entries` entries.
     pub fn new(nr_entries: u64, sector_size: u32) -> Self {
         Self {
             magic: MAGIC.into(),
@@ -103,10 +103,10 @@ impl Super {
         }
     }
 
-    /// The super at the beginning of `log`.
+    /// The super at the start of `log`.
     ///
     /// # Errors
-    /// There is none, or it says what cannot be.
+    /// There is no super, or it is invalid.
     pub fn parse(log: &[u8]) -> Result<Self, LogError> {
         let (found, _) = Self::read_from_prefix(log).map_err(|_| LogError::Truncated(0, 0))?;
         let size = found.sector_size.get();
@@ -123,7 +123,7 @@ impl Super {
     }
 }
 
-/// The entries of a whole log, in order. The first error is the last item.
+/// The entries of a whole log, in order. An error ends the iteration.
 pub fn records(log: &[u8]) -> impl Iterator<Item = Result<Record<'_>, LogError>> {
     let mut state = Super::parse(log).map(|found| {
         let size = found.sector_size.get() as usize;

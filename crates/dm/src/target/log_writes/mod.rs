@@ -1,17 +1,17 @@
-//! `log-writes DEVICE LOG_DEVICE`: what is written to a device is also written to a log, which can be
+//! `log-writes DEVICE LOG_DEVICE`: writes to a device are also written to a log, which can be
 //! replayed up to any point (xfstests' `replay-log`).
 //!
-//! The log has the order in which data became durable: a write without FUA waits for the next flush,
-//! and comes before it if it was acknowledged before the flush began; a write with FUA is logged when
-//! it is acknowledged. The message `mark NAME` puts a mark behind what is in the log. See
-//! [`format`] for the bytes.
+//! The log has the order in which data became durable: a write without FUA waits for the next
+//! flush, and comes before it in the log if it was acknowledged before the flush began; a write
+//! with FUA is logged when it is acknowledged. The message `mark NAME` adds a mark at the end of
+//! the log. See [`format`] for the format.
 //!
-//! Differences from the kernel's target: what is logged is in the log before the flush or FUA write
-//! that caused it is acknowledged; writes that failed are not logged; what a write with FUA overwrites
-//! comes before it, flushed or not, so that a replay does not bring it back; and what was not flushed
-//! goes to the log when the device is suspended, since that comes before its removal.
+//! Differences from the kernel's target: entries are in the log before the flush or FUA write that
+//! caused them is acknowledged; failed writes are not logged; data overwritten by a write with FUA
+//! comes before it, flushed or not, so that a replay does not bring it back; and unflushed data is
+//! logged when the device is suspended, because a suspension precedes its removal.
 //!
-//! An error of the log never fails I/O: the log ends there, and the status says `logging_disabled`.
+//! An error of the log never fails I/O: the log ends there, and the status shows `logging_disabled`.
 
 pub mod format;
 
@@ -31,31 +31,31 @@ use super::{Construct, Lower, MessageError, New, Target, TargetError};
 use crate::text::Quoted;
 use format::{DISCARD, Entry, FLUSH, FUA, MARK, METADATA, Super};
 
-/// What is to be logged.
+/// An entry to log.
 struct Block {
     sector: Sector,
     len: Sectors,
     flags: u64,
-    /// What was written, or the mark's name.
+    /// The written data, or the mark's name.
     data: Buffer,
 }
 
 #[derive(Default)]
 struct State {
-    /// Acknowledged, and not flushed, in the order of their acknowledgement.
+    /// Acknowledged, unflushed writes, in order of acknowledgement.
     unflushed: VecDeque<Block>,
-    /// How many ever went from there to the queue.
+    /// The number of entries ever moved from there to the queue.
     flushed: u64,
-    /// To be logged next, in this order.
+    /// The next entries to log, in this order.
     queue: VecDeque<Block>,
     entries: u64,
-    /// Where the log goes on.
+    /// The end of the log.
     next: Sector,
     disabled: bool,
 }
 
 impl State {
-    /// Takes what was acknowledged. Whether it is to be logged now.
+    /// Adds an acknowledged write. Returns whether it must be logged now.
     fn add(&mut self, block: Block) -> bool {
         if self.disabled {
             return false;
@@ -64,19 +64,19 @@ impl State {
             self.unflushed.push_back(block);
             return false;
         }
-        // All up to there, so that they keep their order.
+        // Everything up to the last overlapping write, to keep the order.
         let last = self.unflushed.iter().rposition(|other| other.overlaps(&block));
         self.queue_unflushed(last.map_or(0, |last| last + 1));
         self.queue.push_back(block);
         true
     }
 
-    /// How many were acknowledged by now.
+    /// The number of writes acknowledged so far.
     fn acknowledged(&self) -> u64 {
         self.flushed + self.unflushed.len() as u64
     }
 
-    /// Queues a flush, and before it what was acknowledged when [`Self::acknowledged`] said `covered`.
+    /// Queues a flush, after the writes acknowledged when [`Self::acknowledged`] was `covered`.
     fn queue_flush(&mut self, covered: u64, flush: Block) {
         self.queue_unflushed(covered.saturating_sub(self.flushed) as usize);
         self.queue.push_back(flush);
@@ -100,16 +100,16 @@ impl Block {
 pub struct LogWrites {
     device: Lower,
     log: Lower,
-    /// Of the log: the device's logical block.
+    /// The log's sector: the device's logical block.
     sector: Sectors,
     state: Mutex<State>,
-    /// Held by who writes the log.
+    /// Held by the thread that writes the log.
     writer: AsyncMutex<()>,
 }
 
 impl LogWrites {
     fn state(&self) -> MutexGuard<'_, State> {
-        // No panic comes between two changes that belong together.
+        // A panic cannot leave the state inconsistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -154,7 +154,7 @@ impl LogWrites {
         Ok(())
     }
 
-    /// Brings what is queued to the log.
+    /// Writes the queued entries to the log.
     async fn write_log(&self) {
         let _writer = self.writer.lock().await;
         loop {
@@ -224,7 +224,7 @@ impl LogWrites {
             let message = (*command).to_owned();
             return Err(MessageError::Unknown { target: Self::NAME, message });
         }
-        // As in the kernel, there is room for a 0 behind it.
+        // As in the kernel, with room for a terminating 0.
         let room = self.sector.bytes() as usize - size_of::<Entry>() - 1;
         let data = Buffer::from_slice(&name.as_bytes()[..name.len().min(room)]);
         let block = Block { sector: Sector::ZERO, len: Sectors::ZERO, flags: MARK, data };
@@ -237,7 +237,7 @@ impl LogWrites {
         !self.device.gateway().disk().max_discard().is_zero()
     }
 
-    /// Puts what is not flushed into the log, and says in the super how much there is.
+    /// Logs unflushed writes, and writes the number of entries to the super.
     async fn settle(&self) -> BioResult {
         self.state().queue_unflushed(usize::MAX);
         self.write_log().await;
@@ -281,7 +281,7 @@ impl Target for LogWrites {
         format!("{} {}", Quoted(self.device.name()), Quoted(self.log.name()))
     }
 
-    /// How many entries the log has, and its last sector.
+    /// The number of entries, and the last sector of the log.
     fn status(&self) -> String {
         let state = self.state();
         let disabled = if state.disabled { " logging_disabled" } else { "" };
@@ -291,12 +291,12 @@ impl Target for LogWrites {
     fn stack_limits(&self, limits: &mut Limits) {
         self.device.stack(limits);
         if !self.can_discard() {
-            // They are logged although the device has none.
+            // Discards are logged even if the device does not support them.
             limits.max_hw_discard = anything().max_hw_discard;
             limits.discard_granularity_bytes = limits.logical_block_bytes;
             limits.features -= Features::DISCARD_ZEROES;
         }
-        // Zeroes are in the log as what they are: data.
+        // Zeroes are logged as data.
         limits.max_write_zeroes = Sectors::ZERO;
     }
 
@@ -315,7 +315,7 @@ impl Target for LogWrites {
     }
 
     fn resuming(&self) -> LocalFuture<'_, BioResult> {
-        // So that what is in the log from another time is not taken for ours.
+        // So that older contents of the log device are not taken for this log.
         Box::pin(self.write_super())
     }
 

@@ -8,7 +8,7 @@ use ashlar_block::{Buffer, Flags, Gateway, Limits, Sector, Sectors};
 use ashlar_dm::{Context, Device, Devices, LoadError, Table, text};
 use ashlar_sim::{Media, Model, Sim, SimDisk};
 
-/// Disks that tables call by their names: `d0`, `d1` ...
+/// Disks with the names `d0`, `d1` ... in tables.
 pub struct Disks(pub Vec<Gateway>);
 
 impl Devices for Disks {
@@ -17,7 +17,7 @@ impl Devices for Disks {
     }
 }
 
-/// Disks over the media, as a fresh boot sees them.
+/// New disks over the media, as after a boot.
 pub fn disks(media: &[Media]) -> Disks {
     disks_with(media, |_, limits| limits)
 }
@@ -56,12 +56,12 @@ pub fn gateway(device: &Arc<Device>) -> Gateway {
     Gateway::new(device.clone())
 }
 
-/// Bytes that tell their sector and generation.
+/// Bytes that encode their sector and generation.
 pub fn stamped(sector: u64, len: u64, generation: u8) -> Vec<u8> {
     (0..len).flat_map(|i| stamp(sector + i, generation)).collect()
 }
 
-/// One such sector.
+/// One stamped sector.
 pub fn stamp(sector: u64, generation: u8) -> [u8; 512] {
     let mut bytes = [generation; 512];
     bytes[..8].copy_from_slice(&sector.to_le_bytes());
@@ -74,7 +74,7 @@ pub async fn write(volume: &Gateway, sector: u64, len: u64, generation: u8, flag
     volume.write(Sector(sector), &mut data, flags).await.expect("a write");
 }
 
-/// Polls a future once, and drops it. Whether it had ended.
+/// Polls a future once, and drops it. Returns whether it had ended.
 pub async fn give_up<T>(future: impl Future<Output = T>) -> bool {
     let mut future = std::pin::pin!(future);
     std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await

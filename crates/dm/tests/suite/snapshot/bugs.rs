@@ -1,4 +1,4 @@
-//! Bugs that dm-snapshot had upstream, each under the name of its fix there.
+//! Upstream bugs of dm-snapshot, each under the name of its fix.
 
 use ashlar_block::{Op, Sector, Sectors, Status};
 use ashlar_sim::{Media, Sim};
@@ -21,7 +21,7 @@ fn fix_crash_with_transient_storage_and_zero_chunk_size() {
     let (sim, rig, ..) = rig();
     let made = sim.block_on(rig.try_device("snap", "0 800 snapshot real cow N 0"));
     assert!(made.is_err_and(|error| error.contains("the chunk size is not set")));
-    // A persistent one takes the default.
+    // A persistent store uses the default.
     let (device, _) = sim.block_on(rig.device("snap", "0 800 snapshot real cow P 0"));
     assert_eq!(device.table(), "0 800 snapshot real cow P 32\n");
 }
@@ -66,7 +66,7 @@ fn flush_merged_data_before_committing_metadata() {
     assert_eq!(committed.ranges.first(), Some(&(8..16)));
 }
 
-/// The same fix: what could not be flushed is not committed.
+/// The same fix: data that could not be flushed is not committed.
 #[test]
 fn merged_data_that_cannot_be_flushed_is_not_forgotten() {
     let (sim, rig, origin, cow) = rig();
@@ -84,7 +84,7 @@ fn merged_data_that_cannot_be_flushed_is_not_forgotten() {
         assert_eq!(filled(&merged, 80, 8).await, Ok(9));
         fill(&merged, 80, 4, 10).await.unwrap();
         assert_eq!(filled(&merged, 80, 4).await, Ok(10));
-        // It is tried again when the device is resumed, as in the kernel.
+        // The merge is tried again when the device is resumed, as in the kernel.
         merge.suspend(true).await.unwrap();
         merge.resume().await.unwrap();
         while status(&merge) != "16/800 16" {
@@ -102,16 +102,16 @@ fn reject_the_transient_exception_store_for_snapshot_merge() {
     sim.block_on(async {
         let made = rig.try_device("merge", "0 800 snapshot-merge real cow N 8").await;
         assert!(made.is_err_and(|error| error.contains("a transient snapshot cannot be merged")));
-        // Neither by way of a snapshot that is transient already.
+        // Not with an existing transient snapshot either.
         let (_snap, _gateway) = rig.device("snap", "0 800 snapshot real cow N 8").await;
         let made = rig.try_device("merge", "0 800 snapshot-merge real cow P 8").await;
         assert!(made.is_err_and(|error| error.contains("in another way")));
     });
 }
 
-/// The kernel writes the header of a new store before its first area is empty, and a snapshot's last
-/// area may have none behind it: its list has no end then, and the snapshot is invalid on the next
-/// exception or, after a reboot, cannot be read. Here the place is left free.
+/// The kernel writes the header of a new store before its first area is zeroed, and a snapshot's
+/// last area may have none after it: its list has no end then, and the snapshot becomes invalid at
+/// the next exception or, after a reboot, cannot be read. Here the last slot stays free.
 #[test]
 fn a_full_last_area_does_not_make_a_snapshot_invalid() {
     let (sim, rig, _, _) = rig();
@@ -119,7 +119,7 @@ fn a_full_last_area_does_not_make_a_snapshot_invalid() {
     rig.disk("cow", &cow);
     sim.block_on(async {
         let (snap, gateway) = rig.device("snap", "0 800 snapshot real cow PO 2").await;
-        // Chunks of 1 KiB: 64 exceptions in an area, 64 chunks of data, and no room for more.
+        // Chunks of 1 KiB: 64 exceptions per area, 64 data chunks, and no room for more.
         for chunk in 0..63 {
             fill(&gateway, chunk * 2, 2, 7).await.unwrap();
         }

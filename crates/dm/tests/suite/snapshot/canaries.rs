@@ -1,15 +1,16 @@
-//! Each rule of docs/internals/dm-snapshot.md is broken once, and the simulation has to find it: if it
-//! does not, it is too weak to find a real bug there. One rule has no canary: that what a torn write left behind the end of
-//! the list is erased. It takes two crashes at two writes of full pages; `stores` has a test for it.
+//! Each rule of docs/internals/dm-snapshot.md is broken once, and the simulation must detect it: if
+//! it does not, it is too weak to find a real bug there. One rule has no canary: that data of a
+//! torn write after the end of the list is erased. That takes two crashes at two writes of full
+//! pages; `stores` has a test for it.
 
 use super::world::World;
 use ashlar_dm::snapshot::canary::{Rule, break_rule};
 use ashlar_sim::runs::first_failure;
 
-/// Lives of each origin.
+/// Lives per origin.
 const LIVES: usize = 5;
 
-/// Runs worlds until the broken rule is found; fails if that takes more than `bound` runs.
+/// Runs worlds until the broken rule is detected; fails after `bound` runs.
 fn is_found(rule: Rule, bound: u64) {
     break_rule(Some(rule));
     let found = first_failure(bound, |seed| {

@@ -1,4 +1,4 @@
-//! docs/formats/dm-snapshot.md says what the code does: its tables are read and compared.
+//! docs/formats/dm-snapshot.md matches the code: its tables are read and compared.
 
 use std::mem::{offset_of, size_of};
 

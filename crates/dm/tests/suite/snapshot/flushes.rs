@@ -1,4 +1,4 @@
-//! Flushes that fail: a disk drops its cache, and says so once.
+//! Failing flushes: a disk drops its cache, and reports it once.
 
 use ashlar_block::{Buffer, Features, Flags, Sector, Sectors, Status};
 use ashlar_dm::Device;
@@ -27,7 +27,7 @@ async fn until(device: &Device, said: &str) {
     }
 }
 
-/// Found by the simulation: the flush of an invalid snapshot failed, and so did its suspension.
+/// Found by the simulation: the flush of an invalid snapshot failed, and so did the suspension.
 #[test]
 fn an_invalid_snapshot_is_flushed_suspended_and_reloaded() {
     for dead in [false, true] {
@@ -41,7 +41,7 @@ fn an_invalid_snapshot_is_flushed_suspended_and_reloaded() {
             if dead {
                 cow.kill();
             }
-            // Its user is told what the COW device says, as by the kernel.
+            // The user gets the COW device's error, as in the kernel.
             let expected = if dead { Err(Status::Offline) } else { Ok(()) };
             assert_eq!(gateway.flush().await, expected);
             snap.suspend(true).await.unwrap();
@@ -55,7 +55,7 @@ fn an_invalid_snapshot_is_flushed_suspended_and_reloaded() {
     }
 }
 
-/// Found by the simulation: the commit's own flush succeeded, with nothing left of the copy.
+/// Found by the simulation: the commit's flush succeeded, after an earlier failed flush had dropped the copy.
 #[test]
 fn a_copy_that_a_failed_flush_took_along_costs_the_snapshot() {
     let (sim, rig, _, cow) = bench();
@@ -90,7 +90,7 @@ fn a_transient_snapshot_does_not_survive_a_failed_flush_once_it_has_copies() {
     });
 }
 
-/// Found by the simulation: the merge forgot exceptions whose data was in no cache any more.
+/// Found by the simulation: the merge forgot exceptions whose data a failed flush had dropped.
 #[test]
 fn a_run_that_a_failed_flush_took_along_is_not_forgotten() {
     let (sim, rig, origin, _) = bench();
@@ -120,7 +120,7 @@ fn what_users_lose_by_a_flush_of_a_merge_they_are_told() {
         snap.suspend(true).await.unwrap();
         origin.fail_nth_flush(0);
         let (merge, merged) = rig.device("merge", MERGE).await;
-        // Where nothing is to be merged, so in the origin's cache.
+        // Outside the merged chunks, so this goes to the origin's cache.
         fill(&merged, 400, 8, 7).await.unwrap();
         until(&merge, "Merge failed").await;
         assert_eq!(filled(&merged, 400, 8).await, Ok(0));
@@ -129,7 +129,7 @@ fn what_users_lose_by_a_flush_of_a_merge_they_are_told() {
     });
 }
 
-/// A device without FUA writes and flushes for it: only the latter concerns others.
+/// A device without FUA needs a write and a flush for it: only the flush concerns others.
 #[test]
 fn a_durable_write_that_fails_is_no_flush_that_fails() {
     let (sim, rig, _, cow) = bench();
@@ -143,14 +143,14 @@ fn a_durable_write_that_fails_is_no_flush_that_fails() {
         fill(&gateway, 80, 8, 9).await.unwrap();
         cow.fail_nth_write(0);
         let mut data = Buffer::from_slice(&[8; 4096]);
-        // The exception of another chunk is being made meanwhile: its copy comes after a read.
+        // The exception of another chunk is made meanwhile: its copy comes after a read.
         let durable = gateway.write(Sector(80), &mut data, Flags::FUA);
         let (durable, written) = join(durable, fill(&origin, 0, 8, 2)).await;
         assert!(durable.is_err());
         assert_eq!(written, Ok(()));
         assert_ne!(status(&snap), "Invalid");
         assert_eq!(filled(&gateway, 0, 8).await, Ok(0));
-        // The flush that follows a write is one.
+        // The flush after a write counts as a flush.
         cow.fail_nth_flush(0);
         let durable = gateway.write(Sector(80), &mut data, Flags::FUA);
         let (durable, written) = join(durable, fill(&origin, 8, 8, 2)).await;
@@ -159,7 +159,7 @@ fn a_durable_write_that_fails_is_no_flush_that_fails() {
     });
 }
 
-/// What was acknowledged is not durable, and whoever suspends must hear of it, if only once.
+/// Acknowledged data is not durable, and the suspension must report that, once.
 #[test]
 fn a_suspension_that_costs_the_snapshot_fails() {
     let (sim, rig, _, cow) = bench();

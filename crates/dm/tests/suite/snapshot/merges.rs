@@ -1,4 +1,4 @@
-//! Merges beside other users of the same snapshot, and merges that do not begin.
+//! Merges concurrent with other users of the same snapshot, and merges that do not begin.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -34,8 +34,7 @@ async fn merged(device: &Device) {
     }
 }
 
-/// Writes here and there in its part until it is told that this is over; what was acknowledged is in
-/// `shown`, a byte for each sector.
+/// Writes in its part until the writes fail; `shown` has the acknowledged data, a byte per sector.
 async fn write_on(snap: &Gateway, part: Range<u64>, shown: &RefCell<Vec<u8>>, mut rng: Rng) {
     for _ in 0..2000 {
         let chunk = part.start + rng.below(part.end - part.start);
@@ -54,8 +53,8 @@ async fn shows(gateway: &Gateway, shown: &RefCell<Vec<u8>>) -> bool {
     bytes.chunks(512).zip(&*shown.borrow()).all(|(sector, byte)| sector == [*byte; 512])
 }
 
-/// Writes to a snapshot while a merge of it begins: what the merged device and the origin show then
-/// is what was acknowledged.
+/// Writes to a snapshot while a merge of it begins: afterwards, the merged device and the origin
+/// show the acknowledged data.
 fn merge_beside_writes(seed: u64) -> (Media, Media, Vec<u8>) {
     let (sim, rig, real, cow) = bench(seed);
     let mut rng = Rng::new(seed);
@@ -67,7 +66,7 @@ fn merge_beside_writes(seed: u64) -> (Media, Media, Vec<u8>) {
         let begins = Duration::from_micros(rng.below(most));
         let begin = async {
             SimRuntime.sleep(begins).await;
-            // What is under way when the merge begins takes longer than what comes then.
+            // I/O in flight when the merge begins takes longer than later I/O.
             cow.slow_down(1 + seed % 4 * 20);
             pause().await;
             cow.slow_down(1);
@@ -80,7 +79,7 @@ fn merge_beside_writes(seed: u64) -> (Media, Media, Vec<u8>) {
         let ((merge, gateway), _) = join(begin, join_all(writers)).await;
         assert_eq!(status(&snap_device), "Invalid");
         assert_eq!(filled(&snap, 0, 8).await, Err(Status::Io));
-        // What was acknowledged can be flushed, so the device can be suspended.
+        // Acknowledged data can be flushed, so the device can be suspended.
         snap.flush().await.unwrap();
         snap_device.suspend(true).await.unwrap();
         assert_eq!(snap_device.resume().await, Err(Status::Invalid));
@@ -121,7 +120,7 @@ fn a_discard_to_a_snapshot_that_is_merged_fails() {
     });
 }
 
-/// A table of two merges into one device, the second of which cannot be resumed for the first.
+/// A table of two merges into one device; the second cannot be resumed because of the first.
 const TWO_MERGES: &str = "0 800 snapshot-merge real cow P 8\n800 800 snapshot-merge real cow2 P 8";
 
 #[test]
@@ -143,24 +142,24 @@ fn nothing_is_merged_by_a_table_that_does_not_become_the_live_one() {
             pause().await;
         }
         assert!(real.diff(&before).is_empty(), "the origin has changed");
-        // The snapshot is one as before: it takes writes, and the origin makes exceptions in it.
+        // The snapshot works as before: it accepts writes, and the origin makes exceptions in it.
         assert_eq!(status(&snap_device), "96/4000 16");
         fill(&snap, 80, 4, 2).await.unwrap();
         fill(&origin, 0, 160, 3).await.unwrap();
         assert_eq!((filled(&snap, 0, 80).await, filled(&snap, 80, 4).await), (Ok(1), Ok(2)));
         assert_eq!(filled(&snap, 84, 76).await, Ok(0));
-        // Nobody has the right to merge, although the table is still there.
+        // The right to merge is free, although the table still exists.
         let (merge, gateway) = rig.device("merge", MERGE).await;
         merged(&merge).await;
         assert_eq!((filled(&gateway, 0, 80).await, filled(&gateway, 80, 4).await), (Ok(1), Ok(2)));
-        // The device goes on with the table it had.
+        // The device continues with its old table.
         assert!(device.clear().await);
         device.resume().await.unwrap();
         assert_eq!(filled(&top, 0, SIZE).await, Ok(0));
     });
 }
 
-/// One target has the snapshot's merge: if two had, one would stop that of the other.
+/// One target has the right to merge: with two, one would stop the other's merge.
 #[test]
 fn a_second_device_for_a_merge_is_refused_until_the_first_is_gone() {
     let (sim, rig, ..) = bench(4);
@@ -169,7 +168,7 @@ fn a_second_device_for_a_merge_is_refused_until_the_first_is_gone() {
         let second = rig.try_device("merge2", MERGE).await;
         assert!(second.is_err());
         assert_eq!(filled(&gateway, 0, 8).await, Ok(0));
-        // A table of the same device takes its place.
+        // A new table of the same device takes over.
         rig.reload(&first, MERGE).await;
         rig.remove("merge");
         drop((first, gateway));

@@ -1,15 +1,15 @@
-//! dm-snapshot on simulated disks: what each target promises, the bugs that others had, bad stores, and
+//! dm-snapshot on simulated disks: the promises of each target, upstream bugs, bad stores, and
 //! thousands of short lives of random origins with random snapshots under power cuts and faults.
 //!
-//! A run of the simulation is a function of its seed. `ASHLAR_SEED=n` runs seed n alone,
+//! A run of the simulation is a function of its seed. `ASHLAR_SEED=n` runs only seed n,
 //! `ASHLAR_SEEDS=n` the first n, `ASHLAR_SEEDS=a..b` those from a to b.
 //!
-//! What is checked, beside every read:
-//! - the origin never loses what was flushed, and goes on whatever happens to snapshots;
-//! - a snapshot shows the origin of its moment and what was written to it, or is invalid, says so and
-//!   has a reason to be;
+//! Checked, besides every read:
+//! - the origin never loses flushed data, and works whatever happens to snapshots;
+//! - a snapshot shows the origin at its creation plus the snapshot's writes, or it is invalid,
+//!   reports that and has a reason to be;
 //! - a merge ends with the origin showing the snapshot, through any number of crashes;
-//! - nothing waits for ever.
+//! - nothing waits forever.
 
 mod bugs;
 #[cfg(debug_assertions)]
@@ -26,7 +26,7 @@ mod world;
 use ashlar_sim::runs::{Named, wanted};
 use world::World;
 
-/// Most lives of one origin.
+/// Maximum of lives of one origin.
 const LIVES: usize = 5;
 
 #[test]

@@ -1,4 +1,4 @@
-//! Simulated disks and the devices over them, by name.
+//! Simulated disks and the devices on them, by name.
 #![allow(dead_code, reason = "each test uses its part")]
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use ashlar_dm::snapshot::Origins;
 use ashlar_dm::{Context, Device, Devices, LoadError, Table, text};
 use ashlar_sim::{Media, Model, SimDisk, SimRuntime};
 
-/// What there is on one boot.
+/// The devices of one boot.
 #[derive(Clone, Default)]
 pub(crate) struct Rig {
     names: Arc<Names>,
@@ -41,7 +41,7 @@ impl Rig {
         gateway
     }
 
-    /// Who knows the devices.
+    /// Resolves device names.
     pub(crate) fn names(&self) -> &impl Devices {
         &*self.names
     }
@@ -67,7 +67,7 @@ impl Rig {
         Ok((device, gateway))
     }
 
-    /// The same, which must succeed.
+    /// As [`Self::try_device`], which must succeed.
     pub(crate) async fn device(&self, name: &str, table: &str) -> (Arc<Device>, Gateway) {
         self.try_device(name, table).await.expect("a device")
     }
@@ -78,14 +78,14 @@ impl Rig {
         drop(removed);
     }
 
-    /// Puts another table in the place of a device's.
+    /// Replaces a device's table.
     pub(crate) async fn reload(&self, device: &Device, table: &str) {
         device.load(self.table(table).await.expect("a table")).await.expect("a loaded table");
         device.resume().await.expect("a resumed device");
     }
 }
 
-/// The status of a device of one piece: what follows the type.
+/// The status of a device of one piece, without the type.
 pub(crate) fn status(device: &Device) -> String {
     let line = device.status();
     let words: Vec<&str> = line.trim_end().splitn(4, ' ').collect();
@@ -103,7 +103,7 @@ pub(crate) async fn fill(gateway: &Gateway, at: u64, len: u64, byte: u8) -> Resu
     gateway.write(Sector(at), &mut data, Flags::empty()).await
 }
 
-/// The byte that a range is full of.
+/// The byte that fills a range.
 pub(crate) async fn filled(gateway: &Gateway, at: u64, len: u64) -> Result<u8, Status> {
     let data = read(gateway, at, len).await?;
     assert!(data.iter().all(|byte| *byte == data[0]), "sectors {at}+{len} are not filled");

@@ -1,4 +1,4 @@
-//! Exception stores as bytes: those of the kernel, those that nobody should have made, and torn ones.
+//! Exception stores as bytes: the kernel's, malformed ones, and torn ones.
 
 use ashlar_block::{Sector, Sectors};
 use ashlar_dm::snapshot::load::Fault;
@@ -128,15 +128,15 @@ fn a_new_store_is_written_as_the_kernel_does_and_its_area_comes_first() {
     assert!(media.peek_range(Sector(16), Sectors(16)).iter().all(|byte| *byte == 0));
     let writes: Vec<u64> =
         media.log().iter().flat_map(|c| c.ranges.clone()).map(|r| r.start).collect();
-    // A look, the area, and only then the header.
+    // The read of the header, the area, and only then the header.
     assert_eq!(writes, [0, 16, 0]);
     (0..32).for_each(|at| assert_eq!(media.peek(Sector(at)), media.peek_durable(Sector(at))));
 }
 
 #[test]
 fn what_a_torn_write_left_behind_the_end_never_comes_back() {
-    // An area of two pages, 16 sectors. The end of the list is in the first, and the second holds what
-    // a crash left of a write of both.
+    // An area of two pages, 16 sectors. The end of the list is in the first page, and the second
+    // holds the rest of a torn write of both.
     let media = Media::new(Sectors(16 * 2000));
     media.poke(Sector(0), b"SnAp\x01\0\0\0\x01\0\0\0\x10\0\0\0");
     let listed: Vec<_> = (0..250).map(|n| Exception::new(n, n + 2)).collect();
@@ -151,7 +151,7 @@ fn what_a_torn_write_left_behind_the_end_never_comes_back() {
         sim.block_on(async {
             let (_device, snap) = rig.device("snap", "0 40960 snapshot real cow P 16").await;
             if work {
-                // The first page is full now: what is in the second would be in the list.
+                // The first page is full now: the second page's old contents would be in the list.
                 fill(&snap, 300 * 16, 6 * 16, 7).await.unwrap();
             }
             assert_eq!(filled(&snap, 300 * 16, 6 * 16).await, Ok(7));

@@ -1,4 +1,4 @@
-//! What each target promises, one by one.
+//! The promises of each target.
 
 use ashlar_block::{Bio, Buffer, Flags, Op, Sector, Sectors, Status};
 use ashlar_sim::{Media, Sim};
@@ -63,7 +63,7 @@ fn tables_and_status_are_those_of_the_kernel() {
         ),
     ];
     for (text, printed) in lines {
-        // The header's chunk size overrides the table's: the first line made it 8.
+        // The header's chunk size overrides the table's: the first line set it to 8.
         let (device, _) = sim.block_on(rig.device("snap", text));
         assert_eq!(device.table(), printed);
         rig.remove("snap");
@@ -102,7 +102,7 @@ fn a_write_of_a_whole_chunk_is_not_copied_first() {
         assert_eq!((filled(&snap, 80, 8).await, filled(&snap, 96, 7).await), (Ok(5), Ok(6)));
         assert_eq!(filled(&snap, 103, 1).await, Ok(0));
     });
-    // What was acknowledged: data, and the exception with its flush, in that order.
+    // The acknowledged write: data, and the exception with its flush, in that order.
     let log = cow.log();
     let data = log.iter().position(|c| c.ranges.first() == Some(&(16..24))).unwrap();
     let flush = log.iter().skip(data).position(|c| c.op == Op::Flush).unwrap();
@@ -211,7 +211,7 @@ fn errors_while_a_chunk_is_copied_cost_the_snapshot_and_not_the_origin() {
             assert_eq!(filled(&snap, 0, 8).await, Err(Status::Io));
             fill(&origin, 8, 800, 2).await.unwrap();
             assert_eq!(filled(&origin, 0, 808).await, Ok(2));
-            // What could not be recorded is, as soon as it can.
+            // The invalidity that could not be recorded is recorded as soon as possible.
             bench.cow.heal();
             device.suspend(false).await.unwrap();
         });
@@ -219,7 +219,8 @@ fn errors_while_a_chunk_is_copied_cost_the_snapshot_and_not_the_origin() {
     }
 }
 
-/// Found by the simulation: after a crash the snapshot was valid, and had not what the origin changed.
+/// Found by the simulation: after a crash the snapshot was valid, but lacked the data that the
+/// origin had changed.
 #[test]
 fn a_header_that_is_not_taken_at_once_is_written_again() {
     let Bench { sim, rig, cow, .. } = bench(8 * 10);
@@ -261,7 +262,7 @@ fn discards_zero_copies_and_change_nothing_else() {
         snap.submit(Bio::discard(Sector(0), Sectors(32))).await.unwrap();
         assert_eq!((filled(&snap, 0, 8).await, filled(&snap, 8, 8).await), (Ok(1), Ok(0)));
         assert_eq!((filled(&snap, 16, 16).await, status(&device).as_str()), (Ok(1), "24/8000 16"));
-        // The origin takes none: it would copy what nobody wants.
+        // The origin accepts no discards: they would copy unneeded data.
         let refused = origin.submit(Bio::discard(Sector(0), Sectors(8))).await;
         assert_eq!((refused, count(&real, Op::Discard)), (Err(Status::NotSupported), 0));
     });
@@ -407,7 +408,7 @@ fn a_snapshot_that_is_taken_while_the_origin_is_written_waits_for_the_writes() {
     for seed in 0..40 {
         let (sim, rig) = (Sim::new(seed), Rig::default());
         let (real, cow) = (Media::new(Sectors(SIZE)), Media::new(Sectors(8000)));
-        // The origin is slow: the write is under way when the snapshot is there.
+        // The origin is slow: the write is still in flight when the snapshot exists.
         real.slow_down(1 + seed % 4 * 20);
         rig.disk("real", &real);
         rig.disk("cow", &cow);
@@ -426,7 +427,7 @@ fn a_snapshot_that_is_taken_while_the_origin_is_written_waits_for_the_writes() {
     assert!(shown[1] > 0, "{shown:?}");
 }
 
-/// Found by the simulation: nobody could see that the merge was done.
+/// Found by the simulation: the end of the merge was not visible.
 #[test]
 fn an_overflowed_snapshot_is_merged_and_tells_how_far() {
     let Bench { sim, rig, .. } = bench(8 * 10);

@@ -1,4 +1,4 @@
-//! A snapshot under several threads: the simulator has one, and cannot see a lost wake-up between two.
+//! A snapshot under several threads: the simulator has only one, and cannot detect a lost wake-up between two.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -58,7 +58,7 @@ fn snapshots_hold_under_several_threads() {
     (0..12).for_each(round);
 }
 
-/// Everything anew: most is going on while first copies are made.
+/// Creates everything again: most happens while first copies are made.
 fn round(round: u64) {
     let ram = |name, size| -> Gateway {
         Gateway::new(Arc::new(RamDevice::new(name, Sectors(size)).expect("memory")))

@@ -1,4 +1,4 @@
-//! Damaged metadata: each way that it can be is an error, and the end of nothing.
+//! Damaged metadata: every damage gives an error, and nothing crashes.
 
 use ashlar_block::{Sector, Sectors};
 use ashlar_dm::thin::{NodeFault, Options, SuperblockFault, ThinError};
@@ -27,7 +27,7 @@ fn read_with(image: &[u8], options: Options) -> Result<Shape, ThinError> {
     Sim::new(1).block_on(async move {
         let pool = open(&metadata, &data, options).await?;
         let shape = read_all(&pool).await?;
-        // Whatever can be listed can be looked up as well.
+        // Every listed device can be looked up, too.
         for (id, (_, map)) in &shape.devices {
             let volume =
                 crate::thin::reads::device(pool.volume(*id, Sectors(128 * 900)).await?).await;
@@ -51,7 +51,7 @@ fn set_u32(image: &mut [u8], at: usize, value: u32) {
     image[at..at + 4].copy_from_slice(&value.to_le_bytes());
 }
 
-/// Blocks of nodes that the reader visits, by what their header says.
+/// The node blocks that the reader visits, according to their headers.
 fn nodes(image: &[u8]) -> Vec<usize> {
     let in_tree = |number: &usize| {
         let mut broken = image.to_vec();
@@ -96,7 +96,7 @@ fn fields_with_any_bit_changed_and_a_right_checksum_are_an_error_or_another_pool
             seal(&mut changed, number);
             match read(&changed) {
                 Err(_) => errors += 1,
-                // Fewer entries, or values that lie elsewhere: nobody can know.
+                // Fewer entries, or other values: undetectable.
                 Ok(found) => assert!(mappings(&found) <= 63 * 252, "{bit} of {number}"),
             }
         }
@@ -120,7 +120,7 @@ fn wherever_a_node_is_made_to_lead_reading_ends() {
                 let mut changed = image.clone();
                 set_u64(&mut changed, value, child);
                 seal(&mut changed, *number);
-                // The leaf of another device is no error, if its keys are possible there.
+                // The leaf of another device is accepted, if its keys are possible there.
                 if let Ok(found) = read(&changed) {
                     let text = format!("entry {entry} of block {number} to {child}");
                     assert!(mappings(&found) < mappings(&shape()), "{text}");
@@ -135,7 +135,7 @@ fn wherever_a_node_is_made_to_lead_reading_ends() {
 #[test]
 fn a_chain_of_nodes_that_never_comes_to_a_leaf_is_cut_off() {
     let mut image = Shape::new(128, 500).with(1, [(0, 0)]).restore(64);
-    // Blocks 40 to 60: nodes with one key, each the child of the one before.
+    // Blocks 40 to 60: nodes with one key, each the child of the previous one.
     for number in 40..61_usize {
         let at = number * BLOCK;
         for (field, value) in [(4, 1), (16, 1), (20, 252), (24, 8)] {
@@ -152,7 +152,7 @@ fn a_chain_of_nodes_that_never_comes_to_a_leaf_is_cut_off() {
     assert!(matches!(&error, ThinError::Node { fault, .. } if depth(fault)), "{error}");
 }
 
-/// What an error is, of a superblock with a field changed.
+/// The fault of a superblock with a changed field.
 fn superblock_with(change: impl Fn(&mut [u8])) -> SuperblockFault {
     let mut image = image();
     change(&mut image);
@@ -225,7 +225,7 @@ fn another_size_of_data_blocks_than_expected_is_refused() {
     assert!(error.contains("have 128 sectors, 256 were expected"), "{error}");
 }
 
-/// What the error is if block `number` is changed so.
+/// The fault if block `number` is changed by `change`.
 fn node_with(image: &[u8], number: usize, change: impl Fn(&mut [u8])) -> NodeFault {
     let mut image = image.to_vec();
     change(&mut image[number * BLOCK..][..BLOCK]);
@@ -272,7 +272,7 @@ fn what_is_wrong_with_a_node_is_named() {
     let found = 500;
     let fault = NodeFault::DataBlock { index: 0, found };
     assert_eq!(with(&|n| set_u64(n, value, found << 24 | 7)), fault);
-    // The last key of the first leaf or the first of the last is one of the other's.
+    // The last key of the first leaf, or the first key of the last leaf, becomes a key of the other leaf.
     let last = 32 + 8 * (entries as usize - 1);
     assert_eq!(
         with(&|n| if u64_at(n, 32) == 0 { set_u64(n, last, 799) } else { set_u64(n, 32, 0) }),
@@ -289,7 +289,7 @@ fn random_changes_of_several_nodes_with_right_checksums_end() {
         let mut changed = image.clone();
         for _ in 0..1 + rng.below(6) {
             let number = if rng.chance(1, 8) { 0 } else { used[rng.index(used.len())] };
-            // Often in the header, where it matters most.
+            // Often in the header, which matters most.
             let within = if rng.chance(1, 2) { 32 } else { BLOCK };
             let at = number * BLOCK + rng.index(within);
             changed[at] = rng.below(256) as u8;

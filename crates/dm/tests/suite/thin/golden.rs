@@ -1,4 +1,4 @@
-//! Pools that the kernel made: `tests/images/dm-thin` has them, and what `thin_dump` says of them.
+//! Pools made by the kernel: `tests/images/dm-thin` has them, with the output of `thin_dump`.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Thin pools: metadata that `thin_restore` and the kernel made, and such as no program should make.
+//! Thin pools: metadata made by `thin_restore` and the kernel, and malformed metadata.
 
 mod damaged;
 mod golden;

@@ -1,4 +1,4 @@
-//! Pools for tests: made from XML by `thin_restore`, on simulated disks.
+//! Pools for tests: made by `thin_restore` from XML, on simulated disks.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,10 +14,10 @@ use ashlar_sim::{Media, SimDisk};
 
 pub(crate) const BLOCK: usize = ondisk::BLOCK_BYTES;
 
-/// Which data block, of which time, each block of a device has.
+/// The data block and time for each block of a device.
 pub(crate) type Map = BTreeMap<u64, (u64, u32)>;
 
-/// A pool as XML has it.
+/// A pool, as in XML.
 #[derive(Clone, Default)]
 pub(crate) struct Shape {
     pub(crate) data_block: u64,
@@ -31,7 +31,7 @@ impl Shape {
         Self { data_block, data_blocks, transaction: 77, devices: BTreeMap::new() }
     }
 
-    /// The same with one device more.
+    /// Adds a device.
     pub(crate) fn with(mut self, id: u32, map: impl IntoIterator<Item = (u64, u64)>) -> Self {
         let map: Map = map.into_iter().map(|(block, data)| (block, (data, id % 1000))).collect();
         let details = Details {
@@ -71,7 +71,7 @@ impl Shape {
         xml + "</superblock>\n"
     }
 
-    /// The metadata device, of so many blocks, that `thin_restore` makes of it.
+    /// The metadata device of `blocks` blocks that `thin_restore` makes of it.
     pub(crate) fn restore(&self, blocks: usize) -> Vec<u8> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let unique = format!("thin-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed));
@@ -89,7 +89,7 @@ impl Shape {
         bytes
     }
 
-    /// What `thin_dump` says of a pool.
+    /// Parses the output of `thin_dump`.
     pub(crate) fn parse(xml: &str) -> Self {
         let mut shape = Self::default();
         let mut map = None;
@@ -146,7 +146,7 @@ pub(crate) fn block(image: &[u8], number: usize) -> &Block {
     image[number * BLOCK..][..BLOCK].try_into().expect("a block")
 }
 
-/// Makes the checksum of a block right.
+/// Corrects the checksum of a block.
 pub(crate) fn seal(image: &mut [u8], number: usize) {
     let bytes = block(image, number);
     let sum = match number {
@@ -167,7 +167,7 @@ pub(crate) async fn open(
     ThinPool::open("pool", metadata, data, options).await
 }
 
-/// Everything that a pool says.
+/// Reads everything from a pool.
 pub(crate) async fn read_all(pool: &ThinPool) -> Result<Shape, ThinError> {
     let superblock = pool.superblock();
     let mut shape = Shape {
@@ -188,7 +188,7 @@ pub(crate) async fn read_all(pool: &ThinPool) -> Result<Shape, ThinError> {
     Ok(shape)
 }
 
-/// Whether two pools are the same; which device is not is said, but not all of its mappings.
+/// Compares two pools; reports the differing device without all of its mappings.
 pub(crate) fn assert_same(found: &Shape, wanted: &Shape) {
     let head = |shape: &Shape| {
         let ids: Vec<u32> = shape.devices.keys().copied().collect();

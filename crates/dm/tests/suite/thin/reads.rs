@@ -1,4 +1,4 @@
-//! What reads of a thin device give, and that nothing else is done to it.
+//! The results of reads of a thin device; other operations do nothing.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use ashlar_sim::{Media, Sim, SimDisk, SimRuntime, seeds};
 
 use crate::thin::pools::{Shape, medium, open};
 
-/// The volume as a device of its own.
+/// The volume as a separate device.
 pub(crate) async fn device(volume: Thin) -> Gateway {
     let len = volume.len();
     let table = Table::of(vec![(len, Box::new(volume) as Box<dyn Target>)]).expect("a table");
@@ -17,7 +17,7 @@ pub(crate) async fn device(volume: Thin) -> Gateway {
     Gateway::new(Device::start("thin", table, runtime).await.expect("a device"))
 }
 
-/// The sectors of the device, one by one as the mappings have them.
+/// The sectors of the device, one by one according to the mappings.
 fn oracle(shape: &Shape, id: u32, len: u64, data: &Media, origin: Option<&Media>) -> Vec<u8> {
     let (_, map) = &shape.devices[&id];
     let sector = |at: u64| match (map.get(&(at / shape.data_block)), origin) {
@@ -39,7 +39,7 @@ fn random_reads_of_random_pools_give_what_the_mappings_say() {
         let (mut at, mut shape) = (0, Shape::new(data_block, 60));
         let mut map = Vec::new();
         while at < 40 {
-            // Runs of several blocks, adjacent in the pool or not, and holes.
+            // Runs of several blocks, contiguous in the pool or not, and holes.
             let (run, first) = (1 + rng.below(5), rng.below(55));
             map.extend((0..run).map(|i| (at + i, first + i)));
             at += run + rng.below(3);
@@ -144,7 +144,7 @@ fn metadata_that_cannot_be_read_makes_reads_fail_that_need_it_with_its_status() 
         let volume = device(pool.volume(1, Sectors(512)).await.expect("a volume")).await;
         volume.read(Sector(0), Sectors(8)).await.expect("healthy");
         metadata.fail_reads(0..64 * 8);
-        // With room for one node that one is known, and the volume has no other.
+        // With room for one node, that node is cached, and the volume has no other.
         volume.read(Sector(0), Sectors(8)).await.expect("known");
         let refused = pool.volume(1, Sectors(512)).await.err().expect("unknown").to_string();
         assert!(refused.starts_with("cannot read block "), "{refused}");

@@ -1,4 +1,4 @@
-//! What `thin_restore` makes of many shapes of pools is read back as it was.
+//! Many shapes of pools, made by `thin_restore`, are read back correctly.
 
 use ashlar_block::{Sector, Sectors};
 use ashlar_dm::thin::{Options, ThinPool, examine};
@@ -35,7 +35,7 @@ fn nodes_are_read_on_both_sides_of_being_full() {
 
 #[test]
 fn trees_of_three_levels_are_read() {
-    // No two mappings are adjacent in both, so that each is an entry that must be right.
+    // No two mappings are consecutive in both, so each needs a separate entry.
     let map = (0..100_000).map(|i| (i * 2, (i * 7919) % 100_003));
     check(&Shape::new(128, 100_003).with(1, map).with(2, (0..70_000).map(|i| (i, i))), 4096);
 }

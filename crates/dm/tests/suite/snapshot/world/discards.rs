@@ -1,4 +1,4 @@
-//! Discards, of which each kind promises something else.
+//! Discards: each kind makes a different promise.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use super::view::{View, discard};
 use super::{Life, Snap};
 
 impl Life {
-    /// Discards of one device; how many failed.
+    /// Discards on one device; returns how many failed.
     pub(super) async fn discards(
         self,
         gateway: Gateway,
@@ -27,7 +27,7 @@ impl Life {
                 }
                 errors
             }
-            // Not told to the view: nothing may change.
+            // Not recorded in the view: nothing may change.
             Some(_) => {
                 let range = self.some_range(&span, gateway.disk().limits().logical_block().0, 70);
                 let refused = gateway.submit(discard(&range)).await;
@@ -37,7 +37,7 @@ impl Life {
         }
     }
 
-    /// An origin takes none, and what is merged is not changed by any.
+    /// An origin refuses discards, and on a merged device they have no effect.
     async fn discard_of_the_origin(&self, gateway: &Gateway, span: &Range<u64>) -> u64 {
         let range = self.some_range(span, gateway.disk().limits().logical_block().0, 70);
         let result = gateway.submit(discard(&range)).await;
@@ -58,9 +58,9 @@ impl Life {
         let kind = self.draw(|rng| rng.below(3));
         let passes = snap.features.contains("passdown");
         let range = match kind {
-            // Of a chunk that has a copy: it reads zeroes.
+            // A chunk with a copy: it reads zeroes afterwards.
             0 => self.some_range(span, snap.chunk, 0),
-            // Of whole chunks: some have copies and some not.
+            // Whole chunks: some have copies and some do not.
             1 => self.some_range(span, snap.chunk, 70),
             _ => self.some_range(span, block, 70),
         };
@@ -83,12 +83,12 @@ impl Life {
         result
     }
 
-    /// The discard goes to the origin, too, and makes no exceptions there.
+    /// The discard is passed to the origin, too, and makes no exceptions there.
     fn begin_below(&self, range: &Range<u64>, from: u64) -> ashlar_sim::oracle::Ticket {
         let mut state = self.state.borrow_mut();
         state.passed_down.push(range.clone());
         state.view.loses(range.clone());
-        // The one that it comes from knows better.
+        // The snapshot that passes it down has a more precise view.
         for snap in state.snaps.iter().filter(|snap| snap.number != from) {
             snap.view.loses(range.clone());
         }

@@ -1,4 +1,4 @@
-//! One random origin with its snapshots, and its lives.
+//! A random origin with its snapshots, and its lives.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -16,23 +16,23 @@ mod view;
 
 use view::View;
 
-/// A snapshot that there is.
+/// An existing snapshot.
 #[derive(Clone)]
 struct Snap {
     number: u64,
     media: Media,
     chunk: u64,
     how: &'static str,
-    /// What the table says of discards.
+    /// The table's discard features.
     features: &'static str,
-    /// Sectors in a logical block of its COW device.
+    /// Sectors per logical block of its COW device.
     block: u64,
     view: View,
-    /// The COW device cannot hold a copy of everything.
+    /// The COW device is too small for a copy of everything.
     may_overflow: bool,
-    /// Something failed since it was taken that can make it invalid.
+    /// Since its creation, something failed that can make it invalid.
     faulty: bool,
-    /// Its COW device was gone: what it says of the snapshot may be old.
+    /// Its COW device was gone: its state on disk may be outdated.
     lost: bool,
     merging: bool,
 }
@@ -47,10 +47,10 @@ impl Snap {
     }
 }
 
-/// What outlives a life.
+/// State that survives a life.
 struct State {
     size: u64,
-    /// Sectors in a logical block of the origin.
+    /// Sectors per logical block of the origin.
     block: u64,
     origin: Media,
     view: View,
@@ -58,9 +58,9 @@ struct State {
     taken: u64,
     /// Faults of this life.
     origin_fails: bool,
-    /// Whether all work in this life is in one place.
+    /// Whether all work in this life is in one region.
     crowded: bool,
-    /// Discards that went to the origin in this life.
+    /// Discards that were passed to the origin in this life.
     passed_down: Vec<Range<u64>>,
 }
 
@@ -78,7 +78,7 @@ struct Live {
     gateway: Gateway,
 }
 
-/// What goes on in a life.
+/// The state of a life.
 #[derive(Clone)]
 struct Life {
     rig: Rig,
@@ -147,7 +147,7 @@ impl World {
         for view in std::iter::once(&state.view).chain(views) {
             if cut { view.power_cut() } else { view.kill() }
         }
-        // A transient one does not outlive its life.
+        // Transient snapshots do not survive a life.
         state.snaps.retain(|snap| !snap.lost && snap.how != "N");
         for snap in &state.snaps {
             snap.media.heal();
@@ -155,7 +155,7 @@ impl World {
     }
 }
 
-/// What a boot brings up: the origin (or the snapshot that becomes it), and the snapshots.
+/// The devices after a boot: the origin (or the snapshot being merged into it), and the snapshots.
 struct Boot {
     origin: Live,
     snaps: RefCell<Vec<(u64, Live)>>,
@@ -176,8 +176,7 @@ impl Life {
         format!("0 {} snapshot-origin real", self.state.borrow().size)
     }
 
-    /// Disks are not alike: one may be slow enough for much to happen on the others meanwhile, or know no
-    /// FUA.
+    /// Disks differ: one may be slow enough for much to happen on the others meanwhile, or lack FUA.
     fn disk(&self, name: &str, media: &Media, block: u64) {
         let models = [Model::nvme(), Model::nvme(), Model::hdd(), Model::instant()];
         let (model, fua) = self.draw(|rng| (models[rng.index(models.len())], rng.chance(3, 4)));
@@ -209,7 +208,7 @@ impl Life {
         let (device, gateway) = self.rig.device("origin", &origin).await;
         let boot = Boot { origin: Live { device, gateway }, snaps: RefCell::new(live) };
         self.check_all(&boot).await;
-        // What became of writes before a flush that failed has shown.
+        // The fate of writes before a failed flush is known now.
         let view = self.state.borrow().view.clone();
         if view.is_shaky() {
             view.rebase(&boot.origin.gateway, false).await.expect("a healthy origin");
@@ -226,7 +225,7 @@ impl Life {
         boot
     }
 
-    /// Reads everything; a snapshot that is invalid must say so, and have a reason.
+    /// Reads everything; an invalid snapshot must say so, and have a reason.
     async fn check_all(&self, boot: &Boot) {
         let (size, view) = {
             let state = self.state.borrow();
@@ -272,7 +271,7 @@ impl Life {
         self.rig.remove(&format!("snap{number}"));
     }
 
-    /// Everybody works, and somebody changes things, until all have done enough.
+    /// All users work, with changes at the same time, until all are done.
     async fn work(&self, boot: &Boot, faults: bool) {
         for _ in 0..3 {
             if faults {
@@ -315,23 +314,23 @@ impl Life {
         }
     }
 
-    /// Reads and writes of one device, as several tasks.
+    /// Reads and writes on one device, in several tasks.
     async fn users(self, gateway: Gateway, view: View, snap: Option<u64>) {
         let size = self.state.borrow().size;
         let block = gateway.disk().limits().logical_block().0;
         let (mut rng, max_len, writes) =
             self.draw(|rng| (rng.fork(), [4, 16, 40, 130][rng.index(4)], rng.chance(3, 4)));
-        // Now and then all meet in a few chunks.
+        // Sometimes all work is in a few chunks.
         let span = if self.state.borrow().crowded { 0..size.min(48) } else { 0..size };
-        // A snapshot is mostly read.
+        // Snapshots are mostly read.
         let write = if snap.is_none() || writes { 40 } else { 0 };
         let mix = Mix {
-            // Then nobody but the view can tell what a read may return.
+            // Then only the view can tell what a read may return.
             read: if view.is_shaky() { 0 } else { 10 },
             write,
             write_fua: write / 8,
             flush: 4,
-            // These are told from each other: `discards`.
+            // `discards` handles these.
             discard: 0,
             write_zeroes: write / 10,
         };
@@ -381,7 +380,7 @@ impl Life {
         })
     }
 
-    /// A new snapshot of the live origin.
+    /// Takes a new snapshot of the live origin.
     async fn take(&self, boot: &Boot) {
         let (size, media, origin_block) = {
             let state = self.state.borrow();
@@ -396,7 +395,7 @@ impl Life {
             let passes = " 2 discard_zeroes_cow discard_passdown_origin";
             (["", "", zeroes, zeroes, passes][rng.index(5)], rng.chance(1, 4))
         });
-        // Its blocks are as large as those of the larger device.
+        // Its block size is the larger one of both devices.
         let block = if large && size.is_multiple_of(8) { 8 } else { 1 };
         let chunk = chunk.max(block).max(origin_block);
         let number = self.state.borrow().taken + 1;
@@ -434,7 +433,7 @@ impl Life {
         let line = self.line(&snap, "snapshot");
         let (device, gateway) = self.rig.device(&snap.name(), &line).await;
         snap.faulty |= self.state.borrow().origin_fails;
-        // One of them may have been under way all the time.
+        // A discard may have been in flight all the time.
         let passed_down = self.state.borrow().passed_down.clone();
         passed_down.into_iter().for_each(|range| snap.view.loses(range));
         self.state.borrow_mut().snaps.push(snap);
@@ -442,7 +441,7 @@ impl Life {
         boot.origin.device.resume().await.expect("the origin goes on");
     }
 
-    /// Something fails from now on.
+    /// Makes something fail from now on.
     async fn misbehave(&self, boot: &Boot) {
         let n = self.state.borrow().snaps.len();
         let (which, kind, when) = self.draw(|rng| (rng.index(n + 1), rng.below(7), rng.below(20)));
@@ -473,7 +472,7 @@ impl Life {
         }
     }
 
-    /// A flush of a disk will fail, and take along what is in its cache.
+    /// Makes a flush of a disk fail, which drops the disk's cache.
     async fn fail_a_flush(&self, boot: &Boot, which: usize, when: u64) {
         let snap = self.state.borrow().snaps.get(which).cloned();
         let (view, gateway) = match &snap {
@@ -483,7 +482,7 @@ impl Life {
                 let Some((_, live)) = live else { return };
                 (snap.view.clone(), live.gateway.clone())
             }
-            // What the origin's device shows is on both disks then.
+            // The contents of the origin's device are on both disks then.
             Some(_) | None => (self.state.borrow().view.clone(), boot.origin.gateway.clone()),
         };
         if view.rebase(&gateway, true).await.is_err() {
@@ -502,7 +501,7 @@ impl Life {
         }
     }
 
-    /// One of the snapshots becomes the origin.
+    /// Merges one of the snapshots into the origin.
     async fn begin_merge(&self, boot: &Boot) {
         let numbers: Vec<u64> = boot.snaps.borrow().iter().map(|(number, _)| *number).collect();
         if numbers.is_empty() || self.state.borrow().origin_fails {
@@ -524,7 +523,7 @@ impl Life {
         }
         let table = table.expect("a table");
         if snap.block > self.state.borrow().block {
-            // The origin's device cannot have larger blocks all of a sudden.
+            // The origin's device cannot change to larger blocks.
             let loaded = boot.origin.device.load(table).await;
             assert!(matches!(loaded, Err(LoadError::BlockSize { .. })), "{loaded:?}");
             return;
@@ -545,7 +544,7 @@ impl Life {
         boot.origin.device.resume().await.expect("the merge begins");
     }
 
-    /// Waits for the end of the merge, if it does not fail.
+    /// Waits for the end of the merge, unless it fails.
     async fn end_merge(&self, boot: &Boot) {
         for _ in 0..40_000 {
             let said = status(&boot.origin.device);
@@ -575,7 +574,7 @@ impl Life {
         panic!("the merge does not end: {}", status(&boot.origin.device));
     }
 
-    /// Tables are loaded again, as LVM does at every change.
+    /// Loads tables again, as LVM does at every change.
     async fn reload(&self, boot: &Boot) {
         let live: Vec<_> =
             boot.snaps.borrow().iter().map(|(n, l)| (*n, Arc::clone(&l.device))).collect();

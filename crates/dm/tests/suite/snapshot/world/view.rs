@@ -1,4 +1,4 @@
-//! What a device must show: what it showed at some moment, and what was written to it since.
+//! The expected contents of a device: its contents at some moment, plus the writes since.
 
 use std::cell::{Ref, RefCell};
 use std::collections::BTreeSet;
@@ -9,30 +9,31 @@ use ashlar_block::{Bio, Flags, Gateway, Sector, Sectors, Status};
 use ashlar_sim::oracle::stamp;
 use ashlar_sim::{Media, Oracle, Value};
 
-/// Sectors that are looked at together.
+/// Sectors checked together.
 const PART: u64 = 64;
 
 struct Inner {
     seed: u64,
-    /// The contents at the moment.
+    /// The contents at that moment.
     frozen: Vec<u8>,
     /// The writes since.
     oracle: Oracle,
-    /// Sectors that [`View::loses`] named.
+    /// The sectors given to [`View::loses`].
     discarded: BTreeSet<u64>,
-    /// A flush of a disk may fail and take along what is in its cache, at any time, so nobody knows which
-    /// of the writes since the moment are there. Each sector is what it was then, or one of them.
+    /// A flush of a disk may fail and drop the disk's cache, at any time, so it is unknown which of
+    /// the writes since the moment are there. Each sector has its contents from that moment, or one
+    /// of the writes.
     shaky: bool,
 }
 
-/// See the module text; clones are the same one.
+/// See the module text; clones share the state.
 #[derive(Clone)]
 pub(crate) struct View {
     inner: Rc<RefCell<Inner>>,
 }
 
 impl View {
-    /// That of a device which shows what is stored on a medium now.
+    /// The view of a device that shows the current contents of a medium.
     pub(crate) fn of(media: &Media, size: u64, seed: u64) -> Self {
         let frozen = media.peek_range(Sector::ZERO, Sectors(size));
         let (oracle, discarded) = (Oracle::new(seed, Value::Anything), BTreeSet::new());
@@ -44,12 +45,12 @@ impl View {
         self.inner.borrow()
     }
 
-    /// Who knows the writes.
+    /// The oracle of the writes.
     pub(crate) fn oracle(&self) -> Oracle {
         self.inner().oracle.clone()
     }
 
-    /// Whether what a read returns cannot be told by the writes.
+    /// Whether the writes do not determine the results of reads.
     pub(crate) fn is_shaky(&self) -> bool {
         self.inner().shaky
     }
@@ -83,11 +84,11 @@ impl View {
         Ok(())
     }
 
-    /// Makes what the device shows now, durably, the moment from which on writes count. Nobody else may
-    /// change it meanwhile.
+    /// Makes the current contents durable, and the start for later writes. Nothing else may change
+    /// the device meanwhile.
     ///
     /// # Errors
-    /// It cannot be flushed or read; then the view is as it was.
+    /// The device cannot be flushed or read; the view is unchanged then.
     pub(crate) async fn rebase(&self, gateway: &Gateway, shaky: bool) -> Result<(), Status> {
         gateway.flush().await?;
         let size = self.inner().frozen.len() as u64 / 512;
@@ -97,24 +98,24 @@ impl View {
             frozen.extend(read(gateway, start..size.min(start + PART)).await?);
         }
         let mut inner = self.inner.borrow_mut();
-        // Another seed: what was written before is told from what will be.
+        // Another seed, to distinguish earlier writes from later ones.
         let seed = inner.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1);
         let oracle = Oracle::new(seed, Value::Anything);
-        // What a discard left in the origin is not made durable here, and may still come to nothing.
+        // The effects of a discard in the origin are not made durable here, and may still be undone.
         let discarded = std::mem::take(&mut inner.discarded);
         *inner = Inner { seed, frozen, oracle, discarded, shaky };
         Ok(())
     }
 
-    /// Of `range` nobody knows any more what is there: a part of a chunk is discarded, or the origin is.
-    /// But stamps were written since the moment, so they have copies, and the origin's fate is not theirs.
-    /// Zeroes that were seen after a crash may be the origin's.
+    /// The contents of `range` become unknown: a part of a chunk is discarded, or the origin is.
+    /// But stamps were written since the moment, so they have copies, which the origin does not
+    /// affect. Zeroes seen after a crash may be the origin's.
     pub(crate) fn loses(&self, range: Range<u64>) {
         let oracle = self.oracle();
         for sector in range.clone() {
             let written = |value: &Value| matches!(value, Value::Stamp(_));
             if !oracle.allowed(sector).iter().all(written) {
-                // As one that failed it stays possible until the sector is written again.
+                // Like a failed discard, it stays possible until the sector is written again.
                 let ticket = oracle.begin_discard(sector..sector + 1, Flags::empty());
                 oracle.end(ticket, Err(Status::Io));
             }
@@ -122,8 +123,8 @@ impl View {
         self.inner.borrow_mut().discarded.extend(range);
     }
 
-    /// Writes to the first sectors of a chunk, so that it has a copy, and discards the chunk: from then on
-    /// it reads zeroes.
+    /// Writes to the first sectors of a chunk, so that it has a copy, and discards the chunk: it
+    /// reads zeroes from then on.
     pub(crate) async fn write_and_discard(
         &self,
         gateway: &Gateway,
@@ -153,7 +154,7 @@ impl View {
 }
 
 impl Inner {
-    /// Whether a sector may ever hold this.
+    /// Whether these contents are possible for a sector.
     fn knows(&self, sector: u64, data: &[u8]) -> bool {
         let at = sector as usize * 512;
         let generation = u64::from_le_bytes(data[8..16].try_into().unwrap());
