@@ -1,9 +1,9 @@
-//! Physical volumes in files, for tests/interop/lvm-metadata.sh: what this crate writes is judged by LVM.
+//! Physical volumes in files, for tests/interop/lvm-metadata.sh: LVM checks what this crate writes.
 //!
 //! ```text
-//! lvm-files make FILE...      a physical volume of each (the first with two metadata areas), and group vg
+//! lvm-files make FILE...      makes a physical volume of each (the first with two metadata areas), and group vg
 //! lvm-files change N FILE...  N commits, each with another tag and another logical volume
-//! lvm-files show FILE...      the group's text as vgcfgbackup would write it
+//! lvm-files show FILE...      the group's text, as vgcfgbackup would write it
 //! ```
 //!
 //! The files are small: they are read into simulated disks and written back.
@@ -105,7 +105,7 @@ fn change(sim: &Sim, gateways: &[Gateway], times: u32) -> Result<()> {
             0 => Wish::striped(2, 2, Sectors(128)),
             _ => Wish::linear(3),
         };
-        // Some room is left for what LVM makes.
+        // Leave some room for LVM's volumes.
         let room = group.free_extents() > 20;
         if let Some(segments) = group.allocate(&wish, None).ok().filter(|_| room) {
             let name = group.free_name("lvol");
@@ -121,7 +121,7 @@ fn change(sim: &Sim, gateways: &[Gateway], times: u32) -> Result<()> {
     Ok(())
 }
 
-/// A snapshot of the first volume, once.
+/// Makes a snapshot of the first volume, once.
 fn snapshot(group: &mut VolumeGroup, rng: &mut Rng) {
     if group.lv("snap").is_some() || group.lv("lvol0").is_none() {
         return;

@@ -1,20 +1,20 @@
-//! From a volume group to the devices that LVM would make of it, with the same names and tables.
+//! Plans the devices that LVM would make of a volume group, with the same names and tables.
 //!
-//! A [`Plan`] lists devices so that each stands behind all that it is made of. Most are tables in the
-//! device mapper's text; RAID and thin volumes name their parts, because their metadata must be read
-//! before anything can be said about them.
+//! A [`Plan`] lists each device after the devices it is made of. Most are tables in the device
+//! mapper's text format; RAID and thin volumes name their parts, because their metadata must be
+//! read first.
 //!
-//! A volume that cannot be used (of an unknown kind, or on a physical volume that is missing) is refused
-//! by name; its neighbours are planned all the same.
+//! An unusable volume (of an unknown kind, or on a missing physical volume) is refused by name; the
+//! others are planned anyway.
 //!
 //! ```text
 //! origin with snapshots    vg-lv-real (its segments)   vg-snap-cow (the store)
 //!                          vg-snap    snapshot over vg-lv-real and vg-snap-cow
-//!                          vg-lv      snapshot-origin over vg-lv-real, behind all its snapshots
-//! one is being merged      vg-lv      snapshot-merge over vg-lv-real and vg-snap-cow
+//!                          vg-lv      snapshot-origin over vg-lv-real, after all its snapshots
+//! while merging            vg-lv      snapshot-merge over vg-lv-real and vg-snap-cow
 //! ```
 //!
-//! Source: LVM2 `lib/activate/dev_manager.c`, and what `dmsetup table` shows of its devices.
+//! Source: LVM2 `lib/activate/dev_manager.c`, and `dmsetup table` for LVM's devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,22 +30,22 @@ use crate::uuid::Uuid;
 /// How to activate.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Options {
-    /// Volumes with parts on missing physical volumes too: I/O there fails.
+    /// Also activate volumes with parts on missing physical volumes: I/O to these parts fails.
     pub partial: bool,
-    /// Nothing will be written. A merge does not go on, and its origin shows what it will be.
+    /// Write nothing. A merge does not continue, and its origin shows the result of the merge.
     pub read_only: bool,
 }
 
-/// A device to be made.
+/// A device to make.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Planned {
     /// Its name in the device mapper: `vg-lv`, `vg-lv-real`. Dashes in names are doubled.
     pub name: String,
-    /// The logical volume that users know it as; `None` for devices that others are made of.
+    /// The logical volume, for a volume that users see; `None` for components.
     pub volume: Option<String>,
     /// Its size.
     pub size: Sectors,
-    /// It must not be written.
+    /// Whether it is read-only.
     pub read_only: bool,
     /// What it is made of.
     pub made_of: MadeOf,
@@ -54,31 +54,31 @@ pub struct Planned {
 /// What a device is made of.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MadeOf {
-    /// A table of the device mapper, which names devices that stand before it and physical volumes.
+    /// A table of the device mapper; it names earlier devices and physical volumes.
     Table(Vec<Line>),
-    /// Legs of a RAID whose metadata are dm-raid's.
+    /// Legs of a RAID with dm-raid's metadata.
     Raid(RaidParts),
-    /// A pool of thin volumes, no device of its own.
+    /// A pool of thin volumes, which is not a device.
     ThinPool {
         /// The device with the kernel's tree.
         metadata: String,
         /// The device with the data.
         data: String,
-        /// The unit in which space is given out.
+        /// The allocation unit.
         chunk: Sectors,
     },
     /// A thin volume.
     Thin {
-        /// Its pool, which stands before it.
+        /// Its pool, which comes earlier.
         pool: String,
-        /// Its number in the pool's tree.
+        /// Its device ID in the pool's tree.
         device_id: u32,
-        /// The device that has what was not written to this one.
+        /// The device with the data of unwritten blocks.
         external_origin: Option<String>,
     },
 }
 
-/// The levels of RAID that can be used.
+/// The supported RAID levels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RaidKind {
     /// Striped.
@@ -102,31 +102,31 @@ const RAID_KINDS: [(RaidLevel, RaidKind); 5] = [
 pub struct RaidParts {
     /// The level.
     pub kind: RaidKind,
-    /// Of each leg the device with superblock and bitmap and the one with data; `None` if missing.
+    /// For each leg, the device with superblock and bitmap and the one with data; `None` if missing.
     pub legs: Vec<(Option<String>, Option<String>)>,
-    /// Bytes that go to one leg before the next one's turn; `None` for RAID 1.
+    /// Stripe size; `None` for RAID 1.
     pub stripe: Option<Sectors>,
-    /// Copies of RAID 10.
+    /// Number of copies of RAID 10.
     pub copies: Option<u32>,
 }
 
-/// Why a volume cannot be used.
+/// Why a volume is unusable.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum Refusal {
-    /// Something about it is not known here.
+    /// It uses an unsupported feature.
     #[error("{0}")]
     Unsupported(String),
-    /// It is on a physical volume that is not there.
+    /// It is on a missing physical volume.
     #[error(
         "it needs the physical volume {0}, which is missing, and no partial volumes are wanted"
     )]
     Missing(Uuid),
-    /// It is made of a volume that is refused.
+    /// It is made of a refused volume.
     #[error("it is made of {part}, which cannot be used: {why}")]
     Part {
         /// That volume.
         part: String,
-        /// Why that one is refused.
+        /// Why that volume is refused.
         why: Box<Refusal>,
     },
 }
@@ -134,23 +134,23 @@ pub enum Refusal {
 /// The devices of a group.
 #[derive(Clone, Default, Debug)]
 pub struct Plan {
-    /// Each behind all it is made of.
+    /// The devices, each after the devices it is made of.
     pub devices: Vec<Planned>,
-    /// The visible volumes that are not among them.
+    /// The visible volumes without a device.
     pub refused: Vec<(String, Refusal)>,
-    /// What the user should know of volumes that are.
+    /// Messages to the user about volumes with a device.
     pub notes: Vec<(String, String)>,
 }
 
-/// The name that the device mapper has for a volume of a group: dashes within names are doubled.
+/// The device mapper's name for a volume of a group: dashes within names are doubled.
 pub fn dm_name(group: &str, volume: &str, layer: Option<&str>) -> String {
     let double = |name: &str| name.replace('-', "--");
     let layer = layer.map(|layer| format!("-{layer}")).unwrap_or_default();
     format!("{}-{}{layer}", double(group), double(volume))
 }
 
-/// Plans the devices of all visible volumes. `pv` has the name of the device that holds the physical volume
-/// of this index; `None` if it is missing.
+/// Plans the devices of all visible volumes. `pv` returns the device name of the physical volume
+/// with an index; `None` if it is missing.
 pub fn plan(group: &VolumeGroup, options: Options, pv: &dyn Fn(usize) -> Option<String>) -> Plan {
     let visible = group.lvs.iter().zip(group.visible());
     let seen = visible.filter(|(_, seen)| *seen).map(|(lv, _)| lv.name.as_str()).collect();
@@ -167,7 +167,7 @@ pub fn plan(group: &VolumeGroup, options: Options, pv: &dyn Fn(usize) -> Option<
     planner.plan
 }
 
-/// Pools are seen, but have nothing to read or write.
+/// Whether it is a pool: pools are visible, but have no data of their own.
 fn is_pool(lv: &LogicalVolume) -> bool {
     lv.segments.iter().any(|segment| matches!(segment.kind, SegmentKind::ThinPool(_)))
 }
@@ -178,10 +178,10 @@ struct Planner<'a> {
     group: &'a VolumeGroup,
     options: Options,
     pv: &'a dyn Fn(usize) -> Option<String>,
-    /// The volumes that users know.
+    /// The volumes that users see.
     seen: BTreeSet<&'a str>,
     plan: Plan,
-    /// What became of each volume and layer that was asked for: a volume may be part of several.
+    /// The result for each requested volume and layer: a volume may be part of several.
     made: BTreeMap<String, Result<()>>,
 }
 
@@ -199,7 +199,7 @@ impl<'a> Planner<'a> {
         self.options.read_only || !lv.is_writable()
     }
 
-    /// The device of a volume as others see it, and that it is made of; its name.
+    /// Plans the visible device of a volume, with its parts; returns its name.
     fn volume(&mut self, lv: &'a LogicalVolume) -> Result<String> {
         let name = dm_name(&self.group.name, &lv.name, None);
         self.once(name, |planner, name| planner.make_volume(lv, name))
@@ -214,7 +214,7 @@ impl<'a> Planner<'a> {
             let before = self.plan.devices.len();
             let made = make(self, &name);
             if made.is_err() {
-                // Parts that nobody else uses are not made either.
+                // Parts without other users are not made either.
                 self.forget(before);
             }
             self.made.insert(name.clone(), made);
@@ -225,7 +225,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Takes back the devices from `before` on, unless they are volumes themselves or parts of such.
+    /// Removes the devices from `before` on, unless they are volumes or parts of such.
     fn forget(&mut self, before: usize) {
         let mut wanted = BTreeSet::new();
         let mut kept = Vec::new();
@@ -265,14 +265,14 @@ impl<'a> Planner<'a> {
         });
     }
 
-    /// A layer below a volume: what its segments say, under a name of its own.
+    /// Plans a layer below a volume: the volume's segments, under a separate name.
     fn layer(&mut self, lv: &'a LogicalVolume, layer: &str) -> Result<String> {
         let name = dm_name(&self.group.name, &lv.name, Some(layer));
         self.once(name, |planner, name| {
             let made_of = planner.segments(lv)?;
             let size = planner.group.size(lv);
-            // An origin may be written though its snapshot may not, and a store by a read of nobody: what
-            // may be written is decided above.
+            // An origin may be writable though its snapshot is not, and a store although nothing
+            // writes to the snapshot: the layers above decide what is writable.
             let read_only = planner.options.read_only;
             let name = name.to_owned();
             planner.plan.devices.push(Planned { name, volume: None, size, read_only, made_of });
@@ -301,8 +301,8 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// An origin stands behind its snapshots: it is not written, and nothing merged into it, before they
-    /// are there to keep what it was. If one of them cannot be had, the origin keeps still.
+    /// An origin comes after its snapshots: it is not written, and nothing is merged into it,
+    /// before they exist to preserve its data. If one of them is unusable, the origin is read-only.
     fn origin(&mut self, lv: &'a LogicalVolume, name: &str) -> Result<()> {
         let group = self.group;
         let size = group.size(lv);
@@ -315,7 +315,7 @@ impl<'a> Planner<'a> {
         }
         let merging = group.snapshots_of(&lv.name).find(|found| found.snapshot.merging);
         let line = match merging {
-            // What was not merged yet is read from the store, the rest is in the origin already.
+            // Unmerged data is read from the store, the rest is already in the origin.
             Some(found) if self.is_read_only(lv) || !lost.is_empty() => {
                 self.snapshot_line("snapshot", found.snapshot, size)?
             }
@@ -340,7 +340,7 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// What the segments of a volume come to.
+    /// Converts the segments of a volume.
     fn segments(&mut self, lv: &'a LogicalVolume) -> Result<MadeOf> {
         if let Some(why) = &lv.unsupported {
             return Err(Refusal::Unsupported(why.clone()));
@@ -357,7 +357,7 @@ impl<'a> Planner<'a> {
         Ok(MadeOf::Table(lines))
     }
 
-    /// A segment that is more than a line of a table; such a volume has no other.
+    /// Converts a segment that is more than a line of a table; such a volume has no other segments.
     fn whole(&mut self, lv: &LogicalVolume, segment: &'a Segment) -> Result<Option<MadeOf>> {
         Ok(Some(match &segment.kind {
             SegmentKind::Raid(raid) => {
@@ -402,7 +402,7 @@ impl<'a> Planner<'a> {
         }))
     }
 
-    /// A part of a RAID, which can do without.
+    /// A leg of a RAID; `None` if it is missing, because the RAID may run without it.
     fn leg(&mut self, name: &str) -> Result<Option<String>> {
         let partial = std::mem::replace(&mut self.options.partial, false);
         let made = self.part(name);
@@ -456,7 +456,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Device and first sector of an area; `None` if it is missing and that is accepted.
+    /// Device and first sector of an area; `None` if it is missing and `partial` is set.
     fn area(&mut self, area: &Area, segment: &Segment) -> Result<Option<[String; 2]>> {
         match &area.on {
             AreaOn::Lv(name) => {
@@ -483,7 +483,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// A device in the place of a stripe that is missing, on which all I/O fails.
+    /// A device in place of a missing stripe, on which all I/O fails.
     fn error_device(
         &mut self,
         lv: &LogicalVolume,
@@ -513,7 +513,7 @@ fn stripe_size(striped: &Striped) -> Sectors {
 
 fn of_part(name: &str, why: Refusal) -> Refusal {
     match why {
-        // The innermost part is what has to be done something about.
+        // Report the innermost part: that is where the user must act.
         Refusal::Part { .. } => why,
         Refusal::Unsupported(_) | Refusal::Missing(_) => {
             Refusal::Part { part: name.to_owned(), why: Box::new(why) }
@@ -522,7 +522,7 @@ fn of_part(name: &str, why: Refusal) -> Refusal {
 }
 
 impl MadeOf {
-    /// The devices that are named; those of tables among other words.
+    /// The names of devices it uses; for tables among other words.
     pub fn parts(&self) -> Vec<&str> {
         match self {
             Self::Table(lines) => {

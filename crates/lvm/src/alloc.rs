@@ -1,8 +1,8 @@
-//! Free extents of a group, and which of them a new or growing volume gets.
+//! Free extents of a group, and their allocation to new or growing volumes.
 //!
-//! The order of attempts is LVM's (`_allocate` in `lib/metadata/lv_manip.c`): in one piece, right behind the
-//! last extent if the volume grows; then on the same physical volumes; then, for `normal`, piece by
-//! piece, always the largest one there is, so that volumes have few segments.
+//! The order of attempts is LVM's (`_allocate` in `lib/metadata/lv_manip.c`): in one piece,
+//! directly after the last extent if the volume grows; then on the same physical volumes; then, for
+//! `normal`, piece by piece, always the largest free one, so that volumes have few segments.
 
 use std::ops::Range;
 
@@ -14,67 +14,67 @@ use crate::metadata::{Area, PvExtents, Segment, SegmentKind, Striped, VolumeGrou
 /// Free extents of each physical volume of a group.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FreeMap {
-    /// By physical volume, each in ascending order, without neighbours.
+    /// By physical volume, in ascending order; adjacent ranges are joined.
     free: Vec<Vec<Range<u32>>>,
 }
 
-/// How far apart pieces may lie.
+/// How pieces are placed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Policy {
-    /// Each stripe in one piece, an extension right behind what there is.
+    /// Each stripe in one piece, an extension directly after the existing extents.
     Contiguous,
-    /// An extension on the physical volumes that the volume ends on, in any pieces.
+    /// An extension on the physical volumes at the volume's end, in any pieces.
     Cling,
     /// Any pieces; stripes on different physical volumes.
     #[default]
     Normal,
 }
 
-/// What is to be allocated.
+/// An allocation request.
 #[derive(Clone, Debug)]
 pub struct Wish {
-    /// Extents of all stripes together: a multiple of their number.
+    /// Total extents of all stripes: a multiple of their number.
     pub extents: u32,
-    /// One: linear.
+    /// Number of stripes; one: linear.
     pub stripes: u32,
-    /// Bytes of one stripe in turn, for more than one stripe.
+    /// Stripe size, for more than one stripe.
     pub stripe_size: Sectors,
-    /// How far apart.
+    /// The placement policy.
     pub policy: Policy,
-    /// Physical volumes to use, by index; empty: all that may be.
+    /// Physical volumes to use, by index; empty: all allocatable ones.
     pub only: Vec<usize>,
 }
 
-/// Why there is no room.
+/// Why an allocation failed.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum AllocError {
     /// Not enough extents.
     #[error("{wanted} extents are needed, {free} are free")]
     NoSpace {
-        /// As wished.
+        /// Requested extents.
         wanted: u32,
-        /// On all physical volumes that may be used.
+        /// Free extents on all usable physical volumes.
         free: u64,
     },
-    /// Enough extents, but not where they would have to be.
+    /// There are enough free extents, but the placement is impossible.
     #[error(
         "{wanted} extents are free, but not as wished: {stripes} stripes on different physical volumes, \
          placed as \"{policy}\""
     )]
     NotSo {
-        /// As wished.
+        /// Requested extents.
         wanted: u32,
-        /// As wished.
+        /// Requested stripes.
         stripes: u32,
-        /// LVM's word.
+        /// LVM's name for the policy.
         policy: &'static str,
     },
-    /// Cannot be divided.
+    /// The extents cannot be divided by the stripes.
     #[error("{extents} extents cannot be divided into {stripes} stripes")]
     Stripes {
-        /// As wished.
+        /// Requested extents.
         extents: u32,
-        /// As wished.
+        /// Requested stripes.
         stripes: u32,
     },
 }
@@ -90,19 +90,19 @@ impl Policy {
 }
 
 impl Wish {
-    /// A linear volume of that size, placed as LVM places it by default.
+    /// A linear volume of this size, with LVM's default placement.
     pub fn linear(extents: u32) -> Self {
         Self { extents, stripes: 1, stripe_size: Sectors(0), policy: Policy::Normal, only: vec![] }
     }
 
-    /// A striped volume of that size.
+    /// A striped volume of this size.
     pub fn striped(extents: u32, stripes: u32, stripe_size: Sectors) -> Self {
         Self { stripes, stripe_size, ..Self::linear(extents) }
     }
 }
 
 impl VolumeGroup {
-    /// The extents that no logical volume uses, of all physical volumes.
+    /// The extents of all physical volumes that no logical volume uses.
     pub fn free_map(&self) -> FreeMap {
         let mut used: Vec<PvExtents> = self.lvs.iter().flat_map(|lv| lv.pv_extents()).collect();
         used.sort_unstable();
@@ -125,18 +125,19 @@ impl VolumeGroup {
         FreeMap { free }
     }
 
-    /// Extents that no logical volume uses, and that may be allocated.
+    /// Number of free extents on allocatable physical volumes.
     pub fn free_extents(&self) -> u64 {
         let map = self.free_map();
         let usable = (0..self.pvs.len()).filter(|pv| self.pvs[*pv].is_allocatable());
         usable.map(|pv| map.on(pv)).sum()
     }
 
-    /// Segments for a new volume, or for one that ends with `after` and grows. They begin at extent 0 of
-    /// the new part; [`LogicalVolume::extend`](crate::LogicalVolume::extend) puts them in place.
+    /// Allocates segments for a new volume, or for a growing one that ends with `after`. They begin
+    /// at extent 0 of the new part; [`LogicalVolume::extend`](crate::LogicalVolume::extend) sets
+    /// their starts.
     ///
     /// # Errors
-    /// There is no room as wished.
+    /// The request cannot be satisfied.
     pub fn allocate(
         &self,
         wish: &Wish,
@@ -181,7 +182,7 @@ impl FreeMap {
         ranges.splice(at..=at, rest.into_iter().filter(|range| !range.is_empty()));
     }
 
-    /// The largest free range of each physical volume, largest first; of equal ones the first.
+    /// The largest free range of each physical volume, largest first; of equal ones, the first.
     fn largest(&self, only: Option<&[usize]>) -> Vec<PvExtents> {
         let mut best: Vec<PvExtents> = Vec::new();
         for (pv, ranges) in self.free.iter().enumerate() {
@@ -196,7 +197,7 @@ impl FreeMap {
         best
     }
 
-    /// Takes what is wished out of the map.
+    /// Allocates the request from the map.
     fn allocate(
         &mut self,
         wish: &Wish,
@@ -222,7 +223,7 @@ impl FreeMap {
         if !last.is_empty() {
             let row = self.behind(&last, left);
             let whole = row.first().is_some_and(|on| on.count == left);
-            // What fits behind is taken, and the rest from elsewhere, if that is allowed.
+            // Take what fits after the last extent, and the rest from elsewhere if the policy allows it.
             if whole || !row.is_empty() && policy != Policy::Contiguous {
                 put(self, row, &mut left);
             }
@@ -245,8 +246,8 @@ impl FreeMap {
         Ok(segments(&rows, wish))
     }
 
-    /// The extents right behind those of a segment, of equal length and at most `most`; none if there are
-    /// none behind one of them.
+    /// The extents directly after those of a segment, of equal length and at most `most`; empty if
+    /// one of them has no free extents after it.
     fn behind(&self, last: &[PvExtents], most: u32) -> Vec<PvExtents> {
         let mut row = Vec::new();
         for on in last {
@@ -258,7 +259,7 @@ impl FreeMap {
         equal(row)
     }
 
-    /// The largest pieces of just these physical volumes, in their order.
+    /// The largest pieces of exactly these physical volumes, in their order.
     fn clinging(&self, pvs: &[usize], most: u32) -> Option<Vec<PvExtents>> {
         let mut row = Vec::new();
         for pv in pvs {
@@ -270,7 +271,7 @@ impl FreeMap {
         distinct.then(|| equal(row))
     }
 
-    /// The largest pieces of so many different physical volumes.
+    /// The largest pieces of `stripes` different physical volumes.
     fn row(&self, stripes: u32, most: u32, only: Option<&[usize]>) -> Option<Vec<PvExtents>> {
         let mut row = self.largest(only);
         if row.len() < stripes as usize {
@@ -289,14 +290,14 @@ impl FreeMap {
     }
 }
 
-/// Cuts all to the length of the shortest.
+/// Cuts all pieces to the length of the shortest.
 fn equal(mut row: Vec<PvExtents>) -> Vec<PvExtents> {
     let count = row.iter().map(|on| on.count).min().unwrap_or(0);
     row.iter_mut().for_each(|on| on.count = count);
     row
 }
 
-/// One segment for each row of areas.
+/// One segment per row of areas.
 fn segments(rows: &[Vec<PvExtents>], wish: &Wish) -> Vec<Segment> {
     let stripe_size = (wish.stripes > 1).then_some(wish.stripe_size);
     let mut start = 0;

@@ -1,8 +1,8 @@
-//! Changes of a volume group: what `lvcreate`, `lvextend`, `lvremove` and `lvconvert --merge` do to its
-//! description. Nothing here touches a device: see [`commit`](crate::commit) for how a changed group
-//! becomes the one that counts, and for what must be on the devices before.
+//! Changes of a volume group: the effects of `lvcreate`, `lvextend`, `lvremove` and `lvconvert
+//! --merge` on its metadata. Nothing here touches a device: [`commit`](crate::commit) describes how
+//! a changed group becomes the current one, and what must be on the devices before.
 //!
-//! Each change checks everything first; a refusal leaves the group as it was. The rules are LVM's
+//! Each change checks everything first; a refusal leaves the group unchanged. The rules are LVM's
 //! (`lib/metadata/lv_manip.c`, `snapshot_manip.c`).
 
 use ashlar_block::Sectors;
@@ -15,53 +15,53 @@ use crate::metadata::{
 };
 use crate::uuid::Uuid;
 
-/// Bytes of an exception in a store: two numbers of chunks.
+/// Bytes of an exception in a store: two chunk numbers.
 const EXCEPTION_BYTES: u64 = 16;
-/// Chunks of snapshots: LVM takes 4 to 512 KiB.
+/// Chunk sizes of snapshots: LVM allows 4 to 512 KiB.
 const CHUNKS: std::ops::RangeInclusive<u64> = 8..=1024;
-/// Names that LVM gives to volumes itself begin or end so.
+/// LVM's internal names begin like this, or contain one of these parts.
 const RESERVED_STARTS: [&str; 2] = ["snapshot", "pvmove"];
 const RESERVED_PARTS: [&str; 13] = [
     "_cdata", "_cmeta", "_corig", "_cvol", "_imeta", "_iorig", "_mimage", "_mlog", "_rimage",
     "_rmeta", "_tdata", "_tmeta", "_vdata",
 ];
 
-/// Who makes new volumes.
+/// The creator of new volumes.
 pub struct Author<'a> {
-    /// When and where.
+    /// Time and host.
     pub creation: Creation,
-    /// A new identity at each call.
+    /// Returns a new UUID at each call.
     pub new_uuid: &'a mut dyn FnMut() -> Uuid,
 }
 
-/// A volume to be made.
+/// A volume to create.
 #[derive(Clone, Debug)]
 pub struct NewVolume {
-    /// Its name; `None`: `lvol0`, or the next number that is free.
+    /// Its name; `None`: `lvol0`, or the next free number.
     pub name: Option<String>,
-    /// Its size and place. Of a snapshot: of the space for what differs.
+    /// Its size and placement; for a snapshot, those of its store.
     pub wish: Wish,
-    /// Words for the administrator.
+    /// Tags.
     pub tags: Vec<String>,
-    /// It may be written.
+    /// Whether it is writable.
     pub writable: bool,
 }
 
-/// Why a group is not changed.
+/// Why a group was not changed.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum ChangeError {
-    /// Nothing in this group may be changed here.
+    /// This group must not be changed here.
     #[error("{0}")]
     Refused(String),
-    /// A name that LVM does not take.
+    /// An invalid name.
     #[error(
         "\"{0}\" is no name for a logical volume: letters, digits, and . _ + - but no - in front"
     )]
     BadName(String),
-    /// A name that LVM gives to parts of volumes.
+    /// A name reserved for parts of volumes.
     #[error("\"{0}\" is a name that LVM gives to parts of volumes: choose another")]
     ReservedName(String),
-    /// There is such a volume.
+    /// The volume already exists.
     #[error("logical volume \"{name}\" already exists in volume group \"{group}\"")]
     Exists {
         /// Its name.
@@ -69,7 +69,7 @@ pub enum ChangeError {
         /// Its group.
         group: String,
     },
-    /// There is none.
+    /// The volume does not exist.
     #[error("there is no logical volume \"{name}\" in volume group \"{group}\"")]
     NotFound {
         /// The name.
@@ -77,32 +77,32 @@ pub enum ChangeError {
         /// The group.
         group: String,
     },
-    /// The group's own bound.
+    /// The group's maximum is reached.
     #[error("the volume group has {0} logical volumes, as many as it may")]
     TooMany(u32),
-    /// A size of nothing.
+    /// The size is zero.
     #[error("a volume has at least one extent")]
     Empty,
-    /// Not where or as much as was wished.
+    /// The allocation failed.
     #[error(transparent)]
     Alloc(#[from] AllocError),
-    /// A chunk size that snapshots cannot have.
+    /// An invalid chunk size for snapshots.
     #[error("the chunk size of a snapshot is a power of two from 4 to 512 KiB, not {} bytes", .0.bytes())]
     ChunkSize(Sectors),
-    /// Not even the metadata fit.
+    /// The store is too small even for its metadata.
     #[error("a snapshot with chunks of {} KiB needs at least {min} extents", .chunk.0 / 2)]
     SnapshotTooSmall {
         /// The chunk size.
         chunk: Sectors,
-        /// Extents of three chunks.
+        /// The extents of three chunks.
         min: u32,
     },
-    /// What was asked for is not done with volumes like this.
+    /// The change is not possible for this volume.
     #[error("{name}: {why}")]
     NotSo {
         /// The volume.
         name: String,
-        /// Why not.
+        /// The reason.
         why: &'static str,
     },
 }
@@ -110,7 +110,7 @@ pub enum ChangeError {
 type Result<T> = std::result::Result<T, ChangeError>;
 
 impl VolumeGroup {
-    /// Makes a linear or striped volume; its name.
+    /// Creates a linear or striped volume; returns its name.
     ///
     /// # Errors
     /// See [`ChangeError`].
@@ -124,11 +124,11 @@ impl VolumeGroup {
         Ok(name)
     }
 
-    /// Makes a snapshot of `origin` that may differ in as much as the wish has room for; its name. Room
-    /// for more than the whole origin is not taken.
+    /// Creates a snapshot of `origin` with a store of the requested size; returns its name. The
+    /// store is limited to the size that holds the whole origin.
     ///
-    /// The first chunk of the new volume must be zeroes before the group counts: this makes an empty
-    /// store of it.
+    /// The first chunk of the new volume must be zeroed before the group is committed: this makes
+    /// it an empty store.
     ///
     /// # Errors
     /// See [`ChangeError`].
@@ -178,15 +178,15 @@ impl VolumeGroup {
         let ties = NewVolume { tags: Vec::new(), writable: true, ..new.clone() };
         let tie_name = self.free_name("snapshot");
         let tie = new_lv(&tie_name, true, &ties, vec![segment], author);
-        // Users' volumes, the stores of snapshots among them, stand before those that tie them.
+        // Users' volumes, including the stores of snapshots, come before the hidden snapshot volumes.
         let first_tie = self.lvs.iter().position(|lv| lv.segments.iter().any(ties_a_snapshot));
         self.lvs.insert(first_tie.unwrap_or(self.lvs.len()), cow);
         self.lvs.push(tie);
         Ok(name)
     }
 
-    /// Extents of a store that can hold all of an origin of this size: its chunks, their metadata, a
-    /// header, and one more area for when the last is full.
+    /// The extents of a store that can hold a whole origin of this size: its chunks, their
+    /// metadata, a header, and one more area after the last full one.
     fn most_useful(&self, origin: Sectors, chunk: Sectors) -> u32 {
         let chunks = origin.0.div_ceil(chunk.0);
         let each_area = (chunk.bytes() / EXCEPTION_BYTES).max(1);
@@ -194,7 +194,7 @@ impl VolumeGroup {
         self.extents(Sectors(all.saturating_mul(chunk.0))).unwrap_or(u32::MAX)
     }
 
-    /// Makes a volume larger, or the room for what differs in a snapshot; by how many extents.
+    /// Extends a volume, or the store of a snapshot; returns the number of added extents.
     ///
     /// # Errors
     /// See [`ChangeError`].
@@ -234,8 +234,8 @@ impl VolumeGroup {
         Ok(grown.unwrap_or(0))
     }
 
-    /// Removes a volume, and its snapshots with it; the names of all that are gone. A removed snapshot
-    /// leaves its origin as it is.
+    /// Removes a volume, with its snapshots; returns the names of all removed volumes. Removing a
+    /// snapshot does not change its origin.
     ///
     /// # Errors
     /// See [`ChangeError`].
@@ -273,8 +273,8 @@ impl VolumeGroup {
         Ok(gone)
     }
 
-    /// Marks a snapshot as being merged into its origin: what is read there, from when this counts, is
-    /// what the snapshot held. The name of the origin.
+    /// Marks a snapshot as being merged into its origin: once this is committed, reads of the
+    /// origin return the snapshot's data. Returns the name of the origin.
     ///
     /// # Errors
     /// See [`ChangeError`].
@@ -301,7 +301,7 @@ impl VolumeGroup {
         Ok(origin)
     }
 
-    /// Removes the snapshot that was merged into `origin`, when nothing of it is left to merge; its name.
+    /// Removes the snapshot that was merged into `origin`, when nothing is left to merge; returns its name.
     ///
     /// # Errors
     /// See [`ChangeError`].
@@ -327,7 +327,7 @@ impl VolumeGroup {
         self.lv(name).ok_or_else(|| ChangeError::NotFound { name: name.to_owned(), group: group() })
     }
 
-    /// Whether users know a volume of that name.
+    /// Whether users see a volume with this name.
     fn is_seen(&self, name: &str) -> bool {
         self.lvs.iter().zip(self.visible()).any(|(lv, seen)| seen && lv.name == name)
     }
@@ -370,7 +370,7 @@ impl VolumeGroup {
     }
 }
 
-/// Whether it lies on physical volumes alone, in one piece or in stripes.
+/// Whether it is only on physical volumes, linear or striped.
 fn is_plain(lv: &LogicalVolume) -> bool {
     let plain = |segment: &Segment| match &segment.kind {
         SegmentKind::Striped(Striped { .. }) => segment.parts().is_empty(),

@@ -1,21 +1,22 @@
-//! Writes a new text to all physical volumes of a group, so that a crash leaves the old one or the new one.
+//! Writes a new text to all physical volumes of a group, so that a crash leaves the old text or the new one.
 //!
-//! Four steps, each durable everywhere before the next one begins:
+//! Three steps, each durable everywhere before the next one begins:
 //!
 //! | step | what is written | a crash during it leaves |
 //! |---|---|---|
-//! | 1 | the text, into the part of each ring that is free | the old group: no header names the text |
-//! | 2 | each header: the text in its second place | the old group: LVM and we read only the first place |
-//! | 3 | each header: the text in its first place, the second one empty | old or new on each area; the new one as soon as one area has it, as the highest sequence number counts |
+//! | 1 | the text, into the free part of each ring | the old group: no header names the text |
+//! | 2 | each header: the text in its second slot | the old group: LVM and ashlar read only the first slot |
+//! | 3 | each header: the text in its first slot, the second one empty | per area old or new; the highest sequence number wins, so the new group once one area has it |
 //!
-//! A header is one sector, which is written whole or not at all. The text that counts is never written to, so
-//! an area has the old text or the new one, and no other, at any moment. Volumes that were left behind by a
-//! crash in step 3, or were missing, are stale: they are brought up to date by the next commit, in whose first
-//! step each area's free part follows from its own header.
+//! A header is one sector, which is written completely or not at all. The current text is never
+//! overwritten, so at any moment an area has either the old text or the new one. Volumes left
+//! behind by a crash in step 3, or that were missing, are stale: the next commit brings them up to
+//! date, and its first step derives each area's free part from the area's header.
 //!
-//! An error in steps 1 and 2 is the commit's: the second places are emptied again, and the old group is
-//! what counts. From the first header of step 3 on the new group counts, and errors only leave volumes stale.
-//! If every header fails there nobody knows whether one of them was written.
+//! An error in steps 1 and 2 fails the commit: the second slots are emptied again, and the old
+//! group stays current. After the first successful header write in step 3, the new group is
+//! current, and errors only leave volumes stale. If every header write fails there, it is unknown
+//! whether one of them reached the disk.
 
 use ashlar_block::{ByteVolume, Flags, Gateway, Status};
 use thiserror::Error;
@@ -28,59 +29,59 @@ use crate::pv::PvOnDisk;
 use crate::text::Form;
 use crate::uuid::Uuid;
 
-/// A physical volume of the group that is written.
+/// A physical volume of the group.
 pub struct Member<'a> {
-    /// The way to its device.
+    /// Its device.
     pub gateway: &'a Gateway,
-    /// What is known to be on it; brought up to date by the commit.
+    /// Its contents; updated by the commit.
     pub pv: &'a mut PvOnDisk,
 }
 
-/// Why the old group still counts, or may count.
+/// Why the old group is, or may be, still current.
 #[derive(Debug, Error)]
 pub enum CommitError {
-    /// There is no place to write to.
+    /// There is no writable metadata area.
     #[error("none of the physical volumes has a metadata area that can be written")]
     NoArea,
     /// The text does not fit.
     #[error("physical volume {uuid}: {error}")]
     NoRoom {
-        /// Of which physical volume.
+        /// The physical volume.
         uuid: Uuid,
-        /// Why.
+        /// The reason.
         error: WriteError,
     },
-    /// A write failed before the new text counted anywhere.
+    /// A write failed before the new text was current anywhere.
     #[error(
         "physical volume {uuid}: cannot write the metadata: {status}; the volume group is as it was"
     )]
     Write {
-        /// Of which physical volume.
+        /// The physical volume.
         uuid: Uuid,
-        /// Why.
+        /// The error.
         status: Status,
     },
-    /// All writes that would have made the new text count failed.
+    /// All writes that would have made the new text current failed.
     #[error(
         "physical volume {uuid}: cannot write the header of the metadata area: {status}; \
          whether the volume group is as it was will be known when it is read again"
     )]
     Uncertain {
-        /// Of which physical volume.
+        /// The physical volume.
         uuid: Uuid,
-        /// Why.
+        /// The error.
         status: Status,
     },
 }
 
-/// What became of a commit.
+/// The result of a commit.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Committed {
-    /// Physical volumes that still have the old text, and why.
+    /// Physical volumes that still have the old text, and the errors.
     pub stale: Vec<(Uuid, Status)>,
 }
 
-/// An area to be written.
+/// An area to write.
 struct Target {
     member: usize,
     area: usize,
@@ -88,10 +89,10 @@ struct Target {
     placement: Placement,
 }
 
-/// Writes `metadata` to all areas of `members` that are in use. The caller has counted up the sequence number.
+/// Writes `metadata` to all used areas of `members`. The caller has incremented the sequence number.
 ///
 /// # Errors
-/// The old group still counts; see above.
+/// The old group is, or may be, still current; see [`CommitError`].
 pub async fn commit(
     members: &mut [Member<'_>],
     metadata: &Metadata,
@@ -139,7 +140,7 @@ pub async fn commit(
     }
 }
 
-/// The areas that are written, and where in each.
+/// The areas to write, and the location in each.
 fn plan(members: &[Member<'_>], text: &[u8]) -> Result<Vec<Target>, CommitError> {
     let mut targets = Vec::new();
     for (i, member) in members.iter().enumerate() {
@@ -188,7 +189,7 @@ async fn prepare(
     Ok(())
 }
 
-/// Empties the second places. Nobody reads them, so an error is only noted.
+/// Empties the second slots. Nothing reads them, so an error is only logged.
 async fn revert(volumes: &[ByteVolume], targets: &[Target]) {
     for target in targets {
         let header = MdaHeader { precommitted: None, ..target.header.clone() };
@@ -198,7 +199,7 @@ async fn revert(volumes: &[ByteVolume], targets: &[Target]) {
     }
 }
 
-/// Writes the text, and zeroes up to the end of its last sector, as LVM does.
+/// Writes the text, and zeroes the rest of its last sector, as LVM does.
 async fn write_text(volume: &ByteVolume, place: &Placement, text: &[u8]) -> Result<(), Status> {
     let [first, wrapped] = place.parts;
     let (front, back) = text.split_at(first.size as usize);

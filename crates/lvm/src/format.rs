@@ -1,6 +1,6 @@
-//! Makes a device a physical volume, as `pvcreate` does.
+//! Creates a physical volume on a device, as `pvcreate` does.
 //!
-//! Whether something else is on the device is the caller's question; here nobody looks.
+//! The caller must check whether the device contains something else; this module does not.
 
 use ashlar_block::{Buffer, ByteVolume, Flags, Gateway, Sectors, Status};
 use thiserror::Error;
@@ -10,25 +10,25 @@ use crate::ondisk::{Extension, LabelError, MdaHeader, PvLabel, Range};
 use crate::pv::{AreaContents, MetadataArea, PvOnDisk};
 use crate::uuid::Uuid;
 
-/// Where the first metadata area begins: a page, so that it is aligned on every device.
+/// Offset of the first metadata area: a page, so that it is aligned on every device.
 const FIRST_AREA: u64 = 4096;
 /// The smallest metadata area, eight pages.
 const MIN_AREA: u64 = 8 * 4096;
-/// The smallest device that LVM takes (`devices/pv_min_size`).
+/// The smallest device that LVM accepts (`devices/pv_min_size`).
 const MIN_DEVICE: u64 = 2 << 20;
-/// Bytes at the start of a metadata area that are cleared.
+/// Bytes cleared at the start of a metadata area.
 const CLEARED: u64 = 8 * SECTOR_SIZE as u64;
-/// The sector in which LVM puts its label.
+/// The sector of LVM's label.
 const LABEL_SECTOR: u8 = 1;
 
-/// How a physical volume is laid out; the default is LVM's.
+/// The layout of a physical volume; the default is LVM's.
 #[derive(Clone, Debug)]
 pub struct Layout {
-    /// The data begins at a multiple of this: 1 MiB, or an array's stripe if that is no divisor of it.
+    /// Alignment of the data's start: 1 MiB, or an array's stripe if that does not divide 1 MiB.
     pub data_alignment: Sectors,
-    /// 0, 1, or 2 with one at the end of the device.
+    /// 0, 1, or 2; the second is at the end of the device.
     pub metadata_copies: u8,
-    /// Of each metadata area, before it is rounded up to end where the data begins.
+    /// Size of each metadata area, before it is extended to the data's start.
     pub metadata_size: Sectors,
     /// Space for a boot loader between metadata and data, rounded up to `data_alignment`.
     pub bootloader: Sectors,
@@ -49,16 +49,16 @@ impl Default for Layout {
 /// Why a device cannot become a physical volume.
 #[derive(Debug, Error)]
 pub enum FormatError {
-    /// LVM takes no device as small as this.
+    /// The device is smaller than LVM accepts.
     #[error("a physical volume needs at least {MIN_DEVICE} bytes, the device has {0}")]
     TooSmall(u64),
     /// There is no room for the metadata or for data.
     #[error("metadata and boot loader areas leave no room for data on a device of {0} bytes")]
     NoRoom(u64),
-    /// What was asked for cannot be.
+    /// The layout is impossible.
     #[error("{0}")]
     Layout(&'static str),
-    /// It could not be written.
+    /// A write failed.
     #[error("cannot write the label and the metadata areas: {0}")]
     Write(#[from] Status),
     /// The label does not fit its sector.
@@ -103,7 +103,7 @@ pub fn plan(uuid: Uuid, size: u64, layout: &Layout) -> Result<PvLabel, FormatErr
         return Err(FormatError::NoRoom(size));
     }
     if layout.metadata_copies > 1 {
-        // As far back as alignment asks for, if there is room; else all that is left behind the data's start.
+        // Aligned backwards if there is room; otherwise everything after the data's start.
         let start = size.checked_sub(metadata).filter(|start| *start >= data);
         let aligned = start.map(|start| start / align * align).filter(|start| *start >= data);
         let start = aligned.or(start).unwrap_or(data);
@@ -121,10 +121,10 @@ pub fn plan(uuid: Uuid, size: u64, layout: &Layout) -> Result<PvLabel, FormatErr
     })
 }
 
-/// Makes the device of `gateway` a physical volume of no group.
+/// Creates a physical volume without a group on the device of `gateway`.
 ///
-/// A crash leaves what was there before, or nothing that LVM knows, or the new volume: old labels are
-/// gone before anything else is written, and the new one comes last.
+/// A crash leaves the previous contents, or nothing that LVM recognizes, or the new volume: old
+/// labels are erased before anything else is written, and the new label comes last.
 ///
 /// # Errors
 /// It does not fit, or cannot be written.
@@ -151,7 +151,7 @@ pub async fn format_pv(
     Ok(PvOnDisk { label_sector: LABEL_SECTOR, label, areas })
 }
 
-/// Writes the label anew, durably: whether the volume belongs to a group is noted there.
+/// Writes the label again, durably: it records whether the volume belongs to a group.
 ///
 /// # Errors
 /// It cannot be written.
@@ -161,7 +161,7 @@ pub async fn write_label(gateway: &Gateway, pv: &PvOnDisk) -> Result<(), FormatE
     Ok(write_sector(&volume, pv.label_sector, &sector).await?)
 }
 
-/// Takes the label away, as `pvremove` does. A crash leaves the volume or no volume.
+/// Erases the label, as `pvremove` does. A crash leaves the volume or no volume.
 ///
 /// # Errors
 /// It cannot be written.

@@ -1,8 +1,9 @@
-//! The volume groups that a set of physical volumes has.
+//! The volume groups on a set of physical volumes.
 //!
-//! Each physical volume may know another state of its group: of all texts of one identity the one with the
-//! highest sequence number counts. Volumes with an older one are stale, as a crash or an absence left them;
-//! volumes that no one brought are missing. Groups are told apart by identity; two of one name are two.
+//! Each physical volume may have another version of its group's text: among all texts of one group
+//! UUID, the one with the highest sequence number is current. Volumes with an older text are stale,
+//! after a crash or an absence; volumes that were not given are missing. Groups are distinguished
+//! by UUID; two groups may have the same name.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,51 +11,51 @@ use crate::metadata::{Metadata, MetadataError, PvFlag};
 use crate::pv::PvOnDisk;
 use crate::uuid::Uuid;
 
-/// A volume group, and which of the given physical volumes are in it.
+/// A volume group, and its members among the given physical volumes.
 #[derive(Clone, Debug)]
 pub struct Group {
     /// The newest text.
     pub metadata: Metadata,
-    /// For each physical volume of the group, in its order: which of the given ones it is, or that it is
-    /// missing.
+    /// For each physical volume of the group, in order: its index among the given ones, or that it is missing.
     pub members: Vec<MemberState>,
-    /// Given physical volumes that say they belong to the group, while the newest text has them no more.
+    /// Given physical volumes whose text says that they belong to the group, although the newest
+    /// text no longer lists them.
     pub outdated: Vec<usize>,
 }
 
 /// A physical volume of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemberState {
-    /// It is the given one of this index, and up to date.
+    /// The given volume with this index, up to date.
     Present(usize),
-    /// It is the given one of this index; its own metadata is older than the newest text, and is brought up to
-    /// date by the next commit. Its data is good.
+    /// The given volume with this index; its metadata is older than the newest text, and the next
+    /// commit updates it. Its data is valid.
     Stale(usize),
-    /// It is the given one of this index, but the group was changed while it was missing: its data may be old.
-    /// LVM takes it back with `vgextend --restoremissing`.
+    /// The given volume with this index, but the group was changed while the volume was missing:
+    /// its data may be outdated. `vgextend --restoremissing` accepts it again.
     Returned(usize),
-    /// Not given.
+    /// The volume was not given.
     Missing,
 }
 
-/// What was found on a set of physical volumes.
+/// The groups on a set of physical volumes, and the other volumes.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// The groups, by name and identity.
+    /// The groups, sorted by name and UUID.
     pub groups: Vec<Group>,
-    /// Given physical volumes that belong to no group.
+    /// Given physical volumes without a group.
     pub free: Vec<usize>,
-    /// Given physical volumes that are marked as used, or whose own metadata cannot be read, while no text
-    /// has them: their group's other volumes are needed.
+    /// Given physical volumes that are marked as used, or whose metadata is unreadable, and that no
+    /// text lists: other volumes of their group are needed.
     pub orphans: Vec<usize>,
-    /// Given physical volumes with a text that cannot be used, and why. They may be in a group all the same.
+    /// Given physical volumes with an unusable text, and the error. They may still be in a group.
     pub damaged: Vec<(usize, MetadataError)>,
-    /// Given physical volumes with the identity of an earlier one. Nobody can say which of them is the copy.
+    /// Given physical volumes with the UUID of an earlier one. It is unknown which of them is the copy.
     pub duplicates: Vec<usize>,
 }
 
 impl MemberState {
-    /// The index of the given physical volume whose data can be used.
+    /// The index of the given physical volume, if its data is usable.
     pub fn usable(self) -> Option<usize> {
         match self {
             Self::Present(index) | Self::Stale(index) => Some(index),
@@ -64,19 +65,19 @@ impl MemberState {
 }
 
 impl Group {
-    /// Whether all physical volumes are there with good data.
+    /// Whether all physical volumes are present with valid data.
     pub fn is_complete(&self) -> bool {
         self.members.iter().all(|member| member.usable().is_some())
     }
 
-    /// The identities of physical volumes that cannot be used.
+    /// The UUIDs of unusable physical volumes.
     pub fn missing(&self) -> impl Iterator<Item = Uuid> {
         let members = self.metadata.group.pvs.iter().zip(&self.members);
         members.filter(|(_, member)| member.usable().is_none()).map(|(pv, _)| pv.id)
     }
 
-    /// The first physical volume that a logical volume needs and that cannot be used, by index. A volume
-    /// with redundancy may do without; this looks at all it is made of.
+    /// The index of the first unusable physical volume that a logical volume needs. A redundant
+    /// volume may run without it; this checks all parts.
     pub fn needs_missing(&self, lv: &str) -> Option<usize> {
         let group = &self.metadata.group;
         let mut seen = std::collections::HashSet::new();
@@ -94,17 +95,17 @@ impl Group {
     }
 }
 
-/// What the text of a physical volume says: see [`PvOnDisk::metadata`].
+/// The parsed text of a physical volume: see [`PvOnDisk::metadata`].
 pub type Text = Result<Option<Metadata>, MetadataError>;
 
-/// Makes groups of physical volumes.
+/// Assembles groups from physical volumes.
 pub fn assemble(pvs: &[&PvOnDisk]) -> Found {
     let texts: Vec<Text> = pvs.iter().map(|pv| pv.metadata()).collect();
     let read: Vec<(&PvOnDisk, &Text)> = pvs.iter().copied().zip(&texts).collect();
     assemble_read(&read)
 }
 
-/// The same, for those who keep what the texts say.
+/// The same, for callers that cache the parsed texts.
 pub fn assemble_read(pvs: &[(&PvOnDisk, &Text)]) -> Found {
     let mut found = Found::default();
     let mut by_uuid: HashMap<Uuid, usize> = HashMap::new();
@@ -120,7 +121,7 @@ pub fn assemble_read(pvs: &[(&PvOnDisk, &Text)]) -> Found {
             Ok(Some(metadata)) => {
                 let (id, seqno) = (metadata.group.id, metadata.group.seqno);
                 own[index] = Some((id, seqno));
-                // A group may have been renamed: its identity is what counts.
+                // A group may have been renamed: the UUID identifies it.
                 let older = newest.iter().find(|((_, other), _)| *other == id);
                 let older = older.map(|(key, old)| (key.clone(), old.group.seqno));
                 if older.as_ref().is_some_and(|(_, old)| *old >= seqno) {
@@ -145,7 +146,7 @@ pub fn assemble_read(pvs: &[(&PvOnDisk, &Text)]) -> Found {
         if in_a_group[index] || damaged || found.duplicates.contains(&index) {
             continue;
         }
-        // Without a text of its own only the mark in the label says that it is used, if anything does.
+        // Without a text, only the label's mark shows that it is used.
         if own[index].is_none() && (pv.label.is_used() || pv.is_mute()) {
             found.orphans.push(index);
         } else {
@@ -169,12 +170,12 @@ fn gather(
             continue;
         };
         if own[index].is_some_and(|(id, _)| id != group.id) {
-            // It says that it went to another group since: what is on it is that one's.
+            // Its text says that it has joined another group since: its data belongs to that group.
             members.push(MemberState::Missing);
             continue;
         }
         in_a_group[index] = true;
-        // A volume without areas in use is never behind.
+        // A volume without used areas is never stale.
         let stale = own[index].is_some_and(|(_, seqno)| seqno != group.seqno);
         members.push(if pv.flags.contains(&PvFlag::Missing) {
             MemberState::Returned(index)

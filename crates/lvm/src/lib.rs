@@ -2,26 +2,26 @@
 //!
 //! # Theory
 //!
-//! A physical volume has a label and metadata areas; each area is a ring of texts, and a header that says
-//! which text is the current one. The text describes the whole volume group.
+//! A physical volume has a label and metadata areas; each area is a ring of texts, with a header
+//! that names the current text. The text describes the whole volume group.
 //!
 //! | module | what |
 //! |---|---|
 //! | [`ondisk`] | labels, headers and rings as bytes |
 //! | [`pv`], [`format`](mod@format), [`commit`] | reads, makes and updates physical volumes |
-//! | [`text`] | the language of the texts |
-//! | [`metadata`] | what a text says: a volume group, checked |
-//! | [`group`] | the groups that a set of physical volumes has |
-//! | [`alloc`] | free extents, and which of them a new volume gets |
+//! | [`text`] | the syntax of the texts |
+//! | [`metadata`] | the contents of a text: a volume group, checked |
+//! | [`group`] | the groups on a set of physical volumes |
+//! | [`alloc`] | free extents, and their allocation to new volumes |
 //!
-//! Invariants: what was read and not changed is written back byte for byte; of a group the text with
-//! the highest sequence number counts, and one whose checksum is wrong does not exist.
+//! Invariants: unchanged parts are written back byte for byte; of a group's texts, the one with the
+//! highest sequence number is current, and a text with a wrong checksum is ignored.
 //!
 //! Ordering: a new text is durable before a header points at it, so that a crash leaves the old
 //! group or the new one on each physical volume.
 //!
-//! Assumed of the layer below: a sector is written whole or not at all; a flush or FUA write that was
-//! acknowledged is durable.
+//! Assumed of the layer below: a sector is written completely or not at all; an acknowledged flush
+//! or FUA write is durable.
 
 #![forbid(unsafe_code)]
 

@@ -11,7 +11,7 @@ use crate::text;
 /// Metadata areas of a physical volume that LVM uses.
 const MAX_AREAS: usize = 2;
 
-/// A physical volume as it is on its device.
+/// A physical volume, as found on its device.
 #[derive(Clone, Debug)]
 pub struct PvOnDisk {
     /// The sector of the label.
@@ -22,40 +22,40 @@ pub struct PvOnDisk {
     pub areas: Vec<MetadataArea>,
 }
 
-/// A metadata area as it is on its device.
+/// A metadata area, as found on its device.
 #[derive(Clone, Debug)]
 pub struct MetadataArea {
-    /// Where the label says that it is.
+    /// The label's location for it.
     pub place: Range,
-    /// What was found there.
+    /// Its contents.
     pub state: Result<AreaContents, MdaError>,
 }
 
-/// What a good metadata area holds.
+/// The contents of a valid metadata area.
 #[derive(Clone, Debug)]
 pub struct AreaContents {
     /// Its header.
     pub header: MdaHeader,
-    /// The current text without its NUL, checked against its checksum. `None` on a volume of no group, and if
-    /// the area is to be ignored.
+    /// The current text without its NUL; its checksum was verified. `None` on a volume without a
+    /// group, and if the area is ignored.
     pub text: Option<Vec<u8>>,
 }
 
-/// Why a device cannot be used as a physical volume.
+/// Why a device is unusable as a physical volume.
 #[derive(Debug, Error)]
 pub enum ReadError {
     /// The device cannot be read.
     #[error("cannot read the LVM label: {0}")]
     Read(#[from] Status),
-    /// There is a label, but a damaged one.
+    /// The label is damaged.
     #[error(transparent)]
     Label(#[from] LabelError),
 }
 
-/// Reads whatever LVM2 has on a device; `None` if it is no physical volume.
+/// Reads LVM2's structures on a device; `None` if it is not a physical volume.
 ///
-/// What is wrong with metadata areas is said in their states. A volume without a good one has its data all
-/// the same: other volumes of its group know what it is.
+/// Errors of metadata areas are in their states. A volume without a valid area still has its data:
+/// other volumes of its group describe it.
 ///
 /// # Errors
 /// The device cannot be read, or the label is damaged.
@@ -77,28 +77,29 @@ pub async fn read_pv(gateway: &Gateway) -> Result<Option<PvOnDisk>, ReadError> {
 }
 
 impl PvOnDisk {
-    /// Whether it has metadata areas, and none that can be read: it may be in a group, and cannot say so.
+    /// Whether it has metadata areas, but none is readable: it may be in a group without showing it.
     pub fn is_mute(&self) -> bool {
         !self.areas.is_empty() && self.areas.iter().all(|area| area.state.is_err())
     }
 
-    /// The texts of the good areas, in the label's order.
+    /// The texts of the valid areas, in the label's order.
     pub fn texts(&self) -> impl Iterator<Item = &[u8]> {
         let good = self.areas.iter().filter_map(|area| area.state.as_ref().ok());
         good.filter_map(|contents| contents.text.as_deref())
     }
 
-    /// What the volume knows of its group: of two different texts the newer one. `None` if it has none; then
-    /// it belongs to no group, or other volumes know of it ([`PvLabel::is_used`]).
+    /// The volume's text of its group; of two different texts, the newer one. `None` if it has
+    /// none; then it belongs to no group, or other volumes describe its group
+    /// ([`PvLabel::is_used`]).
     ///
     /// # Errors
-    /// Of the only text, or the first one, if none can be understood.
+    /// The error of the first text, if no text is valid.
     pub fn metadata(&self) -> Result<Option<Metadata>, MetadataError> {
         let mut newest: Option<Metadata> = None;
         let mut failed = None;
         let mut last: Option<&[u8]> = None;
         for text in self.texts() {
-            // Usually both are the same.
+            // Usually both are equal.
             if last.replace(text) == Some(text) {
                 continue;
             }
@@ -119,7 +120,7 @@ impl PvOnDisk {
         }
     }
 
-    /// What is wrong with its areas, in words.
+    /// Descriptions of the defects of its areas.
     pub fn defects(&self) -> impl Iterator<Item = String> {
         (1..).zip(&self.areas).filter_map(|(number, area)| {
             let error = area.state.as_ref().err()?;
@@ -147,7 +148,7 @@ async fn read_area(volume: &ByteVolume, place: Range) -> Result<AreaContents, Md
     Ok(AreaContents { header, text })
 }
 
-/// A text, without its NUL.
+/// Reads a text, without its NUL.
 async fn read_text(
     volume: &ByteVolume,
     header: &MdaHeader,

@@ -1,13 +1,13 @@
-//! LVM's identifiers: 32 characters of its own alphabet.
+//! LVM's identifiers: 32 characters from a special alphabet.
 
 use std::fmt;
 use std::str::FromStr;
 
 use thiserror::Error;
 
-/// The characters an identifier may have. The last two come only from LVM1.
+/// The allowed characters. The last two only come from LVM1.
 const ALPHABET: &[u8; 64] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ!#";
-/// Of these LVM2 makes new ones.
+/// LVM2 uses only this many of them for new identifiers.
 const NEW: usize = 62;
 /// Characters between the dashes.
 const GROUPS: [usize; 7] = [6, 4, 4, 4, 4, 4, 6];
@@ -18,23 +18,23 @@ const GROUPS: [usize; 7] = [6, 4, 4, 4, 4, 4, 6];
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Uuid([u8; 32]);
 
-/// What was given for an identifier is none.
+/// Why a text is not an identifier.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("not an LVM UUID, 32 letters and digits with six dashes")]
 pub struct InvalidUuid;
 
 impl Uuid {
-    /// One of the characters on disk, without dashes; `None` if others are among them.
+    /// The identifier in its on-disk form, without dashes; `None` if it has other characters.
     pub fn from_raw(raw: [u8; 32]) -> Option<Self> {
         raw.iter().all(|byte| ALPHABET.contains(byte)).then_some(Self(raw))
     }
 
-    /// A new one of 32 random bytes.
+    /// A new identifier from 32 random bytes.
     pub fn from_random(random: [u8; 32]) -> Self {
         Self(random.map(|byte| ALPHABET[usize::from(byte) % NEW]))
     }
 
-    /// The characters as on disk, without dashes.
+    /// The on-disk form, without dashes.
     pub fn raw(&self) -> [u8; 32] {
         self.0
     }
@@ -62,7 +62,7 @@ impl fmt::Debug for Uuid {
 impl FromStr for Uuid {
     type Err = InvalidUuid;
 
-    /// With dashes, wherever they are, or without.
+    /// With dashes, at any position, or without.
     fn from_str(text: &str) -> Result<Self, InvalidUuid> {
         let mut raw = [0; 32];
         let mut len = 0;

@@ -1,4 +1,4 @@
-//! Whether a volume group is possible: what refers to what, and what lies where.
+//! Checks the consistency of a volume group: references and overlaps.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,11 +6,11 @@ use super::error::MetadataError;
 use super::segment::{AreaOn, Segment, SegmentKind};
 use super::volume_group::{LogicalVolume, VolumeGroup};
 
-/// Layers of logical volumes on logical volumes at most. LVM builds about six.
+/// Maximum of layers of logical volumes. LVM builds about six.
 const MAX_LAYERS: usize = 32;
-/// Bytes of a name at most (`NAME_LEN`).
+/// Maximum bytes of a name (`NAME_LEN`).
 const MAX_NAME: usize = 127;
-/// Extents whose size is no power of two must be a multiple of this, 128 KiB.
+/// An extent size that is not a power of two must be a multiple of this, 128 KiB.
 const ODD_EXTENT_UNIT: u64 = 256;
 
 /// Whether LVM allows a name, of a group or of a volume.
@@ -23,11 +23,11 @@ pub fn is_valid_name(name: &str) -> bool {
 }
 
 impl VolumeGroup {
-    /// Whether the group is possible. What was read has passed this; what was changed is checked before it is
-    /// written.
+    /// Checks that the group is consistent. A parsed group has passed this; a changed one is
+    /// checked before it is written.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first defect.
     pub fn check(&self) -> Result<(), MetadataError> {
         let at = || self.name.clone();
         if !is_valid_name(&self.name) {
@@ -149,7 +149,7 @@ impl VolumeGroup {
         Ok(())
     }
 
-    /// No volume may be made of itself, over however many others.
+    /// No volume may be a part of itself, directly or indirectly.
     fn check_layers(&self, lvs: &HashMap<&str, usize>) -> Result<(), MetadataError> {
         let mut layers = vec![None; self.lvs.len()];
         for start in 0..self.lvs.len() {
@@ -158,8 +158,8 @@ impl VolumeGroup {
         Ok(())
     }
 
-    /// `layers`: `None` not seen yet, `Some(None)` on the way, `Some(Some(n))` stands on `n` layers. The
-    /// recursion ends at [`MAX_LAYERS`].
+    /// `layers`: `None` not visited yet, `Some(None)` being visited, `Some(Some(n))` is on `n`
+    /// layers. The recursion ends at [`MAX_LAYERS`].
     fn visit(
         &self,
         index: usize,
@@ -197,7 +197,7 @@ impl VolumeGroup {
         areas.sort_unstable();
         for pair in areas.windows(2) {
             let [(a, first), (b, second)] = pair else { continue };
-            // Sorted, so that `b` begins no earlier than `a`; checked before, so that ends do not overflow.
+            // Sorted, so `b` does not begin before `a`; checked before, so the ends do not overflow.
             if a.pv == b.pv && b.start < a.start.saturating_add(a.count) {
                 return Err(MetadataError::Overlap {
                     on: format!("physical volume {}", self.pvs[a.pv].id),
@@ -210,15 +210,16 @@ impl VolumeGroup {
         Ok(())
     }
 
-    /// Notes at each volume why it cannot be used, if it cannot.
+    /// Records for each unusable volume the reason.
     pub(super) fn mark_unsupported(&mut self) {
         let reasons: Vec<Option<String>> = self.lvs.iter().map(LogicalVolume::own_defect).collect();
         let index: HashMap<&str, usize> =
             self.lvs.iter().enumerate().map(|(i, lv)| (lv.name.as_str(), i)).collect();
-        // From each such volume up to those that are made of it, each at most once.
+        // From each unusable volume up to its users, each at most once.
         let mut users = vec![Vec::new(); self.lvs.len()];
         for (user, lv) in self.lvs.iter().enumerate() {
-            // A snapshot of a volume that cannot be used does not spoil it; the tie is what cannot be used.
+            // A snapshot of an unusable volume does not make that volume unusable; only the
+            // snapshot is affected.
             for part in lv.parts().filter_map(|name| index.get(name)) {
                 users[*part].push(user);
             }
@@ -243,7 +244,7 @@ impl VolumeGroup {
     }
 }
 
-/// Volumes that a segment names without being made of them.
+/// Volumes that a segment names although they are not parts of it.
 fn mentions(segment: &Segment) -> impl Iterator<Item = &str> {
     let thin = match &segment.kind {
         SegmentKind::Thin(thin) => Some(thin),
@@ -261,7 +262,7 @@ fn mentions(segment: &Segment) -> impl Iterator<Item = &str> {
 }
 
 impl LogicalVolume {
-    /// What about the volume itself is not known here.
+    /// The volume's own unsupported feature.
     fn own_defect(&self) -> Option<String> {
         if let Some(word) = self.flags.unknown_status() {
             return Some(format!("its status {word:?} is not known"));

@@ -1,21 +1,21 @@
-//! What is wrong with the description of a volume group.
+//! Defects in the description of a volume group.
 
 use thiserror::Error;
 
 use crate::text::TextError;
 
-/// Why a text describes no volume group that can be used.
+/// Why a text does not describe a usable volume group.
 ///
 /// `at` is the path of sections that leads to the defect: `vg0/logical_volumes/root/segment1`.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum MetadataError {
-    /// It is not even a text.
+    /// It is not a valid text.
     #[error(transparent)]
     Text(#[from] TextError),
-    /// It describes something else.
+    /// It is not LVM2 metadata.
     #[error("this is no LVM2 metadata: {0}")]
     NotMetadata(&'static str),
-    /// A field that LVM always writes.
+    /// A required field is missing.
     #[error("{at}: {key:?} is missing")]
     Missing {
         /// Where.
@@ -23,27 +23,27 @@ pub enum MetadataError {
         /// The field.
         key: String,
     },
-    /// A field of another type or out of range.
+    /// A field has a wrong type or is out of range.
     #[error("{at}: {key:?} must be {expected}")]
     Invalid {
         /// Where.
         at: String,
         /// The field.
         key: String,
-        /// What it must be.
+        /// The allowed values.
         expected: &'static str,
     },
-    /// Two things of one name or one identity.
+    /// Two objects have the same name or UUID.
     #[error("{at}: there are two with the {what} {value:?}")]
     Duplicate {
         /// Where.
         at: String,
         /// Name or UUID.
         what: &'static str,
-        /// The one that is there twice.
+        /// The duplicate value.
         value: String,
     },
-    /// A name that LVM forbids.
+    /// An invalid name.
     #[error("{at}: {name:?} is no valid name")]
     Name {
         /// Where.
@@ -51,60 +51,60 @@ pub enum MetadataError {
         /// The name.
         name: String,
     },
-    /// A reference to nothing.
+    /// A reference to a volume that does not exist.
     #[error("{at}: there is no volume {name:?}")]
     UnknownVolume {
         /// Where.
         at: String,
-        /// What is referred to.
+        /// The name of that volume.
         name: String,
     },
-    /// Segments that do not follow each other.
+    /// Segments are not contiguous.
     #[error("{lv}: the segment at extent {found} should begin at extent {expected}")]
     Gap {
         /// The logical volume.
         lv: String,
-        /// Where it should begin.
+        /// The expected start.
         expected: u32,
-        /// Where it begins.
+        /// The actual start.
         found: u32,
     },
-    /// More extents than a number can count.
+    /// The number of extents overflows.
     #[error("{at}: more extents than a volume can have")]
     TooLarge {
         /// Where.
         at: String,
     },
-    /// An area that ends past what it lies on.
+    /// An area ends beyond its volume.
     #[error("{lv}: extents {start} to {end} of {on} are used, which has {count}")]
     PastTheEnd {
         /// The logical volume.
         lv: String,
-        /// The physical or logical volume it lies on.
+        /// The physical or logical volume of the area.
         on: String,
         /// First extent.
         start: u64,
-        /// Behind the last extent.
+        /// End of the range, exclusive.
         end: u64,
-        /// Extents there are.
+        /// Number of extents of that volume.
         count: u32,
     },
-    /// Extents that are used twice.
+    /// Extents are used twice.
     #[error("extent {extent} of {on} is used by both {first} and {second}")]
     Overlap {
         /// The physical volume.
         on: String,
-        /// The first such extent.
+        /// The first overlapping extent.
         extent: u32,
         /// One user.
         first: String,
-        /// The other one.
+        /// The other user.
         second: String,
     },
-    /// A volume that is made of itself.
+    /// A volume is a part of itself.
     #[error("logical volume {0} is a part of itself")]
     Cycle(String),
-    /// Volumes on volumes on volumes.
+    /// Too many layers of volumes.
     #[error("logical volume {0} stands on too many layers of others")]
     TooDeep(String),
 }

@@ -1,26 +1,26 @@
-//! Words in the lists `status` and `flags`.
+//! Flags in the lists `status` and `flags`.
 //!
-//! LVM refuses a group with a word in `status` that it does not know, and passes over those in `flags`. Here
+//! LVM refuses a group with an unknown word in `status`, and ignores unknown words in `flags`. Here
 //! unknown words of both are kept; see [`FlagSet::unknown_status`].
 
 use std::fmt;
 
-/// A word of one of the two lists.
+/// A flag in one of the two lists.
 pub trait Flag: Clone + PartialEq + fmt::Debug + Sized + 'static {
-    /// The known words in LVM's order, with the list they are written to.
+    /// The known words in LVM's order, with the list that contains them.
     const KNOWN: &'static [(Self, &'static str, List)];
-    /// The flag of a word that is not known.
+    /// The flag for an unknown word.
     fn other(word: &str) -> Self;
-    /// The word, if it is not known.
+    /// The word, if it is unknown.
     fn as_other(&self) -> Option<&str>;
 }
 
-/// Which of the two lists.
+/// The two lists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum List {
-    /// `status`: who does not know a word must not use the thing.
+    /// `status`: software that does not know a word must not use the object.
     Status,
-    /// `flags`: who does not know a word may go on.
+    /// `flags`: software that does not know a word may use the object.
     Flags,
 }
 
@@ -28,12 +28,12 @@ pub enum List {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FlagSet<F> {
     pub(super) status: Vec<F>,
-    /// `None`: the list is not there (old versions).
+    /// `None`: the list does not exist (old versions).
     pub(super) flags: Option<Vec<F>>,
 }
 
 impl<F: Flag> FlagSet<F> {
-    /// A set of these.
+    /// A set of these flags.
     pub fn new(flags: impl IntoIterator<Item = F>) -> Self {
         let mut set = Self { status: Vec::new(), flags: Some(Vec::new()) };
         for flag in flags {
@@ -42,17 +42,17 @@ impl<F: Flag> FlagSet<F> {
         set
     }
 
-    /// Whether it is set, in either list.
+    /// Whether the flag is set, in either list.
     pub fn contains(&self, flag: &F) -> bool {
         self.iter().any(|set| set == flag)
     }
 
-    /// All of them, `status` first.
+    /// All flags, `status` first.
     pub fn iter(&self) -> impl Iterator<Item = &F> {
         self.status.iter().chain(self.flags.iter().flatten())
     }
 
-    /// Sets it, in the list it belongs to.
+    /// Sets the flag, in its list.
     pub fn insert(&mut self, flag: F) {
         if self.contains(&flag) {
             return;
@@ -67,7 +67,7 @@ impl<F: Flag> FlagSet<F> {
         list.insert(at.unwrap_or(list.len()), flag);
     }
 
-    /// Clears it, in both lists.
+    /// Clears the flag, in both lists.
     pub fn remove(&mut self, flag: &F) {
         self.status.retain(|set| set != flag);
         if let Some(flags) = &mut self.flags {
@@ -75,7 +75,7 @@ impl<F: Flag> FlagSet<F> {
         }
     }
 
-    /// The first word in `status` that is not known. What has it must not be used or changed.
+    /// The first unknown word in `status`. An object with one must not be used or changed.
     pub fn unknown_status(&self) -> Option<&str> {
         self.status.iter().find_map(Flag::as_other)
     }
@@ -97,7 +97,7 @@ macro_rules! flags {
         #[derive(Clone, PartialEq, Eq, Debug)]
         pub enum $name {
             $($(#[$variant_doc])* $variant,)+
-            /// A word that is not known here.
+            /// An unknown word.
             Other(String),
         }
 
@@ -124,19 +124,19 @@ flags! {
     VgFlag {
         /// Belongs to another host.
         Exported = "EXPORTED" in Status,
-        /// Physical volumes may come and go.
+        /// Physical volumes may be added and removed.
         Resizeable = "RESIZEABLE" in Status,
         /// Extents are being moved.
         PvMove = "PVMOVE" in Status,
-        /// May be read.
+        /// Readable.
         Read = "READ" in Status,
-        /// May be written.
+        /// Writable.
         Write = "WRITE" in Status,
-        /// May be written, but not by old versions of LVM.
+        /// Writable, but not for old versions of LVM.
         WriteLocked = "WRITE_LOCKED" in Flags,
-        /// Is not activated when the host starts.
+        /// Not activated when the host starts.
         NoAutoActivate = "NOAUTOACTIVATE" in Flags,
-        /// Shared by a cluster of old.
+        /// Shared by an old-style cluster.
         Clustered = "CLUSTERED" in Status,
         /// Shared through a lock manager.
         Shared = "SHARED" in Status,
@@ -150,7 +150,7 @@ flags! {
         Allocatable = "ALLOCATABLE" in Status,
         /// Its group belongs to another host.
         Exported = "EXPORTED" in Status,
-        /// Was not there when the group was last changed: what is on it is out of date.
+        /// Was missing when the group was last changed: its data is outdated.
         Missing = "MISSING" in Flags,
     }
 }
@@ -158,33 +158,33 @@ flags! {
 flags! {
     /// Flags of a logical volume (`_lv_flags`).
     LvFlag {
-        /// May be read.
+        /// Readable.
         Read = "READ" in Status,
-        /// May be written.
+        /// Writable.
         Write = "WRITE" in Status,
-        /// May be written, but not by old versions of LVM.
+        /// Writable, but not for old versions of LVM.
         WriteLocked = "WRITE_LOCKED" in Flags,
-        /// Has device numbers of its own.
+        /// Has fixed device numbers.
         FixedMinor = "FIXED_MINOR" in Status,
-        /// A volume for users; without it a part of another one.
+        /// A volume for users; without it, a part of another volume.
         Visible = "VISIBLE" in Status,
-        /// Carries extents that are being moved.
+        /// Contains extents that are being moved.
         PvMove = "PVMOVE" in Status,
-        /// Is not to be changed while extents are moved.
+        /// Must not be changed while extents are moved.
         Locked = "LOCKED" in Status,
         /// A mirror that was never synced.
         NotSynced = "NOTSYNCED" in Status,
-        /// A leg of a RAID that is to be rebuilt.
+        /// A leg of a RAID that must be rebuilt.
         Rebuild = "REBUILD" in Status,
-        /// A leg of a RAID that is read only if no other one can be.
+        /// Write-mostly: a leg of a RAID that is read only if no other one can be.
         WriteMostly = "WRITEMOSTLY" in Status,
-        /// Is activated only when this is asked for (snapshots of thin volumes).
+        /// Activated only on request (snapshots of thin volumes).
         ActivationSkip = "ACTIVATION_SKIP" in Flags,
-        /// Is not activated when the host starts.
+        /// Not activated when the host starts.
         NoAutoActivate = "NOAUTOACTIVATE" in Flags,
         /// A thin pool that fails writes at once when it is full.
         ErrorWhenFull = "ERROR_WHEN_FULL" in Flags,
-        /// Holds another volume's cache.
+        /// Contains another volume's cache.
         CacheVol = "CACHE_VOL" in Flags,
     }
 }

@@ -1,4 +1,4 @@
-//! The part of a text that is not the volume group: who wrote it, when and why.
+//! The part of a text outside the volume group: its author, time and reason.
 
 use super::error::MetadataError;
 use super::reader::{Reader, int};
@@ -9,23 +9,23 @@ const CONTENTS: &str = "Text Format Volume Group";
 /// `version` of every text.
 const VERSION: i64 = 1;
 
-/// Who wrote a text, when and why.
+/// The author, time and reason of a text.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Header {
     /// The program: `LVM2 version 2.03.16(2) (2022-05-18)`.
     pub generator: String,
-    /// What for: `Write from vgcreate vg0 /dev/sda.`
+    /// The reason: `Write from vgcreate vg0 /dev/sda.`
     pub description: String,
     /// The host's name.
     pub creation_host: String,
-    /// More of the host: system, name, release, version, machine.
+    /// More about the host: system, name, release, version, machine.
     pub host_details: String,
     /// Seconds since 1970.
     pub creation_time: u64,
 }
 
 impl Header {
-    /// What the text says; its comments are taken as far as they have LVM's form.
+    /// Parses the header; comments are used if they have LVM's form.
     pub(super) fn read(around: &Section) -> Result<Self, MetadataError> {
         if around.str("contents") != Some(CONTENTS) {
             return Err(MetadataError::NotMetadata("its contents are not a volume group"));
@@ -48,7 +48,7 @@ impl Header {
         })
     }
 
-    /// Puts it around the group. Times are those of UTC: no crate of ours knows where it runs.
+    /// Writes the header around the group. Times are UTC: the crates do not know the local time zone.
     pub(super) fn write(&self, around: &mut Section) {
         around.entries.retain(|entry| entry.node.as_section().is_some());
         if let Some(group) = around.entries.first_mut() {
@@ -69,12 +69,12 @@ impl Header {
         };
         let (description, host) = (description.after_blank_line(), host.after_blank_line());
         around.entries.extend([contents, version, description, host, time]);
-        // LVM prints the newline of ctime().
+        // LVM also prints the newline of ctime().
         around.tail = "\n".into();
     }
 }
 
-/// Comments end with the line.
+/// Comments end with the line, so control characters are replaced.
 fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

@@ -1,13 +1,13 @@
-//! A volume group as its text describes it.
+//! A volume group, as described by its text.
 //!
-//! [`Metadata`] is a whole text; in it is a [`VolumeGroup`] with [`PhysicalVolume`]s, [`LogicalVolume`]s
-//! and their [`Segment`]s. Each of these keeps the section it was read from: fields that are not known here
-//! stay where they are, and what was not changed is printed as it was.
+//! [`Metadata`] is a whole text; it contains a [`VolumeGroup`] with [`PhysicalVolume`]s,
+//! [`LogicalVolume`]s and their [`Segment`]s. Each of these keeps the section it was parsed from:
+//! unknown fields stay in place, and unchanged parts are printed as they were.
 //!
-//! A group that was read is sound: [`check`](VolumeGroup::check) was passed. What cannot be used because its
-//! kind is not known here is marked ([`LogicalVolume::unsupported`]); its neighbours can be used.
+//! A parsed group is consistent: it has passed [`check`](VolumeGroup::check). A volume of an
+//! unknown kind is marked as unusable ([`LogicalVolume::unsupported`]); the others are usable.
 //!
-//! Nothing is allocated in proportion to numbers in the text, only to its bytes.
+//! Allocations are proportional to the bytes of the text, never to numbers in it.
 
 mod check;
 mod error;
@@ -33,18 +33,18 @@ pub use volume_group::{
 
 use crate::text::{self, Entry, Form, Node, Section};
 
-/// A whole text: a volume group, and who wrote it when and why.
+/// A whole text: a volume group, and the header.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Metadata {
     /// The volume group.
     pub group: VolumeGroup,
     header: Header,
-    /// Everything but the group, as read; and the group's place in it, as an empty section.
+    /// Everything but the group, as parsed; an empty section marks the group's position.
     around: Section,
 }
 
 impl Metadata {
-    /// A text to be written; the header's words as on disk.
+    /// A new text; the header in its on-disk form.
     pub fn new(group: VolumeGroup, header: Header) -> Self {
         let mut around = Section::default();
         around.entries.push(Entry::new(&*group.name, Node::Section(Section::default())));
@@ -52,10 +52,10 @@ impl Metadata {
         Self { group, header, around }
     }
 
-    /// Reads a text, from a metadata area or a backup.
+    /// Parses a text, from a metadata area or a backup.
     ///
     /// # Errors
-    /// The first thing that is wrong with it.
+    /// The first defect.
     pub fn parse(text: &[u8]) -> Result<Self, MetadataError> {
         let mut around = text::parse(text)?;
         let header = Header::read(&around)?;
@@ -72,12 +72,12 @@ impl Metadata {
         Ok(Self { group, header, around })
     }
 
-    /// Who wrote it, when and why.
+    /// The author, time and reason.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// Sets who writes it, when and why.
+    /// Sets the author, time and reason.
     pub fn set_header(&mut self, header: Header) {
         header.write(&mut self.around);
         self.header = header;
@@ -94,7 +94,7 @@ impl Metadata {
         tree
     }
 
-    /// The text, byte for byte as LVM would write it. On disk a NUL follows it.
+    /// The text, byte for byte as LVM would write it. On disk, a NUL follows it.
     pub fn print(&self, form: Form) -> Vec<u8> {
         text::print(&self.to_tree(), form)
     }

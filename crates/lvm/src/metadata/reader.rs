@@ -1,4 +1,4 @@
-//! Typed fields of a section, and errors that say where.
+//! Typed fields of a section, and errors with their location.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use super::flags::{Flag, FlagSet};
 use crate::text::{Entry, Node, Scalar, Section};
 use crate::uuid::Uuid;
 
-/// A section on the way down from the volume group's.
+/// A section on the path down from the volume group's.
 #[derive(Clone, Copy)]
 pub(super) struct Reader<'a> {
     pub(super) section: &'a Section,
@@ -36,7 +36,7 @@ impl<'a> Reader<'a> {
         Self { section, name, parent: Some(self) }
     }
 
-    /// The sections within it.
+    /// The sections in it.
     pub(super) fn sections(self) -> impl Iterator<Item = (&'a str, &'a Section)> {
         let of_section = |entry: &'a Entry| Some((&*entry.key, entry.node.as_section()?));
         self.section.entries.iter().filter_map(of_section)
@@ -117,7 +117,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The list of strings, or nothing if there are none: LVM leaves out empty lists of tags.
+/// The list of tags, or `None` if it is empty: LVM leaves out empty lists.
 pub(super) fn tags_node(tags: &[String]) -> Option<Node> {
     (!tags.is_empty()).then(|| Node::strings(tags))
 }
@@ -133,7 +133,7 @@ pub(super) fn set_flags<F: Flag>(
     section.set_or_remove("flags", flags.flags.as_deref().map(words), order);
 }
 
-/// A number for the text; those that do not fit are the largest that do, which no check lets through.
+/// A number for the text, saturated; no check accepts the saturated value.
 pub(super) fn int(number: u64) -> Node {
     Node::int(i64::try_from(number).unwrap_or(i64::MAX))
 }

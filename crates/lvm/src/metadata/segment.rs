@@ -1,4 +1,4 @@
-//! Segments: what the extents of a logical volume are made of.
+//! Segments: the composition of a logical volume's extents.
 
 use ashlar_block::Sectors;
 
@@ -9,26 +9,26 @@ use crate::text::Section;
 pub struct Segment {
     /// First extent in the logical volume.
     pub start: u32,
-    /// Extents.
+    /// Number of extents.
     pub count: u32,
-    /// What they are made of.
+    /// Their composition.
     pub kind: SegmentKind,
-    /// What the type has behind plus signs (`raid5+RESHAPE`).
+    /// Suffixes of the type after plus signs (`raid5+RESHAPE`).
     pub type_flags: Vec<String>,
-    /// Words for the administrator.
+    /// Tags.
     pub tags: Vec<String>,
-    /// As read, with the fields that have no place here.
+    /// As parsed, with unknown fields.
     pub(super) kept: Section,
 }
 
-/// What a segment is made of.
+/// The kind of a segment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SegmentKind {
-    /// One area after the other (one: linear), or in stripes.
+    /// One area (linear), or several in stripes.
     Striped(Striped),
-    /// A mirror of the old kind, with a log.
+    /// An old-style mirror, with a log.
     Mirror(Mirror),
-    /// Legs that are logical volumes, through dm-raid.
+    /// Legs that are logical volumes, with dm-raid.
     Raid(Raid),
     /// The hidden volume that ties a snapshot to its origin.
     Snapshot(Snapshot),
@@ -38,9 +38,9 @@ pub enum SegmentKind {
     Thin(Thin),
     /// All I/O fails.
     Error,
-    /// Reads give zeroes, writes vanish.
+    /// Reads return zeroes, writes are discarded.
     Zero,
-    /// A kind that is known by name only.
+    /// A kind of which only the name is known.
     Foreign(Foreign),
 }
 
@@ -50,7 +50,7 @@ impl SegmentKind {
         if let Self::Striped(striped) = self { Some(striped) } else { None }
     }
 
-    /// What it ties, if it is a snapshot.
+    /// Origin and store, if it is a snapshot.
     pub fn as_snapshot(&self) -> Option<&Snapshot> {
         if let Self::Snapshot(snapshot) = self { Some(snapshot) } else { None }
     }
@@ -60,31 +60,31 @@ impl SegmentKind {
         if let Self::ThinPool(pool) = self { Some(pool) } else { None }
     }
 
-    /// Its pool and number there, if it is a thin volume.
+    /// Its pool and device ID, if it is a thin volume.
     pub fn as_thin(&self) -> Option<&Thin> {
         if let Self::Thin(thin) = self { Some(thin) } else { None }
     }
 }
 
-/// Areas, filled in stripes if there are several.
+/// Areas, used in stripes if there are several.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Striped {
-    /// Bytes that go to one area before the next one's turn; `None` with one area.
+    /// Stripe size; `None` with one area.
     pub stripe_size: Option<Sectors>,
-    /// Where the extents are.
+    /// The areas.
     pub areas: Vec<Area>,
 }
 
-/// The first extent of an area. All areas of a segment are of one length: [`Segment::area_extents`].
+/// The first extent of an area. All areas of a segment have the same length: [`Segment::area_extents`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Area {
-    /// What it lies on.
+    /// The volume that contains it.
     pub on: AreaOn,
     /// First extent there.
     pub start: u32,
 }
 
-/// What an area lies on.
+/// The volume that contains an area.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AreaOn {
     /// A physical volume, by its index in the group.
@@ -93,16 +93,16 @@ pub enum AreaOn {
     Lv(String),
 }
 
-/// A mirror of the old kind.
+/// An old-style mirror.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mirror {
     /// The copies.
     pub areas: Vec<Area>,
-    /// The logical volume that knows which regions are in sync.
+    /// The logical volume that records the regions in sync.
     pub log: Option<String>,
-    /// The unit of that.
+    /// The size of a region.
     pub region_size: Option<Sectors>,
-    /// Extents that are moved already (pvmove).
+    /// Number of extents already moved (pvmove).
     pub extents_moved: Option<u32>,
 }
 
@@ -115,15 +115,15 @@ pub struct Raid {
     pub images: Vec<RaidImage>,
     /// `None` for RAID 1.
     pub stripe_size: Option<Sectors>,
-    /// The unit in which the bitmap knows what is in sync.
+    /// The unit of the bitmap.
     pub region_size: Option<Sectors>,
     /// Copies of RAID 10.
     pub data_copies: Option<u32>,
-    /// Writes that a write-mostly leg may be behind.
+    /// Maximum number of outstanding writes to a write-mostly leg.
     pub write_behind: Option<u32>,
-    /// Speeds of a recovery, KiB per second.
+    /// Minimum speed of a recovery, KiB per second.
     pub min_recovery_rate: Option<u32>,
-    /// See above.
+    /// Maximum speed of a recovery, KiB per second.
     pub max_recovery_rate: Option<u32>,
 }
 
@@ -136,17 +136,17 @@ pub struct RaidImage {
     pub data: String,
 }
 
-/// What a snapshot is of, and where its chunks are. The volume that has this segment is hidden; users see
+/// The origin and the store of a snapshot. The volume with this segment is hidden; users see
 /// [`cow`](Self::cow) under its name, with the size of the origin.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Snapshot {
-    /// The logical volume of which it is a snapshot.
+    /// The origin.
     pub origin: String,
     /// The logical volume with the exception store.
     pub cow: String,
-    /// The unit in which is copied.
+    /// The unit of copying.
     pub chunk_size: Sectors,
-    /// It is being merged back into the origin.
+    /// Whether it is being merged into the origin.
     pub merging: bool,
 }
 
@@ -157,39 +157,39 @@ pub struct ThinPool {
     pub metadata: String,
     /// The logical volume with the data.
     pub data: String,
-    /// Must be the one in the tree.
+    /// Must equal the transaction ID in the tree.
     pub transaction_id: u64,
-    /// The unit in which space is given out.
+    /// The allocation unit.
     pub chunk_size: Sectors,
     /// `ignore`, `nopassdown` or `passdown`.
     pub discards: Option<String>,
-    /// New chunks read zeroes.
+    /// Whether new chunks read as zeroes.
     pub zero_new_blocks: bool,
 }
 
 /// A thin volume.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Thin {
-    /// The logical volume that is its pool.
+    /// Its pool, a logical volume.
     pub pool: String,
-    /// The pool's transaction that made it.
+    /// The pool's transaction that created it.
     pub transaction_id: u64,
-    /// Its number in the pool's tree.
+    /// Its device ID in the pool's tree.
     pub device_id: u32,
-    /// The thin volume of which it is a snapshot; it may be gone.
+    /// The thin volume that it is a snapshot of; it may no longer exist.
     pub origin: Option<String>,
-    /// A logical volume outside of the pool that has what was not written here.
+    /// A logical volume outside of the pool with the data of unwritten blocks.
     pub external_origin: Option<String>,
-    /// The thin volume into which it is to be merged.
+    /// The thin volume into which it will be merged.
     pub merge: Option<String>,
 }
 
-/// A segment whose meaning is not known here, kept as it is.
+/// A segment of an unknown kind, kept as parsed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Foreign {
-    /// Its type: `cache`, `vdo`, `integrity`, ... or something nobody has heard of.
+    /// Its type: `cache`, `vdo`, `integrity`, or an unknown one.
     pub name: String,
-    /// Logical volumes that it is made of, as far as the kind is known.
+    /// Logical volumes that it uses, as far as the kind is known.
     pub uses: Vec<String>,
 }
 
@@ -203,7 +203,7 @@ macro_rules! raid_levels {
         }
 
         impl RaidLevel {
-            /// All of them.
+            /// All levels.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
             /// LVM's name.
@@ -213,7 +213,7 @@ macro_rules! raid_levels {
                 }
             }
 
-            /// Legs that may be lost because of parity.
+            /// Number of legs that may be lost because of parity.
             pub fn parity(self) -> u32 {
                 match self {
                     $(Self::$variant => $parity,)+
@@ -248,7 +248,7 @@ raid_levels! {
 }
 
 impl RaidLevel {
-    /// The level of that name.
+    /// The level with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|level| level.name() == name)
     }
@@ -265,7 +265,7 @@ impl Area {
         Self { on: AreaOn::Pv(index), start }
     }
 
-    /// The logical volume that it lies on, if it lies on one.
+    /// The logical volume that contains it, if it is one.
     pub fn lv(&self) -> Option<&str> {
         match &self.on {
             AreaOn::Lv(name) => Some(name),
@@ -281,12 +281,12 @@ pub struct PvExtents {
     pub pv: usize,
     /// First extent.
     pub start: u32,
-    /// Extents.
+    /// Number of extents.
     pub count: u32,
 }
 
 impl Segment {
-    /// A segment that is in no text yet.
+    /// A new segment.
     pub fn new(start: u32, count: u32, kind: SegmentKind) -> Self {
         let (type_flags, tags, kept) = (Vec::new(), Vec::new(), Section::default());
         Self { start, count, kind, type_flags, tags, kept }
@@ -298,12 +298,12 @@ impl Segment {
         Self::new(start, on.count, SegmentKind::Striped(Striped { stripe_size: None, areas }))
     }
 
-    /// Behind the last extent. No overflow: a segment that was read or checked fits.
+    /// The end, exclusive. No overflow: a parsed or checked segment fits.
     pub fn end(&self) -> u32 {
         self.start.saturating_add(self.count)
     }
 
-    /// The areas that make it up, for kinds that have them.
+    /// Its areas, for kinds with areas.
     pub fn areas(&self) -> &[Area] {
         match &self.kind {
             SegmentKind::Striped(striped) => &striped.areas,
@@ -333,7 +333,7 @@ impl Segment {
         })
     }
 
-    /// The logical volumes that it is made of.
+    /// The logical volumes that it uses.
     pub fn parts(&self) -> Vec<&str> {
         let mut parts: Vec<&str> = Vec::new();
         match &self.kind {
@@ -364,7 +364,7 @@ impl Segment {
         parts
     }
 
-    /// Why volumes with this segment cannot be used; `None` if its kind is known.
+    /// Why volumes with this segment are unusable; `None` if it is supported.
     pub(super) fn unsupported(&self) -> Option<String> {
         const KNOWN_FLAGS: [&str; 2] = ["METADATA_FORMAT", "CROP_METADATA"];
         if let SegmentKind::Foreign(foreign) = &self.kind {

@@ -1,4 +1,4 @@
-//! Segments from and to text.
+//! Parsing and printing of segments.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use super::segment::{
 };
 use crate::text::{Node, Order, Scalar, Section};
 
-/// Index of each physical volume by its key in the text.
+/// Index of each physical volume, by its key in the text.
 pub(super) type PvKeys<'a> = HashMap<&'a str, usize>;
 
 const COMMON: Order = Order(&["start_extent", "extent_count", "\ntype", "tags"]);
@@ -89,7 +89,7 @@ const THIN: Order = Order(&[
     "merge",
 ]);
 
-/// Fields of foreign kinds that name volumes they are made of.
+/// Fields of unsupported kinds that name the volumes they use.
 const FOREIGN_PARTS: [(&str, &[&str]); 6] = [
     ("cache", &["cache_pool", "origin"]),
     ("cache-pool", &["data", "metadata"]),
@@ -124,7 +124,7 @@ impl Segment {
         Ok(Self { start, count, kind, type_flags, tags: at.tags()?, kept: at.section.clone() })
     }
 
-    /// The section to print. `pv` gives the key of a physical volume.
+    /// The section to print. `pv` returns the key of a physical volume.
     pub(super) fn write(&self, pv: &impl Fn(usize) -> String) -> Section {
         let mut section = self.kept.clone();
         let (order, name) = match &self.kind {
@@ -188,7 +188,7 @@ impl Segment {
     }
 }
 
-/// A section that is being written, and the order of its keys.
+/// A section being written, with the order of its keys.
 struct Fields {
     section: Section,
     order: Order,
@@ -215,7 +215,7 @@ impl Fields {
         self.optional(key, text.map(Node::str));
     }
 
-    /// A field that LVM writes only to say yes; one that says no stays.
+    /// A field that LVM writes only if it is true; an existing false one stays.
     fn flag(&mut self, key: &str, set: bool) {
         let says = self.section.int(key).is_some_and(|value| value != 0);
         if set != says {
@@ -263,7 +263,7 @@ fn areas_node(areas: &[Area], pv: &impl Fn(usize) -> String) -> Node {
     Node::rows(items, 2)
 }
 
-/// Pairs of a volume's name and an extent, as many as `count` says.
+/// `count` pairs of a volume's name and an extent.
 fn areas(
     at: &Reader<'_>,
     key: &str,
@@ -318,7 +318,7 @@ fn raid(at: &Reader<'_>, level: RaidLevel) -> Result<Raid, MetadataError> {
     };
     let key = images_key(level);
     let names = at.strings(key)?.ok_or_else(|| at.missing(key))?;
-    // A volume with `_rmeta_` in its name is the metadata of the one that follows it.
+    // A volume with `_rmeta_` in its name has the metadata of the next one.
     let mut images = Vec::new();
     let mut names = names.into_iter();
     while let Some(name) = names.next() {

@@ -1,4 +1,4 @@
-//! The volume group and what is in it.
+//! The volume group and its volumes.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,50 +16,50 @@ pub struct VolumeGroup {
     pub name: String,
     /// Its identity.
     pub id: Uuid,
-    /// Counts the changes: of two texts the one with the higher number counts.
+    /// Change counter: of two texts, the one with the higher number is current.
     pub seqno: u32,
-    /// May it be read, written, resized; is it shared, exported.
+    /// Whether it is readable, writable, resizable, shared, exported.
     pub flags: FlagSet<VgFlag>,
-    /// Words for the administrator.
+    /// Tags.
     pub tags: Vec<String>,
-    /// The host that the group belongs to, if it belongs to one.
+    /// The host that owns the group, if any.
     pub system_id: Option<String>,
     /// The lock manager of a shared group.
     pub lock_type: Option<String>,
-    /// The unit in which space is given out.
+    /// The allocation unit.
     pub extent_size: Sectors,
-    /// Logical volumes at most; 0: any number.
+    /// Maximum number of logical volumes; 0: unlimited.
     pub max_lv: u32,
-    /// Physical volumes at most; 0: any number.
+    /// Maximum number of physical volumes; 0: unlimited.
     pub max_pv: u32,
-    /// How volumes are placed; `None`: normal.
+    /// Allocation policy; `None`: normal.
     pub allocation: Option<Allocation>,
-    /// Metadata areas in use at most; 0: all.
+    /// Maximum number of used metadata areas; 0: all.
     pub metadata_copies: u32,
     /// The physical volumes; areas refer to them by index.
     pub pvs: Vec<PhysicalVolume>,
-    /// The logical volumes, hidden ones too.
+    /// The logical volumes, including hidden ones.
     pub lvs: Vec<LogicalVolume>,
-    /// As read, without its volumes, with the fields that have no place here.
+    /// As parsed, without its volumes, with unknown fields.
     pub(super) kept: Section,
 }
 
 /// A physical volume of a group.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PhysicalVolume {
-    /// Identity: the label's.
+    /// UUID, as in the label.
     pub id: Uuid,
-    /// Where it was when the text was written. A hint, no more.
+    /// Its device when the text was written. Only a hint.
     pub device: Option<String>,
-    /// May be allocated; was missing.
+    /// Whether it is allocatable, or was missing.
     pub flags: FlagSet<PvFlag>,
-    /// Words for the administrator.
+    /// Tags.
     pub tags: Vec<String>,
     /// The device's size when it joined the group.
     pub dev_size: Option<Sectors>,
     /// First sector of the first extent.
     pub pe_start: Sector,
-    /// Extents.
+    /// Number of extents.
     pub pe_count: u32,
     /// Space for a boot loader.
     pub bootloader: Option<Bootloader>,
@@ -71,7 +71,7 @@ pub struct PhysicalVolume {
 pub struct Bootloader {
     /// First sector.
     pub start: Sector,
-    /// Sectors.
+    /// Size in sectors.
     pub size: Sectors,
 }
 
@@ -82,24 +82,24 @@ pub struct LogicalVolume {
     pub name: String,
     /// Its identity in the group.
     pub id: Uuid,
-    /// May be read, written; is it one for users.
+    /// Whether it is readable, writable, visible.
     pub flags: FlagSet<LvFlag>,
-    /// Words for the administrator.
+    /// Tags.
     pub tags: Vec<String>,
-    /// When and where it was made; not known of hidden volumes.
+    /// Time and host of its creation; missing for hidden volumes.
     pub creation: Option<Creation>,
-    /// How it is placed; `None`: as the group.
+    /// Allocation policy; `None`: the group's.
     pub allocation: Option<Allocation>,
-    /// Sectors to read ahead; -1: none; `None`: as the kernel likes.
+    /// Sectors to read ahead; -1: none; `None`: the kernel's default.
     pub read_ahead: Option<i64>,
-    /// What it is made of, in order and without gaps.
+    /// Its segments, in order and without gaps.
     pub segments: Vec<Segment>,
-    /// Why it cannot be used: something about it, or about a volume that it is made of, is not known here.
+    /// Why it is unusable: it, or a volume that it uses, has an unsupported feature.
     pub unsupported: Option<String>,
     pub(super) kept: Section,
 }
 
-/// When and where a logical volume was made.
+/// Time and host of a logical volume's creation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Creation {
     /// Seconds since 1970.
@@ -108,20 +108,20 @@ pub struct Creation {
     pub host: String,
 }
 
-/// How volumes are placed on physical volumes.
+/// Allocation policies.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Allocation {
-    /// In one piece, an extension right behind.
+    /// In one piece, an extension directly after.
     Contiguous,
     /// An extension on the same physical volume.
     Cling,
-    /// The same by tags.
+    /// An extension on a physical volume with the same tags.
     ClingByTags,
-    /// Sensibly: stripes on different physical volumes.
+    /// Stripes on different physical volumes.
     Normal,
     /// Anywhere.
     Anywhere,
-    /// A word that is not known here, which LVM passes over.
+    /// An unknown word, which LVM ignores.
     Other(String),
 }
 
@@ -139,7 +139,7 @@ impl Allocation {
         known.map_or_else(|| Self::Other(word.into()), |(allocation, _)| allocation)
     }
 
-    /// LVM's word.
+    /// LVM's name.
     pub fn word(&self) -> &str {
         if let Self::Other(word) = self {
             return word;
@@ -148,7 +148,7 @@ impl Allocation {
     }
 }
 
-/// A snapshot: the hidden volume that ties, and what it ties.
+/// A snapshot: its hidden volume, and the segment with origin and store.
 #[derive(Clone, Copy, Debug)]
 pub struct SnapshotOf<'a> {
     /// The hidden volume.
@@ -179,28 +179,28 @@ impl VolumeGroup {
         }
     }
 
-    /// The logical volume of that name.
+    /// The logical volume with this name.
     pub fn lv(&self, name: &str) -> Option<&LogicalVolume> {
         self.lvs.iter().find(|lv| lv.name == name)
     }
 
-    /// The logical volume of that name.
+    /// The logical volume with this name.
     pub fn lv_mut(&mut self, name: &str) -> Option<&mut LogicalVolume> {
         self.lvs.iter_mut().find(|lv| lv.name == name)
     }
 
-    /// The index of the physical volume with that identity.
+    /// The index of the physical volume with this UUID.
     pub fn pv_index(&self, id: &Uuid) -> Option<usize> {
         self.pvs.iter().position(|pv| pv.id == *id)
     }
 
-    /// Sectors of so many extents.
+    /// The sectors of `extents`.
     pub fn sectors(&self, extents: u32) -> Sectors {
-        // Both are of 32 bits.
+        // Both factors have 32 bits.
         Sectors(self.extent_size.0.saturating_mul(extents.into()))
     }
 
-    /// The extents that hold so many sectors, rounded up; `None` if there cannot be as many.
+    /// The extents that hold `sectors`, rounded up; `None` on overflow.
     pub fn extents(&self, sectors: Sectors) -> Option<u32> {
         sectors.0.div_ceil(self.extent_size.0.max(1)).try_into().ok()
     }
@@ -229,26 +229,26 @@ impl VolumeGroup {
         self.snapshots().filter(move |found| found.snapshot.origin == origin)
     }
 
-    /// The snapshot whose exception store that logical volume is: what users know as the snapshot.
+    /// The snapshot whose store is the volume `cow`: users see the store as the snapshot.
     pub fn snapshot_in(&self, cow: &str) -> Option<SnapshotOf<'_>> {
         self.snapshots().find(|found| found.snapshot.cow == cow)
     }
 
-    /// The logical volumes that are made of that one.
+    /// The logical volumes that use the volume `name`.
     pub fn users_of<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a LogicalVolume> {
         self.lvs.iter().filter(move |lv| lv.parts().any(|part| part == name))
     }
 
-    /// Which of the volumes users see, in the order of the volumes: LVM's `lv_is_visible`, which goes by more
-    /// than the flag. A volume that ties a snapshot has the flag and is hidden; an exception store has not,
-    /// and is seen as the snapshot if its origin is, unless it is being merged.
+    /// Which volumes users see, in the order of the volumes: LVM's `lv_is_visible`, which depends
+    /// on more than the flag. A hidden snapshot volume has the flag; its store does not have it,
+    /// and is visible as the snapshot if its origin is visible, unless it is being merged.
     pub fn visible(&self) -> Vec<bool> {
         let flagged: HashMap<&str, bool> =
             self.lvs.iter().map(|lv| (lv.name.as_str(), lv.is_visible())).collect();
         let (mut ties, mut stores) = (HashSet::new(), HashMap::new());
         for SnapshotOf { lv, snapshot } in self.snapshots() {
             let origin = snapshot.origin.as_str();
-            // The zeroes under a sparse volume are hidden, the volume is not.
+            // The zeroes below a sparse volume are hidden, the volume is not.
             let seen = origin.contains("_vorigin") || flagged.get(origin) == Some(&true);
             ties.insert(lv.name.as_str());
             stores.insert(snapshot.cow.as_str(), seen && !snapshot.merging);
@@ -260,19 +260,18 @@ impl VolumeGroup {
         self.lvs.iter().map(is_seen).collect()
     }
 
-    /// Adds a logical volume. Where it stands in the text follows from whether users see it.
+    /// Adds a logical volume. Its position in the text depends on whether users see it.
     pub fn add_lv(&mut self, lv: LogicalVolume) {
         self.lvs.push(lv);
     }
 
-    /// Takes a logical volume out. Volumes that are made of it must go, too.
+    /// Removes a logical volume. Volumes that use it must be removed, too.
     pub fn remove_lv(&mut self, name: &str) -> Option<LogicalVolume> {
         let at = self.lvs.iter().position(|lv| lv.name == name)?;
         Some(self.lvs.remove(at))
     }
 
-    /// A name with that beginning and the lowest number that is free, as LVM finds names: `lvol0`,
-    /// `snapshot3`.
+    /// A name with this prefix and the lowest free number, as in LVM: `lvol0`, `snapshot3`.
     pub fn free_name(&self, prefix: &str) -> String {
         let taken: HashSet<&str> = self.lvs.iter().map(|lv| lv.name.as_str()).collect();
         let names = (0_u64..).map(|number| format!("{prefix}{number}"));
@@ -280,7 +279,7 @@ impl VolumeGroup {
         names.into_iter().find(|name| !taken.contains(name.as_str())).unwrap_or_default()
     }
 
-    /// Why the group must not be changed here; `None` if it may be.
+    /// Why the group must not be changed; `None` if it may be.
     pub fn write_refusal(&self) -> Option<String> {
         let name = &self.name;
         let lv_flag = self.lvs.iter().find_map(|lv| lv.flags.unknown_status());
@@ -328,8 +327,8 @@ impl PhysicalVolume {
         }
     }
 
-    /// The physical volume of a label that joins a group with extents of that size, as LVM counts them;
-    /// `None` if there are too many.
+    /// A new physical volume from its label, for a group with this extent size, with LVM's number
+    /// of extents; `None` if there are too many.
     pub fn of_label(label: &crate::ondisk::PvLabel, extent_size: Sectors) -> Option<Self> {
         let dev_size = Sectors::from_bytes_floor(label.device_size);
         let start = Sector::from_bytes_floor(label.data_areas.first()?.offset);
@@ -353,7 +352,7 @@ impl PhysicalVolume {
 }
 
 impl LogicalVolume {
-    /// A logical volume that may be read and written; for users, or hidden.
+    /// A readable and writable logical volume, visible or hidden.
     pub fn new(name: impl Into<String>, id: Uuid, visible: bool, segments: Vec<Segment>) -> Self {
         let mut flags = FlagSet::new([LvFlag::Read, LvFlag::Write]);
         if visible {
@@ -373,23 +372,22 @@ impl LogicalVolume {
         }
     }
 
-    /// Whether it is marked as one for users. What users see of snapshots is another matter:
-    /// [`VolumeGroup::visible`].
+    /// Whether it has the flag for users' volumes. [`VolumeGroup::visible`] also handles snapshots.
     pub fn is_visible(&self) -> bool {
         self.flags.contains(&LvFlag::Visible)
     }
 
-    /// Whether it may be written.
+    /// Whether it is writable.
     pub fn is_writable(&self) -> bool {
         self.flags.contains(&LvFlag::Write) || self.flags.contains(&LvFlag::WriteLocked)
     }
 
-    /// Its extents.
+    /// Number of extents.
     pub fn extents(&self) -> u32 {
         self.segments.last().map_or(0, Segment::end)
     }
 
-    /// The logical volumes that it is made of.
+    /// The logical volumes that it uses.
     pub fn parts(&self) -> impl Iterator<Item = &str> {
         self.segments.iter().flat_map(Segment::parts)
     }
@@ -399,8 +397,8 @@ impl LogicalVolume {
         self.segments.iter().flat_map(Segment::pv_extents)
     }
 
-    /// Adds segments at the end; their starts are set. One that goes on where the last one ends, on the
-    /// same stripes, becomes a part of it, as LVM merges them.
+    /// Appends segments and sets their starts. A segment that continues the last one, on the same
+    /// stripes, is merged into it, as in LVM.
     pub fn extend(&mut self, segments: impl IntoIterator<Item = Segment>) {
         for mut segment in segments {
             segment.start = self.extents();
@@ -413,7 +411,7 @@ impl LogicalVolume {
 }
 
 impl Segment {
-    /// Whether `next` goes on in each area where this one ends.
+    /// Whether `next` continues this segment in each area.
     fn is_followed_by(&self, next: &Self) -> bool {
         let (SegmentKind::Striped(a), SegmentKind::Striped(b)) = (&self.kind, &next.kind) else {
             return false;

@@ -1,4 +1,4 @@
-//! Groups and volumes from and to text.
+//! Parsing and printing of groups and volumes.
 
 use std::collections::{HashMap, HashSet};
 
@@ -64,15 +64,15 @@ const LV: Order = Order(&[
     "segment_count",
 ]);
 
-/// What a field is set to that is written only if it is there.
+/// The value of an optional field.
 fn optional_str(text: Option<&str>) -> Option<Node> {
     text.map(Node::str)
 }
 
 impl VolumeGroup {
-    /// Reads the section of a group; what refers to what is not checked here.
+    /// Parses the section of a group; references are not checked here.
     pub(super) fn read(name: &str, mut section: Section) -> Result<Self, MetadataError> {
-        // Volumes have places of their own: what is kept of the group is the rest.
+        // Volumes are stored separately: the group keeps the rest.
         let mut volumes = [Section::default(), Section::default()];
         for (volumes, key) in volumes.iter_mut().zip(["physical_volumes", "logical_volumes"]) {
             let entry = section.entries.iter_mut().find(|entry| entry.key == key);
@@ -164,7 +164,7 @@ impl VolumeGroup {
         });
         let lvs = in_order.map(|(lv, _)| Entry::new(&*lv.name, lv.write())).collect();
         fill(&mut section, "logical_volumes", lvs, false);
-        // Blank lines follow the sections of volumes, also those that are left out.
+        // Blank lines follow the sections of volumes, even if these are left out.
         let last = section.entries.last().map_or("", |entry| entry.key.as_str());
         let blank = if last == "physical_volumes" { "\n\n" } else { "\n" };
         if last != "historical_logical_volumes" && (is_new || section.tail.trim().is_empty()) {
@@ -174,13 +174,12 @@ impl VolumeGroup {
     }
 }
 
-/// LVM numbers physical volumes anew whenever it writes.
+/// LVM renumbers physical volumes at every write.
 fn pv_key(index: usize) -> String {
     format!("pv{index}")
 }
 
-/// Puts volumes into their section of the group; without any the section is left out, unless it must be
-/// there.
+/// Puts volumes into their section of the group; an empty section is left out, unless it is required.
 fn fill(group: &mut Section, key: &str, mut volumes: Vec<Entry>, always: bool) {
     for volume in &mut volumes {
         volume.lead = "\n".into();
@@ -219,7 +218,7 @@ impl PhysicalVolume {
     fn write(&self) -> Node {
         let mut section = self.kept.clone();
         section.set("id", Node::str(self.id.to_string()), PV);
-        // LVM writes a name for a device that is not there, too.
+        // LVM also writes a name for a missing device.
         let device = self.device.as_deref().unwrap_or("[unknown]");
         if self.device.is_some() || section.entries.len() == 1 {
             section.set("device", Node::str(device), PV);

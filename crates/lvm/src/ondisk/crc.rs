@@ -1,7 +1,6 @@
-//! LVM's checksum: CRC-32 with an initial value of its own and without the final inversion
-//! (`lib/misc/crc.c`).
+//! LVM's checksum: CRC-32 with a special initial value and without the final inversion (`lib/misc/crc.c`).
 
-/// What LVM begins with (`INITIAL_CRC`).
+/// The initial value (`INITIAL_CRC`).
 pub const INITIAL: u32 = 0xf597_a6cf;
 
 const TABLE: [u32; 256] = {

@@ -1,4 +1,4 @@
-//! The label: who a physical volume is, and where its data and metadata are.
+//! The label: the identity of a physical volume, and the location of its data and metadata.
 
 use thiserror::Error;
 use zerocopy::{FromBytes, IntoBytes};
@@ -11,34 +11,34 @@ use super::layout::{
 use super::mda::Range;
 use crate::uuid::Uuid;
 
-/// Where LVM puts the struct behind the label's header.
+/// Offset of the struct after the label's header, as LVM places it.
 const PV_HEADER_AT: usize = size_of::<LabelHeader>();
-/// What the checksum covers begins here.
+/// Start of the bytes that the checksum covers.
 const CRC_FROM: usize = 20;
 
-/// What a label says.
+/// The contents of a label.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PvLabel {
     /// Identity of the physical volume.
     pub uuid: Uuid,
     /// Size of the device when the label was written, bytes.
     pub device_size: u64,
-    /// Where the data is: one area, usually of size zero, which means up to the end.
+    /// The data: one area, usually of size zero, which means up to the end.
     pub data_areas: Vec<Range>,
-    /// Where the metadata is: none, one or two areas.
+    /// The metadata: none, one or two areas.
     pub metadata_areas: Vec<Range>,
-    /// What newer versions added. `None` on volumes of LVM before 2.02.99.
+    /// Fields added by newer versions. `None` on volumes of LVM before 2.02.99.
     pub extension: Option<Extension>,
 }
 
-/// What newer versions of LVM added to the label.
+/// The label's fields added by newer versions of LVM.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Extension {
     /// 1 or 2.
     pub version: u32,
     /// [`PV_EXT_USED`]
     pub flags: u32,
-    /// Space left for a boot loader: none or one area.
+    /// Space reserved for a boot loader: none or one area.
     pub bootloader_areas: Vec<Range>,
 }
 
@@ -47,11 +47,11 @@ pub struct Extension {
 pub struct Labelled {
     /// 0 to 3, usually 1.
     pub sector: u8,
-    /// What it says.
+    /// The label.
     pub label: PvLabel,
 }
 
-/// Why a label cannot be used, or written.
+/// Why a label cannot be used or written.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum LabelError {
     /// The sector is damaged.
@@ -59,50 +59,50 @@ pub enum LabelError {
         "the LVM label in sector {sector} is damaged: its checksum is {found:#010x}, not {expected:#010x}"
     )]
     Checksum {
-        /// Where.
+        /// The sector.
         sector: u8,
-        /// As stored.
+        /// The stored checksum.
         found: u32,
-        /// As computed.
+        /// The computed checksum.
         expected: u32,
     },
-    /// A copy of a label from somewhere else.
+    /// A copy of a label from another location.
     #[error("the LVM label in sector {sector} says that it belongs into sector {says}")]
     Misplaced {
-        /// Where it is.
+        /// Its sector.
         sector: u8,
-        /// Where it says that it is.
+        /// The sector that it names.
         says: u64,
     },
-    /// Another kind of label.
+    /// A label of another type.
     #[error("the label in sector {sector} is not of LVM2 but of type {kind:?}")]
     Kind {
-        /// Where.
+        /// The sector.
         sector: u8,
         /// Its type.
         kind: String,
     },
-    /// A list without an end, or an offset past the sector.
+    /// A list without an end, or an offset beyond the sector.
     #[error("the LVM label in sector {sector} does not fit its sector: {what}")]
     Layout {
-        /// Where.
+        /// The sector.
         sector: u8,
-        /// Which part.
+        /// The affected part.
         what: &'static str,
     },
-    /// No identity.
+    /// The UUID is invalid.
     #[error("the LVM label in sector {sector} has no valid UUID")]
     Uuid {
-        /// Where.
+        /// The sector.
         sector: u8,
     },
 }
 
-/// Finds the label in the first four sectors of a device. As LVM does, sectors with a damaged one are passed
-/// over if there is a good one.
+/// Finds the label in the first four sectors of a device. Like LVM, it skips sectors with a damaged
+/// label if there is a valid one.
 ///
 /// # Errors
-/// There is only a damaged one.
+/// There are only damaged labels.
 pub fn find_label(sectors: &[u8]) -> Result<Option<Labelled>, LabelError> {
     let mut damaged = None;
     let (sectors, _) = sectors.as_chunks::<SECTOR_SIZE>();
@@ -119,10 +119,10 @@ pub fn find_label(sectors: &[u8]) -> Result<Option<Labelled>, LabelError> {
 }
 
 impl PvLabel {
-    /// The label in `sector`, which is the device's sector `number`.
+    /// The label in `bytes`, the device's sector `number`.
     ///
     /// # Errors
-    /// It is damaged, or none of LVM2.
+    /// It is damaged, or not an LVM2 label.
     pub fn parse(bytes: &[u8; SECTOR_SIZE], number: u8) -> Result<Self, LabelError> {
         let layout = |what| LabelError::Layout { sector: number, what };
         let (header, _) = LabelHeader::read_from_prefix(bytes).map_err(|_| layout("its header"))?;
@@ -164,7 +164,7 @@ impl PvLabel {
     /// The sector to write, for the device's sector `number`.
     ///
     /// # Errors
-    /// There are more areas than a sector can name.
+    /// There are more areas than fit in a sector.
     pub fn encode(&self, number: u8) -> Result<[u8; SECTOR_SIZE], LabelError> {
         let mut body = Vec::with_capacity(SECTOR_SIZE);
         let pv = PvHeader { uuid: self.uuid.raw(), device_size: self.device_size.into() };
@@ -196,13 +196,13 @@ impl PvLabel {
         Ok(bytes)
     }
 
-    /// Whether the label says that the volume belongs to a group. That is how a volume without metadata
-    /// areas of its own, or one whose group is not complete, is known to be in use.
+    /// Whether the label says that the volume belongs to a group. Only this shows that a volume
+    /// without metadata areas, or one whose group is incomplete, is in use.
     pub fn is_used(&self) -> bool {
         self.extension.as_ref().is_some_and(|extension| extension.flags & PV_EXT_USED != 0)
     }
 
-    /// Notes in the label whether the volume belongs to a group.
+    /// Records in the label whether the volume belongs to a group.
     pub fn set_used(&mut self, used: bool) {
         let new = || Extension { version: EXTENSION_VERSION, flags: 0, bootloader_areas: vec![] };
         let extension = self.extension.get_or_insert_with(new);
@@ -211,7 +211,7 @@ impl PvLabel {
     }
 }
 
-/// A list up to the entry of zeroes; `None` if that is missing.
+/// Reads a list up to the entry of zeroes; `None` if that is missing.
 fn read_list(bytes: &mut &[u8]) -> Option<Vec<Range>> {
     let mut list = Vec::new();
     loop {

@@ -1,9 +1,9 @@
-//! The metadata area: a header, and behind it a ring of texts.
+//! The metadata area: a header, followed by a ring of texts.
 //!
-//! The header's first place names the text that counts, its second one a text about to follow it. A new text
-//! goes into the ring behind the current one, at the next multiple of 512 bytes; near the end of the
-//! area it wraps around to behind the header. A text has at most half of the ring, so that the new one never
-//! touches the one that still counts.
+//! The header's first slot names the current text, its second slot a text about to become current.
+//! A new text goes into the ring after the current one, at the next multiple of 512 bytes; at the
+//! end of the area it wraps around to the header's end. A text has at most half of the ring, so the
+//! new text never touches the current one.
 
 use thiserror::Error;
 use zerocopy::{FromBytes, IntoBytes};
@@ -12,7 +12,7 @@ use super::crc::crc;
 use super::layout::{MDA_MAGIC, MDA_VERSION, MdaBlock, RAW_LOCN_IGNORED, RawLocn, SECTOR_SIZE};
 use crate::text;
 
-/// The header's size, and where the ring begins.
+/// The header's size, which is the start of the ring.
 const RING: u64 = SECTOR_SIZE as u64;
 /// Texts begin at multiples of this.
 const ALIGN: u64 = 512;
@@ -22,82 +22,82 @@ const ALIGN: u64 = 512;
 pub struct Range {
     /// First byte.
     pub offset: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
 }
 
-/// A place in a header: where a text is, in bytes from the start of the area.
+/// A slot of a header: the location of a text, in bytes from the start of the area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RawText {
     /// First byte.
     pub offset: u64,
-    /// Bytes with the NUL at the end.
+    /// Size, including the NUL at the end.
     pub size: u64,
-    /// Of all these bytes.
+    /// Checksum of all these bytes.
     pub checksum: u32,
 }
 
 /// The header of a metadata area.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MdaHeader {
-    /// Where on the device the area is; the size is the header's own.
+    /// Location of the area on the device; the size is from the header.
     pub area: Range,
-    /// The text that counts; none on a volume that belongs to no group.
+    /// The current text; none on a volume without a group.
     pub current: Option<RawText>,
-    /// A text that was to follow it. LVM never reads it on its own.
+    /// A text that was about to become current. LVM never reads it on its own.
     pub precommitted: Option<RawText>,
-    /// The area is not to be read or written: the group has enough copies.
+    /// The area must not be read or written: the group has enough copies.
     pub ignored: bool,
 }
 
-/// Why a metadata area cannot be used.
+/// Why a metadata area is unusable.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum MdaError {
     /// The header is damaged.
     #[error("the header's checksum is {found:#010x}, not {expected:#010x}")]
     HeaderChecksum {
-        /// As stored.
+        /// The stored checksum.
         found: u32,
-        /// As computed.
+        /// The computed checksum.
         expected: u32,
     },
-    /// There is something else.
+    /// There is no metadata area.
     #[error("there is no metadata area where the label says that one is")]
     Magic,
-    /// A version nobody knows.
+    /// An unknown version.
     #[error("its version is {0}, only 1 is known")]
     Version(u32),
-    /// A copy of an area from somewhere else.
+    /// A copy of an area from another location.
     #[error("its header says that it is at byte {0}")]
     Misplaced(u64),
-    /// It does not fit the device, or cannot hold a header.
+    /// It is beyond the end of the device, or too small for a header.
     #[error("it lies outside of the device: {size} bytes at byte {offset}")]
     Outside {
         /// First byte.
         offset: u64,
-        /// Bytes.
+        /// Size in bytes.
         size: u64,
     },
-    /// Where the text should be there is no room for it.
+    /// The text's location is outside of the area.
     #[error("its text of {size} bytes at byte {offset} of the area does not fit it")]
     TextOutside {
         /// First byte in the area.
         offset: u64,
-        /// Bytes.
+        /// Size in bytes.
         size: u64,
     },
     /// The text is damaged.
     #[error("the text's checksum is {found:#010x}, not {expected:#010x}")]
     TextChecksum {
-        /// As stored.
+        /// The stored checksum.
         found: u32,
-        /// As computed.
+        /// The computed checksum.
         expected: u32,
     },
-    /// The device cannot be read there.
+    /// The device cannot be read.
     #[error("it cannot be read: {0}")]
     Read(ashlar_block::Status),
-    /// LVM knows two areas of a volume.
+    /// There are more areas than LVM supports.
     #[error("the volume has more than two metadata areas")]
     TooMany,
 }
@@ -105,33 +105,33 @@ pub enum MdaError {
 /// Why a text cannot be written into an area.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum WriteError {
-    /// Two texts of this size have no room in the ring.
+    /// Two texts of this size do not fit in the ring.
     #[error(
         "the metadata has {size} bytes, the metadata area has room for {max}; \
          remove volumes, tags or snapshots, or use physical volumes with a larger area (pvcreate --metadatasize)"
     )]
     TooLarge {
-        /// Of the text.
+        /// Size of the text.
         size: u64,
-        /// That fit.
+        /// Maximum size.
         max: u64,
     },
-    /// The text in use takes more than its half of the ring.
+    /// The current text takes more than its half of the ring.
     #[error("the metadata in use leaves no room for {size} bytes of new metadata")]
     Full {
-        /// Of the text.
+        /// Size of the text.
         size: u64,
     },
 }
 
-/// Where the bytes of a text are on the device, in order: a text that wraps around has two parts.
+/// The location of a text's bytes on the device, in order: a text that wraps around has two parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Placement {
-    /// What the header will say.
+    /// The header's slot for it.
     pub text: RawText,
-    /// On the device.
+    /// Ranges on the device.
     pub parts: [Range; 2],
-    /// Bytes up to the end of the last sector, which are written as zeroes.
+    /// Bytes up to the end of the last sector, written as zeroes.
     pub padding: u64,
 }
 
@@ -141,10 +141,10 @@ impl MdaHeader {
         Self { area, current: None, precommitted: None, ignored: false }
     }
 
-    /// The header in `bytes`, read from the place where the label says that `area` is.
+    /// Parses the header in `bytes`, read from the label's location `area`.
     ///
     /// # Errors
-    /// It is damaged, or none.
+    /// It is damaged, or missing.
     pub fn parse(bytes: &[u8; SECTOR_SIZE], area: Range) -> Result<Self, MdaError> {
         let block = MdaBlock::read_from_bytes(bytes).map_err(|_| MdaError::Magic)?;
         if block.magic != MDA_MAGIC {
@@ -160,9 +160,9 @@ impl MdaHeader {
         if block.start.get() != area.offset {
             return Err(MdaError::Misplaced(block.start.get()));
         }
-        // LVM goes by the header's size, not by the label's.
+        // LVM uses the header's size, not the label's.
         let area = Range { offset: area.offset, size: block.size.get() };
-        // No device is larger than file offsets are, and sums of two numbers below that do not overflow.
+        // No device is larger than the maximum file offset, so sums of two such numbers do not overflow.
         let end = area.offset.checked_add(area.size);
         if area.size <= RING || end.is_none_or(|end| end > i64::MAX as u64) {
             return Err(MdaError::Outside { offset: area.offset, size: area.size });
@@ -170,7 +170,7 @@ impl MdaHeader {
         Ok(Self {
             area,
             current: read_place(&block.current),
-            // LVM looks at the second place only if there is a first one.
+            // LVM reads the second slot only if there is a first one.
             precommitted: read_place(&block.precommitted),
             ignored: block.current.flags.get() & RAW_LOCN_IGNORED != 0,
         })
@@ -194,10 +194,10 @@ impl MdaHeader {
         bytes
     }
 
-    /// Where on the device the text `text` is.
+    /// The location of `text` on the device.
     ///
     /// # Errors
-    /// It does not fit the ring, or is larger than any text.
+    /// It does not fit in the ring, or is larger than allowed.
     pub fn locate(&self, text: RawText) -> Result<Placement, MdaError> {
         let RawText { offset, size, .. } = text;
         let room = self.area.size - RING;
@@ -210,12 +210,12 @@ impl MdaHeader {
         Ok(self.parts(text))
     }
 
-    /// Bytes of the largest text that can be written, with its NUL.
+    /// Maximum size of a text, including its NUL.
     pub fn max_text(&self) -> u64 {
         ((self.area.size - RING) / 2).saturating_sub(ALIGN)
     }
 
-    /// Where a new text with NUL goes, as LVM decides it.
+    /// The location of a new text (including NUL), chosen as LVM does.
     ///
     /// # Errors
     /// There is no room.
@@ -241,12 +241,12 @@ impl MdaHeader {
         Ok(placement)
     }
 
-    /// Behind `old`, rounded up to a sector; at the start of the ring if less than a sector is left.
+    /// The offset after `old`, rounded up to a sector; the start of the ring if less than a sector is left.
     fn next_offset(&self, old: RawText) -> u64 {
         let end = old.offset + old.size;
         let end = if end > self.area.size { end - self.area.size + RING } else { end };
         let next = end.next_multiple_of(ALIGN);
-        // As LVM computes it: with its last byte, and with the end not rounded first.
+        // As in LVM: with the last byte, and with the end not rounded first.
         let last = end - 1;
         let no_room = self.area.size - last < ALIGN || next > self.area.size - ALIGN;
         if no_room { RING } else { next }

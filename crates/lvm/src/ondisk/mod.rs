@@ -1,11 +1,11 @@
-//! LVM2's labels and metadata areas: bytes to structs and back, nothing else.
+//! LVM2's labels and metadata areas: conversion between bytes and structs, nothing else.
 //!
 //! | layer | modules |
 //! |---|---|
-//! | bytes as the disk has them, sizes and offsets asserted at compile time | [`layout`], [`crc`] |
-//! | what they mean, and whether that is possible | [`label`], [`mda`] |
+//! | on-disk bytes, sizes and offsets asserted at compile time | [`layout`], [`crc`] |
+//! | their meaning and validity | [`label`], [`mda`] |
 //!
-//! No I/O happens here. Nothing here panics, loops or allocates without bound on any input.
+//! No I/O happens here. No input makes this code panic, loop or allocate without bound.
 
 pub mod crc;
 pub mod label;

@@ -9,11 +9,11 @@ use crate::metadata::{
 };
 use crate::pv::PvOnDisk;
 
-/// A physical volume: one that is at hand, or one that its group misses.
+/// A physical volume: a present one, or one that its group misses.
 pub struct PvRow {
-    /// Where it is; `[unknown]` if it is missing.
+    /// Its device; `[unknown]` if it is missing.
     pub device: String,
-    /// What is on it, if it is at hand.
+    /// Its contents, if it is present.
     pub on_disk: Option<PvOnDisk>,
     /// Its group, and its index there.
     pub of: Option<(std::rc::Rc<Group>, usize)>,
@@ -26,9 +26,9 @@ pub struct VgRow(pub std::rc::Rc<Group>);
 pub struct LvRow {
     /// The group.
     pub group: std::rc::Rc<Group>,
-    /// Which one.
+    /// Its index.
     pub index: usize,
-    /// Names of the group's physical volumes, for `devices`.
+    /// Device names of the group's physical volumes, for `devices`.
     pub devices: std::rc::Rc<Vec<String>>,
 }
 
@@ -69,7 +69,7 @@ impl PvRow {
         let has = |flag| pv.is_some_and(|pv| pv.flags.contains(&flag));
         let letter = |set, letter| if set { letter } else { '-' };
         [
-            // One of a group that is not to be allocated is only used.
+            // A volume of a group that is not allocatable is only used.
             if has(PvFlag::Allocatable) { 'a' } else { 'u' },
             letter(group.flags.contains(&VgFlag::Exported), 'x'),
             letter(missing, 'm'),
@@ -235,7 +235,7 @@ impl LvRow {
         self.lv().and_then(|lv| lv.segments.first()).map(|segment| &segment.kind)
     }
 
-    /// As users know it: a snapshot has the size of its origin's past, its store that of itself.
+    /// Its name; in brackets for a hidden volume.
     fn name(&self) -> String {
         let Some(lv) = self.lv() else { return String::new() };
         if self.is_seen() { lv.name.clone() } else { format!("[{}]", lv.name) }
@@ -276,7 +276,7 @@ impl LvRow {
         }
     }
 
-    /// The letters of LVM's `lv_attr` for a volume that is not in use.
+    /// LVM's `lv_attr` letters for an inactive volume.
     fn attributes(&self) -> String {
         let (group, Some(lv)) = (self.group(), self.lv()) else { return String::new() };
         let store = group.snapshot_in(&lv.name);
@@ -324,8 +324,8 @@ impl LvRow {
         .collect()
     }
 
-    /// The letters of a part of another volume. Whether a copy is in sync is known only while it is in use;
-    /// what is not known to be is taken not to be.
+    /// The letters of a part of another volume. Whether a copy is in sync is only known while it is
+    /// active; otherwise it is shown as not in sync.
     fn part_or(&self, volume: char, target: char) -> (char, char) {
         let Some(lv) = self.lv() else { return (volume, target) };
         let mut users = self.group().users_of(&lv.name).flat_map(|user| &user.segments);
@@ -347,7 +347,7 @@ impl LvRow {
             | SegmentKind::Zero
             | SegmentKind::Foreign(_) => None,
         });
-        // Metadata for the repair of a pool: nobody uses them yet.
+        // Spare metadata for the repair of a pool: not used yet.
         let spare = !lv.is_visible() && lv.name.ends_with("_pmspare");
         letters.unwrap_or((if spare { 'e' } else { volume }, target))
     }

@@ -1,7 +1,7 @@
-//! What `pvs`, `vgs` and `lvs` print: fields by name, rows, and tables of them.
+//! The output of `pvs`, `vgs` and `lvs`: fields by name, rows, and tables of them.
 //!
-//! Names, headings, order and forms of the fields are LVM's (`lib/report/columns.h`); so are the letters
-//! of the attributes. Volumes are shown as they are when nobody uses them: nothing here asks a kernel.
+//! Names, headings, order and formats of the fields are LVM's (`lib/report/columns.h`); so are the
+//! attribute letters. Volumes are shown as inactive: nothing here queries a kernel.
 
 mod fields;
 mod size;
@@ -15,27 +15,27 @@ use thiserror::Error;
 pub struct Field<R> {
     /// Its name in `-o`.
     pub name: &'static str,
-    /// What stands above it.
+    /// Its heading.
     pub heading: &'static str,
-    /// Numbers and sizes stand to the right.
+    /// Right-aligned, for numbers and sizes.
     pub right: bool,
-    /// What it is, in words.
+    /// A description.
     pub about: &'static str,
     /// Its text for a row.
     pub get: fn(&R, &Units) -> String,
 }
 
-/// What there are reports on.
+/// The row types of reports.
 pub trait Row: Sized + 'static {
-    /// What JSON calls a row: `lv`.
+    /// The name of a row in JSON: `lv`.
     const NAME: &'static str;
     /// All fields.
     const FIELDS: &'static [Field<Self>];
-    /// Those that are shown if none are asked for.
+    /// The fields shown by default.
     const DEFAULT: &'static [&'static str];
 }
 
-/// A field that is asked for and not there.
+/// A requested field that does not exist.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("there is no field \"{name}\"; {report}s has: {}", .known.join(", "))]
 pub struct UnknownField {
@@ -44,11 +44,11 @@ pub struct UnknownField {
     known: Vec<&'static str>,
 }
 
-/// The fields that `-o` asks for: names with commas between them, `+` in front for those besides the
-/// usual ones, `all` or `NAME_all` for all.
+/// The fields requested with `-o`: names separated by commas, `+` in front to add them to the
+/// default ones, `all` or `NAME_all` for all.
 ///
 /// # Errors
-/// One is not known.
+/// A field is unknown.
 pub fn select<R: Row>(wanted: Option<&str>) -> Result<Vec<&'static Field<R>>, UnknownField> {
     let (more, names) = match wanted {
         None => (true, ""),
@@ -62,7 +62,7 @@ pub fn select<R: Row>(wanted: Option<&str>) -> Result<Vec<&'static Field<R>>, Un
             fields.extend(R::FIELDS);
             continue;
         }
-        // LVM takes names without what all fields of a report begin with, too.
+        // LVM also accepts names without the prefix common to a report's fields.
         let is = |field: &&Field<R>| {
             let short = field.name.strip_prefix(R::NAME).and_then(|n| n.strip_prefix('_'));
             field.name == name || short == Some(name)
@@ -77,16 +77,16 @@ pub fn select<R: Row>(wanted: Option<&str>) -> Result<Vec<&'static Field<R>>, Un
     Ok(fields)
 }
 
-/// How a table looks.
+/// The format of a table.
 #[derive(Clone, Debug)]
 pub struct Style {
-    /// With the names of the columns above them.
+    /// Print the headings.
     pub headings: bool,
-    /// Between columns; `None`: a blank, with columns of one width.
+    /// Text between columns; `None`: a blank, with aligned columns.
     pub separator: Option<String>,
 }
 
-/// The table of `rows` as LVM prints it, two blanks in front.
+/// The table of `rows` in LVM's format, indented by two blanks.
 pub fn table<R: Row>(
     fields: &[&'static Field<R>],
     rows: &[R],

@@ -1,27 +1,27 @@
-//! Sizes as LVM prints them (`display_size_units` in `libdm/libdm-string.c`).
+//! Sizes in LVM's format (`display_size_units` in `libdm/libdm-string.c`).
 
 use std::str::FromStr;
 
 use ashlar_block::Sectors;
 use thiserror::Error;
 
-/// In which units sizes are printed.
+/// The units of printed sizes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Units {
     unit: Unit,
-    /// With the letter of the unit behind each size.
+    /// Whether the unit's letter follows each size.
     pub suffix: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Unit {
-    /// The largest that fits; with `<` in front of what was rounded up.
+    /// The largest unit that fits; with `<` in front of rounded-up sizes.
     Human { marked: bool, thousands: bool },
-    /// Always this one: its letter and bytes.
+    /// A fixed unit: its letter and its size in bytes.
     Fixed(char, u64),
 }
 
-/// What was given for units are none.
+/// Why a text is not a unit.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("\"{0}\" is no unit: r, h, b, s, k, m, g, t, p or e; in upper case multiples of 1,000")]
 pub struct BadUnits(String);
@@ -86,7 +86,7 @@ impl Units {
         if unit <= 512 {
             return format!("{}{suffix}", bytes / unit);
         }
-        // To the nearest hundredth.
+        // Rounded to the nearest hundredth.
         let hundredths = (bytes * 100 + unit / 2) / unit;
         let mark = match (hundredths * unit).cmp(&(bytes * 100)) {
             std::cmp::Ordering::Greater if marked => "<",
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn sizes_are_printed_as_lvm_prints_them() {
-        // 63 MiB; 1 GiB less 4 MiB, which LVM shows as "1020.00m"; 9.99 GiB and a bit.
+        // 63 MiB; 1 GiB minus 4 MiB, which LVM shows as "1020.00m"; slightly more than 9.99 GiB.
         for (units, sectors, text) in [
             ("r", 63 << 11, "63.00m"),
             ("r", 1020 << 11, "1020.00m"),

@@ -1,17 +1,17 @@
-//! The comments that LVM puts behind values in backup files: they follow from the values.
+//! The comments that LVM writes after values in backup files; they are derived from the values.
 
 use super::dates;
 use super::tree::{Node, Scalar, Section};
 
-/// Where an entry stands, outermost section first, and what its comment may depend on.
+/// The position of an entry, and the inputs of its comment.
 pub(super) struct Place<'a> {
-    /// The sections around it, the volume group first; with the name under which each is known.
+    /// The sections around it with their names, the volume group first.
     pub(super) path: &'a [(&'a str, &'a Section)],
     /// Seconds that local time is ahead of UTC.
     pub(super) utc_offset: i32,
 }
 
-/// The comment for `key` at `place`; `None` if LVM writes none there.
+/// The comment for `key` at `place`; `None` if LVM writes none.
 pub(super) fn comment(place: &Place<'_>, key: &str, node: &Node) -> Option<String> {
     let scalar = node.as_scalar()?;
     let sectors = |sectors: Option<u64>| sectors.map(size);
@@ -67,14 +67,14 @@ fn unsigned(scalar: &Scalar) -> Option<u64> {
     scalar.as_int()?.try_into().ok()
 }
 
-/// Sectors of a number of extents.
+/// The sectors of a number of extents.
 fn extents(group: &Section, scalar: &Scalar) -> Option<u64> {
     let extent_size: u64 = group.int("extent_size")?.try_into().ok()?;
     unsigned(scalar)?.checked_mul(extent_size)
 }
 
-/// A size as LVM writes it in comments: `# 4 Megabytes`. A unit is left only when there is more than 1024 of
-/// it, so that 1 MiB is 1024 kilobytes.
+/// A size in the format of LVM's comments: `# 4 Megabytes`. The next unit is used only above 1024
+/// of a unit, so 1 MiB is 1024 kilobytes.
 fn size(sectors: u64) -> String {
     const UNITS: [&str; 6] =
         ["Kilobytes", "Megabytes", "Gigabytes", "Terabytes", "Petabytes", "Exabytes"];
@@ -87,7 +87,7 @@ fn size(sectors: u64) -> String {
     format!("# {} {}", general(amount), UNITS[unit])
 }
 
-/// C's `%g`, for what sizes can be: zero, or from 0.5 to 16384.
+/// C's `%g`, for the possible sizes: zero, or from 0.5 to 16384.
 fn general(amount: f64) -> String {
     let rounded = format!("{amount:.5e}");
     let exponent = rounded.split_once('e').and_then(|(_, exponent)| exponent.parse().ok());

@@ -1,6 +1,6 @@
-//! Times as LVM writes them. There is no clock and no table of time zones here: a time zone is an offset.
+//! Times in LVM's formats. There is no clock and no time zone database here: a time zone is an offset.
 
-/// Days and times of a moment.
+/// Date and time.
 struct Moment {
     year: i64,
     month: usize,
@@ -14,10 +14,10 @@ struct Moment {
 const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 const WEEKDAYS: [&str; 7] = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
-/// The first second of the year 10000, where the forms end.
+/// The first second of the year 10000, the end of the supported range.
 const END: u64 = 253_402_300_800;
 
-/// Days since 1970 as a date: the usual computation in eras of 400 years that begin in March.
+/// Converts days since 1970 to a date: the usual computation in eras of 400 years that begin in March.
 fn moment(seconds: u64, utc_offset: i32) -> Option<Moment> {
     let local = seconds.checked_add_signed(utc_offset.into()).filter(|local| *local < END)?;
     let (days, rest) = (local / 86_400, local % 86_400);
@@ -39,9 +39,9 @@ fn moment(seconds: u64, utc_offset: i32) -> Option<Moment> {
     })
 }
 
-/// As C's `ctime`, without its newline: `Sat Nov 21 17:02:39 2026`. Empty for times past the year 9999.
+/// Like C's `ctime`, without its newline: `Sat Nov 21 17:02:39 2026`. Empty for times after the year 9999.
 ///
-/// `seconds` since 1970; `utc_offset` in seconds, east of Greenwich is positive.
+/// `seconds` since 1970; `utc_offset` in seconds, positive east of Greenwich.
 pub fn ctime(seconds: u64, utc_offset: i32) -> String {
     let Some(m) = moment(seconds, utc_offset) else { return String::new() };
     format!(
@@ -50,7 +50,7 @@ pub fn ctime(seconds: u64, utc_offset: i32) -> String {
     )
 }
 
-/// As `%Y-%m-%d %T %z` of `strftime`: `2026-11-21 17:02:39 +0000`. Empty for times past the year 9999.
+/// Like `%Y-%m-%d %T %z` of `strftime`: `2026-11-21 17:02:39 +0000`. Empty for times after the year 9999.
 pub fn stamp(seconds: u64, utc_offset: i32) -> String {
     let Some(m) = moment(seconds, utc_offset) else { return String::new() };
     let sign = if utc_offset < 0 { '-' } else { '+' };

@@ -1,4 +1,4 @@
-//! What is wrong with a text, and in which line.
+//! Syntax errors of a text, with their lines.
 
 use thiserror::Error;
 
@@ -8,34 +8,34 @@ use thiserror::Error;
 pub struct TextError {
     /// Counted from one.
     pub line: usize,
-    /// What is wrong there.
+    /// The error.
     pub problem: Problem,
 }
 
-/// What can be wrong with a text.
+/// The possible errors of a text.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum Problem {
-    /// Another token had to come.
+    /// An unexpected token.
     #[error("expected {expected}, found {found}")]
     Unexpected {
-        /// What would have been right.
+        /// The expected token.
         expected: &'static str,
-        /// The token that is there, shortened.
+        /// The actual token, shortened.
         found: String,
     },
-    /// A string without its closing quotation mark.
+    /// A string without a closing quotation mark.
     #[error("the string that begins here never ends")]
     OpenString,
-    /// A number of more than 64 bits.
+    /// A number with more than 64 bits.
     #[error("the number {0} is too large")]
     LargeNumber(String),
-    /// Sections in sections in sections.
+    /// Sections are nested too deep.
     #[error("sections are nested more than {0} deep")]
     Nesting(usize),
-    /// More bytes than any volume group needs.
+    /// The text is larger than any volume group needs.
     #[error("the text has more than {0} bytes")]
     Size(usize),
-    /// More entries than any volume group needs.
+    /// There are more entries than any volume group needs.
     #[error("the text has more than {0} entries and values")]
     Entries(usize),
 }

@@ -1,4 +1,4 @@
-//! Tokens of LVM's configuration language, as libdevmapper's tokenizer has them.
+//! Tokens of LVM's configuration language, as in libdevmapper's tokenizer.
 
 use super::error::{Problem, TextError};
 
@@ -11,25 +11,25 @@ pub(super) enum Token<'a> {
     CloseArray,
     Comma,
     Equals,
-    /// What is between quotation marks, escapes resolved.
+    /// The text between quotation marks, escapes resolved.
     Str(String),
-    /// Something that looks like a number.
+    /// A token that looks like a number.
     Number(&'a str),
     Word(&'a str),
     End,
 }
 
-/// Whether a token is read where a value may stand: only there numbers are numbers.
+/// Whether a token is read where a value may be: only there, numbers are recognized.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Expect {
     Key,
     Value,
 }
 
-/// Bytes of a token that are shown in an error.
+/// Bytes of a token shown in an error.
 const SHOWN: usize = 32;
 
-/// Where in the text we are.
+/// The current position in the text.
 pub(super) struct Lexer<'a> {
     text: &'a str,
     at: usize,
@@ -38,7 +38,7 @@ pub(super) struct Lexer<'a> {
 
 impl<'a> Lexer<'a> {
     pub(super) fn new(text: &'a str) -> Self {
-        // To libdevmapper a NUL is the end.
+        // For libdevmapper, a NUL is the end.
         let end = text.find('\0').unwrap_or(text.len());
         Self { text: &text[..end], at: 0, line: 1 }
     }
@@ -75,7 +75,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Goes on to the end of the line if nothing but blanks and a comment is left of it; the comment.
+    /// Skips the rest of the line if it has only blanks and a comment; returns the comment.
     pub(super) fn rest_of_line(&mut self) -> &'a str {
         self.take_while(|byte| is_space(byte) && byte != b'\n');
         let comment = self.comment();
@@ -85,7 +85,7 @@ impl<'a> Lexer<'a> {
         comment
     }
 
-    /// Goes on to the next token; the blank lines and comments before it.
+    /// Skips to the next token; returns the blank lines and comments before it.
     pub(super) fn lines(&mut self) -> String {
         let mut lines = String::new();
         loop {
@@ -101,7 +101,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Goes on to the next token; whether that is on another line, and whether it comes at once.
+    /// Skips to the next token; returns whether it is on another line, and whether it follows directly.
     pub(super) fn gap(&mut self) -> (bool, bool) {
         let (line, at) = (self.line, self.at);
         self.lines();
@@ -162,7 +162,7 @@ impl<'a> Lexer<'a> {
         Err(self.error(Problem::OpenString))
     }
 
-    /// The error that something else than `token` was expected.
+    /// The error for a token other than the expected one.
     pub(super) fn unexpected(&self, expected: &'static str, token: &Token<'_>) -> TextError {
         let found = match token {
             Token::OpenSection => "'{'".into(),
@@ -185,7 +185,7 @@ fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t'..=b'\r')
 }
 
-/// The beginning of a token that may be very long, without control characters.
+/// The start of a token that may be very long, without control characters.
 pub(super) fn shown(text: &str) -> String {
     let mut shown: String =
         text.chars().take(SHOWN).map(|c| if c.is_control() { '?' } else { c }).collect();

@@ -1,16 +1,16 @@
-//! LVM's configuration language: text to tree and back.
+//! LVM's configuration language: conversion between text and tree.
 //!
-//! A volume group is described by such a text: sections, numbers, strings, lists of these. LVM writes it in
-//! two forms, both of which [`print`](printer) byte for byte as LVM does:
+//! The text describes a volume group: sections, numbers, strings, and lists of these. LVM writes it
+//! in two forms, both of which [`print`](printer) produces byte for byte:
 //!
-//! | form | where | what it has |
+//! | form | location | features |
 //! |---|---|---|
-//! | [`Form::Disk`] | metadata areas | no indentation; who wrote it stands at the end |
-//! | [`Form::Backup`] | `/etc/lvm/backup`, `/etc/lvm/archive` | tabs, comments with sizes; who wrote it stands first |
+//! | [`Form::Disk`] | metadata areas | no indentation; the header is at the end |
+//! | [`Form::Backup`] | `/etc/lvm/backup`, `/etc/lvm/archive` | tabs, comments with sizes; the header comes first |
 //!
-//! Invariants: any bytes give a tree or one error with its line, in time and memory proportional to the
-//! bytes ([`MAX_BYTES`], [`MAX_ENTRIES`], [`MAX_DEPTH`]); a text that LVM wrote comes back from its tree
-//! byte for byte.
+//! Invariants: any bytes give a tree or one error with its line, in time and memory proportional to
+//! the bytes ([`MAX_BYTES`], [`MAX_ENTRIES`], [`MAX_DEPTH`]); parsing and printing a text from LVM
+//! returns it byte for byte.
 //!
 //! Sources: LVM's `libdm/libdm-config.c` (the language), `lib/format_text/export.c` (the forms).
 

@@ -1,24 +1,25 @@
-//! From text to tree.
+//! Parses a text into a tree.
 
 use super::error::{Problem, TextError};
 use super::lexer::{Expect, Lexer, Token, shown};
 use super::raw;
 use super::tree::{Array, ArrayStyle, Entry, Node, Scalar, Section};
 
-/// Bytes of a text at most. Ten thousand volumes take about 8 MiB.
+/// Maximum bytes of a text. Ten thousand volumes take about 8 MiB.
 pub const MAX_BYTES: usize = 32 << 20;
-/// Entries and values of a text at most, which bounds the memory of its tree.
+/// Maximum number of entries and values, which bounds the memory of the tree.
 pub const MAX_ENTRIES: usize = 2 << 20;
-/// Sections within each other at most; LVM needs six.
+/// Maximum nesting of sections; LVM needs six.
 pub const MAX_DEPTH: usize = 16;
 
-/// LVM of 32 bits once wrote creation times that no number can hold; it reads them as this, and so do we.
+/// A 32-bit LVM once wrote creation times that are too large for a number; LVM reads them as this,
+/// and so does ashlar.
 const REPAIRED_CREATION_TIME: i64 = 1_527_120_000;
 
-/// Parses a whole text. What follows a NUL does not count.
+/// Parses a whole text. Bytes after a NUL are ignored.
 ///
 /// # Errors
-/// The first line that cannot be understood; or the text is larger than any volume group needs.
+/// The first syntax error; or the text is larger than any volume group needs.
 pub fn parse(bytes: &[u8]) -> Result<Section, TextError> {
     if bytes.len() > MAX_BYTES {
         return Err(TextError { line: 1, problem: Problem::Size(MAX_BYTES) });
@@ -42,7 +43,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// The entries up to the closing brace, or at depth 0 to the end.
+    /// Parses the entries up to the closing brace, or at depth 0 to the end.
     fn section(&mut self, depth: usize) -> Result<Section, TextError> {
         if depth > MAX_DEPTH {
             return Err(self.lexer.error(Problem::Nesting(MAX_DEPTH)));
@@ -94,7 +95,7 @@ impl Parser<'_> {
             if token == Token::CloseArray {
                 break;
             }
-            // Commas are optional to libdevmapper.
+            // For libdevmapper, commas are optional.
             if token != Token::Comma || !behind_value {
                 self.count()?;
                 items.push(self.scalar(key, token)?);
@@ -145,7 +146,7 @@ impl Parser<'_> {
     }
 }
 
-/// The name of an entry, if that is what the token is.
+/// The name of an entry, if the token is one.
 fn name(token: &Token<'_>) -> Option<String> {
     let name = match token {
         Token::Word(word) => (*word).to_owned(),
@@ -162,7 +163,7 @@ fn name(token: &Token<'_>) -> Option<String> {
     (!name.is_empty()).then_some(name)
 }
 
-/// A number in C's notation: with a leading zero it is octal.
+/// A number in C's notation: octal with a leading zero.
 fn integer(text: &str) -> Option<i64> {
     let digits = text.trim_start_matches(['+', '-']);
     let octal = digits.len() > 1 && digits.starts_with('0');

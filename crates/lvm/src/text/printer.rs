@@ -1,37 +1,37 @@
-//! From tree to text, as LVM prints.
+//! Prints a tree as LVM does.
 
 use super::comments::{Place, comment};
 use super::raw;
 use super::tree::{Array, ArrayStyle, Entry, Node, Scalar, Section};
 
-/// The two forms in which LVM writes texts.
+/// The two forms of LVM's texts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
     /// In metadata areas.
     Disk,
-    /// In backup files, with times in the zone that is so many seconds ahead of UTC.
+    /// In backup files, with times in the zone with this UTC offset.
     Backup {
         /// Seconds east of Greenwich.
         utc_offset: i32,
     },
 }
 
-/// LVM indents no further.
+/// LVM's maximum indentation.
 const MAX_INDENT: usize = 5;
-/// Comments begin behind this many tabs, if the line is shorter.
+/// Comments begin after this many tabs, if the line is shorter.
 const COMMENT_TAB: usize = 6;
 
-/// `text` in that form.
+/// Prints `text` in this form.
 ///
-/// Whichever form the tree was parsed from: the entries outside of the volume group's section are put where
-/// the form has them.
+/// The tree may come from either form: entries outside of the volume group's section are moved to
+/// the form's position.
 pub fn print(text: &Section, form: Form) -> Vec<u8> {
     let mut printer = Printer { out: String::new(), form };
     let of_section = |entry: &&Entry| entry.node.as_section().is_some();
     let sections: Vec<&Entry> = text.entries.iter().filter(of_section).collect();
     let values: Vec<&Entry> = text.entries.iter().filter(|entry| !of_section(entry)).collect();
     let values_first = text.entries.first().is_some_and(|entry| !of_section(&entry));
-    // The line that ctime() ends stands between the two parts of a backup, and at the end on disk.
+    // The newline from ctime() is between the two parts of a backup, and at the end on disk.
     let between = sections.first().map_or("", |entry| entry.lead.as_str());
     match form {
         Form::Disk if values_first && !sections.is_empty() => {
@@ -62,7 +62,7 @@ struct Printer {
 type Path<'a> = Vec<(&'a str, &'a Section)>;
 
 impl Printer {
-    /// Entries outside of all sections; `lead` stands before the first one in place of its own.
+    /// Prints entries outside of all sections; `lead` replaces the first one's lead.
     fn entries(&mut self, entries: &[&Entry], lead: Option<&str>) {
         for (i, entry) in entries.iter().enumerate() {
             let lead = lead.filter(|_| i == 0).unwrap_or(&entry.lead);
@@ -105,7 +105,7 @@ impl Printer {
         self.out.push('\n');
     }
 
-    /// What libdevmapper prints itself is indented by one on disk, too.
+    /// Lines that libdevmapper prints itself are also indented on disk, by one.
     fn indent(&mut self, depth: usize, tight: bool) {
         let tabs = match self.form {
             Form::Disk => usize::from(tight),

@@ -1,16 +1,16 @@
-//! Bytes of a text as a `String` and back, without loss.
+//! Lossless conversion of a text's bytes to a `String` and back.
 //!
-//! LVM's texts are ASCII, but for strings that come from outside: device names and command lines may hold
-//! any bytes. Bytes that are not UTF-8 become characters of a private range of Unicode, one each; so do
-//! the bytes of characters of that range, which makes the way back exact for every input.
+//! LVM's texts are ASCII, except for external strings: device names and command lines may contain
+//! any bytes. Each byte that is not UTF-8 becomes a character of a private range of Unicode; so
+//! does each byte of a character of that range, which makes the conversion exact for every input.
 
-/// The character that stands for byte 0x80; the others follow it.
+/// The character for byte 0x80; the others follow.
 const FIRST: u32 = 0xf780;
-/// Stands for byte 0xff.
+/// The character for byte 0xff.
 const LAST: u32 = FIRST + 0x7f;
 
 fn stand_in(byte: u8) -> char {
-    // Within the range, which has no surrogates.
+    // In the range, which has no surrogates.
     char::from_u32(FIRST + u32::from(byte & 0x7f)).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
 
@@ -18,7 +18,7 @@ fn is_stand_in(c: char) -> bool {
     (FIRST..=LAST).contains(&u32::from(c))
 }
 
-/// `bytes` as text.
+/// Converts `bytes` to text.
 pub fn decode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -39,7 +39,7 @@ pub fn decode(bytes: &[u8]) -> String {
     text
 }
 
-/// The bytes that [`decode`] made `text` of.
+/// The bytes from which [`decode`] made `text`.
 pub fn encode(text: &str) -> Vec<u8> {
     if !text.chars().any(is_stand_in) {
         return text.as_bytes().to_vec();

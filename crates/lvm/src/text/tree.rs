@@ -1,22 +1,22 @@
 //! A text as a tree of sections and values.
 //!
-//! The tree keeps what it takes to print it again as it was: blank lines and comments between entries,
-//! how an array was broken into lines. LVM's comments at the ends of lines are kept only outside of
-//! sections: those inside follow from the values, and the printer makes them anew.
+//! The tree keeps the formatting: blank lines and comments between entries, and the line breaks of
+//! arrays. LVM's comments at line ends are kept only outside of sections: those inside are derived
+//! from the values, and the printer generates them.
 
 /// Entries between braces, or a whole text.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Section {
-    /// In the order of the text. A key may be there more than once; the first one counts.
+    /// In text order. A key may occur more than once; the first one counts.
     pub entries: Vec<Entry>,
-    /// Blank lines and comments before the closing brace, or the end of the text, each with its newline.
+    /// Blank lines and comments before the closing brace, or the end of the text, including newlines.
     pub tail: String,
 }
 
-/// A key and what it is set to.
+/// A key and its value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// Blank lines and comments before it, each with its newline.
+    /// Blank lines and comments before it, including newlines.
     pub lead: String,
     /// Its name.
     pub key: String,
@@ -24,11 +24,11 @@ pub struct Entry {
     pub node: Node,
     /// The comment at the end of its line, from `#` on, without the newline. Empty if there is none.
     pub trail: String,
-    /// Written without blanks around the sign of equality, as libdevmapper prints trees.
+    /// Written without blanks around the equals sign, as by libdevmapper.
     pub tight: bool,
 }
 
-/// What a key is set to.
+/// The value of a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Node {
     /// `key { ... }`
@@ -44,11 +44,11 @@ pub enum Node {
 pub enum Scalar {
     /// A number.
     Int(i64),
-    /// A number with a point, as it is written.
+    /// A number with a decimal point, as written.
     Float(String),
-    /// A string in quotation marks, without them and without escapes.
+    /// A quoted string, without quotes and escapes.
     Str(String),
-    /// A word without quotation marks.
+    /// An unquoted word.
     Bare(String),
 }
 
@@ -57,11 +57,11 @@ pub enum Scalar {
 pub struct Array {
     /// The values.
     pub items: Vec<Scalar>,
-    /// How it is written.
+    /// Its formatting.
     pub style: ArrayStyle,
 }
 
-/// How an array is written.
+/// The formatting of an array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ArrayStyle {
     /// `["A", "B"]`
@@ -71,7 +71,7 @@ pub enum ArrayStyle {
     Tight,
     /// `[ "A", "B" ]`
     Spaced,
-    /// Brackets on lines of their own, and so many values on each line between them.
+    /// Brackets on separate lines, with this many values per line between them.
     Rows(u8),
 }
 
@@ -145,7 +145,7 @@ impl Node {
         }
     }
 
-    /// Whether both say the same, however it is written.
+    /// Whether both have the same value, however it is written.
     pub fn means(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Array(a), Self::Array(b)) => a.items == b.items,
@@ -155,12 +155,12 @@ impl Node {
 }
 
 impl Entry {
-    /// An entry with nothing around it.
+    /// An entry without surrounding comments.
     pub fn new(key: impl Into<String>, node: Node) -> Self {
         Self { lead: String::new(), key: key.into(), node, trail: String::new(), tight: false }
     }
 
-    /// The same with a blank line before it.
+    /// Adds a blank line before it.
     pub fn after_blank_line(mut self) -> Self {
         self.lead = "\n".into();
         self
@@ -168,38 +168,39 @@ impl Entry {
 }
 
 impl Section {
-    /// The first entry of that name.
+    /// The first entry with this name.
     pub fn get(&self, key: &str) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.key == key)
     }
 
-    /// What that key is set to.
+    /// The value of this key.
     pub fn node(&self, key: &str) -> Option<&Node> {
         self.get(key).map(|entry| &entry.node)
     }
 
-    /// The number of that name.
+    /// The number with this name.
     pub fn int(&self, key: &str) -> Option<i64> {
         self.node(key)?.as_scalar()?.as_int()
     }
 
-    /// The string of that name.
+    /// The string with this name.
     pub fn str(&self, key: &str) -> Option<&str> {
         self.node(key)?.as_scalar()?.as_str()
     }
 
-    /// The section of that name.
+    /// The section with this name.
     pub fn section(&self, key: &str) -> Option<&Self> {
         self.node(key)?.as_section()
     }
 
-    /// Removes all entries of that name.
+    /// Removes all entries with this name.
     pub fn remove(&mut self, key: &str) {
         self.entries.retain(|entry| entry.key != key);
     }
 
-    /// Sets a key. An entry that says the same already stays as it is written; one that says something
-    /// else keeps its place and its form; a new one goes where `order` has it, with what `order` has before it.
+    /// Sets a key. An entry with the same value stays as written; one with another value keeps its
+    /// position and its formatting; a new one goes to its position in `order`, with the blank line
+    /// from `order`.
     pub fn set(&mut self, key: &str, node: Node, order: Order) {
         if let Some(entry) = self.entries.iter_mut().find(|entry| entry.key == key) {
             match (&mut entry.node, node) {
@@ -210,7 +211,7 @@ impl Section {
             return;
         }
         let rank = order.rank(key);
-        // Behind the last one that belongs before it; entries nobody knows stay behind their predecessors.
+        // After the last entry that belongs before it; unknown entries stay after their predecessors.
         let before = |entry: &Entry| order.rank(&entry.key).is_some_and(|other| Some(other) < rank);
         let after = |entry: &Entry| order.rank(&entry.key).is_some_and(|other| Some(other) > rank);
         let place = match self.entries.iter().rposition(before) {

@@ -1,4 +1,4 @@
-//! The devices that are planned for groups made by the real LVM are those that it made itself:
+//! The planned devices for groups made by the real LVM equal LVM's own devices:
 //! `tests/images/lvm-tables` has both, and the recipe.
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ fn plan_all(group: &VolumeGroup) -> Plan {
     plan(group, Options::default(), &|index| Some(format!("PV{index}")))
 }
 
-/// `dmsetup table`'s lines, without the blanks at their ends.
+/// The lines of `dmsetup table`, without trailing blanks.
 fn tables(plan: &Plan) -> Vec<String> {
     let mut out = Vec::new();
     for device in &plan.devices {
@@ -47,7 +47,7 @@ fn lvm_tables(name: &str) -> Vec<String> {
     lines
 }
 
-/// Every device stands behind all it is made of.
+/// Every device comes after the devices it is made of.
 fn assert_ordered(plan: &Plan) {
     let mut seen: Vec<&str> = Vec::new();
     for device in &plan.devices {
@@ -94,7 +94,7 @@ fn thin_volumes_name_their_pool_and_the_pool_its_parts() {
         let pool = "vg-pool-tpool".to_owned();
         assert_eq!(made_of(name), MadeOf::Thin { pool, device_id, external_origin: None });
     }
-    // The plain volume beside them, and the parts, are as LVM has them; the pool itself is no device.
+    // The plain volume and the parts are as in LVM; the pool itself is not a device.
     let lvm = lvm_tables("thin");
     for line in tables(&plan) {
         assert!(lvm.contains(&line), "{line}");
@@ -142,7 +142,7 @@ fn without_any_disk_nothing_is_planned_and_everything_refused() {
 
 #[test]
 fn a_merge_goes_on_only_where_it_may_be_written() {
-    // The text that `lvconvert --merge` leaves while the origin is in use.
+    // The text after `lvconvert --merge` while the origin is in use.
     let text = golden("snapshots.text").replace("cow_store = \"one\"", "merging_store = \"one\"");
     let group = Metadata::parse(text.as_bytes()).expect("a merging snapshot").group;
     let all = |index| Some(format!("PV{index}"));
@@ -156,11 +156,11 @@ fn a_merge_goes_on_only_where_it_may_be_written() {
     let read_only = plan(&group, read_only, &all);
     assert_eq!(origin(&tables(&read_only)), format!("vg-data: 0 16384 snapshot {behind}"));
     assert!(read_only.devices.iter().all(|device| device.read_only));
-    // The other snapshot is there before anything can be merged.
+    // The other snapshot exists before anything can be merged.
     let writable = plan(&group, Options::default(), &all);
     let place = |name| writable.devices.iter().position(|device| device.name == name);
     assert!(place("vg-two") < place("vg-data"));
-    // The store is no volume any more; the other snapshot is.
+    // The store is no longer a visible volume; the other snapshot is.
     assert!(read_only.devices.iter().all(|device| device.name != "vg-one"));
     assert!(read_only.devices.iter().any(|device| device.name == "vg-two"));
 }

@@ -1,4 +1,4 @@
-//! Volumes that come, grow and go, on groups made by the real LVM (tests/images/lvm-tables).
+//! Volumes are created, extended and removed, in groups made by the real LVM (tests/images/lvm-tables).
 
 use std::fs;
 use std::path::Path;
@@ -42,7 +42,7 @@ fn snapshot(
     with_author(|author| group.create_snapshot(origin, Sectors(8), &volume(name, extents), author))
 }
 
-/// What every change must leave: a group that is possible, and that reads back from its text as it is.
+/// Checks that a changed group is consistent, and is unchanged after printing and parsing.
 fn assert_sound(of: &Metadata, group: &VolumeGroup) {
     group.check().expect("a possible group");
     let mut changed = of.clone();
@@ -72,7 +72,7 @@ fn a_new_volume_takes_free_extents_and_leaves_all_others() {
 fn a_snapshot_is_written_as_lvm_writes_it() {
     let before = metadata("snapshots");
     let mut group = before.group.clone();
-    // What LVM made is taken away and made again: the same text but for identities and times.
+    // Remove a volume made by LVM and create it again: the text is the same except for UUIDs and times.
     assert_eq!(group.remove("two"), Ok(vec!["two".into()]));
     assert!(group.snapshots().count() == 2 && group.lv("snapshot1").is_none());
     let new = NewVolume { wish: Wish::linear(4), ..volume("two", 4) };
@@ -97,7 +97,7 @@ fn a_snapshot_is_written_as_lvm_writes_it() {
 fn a_snapshot_gets_no_more_room_than_its_origin_can_fill() {
     let before = metadata("snapshots");
     let mut group = before.group.clone();
-    // 8 MiB in chunks of 4 KiB: 2,048 of them, 8 areas of exceptions, a header and one more area.
+    // 8 MiB in chunks of 4 KiB: 2,048 chunks, 8 areas of exceptions, a header and one more area.
     assert_eq!(snapshot(&mut group, "data", "large", 50), Ok("large".into()));
     assert_eq!(group.lv("large").map(|lv| lv.extents()), Some(9));
     let why = group.grow("large", &Wish::linear(5)).unwrap_err();

@@ -1,4 +1,4 @@
-//! Integration tests of LVM2, in one program: a module for each subject.
+//! Integration tests of LVM2, in one program: a module per subject.
 
 mod activate;
 mod change;

@@ -1,4 +1,4 @@
-//! Which extents new and growing volumes get.
+//! Allocation of extents to new and growing volumes.
 
 use ashlar_block::{Sector, Sectors};
 use ashlar_lvm::alloc::{AllocError, Policy, Wish};
@@ -66,7 +66,7 @@ fn a_growing_volume_goes_on_where_it_ends() {
     let mut group = group(&[100, 100]);
     add(&mut group, 0, &Wish::linear(10)).expect("fits");
     add(&mut group, 1, &Wish::linear(10)).expect("fits");
-    // The second volume is on the emptier disk; the first one can go on.
+    // The second volume is on the emptier disk; the first one can be extended in place.
     assert_eq!(places(&group.lvs[1]), [(1, 0, 10)]);
     let grow = |group: &mut VolumeGroup, index: usize, wish: &Wish| {
         let last = group.lvs[index].segments.last().cloned();
@@ -151,7 +151,7 @@ fn random_volumes_come_grow_and_go_without_ever_sharing_an_extent() {
             group.check().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
             let expected = if taken.is_ok() { free - u64::from(wish.extents) } else { free };
             assert_eq!(group.free_map().total(), expected, "seed {seed}");
-            // Whatever is left can be had in any pieces.
+            // The rest can always be allocated in any pieces.
             if let Err(AllocError::NotSo { stripes, policy, .. }) = taken {
                 assert!(stripes > 1 || policy != "normal", "seed {seed}");
             }

@@ -1,4 +1,4 @@
-//! The golden cases of tests/images/lvm, whose `create` says what they are.
+//! The golden cases of tests/images/lvm; the script `create` there describes them.
 
 use ashlar_block::{Sector, Sectors};
 use ashlar_lvm::Metadata;
@@ -6,17 +6,17 @@ use ashlar_lvm::ondisk::layout::SECTOR_SIZE;
 use ashlar_lvm::ondisk::{MdaHeader, PvLabel};
 use ashlar_sim::{Media, SimDisk};
 
-/// The size of the disks that LVM was given.
+/// The size of LVM's disks.
 pub(crate) const DISK: Sectors = Sectors(96 << 11);
 
-/// What LVM left of one case.
+/// LVM's output for one case.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     /// The text on disk.
     pub(crate) disk: &'static [u8],
-    /// The same by vgcfgbackup.
+    /// The same from vgcfgbackup.
     pub(crate) backup: &'static [u8],
-    /// Of each physical volume the label and the headers of its areas.
+    /// For each physical volume, the label and the headers of its areas.
     pub(crate) pvs: &'static [&'static [u8]],
 }
 
@@ -33,7 +33,7 @@ macro_rules! case {
     };
 }
 
-/// All of them.
+/// All cases.
 pub(crate) const CASES: &[Case] = &[
     case!("empty", ["0"]),
     case!("linear", ["0", "1"]),
@@ -49,18 +49,18 @@ pub(crate) const CASES: &[Case] = &[
     case!("missing", ["0"]),
 ];
 
-/// The case of that name.
+/// The case with this name.
 pub(crate) fn case(name: &str) -> &'static Case {
     CASES.iter().find(|case| case.name == name).expect("a case")
 }
 
 impl Case {
-    /// The text on disk, read.
+    /// The text on disk, parsed.
     pub(crate) fn metadata(&self) -> Metadata {
         Metadata::parse(self.disk).unwrap_or_else(|error| panic!("{}: {error}", self.name))
     }
 
-    /// The label of a physical volume and the sector that it was in.
+    /// The label of a physical volume, and its sector.
     pub(crate) fn label(&self, pv: usize) -> (u8, PvLabel) {
         let sector = self.pvs[pv].first_chunk::<SECTOR_SIZE>().expect("a label");
         let number = sector[8];
@@ -72,7 +72,7 @@ impl Case {
         &self.pvs[pv].as_chunks::<SECTOR_SIZE>().0[1..]
     }
 
-    /// The disks as LVM left them, but for what has nothing to do with LVM.
+    /// The disks as LVM left them, except for data unrelated to LVM.
     pub(crate) fn disks(&self) -> Vec<SimDisk> {
         (0..self.pvs.len()).map(|pv| self.disk(pv)).collect()
     }

@@ -1,4 +1,5 @@
-//! A commit that is cut off at any step, and one whose writes fail: old or new, never anything else.
+//! A commit that is interrupted at any step, and one with failing writes: the result is the old
+//! group or the new one.
 
 use ashlar_block::{Gateway, Sectors};
 use ashlar_lvm::commit::{CommitError, Member, commit};
@@ -17,7 +18,7 @@ fn gateways(media: &[Media]) -> Vec<Gateway> {
     media.iter().map(|media| SimDisk::over("disk", media.clone()).gateway()).collect()
 }
 
-/// Small areas whose rings have been around, a committed group, and the one that is to follow it.
+/// Small areas whose rings have wrapped around, a committed group, and the group to commit next.
 fn prepare(seed: u64) -> (Vec<Media>, Metadata, Metadata) {
     let media: Vec<Media> = (0..DISKS).map(|i| Media::noisy(Sectors(8192), i.into())).collect();
     let sim = Sim::new(seed);
@@ -34,7 +35,7 @@ fn prepare(seed: u64) -> (Vec<Media>, Metadata, Metadata) {
             pvs.push(format_pv(gateway, uuid(i), &layout).await.expect("made"));
         }
         let mut metadata = group_of(&pvs);
-        // So that the next text wraps around with some seeds.
+        // So that the next text wraps around for some seeds.
         for round in 0..1 + seed % 12 {
             metadata.group.tags = (0..60 + round).map(|tag| format!("old{tag}")).collect();
             write(&gateways, &mut pvs, &mut metadata).await;
@@ -72,7 +73,7 @@ fn same(metadata: &Metadata, text: &[u8]) -> bool {
     metadata.print(Form::Disk) == text
 }
 
-/// What counts now; every area has the old text or the new one, and is not damaged.
+/// The current group; checks that every area has the old text or the new one, undamaged.
 fn what_counts(media: &[Media], old: &Metadata, new: &Metadata) -> Metadata {
     let gateways = gateways(media);
     let pvs = Sim::new(7).block_on(read_all(&gateways));
@@ -90,7 +91,7 @@ fn what_counts(media: &[Media], old: &Metadata, new: &Metadata) -> Metadata {
     [old, new].into_iter().find(|known| same(known, &now)).expect("one of them").clone()
 }
 
-/// The group can be changed again, and then no one is stale.
+/// The group can be changed again, and then no volume is stale.
 fn goes_on(media: &[Media], now: &Metadata) {
     let gateways = gateways(media);
     let mut next = now.clone();
@@ -195,7 +196,7 @@ fn a_format_cut_at_every_step_leaves_no_volume_or_the_new_one() {
     for seed in seeds(20) {
         for steps in 0.. {
             let media = Media::noisy(Sectors(8192), seed);
-            // An old label that must not come back with new areas.
+            // An old label that must not reappear with new areas.
             let sim = Sim::new(seed);
             let gateway = SimDisk::over("disk", media.clone()).gateway();
             let layout = Layout { metadata_copies: 2, ..Layout::default() };

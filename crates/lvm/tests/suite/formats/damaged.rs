@@ -1,4 +1,4 @@
-//! Texts and labels that are wrong: one clear error each, and no time or memory lost.
+//! Invalid texts and labels: one clear error each, in bounded time and memory.
 
 use ashlar_block::Sectors;
 use ashlar_lvm::Metadata;
@@ -21,7 +21,7 @@ fn error_of(text: &str) -> MetadataError {
     Metadata::parse(text.as_bytes()).expect_err("wrong")
 }
 
-/// The error of the text with one place changed, which must be there.
+/// The error for the text with one replacement; `from` must exist.
 #[track_caller]
 fn changed(name: &str, from: &str, to: &str) -> String {
     let text = text_of(name);
@@ -54,7 +54,7 @@ fn what_libdevmapper_accepts_is_accepted() {
     let text = "# comment\n a=1 b { c = [ 1 2,,3 ] }\td = 'x\\y' e = \"q\\\"\\\\\\z\" f=bare\ng = 010 \
                 h = +7 i = [] \"odd key\" = .5 creation_time = 99999999999999999999";
     let tree = text::parse(text.as_bytes());
-    // Two commas are one too many.
+    // Two commas are an error.
     assert!(tree.is_err());
     let tree = text::parse(text.replace(",,", ", ").as_bytes()).expect("a tree");
     let ints: Vec<_> = ["a", "g", "h", "creation_time"].iter().map(|key| tree.int(key)).collect();
@@ -89,7 +89,7 @@ fn a_truncated_text_is_an_error_wherever_it_ends() {
         let whole = case.metadata();
         for len in 0..case.disk.len() {
             match Metadata::parse(&case.disk[..len]) {
-                // Only the comment behind the last number, or digits of that.
+                // Only the comment after the last number is missing, or digits of that number.
                 Ok(short) => assert_eq!(short.group, whole.group, "{} {len}", case.name),
                 Err(error) => assert!(!error.to_string().is_empty()),
             }
@@ -166,7 +166,7 @@ fn impossible_groups_are_refused_with_the_reason() {
 
 #[test]
 fn extents_that_are_used_twice_name_both_users() {
-    // The second segment of this volume lies behind others.
+    // The second segment of this volume is after other volumes.
     let error = changed("snapshots", "\"pv0\", 16", "\"pv0\", 15");
     assert!(error.contains("extent 15 of physical volume"), "{error}");
     assert!(error.contains("is used by both origin and other"), "{error}");
@@ -294,7 +294,7 @@ fn places_of_texts_that_cannot_be_are_refused_and_never_overflow() {
             }
         }
     }
-    // Found by fuzzing: behind a text so far out the sum of two positions overflowed.
+    // Found by fuzzing: after a text with such a large offset, the sum of two positions overflowed.
     let far = RawText { offset: (1 << 56) - 1, size: 13_273, checksum: 0x082c_3dfc };
     for size in [0xff00_0000_000f_f000, u64::MAX - 4096, (1 << 63) - 4096] {
         let area = Range { offset: 4096, size };

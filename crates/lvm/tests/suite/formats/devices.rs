@@ -1,4 +1,4 @@
-//! Physical volumes on simulated disks: read, made, updated.
+//! Physical volumes on simulated disks: reading, creating, updating.
 
 use ashlar_block::{Gateway, Sector, Sectors};
 use ashlar_lvm::commit::{Committed, Member, commit};
@@ -31,7 +31,7 @@ pub(crate) fn group_of(pvs: &[PvOnDisk]) -> Metadata {
     Metadata::new(group, header)
 }
 
-/// Counts up and commits.
+/// Increments the sequence number and commits.
 pub(crate) async fn write(
     gateways: &[Gateway],
     pvs: &mut [PvOnDisk],
@@ -126,7 +126,7 @@ fn a_group_is_made_changed_two_hundred_times_and_read_again() {
         let gateways: Vec<Gateway> = disks.iter().map(SimDisk::gateway).collect();
         let sim = Sim::new(u64::from(block));
         let layout = |i: u8| Layout {
-            // Areas of different sizes, small ones so that their rings wrap around often.
+            // Areas of different, small sizes, so that their rings wrap around often.
             data_alignment: Sectors(8),
             metadata_size: Sectors(64 + 17 * u64::from(i)),
             metadata_copies: if i == 2 { 2 } else { 1 },

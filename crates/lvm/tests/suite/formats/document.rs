@@ -1,4 +1,4 @@
-//! docs/formats/lvm.md says what the code does: its tables of fields are compared with the structs.
+//! docs/formats/lvm.md matches the code: its tables of fields are compared with the structs.
 
 use std::mem::{offset_of, size_of};
 
@@ -13,7 +13,7 @@ fn size_of_field<T, F>(_: fn(&T) -> &F) -> usize {
     size_of::<F>()
 }
 
-/// All fields of a struct with offsets and sizes. The pattern names every field, or it is no pattern.
+/// All fields of a struct with offsets and sizes. The pattern must name every field to compile.
 macro_rules! fields {
     ($t:ident { $($field:ident),+ }) => {{
         fn _all(value: $t) {
@@ -27,7 +27,7 @@ macro_rules! fields {
     }};
 }
 
-/// The tables of fields, in the order of the document.
+/// The tables of fields, in document order.
 fn tables() -> Vec<Vec<(usize, usize, &'static str)>> {
     let mut tables = Vec::new();
     for line in DOCUMENT.lines() {

@@ -1,4 +1,4 @@
-//! Texts and labels that LVM wrote come back byte for byte, and mean what LVM was asked for.
+//! Texts and labels from LVM are printed back byte for byte, and have the requested contents.
 
 use ashlar_block::Sectors;
 use ashlar_lvm::metadata::{AreaOn, LvFlag, PvFlag, RaidLevel, Segment, SegmentKind, VolumeGroup};
@@ -10,7 +10,7 @@ use crate::formats::cases::{CASES, case};
 
 const BACKUP: Form = Form::Backup { utc_offset: 0 };
 
-/// Shows where two texts differ first.
+/// Reports the first difference of two texts.
 #[track_caller]
 fn assert_same(case: &str, found: &[u8], expected: &[u8]) {
     let (found, expected) = (String::from_utf8_lossy(found), String::from_utf8_lossy(expected));
@@ -52,7 +52,7 @@ fn each_form_can_be_made_of_the_other_one() {
     }
 }
 
-/// The same group made anew of its fields, without what was kept of the text.
+/// The same group, rebuilt from its fields, without the kept parts of the text.
 fn rebuilt(old: &VolumeGroup) -> VolumeGroup {
     let mut group = VolumeGroup::new(&*old.name, old.id, old.extent_size);
     group.seqno = old.seqno;
@@ -192,7 +192,7 @@ fn snapshots_are_found_from_both_ends() {
     let snap1 = group.snapshot_in("snap1").expect("a snapshot");
     assert_eq!(snap1.snapshot.origin, "origin");
     assert_eq!((snap1.snapshot.chunk_size, snap1.snapshot.merging), (Sectors(8), false));
-    // The flags of both say the contrary of what users see.
+    // The flags of both are the opposite of what users see.
     let seen = |name: &str| {
         let at = group.lvs.iter().position(|lv| lv.name == name).expect(name);
         (group.lvs[at].is_visible(), group.visible()[at])

@@ -1,4 +1,4 @@
-//! Which groups a set of physical volumes has.
+//! The groups on a set of physical volumes.
 
 use ashlar_block::{Gateway, Sectors};
 use ashlar_lvm::format::{Layout, format_pv};
@@ -74,7 +74,7 @@ fn a_volume_that_was_left_behind_is_stale_and_one_that_was_marked_has_returned()
     let (disks, gateways, mut pvs) = three();
     let mut metadata = group_of(&pvs);
     Sim::new(1).block_on(write(&gateways, &mut pvs, &mut metadata));
-    // The last one misses a change.
+    // The last volume misses a change.
     Sim::new(1).block_on(write(&gateways[..2], &mut pvs[..2], &mut metadata));
     let found = found_on(&disks, &[2, 0, 1]);
     let expected = [MemberState::Present(1), MemberState::Present(2), MemberState::Stale(0)];
@@ -86,7 +86,7 @@ fn a_volume_that_was_left_behind_is_stale_and_one_that_was_marked_has_returned()
     let found = found_on(&disks, &[0, 1, 2]);
     assert_eq!(found.groups[0].members[2], MemberState::Returned(2));
     assert!(!found.groups[0].is_complete());
-    // Taken out of the group while it was away.
+    // Removed from the group while it was missing.
     metadata.group.pvs.truncate(2);
     Sim::new(1).block_on(write(&gateways[..2], &mut pvs[..2], &mut metadata));
     let found = found_on(&disks, &[0, 1, 2]);
@@ -130,7 +130,7 @@ fn a_volume_that_says_it_went_to_another_group_is_not_used_by_the_old_one() {
     let (disks, gateways, mut pvs) = three();
     let mut old = group_of(&pvs[..2]);
     Sim::new(1).block_on(write(&gateways[..2], &mut pvs[..2], &mut old));
-    // The second one was taken out while the first was away, and joined the third.
+    // The second volume was removed while the first was missing, and joined the third.
     let mut new = group_of(&pvs[1..]);
     new.group.id = uuid(77);
     new.group.name = "other".into();

@@ -1,4 +1,4 @@
-//! LVM's formats: texts and labels that LVM wrote, damaged and random ones, devices in the simulator.
+//! LVM's formats: texts and labels from LVM, damaged and random ones, devices in the simulator.
 
 mod allocation;
 mod cases;

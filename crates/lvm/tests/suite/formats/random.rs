@@ -1,4 +1,4 @@
-//! Random trees are printed and parsed; random commits into rings are compared with a naive picture.
+//! Random trees are printed and parsed; random commits into rings are compared with a simple model.
 
 use ashlar_lvm::ondisk::{MdaHeader, Range};
 use ashlar_lvm::text::{self, Array, ArrayStyle, Entry, Form, Node, Scalar, Section, parse, print};
@@ -80,7 +80,7 @@ fn random_trees_come_back_from_their_text() {
     for seed in seeds(3000) {
         let mut rng = Rng::new(seed);
         let tree = section(&mut rng, 0);
-        // Of the disk's form sections come first, and so they do here.
+        // In the on-disk form sections come first, so they do here.
         let (sections, values): (Vec<_>, Vec<_>) =
             tree.entries.into_iter().partition(|entry| entry.node.as_section().is_some());
         let entries = [sections, values].concat();
