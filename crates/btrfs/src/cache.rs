@@ -1,4 +1,4 @@
-//! A bounded cache of tree blocks, or of what is kept of them, with blocks on their way in it.
+//! A bounded cache of tree blocks, or of data derived from them, which also tracks blocks being read.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,18 +8,18 @@ use lru::LruCache;
 use crate::ondisk::node::{Expected, Node, NodeError, check_first_key, check_version};
 use crate::units::Logical;
 
-/// Bytes that an entry takes beside its block.
+/// Memory that an entry takes in addition to its block.
 const ENTRY_BYTES: usize = 128;
 
-/// What can be cached.
+/// A type that can be cached.
 pub(crate) trait Cached {
-    /// Bytes of memory that it takes.
+    /// Its size in memory, in bytes.
     fn bytes(&self) -> usize;
 
-    /// Checks what another pointer to it expects, of a block that was let in under the first.
+    /// Checks a cached block against what another pointer to it expects.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first mismatch.
     fn check_expected(&self, expected: &Expected) -> Result<(), NodeError>;
 }
 
@@ -36,34 +36,34 @@ impl Cached for Node {
 
 /// A block in the cache.
 enum Entry<T> {
-    /// It has been read, from a mirror on which it is good.
+    /// It was read from a mirror with a valid copy.
     Ready {
         block: Arc<T>,
-        /// A walk has been over it, and is not expected to need it again.
+        /// A walk has passed it and is not expected to need it again.
         is_spent: bool,
     },
-    /// Somebody reads it; the event says that this is over.
+    /// A task is reading it; the event fires when that ends.
     OnItsWay(Arc<Event>),
 }
 
-/// What the cache says about a block.
+/// Result of a lookup.
 pub(crate) enum Lookup<'a, T: Cached> {
-    /// Here it is.
+    /// The block is cached.
     Ready(Arc<T>),
-    /// Look again when this has ended.
+    /// Look up again after this event.
     Wait(EventListener),
-    /// Nobody has it: read it, and put it in.
+    /// The block is not cached: read it and insert it.
     Read(Reading<'a, T>),
 }
 
-/// Blocks by their addresses, with the bytes that they take.
+/// Blocks by address, with their total size.
 struct Entries<T> {
     by_address: LruCache<Logical, Entry<T>>,
     bytes: usize,
 }
 
 impl<T: Cached> Entries<T> {
-    /// Bytes that are accounted for an entry.
+    /// Bytes charged for an entry.
     fn cost(entry: &Entry<T>) -> usize {
         match entry {
             Entry::Ready { block, .. } => block.bytes() + ENTRY_BYTES,
@@ -84,7 +84,7 @@ impl<T: Cached> Entries<T> {
         }
     }
 
-    /// Drops the least recently used ones until no more than `max` bytes are left.
+    /// Drops the least recently used entries until at most `max` bytes remain.
     fn shrink(&mut self, max: usize) {
         while self.bytes > max {
             let Some((_, old)) = self.by_address.pop_lru() else { return };
@@ -93,14 +93,14 @@ impl<T: Cached> Entries<T> {
     }
 }
 
-/// Tree blocks by their addresses, the least recently used ones dropped.
+/// Tree blocks by address; the least recently used are dropped.
 pub(crate) struct Cache<T> {
     entries: Mutex<Entries<T>>,
     max_bytes: usize,
 }
 
 impl<T: Cached> Cache<T> {
-    /// A cache that takes so many bytes at most.
+    /// A cache of at most `max_bytes` bytes.
     pub(crate) fn new(max_bytes: usize) -> Self {
         let entries = Entries { by_address: LruCache::unbounded(), bytes: 0 };
         Self { entries: Mutex::new(entries), max_bytes }
@@ -110,7 +110,7 @@ impl<T: Cached> Cache<T> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The block at `at`; if nobody has it, the caller is the one to read it.
+    /// Looks up the block at `at`; if it is neither cached nor being read, the caller must read it.
     pub(crate) fn look_up(&self, at: Logical) -> Lookup<'_, T> {
         let mut entries = self.entries();
         match entries.by_address.get_mut(&at) {
@@ -128,12 +128,12 @@ impl<T: Cached> Cache<T> {
         }
     }
 
-    /// Whether the block at `at` is here or on its way.
+    /// Whether the block at `at` is cached or being read.
     pub(crate) fn contains(&self, at: Logical) -> bool {
         self.entries().by_address.contains(&at)
     }
 
-    /// Puts in a block that was come by, if there is room for it or blocks that are spent make some.
+    /// Inserts a block that was read along the way, if there is room or dropping spent blocks makes room.
     pub(crate) fn offer(&self, at: Logical, block: Arc<T>) {
         let mut entries = self.entries();
         let entry = Entry::Ready { block, is_spent: false };
@@ -151,7 +151,7 @@ impl<T: Cached> Cache<T> {
         }
     }
 
-    /// The block at `at` has been walked over: it is the next one to be dropped.
+    /// Marks the block at `at` as walked over: it is dropped next.
     pub(crate) fn spend(&self, at: Logical) {
         let mut entries = self.entries();
         if let Some(Entry::Ready { is_spent, .. }) = entries.by_address.peek_mut(&at) {
@@ -160,12 +160,12 @@ impl<T: Cached> Cache<T> {
         }
     }
 
-    /// Bytes that it takes, and bytes that it may take.
+    /// Bytes in use, and the limit.
     pub(crate) fn bytes(&self) -> (usize, usize) {
         (self.entries().bytes, self.max_bytes)
     }
 
-    /// Forgets all.
+    /// Drops all entries.
     pub(crate) fn clear(&self) {
         let mut entries = self.entries();
         entries.by_address.clear();
@@ -173,7 +173,7 @@ impl<T: Cached> Cache<T> {
     }
 }
 
-/// The duty to read a block. Dropped without [`Self::done`], the block is nobody's again.
+/// The duty to read a block. If dropped without [`Self::done`], another task may read the block.
 pub(crate) struct Reading<'a, T: Cached> {
     cache: &'a Cache<T>,
     at: Logical,
@@ -182,7 +182,7 @@ pub(crate) struct Reading<'a, T: Cached> {
 }
 
 impl<T: Cached> Reading<'_, T> {
-    /// Puts the block in.
+    /// Inserts the block.
     pub(crate) fn done(mut self, block: Arc<T>) {
         self.block = Some(block);
     }
@@ -192,7 +192,7 @@ impl<T: Cached> Drop for Reading<'_, T> {
     fn drop(&mut self) {
         {
             let mut entries = self.cache.entries();
-            // While it was read it may have been dropped as the oldest, or another has it by now.
+            // Meanwhile the entry may have been dropped as the oldest, or another task has inserted one.
             let ours = |entry: &Entry<T>| match entry {
                 Entry::OnItsWay(event) => Arc::ptr_eq(event, &self.event),
                 Entry::Ready { .. } => false,
@@ -215,7 +215,7 @@ impl<T: Cached> Drop for Reading<'_, T> {
 mod tests {
     use super::*;
 
-    /// So many bytes.
+    /// A block of this many bytes.
     struct Block(usize);
 
     impl Cached for Block {
@@ -277,7 +277,7 @@ mod tests {
         cache.spend(Logical(4));
         cache.offer(Logical(5), Arc::new(Block(300)));
         assert_eq!(has(&cache, 1..=5), [true, true, false, false, true]);
-        // What is used again is not spent.
+        // A block that is used again is no longer spent.
         cache.spend(Logical(2));
         assert!(matches!(cache.look_up(Logical(2)), Lookup::Ready(_)));
         cache.offer(Logical(6), Arc::new(Block(300)));

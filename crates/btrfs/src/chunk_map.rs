@@ -1,7 +1,7 @@
-//! Where the bytes of the file system's space are on its devices.
+//! Maps the file system's space to its devices.
 //!
-//! The arithmetic is that of `btrfs_map_block` in the kernel's `fs/btrfs/volumes.c`. Within a chunk
-//! the space is cut into strips of [`STRIPE_LEN`]:
+//! The arithmetic is that of `btrfs_map_block` in the kernel's `fs/btrfs/volumes.c`. A chunk's
+//! space is divided into strips of [`STRIPE_LEN`]:
 //!
 //! | profile | strip `n` of the chunk |
 //! |---|---|
@@ -26,20 +26,20 @@ pub type Row = SmallVec<[usize; 8]>;
 /// One copy of a range of the file system's space on a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Location {
-    /// Which of the chunk's stripes.
+    /// Index of the stripe in the chunk.
     pub stripe: usize,
     /// The device of that stripe.
     pub devid: DevId,
-    /// Where on the device.
+    /// Offset on the device.
     pub at: Physical,
-    /// How many bytes from there on are beside each other, the range's end apart.
+    /// Number of contiguous bytes from there, regardless of the end of the requested range.
     pub len: u64,
 }
 
 /// What a part of a device holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Content {
-    /// A copy of data or tree blocks from `start` on.
+    /// A copy of data or tree blocks, starting at `start`.
     Data {
         /// The first byte.
         start: Logical,
@@ -53,19 +53,19 @@ pub enum Content {
         /// The number of the row within its chunk.
         row: u64,
     },
-    /// Behind the end of the chunk.
+    /// Past the end of the chunk.
     Nothing,
 }
 
 impl Chunk {
-    /// How many mirrors can be read: copies, or what parity can give.
+    /// Number of mirrors that can be read: copies, or reconstructions from parity.
     pub fn mirrors(&self) -> u8 {
         match self.profile {
             Profile::Single | Profile::Raid0 => 1,
             Profile::Dup | Profile::Raid1 | Profile::Raid10 | Profile::Raid5 => 2,
             Profile::Raid1c3 => 3,
             Profile::Raid1c4 => 4,
-            // P, Q, and both for each other data stripe that may be wrong without a checksum to say so.
+            // P, Q, and one for each further data stripe that may be wrong without a checksum to tell.
             Profile::Raid6 => u8::try_from(self.stripes.len()).unwrap_or(u8::MAX),
         }
     }
@@ -75,14 +75,14 @@ impl Chunk {
         (1..=self.mirrors()).map(Mirror)
     }
 
-    /// Whether `mirror` is bytes on a device, and not to be computed from a row.
+    /// Whether `mirror` is stored on a device, not computed from a row.
     pub fn is_stored(&self, mirror: Mirror) -> bool {
         mirror.0 >= 1 && usize::from(mirror.0) <= self.profile.copies()
     }
 
-    /// Where the copy `mirror` of the byte at `logical` is.
+    /// Location of copy `mirror` of the byte at `logical`.
     ///
-    /// `None` if the byte is not in this chunk or the mirror is none that is stored.
+    /// `None` if the byte is not in this chunk or the mirror is not a stored one.
     pub fn locate(&self, logical: Logical, mirror: Mirror) -> Option<Location> {
         let offset = logical.0.checked_sub(self.start.0).filter(|offset| *offset < self.length)?;
         if !self.is_stored(mirror) {
@@ -109,7 +109,7 @@ impl Chunk {
         Some(Location { stripe, devid: on.devid, at: on.offset.checked_add(at)?, len })
     }
 
-    /// What is `offset` bytes from the start of the part that the chunk has on stripe `stripe`.
+    /// Content at `offset` bytes from the start of the chunk's part on stripe `stripe`.
     pub fn content(&self, stripe: usize, offset: u64) -> Content {
         let mirror = |copy: usize| Mirror(copy as u8 + 1);
         let data_at = |strip: u64, copy: usize| {
@@ -161,7 +161,7 @@ impl Chunk {
         (0..self.stripes.len()).map(|column| self.rotated(row, column)).collect()
     }
 
-    /// The first byte of the file system's space that is in `row`.
+    /// The first byte of `row` in the file system's space.
     pub fn row_start(&self, row: u64) -> Option<Logical> {
         self.start.checked_add(row.checked_mul(self.data_stripes())?.checked_mul(STRIPE_LEN)?)
     }
@@ -186,24 +186,25 @@ pub enum MapError {
 /// A part of a device that belongs to a chunk.
 #[derive(Clone, Debug)]
 pub struct DeviceExtent {
-    /// Where it begins.
+    /// Its start.
     pub start: Physical,
-    /// Its bytes.
+    /// Its length in bytes.
     pub length: u64,
     /// The chunk.
     pub chunk: Arc<Chunk>,
-    /// Which of the chunk's stripes it is.
+    /// Index of the stripe in the chunk.
     pub stripe: usize,
 }
 
-/// All chunks of a file system, none overlapping another.
+/// All chunks of a file system, without overlaps.
 #[derive(Clone, Default, Debug)]
 pub struct ChunkMap {
     chunks: BTreeMap<Logical, Arc<Chunk>>,
 }
 
 impl ChunkMap {
-    /// Adds a chunk. The same chunk again is let pass: the superblock has those of the chunk tree.
+    /// Adds a chunk. An identical chunk is accepted again: the superblock repeats system chunks of
+    /// the chunk tree.
     ///
     /// # Errors
     /// It overlaps another.
@@ -220,37 +221,37 @@ impl ChunkMap {
         Ok(())
     }
 
-    /// The chunk that has the byte at `logical`.
+    /// The chunk that contains the byte at `logical`.
     pub fn get(&self, logical: Logical) -> Option<&Arc<Chunk>> {
         let (_, chunk) = self.chunks.range(..=logical).next_back()?;
         (logical < chunk.end()).then_some(chunk)
     }
 
-    /// The chunk that has the byte at `logical`, or else the next one.
+    /// The chunk that contains the byte at `logical`, or else the next one.
     pub(crate) fn at_or_behind(&self, logical: Logical) -> Option<&Arc<Chunk>> {
         let next = || self.chunks.range(logical..).next().map(|(_, chunk)| chunk);
         self.get(logical).or_else(next)
     }
 
-    /// All of them, in the order of the space.
+    /// All chunks, in order of address.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Chunk>> {
         self.chunks.values()
     }
 
-    /// How many there are.
+    /// Number of chunks.
     pub fn len(&self) -> usize {
         self.chunks.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no chunks.
     pub fn is_empty(&self) -> bool {
         self.chunks.is_empty()
     }
 
-    /// The parts of a device that belong to chunks, in the device's order.
+    /// The parts of a device that belong to chunks, in device order.
     ///
     /// # Errors
-    /// Two of them share bytes.
+    /// Two parts overlap.
     pub fn on_device(&self, devid: DevId) -> Result<Vec<DeviceExtent>, MapError> {
         let mut all = Vec::new();
         for chunk in self.iter() {
@@ -303,8 +304,8 @@ mod tests {
         Chunk { start: Logical(start), length, flags, profile, stripes }
     }
 
-    /// Every strip of every profile: what is located is what the device's part says that it holds,
-    /// and no two strips are in the same place.
+    /// Checks every strip of every profile: each located strip is what the device part says it
+    /// holds, and no two strips share a place.
     #[test]
     fn each_byte_is_where_the_device_says_it_is() {
         for (kind, counts) in ALL {
@@ -324,7 +325,7 @@ mod tests {
                         assert!(offset < it.stripe_length());
                     }
                 }
-                // What is left is parity, one P (and one Q) to a row.
+                // The rest is parity: one P (and one Q) per row.
                 let mut parities = Vec::new();
                 for stripe in 0..*stripes {
                     for row in 0..it.stripe_length() / STRIPE_LEN {
@@ -348,7 +349,7 @@ mod tests {
         }
     }
 
-    /// RAID5 over three devices, written down by hand: D0 D1 P / P' D2 D3 turned by one each row.
+    /// RAID5 over three devices, written by hand: D0 D1 P / P' D2 D3, rotated by one each row.
     #[test]
     fn parity_turns_as_the_kernel_has_it() {
         let it = chunk(0, 6 * STRIPE_LEN, BlockGroupFlags::RAID5, 3);
@@ -360,7 +361,7 @@ mod tests {
         assert_eq!(it.content(1, 2 * STRIPE_LEN), Content::Parity { which: 0, row: 2 });
     }
 
-    /// Offsets come from scrubs that are resumed and from items of other trees.
+    /// Offsets come from resumed scrubs and from items of other trees.
     #[test]
     fn there_is_nothing_behind_the_end_of_a_chunk() {
         for (kind, counts) in ALL {

@@ -1,20 +1,21 @@
-//! Extents that are compressed.
+//! Compressed extents.
 //!
-//! An extent is one stream of its algorithm, of at most [`EXTENT_BYTES_MAX`] when it is decompressed;
-//! what is behind the stream fills the last sector and means nothing. The stream of a regular extent
-//! may end before `ram_bytes`, within the last sector: the file ended there, and the rest is zero. A
-//! stream may also go on behind `ram_bytes`, in inline extents that old kernels truncated: that is
-//! left out.
+//! An extent is one stream of its algorithm, which decompresses to at most [`EXTENT_BYTES_MAX`];
+//! bytes after the stream pad the last sector and mean nothing. The stream of a regular extent may
+//! end before `ram_bytes`, within the last sector: the file ended there, and the rest is zero. In
+//! inline extents that old kernels truncated, a stream may also continue past `ram_bytes`: the
+//! excess is ignored.
 //!
-//! LZO has no framing of its own; btrfs's is:
+//! LZO has no framing; btrfs uses this one:
 //!
 //! ```text
 //! total: u32    bytes of all, this number included
 //! segments:     length: u32, then that many bytes of LZO1X: one sector of the file each
 //! ```
 //!
-//! A segment may go over the end of a sector of the stream, but its length may not: if less than four
-//! bytes are left behind a segment, they are zero, and the next one begins with the next sector.
+//! A segment may cross a sector boundary of the stream, but its length field may not: if fewer than
+//! four bytes remain in the sector after a segment, they are zero, and the next segment begins at
+//! the next sector.
 
 use std::io::Read;
 
@@ -25,58 +26,58 @@ use thiserror::Error;
 
 use crate::ondisk::items::Compression;
 
-/// Bytes of a compressed extent at most, also when it is decompressed (`BTRFS_MAX_UNCOMPRESSED`).
+/// Maximum size of a compressed extent, also after decompression (`BTRFS_MAX_UNCOMPRESSED`).
 pub const EXTENT_BYTES_MAX: usize = 128 << 10;
 
-/// The window of Zstandard at most (`ZSTD_BTRFS_MAX_WINDOWLOG`).
+/// Maximum Zstandard window (`ZSTD_BTRFS_MAX_WINDOWLOG`).
 const ZSTD_WINDOW_MAX: u64 = 128 << 10;
 
 /// Why an extent cannot be decompressed.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum DecompressError {
-    /// No compressed extent is so large.
+    /// The extent is larger than any compressed extent can be.
     #[error("a compressed extent of {0} bytes; at most {EXTENT_BYTES_MAX} can be")]
     TooLarge(u64),
-    /// The stream ends too early.
+    /// The stream ends early.
     #[error("it ends after {found} bytes, wanted {wanted}")]
     Short {
-        /// Bytes that it gave.
+        /// Bytes it produced.
         found: usize,
-        /// Bytes that were wanted.
+        /// Bytes expected.
         wanted: usize,
     },
-    /// It is no stream of zlib.
+    /// Invalid zlib stream.
     #[error("damaged zlib stream: {0}")]
     Zlib(&'static str),
-    /// It is no stream of Zstandard.
+    /// Invalid Zstandard stream.
     #[error("damaged zstd stream: {0}")]
     Zstd(String),
-    /// It is no segment of LZO.
+    /// Invalid LZO segment.
     #[error("damaged lzo segment at byte {at}: {error}")]
     LzoSegment {
-        /// Where in the extent its length is.
+        /// Offset of its length field in the extent.
         at: usize,
-        /// What is wrong with it.
+        /// What is wrong.
         error: lzokay::Error,
     },
-    /// The framing of LZO is wrong.
+    /// Invalid LZO framing.
     #[error("impossible {field} in the lzo framing, at byte {at}: {value}")]
     LzoFraming {
-        /// Which number.
+        /// The field.
         field: &'static str,
-        /// Where in the extent it is.
+        /// Offset of the field in the extent.
         at: usize,
         /// Its value.
         value: u32,
     },
 }
 
-/// The `ram_bytes` bytes of an extent that is stored as `bytes`. They are right if the checksum of
-/// `bytes` is: streams have none of their own that a kernel would check.
+/// Decompresses `bytes`, an extent as stored, to `ram_bytes` bytes. The result is right if the
+/// checksum of `bytes` is: streams have no checksum that a kernel would check.
 ///
 /// # Errors
-/// The stream is damaged; or it gives less, by a sector or more; or it would give more than any
-/// compressed extent has.
+/// The stream is damaged; it gives a sector or more too little; or it would give more than any
+/// compressed extent holds.
 pub fn decompress(
     compression: Compression,
     bytes: &[u8],
@@ -106,12 +107,12 @@ pub fn decompress(
     Ok(out)
 }
 
-/// RFC 1950. Fills `out` as far as the stream goes; gives how far that is. The other functions for
-/// algorithms are alike.
+/// RFC 1950. Fills `out` as far as the stream goes and returns the length. The functions for the
+/// other algorithms do the same.
 fn zlib(bytes: &[u8], out: &mut [u8]) -> Result<usize, DecompressError> {
     use miniz_oxide::inflate::core::{DecompressorOxide, decompress, inflate_flags};
 
-    // Its checksum is not looked at, as kernels do not.
+    // The stream's checksum is ignored, as in the kernel.
     let flags = inflate_flags::TINFL_FLAG_PARSE_ZLIB_HEADER
         | inflate_flags::TINFL_FLAG_IGNORE_ADLER32
         | inflate_flags::TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
@@ -139,7 +140,7 @@ fn zstd(mut bytes: &[u8], out: &mut [u8]) -> Result<usize, DecompressError> {
     decoder.init(&mut bytes).map_err(damaged)?;
     let mut found = 0;
     loop {
-        // A block gives at most a window: the decoder never has more than two of them.
+        // A block produces at most one window, so the decoder never holds more than two windows.
         let one = BlockDecodingStrategy::UptoBlocks(1);
         let ended = decoder.decode_blocks(&mut bytes, one).map_err(damaged)?;
         let drained = decoder.read(&mut out[found..]);
@@ -150,7 +151,7 @@ fn zstd(mut bytes: &[u8], out: &mut [u8]) -> Result<usize, DecompressError> {
     }
 }
 
-/// The bytes of a length in the framing of LZO.
+/// Size of a length field in the LZO framing.
 const LENGTH_SIZE: usize = size_of::<u32>();
 
 fn lzo(bytes: &[u8], out: &mut [u8], sector: usize) -> Result<usize, DecompressError> {
@@ -165,7 +166,7 @@ fn lzo(bytes: &[u8], out: &mut [u8], sector: usize) -> Result<usize, DecompressE
         return wrong("total length", 0, total);
     }
     let bytes = &bytes[..end];
-    // LZO makes of bytes that cannot be compressed so many.
+    // Size of incompressible bytes after LZO.
     let segment_max = sector + sector / 16 + 64 + 3;
     let mut segment_out = vec![0; sector];
     let (mut at, mut found) = (LENGTH_SIZE, 0);
@@ -196,7 +197,7 @@ fn lzo(bytes: &[u8], out: &mut [u8], sector: usize) -> Result<usize, DecompressE
 mod tests {
     use super::*;
 
-    /// Little that has a pattern, `content` of the vectors' recipe.
+    /// Data with little pattern: `content` of the vectors' recipe.
     fn content(seed: u64, len: usize) -> Vec<u8> {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let mut draw = |below: usize| {
@@ -225,13 +226,13 @@ mod tests {
     struct Vector {
         name: String,
         compression: Compression,
-        /// What the kernel stored.
+        /// Bytes the kernel stored.
         bytes: Vec<u8>,
-        /// What was written, and zeroes up to `ram_bytes`.
+        /// Bytes that were written, with zeroes up to `ram_bytes`.
         content: Vec<u8>,
     }
 
-    /// What Linux 6.18 stored, whose recipe is beside it.
+    /// Streams stored by Linux 6.18; the recipe is next to them.
     fn vectors() -> Vec<Vector> {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/images/btrfs-compress");
         let table = std::fs::read_to_string(format!("{path}/vectors.txt")).unwrap();
@@ -260,7 +261,7 @@ mod tests {
         for Vector { name, compression, bytes, content } in vectors {
             let found = decompress(compression, &bytes, content.len() as u64, 4096).unwrap();
             assert!(found == content, "{name}");
-            // Less may be wanted; of what there is not, up to a sector is zero.
+            // Fewer bytes may be requested; up to a sector past the stream's end is zero.
             let found = decompress(compression, &bytes, 1234, 4096).unwrap();
             assert!(found == content[..1234], "{name}");
         }
@@ -282,7 +283,7 @@ mod tests {
     fn streams_that_are_cut_off_are_errors() {
         for Vector { name, compression, bytes, content } in vectors() {
             let end = bytes.iter().rposition(|byte| *byte != 0).unwrap();
-            // Of zlib the last bytes are its checksum, which is not looked at.
+            // The last bytes of zlib are its checksum, which is ignored.
             let last = if compression == Compression::Zlib { end * 3 / 4 } else { end };
             for cut in [0, 1, 2, 3, 4, 5, 9, 20, end / 2, last] {
                 let found = decompress(compression, &bytes[..cut], content.len() as u64, 4096);
@@ -310,7 +311,7 @@ mod tests {
     #[test]
     fn streams_of_other_programs_are_read() {
         let text = b"btrfs btrfs btrfs btrfs btrfs scrub";
-        // Python 3.11: zlib.compress(text, 9), and what fills the sector.
+        // Python 3.11: zlib.compress(text, 9), then padding to the sector.
         let mut zlib = vec![
             0x78, 0xda, 0x4b, 0x2a, 0x29, 0x4a, 0x2b, 0x56, 0x48, 0xc2, 0x41, 0x16, 0x27, 0x17,
             0x95, 0x26, 0x01, 0x00, 0xf0, 0xf5, 0x0d, 0x65,
@@ -370,7 +371,7 @@ mod tests {
         let mut long = vec![0; 2000];
         (long[0], long[1]) = (8000, 4096 + 256 + 64 + 3 + 1);
         assert_eq!(error(&long, 1), ("length of a segment", 4, 4420));
-        // No segment at all; one of nothing; one of more than a sector.
+        // No segment at all; an empty segment; a segment of more than a sector.
         let empty = decompress(Compression::Lzo, &[4, 0, 0, 0], 4096, 4096);
         assert_eq!(empty, Err(DecompressError::Short { found: 0, wanted: 4096 }));
         let nothing = decompress(Compression::Lzo, &[8, 0, 0, 0, 0, 0, 0, 0], 1, 4096);

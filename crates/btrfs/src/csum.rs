@@ -1,13 +1,13 @@
 //! The four checksums of btrfs.
 //!
-//! On disk a checksum of a tree block takes 32 bytes, of which the algorithm uses the first
-//! [`ChecksumKind::size`]; the checksum tree stores exactly these.
+//! On disk a tree block's checksum takes 32 bytes, of which the algorithm uses the first
+//! [`ChecksumKind::size`]; the checksum tree stores only these.
 
 use std::fmt;
 
 use sha2::Digest;
 
-/// Bytes that any checksum takes at most (`BTRFS_CSUM_SIZE`).
+/// Maximum size of a checksum in bytes (`BTRFS_CSUM_SIZE`).
 pub const MAX_SIZE: usize = 32;
 
 /// An algorithm (`csum_type` of the superblock).
@@ -42,7 +42,7 @@ impl ChecksumKind {
         }
     }
 
-    /// As btrfs-progs names it.
+    /// Its name in btrfs-progs.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Crc32c => "crc32c",
@@ -52,7 +52,7 @@ impl ChecksumKind {
         }
     }
 
-    /// Bytes of a checksum.
+    /// Size of a checksum in bytes.
     pub const fn size(self) -> usize {
         match self {
             Self::Crc32c => 4,
@@ -61,8 +61,8 @@ impl ChecksumKind {
         }
     }
 
-    /// Whether it takes a processor longer than a fast device takes to read the bytes: a nanosecond for each,
-    /// as the cryptographic ones do.
+    /// Whether computing it takes longer than reading the bytes from a fast device: about a
+    /// nanosecond per byte, as the cryptographic ones do.
     pub const fn is_slow(self) -> bool {
         match self {
             Self::Crc32c | Self::Xxhash64 => false,
@@ -106,26 +106,26 @@ pub struct Checksum {
 }
 
 impl Checksum {
-    /// The one that a field begins with.
+    /// The checksum at the start of a field.
     pub fn stored(kind: ChecksumKind, field: &[u8; MAX_SIZE]) -> Self {
         let mut bytes = [0; MAX_SIZE];
         bytes[..kind.size()].copy_from_slice(&field[..kind.size()]);
         Self { bytes, len: kind.size() as u8 }
     }
 
-    /// The bytes that are stored.
+    /// The bytes as stored.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// Whether `stored` begins with it.
+    /// Whether `stored` begins with this checksum.
     pub fn is(&self, stored: &[u8]) -> bool {
         stored.starts_with(self.as_bytes())
     }
 }
 
 impl fmt::Display for Checksum {
-    /// As btrfs-progs and the kernel's log: `0x` and the stored bytes in their order.
+    /// Formats as btrfs-progs and the kernel's log do: `0x` and the stored bytes in order.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("0x")?;
         self.as_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))

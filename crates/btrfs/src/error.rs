@@ -17,61 +17,61 @@ use crate::volume::Owner;
 /// Why bytes of the file system's space could not be read from a mirror.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum ReadError {
-    /// No chunk has these bytes.
+    /// No chunk contains these bytes.
     #[error("no chunk has the address {0}")]
     Unmapped(Logical),
-    /// The device is not there.
+    /// The device is missing.
     #[error("device {0} is missing")]
     Missing(DevId),
     /// The device failed.
     #[error("device {devid}: {status}")]
     Device {
-        /// Which.
+        /// The device.
         devid: DevId,
-        /// How.
+        /// The error.
         status: Status,
     },
-    /// Too many parts of a row with parity are lost.
+    /// Too many members of a row with parity are lost.
     #[error("the row of {0} has lost more than its parity can give back")]
     Row(Logical),
     /// No item of the RAID stripe tree has the address.
     #[error("the RAID stripe tree does not say where {0} is")]
     NoStripe(Logical),
-    /// The RAID stripe tree is damaged where it should say that.
+    /// The RAID stripe tree is damaged where the address should be.
     #[error("the RAID stripe tree does not say where it is: {0}")]
     StripeTree(Box<TreeError>),
 }
 
-/// Why a tree block could not be had.
+/// Why a tree block is unavailable.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum TreeError {
-    /// It could not be read from any mirror; the last reason.
+    /// No mirror could be read; `why` is the last error.
     #[error("cannot read the tree block at {at}: {why}")]
     Read {
-        /// Where it is.
+        /// Its address.
         at: Logical,
-        /// Why.
+        /// The error.
         why: ReadError,
     },
-    /// It is damaged on each mirror that could be read; the last reason.
+    /// The block is damaged on each mirror that could be read; `why` is the last error.
     #[error("the tree block at {at} is damaged: {why}")]
     Damaged {
-        /// Where it is.
+        /// Its address.
         at: Logical,
-        /// How.
+        /// The damage.
         why: NodeError,
     },
-    /// An item says what cannot be.
+    /// An item has impossible contents.
     #[error("the item {key} of tree {tree} is damaged: {why}")]
     Item {
-        /// Of which tree.
+        /// The tree.
         tree: u64,
-        /// Which item.
+        /// The item's key.
         key: Key,
         /// What is wrong with it.
         why: String,
     },
-    /// The tree is not there.
+    /// The tree does not exist.
     #[error("there is no tree {0}")]
     NoTree(u64),
 }
@@ -89,23 +89,23 @@ pub enum OpenError {
     /// No device was given.
     #[error("no device was given")]
     NoDevice,
-    /// A device without a good superblock.
+    /// A device has no valid superblock.
     #[error("{name}: {why}")]
     Superblock {
         /// The device.
         name: String,
-        /// What is wrong with its first superblock.
+        /// What is wrong with the first superblock.
         why: SuperblockError,
     },
-    /// A device that cannot be read.
+    /// A device cannot be read.
     #[error("{name}: cannot read the superblock: {status}")]
     Read {
         /// The device.
         name: String,
-        /// How it failed.
+        /// The error.
         status: Status,
     },
-    /// Devices of two file systems.
+    /// The devices belong to two file systems.
     #[error(
         "{name} belongs to the file system {found}, not to {wanted} as {first}: give the devices of one file system"
     )]
@@ -116,10 +116,10 @@ pub enum OpenError {
         found: Uuid,
         /// The first device.
         first: String,
-        /// That one's file system.
+        /// The first device's file system.
         wanted: Uuid,
     },
-    /// The first superblock is gone, and the others contradict each other.
+    /// The first superblock is missing, and the other copies contradict each other.
     #[error(
         "{name}: there is no first superblock, and the copy at {} is of {}, that at {} of {}: which of them is a leftover cannot be told",
         .first.0, .first.1, .second.0, .second.1
@@ -127,12 +127,12 @@ pub enum OpenError {
     Copies {
         /// The device.
         name: String,
-        /// Where one copy is, and whose it says that the device is.
+        /// Address of one copy, and the owner it names.
         first: (Physical, Owner),
-        /// The other.
+        /// The other copy.
         second: (Physical, Owner),
     },
-    /// One device twice.
+    /// A device was given twice.
     #[error(
         "{} (generation {}) and {} (generation {}) are both device {devid} of the file system: {}",
         .first.0, .first.1, .second.0, .second.1, leave_out(.first, .second)
@@ -142,10 +142,10 @@ pub enum OpenError {
         first: (String, u64),
         /// The other, and its generation.
         second: (String, u64),
-        /// Their number.
+        /// Their device number.
         devid: DevId,
     },
-    /// A device that another was to be replaced with.
+    /// The device is the target of an unfinished replacement.
     #[error(
         "{name} is the target of a replacement that was not finished, and no device of the file system yet: leave it out"
     )]
@@ -153,7 +153,7 @@ pub enum OpenError {
         /// The device.
         name: String,
     },
-    /// A device that was away while others were written.
+    /// The device was absent while others were written.
     #[error(
         "{name} missed transactions: its generation is {generation}, that of the file system is {newest}. It may hold old data that no checksum tells from new"
     )]
@@ -162,10 +162,10 @@ pub enum OpenError {
         name: String,
         /// Its last transaction.
         generation: u64,
-        /// That of the file system.
+        /// The file system's last transaction.
         newest: u64,
     },
-    /// A file system on devices of its own and those of a seed.
+    /// The file system has devices of its own and seed devices.
     #[error(
         "the file system was grown on a seed (device {devid} is of the file system {seed}), which is not supported yet"
     )]
@@ -175,45 +175,45 @@ pub enum OpenError {
         /// The seed's identity.
         seed: Uuid,
     },
-    /// A device that was replaced by another.
+    /// The device was replaced by another.
     #[error("{name} was device {devid} once, and another disk is by now")]
     Replaced {
         /// The device.
         name: String,
-        /// The number it had.
+        /// Its former number.
         devid: DevId,
     },
-    /// Features that are not known, or known and not supported.
+    /// Unknown or unsupported features.
     #[error("the file system uses what ashlar does not know: {0}")]
     Features(String),
-    /// Features with which it can only be read.
+    /// Features that allow only reading.
     #[error("the file system cannot be written: {0}")]
     ReadOnlyFeatures(String),
-    /// Devices are not there.
+    /// Devices are missing.
     #[error("{} of {total} devices missing: {}", .missing.len(), list(.missing))]
     Missing {
-        /// Which.
+        /// The missing devices.
         missing: Vec<DevId>,
-        /// How many there should be.
+        /// Expected number of devices.
         total: u64,
     },
-    /// The chunks cannot be.
+    /// A chunk is invalid.
     #[error(transparent)]
     Chunk(#[from] ChunkError),
-    /// The chunks cannot be.
+    /// The chunks overlap.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// A tree that is needed cannot be read.
+    /// A required tree cannot be read.
     #[error("{tree}: {why}")]
     Tree {
-        /// Which.
+        /// The tree.
         tree: &'static str,
-        /// Why.
+        /// The error.
         why: TreeError,
     },
 }
 
-/// What to do about two devices of one number.
+/// Advice for two devices with the same number.
 fn leave_out(first: &(String, u64), second: &(String, u64)) -> String {
     let outdated = match first.1.cmp(&second.1) {
         Ordering::Less => &first.0,

@@ -1,8 +1,8 @@
-//! What a scrub needs of a leaf of the extent tree, in a twentieth of the leaf's memory.
+//! The part of an extent tree leaf that a scrub needs, in a twentieth of the leaf's memory.
 //!
-//! A leaf of 16 KiB tells of some 240 extents, with what refers to each. To know what is in use, the place,
-//! the length and the generation are enough. As differences from the extent before they take a byte or two
-//! each, so that the extents of many gigabytes of data are at hand in a few megabytes.
+//! A leaf of 16 KiB describes some 240 extents and their references. To know what is in use,
+//! address, length and generation are enough. Stored as differences from the previous extent they
+//! take a byte or two each, so the extents of many gigabytes of data fit into a few megabytes.
 
 use std::sync::Arc;
 
@@ -17,16 +17,16 @@ use crate::sweep::Sweep;
 use crate::units::Logical;
 use crate::volume::FileSystem;
 
-/// Bits of a packed extent, below its length.
+/// Flag bits of a packed extent, below its length.
 const IS_TREE: u64 = 1;
 const HAS_LEVEL: u64 = 2;
 const HAS_OWNER: u64 = 4;
 const LENGTH_SHIFT: u32 = 3;
 
-/// Bytes that an error takes, about: the words of one are a line.
+/// Approximate bytes of an error: its message is a line.
 const ERROR_BYTES: usize = 256;
 
-/// An item that cannot be: the byte that it is of, and why.
+/// An invalid item: its first byte, and what is wrong.
 pub(crate) type Wrong = (Logical, TreeError);
 
 /// A leaf of the extent tree.
@@ -39,7 +39,7 @@ pub(crate) struct ExtentLeaf {
     sector: u64,
     /// The extents, in the order of their keys.
     packed: Box<[u8]>,
-    /// Items that cannot be, in the order of their keys.
+    /// Invalid items, in the order of their keys.
     wrong: Box<[Wrong]>,
 }
 
@@ -55,7 +55,7 @@ impl Cached for ExtentLeaf {
 }
 
 impl ExtentLeaf {
-    /// What there is in `leaf`. `parse` takes an item, and gives `None` for those that are no extents'.
+    /// Packs the extents in `leaf`. `parse` parses an item, and returns `None` if it is not an extent.
     pub(crate) fn new(
         leaf: &Node,
         sectorsize: u32,
@@ -84,20 +84,20 @@ impl ExtentLeaf {
         }
     }
 
-    /// As [`Node::check_end`].
+    /// Like [`Node::check_end`].
     ///
     /// # Errors
-    /// It has keys that are not smaller.
+    /// It has keys that are not smaller than `end`.
     pub(crate) fn check_end(&self, end: Option<Key>) -> Result<(), NodeError> {
         check_end(self.last_key, self.items, end)
     }
 
-    /// The key of its first item, of whatever kind.
+    /// The key of its first item, of any type.
     pub(crate) const fn first_key(&self) -> Option<Key> {
         self.first_key
     }
 
-    /// The first extent that begins at `from` or behind it, or the item before that which cannot be.
+    /// The first extent that starts at or after `from`, or the error if an invalid item precedes it.
     pub(crate) fn first_from(&self, from: Logical) -> Option<Result<Extent, Wrong>> {
         let extent = self.extents().find(|extent| extent.start >= from);
         let wrong = self.wrong.iter().find(|(start, _)| *start >= from);
@@ -108,7 +108,7 @@ impl ExtentLeaf {
         }
     }
 
-    /// The last extent that begins before `from`, or the item behind that which cannot be.
+    /// The last extent that starts before `from`, or the error if an invalid item follows it.
     pub(crate) fn last_before(&self, from: Logical) -> Option<Result<Extent, Wrong>> {
         let extent = self.extents().take_while(|extent| extent.start < from).last();
         let wrong = self.wrong.iter().rfind(|(start, _)| *start < from);
@@ -126,32 +126,32 @@ impl ExtentLeaf {
     }
 }
 
-/// A leaf that cannot be read: why, and where the keys go on that it cannot have.
+/// A leaf that cannot be read: the error, and the first key that cannot be in it.
 pub(crate) struct Lost {
     pub(crate) error: TreeError,
     pub(crate) resume: Option<Key>,
 }
 
-/// A place among the leaves of the extent tree.
+/// A position among the leaves of the extent tree.
 pub(crate) struct Leaves<'a> {
     fs: &'a Arc<FileSystem>,
     root: Root,
-    /// The pointer to the leaf; `None` if the root is the only one.
+    /// Path to the pointer to the leaf; `None` if the root is the only leaf.
     above: Option<Path<'a>>,
     reada: Reada,
     sweep: Option<Arc<Sweep<'a>>>,
-    /// The leaf at hand, and where it is.
+    /// The current leaf and its address.
     current: Option<(Logical, Arc<ExtentLeaf>)>,
 }
 
 impl<'a> Leaves<'a> {
-    /// A place at no leaf yet.
+    /// Starts without a current leaf.
     pub(crate) fn new(fs: &'a Arc<FileSystem>, root: Root, reada: Reada) -> Self {
         let above = Path::above_leaves(fs, root);
         Self { fs, root, above, reada, sweep: None, current: None }
     }
 
-    /// Has `sweep` read ahead.
+    /// Lets `sweep` read ahead.
     pub(crate) fn with_sweep(mut self, sweep: Option<Arc<Sweep<'a>>>) -> Self {
         self.sweep = sweep;
         self
@@ -160,7 +160,7 @@ impl<'a> Leaves<'a> {
     /// The leaf in which `key` belongs; `None` if the tree is empty.
     ///
     /// # Errors
-    /// A block on the way, or the leaf, cannot be had from any mirror.
+    /// A block on the way, or the leaf, cannot be read from any mirror.
     pub(crate) async fn with(&mut self, key: Key) -> Result<Option<Arc<ExtentLeaf>>, Lost> {
         if let Some(above) = &mut self.above
             && let Err(error) = above.search(key).await
@@ -170,10 +170,10 @@ impl<'a> Leaves<'a> {
         self.load().await
     }
 
-    /// The leaf behind the one at hand; `None` if that is the last.
+    /// The leaf after the current one; `None` if that is the last.
     ///
     /// # Errors
-    /// As of [`Self::with`].
+    /// As for [`Self::with`].
     pub(crate) async fn next(&mut self) -> Result<Option<Arc<ExtentLeaf>>, Lost> {
         let Some(above) = &mut self.above else { return Ok(None) };
         match above.next().await {
@@ -186,11 +186,11 @@ impl<'a> Leaves<'a> {
     /// The leaf with the last key below `key`; `None` if there is none.
     ///
     /// # Errors
-    /// As of [`Self::with`].
+    /// As for [`Self::with`].
     pub(crate) async fn before(&mut self, key: Key) -> Result<Option<Arc<ExtentLeaf>>, Lost> {
         if let Some(above) = &mut self.above {
             let found = match above.search(key).await {
-                // A leaf that begins with the key has none below it.
+                // A leaf that begins with `key` has no smaller key.
                 Ok(true) if above.child().is_some_and(|(leaf, _)| leaf.first_key >= Some(key)) => {
                     above.prev().await
                 }
@@ -206,7 +206,7 @@ impl<'a> Leaves<'a> {
         Ok(leaf.filter(|leaf| leaf.first_key() < Some(key)))
     }
 
-    /// The leaf that the path is at.
+    /// Loads the leaf at the current position of the path.
     async fn load(&mut self) -> Result<Option<Arc<ExtentLeaf>>, Lost> {
         let (expected, end) = match &self.above {
             None => (self.root.expected(), None),
@@ -216,7 +216,7 @@ impl<'a> Leaves<'a> {
             },
         };
         match &self.current {
-            // Of two pointers to it one is wrong.
+            // If two pointers lead to the same leaf, one of them is wrong.
             Some((at, leaf))
                 if *at == expected.at
                     && expected.first_key.is_none_or(|key| leaf.first_key() == Some(key)) =>
@@ -249,13 +249,13 @@ impl<'a> Leaves<'a> {
 struct Packer {
     sector: u64,
     generation: u64,
-    /// Where the last extent ends, in sectors.
+    /// End of the last extent, in sectors.
     end: u64,
     bytes: Vec<u8>,
 }
 
 impl Packer {
-    /// Appends an extent, of whole sectors.
+    /// Appends an extent of whole sectors.
     fn push(&mut self, extent: &Extent) {
         let (start, length) = (extent.start.0 / self.sector, extent.length / self.sector);
         self.number(start.wrapping_sub(self.end));
@@ -265,7 +265,7 @@ impl Packer {
         };
         let has_level = if level.is_some() { HAS_LEVEL } else { 0 };
         let has_owner = if owner.is_some() { HAS_OWNER } else { 0 };
-        // A length in sectors of 4 KiB and more leaves the upper twelve bits free.
+        // A length in sectors of at least 4 KiB leaves the upper twelve bits free.
         self.number(length << LENGTH_SHIFT | has_owner | has_level | is_tree);
         self.number(self.generation.wrapping_sub(extent.generation));
         if let Some(level) = level {
@@ -277,7 +277,7 @@ impl Packer {
         self.end = start + length;
     }
 
-    /// Seven bits to a byte, the lowest first; the eighth says that more follow.
+    /// Seven bits per byte, lowest first; the eighth bit says that more follow.
     fn number(&mut self, mut number: u64) {
         while number >= 0x80 {
             self.bytes.push(number as u8 | 0x80);
@@ -360,7 +360,7 @@ mod tests {
             let extents = [
                 extent(0, sector, 900, ExtentKind::Data),
                 extent(sector, 128 << 20, 1, ExtentKind::Data),
-                // Over the one before it, by a later transaction, as no file system has it.
+                // Overlaps the previous extent, from a later transaction: no file system has this.
                 extent(2 * sector, sector, u64::MAX, tree(Some(255), Some(u64::MAX))),
                 extent(2 * sector, sector, 899, tree(None, Some(0))),
                 extent(1 << 60, 1 << 61, 0, tree(Some(0), None)),

@@ -1,15 +1,15 @@
-//! The extent tree in the order of the file system's space, and the checksum tree beside it.
+//! Walks over the extent tree in address order, and over the checksum tree.
 //!
-//! Both walks keep their place, so that a range which follows the last one costs no descent, and
-//! both know what lies ahead of them, so that asking for a range with nothing in it costs nothing.
-//! A range may lie anywhere: where the space jumps they search anew, in blocks that are mostly in
-//! memory.
+//! Both walks keep their position, so a range that follows the last one needs no descent, and both
+//! know what lies ahead, so an empty range costs nothing. Ranges may be in any order: after a jump,
+//! a walk searches again, in blocks that are mostly cached.
 //!
-//! A block of a tree that cannot be had from any mirror ends neither walk: they say for which range
-//! nothing is known, and go on behind it. Such ranges are remembered, so that each is told once.
+//! A tree block that cannot be read from any mirror does not end a walk: the walk reports the range
+//! for which nothing is known and continues after it. Such ranges are remembered, so that each is
+//! reported once.
 //!
-//! Bounds: what a walk keeps is one path, one leaf, and at most [`UNKNOWN_MAX`] ranges. Each call
-//! takes the walk forward by at least one byte of the space.
+//! Bounds: a walk keeps one path, one leaf, and at most [`UNKNOWN_MAX`] ranges. Each call moves the
+//! walk forward by at least one byte.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -26,23 +26,23 @@ use crate::sweep::Sweep;
 use crate::units::Logical;
 use crate::volume::FileSystem;
 
-/// Ranges without knowledge that are remembered; if there are more, some are told twice.
+/// Maximum number of unknown ranges remembered; beyond this, some are reported twice.
 const UNKNOWN_MAX: usize = 4096;
 
-/// Something that the extent tree says is in use.
+/// A range in use according to the extent tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
     /// Its first byte.
     pub start: Logical,
-    /// Its bytes, of whole sectors, at least one.
+    /// Its length in bytes: whole sectors, at least one.
     pub length: u64,
-    /// The transaction that made it.
+    /// The transaction that created it.
     pub generation: u64,
     /// What it holds.
     pub kind: ExtentKind,
 }
 
-/// What an extent holds.
+/// Content of an extent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExtentKind {
     /// Data.
@@ -57,12 +57,12 @@ pub enum ExtentKind {
 }
 
 impl Extent {
-    /// The byte behind it; it was checked that there is such a number.
+    /// The first byte after it; parsing checked that this does not overflow.
     pub const fn end(&self) -> Logical {
         Logical(self.start.0 + self.length)
     }
 
-    /// Takes the item; `None` if it is none of an extent.
+    /// Parses an item; `None` if it is not an extent.
     pub(crate) fn parse(
         fs: &FileSystem,
         key: Key,
@@ -100,23 +100,23 @@ impl Extent {
     }
 }
 
-/// What a walk found.
+/// Result of a search.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Found {
     /// The first extent with a byte in the range. It may begin before the range.
     Extent(Extent),
-    /// It is not known what there is from the start of the range up to `end`.
+    /// Nothing is known from the start of the range up to `end`.
     Unknown {
-        /// Up to here; behind the start of the range.
+        /// End of the unknown part; after the start of the range.
         end: Logical,
-        /// Why, when this is met for the first time.
+        /// The error, when first met.
         error: Option<TreeError>,
     },
-    /// There is no extent in the range.
+    /// The range contains no extent.
     Nothing,
 }
 
-/// Ranges of which nothing is known: start to end, none overlapping another.
+/// Unknown ranges, as start and end, without overlaps.
 #[derive(Default)]
 struct Unknown {
     ranges: BTreeMap<u64, u64>,
@@ -130,19 +130,19 @@ impl Unknown {
         self.ranges.insert(range.start, range.end);
     }
 
-    /// Where the range that has `at` ends.
+    /// End of the unknown range that contains `at`.
     fn end_at(&self, at: u64) -> Option<u64> {
         let (_, end) = self.ranges.range(..=at).next_back()?;
         Some(*end).filter(|end| at < *end)
     }
 }
 
-/// What is known of the space ahead of a walk.
+/// What is known about the space ahead of a walk.
 #[derive(Clone, Copy)]
 struct Ahead {
     /// From here on
     from: Logical,
-    /// there is nothing before this; `None` if there is nothing at all.
+    /// there is nothing before this extent; if `None`, there is nothing at all.
     extent: Option<Extent>,
 }
 
@@ -152,11 +152,11 @@ pub struct ExtentWalk<'a> {
     leaves: Leaves<'a>,
     ahead: Option<Ahead>,
     unknown: Unknown,
-    /// The last error that was told.
+    /// The last error reported.
     told: Option<TreeError>,
 }
 
-/// A part of a tree that cannot be read: why, and the first byte of the space behind it.
+/// An unreadable part of a tree: the error, and the first byte after it.
 struct Gap {
     error: TreeError,
     end: u64,
@@ -177,14 +177,14 @@ impl<'a> ExtentWalk<'a> {
         Self { fs, leaves, ahead: None, unknown: Unknown::default(), told: None }
     }
 
-    /// Has `sweep` read ahead.
+    /// Lets `sweep` read ahead.
     pub(crate) fn with_sweep(mut self, sweep: Option<Arc<Sweep<'a>>>) -> Self {
         self.leaves = self.leaves.with_sweep(sweep);
         self
     }
 
-    /// What there is first in `range`. No extent goes over `floor`, which is at or before the range:
-    /// the start of the chunk.
+    /// Finds the first extent in `range`. No extent crosses `floor`, the start of the chunk, which
+    /// is at or before the start of the range.
     pub async fn find(&mut self, range: Range<Logical>, floor: Logical) -> Found {
         let Range { start: from, end: to } = range;
         if from >= to {
@@ -204,7 +204,7 @@ impl<'a> ExtentWalk<'a> {
             match extent {
                 None => return Found::Nothing,
                 Some(extent) if from < extent.end() => {
-                    // What is not known may lie between.
+                    // An unknown range may lie in between.
                     let between = self.unknown.ranges.range(from.0..extent.start.0.max(from.0));
                     return match between.map(|(start, _)| *start).next() {
                         Some(start) if start < to.0 => self.up_to(start, from),
@@ -237,7 +237,7 @@ impl<'a> ExtentWalk<'a> {
         within(extent)
     }
 
-    /// Nothing is known from `start` on, where an extent of the range was expected later.
+    /// Nothing is known from `start` on, before the next known extent.
     fn up_to(&self, start: u64, from: Logical) -> Found {
         match self.unknown.end_at(start) {
             Some(end) => Found::Unknown { end: Logical(end.max(from.0 + 1)), error: None },
@@ -246,18 +246,18 @@ impl<'a> ExtentWalk<'a> {
     }
 
     fn gap(&mut self, gap: Gap, from: Logical, to: Logical) -> Found {
-        // Extents begin at whole sectors, whatever a lost block's neighbour is called.
+        // Extents begin at whole sectors, even if a neighbour of the lost block has another key.
         let sector = u64::from(self.fs.sectorsize());
         let end = gap.end.max(from.0.saturating_add(sector));
         let end = end.checked_next_multiple_of(sector).unwrap_or(u64::MAX);
         self.unknown.insert(from.0..end);
-        // A lost block is met from both of its sides.
+        // A lost block is met from both sides.
         let is_new = self.told.as_ref() != Some(&gap.error);
         self.told = Some(gap.error.clone());
         Found::Unknown { end: Logical(end.min(to.0)), error: is_new.then_some(gap.error) }
     }
 
-    /// The first extent that begins at `from` or behind it.
+    /// The first extent that starts at or after `from`.
     async fn forward(&mut self, from: Logical) -> Result<Option<Extent>, Gap> {
         let mut key = Key::new(from.0, 0, 0);
         loop {
@@ -265,7 +265,7 @@ impl<'a> ExtentWalk<'a> {
             while let Ok(Some(extents)) = &leaf {
                 match extents.first_from(from) {
                     Some(Ok(extent)) => return Ok(Some(extent)),
-                    // Items that cannot be are passed over, sector by sector.
+                    // Skip invalid items, sector by sector.
                     Some(Err((at, error))) => {
                         let end = at.0.saturating_add(u64::from(self.fs.sectorsize()));
                         return Err(Gap { error, end });
@@ -277,19 +277,19 @@ impl<'a> ExtentWalk<'a> {
             let Some(resume) = resume else {
                 return Err(Gap { error, end: u64::MAX });
             };
-            // Where references follow, the item of their extent is in the block that is lost.
+            // If references follow, the item of their extent is in the lost block.
             let lost = resume.kind > item::METADATA_ITEM;
             let lost = if lost { u64::from(self.fs.sectorsize()) } else { 0 };
             let end = resume.objectid.saturating_add(lost);
             if end > from.0 || resume <= key {
                 return Err(Gap { error, end });
             }
-            // The lost block has only keys from before the range.
+            // The lost block has only keys before the range.
             key = resume;
         }
     }
 
-    /// The extent that begins before `from`, not before `floor`, and goes over it.
+    /// The extent that starts before `from`, but not before `floor`, and reaches beyond `from`.
     async fn before(&mut self, from: Logical, floor: Logical) -> Result<Option<Extent>, TreeError> {
         let mut key = Key::new(from.0, 0, 0);
         loop {
@@ -305,7 +305,7 @@ impl<'a> ExtentWalk<'a> {
                 None if leaf.objectid < floor.0 => return Ok(None),
                 None => {}
             }
-            // A reference, whose extent has a smaller key, or a block group, which may have none.
+            // A reference, whose extent has a smaller key, or a block group, which may have no extent.
             let has_extent = leaf.kind > item::METADATA_ITEM;
             key = if has_extent {
                 Key::new(leaf.objectid, item::METADATA_ITEM, u64::MAX)
@@ -319,43 +319,43 @@ impl<'a> ExtentWalk<'a> {
 /// The checksum of a sector of data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sum {
-    /// The tree has this one: as many bytes of it as the algorithm takes.
+    /// The checksum, in as many bytes as the algorithm uses.
     Known([u8; crate::csum::MAX_SIZE]),
-    /// The tree has none.
+    /// The tree has no checksum.
     None,
-    /// The part of the tree that may have it cannot be read.
+    /// The part of the tree that may have a checksum cannot be read.
     Unknown,
 }
 
 /// A walk over the checksum tree.
 pub struct CsumWalk<'a> {
     fs: &'a Arc<FileSystem>,
-    /// Why there is no tree, until that has been told.
+    /// Why there is no tree; `None` once reported.
     missing: Option<TreeError>,
     path: Option<Path<'a>>,
-    /// What reads ahead, and a path of its own that tells it what is to be read.
+    /// Reads ahead, with a separate path that tells it what to read.
     sweep: Option<(Arc<Sweep<'a>>, Path<'a>)>,
-    /// The item at hand: its leaf, its slot there, its range.
+    /// The current item: its leaf, its slot there, its range.
     item: Option<(Arc<Node>, usize, Range<u64>)>,
     /// A range without checksums.
     empty: Range<u64>,
     unknown: Unknown,
-    /// The last error that was told.
+    /// The last error reported.
     told: Option<TreeError>,
 }
 
 /// What the tree has for a sector.
 enum At {
-    /// The item at hand has its checksum.
+    /// The current item has its checksum.
     Item,
-    /// None up to here.
+    /// There are no checksums up to here.
     None(u64),
     /// Nothing is known up to here.
     Unknown(u64),
 }
 
 impl<'a> CsumWalk<'a> {
-    /// A walk over the checksum tree of `fs`. If that cannot be found, no checksum is known.
+    /// A walk over the checksum tree of `fs`. If the tree cannot be found, every checksum is unknown.
     pub async fn new(fs: &'a Arc<FileSystem>, reada: Reada) -> Self {
         let (path, missing) = match fs.need_root(objectid::CSUM_TREE).await {
             Ok(root) => (Some(Path::new(fs, root).with_reada(reada)), None),
@@ -365,7 +365,7 @@ impl<'a> CsumWalk<'a> {
         Self { fs, missing, path, sweep: None, item: None, empty: 0..0, unknown, told: None }
     }
 
-    /// Has `sweep` read ahead.
+    /// Lets `sweep` read ahead.
     pub(crate) fn with_sweep(mut self, sweep: Option<Arc<Sweep<'a>>>) -> Self {
         let root = self.path.as_ref().map(Path::root);
         let above = root.and_then(|root| Path::above_leaves(self.fs, root));
@@ -373,8 +373,8 @@ impl<'a> CsumWalk<'a> {
         self
     }
 
-    /// The checksums of the sectors from `from` on, of which there are `into.len()`. Errors are
-    /// given to `tell`, each once.
+    /// Fills `into` with the checksums of its `into.len()` sectors from `from` on. Each error is
+    /// passed to `tell` once.
     pub async fn sums(&mut self, from: Logical, into: &mut [Sum], mut tell: impl FnMut(TreeError)) {
         let sector = u64::from(self.fs.sectorsize());
         let kind = self.fs.identity().csum;
@@ -412,14 +412,14 @@ impl<'a> CsumWalk<'a> {
                             })
                             .count()
                     });
-                    // The item was parsed before and has the sector: there is at least one.
+                    // The item was parsed before and contains the sector, so it has at least one.
                     done += sums.max(1);
                 }
             }
         }
     }
 
-    /// What there is for the sector at `at`.
+    /// What the tree has for the sector at `at`.
     async fn at(&mut self, at: Logical, tell: &mut impl FnMut(TreeError)) -> At {
         if self.item.as_ref().is_some_and(|(_, _, range)| range.contains(&at.0)) {
             return At::Item;
@@ -452,11 +452,11 @@ impl<'a> CsumWalk<'a> {
         }
     }
 
-    /// Has the leaf in which the checksum of `at` belongs read with others, unless it is in memory.
+    /// Has the leaf for the checksum of `at` read together with others, unless it is cached.
     async fn sweep(&mut self, at: Logical) {
         let Some((sweep, above)) = &mut self.sweep else { return };
         let key = Key::new(objectid::EXTENT_CSUM, item::EXTENT_CSUM, at.0);
-        // Of an error the search for the item will tell.
+        // The search for the item reports any error.
         let Ok(true) = above.search(key).await else { return };
         let Some((leaf, _)) = above.child() else { return };
         let last = self.path.as_ref().and_then(Path::leaf).map(|(last, _)| last.header().bytenr);
@@ -468,7 +468,7 @@ impl<'a> CsumWalk<'a> {
         }
     }
 
-    /// Goes to the item that has `at`, or finds out that there is none.
+    /// Goes to the item that contains `at`, or finds that there is none.
     async fn seek(&mut self, at: Logical) -> Result<At, Gap> {
         let Some(path) = &mut self.path else { return Ok(At::Unknown(u64::MAX)) };
         let key = Key::new(objectid::EXTENT_CSUM, item::EXTENT_CSUM, at.0);
@@ -477,7 +477,7 @@ impl<'a> CsumWalk<'a> {
             Err(error) => {
                 let mut end = behind(path.resume());
                 if end <= at.0 {
-                    // What lies before cannot be read: up to the next item nothing is known.
+                    // The part before cannot be read: nothing is known up to the next item.
                     end = match path.search(key).await {
                         Ok(true) => behind(path.key()),
                         Ok(false) => u64::MAX,
@@ -493,7 +493,7 @@ impl<'a> CsumWalk<'a> {
             self.item = self.leaf().map(|(leaf, slot)| (leaf, slot, range));
             return Ok(At::Item);
         }
-        // None has it: then there is nothing up to the next one.
+        // No item has it: nothing up to the next item.
         let Some(path) = &mut self.path else { return Ok(At::Unknown(u64::MAX)) };
         if let Err(error) = path.search(key).await {
             return Err(Gap { error, end: behind(path.resume()) });
@@ -508,7 +508,7 @@ impl<'a> CsumWalk<'a> {
         Some((Arc::clone(leaf), slot))
     }
 
-    /// The range of the item that the path is at; `None` if that is no item of checksums.
+    /// The range of the current item; `None` if that is not a checksum item.
     fn range(&self, at: Logical) -> Result<Option<Range<u64>>, Gap> {
         let Some((key, bytes)) = self.path.as_ref().and_then(Path::item) else { return Ok(None) };
         if (key.objectid, key.kind) != (objectid::EXTENT_CSUM, item::EXTENT_CSUM) {
@@ -526,7 +526,7 @@ impl<'a> CsumWalk<'a> {
     }
 }
 
-/// The first byte whose checksum is at `key` or behind it.
+/// The first byte whose checksum is at or after `key`.
 fn behind(key: Option<Key>) -> u64 {
     let sums = Key::new(objectid::EXTENT_CSUM, item::EXTENT_CSUM, 0);
     match key {

@@ -1,28 +1,29 @@
-//! Btrfs offline: its structs, its trees, scrub and repair, and files taken out of it.
+//! Offline btrfs: on-disk structs, trees, scrub and repair, and reading files.
 //!
 //! # Theory
 //!
-//! Nothing here needs a mounted file system, and nothing is changed but blocks whose checksum is
-//! wrong and for which a copy with the right one was found: a repair writes the bytes that were
-//! there before the damage, in place, and reads them back. So a repair that is cut off at any point
-//! leaves at worst the damage that was there.
+//! Nothing here needs a mounted file system. The only writes are repairs, to blocks whose checksum
+//! is wrong and for which a copy with the right checksum was found: a repair writes the bytes from
+//! before the damage in place and reads them back. So a repair interrupted at any point leaves at
+//! worst the damage that was already there.
 //!
-//! Layers, from below:
+//! Layers, from the bottom:
 //!
-//! 1. [`ondisk`]: bytes to values. Every struct's offsets are asserted at compile time; whatever the
-//!    bytes are, nothing panics, loops or allocates without bound.
-//! 2. [`chunk_map`]: where the bytes of the file system's space ([`units::Logical`]) are on its devices
-//!    ([`units::Physical`]), mirror by mirror, for each profile; [`raid_stripe`]: the same of data that a tree places.
-//! 3. [`volume`]: the devices that are there, opened through their superblocks; reads of a mirror,
-//!    and of tree blocks, each checked; a bounded cache of these.
+//! 1. [`ondisk`]: bytes to values. Every struct's offsets are asserted at compile time; no input
+//!    makes it panic, loop or allocate without bound.
+//! 2. [`chunk_map`]: maps the file system's space ([`units::Logical`]) to its devices
+//!    ([`units::Physical`]), mirror by mirror, for each profile; [`raid_stripe`]: the same for data
+//!    placed by a tree.
+//! 3. [`volume`]: the available devices, opened through their superblocks; checked reads of mirrors
+//!    and tree blocks; a bounded cache of tree blocks.
 //! 4. [`path`]: descent into trees, with readahead.
-//! 5. `scrub`, `backref`, `files`, `inspect`: what users ask for.
+//! 5. `scrub`, `backref`, `files`, `inspect`: the operations for users.
 //!
-//! Since nobody writes to the file system meanwhile, what the superblock points to *is* the commit
-//! root: there is no locking, and a tree never changes under a walk.
+//! Since nothing writes to the file system meanwhile, what the superblock points to *is* the commit
+//! root: there is no locking, and a tree never changes during a walk.
 //!
-//! Of the layers below (block devices) it is assumed that a read that ends well gave the medium's
-//! bytes, right or wrong: every block read here is checked by what refers to it.
+//! Block devices are assumed to return the medium's bytes, right or wrong, when a read succeeds:
+//! every block read here is checked against what refers to it.
 
 #![forbid(unsafe_code)]
 

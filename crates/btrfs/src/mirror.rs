@@ -1,14 +1,14 @@
-//! Reading one mirror of the file system's space, and rebuilding from parity what no device stores.
+//! Reads one mirror of the file system's space, and rebuilds from parity what no device stores.
 //!
-//! Mirrors of rows with parity beyond the first are numbered as in the kernel (`fs/btrfs/raid56.c`):
+//! Mirrors of parity rows beyond the first are numbered as in the kernel (`fs/btrfs/raid56.c`):
 //!
-//! | mirror | what is taken to be lost, besides the bytes that are asked for |
+//! | mirror | considered lost, besides the requested bytes |
 //! |---|---|
-//! | 2 | nothing: P gives it |
-//! | 3 (RAID6) | P: Q gives it |
-//! | 4 and on (RAID6) | another data stripe each: P and Q together give it |
+//! | 2 | nothing: rebuild from P |
+//! | 3 (RAID6) | P: rebuild from Q |
+//! | 4 and up (RAID6) | another data stripe each: rebuild from P and Q |
 //!
-//! What cannot be read is lost too, as long as there is parity for it.
+//! What cannot be read is also considered lost, as long as there is parity for it.
 
 use futures_util::future::join_all;
 use smallvec::{SmallVec, smallvec};
@@ -20,22 +20,22 @@ use crate::raid56;
 use crate::units::{Logical, Mirror, Physical};
 use crate::volume::FileSystem;
 
-/// A part of one row with parity, as wide as the row and at most [`STRIPE_LEN`] long.
+/// A part of one parity row, as wide as the row and at most [`STRIPE_LEN`] long.
 struct Part<'a> {
     chunk: &'a Chunk,
     /// The chunk's stripes in the order data, P, Q.
     columns: Row,
-    /// From the start of each stripe.
+    /// Offset from the start of each stripe.
     offset: u64,
     len: u64,
 }
 
 impl FileSystem {
-    /// Reads a stored mirror, or what parity gives for it.
+    /// Reads a stored mirror, or rebuilds it from parity.
     ///
     /// # Errors
     /// The address is in no chunk, the mirror's device is missing or failed, or a row has lost more
-    /// than its parity can give back.
+    /// than its parity can restore.
     pub async fn read_mirror(
         &self,
         start: Logical,
@@ -59,7 +59,7 @@ impl FileSystem {
         Ok(all)
     }
 
-    /// What the rest of its row says that the bytes at `at` are; up to the end of their strip.
+    /// Rebuilds the bytes at `at` from the rest of their row, up to the end of their strip.
     async fn rebuild(
         &self,
         chunk: &Chunk,
@@ -82,13 +82,13 @@ impl FileSystem {
             offset: row * STRIPE_LEN + within,
             len: len.min(STRIPE_LEN - within).min(chunk.length - offset),
         };
-        // A chunk may end within a row; such a row has no parity.
+        // A row cut off by the end of its chunk has no parity.
         if part.offset + part.len > chunk.stripe_length() {
             return Err(beyond);
         }
         let mut lost: SmallVec<[usize; 4]> = smallvec![wanted];
         lost.extend(also_lost(chunk, wanted, mirror));
-        // As long as P is enough Q is not read.
+        // Q is only read if P is not enough.
         let spare_q = chunk.profile == Profile::Raid6 && mirror.0 == 2;
         let q = part.columns.len() - 1;
         let mut stripes = vec![vec![0; part.len as usize]; part.columns.len()];
@@ -114,20 +114,20 @@ impl FileSystem {
 
     async fn read_column(&self, part: &Part<'_>, column: usize) -> Result<Vec<u8>, ReadError> {
         let stripe = &part.chunk.stripes[part.columns[column]];
-        // The chunk was checked: its stripes do not go over the end of the space.
+        // The chunk was checked: its stripes do not exceed the address space.
         let at = Physical(stripe.offset.0 + part.offset);
         let bytes = self.read_device(stripe.devid, at, part.len).await?;
         Ok(bytes.as_slice().to_vec())
     }
 }
 
-/// The column of the row that `mirror` takes to be lost besides `wanted`.
+/// The column of the row that `mirror` considers lost besides `wanted`.
 fn also_lost(chunk: &Chunk, wanted: usize, mirror: Mirror) -> Option<usize> {
     let data = chunk.data_stripes() as usize;
     match usize::from(mirror.0) {
         0..=2 => None,
         3 => Some(data),
-        // Mirror 4 begins with the last of the other data stripes.
+        // Mirror 4 is the last of the other data stripes, and so on downwards.
         mirror => {
             let others = (0..data).filter(|column| *column != wanted);
             others.rev().nth(mirror - 4)

@@ -1,9 +1,9 @@
-//! Descent into trees: from a root to an item, and on from item to item.
+//! Descent into trees: from a root to an item, and from item to item.
 //!
-//! A tree of a stranger cannot keep a walk for ever: a block is let in only with the level, the
-//! generation and the first key that its parent's pointer has for it, and only if its last key is
-//! below the parent's next. So the keys of a walk ascend, no block is met twice, and none is deeper
-//! than its parent's level allows.
+//! A hostile tree cannot keep a walk going without end: a block is accepted only with the level,
+//! generation and first key in its parent's pointer, and only if its last key is below the parent's
+//! next key. So the keys of a walk ascend, no block is met twice, and depth is limited by the
+//! levels.
 
 use std::sync::Arc;
 
@@ -21,11 +21,11 @@ use crate::volume::FileSystem;
 pub struct Root {
     /// The tree.
     pub id: u64,
-    /// Where the topmost block is.
+    /// Address of the topmost block.
     pub at: Logical,
     /// The transaction that wrote that block.
     pub generation: u64,
-    /// Its level.
+    /// Level of that block.
     pub level: u8,
 }
 
@@ -41,7 +41,7 @@ impl Root {
     }
 }
 
-/// A block of the path, and the slot that leads on.
+/// A block of the path, and the slot that leads to the next one.
 struct Step {
     node: Arc<Node>,
     slot: usize,
@@ -49,34 +49,34 @@ struct Step {
     end: Option<Key>,
 }
 
-/// A place in a tree.
+/// A position in a tree.
 ///
-/// A future of it that is dropped before its end leaves the path at no item: search again.
+/// If a future of it is dropped before completion, the path is at no item: search again.
 pub struct Path<'a> {
     fs: &'a Arc<FileSystem>,
     root: Root,
     reada: Reada,
-    /// The level of the blocks that it goes down to.
+    /// Lowest level of the path.
     floor: u8,
-    /// From the root to the leaf; empty when there is no item.
+    /// From the root to the leaf; empty if at no item.
     steps: SmallVec<[Step; MAX_LEVEL as usize]>,
-    /// After an error: where the keys go on that the unreadable block cannot have.
+    /// After an error: the first key that cannot be in the unreadable block.
     resume: Option<Key>,
 }
 
 impl<'a> Path<'a> {
-    /// A path into the tree, at no item yet.
+    /// A path into the tree, not yet at an item.
     pub fn new(fs: &'a Arc<FileSystem>, root: Root) -> Self {
         Self { fs, root, reada: Reada::None, floor: 0, steps: SmallVec::new(), resume: None }
     }
 
-    /// A path that ends above the leaves, whose pointers are its items ([`Self::child`]); `None` if the root
-    /// is a leaf.
+    /// A path that ends above the leaves, where pointers take the place of items ([`Self::child`]);
+    /// `None` if the root is a leaf.
     pub(crate) fn above_leaves(fs: &'a Arc<FileSystem>, root: Root) -> Option<Self> {
         (root.level > 0).then(|| Self { floor: 1, ..Self::new(fs, root) })
     }
 
-    /// Reads ahead in this way from now on.
+    /// Sets how to read ahead.
     pub fn with_reada(mut self, reada: Reada) -> Self {
         self.reada = reada;
         self
@@ -87,42 +87,43 @@ impl<'a> Path<'a> {
         self.root
     }
 
-    /// The item that the path is at.
+    /// The current item.
     pub fn item(&self) -> Option<(Key, &[u8])> {
         let leaf = self.steps.last()?;
         leaf.node.item(leaf.slot)
     }
 
-    /// The key of that item.
+    /// The key of the current item.
     pub fn key(&self) -> Option<Key> {
         self.item().map(|(key, _)| key)
     }
 
-    /// The block of that item, and its slot there. It is a leaf, but for a path above the leaves.
+    /// The block of the current item, and its slot there. A leaf, except for a path above the leaves.
     pub fn leaf(&self) -> Option<(&Arc<Node>, usize)> {
         self.steps.last().map(|leaf| (&leaf.node, leaf.slot))
     }
 
-    /// What the item of a path above the leaves points to, and the key at which the next one begins.
+    /// For a path above the leaves: the block that the current pointer leads to, and the first key
+    /// of the next one.
     pub(crate) fn child(&self) -> Option<(Expected, Option<Key>)> {
         let step = self.steps.last()?;
         let expected = step.node.child(step.slot)?;
         Some((expected, step.node.key(step.slot + 1).or(step.end)))
     }
 
-    /// After an error: the first key that is not in the block which could not be read. `None` if
-    /// nothing follows.
+    /// After an error: the first key that is not in the unreadable block. `None` if nothing follows.
     pub fn resume(&self) -> Option<Key> {
         self.resume
     }
 
-    /// Goes to the first item whose key is not below `key`; false if there is none. A path above the leaves
-    /// goes to the pointer to the leaf in which `key` belongs.
+    /// Goes to the first item whose key is at least `key`; false if there is none. A path above the
+    /// leaves goes to the pointer to the leaf in which `key` belongs.
     ///
     /// # Errors
-    /// A block on the way cannot be had from any mirror; the path is at no item then.
+    /// A block on the way cannot be read from any mirror; the path is then at no item.
     pub async fn search(&mut self, key: Key) -> Result<bool, TreeError> {
-        // The leaf at hand is often the one. A search that was dropped midway leaves a block above it.
+        // The current leaf often contains the key. A search dropped midway leaves a block above the
+        // leaves here.
         let floor = self.floor;
         if let Some(leaf) = self.steps.last_mut().filter(|step| step.node.level() == floor) {
             let in_leaf = leaf.node.key(0).is_some_and(|first| first <= key)
@@ -140,10 +141,10 @@ impl<'a> Path<'a> {
         self.settle().await
     }
 
-    /// Goes to the last item whose key is not above `key`; false if there is none.
+    /// Goes to the last item whose key is at most `key`; false if there is none.
     ///
     /// # Errors
-    /// A block on the way cannot be had from any mirror; the path is at no item then.
+    /// A block on the way cannot be read from any mirror; the path is then at no item.
     pub async fn search_back(&mut self, key: Key) -> Result<bool, TreeError> {
         if self.search(key).await? && self.key() == Some(key) {
             return Ok(true);
@@ -157,7 +158,7 @@ impl<'a> Path<'a> {
     /// Goes to the next item; false if there is none.
     ///
     /// # Errors
-    /// As of [`Self::search`].
+    /// As for [`Self::search`].
     pub async fn next(&mut self) -> Result<bool, TreeError> {
         match self.steps.last_mut() {
             Some(leaf) => leaf.slot += 1,
@@ -166,10 +167,10 @@ impl<'a> Path<'a> {
         self.settle().await
     }
 
-    /// Goes to the item before; false if there is none.
+    /// Goes to the previous item; false if there is none.
     ///
     /// # Errors
-    /// As of [`Self::search`].
+    /// As for [`Self::search`].
     pub async fn prev(&mut self) -> Result<bool, TreeError> {
         while let Some(step) = self.steps.last_mut() {
             if step.slot > 0 {
@@ -196,7 +197,7 @@ impl<'a> Path<'a> {
         self.descend_last().await
     }
 
-    /// From the lowest step to the last item below it.
+    /// Descends from the lowest step to the last item below it.
     async fn descend_last(&mut self) -> Result<bool, TreeError> {
         while self.descend_one().await? {
             if let Some(step) = self.steps.last_mut() {
@@ -206,7 +207,7 @@ impl<'a> Path<'a> {
         Ok(self.steps.last().is_some_and(|step| step.slot < step.node.len()))
     }
 
-    /// From the lowest step to the leaf that has `key`, or the first one.
+    /// Descends from the lowest step to the leaf that contains `key`, or the first leaf if `None`.
     async fn descend(&mut self, key: Option<Key>) -> Result<(), TreeError> {
         loop {
             if let (Some(step), Some(key)) = (self.steps.last_mut(), key) {
@@ -218,7 +219,7 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// One level down; false on the lowest.
+    /// Descends one level; false at the lowest level.
     async fn descend_one(&mut self) -> Result<bool, TreeError> {
         let Some(step) = self.steps.last().filter(|step| step.node.level() > self.floor) else {
             return Ok(false);
@@ -239,7 +240,7 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// Past the end of a leaf to the first item of the next one.
+    /// If past the end of a leaf, moves to the first item of the next one.
     async fn settle(&mut self) -> Result<bool, TreeError> {
         loop {
             match self.steps.last_mut() {
@@ -261,7 +262,7 @@ impl<'a> Path<'a> {
     }
 }
 
-/// The slot of the item that is not below `key`, or of the pointer to where it belongs.
+/// The slot of the first item not below `key`, or of the pointer to the block where `key` belongs.
 fn slot_of(node: &Node, key: Key) -> usize {
     match node.search(key) {
         Ok(slot) => slot,

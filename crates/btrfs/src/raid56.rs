@@ -1,67 +1,68 @@
-//! Parity of RAID5 and RAID6, and what it gives back.
+//! RAID5 and RAID6 parity, and reconstruction from it.
 //!
-//! A row is data stripes `D[0]` to `D[n-1]`, then P, then (RAID6) Q, all of equal length. Byte by
-//! byte, in the field GF(2^8) of the polynomial 0x11d, whose element 2 generates all but zero:
+//! A row is data stripes `D[0]` to `D[n-1]`, then P, then (RAID6) Q, all of equal length. For each
+//! byte, in the field GF(2^8) with the polynomial 0x11d, whose element 2 generates all elements but
+//! zero:
 //!
 //! ```text
 //! P = sum of D[i]          Q = sum of 2^i * D[i]          (a sum is an exclusive or)
 //! ```
 //!
-//! Two stripes of a RAID6 row can be lost. For data `x` and `y`, let `p` and `q` be what P and Q are
-//! without the others' share; then `p = D[x] + D[y]` and `q = 2^x * D[x] + 2^y * D[y]`, so that
-//! `D[x] = (q + 2^y * p) / (2^x + 2^y)`. If P is lost with `x`, then `D[x] = q / 2^x`.
+//! Two stripes of a RAID6 row can be lost. For data `x` and `y`, let `p` and `q` be P and Q without
+//! the share of the other stripes; then `p = D[x] + D[y]` and `q = 2^x * D[x] + 2^y * D[y]`, so
+//! that `D[x] = (q + 2^y * p) / (2^x + 2^y)`. If P is lost with `x`, then `D[x] = q / 2^x`.
 //!
-//! Stripes are worked through in pieces that stay in the processor's first cache, eight bytes at a
-//! time, in loops without branches that compilers turn into vector instructions.
+//! Stripes are processed in pieces that fit the L1 cache, eight bytes at a time, in loops without
+//! branches that compilers vectorize.
 
 use thiserror::Error;
 
-/// Data stripes that Q can tell from each other: the powers of 2 in the field.
+/// Data stripes that Q can distinguish: the powers of 2 in the field.
 pub const DATA_STRIPES_MAX: usize = 255;
 
-/// Bytes of a stripe that are worked on together.
+/// Bytes of a stripe processed together.
 const PIECE: usize = 2048;
 
-/// What stands against parity.
+/// Why parity cannot be computed or used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum Raid56Error {
-    /// A row is of at least one data stripe, at most [`DATA_STRIPES_MAX`], and one or two parities.
+    /// A row needs at least one data stripe, at most [`DATA_STRIPES_MAX`], and one or two parities.
     #[error("a row of {stripes} stripes, {parities} of them parity, is impossible")]
     Row {
-        /// All stripes.
+        /// Number of stripes.
         stripes: usize,
-        /// Those that are parity.
+        /// Number of parity stripes.
         parities: usize,
     },
-    /// Stripes are not of one length.
+    /// Stripes differ in length.
     #[error("stripe {stripe} of a row is of {found} bytes, others of {wanted}")]
     Length {
-        /// Which stripe.
+        /// The stripe.
         stripe: usize,
-        /// Its bytes.
+        /// Its length in bytes.
         found: usize,
-        /// The first stripe's.
+        /// The first stripe's length.
         wanted: usize,
     },
-    /// More is lost than there is parity.
+    /// More stripes are lost than there is parity.
     #[error("{lost} stripes are lost, there are {parities} of parity")]
     TooManyLost {
-        /// How many stripes.
+        /// Number of lost stripes.
         lost: usize,
-        /// How many parities.
+        /// Number of parities.
         parities: usize,
     },
-    /// The row has no such stripe.
+    /// A lost stripe is not in the row.
     #[error("stripe {stripe} is lost, of a row of {stripes}")]
     NoSuchStripe {
-        /// Which stripe.
+        /// The stripe.
         stripe: usize,
-        /// How many there are.
+        /// Number of stripes.
         stripes: usize,
     },
 }
 
-/// Powers of 2, twice over: sums of two logarithms need no remainder.
+/// Powers of 2, repeated once, so that sums of two logarithms need no modulo.
 const POWERS: [u8; 510] = {
     let mut powers = [0; 510];
     let mut value = 1_u8;
@@ -74,7 +75,7 @@ const POWERS: [u8; 510] = {
     powers
 };
 
-/// The exponent of each element but zero.
+/// The exponent of each element except zero.
 const LOGARITHMS: [u8; 256] = {
     let mut logarithms = [0; 256];
     let mut exponent = 0;
@@ -99,16 +100,15 @@ const fn divide(left: u8, right: u8) -> u8 {
     POWERS[left as usize + 255 - right as usize]
 }
 
-/// Each of eight elements, times 2.
+/// Doubles each of eight elements.
 const fn double(elements: u64) -> u64 {
     let carries = elements >> 7 & 0x0101_0101_0101_0101;
-    // A one becomes 0xff, which takes the polynomial or not.
+    // A carry bit becomes 0xff, which masks the polynomial.
     let reduce = (carries << 8).wrapping_sub(carries) & 0x1d1d_1d1d_1d1d_1d1d;
     (elements & 0x7f7f_7f7f_7f7f_7f7f) << 1 ^ reduce
 }
 
-/// `into[i] = step(into[i], from[i])`, by eight bytes and, where the length is not a multiple, with
-/// zeroes behind the last.
+/// `into[i] = step(into[i], from[i])`, eight bytes at a time; a remainder is padded with zeroes.
 fn combine(into: &mut [u8], from: &[u8], step: impl Fn(u64, u64) -> u64) {
     let (words, tail) = into.as_chunks_mut::<8>();
     let (from_words, from_tail) = from.as_chunks::<8>();
@@ -149,7 +149,7 @@ fn double_all(into: &mut [u8]) {
 
 /// `into *= factor`
 fn multiply(into: &mut [u8], factor: u8) {
-    // All products of the factor: one lookup for each byte.
+    // All products of the factor: one lookup per byte.
     let logarithm = usize::from(LOGARITHMS[usize::from(factor)]);
     let products: [u8; 256] = std::array::from_fn(|element| match (element, factor) {
         (0, _) | (_, 0) => 0,
@@ -160,12 +160,12 @@ fn multiply(into: &mut [u8], factor: u8) {
     }
 }
 
-/// Pieces of `len` bytes: where each begins and ends.
+/// Ranges that split `len` bytes into pieces.
 fn pieces(len: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
     (0..len).step_by(PIECE).map(move |start| start..len.min(start + PIECE))
 }
 
-/// Checks that a row of `count` stripes can be, and that they have one length; gives that.
+/// Checks that a row of `count` stripes is possible and that they have the same length; returns the length.
 fn check_row(
     count: usize,
     parities: usize,
@@ -183,10 +183,10 @@ fn check_row(
     }
 }
 
-/// Writes P, and for RAID6 Q, of `data`.
+/// Computes P, and for RAID6 Q, of `data`.
 ///
 /// # Errors
-/// There is no data stripe, or there are too many; or lengths differ.
+/// There are no data stripes or too many, or lengths differ.
 pub fn parity(data: &[&[u8]], p: &mut [u8], mut q: Option<&mut [u8]>) -> Result<(), Raid56Error> {
     let parities = 1 + usize::from(q.is_some());
     let parity_lengths = [Some(p.len()), q.as_ref().map(|q| q.len())];
@@ -205,13 +205,13 @@ pub fn parity(data: &[&[u8]], p: &mut [u8], mut q: Option<&mut [u8]>) -> Result<
     Ok(())
 }
 
-/// Writes the lost stripes of a row, from all others: `stripes` are the data, then P, then with two
-/// `parities` Q. What the lost ones hold before does not matter. All that are not lost are taken to
-/// be right, except that of a RAID6 row with one lost stripe only P's equation is used (for a lost Q:
-/// only Q's).
+/// Rebuilds the lost stripes of a row from the others: `stripes` are the data, then P, then with
+/// two `parities` Q. The previous content of the lost ones does not matter. All others are assumed
+/// to be right, except that for one lost stripe of a RAID6 row only P's equation is used (for a
+/// lost Q: only Q's).
 ///
 /// # Errors
-/// There is no such row; lengths differ; or more is lost than there is parity.
+/// The row is impossible; lengths differ; or more is lost than there is parity.
 pub fn recover(
     stripes: &mut [&mut [u8]],
     parities: usize,
@@ -261,7 +261,7 @@ struct Row<'a, 'b> {
 type Piece = std::ops::Range<usize>;
 
 impl Row<'_, '_> {
-    /// The sum of data and P, without the stripes `without`.
+    /// The sum of data and P, excluding the stripes `without`.
     fn sum_p(&self, without: [usize; 2], piece: &Piece) -> [u8; PIECE] {
         let mut sum = [0; PIECE];
         let into = &mut sum[..piece.len()];
@@ -271,7 +271,7 @@ impl Row<'_, '_> {
         sum
     }
 
-    /// The sum of the multiples of data that Q is, without the stripes `without`.
+    /// Q's sum of multiples of data, excluding the stripes `without`.
     fn sum_q(&self, without: [usize; 2], piece: &Piece) -> [u8; PIECE] {
         let mut sum = [0; PIECE];
         let into = &mut sum[..piece.len()];
@@ -289,7 +289,7 @@ impl Row<'_, '_> {
         self.stripes[stripe][piece.clone()].copy_from_slice(&bytes[..piece.len()]);
     }
 
-    /// Writes data or P, from the other ones of these.
+    /// Writes a data stripe or P from the others of these.
     fn write_by_p(&mut self, lost: usize, piece: &Piece) {
         let sum = self.sum_p([lost; 2], piece);
         self.write(lost, piece, &sum);
@@ -302,7 +302,7 @@ impl Row<'_, '_> {
         self.write(self.data + 1, piece, &sum);
     }
 
-    /// Writes data, from the other data and Q.
+    /// Writes a data stripe from the other data and Q.
     fn write_by_q(&mut self, lost: usize, piece: &Piece) {
         let mut sum = self.sum_q([lost; 2], piece);
         add(&mut sum[..piece.len()], &self.stripes[self.data + 1][piece.clone()]);
@@ -315,7 +315,7 @@ impl Row<'_, '_> {
         let p = self.sum_p([x, y], piece);
         let mut q = self.sum_q([x, y], piece);
         add(&mut q[..piece.len()], &self.stripes[self.data + 1][piece.clone()]);
-        // D[x] = q / (2^x + 2^y) + p * 2^y / (2^x + 2^y); the divisor is not zero, as x is not y.
+        // D[x] = q / (2^x + 2^y) + p * 2^y / (2^x + 2^y); the divisor is not zero, as x differs from y.
         let divisor = power(x) ^ power(y);
         multiply(&mut q[..piece.len()], divide(1, divisor));
         let mut share = p;
@@ -331,7 +331,7 @@ impl Row<'_, '_> {
 mod tests {
     use super::*;
 
-    /// The product by its definition: of polynomials, reduced.
+    /// The product by definition: polynomials multiplied and reduced.
     fn product(left: u8, right: u8) -> u8 {
         let mut product = (0..8)
             .filter(|bit| right >> bit & 1 == 1)
@@ -344,7 +344,7 @@ mod tests {
         product as u8
     }
 
-    /// Bytes without a pattern, the same each time (xorshift64).
+    /// Pseudo-random bytes, the same each time (xorshift64).
     fn random(state: &mut u64, len: usize) -> Vec<u8> {
         let mut next = || {
             *state ^= *state << 13;
@@ -355,7 +355,7 @@ mod tests {
         (0..len).map(|_| next()).collect()
     }
 
-    /// A row by the definition.
+    /// A row by definition.
     fn row(data: Vec<Vec<u8>>, parities: usize) -> Vec<Vec<u8>> {
         let len = data[0].len();
         let sum = |factors: &[u8]| -> Vec<u8> {
@@ -425,7 +425,7 @@ mod tests {
     fn every_stripe_and_every_pair_comes_back() {
         let mut seed = 2;
         for data in 1..=8 {
-            // One piece and a bit: lengths that are no multiple of anything.
+            // One piece and a bit more: not a multiple of anything.
             let data: Vec<_> = (0..data).map(|_| random(&mut seed, PIECE + 13)).collect();
             let raid5 = row(data.clone(), 1);
             for lost in 0..raid5.len() {

@@ -1,18 +1,19 @@
-//! Where the copies of data are: as the chunk says, or as the RAID stripe tree does.
+//! Locations of the copies of data, from the chunk or from the RAID stripe tree.
 //!
-//! On a file system with the incompatible feature `RAID_STRIPE_TREE` the places of data in chunks that are mirrored
-//! or striped without parity are items of a tree (`fs/btrfs/raid-stripe-tree.c`):
+//! On a file system with the incompatible feature `RAID_STRIPE_TREE`, the locations of data in
+//! chunks that are mirrored or striped without parity are items of a tree
+//! (`fs/btrfs/raid-stripe-tree.c`):
 //!
 //! | key | body |
 //! |---|---|
-//! | `(address RAID_STRIPE length)` | for each copy the device, and where on it the first byte is |
+//! | `(address RAID_STRIPE length)` | for each copy, the device and the offset of the first byte on it |
 //!
-//! The items are cut as the writes were, not as the extents are: an extent may have several, and one may have less
-//! than an extent, once a part of that is free. Data that was allocated and never written has none. The copies are
-//! in no order that counts, but with DUP, where both are on one device.
+//! Items correspond to writes, not to extents: an extent may have several, and one may cover less
+//! than an extent after part of that was freed. Data that was allocated but never written has none.
+//! The order of the copies has no meaning, except for DUP, where both are on one device.
 //!
-//! A copy is on a device and in a part of it that its chunk has for just that copy. What says otherwise is damage,
-//! and leads nowhere.
+//! A copy must be on the device, and in the part of it, that the chunk assigns to that copy. An
+//! item that says otherwise is damaged and not followed.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ use crate::units::{Logical, Mirror, Physical};
 use crate::volume::FileSystem;
 
 impl FileSystem {
-    /// Whether the RAID stripe tree, and not the chunk, says where the bytes of `chunk` are.
+    /// Whether the RAID stripe tree, not the chunk, locates the bytes of `chunk`.
     pub fn has_stripes_of(&self, chunk: &Chunk) -> bool {
         let is_spread = match chunk.profile {
             Profile::Dup
@@ -47,11 +48,11 @@ impl FileSystem {
         self.superblock().incompat().contains(Incompat::RAID_STRIPE_TREE) && is_data && is_spread
     }
 
-    /// As [`Self::read_mirror`], of what may be data: where the RAID stripe tree says where its copies are,
-    /// that is followed.
+    /// Like [`Self::read_mirror`], for what may be data: if the RAID stripe tree locates the
+    /// copies, its locations are used.
     ///
     /// # Errors
-    /// As of [`Self::read_mirror`]; or that tree does not say where the bytes are, or is damaged.
+    /// As for [`Self::read_mirror`]; or the tree has no location for the bytes, or is damaged.
     pub async fn read_data(
         self: &Arc<Self>,
         start: Logical,
@@ -77,15 +78,15 @@ impl FileSystem {
     }
 }
 
-/// What the tree has about a range of the file system's space.
+/// What the tree has for an address range.
 struct Found {
     range: Range<u64>,
     /// The copies of the range; none if there is no item for it.
     copies: Result<SmallVec<[RaidStride; 4]>, ReadError>,
 }
 
-/// A walk over the RAID stripe tree, which keeps its place: what follows the last range, or lies within it, costs
-/// no descent.
+/// A walk over the RAID stripe tree, which keeps its position: a range that follows the last one or
+/// lies in it needs no descent.
 pub struct StripeWalk<'a> {
     fs: &'a Arc<FileSystem>,
     path: Option<Path<'a>>,
@@ -93,17 +94,18 @@ pub struct StripeWalk<'a> {
 }
 
 impl<'a> StripeWalk<'a> {
-    /// A walk that is nowhere yet.
+    /// A walk without a position yet.
     pub fn new(fs: &'a Arc<FileSystem>) -> Self {
         Self { fs, path: None, found: None }
     }
 
-    /// Where the copy `mirror` of the byte at `at`, which is in `chunk`, is, and how many bytes are beside each
-    /// other from there on. Of a chunk that is not in the tree that is what the chunk says.
+    /// Locates copy `mirror` of the byte at `at`, which is in `chunk`; the result's length is that
+    /// of the contiguous bytes from there. If the chunk is not in the tree, the chunk's own
+    /// location is returned.
     ///
     /// # Errors
-    /// [`ReadError::Unmapped`]: the chunk does not store such a copy. [`ReadError::NoStripe`]: the tree has
-    /// nothing about the byte. [`ReadError::StripeTree`]: it is damaged there.
+    /// [`ReadError::Unmapped`]: the chunk has no such stored copy. [`ReadError::NoStripe`]: the
+    /// tree has no item for the byte. [`ReadError::StripeTree`]: the tree is damaged there.
     pub async fn locate(
         &mut self,
         chunk: &Chunk,
@@ -146,7 +148,7 @@ impl<'a> StripeWalk<'a> {
         }
     }
 
-    /// What the tree has about the byte at `at`.
+    /// What the tree has for the byte at `at`.
     async fn find(&mut self, at: Logical) -> &Found {
         let found = match self.found.take() {
             Some(found) if found.range.contains(&at.0) => found,
@@ -172,12 +174,12 @@ impl<'a> StripeWalk<'a> {
             Ok(false) => None,
             Ok(true) => path.item().map(|(key, data)| (key, Item::parse(key, data, sectorsize))),
             Err(error) => {
-                // What a lost block has is not looked for again, sector by sector.
+                // Skip the range of the lost block instead of searching it sector by sector.
                 let next = path.resume().map_or(u64::MAX, |key| key.objectid);
                 return Found::lost(at.0..next.max(behind), error);
             }
         };
-        // Of a block that cannot be read whoever needs it tells.
+        // If the next block cannot be read, the read that needs it reports the error.
         let next = match before {
             Some(_) => path.next().await,
             None => path.search(last).await,

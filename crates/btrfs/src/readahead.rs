@@ -1,9 +1,8 @@
 //! Path readahead: siblings of the block that a descent is about to read (`btrfs_path::reada`).
 //!
-//! Leaves that follow each other in a tree were often written together, and are near each other on
-//! the disk. A walk that asks for them one by one waits for the disk each time; a walk that reads
-//! ahead has them merged into a few large reads. The rules are the kernel's (`reada_for_search` in
-//! `fs/btrfs/ctree.c`).
+//! Consecutive leaves of a tree were often written together and are close on disk. A walk that asks
+//! for them one by one waits for the disk each time; with readahead they are merged into a few
+//! large reads. The rules are the kernel's (`reada_for_search` in `fs/btrfs/ctree.c`).
 
 use std::sync::Arc;
 
@@ -14,13 +13,13 @@ use crate::ondisk::node::{Expected, Node};
 use crate::units::Logical;
 use crate::volume::FileSystem;
 
-/// How far from the wanted block a sibling may be, in bytes of the file system's space.
+/// Maximum distance of a sibling from the wanted block, in bytes of the file system's space.
 const NEAR_BYTES: u64 = 64 << 10;
-/// Bytes that are read ahead at a time.
+/// Bytes read ahead at a time.
 const FORWARD_BYTES: u64 = 64 << 10;
-/// The same for [`Reada::ForwardAlways`].
+/// Like [`FORWARD_BYTES`], for [`Reada::ForwardAlways`].
 const FORWARD_ALWAYS_BYTES: u64 = 128 << 10;
-/// Siblings that are looked at.
+/// Maximum number of siblings examined.
 const SCANNED: usize = 32;
 /// How a path reads ahead.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -28,28 +27,29 @@ pub enum Reada {
     /// Not at all.
     #[default]
     None,
-    /// Leaves before the wanted one, of the same object, for walks backwards.
+    /// Leaves before the wanted one, of the same object, for backward walks.
     Back,
-    /// Leaves behind the wanted one.
+    /// Leaves after the wanted one.
     Forward,
-    /// Blocks behind the wanted one on every level, twice as many.
+    /// Blocks after the wanted one on every level, twice as many.
     ForwardAlways,
-    /// Leaves behind the wanted one, wherever they are, those of both trees that a scrub needs together. Only
-    /// scrubs have it (`sweep.rs`): a path by itself reads nothing ahead. The kernel has nothing like it.
+    /// Leaves after the wanted one at any distance, of both trees that a scrub needs, together.
+    /// Only for scrubs (`sweep.rs`): a path alone reads nothing ahead in this mode. The kernel has
+    /// no equivalent.
     Scan,
 }
 
-/// What is read ahead, and where it is kept.
+/// What is read ahead, and how it is cached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Blocks {
-    /// Tree blocks as they are.
+    /// Whole tree blocks.
     Nodes,
-    /// Leaves of the extent tree, of which the extents are kept.
+    /// Leaves of the extent tree, cached as their extents.
     ExtentLeaves,
 }
 
 impl Blocks {
-    /// Whether the block at `at` is in memory, or on its way there.
+    /// Whether the block at `at` is cached or being read.
     pub(crate) fn has(self, fs: &FileSystem, at: Logical) -> bool {
         match self {
             Self::Nodes => fs.has_node(at),
@@ -63,15 +63,15 @@ impl Blocks {
             Self::Nodes => fs.node(expected).await.map(drop),
             Self::ExtentLeaves => fs.extent_leaf(expected, None).await.map(drop),
         };
-        // Whoever needs the block gets the error when asking for it.
+        // The walk that needs the block gets the error itself.
         if let Err(error) = read {
             trace!(%error, "readahead");
         }
     }
 }
 
-/// Starts reads of blocks beside the one that `slot` of `node` points to, unless that one is in
-/// memory already: then the walk is not waiting for the disk, and the last readahead still serves.
+/// Starts reads of blocks near the one that `slot` of `node` points to, unless that one is cached:
+/// then the walk does not wait for the disk, and the previous readahead still serves.
 pub(crate) fn around(fs: &Arc<FileSystem>, node: &Node, slot: usize, reada: Reada, kind: Blocks) {
     let is_leaf_parent = node.level() == 1;
     let bytes = match reada {
@@ -100,7 +100,7 @@ pub(crate) fn around(fs: &Arc<FileSystem>, node: &Node, slot: usize, reada: Read
         return;
     }
     let fs = Arc::clone(fs);
-    // One task, so that the reads are submitted one after the other, and merged.
+    // One task, so that the reads are submitted in sequence and merged.
     fs.clone().runtime().spawn(Box::pin(async move {
         join_all(ahead.into_iter().map(|expected| kind.read(&fs, expected))).await;
     }));

@@ -1,4 +1,4 @@
-//! Where trees begin, and which of them are subvolumes.
+//! Roots of trees, and subvolumes.
 
 use std::sync::Arc;
 
@@ -17,11 +17,11 @@ use crate::volume::FileSystem;
 /// A subvolume or snapshot.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Subvolume {
-    /// Its number; 5 is the one that all others are in.
+    /// Its number; 5 is the top-level subvolume.
     pub id: u64,
     /// Its tree.
     pub root: Root,
-    /// Where it is; `None` for the first one, and for those that are being removed.
+    /// Where it is; `None` for the first one, and for those being removed.
     pub place: Option<Place>,
     /// Its root directory.
     pub root_dirid: u64,
@@ -29,17 +29,17 @@ pub struct Subvolume {
     pub flags: RootFlags,
     /// Its identity.
     pub uuid: Option<Uuid>,
-    /// That of the subvolume which it is a snapshot of.
+    /// Identity of the subvolume that it is a snapshot of.
     pub parent_uuid: Option<Uuid>,
-    /// That of the subvolume which it was received as.
+    /// Identity of the sent subvolume that it was received from.
     pub received_uuid: Option<Uuid>,
-    /// The transaction that made it; 0 if a kernel before Linux 3.6 did.
+    /// The transaction that created it; 0 if created before Linux 3.6.
     pub made_in: u64,
-    /// When it was made, in seconds since 1970; 0 as above.
+    /// Creation time in seconds since 1970; 0 if created before Linux 3.6.
     pub made_at: i64,
 }
 
-/// Where a subvolume is within another.
+/// Location of a subvolume in another.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Place {
     /// The outer subvolume.
@@ -50,21 +50,20 @@ pub struct Place {
     pub name: Vec<u8>,
 }
 
-/// Whether files can be in the tree of that number.
+/// Whether the tree with this number can contain files.
 pub const fn is_subvolume(id: u64) -> bool {
     id == objectid::FS_TREE || (id >= objectid::FIRST_FREE && id <= objectid::LAST_FREE)
 }
 
-/// An item of `tree` that cannot be.
+/// An invalid item of `tree`.
 pub(crate) fn damaged(tree: u64, key: Key, why: &ItemError) -> TreeError {
     TreeError::Item { tree, key, why: why.to_string() }
 }
 
 impl FileSystem {
-    /// The root of the log tree's own tree of roots; `None` if there is no log.
+    /// Root of the log's tree of roots; `None` if there is no log.
     ///
-    /// The log is what was written by `fsync` since the last commit; it is of the transaction after
-    /// that one.
+    /// The log holds what `fsync` wrote since the last commit; it belongs to the transaction after that commit.
     pub fn log_root(&self) -> Option<Root> {
         let superblock = self.superblock();
         let at = Logical(superblock.log_root.get());
@@ -73,9 +72,9 @@ impl FileSystem {
         (at.0 != 0).then_some(Root { id: objectid::TREE_LOG, at, generation, level })
     }
 
-    /// The tree of that number; `None` if there is none.
+    /// The tree with this number; `None` if there is none.
     ///
-    /// Of several roots of one number (only relocation trees have these) the last one.
+    /// If there are several roots with the number (only relocation trees), the last one.
     ///
     /// # Errors
     /// The tree of roots is damaged.
@@ -100,15 +99,15 @@ impl FileSystem {
         }
     }
 
-    /// The tree of that number.
+    /// The tree with this number.
     ///
     /// # Errors
-    /// There is none, or as of [`Self::root`].
+    /// There is no such tree, or as for [`Self::root`].
     pub async fn need_root(self: &Arc<Self>, id: u64) -> Result<Root, TreeError> {
         self.root(id).await?.ok_or(TreeError::NoTree(id))
     }
 
-    /// All trees that the tree of roots has, in its order, each with its key there.
+    /// All trees in the tree of roots, in order, each with its key.
     ///
     /// # Errors
     /// The tree of roots is damaged.
@@ -129,7 +128,7 @@ impl FileSystem {
         Ok(all)
     }
 
-    /// All subvolumes and snapshots, in the order of their numbers.
+    /// All subvolumes and snapshots, ordered by number.
     ///
     /// # Errors
     /// The tree of roots is damaged.
@@ -165,7 +164,7 @@ impl FileSystem {
         Ok(all)
     }
 
-    /// The subvolume of that number; `None` if there is none.
+    /// The subvolume with this number; `None` if there is none.
     ///
     /// # Errors
     /// The tree of roots is damaged.
@@ -199,10 +198,10 @@ impl FileSystem {
         Ok(found)
     }
 
-    /// The errors that were counted on a device; none were if nothing is stored.
+    /// The errors counted on a device; zero if none are stored.
     ///
     /// # Errors
-    /// The tree of devices is damaged.
+    /// The device tree is damaged.
     pub async fn device_stats(self: &Arc<Self>, devid: DevId) -> Result<DevStats, TreeError> {
         let tree = self.need_root(objectid::DEV_TREE).await?;
         let key = Key::new(objectid::DEV_STATS, item::PERSISTENT_ITEM, devid.0);
@@ -214,7 +213,7 @@ impl FileSystem {
         DevStats::parse(data).map_err(|why| damaged(tree.id, key, &why))
     }
 
-    /// The number of the subvolume that a mount without options shows.
+    /// The number of the subvolume that is mounted by default.
     ///
     /// # Errors
     /// The tree of roots is damaged.

@@ -1,14 +1,16 @@
-//! Reading ahead of a scrub: leaves of the extent tree and of the checksum tree, in one pass of a disk's head.
+//! Readahead for a scrub: leaves of the extent and checksum trees, in one pass of a disk's head.
 //!
-//! A scrub goes over a device and needs, of both trees, the leaves that tell of what it comes to. They lie all
-//! over the metadata, and a disk that fetches them one by one does little else. So when one is not in memory, a
-//! sweep takes those of both trees that are needed next, sorts them by their places, and reads them all.
+//! A scrub moves along a device and needs, from both trees, the leaves that describe what comes
+//! next. They are scattered over the metadata, and a disk that fetches them one by one does little
+//! else. So when one is not cached, a sweep takes the next leaves of both trees, sorts them by
+//! address, and reads them all.
 //!
-//! Leaves are metadata, too, which the scrub itself reads and keeps ([`FileSystem::offer_node`]). What it will
-//! come by before it is needed, no sweep reads.
+//! The scrub itself also reads leaves, as metadata, and caches them ([`FileSystem::offer_node`]). A
+//! sweep skips leaves that the scrub will read before they are needed.
 //!
-//! Bounds: a sweep looks at [`POINTERS_MAX`] pointers, takes leaves of [`EXTENTS_BYTES`] and [`SUMS_BYTES`], and
-//! has [`BATCH_BYTES`] of them on their way at a time, [`BATCHES`] times. All fit into the caches at once.
+//! Bounds: a sweep examines [`POINTERS_MAX`] pointers, reads leaves of up to [`EXTENTS_BYTES`] and
+//! [`SUMS_BYTES`], and has [`BATCHES`] batches of [`BATCH_BYTES`] in flight. All of it fits into
+//! the caches at once.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,32 +30,32 @@ use crate::readahead::Blocks;
 use crate::units::{DevId, Logical, Physical};
 use crate::volume::FileSystem;
 
-/// Pointers to leaves of each tree that a sweep looks at.
+/// Maximum number of pointers to leaves that a sweep examines in each tree.
 const POINTERS_MAX: usize = 1 << 14;
-/// Bytes of leaves of the extent tree that a sweep takes. What is kept of them is a twentieth.
+/// Maximum bytes of extent tree leaves per sweep. A twentieth of this is cached.
 const EXTENTS_BYTES: usize = 64 << 20;
-/// Bytes of leaves of the checksum tree that it takes: a quarter of what the cache has room for.
+/// Maximum bytes of checksum tree leaves per sweep: a quarter of the cache.
 const SUMS_BYTES: usize = 10 << 20;
-/// Bytes of leaves that are asked for at once, so that neighbours are merged.
+/// Bytes of leaves requested at once, so that adjacent ones are merged.
 const BATCH_BYTES: usize = 4 << 20;
-/// How often that.
+/// Number of batches in flight.
 const BATCHES: usize = 2;
-/// Bytes of a device behind which a block that the scrub comes by is sure to be in memory: what it has in
-/// flight, twice.
+/// Distance on the device after which a block read by the scrub is sure to be cached: twice what
+/// the scrub has in flight.
 const IN_FLIGHT_BYTES: u64 = 16 << 20;
 
-/// The sweeps of the scrub of a device.
+/// The sweeps for the scrub of a device.
 pub(crate) struct Sweep<'a> {
     fs: &'a Arc<FileSystem>,
     devid: DevId,
-    /// How far the scrub is.
+    /// Current position of the scrub.
     here: AtomicU64,
     extents: Option<Root>,
     sums: Option<Root>,
 }
 
 impl<'a> Sweep<'a> {
-    /// Sweeps for the scrub of `devid`, over those of the two trees that are given.
+    /// Sweeps for the scrub of `devid`, over the given trees.
     pub(crate) fn new(
         fs: &'a Arc<FileSystem>,
         devid: DevId,
@@ -63,13 +65,13 @@ impl<'a> Sweep<'a> {
         Self { fs, devid, here: AtomicU64::new(0), extents, sums }
     }
 
-    /// The scrub has come to `at`.
+    /// Tells that the scrub has reached `at`.
     pub(crate) fn pass(&self, at: Physical) {
         self.here.store(at.0, Ordering::Relaxed);
     }
 
-    /// Starts reads of leaves, the one with `key` of the extent tree and the one with the checksum of `sum`
-    /// among them. Nobody waits for them.
+    /// Starts reads of leaves, including the extent tree's leaf with `key` and the leaf with the
+    /// checksum of `sum`. Does not wait for the reads.
     pub(crate) async fn run(&self, key: Key, sum: Logical) {
         let nodesize = self.fs.nodesize() as usize;
         let (mut leaves, mut end) = (Vec::new(), u64::MAX);
@@ -96,8 +98,8 @@ impl<'a> Sweep<'a> {
         }));
     }
 
-    /// Adds the leaves from the one with `key` on that tell of something in `range` and are to be read now, at
-    /// most `max`; gives how far these go.
+    /// Adds leaves from the one with `key` on that describe part of `range` and are due for
+    /// reading, at most `max`; returns the address up to which leaves were considered.
     async fn due(
         &self,
         root: Root,
@@ -116,7 +118,7 @@ impl<'a> Sweep<'a> {
         let mut more = path.search(key).await;
         let mut from = range.start;
         for _ in 0..POINTERS_MAX {
-            // Of errors the walk that needs the block will tell.
+            // The walk that needs the block reports any error.
             let (Ok(true), Some((leaf, end))) = (&more, path.child()) else { return range.end };
             if from >= range.end || taken == max {
                 return from;
@@ -131,18 +133,18 @@ impl<'a> Sweep<'a> {
         from
     }
 
-    /// Whether a leaf at `at`, which tells of what there is from `from` on, is to be read now.
+    /// Whether to read a leaf at `at`, which describes addresses from `from` on, now.
     fn is_due(&self, at: Logical, from: Logical) -> bool {
         let here = self.here.load(Ordering::Relaxed);
-        // The scrub of this device does not come to what it tells of.
+        // If `None`, the scrub of this device does not reach what the leaf describes.
         let Some(needed) = comes_to(self.fs.chunks(), self.devid, from, here) else { return false };
         let passed = comes_by(self.fs.chunks(), self.devid, at, here);
         passed.is_none_or(|passed| passed.saturating_add(IN_FLIGHT_BYTES) > needed)
     }
 }
 
-/// About where a scrub of the device that is at `here` comes to what lies at `from` or behind it in the same
-/// chunk.
+/// Approximate position at which a scrub of the device, now at `here`, reaches `from` or a later
+/// address in the same chunk.
 fn comes_to(chunks: &ChunkMap, devid: DevId, from: Logical, here: u64) -> Option<u64> {
     let chunk = chunks.at_or_behind(from)?;
     let within = from.0.saturating_sub(chunk.start.0) / chunk.data_stripes();
@@ -155,7 +157,7 @@ fn comes_to(chunks: &ChunkMap, devid: DevId, from: Logical, here: u64) -> Option
     ahead.min()
 }
 
-/// Where a scrub of the device that is at `here` reads a copy of the tree block at `at`.
+/// Position at which a scrub of the device, now at `here`, reads a copy of the tree block at `at`.
 fn comes_by(chunks: &ChunkMap, devid: DevId, at: Logical, here: u64) -> Option<u64> {
     let chunk = chunks.get(at)?;
     let copies = chunk.all_mirrors().filter_map(|mirror| chunk.locate(at, mirror));
@@ -183,7 +185,7 @@ mod tests {
         Chunk { start: Logical(start * MIB), length: length * MIB, flags, profile, stripes }
     }
 
-    /// Two copies of the metadata in the middle of a device, data on both sides, one chunk elsewhere.
+    /// Two copies of the metadata in the middle of a device, data on both sides, one chunk on another device.
     fn map() -> ChunkMap {
         let mut map = ChunkMap::default();
         let (data, metadata) = (BlockGroupFlags::DATA, BlockGroupFlags::METADATA);
@@ -207,7 +209,7 @@ mod tests {
         };
         assert_eq!([to(1020, 0), to(1020, 30), to(1020, 70)], [Some(30), Some(30), Some(70)]);
         assert_eq!([to(1020, 110), to(3000, 0), to(5000, 0)], [None; 3]);
-        // Behind a chunk comes the next, and of two copies the first that is ahead.
+        // After a chunk comes the next one; of two copies, the first one ahead counts.
         assert_eq!([to(1150, 0), to(1210, 155), to(1210, 160)], [Some(110), Some(155), Some(170)]);
         assert_eq!(to(4100, 0), Some(450));
         let by = |at: u64, here: u64| {

@@ -1,10 +1,10 @@
-//! Units: addresses of the file system and addresses of its devices cannot be mixed up.
+//! Unit types, so that addresses of the file system and of its devices cannot be mixed up.
 
 use std::fmt;
 
 use ashlar_block::Sector;
 
-/// A byte address in the file system's own space, the one that all pointers in trees use.
+/// A byte address in the file system's space, as in all tree pointers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Logical(pub u64);
 
@@ -12,13 +12,13 @@ pub struct Logical(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Physical(pub u64);
 
-/// The number of a device in its file system (`devid`), from 1.
+/// The number of a device in its file system (`devid`), starting at 1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct DevId(pub u64);
 
-/// A mirror, as the kernel counts them: 1 is the first copy. On RAID5 and RAID6 2 is what parity
-/// P gives; on RAID6 3 is what Q gives, and each further one what both give if another data stripe
-/// is wrong too.
+/// A mirror, as numbered by the kernel: 1 is the first copy. On RAID5 and RAID6, 2 is rebuilt from
+/// P; on RAID6, 3 is rebuilt from Q, and each further one from both, assuming that another data
+/// stripe is also wrong.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Mirror(pub u8);
 
@@ -33,7 +33,7 @@ impl Logical {
 }
 
 impl Physical {
-    /// The sector of 512 bytes that begins there: all that is read or written begins with one.
+    /// The 512-byte sector that begins there: every read or write begins at one.
     pub const fn sector(self) -> Sector {
         Sector(self.0 >> 9)
     }

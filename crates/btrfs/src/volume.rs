@@ -1,4 +1,4 @@
-//! A file system on the devices that are there.
+//! A file system on its available devices.
 
 mod probe;
 
@@ -26,29 +26,29 @@ use crate::ondisk::superblock::{
 use crate::path::{Path, Root};
 use crate::units::{DevId, Logical, Physical};
 
-/// Bytes of tree blocks kept in memory.
+/// Maximum bytes of cached tree blocks.
 const NODES_BYTES: usize = 40 << 20;
-/// Bytes of what is kept of the extent tree's leaves beside them, for scrubs.
+/// Maximum bytes of cached extent tree leaves, in packed form, for scrubs.
 const EXTENT_LEAVES_BYTES: usize = 24 << 20;
 
 /// A device that may belong to a file system.
 #[derive(Clone)]
 pub struct Source {
-    /// What messages call it.
+    /// Name for messages.
     pub name: String,
-    /// How it is read.
+    /// Access to the device.
     pub gateway: Gateway,
 }
 
-/// How a file system is opened.
+/// Options for opening a file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OpenOptions {
     /// Whether devices may be missing.
     pub degraded: bool,
-    /// Whether it is going to be written.
+    /// Whether the file system will be written.
     pub writable: bool,
-    /// Whether devices that missed transactions may be there when it is written. They may hold old data that
-    /// no checksum tells from new: data without checksums, and parity.
+    /// Whether to accept devices that missed transactions when writing. They may hold old data that
+    /// no checksum reveals: data without checksums, and parity.
     pub stale: bool,
 }
 
@@ -58,22 +58,23 @@ pub struct Device {
     pub devid: DevId,
     /// Its identity.
     pub uuid: Uuid,
-    /// What messages call it.
+    /// Name for messages.
     pub name: String,
-    /// How it is read and written.
+    /// Access to the device.
     pub gateway: Gateway,
-    /// Its bytes, as the file system has it.
+    /// Its size according to the file system.
     pub total_bytes: u64,
-    /// Its superblocks, as they were found.
+    /// State of its superblocks.
     pub supers: [SuperState; 3],
-    /// The newest of those that are its own.
+    /// The newest of its own superblocks.
     pub superblock: Box<Superblock>,
 }
 
 impl Device {
-    /// Whether only a backup says that the device belongs to the file system: where the first superblock
-    /// should be is none, not even a damaged one, or nothing that can be read. Such a device may have been
-    /// given another format since; who writes to it had better look for signatures of one first.
+    /// Whether only a backup superblock shows that the device belongs to the file system: where the
+    /// first superblock should be there is none, not even a damaged one, or the place cannot be
+    /// read. Such a device may have been reformatted since; look for other signatures before
+    /// writing to it.
     pub fn is_by_backup(&self) -> bool {
         match &self.supers[0] {
             SuperState::Unreadable(_) | SuperState::Bad(SuperblockError::Magic) => true,
@@ -89,13 +90,13 @@ impl Device {
         }
     }
 
-    /// The last transaction that it has.
+    /// The last transaction on the device.
     pub fn generation(&self) -> u64 {
         self.superblock.generation.get()
     }
 }
 
-/// An open file system; see the crate's text for what is assumed and promised.
+/// An open file system; see the crate documentation for assumptions and guarantees.
 pub struct FileSystem {
     superblock: Box<Superblock>,
     identity: Identity,
@@ -114,12 +115,12 @@ impl fmt::Debug for FileSystem {
 }
 
 impl FileSystem {
-    /// Opens the file system of these devices: superblocks, chunks, devices. Nothing is written.
+    /// Opens the file system on these devices: superblocks, chunks, devices. Nothing is written.
     ///
     /// # Errors
-    /// They are not devices of one file system, some are missing and `degraded` is not said, some missed
-    /// transactions and are to be written without `stale`, or what leads to the trees is damaged on all
-    /// mirrors.
+    /// The devices belong to different file systems, some are missing without `degraded`, some
+    /// missed transactions and are to be written without `stale`, or what leads to the trees is
+    /// damaged on all mirrors.
     pub async fn open(
         sources: Vec<Source>,
         options: OpenOptions,
@@ -182,7 +183,7 @@ impl FileSystem {
             ChunkTreeError::Open(error) => error,
         })?;
         let this = Arc::get_mut(&mut shared).expect("nobody else has it yet");
-        // The cache has what was read before the identity was known; it is read again as any other.
+        // The cache has blocks read before the identity was known; they are read again like any other.
         this.nodes.clear();
         this.take(found)?;
         if !this.missing.is_empty() && !options.degraded {
@@ -192,7 +193,7 @@ impl FileSystem {
         Ok(shared)
     }
 
-    /// Takes over what the chunk tree says.
+    /// Takes over the contents of the chunk tree.
     fn take(&mut self, found: ChunkTree) -> Result<(), OpenError> {
         let ChunkTree { uuid, chunks, devices } = found;
         self.identity.chunk_tree_uuid = Some(uuid);
@@ -215,42 +216,42 @@ impl FileSystem {
         &self.superblock
     }
 
-    /// What tree blocks are checked against.
+    /// The identity against which tree blocks are checked.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// The devices that are there, in the order of their numbers.
+    /// The available devices, ordered by number.
     pub fn devices(&self) -> &[Device] {
         &self.devices
     }
 
-    /// The device of that number, if it is there.
+    /// The device with this number, if available.
     pub fn device(&self, devid: DevId) -> Option<&Device> {
         self.devices.iter().find(|device| device.devid == devid)
     }
 
-    /// The devices that are not there.
+    /// The missing devices.
     pub fn missing(&self) -> &[DevId] {
         &self.missing
     }
 
-    /// Where the bytes of the file system's space are.
+    /// The map of the file system's space to its devices.
     pub fn chunks(&self) -> &ChunkMap {
         &self.chunks
     }
 
-    /// Time and tasks.
+    /// Clock and tasks.
     pub fn runtime(&self) -> &Arc<dyn Runtime> {
         &self.runtime
     }
 
-    /// Bytes that one data checksum is for.
+    /// Bytes covered by one data checksum.
     pub fn sectorsize(&self) -> u32 {
         self.superblock.sectorsize.get()
     }
 
-    /// Bytes of a tree block.
+    /// Size of a tree block in bytes.
     pub fn nodesize(&self) -> u32 {
         self.superblock.nodesize.get()
     }
@@ -275,7 +276,7 @@ impl FileSystem {
         }
     }
 
-    /// Reads bytes of a device; `at` and `len` are multiples of the file system's sectors.
+    /// Reads bytes of a device; `at` and `len` are multiples of the file system's sector size.
     ///
     /// # Errors
     /// The device is missing, or failed.
@@ -299,11 +300,10 @@ impl FileSystem {
         self.cached(&self.nodes, expected, |node| node).await
     }
 
-    /// The extents of the leaf of the extent tree at `expected.at`, all of whose keys are to be smaller than
-    /// `end`.
+    /// The extents of the extent tree leaf at `expected.at`, all of whose keys must be smaller than `end`.
     ///
     /// # Errors
-    /// There is no such leaf on any mirror, or its keys are not.
+    /// No mirror has such a leaf, or its keys are not smaller.
     pub(crate) async fn extent_leaf(
         &self,
         expected: Expected,
@@ -321,7 +321,7 @@ impl FileSystem {
         ExtentLeaf::new(leaf, self.sectorsize(), |key, bytes| Extent::parse(self, key, bytes))
     }
 
-    /// What `cache` has of the tree block, or what `take` makes of it once it is read.
+    /// The cached block, or what `take` makes of the tree block after reading it.
     async fn cached<T: Cached>(
         &self,
         cache: &Cache<T>,
@@ -336,7 +336,7 @@ impl FileSystem {
         let reading = loop {
             match cache.look_up(at) {
                 Lookup::Ready(block) => {
-                    // It was let in under what another pointer expected of it.
+                    // It was checked against another pointer when it was cached.
                     return match block.check_expected(&expected) {
                         Ok(()) => Ok(block),
                         Err(why) => Err(TreeError::damaged(at, why)),
@@ -351,10 +351,10 @@ impl FileSystem {
         Ok(block)
     }
 
-    /// The same for a block on the way down a tree, all of whose keys are to be smaller than `end`.
+    /// Like [`Self::node`], for a block on the way down a tree, all of whose keys must be smaller than `end`.
     ///
     /// # Errors
-    /// There is no such mirror, or its keys are not.
+    /// There is no such mirror, or its keys are not smaller.
     pub(crate) async fn node_below(
         &self,
         expected: Expected,
@@ -390,23 +390,23 @@ impl FileSystem {
         Err(last)
     }
 
-    /// Whether the tree block at `at` is in memory, or on its way there.
+    /// Whether the tree block at `at` is cached or being read.
     pub(crate) fn has_node(&self, at: Logical) -> bool {
         self.nodes.contains(at)
     }
 
-    /// The same for what is kept of a leaf of the extent tree.
+    /// Whether the leaf of the extent tree at `at` is cached or being read.
     pub(crate) fn has_extent_leaf(&self, at: Logical) -> bool {
         self.extent_leaves.contains(at)
     }
 
-    /// Keeps a block of the extent or checksum tree that somebody read and verified, if there is room for it.
-    /// It is to have passed [`check_header`](crate::ondisk::node::check_header).
+    /// Caches a verified block of the extent or checksum tree, if there is room for it. It must
+    /// have passed [`check_header`](crate::ondisk::node::check_header).
     pub(crate) fn offer_node(&self, at: Logical, bytes: &[u8]) {
         let Some(header) = header(bytes) else { return };
         let is_extent_leaf = header.owner.get() == objectid::EXTENT_TREE && header.level == 0;
         let is_here = if is_extent_leaf { self.has_extent_leaf(at) } else { self.has_node(at) };
-        // Who needs a block with impossible contents finds that out, and tells.
+        // Invalid contents are reported by the walk that needs the block.
         let node = if is_here { None } else { Node::of_checked_header(bytes.into()).ok() };
         match node {
             None => {}
@@ -417,24 +417,24 @@ impl FileSystem {
         }
     }
 
-    /// A walk has left this leaf of the extent tree behind.
+    /// Marks a leaf of the extent tree as passed by a walk.
     pub(crate) fn spend_extent_leaf(&self, at: Logical) {
         self.extent_leaves.spend(at);
     }
 
-    /// A walk has left this leaf of another tree behind.
+    /// Marks a leaf of another tree as passed by a walk.
     pub(crate) fn spend_node(&self, at: Logical) {
         self.nodes.spend(at);
     }
 
-    /// Bytes of memory that tree blocks take, and how many they may take.
+    /// Memory used by cached tree blocks, and its limit, in bytes.
     pub fn cached_bytes(&self) -> (usize, usize) {
         let (nodes, leaves) = (self.nodes.bytes(), self.extent_leaves.bytes());
         (nodes.0 + leaves.0, nodes.1 + leaves.1)
     }
 }
 
-/// What the chunk tree says.
+/// Contents of the chunk tree.
 struct ChunkTree {
     uuid: Uuid,
     chunks: ChunkMap,
@@ -456,7 +456,7 @@ async fn read_chunk_tree(fs: &Arc<FileSystem>) -> Result<ChunkTree, ChunkTreeErr
                         let (tree, why) = (objectid::CHUNK_TREE, "it is cut off".to_owned());
                         return Err(TreeError::Item { tree, key, why }.into());
                     };
-                    // A seed's devices keep the identity that the seed had.
+                    // Devices of a seed keep the seed's identity.
                     let (seed, own) = (Uuid::from_bytes(disk.fsid), fs.identity.metadata_uuid);
                     if seed != own {
                         return Err(OpenError::Sprout { devid: DevId(key.offset), seed }.into());
@@ -475,7 +475,7 @@ async fn read_chunk_tree(fs: &Arc<FileSystem>) -> Result<ChunkTree, ChunkTreeErr
     Ok(ChunkTree { uuid, chunks, devices })
 }
 
-/// What ends the reading of the chunk tree.
+/// Why reading the chunk tree failed.
 enum ChunkTreeError {
     Tree(TreeError),
     Open(OpenError),
@@ -493,12 +493,12 @@ impl From<OpenError> for ChunkTreeError {
     }
 }
 
-/// Refuses what is not known.
+/// Refuses unknown or unsupported features.
 fn check_features(superblock: &Superblock, options: OpenOptions) -> Result<(), OpenError> {
     let incompat = superblock.incompat();
     let refused = Incompat::EXTENT_TREE_V2 | Incompat::REMAP_TREE;
     let unknown = incompat & (refused | !Incompat::all());
-    // Bits without a name do not survive the complement of flags.
+    // Flags without a name do not survive the complement.
     let nameless = incompat.bits() & !Incompat::all().bits();
     let unknown = Incompat::from_bits_retain(unknown.bits() | nameless);
     if !unknown.is_empty() {

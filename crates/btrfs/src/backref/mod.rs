@@ -1,9 +1,9 @@
-//! Whose bytes these are: from an address of the file system's space to files and trees.
+//! From an address in the file system's space to the files and trees that use it.
 //!
-//! The extent tree says of each extent who refers to it: a tree and an inode, or a leaf. Since trees
-//! share blocks, that is not all: a leaf belongs to each tree from whose root it can be reached. So
-//! leaves are followed upwards, block by block, until roots are met. The work is bounded: by
-//! [`OWNERS_MAX`] and [`BLOCKS_MAX`], and a result says whether that cut it off.
+//! The extent tree stores for each extent what refers to it: a tree and an inode, or a leaf. Since
+//! trees share blocks, that is not all: a leaf belongs to each tree from whose root it can be
+//! reached. So leaves are followed upwards, block by block, to the roots. The work is bounded by
+//! [`OWNERS_MAX`] and [`BLOCKS_MAX`]; a result says whether a limit cut it off.
 
 mod names;
 mod tree;
@@ -25,38 +25,38 @@ use crate::roots::{damaged, is_subvolume};
 use crate::units::Logical;
 use crate::volume::FileSystem;
 
-/// Parts of files that are told of an extent at most.
+/// Maximum number of file parts reported for an extent.
 pub const OWNERS_MAX: usize = 1000;
-/// Tree blocks that are followed upwards for an extent at most.
+/// Maximum number of tree blocks followed upwards for an extent.
 pub const BLOCKS_MAX: usize = 10_000;
-/// References of tree blocks that are followed for an extent at most.
+/// Maximum number of tree block references followed for an extent.
 const REFERENCES_MAX: usize = 100_000;
-/// Items of files that are looked at for an extent at most.
+/// Maximum number of file items examined for an extent.
 const ITEMS_MAX: usize = 1_000_000;
 
-/// An extent, and who has it.
+/// An extent and its owners.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Owned {
-    /// Where it is.
+    /// Its start.
     pub start: Logical,
-    /// Its bytes.
+    /// Its length in bytes.
     pub length: u64,
-    /// Who has it.
+    /// Its owners.
     pub owners: Owners,
-    /// Whether there may be more than is told: a limit was reached, or something could not be read.
+    /// Whether there may be more owners than listed: a limit was reached, or something could not be read.
     pub more: bool,
 }
 
-/// Who has an extent.
+/// The owners of an extent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Owners {
-    /// Parts of files, in the order of tree, inode and offset.
+    /// Parts of files, ordered by tree, inode and offset.
     Data(Vec<FilePart>),
-    /// It is a block of these trees.
+    /// The extent is a block of these trees.
     Tree {
         /// Its level.
         level: u8,
-        /// Its first key, if it could be found out.
+        /// Its first key, if known.
         first_key: Option<Key>,
         /// The trees, in order.
         roots: Vec<u64>,
@@ -68,14 +68,14 @@ pub enum Owners {
 pub struct FilePart {
     /// The subvolume.
     pub root: u64,
-    /// The inode there.
+    /// The inode in that subvolume.
     pub inode: u64,
-    /// Where in the file the first byte is that was asked for. Of a compressed extent: where the part
-    /// begins, as its bytes have no places of their own.
+    /// File offset of the first requested byte. For a compressed extent: start of the part, as
+    /// single compressed bytes have no file offset.
     pub offset: u64,
 }
 
-/// The extents that have bytes of `start..start + len`, and who has these bytes.
+/// The extents that overlap `start..start + len`, and the owners of these bytes.
 ///
 /// # Errors
 /// The tree of extents is damaged.
@@ -123,7 +123,7 @@ const fn is_extent(kind: u8) -> bool {
     matches!(kind, item::EXTENT_ITEM | item::METADATA_ITEM)
 }
 
-/// The first extent that begins at `from` or behind it.
+/// The first extent that starts at or after `from`.
 async fn extent_from(
     fs: &Arc<FileSystem>,
     tree: Root,
@@ -141,7 +141,7 @@ async fn extent_from(
     Ok(None)
 }
 
-/// The extent that has the byte at `start`, or the first one behind it.
+/// The extent that contains the byte at `start`, or else the first one after it.
 async fn first_extent(
     fs: &Arc<FileSystem>,
     tree: Root,
@@ -149,7 +149,7 @@ async fn first_extent(
 ) -> Result<Option<Found>, TreeError> {
     let mut path = Path::new(fs, tree);
     let mut from = Key::new(start.0, item::METADATA_ITEM, u64::MAX);
-    // What is before may be references to an extent, or a block group.
+    // The items before may be references to an extent, or a block group.
     while path.search_back(from).await? {
         let Some(key) = path.key() else { break };
         let found = extent_from(fs, tree, key.objectid).await?;
@@ -164,7 +164,7 @@ async fn first_extent(
     extent_from(fs, tree, start.0).await
 }
 
-/// All references to an extent, as far as they go within the limit; whether that was all.
+/// All references to an extent, up to the limit; and whether these are all.
 async fn references(
     fs: &Arc<FileSystem>,
     tree: Root,
@@ -206,7 +206,7 @@ async fn owned(
     let mut up = tree::Upwards::new(fs, tree);
     if !is_data {
         let roots = up.roots_of(start, level.unwrap_or(0)).await?;
-        // The item's key is that of when the block was made.
+        // The item stores the first key from when the block was created.
         let first_key = up.first_key().or(first_key);
         let owners = Owners::Tree { level: level.unwrap_or(0), first_key, roots };
         return Ok(Owned { start, length, owners, more: up.is_cut_off() });
@@ -214,7 +214,7 @@ async fn owned(
     let (refs, mut all_refs) = references(fs, tree, found).await?;
     let extent = Extent { start, wanted };
     let mut items = ITEMS_MAX;
-    // Each leaf with parts of files in it that have the extent.
+    // Every leaf with file parts that use the extent.
     let mut leaves: BTreeMap<Logical, Arc<Node>> = BTreeMap::new();
     for back_ref in refs {
         if leaves.len() >= OWNERS_MAX {
@@ -257,15 +257,16 @@ async fn owned(
     Ok(Owned { start, length, owners, more: up.is_cut_off() || !all_refs })
 }
 
-/// The extent that is looked for in leaves, and which of its bytes.
+/// The extent looked for in leaves, and the requested range of bytes.
 struct Extent {
     start: Logical,
     wanted: std::ops::Range<u64>,
 }
 
 impl Extent {
-    /// Adds the leaves of a tree in which an inode has the extent so that its first byte would be at
-    /// the offset; looks at `items` at most. Whether all were found.
+    /// Adds the leaves of tree `root` in which `inode` refers to the extent such that the extent's
+    /// first byte would be at `offset` of the file; looks at `items` items at most. Returns whether
+    /// all were found.
     async fn leaves(
         &self,
         fs: &Arc<FileSystem>,
@@ -276,8 +277,8 @@ impl Extent {
     ) -> bool {
         let FilePart { root, inode, offset } = file;
         let Ok(Some(root)) = fs.root(root).await else { return false };
-        // Below zero it wraps around: the part that begins at the file's beginning is not the
-        // extent's.
+        // A negative offset wraps around: the part at the start of the file begins within the
+        // extent, not at its first byte.
         let from = if offset > i64::MAX as u64 { 0 } else { offset };
         let mut path = Path::new(fs, root).with_reada(Reada::Forward);
         let mut left = count;
@@ -308,7 +309,7 @@ impl Extent {
         true
     }
 
-    /// Where in the extent a part of a file begins; `None` if it is of another extent.
+    /// Offset in the extent at which a file part begins; `None` if the part is of another extent.
     fn is_in(&self, fs: &FileSystem, data: &[u8]) -> Option<u64> {
         match FileExtent::parse(data, fs.sectorsize()).ok()?.body {
             FileExtentBody::Regular(it) | FileExtentBody::Prealloc(it) => {
@@ -318,7 +319,7 @@ impl Extent {
         }
     }
 
-    /// The parts of files in a leaf that have bytes that are wanted: inode and offset.
+    /// The file parts in a leaf that have requested bytes, as inode and offset.
     fn parts<'a>(
         &'a self,
         fs: &'a FileSystem,

@@ -10,25 +10,25 @@ use crate::path::{Path, Root};
 use crate::roots::damaged;
 use crate::volume::FileSystem;
 
-/// Names of an inode that are told at most.
+/// Maximum number of names reported for an inode.
 pub const NAMES_MAX: usize = 1000;
 
-/// Directories within each other at most: names are of one byte at least.
+/// Maximum directory nesting: a name has at least one byte.
 const DEPTH_MAX: usize = PATH_BYTES_MAX / 2;
 
 /// A name of a file.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FileName {
-    /// From the root directory of its subvolume on, without a slash in front.
+    /// Path from the root directory of its subvolume, without a leading slash.
     pub path: Name,
-    /// Where the subvolume is, from the first subvolume's root directory on; empty for that one, `None`
-    /// for one that is nowhere, as it is being removed.
+    /// Path of the subvolume from the first subvolume's root directory; empty for the first
+    /// subvolume, `None` if the subvolume is in no directory because it is being removed.
     pub subvolume: Option<Name>,
 }
 
 impl FileName {
-    /// The path from the first subvolume's root directory on, which a mount with `subvolid=5` shows;
-    /// of a subvolume that is nowhere, from its own root directory on.
+    /// The path from the first subvolume's root directory, as a mount with `subvolid=5` shows it;
+    /// if the subvolume is in no directory, from the subvolume's root directory.
     pub fn full(&self) -> Name {
         let before = self.subvolume.as_ref().map_or(&[][..], |name| &name.0);
         let parts = [before, &self.path.0].into_iter().filter(|part| !part.is_empty());
@@ -41,10 +41,10 @@ impl FileName {
     }
 }
 
-/// The names of an inode of a subvolume, at most [`NAMES_MAX`]; none if it was unlinked.
+/// The names of an inode of a subvolume, at most [`NAMES_MAX`]; empty if it was unlinked.
 ///
 /// # Errors
-/// A tree is damaged, or directories are within each other in a circle.
+/// A tree is damaged, or directories form a cycle.
 pub async fn names_of(
     fs: &Arc<FileSystem>,
     subvolume: u64,
@@ -69,11 +69,11 @@ pub async fn names_of(
     Ok(all)
 }
 
-/// Where a subvolume is, from the first one's root directory on; empty for that one, `None` if it is
-/// nowhere.
+/// Path of a subvolume from the first one's root directory; empty for the first one, `None` if it
+/// is in no directory.
 ///
 /// # Errors
-/// A tree is damaged, or subvolumes are within each other in a circle.
+/// A tree is damaged, or subvolumes form a cycle.
 pub async fn subvolume_path(fs: &Arc<FileSystem>, id: u64) -> Result<Option<Name>, TreeError> {
     let (mut id, mut path) = (id, Vec::new());
     for _ in 0..DEPTH_MAX {
@@ -102,7 +102,7 @@ pub async fn subvolume_path(fs: &Arc<FileSystem>, id: u64) -> Result<Option<Name
     Err(TreeError::Item { tree: objectid::ROOT_TREE, key, why })
 }
 
-/// The path of a directory, from the root directory `top` on; `None` if it leads nowhere.
+/// The path of a directory from the root directory `top`; `None` if the chain of parents breaks.
 async fn directory_path(
     fs: &Arc<FileSystem>,
     root: Root,
@@ -125,7 +125,7 @@ async fn directory_path(
     Ok(Some(names.join(&b'/')))
 }
 
-/// The directories and names of an inode, at most so many.
+/// Parent directories and names of an inode, at most `most` of them.
 async fn links(
     fs: &Arc<FileSystem>,
     root: Root,

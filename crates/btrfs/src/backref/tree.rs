@@ -1,4 +1,4 @@
-//! From a tree block upwards to the roots from which it can be reached.
+//! From a tree block upwards to the roots that reach it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use crate::path::Root;
 use crate::units::Logical;
 use crate::volume::FileSystem;
 
-/// Follows blocks upwards, and remembers what it found: leaves have ancestors in common.
+/// Follows blocks upwards and remembers what it found, since leaves share ancestors.
 pub(super) struct Upwards<'a> {
     fs: &'a Arc<FileSystem>,
     extents: Root,
-    /// For each block the blocks above it, and the trees whose root it is.
+    /// For each block, the blocks above it and the trees whose root it is.
     known: BTreeMap<Logical, Above>,
     first_key: Option<Key>,
     /// References that may still be followed.
@@ -53,7 +53,7 @@ impl<'a> Upwards<'a> {
         self.first_key
     }
 
-    /// The trees from whose roots the block can be reached, in order.
+    /// The trees whose roots reach the block, in order.
     pub(super) async fn roots_of(&mut self, at: Logical, level: u8) -> Result<Vec<u64>, TreeError> {
         let mut roots = BTreeSet::new();
         let mut seen = BTreeSet::from([at]);
@@ -93,7 +93,7 @@ impl<'a> Upwards<'a> {
         self.fs.node(expected).await.ok()
     }
 
-    /// The key that a parent has for a block which itself cannot be read.
+    /// The key that a parent stores for a block that cannot be read.
     async fn key_of(&self, parent: Logical, level: u8, at: Logical) -> Option<Key> {
         let node = self.node(parent, level).await?;
         let mut pointers = (0..node.len()).filter_map(|slot| node.pointer(slot));
@@ -105,7 +105,7 @@ impl<'a> Upwards<'a> {
         let mut above = Above::default();
         let found = extent_from(self.fs, self.extents, at.0).await?;
         let Some(found) = found.filter(|found: &Found| found.key.objectid == at.0) else {
-            // A tree block without an item of its own: the extent tree is not sound.
+            // A tree block without its own item: the extent tree is damaged.
             self.cut_off = true;
             return Ok(above);
         };
@@ -136,7 +136,7 @@ impl<'a> Upwards<'a> {
         Ok(above)
     }
 
-    /// Adds what is above a block in a tree that has it.
+    /// Adds what is above a block in a tree that contains it.
     async fn in_tree(
         &mut self,
         id: u64,
@@ -146,7 +146,7 @@ impl<'a> Upwards<'a> {
         above: &mut Above,
     ) -> Result<(), TreeError> {
         let Some(root) = self.fs.root(id).await? else {
-            // A tree that is being removed, or that a relocation works on.
+            // The tree is being removed, or is being relocated.
             self.cut_off = true;
             return Ok(());
         };
@@ -155,7 +155,7 @@ impl<'a> Upwards<'a> {
             return Ok(());
         }
         let Some(key) = key else {
-            // The block cannot be read; that it is in this tree is what is known.
+            // The block cannot be read; all that is known is that it is in this tree.
             above.roots.push(id);
             self.cut_off = true;
             return Ok(());

@@ -12,19 +12,18 @@ use crate::roots::damaged;
 pub struct DirectoryEntry {
     /// Its name.
     pub name: Vec<u8>,
-    /// What the entry says that it is.
+    /// Type, according to the entry.
     pub kind: FileType,
-    /// Where it leads.
+    /// What it refers to.
     pub place: Place,
 }
 
-/// A directory that is being read, in the order of the kernel's `readdir`. After an error it goes on
-/// with what comes next.
+/// Reads a directory in the order of the kernel's `readdir`. After an error it continues with the next entry.
 #[derive(Debug)]
 pub struct Directory {
     files: Files,
     directory: Place,
-    /// The least key that was not read; `None` at the end.
+    /// The first key not yet read; `None` at the end.
     next: Option<Key>,
 }
 
@@ -40,7 +39,7 @@ impl Directory {
     /// The next entry; `None` at the end.
     ///
     /// # Errors
-    /// The tree is damaged, or the entry is; what follows can still be read.
+    /// The tree or the entry is damaged; the entries after it can still be read.
     pub async fn next(&mut self) -> Result<Option<DirectoryEntry>, FileError> {
         let (Place::Inode { tree, inode }, Some(from)) = (self.directory, self.next) else {
             return Ok(None);
@@ -63,7 +62,7 @@ impl Directory {
             return Ok(None);
         };
         self.next = key.next().filter(is_ours);
-        // There is one entry to an index.
+        // There is one entry per index.
         let entry = match DirEntries::new(data).next() {
             Some(Ok(entry)) => entry,
             Some(Err(why)) => return Err(damaged(tree.id, key, &why).into()),

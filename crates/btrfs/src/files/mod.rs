@@ -1,13 +1,13 @@
-//! Files taken out of the file system, without mounting it.
+//! Reading files from the file system without mounting it.
 //!
-//! A [`Files`] shows one subvolume and those within it, which are crossed as directories. Nothing is
-//! trusted: a directory is entered only if it says itself that this is its one entry (parent, name and
-//! number there), and never if it is the root directory of its subvolume. A circle of directories has no
-//! way in but its root directory, so a walk ends and meets no directory twice, and needs to remember none.
-//! A name that is none is an error of its own; every sector of data that has a checksum is verified, and
-//! the next mirror is tried if it is wrong.
+//! A [`Files`] shows one subvolume and those nested in it, which are crossed like directories.
+//! Nothing is trusted: a directory is entered only if its back reference names this entry (parent,
+//! name and index), and never if it is the root directory of its subvolume. A cycle of directories
+//! can only be entered through its root directory, so a walk ends and meets no directory twice
+//! without remembering any. An invalid name is an error of its own; every sector of data with a
+//! checksum is verified, and the next mirror is tried if it is wrong.
 //!
-//! The log of `fsync`s is not replayed: files are as of the last commit, and [`Files::open`] says so.
+//! The `fsync` log is not replayed: files are as of the last commit, and [`Files::open`] warns about it.
 
 mod dir;
 mod read;
@@ -31,41 +31,41 @@ use crate::path::{Path, Root};
 use crate::roots::{Subvolume, damaged, is_subvolume};
 use crate::volume::FileSystem;
 
-/// Bytes of a path at most: deeper directories are not entered.
+/// Maximum path length in bytes: deeper directories are not entered.
 pub const PATH_BYTES_MAX: usize = 64 << 10;
 
-/// The root directory of every subvolume. Root items name it too (`root_dirid`); kernels take this one.
+/// The root directory of every subvolume. Root items name it too (`root_dirid`), but kernels use this number.
 const ROOT_DIRECTORY: u64 = objectid::FIRST_FREE;
 
-/// An entry of a directory, without what it leads to.
+/// A directory entry, without its target.
 #[derive(Clone, Copy)]
 struct Link<'a> {
     tree: Root,
     /// The directory's inode.
     directory: u64,
     name: &'a [u8],
-    /// The entry's number in the directory; `None` if it was found by its name.
+    /// The entry's index in the directory; `None` if found by name.
     index: Option<u64>,
 }
 
 impl Link<'_> {
-    /// Whether a link back to an entry of this directory is one to this entry.
+    /// Whether a back reference to this directory, with this name and index, names this entry.
     fn is(&self, name: &[u8], index: u64) -> bool {
         self.name == name && self.index.is_none_or(|ours| ours == index)
     }
 }
 
-/// Something that a name leads to.
+/// Target of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
     /// An inode.
     Inode {
         /// The subvolume's tree.
         tree: Root,
-        /// Its number there.
+        /// Its number in the tree.
         inode: u64,
     },
-    /// Where a subvolume was when a snapshot was taken: an empty directory in the snapshot.
+    /// Where a nested subvolume was when a snapshot was taken: an empty directory in the snapshot.
     Empty,
 }
 
@@ -81,10 +81,10 @@ pub enum FileError {
     /// There is no such subvolume.
     #[error("there is no subvolume {0}")]
     NoSubvolume(u64),
-    /// The path goes on behind something that is no directory.
+    /// The path continues after something that is not a directory.
     #[error("{0} is not a directory")]
     NotADirectory(Name),
-    /// It is another thing than was asked for.
+    /// It is not of the requested type.
     #[error("it is {found}, not {wanted}")]
     Kind {
         /// What it is.
@@ -92,7 +92,7 @@ pub enum FileError {
         /// What it should be.
         wanted: &'static str,
     },
-    /// A name that cannot be.
+    /// An invalid name.
     #[error("{name} in the directory {inode} of tree {tree} cannot be a name")]
     BadName {
         /// The tree.
@@ -102,7 +102,7 @@ pub enum FileError {
         /// The name.
         name: Name,
     },
-    /// A directory that says that it is elsewhere.
+    /// A directory whose back reference names another place.
     #[error(
         "the directory {name} says itself that it is elsewhere: it is there twice or within itself"
     )]
@@ -116,7 +116,7 @@ pub enum FileError {
         /// Its name here.
         name: Name,
     },
-    /// An inode without its item.
+    /// An inode item is missing.
     #[error("the inode {inode} of tree {tree} is not there")]
     NoInode {
         /// The tree.
@@ -124,21 +124,21 @@ pub enum FileError {
         /// The inode.
         inode: u64,
     },
-    /// A target that cannot be read.
+    /// The target of a link cannot be read.
     #[error("cannot read what the link leads to: {0}")]
     Target(String),
-    /// A path that is longer than any that is used.
+    /// The path is too long.
     #[error("the path is longer than {PATH_BYTES_MAX} bytes")]
     TooLong,
 }
 
-/// A name or path: bytes of any kind. Shown as text; control characters, bytes that are not UTF-8 and the backslash are
-/// shown as `\xNN`, and [`Name::from_shown`] takes them so.
+/// A name or path: arbitrary bytes. Displayed as text; control characters, bytes that are not UTF-8
+/// and backslashes are shown as `\xNN`, which [`Name::from_shown`] reads back.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(pub Vec<u8>);
 
 impl Name {
-    /// The name that is shown as `text`.
+    /// The name that is displayed as `text`.
     pub fn from_shown(text: &[u8]) -> Self {
         let mut name = Vec::with_capacity(text.len());
         let mut rest = text;
@@ -152,7 +152,7 @@ impl Name {
     }
 }
 
-/// The byte of an escape at the beginning of `text`.
+/// The byte of an escape at the start of `text`.
 fn escaped_byte(text: &[u8]) -> Option<u8> {
     let digits = text.strip_prefix(b"\\x")?.get(..2)?;
     let digits =
@@ -185,12 +185,12 @@ impl fmt::Debug for Name {
     }
 }
 
-/// Whether `name` can be that of a directory entry.
+/// Whether `name` is valid for a directory entry.
 pub(crate) fn is_name(name: &[u8]) -> bool {
     !name.is_empty() && name != b"." && name != b".." && !name.iter().any(|b| matches!(b, 0 | b'/'))
 }
 
-/// What an inode's mode says that it is.
+/// File type in an inode's mode.
 pub fn kind_of(mode: u32) -> FileType {
     // S_IFMT
     match mode & 0o170_000 {
@@ -219,12 +219,12 @@ fn words(kind: FileType) -> &'static str {
     }
 }
 
-/// Major and minor number of a device, from `rdev` of its inode, which is the kernel's own `dev_t`.
+/// Major and minor number of a device, from `rdev` of its inode, in the kernel's internal `dev_t` format.
 pub const fn device_numbers(rdev: u64) -> (u64, u64) {
     (rdev >> 20, rdev & 0xfffff)
 }
 
-/// The files of a subvolume, and of those within it.
+/// The files of a subvolume and of those nested in it.
 #[derive(Clone, Debug)]
 pub struct Files {
     fs: Arc<FileSystem>,
@@ -232,10 +232,10 @@ pub struct Files {
 }
 
 impl Files {
-    /// The files of the subvolume of that number; 5 is the one that all others are in.
+    /// The files of a subvolume; 5 is the top-level one, which contains all others.
     ///
     /// # Errors
-    /// There is none, or the tree of roots is damaged.
+    /// There is no such subvolume, or the tree of roots is damaged.
     pub async fn open(fs: &Arc<FileSystem>, subvolume: u64) -> Result<Self, FileError> {
         if fs.log_root().is_some() {
             warn!(
@@ -256,10 +256,10 @@ impl Files {
         Place::Inode { tree: self.top.root, inode: ROOT_DIRECTORY }
     }
 
-    /// What `path` leads to, from the root directory on. Symbolic links are not followed.
+    /// Resolves `path` from the root directory. Symbolic links are not followed.
     ///
     /// # Errors
-    /// It leads nowhere, or a tree is damaged.
+    /// The path does not exist, or a tree is damaged.
     pub async fn resolve(&self, path: &[u8]) -> Result<Place, FileError> {
         if path.len() > PATH_BYTES_MAX {
             return Err(FileError::TooLong);
@@ -284,10 +284,10 @@ impl Files {
         Ok(place)
     }
 
-    /// What the name leads to in a directory.
+    /// Looks up a name in a directory.
     ///
     /// # Errors
-    /// Nowhere; it is no directory; or a tree is damaged.
+    /// The name does not exist; `directory` is not a directory; or a tree is damaged.
     pub async fn look_up(&self, directory: Place, name: &[u8]) -> Result<Place, FileError> {
         let Place::Inode { tree, inode } = directory else { return Err(FileError::NotFound) };
         let kind = kind_of(self.inode(tree, inode).await?.mode.get());
@@ -311,7 +311,7 @@ impl Files {
         Err(FileError::NotFound)
     }
 
-    /// Where an entry of a directory leads.
+    /// Target of a directory entry.
     async fn place(
         &self,
         link: Link<'_>,
@@ -334,7 +334,7 @@ impl Files {
         Ok(Place::Inode { tree, inode })
     }
 
-    /// Whether a directory says that its one entry is this one.
+    /// Whether a directory's back reference names this as its one entry.
     async fn is_only_entry(&self, at: Link<'_>, inode: u64) -> Result<bool, FileError> {
         let mut path = Path::new(&self.fs, at.tree);
         if !path.search(Key::new(inode, item::INODE_REF, 0)).await? {
@@ -346,8 +346,8 @@ impl Files {
             && first.is_some_and(|link| link.is_ok_and(|link| at.is(link.name, link.index))))
     }
 
-    /// The root directory of a subvolume that a directory has an entry for; an empty directory if it
-    /// is elsewhere, as in a snapshot.
+    /// The root directory of a subvolume that has an entry in a directory; an empty directory if
+    /// the subvolume is elsewhere, as in a snapshot.
     async fn inner(&self, at: Link<'_>, id: u64) -> Result<Place, FileError> {
         let (outer, directory) = (at.tree.id, at.directory);
         let roots = self.fs.tree_root();
@@ -378,7 +378,7 @@ impl Files {
     /// The entries of a directory.
     ///
     /// # Errors
-    /// It is none, or its inode cannot be read.
+    /// It is not a directory, or its inode cannot be read.
     pub async fn list(&self, directory: Place) -> Result<Directory, FileError> {
         let kind = self.kind(directory).await?;
         if kind != FileType::Directory {
@@ -387,7 +387,7 @@ impl Files {
         Ok(Directory::new(self.clone(), directory))
     }
 
-    /// What it is.
+    /// File type.
     ///
     /// # Errors
     /// Its inode cannot be read.
@@ -398,7 +398,7 @@ impl Files {
         })
     }
 
-    /// Its inode; `None` of [`Place::Empty`].
+    /// Its inode; `None` for [`Place::Empty`].
     ///
     /// # Errors
     /// The inode cannot be read.
@@ -420,10 +420,10 @@ impl Files {
         Ok(it.clone())
     }
 
-    /// What a symbolic link leads to.
+    /// Target of a symbolic link.
     ///
     /// # Errors
-    /// It is none, or its target cannot be read.
+    /// It is not a symbolic link, or its target cannot be read.
     pub async fn target(&self, at: Place) -> Result<Vec<u8>, FileError> {
         let kind = self.kind(at).await?;
         let Place::Inode { tree, inode } = at else {
@@ -440,7 +440,7 @@ impl Files {
         };
         let extent = FileExtent::parse(data, self.fs.sectorsize());
         match extent.map_err(|why| damaged(tree.id, key, &why))?.body {
-            // mkfs.btrfs --rootdir stores the zero that ends a string in C, too.
+            // mkfs.btrfs --rootdir also stores the terminating zero byte.
             FileExtentBody::Inline(bytes) => Ok(bytes.strip_suffix(&[0]).unwrap_or(bytes).to_vec()),
             FileExtentBody::Regular(_) | FileExtentBody::Prealloc(_) => {
                 Err(FileError::Target("it is not inline".to_owned()))
@@ -474,7 +474,7 @@ impl Files {
     /// The contents of a file, piece by piece.
     ///
     /// # Errors
-    /// It is no file, or its inode cannot be read.
+    /// It is not a file, or its inode cannot be read.
     pub async fn read(&self, at: Place) -> Result<Reader, FileError> {
         let kind = self.kind(at).await?;
         match at {

@@ -17,10 +17,10 @@ use crate::readahead::Reada;
 use crate::units::Logical;
 use crate::volume::FileSystem;
 
-/// Bytes that are read at a time.
+/// Bytes read at a time.
 const PIECE_BYTES: u64 = 512 << 10;
-/// Bytes of an extent at most: kernels make none above 256 MiB, and what claims more is not read piece
-/// by piece to find that nothing is there.
+/// Maximum size of an extent in bytes: kernels create none above 256 MiB. An item that claims more
+/// is not read piece by piece only to find nothing.
 const DATA_EXTENT_BYTES_MAX: u64 = 1 << 30;
 
 /// Why bytes of a file are lost.
@@ -32,13 +32,13 @@ pub enum LostWhy {
     /// They are wrong on every mirror that can be read.
     #[error("no mirror has bytes that match the checksum")]
     Checksum,
-    /// Their checksums cannot be had.
+    /// Their checksums cannot be read.
     #[error("its checksums cannot be had: {0}")]
     Sums(TreeError),
-    /// They are right, and cannot be decompressed.
+    /// The bytes are right, but cannot be decompressed.
     #[error("{0}")]
     Decompress(DecompressError),
-    /// What says where they are cannot be had.
+    /// The item with their location cannot be read.
     #[error("{0}")]
     Extent(String),
 }
@@ -48,39 +48,39 @@ pub enum LostWhy {
 pub enum Piece {
     /// Bytes.
     Data {
-        /// Where in the file.
+        /// Offset in the file.
         offset: u64,
         /// The bytes.
         bytes: Vec<u8>,
     },
     /// Zeroes that are not stored.
     Hole {
-        /// Where in the file.
+        /// Offset in the file.
         offset: u64,
-        /// How many.
+        /// Length in bytes.
         len: u64,
     },
-    /// Bytes that cannot be had.
+    /// Bytes that cannot be read.
     Lost {
-        /// Where in the file.
+        /// Offset in the file.
         offset: u64,
-        /// How many.
+        /// Length in bytes.
         len: u64,
-        /// Why.
+        /// The reason.
         why: LostWhy,
     },
 }
 
-/// What an item says of the file from its place on.
+/// Content of the file according to an item.
 #[derive(Clone, Debug)]
 enum Source {
-    /// Bytes that are at hand, from `start` of the file on.
+    /// Bytes in memory, from file offset `start` on.
     Bytes { start: u64, bytes: Arc<[u8]> },
-    /// An extent as it is stored, and where in it the item's part begins.
+    /// An extent as stored, and the offset in it at which the item's part begins.
     Plain(DataExtent),
     /// Zeroes.
     Zero,
-    /// Nothing that can be had.
+    /// Cannot be read.
     Lost(LostWhy),
 }
 
@@ -101,12 +101,12 @@ pub struct Reader {
     size: u64,
     has_sums: bool,
     verified: Verified,
-    /// Where the next piece begins.
+    /// Start of the next piece.
     at: u64,
     part: Option<Part>,
-    /// The last extent that was decompressed: its place, and what it gave.
+    /// The last extent that was decompressed: its address and its content.
     decompressed: Option<(Logical, Arc<[u8]>)>,
-    /// Pieces of a read that was split at lost sectors, the next one last.
+    /// Pieces of a read that was split at lost sectors, in reverse order.
     ready: Vec<Piece>,
 }
 
@@ -124,7 +124,7 @@ impl Reader {
         Ok(Self { fs, tree, inode, size, has_sums, verified, at: 0, part, decompressed, ready })
     }
 
-    /// Bytes of the file.
+    /// File size in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
@@ -197,7 +197,7 @@ impl Reader {
         let mut path = Path::new(&fs, self.tree).with_reada(Reada::Forward);
         let wanted = Key::new(inode, item::EXTENT_DATA, start);
         let is_ours = |key: Key| (key.objectid, key.kind) == (inode, item::EXTENT_DATA);
-        // The item that covers it, or the next one.
+        // The item that covers `start`, or the next one.
         let found = path.search_back(wanted).await;
         let found = found.map_err(|error| (error, path.resume()))?;
         let before = path.item().filter(|(key, _)| found && is_ours(*key));
@@ -210,7 +210,7 @@ impl Reader {
                         let (body, compression) = (extent.body, extent.compression);
                         let ram_bytes = extent.ram_bytes;
                         let source = self.source(key.offset, body, compression, ram_bytes).await;
-                        // Where an item begins twice, the later one counts from its beginning on.
+                        // If items overlap, the later one counts from its start on.
                         return Ok(Part { start: key.offset, end, source });
                     }
                 }
@@ -230,7 +230,7 @@ impl Reader {
         Ok(Part { start, end: end.max(start + 1), source })
     }
 
-    /// What an item at `start` of the file says.
+    /// Content according to an item at file offset `start`.
     async fn source(
         &mut self,
         start: u64,
@@ -302,12 +302,12 @@ impl Reader {
         Ok(bytes)
     }
 
-    /// The next piece of an extent that is not compressed, `skip` bytes into the item's part. The
-    /// pieces behind it go to [`Self::ready`].
+    /// The next piece of an uncompressed extent, `skip` bytes into the item's part. Pieces after it
+    /// go to [`Self::ready`].
     async fn plain(&mut self, extent: DataExtent, skip: u64, left: u64) -> Piece {
         let offset = self.at;
         let sector = u64::from(self.fs.sectorsize());
-        // An item that begins within a sector is none that a kernel makes; what it says is read whole.
+        // Kernels create no item that begins within a sector; for one that does, whole sectors are read.
         let from = extent.offset.saturating_add(skip);
         let within = from % sector;
         let start = extent.at.and_then(|at| at.checked_add(from - within));
@@ -320,7 +320,7 @@ impl Reader {
         let Sectors { bytes, lost } = self.verified.read(start, whole, self.has_sums).await;
         let mut pieces: Vec<Piece> = Vec::new();
         for (index, lost) in lost.into_iter().enumerate() {
-            // The bytes of this sector that belong to the piece, as offsets into what was read.
+            // The bytes of this sector that belong to the piece, as offsets into the bytes read.
             let first = (index as u64 * sector).max(within);
             let end = ((index as u64 + 1) * sector).min(within + len);
             if first >= end {

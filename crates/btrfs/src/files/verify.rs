@@ -1,4 +1,4 @@
-//! Data that is verified, from whichever mirror has it right.
+//! Verified reads of data, from whichever mirror has it right.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::roots::damaged;
 use crate::units::Logical;
 use crate::volume::FileSystem;
 
-/// The checksum of a sector, if it has one.
+/// The checksum of a sector, if any.
 type Sum = Option<[u8; MAX_SIZE]>;
 
 /// Reads data and verifies it.
@@ -26,11 +26,11 @@ pub(super) struct Verified {
     sums: Option<Root>,
 }
 
-/// Bytes of which some may be lost.
+/// Bytes, some of which may be lost.
 pub(super) struct Sectors {
-    /// All of them; those that are lost are zero.
+    /// All bytes; lost ones are zero.
     pub(super) bytes: Vec<u8>,
-    /// For each sector why it is lost.
+    /// For each sector, why it is lost.
     pub(super) lost: Vec<Option<LostWhy>>,
 }
 
@@ -40,7 +40,7 @@ impl Verified {
         Ok(Self { fs: Arc::clone(fs), sums })
     }
 
-    /// Reads `len` bytes: whole sectors, which is what data extents are of.
+    /// Reads `len` bytes in whole sectors, as data extents are.
     pub(super) async fn read(&self, start: Logical, len: u64, has_sums: bool) -> Sectors {
         let sector = u64::from(self.fs.sectorsize());
         let count = (len / sector) as usize;
@@ -49,7 +49,7 @@ impl Verified {
         let sums = match sums {
             Ok(sums) => sums,
             Err(error) => {
-                // Without the checksums nobody can say whether what is read is right.
+                // Without checksums there is no telling whether the bytes are right.
                 sectors.lost.fill(Some(LostWhy::Sums(error)));
                 return sectors;
             }
@@ -65,7 +65,7 @@ impl Verified {
                 match self.fs.read_data(at, run as u64 * sector, mirror).await {
                     Ok(bytes) => self.take(&mut sectors, &mut wanted, &sums, from, &bytes),
                     Err(_) => {
-                        // One bad sector fails a whole read: each by itself.
+                        // One bad sector fails a whole read: read each sector by itself.
                         for index in from..first {
                             let at = Logical(start.0.saturating_add(index as u64 * sector));
                             match self.fs.read_data(at, sector, mirror).await {
@@ -86,7 +86,7 @@ impl Verified {
         sectors
     }
 
-    /// Takes over the sectors from `first` on that are right.
+    /// Copies the valid sectors, starting with sector `first`.
     fn take(
         &self,
         sectors: &mut Sectors,
@@ -117,7 +117,7 @@ impl Verified {
         let end = start.0.saturating_add(count as u64 * sector);
         let mut path = Path::new(fs, root).with_reada(Reada::Forward);
         let from = Key::new(objectid::EXTENT_CSUM, item::EXTENT_CSUM, start.0);
-        // The item before may reach into the range.
+        // The previous item may reach into the range.
         let mut more = path.search_back(from).await? || path.search(from).await?;
         while more {
             let Some((key, data)) = path.item() else { break };

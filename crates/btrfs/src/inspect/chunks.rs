@@ -1,4 +1,4 @@
-//! Where each chunk is: the map from the file system's space to its devices.
+//! Lists chunks: the map from the file system's space to its devices.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use super::Sink;
 use super::items::group_flags;
 use crate::volume::FileSystem;
 
-/// A line for each chunk, and one for each of its stripes.
+/// Writes a line for each chunk and for each of its stripes.
 ///
 /// # Errors
 /// The sink failed.

@@ -1,4 +1,4 @@
-//! Bodies of items, as `btrfs inspect-internal dump-tree` tells them.
+//! Bodies of items, as `btrfs inspect-internal dump-tree` prints them.
 
 use std::fmt;
 use std::io;
@@ -21,21 +21,21 @@ use crate::ondisk::items::{
 use crate::ondisk::key::{Key, item, objectid};
 use crate::ondisk::superblock::DevItem;
 
-/// What of the file system the texts of items depend on.
+/// File system parameters that affect the text of items.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
-    /// The checksums' algorithm.
+    /// Checksum algorithm.
     pub(super) csum: ChecksumKind,
-    /// Bytes that one data checksum is for.
+    /// Bytes covered by one data checksum.
     pub(super) sectorsize: u32,
 }
 
-/// Names and values are cut off behind so many bytes.
+/// Names and values are truncated to this many bytes.
 const NAME_MAX: usize = 255;
 
-/// Why a body cannot be told.
+/// Why a body cannot be printed.
 enum Fault {
-    /// It makes no sense.
+    /// The item is invalid.
     Item(ItemError),
     /// The sink failed.
     Io(io::Error),
@@ -55,8 +55,7 @@ impl From<io::Error> for Fault {
 
 type Told = Result<(), Fault>;
 
-/// The text of an item's body. One that makes no sense is told as far as it does, and then why it
-/// does not.
+/// Prints an item's body. An invalid one is printed as far as it is valid, then what is wrong.
 pub(super) fn body(out: Sink<'_>, key: Key, data: &[u8], sizes: Sizes) -> io::Result<()> {
     match tell(out, key, data, sizes) {
         Ok(()) => Ok(()),
@@ -117,7 +116,7 @@ fn tell(out: Sink<'_>, key: Key, data: &[u8], sizes: Sizes) -> Told {
     Ok(())
 }
 
-/// The beginning of the body as `T`, and the rest.
+/// The start of the body as `T`, and the rest.
 fn prefix<'a, T>(item: &'static str, data: &'a [u8]) -> Result<(&'a T, &'a [u8]), ItemError>
 where
     T: FromBytes + zerocopy::Immutable + zerocopy::KnownLayout + zerocopy::Unaligned,
@@ -126,7 +125,7 @@ where
     T::ref_from_prefix(data).map_err(|_| ItemError::Short { item, found, wanted })
 }
 
-/// A line with a name, or a value, up to a zero byte in it.
+/// A line with a name or value, up to the first zero byte.
 fn named(out: Sink<'_>, before: &str, name: &[u8]) -> io::Result<()> {
     out.write_all(before.as_bytes())?;
     let name = &name[..name.len().min(NAME_MAX)];
@@ -135,7 +134,7 @@ fn named(out: Sink<'_>, before: &str, name: &[u8]) -> io::Result<()> {
     out.write_all(b"\n")
 }
 
-/// Flags that are set, by their names.
+/// Names of the flags that are set.
 fn flags(set: impl Iterator<Item = (u64, &'static str)>, bits: u64) -> String {
     let names: Vec<&str> = set.filter(|(flag, _)| bits & flag != 0).map(|(_, name)| name).collect();
     if names.is_empty() { "none".to_owned() } else { names.join("|") }
@@ -150,7 +149,7 @@ fn free_space_header(out: Sink<'_>, data: &[u8]) -> Told {
 }
 
 fn inode(out: Sink<'_>, it: &InodeItem) -> Told {
-    // What is set in root items only, and fs-verity, have no names in the texts of btrfs-progs 6.2.
+    // The flag of root items, and fs-verity, have no names in the output of btrfs-progs 6.2.
     let unnamed = InodeFlags::ROOT_ITEM_INIT | InodeFlags::RO_VERITY;
     let named = (InodeFlags::all() - unnamed).iter_names().map(|(name, flag)| (flag.bits(), name));
     let InodeItem { generation, transid, size, nbytes, block_group, .. } = it;
@@ -364,7 +363,7 @@ fn file_extent(out: Sink<'_>, data: &[u8]) -> Told {
     Ok(())
 }
 
-/// What is in a block group, and how it is spread.
+/// Content and profile of a block group.
 pub(super) fn group_flags(flags: BlockGroupFlags) -> impl fmt::Display {
     fmt::from_fn(move |f| {
         let kinds = [
@@ -396,7 +395,7 @@ fn block_group(out: Sink<'_>, data: &[u8]) -> Told {
     Ok(())
 }
 
-/// A chunk, whatever is in it.
+/// Prints a chunk, valid or not.
 pub(super) fn chunk(out: Sink<'_>, data: &[u8]) -> io::Result<()> {
     let Ok((it, stripes)) = DiskChunk::ref_from_prefix(data) else {
         return writeln!(out, "\t\tinvalid: the chunk item is cut off");

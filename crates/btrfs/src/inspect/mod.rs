@@ -1,9 +1,9 @@
-//! What is on the devices, in words: those of `btrfs inspect-internal` and `btrfs filesystem usage` of
-//! btrfs-progs 6.2, so that scripts for the one read the other.
+//! Prints what is on the devices in the format of `btrfs inspect-internal` and `btrfs filesystem
+//! usage` of btrfs-progs 6.2, so that scripts can parse both.
 //!
-//! Text goes to a sink as it comes into being: trees are larger than memory. Names are bytes of any
-//! kind, and are written as they are. Times are in UTC. What cannot be read is left out, counted and
-//! logged; what can be read and makes no sense is one line that begins with `invalid`.
+//! Text is written to a sink as it is produced, because trees are larger than memory. Names are
+//! arbitrary bytes, written as they are. Times are in UTC. What cannot be read is left out, counted
+//! and logged; what can be read but is invalid becomes one line that begins with `invalid`.
 
 mod chunks;
 mod items;
@@ -28,16 +28,16 @@ pub use usage::usage;
 
 use crate::error::TreeError;
 
-/// Where the text goes.
+/// Destination of the text.
 pub type Sink<'a> = &'a mut dyn io::Write;
 
-/// Why a text ends early.
+/// Why the text ends early.
 #[derive(Debug, Error)]
 pub enum InspectError {
-    /// A tree that is needed cannot be read.
+    /// A required tree cannot be read.
     #[error(transparent)]
     Tree(#[from] TreeError),
-    /// The sink takes no more.
+    /// Writing to the sink failed.
     #[error("cannot write: {0}")]
     Io(#[from] io::Error),
 }

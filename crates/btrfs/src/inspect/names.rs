@@ -4,12 +4,12 @@ use std::fmt;
 
 use crate::ondisk::key::{Key, item, objectid};
 
-/// The older of two types of checksum items.
+/// The older type of checksum item.
 const CSUM_ITEM: u8 = 120;
 /// Back references before Linux 2.6.31.
 const EXTENT_REF_V0: u8 = 180;
 
-/// The name of a type of item; `None` if it has none.
+/// The name of an item type, if any.
 fn kind_name(kind: u8) -> Option<&'static str> {
     Some(match kind {
         item::INODE_ITEM => "INODE_ITEM",
@@ -59,7 +59,7 @@ fn kind_name(kind: u8) -> Option<&'static str> {
     })
 }
 
-/// The name of an object that has one everywhere.
+/// The name of an object whose name does not depend on the item type.
 fn object_name(id: u64) -> Option<&'static str> {
     Some(match id {
         objectid::ROOT_TREE => "ROOT_TREE",
@@ -89,12 +89,12 @@ fn object_name(id: u64) -> Option<&'static str> {
     })
 }
 
-/// Log trees that are being mended (`BTRFS_TREE_LOG_FIXUP_OBJECTID`).
+/// Log trees being fixed up (`BTRFS_TREE_LOG_FIXUP_OBJECTID`).
 const TREE_LOG_FIXUP: u64 = -7_i64 as u64;
 /// `BTRFS_MULTIPLE_OBJECTIDS`
 const MULTIPLE: u64 = -255_i64 as u64;
 
-/// An object; what it is called depends on the type of the item, 0 if there is no item.
+/// Name of an object; it depends on the item type, 0 if there is no item.
 pub fn object(id: u64, kind: u8) -> impl fmt::Display {
     fmt::from_fn(move |f| match kind {
         item::PERSISTENT_ITEM if id == objectid::DEV_STATS => f.write_str("DEV_STATS"),
@@ -110,7 +110,7 @@ pub fn object(id: u64, kind: u8) -> impl fmt::Display {
     })
 }
 
-/// A group of quotas: its level, and its number or that of its subvolume.
+/// A quota group: its level, and its number or its subvolume's.
 fn qgroup(id: u64) -> impl fmt::Display {
     fmt::from_fn(move |f| write!(f, "{}/{}", id >> 48, id & ((1 << 48) - 1)))
 }
@@ -130,7 +130,7 @@ pub fn key(key: Key) -> impl fmt::Display {
                 write!(f, " {})", qgroup(offset))
             }
             item::UUID_SUBVOL | item::UUID_RECEIVED_SUBVOL => write!(f, " 0x{offset:016x})"),
-            // The tree that is relocated.
+            // The tree being relocated.
             item::ROOT_ITEM if id == objectid::TREE_RELOC => {
                 write!(f, " {})", object(offset, kind))
             }
@@ -141,7 +141,7 @@ pub fn key(key: Key) -> impl fmt::Display {
     })
 }
 
-/// What the tree of that number is called before its key.
+/// Title printed before the key of tree `id`.
 pub(super) fn tree_title(id: u64) -> &'static str {
     match id {
         objectid::ROOT_TREE => "root",
@@ -167,7 +167,7 @@ pub(super) fn tree_title(id: u64) -> &'static str {
     }
 }
 
-/// The number of a tree that a user names: a number, or a name as `extent`, `EXTENT_TREE` or
+/// Parses a user's tree id: a number, or a name such as `extent`, `EXTENT_TREE` or
 /// `BTRFS_EXTENT_TREE_OBJECTID`; `None` if it is neither.
 pub fn tree_id(text: &str) -> Option<u64> {
     if let Some(hex) = text.strip_prefix("0x") {

@@ -1,4 +1,4 @@
-//! How the space is divided, and how much of it is used.
+//! How the space is allocated, and how much of it is used.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -17,30 +17,30 @@ use crate::volume::FileSystem;
 /// All block groups of one kind and profile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Space {
-    /// What is in them, and how it is spread.
+    /// Content and profile.
     pub flags: BlockGroupFlags,
-    /// Their bytes.
+    /// Total size in bytes.
     pub total: u64,
     /// Bytes that are used.
     pub used: u64,
 }
 
-/// What chunks of one kind, profile and number of stripes have on a device.
+/// Space on a device of the chunks of one kind, profile and number of stripes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Allocation {
     /// The device.
     pub devid: DevId,
-    /// What is in them, and how it is spread.
+    /// Content and profile.
     pub flags: BlockGroupFlags,
-    /// Stripes of each.
+    /// Number of stripes per chunk.
     pub stripes: usize,
-    /// Bytes of the chunks, once for each stripe that is on the device.
+    /// Chunk bytes in the file system's space, once per stripe on the device.
     pub logical: u64,
     /// Bytes on the device.
     pub physical: u64,
 }
 
-/// Data, mixed, metadata, system; within each the profiles as their bits are.
+/// Order: data, mixed, metadata, system; within each, profiles by their bits.
 pub(super) fn in_order(a: BlockGroupFlags, b: BlockGroupFlags) -> Ordering {
     let kinds = BlockGroupFlags::DATA | BlockGroupFlags::METADATA | BlockGroupFlags::SYSTEM;
     let rank = |flags: BlockGroupFlags| {
@@ -53,7 +53,7 @@ pub(super) fn in_order(a: BlockGroupFlags, b: BlockGroupFlags) -> Ordering {
 /// The block groups, by kind and profile.
 ///
 /// # Errors
-/// The tree that has them cannot be read, or says what cannot be.
+/// The tree that contains them cannot be read or is damaged.
 pub async fn spaces(fs: &Arc<FileSystem>) -> Result<Vec<Space>, TreeError> {
     let own = fs.superblock().compat_ro().contains(CompatRo::BLOCK_GROUP_TREE);
     let tree = if own { objectid::BLOCK_GROUP_TREE } else { objectid::EXTENT_TREE };
@@ -61,7 +61,7 @@ pub async fn spaces(fs: &Arc<FileSystem>) -> Result<Vec<Space>, TreeError> {
     let mut path = Path::new(fs, root).with_reada(Reada::Forward);
     let mut all: Vec<Space> = Vec::new();
     for chunk in fs.chunks().iter() {
-        // In the extent tree they are far from each other: each is searched for.
+        // In the extent tree they are far apart, so search for each.
         let wanted = Key::new(chunk.start.0, item::BLOCK_GROUP_ITEM, 0);
         if !path.search(wanted).await? {
             continue;
@@ -85,7 +85,7 @@ pub async fn spaces(fs: &Arc<FileSystem>) -> Result<Vec<Space>, TreeError> {
     Ok(all)
 }
 
-/// What chunks have on devices, by kind, profile and number of stripes.
+/// Space of chunks on devices, by kind, profile and number of stripes.
 pub fn allocations(fs: &FileSystem) -> Vec<Allocation> {
     let mut all: Vec<Allocation> = Vec::new();
     for chunk in fs.chunks().iter() {
@@ -110,7 +110,7 @@ pub fn allocations(fs: &FileSystem) -> Vec<Allocation> {
     all
 }
 
-/// Bytes of the tree blocks of a tree; zero if there is none.
+/// Bytes of a tree's blocks; zero if there is no such tree.
 pub(super) async fn tree_bytes(fs: &Arc<FileSystem>, id: u64) -> Result<u64, TreeError> {
     let tree = fs.tree_root();
     let mut path = Path::new(fs, tree);

@@ -17,25 +17,25 @@ use crate::ondisk::superblock::{
 };
 use crate::units::Physical;
 
-/// How much of a superblock is told.
+/// Amount of superblock detail to print.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SuperblockKind {
     /// Its fields.
     #[default]
     Fields,
-    /// Also the chunks and the older roots in it.
+    /// Also its chunk array and backup roots.
     Full,
 }
 
 /// Flags of a superblock that tree blocks have too (`BTRFS_HEADER_FLAG_*`).
 const HEADER_FLAGS: [(u64, &str); 2] = [(1, "WRITTEN"), (1 << 1, "RELOC")];
 
-/// The beginning of `bytes` as a superblock, which need not be sound; `None` if there are too few.
+/// The start of `bytes` as a superblock, valid or not; `None` if there are too few bytes.
 pub fn superblock_of(bytes: &[u8]) -> Option<&Superblock> {
     Superblock::ref_from_prefix(bytes).ok().map(|(superblock, _)| superblock)
 }
 
-/// What comes before the text of a superblock.
+/// Heading before the text of a superblock.
 ///
 /// # Errors
 /// The sink failed.
@@ -44,7 +44,7 @@ pub fn superblock_heading(out: Sink<'_>, device: &str, at: Physical) -> io::Resu
     writeln!(out, "{:-<57}", "")
 }
 
-/// The text of a superblock, whatever is in it: it need not be sound.
+/// The text of a superblock, valid or not.
 ///
 /// # Errors
 /// The sink failed.
@@ -198,7 +198,7 @@ fn roots(out: Sink<'_>, of: &RootBackup) -> io::Result<()> {
     writeln!(out, "\t\tbackup_num_devices:\t{}\n", of.num_devices)
 }
 
-/// The flags that are set, one a line.
+/// The flags that are set, one per line.
 fn flags(out: Sink<'_>, flags: u64, named: &[(u64, &str)]) -> io::Result<()> {
     if flags == 0 {
         return Ok(());
@@ -217,7 +217,7 @@ fn flags(out: Sink<'_>, flags: u64, named: &[(u64, &str)]) -> io::Result<()> {
     writeln!(out, "\t\t\t( {} )", texts.join(" |\n\t\t\t  "))
 }
 
-/// The bytes as characters; those that are none as points.
+/// The bytes as characters, with dots for those that are not printable.
 fn printable(bytes: &[u8]) -> String {
     let is_printable = |byte: &u8| byte.is_ascii_graphic() || *byte == b' ';
     bytes.iter().map(|byte| if is_printable(byte) { char::from(*byte) } else { '.' }).collect()

@@ -16,19 +16,19 @@ use crate::roots::{damaged, root_of};
 use crate::units::Logical;
 use crate::volume::FileSystem;
 
-/// How much was told.
+/// Number of blocks printed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Dumped {
     /// Tree blocks.
     pub blocks: u64,
-    /// Tree blocks that could not be read, and were left out with all below them.
+    /// Tree blocks that could not be read, and were left out with everything below them.
     pub unreadable: u64,
 }
 
-/// All trees, and the size of the file system.
+/// Prints all trees, and the size of the file system.
 ///
 /// # Errors
-/// The tree of roots cannot be read to its end, or the sink failed.
+/// The tree of roots cannot be read completely, or the sink failed.
 pub async fn trees(fs: &Arc<FileSystem>, out: Sink<'_>) -> Result<Dumped, InspectError> {
     let mut dumped = Dumped::default();
     let log = fs.log_root();
@@ -50,7 +50,7 @@ pub async fn trees(fs: &Arc<FileSystem>, out: Sink<'_>) -> Result<Dumped, Inspec
     Ok(dumped)
 }
 
-/// One tree; those that the tree of roots has several of, all.
+/// Prints one tree; if the tree of roots has several with this number, all of them.
 ///
 /// # Errors
 /// There is no such tree, the tree of roots cannot be read, or the sink failed.
@@ -79,10 +79,10 @@ pub async fn tree(fs: &Arc<FileSystem>, id: u64, out: Sink<'_>) -> Result<Dumped
     Ok(dumped)
 }
 
-/// One tree block; `follow` also those below it.
+/// Prints one tree block; with `follow`, also those below it.
 ///
 /// # Errors
-/// It cannot be read, or the sink failed.
+/// The block cannot be read, or the sink failed.
 pub async fn block(
     fs: &Arc<FileSystem>,
     at: Logical,
@@ -106,7 +106,7 @@ fn totals(fs: &FileSystem, out: Sink<'_>) -> Result<(), InspectError> {
     Ok(())
 }
 
-/// The trees that a tree of roots has: all, or those of one number; whether there was one.
+/// Prints the trees in a tree of roots: all, or those with the number `wanted`. Returns whether there was one.
 async fn below(
     fs: &Arc<FileSystem>,
     roots: Root,
@@ -125,7 +125,7 @@ async fn below(
         if key.kind == item::ROOT_ITEM {
             let it = RootItem::parse(data).map_err(|why| damaged(roots.id, key, &why))?;
             found = true;
-            // The blank at the end is theirs.
+            // btrfs-progs prints the trailing blank.
             writeln!(out, "{} tree {} ", tree_title(key.objectid), key_text(key))?;
             whole(fs, root_of(key, &it), out, dumped).await?;
         }
@@ -134,7 +134,7 @@ async fn below(
     Ok(found)
 }
 
-/// A whole tree, level by level.
+/// Prints a whole tree, level by level.
 async fn whole(
     fs: &Arc<FileSystem>,
     root: Root,
@@ -155,15 +155,15 @@ async fn whole(
     }
 }
 
-/// A block on the way down, the slot that is next, and the key that all below are smaller than.
+/// A block on the path, its next slot, and the key above all keys below it.
 struct Step {
     node: Arc<Node>,
     slot: usize,
     end: Option<Key>,
 }
 
-/// All blocks below `top`, the higher levels first. Only one path is in memory: each level is a walk
-/// of its own. As in [`Path`], no block is met twice in a walk.
+/// Prints all blocks below `top`, higher levels first. Only one path is in memory: each level is a
+/// separate walk. As in [`Path`], a walk meets no block twice.
 async fn children(
     fs: &Arc<FileSystem>,
     top: &Arc<Node>,
@@ -185,7 +185,7 @@ async fn children(
                     tell(fs, &node, out)?;
                 }
                 Ok(node) => steps.push(Step { node, slot: 0, end }),
-                // Once, not again for each level below it.
+                // Count it once, not again for each level below it.
                 Err(error) if level == wanted => {
                     warn!(%error, "left out");
                     dumped.unreadable += 1;
@@ -197,7 +197,7 @@ async fn children(
     Ok(())
 }
 
-/// One block.
+/// Prints one block.
 fn tell(fs: &FileSystem, node: &Node, out: Sink<'_>) -> Result<(), InspectError> {
     heading(node, out)?;
     if node.level() > 0 {
@@ -208,7 +208,7 @@ fn tell(fs: &FileSystem, node: &Node, out: Sink<'_>) -> Result<(), InspectError>
         return Ok(());
     }
     let sizes = Sizes { csum: fs.superblock().csum_kind(), sectorsize: fs.sectorsize() };
-    // Data is packed from the end of the block downwards, without gaps: that was checked.
+    // Data is packed from the end of the block downwards, without gaps, as checked when it was read.
     let mut offset = node.bytes().len() - HEADER_SIZE;
     for slot in 0..node.len() {
         let Some((key, data)) = node.item(slot) else { break };
@@ -241,7 +241,7 @@ fn heading(node: &Node, out: Sink<'_>) -> Result<(), InspectError> {
             "leaf {at} items {count} free space {free} generation {generation} owner {owner}"
         )?;
     }
-    // The upper 8 bits are the version of back references.
+    // The upper 8 bits are the back reference version.
     let (flags, revision) = (header.flags.get() & ((1 << 56) - 1), header.flags.get() >> 56);
     let named: Vec<&str> = [(1, "WRITTEN"), (2, "RELOC")]
         .into_iter()

@@ -1,8 +1,8 @@
 //! `btrfs filesystem usage -b`.
 //!
-//! Two lines of it a kernel gives, of a mounted file system: what `df` shows as free, and the reserve
-//! for metadata. They are what Linux 6.18 would give after a mount (`btrfs_statfs` and
-//! `btrfs_update_global_block_rsv`).
+//! For two of its lines btrfs-progs asks the kernel of a mounted file system: what `df` shows as
+//! free, and the metadata reserve. Here they are what Linux 6.18 would report after a mount
+//! (`btrfs_statfs` and `btrfs_update_global_block_rsv`).
 
 use std::sync::Arc;
 
@@ -18,36 +18,36 @@ use crate::units::DevId;
 use crate::volume::FileSystem;
 use zerocopy::FromBytes;
 
-/// Space that no chunk fits into.
+/// Unallocated space that is too small for a chunk.
 const LEAST_UNALLOCATED: u64 = 16 << 20;
-/// What chunks leave free at the beginning of a device (`BTRFS_DEVICE_RANGE_RESERVED`).
+/// Space that chunks leave free at the start of a device (`BTRFS_DEVICE_RANGE_RESERVED`).
 const RESERVED_OF_DEVICE: u64 = 1 << 20;
-/// The reserve for metadata at most.
+/// Maximum metadata reserve.
 const RESERVE_MAX: u64 = 512 << 20;
 /// Trees that removing a name may change (`BTRFS_UNLINK_METADATA_UNITS`).
 const UNLINK_UNITS: u64 = 6;
 
-/// A device, as the chunk tree has it.
+/// A device according to the chunk tree.
 struct Member {
     devid: DevId,
     name: String,
-    /// Bytes that the file system uses of it at most.
+    /// Bytes of the device available to the file system.
     size: u64,
-    /// Bytes behind these; `None` if it is not there.
+    /// Bytes of the device beyond `size`; `None` if the device is missing.
     slack: Option<u64>,
 }
 
-/// How much of the devices is allocated and used.
+/// Prints how much of the devices is allocated and used.
 ///
 /// # Errors
-/// The trees that say it cannot be read, or the sink failed.
+/// A required tree cannot be read, or the sink failed.
 pub async fn usage(fs: &Arc<FileSystem>, out: Sink<'_>) -> Result<(), InspectError> {
     let (members, spaces, parts) = (members(fs).await?, spaces(fs).await?, allocations(fs));
     let reserve = reserve(fs).await?;
     overall(fs, out, &members, &spaces, &parts, reserve)?;
     for space in &spaces {
         let Space { flags, total, used } = *space;
-        // Theirs is computed in single precision.
+        // btrfs-progs computes it in single precision.
         let percent = 100.0_f32 * used as f32 / total.saturating_add(1) as f32;
         let profile = Profile::of(flags).map_or("unknown", Profile::name);
         let kind = kind_name(flags);
@@ -76,7 +76,7 @@ fn on_device(parts: &[Allocation], devid: DevId) -> impl Iterator<Item = &Alloca
     parts.iter().filter(move |part| part.devid == devid)
 }
 
-/// Bytes of a device that belong to no chunk; negative if it was made too small.
+/// Bytes of a device that belong to no chunk; negative if the device was shrunk too far.
 fn unallocated(member: &Member, parts: &[Allocation]) -> i64 {
     let allocated: u64 = on_device(parts, member.devid).map(|part| part.physical).sum();
     (member.size as i64).wrapping_sub(allocated as i64)
@@ -121,8 +121,7 @@ async fn members(fs: &Arc<FileSystem>) -> Result<Vec<Member>, TreeError> {
     Ok(all)
 }
 
-/// The sums of one kind: bytes on devices that are allocated and used, and bytes that are allocated
-/// of the file system's space.
+/// Sums for one kind: allocated and used bytes on devices, and allocated bytes of the file system's space.
 #[derive(Clone, Copy, Default)]
 struct Sums {
     raw: u64,
@@ -131,7 +130,7 @@ struct Sums {
 }
 
 impl Sums {
-    /// All spaces of `kind`.
+    /// Sums over all spaces of `kind`.
     fn of(kind: BlockGroupFlags, spaces: &[Space], parts: &[Allocation]) -> Self {
         let mut sums = Self::default();
         for part in parts.iter().filter(|part| part.flags.contains(kind)) {
@@ -148,13 +147,13 @@ impl Sums {
         sums
     }
 
-    /// Bytes on devices for each byte that is allocated.
+    /// Bytes on devices per allocated byte.
     fn ratio(self) -> f64 {
         self.raw as f64 / self.logical as f64
     }
 }
 
-/// Copies of each byte; 0 with parity, where it depends on the number of stripes.
+/// Number of copies of each byte; 0 with parity, where it depends on the number of stripes.
 fn copies(flags: BlockGroupFlags) -> u64 {
     match Profile::of(flags) {
         Some(profile) if profile.parities() > 0 => 0,
@@ -163,7 +162,7 @@ fn copies(flags: BlockGroupFlags) -> u64 {
     }
 }
 
-/// The share of the space of a part with parity that is used; `None` without parity.
+/// Used fraction of the spaces like `part`, if it has parity; otherwise `None`.
 fn parity_ratio(part: &Allocation, spaces: &[Space]) -> Option<f64> {
     Profile::of(part.flags).filter(|profile| profile.parities() > 0)?;
     let alike = spaces.iter().filter(|space| space.flags == part.flags);
@@ -237,7 +236,7 @@ fn is_mixed(spaces: &[Space]) -> bool {
     spaces.iter().any(|space| space.flags.contains(mixed))
 }
 
-/// Bytes on devices for a byte of the most redundant profile; 1 at least.
+/// Bytes on devices per byte of the most redundant profile; at least 1.
 fn greatest_ratio(spaces: &[Space], parts: &[Allocation]) -> f64 {
     let copied = spaces.iter().map(|space| copies(space.flags) as f64);
     let parity = parts.iter().filter_map(|part| {
@@ -247,7 +246,7 @@ fn greatest_ratio(spaces: &[Space], parts: &[Allocation]) -> f64 {
     copied.chain(parity).fold(1.0, f64::max)
 }
 
-/// The kinds that have more than one profile.
+/// Names of the kinds with more than one profile.
 fn several_profiles(spaces: &[Space]) -> String {
     let names = ["Data", "Metadata", "Data+Metadata", "System"];
     let several = names
@@ -256,8 +255,7 @@ fn several_profiles(spaces: &[Space]) -> String {
     several.map(str::to_ascii_lowercase).collect::<Vec<_>>().join(", ")
 }
 
-/// The profile that new chunks of data would have: of those that there are, the first of this list
-/// for which there are enough devices.
+/// The profile of new data chunks: the first existing one in this list for which there are enough devices.
 fn profile_of_new(spaces: &[Space], devices: usize) -> Profile {
     const ORDER: [(Profile, usize); 8] = [
         (Profile::Raid1c4, 4),
@@ -285,10 +283,10 @@ fn shown_as_free(
     parts: &[Allocation],
 ) -> u64 {
     let profile = profile_of_new(spaces, members.len());
-    // Where there are groups with redundancy, those without are only read.
+    // If there are redundant groups, the kernel only reads the others.
     let only_redundant = !matches!(profile, Profile::Single | Profile::Raid0);
     let (mut free, mut factor) = (0u64, 1);
-    // The last profile of this list that there is counts.
+    // The last existing profile in this list sets the factor.
     const ORDER: [Profile; 9] = [
         Profile::Single,
         Profile::Raid0,
@@ -316,7 +314,7 @@ fn shown_as_free(
     (free / factor).saturating_add(new / factor) / sector * sector
 }
 
-/// Bytes on devices that new chunks of data could have (`btrfs_calc_avail_data_space`).
+/// Bytes on devices available to new data chunks (`btrfs_calc_avail_data_space`).
 fn room_for_new(profile: Profile, members: &[Member], parts: &[Allocation]) -> u64 {
     let mut room: Vec<u64> = members
         .iter()
@@ -339,7 +337,7 @@ fn room_for_new(profile: Profile, members: &[Member], parts: &[Allocation]) -> u
     };
     let least_bytes = STRIPE_LEN * on_device;
     let mut all = 0u64;
-    // The device with the least room goes first, with those before it.
+    // Allocate from the device with the least room and the ones before it.
     while room.len() >= least_devices {
         stripes = stripes.min(room.len());
         let Some(bytes) = room.last().copied() else { break };
@@ -355,7 +353,7 @@ fn room_for_new(profile: Profile, members: &[Member], parts: &[Allocation]) -> u
     all
 }
 
-/// The reserve for metadata (`btrfs_update_global_block_rsv`).
+/// The metadata reserve (`btrfs_update_global_block_rsv`).
 async fn reserve(fs: &Arc<FileSystem>) -> Result<u64, TreeError> {
     let features = fs.superblock().compat_ro();
     let free_space_tree = features.contains(CompatRo::FREE_SPACE_TREE);
@@ -373,7 +371,7 @@ async fn reserve(fs: &Arc<FileSystem>) -> Result<u64, TreeError> {
     for tree in &trees {
         bytes = bytes.saturating_add(tree_bytes(fs, *tree).await?);
     }
-    // The tree of roots, too. References are put off, and then change the free space tree as well.
+    // Plus the tree of roots. References are delayed, and then change the free space tree as well.
     let units = trees.len() as u64 + 1 + UNLINK_UNITS;
     let references = UNLINK_UNITS * if free_space_tree { 2 } else { 1 };
     // An insertion may split a block on each level.

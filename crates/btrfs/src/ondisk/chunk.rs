@@ -12,21 +12,21 @@ use super::key::{DiskKey, Key, item, objectid};
 use super::ondisk_layout;
 use crate::units::{DevId, Logical, Physical};
 
-/// Bytes of a stripe: there is no other length (`BTRFS_STRIPE_LEN`).
+/// Length of a stripe in bytes, always the same (`BTRFS_STRIPE_LEN`).
 pub const STRIPE_LEN: u64 = 64 << 10;
 
-/// Stripes that a chunk has at most: those that fit into a leaf of the largest size, 64 KiB, beside its header
-/// of 101 bytes and the item's head of 25.
+/// Maximum number of stripes of a chunk: those that fit into a leaf of the largest size, 64 KiB,
+/// with its header of 101 bytes and an item header of 25.
 pub const MAX_STRIPES: usize =
     ((64 << 10) - 101 - 25 - size_of::<DiskChunk>()) / size_of::<DiskStripe>();
-/// Data stripes that a row with parity has at most: the second parity tells no more apart.
+/// Maximum number of data stripes in a parity row: Q cannot distinguish more.
 pub const MAX_DATA_STRIPES_WITH_PARITY: usize = 255;
 
 /// `struct btrfs_chunk` without its stripes.
 #[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct DiskChunk {
-    /// Bytes of the file system's space.
+    /// Length in the file system's space.
     pub length: U64,
     /// Always the extent tree.
     pub owner: U64,
@@ -40,7 +40,7 @@ pub struct DiskChunk {
     pub io_width: U32,
     /// Its sector size.
     pub sector_size: U32,
-    /// How many [`DiskStripe`]s follow.
+    /// Number of [`DiskStripe`]s that follow.
     pub num_stripes: U16,
     /// RAID10: copies of each stripe.
     pub sub_stripes: U16,
@@ -55,9 +55,9 @@ ondisk_layout!(DiskChunk, 48, {
 #[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct DiskStripe {
-    /// Which device.
+    /// The device.
     pub devid: U64,
-    /// Where on it.
+    /// Offset on the device.
     pub offset: U64,
     /// The device's identity.
     pub dev_uuid: [u8; 16],
@@ -66,7 +66,7 @@ pub struct DiskStripe {
 ondisk_layout!(DiskStripe, 32, { devid: 0, offset: 8, dev_uuid: 16 });
 
 bitflags::bitflags! {
-    /// What is in a block group, and how it is spread (`BTRFS_BLOCK_GROUP_*`).
+    /// Content and profile of a block group (`BTRFS_BLOCK_GROUP_*`).
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
     pub struct BlockGroupFlags: u64 {
         /// Files' data.
@@ -94,7 +94,7 @@ bitflags::bitflags! {
     }
 }
 
-/// How the bytes of a chunk are spread over its stripes.
+/// How the bytes of a chunk are distributed over its stripes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Profile {
     /// One copy, on one device.
@@ -118,7 +118,7 @@ pub enum Profile {
 }
 
 impl Profile {
-    /// The profile that these flags name; `None` if they name two.
+    /// The profile of these flags; `None` if they name two.
     pub fn of(flags: BlockGroupFlags) -> Option<Self> {
         let kinds = BlockGroupFlags::DATA | BlockGroupFlags::SYSTEM | BlockGroupFlags::METADATA;
         const NAMED: [(BlockGroupFlags, Profile); 8] = [
@@ -138,7 +138,7 @@ impl Profile {
         NAMED.into_iter().find(|(named, _)| *named == flags).map(|(_, profile)| profile)
     }
 
-    /// As btrfs-progs prints it.
+    /// Name in btrfs-progs.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Single => "single",
@@ -153,7 +153,7 @@ impl Profile {
         }
     }
 
-    /// Stripes that hold the same bytes.
+    /// Number of stripes that hold the same bytes.
     pub const fn copies(self) -> usize {
         match self {
             Self::Single | Self::Raid0 | Self::Raid5 | Self::Raid6 => 1,
@@ -163,7 +163,7 @@ impl Profile {
         }
     }
 
-    /// Stripes of each row that hold parity.
+    /// Number of parity stripes per row.
     pub const fn parities(self) -> usize {
         match self {
             Self::Raid5 => 1,
@@ -178,7 +178,7 @@ impl Profile {
         }
     }
 
-    /// Whether its chunks are rows of strips, each of [`STRIPE_LEN`], and not copies of one range.
+    /// Whether its chunks are rows of strips of [`STRIPE_LEN`] each, not copies of one range.
     pub const fn is_striped(self) -> bool {
         match self {
             Self::Raid0 | Self::Raid10 | Self::Raid5 | Self::Raid6 => true,
@@ -186,7 +186,7 @@ impl Profile {
         }
     }
 
-    /// Whether a chunk can have so many stripes.
+    /// Whether a chunk can have this number of stripes.
     fn takes_stripes(self, stripes: usize) -> bool {
         if stripes > MAX_STRIPES {
             return false;
@@ -210,12 +210,12 @@ impl fmt::Display for Profile {
     }
 }
 
-/// The part of a device that a chunk has.
+/// A chunk's part of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stripe {
-    /// Which device.
+    /// The device.
     pub devid: DevId,
-    /// Where on it.
+    /// Offset on the device.
     pub offset: Physical,
     /// The device's identity.
     pub dev_uuid: Uuid,
@@ -226,11 +226,11 @@ pub struct Stripe {
 pub struct Chunk {
     /// Its first byte in the file system's space.
     pub start: Logical,
-    /// Bytes of that space.
+    /// Its length there.
     pub length: u64,
-    /// What is in it, and how it is spread.
+    /// Content and profile.
     pub flags: BlockGroupFlags,
-    /// How it is spread.
+    /// How it is distributed.
     pub profile: Profile,
     /// The parts of devices, in order.
     pub stripes: SmallVec<[Stripe; 4]>,
@@ -242,34 +242,34 @@ pub enum ChunkError {
     /// Too few bytes.
     #[error("the chunk item at {start} is cut off")]
     Short {
-        /// Where the chunk begins.
+        /// Start of the chunk.
         start: Logical,
     },
-    /// A number that cannot be.
+    /// An impossible value.
     #[error("the chunk at {start} has an impossible {field}: {value}")]
     Field {
-        /// Where the chunk begins.
+        /// Start of the chunk.
         start: Logical,
-        /// Which.
+        /// The field.
         field: &'static str,
         /// Its value.
         value: u64,
     },
-    /// The array in the superblock holds something else.
+    /// The superblock's chunk array holds something else.
     #[error("the superblock's array of system chunks holds the key {0}")]
     Key(Key),
 }
 
 impl Chunk {
-    /// Takes a chunk from the item with the key's offset `start`.
+    /// Parses a chunk item whose key has the offset `start`.
     ///
     /// # Errors
-    /// It is cut off or impossible.
+    /// The item is cut off or invalid.
     pub fn parse(start: Logical, bytes: &[u8], sectorsize: u32) -> Result<Self, ChunkError> {
         Self::parse_prefix(start, bytes, sectorsize).map(|(chunk, _)| chunk)
     }
 
-    /// As [`Self::parse`]; also gives the number of bytes that it took.
+    /// Like [`Self::parse`]; also returns the number of bytes parsed.
     fn parse_prefix(
         start: Logical,
         bytes: &[u8],
@@ -327,27 +327,27 @@ impl Chunk {
         Ok((chunk, size_of::<DiskChunk>() + count * size_of::<DiskStripe>()))
     }
 
-    /// Where it ends in the file system's space.
+    /// Its end in the file system's space.
     pub fn end(&self) -> Logical {
         Logical(self.start.0 + self.length)
     }
 
-    /// Stripes of a row that hold different data.
+    /// Stripes per row that hold different data.
     pub fn data_stripes(&self) -> u64 {
         let stripes = self.stripes.len() - self.profile.parities();
         (stripes / self.profile.copies()).max(1) as u64
     }
 
-    /// Bytes that it has on each of its devices.
+    /// Bytes on each of its devices.
     pub fn stripe_length(&self) -> u64 {
         if self.profile.is_striped() { self.length / self.data_stripes() } else { self.length }
     }
 }
 
-/// The chunks of the superblock's array.
+/// The chunks in the superblock's array.
 ///
 /// # Errors
-/// Something in it is not a chunk.
+/// An entry is not a valid chunk.
 pub fn system_chunks(mut array: &[u8], sectorsize: u32) -> Result<Vec<Chunk>, ChunkError> {
     let mut chunks = Vec::new();
     while !array.is_empty() {

@@ -1,4 +1,4 @@
-//! Keys: what orders a tree, and the numbers that objects and items have.
+//! Keys, which order a tree, and the numbers of objects and item types.
 
 use std::fmt;
 
@@ -13,24 +13,24 @@ use super::ondisk_layout;
 )]
 #[repr(C)]
 pub struct DiskKey {
-    /// First in the order.
+    /// Compared first.
     pub objectid: U64,
     /// One of [`item`].
     pub kind: u8,
-    /// Last in the order.
+    /// Compared last.
     pub offset: U64,
 }
 
 ondisk_layout!(DiskKey, 17, { objectid: 0, kind: 8, offset: 9 });
 
-/// The key of an item; the order is that of the fields.
+/// The key of an item; ordered by its fields in sequence.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Key {
-    /// What it is about: an inode, a byte address, a device, one of [`objectid`].
+    /// The object: an inode, a byte address, a device, one of [`objectid`].
     pub objectid: u64,
     /// The type of the item, one of [`item`].
     pub kind: u8,
-    /// What this means depends on the type.
+    /// The meaning depends on the type.
     pub offset: u64,
 }
 
@@ -40,12 +40,12 @@ impl Key {
     /// Above all others.
     pub const MAX: Self = Self::new(u64::MAX, u8::MAX, u64::MAX);
 
-    /// A key of these three.
+    /// A key of these three parts.
     pub const fn new(objectid: u64, kind: u8, offset: u64) -> Self {
         Self { objectid, kind, offset }
     }
 
-    /// The key that follows in the order; `None` after the last.
+    /// The next key in order; `None` after the last.
     pub fn next(self) -> Option<Self> {
         if let Some(offset) = self.offset.checked_add(1) {
             return Some(Self { offset, ..self });
@@ -70,13 +70,13 @@ impl From<Key> for DiskKey {
 }
 
 impl fmt::Display for Key {
-    /// As the kernel's messages: `(objectid type offset)`.
+    /// Formats as in the kernel's messages: `(objectid type offset)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "({} {} {})", self.objectid, self.kind, self.offset)
     }
 }
 
-/// Object ids with a meaning of their own (`BTRFS_*_OBJECTID`).
+/// Object ids with a special meaning (`BTRFS_*_OBJECTID`).
 pub mod objectid {
     /// The tree of tree roots.
     pub const ROOT_TREE: u64 = 1;
@@ -110,9 +110,9 @@ pub mod objectid {
     pub const ORPHAN: u64 = -5_i64 as u64;
     /// The log tree of a subvolume.
     pub const TREE_LOG: u64 = -6_i64 as u64;
-    /// The tree that a relocation works on.
+    /// The tree that a relocation uses.
     pub const TREE_RELOC: u64 = -8_i64 as u64;
-    /// The relocated data.
+    /// The tree of relocated data.
     pub const DATA_RELOC_TREE: u64 = -9_i64 as u64;
     /// All items of the checksum tree.
     pub const EXTENT_CSUM: u64 = -10_i64 as u64;
@@ -124,9 +124,9 @@ pub mod objectid {
     pub const FIRST_CHUNK_TREE: u64 = 256;
     /// All device items.
     pub const DEV_ITEMS: u64 = 1;
-    /// The first subvolume id that a user makes, and the root directory of each.
+    /// The first id for user subvolumes, and the root directory of each.
     pub const FIRST_FREE: u64 = 256;
-    /// The last.
+    /// The last one.
     pub const LAST_FREE: u64 = -256_i64 as u64;
 }
 
@@ -136,23 +136,23 @@ pub mod item {
     pub const INODE_ITEM: u8 = 1;
     /// Name and parent of an inode.
     pub const INODE_REF: u8 = 12;
-    /// As [`INODE_REF`], for many links.
+    /// Like [`INODE_REF`], for many links.
     pub const INODE_EXTREF: u8 = 13;
     /// Extended attribute.
     pub const XATTR_ITEM: u8 = 24;
-    /// fs-verity's descriptor.
+    /// fs-verity descriptor.
     pub const VERITY_DESC_ITEM: u8 = 36;
-    /// fs-verity's Merkle tree.
+    /// fs-verity Merkle tree.
     pub const VERITY_MERKLE_ITEM: u8 = 37;
-    /// Something to be removed at the next mount.
+    /// Object to be removed at the next mount.
     pub const ORPHAN_ITEM: u8 = 48;
-    /// Log tree of directories, items.
+    /// Logged range of directory items.
     pub const DIR_LOG_ITEM: u8 = 60;
-    /// Log tree of directories, indexes.
+    /// Logged range of directory indexes.
     pub const DIR_LOG_INDEX: u8 = 72;
     /// Directory entry by the hash of its name.
     pub const DIR_ITEM: u8 = 84;
-    /// Directory entry by its number.
+    /// Directory entry by its index.
     pub const DIR_INDEX: u8 = 96;
     /// Part of a file.
     pub const EXTENT_DATA: u8 = 108;
@@ -170,17 +170,17 @@ pub mod item {
     pub const METADATA_ITEM: u8 = 169;
     /// Owner of an extent (simple quotas).
     pub const EXTENT_OWNER_REF: u8 = 172;
-    /// Tree block of a tree.
+    /// Reference to a tree block by its tree.
     pub const TREE_BLOCK_REF: u8 = 176;
-    /// Data of a file.
+    /// Reference to data by a file.
     pub const EXTENT_DATA_REF: u8 = 178;
-    /// Tree block by its parent.
+    /// Reference to a tree block by its parent.
     pub const SHARED_BLOCK_REF: u8 = 182;
-    /// Data by the leaf that has it.
+    /// Reference to data by a leaf.
     pub const SHARED_DATA_REF: u8 = 184;
     /// Block group; the offset is its length.
     pub const BLOCK_GROUP_ITEM: u8 = 192;
-    /// How a block group's free space is written down.
+    /// How a block group's free space is recorded.
     pub const FREE_SPACE_INFO: u8 = 198;
     /// A free range.
     pub const FREE_SPACE_EXTENT: u8 = 199;
@@ -192,7 +192,7 @@ pub mod item {
     pub const DEV_ITEM: u8 = 216;
     /// Chunk.
     pub const CHUNK_ITEM: u8 = 228;
-    /// A data extent's stripes, where a tree tells them.
+    /// Stripes of a data extent, for the RAID stripe tree.
     pub const RAID_STRIPE: u8 = 230;
     /// Quota state.
     pub const QGROUP_STATUS: u8 = 240;
@@ -202,15 +202,15 @@ pub mod item {
     pub const QGROUP_LIMIT: u8 = 244;
     /// Quota hierarchy.
     pub const QGROUP_RELATION: u8 = 246;
-    /// State that lasts only a while, such as a balance's.
+    /// Temporary state, such as a balance's.
     pub const TEMPORARY_ITEM: u8 = 248;
-    /// State that lasts, such as device statistics.
+    /// Persistent state, such as device statistics.
     pub const PERSISTENT_ITEM: u8 = 249;
-    /// A device's replacement.
+    /// Device replacement.
     pub const DEV_REPLACE: u8 = 250;
     /// Subvolume by its UUID.
     pub const UUID_SUBVOL: u8 = 251;
-    /// Subvolume by the UUID that it was received as.
+    /// Subvolume by its received UUID.
     pub const UUID_RECEIVED_SUBVOL: u8 = 252;
     /// Text, unused.
     pub const STRING_ITEM: u8 = 253;

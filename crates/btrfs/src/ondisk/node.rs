@@ -1,4 +1,4 @@
-//! Tree blocks: header, and items (level 0) or pointers.
+//! Tree blocks: header, then items (level 0) or pointers.
 
 use std::ops::Range;
 
@@ -12,28 +12,28 @@ use super::ondisk_layout;
 use crate::csum::{Checksum, ChecksumKind, MAX_SIZE};
 use crate::units::Logical;
 
-/// Levels a tree has at most (`BTRFS_MAX_LEVEL`).
+/// Maximum number of levels of a tree (`BTRFS_MAX_LEVEL`).
 pub const MAX_LEVEL: u8 = 8;
 
 /// `struct btrfs_header`
 #[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Header {
-    /// Of everything behind this field.
+    /// Checksum of everything after this field.
     pub csum: [u8; MAX_SIZE],
-    /// The file system's, or its metadata's if that has one of its own.
+    /// Identity of the file system, or of its metadata if that has a separate one.
     pub fsid: [u8; 16],
-    /// Where the block is, in bytes of the file system's space.
+    /// Address of the block in the file system's space.
     pub bytenr: U64,
-    /// The lower 56 bits: `written` and the like; the upper 8: the version of back references.
+    /// The lower 56 bits: `written` and the like; the upper 8: the back reference version.
     pub flags: U64,
-    /// The chunk tree's.
+    /// Identity of the chunk tree.
     pub chunk_tree_uuid: [u8; 16],
     /// The transaction that wrote it.
     pub generation: U64,
-    /// The tree that it was made for.
+    /// The tree for which it was created.
     pub owner: U64,
-    /// How many items or pointers follow.
+    /// Number of items or pointers that follow.
     pub nritems: U32,
     /// 0 is a leaf.
     pub level: u8,
@@ -53,9 +53,9 @@ pub const HEADER_SIZE: usize = size_of::<Header>();
 pub struct DiskItem {
     /// The key.
     pub key: DiskKey,
-    /// From the end of the block's header to the data.
+    /// Offset of the data from the end of the block's header.
     pub offset: U32,
-    /// Bytes of data.
+    /// Length of the data.
     pub size: U32,
 }
 
@@ -67,7 +67,7 @@ ondisk_layout!(DiskItem, 25, { key: 0, offset: 17, size: 21 });
 pub struct KeyPtr {
     /// The first key below.
     pub key: DiskKey,
-    /// Where the block is.
+    /// Address of the block.
     pub blockptr: U64,
     /// The transaction that wrote it.
     pub generation: U64,
@@ -80,18 +80,18 @@ ondisk_layout!(KeyPtr, 33, { key: 0, blockptr: 17, generation: 25 });
 pub struct Pointer {
     /// The first key below.
     pub key: Key,
-    /// Where the block is.
+    /// Address of the block.
     pub at: Logical,
     /// The transaction that wrote it.
     pub generation: u64,
 }
 
-/// What is known of a block before it is read. What is `None` is not checked.
+/// What is known about a block before it is read. `None` is not checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Expected {
-    /// Its place.
+    /// Its address.
     pub at: Logical,
-    /// Its transaction.
+    /// Its generation.
     pub generation: Option<u64>,
     /// Its level.
     pub level: Option<u8>,
@@ -102,97 +102,97 @@ pub struct Expected {
 /// The file system that blocks belong to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Identity {
-    /// The checksums' algorithm.
+    /// Checksum algorithm.
     pub csum: ChecksumKind,
-    /// What headers have in `fsid`.
+    /// `fsid` of headers.
     pub metadata_uuid: Uuid,
-    /// What headers have in `chunk_tree_uuid`; `None` until the chunk tree has been read.
+    /// `chunk_tree_uuid` of headers; `None` until the chunk tree has been read.
     pub chunk_tree_uuid: Option<Uuid>,
-    /// Bytes of a tree block.
+    /// Size of a tree block in bytes.
     pub nodesize: u32,
 }
 
-/// What is wrong with a tree block. The order is that in which a scrub looks.
+/// What is wrong with a tree block, in the order in which a scrub checks.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum NodeError {
     /// It is another block.
     #[error("bad bytenr: it says {found}, wanted {wanted}")]
     Bytenr {
-        /// As stored.
+        /// The stored value.
         found: u64,
-        /// Where it is.
+        /// The actual address.
         wanted: Logical,
     },
-    /// It is of another file system.
+    /// It belongs to another file system.
     #[error("bad fsid {found}, wanted {wanted}")]
     Fsid {
-        /// As stored.
+        /// The stored value.
         found: Uuid,
         /// The file system's.
         wanted: Uuid,
     },
-    /// It is of another file system.
+    /// It belongs to another file system.
     #[error("bad chunk tree uuid {found}, wanted {wanted}")]
     ChunkTree {
-        /// As stored.
+        /// The stored value.
         found: Uuid,
         /// The file system's.
         wanted: Uuid,
     },
-    /// It is damaged.
+    /// The checksum does not match.
     #[error("bad checksum: it is {computed}, stored is {stored}")]
     Checksum {
-        /// Of the bytes.
+        /// Checksum of the bytes.
         computed: Checksum,
-        /// As stored.
+        /// The stored value.
         stored: Checksum,
     },
-    /// It is an old version, or a newer one.
+    /// It is an older or newer version.
     #[error("bad generation {found}, wanted {wanted}")]
     Generation {
-        /// As stored.
+        /// The stored value.
         found: u64,
-        /// The parent's pointer's.
+        /// From the parent's pointer.
         wanted: u64,
     },
-    /// It is of another level.
+    /// It has another level.
     #[error("bad level {found}, wanted {wanted}")]
     Level {
-        /// As stored.
+        /// The stored value.
         found: u8,
-        /// The parent's less one.
+        /// The parent's level minus one.
         wanted: u8,
     },
-    /// It begins elsewhere.
+    /// It begins with another key.
     #[error("bad first key {found}, wanted {wanted}")]
     FirstKey {
-        /// As stored.
+        /// The stored value.
         found: Key,
-        /// The parent's pointer's.
+        /// From the parent's pointer.
         wanted: Key,
     },
-    /// Its contents are impossible.
+    /// Its contents are invalid.
     #[error("corrupt contents: {what} (slot {slot})")]
     Contents {
-        /// Which rule is broken.
+        /// The broken rule.
         what: &'static str,
-        /// Where.
+        /// The slot.
         slot: usize,
     },
 }
 
-/// A tree block that has been checked: every accessor is in range.
+/// A checked tree block: every accessor is in range.
 #[derive(Clone, Debug)]
 pub struct Node {
     bytes: Box<[u8]>,
 }
 
 impl Node {
-    /// Takes a block after checking all of it: what a scrub checks ([`check_header`]), and that keys
-    /// ascend, items are within the block and do not overlap.
+    /// Takes a block after checking all of it: what a scrub checks ([`check_header`]), and that
+    /// keys ascend and items are within the block without overlap.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first failed check.
     pub fn new(bytes: Box<[u8]>, id: &Identity, expected: &Expected) -> Result<Self, NodeError> {
         check_header(&bytes, id, expected)?;
         let node = Self::of_checked_header(bytes)?;
@@ -200,17 +200,17 @@ impl Node {
         Ok(node)
     }
 
-    /// The same for a block that has passed [`check_header`].
+    /// Like [`Self::new`], for a block that has passed [`check_header`], without the check of the first key.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first failed check.
     pub(crate) fn of_checked_header(bytes: Box<[u8]>) -> Result<Self, NodeError> {
         let node = Self { bytes };
         node.check_contents()?;
         Ok(node)
     }
 
-    /// Checks that all its keys are smaller than the one at which the next block begins.
+    /// Checks that all its keys are smaller than `end`, at which the next block begins.
     ///
     /// # Errors
     /// They are not.
@@ -219,7 +219,7 @@ impl Node {
         check_end(last, self.len(), end)
     }
 
-    /// All of its bytes.
+    /// The whole block.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -234,12 +234,12 @@ impl Node {
         self.header().level
     }
 
-    /// Items or pointers.
+    /// Number of items or pointers.
     pub fn len(&self) -> usize {
         self.header().nritems.get() as usize
     }
 
-    /// Whether it has no items.
+    /// Whether it has no items or pointers.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -282,7 +282,7 @@ impl Node {
         })
     }
 
-    /// The block that `slot` of a block above the leaves points to.
+    /// The child block at `slot`, in a block above the leaves.
     pub(crate) fn child(&self, slot: usize) -> Option<Expected> {
         let pointer = self.pointer(slot)?;
         Some(Expected {
@@ -293,7 +293,7 @@ impl Node {
         })
     }
 
-    /// The first slot whose key is not below `key`, and whether it is the key itself.
+    /// The slot of `key` as `Ok`, or else of the first larger key as `Err`.
     pub fn search(&self, key: Key) -> Result<usize, usize> {
         match self.level() {
             0 => self.items().binary_search_by(|item| Key::from(&item.key).cmp(&key)),
@@ -342,13 +342,13 @@ impl Node {
     }
 }
 
-/// Where the data of an item is within its block.
+/// Range of an item's data in its block.
 fn data_range(item: &DiskItem) -> Option<Range<usize>> {
     let start = HEADER_SIZE.checked_add(item.offset.get() as usize)?;
     Some(start..start.checked_add(item.size.get() as usize)?)
 }
 
-/// The first `count` slots behind the header; fewer if they do not fit.
+/// The first `count` slots after the header; fewer if they do not fit.
 fn slots<T: FromBytes + Immutable + KnownLayout + Unaligned>(bytes: &[u8], count: usize) -> &[T] {
     let body = bytes.get(HEADER_SIZE..).unwrap_or(&[]);
     let count = count.min(body.len() / size_of::<T>());
@@ -360,11 +360,11 @@ pub fn header(bytes: &[u8]) -> Option<&Header> {
     Header::ref_from_prefix(bytes).ok().map(|(header, _)| header)
 }
 
-/// Checks what a scrub checks of a tree block: address, file system, chunk tree, checksum,
-/// generation, level. Contents are not looked at.
+/// Checks of a tree block what a scrub checks: address, file system, chunk tree, checksum,
+/// generation, level. Contents are not checked.
 ///
 /// # Errors
-/// The first thing that is wrong, in the kernel's order.
+/// The first failed check, in the kernel's order.
 pub fn check_header(bytes: &[u8], id: &Identity, expected: &Expected) -> Result<(), NodeError> {
     let short = NodeError::Contents { what: "too few bytes", slot: 0 };
     let Some(header) = header(bytes).filter(|_| bytes.len() == id.nodesize as usize) else {
@@ -392,10 +392,10 @@ pub fn check_header(bytes: &[u8], id: &Identity, expected: &Expected) -> Result<
     check_version(header.generation.get(), header.level, expected)
 }
 
-/// Checks that a block is of the transaction and level that are expected.
+/// Checks that a block has the expected generation and level.
 ///
 /// # Errors
-/// It is not.
+/// It does not.
 pub(crate) fn check_version(
     generation: u64,
     level: u8,
@@ -414,7 +414,7 @@ pub(crate) fn check_version(
     Ok(())
 }
 
-/// Checks that a block begins with the key that its parent has for it. No parent points to an empty leaf.
+/// Checks that a block begins with the key in its parent. No parent points to an empty leaf.
 ///
 /// # Errors
 /// It does not.
@@ -430,7 +430,7 @@ pub(crate) fn check_first_key(found: Option<Key>, wanted: Option<Key>) -> Result
     }
 }
 
-/// Checks that the last of a block's `items` is below the key at which the next block begins.
+/// Checks that the last key of a block is below `end`, at which the next block begins.
 ///
 /// # Errors
 /// It is not.

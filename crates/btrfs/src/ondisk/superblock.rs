@@ -11,15 +11,15 @@ use super::ondisk_layout;
 use crate::csum::{Checksum, ChecksumKind, MAX_SIZE};
 use crate::units::{DevId, Logical, Physical};
 
-/// Bytes of a superblock (`BTRFS_SUPER_INFO_SIZE`).
+/// Size of a superblock in bytes (`BTRFS_SUPER_INFO_SIZE`).
 pub const SUPERBLOCK_SIZE: usize = 4096;
 /// `_BHRfS_M`
 pub const MAGIC: [u8; 8] = *b"_BHRfS_M";
-/// Where its copies are (`btrfs_sb_offset`).
+/// Offsets of its copies (`btrfs_sb_offset`).
 pub const OFFSETS: [Physical; 3] = [Physical(64 << 10), Physical(64 << 20), Physical(256 << 30)];
-/// Bytes for chunk items (`BTRFS_SYSTEM_CHUNK_ARRAY_SIZE`).
+/// Space for chunk items in bytes (`BTRFS_SYSTEM_CHUNK_ARRAY_SIZE`).
 pub const SYS_CHUNK_ARRAY_SIZE: usize = 2048;
-/// Bytes of a label, the zero at its end included.
+/// Bytes of a label, including the final zero.
 pub const LABEL_SIZE: usize = 256;
 
 /// `struct btrfs_dev_item`
@@ -28,7 +28,7 @@ pub const LABEL_SIZE: usize = 256;
 pub struct DevItem {
     /// The device's number.
     pub devid: U64,
-    /// Its size, in bytes.
+    /// Device size in bytes.
     pub total_bytes: U64,
     /// Bytes that belong to chunks.
     pub bytes_used: U64,
@@ -42,7 +42,7 @@ pub struct DevItem {
     pub kind: U64,
     /// Expected generation, unused.
     pub generation: U64,
-    /// Where its space begins, unused.
+    /// Start of its usable space; unused.
     pub start_offset: U64,
     /// Unused.
     pub dev_group: U32,
@@ -50,9 +50,9 @@ pub struct DevItem {
     pub seek_speed: u8,
     /// Unused.
     pub bandwidth: u8,
-    /// Its identity.
+    /// The device's identity.
     pub uuid: [u8; 16],
-    /// The file system's.
+    /// The file system's identity.
     pub fsid: [u8; 16],
 }
 
@@ -94,7 +94,7 @@ pub struct RootBackup {
     pub total_bytes: U64,
     /// Bytes used.
     pub bytes_used: U64,
-    /// Devices.
+    /// Number of devices.
     pub num_devices: U64,
     /// Reserved.
     pub unused_64: [U64; 4],
@@ -126,11 +126,11 @@ ondisk_layout!(RootBackup, 168, {
 #[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Superblock {
-    /// Of everything behind this field.
+    /// Checksum of everything after this field.
     pub csum: [u8; MAX_SIZE],
     /// The file system's identity.
     pub fsid: [u8; 16],
-    /// Where this copy is on its device.
+    /// Offset of this copy on its device.
     pub bytenr: U64,
     /// Flags.
     pub flags: U64,
@@ -152,25 +152,25 @@ pub struct Superblock {
     pub bytes_used: U64,
     /// Always 6.
     pub root_dir_objectid: U64,
-    /// How many devices belong to the file system.
+    /// Number of devices of the file system.
     pub num_devices: U64,
-    /// Bytes that one data checksum is for.
+    /// Bytes covered by one data checksum.
     pub sectorsize: U32,
-    /// Bytes of a tree block.
+    /// Size of a tree block.
     pub nodesize: U32,
-    /// As `nodesize`.
+    /// Same as `nodesize`.
     pub leafsize: U32,
-    /// As `sectorsize`.
+    /// Same as `sectorsize`.
     pub stripesize: U32,
-    /// Bytes used of the array at the end.
+    /// Bytes used in `sys_chunk_array`.
     pub sys_chunk_array_size: U32,
     /// Generation of the chunk tree's root.
     pub chunk_root_generation: U64,
-    /// Features that do not matter.
+    /// Features that can be ignored.
     pub compat_flags: U64,
-    /// Features without which one must not write.
+    /// If any of these features is unknown, the file system must not be written.
     pub compat_ro_flags: U64,
-    /// Features without which one must not read.
+    /// If any of these features is unknown, the file system must not be read.
     pub incompat_flags: U64,
     /// [`ChecksumKind`]
     pub csum_type: U16,
@@ -180,21 +180,21 @@ pub struct Superblock {
     pub chunk_root_level: u8,
     /// Level of the log tree.
     pub log_root_level: u8,
-    /// The device that this is on.
+    /// The device that contains this superblock.
     pub dev_item: DevItem,
-    /// A name, ended by zero.
+    /// A name, terminated by zero.
     pub label: [u8; LABEL_SIZE],
     /// Generation of the free space cache.
     pub cache_generation: U64,
     /// Generation of the UUID tree.
     pub uuid_tree_generation: U64,
-    /// The identity in tree blocks, if that is not `fsid`.
+    /// The identity in tree blocks, if different from `fsid`.
     pub metadata_uuid: [u8; 16],
     /// Extent tree v2: global roots.
     pub nr_global_roots: U64,
     /// Reserved.
     pub reserved: [U64; 27],
-    /// Chunk items of the system chunks, each behind its key.
+    /// System chunk items, each after its key.
     pub sys_chunk_array: [u8; SYS_CHUNK_ARRAY_SIZE],
     /// Roots of the last four transactions.
     pub super_roots: [RootBackup; 4],
@@ -214,7 +214,7 @@ ondisk_layout!(Superblock, SUPERBLOCK_SIZE, {
 });
 
 bitflags::bitflags! {
-    /// Features without which one must not read (`BTRFS_FEATURE_INCOMPAT_*`).
+    /// Features that must be known to read (`BTRFS_FEATURE_INCOMPAT_*`).
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct Incompat: u64 {
         /// Back references of both kinds.
@@ -245,7 +245,7 @@ bitflags::bitflags! {
         const ZONED = 1 << 12;
         /// Extent tree v2.
         const EXTENT_TREE_V2 = 1 << 13;
-        /// Data stripes in a tree.
+        /// Locations of data stripes in a tree.
         const RAID_STRIPE_TREE = 1 << 14;
         /// Simple quotas.
         const SIMPLE_QUOTA = 1 << 16;
@@ -255,16 +255,16 @@ bitflags::bitflags! {
 }
 
 bitflags::bitflags! {
-    /// Features without which one must not write (`BTRFS_FEATURE_COMPAT_RO_*`).
+    /// Features that must be known to write (`BTRFS_FEATURE_COMPAT_RO_*`).
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct CompatRo: u64 {
         /// A tree of free space.
         const FREE_SPACE_TREE = 1 << 0;
-        /// It is valid.
+        /// The free space tree is valid.
         const FREE_SPACE_TREE_VALID = 1 << 1;
         /// fs-verity.
         const VERITY = 1 << 2;
-        /// Block groups have a tree of their own.
+        /// Block groups have a separate tree.
         const BLOCK_GROUP_TREE = 1 << 3;
     }
 }
@@ -281,53 +281,53 @@ impl fmt::Display for CompatRo {
     }
 }
 
-/// `BTRFS_HEADER_FLAG_WRITTEN`: as of tree blocks; always set.
+/// `BTRFS_HEADER_FLAG_WRITTEN`: as in tree blocks; always set.
 pub const FLAG_WRITTEN: u64 = 1 << 0;
-/// `BTRFS_HEADER_FLAG_RELOC`: as of tree blocks.
+/// `BTRFS_HEADER_FLAG_RELOC`: as in tree blocks.
 pub const FLAG_RELOC: u64 = 1 << 1;
-/// `BTRFS_SUPER_FLAG_ERROR`: the file system met an error and was made read-only.
+/// `BTRFS_SUPER_FLAG_ERROR`: the file system became read-only after an error.
 pub const FLAG_ERROR: u64 = 1 << 2;
-/// `BTRFS_SUPER_FLAG_SEEDING`: the device is only read, and others were added to it.
+/// `BTRFS_SUPER_FLAG_SEEDING`: the device is read-only, and others may be added to it.
 pub const FLAG_SEEDING: u64 = 1 << 32;
 /// `BTRFS_SUPER_FLAG_METADUMP` and its second version: an image without data.
 pub const FLAG_METADUMP: u64 = 1 << 33 | 1 << 34;
-/// A change of identity was cut off.
+/// A change of identity was interrupted.
 pub const FLAG_CHANGING_FSID: u64 = 1 << 35 | 1 << 36;
-/// `BTRFS_SUPER_FLAG_CHANGING_*` of btrfs-progs: a change of identity, to a tree of block groups, or of
-/// checksums was cut off. Bit 37 is among them and has no name yet.
+/// `BTRFS_SUPER_FLAG_CHANGING_*` of btrfs-progs: a change of identity, of checksums, or to a block
+/// group tree was interrupted. Includes bit 37, which has no name yet.
 pub const FLAGS_INTERRUPTED: u64 = FLAG_CHANGING_FSID | 1 << 37 | 1 << 38 | 1 << 39 | 1 << 40;
-/// Flags of a file system that can be used.
+/// Flags with which a file system can be used.
 pub const FLAGS_SUPPORTED: u64 = FLAG_WRITTEN | FLAG_RELOC | FLAG_ERROR | FLAG_SEEDING;
 
 /// What is wrong with a superblock.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum SuperblockError {
-    /// There is none.
+    /// There is no superblock.
     #[error("no btrfs superblock: the magic is missing")]
     Magic,
-    /// An algorithm of the future.
+    /// The checksum algorithm is unknown.
     #[error("unknown checksum type {0}")]
     ChecksumType(u16),
     /// It is damaged.
     #[error("bad superblock checksum: it is {computed}, stored is {stored}")]
     Checksum {
-        /// Of the bytes.
+        /// Checksum of the bytes.
         computed: Checksum,
-        /// As stored.
+        /// The stored value.
         stored: Checksum,
     },
-    /// It is a copy from elsewhere.
+    /// It is a copy of a superblock from elsewhere.
     #[error("the superblock at {at} says that it belongs to {says}")]
     Bytenr {
-        /// Where it is.
+        /// Its actual offset.
         at: Physical,
-        /// Where it says that it is.
+        /// Its stored offset.
         says: u64,
     },
-    /// A number that cannot be.
+    /// An impossible value.
     #[error("impossible {field} in the superblock: {value}")]
     Field {
-        /// Which.
+        /// The field.
         field: &'static str,
         /// Its value.
         value: u64,
@@ -335,10 +335,10 @@ pub enum SuperblockError {
 }
 
 impl Superblock {
-    /// Takes the superblock from the bytes at `at`.
+    /// Parses the superblock from the bytes at `at`.
     ///
     /// # Errors
-    /// It is damaged, or says what cannot be.
+    /// The superblock is missing, damaged or invalid.
     pub fn parse(bytes: &[u8], at: Physical) -> Result<Box<Self>, SuperblockError> {
         let Ok((this, _)) = Self::ref_from_prefix(bytes) else {
             return Err(SuperblockError::Magic);
@@ -347,7 +347,7 @@ impl Superblock {
         Ok(Box::new(this.clone()))
     }
 
-    /// Its checksum as it should be.
+    /// Computes its checksum.
     pub fn checksum(&self, kind: ChecksumKind) -> Checksum {
         kind.compute(&self.as_bytes()[MAX_SIZE..])
     }
@@ -406,23 +406,23 @@ impl Superblock {
         Uuid::from_bytes(self.fsid)
     }
 
-    /// The identity that tree blocks have.
+    /// The identity in tree blocks.
     pub fn metadata_uuid(&self) -> Uuid {
         let has_own = self.incompat().contains(Incompat::METADATA_UUID);
         Uuid::from_bytes(if has_own { self.metadata_uuid } else { self.fsid })
     }
 
-    /// Features without which one must not read; those without a name are kept.
+    /// Features that must be known to read; unnamed bits are kept.
     pub fn incompat(&self) -> Incompat {
         Incompat::from_bits_retain(self.incompat_flags.get())
     }
 
-    /// Features without which one must not write; those without a name are kept.
+    /// Features that must be known to write; unnamed bits are kept.
     pub fn compat_ro(&self) -> CompatRo {
         CompatRo::from_bits_retain(self.compat_ro_flags.get())
     }
 
-    /// The device that it is on.
+    /// The device that contains it.
     pub fn devid(&self) -> DevId {
         DevId(self.dev_item.devid.get())
     }
@@ -437,13 +437,13 @@ impl Superblock {
         Logical(self.root.get())
     }
 
-    /// The name that the file system was given, up to the zero.
+    /// The file system's label, up to the zero.
     pub fn label(&self) -> &[u8] {
         let end = self.label.iter().position(|byte| *byte == 0).unwrap_or(LABEL_SIZE);
         &self.label[..end]
     }
 
-    /// The used part of the array of system chunks.
+    /// The used part of the system chunk array.
     pub fn sys_chunks(&self) -> &[u8] {
         let len = (self.sys_chunk_array_size.get() as usize).min(SYS_CHUNK_ARRAY_SIZE);
         &self.sys_chunk_array[..len]

@@ -1,15 +1,15 @@
-//! What a scrub counts, and how far it is.
+//! Counters and progress of a scrub.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::problem::Repair;
 use crate::units::DevId;
 
-/// What a scrub counted: the fields of the kernel's `struct btrfs_scrub_progress`, with its
+/// Scrub counters: the fields of the kernel's `struct btrfs_scrub_progress`, with the same
 /// meanings, which docs/internals/btrfs-scrub.md lists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
-    /// Data extents, once for each stripe of 64 KiB that has a part of one.
+    /// Data extents, once for each 64 KiB stripe that has a part of one.
     pub data_extents_scrubbed: u64,
     /// Tree blocks, counted in the same way.
     pub tree_extents_scrubbed: u64,
@@ -21,30 +21,30 @@ pub struct Counters {
     pub read_errors: u64,
     /// Sectors of data whose checksum is wrong.
     pub csum_errors: u64,
-    /// Sectors of tree blocks that are not what they should be, in their checksum or otherwise.
+    /// Sectors of tree blocks with a wrong checksum or other wrong header fields.
     pub verify_errors: u64,
-    /// Sectors of data for which there is no checksum.
+    /// Data sectors without a checksum.
     pub no_csum: u64,
     /// Always zero, as in Linux since 3.15.
     pub csum_discards: u64,
     /// Superblocks that are damaged or outdated.
     pub super_errors: u64,
-    /// Always zero: memory that is not there ends the program.
+    /// Always zero: the program aborts if out of memory.
     pub malloc_errors: u64,
-    /// Sectors that were found bad and are bad still.
+    /// Bad sectors that remain bad.
     pub uncorrectable_errors: u64,
-    /// Sectors that were found bad and of which a good copy was found. As in the kernel they count
-    /// when nothing may be written, too: [`Problem::repair`](super::Problem::repair) says what was done.
+    /// Bad sectors for which a good copy was found. As in the kernel, they also count if nothing
+    /// may be written: [`Problem::repair`](super::Problem::repair) says what was done.
     pub corrected_errors: u64,
-    /// Up to here the device has been scrubbed.
+    /// The device has been scrubbed up to here.
     pub last_physical: u64,
-    /// Sectors of data whose checksums could not be read, and parts of the extent tree that could
-    /// not be: what these are for was not verified.
+    /// Data sectors whose checksums could not be read, and unreadable parts of the extent tree:
+    /// what they cover was not verified.
     pub unverified_errors: u64,
 }
 
 impl Counters {
-    /// The sum of two devices' counters; the position is the higher one.
+    /// The sum of two devices' counters; the position is the higher of the two.
     #[must_use]
     pub fn plus(mut self, other: &Self) -> Self {
         self.data_extents_scrubbed += other.data_extents_scrubbed;
@@ -65,7 +65,7 @@ impl Counters {
         self
     }
 
-    /// Counts sectors that were found bad by what became of them.
+    /// Counts bad sectors by the outcome of their repair.
     pub(super) fn count_repair(&mut self, repair: Repair, sectors: u64) {
         match repair {
             Repair::Done | Repair::NotTried => self.corrected_errors += sectors,
@@ -73,7 +73,7 @@ impl Counters {
         }
     }
 
-    /// Whether anything at all was found.
+    /// Whether any error was found.
     pub const fn has_errors(&self) -> bool {
         self.read_errors != 0
             || self.csum_errors != 0
@@ -85,37 +85,37 @@ impl Counters {
     }
 }
 
-/// How far the scrub of a device is.
+/// State of the scrub of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum State {
-    /// It has not begun.
+    /// Not started.
     #[default]
     Waiting,
-    /// It is under way.
+    /// Running.
     Running,
-    /// All of the device has been scrubbed.
+    /// The whole device has been scrubbed.
     Finished,
-    /// It was told to stop.
+    /// Cancelled.
     Cancelled,
-    /// It could not go on.
+    /// It could not continue.
     Failed,
 }
 
-/// The scrub of a device, as it is at this moment.
+/// Current progress of the scrub of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceProgress {
-    /// Which device.
+    /// The device.
     pub devid: DevId,
-    /// What was counted.
+    /// The counters so far.
     pub counters: Counters,
-    /// Bytes of the device's extents that have been passed, used or not: of [`Self::bytes_total`].
+    /// Bytes of the device's extents that have been passed, used or not; out of [`Self::bytes_total`].
     pub bytes_scanned: u64,
     /// Bytes of the device that belong to chunks (`bytes_used` of its item), used or not. When a
-    /// scrub is resumed, what was passed before counts as scanned.
+    /// scrub is resumed, the part before the resume position counts as scanned.
     pub bytes_total: u64,
-    /// Bytes that were read of the device, for a rate. Reads for repairs are not in it.
+    /// Bytes read from the device, to compute a rate. Excludes reads for repairs.
     pub bytes_read: u64,
-    /// How far it is.
+    /// Its state.
     pub state: State,
 }
 
@@ -132,20 +132,20 @@ impl DeviceProgress {
     }
 }
 
-/// What became of the scrub of a device.
+/// Outcome of the scrub of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceReport {
-    /// Which device.
+    /// The device.
     pub devid: DevId,
-    /// What was counted. `last_physical` is where a scrub that was cancelled is to be resumed.
+    /// The counters. `last_physical` is where a cancelled scrub should be resumed.
     pub counters: Counters,
     /// Finished, cancelled or failed.
     pub state: State,
-    /// Bytes that were read of the device. Reads for repairs are not in it.
+    /// Bytes read from the device. Excludes reads for repairs.
     pub bytes_read: u64,
 }
 
-/// The progress of a device, which any thread may read. The lock is held for a few instructions.
+/// The progress of a device, readable by any thread. The lock is held for a few instructions.
 pub(super) struct Tally {
     progress: Mutex<DeviceProgress>,
 }
@@ -159,7 +159,7 @@ impl Tally {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts something.
+    /// Updates the counters.
     pub(super) fn count(&self, change: impl FnOnce(&mut Counters)) {
         change(&mut self.lock().counters);
     }

@@ -1,9 +1,9 @@
-//! The scrub of one device: groups are planned, read, verified and repaired in a pipeline.
+//! Scrub of one device: groups are planned, read, verified and repaired in a pipeline.
 //!
-//! Up to [`Options::depth`](super::Options::depth) groups are on their way at the same time; while some are
-//! verified the device has the reads of others. What was counted takes effect group by group in
-//! the device's order, together with the position, so that a scrub that is resumed at the position
-//! counts nothing twice.
+//! Up to [`Options::depth`](super::Options::depth) groups are in flight at the same time; while
+//! some are verified, the device serves the reads of others. Counters are updated group by group in
+//! device order, together with the position, so that a scrub resumed at the position counts nothing
+//! twice.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::ondisk::key::objectid;
 use crate::units::Physical;
 use crate::volume::Device;
 
-/// What a group came to.
+/// Result of a group.
 struct Done {
     mark: Mark,
     counters: Counters,
@@ -32,7 +32,7 @@ struct Done {
 }
 
 impl Scrub {
-    /// Scrubs the device that `tally` is of.
+    /// Scrubs the device of `tally`.
     pub(super) async fn device(&self, tally: &Tally, sink: &dyn Sink) -> Result<(), ScrubError> {
         let result = self.scrub_device(tally, sink).await;
         let mut progress = tally.lock();
@@ -44,7 +44,7 @@ impl Scrub {
         result.map(|_| ())
     }
 
-    /// Whether the end of the device was reached.
+    /// Returns whether the end of the device was reached.
     async fn scrub_device(&self, tally: &Tally, sink: &dyn Sink) -> Result<bool, ScrubError> {
         let devid = tally.lock().devid;
         let device = self.fs.device(devid).ok_or(ScrubError::NoDevice(devid))?;
@@ -97,7 +97,7 @@ impl Scrub {
         Done { mark: group.mark, counters, bytes_read }
     }
 
-    /// Scrubs stripes; gives what was counted.
+    /// Scrubs stripes; returns the counters.
     async fn stripes(
         &self,
         device: &Device,
@@ -114,7 +114,7 @@ impl Scrub {
         join_all(verified.into_iter().map(|stripe| self.settle(device, stripe, sink))).await
     }
 
-    /// Repairs what is bad of a stripe; gives what was counted.
+    /// Repairs the bad units of a stripe; returns the counters.
     async fn settle(&self, device: &Device, verified: Verified, sink: &dyn Sink) -> Counters {
         let Verified { stripe, mut image, bad } = verified;
         let stripe = &*stripe;
@@ -163,7 +163,7 @@ impl Scrub {
         counters
     }
 
-    /// Keeps what the trees that say what there is to scrub have in the stripe, for the walks over them.
+    /// Caches blocks of the extent and checksum trees in the stripe, for the walks over these trees.
     fn keep_tree_blocks(&self, stripe: &Stripe, image: &Image, bad: &[Bad]) {
         for (index, unit) in stripe.units.iter().enumerate() {
             let of_walks = [Some(objectid::EXTENT_TREE), Some(objectid::CSUM_TREE)];
@@ -178,7 +178,7 @@ impl Scrub {
         }
     }
 
-    /// Writes the good copies that were found.
+    /// Writes back the good copies that were found.
     async fn repair(
         &self,
         device: &Device,
@@ -216,7 +216,7 @@ impl Scrub {
     }
 }
 
-/// What a stripe has, whatever state it is in.
+/// Counts the contents of a stripe, good or bad.
 fn contents(stripe: &Stripe) -> Counters {
     let mut counters = Counters {
         data_extents_scrubbed: stripe.data_extents,

@@ -1,28 +1,28 @@
-//! Scrub: everything that the file system has on its devices is read and verified, and what is bad
-//! is written anew from a good copy.
+//! Scrub: reads and verifies everything that the file system has on its devices, and rewrites what
+//! is bad from a good copy.
 //!
-//! A [`Scrub`] goes over all devices at the same time, each in the order of its own addresses. It
-//! never writes what verified as good, nor anything but the bytes that a checksum proves to be
-//! those that belong there, and nothing at all when [`Options::read_only`] says so.
+//! A [`Scrub`] processes all devices at the same time, each in the order of its addresses. It never
+//! overwrites verified data. It only writes bytes that a checksum proves to be right or, for
+//! unreadable data without one, those of another copy; with [`Options::read_only`] it writes nothing.
 //!
 //! | module | what it does |
 //! |---|---|
 //! | `device` | the pipeline of one device: groups of stripes are planned, read, verified, repaired |
-//! | `plan` | what there is to scrub, from the chunk map and the extent and checksum trees |
-//! | `stripe`, `places`, `verify`, `repair` | one stripe: what is in it and where, what of that is bad, good copies |
+//! | `plan` | what to scrub, from the chunk map and the extent and checksum trees |
+//! | `stripe`, `places`, `verify`, `repair` | one stripe: its contents and their locations, bad units, good copies |
 //! | `parity` | parity stripes of RAID5 and RAID6 |
 //! | `supers` | superblocks |
 //! | `throttle` | bytes per second |
-//! | `counters`, `problem` | what users are told |
+//! | `counters`, `problem` | what is reported to users |
 //!
-//! Memory: [`Options::depth`] groups of eight stripes of 64 KiB for each device (8 MiB by default; the
-//! last of a group may be a row with parity, as wide as it is), while blocks are bad their copies, and
-//! the cache of tree blocks. Nothing grows with the file system.
+//! Memory: [`Options::depth`] groups of eight stripes of 64 KiB per device (8 MiB by default; the
+//! last job of a group may be a parity row with all its stripes), copies of bad blocks while they
+//! are handled, and the tree block cache. Nothing grows with the file system.
 //!
-//! The statistics of devices that the kernel keeps in the device tree (`btrfs device stats`) are not
-//! written: that would take a transaction. What was found is counted and told, and no more.
+//! The device statistics that the kernel keeps in the device tree (`btrfs device stats`) are not
+//! updated: that would take a transaction. Errors are only counted and reported.
 //!
-//! docs/internals/btrfs-scrub.md has the order of writes, all bounds, and what differs from the kernel.
+//! See docs/internals/btrfs-scrub.md for the order of writes, all bounds, and differences from the kernel.
 
 mod counters;
 mod device;
@@ -56,27 +56,27 @@ use crate::units::{DevId, Physical};
 use crate::volume::FileSystem;
 use counters::Tally;
 
-/// Groups of stripes in flight on each device, unless told otherwise.
+/// Default number of groups in flight per device.
 pub const DEPTH: usize = 16;
 
-/// How a scrub goes about it.
+/// Options of a scrub.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Nothing is written.
+    /// Write nothing.
     pub read_only: bool,
-    /// Bytes per second that are read of a device; zero is no limit. A change is felt within a second.
-    /// Devices that are not listed have no limit.
+    /// Maximum bytes per second read from a device; zero is no limit. A change takes effect within
+    /// a second. Devices that are not listed have no limit.
     pub limits: BTreeMap<DevId, Arc<AtomicU64>>,
-    /// Groups of eight stripes in flight on each device, one at least: 512 KiB of memory each.
+    /// Groups of eight stripes in flight per device, at least one: 512 KiB of memory each.
     pub depth: usize,
-    /// How the extent tree is read ahead.
+    /// Readahead in the extent tree.
     pub extent_reada: Reada,
-    /// How the checksum tree is read ahead.
+    /// Readahead in the checksum tree.
     pub csum_reada: Reada,
-    /// Where to go on, as `last_physical` of a scrub that was cut off says; superblocks are passed
-    /// over then. Devices that are not listed are scrubbed from the beginning.
+    /// Where to resume: `last_physical` of an interrupted scrub; superblocks are then skipped.
+    /// Devices that are not listed are scrubbed from the beginning.
     pub resume_at: BTreeMap<DevId, Physical>,
-    /// The devices to be scrubbed; empty for all that are there.
+    /// The devices to scrub; empty for all available ones.
     pub devices: Vec<DevId>,
 }
 
@@ -94,21 +94,21 @@ impl Default for Options {
     }
 }
 
-/// Why there is no scrub.
+/// Why a scrub cannot run.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum ScrubError {
-    /// The device is not one of those given.
+    /// The device was not given.
     #[error("there is no device {0}")]
     NoDevice(DevId),
-    /// Chunks share bytes of a device.
+    /// Chunks overlap on a device.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// The extent tree, which says what there is to scrub, cannot be found.
+    /// The extent tree, which lists what to scrub, cannot be found.
     #[error("the extent tree: {0}")]
     Tree(#[from] TreeError),
 }
 
-/// A scrub of a file system. It may be looked at, and cancelled, from other threads.
+/// A scrub of a file system. Other threads can query and cancel it.
 pub struct Scrub {
     fs: Arc<FileSystem>,
     options: Options,
@@ -117,7 +117,7 @@ pub struct Scrub {
 }
 
 impl Scrub {
-    /// A scrub of the devices that are there. Nothing happens until [`Self::run`].
+    /// A scrub of the available devices. Nothing happens until [`Self::run`].
     pub fn new(fs: Arc<FileSystem>, options: Options) -> Arc<Self> {
         let all = fs.devices().iter().map(|device| device.devid);
         let chosen = all.filter(|id| options.devices.is_empty() || options.devices.contains(id));
@@ -125,7 +125,7 @@ impl Scrub {
         Arc::new(Self { fs, options, cancelled: AtomicBool::new(false), tallies })
     }
 
-    /// Has the scrub stop soon; what is in flight is finished.
+    /// Makes the scrub stop soon; what is in flight is finished.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }
@@ -134,7 +134,7 @@ impl Scrub {
         self.cancelled.load(Ordering::Relaxed)
     }
 
-    /// What reads the trees ahead for the scrub of `devid`; `None` if neither is read in that way.
+    /// Creates the readahead for the scrub of `devid`; `None` if neither tree uses [`Reada::Scan`].
     async fn sweep(&self, devid: DevId) -> Result<Option<Sweep<'_>>, TreeError> {
         let Options { extent_reada, csum_reada, .. } = self.options;
         let (mut extents, mut sums) = (None, None);
@@ -142,29 +142,30 @@ impl Scrub {
             extents = self.fs.root(objectid::EXTENT_TREE).await?;
         }
         if csum_reada == Reada::Scan {
-            // The walk over a tree that is lost tells of that.
+            // If the tree is lost, the walk over it reports that.
             sums = self.fs.root(objectid::CSUM_TREE).await.ok().flatten();
         }
         let is_any = extents.is_some() || sums.is_some();
         Ok(is_any.then(|| Sweep::new(&self.fs, devid, extents, sums)))
     }
 
-    /// Whether blocks of the trees that are walked over are kept when the scrub comes by them.
+    /// Whether to cache blocks of the walked trees when the scrub reads them.
     fn keeps_tree_blocks(&self) -> bool {
         self.options.extent_reada == Reada::Scan || self.options.csum_reada == Reada::Scan
     }
 
-    /// How far it is, device by device, in the order of their numbers.
+    /// Progress of each device, ordered by number.
     pub fn progress(&self) -> Vec<DeviceProgress> {
         self.tallies.iter().map(|tally| *tally.lock()).collect()
     }
 
-    /// Scrubs the devices, all at the same time, on the current reactor. To be called once.
+    /// Scrubs the devices, all at the same time, on the current reactor. Call it once.
     ///
-    /// What is found goes to `sink`, in the order in which it is known what became of it.
+    /// Problems go to `sink`, in the order in which their outcome is known.
     ///
     /// # Errors
-    /// Nothing can be scrubbed. Once devices are being scrubbed there are no errors, but problems.
+    /// Nothing can be scrubbed. Once devices are being scrubbed, failures are reported as problems,
+    /// not as errors.
     pub async fn run(&self, sink: &dyn Sink) -> Result<Vec<DeviceReport>, ScrubError> {
         let has = |devid: &DevId| self.fs.device(*devid).is_some();
         if let Some(devid) = self.options.devices.iter().find(|devid| !has(devid)) {

@@ -1,9 +1,9 @@
-//! Parity of RAID5 and RAID6: what the data of a row gives, compared with what is stored.
+//! RAID5 and RAID6 parity: computed from a row's data and compared with what is stored.
 //!
-//! A sector of parity is looked at if any data stripe of the row has something at the same offset.
-//! All data sectors at that offset must be good for it, as they were read or as mirrors gave them
-//! back; parity is never computed from what is lost, nor from data whose checksum could not be read.
-//! The data itself is left to the scrub of the device that it is on.
+//! A parity sector is checked if any data stripe of the row has contents at the same offset. All
+//! data sectors at that offset must be good, as read or as recovered from mirrors; parity is never
+//! computed from lost data, nor from data whose checksum could not be read. Repair of the data is
+//! left to the scrub of its device.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,16 +28,16 @@ pub(super) struct Row {
     pub(super) chunk: Arc<Chunk>,
     /// 0 is P, 1 is Q.
     pub(super) which: usize,
-    /// Within its chunk.
+    /// Its number in the chunk.
     pub(super) number: u64,
-    /// Where the parity is.
+    /// Offset of the parity on the device.
     pub(super) physical: Physical,
-    /// The data stripes, with what is in them.
+    /// The data stripes and their contents.
     pub(super) columns: Vec<Arc<Stripe>>,
 }
 
 impl Row {
-    /// The sectors at which a data stripe has something.
+    /// The sectors at which any data stripe has contents.
     pub(super) fn verticals(&self) -> Sectors {
         Sectors(self.columns.iter().fold(0, |all, column| all | column.used().0))
     }
@@ -48,7 +48,7 @@ impl Row {
 }
 
 impl Scrub {
-    /// Scrubs a parity stripe; gives what was counted.
+    /// Scrubs a parity stripe; returns the counters.
     pub(super) async fn parity(&self, device: &Device, row: &Row, sink: &dyn Sink) -> Counters {
         let mut counters = Counters::default();
         let verticals = row.verticals();
@@ -68,7 +68,7 @@ impl Scrub {
         let devices = order.iter().take(row.columns.len());
         let devices: Option<Vec<&Device>> =
             devices.map(|on| self.fs.device(row.chunk.stripes[*on].devid)).collect();
-        // A copy on a device that is not there is passed over, and what depends on it.
+        // If a device is missing, skip its copy and what depends on it.
         let Some(devices) = devices else { return counters };
         let data = row.chunk.data_stripes();
         let is_whole = row.columns.iter().all(|column| column.len == STRIPE_LEN);
@@ -104,7 +104,7 @@ impl Scrub {
             columns.iter().map(|column| column.image.bytes.as_slice()).collect();
         let second = (!q.is_empty()).then_some(q.as_mut_slice());
         if raid56::parity(&stripes, &mut p, second).is_err() {
-            // Only a row of no stripes, or of more than the field has elements.
+            // Only if the row has no stripes, or more than the field has elements.
             return counters;
         }
         let wanted = if row.which == 0 { p } else { q };
@@ -139,8 +139,8 @@ impl Scrub {
         counters
     }
 
-    /// The sectors of a data stripe that are bad on all mirrors, or of which that is not known. Those
-    /// that mirrors gave back are in the image.
+    /// The sectors of a data stripe that are bad on all mirrors, or of unknown state. Sectors
+    /// recovered from mirrors are put in the image.
     async fn lost(&self, column: &mut Verified) -> Sectors {
         let Verified { stripe, image, bad } = column;
         let sources = repair::recover(&self.fs, stripe, image, bad).await;

@@ -1,6 +1,6 @@
-//! Where the sectors of a stripe are on its device.
+//! Locations of a stripe's sectors on its device.
 //!
-//! Beside each other, as a chunk has them, but for data that the RAID stripe tree places.
+//! Contiguous, as in the chunk, except for data placed by the RAID stripe tree.
 
 use std::ops::Range;
 
@@ -10,37 +10,37 @@ use super::stripe::Sectors;
 use crate::error::ReadError;
 use crate::units::Physical;
 
-/// Sectors that are beside each other on the device, too.
+/// Sectors that are also contiguous on the device.
 #[derive(Clone, Debug)]
 struct Segment {
     sectors: Range<usize>,
-    /// Where the first one is.
+    /// Offset of the first one.
     at: Physical,
 }
 
-/// Where the sectors of a stripe are. Those that are nowhere were never written, or nobody knows.
+/// Locations of a stripe's sectors. A sector without one was never written, or its location is unknown.
 #[derive(Clone, Debug)]
 pub(super) struct Places {
     sectorsize: u64,
-    /// Ascending, and not overlapping.
+    /// Ascending, without overlaps.
     segments: SmallVec<[Segment; 1]>,
-    /// Sectors of which it cannot be told where they are.
+    /// Sectors whose location is unknown.
     lost: Vec<(usize, ReadError)>,
 }
 
 impl Places {
-    /// No sector is anywhere.
+    /// No sector has a location.
     pub(super) fn nowhere(sectorsize: u64) -> Self {
         Self { sectorsize, segments: SmallVec::new(), lost: Vec::new() }
     }
 
-    /// All `count` sectors are beside each other, from `at` on.
+    /// All `count` sectors are contiguous, starting at `at`.
     pub(super) fn linear(at: Physical, count: usize, sectorsize: u64) -> Self {
         let segment = Segment { sectors: 0..count, at };
         Self { segments: SmallVec::from_iter([segment]), ..Self::nowhere(sectorsize) }
     }
 
-    /// Has `sector`, which is behind all others, at `at`.
+    /// Places `sector`, which is after all others, at `at`.
     pub(super) fn push(&mut self, sector: usize, at: Physical) {
         let sectorsize = self.sectorsize;
         match self.segments.last_mut() {
@@ -51,31 +51,31 @@ impl Places {
         }
     }
 
-    /// Has it told of `sector` that nobody knows where it is.
+    /// Records that the location of `sector` is unknown.
     pub(super) fn push_lost(&mut self, sector: usize, why: ReadError) {
         self.lost.push((sector, why));
     }
 
-    /// Where `sector` is.
+    /// Location of `sector`.
     pub(super) fn get(&self, sector: usize) -> Option<Physical> {
         let segment = self.segments.iter().find(|segment| segment.sectors.contains(&sector))?;
         Some(segment.of(sector, self.sectorsize))
     }
 
-    /// Why it is not known where one of `sectors` is.
+    /// Why the location of one of `sectors` is unknown.
     pub(super) fn why_lost(&self, sectors: &Range<usize>) -> Option<&ReadError> {
         self.lost.iter().find(|(sector, _)| sectors.contains(sector)).map(|(_, why)| why)
     }
 
-    /// Those of `wanted` that are somewhere.
+    /// The sectors of `wanted` that have a location.
     pub(super) fn placed(&self, wanted: Sectors) -> Sectors {
         let mut placed = Sectors::default();
         self.segments.iter().for_each(|segment| placed.insert(segment.sectors.clone()));
         Sectors(placed.0 & wanted.0)
     }
 
-    /// Runs of those of `wanted` that are somewhere, gaps of up to `gap` sectors taken with them, each with the
-    /// place of its first sector.
+    /// Runs of located sectors of `wanted`, including gaps of up to `gap` sectors, each with the
+    /// location of its first sector.
     pub(super) fn runs(
         &self,
         wanted: Sectors,
@@ -94,7 +94,7 @@ impl Places {
 }
 
 impl Segment {
-    /// Where `sector` is, or would be: it is not before the first one.
+    /// Location of `sector`, actual or extrapolated; it must not be before the first one.
     fn of(&self, sector: usize, sectorsize: u64) -> Physical {
         Physical(self.at.0 + (sector - self.sectors.start) as u64 * sectorsize)
     }
@@ -120,7 +120,7 @@ mod tests {
             let runs = places.runs(Sectors(wanted), 4).into_iter();
             runs.map(|(run, at)| (run, at.0 / 4096)).collect()
         };
-        // What lies between 3 and 6 is somebody else's, or nobody's.
+        // The space between 3 and 6 is used by others, or free.
         assert_eq!(runs(u32::MAX), [(1..3, 0), (3..4, 8), (6..8, 11)]);
         assert_eq!(runs(0b1000_0101), [(2..3, 1), (7..8, 12)]);
         assert_eq!(places.placed(Sectors(0b1_1000_0101)).0, 0b1000_0100);

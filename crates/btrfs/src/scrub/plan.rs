@@ -1,4 +1,4 @@
-//! What there is to scrub on a device, in the device's order, in groups of stripes.
+//! Plans what to scrub on a device, in device order, in groups of stripes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,17 +20,17 @@ use crate::sweep::Sweep;
 use crate::units::{DevId, Logical, Mirror, Physical};
 use crate::volume::FileSystem;
 
-/// Buffers of a stripe's size after which a group is full.
+/// Number of stripe-sized buffers at which a group is full.
 pub(super) const GROUP: usize = 8;
 
-/// What is read and verified as one.
+/// A unit of reading and verifying.
 pub(super) enum Job {
     Stripe(Arc<Stripe>),
     Parity(Row),
 }
 
 impl Job {
-    /// Buffers of a stripe's size that it needs.
+    /// Number of stripe-sized buffers it needs.
     fn weight(&self) -> usize {
         match self {
             Self::Stripe(_) => 1,
@@ -38,7 +38,7 @@ impl Job {
         }
     }
 
-    /// Bytes that it reads of this device.
+    /// Bytes it reads from this device.
     pub(super) fn bytes(&self) -> u64 {
         match self {
             Self::Stripe(stripe) => stripe.stored().count() * stripe.sectorsize,
@@ -47,7 +47,7 @@ impl Job {
     }
 }
 
-/// How far the device has been scrubbed.
+/// Scrub position on a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Mark {
     pub(super) physical: Physical,
@@ -55,25 +55,25 @@ pub(super) struct Mark {
     pub(super) scanned: u64,
 }
 
-/// Jobs, and how far the device is when they have ended.
+/// Jobs, and the device's position once they have ended.
 pub(super) struct Group {
     pub(super) jobs: Vec<Job>,
     pub(super) mark: Mark,
-    /// What was counted while it was planned.
+    /// Counters from planning.
     pub(super) counters: Counters,
 }
 
 /// Stripes that the kernel scrubs at a time (`SCRUB_TOTAL_STRIPES`, fs/btrfs/scrub.c).
 const KERNEL_BATCH: u64 = 128;
 
-/// The device extent that is being planned.
+/// The device extent being planned.
 struct Current {
     extent: DeviceExtent,
-    /// The next strip, from the extent's start.
+    /// Offset of the next strip from the extent's start.
     offset: u64,
-    /// Where the last stripe with something in it ends.
+    /// End of the last stripe with contents.
     used_end: Option<Physical>,
-    /// How many of these there were.
+    /// Number of stripes with contents.
     used: u64,
 }
 
@@ -82,15 +82,15 @@ impl Current {
         Self { extent, offset: 0, used_end: None, used: 0 }
     }
 
-    /// Counts a stripe with something in it, up to `end`.
+    /// Counts a stripe with contents that ends at `end`.
     fn use_stripe(&mut self, end: Physical) {
         self.used_end = Some(end);
         self.used += 1;
     }
 
-    /// What the kernel calls its last position when this was the device's last extent: the end of the last stripe that it
-    /// has waited for at the end (`flush_scrub_stripes`). If the stripes filled whole batches there was none to wait for, and
-    /// it is the extent's end.
+    /// The kernel's last position if this was the device's last extent: the end of the last stripe
+    /// it waited for in the final `flush_scrub_stripes`. If the stripes filled whole batches there
+    /// was none to wait for, and it is the extent's end.
     fn last_position(&self) -> Physical {
         let end = Physical(self.extent.start.0 + self.extent.length);
         self.used_end.filter(|_| !self.used.is_multiple_of(KERNEL_BATCH)).unwrap_or(end)
@@ -111,12 +111,12 @@ pub(super) struct Planner<'a> {
     sweep: Option<Arc<Sweep<'a>>>,
     throttle: Throttle,
     mark: Mark,
-    /// Bytes of the device extents that have been passed whole.
+    /// Bytes of the device extents passed completely.
     passed: u64,
 }
 
 impl<'a> Planner<'a> {
-    /// A plan for `extents`, of which what lies before `from` has been scrubbed.
+    /// A plan for `extents`, which have been scrubbed up to `from`.
     pub(super) async fn new(
         scrub: &'a Scrub,
         devid: DevId,
@@ -154,12 +154,12 @@ impl<'a> Planner<'a> {
         Ok(planner)
     }
 
-    /// Bytes of the device extents that have been passed.
+    /// Bytes of the device extents passed so far.
     pub(super) const fn scanned(&self) -> u64 {
         self.mark.scanned
     }
 
-    /// Passes over what lies before `from`.
+    /// Skips everything before `from`.
     fn skip_to(&mut self, from: Physical) {
         while let Some(extent) = self.extents.front() {
             if extent.start.0 + extent.length > from.0 {
@@ -178,8 +178,8 @@ impl<'a> Planner<'a> {
         self.mark.scanned = self.passed;
     }
 
-    /// Counts the stripes of the device's last extent that lie before the place where it is gone on with: its last position
-    /// depends on how many there are. Of a tree that cannot be read there the scrub before told.
+    /// Counts the stripes of the device's last extent before the resume position: the last position
+    /// depends on their number. Unreadable tree blocks there were reported by the previous scrub.
     async fn recount(&mut self, mut current: Current) -> Current {
         let DeviceExtent { start, length, chunk, stripe } = current.extent.clone();
         let mut offset = 0;
@@ -198,8 +198,8 @@ impl<'a> Planner<'a> {
         current
     }
 
-    /// The next group; `None` at the end of the device, or if the scrub was cancelled. It ends where
-    /// a device extent ends, or as soon as it needs [`GROUP`] buffers.
+    /// The next group; `None` at the end of the device, or if the scrub was cancelled. A group ends
+    /// at the end of a device extent, or as soon as it needs [`GROUP`] buffers.
     pub(super) async fn group(&mut self) -> Option<Group> {
         let mut group = Group { jobs: Vec::new(), mark: self.mark, counters: Counters::default() };
         let mut current = match self.current.take() {
@@ -233,7 +233,7 @@ impl<'a> Planner<'a> {
         Some(group)
     }
 
-    /// Takes one strip of the device, and any without contents before it.
+    /// Plans one strip of the device, after skipping any without contents.
     async fn job(&mut self, current: &mut Current, counters: &mut Counters) -> Option<Job> {
         let DeviceExtent { start, length, ref chunk, stripe } = current.extent;
         let physical = |offset: u64| Physical(start.0 + offset);
@@ -284,8 +284,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Bytes from `logical` on, of whole strips of the same device, that have nothing to be scrubbed; and what of the extent
-    /// tree cannot be read there.
+    /// Bytes from `logical` on, in whole strips of the same device, with nothing to scrub; and the
+    /// error if a part of the extent tree cannot be read there.
     async fn empty(&mut self, chunk: &Arc<Chunk>, logical: Logical) -> (u64, Option<TreeError>) {
         let is_striped = match chunk.profile {
             Profile::Raid0 | Profile::Raid10 | Profile::Raid5 | Profile::Raid6 => true,
@@ -307,7 +307,7 @@ impl<'a> Planner<'a> {
         (next.0.saturating_sub(logical.0) / STRIPE_LEN * STRIPE_LEN, error)
     }
 
-    /// A stripe, with all that is in it.
+    /// A stripe and all its contents.
     async fn stripe(
         &mut self,
         chunk: &Arc<Chunk>,
@@ -350,8 +350,8 @@ impl<'a> Planner<'a> {
         stripe
     }
 
-    /// Finds out where the sectors of a stripe are that the RAID stripe tree places. What that does not know is no
-    /// damage if it has no checksum: then it was allocated, and never written.
+    /// Finds the locations of a stripe's sectors that the RAID stripe tree places. A sector without
+    /// an item there and without a checksum is not damaged: it was allocated but never written.
     async fn place(&mut self, stripe: &mut Stripe) {
         let mut places = Places::nowhere(stripe.sectorsize);
         for unit in &stripe.units {
@@ -367,7 +367,7 @@ impl<'a> Planner<'a> {
         stripe.places = places;
     }
 
-    /// Tells of a part of a tree that cannot be read.
+    /// Reports a part of a tree that cannot be read.
     fn tell(
         &self,
         error: Option<TreeError>,

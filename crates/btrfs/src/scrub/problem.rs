@@ -1,4 +1,4 @@
-//! What a scrub finds.
+//! Problems found by a scrub.
 
 use std::fmt;
 
@@ -11,13 +11,13 @@ use crate::ondisk::node::NodeError;
 use crate::ondisk::superblock::SuperblockError;
 use crate::units::{DevId, Logical, Mirror, Physical};
 
-/// Where a scrub tells what it finds.
+/// Receives the problems found by a scrub.
 pub trait Sink: Send + Sync {
-    /// Called once for each block that is not as it should be, when it is known what became of it.
+    /// Called once for each bad block, when its outcome is known.
     fn problem(&self, problem: &Problem);
 }
 
-/// A sink for those who only want the counters.
+/// A sink that ignores problems, if only the counters are needed.
 impl Sink for () {
     fn problem(&self, _problem: &Problem) {}
 }
@@ -28,30 +28,30 @@ pub enum ProblemKind {
     /// It cannot be read.
     #[error("read error: {0}")]
     Read(Status),
-    /// Nobody knows where it is: the RAID stripe tree does not say.
+    /// Its location is unknown: the RAID stripe tree does not have it.
     #[error("{0}")]
     Place(ReadError),
-    /// The checksum of a sector of data is wrong.
+    /// The checksum of a data sector is wrong.
     #[error("checksum error")]
     Checksum,
     /// A tree block is damaged.
     #[error("{0}")]
     Verify(NodeError),
-    /// A tree block goes over the end of a stripe, as conversion from other file systems once made
+    /// A tree block crosses the end of a stripe, as conversion from other file systems once created
     /// them. It is not verified.
     #[error("a tree block across the end of a stripe, not verified")]
     Crossing,
     /// A superblock is damaged.
     #[error("superblock: {0}")]
     Super(SuperError),
-    /// A sector of parity is not what the row's data gives.
+    /// A parity sector does not match the row's data.
     #[error("parity that is not the row's")]
     Parity,
-    /// Parity was not verified, because data of its row is bad or cannot be read.
+    /// Parity was not verified, because data of its row is bad or unreadable.
     #[error("parity not verified: data of its row is lost")]
     ParityUnverified,
-    /// A part of a tree could not be read from any mirror, so that what it describes was not
-    /// verified. The position is the one at which this was met.
+    /// A part of a tree could not be read from any mirror, so what it describes was not verified.
+    /// The position is where the scrub met this.
     #[error("not verified, as a tree is damaged: {0}")]
     Tree(TreeError),
 }
@@ -65,40 +65,41 @@ pub enum SuperError {
     /// It is damaged.
     #[error("{0}")]
     Bad(SuperblockError),
-    /// It is of an older transaction than the file system.
+    /// It is from an older transaction than the file system.
     #[error("generation {found}, wanted {wanted}")]
     Generation {
-        /// As stored.
+        /// The stored value.
         found: u64,
         /// The file system's.
         wanted: u64,
     },
-    /// It is of another file system, or another device of this one.
+    /// It belongs to another file system, or another device of this one.
     #[error("it is of the device {device} of the file system {fsid}")]
     Foreign {
-        /// The file system that it is of.
+        /// The file system it belongs to.
         fsid: Uuid,
-        /// The device that it is of.
+        /// The device it belongs to.
         device: Uuid,
     },
 }
 
-/// What became of a bad block.
+/// Outcome for a bad block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Repair {
-    /// It is good by now: it was written and read back, or read rightly when it was read again.
+    /// It is now good: it was rewritten and read back, or a second read was correct.
     Done,
-    /// Nothing may be written; a good copy was found.
+    /// A good copy was found, but the scrub is read-only.
     NotTried,
     /// No good copy was found (or there is nothing to repair: a tree, a row whose data is lost).
     Impossible,
-    /// It was written, and that failed, or what was read back is bad still. With [`Status::NotSupported`] it was
-    /// not written: the RAID stripe tree has it in another place than its chunk, and what else is there is not known.
+    /// The write failed, or the block is still bad when read back. With [`Status::NotSupported`]
+    /// nothing was written: the RAID stripe tree has the block at another place than its chunk, and
+    /// what else is stored there is unknown.
     Failed(Status),
 }
 
 impl Repair {
-    /// What a write came to.
+    /// Outcome of a write.
     pub(super) fn of_write(written: Result<(), Status>) -> Self {
         match written {
             Ok(()) => Self::Done,
@@ -107,35 +108,35 @@ impl Repair {
     }
 }
 
-/// What is known of a tree block from the extent tree.
+/// What the extent tree knows about a tree block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TreeBlock {
     /// The transaction that wrote it.
     pub generation: u64,
-    /// Its level, if the extent tree tells.
+    /// Its level, if the extent tree has it.
     pub level: Option<u8>,
-    /// A tree that it belongs to, if the extent tree tells.
+    /// A tree it belongs to, if the extent tree has one.
     pub owner: Option<u64>,
 }
 
-/// One block that is not as it should be.
+/// A bad block.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problem {
     /// The device.
     pub devid: DevId,
-    /// Where on it.
+    /// Offset on the device.
     pub physical: Physical,
-    /// Bytes: a sector, a tree block or a superblock; zero for a tree that cannot be read.
+    /// Length in bytes: a sector, a tree block or a superblock; zero for an unreadable tree.
     pub len: u32,
-    /// Where in the file system's space; of parity the first byte of its row. `None` for superblocks.
+    /// Address in the file system's space; for parity, the first byte of its row. `None` for superblocks.
     pub logical: Option<Logical>,
-    /// Which copy; `None` for superblocks, parity and trees.
+    /// Mirror; `None` for superblocks, parity and trees.
     pub mirror: Option<Mirror>,
     /// What is wrong.
     pub kind: ProblemKind,
-    /// What became of it.
+    /// The outcome.
     pub repair: Repair,
-    /// For a tree block, what is known of it.
+    /// For a tree block, what the extent tree knows about it.
     pub tree: Option<TreeBlock>,
 }
 
@@ -145,7 +146,7 @@ impl Problem {
         self.tree.is_some()
     }
 
-    /// Whether it is good by now.
+    /// Whether it is now good.
     pub fn is_repaired(&self) -> bool {
         self.repair == Repair::Done
     }

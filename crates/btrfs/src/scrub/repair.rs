@@ -1,9 +1,10 @@
-//! Finding good copies of what is bad, and writing them.
+//! Finds good copies of bad units, and writes them.
 //!
-//! A repair changes nothing but the sectors of blocks that were found bad, and puts there only bytes
-//! that pass for that block's: by its checksum, or, for data without one that could not be read, those
-//! of another copy; and only where the chunk has them, whatever the RAID stripe tree says. Each write is with FUA, and is read back before the block counts as repaired; so
-//! a cut leaves each sector as it was or as it should be.
+//! A repair only changes sectors of bad blocks, and only writes bytes that are valid for the block:
+//! by its checksum, or, for unreadable data without a checksum, those of another copy. It only
+//! writes where the chunk has the block, whatever the RAID stripe tree says. Each write uses FUA
+//! and is read back before the block counts as repaired, so an interruption leaves each sector
+//! either old or repaired.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,19 +18,19 @@ use super::verify::{Bad, Image};
 use crate::units::{Mirror, Physical};
 use crate::volume::FileSystem;
 
-/// Where a good copy of a bad unit was found.
+/// Source of a good copy of a bad unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Source {
-    /// Nowhere.
+    /// None found.
     Lost,
-    /// On another mirror.
+    /// Another mirror.
     Other,
-    /// In the same place, when it was read again.
+    /// The same place, on a second read.
     Again,
 }
 
-/// Looks for good copies of the bad units, and puts them into the image: first on each other mirror
-/// in reads as large as may be, then sector by sector on all of them, as the kernel does.
+/// Looks for good copies of the bad units and puts them into the image: first on each other mirror,
+/// in reads as large as possible, then sector by sector on all mirrors, as the kernel does.
 pub(super) async fn recover(
     fs: &Arc<FileSystem>,
     stripe: &Stripe,
@@ -50,7 +51,7 @@ pub(super) async fn recover(
     };
     for step in 1..count {
         let left = left(&sources);
-        // Neighbours are read together.
+        // Adjacent units are read together.
         let runs: Vec<&[usize]> =
             left.chunk_by(|a, b| unit(*a).sectors.end == unit(*b).sectors.start).collect();
         let reads = runs.iter().map(|run| {
@@ -81,7 +82,7 @@ pub(super) async fn recover(
             seen.push(join_all(reads).await.into_iter().map(Result::ok).collect());
         }
         for (step, of_mirror) in seen.iter().enumerate() {
-            // A tree block of which no copy can be read whole: what is missing comes from others.
+            // If no copy of a tree block is fully readable, missing sectors come from other mirrors.
             let sectors = of_mirror.iter().enumerate().map(|(sector, bytes)| {
                 let elsewhere = || seen.iter().find_map(|other| other[sector].as_ref());
                 bytes.as_ref().or_else(elsewhere)
@@ -98,7 +99,7 @@ pub(super) async fn recover(
     sources
 }
 
-/// Puts the bytes of a unit into the image, if they are good.
+/// Puts the bytes of a unit into the image if they are good. Returns whether they are.
 fn take(fs: &FileSystem, stripe: &Stripe, unit: &Unit, image: &mut Image, bytes: &[u8]) -> bool {
     let is_good = stripe.check(fs, unit, bytes).is_none();
     if is_good {
@@ -107,8 +108,8 @@ fn take(fs: &FileSystem, stripe: &Stripe, unit: &Unit, image: &mut Image, bytes:
     is_good
 }
 
-/// Writes ranges of sectors of `bytes`, which belongs at `physical`, and reads them back. The ranges
-/// ascend; each ends for itself.
+/// Writes ranges of sectors of `bytes`, which belongs at `physical`, and reads them back. The
+/// ranges ascend; each has its own result.
 pub(super) async fn write(
     gateway: &Gateway,
     physical: Physical,

@@ -1,4 +1,4 @@
-//! A stripe of 64 KiB on one device, and what is to be verified of it.
+//! A 64 KiB stripe on one device, and what to verify in it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::ondisk::node::{Expected, check_header};
 use crate::units::{Logical, Mirror, Physical};
 use crate::volume::FileSystem;
 
-/// Sectors of a stripe at most: none is smaller than 4 KiB.
+/// Maximum number of sectors in a stripe: a sector has at least 4 KiB.
 pub(super) const SECTORS_MAX: usize = 16;
 
-/// Some sectors of a stripe, by bits.
+/// A set of sectors of a stripe, as a bitmap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Sectors(pub(super) u32);
 
@@ -47,7 +47,7 @@ impl Sectors {
         (0..32).filter(move |sector| self.has(*sector))
     }
 
-    /// Runs of neighbours, gaps of up to `gap` sectors taken with them.
+    /// Runs of consecutive sectors, including gaps of up to `gap` sectors.
     pub(super) fn runs(self, gap: usize) -> SmallVec<[Range<usize>; 8]> {
         let mut runs: SmallVec<[Range<usize>; 8]> = SmallVec::new();
         for sector in self.iter() {
@@ -60,33 +60,33 @@ impl Sectors {
     }
 }
 
-/// What is verified as one: a sector of data, or a tree block.
+/// A unit of verification: a data sector or a tree block.
 #[derive(Clone, Debug)]
 pub(super) struct Unit {
-    /// Its sectors within the stripe.
+    /// Its sectors in the stripe.
     pub(super) sectors: Range<usize>,
     pub(super) kind: UnitKind,
 }
 
-/// What is known of a unit.
+/// Expected content of a unit.
 #[derive(Clone, Debug)]
 pub(super) enum UnitKind {
     Data(Sum),
     Tree(TreeBlock),
-    /// A part of a tree block that goes over an end of the stripe.
+    /// A part of a tree block that crosses an end of the stripe.
     Crossing(TreeBlock),
 }
 
-/// A stripe with something in it.
+/// A stripe and its contents.
 pub(super) struct Stripe {
     pub(super) chunk: Arc<Chunk>,
-    /// Where the chunk has it on the device.
+    /// Its offset on the device according to the chunk.
     pub(super) physical: Physical,
-    /// Where its sectors are: there, unless the RAID stripe tree says otherwise.
+    /// Locations of its sectors: at `physical`, unless the RAID stripe tree says otherwise.
     pub(super) places: Places,
     pub(super) logical: Logical,
     pub(super) mirror: Mirror,
-    /// [`STRIPE_LEN`], less at the end of a chunk.
+    /// [`STRIPE_LEN`], or less at the end of a chunk.
     pub(super) len: u64,
     pub(super) sectorsize: u64,
     pub(super) units: Vec<Unit>,
@@ -95,7 +95,7 @@ pub(super) struct Stripe {
 }
 
 impl Stripe {
-    /// The stripe at `logical`, of which nothing is known yet.
+    /// The stripe at `logical`, without contents yet.
     pub(super) fn new(
         chunk: &Arc<Chunk>,
         physical: Physical,
@@ -123,24 +123,24 @@ impl Stripe {
         Logical(self.logical.0 + self.len)
     }
 
-    /// Whether the stripe has nothing in it.
+    /// Whether the stripe has no contents.
     pub(super) fn is_empty(&self) -> bool {
         self.units.is_empty()
     }
 
-    /// The sectors that units are in.
+    /// The sectors of all units.
     pub(super) fn used(&self) -> Sectors {
         let mut used = Sectors::default();
         self.units.iter().for_each(|unit| used.insert(unit.sectors.clone()));
         used
     }
 
-    /// Those of them that are to be read: what was allocated and never written may be nowhere.
+    /// The used sectors to read: allocated sectors that were never written may have no location.
     pub(super) fn stored(&self) -> Sectors {
         self.places.placed(self.used())
     }
 
-    /// Adds the part of an extent that is in the stripe, from `from` on.
+    /// Adds the part of an extent that is in the stripe and not before `from`.
     pub(super) fn add(&mut self, extent: &Extent, from: Logical) {
         let start = extent.start.max(from).max(self.logical);
         let end = extent.end().min(self.end());
@@ -167,7 +167,7 @@ impl Stripe {
         }
     }
 
-    /// Takes the checksums of the stripe's sectors.
+    /// Sets the checksums of the stripe's sectors.
     pub(super) fn set_sums(&mut self, sums: &[Sum]) {
         for unit in &mut self.units {
             if let UnitKind::Data(sum) = &mut unit.kind {
@@ -176,33 +176,33 @@ impl Stripe {
         }
     }
 
-    /// Where a sector is in the file system's space.
+    /// Address of a sector in the file system's space.
     pub(super) fn logical_of(&self, sector: usize) -> Logical {
         Logical(self.logical.0 + sector as u64 * self.sectorsize)
     }
 
-    /// Where a sector is on the device; where the chunk has it, if it is nowhere.
+    /// Offset of a sector on the device; if it has no location, its offset according to the chunk.
     pub(super) fn physical_of(&self, sector: usize) -> Physical {
         self.places.get(sector).unwrap_or_else(|| self.of_chunk(sector))
     }
 
-    /// Where the chunk has a sector.
+    /// Offset of a sector according to the chunk.
     fn of_chunk(&self, sector: usize) -> Physical {
         Physical(self.physical.0 + sector as u64 * self.sectorsize)
     }
 
-    /// Whether sectors are where the chunk has them, which is a place that nothing else can be in.
+    /// Whether sectors are where the chunk has them: nothing else can be stored there.
     pub(super) fn is_in_chunk_order(&self, sectors: &Range<usize>) -> bool {
         sectors.clone().all(|sector| self.places.get(sector) == Some(self.of_chunk(sector)))
     }
 
-    /// The bytes of sectors within the stripe.
+    /// Byte range of sectors in the stripe.
     pub(super) fn bytes_of(&self, sectors: &Range<usize>) -> Range<usize> {
         let sector = self.sectorsize as usize;
         sectors.start * sector..sectors.end * sector
     }
 
-    /// What is wrong with the bytes of a unit that were read without an error.
+    /// Checks bytes of a unit that were read without an error; returns what is wrong.
     pub(super) fn check(&self, fs: &FileSystem, unit: &Unit, bytes: &[u8]) -> Option<ProblemKind> {
         match &unit.kind {
             UnitKind::Data(Sum::Known(sum)) => {
@@ -223,8 +223,8 @@ impl Stripe {
         }
     }
 
-    /// Whether it can be told of other bytes that they are the unit's: as in the kernel, those of
-    /// another copy are trusted where there is no checksum, but not where it could not be read.
+    /// Whether a replacement for the unit can be recognized: as in the kernel, another copy is
+    /// trusted if there is no checksum, but not if the checksum could not be read.
     pub(super) const fn is_repairable(unit: &Unit) -> bool {
         match unit.kind {
             UnitKind::Data(Sum::Known(_) | Sum::None) | UnitKind::Tree(_) => true,
@@ -238,7 +238,7 @@ mod tests {
     use super::*;
     use crate::ondisk::chunk::{BlockGroupFlags, Profile};
 
-    /// A stripe of the second 64 KiB of a chunk of 1 MiB at 1 MiB.
+    /// The second 64 KiB stripe of a chunk of 1 MiB at 1 MiB.
     fn stripe() -> Stripe {
         let chunk = Chunk {
             start: Logical(1 << 20),
@@ -256,7 +256,7 @@ mod tests {
         Extent { start, length: sectors * 4096, generation: 7, kind }
     }
 
-    /// Extents over both ends: of data what is within; tree blocks are not verified there.
+    /// Extents across both ends: data is cut to the stripe; tree blocks there are not verified.
     #[test]
     fn extents_are_cut_at_the_ends_of_a_stripe() {
         let mut it = stripe();
@@ -286,7 +286,7 @@ mod tests {
         assert_eq!(it.units.len(), 1);
     }
 
-    /// What could not be verified is never the good copy of anything.
+    /// Data whose checksum is unknown is never used as a good copy.
     #[test]
     fn without_knowledge_of_its_checksum_nothing_passes_for_data() {
         let data = |sum| Unit { sectors: 0..1, kind: UnitKind::Data(sum) };

@@ -1,5 +1,6 @@
-//! Superblocks: each copy that a device has room for is read and checked; a bad one is written anew
-//! from the best one of the same device, but for a good one of another file system or device.
+//! Superblocks: each copy that a device has room for is read and checked; a bad one is rewritten
+//! from the best one of the same device, unless it is a valid superblock of another file system or
+//! device.
 
 use ashlar_block::{Buffer, Flags, Sectors, Status};
 use zerocopy::IntoBytes;
@@ -10,7 +11,7 @@ use crate::ondisk::superblock::{OFFSETS, SUPERBLOCK_SIZE, Superblock};
 use crate::units::Physical;
 use crate::volume::{Device, FileSystem, Owner};
 
-/// Reads the superblock at `at`, and checks that it is this device's.
+/// Reads the superblock at `at`, and checks that it belongs to this device.
 async fn read(device: &Device, at: Physical) -> Result<Box<Superblock>, SuperError> {
     let (sector, len) = (at.sector(), Sectors::from_bytes_floor(SUPERBLOCK_SIZE as u64));
     let bytes = device.gateway.read(sector, len).await.map_err(SuperError::Read)?;
@@ -46,7 +47,7 @@ pub(super) async fn scrub(
             best = Some(copy.clone());
         }
     }
-    // A device that missed transactions has no superblock that could be called good.
+    // If the device missed transactions, none of its superblocks is good.
     let best = best.filter(|best| best.generation.get() == wanted);
     for (at, copy) in copies {
         let error = match copy {
@@ -55,7 +56,7 @@ pub(super) async fn scrub(
             Err(error) => error,
         };
         let repair = match &best {
-            // Perhaps all that is left of another file system; that this one's copy is bad hurts nobody.
+            // This may be all that is left of another file system; a bad copy here does no harm.
             Some(_) if matches!(error, SuperError::Foreign { .. }) => Repair::Impossible,
             None => Repair::Impossible,
             Some(_) if read_only => Repair::NotTried,
@@ -87,7 +88,7 @@ async fn write(
 ) -> Result<(), Status> {
     let mut copy = best.clone();
     if at == OFFSETS[0] && best.bytenr.get() != at.0 {
-        // `fsync` notes a log tree in the first copies only: another device's knows of it.
+        // `fsync` records a log tree only in the first copies: take it from another device.
         let logged = |other: &&Device| {
             other.superblock.generation == best.generation && other.superblock.log_root.get() != 0
         };

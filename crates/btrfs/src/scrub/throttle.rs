@@ -1,9 +1,10 @@
-//! Bytes per second.
+//! Limits bytes per second.
 //!
-//! What is read is a debt that time pays off at the rate of the limit; more is read once it is paid.
-//! Sleeps are a slice of a second long at least, more of them the higher the rate (as the kernel's
-//! `scrub_throttle`), and what a slice is too long for is read at once after it. So the rate is kept
-//! whatever the size of a read, and a changed limit is felt at the next slice.
+//! Bytes read are a debt, which time pays off at the rate of the limit; the next read waits until
+//! it is paid. Sleeps last at least one slice of a second, with more slices at higher rates (as in
+//! the kernel's `scrub_throttle`); reads that fell due during a slice follow at once after it. So
+//! the rate does not depend on the size of a read, and a changed limit takes effect at the next
+//! slice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,31 +12,31 @@ use std::time::Duration;
 
 use ashlar_block::Runtime;
 
-/// The bytes of one slice are about this many at least.
+/// Approximate minimum of bytes per slice.
 const SLICE_BYTES: u64 = 16 << 20;
-/// A second has at most so many slices.
+/// Maximum number of slices per second.
 const SLICES_MAX: u64 = 64;
-/// The longest sleep before it is looked again whether the scrub was cancelled or the limit changed.
+/// Longest sleep between checks for cancellation and changes of the limit.
 const NAP_NS: u64 = 100_000_000;
-/// Nanoseconds of a second.
+/// Nanoseconds per second.
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// What a device has read and not paid for.
+/// Read debt of a device.
 pub(super) struct Throttle {
     limit: Option<Arc<AtomicU64>>,
-    /// Bytes times nanoseconds of a second; below zero there is something to be spent.
+    /// In bytes times nanoseconds per second; negative values are credit.
     debt: i128,
-    /// When the debt was this.
+    /// Time of the last update of `debt`.
     at_ns: u64,
 }
 
 impl Throttle {
-    /// At most `limit` bytes per second; zero, or `None`, is no limit.
+    /// A limit of `limit` bytes per second; zero or `None` is no limit.
     pub(super) const fn new(limit: Option<Arc<AtomicU64>>) -> Self {
         Self { limit, debt: 0, at_ns: 0 }
     }
 
-    /// Waits until `bytes` more may be read, or `stop` is set.
+    /// Waits until `bytes` more may be read, or until `stop` is set.
     pub(super) async fn wait(&mut self, bytes: u64, runtime: &Arc<dyn Runtime>, stop: &AtomicBool) {
         let Some(limit) = &self.limit else { return };
         while !stop.load(Ordering::Relaxed) {
@@ -45,7 +46,7 @@ impl Throttle {
             let (limit, slice_ns) = (i128::from(limit), SECOND_NS / slices);
             let paid = i128::from(now.saturating_sub(self.at_ns)) * limit;
             let savings = i128::from(slice_ns) * limit;
-            // What was not read in time is not read later, but for the slice of a sleep.
+            // Unused allowance expires, except for one slice, which covers a sleep.
             self.debt = (self.debt - paid).max(if slices == 1 { 0 } else { -savings });
             self.at_ns = now;
             if limit == 0 {

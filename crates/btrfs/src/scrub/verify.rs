@@ -1,4 +1,4 @@
-//! Reading a stripe, and finding out what of it is bad.
+//! Reads a stripe and finds its bad units.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,31 +14,30 @@ use super::stripe::{Sectors, Stripe};
 use crate::units::Physical;
 use crate::volume::FileSystem;
 
-/// Bytes without contents that are read to join what lies on both sides of them.
+/// Maximum size of a gap without contents that is read to join the reads on both sides.
 const GAP_BYTES: u64 = 16 << 10;
 
-/// A stripe's bytes, as far as they could be read.
+/// The bytes of a stripe that could be read.
 pub(super) struct Image {
-    /// As long as the stripe; what was not read is anything.
+    /// As long as the stripe; unread parts are undefined.
     pub(super) bytes: Buffer,
     /// Sectors that could not be read.
     pub(super) unreadable: Sectors,
-    /// The last reason.
+    /// The last error.
     pub(super) status: Status,
 }
 
-/// A unit that is bad.
+/// A bad unit.
 pub(super) struct Bad {
-    /// Which of the stripe's.
+    /// Index in the stripe's units.
     pub(super) unit: usize,
     pub(super) kind: ProblemKind,
 }
 
-/// Reads those of the `wanted` sectors of a stripe that are somewhere, in as few reads as possible; if one
-/// fails, its sectors one by one, so that it is known which of them are lost.
+/// Reads those of the `wanted` sectors of a stripe that have a location, in as few reads as
+/// possible; if a read fails, its sectors are read one by one to find out which are lost.
 ///
-/// All reads are submitted before the first is waited for, so that those of neighbouring stripes
-/// meet in the plug.
+/// All reads are submitted before the first is awaited, so that reads of adjacent stripes merge in the plug.
 pub(super) async fn read(
     gateway: &Gateway,
     places: &Places,
@@ -95,7 +94,7 @@ async fn submit(
     }
 }
 
-/// A stripe that was read, and what of it is bad.
+/// A stripe that was read, and its bad units.
 pub(super) struct Verified {
     pub(super) stripe: Arc<Stripe>,
     pub(super) image: Image,
@@ -109,7 +108,7 @@ impl Verified {
     }
 }
 
-/// Verifies stripes. Checksums that take long are computed beside everything else, on all processors.
+/// Verifies stripes. Slow checksums are computed in the background, on all processors.
 pub(super) async fn verify_all(
     fs: &Arc<FileSystem>,
     read: Vec<(Arc<Stripe>, Image)>,
@@ -131,7 +130,7 @@ pub(super) async fn verify_all(
     verified.expect("verifying does not panic")
 }
 
-/// The units of a stripe that are bad.
+/// The bad units of a stripe.
 fn verify(fs: &FileSystem, stripe: &Stripe, image: &Image) -> Vec<Bad> {
     let bytes = image.bytes.as_slice();
     let units = stripe.units.iter().enumerate();

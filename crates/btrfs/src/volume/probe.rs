@@ -1,9 +1,9 @@
-//! Which file system a device belongs to, by its superblocks.
+//! Finds the file system a device belongs to, by its superblocks.
 //!
-//! A superblock with a good checksum may be a leftover: the last copy of a larger file system that was
-//! here before, or all copies but the first of one that another format was written over. So a copy counts
-//! only if it is of the same device of the same file system as the first good one, and within what that
-//! one says is the file system's; of these the newest is taken.
+//! A superblock with a good checksum may be a leftover: the last copy of a larger file system that
+//! was here before, or all but the first copy of one that another format overwrote. So a copy
+//! counts only if it belongs to the same device of the same file system as the first good one, and
+//! lies within the size of the device recorded there; of these the newest is used.
 
 use ashlar_block::{Gateway, Sectors, Status};
 use uuid::Uuid;
@@ -13,30 +13,30 @@ use crate::error::OpenError;
 use crate::ondisk::superblock::{OFFSETS, SUPERBLOCK_SIZE, Superblock, SuperblockError};
 use crate::units::{DevId, Physical};
 
-/// What a place of a superblock holds.
+/// State of a superblock location.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SuperState {
-    /// The device ends before it, or what the file system has of the device does; it was not looked at.
+    /// Not read: the location is past the end of the device, or of the part that the file system uses.
     Absent,
     /// A good superblock of this device.
     Good {
         /// Its generation.
         generation: u64,
     },
-    /// A good superblock of another file system, or of another device of this one. It counts for nothing.
+    /// A good superblock of another file system, or of another device of this one. It is ignored.
     Foreign {
-        /// Whose it is.
+        /// The owner it names.
         owner: Owner,
         /// Its generation.
         generation: u64,
     },
-    /// Something else.
+    /// Anything else.
     Bad(SuperblockError),
     /// It cannot be read.
     Unreadable(Status),
 }
 
-/// Whose a superblock is.
+/// The device and file system that a superblock names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Owner {
     /// The file system.
@@ -48,7 +48,7 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Whose `superblock` is.
+    /// The owner that `superblock` names.
     pub fn of(superblock: &Superblock) -> Self {
         let device = Uuid::from_bytes(superblock.dev_item.uuid);
         Self { fsid: superblock.fsid(), device, devid: superblock.devid() }
@@ -62,8 +62,8 @@ impl std::fmt::Display for Owner {
     }
 }
 
-/// The file system that a device belongs to, by any of its superblocks. If these are of several, it is
-/// that of the first good one: [`FileSystem::open`](super::FileSystem::open) tells what is wrong.
+/// The file system a device belongs to, by any of its superblocks. If they name several, it is that
+/// of the first good one: [`FileSystem::open`](super::FileSystem::open) reports what is wrong.
 pub async fn identify(gateway: &Gateway) -> Option<Uuid> {
     let source = Source { name: String::new(), gateway: gateway.clone() };
     match probe(source).await {
@@ -73,7 +73,7 @@ pub async fn identify(gateway: &Gateway) -> Option<Uuid> {
     }
 }
 
-/// Whether a superblock at `at` is within the first `bytes` of a device.
+/// Whether a superblock at `at` lies within the first `bytes` of a device.
 fn is_within(at: Physical, bytes: u64) -> bool {
     at.0 + SUPERBLOCK_SIZE as u64 <= bytes
 }
@@ -85,7 +85,7 @@ pub(super) async fn probe(source: Source) -> Result<Device, OpenError> {
     let capacity = gateway.capacity().bytes();
     let mut newest: Option<Box<Superblock>> = None;
     for (index, at) in OFFSETS.into_iter().enumerate() {
-        // A backup does not say where the file system ends until it is known to be no leftover.
+        // A backup's size is not trusted until it is known to be no leftover.
         let end = match &newest {
             Some(newest) if is_good(&supers[0]) => newest.dev_item.total_bytes.get(),
             Some(_) | None => u64::MAX,
@@ -101,7 +101,7 @@ pub(super) async fn probe(source: Source) -> Result<Device, OpenError> {
             }
         };
         if index > 0 && !is_within(at, found.dev_item.total_bytes.get()) {
-            // It was left behind when its own file system shrank, or was made anew with less room.
+            // It was left behind when its file system shrank or was recreated with a smaller size.
             continue;
         }
         let (owner, generation) = (Owner::of(&found), found.generation.get());
@@ -141,7 +141,7 @@ fn is_good(state: &SuperState) -> bool {
     matches!(state, SuperState::Good { .. })
 }
 
-/// The superblock at `at`, or what is there instead.
+/// The superblock at `at`, or its state.
 async fn read(gateway: &Gateway, at: Physical) -> Result<Box<Superblock>, SuperState> {
     let (sector, len) = (at.sector(), Sectors::from_bytes_floor(SUPERBLOCK_SIZE as u64));
     let bytes = gateway.read(sector, len).await.map_err(SuperState::Unreadable)?;

@@ -1,4 +1,4 @@
-//! From addresses to files: on golden images every part of every file leads back to all its names.
+//! From addresses to files: in golden images, every part of every file leads back to all its names.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use ashlar_btrfs::ondisk::key::{item, objectid};
 use ashlar_btrfs::units::{Logical, Mirror};
 use ashlar_btrfs::volume::FileSystem;
 
-/// What a walk over all files says of an extent: tree, inode, offset in the file, and where in the
-/// extent that is; whether it is compressed.
+/// An extent as a walk over all files sees it: tree, inode, offset in the file; address; whether it
+/// is compressed.
 type Seen = (FilePart, Logical, bool);
 
 async fn seen(fs: &Arc<FileSystem>) -> Vec<Seen> {
@@ -51,8 +51,8 @@ fn every_part_of_every_file_is_found_from_its_address() {
             assert!(!owned[0].more, "{name} {at}");
             let Owners::Data(parts) = &owned[0].owners else { panic!("{name} {at}: {owned:?}") };
             assert!(parts.contains(part), "{name} {at}: no {part:?} in {parts:?}");
-            // All that the walk met at this address, and nothing else. Parts that begin before it and
-            // go over it are not in that list: each of these is looked up by its own beginning.
+            // Compare with everything the walk met at this address. Parts that begin earlier and
+            // reach over it are not in that list: each of these is looked up by its own start.
             if *compressed {
                 let wanted: BTreeSet<FilePart> =
                     seen.iter().filter(|it| it.1 == *at).map(|it| it.0).collect();
@@ -66,7 +66,7 @@ fn every_part_of_every_file_is_found_from_its_address() {
     assert!(shared > 50 && compared > 500, "{shared} of {compared} are shared");
 }
 
-/// All files by tree and inode, with their paths from the first root directory on.
+/// All files by tree and inode, with their paths from the first root directory.
 async fn paths(fs: &Arc<FileSystem>) -> BTreeSet<(u64, u64, Vec<u8>)> {
     let files = Files::open(fs, objectid::FS_TREE).await.expect("it is there");
     let mut all = BTreeSet::new();
@@ -128,7 +128,7 @@ fn every_tree_block_is_found_with_all_its_trees() {
             let node = ashlar_btrfs::ondisk::node::Expected { at: *at, ..Default::default() };
             let node = rig.run(fs.node(node)).expect("sound");
             assert_eq!((*level, *first_key), (node.level(), node.key(0)), "{name} {at}");
-            // Trees of relocation share blocks too, and are no owners that last.
+            // Relocation trees share blocks too, but only temporarily.
             let relocated = wanted.contains(&objectid::TREE_RELOC);
             if !relocated {
                 let found: BTreeSet<u64> = roots.iter().copied().collect();
@@ -162,7 +162,7 @@ fn blocks_that_snapshots_share_belong_to_all_of_them() {
             }
         }
     });
-    // What the other tests of this file found of this image was of this kind.
+    // The other tests of this file ran on an image with references of these kinds.
     assert_eq!(kinds.len(), 4, "references of all kinds are in it");
     assert!(of.values().filter(|trees| **trees == 3).count() > 5, "{of:?}");
 }
@@ -192,7 +192,7 @@ fn addresses_that_nobody_has_lead_nowhere() {
     for at in [0, u64::MAX - 8192, 1 << 62] {
         assert_eq!(rig.run(backref::owners(&fs, Logical(at), 4096)), Ok(Vec::new()), "{at}");
     }
-    // A range has all extents that are in it.
+    // A range returns all extents in it.
     let all = rig.run(backref::owners(&fs, Logical(0), u64::MAX)).expect("sound");
     let starts: Vec<Logical> = all.iter().map(|owned| owned.start).collect();
     assert!(starts.len() > 20 && starts.is_sorted());

@@ -1,5 +1,5 @@
-//! Files taken out of golden images are those that the kernel had there, also with damage that a
-//! second copy or parity makes good.
+//! Files read from golden images are those that the kernel stored, also with damage that a second
+//! copy or parity can repair.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ fn hex(digest: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// All bytes of a file; what is lost is an error.
+/// All bytes of a file; lost bytes are an error.
 async fn contents(files: &Files, at: Place) -> Result<Vec<u8>, LostWhy> {
     let mut reader = files.read(at).await.expect("it is a file");
     let mut all = Vec::new();
@@ -48,7 +48,7 @@ async fn contents(files: &Files, at: Place) -> Result<Vec<u8>, LostWhy> {
     Ok(all)
 }
 
-/// The manifest of all that is there, as `btrfs_files.py manifest` makes it.
+/// The manifest of all files, as `btrfs_files.py manifest` makes it.
 async fn manifest(fs: &Arc<FileSystem>) -> BTreeMap<String, String> {
     let files = Files::open(fs, objectid::FS_TREE).await.expect("it is there");
     let mut all = BTreeMap::new();
@@ -84,7 +84,7 @@ async fn manifest(fs: &Arc<FileSystem>) -> BTreeMap<String, String> {
                     panic!("{}: {:?}", escaped(&path), entry.kind)
                 }
             };
-            // What a path leads to is what the directory has under that name.
+            // A path leads to the directory's entry with that name.
             assert_eq!(files.resolve(&path).await, Ok(entry.place), "{}", escaped(&path));
             let path = escaped(&path);
             let line = format!("{letter} {mode:04o} {size} {content} {path}");
@@ -115,7 +115,7 @@ fn every_path_of_every_image_is_as_the_kernel_had_it() {
     }
 }
 
-/// All tree blocks, and all sectors of data that have checksums.
+/// All tree blocks, and all data sectors that have checksums.
 async fn verified(fs: &Arc<FileSystem>) -> (BTreeSet<Logical>, BTreeSet<Logical>) {
     let (mut trees, mut data) = (BTreeSet::new(), BTreeSet::new());
     trees.extend(blocks(fs, fs.tree_root()).await);
@@ -141,7 +141,7 @@ fn the_good_copy_of_each_block_is_read() {
         let fs = rig.open();
         let (trees, data) = rig.run(verified(&fs));
         let (node, sector) = (u64::from(fs.nodesize()), u64::from(fs.sectorsize()));
-        // Of every other block the first copy, of the rest the second one.
+        // Alternately the first and the second copy.
         let mirror = |index: usize| Mirror(1 + (index % 2) as u8);
         for (index, at) in trees.iter().enumerate() {
             rig.damage(&fs, *at, node, mirror(index));
@@ -219,7 +219,7 @@ fn a_sector_without_a_good_copy_is_lost_and_nothing_else_is() {
         contents(&files, files.resolve(b"large").await.expect("it is there")).await
     });
     let before = before.expect("sound");
-    // Which sectors the file has is found out by its bytes: each sector differs from every other.
+    // The file's sectors are found by content: each sector differs from every other.
     let place_of = |sector: &[u8]| {
         let is_it = |at: &&Logical| {
             rig.run(fs.read_mirror(**at, 4096, Mirror(1))).expect("sound") == sector
@@ -277,13 +277,13 @@ fn paths_lead_somewhere_or_say_why_not() {
         assert!(matches!(files.target(place).await, Err(FileError::Kind { .. })));
         let place = at("inline").await.expect("it is there");
         assert!(matches!(files.list(place).await, Err(FileError::Kind { .. })));
-        // Another subvolume as the root: what is inside the one is at the top of the other.
+        // With another subvolume as root, its contents are at the top level.
         let inner = Files::open(&fs, 259).await.expect("it is there");
         let place = at("deep/second/kept").await.expect("it is there");
         assert_eq!(inner.resolve(b"kept").await, Ok(place));
         let nothing = Files::open(&fs, 2).await;
         assert_eq!(nothing.map(|_| ()), Err(FileError::NoSubvolume(2)));
-        // The subvolume that a snapshot does not have is an empty directory there.
+        // A subvolume that is not in a snapshot appears there as an empty directory.
         let place = at("deep/second/nested").await.expect("it is there");
         assert_eq!((place, files.stat(place).await), (Place::Empty, Ok(None)));
         let mut listing = files.list(place).await.expect("a directory");

@@ -1,5 +1,5 @@
-//! Golden images against what btrfs-progs says of them: superblocks, trees, subvolumes; and the
-//! same with damage that a second copy makes good.
+//! Golden images compared with the output of btrfs-progs: superblocks, trees, subvolumes; also with
+//! damage that a second copy can repair.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use ashlar_btrfs::path::Root;
 use ashlar_btrfs::units::{Logical, Mirror};
 use ashlar_btrfs::volume::FileSystem;
 
-/// All trees: of roots, of chunks, and those that the first has.
+/// All trees: the tree of roots, the chunk tree, and those in the tree of roots.
 async fn trees(fs: &Arc<FileSystem>) -> Vec<Root> {
     let roots = fs.roots().await.expect("the tree of roots is sound");
     let first = [fs.tree_root(), fs.chunk_root()];
     first.into_iter().chain(roots.into_iter().map(|(_, root)| root)).collect()
 }
 
-/// Number of a name that dump-tree writes for an object or a type of item.
+/// The number for a name that dump-tree prints for an object or an item type.
 fn number(word: &str) -> u64 {
     match word {
         "ROOT_TREE" => 1,
@@ -46,7 +46,7 @@ fn number(word: &str) -> u64 {
     }
 }
 
-/// The items that dump-tree lists, in its order: leaf, slot, object, bytes of data.
+/// The items that dump-tree lists, in order: leaf, slot, object, data length.
 fn listed(text: &str) -> Vec<(u64, usize, Option<u64>, usize)> {
     let (mut all, mut leaf) = (Vec::new(), 0);
     for line in text.lines() {
@@ -54,7 +54,7 @@ fn listed(text: &str) -> Vec<(u64, usize, Option<u64>, usize)> {
         match words.as_slice() {
             ["leaf", at, "items", ..] => leaf = at.parse().expect("an address"),
             ["item", slot, "key", object, kind, rest @ ..] if rest.contains(&"itemsize") => {
-                // UUIDs are written in words that are no object.
+                // UUIDs are printed as words that are no object.
                 let object = object.trim_start_matches('(');
                 let object = (!kind.starts_with("UUID")).then(|| number(object));
                 let size = rest.last().expect("a size").parse().expect("a size");
@@ -99,7 +99,7 @@ fn walks_give_the_items_that_dump_tree_lists() {
             }
             all
         });
-        // An empty leaf lists nothing, and a file system has several: only items count.
+        // Empty leaves list nothing, and a file system has several: only items count.
         let listed = listed(&text);
         assert_eq!(walked.len(), listed.len(), "{name}");
         for (walked, listed) in walked.iter().zip(&listed) {
@@ -111,7 +111,7 @@ fn walks_give_the_items_that_dump_tree_lists() {
     assert_eq!(compared, 3, "images with a text of their trees");
 }
 
-/// The fields of one superblock in the text of dump-super: the first word of a line, and the rest.
+/// The fields of one superblock in the output of dump-super: the first word of a line, and the rest.
 fn fields(text: &str) -> BTreeMap<&str, &str> {
     text.lines()
         .take_while(|line| !line.starts_with("backup_roots"))
@@ -189,7 +189,7 @@ fn superblocks_have_the_fields_that_dump_super_prints() {
     }
 }
 
-/// Damages the first copies of all tree blocks that `wanted` names, and reads all trees.
+/// Damages the first copies of all tree blocks selected by `wanted`, and reads all trees.
 fn damaged_copies_are_read_around(
     name: &str,
     wanted: impl Fn(&FileSystem, Logical) -> bool,
@@ -204,7 +204,7 @@ fn damaged_copies_are_read_around(
         }
         (before, all)
     });
-    // Trees share blocks; damage twice would be none.
+    // Trees share blocks, and damaging a block twice would undo the damage.
     let all: std::collections::BTreeSet<Logical> = all.into_iter().collect();
     let mut damaged = 0;
     for at in all.into_iter().filter(|at| wanted(&fs, *at)) {
@@ -225,7 +225,7 @@ fn tree_blocks_whose_first_copy_is_damaged_are_read_from_another() {
     for name in MIRRORED {
         assert!(damaged_copies_are_read_around(name, |_, _| true) > 8, "{name}");
     }
-    // Without a second copy the damage is an error: the test does what it says.
+    // Check of the test itself: without a second copy the damage is an error.
     let rig = Rig::golden("single-16k");
     let fs = rig.open();
     rig.damage(&fs, fs.tree_root().at, fs.nodesize().into(), Mirror(1));
@@ -249,7 +249,7 @@ fn tree_blocks_on_a_damaged_device_are_computed_from_parity() {
     }
 }
 
-/// Outer subvolume, directory there, name there.
+/// Outer subvolume, directory in it, name in it.
 type Place = (u64, u64, String);
 
 #[test]

@@ -1,5 +1,5 @@
-//! File systems that somebody made to do harm: checksums are right, and what they are of is not. Each
-//! ends in a clear error, soon, and with little memory.
+//! Malicious file systems: checksums are right, but the contents are not. Each must end in a clear
+//! error, quickly and with little memory.
 
 use crate::support;
 
@@ -23,8 +23,8 @@ use ashlar_sim::Rng;
 const ITEM_SIZE: usize = 25;
 const POINTER_SIZE: usize = 33;
 
-/// A block of `single-4k` (or another image with one copy of all and CRC-32C) that is changed, and
-/// gets the checksum that it should have then.
+/// Changes a block of `single-4k` (or another image with one copy of everything and CRC-32C), and
+/// updates its checksum.
 fn change(rig: &Rig, fs: &FileSystem, at: Logical, change: impl FnOnce(&mut [u8])) {
     let size = u64::from(fs.nodesize());
     let mut bytes = rig.run(fs.read_mirror(at, size, Mirror(1))).expect("it is there");
@@ -35,7 +35,7 @@ fn change(rig: &Rig, fs: &FileSystem, at: Logical, change: impl FnOnce(&mut [u8]
     rig.patch(0, place.at.0, &bytes);
 }
 
-/// As [`change`], of the data of one item.
+/// Like [`change`], for the data of one item.
 fn change_item(
     rig: &Rig,
     fs: &Arc<FileSystem>,
@@ -64,7 +64,7 @@ fn rig() -> (Rig, Arc<FileSystem>) {
     (rig, fs)
 }
 
-/// What all of a tree gives: how many items, and the error that ended it.
+/// Walks a whole tree; returns the number of items, and the error that ended the walk.
 fn walk(rig: &Rig, fs: &Arc<FileSystem>, root: Root) -> (usize, String) {
     rig.run(async {
         let (mut path, mut count) = (Path::new(fs, root), 0);
@@ -86,7 +86,7 @@ fn trees_that_lead_back_into_themselves_end() {
     let (rig, fs) = rig();
     let root = rig.run(fs.need_root(5)).expect("sound");
     let leaves = rig.run(blocks(&fs, root));
-    // The second pointer leads to the block that it is in; to the leaf of the first one.
+    // Points the second pointer to its own block, then to the leaf of the first pointer.
     for (to, wanted) in [(root.at, "bad level"), (leaves[1], "bad first key")] {
         change(&rig, &fs, root.at, |bytes| put(bytes, HEADER_SIZE + POINTER_SIZE + 17, to.0));
         let again = rig.open();
@@ -140,7 +140,7 @@ fn chunks_that_cannot_be_are_refused() {
     ];
     for (how, wanted) in cases {
         let (rig, fs) = rig();
-        // A data chunk: those of the superblock's array are read before.
+        // A data chunk: those in the superblock's array are read earlier.
         let data = fs.chunks().iter().find(|chunk| !chunk.flags.bits() & 2 != 0).expect("one");
         let key = Key::new(256, item::CHUNK_ITEM, data.start.0);
         change_item(&rig, &fs, fs.chunk_root(), key, how);
@@ -170,7 +170,7 @@ fn superblocks_with_absurd_numbers_are_refused() {
     }
 }
 
-/// The key of a directory's entry by its number, and the inode that it leads to.
+/// The key of a directory's entry by its index, and the inode that it refers to.
 fn entry(rig: &Rig, fs: &Arc<FileSystem>, directory: u64, name: &[u8]) -> (Key, u64) {
     let root = rig.run(fs.need_root(5)).expect("sound");
     let all = rig.run(support::items(fs, root));
@@ -181,7 +181,7 @@ fn entry(rig: &Rig, fs: &Arc<FileSystem>, directory: u64, name: &[u8]) -> (Key, 
     (key, u64::from_le_bytes(data[..8].try_into().expect("eight bytes")))
 }
 
-/// How many entries a directory has, and what is wrong with others.
+/// The number of valid entries of a directory, and the errors of the others.
 async fn listed(mut listing: Directory) -> (usize, Vec<FileError>) {
     let (mut count, mut errors) = (0, Vec::new());
     loop {
@@ -207,7 +207,7 @@ fn a_directory_within_itself_is_not_entered() {
         let (count, errors) = listed(files.list(deep).await.expect("a directory")).await;
         assert!(count > 10 && matches!(&errors[..], [FileError::Elsewhere { .. }]), "{errors:?}");
     });
-    // The inode's own names in a circle: `deep` is in `er`, which is in `deep`.
+    // The inodes' own names in a cycle: `deep` is in `er`, which is in `deep`.
     let (rig, fs) = {
         drop((again, fs));
         drop(rig);
@@ -236,7 +236,7 @@ fn an_entry_for_the_root_directory_is_refused() {
     for key in [key, by_name] {
         change_item(&rig, &fs, root, key, |data| put(data, 0, 256));
     }
-    // The root directory agrees: it says that `deep/er` is its one name.
+    // The root directory agrees: its back reference names `deep/er` as its only entry.
     let (leaf, slot) = rig.run(async {
         let mut path = Path::new(&fs, root);
         assert!(path.search(Key::new(256, item::INODE_REF, 0)).await.expect("sound"));
@@ -262,7 +262,7 @@ fn an_entry_for_the_root_directory_is_refused() {
     });
 }
 
-/// Otherwise 40 directories within each other, each there twice, are 2^40 directories.
+/// Otherwise 40 nested directories, each listed twice, would be 2^40 directories.
 #[test]
 fn a_directory_or_subvolume_that_is_there_twice_is_entered_once() {
     for (it, twin) in [(b"deep".as_slice(), b"zlib".as_slice()), (b"volume", b"inline")] {
@@ -347,7 +347,7 @@ async fn pieces(fs: &Arc<FileSystem>, path: &[u8]) -> Vec<Piece> {
 
 #[test]
 fn absurd_extents_are_lost_and_not_looked_for() {
-    // Of the compressed inline file: what it would have decompressed; of a plain one: its length.
+    // The decompressed size of the compressed inline file, and the length of a plain one.
     let (rig, fs) = rig();
     let root = rig.run(fs.need_root(5)).expect("sound");
     let (_, zlib) = entry(&rig, &fs, 256, b"zlib");
@@ -371,7 +371,7 @@ fn absurd_extents_are_lost_and_not_looked_for() {
     assert!(matches!(&lost[..], [Piece::Lost { why: LostWhy::Read(_), .. }]), "{lost:?}");
 }
 
-/// Everything that can be asked of a file system; what it says is counted.
+/// Runs every query on a file system; returns the amount of output.
 async fn ask_everything(fs: &Arc<FileSystem>) -> usize {
     struct Counted(usize);
     impl io::Write for Counted {
@@ -438,7 +438,7 @@ async fn ask_everything(fs: &Arc<FileSystem>) -> usize {
     said + out.0
 }
 
-/// Any byte of any tree block may be another, with a right checksum: nothing panics, and all ends.
+/// Any byte of any tree block may change, with the right checksum: nothing panics, and everything ends.
 #[test]
 fn whatever_is_in_a_tree_block_everything_ends() {
     for seed in 0..150 {
@@ -460,7 +460,7 @@ fn whatever_is_in_a_tree_block_everything_ends() {
                 for _ in 0..=rng.below(6) {
                     let len = bytes.len() as u64;
                     let place = 48 + rng.below(len - 48) as usize;
-                    // Mostly among the keys and the items' data, which are at both ends.
+                    // Mostly extreme values.
                     let value = [0, 1, 0x7f, 0x80, 0xff, rng.below(256) as u8];
                     bytes[place] = value[rng.below(6) as usize];
                 }
@@ -474,7 +474,7 @@ fn whatever_is_in_a_tree_block_everything_ends() {
     }
 }
 
-/// As [`change`], on all stored copies.
+/// Like [`change`], for all stored copies.
 fn change_all(rig: &Rig, fs: &FileSystem, at: Logical, change: impl FnOnce(&mut [u8])) {
     let size = u64::from(fs.nodesize());
     let mut bytes = rig.run(fs.read_mirror(at, size, Mirror(1))).expect("it is there");

@@ -1,4 +1,4 @@
-//! The texts of `inspect` are those of btrfs-progs 6.2, byte for byte.
+//! The output of `inspect` is that of btrfs-progs 6.2, byte for byte.
 
 use crate::support;
 
@@ -8,7 +8,7 @@ use ashlar_btrfs::ondisk::superblock::{OFFSETS, Superblock};
 use ashlar_btrfs::units::Logical;
 use zerocopy::FromBytes;
 
-/// Compares line by line, so that a failure shows the first line that differs.
+/// Compares line by line, so that a failure shows the first different line.
 fn assert_same(what: &str, found: &[u8], wanted: &[u8]) {
     let lines = |bytes: &[u8]| -> Vec<String> {
         bytes.split(|byte| *byte == b'\n').map(|line| line.escape_ascii().to_string()).collect()
@@ -26,7 +26,7 @@ fn superblocks_are_told_as_dump_super_does() {
     for name in names() {
         let rig = Rig::golden(&name);
         let wanted = bytes(&name, "super.txt").expect("every image has one");
-        // Only of `huge` all three are told.
+        // Only the text of `huge` has all three.
         let offsets = if name == "huge" { &OFFSETS[..] } else { &OFFSETS[..1] };
         let mut text = Vec::new();
         for device in 0..rig.media.len() {
@@ -50,7 +50,7 @@ fn trees_are_told_as_dump_tree_does() {
         let Some(wanted) = bytes(&name, "tree.txt") else { continue };
         let rig = Rig::golden(&name);
         let fs = rig.open();
-        // Their first line is the version of the program.
+        // The first line is the version of btrfs-progs.
         let first = wanted.iter().position(|byte| *byte == b'\n').expect("a line") + 1;
         let mut text = Vec::new();
         let dumped = rig.run(inspect::trees(&fs, &mut text)).expect("sound");
@@ -68,7 +68,7 @@ fn stripe_trees_are_told_as_dump_tree_does() {
         let Some(wanted) = bytes(&name, "stripes.txt") else { continue };
         let rig = Rig::golden(&name);
         let fs = rig.open();
-        // Without the version of the program, and the checksums that 6.19 tells of each block: 6.2 does not.
+        // Without the version line, and without the block checksums that 6.19 prints and 6.2 does not.
         let lines = wanted.split_inclusive(|byte| *byte == b'\n').skip(1);
         let is_told = |line: &&[u8]| !line.starts_with(b"checksum ");
         let wanted: Vec<u8> = lines.filter(is_told).flatten().copied().collect();

@@ -1,5 +1,5 @@
 //! Every item of every golden image through the parser of its type: nothing that a kernel wrote is
-//! refused, and what items say of each other is so.
+//! refused, and what items say about each other is true.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,16 +14,16 @@ use ashlar_btrfs::ondisk::items::{
 };
 use ashlar_btrfs::ondisk::key::{Key, item, objectid};
 
-/// What is known of an extent: references that its item counts, and those that were found.
+/// Per extent: number of references according to its item, and number of references found.
 type References = BTreeMap<u64, (u64, u64)>;
 
 struct Reader {
     sectorsize: u32,
     csum: ChecksumKind,
     references: References,
-    /// Free ranges of block groups: counted, and found.
+    /// Free ranges of block groups: number recorded, and number found.
     free: BTreeMap<u64, (u64, u64)>,
-    /// Where the last free range ended: one that goes over the end of a bitmap counts once.
+    /// End of the last free range: a range that crosses the end of a bitmap counts once.
     free_end: Option<u64>,
     kinds: BTreeSet<u8>,
 }
@@ -112,7 +112,7 @@ impl Reader {
             item::UUID_SUBVOL | item::UUID_RECEIVED_SUBVOL => uuid_subvolumes(data).map(drop),
             // The free space cache has an item of type 0.
             0 if key.objectid == objectid::FREE_SPACE => FreeSpaceHeader::parse(data).map(drop),
-            // Other parsers are for these.
+            // These have other parsers.
             item::DEV_ITEM | item::CHUNK_ITEM => Ok(()),
             kind => match keyed_ref(key, data) {
                 Some(back_ref) => {

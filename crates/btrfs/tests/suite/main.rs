@@ -1,4 +1,4 @@
-//! Integration tests of btrfs, in one program: a module for each subject.
+//! Integration tests of btrfs in one program, with a module for each subject.
 
 mod backref;
 mod files;

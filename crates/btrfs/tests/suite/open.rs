@@ -1,5 +1,5 @@
-//! What is refused when a file system is opened, and what is not: superblocks that are leftovers,
-//! devices that missed transactions, trees that cannot be.
+//! What is refused or accepted when opening a file system: leftover superblocks, devices that
+//! missed transactions, invalid trees.
 
 use std::sync::Arc;
 
@@ -21,13 +21,13 @@ use zerocopy::IntoBytes;
 const READ: OpenOptions = OpenOptions { degraded: false, writable: false, stale: false };
 const WRITE: OpenOptions = OpenOptions { writable: true, ..READ };
 
-/// The superblock at `at`, which is good.
+/// The superblock at `at`, which must be valid.
 fn superblock(rig: &Rig, device: usize, at: Physical) -> Box<Superblock> {
     let bytes = rig.peek(device, at.0, SUPERBLOCK_SIZE);
     Superblock::parse(&bytes, at).expect("it is good")
 }
 
-/// Changes the superblock at `at`; its checksum is good.
+/// Changes the superblock at `at`, and updates its checksum.
 fn change(rig: &Rig, device: usize, at: Physical, change: impl Fn(&mut Superblock)) {
     let mut copy = superblock(rig, device, at);
     change(&mut copy);
@@ -41,7 +41,7 @@ fn erase(rig: &Rig, device: usize, at: Physical) {
     rig.patch(device, at.0, &[0; SUPERBLOCK_SIZE]);
 }
 
-/// Changes all mirrors of a tree block; its checksum is good.
+/// Changes all mirrors of a tree block, and updates its checksum.
 fn change_node(rig: &Rig, fs: &FileSystem, at: Logical, change: impl Fn(&mut [u8])) {
     let chunk = fs.chunks().get(at).expect("it is in a chunk");
     for mirror in chunk.all_mirrors() {
@@ -56,7 +56,7 @@ fn change_node(rig: &Rig, fs: &FileSystem, at: Logical, change: impl Fn(&mut [u8
     }
 }
 
-/// A tree with a block above its leaves, and that has several.
+/// A tree with several leaves below a block.
 async fn deep_tree(fs: &Arc<FileSystem>) -> Root {
     for (_, root) in fs.roots().await.expect("sound") {
         if root.level > 0 {
@@ -128,7 +128,7 @@ fn a_damaged_first_superblock_is_still_one() {
     assert!(!fs.devices()[0].is_by_backup());
 }
 
-/// A file system was made over a larger one: its last copy is left, and says that it is newer.
+/// A file system was created over a larger one: the last copy of the old one remains, with a newer generation.
 #[test]
 fn a_newer_copy_of_another_file_system_or_device_counts_for_nothing() {
     let changes: [fn(&mut Superblock); 3] = [
@@ -172,7 +172,7 @@ fn the_newest_copy_of_the_same_device_is_taken() {
     }
 }
 
-/// A device that is smaller by now has copies of when it was larger.
+/// A device that was shrunk still has copies from before.
 #[test]
 fn copies_behind_the_end_of_the_file_system_are_not_looked_at() {
     for first_is_there in [true, false] {
@@ -191,7 +191,7 @@ fn copies_behind_the_end_of_the_file_system_are_not_looked_at() {
         assert_eq!(fs.devices()[0].supers[1], SuperState::Good { generation });
         assert_eq!(fs.devices()[0].supers[2], SuperState::Absent);
     }
-    // One that says itself that it is behind the end is none.
+    // A copy is ignored if its own size says that it is past the end.
     let rig = Rig::golden("huge");
     erase(&rig, 0, OFFSETS[0]);
     change(&rig, 0, OFFSETS[2], |leftover| {
@@ -216,12 +216,12 @@ fn backups_that_contradict_each_other_are_refused() {
         assert_eq!(error, OpenError::Copies { name: "0.img".to_owned(), first, second });
         assert!(text.contains(&own.fsid.to_string()) && text.contains(&other.fsid.to_string()));
     }
-    // It is found all the same, so that somebody reads that.
+    // The file system is still identified, so that opening it reports the contradiction.
     let gateway = rig.sources().remove(0).gateway;
     assert_eq!(rig.run(identify(&gateway)), Some(own.fsid));
 }
 
-/// Keeps what it is told.
+/// Collects the problems.
 #[derive(Default)]
 struct Kept(std::sync::Mutex<Vec<Problem>>);
 
@@ -252,7 +252,7 @@ fn a_scrub_leaves_the_superblock_of_another_file_system_alone() {
     }
 }
 
-/// A mirror of which the second device missed so many transactions.
+/// A mirrored file system whose second device missed `missed` transactions.
 fn with_stale_device(missed: u64) -> Rig {
     let rig = Rig::golden("raid1-sha256");
     for at in [OFFSETS[0], OFFSETS[1]] {
@@ -340,7 +340,7 @@ fn an_empty_leaf_below_another_block_is_refused() {
     let again = rig.open();
     let error = rig.run(walk(&again, root)).expect_err("a leaf is empty");
     assert_eq!(contents(&error), "no items, and its parent has a key for it");
-    // And so when it is in memory, for somebody who expected nothing of it.
+    // Also if the block is cached by a reader without expectations.
     let again = rig.open();
     let any = Expected { at: pointer.at, ..Expected::default() };
     assert!(rig.run(again.node(any)).expect("trees without items are such a leaf").is_empty());
@@ -349,7 +349,7 @@ fn an_empty_leaf_below_another_block_is_refused() {
     assert_eq!(contents(&error), "no items, and its parent has a key for it");
 }
 
-/// A search that is dropped while it waits for a leaf is at the block above it.
+/// A search that is dropped while it waits for a leaf leaves the path at the block above.
 #[test]
 fn a_search_that_was_dropped_midway_misleads_no_other() {
     let rig = Rig::golden("single-4k");
@@ -364,7 +364,7 @@ fn a_search_that_was_dropped_midway_misleads_no_other() {
         let mut dropped = 0;
         for (_, _, key, data) in &all {
             let mut path = Path::new(&fs, root);
-            // The last leaf comes into memory with the first of its own items.
+            // The last leaf is cached once the search for its first item has read it.
             if path.search(last).now_or_never().is_none() {
                 assert_eq!(path.item(), None);
                 dropped += 1;
@@ -392,7 +392,7 @@ fn a_pointer_into_a_sector_is_refused() {
     assert_eq!(contents(&error), what);
 }
 
-/// Where the data of the first item of that object and type is: the leaf, and the bytes within.
+/// Location of the first item's data with this object and type: the leaf, and the offset in it.
 fn find(rig: &Rig, fs: &Arc<FileSystem>, tree: Root, object: u64, kind: u8) -> (Logical, usize) {
     rig.run(async {
         let mut path = Path::new(fs, tree);
@@ -418,7 +418,7 @@ fn a_root_within_a_sector_is_refused() {
     assert_eq!(contents(&error), "an address that is no multiple of the sector size");
 }
 
-/// Every bit alone.
+/// Each bit on its own.
 #[test]
 fn superblock_flags_are_known_or_refused() {
     for bit in 0..64 {
@@ -443,7 +443,7 @@ fn superblock_flags_are_known_or_refused() {
     }
 }
 
-/// The first device is of another file system: the seed that this one was grown on.
+/// The first device belongs to another file system: the seed of this one.
 #[test]
 fn a_file_system_grown_on_a_seed_is_refused_by_name() {
     for name in ["raid1-sha256", "uuid"] {

@@ -1,4 +1,4 @@
-//! Scrub of golden images: what the kernel's counted; damage of every kind, found and repaired.
+//! Scrub of golden images: counters as in the kernel; damage of every kind, found and repaired.
 
 mod common;
 mod control;
@@ -13,7 +13,7 @@ use crate::support::{Rig, names};
 use ashlar_btrfs::scrub::{Counters, DeviceReport, State};
 use common::{read_only, scrub};
 
-/// What `btrfs scrub -R` wrote, device by device.
+/// The output of `btrfs scrub -R`, by device.
 fn counted(text: &str) -> Vec<(u64, Counters)> {
     let mut all: Vec<(u64, Counters)> = Vec::new();
     for line in text.lines() {
@@ -47,7 +47,7 @@ fn counted(text: &str) -> Vec<(u64, Counters)> {
     all
 }
 
-/// What the kernel said of an image.
+/// The kernel's output for an image.
 fn told(image: &str) -> &'static str {
     let all = if image.starts_with("stripe-") {
         include_str!("scrub-stripes.txt")
@@ -60,12 +60,12 @@ fn told(image: &str) -> &'static str {
     rest.split("\nimage ").next().expect("there is one")
 }
 
-/// What the kernel counted on an image.
+/// The kernel's counters for an image.
 fn kernel(image: &str) -> Vec<(u64, Counters)> {
     counted(told(image))
 }
 
-/// Every counter of every device of every image is what the kernel's scrub counted.
+/// Every counter of every device of every image equals that of the kernel's scrub.
 #[test]
 fn a_sound_file_system_counts_as_in_the_kernel() {
     for name in names() {
@@ -77,7 +77,7 @@ fn a_sound_file_system_counts_as_in_the_kernel() {
     }
 }
 
-/// Asserts that all devices were scrubbed, and counted as the kernel did.
+/// Asserts that all devices were scrubbed, with the same counters as in the kernel.
 fn assert_counters(reports: &[DeviceReport], wanted: &[(u64, Counters)], name: &str) {
     assert_eq!(reports.len(), wanted.len(), "{name}");
     for (report, (devid, counters)) in reports.iter().zip(wanted) {

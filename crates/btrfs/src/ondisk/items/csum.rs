@@ -5,7 +5,7 @@ use crate::csum::ChecksumKind;
 use crate::ondisk::key::Key;
 use crate::units::Logical;
 
-/// Checksums of neighbouring sectors. The key is `(EXTENT_CSUM EXTENT_CSUM first byte)`.
+/// Checksums of consecutive sectors. The key is `(EXTENT_CSUM EXTENT_CSUM first byte)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CsumItem<'a> {
     start: Logical,
@@ -15,11 +15,11 @@ pub struct CsumItem<'a> {
 }
 
 impl<'a> CsumItem<'a> {
-    /// Takes an `EXTENT_CSUM`.
+    /// Parses an `EXTENT_CSUM`.
     ///
     /// # Errors
-    /// Its size is not that of whole checksums, of which there is at least one; or its range is not
-    /// of whole sectors, or overflows.
+    /// Its size is not that of one or more whole checksums; or its range overflows or does not
+    /// consist of whole sectors.
     pub fn parse(
         key: Key,
         bytes: &'a [u8],
@@ -41,22 +41,22 @@ impl<'a> CsumItem<'a> {
         Ok(Self { start, size, sectorsize, sums: bytes })
     }
 
-    /// The first byte that it has a checksum for.
+    /// The first byte covered.
     pub const fn start(&self) -> Logical {
         self.start
     }
 
-    /// How many sectors it has checksums for.
+    /// Number of sectors covered.
     pub const fn sectors(&self) -> usize {
         self.sums.len() / self.size
     }
 
-    /// The byte behind the last that it has a checksum for.
+    /// The byte after the last one covered.
     pub const fn end(&self) -> Logical {
         Logical(self.start.0 + self.sectors() as u64 * self.sectorsize)
     }
 
-    /// The checksum of the sector that begins at, or holds, `at`.
+    /// The checksum of the sector that contains `at`.
     pub fn get(&self, at: Logical) -> Option<&'a [u8]> {
         let sector = at.0.checked_sub(self.start.0)? / self.sectorsize;
         let first = usize::try_from(sector).ok()?.checked_mul(self.size)?;

@@ -1,4 +1,4 @@
-//! State of devices: errors counted, a balance, a replacement.
+//! State of devices: error counters, a balance, a replacement.
 
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -6,28 +6,27 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::{ItemError, exact, prefix};
 use crate::ondisk::ondisk_layout;
 
-/// Errors that were counted on a device (`struct btrfs_dev_stats_item`). The key is
-/// `(DEV_STATS PERSISTENT_ITEM device)`.
+/// Errors counted on a device (`struct btrfs_dev_stats_item`). The key is `(DEV_STATS PERSISTENT_ITEM device)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DevStats {
-    /// Writes that failed.
+    /// Failed writes.
     pub write_errs: u64,
-    /// Reads that failed.
+    /// Failed reads.
     pub read_errs: u64,
-    /// Flushes that failed.
+    /// Failed flushes.
     pub flush_errs: u64,
     /// Blocks with wrong checksums or contents.
     pub corruption_errs: u64,
-    /// Blocks of a wrong generation.
+    /// Blocks with a wrong generation.
     pub generation_errs: u64,
 }
 
 impl DevStats {
-    /// Takes the body of the item. Counters that an old, shorter item lacks are zero; those that a
-    /// newer one has behind these are left out.
+    /// Parses the item's body. Counters missing from an old, shorter item are zero; additional ones
+    /// of a newer item are ignored.
     ///
     /// # Errors
-    /// Its size is not that of whole counters.
+    /// Its size is not a multiple of a counter's.
     pub fn parse(bytes: &[u8]) -> Result<Self, ItemError> {
         let (values, cut) = bytes.as_chunks::<8>();
         if !cut.is_empty() {
@@ -45,34 +44,34 @@ impl DevStats {
     }
 }
 
-/// `struct btrfs_disk_balance_args`: which chunks a balance takes. A filter that is not in `flags`
-/// means nothing.
+/// `struct btrfs_disk_balance_args`: filters for the chunks of a balance. A filter that is not in
+/// `flags` has no effect.
 #[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct BalanceArgs {
     /// Their profiles.
     pub profiles: U64,
-    /// Percent used at most; or, as two numbers of 32 bits, at least and at most.
+    /// Maximum usage in percent; or minimum and maximum, as two 32-bit numbers.
     pub usage: U64,
-    /// A device that they are on.
+    /// A device that holds part of the chunk.
     pub devid: U64,
-    /// The first byte of that device.
+    /// First byte on that device.
     pub pstart: U64,
-    /// The last.
+    /// Last byte on that device.
     pub pend: U64,
-    /// The first byte of the file system's space.
+    /// First byte in the file system's space.
     pub vstart: U64,
-    /// The last.
+    /// Last byte in the file system's space.
     pub vend: U64,
-    /// The profile that they get.
+    /// Target profile.
     pub target: U64,
-    /// Which filters there are.
+    /// The filters in use.
     pub flags: U64,
-    /// How many chunks at most; or, as two numbers of 32 bits, at least and at most.
+    /// Maximum number of chunks; or minimum and maximum, as two 32-bit numbers.
     pub limit: U64,
-    /// Their devices at least.
+    /// Minimum number of devices.
     pub stripes_min: U32,
-    /// Their devices at most.
+    /// Maximum number of devices.
     pub stripes_max: U32,
     /// Zero.
     pub unused: [U64; 6],
@@ -83,7 +82,7 @@ ondisk_layout!(BalanceArgs, 136, {
     flags: 64, limit: 72, stripes_min: 80, stripes_max: 84, unused: 88,
 });
 
-/// `struct btrfs_balance_item`: a balance that did not end. The key is `(BALANCE TEMPORARY_ITEM 0)`.
+/// `struct btrfs_balance_item`: an unfinished balance. The key is `(BALANCE TEMPORARY_ITEM 0)`.
 #[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct BalanceItem {
@@ -105,29 +104,29 @@ bitflags::bitflags! {
     /// What a balance does (`BTRFS_BALANCE_*`).
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
     pub struct BalanceFlags: u64 {
-        /// It takes data.
+        /// Balances data.
         const DATA = 1 << 0;
-        /// It takes the chunk tree.
+        /// Balances the chunk tree.
         const SYSTEM = 1 << 1;
-        /// It takes metadata.
+        /// Balances metadata.
         const METADATA = 1 << 2;
-        /// It may reduce the number of copies.
+        /// May reduce the number of copies.
         const FORCE = 1 << 3;
-        /// It goes on where it was.
+        /// Resumes an interrupted balance.
         const RESUME = 1 << 4;
     }
 }
 
 impl BalanceItem {
-    /// Takes the body of the item.
+    /// Parses the item's body.
     ///
     /// # Errors
-    /// It is shorter.
+    /// The body is too short.
     pub fn parse(bytes: &[u8]) -> Result<&Self, ItemError> {
         prefix("balance item", bytes).map(|(item, _)| item)
     }
 
-    /// What it does; flags without a name are kept.
+    /// Its flags; unnamed bits are kept.
     pub fn balance_flags(&self) -> BalanceFlags {
         BalanceFlags::from_bits_retain(self.flags.get())
     }
@@ -138,23 +137,23 @@ impl BalanceItem {
 #[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct DevReplaceItem {
-    /// The device that is replaced; the new one has the number 0 meanwhile.
+    /// The device being replaced; the new device has the number 0 meanwhile.
     pub src_devid: U64,
-    /// What lies before it on the device was copied.
+    /// Everything before this offset on the device was copied.
     pub cursor_left: U64,
-    /// What lies behind it was not.
+    /// Everything from this offset on was not copied.
     pub cursor_right: U64,
     /// 1: the old device is read only where no other copy is good.
     pub cont_reading_from_srcdev_mode: U64,
     /// [`DevReplaceState`]
     pub replace_state: U64,
-    /// When it began, in seconds since 1970.
+    /// Start time, in seconds since 1970.
     pub time_started: U64,
-    /// When it ended.
+    /// End time.
     pub time_stopped: U64,
-    /// Writes that failed.
+    /// Failed writes.
     pub num_write_errors: U64,
-    /// Blocks of which no good copy was found.
+    /// Blocks without a good copy.
     pub num_uncorrectable_read_errors: U64,
 }
 
@@ -164,7 +163,7 @@ ondisk_layout!(DevReplaceItem, 72, {
     num_uncorrectable_read_errors: 64,
 });
 
-/// How far a replacement is (`BTRFS_IOCTL_DEV_REPLACE_STATE_*`).
+/// State of a replacement (`BTRFS_IOCTL_DEV_REPLACE_STATE_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum DevReplaceState {
     /// 0
@@ -194,10 +193,10 @@ impl DevReplaceState {
 }
 
 impl DevReplaceItem {
-    /// Takes the body of the item.
+    /// Parses the item's body.
     ///
     /// # Errors
-    /// It has another size; or its state is unknown.
+    /// The size is wrong, or the state is unknown.
     pub fn parse(bytes: &[u8]) -> Result<(&Self, DevReplaceState), ItemError> {
         const ITEM: &str = "device replacement";
         let item: &Self = exact(ITEM, bytes)?;

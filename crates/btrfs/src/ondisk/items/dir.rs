@@ -1,4 +1,4 @@
-//! Entries of directories, and extended attributes, which have the same form.
+//! Directory entries and extended attributes, which share a format.
 
 use zerocopy::byteorder::little_endian::{U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -11,13 +11,13 @@ use crate::ondisk::ondisk_layout;
 #[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct DiskDirItem {
-    /// Where it leads: an inode of this tree, or another tree.
+    /// Target: an inode of this tree, or another tree.
     pub location: DiskKey,
-    /// The transaction that made it.
+    /// The transaction that created it.
     pub transid: U64,
-    /// Bytes of the data behind the name.
+    /// Length of the data after the name.
     pub data_len: U16,
-    /// Bytes of the name that follows.
+    /// Length of the name that follows.
     pub name_len: U16,
     /// [`FileType`]
     pub kind: u8,
@@ -27,10 +27,10 @@ ondisk_layout!(DiskDirItem, 30, {
     location: 0, transid: 17, data_len: 25, name_len: 27, kind: 29,
 });
 
-/// What an entry is (`BTRFS_FT_*`).
+/// Type of an entry (`BTRFS_FT_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum FileType {
-    /// 0: not written down.
+    /// 0: not recorded.
     Unknown,
     /// 1: a file.
     Regular,
@@ -69,7 +69,7 @@ impl FileType {
         Self::ALL.get(usize::from(number)).copied()
     }
 
-    /// As `btrfs inspect-internal dump-tree` names it.
+    /// Its name in `btrfs inspect-internal dump-tree`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Unknown => "UNKNOWN",
@@ -85,30 +85,30 @@ impl FileType {
     }
 }
 
-/// An entry of a directory, or an extended attribute.
+/// A directory entry or an extended attribute.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DirEntry<'a> {
-    /// Where it leads: `(inode INODE_ITEM 0)`, or `(tree ROOT_ITEM -1)`; zero for an attribute.
+    /// Target: `(inode INODE_ITEM 0)`, or `(tree ROOT_ITEM -1)`; zero for an attribute.
     pub location: Key,
-    /// The transaction that made it.
+    /// The transaction that created it.
     pub transid: u64,
-    /// What it is.
+    /// Type.
     pub kind: FileType,
     /// Its name.
     pub name: &'a [u8],
-    /// The value of an attribute; otherwise empty.
+    /// The value of an attribute; empty for an entry.
     pub data: &'a [u8],
 }
 
-/// The entries of a `DIR_ITEM`, a `DIR_INDEX` or an `XATTR_ITEM`: several if the
-/// [hashes](super::name_hash) of their names are the same.
+/// The entries of a `DIR_ITEM`, a `DIR_INDEX` or an `XATTR_ITEM`: several if their names have the
+/// same [hash](super::name_hash).
 #[derive(Clone, Debug)]
 pub struct DirEntries<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> DirEntries<'a> {
-    /// Those in the body of the item.
+    /// The entries in an item's body.
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
@@ -140,21 +140,21 @@ impl<'a> Iterator for DirEntries<'a> {
     }
 }
 
-/// `struct btrfs_dir_log_item`: in log trees, the end of a range of entries that was logged.
+/// `struct btrfs_dir_log_item`: in log trees, the end of a range of logged entries.
 #[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct DirLogItem {
-    /// The last number, or hash, in the range.
+    /// The last index, or hash, in the range.
     pub end: U64,
 }
 
 ondisk_layout!(DirLogItem, 8, { end: 0 });
 
 impl DirLogItem {
-    /// Takes the body of a `DIR_LOG_ITEM` or a `DIR_LOG_INDEX`.
+    /// Parses the body of a `DIR_LOG_ITEM` or `DIR_LOG_INDEX`.
     ///
     /// # Errors
-    /// It has another size.
+    /// The size is wrong.
     pub fn parse(bytes: &[u8]) -> Result<&Self, ItemError> {
         exact("directory log item", bytes)
     }

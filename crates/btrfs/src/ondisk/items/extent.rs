@@ -1,4 +1,4 @@
-//! Extents: how often they are referred to, and by what.
+//! Extents: their reference counts and references.
 
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -9,16 +9,16 @@ use crate::ondisk::node::MAX_LEVEL;
 use crate::ondisk::ondisk_layout;
 use crate::units::Logical;
 
-/// The type of keyed references before Linux 2.6.31 (`BTRFS_EXTENT_REF_V0_KEY`).
+/// Type of keyed references before Linux 2.6.31 (`BTRFS_EXTENT_REF_V0_KEY`).
 const EXTENT_REF_V0: u8 = 180;
 
 /// `struct btrfs_extent_item`
 #[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct DiskExtentItem {
-    /// References, inline and keyed.
+    /// Number of references, inline and keyed.
     pub refs: U64,
-    /// The transaction that made it.
+    /// The transaction that created it.
     pub generation: U64,
     /// [`ExtentFlags`]
     pub flags: U64,
@@ -27,14 +27,14 @@ pub struct DiskExtentItem {
 ondisk_layout!(DiskExtentItem, 24, { refs: 0, generation: 8, flags: 16 });
 
 bitflags::bitflags! {
-    /// What an extent holds (`BTRFS_EXTENT_FLAG_*`, `BTRFS_BLOCK_FLAG_*`).
+    /// Content of an extent (`BTRFS_EXTENT_FLAG_*`, `BTRFS_BLOCK_FLAG_*`).
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
     pub struct ExtentFlags: u64 {
         /// Data.
         const DATA = 1 << 0;
         /// A tree block.
         const TREE_BLOCK = 1 << 1;
-        /// Blocks below this one are referred to by it, not by its tree.
+        /// References to the blocks below name this block, not its tree.
         const FULL_BACKREF = 1 << 8;
     }
 }
@@ -51,14 +51,14 @@ pub struct DiskTreeBlockInfo {
 
 ondisk_layout!(DiskTreeBlockInfo, 18, { key: 0, level: 17 });
 
-/// `struct btrfs_extent_inline_ref`. An inline `EXTENT_DATA_REF` has its struct in the place of
-/// `offset`; an inline `SHARED_DATA_REF` has its struct behind it.
+/// `struct btrfs_extent_inline_ref`. An inline `EXTENT_DATA_REF` has its struct in place of
+/// `offset`; an inline `SHARED_DATA_REF` has its struct after it.
 #[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct DiskInlineRef {
-    /// The type that the key of this reference would have.
+    /// The type of the equivalent keyed reference.
     pub kind: u8,
-    /// The offset that the key of this reference would have.
+    /// The key offset of the equivalent keyed reference.
     pub offset: U64,
 }
 
@@ -72,9 +72,9 @@ pub struct DiskExtentDataRef {
     pub root: U64,
     /// The inode.
     pub objectid: U64,
-    /// Where the extent's first byte would be in the file.
+    /// File offset at which the extent's first byte would be.
     pub offset: U64,
-    /// How many parts of the file.
+    /// Number of file parts.
     pub count: U32,
 }
 
@@ -84,44 +84,44 @@ ondisk_layout!(DiskExtentDataRef, 28, { root: 0, objectid: 8, offset: 16, count:
 #[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct DiskSharedDataRef {
-    /// How many parts of files in the leaf.
+    /// Number of file parts in the leaf.
     pub count: U32,
 }
 
 ondisk_layout!(DiskSharedDataRef, 4, { count: 0 });
 
-/// What refers to an extent.
+/// A reference to an extent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum BackRef {
-    /// A tree, to a block of its own.
+    /// From a tree to one of its own blocks.
     TreeBlock {
         /// The tree.
         root: u64,
     },
-    /// A tree block, to one below it.
+    /// From a tree block to one below it.
     SharedBlock {
-        /// The one above.
+        /// The block above.
         parent: Logical,
     },
-    /// Parts of a file.
+    /// From parts of a file.
     ExtentData {
         /// The tree.
         root: u64,
         /// The inode.
         objectid: u64,
-        /// Where the extent's first byte would be in the file; it wraps around below zero.
+        /// File offset at which the extent's first byte would be; negative values wrap around.
         offset: u64,
-        /// How many parts.
+        /// Number of parts.
         count: u32,
     },
-    /// Parts of files in a leaf.
+    /// From file parts in a leaf.
     SharedData {
         /// The leaf.
         parent: Logical,
-        /// How many parts.
+        /// Number of parts.
         count: u32,
     },
-    /// Not a reference: the tree that pays for the extent, with simple quotas.
+    /// Not a reference: the tree charged for the extent, with simple quotas.
     Owner {
         /// The tree.
         root: u64,
@@ -256,10 +256,10 @@ impl Iterator for BackRefs<'_> {
     }
 }
 
-/// A reference that is an item of its own; `None` if the key is that of another item.
+/// Parses a reference that is a separate item; `None` if the key is that of another item.
 ///
 /// # Errors
-/// It has another size, or is of the old form.
+/// The size is wrong, or the item is of the old form.
 pub fn keyed_ref(key: Key, bytes: &[u8]) -> Option<Result<BackRef, ItemError>> {
     const ITEM: &str = "keyed ref";
     let empty = |back_ref| match bytes.len() {
@@ -283,7 +283,7 @@ mod tests {
     use super::super::testing::{counting, join};
     use super::*;
 
-    /// The beginning of an item with these flags; 3 references, generation 4.
+    /// The start of an item with these flags; 3 references, generation 4.
     fn head(flags: u64) -> Vec<u8> {
         [3, 4, flags].map(u64::to_le_bytes).concat()
     }

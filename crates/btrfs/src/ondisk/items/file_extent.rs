@@ -7,13 +7,13 @@ use super::{ItemError, exact, prefix};
 use crate::ondisk::ondisk_layout;
 use crate::units::Logical;
 
-/// The beginning of `struct btrfs_file_extent_item`, which inline extents have as well.
+/// The start of `struct btrfs_file_extent_item`, which inline extents also have.
 #[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct DiskFileExtent {
-    /// The transaction that made it.
+    /// The transaction that created it.
     pub generation: U64,
-    /// Bytes of the whole extent when it is decompressed.
+    /// Decompressed size of the whole extent.
     pub ram_bytes: U64,
     /// [`Compression`]
     pub compression: u8,
@@ -29,17 +29,17 @@ ondisk_layout!(DiskFileExtent, 21, {
     generation: 0, ram_bytes: 8, compression: 16, encryption: 17, other_encoding: 18, kind: 20,
 });
 
-/// The rest of `struct btrfs_file_extent_item`, if the data is elsewhere.
+/// The rest of `struct btrfs_file_extent_item`, for data that is not inline.
 #[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct DiskFileExtentData {
-    /// Where the extent is; zero is a hole.
+    /// Address of the extent; zero is a hole.
     pub disk_bytenr: U64,
-    /// Its bytes there.
+    /// Its length there in bytes.
     pub disk_num_bytes: U64,
-    /// Where in the (decompressed) extent this part of the file begins.
+    /// Offset in the (decompressed) extent at which this part of the file begins.
     pub offset: U64,
-    /// Bytes of this part of the file.
+    /// Length of this part of the file.
     pub num_bytes: U64,
 }
 
@@ -50,11 +50,11 @@ ondisk_layout!(DiskFileExtentData, 32, {
 /// How data is compressed (`enum btrfs_compression_type`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Compression {
-    /// 0: it is not.
+    /// 0: not compressed.
     None,
     /// 1: zlib.
     Zlib,
-    /// 2: LZO, in a framing of btrfs's own.
+    /// 2: LZO, with btrfs framing.
     Lzo,
     /// 3: Zstandard.
     Zstd,
@@ -69,7 +69,7 @@ impl Compression {
         Self::ALL.get(usize::from(number)).copied()
     }
 
-    /// As `btrfs inspect-internal dump-tree` names it.
+    /// Its name in `btrfs inspect-internal dump-tree`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -80,51 +80,51 @@ impl Compression {
     }
 }
 
-/// A part of a file; the key's offset is where it begins in the file.
+/// A part of a file; the key's offset is its start in the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileExtent<'a> {
-    /// The transaction that made it.
+    /// The transaction that created it.
     pub generation: u64,
-    /// Bytes of the whole extent when it is decompressed.
+    /// Decompressed size of the whole extent.
     pub ram_bytes: u64,
     /// How its data is compressed.
     pub compression: Compression,
-    /// Where its data is.
+    /// Location of its data.
     pub body: FileExtentBody<'a>,
 }
 
-/// Where the data of a part of a file is.
+/// Location of the data of a file part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FileExtentBody<'a> {
-    /// Here, as it is stored.
+    /// In the item, as stored.
     Inline(&'a [u8]),
     /// In an extent.
     Regular(DataExtent),
-    /// In an extent that was not written: it reads as zeroes.
+    /// In an extent that has not been written: reads as zeroes.
     Prealloc(DataExtent),
 }
 
-/// A part of an extent of data: checked, so that arithmetic with it does not overflow.
+/// A part of a data extent; checked, so that arithmetic with it does not overflow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DataExtent {
-    /// Where the extent is; `None` is a hole.
+    /// Address of the extent; `None` is a hole.
     pub at: Option<Logical>,
-    /// Its bytes there.
+    /// Its length there in bytes.
     pub disk_num_bytes: u64,
-    /// Where in the (decompressed) extent this part of the file begins.
+    /// Offset in the (decompressed) extent at which this part of the file begins.
     pub offset: u64,
-    /// Bytes of this part of the file.
+    /// Length of this part of the file.
     pub num_bytes: u64,
 }
 
 const ITEM: &str = "file extent item";
 
 impl<'a> FileExtent<'a> {
-    /// Takes the body of an `EXTENT_DATA`.
+    /// Parses the body of an `EXTENT_DATA`.
     ///
     /// # Errors
-    /// Its size is wrong; its encoding is unknown; or its numbers are not multiples of `sectorsize`,
-    /// overflow, or lead out of the extent.
+    /// Its size is wrong; its encoding is unknown; or its numbers are not multiples of
+    /// `sectorsize`, overflow, or exceed the extent.
     pub fn parse(bytes: &'a [u8], sectorsize: u32) -> Result<Self, ItemError> {
         let (disk, rest) = prefix::<DiskFileExtent>(ITEM, bytes)?;
         let wrong = |field, value| Err(ItemError::Field { item: ITEM, field, value });
@@ -140,7 +140,7 @@ impl<'a> FileExtent<'a> {
         let ram_bytes = disk.ram_bytes.get();
         let body = match disk.kind {
             0 => {
-                // The size of compressed data is that of the item: there is nothing to compare.
+                // Compressed data has the size of the item: there is nothing to compare.
                 if compression == Compression::None && rest.len() as u64 != ram_bytes {
                     return wrong("ram_bytes", ram_bytes);
                 }
@@ -161,7 +161,7 @@ impl<'a> FileExtent<'a> {
         }
     }
 
-    /// Whether it holds nothing of the file.
+    /// Whether it holds no bytes of the file.
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -194,7 +194,7 @@ impl DataExtent {
             return wrong("disk_num_bytes", disk_num_bytes);
         }
         let end = offset.checked_add(num_bytes).filter(|_| num_bytes > 0);
-        // What is read of the extent is within it. A hole has no bytes anywhere.
+        // The part lies within the extent. A hole has no bytes anywhere.
         let limit = match compression {
             Compression::None if at == 0 => u64::MAX,
             Compression::None => disk_num_bytes,
@@ -213,7 +213,7 @@ mod tests {
     use super::super::testing::{counting, join};
     use super::*;
 
-    /// An item, with numbers in the order of the struct.
+    /// An item with the numbers in the order of the struct.
     fn item(ram_bytes: u64, compression: u8, kind: u8, numbers: [u64; 4]) -> Vec<u8> {
         let numbers = numbers.map(u64::to_le_bytes).concat();
         let head = [&7_u64.to_le_bytes()[..], &ram_bytes.to_le_bytes()].concat();

@@ -1,4 +1,4 @@
-//! Inodes, and the names that lead to them.
+//! Inodes and their names.
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -24,23 +24,23 @@ ondisk_layout!(Timespec, 12, { sec: 0, nsec: 8 });
 #[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct InodeItem {
-    /// The transaction that made it.
+    /// The transaction that created it.
     pub generation: U64,
     /// The transaction that last changed it.
     pub transid: U64,
-    /// Bytes of the file; of a directory, twice the bytes of the names in it.
+    /// File size in bytes; for a directory, twice the total length of its names.
     pub size: U64,
-    /// Bytes that it takes.
+    /// Bytes allocated.
     pub nbytes: U64,
     /// Unused.
     pub block_group: U64,
-    /// Links to it.
+    /// Number of links.
     pub nlink: U32,
     /// The owner.
     pub uid: U32,
     /// The owner's group.
     pub gid: U32,
-    /// Type and permissions, as of `stat`.
+    /// Type and permissions, as in `stat`.
     pub mode: U32,
     /// Number of a device node.
     pub rdev: U64,
@@ -56,7 +56,7 @@ pub struct InodeItem {
     pub ctime: Timespec,
     /// Last change of the contents.
     pub mtime: Timespec,
-    /// When it was made.
+    /// Creation time.
     pub otime: Timespec,
 }
 
@@ -67,18 +67,18 @@ ondisk_layout!(InodeItem, 160, {
 });
 
 bitflags::bitflags! {
-    /// How an inode is treated (`BTRFS_INODE_*`).
+    /// Properties of an inode (`BTRFS_INODE_*`).
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
     pub struct InodeFlags: u64 {
         /// Its data has no checksums.
         const NODATASUM = 1 << 0;
         /// Its data is overwritten in place.
         const NODATACOW = 1 << 1;
-        /// It cannot be written.
+        /// It is read-only.
         const READONLY = 1 << 2;
         /// It is not compressed.
         const NOCOMPRESS = 1 << 3;
-        /// It has space that was not written.
+        /// It has preallocated space.
         const PREALLOC = 1 << 4;
         /// Writes are synchronous.
         const SYNC = 1 << 5;
@@ -86,31 +86,31 @@ bitflags::bitflags! {
         const IMMUTABLE = 1 << 6;
         /// It can only grow.
         const APPEND = 1 << 7;
-        /// `dump` leaves it out.
+        /// `dump` skips it.
         const NODUMP = 1 << 8;
-        /// Accesses leave its time.
+        /// Accesses do not update the access time.
         const NOATIME = 1 << 9;
         /// Changes of the directory are synchronous.
         const DIRSYNC = 1 << 10;
         /// It is compressed.
         const COMPRESS = 1 << 11;
-        /// In root items: the flags of the root were set.
+        /// In root items: the root's flags were initialized.
         const ROOT_ITEM_INIT = 1 << 31;
-        /// It has fs-verity.
+        /// It uses fs-verity.
         const RO_VERITY = 1 << 32;
     }
 }
 
 impl InodeItem {
-    /// Takes the body of an `INODE_ITEM`.
+    /// Parses the body of an `INODE_ITEM`.
     ///
     /// # Errors
-    /// It has another size.
+    /// The size is wrong.
     pub fn parse(bytes: &[u8]) -> Result<&Self, ItemError> {
         exact("inode item", bytes)
     }
 
-    /// How it is treated; flags without a name are kept.
+    /// Its flags; unnamed bits are kept.
     pub fn inode_flags(&self) -> InodeFlags {
         InodeFlags::from_bits_retain(self.flags.get())
     }
@@ -120,18 +120,18 @@ impl InodeItem {
 #[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct DiskInodeRef {
-    /// The entry's number in the directory.
+    /// The entry's index in the directory.
     pub index: U64,
-    /// Bytes of the name that follows.
+    /// Length of the name that follows.
     pub name_len: U16,
 }
 
 ondisk_layout!(DiskInodeRef, 10, { index: 0, name_len: 8 });
 
-/// A link to an inode; the key's offset is the directory.
+/// A link to an inode; the key's offset is the directory's inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InodeRef<'a> {
-    /// The entry's number in the directory.
+    /// The entry's index in the directory.
     pub index: u64,
     /// Its name.
     pub name: &'a [u8],
@@ -144,7 +144,7 @@ pub struct InodeRefs<'a> {
 }
 
 impl<'a> InodeRefs<'a> {
-    /// Those in the body of the item.
+    /// The links in an item's body.
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
@@ -172,9 +172,9 @@ impl<'a> Iterator for InodeRefs<'a> {
 pub struct DiskInodeExtref {
     /// The directory.
     pub parent_objectid: U64,
-    /// The entry's number in the directory.
+    /// The entry's index in the directory.
     pub index: U64,
-    /// Bytes of the name that follows.
+    /// Length of the name that follows.
     pub name_len: U16,
 }
 
@@ -185,20 +185,20 @@ ondisk_layout!(DiskInodeExtref, 18, { parent_objectid: 0, index: 8, name_len: 16
 pub struct InodeExtref<'a> {
     /// The directory.
     pub parent: u64,
-    /// The entry's number in the directory.
+    /// The entry's index in the directory.
     pub index: u64,
     /// Its name.
     pub name: &'a [u8],
 }
 
-/// The links of an `INODE_EXTREF`: several if their hashes are the same.
+/// The links of an `INODE_EXTREF`: several if their hashes collide.
 #[derive(Clone, Debug)]
 pub struct InodeExtrefs<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> InodeExtrefs<'a> {
-    /// Those in the body of the item.
+    /// The links in an item's body.
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
@@ -220,12 +220,12 @@ impl<'a> Iterator for InodeExtrefs<'a> {
     }
 }
 
-/// `struct btrfs_verity_descriptor_item`: the `VERITY_DESC_ITEM` with offset 0; the next ones hold
-/// the descriptor itself.
+/// `struct btrfs_verity_descriptor_item`: the `VERITY_DESC_ITEM` with offset 0; the following items
+/// hold the descriptor.
 #[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct VerityDescriptorItem {
-    /// Bytes of the descriptor.
+    /// Size of the descriptor in bytes.
     pub size: U64,
     /// Zero.
     pub reserved: [U64; 2],
@@ -236,10 +236,10 @@ pub struct VerityDescriptorItem {
 ondisk_layout!(VerityDescriptorItem, 25, { size: 0, reserved: 8, encryption: 24 });
 
 impl VerityDescriptorItem {
-    /// Takes the body of the item.
+    /// Parses the item's body.
     ///
     /// # Errors
-    /// It has another size.
+    /// The size is wrong.
     pub fn parse(bytes: &[u8]) -> Result<&Self, ItemError> {
         exact("verity descriptor item", bytes)
     }

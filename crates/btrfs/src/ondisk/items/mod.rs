@@ -1,7 +1,7 @@
-//! Bodies of items. What an item means depends on its key; where it does, the key is a parameter.
+//! Bodies of items. If the meaning of an item depends on its key, the key is a parameter.
 //!
-//! Values borrow from the leaf. Items that hold several entries are read by iterators: these end
-//! after the first error. Names are bytes of any kind, not text.
+//! Values borrow from the leaf. Items with several entries are read by iterators, which end after
+//! the first error. Names are arbitrary bytes, not text.
 
 mod csum;
 mod device;
@@ -43,43 +43,43 @@ pub use space::{
 };
 pub use stripe::{RaidStride, raid_stripe, uuid_of_key, uuid_subvolumes};
 
-/// Bytes of a name at most (`BTRFS_NAME_LEN`, and `XATTR_NAME_MAX`).
+/// Maximum length of a name in bytes (`BTRFS_NAME_LEN`, and `XATTR_NAME_MAX`).
 pub const NAME_LEN_MAX: usize = 255;
 
 /// What is wrong with an item.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum ItemError {
-    /// It has another size than such items have.
+    /// The size is wrong for this type.
     #[error("the {item} has {found} bytes, wanted {wanted}")]
     Size {
-        /// Which item.
+        /// The item.
         item: &'static str,
-        /// Bytes that it has.
+        /// Actual size in bytes.
         found: usize,
-        /// Bytes that it should have.
+        /// Expected size in bytes.
         wanted: usize,
     },
-    /// Something in it goes over its end.
+    /// The contents exceed the item.
     #[error("the {item} is cut off: {found} bytes are left, wanted {wanted}")]
     Short {
-        /// Which item.
+        /// The item.
         item: &'static str,
-        /// Bytes that are left.
+        /// Bytes left.
         found: usize,
-        /// Bytes that there should be at least.
+        /// Minimum bytes expected.
         wanted: usize,
     },
-    /// A number that cannot be.
+    /// An impossible value.
     #[error("the {item} has an impossible {field}: {value}")]
     Field {
-        /// Which item.
+        /// The item.
         item: &'static str,
-        /// Which field.
+        /// The field.
         field: &'static str,
         /// Its value.
         value: u64,
     },
-    /// The form that back references had before Linux 2.6.31; kernels refuse it too.
+    /// The back reference format before Linux 2.6.31; kernels refuse it too.
     #[error("back references of the old form (v0) are not supported")]
     V0,
 }
@@ -93,7 +93,7 @@ where
     T::ref_from_bytes(bytes).map_err(|_| ItemError::Size { item, found, wanted })
 }
 
-/// The beginning of the item as `T`, and what follows it.
+/// The start of the item as `T`, and the rest.
 fn prefix<'a, T>(item: &'static str, bytes: &'a [u8]) -> Result<(&'a T, &'a [u8]), ItemError>
 where
     T: FromBytes + Immutable + KnownLayout + Unaligned,
@@ -102,7 +102,7 @@ where
     T::ref_from_prefix(bytes).map_err(|_| ItemError::Short { item, found, wanted })
 }
 
-/// The first `len` bytes, and what follows them.
+/// The first `len` bytes, and the rest.
 fn take<'a>(
     item: &'static str,
     bytes: &'a [u8],
@@ -112,7 +112,7 @@ fn take<'a>(
     bytes.split_at_checked(len).ok_or(ItemError::Short { item, found, wanted: len })
 }
 
-/// A name of `len` bytes, and what follows it.
+/// A name of `len` bytes, and the rest.
 fn name<'a>(
     item: &'static str,
     bytes: &'a [u8],
@@ -124,7 +124,7 @@ fn name<'a>(
     take(item, bytes, len.into())
 }
 
-/// The array that the item is, of `T` and nothing else.
+/// The item as an array of `T` and nothing else.
 fn array<'a, T>(item: &'static str, bytes: &'a [u8]) -> Result<&'a [T], ItemError>
 where
     T: FromBytes + Immutable + KnownLayout + Unaligned,
@@ -139,12 +139,12 @@ where
 
 #[cfg(test)]
 mod testing {
-    /// `N` bytes of which each is different from those near it: 1, 2, 3 and so on.
+    /// `N` bytes, each different from those near it: 1, 2, 3 and so on.
     pub(super) fn counting<const N: usize>() -> [u8; N] {
         std::array::from_fn(|index| (index + 1) as u8)
     }
 
-    /// The parts, one behind the other.
+    /// Concatenates the parts.
     pub(super) fn join(parts: &[&[u8]]) -> Vec<u8> {
         parts.concat()
     }

@@ -1,5 +1,5 @@
-//! Quotas. A group's number is the key's offset: level in the upper 16 bits, subvolume in the others.
-//! The items `QGROUP_RELATION` have no body.
+//! Quotas. A group's number is the key's offset: level in the upper 16 bits, subvolume in the
+//! others. `QGROUP_RELATION` items have no body.
 
 use zerocopy::byteorder::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::{ItemError, exact, prefix};
 use crate::ondisk::ondisk_layout;
 
-/// `struct btrfs_qgroup_status_item` as far as all kernels write it.
+/// The part of `struct btrfs_qgroup_status_item` that all kernels write.
 #[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct QgroupStatusItem {
@@ -15,9 +15,9 @@ pub struct QgroupStatusItem {
     pub version: U64,
     /// The transaction that last changed it.
     pub generation: U64,
-    /// 1: on; 2: being counted anew; 4: wrong; 8: simple quotas.
+    /// 1: on; 2: rescan running; 4: inconsistent; 8: simple quotas.
     pub flags: U64,
-    /// How far counting anew came.
+    /// Progress of the rescan.
     pub rescan: U64,
 }
 
@@ -28,12 +28,12 @@ ondisk_layout!(QgroupStatusItem, 32, { version: 0, generation: 8, flags: 16, res
 pub struct QgroupStatus<'a> {
     /// What all kernels write.
     pub disk: &'a QgroupStatusItem,
-    /// The transaction in which simple quotas were switched on; older kernels do not write it.
+    /// The transaction in which simple quotas were enabled; older kernels do not write it.
     pub enable_gen: Option<u64>,
 }
 
 impl<'a> QgroupStatus<'a> {
-    /// Takes the body of a `QGROUP_STATUS`.
+    /// Parses the body of a `QGROUP_STATUS`.
     ///
     /// # Errors
     /// Its size is neither the old nor the new one.
@@ -51,17 +51,17 @@ impl<'a> QgroupStatus<'a> {
     }
 }
 
-/// `struct btrfs_qgroup_info_item`: what a group uses.
+/// `struct btrfs_qgroup_info_item`: usage of a group.
 #[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct QgroupInfoItem {
     /// The transaction that last changed it.
     pub generation: U64,
-    /// Bytes that it refers to.
+    /// Bytes that the group refers to.
     pub rfer: U64,
     /// The same, compressed.
     pub rfer_cmpr: U64,
-    /// Bytes that only it refers to.
+    /// Bytes that only this group refers to.
     pub excl: U64,
     /// The same, compressed.
     pub excl_cmpr: U64,
@@ -72,24 +72,24 @@ ondisk_layout!(QgroupInfoItem, 40, {
 });
 
 impl QgroupInfoItem {
-    /// Takes the body of a `QGROUP_INFO`.
+    /// Parses the body of a `QGROUP_INFO`.
     ///
     /// # Errors
-    /// It has another size.
+    /// The size is wrong.
     pub fn parse(bytes: &[u8]) -> Result<&Self, ItemError> {
         exact("quota info", bytes)
     }
 }
 
-/// `struct btrfs_qgroup_limit_item`: what a group may use.
+/// `struct btrfs_qgroup_limit_item`: limits of a group.
 #[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct QgroupLimitItem {
-    /// Which of the limits there are: bit 0 is the first of them.
+    /// The limits in effect: bit 0 is the first of them.
     pub flags: U64,
-    /// Bytes that it refers to.
+    /// Maximum bytes that the group refers to.
     pub max_rfer: U64,
-    /// Bytes that only it refers to.
+    /// Maximum bytes that only this group refers to.
     pub max_excl: U64,
     /// Unused.
     pub rsv_rfer: U64,
@@ -102,10 +102,10 @@ ondisk_layout!(QgroupLimitItem, 40, {
 });
 
 impl QgroupLimitItem {
-    /// Takes the body of a `QGROUP_LIMIT`.
+    /// Parses the body of a `QGROUP_LIMIT`.
     ///
     /// # Errors
-    /// It has another size.
+    /// The size is wrong.
     pub fn parse(bytes: &[u8]) -> Result<&Self, ItemError> {
         exact("quota limit", bytes)
     }

@@ -1,4 +1,4 @@
-//! Roots of trees, and where subvolumes are within each other.
+//! Roots of trees, and how subvolumes are nested.
 
 use uuid::Uuid;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
@@ -11,29 +11,29 @@ use crate::ondisk::node::MAX_LEVEL;
 use crate::ondisk::ondisk_layout;
 use crate::units::Logical;
 
-/// `struct btrfs_root_item` as it was before Linux 3.6, and the beginning of the newer one.
+/// `struct btrfs_root_item` before Linux 3.6, and the start of the newer one.
 #[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct DiskRootItem {
-    /// An inode that stands for the subvolume.
+    /// An inode item for the subvolume.
     pub inode: InodeItem,
     /// The transaction that wrote the root's block.
     pub generation: U64,
     /// The root directory; zero if the tree has no files.
     pub root_dirid: U64,
-    /// Where the root's block is.
+    /// Address of the root's block.
     pub bytenr: U64,
     /// Unused.
     pub byte_limit: U64,
-    /// Bytes of its tree blocks.
+    /// Bytes of the tree's blocks.
     pub bytes_used: U64,
-    /// The transaction of the last snapshot of it.
+    /// The transaction of its last snapshot.
     pub last_snapshot: U64,
     /// [`RootFlags`]
     pub flags: U64,
-    /// 1, or 0 while it is being removed.
+    /// 1, or 0 while the subvolume is being removed.
     pub refs: U32,
-    /// How far a removal came: all items below this key are gone.
+    /// Progress of a removal: all items below this key are gone.
     pub drop_progress: DiskKey,
     /// The level of that key.
     pub drop_level: u8,
@@ -46,7 +46,7 @@ ondisk_layout!(DiskRootItem, 239, {
     last_snapshot: 200, flags: 208, refs: 216, drop_progress: 220, drop_level: 237, level: 238,
 });
 
-/// What Linux 3.6 added to `struct btrfs_root_item`.
+/// The fields that Linux 3.6 added to `struct btrfs_root_item`.
 #[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct DiskRootItemTail {
@@ -54,25 +54,25 @@ pub struct DiskRootItemTail {
     pub generation_v2: U64,
     /// The subvolume's identity.
     pub uuid: [u8; 16],
-    /// That of the subvolume which it is a snapshot of.
+    /// Identity of the subvolume that it is a snapshot of.
     pub parent_uuid: [u8; 16],
-    /// That of the subvolume which it was received as.
+    /// Identity of the sent subvolume that it was received from.
     pub received_uuid: [u8; 16],
     /// The transaction that last changed an inode.
     pub ctransid: U64,
-    /// The transaction that made it.
+    /// The transaction that created it.
     pub otransid: U64,
     /// The transaction in which it was sent, on the sender's side.
     pub stransid: U64,
     /// The transaction in which it was received.
     pub rtransid: U64,
-    /// When an inode last changed.
+    /// Time of the last inode change.
     pub ctime: Timespec,
-    /// When it was made.
+    /// Creation time.
     pub otime: Timespec,
-    /// When it was sent.
+    /// Time it was sent.
     pub stime: Timespec,
-    /// When it was received.
+    /// Time it was received.
     pub rtime: Timespec,
     /// Zero.
     pub reserved: [U64; 8],
@@ -87,7 +87,7 @@ bitflags::bitflags! {
     /// State of a subvolume (`BTRFS_ROOT_SUBVOL_*`).
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
     pub struct RootFlags: u64 {
-        /// It cannot be written.
+        /// It is read-only.
         const RDONLY = 1 << 0;
         /// It is being removed.
         const DEAD = 1 << 48;
@@ -97,17 +97,17 @@ bitflags::bitflags! {
 /// The root of a tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RootItem<'a> {
-    /// What all kernels wrote.
+    /// The part that all kernels write.
     pub disk: &'a DiskRootItem,
-    /// What newer ones added; `None` also if it is stale.
+    /// The part that newer kernels added; also `None` if stale.
     pub tail: Option<&'a DiskRootItemTail>,
 }
 
 impl<'a> RootItem<'a> {
-    /// Takes the body of a `ROOT_ITEM`.
+    /// Parses the body of a `ROOT_ITEM`.
     ///
     /// # Errors
-    /// Its size is neither the old nor the new one; or its level is none.
+    /// Its size is neither the old nor the new one, or its level is invalid.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ItemError> {
         const ITEM: &str = "root item";
         let wanted = size_of::<DiskRootItem>() + size_of::<DiskRootItemTail>();
@@ -128,32 +128,32 @@ impl<'a> RootItem<'a> {
         Ok(Self { disk, tail })
     }
 
-    /// Where the root's block is.
+    /// Address of the root's block.
     pub fn at(&self) -> Logical {
         Logical(self.disk.bytenr.get())
     }
 
-    /// State of the subvolume; flags without a name are kept.
+    /// State of the subvolume; unnamed bits are kept.
     pub fn flags(&self) -> RootFlags {
         RootFlags::from_bits_retain(self.disk.flags.get())
     }
 
-    /// How far a removal came.
+    /// Progress of a removal.
     pub fn drop_progress(&self) -> Key {
         Key::from(&self.disk.drop_progress)
     }
 
-    /// The subvolume's identity, if it has one.
+    /// The subvolume's identity, if any.
     pub fn uuid(&self) -> Option<Uuid> {
         self.tail.map(|tail| Uuid::from_bytes(tail.uuid)).filter(|uuid| !uuid.is_nil())
     }
 
-    /// That of the subvolume which it is a snapshot of.
+    /// Identity of the subvolume that it is a snapshot of.
     pub fn parent_uuid(&self) -> Option<Uuid> {
         self.tail.map(|tail| Uuid::from_bytes(tail.parent_uuid)).filter(|uuid| !uuid.is_nil())
     }
 
-    /// That of the subvolume which it was received as.
+    /// Identity of the sent subvolume that it was received from.
     pub fn received_uuid(&self) -> Option<Uuid> {
         self.tail.map(|tail| Uuid::from_bytes(tail.received_uuid)).filter(|uuid| !uuid.is_nil())
     }
@@ -165,31 +165,31 @@ impl<'a> RootItem<'a> {
 pub struct DiskRootRef {
     /// The directory.
     pub dirid: U64,
-    /// The entry's number in the directory.
+    /// The entry's index in the directory.
     pub sequence: U64,
-    /// Bytes of the name that follows.
+    /// Length of the name that follows.
     pub name_len: U16,
 }
 
 ondisk_layout!(DiskRootRef, 18, { dirid: 0, sequence: 8, name_len: 16 });
 
-/// A subvolume within another. The key of a `ROOT_REF` is `(outer ROOT_REF inner)`, that of a
+/// A subvolume nested in another. The key of a `ROOT_REF` is `(outer ROOT_REF inner)`, that of a
 /// `ROOT_BACKREF` is `(inner ROOT_BACKREF outer)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RootRef<'a> {
     /// The directory, in the outer subvolume.
     pub dirid: u64,
-    /// The entry's number in the directory.
+    /// The entry's index in the directory.
     pub sequence: u64,
     /// Its name.
     pub name: &'a [u8],
 }
 
 impl<'a> RootRef<'a> {
-    /// Takes the body of a `ROOT_REF` or a `ROOT_BACKREF`.
+    /// Parses the body of a `ROOT_REF` or `ROOT_BACKREF`.
     ///
     /// # Errors
-    /// Its size is not that of its name.
+    /// Its size does not match the length of its name.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ItemError> {
         const ITEM: &str = "root ref";
         let (disk, name) = prefix::<DiskRootRef>(ITEM, bytes)?;
@@ -211,7 +211,7 @@ mod tests {
     use super::super::testing::{counting, join};
     use super::*;
 
-    /// A root item of the new form; levels and the second generation are such as can be.
+    /// A root item of the new form, with valid levels and a matching second generation.
     fn new_form() -> [u8; 439] {
         let mut bytes = counting::<439>();
         (bytes[237], bytes[238]) = (5, 7);

@@ -1,4 +1,4 @@
-//! What space is used: parts of devices, block groups, and the free space within these.
+//! Space usage: device extents, block groups, and their free space.
 
 use std::ops::Range;
 
@@ -12,8 +12,8 @@ use crate::ondisk::key::{DiskKey, Key};
 use crate::ondisk::ondisk_layout;
 use crate::units::Logical;
 
-/// `struct btrfs_dev_extent`: part of a device that belongs to a chunk. The key is
-/// `(device DEV_EXTENT offset)`.
+/// `struct btrfs_dev_extent`: part of a device that belongs to a chunk. The key is `(device
+/// DEV_EXTENT offset)`.
 #[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct DevExtent {
@@ -21,9 +21,9 @@ pub struct DevExtent {
     pub chunk_tree: U64,
     /// Always [`FIRST_CHUNK_TREE`](crate::ondisk::key::objectid::FIRST_CHUNK_TREE).
     pub chunk_objectid: U64,
-    /// Where the chunk begins in the file system's space.
+    /// Start of the chunk in the file system's space.
     pub chunk_offset: U64,
-    /// Its bytes.
+    /// Its length in bytes.
     pub length: U64,
     /// The chunk tree's identity.
     pub chunk_tree_uuid: [u8; 16],
@@ -34,10 +34,10 @@ ondisk_layout!(DevExtent, 48, {
 });
 
 impl DevExtent {
-    /// Takes the body of a `DEV_EXTENT`.
+    /// Parses the body of a `DEV_EXTENT`.
     ///
     /// # Errors
-    /// It has another size; or is of no bytes, or goes over the end of the device's addresses.
+    /// The size is wrong; or the range is empty, or exceeds the device's address space.
     pub fn parse(key: Key, bytes: &[u8]) -> Result<&Self, ItemError> {
         const ITEM: &str = "device extent";
         let disk: &Self = exact(ITEM, bytes)?;
@@ -48,7 +48,7 @@ impl DevExtent {
         Ok(disk)
     }
 
-    /// Where its chunk begins.
+    /// Start of its chunk.
     pub fn chunk(&self) -> Logical {
         Logical(self.chunk_offset.get())
     }
@@ -73,7 +73,7 @@ pub struct DiskBlockGroupItem {
 
 ondisk_layout!(DiskBlockGroupItem, 24, { used: 0, chunk_objectid: 8, flags: 16 });
 
-/// A block group: what is used of a chunk.
+/// A block group: usage of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockGroup {
     /// Its first byte.
@@ -82,15 +82,15 @@ pub struct BlockGroup {
     pub length: u64,
     /// Bytes of extents in it.
     pub used: u64,
-    /// What is in it; flags without a name are kept.
+    /// Content and profile; unnamed bits are kept.
     pub flags: BlockGroupFlags,
 }
 
 impl BlockGroup {
-    /// Takes a `BLOCK_GROUP_ITEM`.
+    /// Parses a `BLOCK_GROUP_ITEM`.
     ///
     /// # Errors
-    /// It has another size; its range is empty or overflows; or more of it is used than there is.
+    /// The size is wrong; its range is empty or overflows; or it uses more bytes than it has.
     pub fn parse(key: Key, bytes: &[u8]) -> Result<Self, ItemError> {
         const ITEM: &str = "block group item";
         let disk: &DiskBlockGroupItem = exact(ITEM, bytes)?;
@@ -107,37 +107,37 @@ impl BlockGroup {
     }
 }
 
-/// `struct btrfs_free_space_info`: how a block group's free space is written down.
+/// `struct btrfs_free_space_info`: how a block group's free space is recorded.
 #[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct FreeSpaceInfo {
-    /// Free ranges.
+    /// Number of free ranges.
     pub extent_count: U32,
-    /// 1: by bitmaps.
+    /// 1: recorded as bitmaps.
     pub flags: U32,
 }
 
 ondisk_layout!(FreeSpaceInfo, 8, { extent_count: 0, flags: 4 });
 
 impl FreeSpaceInfo {
-    /// Takes the body of a `FREE_SPACE_INFO`.
+    /// Parses the body of a `FREE_SPACE_INFO`.
     ///
     /// # Errors
-    /// It has another size.
+    /// The size is wrong.
     pub fn parse(bytes: &[u8]) -> Result<&Self, ItemError> {
         exact("free space info", bytes)
     }
 
-    /// Whether ranges are written down as bitmaps (`BTRFS_FREE_SPACE_USING_BITMAPS`).
+    /// Whether ranges are recorded as bitmaps (`BTRFS_FREE_SPACE_USING_BITMAPS`).
     pub fn uses_bitmaps(&self) -> bool {
         self.flags.get() & 1 != 0
     }
 }
 
-/// Bytes of a bitmap at most (`BTRFS_FREE_SPACE_BITMAP_SIZE`).
+/// Maximum size of a bitmap in bytes (`BTRFS_FREE_SPACE_BITMAP_SIZE`).
 pub const FREE_SPACE_BITMAP_SIZE: usize = 256;
 
-/// A bitmap: sectors that are free have a one.
+/// A bitmap: set bits are free sectors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FreeSpaceBitmap<'a> {
     start: u64,
@@ -147,10 +147,10 @@ pub struct FreeSpaceBitmap<'a> {
 }
 
 impl<'a> FreeSpaceBitmap<'a> {
-    /// Takes a `FREE_SPACE_BITMAP`.
+    /// Parses a `FREE_SPACE_BITMAP`.
     ///
     /// # Errors
-    /// Its range is not of whole sectors, or overflows; or its size is not that of the range.
+    /// Its range overflows or does not consist of whole sectors; or its size does not match the range.
     pub fn parse(key: Key, bytes: &'a [u8], sectorsize: u32) -> Result<Self, ItemError> {
         const ITEM: &str = "free space bitmap";
         let sectorsize = u64::from(sectorsize.max(1));
@@ -176,7 +176,7 @@ impl<'a> FreeSpaceBitmap<'a> {
         self.bits[sector / 8] >> (sector % 8) & 1 == 1
     }
 
-    /// The free ranges, ascending; two never touch.
+    /// The free ranges, ascending; two ranges never touch.
     pub const fn ranges(self) -> FreeRanges<'a> {
         FreeRanges { bitmap: self, sector: 0 }
     }
@@ -215,9 +215,9 @@ pub struct FreeSpaceHeader {
     pub location: DiskKey,
     /// The transaction that wrote it.
     pub generation: U64,
-    /// Free ranges in it.
+    /// Number of free ranges.
     pub num_entries: U64,
-    /// Bitmaps in it.
+    /// Number of bitmaps.
     pub num_bitmaps: U64,
 }
 
@@ -226,10 +226,10 @@ ondisk_layout!(FreeSpaceHeader, 41, {
 });
 
 impl FreeSpaceHeader {
-    /// Takes the body of the item.
+    /// Parses the item's body.
     ///
     /// # Errors
-    /// It has another size.
+    /// The size is wrong.
     pub fn parse(bytes: &[u8]) -> Result<&Self, ItemError> {
         exact("free space header", bytes)
     }
@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(runs(16, &[0b1000_0110, 0b0000_0011]), [1..3, 7..10]);
         assert_eq!(runs(8, &[0xff]), vec![0..8]);
         assert_eq!(runs(8, &[0]), vec![]);
-        // The bits behind the last sector mean nothing.
+        // The bits after the last sector mean nothing.
         assert_eq!(runs(11, &[0, 0xff]), vec![8..11]);
         assert_eq!(runs(2048, &[0x55; 256]).len(), 1024);
     }

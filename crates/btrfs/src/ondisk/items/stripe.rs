@@ -1,4 +1,4 @@
-//! Arrays without anything else: the stripes of an extent, and the subvolumes of a UUID.
+//! Items that are plain arrays: the stripes of an extent, and the subvolumes of a UUID.
 
 use uuid::Uuid;
 use zerocopy::byteorder::little_endian::U64;
@@ -9,49 +9,49 @@ use crate::ondisk::key::Key;
 use crate::ondisk::ondisk_layout;
 use crate::units::{DevId, Physical};
 
-/// `struct btrfs_raid_stride`: where on a device a copy is.
+/// `struct btrfs_raid_stride`: location of a copy on a device.
 #[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RaidStride {
-    /// Which device.
+    /// The device.
     pub devid: U64,
-    /// Where on it.
+    /// Offset on the device.
     pub physical: U64,
 }
 
 ondisk_layout!(RaidStride, 16, { devid: 0, physical: 8 });
 
 impl RaidStride {
-    /// Which device.
+    /// The device.
     pub fn devid(&self) -> DevId {
         DevId(self.devid.get())
     }
 
-    /// Where on it.
+    /// Offset on the device.
     pub fn physical(&self) -> Physical {
         Physical(self.physical.get())
     }
 }
 
-/// Takes the body of a `RAID_STRIPE` (`struct btrfs_stripe_extent`); the key is
-/// `(address RAID_STRIPE length)`. The form of Linux 6.7 to 6.10, which had 8 bytes before the
-/// strides, is refused: the feature was experimental, and newer kernels refuse it too.
+/// Parses the body of a `RAID_STRIPE` (`struct btrfs_stripe_extent`); the key is `(address
+/// RAID_STRIPE length)`. The format of Linux 6.7 to 6.10, with 8 bytes before the strides, is
+/// refused: the feature was experimental, and newer kernels refuse it too.
 ///
 /// # Errors
-/// Its size is not that of whole strides, of which there is at least one.
+/// Its size is not that of one or more whole strides.
 pub fn raid_stripe(bytes: &[u8]) -> Result<&[RaidStride], ItemError> {
     array("raid stripe", bytes)
 }
 
-/// Takes the body of a `UUID_SUBVOL` or a `UUID_RECEIVED_SUBVOL`: the subvolumes.
+/// Parses the body of a `UUID_SUBVOL` or `UUID_RECEIVED_SUBVOL` into subvolume numbers.
 ///
 /// # Errors
-/// Its size is not that of whole numbers, of which there is at least one.
+/// Its size is not that of one or more whole numbers.
 pub fn uuid_subvolumes(bytes: &[u8]) -> Result<&[U64], ItemError> {
     array("uuid item", bytes)
 }
 
-/// The UUID that is in the key of a `UUID_SUBVOL` or a `UUID_RECEIVED_SUBVOL`.
+/// The UUID in the key of a `UUID_SUBVOL` or `UUID_RECEIVED_SUBVOL`.
 pub fn uuid_of_key(key: Key) -> Uuid {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&key.objectid.to_le_bytes());

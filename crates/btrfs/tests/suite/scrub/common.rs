@@ -1,4 +1,4 @@
-//! What the tests of scrub share.
+//! Helpers of the scrub tests.
 
 use std::sync::{Arc, Mutex};
 
@@ -14,7 +14,7 @@ use ashlar_btrfs::volume::FileSystem;
 
 use crate::support::{Rig, patch, peek};
 
-/// Keeps what it is told.
+/// Collects the problems.
 #[derive(Default)]
 pub(crate) struct Kept(pub(crate) Mutex<Vec<Problem>>);
 
@@ -24,7 +24,7 @@ impl Sink for Kept {
     }
 }
 
-/// Scrubs all devices; the problems are in the order of the devices.
+/// Scrubs all devices; the problems are in device order.
 pub(crate) fn scrub(
     rig: &Rig,
     fs: &Arc<FileSystem>,
@@ -52,15 +52,15 @@ pub(crate) struct Block {
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Kind {
-    /// A tree block, and whose it is.
+    /// A tree block, and its owner.
     Tree(Option<u64>),
-    /// A sector of data with a checksum.
+    /// A data sector with a checksum.
     Data,
-    /// One without.
+    /// A data sector without a checksum.
     NoSum,
 }
 
-/// All blocks, in the order of the file system's space.
+/// All blocks, in order of address.
 pub(crate) fn blocks(rig: &Rig, fs: &Arc<FileSystem>) -> Vec<Block> {
     let sectorsize = u64::from(fs.sectorsize());
     rig.run(async {
@@ -82,7 +82,7 @@ pub(crate) fn blocks(rig: &Rig, fs: &Arc<FileSystem>) -> Vec<Block> {
                         let kind = if *sum == Sum::None { Kind::NoSum } else { Kind::Data };
                         match stripes.locate(chunk, start, Mirror(1)).await {
                             Ok(_) => all.push(Block { start, len: sectorsize, kind }),
-                            // It was allocated, and never written.
+                            // It was allocated but never written.
                             Err(ReadError::NoStripe(_)) => assert_eq!(kind, Kind::NoSum),
                             Err(error) => panic!("{error}"),
                         }
@@ -97,10 +97,10 @@ pub(crate) fn blocks(rig: &Rig, fs: &Arc<FileSystem>) -> Vec<Block> {
     })
 }
 
-/// A place on a device: device, first byte, bytes.
+/// A range on a device: device, first byte, length.
 pub(crate) type Place = (DevId, Physical, u64);
 
-/// Where a stored mirror of a block is.
+/// Location of a stored mirror of a block.
 pub(crate) fn place(fs: &FileSystem, block: &Block, mirror: Mirror) -> Place {
     let chunk = fs.chunks().get(block.start).expect("it is in a chunk");
     let at = chunk.locate(block.start, mirror).expect("it is stored");
@@ -108,7 +108,7 @@ pub(crate) fn place(fs: &FileSystem, block: &Block, mirror: Mirror) -> Place {
     (at.devid, at.at, block.len)
 }
 
-/// Where the sectors of parity are that depend on blocks, sorted.
+/// Locations of the parity sectors that depend on blocks, sorted.
 pub(crate) fn parity_places(fs: &FileSystem, blocks: &[Block]) -> Vec<Place> {
     let sectorsize = u64::from(fs.sectorsize());
     let mut all = Vec::new();
@@ -143,13 +143,13 @@ pub(crate) fn medium<'a>(rig: &'a Rig, fs: &FileSystem, devid: DevId) -> &'a ash
 /// How a place is damaged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Damage {
-    /// Other bytes are there.
+    /// The bytes are different.
     Bytes,
     /// It cannot be read.
     Unreadable,
 }
 
-/// Damages places.
+/// Damages ranges.
 pub(crate) fn damage(rig: &Rig, fs: &FileSystem, places: &[Place], how: Damage) {
     for (devid, at, len) in places {
         let media = medium(rig, fs, *devid);
@@ -164,7 +164,7 @@ pub(crate) fn damage(rig: &Rig, fs: &FileSystem, places: &[Place], how: Damage) 
     }
 }
 
-/// The places of problems.
+/// The locations of problems.
 pub(crate) fn places(problems: &[Problem]) -> Vec<Place> {
     let place = |problem: &Problem| (problem.devid, problem.physical, u64::from(problem.len));
     problems.iter().map(place).collect()
@@ -177,7 +177,7 @@ pub(crate) fn assert_all(problems: &[Problem], repair: Repair, name: &str) {
     }
 }
 
-/// Asserts that the devices hold what they held then.
+/// Asserts that the devices hold the same bytes as in the snapshots `then`.
 pub(crate) fn assert_same(rig: &Rig, then: &[ashlar_sim::Snapshot], name: &str) {
     for (index, (media, then)) in rig.media.iter().zip(then).enumerate() {
         assert_eq!(media.diff(then), [], "{name}: device {index}");

@@ -1,4 +1,4 @@
-//! Cancelling, going on, limits, progress, options.
+//! Cancellation, resumption, limits, progress, options.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use futures_util::future::join;
 use super::common::{Damage, blocks, damage, place, places, read_only, scrub};
 use crate::support::{Rig, names};
 
-/// Wherever a scrub is cut off, what is done before and after is all, and nothing twice.
+/// Wherever a scrub is interrupted, both parts together cover everything, and nothing twice.
 #[test]
 fn a_scrub_goes_on_where_it_was_cancelled() {
     for name in ["single-4k", "dup-xxhash", "raid0", "raid5", "raid6", "raid10-blake2", "halved"] {
@@ -54,8 +54,8 @@ fn a_scrub_goes_on_where_it_was_cancelled() {
     }
 }
 
-/// Where the kernel's last position would be depends on how many stripes the last extent has, and not on where they were
-/// gone on with.
+/// The kernel's last position depends on the number of stripes in the last extent, not on where the
+/// scrub was resumed.
 #[test]
 fn the_last_position_is_the_same_wherever_a_scrub_goes_on() {
     for name in ["single-4k", "single-16k", "stripe-raid0", "dup-xxhash", "mixed", "raid6"] {
@@ -78,7 +78,7 @@ fn the_last_position_is_the_same_wherever_a_scrub_goes_on() {
     }
 }
 
-/// One that was cancelled before it began does nothing.
+/// A scrub that is cancelled before it starts does nothing.
 #[test]
 fn cancelled_is_cancelled() {
     let rig = Rig::golden("single-4k");
@@ -90,7 +90,7 @@ fn cancelled_is_cancelled() {
     assert_eq!(reports[0].counters, counters);
 }
 
-/// On virtual time: a limit is kept, and a change of it is felt.
+/// In virtual time: a limit is respected, and a change of it takes effect.
 #[test]
 fn a_limit_is_kept_and_may_change() {
     let elapsed = |limit: u64, later: u64| {
@@ -114,7 +114,7 @@ fn a_limit_is_kept_and_may_change() {
     let (slow, bytes) = elapsed(rate, rate);
     let wanted = bytes / rate as f64;
     assert!((wanted - 5.0..wanted + 0.1).contains(&slow), "{slow} s, wanted {wanted} s");
-    // From the third second on there is no limit any more.
+    // There is no limit after the third second.
     let (faster, _) = elapsed(rate, 0);
     assert!((2.5..3.1).contains(&faster), "{faster} s");
     let (fast, _) = elapsed(0, 0);
@@ -163,12 +163,12 @@ fn only_the_devices_that_were_chosen_are_scrubbed() {
     assert_eq!(rig.run(scrub.run(&())), Err(ScrubError::NoDevice(DevId(7))));
 }
 
-/// Neighbouring stripes are read in large requests, and each byte once.
+/// Adjacent stripes are read in large requests, and each byte once.
 #[test]
 fn stripes_are_read_in_large_requests() {
     let rig = Rig::golden("raid1-sha256");
     let fs = rig.open();
-    // What the trees need is in memory by now.
+    // This scrub caches the tree blocks.
     let (reports, _) = scrub(&rig, &fs, read_only());
     for (media, report) in rig.media.iter().zip(&reports) {
         media.clear_log();
@@ -186,7 +186,7 @@ fn stripes_are_read_in_large_requests() {
     }
 }
 
-/// Depth and readahead change how fast it is, and nothing else.
+/// Depth and readahead only affect speed.
 #[test]
 fn depth_and_readahead_do_not_change_what_is_counted() {
     for name in names() {

@@ -1,5 +1,5 @@
-//! Repairs that are cut off, or of which a write fails: at each point of the run every sector is as it
-//! was after the damage or as it was before, and the next scrub repairs the rest.
+//! Repairs that are interrupted, or have a failing write: at any point every sector is either
+//! damaged or original, and the next scrub repairs the rest.
 
 use ashlar_block::{Sector, Sectors};
 use ashlar_btrfs::scrub::{Options, Repair, Scrub};
@@ -13,7 +13,7 @@ use super::common::{
 };
 use crate::support::{Rig, golden_media};
 
-/// A damaged image: as it was, and as it is.
+/// A damaged image: original and damaged state.
 struct Case {
     name: &'static str,
     original: Vec<Media>,
@@ -21,7 +21,7 @@ struct Case {
 }
 
 impl Case {
-    /// Some blocks of one copy, or of one device of a row with parity.
+    /// Damages some blocks of one copy, or of one device of a parity row.
     fn new(name: &'static str) -> Self {
         let original = golden_media(name);
         let damaged: Vec<Media> = original.iter().map(Media::copy).collect();
@@ -56,7 +56,7 @@ impl Case {
         Rig::over(self.name, self.damaged.iter().map(Media::copy).collect())
     }
 
-    /// Each sector is one or the other. Says how many are damaged still.
+    /// Asserts that each sector is either damaged or original. Returns how many are still damaged.
     fn judge(&self, media: &[Media], when: &str) -> usize {
         let mut left = 0;
         let devices = self.original.iter().zip(&self.damaged).zip(media);
@@ -75,7 +75,7 @@ impl Case {
         left
     }
 
-    /// The next scrub repairs what is left.
+    /// The next scrub repairs the rest.
     fn finish(&self, media: Vec<Media>, when: &str) {
         let rig = Rig::over(self.name, media);
         let (_, problems) = scrub(&rig, &rig.open(), Options::default());
@@ -145,8 +145,8 @@ fn a_write_that_fails_leaves_the_damage_or_the_original() {
     }
 }
 
-/// The tests above can fail: a disk whose FUA does nothing loses repairs that were told, and a sector
-/// that is neither the damage nor the original is seen.
+/// Check that the tests above can fail: with a disk that ignores FUA, repairs reported as done are
+/// lost, and a sector that is neither damaged nor original is detected.
 #[test]
 fn a_disk_that_lies_is_found_out() {
     let mut lost = 0;

@@ -1,4 +1,4 @@
-//! Blocks that are damaged: found exactly, and repaired bit for bit where that can be.
+//! Damaged blocks: found exactly, and repaired bit for bit where possible.
 
 use ashlar_block::Status;
 use ashlar_btrfs::ondisk::key::objectid;
@@ -13,13 +13,13 @@ use super::common::{
 };
 use crate::support::{MIRRORED, PARITY, Rig};
 
-/// What damage of bytes can be told of.
+/// The blocks in which changed bytes can be detected.
 fn verifiable(blocks: &[Block]) -> Vec<Block> {
     blocks.iter().copied().filter(|block| block.kind != Kind::NoSum).collect()
 }
 
-/// Damages places of an image, scrubs, and asserts that just they were found and repaired; before,
-/// that a scrub that may not write finds the same and writes nothing.
+/// Damages parts of an image, scrubs, and asserts that exactly these are found and repaired; first
+/// that a read-only scrub finds the same and writes nothing.
 fn round(name: &str, choose: impl Fn(&Rig) -> Vec<Place>, how: Damage) {
     let rig = Rig::golden(name);
     let then = snapshots(&rig);
@@ -54,7 +54,7 @@ fn round(name: &str, choose: impl Fn(&Rig) -> Vec<Place>, how: Damage) {
     assert_eq!(problems, [], "{name}, {how:?}: after the repair");
 }
 
-/// One copy of everything.
+/// One copy of everything is damaged.
 #[test]
 fn each_copy_in_turn_is_repaired_from_the_others() {
     for name in MIRRORED {
@@ -79,7 +79,7 @@ fn each_copy_in_turn_is_repaired_from_the_others() {
     }
 }
 
-/// All copies but one, and another one is left of each block.
+/// All copies but one are damaged, a different one for each block.
 #[test]
 fn one_good_copy_anywhere_is_enough() {
     for name in MIRRORED {
@@ -133,7 +133,7 @@ fn two_lost_stripes_of_a_row_with_two_parities_come_back() {
     }
 }
 
-/// Parity alone, all of it.
+/// All parity, and nothing else.
 #[test]
 fn parity_is_computed_anew_from_good_data() {
     for name in PARITY {
@@ -147,7 +147,7 @@ fn parity_is_computed_anew_from_good_data() {
     }
 }
 
-/// Data that is lost for good: its parity is neither believed nor written.
+/// For data that is lost for good, parity is neither trusted nor written.
 #[test]
 fn parity_of_lost_data_is_not_written() {
     let rig = Rig::golden("raid5");
@@ -171,7 +171,7 @@ fn parity_of_lost_data_is_not_written() {
     assert_eq!(unverified, 1);
 }
 
-/// There is no second copy: the list is exact, and nothing is written.
+/// Without a second copy: the list of problems is exact, and nothing is written.
 #[test]
 fn without_redundancy_all_is_told_and_nothing_written() {
     for name in ["single-4k", "single-16k", "large-node", "mixed", "raid0"] {
@@ -182,7 +182,7 @@ fn without_redundancy_all_is_told_and_nothing_written() {
             if how == Damage::Bytes {
                 all = verifiable(&all);
             }
-            // Trees that the scrub itself goes by have to stay.
+            // Trees that the scrub itself needs must stay valid.
             let is_spoilt = |block: &&Block| match block.kind {
                 Kind::Tree(owner) => owner.is_some_and(|owner| {
                     owner == objectid::FS_TREE || (objectid::FIRST_FREE..1 << 32).contains(&owner)
@@ -207,7 +207,7 @@ fn without_redundancy_all_is_told_and_nothing_written() {
     }
 }
 
-/// A disk that takes no writes: each block is told, and the scrub goes on to its end.
+/// A disk on which writes fail: each block is reported, and the scrub continues to the end.
 #[test]
 fn writes_that_fail_are_told() {
     let rig = Rig::golden("raid1-sha256");
@@ -229,7 +229,7 @@ fn writes_that_fail_are_told() {
     assert_eq!(counted, spoilt.len() as u64);
 }
 
-/// A tree block no copy of which can be read whole is put together from several.
+/// A tree block of which no copy is fully readable is assembled from several.
 #[test]
 fn a_tree_block_is_put_together_from_sectors_of_several_copies() {
     let rig = Rig::golden("dup-xxhash");
@@ -255,7 +255,7 @@ fn a_tree_block_is_put_together_from_sectors_of_several_copies() {
     assert_same(&rig, &then, "dup");
 }
 
-/// Copies on a device that is not there are passed over; what is bad elsewhere is repaired.
+/// Copies on a missing device are skipped; bad blocks elsewhere are repaired.
 #[test]
 fn with_a_missing_device_the_others_are_scrubbed() {
     for name in ["raid1c3", "raid1c4", "raid6"] {

@@ -1,5 +1,5 @@
-//! File systems with a RAID stripe tree: what is damaged is found where that tree has it, and a tree that somebody made to
-//! do harm has nothing written to where other data is.
+//! File systems with a RAID stripe tree: damage is found where the tree places the data, and a
+//! malicious tree causes no writes over other data.
 
 use std::sync::Arc;
 
@@ -22,13 +22,13 @@ use super::common::{
 use super::{assert_counters, kernel, told};
 use crate::support::{Rig, items, patch, store_node};
 
-/// All images that have one.
+/// All images with a RAID stripe tree.
 const IMAGES: [&str; 5] =
     ["stripe-dup", "stripe-raid0", "stripe-raid1", "stripe-raid10", "stripe-scattered"];
-/// Bytes of an item's head.
+/// Size of an item header.
 const ITEM_SIZE: usize = 25;
 
-/// What was spoilt before the kernel counted.
+/// The ranges that were damaged before the kernel's scrub.
 fn spoilt(image: &str) -> Vec<Place> {
     let lines = told(image).lines().filter_map(|line| line.strip_prefix("spoilt "));
     let place = |line: &str| {
@@ -59,7 +59,7 @@ fn damage_is_counted_as_in_the_kernel_and_repaired_where_it_is() {
         assert_eq!(places(&problems), places_spoilt, "{name}");
         let is_lost = |problem: &&Problem| problem.repair == Repair::Impossible;
         assert!(problems.iter().filter(is_lost).count() >= 2, "{name}: two sectors are lost");
-        // What is not in its chunk's order is left as it was, and so is what has no good copy; the rest is as before.
+        // What is not in its chunk's order, or has no good copy, stays damaged; the rest is restored.
         let mut left: Vec<Place> = Vec::new();
         for problem in &problems {
             let Some(logical) = problem.logical else {
@@ -86,7 +86,7 @@ fn damage_is_counted_as_in_the_kernel_and_repaired_where_it_is() {
     }
 }
 
-/// The contents of every file of the first subvolume; `None` if some of it is lost.
+/// The contents of every file in the first subvolume; `None` if a part is lost.
 async fn contents(fs: &Arc<FileSystem>) -> Vec<(InFs, Option<Vec<u8>>)> {
     let files = Files::open(fs, objectid::FS_TREE).await.expect("it is there");
     let (mut all, mut directories) = (Vec::new(), vec![files.root()]);
@@ -150,7 +150,7 @@ fn leaf(rig: &Rig, fs: &Arc<FileSystem>) -> (Logical, Vec<u8>) {
     (root.at, node.bytes().to_vec())
 }
 
-/// Changes that leaf, on both devices, and gives it the checksum that it should have then.
+/// Changes that leaf on both devices, and updates its checksum.
 fn change(rig: &Rig, fs: &Arc<FileSystem>, change: impl FnOnce(&mut [u8])) {
     let (at, mut bytes) = leaf(rig, fs);
     change(&mut bytes);
@@ -163,7 +163,7 @@ fn put(bytes: &mut [u8], at: usize, value: u64) {
     bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
 }
 
-/// The items: slot, first byte and bytes of the range, and where the first stride is in the leaf.
+/// The items: slot, first byte and length of the range, and offset of the first stride in the leaf.
 fn stripes(rig: &Rig, fs: &Arc<FileSystem>) -> Vec<(usize, Logical, u64, usize)> {
     let root = rig.run(fs.need_root(objectid::RAID_STRIPE_TREE)).expect("sound");
     let (_, bytes) = leaf(rig, fs);
@@ -177,13 +177,13 @@ fn stripes(rig: &Rig, fs: &Arc<FileSystem>) -> Vec<(usize, Logical, u64, usize)>
     .collect()
 }
 
-/// The one item of `stripe-raid1` that is long, and has data alone.
+/// Length of the only long item of `stripe-raid1`, which holds only data.
 const LONG: u64 = 204_800;
 
 #[test]
 fn an_item_that_cannot_be_has_nothing_written_and_what_it_is_for_is_named() {
     type Change = fn(&mut [u8], head: usize, strides: usize);
-    // What is changed, what is said, and of how many copies.
+    // The change, the error, and the number of affected copies.
     let cases: [(Change, &str, usize); 10] = [
         (|leaf, _, at| put(leaf, at, 77), "no copy on device", 1),
         (|leaf, _, at| put(leaf, at + 8, 1 << 40), "not in the part of device", 1),
@@ -221,7 +221,7 @@ fn an_item_that_cannot_be_has_nothing_written_and_what_it_is_for_is_named() {
         assert_eq!(lost, problems.len() as u64, "{wanted}");
         assert_same(&rig, &then, wanted);
         assert_eq!(writes(&rig), 0, "{wanted}");
-        // A file that another copy has is there; one that none has is lost, and no other is.
+        // A file with another good copy is readable; only a file without one is lost.
         let after = rig.run(contents(&fs));
         let lost: Vec<_> = after.iter().filter(|(_, bytes)| bytes.is_none()).collect();
         assert_eq!(lost.len(), copies - 1, "{wanted}");
@@ -236,7 +236,7 @@ fn an_item_without_copies_is_told() {
     let rig = Rig::golden("stripe-raid1");
     let fs = rig.open();
     let (slot, start, ..) = *stripes(&rig, &fs).last().expect("there are some");
-    // The data of the last item is the lowest of the leaf: it may end anywhere.
+    // The data of the last item is the lowest of the leaf: any length is valid.
     change(&rig, &fs, |leaf| {
         let at = HEADER_SIZE + slot * ITEM_SIZE + 17;
         let data = u32::from_le_bytes(leaf[at..at + 4].try_into().expect("four bytes"));
@@ -253,7 +253,7 @@ fn an_item_without_copies_is_told() {
     assert_eq!(writes(&rig), 0);
 }
 
-/// An item that claims the place of another's data: that data is good, and stays.
+/// An item that claims the place of other data: that data is good, and stays.
 #[test]
 fn what_another_item_has_there_is_not_overwritten() {
     let rig = Rig::golden("stripe-raid1");
@@ -309,7 +309,7 @@ fn a_lost_stripe_tree_is_told_for_all_its_data_and_nothing_is_written() {
     assert_same(&rig, &then, "no stripe tree");
 }
 
-/// Whatever that tree says, sound data is never written to, and everything ends.
+/// Whatever the stripe tree says, valid data is never overwritten, and everything ends.
 #[test]
 fn no_stripe_tree_makes_a_scrub_write_to_what_is_sound() {
     let mut rng = Rng::new(11);
@@ -321,7 +321,7 @@ fn no_stripe_tree_makes_a_scrub_write_to_what_is_sound() {
         let (_, bytes) = leaf(&rig, &fs);
         change(&rig, &fs, |leaf| {
             for _ in 0..=rng.below(6) {
-                // In the heads of the items, or in their data.
+                // In the headers of the items, or in their data.
                 let heads = HEADER_SIZE..HEADER_SIZE + count * ITEM_SIZE;
                 let data = bytes.len() - count * 16..bytes.len();
                 let range = if rng.below(2) == 0 { heads } else { data };

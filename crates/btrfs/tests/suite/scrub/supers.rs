@@ -14,7 +14,7 @@ fn copies(devid: u64, which: &[usize]) -> Vec<Place> {
     which.iter().map(|copy| (DevId(devid), OFFSETS[*copy], SUPERBLOCK_SIZE as u64)).collect()
 }
 
-/// Every set of copies but all of them, of a device with three and of one of two with two.
+/// Damages every set of copies, except all of them, on a device with three.
 #[test]
 fn superblocks_are_written_anew_from_a_good_one() {
     let sets: [&[usize]; 6] = [&[0], &[1], &[2], &[0, 1], &[0, 2], &[1, 2]];
@@ -40,7 +40,7 @@ fn superblocks_are_written_anew_from_a_good_one() {
     }
 }
 
-/// The superblock at `at`, changed.
+/// Changes the superblock at `at`, and updates its checksum.
 fn change(rig: &Rig, device: usize, at: Physical, change: impl FnOnce(&mut Superblock)) {
     let bytes = rig.peek(device, at.0, SUPERBLOCK_SIZE);
     let mut copy = Superblock::parse(&bytes, at).expect("it is good");
@@ -66,7 +66,7 @@ fn an_outdated_copy_is_brought_up_to_date() {
     assert_same(&rig, &then, "raid1");
 }
 
-/// A device that missed transactions has no superblock to go by, and gets none of another's.
+/// A device that missed transactions has no good superblock, and gets none from another device.
 #[test]
 fn a_device_that_missed_transactions_is_left_alone() {
     let rig = Rig::golden("raid1-sha256");
@@ -81,7 +81,7 @@ fn a_device_that_missed_transactions_is_left_alone() {
     assert_same(&rig, &damaged, "raid1");
 }
 
-/// The copy of another device, with a good checksum: perhaps all that is left of something else.
+/// A valid copy from another device may be all that is left of another file system.
 #[test]
 fn a_good_copy_of_another_device_is_told_and_left_alone() {
     let rig = Rig::golden("raid1-sha256");
@@ -95,7 +95,7 @@ fn a_good_copy_of_another_device_is_told_and_left_alone() {
     assert_same(&rig, &then, "raid1");
 }
 
-/// A log of `fsync` is known to the first copies alone: another device's first copy tells of it.
+/// Only the first copies record an `fsync` log: it is restored from another first copy.
 #[test]
 fn a_first_copy_that_is_lost_keeps_the_log() {
     let rig = Rig::golden("log");

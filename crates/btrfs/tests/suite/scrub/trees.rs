@@ -1,4 +1,4 @@
-//! Trees that cannot be read: what they describe is never called good, and the rest is scrubbed.
+//! Unreadable trees: what they describe is never called good, and the rest is scrubbed.
 
 use ashlar_btrfs::ondisk::key::{Key, item, objectid};
 use ashlar_btrfs::ondisk::node::{DiskItem, Expected, HEADER_SIZE, KeyPtr};
@@ -14,7 +14,7 @@ use super::common::{
 };
 use crate::support::{self, Rig, names};
 
-/// Damages all copies of a block, and gives these.
+/// Damages all copies of a block, and returns their locations.
 fn spoil(rig: &Rig, at: Logical) -> Vec<super::common::Place> {
     let fs = rig.open();
     let block = Block { start: at, len: u64::from(fs.nodesize()), kind: Kind::Tree(None) };
@@ -29,7 +29,7 @@ fn is_tree(problem: &&Problem) -> bool {
     matches!(problem.kind, ProblemKind::Tree(_))
 }
 
-/// The leaves of a tree, each with the keys' first parts that it has.
+/// The leaves of a tree, with object id and offset of each key they contain.
 fn leaves(rig: &Rig, tree: u64) -> Vec<(Logical, Vec<(u64, u64)>)> {
     let fs = rig.open();
     let items = rig.run(async {
@@ -46,7 +46,7 @@ fn leaves(rig: &Rig, tree: u64) -> Vec<(Logical, Vec<(u64, u64)>)> {
     leaves
 }
 
-/// Stores a tree block, with its checksum, in its only place.
+/// Stores a tree block with its checksum; it has a single copy.
 fn store(rig: &Rig, fs: &FileSystem, at: Logical, mut bytes: Vec<u8>) {
     let csum = fs.identity().csum.compute(&bytes[32..]);
     bytes[..csum.as_bytes().len()].copy_from_slice(csum.as_bytes());
@@ -56,15 +56,14 @@ fn store(rig: &Rig, fs: &FileSystem, at: Logical, mut bytes: Vec<u8>) {
     rig.patch(0, place.at.0, &bytes);
 }
 
-/// The image `single-4k` with its checksum tree, which is one leaf, made into `count` leaves below a
-/// node.
+/// The image `single-4k`, with its one-leaf checksum tree turned into `count` leaves below a node.
 pub(crate) fn several_sum_leaves(count: usize) -> Rig {
     let rig = Rig::golden("single-4k");
     let fs = rig.open();
     let root = rig.run(fs.need_root(objectid::CSUM_TREE)).expect("sound");
     let expected = Expected { at: root.at, ..Expected::default() };
     let old = rig.run(fs.node(expected)).expect("sound");
-    // Items of three sectors at most, so that there are enough to share out.
+    // Items of at most three sectors, so that there are enough for all leaves.
     let mut sums: Vec<(Key, Vec<u8>)> = Vec::new();
     for slot in 0..old.len() {
         let (key, data) = old.item(slot).expect("an item");
@@ -112,7 +111,7 @@ pub(crate) fn several_sum_leaves(count: usize) -> Rig {
         node[slot_at..slot_at + size_of::<KeyPtr>()].copy_from_slice(pointer.as_bytes());
     }
     store(&rig, &fs, at(count), node);
-    // The tree's root item: the address is 176 bytes from its start, the level 238.
+    // The tree's root item: the address is at offset 176, the level at 238.
     let roots = rig.run(support::items(&fs, fs.tree_root()));
     let (leaf, slot, ..) = roots
         .into_iter()
@@ -129,7 +128,7 @@ pub(crate) fn several_sum_leaves(count: usize) -> Rig {
     rig
 }
 
-/// Nine leaves beside each other: one by one where nothing is read ahead, all at once by a sweep.
+/// Nine adjacent leaves: read one by one without readahead, all at once by a sweep.
 #[test]
 fn leaves_that_are_needed_next_are_read_together() {
     let reads = |reada: Reada| {
@@ -180,7 +179,7 @@ fn data_whose_checksums_are_lost_is_unverified() {
             assert_eq!(problems.iter().filter(is_tree).count(), 1, "{problems:?}");
             let mut others = problems.clone();
             others.retain(|problem| !is_tree(&problem));
-            // The leaves that were made have no extent items.
+            // The leaves created here have no extent items.
             let wanted = if count == 1 { spoilt } else { Vec::new() };
             assert_eq!(places(&others), wanted);
             let now = reports[0].counters;
@@ -192,7 +191,7 @@ fn data_whose_checksums_are_lost_is_unverified() {
             let lost = now.unverified_errors - 1;
             assert!(now.no_csum + lost >= then.no_csum, "lost is not absent");
             if count == 1 {
-                // No tree, no knowledge, not even of which data has no checksum.
+                // Without the tree nothing is known, not even which data has no checksum.
                 assert_eq!((now.no_csum, lost), (0, sectors));
             } else {
                 assert!(lost > 0 && lost < sectors, "{lost} of {sectors}");
@@ -205,7 +204,7 @@ fn data_whose_checksums_are_lost_is_unverified() {
     }
 }
 
-/// What the lost leaf lists is not scrubbed, and nothing else is left out.
+/// What the lost leaf lists is not scrubbed; everything else is.
 #[test]
 fn the_rest_of_a_damaged_extent_tree_is_scrubbed() {
     let mut several = 0;

@@ -1,5 +1,5 @@
-//! The walks over the extent and the checksum tree, against lists of all items: from anywhere to
-//! anywhere, forwards and back.
+//! The walks over the extent and checksum trees, compared with lists of all items: between any
+//! positions, forward and backward.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ fn extents_are_found_from_anywhere() {
         let sector = u64::from(fs.sectorsize());
         rig.run(async {
             let root = fs.need_root(objectid::EXTENT_TREE).await.expect("sound");
-            // Start, end, and whether it is of metadata.
+            // Start, end, and whether it is metadata.
             let mut all: Vec<(u64, u64, bool)> = Vec::new();
             for (_, _, key, data) in support::items(&fs, root).await {
                 let of_tree = data.get(16).is_some_and(|flags| flags & 2 != 0);
@@ -39,7 +39,7 @@ fn extents_are_found_from_anywhere() {
             let chunks: Vec<_> = fs.chunks().iter().collect();
             let mut from = Logical(0);
             for step in 0..4000 {
-                // On from the last place, a jump within the chunk, or one to anywhere, also into extents.
+                // Continue at the last position, jump within the chunk, or jump anywhere, also into extents.
                 let chunk = match fs.chunks().get(from) {
                     Some(chunk) if !rng.chance(1, 8) => chunk,
                     _ => chunks[rng.index(chunks.len())],

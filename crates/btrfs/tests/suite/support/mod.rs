@@ -15,7 +15,7 @@ use ashlar_btrfs::units::{DevId, Logical, Mirror};
 use ashlar_btrfs::volume::{FileSystem, OpenOptions, Source};
 use ashlar_sim::{Media, Sim, SimDisk};
 
-/// Images whose data and metadata are there more than once, each copy as it is.
+/// Images that store data and metadata more than once, as plain copies.
 pub(crate) const MIRRORED: [&str; 8] = [
     "dup-xxhash",
     "raid1-sha256",
@@ -29,7 +29,7 @@ pub(crate) const MIRRORED: [&str; 8] = [
 /// Images with parity.
 pub(crate) const PARITY: [&str; 2] = ["raid5", "raid6"];
 
-/// Gives a changed node the checksum that it should have then (crc32c), and has `store` put it where each copy of it is.
+/// Updates the checksum (crc32c) of a changed node, and calls `store` for each location of a copy.
 pub(crate) fn store_node(
     fs: &FileSystem,
     at: Logical,
@@ -45,7 +45,7 @@ pub(crate) fn store_node(
     }
 }
 
-/// Where the golden images are.
+/// Directory of the golden images.
 pub(crate) fn images() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/images/btrfs")
 }
@@ -63,22 +63,22 @@ pub(crate) fn names() -> Vec<String> {
     names
 }
 
-/// A text that belongs to an image, byte for byte; `None` if it has none of that name.
+/// A text file of an image, byte for byte; `None` if the image has none of that name.
 pub(crate) fn bytes(image: &str, file: &str) -> Option<Vec<u8>> {
     fs::read(images().join(image).join(file)).ok()
 }
 
-/// As [`bytes`]; what is no UTF-8 is replaced.
+/// Like [`bytes`]; invalid UTF-8 is replaced.
 pub(crate) fn text(image: &str, file: &str) -> Option<String> {
     bytes(image, file).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// A text that the image has.
+/// A text file that the image must have.
 pub(crate) fn text_of(image: &str, file: &str) -> String {
     text(image, file).unwrap_or_else(|| panic!("{image} has no {file}"))
 }
 
-/// Disks with a file system on them, and a simulation that they run in.
+/// Disks with a file system, and the simulation in which they run.
 pub(crate) struct Rig {
     pub(crate) name: String,
     pub(crate) sim: Sim,
@@ -87,12 +87,12 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// The golden image of that name, as it was made. It panics on a thread that has a rig already.
+    /// The golden image `name`, unchanged. Panics on a thread that already has a rig.
     pub(crate) fn golden(name: &str) -> Self {
         Self::over(name, golden_media(name))
     }
 
-    /// A rig over media that exist already; device `n` is called `n.img`.
+    /// A rig over existing media; device `n` is named `n.img`.
     pub(crate) fn over(name: &str, media: Vec<Media>) -> Self {
         let sim = Sim::new(1);
         let disk =
@@ -121,13 +121,13 @@ impl Rig {
         self.sim.block_on(FileSystem::open(self.sources(), options, runtime))
     }
 
-    /// Opens the file system, which is sound.
+    /// Opens the file system, which must be valid.
     pub(crate) fn open(&self) -> Arc<FileSystem> {
         let opened = self.try_open(OpenOptions::default());
         opened.unwrap_or_else(|error| panic!("{}: {error}", self.name))
     }
 
-    /// Runs `future` to its end.
+    /// Runs `future` to completion.
     pub(crate) fn run<T>(&self, future: impl Future<Output = T>) -> T {
         self.sim.block_on(future)
     }
@@ -137,13 +137,13 @@ impl Rig {
         peek(&self.media[device], at, len)
     }
 
-    /// Stores bytes behind everybody's back.
+    /// Stores bytes directly on the medium.
     pub(crate) fn patch(&self, device: usize, at: u64, bytes: &[u8]) {
         patch(&self.media[device], at, bytes);
     }
 
-    /// Damages `len` bytes of a stored mirror: every 64th byte is another. Later damage of the same
-    /// bytes undoes it.
+    /// Damages `len` bytes of a stored mirror: every 64th byte changes. Damaging the same bytes
+    /// again restores them.
     pub(crate) fn damage(&self, fs: &FileSystem, start: Logical, len: u64, mirror: Mirror) {
         let mut done = 0;
         while done < len {
@@ -196,7 +196,7 @@ pub(crate) fn peek(media: &Media, at: u64, len: usize) -> Vec<u8> {
     all[skip..skip + len].to_vec()
 }
 
-/// Stores bytes of a medium.
+/// Stores bytes on a medium.
 pub(crate) fn patch(media: &Media, at: u64, bytes: &[u8]) {
     let (first, end) = (at >> 9, (at + bytes.len() as u64).div_ceil(512));
     let mut all = media.peek_range(Sector(first), Sectors(end - first));
@@ -205,7 +205,7 @@ pub(crate) fn patch(media: &Media, at: u64, bytes: &[u8]) {
     media.poke(Sector(first), &all);
 }
 
-/// All items of a tree: the leaf, the slot there, the key and the data.
+/// All items of a tree: leaf, slot, key and data.
 pub(crate) async fn items(fs: &Arc<FileSystem>, root: Root) -> Vec<(Logical, usize, Key, Vec<u8>)> {
     let mut all = Vec::new();
     let mut path = Path::new(fs, root);
@@ -219,7 +219,7 @@ pub(crate) async fn items(fs: &Arc<FileSystem>, root: Root) -> Vec<(Logical, usi
     all
 }
 
-/// Where all blocks of a tree are, level by level.
+/// Addresses of all blocks of a tree, level by level.
 pub(crate) async fn blocks(fs: &Arc<FileSystem>, root: Root) -> Vec<Logical> {
     use ashlar_btrfs::ondisk::node::Expected;
     let mut all = vec![root.at];
