@@ -306,7 +306,7 @@ impl Extent {
                 Err(_) => return false,
             };
         }
-        true
+        left == 0 || leaves.len() < OWNERS_MAX
     }
 
     /// Offset in the extent at which a file part begins; `None` if the part is of another extent.
