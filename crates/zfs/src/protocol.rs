@@ -338,8 +338,10 @@ pub struct PoolStatus {
     pub scan: Option<ScanStatus>,
     /// Data errors known.
     pub errors: u64,
-    /// Pool properties by name.
-    pub properties: BTreeMap<String, String>,
+    /// Properties by name, those of its features among them (`feature@NAME`).
+    pub properties: BTreeMap<String, Property>,
+    /// The names of the properties that `zpool get all` shows, in its order.
+    pub listed: Vec<String>,
 }
 
 /// A vdev's state.
@@ -397,9 +399,9 @@ pub struct Dataset {
 /// A property.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Property {
-    /// As `zfs get -p` prints it.
+    /// As `zfs get -p` or `zpool get -p` prints it.
     pub value: String,
-    /// As `zfs get` prints it: `default`, `local`, `inherited from NAME`, `-`.
+    /// As they print it: `default`, `local`, `inherited from NAME`, `-`.
     pub source: String,
 }
 

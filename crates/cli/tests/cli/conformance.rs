@@ -41,6 +41,7 @@ const COMMANDS: &[(&[&str], bool)] = &[
     (&["zpool", "import"], false),
     (&["zpool", "export"], false),
     (&["zpool", "list"], false),
+    (&["zpool", "get"], false),
     (&["zpool", "status"], false),
     (&["zpool", "scrub"], false),
     (&["zvol", "create"], false),

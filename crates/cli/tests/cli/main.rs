@@ -26,6 +26,7 @@ mod starting;
 mod support;
 mod takeover;
 mod trace;
+mod zpool_get;
 mod zvol;
 mod zvol_failing;
 mod zvol_memory;

@@ -85,6 +85,7 @@ pub(crate) struct Descriptor {
 pub(crate) struct Properties {
     dataset: Vec<Descriptor>,
     pool: Vec<Descriptor>,
+    hidden_of_pools: Vec<Descriptor>,
 }
 
 impl Properties {
@@ -97,12 +98,16 @@ impl Properties {
             let all = subjects.into_iter().filter(|subject| has(*subject)).sum();
             describe(functions, number, all)
         };
-        let dataset = numbers(functions, subject::FILESYSTEM).into_iter().map(of_dataset).collect();
-        let pool = numbers(functions, subject::POOL)
-            .into_iter()
-            .map(|number| describe(functions, number, subject::POOL))
-            .collect();
-        Self { dataset, pool }
+        let dataset = numbers(functions, subject::FILESYSTEM, false);
+        let dataset = dataset.into_iter().map(of_dataset).collect();
+        let of_pools = |numbers: Vec<c_int>| -> Vec<Descriptor> {
+            let of_pool = |number| describe(functions, number, subject::POOL);
+            numbers.into_iter().map(of_pool).collect()
+        };
+        let pool = of_pools(numbers(functions, subject::POOL, false));
+        let mut hidden_of_pools = of_pools(numbers(functions, subject::POOL, true));
+        hidden_of_pools.retain(|property| !pool.contains(property));
+        Self { dataset, pool, hidden_of_pools }
     }
 
     /// Those that datasets of this kind have.
@@ -115,12 +120,17 @@ impl Properties {
         &self.pool
     }
 
+    /// Those of pools that ZFS shows only when they are asked for by name.
+    pub(crate) fn hidden_of_pools(&self) -> &[Descriptor] {
+        &self.hidden_of_pools
+    }
+
     /// A dataset's property.
     pub(crate) fn dataset(&self, name: &str) -> Option<&Descriptor> {
         self.dataset.iter().find(|known| known.name == name)
     }
 
-    /// A pool's property.
+    /// A pool's property that is not hidden.
     pub(crate) fn pool(&self, name: &str) -> Option<&Descriptor> {
         self.pool.iter().find(|known| known.name == name)
     }
@@ -135,11 +145,12 @@ unsafe extern "C" fn collect(number: c_int, into: *mut c_void) -> c_int {
     CONTINUE
 }
 
-/// The numbers of all properties of the table that this subject's are in.
-fn numbers(functions: &PropertyFunctions, subject: c_int) -> Vec<c_int> {
+/// The numbers of all properties of the table that this subject's are in, in the order of the table.
+fn numbers(functions: &PropertyFunctions, subject: c_int, with_hidden: bool) -> Vec<c_int> {
     let mut numbers = Vec::new();
+    let (hidden, into) = (c_int::from(with_hidden), (&raw mut numbers).cast());
     // SAFETY: the tables are filled since the start; `collect` gets the vector that it wants.
-    unsafe { (functions.zprop_iter_common)(collect, (&raw mut numbers).cast(), 0, 0, subject) };
+    unsafe { (functions.zprop_iter_common)(collect, into, hidden, 0, subject) };
     numbers
 }
 

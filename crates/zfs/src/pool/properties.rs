@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use crate::ffi::kernel::Zfs;
-use crate::ffi::properties::Kind;
-use crate::property::{bad_property, parse, parse_user, shown_value, value_and_source};
-use crate::protocol::{NvMap, NvValue, Refusal};
+use crate::ffi::properties::{Descriptor, Kind};
+use crate::property::{bad_property, parse, parse_user, shown_value};
+use crate::protocol::{NvMap, NvValue, Property, Refusal};
 
 use super::status;
 
@@ -15,6 +15,15 @@ const ASHIFTS: std::ops::RangeInclusive<u64> = 9..=16;
 const MAX_COMMENT_BYTES: usize = 32;
 /// What feature properties begin with.
 const FEATURE: &str = "feature@";
+/// What the names of properties begin with that stand for features that this release does not know.
+const UNSUPPORTED: &str = "unsupported@";
+/// zpool's word for no value and no source.
+const NOTHING: &str = "-";
+/// zpool's words for where a value comes from.
+const DEFAULT: &str = "default";
+const LOCAL: &str = "local";
+/// SPA_VERSION_FEATURES of sys/fs/zfs.h: a pool with features has no other version.
+const FEATURES_VERSION: u64 = 5000;
 /// Properties that only `zpool import` has, or that have no meaning in a worker.
 const NOT_HERE: [&str; 6] =
     ["readonly", "altroot", "bootfs", "tname", "compatibility", "load_guid"];
@@ -147,43 +156,140 @@ pub(crate) fn set(zfs: &Zfs, pool: &str, name: &str, text: &str) -> Result<(), R
     zfs.set_pool_properties(pool, &properties).map_err(|errno| Refusal::of_pool(&what, errno))
 }
 
-/// All properties of a pool and its features, as `zpool get -p` prints them.
-pub(super) fn shown(
-    zfs: &Zfs,
-    list: &NvMap,
-    config: &NvMap,
-    state: &str,
-) -> BTreeMap<String, String> {
-    let mut shown = BTreeMap::new();
-    for property in zfs.properties().of_pools() {
-        let value = match value_and_source(list, &property.name) {
-            _ if property.name == "health" => Some(state.to_owned()),
-            Some((NvValue::Uint64(u64::MAX), _)) if property.kind == Kind::Number => None,
-            Some((value, _)) => shown_value(zfs, property, value),
-            None => match property.kind {
-                Kind::Text => Some(property.default_text.clone()),
-                Kind::Number | Kind::Index if property.read_only => None,
-                Kind::Number | Kind::Index => {
-                    shown_value(zfs, property, &NvValue::Uint64(property.default_number))
-                }
-            },
-        };
-        let value = value.filter(|value| !value.is_empty()).unwrap_or_else(|| "-".to_owned());
-        shown.insert(property.name.clone(), value);
+/// zprop_source_t of sys/fs/zfs.h in the words of zpool.
+fn source_words(source: u64) -> &'static str {
+    match source {
+        2 => DEFAULT,
+        4 => "temporary",
+        8 => LOCAL,
+        _ => NOTHING,
     }
-    for (name, _) in list.iter().filter(|(name, _)| name.contains(':')) {
-        if let Some((NvValue::String(text), _)) = value_and_source(list, name) {
-            shown.insert(name.clone(), text.clone());
-        }
+}
+
+/// The word that `zpool get -p` prints instead of some numbers. OpenZFS 2.4 has some of these properties for each class of vdevs, too
+/// (`class_log_expandsize`).
+fn number_word(name: &str, number: u64) -> Option<&'static str> {
+    match number {
+        u64::MAX if name == "dedup_table_quota" => Some("auto"),
+        u64::MAX if name.ends_with("fragmentation") => Some(NOTHING),
+        0 if name == "checkpoint" || name.ends_with("expandsize") => Some(NOTHING),
+        FEATURES_VERSION.. if name == "version" => Some(NOTHING),
+        _ => None,
     }
-    let counts = status::list(config, "feature_stats");
-    for feature in zfs.features() {
-        let state = match counts.and_then(|counts| status::number(counts, &feature.guid)) {
+}
+
+/// A property of a pool: as libzpool told it, or with its default. `None` if there is no word for its number.
+fn told_or_default(zfs: &Zfs, property: &Descriptor, told: Option<&NvMap>) -> Option<Property> {
+    let source = told.and_then(|told| status::number(told, "source"));
+    let source = source.map_or(DEFAULT, source_words).to_owned();
+    let default = match property.kind {
+        Kind::Text if property.default_text.is_empty() => NvValue::String(NOTHING.to_owned()),
+        Kind::Text => NvValue::String(property.default_text.clone()),
+        Kind::Number | Kind::Index => NvValue::Uint64(property.default_number),
+    };
+    let value = told.and_then(|told| told.get("value")).unwrap_or(&default);
+    let word = match (value, property.kind) {
+        (NvValue::Uint64(number), Kind::Number) => number_word(&property.name, *number),
+        _ => None,
+    };
+    let value = match word {
+        Some(word) => word.to_owned(),
+        None => shown_value(zfs, property, value)?,
+    };
+    Some(Property { value, source })
+}
+
+/// The state of each feature, by the name of its property and in zpool's order: first those that this release knows, then others that
+/// the pool has. `counts` is `feature_stats` of the pool's configuration, which `spa_get_stats` gives from 2.1 to 2.4: the uses of each
+/// feature that is not disabled, by its name on disk.
+fn features(zfs: &Zfs, counts: &NvMap) -> Vec<(String, Property)> {
+    let known = zfs.features();
+    let state = |name: String, value: &str| {
+        (name, Property { value: value.to_owned(), source: LOCAL.to_owned() })
+    };
+    let of_known = known.iter().map(|feature| {
+        let value = match status::number(counts, &feature.guid) {
             None => "disabled",
             Some(0) => "enabled",
             Some(_) => "active",
         };
-        shown.insert(format!("{FEATURE}{}", feature.name), state.to_owned());
+        state(format!("{FEATURE}{}", feature.name), value)
+    });
+    let is_known = |guid: &str| known.iter().any(|feature| feature.guid == guid);
+    let of_unknown = counts.keys().filter(|guid| !is_known(guid)).map(|guid| {
+        let value = match status::number(counts, guid) {
+            Some(0) => "inactive",
+            _ => "readonly",
+        };
+        state(format!("{UNSUPPORTED}{guid}"), value)
+    });
+    of_known.chain(of_unknown).collect()
+}
+
+/// All properties of a pool and its features by name, as `zpool get -p` prints them, and the names of those that
+/// `zpool get all` shows, in its order. `told` is what libzpool says of its properties, `config` its configuration.
+pub(super) fn shown(
+    zfs: &Zfs,
+    told: &NvMap,
+    config: &NvMap,
+    state: &str,
+) -> (BTreeMap<String, Property>, Vec<String>) {
+    let mut all: Vec<(String, Property)> = Vec::new();
+    for known in zfs.properties().of_pools() {
+        let property = told_or_default(zfs, known, status::list(told, &known.name));
+        all.extend(property.map(|property| (known.name.clone(), property)));
     }
-    shown
+    for name in told.keys().filter(|name| name.contains(':')) {
+        let told = status::list(told, name);
+        if let Some(value) = told.and_then(|told| status::text(told, "value")) {
+            let property = Property { value: value.to_owned(), source: LOCAL.to_owned() };
+            all.push((name.clone(), property));
+        }
+    }
+    let none = NvMap::new();
+    all.extend(features(zfs, status::list(config, "feature_stats").unwrap_or(&none)));
+    let listed = all.iter().map(|(name, _)| name.clone()).collect();
+    for known in zfs.properties().hidden_of_pools() {
+        let told = status::list(told, &known.name);
+        let property = told.and_then(|told| told_or_default(zfs, known, Some(told)));
+        all.extend(property.map(|property| (known.name.clone(), property)));
+    }
+    let mut properties = BTreeMap::from_iter(all);
+    // libzpool tells the state of the root vdev, also of a pool that is suspended.
+    if let Some(health) = properties.get_mut("health") {
+        state.clone_into(&mut health.value);
+    }
+    (properties, listed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn some_numbers_are_words() {
+        for (name, number, word) in [
+            ("version", 5000, Some("-")),
+            ("version", 28, None),
+            ("dedup_table_quota", u64::MAX, Some("auto")),
+            ("dedup_table_quota", 0, None),
+            ("fragmentation", u64::MAX, Some("-")),
+            ("fragmentation", 0, None),
+            ("class_log_fragmentation", u64::MAX, Some("-")),
+            ("checkpoint", 0, Some("-")),
+            ("checkpoint", 1, None),
+            ("expandsize", 0, Some("-")),
+            ("class_log_expandsize", 0, Some("-")),
+            ("freeing", 0, None),
+            ("guid", u64::MAX, None),
+        ] {
+            assert_eq!(number_word(name, number), word, "{name}={number}");
+        }
+    }
+
+    #[test]
+    fn sources_are_zpools() {
+        let words = [1, 2, 4, 8].map(source_words);
+        assert_eq!(words, ["-", "default", "temporary", "local"]);
+    }
 }

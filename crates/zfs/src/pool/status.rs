@@ -85,7 +85,8 @@ pub(crate) fn status(zfs: &Zfs, name: &str) -> Result<PoolStatus, Refusal> {
     let root = vdev(tree, name);
     let is_suspended = config.contains_key("suspended");
     let state = if is_suspended { SUSPENDED.to_owned() } else { root.state.clone() };
-    let listed = zfs.pool_properties(name).map_err(refused)?;
+    let told = zfs.pool_properties(name).map_err(refused)?;
+    let (properties, listed) = properties::shown(zfs, &told, &config, &state);
     Ok(PoolStatus {
         name: name.to_owned(),
         guid: number(&config, "pool_guid").unwrap_or(0),
@@ -93,7 +94,8 @@ pub(crate) fn status(zfs: &Zfs, name: &str) -> Result<PoolStatus, Refusal> {
         allocated_bytes: field(tree, vdev_stat::NAME, vdev_stat::ALLOCATED).unwrap_or(0),
         scan: scan(tree),
         errors: number(&config, "error_count").unwrap_or(0),
-        properties: properties::shown(zfs, &listed, &config, &state),
+        properties,
+        listed,
         state,
         root,
     })
@@ -103,7 +105,7 @@ pub(crate) fn status(zfs: &Zfs, name: &str) -> Result<PoolStatus, Refusal> {
 pub(crate) fn suspended(before: PoolStatus) -> PoolStatus {
     let mut status = PoolStatus { state: SUSPENDED.to_owned(), ..before };
     if let Some(health) = status.properties.get_mut("health") {
-        SUSPENDED.clone_into(health);
+        SUSPENDED.clone_into(&mut health.value);
     }
     status
 }

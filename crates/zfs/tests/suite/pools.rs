@@ -78,7 +78,7 @@ fn properties_and_features_of_a_new_pool_are_those_that_were_asked_for() {
         wiped: Vec::new(),
     });
     let status = worker.status();
-    let property = |name: &str| status.properties[name].as_str();
+    let property = |name: &str| status.properties[name].value.as_str();
     assert_eq!(property("ashift"), "13");
     assert_eq!(property("autotrim"), "on");
     assert_eq!(property("comment"), "for a test");
@@ -100,8 +100,8 @@ fn properties_and_features_of_a_new_pool_are_those_that_were_asked_for() {
         value: "enabled".to_owned(),
     });
     let status = worker.status();
-    assert_eq!(status.properties["comment"], "changed");
-    assert_eq!(status.properties["feature@large_dnode"], "enabled");
+    assert_eq!(status.properties["comment"].value, "changed");
+    assert_eq!(status.properties["feature@large_dnode"].value, "enabled");
     worker.export();
     assert_clean("tank", disks.path());
 
@@ -262,7 +262,7 @@ fn a_pool_that_is_imported_read_only_is_not_written() {
     let before = std::fs::read(&disk).unwrap();
     let worker = Worker::start().unwrap();
     worker.run(import_read_only(scan(&[&disk])));
-    assert_eq!(worker.status().properties["readonly"], "on");
+    assert_eq!(worker.status().properties["readonly"].value, "on");
     let opened = worker.open("tank/vol");
     assert!(opened.read_only);
     worker.run(Command::Close { volume: opened.volume });

@@ -6,8 +6,8 @@ use ashlar_zfs::protocol::PoolStatus;
 use clap::Args;
 
 use super::session::{How, Where};
-use super::values::{ShortNames, shown, table};
-use crate::error::{Error, Result};
+use super::values::{OF_POOLS, invalid_property, of_pool, table};
+use crate::error::Result;
 use crate::output;
 
 /// Show pools, a line each
@@ -49,16 +49,6 @@ pub(crate) struct List {
     place: Where,
 }
 
-const SHORT: ShortNames = ShortNames(&[
-    ("alloc", "allocated"),
-    ("cap", "capacity"),
-    ("ckpoint", "checkpoint"),
-    ("dedup", "dedupratio"),
-    ("expandsz", "expandsize"),
-    ("frag", "fragmentation"),
-    ("rdonly", "readonly"),
-]);
-
 impl List {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let (place, names) = self.place.with_named(self.names);
@@ -73,22 +63,13 @@ impl List {
             return Ok(ExitCode::SUCCESS);
         }
         let value = |pool: &PoolStatus, column: &String| {
-            let name = SHORT.full(column);
-            let value = match name {
-                "name" => pool.name.clone(),
-                name => match pool.properties.get(name) {
-                    Some(value) => value.clone(),
-                    None => {
-                        let text = format!("bad property list: invalid property '{column}'");
-                        return Err(Error::usage(text));
-                    }
-                },
-            };
-            Ok(if self.exact { value } else { shown(name, &value) })
+            let name = OF_POOLS.full(column);
+            let found = pool.properties.get(name).ok_or_else(|| invalid_property(column))?;
+            Ok(if self.exact { found.value.clone() } else { of_pool(name, &found.value) })
         };
         let rows = pools.iter().map(|pool| self.columns.iter().map(|c| value(pool, c)).collect());
         let rows: Vec<Vec<String>> = rows.collect::<Result<_>>()?;
-        output::print(&table(&SHORT.columns(&self.columns), &rows, self.for_programs))?;
+        output::print(&table(&OF_POOLS.columns(&self.columns), &rows, self.for_programs))?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -5,8 +5,10 @@
 
 mod create;
 mod export;
+mod get;
 mod import;
 mod list;
+pub(crate) mod property_table;
 mod scrub;
 pub(crate) mod session;
 mod status;
@@ -31,12 +33,14 @@ Examples:
   ashlar zpool import -d a.img,b.img
   ashlar serve a.img b.img --mount /mnt/volumes
   ashlar zpool status tank
+  ashlar zpool get all tank
   ashlar zpool scrub -w tank")]
 pub(crate) enum Zpool {
     Create(create::Create),
     Import(import::Import),
     Export(export::Export),
     List(list::List),
+    Get(get::Get),
     Status(status::Status),
     Scrub(scrub::Scrub),
 }
@@ -48,6 +52,7 @@ impl Zpool {
             Self::Import(command) => command.run(),
             Self::Export(command) => command.run(),
             Self::List(command) => command.run(),
+            Self::Get(command) => command.run(),
             Self::Status(command) => command.run(),
             Self::Scrub(command) => command.run(),
         }

@@ -2,17 +2,11 @@
 
 use ashlar_md::ondisk::text::CTime;
 
-/// Properties whose value is in bytes.
-const SIZES: [&str; 27] = [
-    "allocated",
+use crate::error::Error;
+
+/// Properties of datasets whose value is in bytes.
+const DATASET_SIZES: [&str; 18] = [
     "available",
-    "bcloneused",
-    "bclonesaved",
-    "checkpoint",
-    "expandsize",
-    "free",
-    "freeing",
-    "leaked",
     "logicalreferenced",
     "logicalused",
     "quota",
@@ -21,7 +15,6 @@ const SIZES: [&str; 27] = [
     "refquota",
     "refreservation",
     "reservation",
-    "size",
     "special_small_blocks",
     "used",
     "usedbychildren",
@@ -33,7 +26,30 @@ const SIZES: [&str; 27] = [
     "written",
 ];
 
-/// For these, zero is shown as `none`.
+/// Properties of pools whose value is in bytes. zpool prints it without a unit below 1K.
+const POOL_SIZES: [&str; 16] = [
+    "allocated",
+    "available",
+    "bclonesaved",
+    "bcloneused",
+    "dedup_table_quota",
+    "dedup_table_size",
+    "dedupsaved",
+    "dedupused",
+    "free",
+    "freeing",
+    "leaked",
+    "maxblocksize",
+    "maxdnodesize",
+    "size",
+    "usable",
+    "used",
+];
+
+/// Properties of pools whose value is in bytes, with `-` instead of 0.
+const POOL_EXTRAS: [&str; 2] = ["checkpoint", "expandsize"];
+
+/// For these properties of datasets, zero is shown as `none`.
 const NONE_IS_ZERO: [&str; 4] = ["quota", "refquota", "refreservation", "reservation"];
 
 /// A number of bytes in the largest unit that fits, with three digits, like libzfs's `zfs_nicebytes`.
@@ -50,35 +66,62 @@ pub(crate) fn nice_bytes(bytes: u64) -> String {
     fits.unwrap_or(&digits[2]).clone()
 }
 
+/// A number like libzfs's `zfs_nicenum`.
+fn nice_number(number: u64) -> String {
+    match number {
+        0..1024 => number.to_string(),
+        1024.. => nice_bytes(number),
+    }
+}
+
 /// Whether a property's column is right-aligned.
 fn is_number(name: &str) -> bool {
-    SIZES.contains(&name)
-        || name.ends_with("ratio")
+    let sizes = [&DATASET_SIZES[..], &POOL_SIZES, &POOL_EXTRAS];
+    sizes.iter().any(|sizes| sizes.contains(&name))
+        || is_ratio(name)
         || matches!(name, "capacity" | "fragmentation" | "copies" | "guid")
 }
 
-/// A property's value for people, from its value for programs.
-pub(crate) fn shown(name: &str, value: &str) -> String {
+fn is_ratio(name: &str) -> bool {
+    matches!(name, "bcloneratio" | "compressratio" | "dedupratio" | "refcompressratio")
+}
+
+/// The value of a pool's property for people, from its value for programs.
+pub(crate) fn of_pool(name: &str, value: &str) -> String {
+    // `class_log_size` is the `size` of the log devices.
+    let of_class = name.strip_prefix("class_").and_then(|class| class.rsplit('_').next());
+    let name = of_class.unwrap_or(name);
+    match value.parse::<u64>() {
+        Ok(0) if name == "dedup_table_quota" => "none".to_owned(),
+        Ok(number) if POOL_SIZES.contains(&name) => nice_number(number),
+        Ok(number) if POOL_EXTRAS.contains(&name) => nice_bytes(number),
+        Ok(number) if matches!(name, "capacity" | "fragmentation") => format!("{number}%"),
+        Err(_) if is_ratio(name) && value != "-" => format!("{value}x"),
+        Ok(_) | Err(_) => value.to_owned(),
+    }
+}
+
+/// The value of a dataset's property for people, from its value for programs.
+pub(crate) fn of_dataset(name: &str, value: &str) -> String {
     let Ok(number) = value.parse::<u64>() else {
-        return if name.ends_with("ratio") && value != "-" {
-            format!("{value}x")
-        } else {
-            value.to_owned()
-        };
+        return if is_ratio(name) && value != "-" { format!("{value}x") } else { value.to_owned() };
     };
     match name {
         _ if NONE_IS_ZERO.contains(&name) && number == 0 => "none".to_owned(),
-        "checkpoint" | "expandsize" if number == 0 => "-".to_owned(),
-        _ if SIZES.contains(&name) => nice_bytes(number),
-        "capacity" | "fragmentation" => format!("{number}%"),
+        _ if DATASET_SIZES.contains(&name) => nice_bytes(number),
         "creation" => {
             let text = CTime(number).to_string();
             // `Sun Nov 22 13:27:00 2026` without the seconds.
             let (start, end) = text.split_at(text.len().saturating_sub(8));
             format!("{start}{}", &end[end.len().min(3)..])
         }
-        _ => number.to_string(),
+        _ => value.to_owned(),
     }
+}
+
+/// The refusal of a property that does not exist, in the words of libzfs.
+pub(crate) fn invalid_property(name: &str) -> Error {
+    Error::usage(format!("bad property list: invalid property '{name}'"))
 }
 
 /// A column: its heading, and whether it is right-aligned.
@@ -107,6 +150,25 @@ impl ShortNames {
         names.iter().map(column).collect()
     }
 }
+
+/// The short names that zpool's columns have.
+pub(super) const OF_POOLS: ShortNames = ShortNames(&[
+    ("alloc", "allocated"),
+    ("bclone_ratio", "bcloneratio"),
+    ("bclone_saved", "bclonesaved"),
+    ("bclone_used", "bcloneused"),
+    ("cap", "capacity"),
+    ("ckpoint", "checkpoint"),
+    ("ddtquota", "dedup_table_quota"),
+    ("ddtsize", "dedup_table_size"),
+    ("dedup", "dedupratio"),
+    ("expand", "autoexpand"),
+    ("expandsz", "expandsize"),
+    ("frag", "fragmentation"),
+    ("listsnaps", "listsnapshots"),
+    ("rdonly", "readonly"),
+    ("replace", "autoreplace"),
+]);
 
 /// A table: values separated by tabs for programs, else columns with headings.
 pub(crate) fn table(columns: &[Column], rows: &[Vec<String>], for_programs: bool) -> String {
@@ -152,13 +214,43 @@ mod tests {
 
     #[test]
     fn values_are_zfss() {
-        assert_eq!(shown("refreservation", "0"), "none");
-        assert_eq!(shown("volsize", "10485760"), "10M");
-        assert_eq!(shown("compressratio", "1.00"), "1.00x");
-        assert_eq!(shown("capacity", "7"), "7%");
-        assert_eq!(shown("compression", "lz4"), "lz4");
-        assert_eq!(shown("creation", "1000000000"), "Sun Sep  9 01:46 2001");
-        assert_eq!(shown("checkpoint", "-"), "-");
+        for (name, value, text) in [
+            ("refreservation", "0", "none"),
+            ("used", "0", "0B"),
+            ("volsize", "10485760", "10M"),
+            ("compressratio", "1.00", "1.00x"),
+            ("compression", "lz4", "lz4"),
+            ("creation", "1000000000", "Sun Sep  9 01:46 2001"),
+            ("com.example:ratio", "half", "half"),
+            ("com.example:number", "007", "007"),
+        ] {
+            assert_eq!(of_dataset(name, value), text, "{name}={value}");
+        }
+    }
+
+    #[test]
+    fn values_are_zpools() {
+        for (name, value, text) in [
+            ("size", "10485760", "10M"),
+            ("freeing", "0", "0"),
+            ("leaked", "512", "512"),
+            ("capacity", "7", "7%"),
+            ("fragmentation", "-", "-"),
+            ("dedupratio", "1.00", "1.00x"),
+            ("checkpoint", "-", "-"),
+            ("checkpoint", "512", "512B"),
+            ("dedup_table_quota", "0", "none"),
+            ("dedup_table_quota", "auto", "auto"),
+            ("dedup_table_quota", "1048576", "1M"),
+            ("class_special_size", "1048576", "1M"),
+            ("class_special_fragmentation", "3", "3%"),
+            ("ashift", "12", "12"),
+            ("guid", "12345678901234567890", "12345678901234567890"),
+            ("com.example:ratio", "half", "half"),
+            ("comment", "007", "007"),
+        ] {
+            assert_eq!(of_pool(name, value), text, "{name}={value}");
+        }
     }
 
     #[test]

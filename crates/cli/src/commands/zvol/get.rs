@@ -5,9 +5,10 @@ use std::process::ExitCode;
 use ashlar_zfs::protocol::Dataset;
 use clap::Args;
 
+use crate::commands::zpool::property_table::{Layout, Row};
 use crate::commands::zpool::session::{How, Where, pool_of};
-use crate::commands::zpool::values::{Column, shown, table};
-use crate::error::{Error, Result};
+use crate::commands::zpool::values::{invalid_property, of_dataset};
+use crate::error::Result;
 use crate::output;
 
 /// Show properties of volumes and snapshots
@@ -20,27 +21,12 @@ Examples:
   ashlar zvol get -H -p -o value volsize,used tank/vol
   ashlar zvol get -r compressratio tank")]
 pub(crate) struct Get {
-    /// No headings, and a tab between values
-    #[arg(short = 'H')]
-    for_programs: bool,
-
-    /// Exact numbers
-    #[arg(short = 'p')]
-    exact: bool,
+    #[command(flatten)]
+    layout: Layout,
 
     /// Also of everything below
     #[arg(short = 'r')]
     recursive: bool,
-
-    /// Columns, separated by commas: name, property, value, source, or all of these
-    #[arg(
-        short = 'o',
-        value_name = "FIELD",
-        value_delimiter = ',',
-        default_value = "all",
-        value_parser = ["name", "property", "value", "source", "all"]
-    )]
-    fields: Vec<String>,
 
     /// Print JSON
     #[arg(long)]
@@ -74,9 +60,7 @@ impl Get {
         if !wants_all {
             for name in self.properties.iter().filter(|name| !name.contains(':')) {
                 if !datasets.iter().any(|dataset| dataset.properties.contains_key(name)) {
-                    return Err(Error::usage(format!(
-                        "bad property list: invalid property '{name}'"
-                    )));
+                    return Err(invalid_property(name));
                 }
             }
         }
@@ -87,38 +71,20 @@ impl Get {
             output::print_json(&datasets)?;
             return Ok(ExitCode::SUCCESS);
         }
-        let fields: Vec<&str> = match self.fields.iter().any(|field| field == "all") {
-            true => vec!["name", "property", "value", "source"],
-            false => self.fields.iter().map(String::as_str).collect(),
-        };
         let mut rows = Vec::new();
         for dataset in &datasets {
             let names: Vec<&String> = match wants_all {
                 true => dataset.properties.keys().collect(),
                 false => self.properties.iter().collect(),
             };
-            for name in names {
-                let property = dataset.properties.get(name);
-                let value = match property {
-                    Some(property) if self.exact => property.value.clone(),
-                    Some(property) => shown(name, &property.value),
-                    None => "-".to_owned(),
-                };
-                let source = property.map_or("-", |property| &property.source);
-                let cell = |field: &&str| match *field {
-                    "name" => dataset.name.clone(),
-                    "property" => name.clone(),
-                    "value" => value.clone(),
-                    _ => source.to_owned(),
-                };
-                rows.push(fields.iter().map(cell).collect::<Vec<String>>());
-            }
+            rows.extend(names.into_iter().map(|name| {
+                let found = dataset.properties.get(name);
+                let (value, source) =
+                    found.map_or(("-", "-"), |found| (&found.value, &found.source));
+                Row { name: &dataset.name, property: name, value, source }
+            }));
         }
-        let columns: Vec<Column> = fields
-            .iter()
-            .map(|field| Column { heading: field.to_uppercase(), right: false })
-            .collect();
-        output::print(&table(&columns, &rows, self.for_programs))?;
+        output::print(&self.layout.table(&rows, of_dataset))?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -6,8 +6,8 @@ use ashlar_zfs::protocol::Dataset;
 use clap::Args;
 
 use crate::commands::zpool::session::{How, Where, pool_of};
-use crate::commands::zpool::values::{ShortNames, shown, table};
-use crate::error::{Error, Result};
+use crate::commands::zpool::values::{ShortNames, invalid_property, of_dataset, table};
+use crate::error::Result;
 use crate::output;
 
 /// Show volumes, a line each
@@ -114,8 +114,7 @@ impl List {
             let has = |dataset: &Dataset| dataset.properties.contains_key(name);
             // A user property may be set on none of them.
             if !ALWAYS.contains(&name) && !name.contains(':') && !datasets.iter().any(has) {
-                let text = format!("bad property list: invalid property '{column}'");
-                return Err(Error::usage(text));
+                return Err(invalid_property(column));
             }
         }
         let value = |dataset: &Dataset, column: &String| {
@@ -126,7 +125,7 @@ impl List {
             let is_volumes = name.starts_with("vol") && dataset.kind == "filesystem";
             let property = dataset.properties.get(name).filter(|_| !is_volumes);
             let Some(property) = property else { return "-".to_owned() };
-            if self.exact { property.value.clone() } else { shown(name, &property.value) }
+            if self.exact { property.value.clone() } else { of_dataset(name, &property.value) }
         };
         let rows: Vec<Vec<String>> = datasets
             .iter()

@@ -1,0 +1,128 @@
+//! `ashlar zpool get`.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use ashlar_zfs::protocol::{PoolStatus, Property};
+use clap::{ArgAction, Args};
+use serde::Serialize;
+
+use super::property_table::{Layout, Row};
+use super::session::{How, Where};
+use super::values::{OF_POOLS, invalid_property, of_pool};
+use crate::error::Result;
+use crate::output;
+
+/// Show properties and features of pools
+///
+/// With --devices the pool is imported read-only for this command: its `readonly` is on, and as in any
+/// pool that is imported so, OpenZFS does not count what is allocated.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 failed, 2 wrong usage.
+
+Examples:
+  ashlar zpool get all tank
+  ashlar zpool get -H -p -o value size,alloc tank
+  ashlar zpool get feature@lz4_compress
+  ashlar zpool get autotrim,comment -d a.img,b.img")]
+pub(crate) struct Get {
+    #[command(flatten)]
+    layout: Layout,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Properties, separated by commas, or all
+    #[arg(
+        value_name = "PROPERTY",
+        value_delimiter = ',',
+        action = ArgAction::Set,
+        num_args = 1,
+        required = true
+    )]
+    properties: Vec<String>,
+
+    /// Pools, or their disks [default: all]
+    #[arg(value_name = "POOL")]
+    names: Vec<String>,
+
+    #[command(flatten)]
+    place: Where,
+}
+
+/// A pool with the properties that were asked for, as JSON.
+#[derive(Serialize)]
+struct Shown<'a> {
+    name: &'a str,
+    properties: BTreeMap<&'a str, Property>,
+}
+
+/// What the names of features begin with. zpool prints nothing for a feature that a pool does not have.
+const FEATURES: [&str; 2] = ["feature@", "unsupported@"];
+
+/// The name is of a feature.
+fn is_feature(name: &str) -> bool {
+    FEATURES.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// The name is one that users give to their own properties. zpool prints `-` where a pool does not have it.
+fn is_user(name: &str) -> bool {
+    name.contains(':') && !is_feature(name)
+}
+
+impl Get {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let (place, names) = self.place.with_named(self.names);
+        let only = if let [name] = &names[..] { Some(name.as_str()) } else { None };
+        let pools = place.with(only, How::READ, |session| session.statuses(&names))?;
+        let wanted = if self.properties == ["all"] { None } else { Some(&self.properties[..]) };
+        for name in wanted.unwrap_or_default() {
+            check(&pools, name)?;
+        }
+        let shown: Vec<_> = pools.iter().map(|pool| (pool, of(pool, wanted))).collect();
+        if self.json {
+            let json = shown.iter().map(|(pool, properties)| Shown {
+                name: &pool.name,
+                properties: properties.iter().cloned().collect(),
+            });
+            output::print_json(&json.collect::<Vec<_>>())?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let rows = shown.iter().flat_map(|(pool, properties)| {
+            properties.iter().map(|(property, Property { value, source })| Row {
+                name: &pool.name,
+                property,
+                value,
+                source,
+            })
+        });
+        let rows: Vec<Row<'_>> = rows.collect();
+        output::print(&self.layout.table(&rows, of_pool))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// # Errors
+/// No pool can have a property of this name.
+fn check(pools: &[PoolStatus], name: &str) -> Result<()> {
+    let full = OF_POOLS.full(name);
+    let is_known = pools.is_empty()
+        || pools.iter().any(|pool| pool.properties.contains_key(full))
+        || is_user(name)
+        || is_feature(name);
+    if is_known { Ok(()) } else { Err(invalid_property(name)) }
+}
+
+/// The wanted properties of a pool, or all of them, in zpool's order.
+fn of<'a>(pool: &'a PoolStatus, wanted: Option<&'a [String]>) -> Vec<(&'a str, Property)> {
+    let property = |name: &'a String| {
+        let name = OF_POOLS.full(name);
+        let found = pool.properties.get(name).cloned();
+        let unset = || Property { value: "-".to_owned(), source: "default".to_owned() };
+        let property = found.or_else(|| is_user(name).then(unset));
+        property.map(|property| (name, property))
+    };
+    wanted.unwrap_or(&pool.listed).iter().filter_map(property).collect()
+}
