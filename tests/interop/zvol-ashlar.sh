@@ -24,6 +24,7 @@ sys_of() {
 	echo "${name%/zvol/name}"
 }
 zvol() { "${program[@]}" zvol "$1" --control "$control" "${@:2}"; }
+zpool() { "${program[@]}" zpool "$1" --control "$control" "${@:2}"; }
 # shellcheck source=tests/interop/zvol-both.sh
 . "$here/zvol-both.sh"
 # shellcheck source=tests/interop/zvol-datasets.sh
@@ -79,7 +80,7 @@ ashlar_make() {
 	local vdevs=("${disks[@]}") list name size block properties property options
 	list=$(IFS=, && echo "${disks[*]}")
 	[ "$SHAPE" = stripe ] || vdevs=("$SHAPE" "${disks[@]}")
-	quiet "${program[@]}" zpool create -o ashift=12 tank "${vdevs[@]}"
+	quiet "${program[@]}" zpool create -o ashift=12 -o comment=stamps -o listsnapshots=on tank "${vdevs[@]}"
 	while read -r name size block properties; do
 		options=()
 		for property in $properties; do

@@ -18,13 +18,18 @@ of_queue=(logical_block_size physical_block_size hw_sector_size minimum_io_size 
 of_module=(zfs_txg_timeout zvol_blk_mq_blocks_per_thread zvol_blk_mq_queue_depth zvol_max_discard_blocks
 	zvol_num_taskqs zvol_request_sync zvol_threads zvol_use_blk_mq)
 
-# state - properties of all volumes and snapshots and where these come from, the limits of their queues, and the module's parameters
+# Not those of the pool that change while it is imported, scrubbed and exported.
+not_of_pool='allocated|capacity|dedup_table_size|fragmentation|free|freeing|last_scrubbed_txg|load_guid'
+
+# state - properties and features of the pool, properties of all volumes and snapshots and where these come from, the limits of
+# their queues, and the module's parameters
 # Not what is available, which depends on what the pool needs for itself.
 state() {
 	local name
 	# This waits for the transaction group: what was written before is counted.
 	quiet zvol set "com.example:asked=$SECONDS" tank
 	quiet zvol inherit com.example:asked tank
+	zpool get -Hp all tank | grep -vE $'^tank\t'"($not_of_pool)"$'\t'
 	for name in $(names); do
 		zvol get -H -p -o name,property,value,source all "tank/$name" | grep -v $'\tavailable\t' | sort
 		case $name in *@*) ;; *) limits "$name" "$(sys_of "$name")/queue" ;; esac

@@ -148,7 +148,7 @@ make() {
 		;;
 	*) fail "no shape $SHAPE" ;;
 	esac
-	quiet zpool create -f -o ashift=12 -o cachefile=none -O mountpoint=none "$pool" "${vdevs[@]}"
+	quiet zpool create -f -o ashift=12 -o comment=stamps -o listsnapshots=on -o cachefile=none -O mountpoint=none "$pool" "${vdevs[@]}"
 	local name size block properties property options
 	while read -r name size block properties; do
 		options=()
