@@ -11,6 +11,9 @@ use crate::error::Result;
 use crate::output;
 
 /// Show pools, a line each
+///
+/// With --devices the pools are imported read-only for this command; OpenZFS does not count what is
+/// allocated then: ALLOC is 0.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 failed, 2 wrong usage.
