@@ -75,7 +75,8 @@ fn print(bytes: &[u8], device: Sectors) {
         assert!(text.to_string().len() < 100_000);
     }
     if let Some(block) = Block090::from_bytes(bytes) {
-        let text = Examine090 { block: &block, device_name: &|_, _| None }.to_string();
+        let text = Examine090 { block: &block, device_name: &|_, _| None, homehost: Some("x") }
+            .to_string();
         assert!(text.len() < 100_000);
     }
 }

@@ -16,8 +16,9 @@ use zerocopy::IntoBytes;
 use crate::assemble::{AssembleError, Candidate, Options, plan};
 use crate::create::write_at;
 use crate::ondisk::bitmap_super::BitmapSuper;
+use crate::ondisk::homehost::with_host;
 use crate::ondisk::update::updated;
-use crate::ondisk::{MdadmUuid, Role, Superblock};
+use crate::ondisk::{MdadmUuid, Role, Superblock, Version};
 use crate::probe::read_bitmap;
 
 pub use crate::ondisk::update::{Update, UpdateError as Refusal};
@@ -76,6 +77,7 @@ struct New<'a> {
 /// # Errors
 /// [`UpdateError`]. Only [`UpdateError::Device`] can occur after a write; it names the changed members.
 pub async fn update(members: &[Candidate], update: &Update) -> Result<(), UpdateError> {
+    let update = &as_identity(members, update);
     check_uuids(members, update)?;
     // Treat them as one array, regardless of which UUIDs a crash left.
     let mut together = members.to_vec();
@@ -101,6 +103,17 @@ pub async fn update(members: &[Candidate], update: &Update) -> Result<(), Update
         changed.push(&new.member.path);
     }
     Ok(())
+}
+
+/// The host of an array of version 0.90 is part of its identity. The new identity is the same whether a member already has
+/// it or not, so repeating the change completes an interrupted one.
+fn as_identity(members: &[Candidate], update: &Update) -> Update {
+    match (update, members.first()) {
+        (Update::HomeHost(host), Some(Candidate { sb, .. })) if sb.version == Version::V0_90 => {
+            Update::Uuid(with_host(sb.set_uuid, host))
+        }
+        (update, _) => update.clone(),
+    }
 }
 
 /// Checks that all are members of one array; some may already have the new UUID.

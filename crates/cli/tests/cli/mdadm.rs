@@ -228,6 +228,67 @@ fn arrays_with_old_superblocks_are_made_and_read_by_mdadm() {
         .fails(1, &["raid0"]);
 }
 
+/// mdadm 4.2 works the words out by itself when it is asked whether an array is of a host.
+#[test]
+fn the_host_of_an_old_array_is_in_its_uuid_where_mdadm_finds_it() {
+    let images = Images::new(2, 32 * MIB);
+    let create = |args: &[&str]| {
+        let all = [&["md", "create", "md0", "-l1", "-n2", "-e0", "-f"], args].concat();
+        images.run(&all, &images.refs()).ok();
+    };
+    let uuid = || {
+        let text = images.run(&["md", "examine"], &["d1"]).ok().out;
+        let line = text.lines().find_map(|line| line.trim_start().strip_prefix("UUID : "));
+        line.unwrap().to_owned()
+    };
+    let is_of = |host: &str| {
+        let mut mdadm = Command::new("mdadm");
+        let homehost = format!("--homehost={host}");
+        let text = mdadm.arg("-E").arg(homehost).arg(images.path("d1")).output().ok()?.stdout;
+        let text = String::from_utf8(text).unwrap();
+        let expected = format!("UUID : {} (local to host {host})\n", uuid());
+        Some(text.contains(&expected))
+    };
+    let has_words = |uuid: &str, words: &str| uuid.split_at(17).1 == words;
+    // SHA-1 of "nas" begins with these eight bytes, each word of which is stored with its lowest byte first.
+    const NAS: &str = ":c7780c0e:bc15422d";
+    create(&["--homehost=nas", "--bitmap=internal"]);
+    assert!(has_words(&uuid(), NAS), "{}", uuid());
+    let assemble = |args: &[&str]| {
+        images.run(&[&["md", "assemble"], args].concat(), &images.refs()).ok();
+    };
+    let before = uuid();
+    assemble(&["--update=homehost", "--homehost=box"]);
+    assert_eq!(uuid()[..17], before[..17], "the other words stay");
+    assert!(!has_words(&uuid(), NAS));
+    if let Some(found) = is_of("box") {
+        assert!(found && is_of("nas") == Some(false));
+    }
+    // The bitmap has it as well.
+    let bitmap = images.run(&["md", "examine", "--bitmap"], &["d1"]).ok().out;
+    assert!(bitmap.contains(&format!("UUID : {}\n", uuid())), "{bitmap}");
+    let boxed = uuid();
+    images
+        .run(&["md", "assemble", "--update=homehost", "--homehost=any"], &images.refs())
+        .fails(2, &["no host name"]);
+    assemble(&["--update=homehost", "--homehost=nas", "--uuid", &boxed]);
+    assert_eq!(uuid(), before);
+    assemble(&["--update=uuid", "--homehost=box"]);
+    assert_eq!(uuid()[17..], boxed[17..]);
+    assert_ne!(uuid()[..17], boxed[..17]);
+    let exactly = "01234567:89abcdef:01234567:89abcdef";
+    assemble(&["--update=uuid", "--homehost=box", "--uuid", exactly]);
+    assert_eq!(uuid(), exactly);
+    create(&["--homehost=nas", "--uuid", exactly]);
+    assert_eq!(uuid(), exactly);
+    create(&["--homehost=any"]);
+    assert!(!has_words(&uuid(), NAS));
+    // This host's name, unless another is given.
+    create(&[]);
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    assert!(uuid().ends_with(&format!(" (local to host {})", host.trim())), "{}", uuid());
+}
+
 #[test]
 fn superblocks_are_changed_at_assembly_as_by_mdadm() {
     let images = Images::new(3, 32 * MIB);

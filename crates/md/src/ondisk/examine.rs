@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use super::bitmap_super::{self, BitmapSuper};
 use super::fields::{DeviceFlags, Features, Level, MdadmUuid, Role, Timestamp};
+use super::homehost;
 use super::superblock::Superblock;
 use super::superblock_0_90::{Block090, Descriptor, disk, state};
 use super::superblock_1::Block1;
@@ -19,14 +20,20 @@ use super::text::{self, CTime};
 const MAX_SLOTS: u32 = 4096;
 
 /// `mdadm --examine` of a checked superblock. `bitmap` is the bitmap superblock that it points to, if
-/// any and readable.
-pub fn examine(superblock: &Superblock, bitmap: Option<&BitmapSuper>) -> String {
+/// any and readable; `homehost` is the name of this host, whose arrays are marked as local.
+pub fn examine(
+    superblock: &Superblock,
+    bitmap: Option<&BitmapSuper>,
+    homehost: Option<&str>,
+) -> String {
     match (superblock.block_1(), superblock.block_0_90()) {
         (Some(block), _) => {
             let device = superblock.device_size();
-            Examine1 { block, bitmap, device, homehost: None }.to_string()
+            Examine1 { block, bitmap, device, homehost }.to_string()
         }
-        (None, Some(block)) => Examine090 { block, device_name: &|_, _| None }.to_string(),
+        (None, Some(block)) => {
+            Examine090 { block, device_name: &|_, _| None, homehost }.to_string()
+        }
         (None, None) => String::new(),
     }
 }
@@ -336,6 +343,8 @@ pub struct Examine090<'a> {
     pub block: &'a Block090,
     /// Returns names of devices. mdadm prints them if the devices exist now.
     pub device_name: DeviceName<'a>,
+    /// Name of this host, to mark its own arrays.
+    pub homehost: Option<&'a str>,
 }
 
 impl fmt::Display for Examine090<'_> {
@@ -361,10 +370,15 @@ impl Examine090<'_> {
             "        Version : {major}.{minor:02}.{:02}",
             block.patch_version.get() as i32
         )?;
+        let uuid = Uuid::from_bytes(block.set_uuid());
         if minor >= 90 {
-            writeln!(f, "           UUID : {}", MdadmUuid(Uuid::from_bytes(block.set_uuid())))?;
+            write!(f, "           UUID : {}", MdadmUuid(uuid))?;
         } else {
-            writeln!(f, "           UUID : {:08x}", block.set_uuid0.get())?;
+            write!(f, "           UUID : {:08x}", block.set_uuid0.get())?;
+        }
+        match self.homehost.filter(|host| homehost::is_of(uuid, host)) {
+            Some(host) => writeln!(f, " (local to host {host})")?,
+            None => writeln!(f)?,
         }
         if block.not_persistent.get() != 0 {
             writeln!(f, "           Eedk : not persistent")?;

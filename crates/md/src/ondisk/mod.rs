@@ -29,6 +29,7 @@ pub mod create_0_90;
 pub mod defect;
 pub mod examine;
 pub mod fields;
+pub mod homehost;
 pub mod probe;
 pub mod superblock;
 pub mod superblock_0_90;

@@ -8,6 +8,7 @@ use super::bitmap_super::BitmapSuper;
 use super::create::full_name;
 use super::defect::SuperblockError;
 use super::fields::{Features, Level, MdadmUuid, Version};
+use super::homehost;
 use super::superblock::{BadBlockLogPlace, Superblock};
 use super::superblock_0_90::state;
 
@@ -18,7 +19,7 @@ pub enum Update {
     Uuid(Uuid),
     /// The array's name, as stored in the superblocks. Version 0.90 has none.
     Name(String),
-    /// The host in front of the name.
+    /// The host in front of the name; in version 0.90, the host's words in the identity.
     HomeHost(String),
     /// Copies may differ: they must be resynced.
     Resync,
@@ -173,8 +174,8 @@ fn updated_0_90(sb: &Superblock, update: &Update) -> Result<Superblock, UpdateEr
         Update::NoBitmap => block.state = (block.state.get() & !state::BITMAP_PRESENT).into(),
         Update::PreferredMinor(number) => block.md_minor = (*number).into(),
         Update::Name(_) => return lacks("name"),
-        Update::HomeHost(_) => {
-            return lacks("host but a part of the UUID, which can be updated");
+        Update::HomeHost(host) => {
+            block.set_set_uuid(homehost::with_host(sb.set_uuid, host).into_bytes());
         }
         Update::DeviceSize => return lacks("size of the device"),
         Update::BadBlockLog | Update::NoBadBlockLog { .. } => return lacks("bad block log"),

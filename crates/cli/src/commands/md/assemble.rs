@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ashlar_md::ondisk::MdadmUuid;
 use ashlar_md::ondisk::create::full_name;
+use ashlar_md::ondisk::homehost::with_host;
+use ashlar_md::ondisk::{MdadmUuid, Version};
 use ashlar_md::update::Update;
 use ashlar_stack::arrays::Volume;
 use ashlar_stack::assemble::{NotAMember, Options, Probed, Stack, assemble, probe_all};
@@ -51,7 +52,8 @@ pub(crate) struct Assemble {
     #[arg(short = 'U', long, value_name = "WHAT", conflicts_with = "scan")]
     update: Option<String>,
 
-    /// With --update=homehost the host to put before the name [default: this host's name]
+    /// With --update=homehost the host to put before the name, with metadata 0.90 in the UUID [default: this host's
+    /// name]
     #[arg(long, value_name = "HOST", requires = "update")]
     homehost: Option<String>,
 
@@ -120,7 +122,8 @@ impl Assemble {
 
     /// Changes the superblocks on `devices`. A new UUID or name no longer selects members afterwards.
     fn update(&mut self, what: &str, array: Option<&str>, devices: &[PathBuf]) -> Result<()> {
-        let update = self.parse_update(what, array)?;
+        let is_named = self.uuid.is_some();
+        let mut update = self.parse_update(what, array)?;
         let opened = disks::open_all(devices, Access::Write)?;
         let text = disks::reactor()?.block_on(async {
             let mut members = Vec::new();
@@ -132,6 +135,18 @@ impl Assemble {
             }
             if members.is_empty() {
                 return Err(Error::usage("no member of that array among the devices"));
+            }
+            let has_host = members[0].sb.version == Version::V0_90;
+            if let Update::Uuid(uuid) = &mut update
+                && let Some(host) = super::create::homehost(self.homehost.as_deref())
+                && has_host
+                && !is_named
+            {
+                *uuid = with_host(*uuid, &host);
+            }
+            if has_host && matches!(update, Update::HomeHost(_)) {
+                // It has another one from then on.
+                self.uuid = None;
             }
             if let Update::Uuid(uuid) = update {
                 // If this is interrupted, the user needs the UUID to continue.
@@ -151,11 +166,11 @@ impl Assemble {
             "name" => {
                 let name = self.name.take().or(array.map(str::to_owned));
                 let name = name.ok_or_else(|| Error::usage("--update=name needs a --name"))?;
-                let host = self.homehost.clone().or_else(super::create::hostname);
-                Update::Name(full_name(host.filter(|host| host != "any").as_deref(), &name))
+                let host = super::create::homehost(self.homehost.as_deref());
+                Update::Name(full_name(host.as_deref(), &name))
             }
             "homehost" => {
-                let host = self.homehost.clone().or_else(super::create::hostname);
+                let host = super::create::homehost(self.homehost.as_deref());
                 Update::HomeHost(host.ok_or_else(|| Error::usage("no host name: give --homehost"))?)
             }
             "resync" => Update::Resync,

@@ -9,6 +9,7 @@ use ashlar_md::create::{Created, NewDevice, create, prepare};
 use ashlar_md::ondisk::bitmap_super::MAX_WRITE_BEHIND;
 use ashlar_md::ondisk::create::{CreateSpec, NewBitmap, NewMember, full_name};
 use ashlar_md::ondisk::create_0_90::DeviceNumbers;
+use ashlar_md::ondisk::homehost::with_host;
 use ashlar_md::ondisk::{DeviceFlags, Level, MdadmUuid, Version};
 use ashlar_stack::graph::human_size;
 use ashlar_stack::names::parse_array_name;
@@ -67,7 +68,7 @@ pub(crate) struct Create {
     #[arg(short = 'N', long)]
     name: Option<String>,
 
-    /// Host to put in front of the name; any for none [default: this host's name]
+    /// Host to put in front of the name, with metadata 0.90 in the UUID; any for none [default: this host's name]
     #[arg(long, value_name = "HOST")]
     homehost: Option<String>,
 
@@ -350,11 +351,7 @@ impl Create {
         members: &[Option<NewDevice>],
         flags: &[DeviceFlags],
     ) -> CreateSpec {
-        let host = match self.homehost.as_deref() {
-            Some("any" | "none" | "<none>" | "") => None,
-            Some(host) => Some(host.to_owned()),
-            None => hostname(),
-        };
+        let host = homehost(self.homehost.as_deref());
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let member = |(device, flags): (&Option<NewDevice>, &DeviceFlags)| {
             let device = device.as_ref()?.gateway.capacity();
@@ -369,7 +366,7 @@ impl Create {
             members: members.iter().zip(flags).map(member).collect(),
             size: self.size.and_then(|limit| limit.0),
             data_offset: self.data_offset,
-            set_uuid: self.uuid.unwrap_or_else(Uuid::new_v4),
+            set_uuid: self.uuid.unwrap_or_else(|| new_uuid(self.metadata, host.as_deref())),
             name: match self.metadata {
                 Version::V0_90 => String::new(),
                 Version::V1_0 | Version::V1_1 | Version::V1_2 => full_name(host.as_deref(), name),
@@ -382,6 +379,23 @@ impl Create {
             bad_block_log: true,
             numbers: DeviceNumbers::default(),
         }
+    }
+}
+
+/// The host that `--homehost` means, or this one; none for `any`.
+pub(super) fn homehost(option: Option<&str>) -> Option<String> {
+    match option {
+        Some("any" | "none" | "<none>" | "") => None,
+        Some(host) => Some(host.to_owned()),
+        None => hostname(),
+    }
+}
+
+/// A random UUID for an array of `host`, of which it tells in version 0.90.
+fn new_uuid(version: Version, host: Option<&str>) -> Uuid {
+    match (version, host) {
+        (Version::V0_90, Some(host)) => with_host(Uuid::new_v4(), host),
+        (Version::V0_90 | Version::V1_0 | Version::V1_1 | Version::V1_2, _) => Uuid::new_v4(),
     }
 }
 

@@ -157,6 +157,7 @@ impl Examine {
         let opened = self.open()?;
         let form = self.form();
         let reactor = disks::reactor()?;
+        let homehost = super::create::hostname();
         let (mut text, mut code) = (String::new(), ExitCode::SUCCESS);
         let mut all: Vec<(Box<Superblock>, String)> = Vec::new();
         let mut fail = |error: Error| {
@@ -190,8 +191,9 @@ impl Examine {
                         match form {
                             Form::Text => {
                                 let bitmap = reactor.block_on(read_bitmap(&gateway, &sb));
-                                text +=
-                                    &format!("{path}:\n{}", examine::examine(&sb, bitmap.as_ref()));
+                                let host = homehost.as_deref();
+                                let of_it = examine::examine(&sb, bitmap.as_ref(), host);
+                                text += &format!("{path}:\n{of_it}");
                             }
                             Form::Export => text += &brief::export(&sb),
                             Form::Json | Form::Brief => {}

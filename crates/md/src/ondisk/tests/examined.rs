@@ -97,7 +97,7 @@ fn every_member_prints_as_mdadm_prints_it() {
             _ => {
                 let block = Block090::from_bytes(&golden.block).unwrap();
                 let loop_device = |major, minor| (major == 7).then(|| format!("/dev/loop{minor}"));
-                Examine090 { block: &block, device_name: &loop_device }.to_string()
+                Examine090 { block: &block, device_name: &loop_device, homehost: None }.to_string()
             }
         };
         // mdadm marks the arrays of the host it runs on; the guest has another name.
@@ -141,7 +141,7 @@ fn every_member_is_found_accepted_and_written_back_unchanged() {
         };
         // Printing the wrong kind of block is useless but harmless.
         assert!(!damaged.to_string().is_empty());
-        assert!(examine(&superblock, golden.bitmap.as_ref()).contains("Magic : a92b4efc"));
+        assert!(examine(&superblock, golden.bitmap.as_ref(), None).contains("Magic : a92b4efc"));
     }
 }
 

@@ -313,5 +313,8 @@ fn print_everything(bytes: &[u8], device: Sectors) {
     assert!(text.to_string().len() > 100);
     assert!(bitmap.describe(Version::V1_2, Some(1)).to_string().len() > 100);
     let block = Block090::from_bytes(bytes).unwrap();
-    assert!(Examine090 { block: &block, device_name: &|_, _| None }.to_string().len() > 100);
+    assert!(
+        Examine090 { block: &block, device_name: &|_, _| None, homehost: None }.to_string().len()
+            > 100
+    );
 }
