@@ -9,6 +9,10 @@
 //!     +---- stop -----------+--> stopped: every I/O fails with `Offline`
 //! ```
 //!
+//! A user can make a clean array *auto-read-only* (the kernel's `read-auto`): it stays so, and syncs nothing, until its first
+//! write makes it active. That write finds `active` not set, as the first write of any clean array does, so
+//! no other write looks at the state.
+//!
 //! `clean` on disk promises that all copies are the same. So the superblocks say `active` before
 //! the first write goes to a member, and `clean` only after the last write has ended and the members
 //! were flushed. A write increments `writing` and then reads `active`; the change back to clean
@@ -85,6 +89,9 @@ pub struct Array {
     /// Writes begun so far, to detect idle time.
     writes_begun: Box<[Writers]>,
     active: AtomicBool,
+    /// Nothing is to be written to the members before the first write of a user, which ends this. Set with the superblocks
+    /// held, while the array is clean and not active.
+    pub(crate) auto_read_only: AtomicBool,
     /// Some superblock may say active.
     dirty: AtomicBool,
     /// Counts the changes that writes depend on.
@@ -161,6 +168,7 @@ impl Array {
             writing: writers(),
             writes_begun: writers(),
             active: AtomicBool::new(false),
+            auto_read_only: AtomicBool::new(false),
             dirty: AtomicBool::new(dirty),
             changes: AtomicU64::new(0),
             recorded: AtomicU64::new(0),
@@ -270,6 +278,8 @@ impl Array {
                 self.record(&mut superblocks, Change::Active).await?;
             }
             self.active.store(true, SeqCst);
+            // Only now, so that no sync writes before the superblocks say active.
+            self.end_auto_read_only();
             self.watch();
             self.tend();
         }
@@ -435,7 +445,26 @@ impl Array {
 
     /// Marks the array clean if no write is under way; true if it is then clean.
     pub(crate) async fn go_clean(&self) -> Result<bool, Status> {
+        self.go_clean_with(&mut *self.superblocks.lock().await).await
+    }
+
+    /// As [`Self::go_clean`], and if the array is clean then it is auto-read-only, without a mark in its bitmap that
+    /// could be taken away later.
+    pub(crate) async fn go_auto_read_only(&self) -> Result<bool, Status> {
+        // Held to the end: a write that begins meanwhile waits for them, and finds the array auto-read-only.
         let mut superblocks = self.superblocks.lock().await;
+        if self.is_redundant() {
+            if !self.go_clean_with(&mut superblocks).await? {
+                return Ok(false);
+            }
+            self.clear_marks().await;
+            self.record_what_is_left(&mut superblocks).await?;
+        }
+        self.auto_read_only.store(true, SeqCst);
+        Ok(true)
+    }
+
+    async fn go_clean_with(&self, superblocks: &mut Superblocks) -> Result<bool, Status> {
         if superblocks.is_clean() {
             return Ok(true);
         }
@@ -449,21 +478,25 @@ impl Array {
         // may hold less than the others, so it fails.
         let in_sync_to = self.in_sync_to();
         if !broken(Rule::CleanIsFlushed) {
-            self.flush_members(&mut superblocks).await?;
+            self.flush_members(superblocks).await?;
         }
         self.sync.set_durable(in_sync_to);
-        if self.is_stopped()
-            && let Some(bitmap) = self.bitmap()
-        {
-            // Leftover marks only cost a sync; an error here must not prevent the clean state.
-            let may_clear = self.is_complete_array() && !self.is_unsynced();
-            if let Err(status) = bitmap.clean_now(may_clear, self).await {
-                warn!(array = self.disk.name(), %status, "marks stay in the bitmap");
-            }
+        if self.is_stopped() {
+            self.clear_marks().await;
         }
-        self.record(&mut superblocks, Change::Clean).await?;
+        self.record(superblocks, Change::Clean).await?;
         self.dirty.store(false, SeqCst);
         Ok(true)
+    }
+
+    /// Clears marks of the bitmap while nothing is written. Leftover marks only cost a sync; an error here must not
+    /// prevent the clean state.
+    async fn clear_marks(&self) {
+        let Some(bitmap) = self.bitmap() else { return };
+        let may_clear = self.is_complete_array() && !self.is_unsynced();
+        if let Err(status) = bitmap.clean_now(may_clear, self).await {
+            warn!(array = self.disk.name(), %status, "marks stay in the bitmap");
+        }
     }
 
     /// Stops the array: refuses new I/O, waits for I/O in flight, flushes everything, and marks the

@@ -16,6 +16,9 @@ pub enum ArrayState {
     Inactive,
     /// Only read.
     ReadOnly,
+    /// Clean, and nothing is written to its members, by syncs either, until its first write makes it active. (A RAID 0
+    /// has nothing to be kept from that, so there it stays.)
+    ReadAuto,
     /// No write under way, and the superblocks say so. Copies may differ all the same, if the array is
     /// [unsynced](Array::is_unsynced): then the superblocks say how far they do not.
     Clean,
@@ -29,6 +32,7 @@ impl ArrayState {
         match self {
             Self::Inactive => "inactive",
             Self::ReadOnly => "readonly",
+            Self::ReadAuto => "read-auto",
             Self::Clean => "clean",
             Self::Active => "active",
         }
@@ -181,6 +185,8 @@ impl Array {
             ArrayState::Inactive
         } else if self.disk.is_read_only() {
             ArrayState::ReadOnly
+        } else if self.is_auto_read_only() {
+            ArrayState::ReadAuto
         } else if self.is_active() {
             ArrayState::Active
         } else {

@@ -273,7 +273,12 @@ impl Detail {
 }
 
 fn state(status: &ArrayStatus, progress: &Progress) -> String {
-    let dirty = status.state == ArrayState::Active || status.unsynced;
+    let dirty = match status.state {
+        ArrayState::Active => true,
+        // As the kernel says of it, which is not being written.
+        ArrayState::ReadAuto => false,
+        ArrayState::Inactive | ArrayState::ReadOnly | ArrayState::Clean => status.unsynced,
+    };
     let mut state = if dirty { "active" } else { "clean" }.to_owned();
     if status.degraded > 0 {
         state += ", degraded";

@@ -81,7 +81,7 @@ impl Array {
         rdev.count_read_error();
         rdev.read_errors().record(self.runtime.now_ns());
         let too_many = rdev.read_errors().exceeded(self.max_read_errors());
-        if (too_many || rdev.state().contains(State::FAILFAST)) && self.is_writable() {
+        if (too_many || rdev.state().contains(State::FAILFAST)) && self.may_correct() {
             self.fail_member(rdev, why).await?;
         }
         Ok(())
@@ -178,7 +178,7 @@ impl Array {
             let part = Bio { sector: at.sector + into, ..piece.clone() };
             match rdev.submit_from(&self.disk, piece.sector, part).await {
                 Ok(()) => {
-                    if bad.is_empty() || !self.is_writable() {
+                    if bad.is_empty() || !self.may_correct() {
                         return Ok(());
                     }
                     drop(pass);

@@ -173,9 +173,9 @@ pub enum ManageError {
     /// A word that is not a state, or one that cannot be set now.
     #[error("a member cannot be set to '{0}'")]
     Word(String),
-    /// A word that is not a state of an array, or one that cannot be set while the array is served.
+    /// A word that is not a state of an array, or one that cannot be set.
     #[error(
-        "{array} cannot be set to '{word}': readonly, clean and active are possible; ashlar stop ends it"
+        "{array} cannot be set to '{word}': readonly, read-auto, clean and active are possible; ashlar stop ends it"
     )]
     State {
         /// The array.
@@ -289,11 +289,12 @@ impl Array {
     }
 
     /// Locks the superblocks for a change. A stop locks them last: a change that locks them later is
-    /// refused.
+    /// refused. As in the kernel, a change ends the auto-read-only state as a write does.
     async fn superblocks_to_change(&self) -> Result<MutexGuard<'_, Superblocks>, ManageError> {
         self.check_manageable()?;
         let superblocks = self.superblocks.lock().await;
         self.check_manageable()?;
+        self.end_auto_read_only();
         Ok(superblocks)
     }
 

@@ -1,5 +1,6 @@
 //! The state of the array, and bad blocks, as a user sets them (`md/array_state`, `md/dev-*/bad_blocks`).
 
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use tracing::info;
@@ -15,8 +16,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 impl Array {
     /// Does what the kernel does when the word is written to `array_state`. `readonly`: writes are refused from now on, no
-    /// sync runs, and the superblocks say clean. `active`: the array can be written again, and syncs go on. `clean`: the
-    /// same, and the superblocks say clean at once. What would end the array is not done here: see [`Array::stop`].
+    /// sync runs, and the superblocks say clean. `read-auto`: the same, except that the first write makes the array active.
+    /// `active`: the array can be written again, and syncs go on. `clean`: the same, and the superblocks say clean at
+    /// once. What ends the array (`clear`, `inactive`) is not done here: see [`Array::stop`].
     ///
     /// # Errors
     /// [`ManageError::State`] for another word, [`ManageError::Writing`] if the array is not clean for writes under
@@ -30,32 +32,85 @@ impl Array {
         if self.is_stopped() {
             return Err(ManageError::Stopped(self.name()));
         }
-        let writable = match word {
-            "readonly" => false,
-            "active" | "clean" => true,
-            _ => return Err(ManageError::State { array: self.name(), word: word.to_owned() }),
-        };
-        if !self.is_writable() {
-            return if writable { Err(ManageError::ReadOnly(self.name())) } else { Ok(()) };
-        }
-        self.disk.set_read_only(!writable);
-        info!(array = self.disk.name(), word, "state set");
-        if writable {
-            self.wake_sync();
-        } else {
-            drop(self.hold_sync().await);
-        }
-        if word == "active" || !self.is_redundant() {
-            return Ok(());
-        }
-        while !self.go_clean().await.map_err(|status| self.not_recorded(status))? {
-            if writable {
-                return Err(ManageError::Writing(self.name()));
+        match word {
+            "readonly" if !self.is_writable() => Ok(()),
+            "read-auto" | "active" | "clean" if !self.is_writable() => {
+                Err(ManageError::ReadOnly(self.name()))
             }
+            "readonly" => self.make_read_only().await,
+            "read-auto" => self.make_auto_read_only().await,
+            "active" => {
+                self.make_writable();
+                Ok(())
+            }
+            "clean" => {
+                self.make_writable();
+                if !self.is_redundant() || self.clean_for_user().await? {
+                    return Ok(());
+                }
+                Err(ManageError::Writing(self.name()))
+            }
+            _ => Err(ManageError::State { array: self.name(), word: word.to_owned() }),
+        }?;
+        info!(array = self.disk.name(), word, "state set");
+        Ok(())
+    }
+
+    async fn clean_for_user(&self) -> Result<bool, ManageError> {
+        self.go_clean().await.map_err(|status| self.not_recorded(status))
+    }
+
+    async fn make_read_only(&self) -> Result<(), ManageError> {
+        self.disk.set_read_only(true);
+        self.auto_read_only.store(false, SeqCst);
+        drop(self.hold_sync().await);
+        while self.is_redundant() && !self.clean_for_user().await? {
             // None begins any more, so that these end.
             self.runtime.sleep(LOOK_AGAIN).await;
         }
         Ok(())
+    }
+
+    async fn make_auto_read_only(&self) -> Result<(), ManageError> {
+        let _held = self.hold_sync().await;
+        while !self.go_auto_read_only().await.map_err(|status| self.not_recorded(status))? {
+            if !self.disk.is_read_only() {
+                return Err(ManageError::Writing(self.name()));
+            }
+            self.runtime.sleep(LOOK_AGAIN).await;
+        }
+        // Not before: what is written from now on finds the array auto-read-only.
+        self.disk.set_read_only(false);
+        Ok(())
+    }
+
+    fn make_writable(&self) {
+        self.disk.set_read_only(false);
+        self.auto_read_only.store(false, SeqCst);
+        self.wake_sync();
+    }
+
+    /// Whether the first write makes the array active, and nothing is written to the members before.
+    pub(crate) fn is_auto_read_only(&self) -> bool {
+        self.auto_read_only.load(SeqCst)
+    }
+
+    /// Ends that.
+    pub(crate) fn end_auto_read_only(&self) {
+        if self.auto_read_only.swap(false, SeqCst) {
+            info!(array = self.disk.name(), "not auto-read-only any more");
+            self.wake_sync();
+        }
+    }
+
+    /// Whether a user wants nothing to be written by the array itself.
+    pub(crate) fn is_only_read(&self) -> bool {
+        self.disk.is_read_only() || self.is_auto_read_only()
+    }
+
+    /// Whether a read that failed may change anything on the members: as in the kernel, not on an array that is only read.
+    pub(crate) fn may_correct(&self) -> bool {
+        self.is_writable() && !self.is_only_read()
     }
 
     /// Takes a line of `bad_blocks`: sectors that are bad from now on. It is in the superblocks when this returns.

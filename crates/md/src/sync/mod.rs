@@ -297,6 +297,8 @@ impl Array {
             orders.requested = wanted;
         }
         drop(orders);
+        // As in the kernel.
+        self.end_auto_read_only();
         self.wake_sync();
         Ok(())
     }
@@ -342,7 +344,7 @@ impl Array {
 
     /// Whether no action may begin: the user froze it, the array is being changed, or it is read-only.
     fn stands(&self, orders: &Orders) -> bool {
-        orders.frozen || orders.holds > 0 || self.disk.is_read_only()
+        orders.frozen || orders.holds > 0 || self.is_only_read()
     }
 
     /// Whether the running action must end.

@@ -55,7 +55,11 @@ fn inactive(out: &mut String, array: &Waiting, name: impl Fn(&str) -> Option<Str
 fn entry(out: &mut String, array: &Snapshot, name: impl Fn(&MemberStatus) -> Option<String>) {
     let status = &array.status;
     let running = status.state != ArrayState::Inactive;
-    let read_only = if status.state == ArrayState::ReadOnly { " (read-only)" } else { "" };
+    let read_only = match status.state {
+        ArrayState::ReadOnly => " (read-only)",
+        ArrayState::ReadAuto => " (auto-read-only)",
+        ArrayState::Inactive | ArrayState::Clean | ArrayState::Active => "",
+    };
     put!(out, "{} : {}active{read_only}", status.name, if running { "" } else { "in" });
     if running {
         put!(out, " {}", status.level);

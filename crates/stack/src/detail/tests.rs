@@ -110,6 +110,15 @@ Consistency Policy : bitmap
 }
 
 #[test]
+fn an_array_that_waits_for_its_first_write_is_clean() {
+    let mut array = snapshot(Level::Raid1, 0, 0, 2);
+    (array.status.state, array.status.unsynced) = (ArrayState::ReadAuto, true);
+    array.progress = Progress { action: Action::Idle, step: Step::Pending, ..IDLE };
+    let text = Detail::new(&array, "x").to_string();
+    assert!(text.contains("             State : clean, resyncing (PENDING) \n"), "{text}");
+}
+
+#[test]
 fn the_state_says_what_is_done_and_what_is_waited_for() {
     let run = Step::Running(Run { done: Sectors(0), total: Sectors(8), speed_kib: 0, left: None });
     for (action, step, state, status) in [

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use ashlar_block::{BlockDevice, Sectors};
-use ashlar_md::manage::GrowOptions;
+use ashlar_md::manage::{GrowOptions, ManageError};
 use ashlar_md::ondisk::Level;
 use ashlar_md::ondisk::create::NewBitmap;
 use ashlar_sim::{Sim, Stop};
@@ -273,6 +273,28 @@ fn adding_and_removing_a_bitmap() {
             cut_everywhere(&recipe.bitmap(bitmap), nothing, remove, async |world| {
                 assert!(world.array.bitmap().is_none());
             });
+        }
+    }
+}
+
+/// The writer beside the change makes the first writes, or keeps the array from becoming auto-read-only.
+#[test]
+fn the_first_write_of_a_read_auto_array() {
+    for shape in shapes() {
+        for bitmap in [NewBitmap::None, INTERNAL, NewBitmap::Lockless] {
+            let recipe = Recipe { extra: 0, ..Recipe::new(shape.clone()) }.bitmap(bitmap);
+            let before = async |world: &World| world.array.set_state("read-auto").await.unwrap();
+            let change = async |world: &World| {
+                for _ in 0..4 {
+                    // What it holds already.
+                    world.write(0, 16, 1).await;
+                    match world.array.set_state("read-auto").await {
+                        Ok(()) | Err(ManageError::Writing(_)) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            };
+            cut_everywhere(&recipe, before, change, nothing);
         }
     }
 }

@@ -60,7 +60,10 @@ fn failed_missing_and_read_only_are_shown() {
     sick.progress.step = Step::Pending;
     let expected = "md0 : active (read-only) raid1 c[2](W) a[0](F)\n      \
                     2093056 blocks super 1.2 [3/1] [__U]\n      \tresync=PENDING\n      \n";
-    assert_eq!(text(sick), expected);
+    assert_eq!(text(sick.clone()), expected);
+    sick.status.state = ArrayState::ReadAuto;
+    let auto = expected.replace(" (read-only)", " (auto-read-only)");
+    assert_eq!(text(sick), auto);
 }
 
 #[test]
