@@ -27,6 +27,7 @@
 //! other chunks with a member in sync, the two may differ from then on: the array is *unsynced*,
 //! reads use only first copies, and the array is no longer called clean.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -37,6 +38,7 @@ use ashlar_block::{
     rate_limited,
 };
 use async_lock::OnceCell;
+use futures_util::future::select;
 use futures_util::lock::Mutex;
 use tracing::{info, warn};
 
@@ -378,7 +380,7 @@ impl Array {
     async fn watch_idle(self: Arc<Self>) {
         let mut seen = self.writes_begun();
         loop {
-            self.runtime.sleep(SAFE_MODE_DELAY).await;
+            self.doze(SAFE_MODE_DELAY).await;
             if self.is_stopped() {
                 return;
             }
@@ -397,11 +399,16 @@ impl Array {
         }
     }
 
+    /// Sleeps, at most until the array has stopped: a task that holds the array also holds its members' devices.
+    async fn doze(&self, time: Duration) {
+        select(self.runtime.sleep(time), pin!(self.end.wait())).await;
+    }
+
     /// Clears bitmap marks until the array is clean and no mark is left that may be cleared.
     async fn tend_bitmap(self: Arc<Self>) {
         loop {
             let sleep = self.bitmap().map_or(SAFE_MODE_DELAY, |bitmap| bitmap.daemon_sleep());
-            self.runtime.sleep(sleep).await;
+            self.doze(sleep).await;
             // So a stop either waits for this bitmap write, or this task sees the stop and ends.
             let _open = self.hold_open();
             let Some(bitmap) = self.bitmap().filter(|_| !self.is_stopped()) else { break };

@@ -1,16 +1,17 @@
 //! The arrays of a stack: running ones, and those that wait for members.
 //!
-//! Arrays are added while the stack runs ([`crate::incremental`]) and never removed: a running array
-//! keeps its place in the list. Look-ups take the lock, I/O does not.
+//! Arrays are added while the stack runs ([`crate::incremental`]), and removed when a user ends one. Look-ups take the
+//! lock, I/O does not.
 
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use ashlar_block::disk::DeviceNumber;
-use ashlar_block::{ByteVolume, Sectors};
+use ashlar_block::{ByteVolume, LocalFuture, Sectors};
 use ashlar_md::Candidate;
 use ashlar_md::ondisk::{Level, Version};
 use uuid::Uuid;
 
+use crate::attributes::AttributeError;
 use crate::names::ArrayName;
 use crate::view::ArrayView;
 
@@ -86,10 +87,25 @@ impl Waiting {
     }
 }
 
+/// What becomes of the members of an array that a user ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// They are let go of (`array_state` is set to `clear`).
+    Clear,
+    /// They wait to be an array again (`inactive`).
+    Inactive,
+}
+
+/// Ends the array of this name, which runs or waits, if nothing uses it.
+pub type Ender =
+    dyn Fn(&str, End) -> LocalFuture<'static, Result<(), AttributeError>> + Send + Sync;
+
 /// See the module text.
 #[derive(Default)]
 pub struct Arrays {
     table: RwLock<Table>,
+    /// Of whoever knows the clients of the arrays.
+    ender: OnceLock<Box<Ender>>,
 }
 
 #[derive(Default)]
@@ -123,6 +139,34 @@ impl Arrays {
     pub fn of(&self, uuid: Uuid) -> Option<Volume> {
         let all = self.running();
         all.into_iter().find(|volume| volume.view.status().uuid == uuid)
+    }
+
+    /// Sets the function that ends arrays; later calls have no effect.
+    pub fn set_ender(&self, ender: Box<Ender>) {
+        self.ender.get_or_init(|| ender);
+    }
+
+    /// Ends the array called `name`.
+    ///
+    /// # Errors
+    /// The array is in use, or there is no function that ends arrays.
+    pub(crate) async fn end(&self, name: &str, how: End) -> Result<(), AttributeError> {
+        match self.ender.get() {
+            Some(ender) => ender(name, how).await,
+            None => Err(AttributeError::Busy(format!("{name} is not served yet"))),
+        }
+    }
+
+    /// Removes the running array called `name` from the list, and returns it.
+    pub fn take_out(&self, name: &str) -> Option<Volume> {
+        let mut table = self.write();
+        let index = table.running.iter().position(|volume| volume.name.is(name))?;
+        Some(table.running.remove(index))
+    }
+
+    /// Puts a removed array back.
+    pub fn put_back(&self, volume: Volume) {
+        self.write().running.push(volume);
     }
 
     /// Adds a running array and removes it from the waiting ones.

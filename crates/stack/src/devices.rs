@@ -226,17 +226,19 @@ impl Devices {
         });
     }
 
-    /// A zvol and its partitions.
+    /// The device for which `is_meant` holds, and its partitions.
     ///
     /// # Errors
     /// Another device is made of them: the name of that device.
-    pub fn with_partitions(&self, zvol: &Arc<Zvol>) -> Result<Vec<Device>, String> {
+    pub fn with_partitions(
+        &self,
+        is_meant: impl Fn(&Device) -> bool,
+    ) -> Result<Vec<Device>, String> {
         let mut found: Vec<Device> = Vec::new();
         for device in self.all() {
             let is_above = found.iter().any(|found| device.below.contains(&found.name));
-            let is_meant = device.zvol.as_ref().is_some_and(|other| Arc::ptr_eq(other, zvol));
             match device.kind {
-                _ if is_meant => found.push(device),
+                _ if is_meant(&device) => found.push(device),
                 Kind::Partition(_) if is_above => found.push(device),
                 Kind::Disk | Kind::Array | Kind::Logical | Kind::Zvol if is_above => {
                     return Err(device.export_name().to_owned());
@@ -247,7 +249,7 @@ impl Devices {
         Ok(found)
     }
 
-    /// Adds a removed zvol, or a partition of one, again. Its path follows the zvol's name, which
+    /// Adds a removed device, or a partition of one, again. The path of a zvol follows its name, which
     /// may have changed.
     pub fn put_back(&self, mut device: Device) {
         self.change(|table| {

@@ -12,7 +12,8 @@ use ashlar_block::Runtime;
 use ashlar_lvm::Metadata;
 use ashlar_lvm::commit::Committed;
 use ashlar_lvm::metadata::Header;
-use ashlar_md::{AssembleError, Candidate};
+use ashlar_md::probe::probe;
+use ashlar_md::{Array, AssembleError, Candidate};
 use uuid::Uuid;
 
 use crate::arrays::{Volume, Waiting};
@@ -158,6 +159,43 @@ impl Collector {
             results.push(started.map_err(|error| NotStarted { name, error }));
         }
         results
+    }
+
+    /// Makes a stopped array, which was removed from the stack, a waiting one, with the members that can be read. False
+    /// if there are none.
+    pub async fn keep_stopped(&mut self, name: &ArrayName, array: &Array) -> bool {
+        let uuid = array.status().await.uuid;
+        let mut members = Vec::new();
+        for (_, rdev) in array.members().iter().filter(|(_, rdev)| !rdev.is_removed()) {
+            match probe(rdev.gateway()).await {
+                Ok(Some(sb)) if sb.set_uuid == uuid => {
+                    let (gateway, path) = (rdev.gateway().clone(), rdev.path().to_owned());
+                    members.push(Candidate { gateway, path, sb });
+                }
+                Ok(_) | Err(_) => {
+                    let device = self.builder.devices.name(rdev.path());
+                    let device = device.unwrap_or_else(|| rdev.path().to_owned());
+                    let text = format!("left out of {}: no superblock can be read", name.path());
+                    self.builder.notes.push(Note { device, text });
+                }
+            }
+        }
+        if members.is_empty() {
+            self.release(name);
+            return false;
+        }
+        self.keep(uuid, name.clone(), members);
+        true
+    }
+
+    /// Forgets a waiting or stopped array and its name; returns the paths of the members that waited.
+    pub fn release(&mut self, name: &ArrayName) -> Vec<String> {
+        self.builder.names.take_back(name);
+        let found = self.waiting.iter().find(|(_, (other, _))| other == name);
+        let Some(uuid) = found.map(|(uuid, _)| *uuid) else { return Vec::new() };
+        self.builder.arrays.forget(uuid);
+        let members = self.waiting.remove(&uuid).map_or(Vec::new(), |(_, members)| members);
+        members.into_iter().map(|member| member.path).collect()
     }
 
     /// Removes the member at `path` from a waiting array; returns the name of that array.

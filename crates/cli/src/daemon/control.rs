@@ -53,7 +53,7 @@ pub(crate) struct Service {
     /// The device models of disks.
     pub(crate) models: Arc<Models>,
     /// Collects members of waiting arrays. Its lock is held during each change of the stack.
-    pub(crate) collector: Mutex<Collector>,
+    pub(crate) collector: Arc<Mutex<Collector>>,
     /// Attributes to set once they exist, with their values.
     pub(crate) deferred: RefCell<Vec<(String, String)>>,
     /// The files and devices behind the disks' paths.

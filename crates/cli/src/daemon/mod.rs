@@ -20,6 +20,8 @@
 //! while it is in use. A daemon that died below a mounted loop device would lose acknowledged data in that file
 //! system's cache, so the daemon keeps serving until the mount is unused.
 
+mod array_end;
+mod clients;
 pub(crate) mod control;
 #[cfg(debug_assertions)]
 mod defect;
@@ -74,6 +76,7 @@ use crate::disks::{self, Access};
 use crate::error::{Error, FAILURE, PANICKED, Result};
 use crate::models::Models;
 use crate::output;
+use array_end::ArrayEnd;
 use ending::{Ending, Waiting};
 use mounted::Mounted;
 use stop::Stop;
@@ -380,6 +383,16 @@ async fn run(
         Some(path) => Some(Mounted::start(engine, path, config.allow_other, &attributes)?),
         None => None,
     };
+    let collector = Arc::new(Mutex::new(collector));
+    let array_end = Arc::new(ArrayEnd {
+        devices: Arc::clone(&stack.devices),
+        arrays: Arc::clone(&stack.arrays),
+        attributes: Arc::clone(&attributes),
+        exports: Arc::clone(&exports),
+        collector: Arc::clone(&collector),
+        ending: ending.clone(),
+    });
+    array_end.begin();
     let service = Rc::new(control::Service {
         stack: Arc::clone(stack),
         attributes,
@@ -389,7 +402,7 @@ async fn run(
         access: config.access(),
         direct: !config.buffered,
         models: Arc::clone(&config.models),
-        collector: Mutex::new(collector),
+        collector,
         deferred: deferred.into(),
         identities: identities.into(),
         ending: ending.clone(),

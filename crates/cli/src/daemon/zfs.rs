@@ -1,24 +1,20 @@
 //! Served pools: passes clients' commands to a pool's worker, and updates the devices.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use ashlar_engine::sleep;
-use ashlar_stack::devices::{Device, Kind, Role};
+use ashlar_stack::assemble::Stack;
+use ashlar_stack::devices::{Device, Kind};
 use ashlar_stack::pools::Served;
 use ashlar_zfs::client::{CallError, Zvol};
 use ashlar_zfs::protocol::{Command, Dataset, Reply as PoolReply};
 use serde_json::{Value, json};
 
+use super::clients::{Clients, Hidden};
 use super::control::{Service, refused};
-use super::export;
 use super::interface::{PoolStatus, Zfs, ZfsReply};
 use super::manage::reply;
 use super::varlink::Reply;
 
-/// How often, and at what interval, it is checked whether a file that is about to be closed is closed.
-const RELEASES: u32 = 20;
-const RELEASE: Duration = Duration::from_millis(50);
 /// Advice about a volume in use.
 const IN_USE: &str = "unmount it, or end what has it open";
 /// Advice about a pool whose disks have failed.
@@ -28,9 +24,6 @@ const SUSPENDED: &str = "what was flushed is on its disks: stop the daemon, and 
 const DATASETS: &str = "/reply/datasets";
 /// The most datasets in one part of a reply: each has about 3 KiB of properties.
 const BATCH: usize = 64;
-
-/// The device of a volume that is hidden from clients, followed by its partitions.
-struct Hidden(Vec<Device>);
 
 /// A volume that is closed during an operation on its dataset.
 struct Shut {
@@ -265,58 +258,20 @@ impl Service {
     }
 
     async fn hide_one(&self, zvol: &Arc<Zvol>) -> Result<Hidden, String> {
-        let made_of = |name: &str| format!("{name} is made of '{}'", zvol.dataset());
-        let devices = self.stack.devices.with_partitions(zvol).map_err(|above| made_of(&above))?;
-        for array in self.stack.arrays.waiting() {
-            let is_member = |device: &Device| array.members.iter().any(|m| m.path == device.path);
-            if devices.iter().any(is_member) {
-                return Err(made_of(&array.name.path()));
-            }
-        }
-        for device in &devices {
-            self.stack.devices.remove(&device.path);
-            drop(self.exports.remove(device.export_name()));
-        }
-        let hidden = Hidden(devices);
-        for device in &hidden.0 {
-            if self.is_used(device).await {
-                let open = match device.kind {
-                    Kind::Zvol => zvol.dataset(),
-                    Kind::Disk | Kind::Partition(_) | Kind::Array | Kind::Logical => {
-                        device.export_name().to_owned()
-                    }
-                };
-                self.show(hidden);
-                return Err(format!("'{open}' is open"));
-            }
-        }
-        Ok(hidden)
+        let is_meant =
+            |device: &Device| device.zvol.as_ref().is_some_and(|other| Arc::ptr_eq(other, zvol));
+        self.clients().hide(is_meant, &zvol.dataset()).await
     }
 
     /// Shows a volume to clients again, under its present name.
-    fn show(&self, Hidden(devices): Hidden) {
-        for device in devices {
-            let name = device.name.clone();
-            self.stack.devices.put_back(device);
-            let shown = self.stack.devices.find(&name);
-            if let Some(device) = shown.filter(|device| device.role == Role::Volume) {
-                self.serve(&device);
-            }
-        }
+    fn show(&self, hidden: Hidden) {
+        self.clients().show(hidden);
     }
 
-    /// Whether a client still has a hidden device open.
-    async fn is_used(&self, device: &Device) -> bool {
-        // Refreshes the cached attribute tree, so that it no longer holds the device.
-        drop(self.attributes.lookup(""));
-        for _ in 0..RELEASES {
-            if Arc::strong_count(&device.bytes) == 1 {
-                return false;
-            }
-            // The kernel reports closing a file with a delay.
-            sleep(RELEASE).await;
-        }
-        true
+    /// The clients of all devices.
+    fn clients(&self) -> Clients<'_> {
+        let Stack { devices, arrays, .. } = &*self.stack;
+        Clients { devices, arrays, attributes: &self.attributes, exports: &self.exports }
     }
 
     async fn export_pool(&self, served: &Arc<Served>) -> Result<Value, Reply> {
@@ -373,15 +328,8 @@ impl Service {
         let volumes = self.stack.devices.volumes();
         for device in volumes.iter().filter(|device| device.kind == Kind::Zvol) {
             if !known.iter().any(|export| export.name() == device.export_name()) {
-                self.serve(device);
+                self.clients().serve(device);
             }
-        }
-    }
-
-    /// Exports a device to NBD clients.
-    fn serve(&self, device: &Device) {
-        if let Err(error) = export(device).and_then(|export| self.exports.add(export)) {
-            tracing::error!(device = device.name, %error, "not served to NBD clients");
         }
     }
 }

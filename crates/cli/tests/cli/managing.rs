@@ -395,8 +395,26 @@ fn the_mount_follows_members_and_takes_changes() {
     assert_eq!(read("dev-d1/state"), "faulty\n");
     fs::write(md.join("array_state"), "readonly\n").unwrap();
     assert_eq!(read("array_state"), "readonly\n");
-    assert_eq!(fs::write(md.join("array_state"), "clear").unwrap_err().raw_os_error(), Some(22));
+    for word in ["suspended", "write-pending", "active-idle", "broken", "nonsense"] {
+        let refused = fs::write(md.join("array_state"), word).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(22), "{word}");
+    }
+    let set = |value: &str| daemon.client(&["set", "sys/block/md0/md/array_state", value]);
+    let words = "clear, inactive, readonly, read-auto, clean and active are possible";
+    set("broken").fails(1, &["md0 cannot be set to 'broken'", words]);
+    fs::write(md.join("array_state"), "read-auto\n").unwrap();
+    assert_eq!(read("array_state"), "read-auto\n");
+    let mdstat = fs::read_to_string(mount.join("proc/mdstat")).unwrap();
+    assert!(mdstat.contains("md0 : active (auto-read-only) raid1 "), "{mdstat}");
+    let detail = daemon.client(&["md", "detail", "md0"]).ok().out;
+    assert!(detail.contains("             State : clean, degraded \n"), "{detail}");
     fs::write(md.join("array_state"), "active\n").unwrap();
+    assert_eq!(read("dev-d0/unacknowledged_bad_blocks"), "");
+    let acknowledged = md.join("dev-d0/unacknowledged_bad_blocks");
+    assert_eq!(fs::write(acknowledged, "8 8").unwrap_err().raw_os_error(), Some(13));
+    daemon
+        .client(&["set", "sys/block/md0/md/dev-d0/unacknowledged_bad_blocks", "8 8"])
+        .fails(1, &["unacknowledged_bad_blocks", "cannot be written"]);
     // The writer gets the error when that is not possible.
     let last = fs::write(md.join("dev-d0/state"), "faulty\n").unwrap_err();
     assert_eq!(last.raw_os_error(), Some(16));

@@ -175,9 +175,17 @@ pub enum ManageError {
     Word(String),
     /// A word that is not a state of an array, or one that cannot be set.
     #[error(
-        "{array} cannot be set to '{word}': readonly, read-auto, clean and active are possible; ashlar stop ends it"
+        "{array} cannot be set to '{word}': clear, inactive, readonly, read-auto, clean and active are possible"
     )]
     State {
+        /// The array.
+        array: String,
+        /// The word.
+        word: String,
+    },
+    /// A state of an array that runs, for one that does not.
+    #[error("{array} is inactive and cannot be set to '{word}': clear is possible")]
+    Inactive {
         /// The array.
         array: String,
         /// The word.

@@ -18,15 +18,15 @@ pub(crate) struct Shown {
 }
 
 impl Source for Shown {
-    /// The change count of the devices, whether there are pools, the shapes of the running arrays,
+    /// The change count of the devices, whether there are pools, the names and shapes of the running arrays,
     /// and the waiting arrays.
-    type Shape = (u64, bool, Vec<ArrayShape>, Vec<Waiting>);
+    type Shape = (u64, bool, Vec<(String, ArrayShape)>, Vec<Waiting>);
 
     fn shape(&self) -> Self::Shape {
         // Read the count first: a device that is added in between changes the shape at the next call.
         let changes = self.devices.changes();
         let running = self.arrays.running();
-        let arrays = running.iter().map(|volume| volume.view.shape());
+        let arrays = running.iter().map(|volume| (volume.name.device(), volume.view.shape()));
         (changes, !self.pools.all().is_empty(), arrays.collect(), self.arrays.waiting())
     }
 
@@ -40,12 +40,14 @@ impl Source for Shown {
         for device in &arrays {
             tree.add_block_device(device);
         }
-        // More arrays may have been added since; that is another shape.
-        for (volume, shape) in self.arrays.running().iter().zip(shapes) {
-            tree.add_array(&volume.name.device(), &volume.view, shape);
+        // Arrays may have been added or removed since; that is another shape.
+        for (name, shape) in shapes {
+            if let Some(volume) = self.arrays.find(name) {
+                tree.add_array(name, &volume.view, shape, &self.arrays);
+            }
         }
         for array in waiting {
-            tree.add_waiting(array, &self.devices);
+            tree.add_waiting(array, &self.devices, &self.arrays);
         }
         for device in &others {
             tree.add_block_device(device);

@@ -6,6 +6,7 @@
 
 mod bitmap;
 mod member;
+mod state;
 mod sync;
 mod waiting;
 
@@ -15,6 +16,7 @@ use ashlar_block::Sectors;
 use ashlar_md::manage::{GrowOptions, ManageError};
 
 use super::{AttributeError, Row, Tree, number};
+use crate::arrays::Arrays;
 use crate::view::{ArrayShape, ArrayView};
 
 impl From<ManageError> for AttributeError {
@@ -45,6 +47,7 @@ impl From<ManageError> for AttributeError {
             | ManageError::Reshape { .. }
             | ManageError::Devices(_)
             | ManageError::State { .. }
+            | ManageError::Inactive { .. }
             | ManageError::BadBlocks { .. }
             | ManageError::NoRoom { .. }
             | ManageError::Shrinks { .. }
@@ -65,11 +68,6 @@ impl From<ManageError> for AttributeError {
 /// For all levels.
 const ROWS: &[Row<ArrayView>] = &[
     Row::ro("array_size", |_| "default".to_owned()),
-    Row::act(
-        "array_state",
-        |view| view.array().state().name().to_owned(),
-        |view, word| Box::pin(async move { Ok(view.array().set_state(word).await?) }),
-    ),
     Row::ro("chunk_size", |view| view.status().chunk.bytes().to_string()),
     Row::act(
         "component_size",
@@ -125,8 +123,15 @@ const ROWS: &[Row<ArrayView>] = &[
 impl Tree {
     /// Adds `sys/block/NAME/md` and the links between an array and its members, which are devices
     /// that were added.
-    pub(crate) fn add_array(&mut self, name: &str, view: &Arc<ArrayView>, shape: &ArrayShape) {
+    pub(crate) fn add_array(
+        &mut self,
+        name: &str,
+        view: &Arc<ArrayView>,
+        shape: &ArrayShape,
+        arrays: &Arc<Arrays>,
+    ) {
         let directory = format!("sys/block/{name}/md");
+        self.add_state(&directory, name, Some(view), arrays);
         self.add_rows(&directory, view, ROWS);
         if view.status().level.is_redundant() {
             self.add_rows(&directory, view, sync::ROWS);

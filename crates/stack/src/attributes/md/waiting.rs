@@ -1,18 +1,20 @@
 //! Arrays that wait for members: the few attributes of an inactive array in `sys/block/NAME/md/`.
 
-use crate::arrays::Waiting;
+use std::sync::Arc;
+
+use crate::arrays::{Arrays, Waiting};
 use crate::attributes::Tree;
 use crate::devices::Devices;
 
 impl Tree {
     /// Adds the directory of an array that does not run, whose members are among `devices`.
-    pub(crate) fn add_waiting(&mut self, array: &Waiting, devices: &Devices) {
+    pub(crate) fn add_waiting(&mut self, array: &Waiting, devices: &Devices, arrays: &Arc<Arrays>) {
         let name = array.name.device();
         let directory = format!("sys/block/{name}/md");
         self.add_fixed(&format!("sys/block/{name}/dev"), format!("9:{}", array.name.number));
         self.add_fixed(&format!("sys/block/{name}/size"), "0");
+        self.add_state(&directory, &name, None, arrays);
         for (attribute, text) in [
-            ("array_state", "inactive".to_owned()),
             ("level", array.level.to_string()),
             ("metadata_version", array.version.to_string()),
             ("raid_disks", array.raid_disks.to_string()),

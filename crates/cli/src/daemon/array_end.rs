@@ -1,0 +1,140 @@
+//! The end of one array while the daemon goes on: `clear` and `inactive` written to its `array_state`, as by `mdadm --stop`.
+//!
+//! Attributes are written by any thread; arrays end on the main one, with the [`Collector`] held: nothing is made of
+//! the array meanwhile, and the daemon's end waits for that of the array.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use ashlar_block::LocalFuture;
+use ashlar_engine::{Cancelled, Handle, timeout};
+use ashlar_export::nbd::export::Exports;
+use ashlar_stack::arrays::{Arrays, End, Volume};
+use ashlar_stack::attributes::{AttributeError, Attributes};
+use ashlar_stack::devices::{Device, Devices, Kind, Role};
+use ashlar_stack::incremental::Collector;
+use futures_util::lock::Mutex;
+
+use super::clients::Clients;
+use super::ending::Ending;
+
+/// How long another change of the stack is waited for. Not without end: one that sets attributes waits for us.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// See the module text.
+pub(super) struct ArrayEnd {
+    pub(super) devices: Arc<Devices>,
+    pub(super) arrays: Arc<Arrays>,
+    pub(super) attributes: Arc<Attributes>,
+    pub(super) exports: Arc<Exports>,
+    pub(super) collector: Arc<Mutex<Collector>>,
+    pub(super) ending: Ending,
+}
+
+impl ArrayEnd {
+    /// Has arrays ended by this from now on, on the current thread.
+    pub(super) fn begin(self: &Arc<Self>) {
+        let (main, this) = (Handle::current(), Arc::downgrade(self));
+        self.arrays.set_ender(Box::new(move |name, how| {
+            let (main, this, name) = (main.clone(), Weak::clone(&this), name.to_owned());
+            Box::pin(async move {
+                let ended = main.spawn_on(move || async move {
+                    match this.upgrade() {
+                        Some(this) => this.end(&name, how).await,
+                        None => Err(about_to_end()),
+                    }
+                });
+                ended.await.unwrap_or_else(|Cancelled| Err(about_to_end()))
+            }) as LocalFuture<'static, _>
+        }));
+    }
+
+    async fn end(&self, name: &str, how: End) -> Result<(), AttributeError> {
+        let busy = |why: &dyn std::fmt::Display| {
+            AttributeError::Busy(format!("{name} cannot be stopped: {why}"))
+        };
+        let collector = std::pin::pin!(self.collector.lock());
+        let Some(mut collector) = timeout(PATIENCE, collector).await else {
+            return Err(busy(&"another change is under way"));
+        };
+        if self.ending.draining().is_stopped() {
+            return Err(about_to_end());
+        }
+        if let Some(waiting) = self.arrays.find_waiting(name) {
+            if how == End::Clear {
+                self.let_go(&collector.release(&waiting.name));
+            }
+            return Ok(());
+        }
+        let is_meant = |device: &Device| device.kind == Kind::Array && device.name == name;
+        let devices = self.devices.with_partitions(is_meant);
+        let devices = devices.map_err(|above| busy(&format_args!("{above} is made of it")))?;
+        for device in &devices {
+            if let Some(whose) = belongs_to(device.role) {
+                return Err(busy(&format_args!("{} is {whose}", device.name)));
+            }
+        }
+        drop(devices);
+        let Volume { name: full_name, view, bytes } =
+            self.arrays.take_out(name).ok_or(AttributeError::NotFound)?;
+        // Clients are known by their hold of it.
+        drop(bytes);
+        let clients = Clients {
+            devices: &self.devices,
+            arrays: &self.arrays,
+            attributes: &self.attributes,
+            exports: &self.exports,
+        };
+        let hidden = match clients.hide(is_meant, name).await {
+            Ok(hidden) => hidden,
+            Err(why) => {
+                if let Some(device) = self.devices.find(name) {
+                    self.arrays.put_back(Volume { name: full_name, view, bytes: device.bytes });
+                }
+                return Err(busy(&why));
+            }
+        };
+        let stopped = view.array().stop().await;
+        drop(hidden);
+        if how == End::Clear || !collector.keep_stopped(&full_name, view.array()).await {
+            collector.release(&full_name);
+            let members = view.array().members().iter().filter(|(_, rdev)| !rdev.is_removed());
+            let members: Vec<String> = members.map(|(_, rdev)| rdev.path().to_owned()).collect();
+            self.let_go(&members);
+        }
+        for note in collector.take_notes() {
+            tracing::warn!(device = note.device, "{}", note.text);
+        }
+        // The tree of attributes that is kept has it no more.
+        drop(self.attributes.lookup(""));
+        stopped.map_err(|status| {
+            let why = format!("{name} has stopped, but could not be marked clean: {status}");
+            tracing::error!("{why}");
+            AttributeError::Invalid(why)
+        })
+    }
+
+    /// Lets go of disks that were members, with their locks. Other devices stay what they are: members of no array.
+    fn let_go(&self, paths: &[String]) {
+        let disks = self.devices.all().into_iter().filter(|device| device.kind == Kind::Disk);
+        for disk in disks.filter(|disk| paths.contains(&disk.path)) {
+            self.devices.remove(&disk.path);
+        }
+        drop(self.attributes.lookup(""));
+    }
+}
+
+/// Of what a device with this role is a part, if of anything.
+fn belongs_to(role: Role) -> Option<&'static str> {
+    match role {
+        Role::Volume | Role::Partitioned | Role::Refused => None,
+        Role::Member => Some("a member of another array"),
+        Role::PhysicalVolume => Some("part of a volume group"),
+        Role::Component => Some("part of a logical volume"),
+        Role::PoolMember => Some("a member of a ZFS pool"),
+    }
+}
+
+fn about_to_end() -> AttributeError {
+    AttributeError::Busy("the daemon is about to end".to_owned())
+}

@@ -1,0 +1,199 @@
+//! One array that ends while the daemon goes on: `clear` and `inactive` written to its `array_state`.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::support::{Daemon, Images, MIB, Nbd, Run, until};
+
+const STATE: &str = "sys/block/md0/md/array_state";
+
+fn set(daemon: &Daemon, value: &str) -> Run {
+    daemon.client(&["set", STATE, value])
+}
+
+fn state(daemon: &Daemon) -> String {
+    daemon.client(&["get", STATE]).ok().out
+}
+
+/// Images `d0` and `d1` with the array md0, and `m0` and `m1` with md1.
+fn two_arrays() -> Images {
+    let images = Images::array(2, 32 * MIB, &["--level=1", "--bitmap=internal", "--name=0"]);
+    for name in ["m0", "m1"] {
+        File::create(images.path(name)).unwrap().set_len(32 * MIB).unwrap();
+    }
+    let create = ["md", "create", "--homehost=any", "-n2", "-l1", "--name=1"];
+    images.run(&create, &["m0", "m1"]).ok();
+    images
+}
+
+fn serve(images: &Images, args: &[&str]) -> Daemon {
+    Daemon::start(images.dir.path(), &[&["--nbd", "unix:nbd"], args].concat())
+}
+
+/// Writes to an array as a client.
+fn write(images: &Images, export: &str, bytes: &[u8]) {
+    let mut client = Nbd::open(&images.path("nbd"), export);
+    client.write(0, bytes);
+    assert_eq!(client.reply(), 0);
+}
+
+/// The first bytes of the data of a member.
+fn data(images: &Images, name: &str) -> (bool, Vec<u8>) {
+    let json = images.run(&["md", "examine", "--json"], &[name]).ok().out;
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let mut bytes = vec![0; 4096];
+    let at = json[0]["data_offset"].as_u64().unwrap() * 512;
+    File::open(images.path(name)).unwrap().read_exact_at(&mut bytes, at).unwrap();
+    (json[0]["clean"].as_bool().unwrap(), bytes)
+}
+
+#[test]
+fn clear_ends_one_array_that_nobody_uses_and_lets_go_of_its_disks() {
+    let images = two_arrays();
+    let daemon = serve(&images, &["d0", "d1", "m0", "m1"]);
+    // Of another array.
+    let mut other = Nbd::open(&images.path("nbd"), "md1");
+    let mut client = Nbd::open(&images.path("nbd"), "md0");
+    let held = ["md0 cannot be stopped: 'md0' is open"];
+    set(&daemon, "clear").fails(1, &held);
+    set(&daemon, "inactive").fails(1, &held);
+    client.write(0, &[7; 4096]);
+    assert_eq!(client.reply(), 0, "it is served on");
+    drop(client);
+    images.run(&["md", "assemble"], &["d0", "d1"]).fails(1, &["d0"]);
+    set(&daemon, "clear").ok();
+    assert_eq!(data(&images, "d0"), (true, vec![7; 4096]));
+    assert_eq!(data(&images, "d1"), (true, vec![7; 4096]));
+    daemon.client(&["get", STATE]).fails(1, &["there is no such thing"]);
+    let mdstat = daemon.client(&["get", "proc/mdstat"]).ok().out;
+    assert!(!mdstat.contains("md0") && mdstat.contains("md1 : active raid1"), "{mdstat}");
+    assert_eq!(daemon.client(&["md", "detail", "md0"]).code, Some(1));
+    // The disks are free: another command opens them for writing.
+    images.run(&["md", "assemble"], &["d0", "d1"]).ok();
+    other.write(0, &[8; 4096]);
+    assert_eq!(other.reply(), 0);
+    drop(other);
+    // They can come back.
+    daemon.client(&["md", "incremental", "d0"]).ok();
+    daemon.client(&["md", "incremental", "d1"]).ok();
+    write(&images, "md0", &[9; 4096]);
+    daemon.end();
+    assert_eq!(data(&images, "d1"), (true, vec![9; 4096]));
+    assert_eq!(data(&images, "m1"), (true, vec![8; 4096]));
+}
+
+#[test]
+fn an_inactive_array_keeps_its_members_and_starts_again() {
+    let images = two_arrays();
+    let daemon = serve(&images, &["d0", "d1", "m0", "m1"]);
+    write(&images, "md0", &[7; 4096]);
+    set(&daemon, "inactive").ok();
+    assert_eq!(state(&daemon), "inactive\n");
+    assert_eq!(data(&images, "d0"), (true, vec![7; 4096]));
+    let mdstat = daemon.client(&["get", "proc/mdstat"]).ok().out;
+    assert!(mdstat.contains("md0 : inactive d1[1](S) d0[0](S)\n"), "{mdstat}");
+    let status = daemon.client(&["status"]).ok().out;
+    assert!(status.contains("md0: raid1 0B, inactive, 2 of 2 devices\n"), "{status}");
+    set(&daemon, "inactive").ok();
+    let refused = "md0 is inactive and cannot be set to 'active': clear is possible";
+    set(&daemon, "active").fails(1, &[refused]);
+    images.run(&["md", "assemble"], &["d0", "d1"]).fails(1, &["d0"]);
+    let started = daemon.client(&["md", "incremental", "--run", "--scan"]).ok().out;
+    assert_eq!(started, "started array /dev/md0\n");
+    assert_eq!(state(&daemon), "clean\n");
+    write(&images, "md0", &[8; 4096]);
+    set(&daemon, "inactive").ok();
+    set(&daemon, "clear").ok();
+    daemon.client(&["get", STATE]).fails(1, &["there is no such thing"]);
+    images.run(&["md", "assemble"], &["d0", "d1"]).ok();
+    daemon.end();
+    assert_eq!(data(&images, "d1"), (true, vec![8; 4096]));
+}
+
+#[test]
+fn a_degraded_array_that_was_inactive_needs_run_and_leaves_out_what_is_stale() {
+    let images = two_arrays();
+    let daemon = serve(&images, &["d0", "d1"]);
+    daemon.client(&["md", "fail", "md0", "d1"]).ok();
+    write(&images, "md0", &[7; 4096]);
+    set(&daemon, "inactive").ok();
+    daemon.client(&["md", "incremental", "--run", "--scan"]).ok();
+    let degraded = daemon.client(&["get", "sys/block/md0/md/degraded"]).ok().out;
+    assert_eq!(degraded, "1\n");
+    let mut client = Nbd::open(&images.path("nbd"), "md0");
+    for _ in 0..4 {
+        assert_eq!(client.read(4096), 0);
+    }
+    drop(client);
+    daemon.end();
+    assert_eq!(data(&images, "d0"), (true, vec![7; 4096]));
+}
+
+#[test]
+fn an_array_that_a_volume_group_is_made_of_does_not_end() {
+    let images = two_arrays();
+    let disk = images.path("group");
+    let size = daemon_size(&images);
+    File::create(&disk).unwrap().set_len(size).unwrap();
+    let state = images.path("state");
+    let lvm = |args: &[&str]| {
+        let mut command = super::support::program();
+        command.arg("lvm").args(args).current_dir(images.dir.path());
+        assert!(command.env("XDG_STATE_HOME", &state).output().unwrap().status.success());
+    };
+    lvm(&["vgcreate", "-s", "1M", "vg", "group"]);
+    let bytes = fs::read(&disk).unwrap();
+    let daemon = serve(&images, &["d0", "d1"]);
+    let mut client = Nbd::open(&images.path("nbd"), "md0");
+    for (at, piece) in (0..).zip(bytes[..4 << 20].chunks(1 << 20)) {
+        client.write(at << 20, piece);
+        assert_eq!(client.reply(), 0);
+    }
+    drop(client);
+    daemon.end();
+    let daemon = serve(&images, &["d0", "d1"]);
+    for word in ["clear", "inactive"] {
+        set(&daemon, word).fails(1, &["md0 cannot be stopped: md0 is part of a volume group"]);
+    }
+    assert_eq!(self::state(&daemon), "clean\n");
+    daemon.end();
+}
+
+/// The size of md0.
+fn daemon_size(images: &Images) -> u64 {
+    let json = images.run(&["md", "examine", "--json"], &["d0"]).ok().out;
+    let json: Value = serde_json::from_str(&json).unwrap();
+    json[0]["used_dev_size_kib"].as_u64().unwrap() * 1024
+}
+
+#[test]
+fn a_mount_follows_an_array_that_ends_and_is_told_that_it_is_busy() {
+    if !Path::new("/dev/fuse").exists() {
+        return eprintln!("skipped: no /dev/fuse");
+    }
+    let images = two_arrays();
+    let mount = images.path("mnt");
+    fs::create_dir(&mount).unwrap();
+    let daemon = Daemon::start(images.dir.path(), &["--mount", "mnt", "d0", "d1", "m0", "m1"]);
+    let volume = File::options().read(true).write(true).open(mount.join("dev/md0")).unwrap();
+    volume.write_all_at(&[7; 4096], 0).unwrap();
+    for word in ["clear", "inactive\n"] {
+        let busy = fs::write(mount.join(STATE), word).unwrap_err();
+        assert_eq!(busy.raw_os_error(), Some(16), "{word}");
+    }
+    volume.sync_all().unwrap();
+    drop(volume);
+    fs::write(mount.join(STATE), "inactive\n").unwrap();
+    until(Duration::from_secs(5), "dev/md0 stays", || !mount.join("dev/md0").exists());
+    assert_eq!(fs::read_to_string(mount.join(STATE)).unwrap(), "inactive\n");
+    daemon.client(&["md", "incremental", "--run", "--scan"]).ok();
+    fs::write(mount.join(STATE), "clear\n").unwrap();
+    until(Duration::from_secs(5), "md0 stays", || !mount.join("sys/block/md0").exists());
+    assert!(mount.join("dev/md1").exists());
+    daemon.end();
+    assert_eq!(data(&images, "d0"), (true, vec![7; 4096]));
+}
