@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::support::{Daemon, Images, MIB};
+use super::support::{Daemon, Images, MIB, Nbd};
 
 /// Members as a real kernel left them, with mdadm's output about the running array: see
 /// `tests/images/md/detail/make.sh`.
@@ -159,11 +159,20 @@ fn a_running_array_is_told_managed_and_stopped_in_mdadms_words() {
 }
 
 #[test]
-fn one_of_several_volumes_is_not_stopped_alone() {
+fn one_of_several_volumes_is_stopped_alone_unless_a_client_has_it() {
     let images = Images::new(3, 32 * MIB);
     images.run(&["md", "-C", "md0", "-l1", "-n2", "--homehost=any"], &["d0", "d1"]).ok();
-    let daemon = Daemon::start(images.dir.path(), &["d0", "d1", "d2"]);
-    daemon.client(&["md", "--stop", "md0"]).fails(1, &["md0", "d2"]);
+    let nbd = ["d0", "d1", "d2", "--nbd", "unix:nbd"];
+    let daemon = Daemon::start(images.dir.path(), &nbd);
+    let client = Nbd::open(&images.path("nbd"), "md0");
+    daemon.client(&["md", "--stop", "md0"]).fails(1, &["md0", "is open"]);
+    drop(client);
+    let stopped = daemon.client(&["md", "--stop", "/dev/md0"]).ok().out;
+    assert_eq!(stopped, "stopped /dev/md0\n");
+    // Its disks are free, the other volume is served.
+    images.run(&["md", "create", "-l1", "-n2", "--homehost=any", "--force"], &["d0", "d1"]).ok();
+    drop(Nbd::open(&images.path("nbd"), "d2"));
+    daemon.client(&["md", "--stop", "md0"]).fails(1, &["md0"]);
     daemon.client(&["md", "--stop", "--scan"]).ok();
     assert_eq!(daemon.wait().0.code(), Some(0));
 }

@@ -1,4 +1,4 @@
-//! `ashlar md stop`: stops the daemon that serves an array.
+//! `ashlar md stop`: stops arrays that a daemon serves.
 
 use std::process::ExitCode;
 
@@ -7,15 +7,16 @@ use clap::Args;
 use super::ArrayName;
 use crate::commands::Daemon;
 use crate::commands::stop::tell;
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::output;
 
-/// Stop the arrays of a running daemon, as mdadm --stop does
+/// Stop arrays of a running daemon, as mdadm --stop does
 ///
-/// They are marked clean, and the daemon ends, as by `ashlar stop`. A daemon stops what it serves as
-/// a whole: of several arrays none is stopped alone.
+/// An array that is in use is not stopped. A stopped array is marked clean, and its disks are free. With
+/// its last array or volume, or with --scan, the daemon ends, as by `ashlar stop`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Exit codes: 0 asked to stop, 1 refused or failed, 2 wrong usage.
+Exit codes: 0 stopped, 1 refused or failed, 2 wrong usage.
 
 Examples:
   ashlar md stop md0
@@ -38,12 +39,11 @@ impl Stop {
         let mut client = self.daemon.connect()?;
         if let Some(array) = &self.array {
             let device = client.detail(array.as_str())?.device;
-            let volumes = client.status()?.volumes;
-            let other = volumes.iter().find(|other| format!("/dev/{}", other.name) != device);
-            if let Some(other) = other {
-                let why = format_args!("its daemon serves {} as well", other.name);
-                let error = Error::new("cannot stop", array.as_str(), why);
-                return Err(error.hint("ashlar md stop --scan stops everything it serves"));
+            let name = device.trim_start_matches("/dev/");
+            if client.status()?.volumes.iter().any(|other| other.name != name) {
+                client.set(&format!("sys/block/{name}/md/array_state"), "clear")?;
+                output::tell(&format!("stopped {device}\n"))?;
+                return Ok(ExitCode::SUCCESS);
             }
         }
         client.stop_and_wait(false, None, tell)?;
