@@ -91,8 +91,8 @@ pub struct Array {
     /// Writes begun so far, to detect idle time.
     writes_begun: Box<[Writers]>,
     active: AtomicBool,
-    /// Nothing is to be written to the members before the first write of a user, which ends this. Set with the superblocks
-    /// held, while the array is clean and not active.
+    /// The array writes nothing to its members before the first write of a client, which ends this state. Set with the
+    /// superblocks locked, while the array is clean and not active.
     pub(crate) auto_read_only: AtomicBool,
     /// Some superblock may say active.
     dirty: AtomicBool,
@@ -455,10 +455,10 @@ impl Array {
         self.go_clean_with(&mut *self.superblocks.lock().await).await
     }
 
-    /// As [`Self::go_clean`], and if the array is clean then it is auto-read-only, without a mark in its bitmap that
-    /// could be taken away later.
+    /// As [`Self::go_clean`]; an array that is then clean becomes auto-read-only, without a mark in its bitmap that
+    /// could be cleared later.
     pub(crate) async fn go_auto_read_only(&self) -> Result<bool, Status> {
-        // Held to the end: a write that begins meanwhile waits for them, and finds the array auto-read-only.
+        // Locked to the end: a write that begins meanwhile waits for the lock, and finds the array auto-read-only.
         let mut superblocks = self.superblocks.lock().await;
         if self.is_redundant() {
             if !self.go_clean_with(&mut superblocks).await? {

@@ -16,8 +16,8 @@ pub enum ArrayState {
     Inactive,
     /// Only read.
     ReadOnly,
-    /// Clean, and nothing is written to its members, by syncs either, until its first write makes it active. (A RAID 0
-    /// has nothing to be kept from that, so there it stays.)
+    /// Clean; neither syncs nor superblock updates write to its members until a client's first write makes it active. (A
+    /// RAID 0 has no such writes, and stays in this state.)
     ReadAuto,
     /// No write under way, and the superblocks say so. Copies may differ all the same, if the array is
     /// [unsynced](Array::is_unsynced): then the superblocks say how far they do not.

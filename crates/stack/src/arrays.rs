@@ -87,10 +87,10 @@ impl Waiting {
     }
 }
 
-/// What becomes of the members of an array that a user ends.
+/// What happens to the members of an array that a user ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// They are let go of (`array_state` is set to `clear`).
+    /// They are released (`array_state` is set to `clear`).
     Clear,
     /// They wait to be an array again (`inactive`).
     Inactive,
@@ -104,7 +104,7 @@ pub type Ender =
 #[derive(Default)]
 pub struct Arrays {
     table: RwLock<Table>,
-    /// Of whoever knows the clients of the arrays.
+    /// Set by the daemon, which knows the clients of the arrays.
     ender: OnceLock<Box<Ender>>,
 }
 

@@ -18,10 +18,10 @@ use futures_util::lock::Mutex;
 use super::clients::Clients;
 use super::ending::Ending;
 
-/// How long another change of the stack is waited for. Not without end: one that sets attributes waits for us.
+/// The time limit for another change of the stack to end: a change that sets attributes may itself wait for this one.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// See the module text.
+/// The parts of the daemon that know an array: see the module text.
 pub(super) struct ArrayEnd {
     pub(super) devices: Arc<Devices>,
     pub(super) arrays: Arc<Arrays>,
@@ -32,7 +32,7 @@ pub(super) struct ArrayEnd {
 }
 
 impl ArrayEnd {
-    /// Has arrays ended by this from now on, on the current thread.
+    /// Ends arrays from now on, on the current thread.
     pub(super) fn begin(self: &Arc<Self>) {
         let (main, this) = (Handle::current(), Arc::downgrade(self));
         self.arrays.set_ender(Box::new(move |name, how| {
@@ -77,7 +77,7 @@ impl ArrayEnd {
         drop(devices);
         let Volume { name: full_name, view, bytes } =
             self.arrays.take_out(name).ok_or(AttributeError::NotFound)?;
-        // Clients are known by their hold of it.
+        // A client is recognised by its reference to the volume.
         drop(bytes);
         let clients = Clients {
             devices: &self.devices,
@@ -105,7 +105,7 @@ impl ArrayEnd {
         for note in collector.take_notes() {
             tracing::warn!(device = note.device, "{}", note.text);
         }
-        // The tree of attributes that is kept has it no more.
+        // Refreshes the cached attribute tree, so that it no longer holds the array.
         drop(self.attributes.lookup(""));
         stopped.map_err(|status| {
             let why = format!("{name} has stopped, but could not be marked clean: {status}");
@@ -114,7 +114,7 @@ impl ArrayEnd {
         })
     }
 
-    /// Lets go of disks that were members, with their locks. Other devices stay what they are: members of no array.
+    /// Releases disks that were members, with their locks. Other devices stay: they are members of no array.
     fn let_go(&self, paths: &[String]) {
         let disks = self.devices.all().into_iter().filter(|device| device.kind == Kind::Disk);
         for disk in disks.filter(|disk| paths.contains(&disk.path)) {
@@ -124,7 +124,7 @@ impl ArrayEnd {
     }
 }
 
-/// Of what a device with this role is a part, if of anything.
+/// The larger device that a device with this role is part of, if any.
 fn belongs_to(role: Role) -> Option<&'static str> {
     match role {
         Role::Volume | Role::Partitioned | Role::Refused => None,

@@ -1,4 +1,4 @@
-//! Devices that are taken away from clients, so that their volumes can end while the daemon goes on.
+//! Hiding devices from clients, so that their volumes can end while the daemon goes on.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use ashlar_stack::devices::{Device, Devices, Role};
 
 use super::export;
 
-/// How often, and after how long each time, a file is looked for that is about to be closed.
+/// How often, and at what interval, it is checked whether a file that is about to be closed is closed.
 const RELEASES: u32 = 20;
 const RELEASE: Duration = Duration::from_millis(50);
 
-/// A device that clients do not find, and behind it its partitions.
+/// A device that is hidden from clients, followed by its partitions.
 pub(super) struct Hidden(Vec<Device>);
 
-/// All that clients can find devices by.
+/// The places where clients find devices.
 #[derive(Clone, Copy)]
 pub(super) struct Clients<'a> {
     pub(super) devices: &'a Devices,
@@ -28,11 +28,11 @@ pub(super) struct Clients<'a> {
 }
 
 impl Clients<'_> {
-    /// Takes the device that is meant, which users know as `called`, away from clients, with its partitions, all of them
-    /// or none: a client that has one open keeps it. Nothing may be made of them meanwhile.
+    /// Hides the device for which `is_meant` holds, which users know as `called`, and its partitions from clients: all of
+    /// them, or none if a client has one open. The caller makes sure that no device is made of them meanwhile.
     ///
     /// # Errors
-    /// What uses one.
+    /// The client or device that uses one of them.
     pub(super) async fn hide(
         &self,
         is_meant: impl Fn(&Device) -> bool,
@@ -62,7 +62,7 @@ impl Clients<'_> {
         Ok(hidden)
     }
 
-    /// Gives a device back to clients, under the name that it has now.
+    /// Shows a device to clients again, under its present name.
     pub(super) fn show(&self, Hidden(devices): Hidden) {
         for device in devices {
             let name = device.name.clone();
@@ -74,22 +74,22 @@ impl Clients<'_> {
         }
     }
 
-    /// Shows a device to NBD clients.
+    /// Exports a device to NBD clients.
     pub(super) fn serve(&self, device: &Device) {
         if let Err(error) = export(device).and_then(|export| self.exports.add(export)) {
             tracing::error!(device = device.name, %error, "not served to NBD clients");
         }
     }
 
-    /// Whether a client has a device open that new ones do not find any more.
+    /// Whether a client still has a hidden device open.
     async fn is_used(&self, device: &Device) -> bool {
-        // The tree of attributes that is kept has it no more.
+        // Refreshes the cached attribute tree, so that it no longer holds the device.
         drop(self.attributes.lookup(""));
         for _ in 0..RELEASES {
             if Arc::strong_count(&device.bytes) == 1 {
                 return false;
             }
-            // That a file was closed the kernel tells when it has the time.
+            // The kernel reports closing a file with a delay.
             sleep(RELEASE).await;
         }
         true

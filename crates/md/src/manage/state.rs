@@ -11,7 +11,7 @@ use crate::badblocks as bad;
 use crate::members::Index;
 use crate::superblocks::Change;
 
-/// How long writes under way are given between two looks whether they have ended.
+/// The interval at which it is checked whether writes in flight have ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 impl Array {
@@ -65,7 +65,7 @@ impl Array {
         self.auto_read_only.store(false, SeqCst);
         drop(self.hold_sync().await);
         while self.is_redundant() && !self.clean_for_user().await? {
-            // None begins any more, so that these end.
+            // No new write begins, so those in flight end.
             self.runtime.sleep(LOOK_AGAIN).await;
         }
         Ok(())
@@ -79,7 +79,7 @@ impl Array {
             }
             self.runtime.sleep(LOOK_AGAIN).await;
         }
-        // Not before: what is written from now on finds the array auto-read-only.
+        // Only now: a write from now on finds the array auto-read-only.
         self.disk.set_read_only(false);
         Ok(())
     }
@@ -95,7 +95,7 @@ impl Array {
         self.auto_read_only.load(SeqCst)
     }
 
-    /// Ends that.
+    /// Ends the auto-read-only state, if the array is in it.
     pub(crate) fn end_auto_read_only(&self) {
         if self.auto_read_only.swap(false, SeqCst) {
             info!(array = self.disk.name(), "not auto-read-only any more");
@@ -103,12 +103,12 @@ impl Array {
         }
     }
 
-    /// Whether a user wants nothing to be written by the array itself.
+    /// Whether the array itself must not write: a user made it read-only or auto-read-only.
     pub(crate) fn is_only_read(&self) -> bool {
         self.disk.is_read_only() || self.is_auto_read_only()
     }
 
-    /// Whether a read that failed may change anything on the members: as in the kernel, not on an array that is only read.
+    /// Whether a failed read may change anything on the members: as in the kernel, not on a read-only array.
     pub(crate) fn may_correct(&self) -> bool {
         self.is_writable() && !self.is_only_read()
     }
