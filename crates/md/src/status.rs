@@ -14,13 +14,13 @@ use crate::rdev::{Rdev, State};
 pub enum ArrayState {
     /// Stopped.
     Inactive,
-    /// Only read.
+    /// Read-only.
     ReadOnly,
-    /// Clean; neither syncs nor superblock updates write to its members until a client's first write makes it active. (A
-    /// RAID 0 has no such writes, and stays in this state.)
+    /// Clean; neither syncs nor superblock updates write to its members until a client's first write makes it active.
+    /// (A write to a RAID 0 does not change this state.)
     ReadAuto,
-    /// No write under way, and the superblocks say so. Copies may differ all the same, if the array is
-    /// [unsynced](Array::is_unsynced): then the superblocks say how far they do not.
+    /// No write under way, and the superblocks say so. If the array is [unsynced](Array::is_unsynced), copies may still
+    /// differ: the superblocks record up to where they are the same.
     Clean,
     /// Writes under way.
     Active,
@@ -39,26 +39,26 @@ impl ArrayState {
     }
 }
 
-/// A slot of an array, or a member beside the slots.
+/// A slot of an array, or a replacement, spare or failed member.
 #[derive(Clone, Debug)]
 pub struct MemberStatus {
     /// The member's index in the array; `None` for an empty slot.
     pub index: Option<Index>,
     /// Its slot; `None` for a spare or a member that failed and was replaced.
     pub slot: Option<u16>,
-    /// Whether it is to replace the member of its slot.
+    /// Whether it will replace the member of its slot.
     pub replacement: bool,
-    /// Its path; `None` for a slot without member.
+    /// Its path; `None` for an empty slot.
     pub path: Option<String>,
-    /// Whether it takes part.
+    /// Whether it is in sync.
     pub in_sync: bool,
     /// Whether it failed.
     pub faulty: bool,
-    /// Whether it is read only when nobody else can be.
+    /// Write-mostly: read only if no other in-sync member has the block.
     pub write_mostly: bool,
-    /// Whether it fails at the first error.
+    /// Failfast: failed I/O on it is not retried.
     pub failfast: bool,
-    /// Whether it is to be replaced when there is a spare.
+    /// Whether it will be replaced once there is a spare.
     pub want_replacement: bool,
     /// How much of it has been rebuilt; [`Sectors::MAX`] for all.
     pub recovered: Sectors,
@@ -132,7 +132,7 @@ impl MemberStatus {
     }
 }
 
-/// An array, as it is now.
+/// The present status of an array.
 #[derive(Clone, Debug)]
 pub struct ArrayStatus {
     /// `md0`.
@@ -143,13 +143,13 @@ pub struct ArrayStatus {
     pub set_name: String,
     /// Metadata version.
     pub version: Version,
-    /// The number that 0.90 superblocks have for the array.
+    /// The array's number in 0.90 superblocks.
     pub preferred_minor: Option<u32>,
     /// Level.
     pub level: Level,
     /// The superblock's layout word.
     pub layout: u32,
-    /// Chunk size, zero for a level without.
+    /// Chunk size, zero for a level without chunks.
     pub chunk: Sectors,
     /// Members of a complete array.
     pub raid_disks: usize,
@@ -157,12 +157,12 @@ pub struct ArrayStatus {
     pub degraded: usize,
     /// Size of the array.
     pub size: Sectors,
-    /// What the array uses of each member.
+    /// The size that the array uses of each member.
     pub used_dev_size: Sectors,
     /// State.
     pub state: ArrayState,
-    /// Whether copies may differ: the array was not stopped cleanly, or a write failed on a copy that
-    /// had to stay.
+    /// Whether copies may differ: the array was not stopped cleanly, or a write failed on a member that
+    /// holds a last copy and so never fails.
     pub unsynced: bool,
     /// Event count.
     pub events: u64,
@@ -172,7 +172,7 @@ pub struct ArrayStatus {
     pub ctime: Timestamp,
     /// When the superblocks were last written.
     pub utime: Timestamp,
-    /// First the slots in order, then replacements, spares and failed members beside them.
+    /// The slots in order, then replacements, spares and failed members.
     pub members: Vec<MemberStatus>,
     /// Notes of the assembly.
     pub notes: Vec<String>,
@@ -209,7 +209,7 @@ impl Array {
         &self.personality
     }
 
-    /// Everything, as of now. Waits for a superblock update that is under way.
+    /// The whole status. Waits for a superblock update that is under way.
     pub async fn status(&self) -> ArrayStatus {
         let superblocks = self.superblocks.lock().await;
         let any = superblocks.of(0);

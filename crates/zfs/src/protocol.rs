@@ -1,11 +1,12 @@
-//! What the daemon and a worker say to each other. No libzpool in it.
+//! The protocol between the daemon and a worker. This module does not use libzpool.
 //!
-//! **Control channel**: a socket pair of packets. One [`Command`] at a time, as JSON, is answered by one `Result<Reply, Refusal>`;
-//! [`crate::control`] sends and receives either, of any length.
-//! **Data channels**: a socket pair of packets for each thread that does I/O on a volume, handed over with
-//! [`Command::Attach`]. A packet to the worker is a [`Submission`] and the [`RemoteSegment`]s of its request, or several; one from the
-//! worker is one [`Completion`] or several. The data itself does not pass: the worker moves it between the daemon's memory
-//! and the DMU's buffers. Native byte order: both ends are one program.
+//! **Control channel**: a socket pair of packets. The daemon sends one [`Command`] at a time, as JSON; the worker
+//! answers with one `Result<Reply, Refusal>`. [`crate::control`] sends and receives both, of any length.
+//! **Data channels**: a socket pair of packets for each thread that does I/O on a volume, passed with
+//! [`Command::Attach`]. A packet to the worker contains one or more [`Submission`]s, each followed by the
+//! [`RemoteSegment`]s of its request; a packet from the worker contains one or more [`Completion`]s. The data is not
+//! sent: the worker moves it between the daemon's memory and the DMU's buffers. Native byte order: both ends are one
+//! program.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,20 +15,20 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// What a worker is told to do.
+/// A command to a worker.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case")]
 pub enum Command {
-    /// The first one: loads libzpool. Answered by [`Reply::Started`].
+    /// The first command: loads libzpool. Answered by [`Reply::Started`].
     Start {
         /// OpenZFS's module parameters by name, as in `sys/module/zfs/parameters`.
         parameters: BTreeMap<String, u64>,
     },
-    /// Lends the memory that the daemon's buffers are in, to be read (with one file descriptor, which cannot be written).
+    /// Lends the memory of the daemon's buffers to the worker for reading (with one read-only file descriptor).
     Share {
-        /// Where it is in the daemon.
+        /// Its address in the daemon.
         address: u64,
-        /// How long it is.
+        /// Its length.
         len_bytes: u64,
     },
     /// Changes a module parameter.
@@ -37,7 +38,7 @@ pub enum Command {
         /// Its new value.
         value: u64,
     },
-    /// Makes a pool. It is then the worker's pool.
+    /// Creates a pool, which becomes the worker's pool.
     CreatePool {
         /// Its name.
         name: String,
@@ -47,42 +48,42 @@ pub enum Command {
         properties: BTreeMap<String, String>,
         /// Properties of its root dataset.
         dataset_properties: BTreeMap<String, String>,
-        /// Also on disks whose labels say that they belong to another pool.
+        /// Also uses disks whose labels say that they belong to another pool.
         #[serde(default)]
         force: bool,
-        /// What is zeroed first: the bytes by which others know the disks as theirs.
+        /// The ranges to zero first: the signatures of other formats on the disks.
         #[serde(default)]
         wiped: Vec<Wiped>,
     },
-    /// Has a path of the configuration of a pool that is imported later stand for a part of a file, with the file (one file
-    /// descriptor): the worker locks it, and opens it anew.
+    /// Makes a path in the configuration of a pool that is imported later stand for a part of a file. The file comes
+    /// with the command (one file descriptor); the worker locks it, and opens it again.
     Part {
-        /// The path, which need not be there.
+        /// The path, which need not exist.
         path: PathBuf,
         /// Where the part begins.
         offset_bytes: u64,
-        /// How long it is.
+        /// Its length.
         size_bytes: u64,
         /// The pool will be imported read-only.
         read_only: bool,
     },
-    /// Imports a pool. It is then the worker's pool.
+    /// Imports a pool, which becomes the worker's pool.
     ImportPool {
-        /// What was found on its disks, with the paths they have now.
+        /// The configuration found on its disks, with their present paths.
         config: ImportConfig,
-        /// Another name for it.
+        /// A new name for the pool.
         name: Option<String>,
-        /// Nothing is written.
+        /// Writes nothing.
         read_only: bool,
-        /// Also if it was last used by another host.
+        /// Imports it even if another host used it last.
         force: bool,
-        /// Also if a log device is missing: what was only in its log is lost.
+        /// Imports it even if a log device is missing: what was only in that log is lost.
         #[serde(default)]
         missing_log: bool,
     },
-    /// Writes all out and lets go of the pool. Volumes must be closed.
+    /// Writes everything out and releases the pool. Volumes must be closed.
     ExportPool,
-    /// Answered by [`Reply::Pool`].
+    /// Reads the pool's status. Answered by [`Reply::Pool`].
     PoolStatus,
     /// Starts, pauses or stops a scrub.
     Scrub(Scrub),
@@ -93,34 +94,34 @@ pub enum Command {
         /// Its value.
         value: String,
     },
-    /// Answered by [`Reply::Datasets`]: what is below `root` (a dataset; the pool if `None`), volumes and snapshots.
+    /// Lists `root` (a dataset or snapshot; the pool if `None`) and its descendants. Answered by [`Reply::Datasets`].
     List {
-        /// Where to begin.
+        /// Its full name.
         root: Option<String>,
     },
-    /// Makes a volume.
+    /// Creates a volume.
     CreateVolume {
         /// Its full name.
         name: String,
-        /// Its size, as asked for: a multiple of the block size, unless it is to be rounded up to one.
+        /// Its size: a multiple of the block size.
         volsize_bytes: u64,
-        /// No reservation.
+        /// Without a reservation.
         sparse: bool,
-        /// Makes parents that are missing, too.
+        /// Also creates missing parents.
         parents: bool,
-        /// Properties by name, `volblocksize` among them, values as `zfs create -o` takes them.
+        /// Properties by name, `volblocksize` among them, with values as `zfs create -o` takes them.
         properties: BTreeMap<String, String>,
     },
-    /// Sets a property of a dataset, `volsize` too.
+    /// Sets a property of a dataset, including `volsize`.
     SetProperty {
         /// Full name.
         dataset: String,
         /// The property's name.
         name: String,
-        /// Its value as `zfs set` takes it.
+        /// Its value, as `zfs set` takes it.
         value: String,
     },
-    /// Lets a property be inherited again.
+    /// Makes a dataset inherit a property again.
     Inherit {
         /// Full name.
         dataset: String,
@@ -138,15 +139,15 @@ pub enum Command {
     Destroy {
         /// Full name.
         name: String,
-        /// What is below it too.
+        /// Also destroys everything below it.
         recursive: bool,
     },
-    /// Takes snapshots, all at one time.
+    /// Takes snapshots, all at the same time.
     Snapshot {
         /// Full names, with `@`.
         names: Vec<String>,
     },
-    /// Makes a volume of a snapshot.
+    /// Creates a volume from a snapshot.
     Clone {
         /// Full name of the snapshot.
         snapshot: String,
@@ -155,62 +156,62 @@ pub enum Command {
         /// Properties by name.
         properties: BTreeMap<String, String>,
     },
-    /// Takes a volume back to its last snapshot.
+    /// Rolls a volume back to its last snapshot.
     Rollback {
         /// Full name of the volume.
         volume: String,
-        /// The snapshot to go back to; newer ones are refused.
+        /// The snapshot to roll back to; refused if there is a newer one.
         snapshot: String,
     },
-    /// Makes a clone the owner of what it shares with its origin.
+    /// Promotes a clone: it takes over the data that it shares with its origin.
     Promote {
         /// Full name of the clone.
         name: String,
     },
-    /// Opens a volume or a snapshot of one for I/O; replays its log. Answered by [`Reply::Opened`].
+    /// Opens a volume or a volume's snapshot for I/O, and replays its log. Answered by [`Reply::Opened`].
     Open {
         /// Full name.
         name: String,
-        /// Only reads come.
+        /// The volume will only be read.
         read_only: bool,
     },
-    /// Ends the I/O of a volume: what was started is finished, its log is closed.
+    /// Closes a volume: finishes its I/O, and closes its log.
     Close {
         /// Its number.
         volume: u32,
     },
-    /// Lets an open volume be written or not as its properties say now; I/O waits meanwhile. Answered by [`Reply::Opened`].
+    /// Applies an open volume's present `readonly` property; I/O waits meanwhile. Answered by [`Reply::Opened`].
     Reopen {
         /// Its number.
         volume: u32,
     },
-    /// A data channel (with one file descriptor) for an open volume.
+    /// Adds a data channel (one file descriptor) to an open volume.
     Attach {
         /// Its number.
         volume: u32,
     },
-    /// Writes over an open volume by a plain loop of libzpool's own calls, to measure I/O against. Its data is gone then. Answered by
-    /// [`Reply::Took`].
+    /// Overwrites an open volume in a plain loop of libzpool's own calls, as a baseline for I/O; its data is lost.
+    /// Answered by [`Reply::Took`].
     WritePlainly {
         /// Full name.
         name: String,
-        /// Bytes of a write.
+        /// Size of each write.
         write_bytes: u32,
     },
 }
 
-/// A top-level vdev to make.
+/// A top-level vdev to create.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NewVdev {
-    /// What it is.
+    /// Its kind.
     pub kind: VdevKind,
-    /// What it is for.
+    /// Its purpose.
     pub class: VdevClass,
     /// Files or devices: one for [`VdevKind::Single`].
     pub paths: Vec<PathBuf>,
 }
 
-/// Bytes of a disk that are zeroed.
+/// Parts of a disk to zero.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Wiped {
     /// The file or device.
@@ -219,7 +220,7 @@ pub struct Wiped {
     pub ranges: Vec<Range<u64>>,
 }
 
-/// What a top-level vdev is.
+/// The kind of a top-level vdev.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VdevKind {
@@ -231,7 +232,7 @@ pub enum VdevKind {
     Raidz(u8),
 }
 
-/// What a top-level vdev is for.
+/// The purpose of a top-level vdev.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VdevClass {
@@ -242,7 +243,7 @@ pub enum VdevClass {
     Log,
 }
 
-/// A pool as its labels tell, ready to be imported: what libzpool's `spa_import` wants, as JSON.
+/// The configuration in a pool's labels, ready for import: the argument of libzpool's `spa_import`, as JSON.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ImportConfig(pub NvMap);
 
@@ -253,25 +254,25 @@ pub type NvMap = BTreeMap<String, NvValue>;
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NvValue {
-    /// Only its being there matters.
+    /// No value: only its presence matters.
     Boolean,
     /// A number.
     Uint64(u64),
     /// A text.
     String(String),
-    /// A list of its own.
+    /// A nested list.
     List(NvMap),
-    /// Lists of their own.
+    /// Nested lists.
     Lists(Vec<NvMap>),
     /// Numbers.
     Uint64s(Vec<u64>),
 }
 
-/// What to do about a scrub.
+/// A change of a scrub.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scrub {
-    /// Starts one, or goes on with a paused one.
+    /// Starts one, or continues a paused one.
     Start,
     /// Pauses it.
     Pause,
@@ -279,7 +280,7 @@ pub enum Scrub {
     Stop,
 }
 
-/// What a worker answers.
+/// A worker's answer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "kebab-case")]
 #[expect(clippy::large_enum_variant, reason = "there is one at a time")]
@@ -300,7 +301,7 @@ pub enum Reply {
     },
     /// A volume is open.
     Opened(OpenedVolume),
-    /// How long it took.
+    /// The duration of the work.
     Took {
         /// In nanoseconds.
         nanoseconds: u64,
@@ -311,7 +312,7 @@ pub enum Reply {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
-    /// What went wrong, in words of ZFS.
+    /// What went wrong, in ZFS's words.
     pub message: String,
     /// What to do about it.
     pub hint: Option<String>,
@@ -319,7 +320,7 @@ pub struct Refusal {
     pub errno: i32,
 }
 
-/// A pool's state.
+/// A pool's status.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct PoolStatus {
     /// Its name.
@@ -328,28 +329,28 @@ pub struct PoolStatus {
     pub guid: u64,
     /// `ONLINE`, `DEGRADED`, ...
     pub state: String,
-    /// What can be stored, in bytes.
+    /// Capacity, in bytes.
     pub size_bytes: u64,
-    /// What is in use, in bytes.
+    /// Bytes in use.
     pub allocated_bytes: u64,
     /// Its vdevs.
     pub root: VdevStatus,
     /// The last or running scrub or resilver.
     pub scan: Option<ScanStatus>,
-    /// Data errors known.
+    /// Known data errors.
     pub errors: u64,
-    /// Properties by name, those of its features among them (`feature@NAME`).
+    /// Properties by name, including its features (`feature@NAME`).
     pub properties: BTreeMap<String, Property>,
     /// The names of the properties that `zpool get all` shows, in its order.
     pub listed: Vec<String>,
 }
 
-/// A vdev's state.
+/// A vdev's status.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct VdevStatus {
     /// Its name: `mirror-0`, a path, ...
     pub name: String,
-    /// What a top-level vdev is for.
+    /// The purpose of a top-level vdev.
     #[serde(default)]
     pub class: VdevClass,
     /// `ONLINE`, `DEGRADED`, `UNAVAIL`, ...
@@ -360,7 +361,7 @@ pub struct VdevStatus {
     pub write_errors: u64,
     /// Wrong checksums.
     pub checksum_errors: u64,
-    /// What is below.
+    /// The vdevs below it.
     pub children: Vec<VdevStatus>,
 }
 
@@ -373,13 +374,13 @@ pub struct ScanStatus {
     pub state: String,
     /// When it began, in seconds since 1970.
     pub start_time: u64,
-    /// When it ended, in seconds since 1970; 0 if it did not.
+    /// When it ended, in seconds since 1970; 0 if it has not ended.
     pub end_time: u64,
-    /// What there is to look at.
+    /// Bytes to examine.
     pub to_examine_bytes: u64,
-    /// What was issued.
+    /// Bytes issued.
     pub examined_bytes: u64,
-    /// What was repaired.
+    /// Bytes repaired.
     pub repaired_bytes: u64,
     /// Errors that could not be repaired.
     pub errors: u64,
@@ -399,9 +400,9 @@ pub struct Dataset {
 /// A property.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Property {
-    /// As `zfs get -p` or `zpool get -p` prints it.
+    /// Its value, as `zfs get -p` or `zpool get -p` prints it.
     pub value: String,
-    /// As they print it: `default`, `local`, `inherited from NAME`, `-`.
+    /// Its source, as they print it: `default`, `local`, `inherited from NAME`, `-`.
     pub source: String,
 }
 
@@ -432,24 +433,24 @@ pub mod op {
     pub const WRITE_ZEROES: u8 = 4;
 }
 
-/// Flag of a [`Submission`]: answered only when it is on stable storage.
+/// Flag of a [`Submission`]: the worker answers only when the write is on stable storage.
 pub const FUA: u8 = 1;
 
-/// A request, before its segments.
+/// A request, followed by its segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Submission {
-    /// What its completion carries.
+    /// Copied to the completion.
     pub tag: u64,
-    /// Where it begins in the volume.
+    /// Where the request begins in the volume.
     pub offset_bytes: u64,
-    /// How long it is; the segments' lengths add up to it if it moves data.
+    /// Its length; if the request moves data, the sum of the segments' lengths.
     pub len_bytes: u64,
     /// One of [`op`].
     pub op: u8,
     /// [`FUA`] or 0.
     pub flags: u8,
-    /// How many segments follow.
+    /// The number of segments that follow.
     pub segments: u16,
     /// 0.
     pub reserved: u32,
@@ -461,26 +462,26 @@ pub struct Submission {
 pub struct RemoteSegment {
     /// Where it begins.
     pub address: u64,
-    /// How long it is.
+    /// Its length.
     pub len_bytes: u64,
 }
 
-/// The end of a request.
+/// The result of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Completion {
-    /// The submission's.
+    /// The submission's tag.
     pub tag: u64,
-    /// 0, or why it failed.
+    /// 0, or the error.
     pub errno: i32,
     /// 0.
     pub reserved: u32,
 }
 
-/// Segments of a request at most: what one call of process_vm_readv(2) takes.
+/// Maximum of segments per request: what one call of process_vm_readv(2) takes.
 pub const MAX_SEGMENTS: usize = 1024;
 
-/// Bytes of a packet to the worker at most.
+/// Maximum size of a packet to the worker.
 pub const MAX_SUBMISSION_BYTES: usize =
     size_of::<Submission>() + MAX_SEGMENTS * size_of::<RemoteSegment>();
 

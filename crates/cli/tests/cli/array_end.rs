@@ -1,4 +1,4 @@
-//! One array that ends while the daemon goes on: `clear` and `inactive` written to its `array_state`.
+//! Ending one array while the daemon goes on: `clear` and `inactive` written to its `array_state`.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -34,14 +34,14 @@ fn serve(images: &Images, args: &[&str]) -> Daemon {
     Daemon::start(images.dir.path(), &[&["--nbd", "unix:nbd"], args].concat())
 }
 
-/// Writes to an array as a client.
+/// Writes to an array through NBD.
 fn write(images: &Images, export: &str, bytes: &[u8]) {
     let mut client = Nbd::open(&images.path("nbd"), export);
     client.write(0, bytes);
     assert_eq!(client.reply(), 0);
 }
 
-/// The first bytes of the data of a member.
+/// Whether a member's superblock is clean, and the first bytes of the member's data.
 fn data(images: &Images, name: &str) -> (bool, Vec<u8>) {
     let json = images.run(&["md", "examine", "--json"], &[name]).ok().out;
     let json: Value = serde_json::from_str(&json).unwrap();
@@ -55,7 +55,7 @@ fn data(images: &Images, name: &str) -> (bool, Vec<u8>) {
 fn clear_ends_one_array_that_nobody_uses_and_lets_go_of_its_disks() {
     let images = two_arrays();
     let daemon = serve(&images, &["d0", "d1", "m0", "m1"]);
-    // Of another array.
+    // A client of another array.
     let mut other = Nbd::open(&images.path("nbd"), "md1");
     let mut client = Nbd::open(&images.path("nbd"), "md0");
     let held = ["md0 cannot be stopped: 'md0' is open"];
@@ -77,7 +77,7 @@ fn clear_ends_one_array_that_nobody_uses_and_lets_go_of_its_disks() {
     other.write(0, &[8; 4096]);
     assert_eq!(other.reply(), 0);
     drop(other);
-    // They can come back.
+    // Both disks can be added again.
     daemon.client(&["md", "incremental", "d0"]).ok();
     daemon.client(&["md", "incremental", "d1"]).ok();
     write(&images, "md0", &[9; 4096]);

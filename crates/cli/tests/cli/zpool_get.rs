@@ -1,11 +1,11 @@
-//! `ashlar zpool get`. The pools need OpenZFS's library, as those of [`super::zvol`].
+//! `ashlar zpool get`. The pools need OpenZFS's library, like those of [`super::zvol`].
 
 use serde_json::Value;
 
 use super::support::{Images, MIB};
 use super::zvol::{has_libzpool, on};
 
-/// What `zpool create` gets that is not the default.
+/// The settings passed to `zpool create` that differ from the defaults.
 const SETTINGS: [&str; 8] = [
     "-o",
     "ashift=12",
@@ -24,7 +24,7 @@ fn pool() -> Images {
     images
 }
 
-/// The lines for programs, each as its fields.
+/// The lines of `-H` output, each split into fields.
 fn fields(out: &str) -> Vec<Vec<&str>> {
     out.lines().map(|line| line.split('\t').collect()).collect()
 }
@@ -62,7 +62,7 @@ tank  freeing     0           -
     assert_eq!(exact, "251658240\n0\n1.00\n");
     let some = get(&["-H", "-o", "source,property", "autotrim"]).ok().out;
     assert_eq!(some, "local\tautotrim\n");
-    // A property of the user's that the pool does not have, and features that it does not have.
+    // A user property and features that the pool does not have.
     assert_eq!(get(&["-H", "com.example:of"]).ok().out, "tank\tcom.example:of\t-\tdefault\n");
     assert_eq!(get(&["feature@nosuch,unsupported@com.example:of"]).ok().out, "");
     let json: Value = serde_json::from_str(&get(&["--json", "cap,comment"]).ok().out).unwrap();
@@ -106,7 +106,7 @@ fn a_served_pool_tells_the_same_as_its_disks() {
         return;
     }
     let images = pool();
-    // Offline it is imported read-only, and OpenZFS does not count what is allocated then.
+    // Offline, the pool is imported read-only, and OpenZFS then does not count what is allocated.
     let varies = ["readonly", "load_guid", "allocated", "free", "capacity", "fragmentation"];
     let steady = |out: &str| {
         let all = fields(out).into_iter().filter(|fields| !varies.contains(&fields[1]));

@@ -1,4 +1,4 @@
-//! The state of the array, and bad blocks, as a user sets them (`md/array_state`, `md/dev-*/bad_blocks`).
+//! User changes of the array's state and of bad blocks (`md/array_state`, `md/dev-*/bad_blocks`).
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -11,18 +11,18 @@ use crate::badblocks as bad;
 use crate::members::Index;
 use crate::superblocks::Change;
 
-/// The interval at which it is checked whether writes in flight have ended.
+/// The interval for checking whether the writes in flight have ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 impl Array {
-    /// Does what the kernel does when the word is written to `array_state`. `readonly`: writes are refused from now on, no
-    /// sync runs, and the superblocks say clean. `read-auto`: the same, except that the first write makes the array active.
-    /// `active`: the array can be written again, and syncs go on. `clean`: the same, and the superblocks say clean at
-    /// once. What ends the array (`clear`, `inactive`) is not done here: see [`Array::stop`].
+    /// Does what the kernel does when `word` is written to `array_state`. `readonly`: refuses writes, runs no sync, and
+    /// marks the superblocks clean. `read-auto`: the same, but the first write makes the array active. `active`: allows
+    /// writes and continues syncs. `clean`: the same, and marks the superblocks clean at once. The words that end the
+    /// array (`clear`, `inactive`) are refused here: see [`Array::stop`].
     ///
     /// # Errors
-    /// [`ManageError::State`] for another word, [`ManageError::Writing`] if the array is not clean for writes under
-    /// way, [`ManageError::ReadOnly`] if it can only be read.
+    /// [`ManageError::State`] for another word, [`ManageError::Writing`] if writes under way keep the array from being
+    /// clean, [`ManageError::ReadOnly`] if its members cannot be written.
     pub async fn set_state(&self, word: &str) -> Result<(), ManageError> {
         let word = word.trim_end_matches('\n').to_owned();
         self.change(move |array| async move { array.set_state_now(&word).await }).await
@@ -65,7 +65,7 @@ impl Array {
         self.auto_read_only.store(false, SeqCst);
         drop(self.hold_sync().await);
         while self.is_redundant() && !self.clean_for_user().await? {
-            // No new write begins, so those in flight end.
+            // New writes are refused, so those in flight end.
             self.runtime.sleep(LOOK_AGAIN).await;
         }
         Ok(())
@@ -79,7 +79,7 @@ impl Array {
             }
             self.runtime.sleep(LOOK_AGAIN).await;
         }
-        // Only now: a write from now on finds the array auto-read-only.
+        // Only now, so that the next write finds the array auto-read-only.
         self.disk.set_read_only(false);
         Ok(())
     }
@@ -90,7 +90,7 @@ impl Array {
         self.wake_sync();
     }
 
-    /// Whether the first write makes the array active, and nothing is written to the members before.
+    /// Whether the array writes nothing to its members until the first write makes it active.
     pub(crate) fn is_auto_read_only(&self) -> bool {
         self.auto_read_only.load(SeqCst)
     }
@@ -103,20 +103,20 @@ impl Array {
         }
     }
 
-    /// Whether the array itself must not write: a user made it read-only or auto-read-only.
+    /// Whether the array's own I/O must not write: a user made the array read-only or auto-read-only.
     pub(crate) fn is_only_read(&self) -> bool {
         self.disk.is_read_only() || self.is_auto_read_only()
     }
 
-    /// Whether a failed read may change anything on the members: as in the kernel, not on a read-only array.
+    /// Whether a failed read may change the members: as in the kernel, not if the array is (auto-)read-only.
     pub(crate) fn may_correct(&self) -> bool {
         self.is_writable() && !self.is_only_read()
     }
 
-    /// Takes a line of `bad_blocks`: sectors that are bad from now on. It is in the superblocks when this returns.
+    /// Marks the sectors of a line of `bad_blocks` as bad. The superblocks contain them when this returns.
     ///
     /// # Errors
-    /// [`ManageError::BadBlocks`] if that is no such line or the member has no room for it.
+    /// [`ManageError::BadBlocks`] if the line is invalid or the member has no room for it.
     pub async fn add_bad_blocks(&self, index: Index, line: &str) -> Result<(), ManageError> {
         let line = line.to_owned();
         self.change(move |array| async move { array.add_bad_blocks_now(index, &line).await }).await
@@ -129,7 +129,7 @@ impl Array {
         let refused = |why: String| ManageError::BadBlocks { path: rdev.path().to_owned(), why };
         let (start, len) = match bad::Change::parse(line) {
             Ok(bad::Change::Set { start, len }) => (start, len),
-            // Nothing says that there is what belongs there.
+            // Nothing shows that the sectors hold the right data.
             Ok(bad::Change::Clear { .. }) => {
                 return Err(refused("a bad block is good once it has been written".to_owned()));
             }

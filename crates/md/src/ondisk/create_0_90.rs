@@ -1,5 +1,5 @@
-//! New superblocks of version 0.90, as `mdadm --create` of mdadm 4.2 makes them: for kernels and boot loaders that know no
-//! other.
+//! New superblocks of version 0.90, as `mdadm --create` of mdadm 4.2 makes them: for kernels and boot loaders that
+//! support no other version.
 
 use ashlar_block::units::Sectors;
 use zerocopy::FromZeros;
@@ -11,27 +11,27 @@ use super::superblock::{Superblock, refusal};
 use super::superblock_0_90::{Block090, MAX_DISKS, disk, state};
 use super::validate;
 
-/// Sectors that a bitmap behind the superblock can have: what is left of the 64 KiB at the end.
+/// Sectors available for a bitmap behind the superblock: the rest of the 64 KiB at the end.
 pub(super) const BITMAP_SPACE: u64 = 120;
 
-/// What is used of a member is counted in KiB, in 32 bits: less than 4 TiB.
+/// The superblock counts the used size of a member in KiB, in 32 bits: less than 4 TiB.
 const USED_BELOW: Sectors = Sectors(1 << 33);
 
-/// Numbers of devices, which only version 0.90 records.
+/// Device numbers, which only version 0.90 records.
 #[derive(Clone, Default, Debug)]
 pub struct DeviceNumbers {
-    /// The number that the array prefers: 0 for `md0`.
+    /// The array's preferred number: 0 for `md0`.
     pub array: u32,
-    /// Major and minor number of each member's device, by number of the member; zeroes for those behind the end, and for
-    /// files.
+    /// Major and minor number of each member's device, by member number; zeroes for files and for members beyond the
+    /// end of the list.
     pub members: Vec<(u32, u32)>,
 }
 
-/// Whether superblocks of 0.90 can tell of such an array, which uses `size` of each member.
+/// Checks that 0.90 superblocks can describe the array, which uses `size` of each member.
 pub(super) fn check(spec: &CreateSpec, size: Sectors) -> Result<(), CreateError> {
     let level = spec.level;
     if level == Level::Raid0 {
-        // Kernels since 5.4 want to know the layout of a RAID0, for which there is no field.
+        // Kernels since 5.4 need the layout of a RAID0, and 0.90 has no field for it.
         return Err(CreateError::Old("raid0 cannot say its layout"));
     }
     if spec.data_offset.is_some_and(|offset| offset.0 != 0) {
@@ -46,14 +46,14 @@ pub(super) fn check(spec: &CreateSpec, size: Sectors) -> Result<(), CreateError>
     Ok(())
 }
 
-/// What all members' superblocks say.
+/// The contents that all members' superblocks share.
 pub(super) struct Shared {
     block: Block090,
     bitmap: Option<BitmapSuper>,
 }
 
 impl Shared {
-    /// For an array with this much of each member, this layout and chunk size, and this bitmap.
+    /// The contents for an array that uses `size` of each member.
     pub(super) fn new(
         spec: &CreateSpec,
         (size, layout, chunk): (Sectors, u32, Sectors),
@@ -103,7 +103,7 @@ impl Shared {
         Ok(Self { block, bitmap })
     }
 
-    /// What is to be written to a member.
+    /// The superblock and bitmap to write to a member.
     pub(super) fn member(
         &self,
         number: usize,

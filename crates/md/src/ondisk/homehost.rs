@@ -1,22 +1,22 @@
-//! The host of an array with superblocks of version 0.90, which have no name: mdadm puts the first 8 bytes of the SHA-1 of
-//! the host's name in the third and fourth word of the array's UUID (`super0.c`).
+//! The host of an array with superblocks of version 0.90, which have no name: mdadm stores the first 8 bytes of the
+//! SHA-1 of the host's name in the third and fourth word of the array's UUID (`super0.c`).
 
 use sha1::{Digest, Sha1};
 use uuid::Uuid;
 
 use super::fields::swap_words;
 
-/// Where these words are in a UUID.
+/// The bytes of these words in a stored UUID.
 const HOST: core::ops::Range<usize> = 8..16;
 
-/// The UUID with the words of `host`.
+/// The UUID with its host words replaced by those of `host`.
 pub fn with_host(uuid: Uuid, host: &str) -> Uuid {
     let mut stored = swap_words(uuid.into_bytes());
     stored[HOST].copy_from_slice(&Sha1::digest(host)[..HOST.len()]);
     Uuid::from_bytes(swap_words(stored))
 }
 
-/// Whether the UUID has the words of `host`.
+/// Whether the UUID contains the words of `host`.
 pub fn is_of(uuid: Uuid, host: &str) -> bool {
     with_host(uuid, host) == uuid
 }
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
     use crate::ondisk::MdadmUuid;
 
-    /// As `mdadm --examine --homehost=nas` of mdadm 4.2 knows it.
+    /// The expected words are those that `mdadm --examine --homehost=nas` of mdadm 4.2 recognises.
     #[test]
     fn the_last_two_words_are_those_of_mdadm() {
         let uuid = Uuid::from_u128(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);

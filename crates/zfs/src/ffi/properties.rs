@@ -1,4 +1,4 @@
-//! The tables of properties that libzpool has: which there are, of which type, with which words.
+//! libzpool's tables of properties: their names, types and words.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
@@ -10,7 +10,7 @@ use super::nvlist::c_string;
 use super::symbols;
 
 symbols! {
-    /// zfs_prop.h and sys/fs/zfs.h. Properties are known by their names: their numbers are not those of other releases.
+    /// zfs_prop.h and sys/fs/zfs.h. Properties are identified by name: their numbers differ between releases.
     PropertyFunctions {
         zprop_iter_common: fn(unsafe extern "C" fn(c_int, *mut c_void) -> c_int, *mut c_void, c_int, c_int, c_int) -> c_int;
         zfs_prop_valid_for_type: fn(c_int, c_int, c_int) -> c_int;
@@ -37,7 +37,7 @@ symbols! {
     }
 }
 
-/// zfs_type_t of sys/fs/zfs.h: what a property is for.
+/// zfs_type_t of sys/fs/zfs.h: what a property applies to.
 pub(crate) mod subject {
     use std::ffi::c_int;
 
@@ -54,34 +54,34 @@ pub(crate) enum Kind {
     Number,
     /// Any text.
     Text,
-    /// A word of a list, kept as its number.
+    /// A word of a list, stored as its number.
     Index,
 }
 
-/// A property there is.
+/// A property in libzpool's tables.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Descriptor {
-    /// The number it has in this release.
+    /// Its number in this release.
     number: c_int,
     /// Its name.
     pub(crate) name: String,
     /// Its values' type.
     pub(crate) kind: Kind,
-    /// It cannot be set (unless `set_once`).
+    /// It cannot be set (except at creation, if `set_once`).
     pub(crate) read_only: bool,
-    /// It can only be set when the dataset or pool is made.
+    /// It can only be set when the dataset or pool is created.
     pub(crate) set_once: bool,
-    /// Descendants have it, too.
+    /// Descendants inherit it.
     pub(crate) inheritable: bool,
-    /// A number's or word's default.
+    /// The default of a number or word.
     pub(crate) default_number: u64,
-    /// A text's default.
+    /// The default of a text.
     pub(crate) default_text: String,
-    /// What it is for, a sum of [`subject`].
+    /// What it applies to, a sum of [`subject`]s.
     pub(crate) subjects: c_int,
 }
 
-/// All properties of this release, in the order that ZFS lists them.
+/// All properties of this release, in ZFS's order.
 pub(crate) struct Properties {
     dataset: Vec<Descriptor>,
     pool: Vec<Descriptor>,
@@ -92,7 +92,7 @@ impl Properties {
     pub(super) fn read(functions: &PropertyFunctions) -> Self {
         let subjects = [subject::FILESYSTEM, subject::VOLUME, subject::SNAPSHOT];
         let of_dataset = |number| {
-            // SAFETY: the number is of a property of datasets.
+            // SAFETY: `number` is that of a dataset property.
             let has =
                 |subject| unsafe { (functions.zfs_prop_valid_for_type)(number, subject, 0) } != 0;
             let all = subjects.into_iter().filter(|subject| has(*subject)).sum();
@@ -110,17 +110,17 @@ impl Properties {
         Self { dataset, pool, hidden_of_pools }
     }
 
-    /// Those that datasets of this kind have.
+    /// The properties of datasets of this kind.
     pub(crate) fn of_subject(&self, subject: c_int) -> impl Iterator<Item = &Descriptor> {
         self.dataset.iter().filter(move |known| known.subjects & subject != 0)
     }
 
-    /// Those of pools.
+    /// The properties of pools, except the hidden ones.
     pub(crate) fn of_pools(&self) -> &[Descriptor] {
         &self.pool
     }
 
-    /// Those of pools that ZFS shows only when they are asked for by name.
+    /// The properties of pools that ZFS shows only when they are requested by name.
     pub(crate) fn hidden_of_pools(&self) -> &[Descriptor] {
         &self.hidden_of_pools
     }
@@ -136,27 +136,27 @@ impl Properties {
     }
 }
 
-/// ZPROP_CONT of sys/fs/zfs.h: go on with the next.
+/// ZPROP_CONT of sys/fs/zfs.h: continue with the next property.
 const CONTINUE: c_int = -2;
 
 unsafe extern "C" fn collect(number: c_int, into: *mut c_void) -> c_int {
-    // SAFETY: `numbers` passes a vector, and waits.
+    // SAFETY: `numbers` passes its vector, and does not use it before the iteration ends.
     unsafe { (*into.cast::<Vec<c_int>>()).push(number) };
     CONTINUE
 }
 
-/// The numbers of all properties of the table that this subject's are in, in the order of the table.
+/// The numbers of all properties in this subject's table, in the table's order.
 fn numbers(functions: &PropertyFunctions, subject: c_int, with_hidden: bool) -> Vec<c_int> {
     let mut numbers = Vec::new();
     let (hidden, into) = (c_int::from(with_hidden), (&raw mut numbers).cast());
-    // SAFETY: the tables are filled since the start; `collect` gets the vector that it wants.
+    // SAFETY: libzpool has filled its tables; `into` points to the vector that `collect` expects.
     unsafe { (functions.zprop_iter_common)(collect, into, hidden, 0, subject) };
     numbers
 }
 
 fn describe(functions: &PropertyFunctions, number: c_int, subjects: c_int) -> Descriptor {
     let pool = subjects == subject::POOL;
-    // SAFETY: the number is of a property; names and texts are constants of the library.
+    // SAFETY: `number` is that of a property; names and texts are constants of the library.
     unsafe {
         let (name, kind, read_only, set_once) = if pool {
             (
@@ -200,17 +200,17 @@ fn describe(functions: &PropertyFunctions, number: c_int, subjects: c_int) -> De
 }
 
 /// # Safety
-/// It is null or a text.
+/// `pointer` is null or points to a C string.
 unsafe fn text(pointer: *const c_char) -> String {
     if pointer.is_null() {
         return String::new();
     }
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
 }
 
 impl Zfs {
-    /// The number of a word that a property can be.
+    /// The number of one of a property's words.
     pub(crate) fn index_of(&self, property: &Descriptor, word: &str) -> Option<u64> {
         let word = c_string(word).ok()?;
         let mut index = 0;
@@ -219,12 +219,12 @@ impl Zfs {
         } else {
             self.property.zfs_prop_string_to_index
         };
-        // SAFETY: the number is of a property of this table; it writes the number.
+        // SAFETY: the number is that of a property in this table; the function writes `index`.
         let result = unsafe { find(property.number, word.as_ptr(), &raw mut index) };
         (result == 0).then_some(index)
     }
 
-    /// The word for a number that a property has.
+    /// The word for one of a property's numbers.
     pub(crate) fn word_of(&self, property: &Descriptor, index: u64) -> Option<String> {
         let mut word = ptr::null();
         let find = if property.subjects == subject::POOL {
@@ -232,27 +232,27 @@ impl Zfs {
         } else {
             self.property.zfs_prop_index_to_string
         };
-        // SAFETY: as above; the text is a constant of the library.
+        // SAFETY: the number is that of a property in this table; the function writes `word`, a constant.
         let result = unsafe { find(property.number, index, &raw mut word) };
         // SAFETY: as above.
         (result == 0).then(|| unsafe { text(word) })
     }
 
-    /// The words that a property can be, as ZFS lists them.
+    /// The words that a property can have, as ZFS lists them.
     pub(crate) fn words_of(&self, property: &Descriptor) -> String {
         let values = if property.subjects == subject::POOL {
             self.property.zpool_prop_values
         } else {
             self.property.zfs_prop_values
         };
-        // SAFETY: the number is of a property of this table; the text is a constant of the library.
+        // SAFETY: the number is that of a property in this table; the text is a constant of the library.
         unsafe { text(values(property.number)) }
     }
 
-    /// The name is one that users may give to properties of their own.
+    /// Whether users may give this name to a property of their own.
     pub(crate) fn is_user_property(&self, name: &str) -> Result<bool, Errno> {
         let name = c_string(name)?;
-        // SAFETY: it looks at the name only.
+        // SAFETY: the function only reads the name.
         Ok(unsafe { (self.property.zfs_prop_user)(name.as_ptr()) } != 0)
     }
 }

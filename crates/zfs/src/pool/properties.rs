@@ -9,29 +9,30 @@ use crate::protocol::{NvMap, NvValue, Property, Refusal};
 
 use super::status;
 
-/// The least and the most of `ashift`.
+/// The values of `ashift` that can be set, besides 0.
 const ASHIFTS: std::ops::RangeInclusive<u64> = 9..=16;
 /// ZPROP_MAX_COMMENT of sys/fs/zfs.h.
 const MAX_COMMENT_BYTES: usize = 32;
-/// What feature properties begin with.
+/// The prefix of feature properties.
 const FEATURE: &str = "feature@";
-/// What the names of properties begin with that stand for features that this release does not know.
+/// The prefix of properties for features that this release does not know.
 const UNSUPPORTED: &str = "unsupported@";
 /// zpool's word for no value and no source.
 const NOTHING: &str = "-";
 /// zpool's words for where a value comes from.
 const DEFAULT: &str = "default";
 const LOCAL: &str = "local";
-/// SPA_VERSION_FEATURES of sys/fs/zfs.h: a pool with features has no other version.
+/// SPA_VERSION_FEATURES of sys/fs/zfs.h: the version of every pool with features.
 const FEATURES_VERSION: u64 = 5000;
-/// Properties that only `zpool import` has, or that have no meaning in a worker.
+/// Properties that only `zpool import` sets, or that have no meaning in a worker.
 const NOT_HERE: [&str; 6] =
     ["readonly", "altroot", "bootfs", "tname", "compatibility", "load_guid"];
 
-/// The properties of a new pool: those that were given, all features that were not disabled, and no cache file.
+/// The properties of a new pool: the given ones, `cachefile=none`, and, unless `version` is given, all features that
+/// are not disabled.
 ///
 /// # Errors
-/// One does not exist, cannot be set, or cannot be that.
+/// A property does not exist, cannot be set, or cannot have the given value.
 pub(super) fn for_new_pool(
     zfs: &Zfs,
     given: &BTreeMap<String, String>,
@@ -78,7 +79,7 @@ fn feature_is_enabled(zfs: &Zfs, feature: &str, text: &str, what: &str) -> Resul
     }
 }
 
-/// A property's value, from text.
+/// Parses a property's value.
 fn value(
     zfs: &Zfs,
     name: &str,
@@ -139,7 +140,7 @@ fn value(
 /// Sets a property of a pool.
 ///
 /// # Errors
-/// It does not exist, cannot be set, or cannot be that.
+/// The property does not exist, cannot be set, or cannot have this value.
 pub(crate) fn set(zfs: &Zfs, pool: &str, name: &str, text: &str) -> Result<(), Refusal> {
     let what = format!("cannot set property for '{pool}'");
     let value = match name.strip_prefix(FEATURE) {
@@ -166,8 +167,8 @@ fn source_words(source: u64) -> &'static str {
     }
 }
 
-/// The word that `zpool get -p` prints instead of some numbers. OpenZFS 2.4 has some of these properties for each class of vdevs, too
-/// (`class_log_expandsize`).
+/// The word that `zpool get -p` prints instead of some numbers. OpenZFS 2.4 also has some of these properties for
+/// each class of vdevs (`class_log_expandsize`).
 fn number_word(name: &str, number: u64) -> Option<&'static str> {
     match number {
         u64::MAX if name == "dedup_table_quota" => Some("auto"),
@@ -178,7 +179,7 @@ fn number_word(name: &str, number: u64) -> Option<&'static str> {
     }
 }
 
-/// A property of a pool: as libzpool told it, or with its default. `None` if there is no word for its number.
+/// A pool's property as libzpool gave it, or with its default. `None` if its number has no word.
 fn told_or_default(zfs: &Zfs, property: &Descriptor, told: Option<&NvMap>) -> Option<Property> {
     let source = told.and_then(|told| status::number(told, "source"));
     let source = source.map_or(DEFAULT, source_words).to_owned();
@@ -199,9 +200,9 @@ fn told_or_default(zfs: &Zfs, property: &Descriptor, told: Option<&NvMap>) -> Op
     Some(Property { value, source })
 }
 
-/// The state of each feature, by the name of its property and in zpool's order: first those that this release knows, then others that
-/// the pool has. `counts` is `feature_stats` of the pool's configuration, which `spa_get_stats` gives from 2.1 to 2.4: the uses of each
-/// feature that is not disabled, by its name on disk.
+/// The state of each feature by property name, in zpool's order: first the features that this release knows, then
+/// others that the pool has. `counts` is `feature_stats` of the pool's configuration, which `spa_get_stats` gives
+/// from 2.1 to 2.4: the use count of each feature that is not disabled, by its name on disk.
 fn features(zfs: &Zfs, counts: &NvMap) -> Vec<(String, Property)> {
     let known = zfs.features();
     let state = |name: String, value: &str| {
@@ -226,8 +227,8 @@ fn features(zfs: &Zfs, counts: &NvMap) -> Vec<(String, Property)> {
     of_known.chain(of_unknown).collect()
 }
 
-/// All properties of a pool and its features by name, as `zpool get -p` prints them, and the names of those that
-/// `zpool get all` shows, in its order. `told` is what libzpool says of its properties, `config` its configuration.
+/// All properties and features of a pool by name, as `zpool get -p` prints them, and the names of those that
+/// `zpool get all` shows, in its order. `told` is libzpool's list of the pool's properties, `config` its configuration.
 pub(super) fn shown(
     zfs: &Zfs,
     told: &NvMap,
@@ -255,7 +256,7 @@ pub(super) fn shown(
         all.extend(property.map(|property| (known.name.clone(), property)));
     }
     let mut properties = BTreeMap::from_iter(all);
-    // libzpool tells the state of the root vdev, also of a pool that is suspended.
+    // libzpool reports the root vdev's state, even if the pool is suspended.
     if let Some(health) = properties.get_mut("health") {
         state.clone_into(&mut health.value);
     }

@@ -1,10 +1,10 @@
-//! A pool as it is: its vdevs, its scrub, its properties.
+//! The status of a pool: its vdevs, its scrub, its properties.
 
 use super::properties;
 use crate::ffi::kernel::Zfs;
 use crate::protocol::{NvMap, NvValue, PoolStatus, Refusal, ScanStatus, VdevClass, VdevStatus};
 
-/// A number of a list.
+/// A number in a list.
 pub(crate) fn number(map: &NvMap, name: &str) -> Option<u64> {
     match map.get(name) {
         Some(NvValue::Uint64(number)) => Some(*number),
@@ -12,7 +12,7 @@ pub(crate) fn number(map: &NvMap, name: &str) -> Option<u64> {
     }
 }
 
-/// A text of a list.
+/// A text in a list.
 pub(crate) fn text<'a>(map: &'a NvMap, name: &str) -> Option<&'a str> {
     match map.get(name) {
         Some(NvValue::String(text)) => Some(text),
@@ -20,7 +20,7 @@ pub(crate) fn text<'a>(map: &'a NvMap, name: &str) -> Option<&'a str> {
     }
 }
 
-/// A list of a list.
+/// A list in a list.
 pub(crate) fn list<'a>(map: &'a NvMap, name: &str) -> Option<&'a NvMap> {
     match map.get(name) {
         Some(NvValue::List(list)) => Some(list),
@@ -36,7 +36,8 @@ pub(crate) fn children(vdev: &NvMap) -> &[NvMap] {
     }
 }
 
-/// Numbers that libzpool gives as an array: a C structure of 64-bit fields (sys/fs/zfs.h), the same from 2.1 to 2.4 as far as named.
+/// A field of a C structure that libzpool gives as an array of 64-bit numbers (sys/fs/zfs.h). The fields named below
+/// are the same from 2.1 to 2.4.
 fn field(map: &NvMap, name: &str, index: usize) -> Option<u64> {
     match map.get(name) {
         Some(NvValue::Uint64s(fields)) => fields.get(index).copied(),
@@ -101,7 +102,7 @@ pub(crate) fn status(zfs: &Zfs, name: &str) -> Result<PoolStatus, Refusal> {
     })
 }
 
-/// A pool that was so before it was suspended.
+/// The status of a suspended pool, made from its status `before` that.
 pub(crate) fn suspended(before: PoolStatus) -> PoolStatus {
     let mut status = PoolStatus { state: SUSPENDED.to_owned(), ..before };
     if let Some(health) = status.properties.get_mut("health") {
@@ -120,7 +121,7 @@ fn vdev(map: &NvMap, pool: &str) -> VdevStatus {
         read_errors: stat(vdev_stat::READ_ERRORS),
         write_errors: stat(vdev_stat::WRITE_ERRORS),
         checksum_errors: stat(vdev_stat::CHECKSUM_ERRORS),
-        // A vdev that was removed leaves a hole, which zpool does not show.
+        // A removed vdev leaves a hole, which zpool does not show.
         children: children(map)
             .iter()
             .filter(|child| text(child, "type") != Some("hole"))
@@ -129,7 +130,7 @@ fn vdev(map: &NvMap, pool: &str) -> VdevStatus {
     }
 }
 
-/// What zpool calls a vdev: its path, or its type with its number.
+/// A vdev's name in zpool: its path, or its type with its number.
 fn vdev_name(map: &NvMap, pool: &str) -> String {
     let kind = text(map, "type").unwrap_or("unknown");
     let id = number(map, "id").unwrap_or(0);

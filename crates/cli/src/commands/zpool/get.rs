@@ -52,22 +52,22 @@ pub(crate) struct Get {
     place: Where,
 }
 
-/// A pool with the properties that were asked for, as JSON.
+/// A pool with the requested properties, as JSON.
 #[derive(Serialize)]
 struct Shown<'a> {
     name: &'a str,
     properties: BTreeMap<&'a str, Property>,
 }
 
-/// What the names of features begin with. zpool prints nothing for a feature that a pool does not have.
+/// The prefixes of feature properties. zpool prints nothing for a feature that a pool does not have.
 const FEATURES: [&str; 2] = ["feature@", "unsupported@"];
 
-/// The name is of a feature.
+/// Whether the name is that of a feature property.
 fn is_feature(name: &str) -> bool {
     FEATURES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// The name is one that users give to their own properties. zpool prints `-` where a pool does not have it.
+/// Whether the name is that of a user property. zpool prints `-` for a pool that does not have it.
 fn is_user(name: &str) -> bool {
     name.contains(':') && !is_feature(name)
 }
@@ -115,7 +115,7 @@ fn check(pools: &[PoolStatus], name: &str) -> Result<()> {
     if is_known { Ok(()) } else { Err(invalid_property(name)) }
 }
 
-/// The wanted properties of a pool, or all of them, in zpool's order.
+/// The wanted properties of a pool, or all of them in zpool's order.
 fn of<'a>(pool: &'a PoolStatus, wanted: Option<&'a [String]>) -> Vec<(&'a str, Property)> {
     let property = |name: &'a String| {
         let name = OF_POOLS.full(name);

@@ -35,15 +35,15 @@ pub(crate) struct Row<'a> {
     pub(crate) name: &'a str,
     /// The property's name.
     pub(crate) property: &'a str,
-    /// Its value, for programs.
+    /// Its exact value, as `-p` prints it.
     pub(crate) value: &'a str,
-    /// Where that comes from.
+    /// The value's source.
     pub(crate) source: &'a str,
 }
 
 impl Layout {
-    /// The table of these rows; nothing at all, not even headings, if there are none. `shown` makes a property's value for people
-    /// from that for programs.
+    /// The table of these rows; empty, without headings, if there are no rows. `shown` formats a property's value for
+    /// people.
     pub(crate) fn table(&self, rows: &[Row<'_>], shown: impl Fn(&str, &str) -> String) -> String {
         if rows.is_empty() {
             return String::new();

@@ -9,7 +9,7 @@ use ashlar_md::ondisk::create::NewBitmap;
 use crate::attributes::{AttributeError, Row, Tree, number};
 use crate::view::ArrayView;
 
-/// The type in use, as the kernel marks it.
+/// The bitmap types; brackets mark the one in use, as in the kernel.
 const TYPE: &[Row<ArrayView>] = &[Row::ro("bitmap_type", |view| {
     let kind = view.array().bitmap().map(Bitmap::kind);
     let types =
@@ -20,7 +20,7 @@ const TYPE: &[Row<ArrayView>] = &[Row::ro("bitmap_type", |view| {
     types.map(mark).concat()
 })];
 
-/// Marks chunks by hand: `NUMBER` or `FIRST-LAST`, as many as are wanted.
+/// Marks chunks by hand: any number of `NUMBER` and `FIRST-LAST`.
 const SET_BITS: &[Row<ArrayView>] = &[Row::wo("bitmap_set_bits", |view, text| {
     Box::pin(async move {
         let array = view.array();
@@ -33,7 +33,7 @@ const SET_BITS: &[Row<ArrayView>] = &[Row::wo("bitmap_set_bits", |view, text| {
         for (first, last) in chunks {
             let start = Sector(u64::from(first) * bitmap.chunk().0);
             let end = ((u64::from(last) + 1) * bitmap.chunk().0).min(bitmap.size().0);
-            // A write that nobody has seen the end of is what a mark stands for.
+            // A failed write leaves its chunks marked until a sync.
             let marked = bitmap.begin(start, Sectors(end) - Sectors(start.0), &**array).await;
             marked
                 .map_err(|status| {
@@ -45,7 +45,7 @@ const SET_BITS: &[Row<ArrayView>] = &[Row::wo("bitmap_set_bits", |view, text| {
     })
 })];
 
-/// The ranges of chunks in a text, first and last, all below `count`.
+/// The ranges of chunks in a text, as first and last, all below `count`.
 fn chunks(text: &str, count: u32) -> Result<Vec<(u32, u32)>, AttributeError> {
     let range = |word: &str| {
         let (first, last) = word.split_once('-').unwrap_or((word, word));
@@ -57,7 +57,7 @@ fn chunks(text: &str, count: u32) -> Result<Vec<(u32, u32)>, AttributeError> {
     text.split_ascii_whitespace().map(range).collect()
 }
 
-/// Of arrays without a lockless bitmap.
+/// Attributes of arrays without a lockless bitmap.
 const CLASSIC: &[Row<ArrayView>] = &[
     Row::ro("bitmap/backlog", |view| of(view, |b| b.superblock().write_behind.to_string(), "0")),
     Row::ro("bitmap/can_clear", |view| {
@@ -67,7 +67,7 @@ const CLASSIC: &[Row<ArrayView>] = &[
     Row::ro("bitmap/chunksize", |view| of(view, |b| b.chunk().bytes().to_string(), "0")),
     Row::act("bitmap/location", location, |view, text| {
         Box::pin(async move {
-            // Where it would be is not for the user to choose, as the kernel has it.
+            // Unlike in the kernel, the user cannot choose an offset for the bitmap.
             if text != "none" {
                 let why = "only `none` can be written; ashlar md grow --bitmap adds one";
                 return Err(AttributeError::Invalid(why.to_owned()));
@@ -82,7 +82,7 @@ const CLASSIC: &[Row<ArrayView>] = &[
     Row::ro("bitmap/time_base", |view| of(view, |b| b.daemon_sleep().as_secs().to_string(), "5")),
 ];
 
-/// Of arrays with a lockless bitmap.
+/// Attributes of arrays with a lockless bitmap.
 const LOCKLESS: &[Row<ArrayView>] = &[
     Row::ro("llbitmap/bits", |view| of(view, Bitmap::states, "no bitmap")),
     Row::ro("llbitmap/daemon_sleep", |view| {
@@ -101,7 +101,7 @@ fn location(view: &ArrayView) -> String {
     }
 }
 
-/// A text of the bitmap, or `none` without one.
+/// The text of the bitmap, or `none` if there is no bitmap.
 fn of(view: &ArrayView, text: impl FnOnce(&Bitmap) -> String, none: &str) -> String {
     view.array().bitmap().map_or_else(|| none.to_owned(), text)
 }

@@ -22,7 +22,7 @@ impl Member {
         status.members.iter().find(|m| m.index == Some(self.index)).map(text).unwrap_or_default()
     }
 
-    /// What is not in its status.
+    /// Reads what the status does not contain.
     fn rdev<T: Default>(&self, look: impl FnOnce(&Rdev) -> T) -> T {
         self.view.array().members().get(self.index).map(look).unwrap_or_default()
     }
@@ -67,7 +67,7 @@ const ROWS: &[Row<Member>] = &[
     }),
 ];
 
-/// The kernel's words for a member, in its order.
+/// The kernel's words for a member's state, in the kernel's order.
 fn state(member: &MemberStatus) -> String {
     let words = [
         ("faulty", member.faulty),
@@ -82,7 +82,7 @@ fn state(member: &MemberStatus) -> String {
 }
 
 impl Tree {
-    /// Adds a member's directory to the array `name`, and the links between the two.
+    /// Adds a member's directory to the array `name`, and links in both directions.
     pub(super) fn add_member(&mut self, name: &str, view: &Arc<ArrayView>, shape: &MemberShape) {
         let MemberShape { index, name: member_name, slot, replacement } = shape;
         let directory = format!("sys/block/{name}/md");

@@ -65,7 +65,7 @@ impl From<ManageError> for AttributeError {
     }
 }
 
-/// For all levels.
+/// Attributes of all levels.
 const ROWS: &[Row<ArrayView>] = &[
     Row::ro("array_size", |_| "default".to_owned()),
     Row::ro("chunk_size", |view| view.status().chunk.bytes().to_string()),
@@ -121,8 +121,8 @@ const ROWS: &[Row<ArrayView>] = &[
 ];
 
 impl Tree {
-    /// Adds `sys/block/NAME/md` and the links between an array and its members, which are devices
-    /// that were added.
+    /// Adds `sys/block/NAME/md`, and links between the array and its members, whose devices are added
+    /// separately.
     pub(crate) fn add_array(
         &mut self,
         name: &str,

@@ -1,4 +1,4 @@
-//! `md/array_state`, of arrays that run and of those that wait.
+//! `md/array_state` of running and of waiting arrays.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::attributes::{AttributeError, Row, Tree};
 use crate::detail::INACTIVE;
 use crate::view::ArrayView;
 
-/// An array by its name, and if it runs, itself.
+/// An array by name, with its view if it is running.
 struct Named {
     name: String,
     view: Option<Arc<ArrayView>>,
@@ -41,7 +41,7 @@ const ROWS: &[Row<Named>] = &[Row::act(
 )];
 
 impl Tree {
-    /// Adds the state of the array `name` to its directory; one that waits has no `view`.
+    /// Adds `array_state` to the directory of the array `name`; a waiting array has no `view`.
     pub(super) fn add_state(
         &mut self,
         directory: &str,

@@ -1,4 +1,4 @@
-//! The array's own I/O: the group of attributes of levels with redundancy.
+//! Resync, recovery and checks: the attributes that only levels with redundancy have.
 
 use ashlar_block::Sectors;
 use ashlar_md::sync::{Request, SyncError, SyncSettings};
@@ -79,12 +79,12 @@ impl From<SyncError> for AttributeError {
     }
 }
 
-/// A speed, and whether it is the array's own.
+/// A speed, marked `local` if it is set for the array, or `system`.
 fn speed(kib: u64, own: Option<u64>) -> String {
     format!("{kib} ({})", if own.is_some() { "local" } else { "system" })
 }
 
-/// A speed of the array's own, or `system` for none. The kernel keeps it in 31 bits.
+/// A speed for the array alone, or `None` for `system`. The kernel keeps speeds in 31 bits.
 fn own_speed(text: &str) -> Result<Option<u64>, AttributeError> {
     if text == "system" {
         return Ok(None);

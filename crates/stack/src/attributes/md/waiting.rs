@@ -7,7 +7,7 @@ use crate::attributes::Tree;
 use crate::devices::Devices;
 
 impl Tree {
-    /// Adds the directory of an array that does not run, whose members are among `devices`.
+    /// Adds the directory of an array that is not running; its members are among `devices`.
     pub(crate) fn add_waiting(&mut self, array: &Waiting, devices: &Devices, arrays: &Arc<Arrays>) {
         let name = array.name.device();
         let directory = format!("sys/block/{name}/md");
