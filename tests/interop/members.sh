@@ -150,7 +150,7 @@ grow_second() {
 }
 
 # The kernel notes bad blocks on m0, which are spoilt. ashlar reads them from the other copy; then that
-# leaves, and a new member is told that nobody can give it these sectors.
+# leaves, and for a new member these sectors count as bad: no member has them.
 listed() { echo "$(($(field m0 'Data Offset') + 1000)) 16"; }
 badblocks_first() {
 	start "${all[@]}" && attribute rd0/bad_blocks "$(listed)" &&

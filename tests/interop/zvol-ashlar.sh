@@ -110,7 +110,7 @@ ashlar_segments() {
 
 ashlar_crash() {
 	local name _ writers=() pids pid writer
-	# With a long time between transaction groups, so that there is something in the log.
+	# With a long time between transaction groups, so that the log has records.
 	serve --set sys/module/zfs/parameters/zfs_txg_timeout=600
 	for name in $CRASH; do
 		: >"$shared/$name.log"

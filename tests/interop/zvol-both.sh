@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# zvol-both.sh - what both halves of zvol.sh do alike with the pool that they have; zvol-guest.sh and zvol-ashlar.sh source it. They define
+# zvol-both.sh - the steps that are the same in both halves of zvol.sh; zvol-guest.sh and zvol-ashlar.sh source it, and define
 #
 #   quiet COMMAND...    does it, and fails with what it said
 #   zvol VERB...        zfs or ashlar zvol: verbs, options and output are the same

@@ -182,7 +182,7 @@ kernel() {
 	make) # done before the case began
 		cp "$shared/made" "$WORK/guest" && tail -n 1 "$WORK/guest" | grep -qx pass && return
 		;;
-	crash) # with a long time between transaction groups, so that there is something in the log
+	crash) # with a long time between transaction groups, so that the log has records
 		rm -f "$shared/crashed"
 		guest "$@" TIMEOUT=600 || status=$?
 		[ $status = 123 ] && [ -e "$shared/crashed" ] && return
@@ -193,8 +193,7 @@ kernel() {
 	return 1
 }
 
-# clean - zdb finds every block, and each of them once
-# and, unless the pool was left by a crash, nobody has it.
+# clean [crashed] - zdb finds every block, and each of them once; the pool is exported, unless a crash left it
 # shellcheck disable=SC2120 # step passes it on
 clean() {
 	local where=$WORK/disks
@@ -210,7 +209,7 @@ clean() {
 	grep -q 'No leaks' "$WORK/zdb" || { cat "$WORK/zdb"; return 1; }
 	[ "${1:-}" = crashed ] || zdb -l "$where/0" | grep -qx ' *state: 1' || { echo "the pool is not exported"; return 1; }
 }
-# logged VOLUME... - there is something to replay, for one of them at least: a transaction group may just have ended
+# logged VOLUME... - at least one of them has records to replay: a transaction group may just have ended
 logged() {
 	local volume records all=0
 	for volume in "$@"; do
