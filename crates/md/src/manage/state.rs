@@ -45,10 +45,10 @@ impl Array {
             }
             "clean" => {
                 self.make_writable();
-                if !self.is_redundant() || self.clean_for_user().await? {
-                    return Ok(());
+                if self.is_redundant() && !self.clean_for_user().await? {
+                    return Err(ManageError::Writing(self.name()));
                 }
-                Err(ManageError::Writing(self.name()))
+                Ok(())
             }
             _ => Err(ManageError::State { array: self.name(), word: word.to_owned() }),
         }?;
