@@ -6,7 +6,7 @@ use ashlar_zfs::protocol::PoolStatus;
 use clap::Args;
 
 use super::session::{How, Where};
-use super::values::{OF_POOLS, invalid_property, of_pool, table};
+use super::values::{Form, OF_POOLS, invalid_property, of_pool, table};
 use crate::error::Result;
 use crate::output;
 
@@ -23,13 +23,8 @@ Examples:
   ashlar zpool list -H -p -o name,size,free tank
   ashlar zpool list -d a.img,b.img")]
 pub(crate) struct List {
-    /// No headings, and a tab between values
-    #[arg(short = 'H')]
-    for_programs: bool,
-
-    /// Exact numbers
-    #[arg(short = 'p')]
-    exact: bool,
+    #[command(flatten)]
+    form: Form,
 
     /// Properties, separated by commas
     #[arg(
@@ -61,18 +56,18 @@ impl List {
             output::print_json(&pools)?;
             return Ok(ExitCode::SUCCESS);
         }
-        if pools.is_empty() && !self.for_programs {
+        if pools.is_empty() && !self.form.for_programs {
             output::print("no pools available\n")?;
             return Ok(ExitCode::SUCCESS);
         }
         let value = |pool: &PoolStatus, column: &String| {
             let name = OF_POOLS.full(column);
             let found = pool.properties.get(name).ok_or_else(|| invalid_property(column))?;
-            Ok(if self.exact { found.value.clone() } else { of_pool(name, &found.value) })
+            Ok(if self.form.exact { found.value.clone() } else { of_pool(name, &found.value) })
         };
         let rows = pools.iter().map(|pool| self.columns.iter().map(|c| value(pool, c)).collect());
         let rows: Vec<Vec<String>> = rows.collect::<Result<_>>()?;
-        output::print(&table(&OF_POOLS.columns(&self.columns), &rows, self.for_programs))?;
+        output::print(&table(&OF_POOLS.columns(&self.columns), &rows, self.form.for_programs))?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -2,20 +2,15 @@
 
 use clap::Args;
 
-use super::values::{Column, table};
+use super::values::{Column, Form, table};
 
 const FIELDS: [&str; 4] = ["name", "property", "value", "source"];
 
 /// What of the table is printed, and how.
 #[derive(Args, Debug)]
 pub(crate) struct Layout {
-    /// No headings, and a tab between values
-    #[arg(short = 'H')]
-    for_programs: bool,
-
-    /// Exact numbers
-    #[arg(short = 'p')]
-    exact: bool,
+    #[command(flatten)]
+    form: Form,
 
     /// Columns, separated by commas: name, property, value, source, or all of these
     #[arg(
@@ -55,7 +50,7 @@ impl Layout {
         let cell = |row: &Row<'_>, field: &str| match field {
             "name" => row.name.to_owned(),
             "property" => row.property.to_owned(),
-            "value" if self.exact => row.value.to_owned(),
+            "value" if self.form.exact => row.value.to_owned(),
             "value" => shown(row.property, row.value),
             _ => row.source.to_owned(),
         };
@@ -63,6 +58,6 @@ impl Layout {
             rows.iter().map(|row| fields.iter().map(|field| cell(row, field)).collect()).collect();
         let heading = |field: &&str| Column { heading: field.to_uppercase(), right: false };
         let columns: Vec<Column> = fields.iter().map(heading).collect();
-        table(&columns, &cells, self.for_programs)
+        table(&columns, &cells, self.form.for_programs)
     }
 }

@@ -1,6 +1,7 @@
 //! Values of properties as `zpool` and `zfs` print them, and their tables.
 
 use ashlar_md::ondisk::text::CTime;
+use clap::Args;
 
 use crate::error::Error;
 
@@ -122,6 +123,18 @@ pub(crate) fn of_dataset(name: &str, value: &str) -> String {
 /// The refusal of a property that does not exist, in the words of libzfs.
 pub(crate) fn invalid_property(name: &str) -> Error {
     Error::usage(format!("bad property list: invalid property '{name}'"))
+}
+
+/// How tables and their values are printed.
+#[derive(Args, Debug)]
+pub(crate) struct Form {
+    /// No headings, and a tab between values
+    #[arg(short = 'H')]
+    pub(crate) for_programs: bool,
+
+    /// Exact numbers
+    #[arg(short = 'p')]
+    pub(crate) exact: bool,
 }
 
 /// A column: its heading, and whether it is right-aligned.

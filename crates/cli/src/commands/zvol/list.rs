@@ -6,7 +6,7 @@ use ashlar_zfs::protocol::Dataset;
 use clap::Args;
 
 use crate::commands::zpool::session::{How, Where, pool_of};
-use crate::commands::zpool::values::{ShortNames, invalid_property, of_dataset, table};
+use crate::commands::zpool::values::{Form, ShortNames, invalid_property, of_dataset, table};
 use crate::error::Result;
 use crate::output;
 
@@ -20,13 +20,8 @@ Examples:
   ashlar zvol list -t snapshot tank/vol
   ashlar zvol list -H -p -o name,volsize,compressratio")]
 pub(crate) struct List {
-    /// No headings, and a tab between values
-    #[arg(short = 'H')]
-    for_programs: bool,
-
-    /// Exact numbers
-    #[arg(short = 'p')]
-    exact: bool,
+    #[command(flatten)]
+    form: Form,
 
     /// Properties, separated by commas
     #[arg(
@@ -106,7 +101,7 @@ impl List {
             return Ok(ExitCode::SUCCESS);
         }
         if datasets.is_empty() {
-            output::print(if self.for_programs { "" } else { "no datasets available\n" })?;
+            output::print(if self.form.for_programs { "" } else { "no datasets available\n" })?;
             return Ok(ExitCode::SUCCESS);
         }
         for column in &self.columns {
@@ -125,13 +120,13 @@ impl List {
             let is_volumes = name.starts_with("vol") && dataset.kind == "filesystem";
             let property = dataset.properties.get(name).filter(|_| !is_volumes);
             let Some(property) = property else { return "-".to_owned() };
-            if self.exact { property.value.clone() } else { of_dataset(name, &property.value) }
+            if self.form.exact { property.value.clone() } else { of_dataset(name, &property.value) }
         };
         let rows: Vec<Vec<String>> = datasets
             .iter()
             .map(|dataset| self.columns.iter().map(|column| value(dataset, column)).collect())
             .collect();
-        output::print(&table(&SHORT.columns(&self.columns), &rows, self.for_programs))?;
+        output::print(&table(&SHORT.columns(&self.columns), &rows, self.form.for_programs))?;
         Ok(ExitCode::SUCCESS)
     }
 }
