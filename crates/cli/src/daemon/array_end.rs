@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use ashlar_block::LocalFuture;
 use ashlar_engine::{Cancelled, Handle, timeout};
-use ashlar_export::nbd::export::Exports;
-use ashlar_stack::arrays::{Arrays, End, Volume};
-use ashlar_stack::attributes::{AttributeError, Attributes};
-use ashlar_stack::devices::{Device, Devices, Kind, Role};
+use ashlar_stack::arrays::{End, Volume};
+use ashlar_stack::attributes::AttributeError;
+use ashlar_stack::devices::{Device, Kind, Role};
 use ashlar_stack::incremental::Collector;
 use futures_util::lock::Mutex;
 
@@ -21,12 +20,9 @@ use super::ending::Ending;
 /// The time limit for another change of the stack to end: a change that sets attributes may itself wait for this one.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The parts of the daemon that know an array: see the module text.
+/// See the module text.
 pub(super) struct ArrayEnd {
-    pub(super) devices: Arc<Devices>,
-    pub(super) arrays: Arc<Arrays>,
-    pub(super) attributes: Arc<Attributes>,
-    pub(super) exports: Arc<Exports>,
+    pub(super) clients: Arc<Clients>,
     pub(super) collector: Arc<Mutex<Collector>>,
     pub(super) ending: Ending,
 }
@@ -35,7 +31,7 @@ impl ArrayEnd {
     /// Ends arrays from now on, on the current thread.
     pub(super) fn begin(self: &Arc<Self>) {
         let (main, this) = (Handle::current(), Arc::downgrade(self));
-        self.arrays.set_ender(Box::new(move |name, how| {
+        self.clients.arrays.set_ender(Box::new(move |name, how| {
             let (main, this, name) = (main.clone(), Weak::clone(&this), name.to_owned());
             Box::pin(async move {
                 let ended = main.spawn_on(move || async move {
@@ -60,14 +56,15 @@ impl ArrayEnd {
         if self.ending.draining().is_stopped() {
             return Err(about_to_end());
         }
-        if let Some(waiting) = self.arrays.find_waiting(name) {
+        let Clients { devices: all, arrays, attributes, .. } = &*self.clients;
+        if let Some(waiting) = arrays.find_waiting(name) {
             if how == End::Clear {
                 self.let_go(&collector.release(&waiting.name));
             }
             return Ok(());
         }
         let is_meant = |device: &Device| device.kind == Kind::Array && device.name == name;
-        let devices = self.devices.with_partitions(is_meant);
+        let devices = all.with_partitions(is_meant);
         let devices = devices.map_err(|above| busy(&format_args!("{above} is made of it")))?;
         for device in &devices {
             if let Some(whose) = belongs_to(device.role) {
@@ -76,20 +73,14 @@ impl ArrayEnd {
         }
         drop(devices);
         let Volume { name: full_name, view, bytes } =
-            self.arrays.take_out(name).ok_or(AttributeError::NotFound)?;
+            arrays.take_out(name).ok_or(AttributeError::NotFound)?;
         // A client is recognised by its reference to the volume.
         drop(bytes);
-        let clients = Clients {
-            devices: &self.devices,
-            arrays: &self.arrays,
-            attributes: &self.attributes,
-            exports: &self.exports,
-        };
-        let hidden = match clients.hide(is_meant, name).await {
+        let hidden = match self.clients.hide(is_meant, name).await {
             Ok(hidden) => hidden,
             Err(why) => {
-                if let Some(device) = self.devices.find(name) {
-                    self.arrays.put_back(Volume { name: full_name, view, bytes: device.bytes });
+                if let Some(device) = all.find(name) {
+                    arrays.put_back(Volume { name: full_name, view, bytes: device.bytes });
                 }
                 return Err(busy(&why));
             }
@@ -106,7 +97,7 @@ impl ArrayEnd {
             tracing::warn!(device = note.device, "{}", note.text);
         }
         // Refreshes the cached attribute tree, so that it no longer holds the array.
-        drop(self.attributes.lookup(""));
+        drop(attributes.lookup(""));
         stopped.map_err(|status| {
             let why = format!("{name} has stopped, but could not be marked clean: {status}");
             tracing::error!("{why}");
@@ -116,11 +107,12 @@ impl ArrayEnd {
 
     /// Releases disks that were members, with their locks. Other devices stay: they are members of no array.
     fn let_go(&self, paths: &[String]) {
-        let disks = self.devices.all().into_iter().filter(|device| device.kind == Kind::Disk);
+        let disks =
+            self.clients.devices.all().into_iter().filter(|device| device.kind == Kind::Disk);
         for disk in disks.filter(|disk| paths.contains(&disk.path)) {
-            self.devices.remove(&disk.path);
+            self.clients.devices.remove(&disk.path);
         }
-        drop(self.attributes.lookup(""));
+        drop(self.clients.attributes.lookup(""));
     }
 }
 

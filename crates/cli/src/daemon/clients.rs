@@ -19,15 +19,14 @@ const RELEASE: Duration = Duration::from_millis(50);
 pub(super) struct Hidden(Vec<Device>);
 
 /// The places where clients find devices.
-#[derive(Clone, Copy)]
-pub(super) struct Clients<'a> {
-    pub(super) devices: &'a Devices,
-    pub(super) arrays: &'a Arrays,
-    pub(super) attributes: &'a Attributes,
-    pub(super) exports: &'a Exports,
+pub(crate) struct Clients {
+    pub(super) devices: Arc<Devices>,
+    pub(super) arrays: Arc<Arrays>,
+    pub(super) attributes: Arc<Attributes>,
+    pub(super) exports: Arc<Exports>,
 }
 
-impl Clients<'_> {
+impl Clients {
     /// Hides the device for which `is_meant` holds, which users know as `called`, and its partitions from clients: all of
     /// them, or none if a client has one open. The caller makes sure that no device is made of them meanwhile.
     ///
@@ -74,8 +73,21 @@ impl Clients<'_> {
         }
     }
 
+    /// Exports the volumes for which `is_meant` holds to NBD clients, if they are not exported yet. The mount shows them
+    /// by itself.
+    pub(super) fn serve_new(&self, is_meant: impl Fn(&Device) -> bool) {
+        let known = self.exports.list();
+        let is_known =
+            |device: &Device| known.iter().any(|export| export.name() == device.export_name());
+        for device in self.devices.volumes() {
+            if is_meant(&device) && !is_known(&device) {
+                self.serve(&device);
+            }
+        }
+    }
+
     /// Exports a device to NBD clients.
-    pub(super) fn serve(&self, device: &Device) {
+    fn serve(&self, device: &Device) {
         if let Err(error) = export(device).and_then(|export| self.exports.add(export)) {
             tracing::error!(device = device.name, %error, "not served to NBD clients");
         }

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use ashlar_engine::net::{Listener, Socket};
 use ashlar_engine::{sleep, spawn};
-use ashlar_export::nbd::export::Exports;
 use ashlar_stack::arrays::Volume;
 use ashlar_stack::assemble::Stack;
 use ashlar_stack::attributes::{AttributeError, Attributes, Found};
@@ -23,6 +22,7 @@ use futures_util::lock::Mutex;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
+use super::clients::Clients;
 use super::ending::Ending;
 use super::interface::{
     self, Entry, EntryKind, ModelStatus, NameOnly, PathOnly, PathValue, VolumeStatus,
@@ -44,8 +44,7 @@ pub(crate) struct Service {
     pub(crate) attributes: Arc<Attributes>,
     pub(crate) mount: Option<String>,
     pub(crate) nbd: Vec<String>,
-    /// The exports for NBD clients.
-    pub(crate) exports: Arc<Exports>,
+    pub(crate) clients: Arc<Clients>,
     /// The access mode for disks.
     pub(crate) access: Access,
     /// Whether disks are opened for direct I/O.

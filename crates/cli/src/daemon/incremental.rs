@@ -15,7 +15,6 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::control::{Service, refused, refused_with};
-use super::export;
 use super::interface::{Attach, DiskOnly, DoneReply, StartedReply};
 use super::manage::{New, index_of, not_done, reply};
 use super::varlink::Reply;
@@ -182,20 +181,12 @@ impl Service {
         Ok(format!("{} attached to {name} which is already active.", self.keep(new)))
     }
 
-    /// Exports new devices to NBD clients. The mount shows them by itself.
+    /// Serves new devices, and sets their deferred attributes.
     async fn serve_new(&self, collector: &mut Collector) {
         for note in collector.take_notes() {
             tracing::warn!(device = note.device, "{}", note.text);
         }
-        let known = self.exports.list();
-        for device in self.stack.devices.volumes() {
-            if known.iter().any(|export| export.name() == device.export_name()) {
-                continue;
-            }
-            if let Err(error) = export(&device).and_then(|export| self.exports.add(export)) {
-                tracing::error!(device = device.name, %error, "not served to NBD clients");
-            }
-        }
+        self.clients.serve_new(|_| true);
         for (path, value) in self.deferred.take() {
             match self.attributes.write(&path, &value).await {
                 Ok(()) => {}

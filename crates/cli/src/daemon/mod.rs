@@ -77,6 +77,7 @@ use crate::error::{Error, FAILURE, PANICKED, Result};
 use crate::models::Models;
 use crate::output;
 use array_end::ArrayEnd;
+use clients::Clients;
 use ending::{Ending, Waiting};
 use mounted::Mounted;
 use stop::Stop;
@@ -384,11 +385,14 @@ async fn run(
         None => None,
     };
     let collector = Arc::new(Mutex::new(collector));
-    let array_end = Arc::new(ArrayEnd {
+    let clients = Arc::new(Clients {
         devices: Arc::clone(&stack.devices),
         arrays: Arc::clone(&stack.arrays),
         attributes: Arc::clone(&attributes),
-        exports: Arc::clone(&exports),
+        exports,
+    });
+    let array_end = Arc::new(ArrayEnd {
+        clients: Arc::clone(&clients),
         collector: Arc::clone(&collector),
         ending: ending.clone(),
     });
@@ -398,7 +402,7 @@ async fn run(
         attributes,
         mount: mounted.as_ref().map(|mounted| mounted.path().display().to_string()),
         nbd: config.nbd.iter().map(Listen::to_string).collect(),
-        exports,
+        clients,
         access: config.access(),
         direct: !config.buffered,
         models: Arc::clone(&config.models),

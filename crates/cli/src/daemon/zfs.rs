@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use ashlar_stack::assemble::Stack;
 use ashlar_stack::devices::{Device, Kind};
 use ashlar_stack::pools::Served;
 use ashlar_zfs::client::{CallError, Zvol};
 use ashlar_zfs::protocol::{Command, Dataset, Reply as PoolReply};
 use serde_json::{Value, json};
 
-use super::clients::{Clients, Hidden};
+use super::clients::Hidden;
 use super::control::{Service, refused};
 use super::interface::{PoolStatus, Zfs, ZfsReply};
 use super::manage::reply;
@@ -260,18 +259,12 @@ impl Service {
     async fn hide_one(&self, zvol: &Arc<Zvol>) -> Result<Hidden, String> {
         let is_meant =
             |device: &Device| device.zvol.as_ref().is_some_and(|other| Arc::ptr_eq(other, zvol));
-        self.clients().hide(is_meant, &zvol.dataset()).await
+        self.clients.hide(is_meant, &zvol.dataset()).await
     }
 
     /// Shows a volume to clients again, under its present name.
     fn show(&self, hidden: Hidden) {
-        self.clients().show(hidden);
-    }
-
-    /// The clients of all devices.
-    fn clients(&self) -> Clients<'_> {
-        let Stack { devices, arrays, .. } = &*self.stack;
-        Clients { devices, arrays, attributes: &self.attributes, exports: &self.exports }
+        self.clients.show(hidden);
     }
 
     async fn export_pool(&self, served: &Arc<Served>) -> Result<Value, Reply> {
@@ -324,12 +317,6 @@ impl Service {
         for (dataset, error) in opened.failed {
             tracing::error!(dataset, %error, "not served");
         }
-        let known = self.exports.list();
-        let volumes = self.stack.devices.volumes();
-        for device in volumes.iter().filter(|device| device.kind == Kind::Zvol) {
-            if !known.iter().any(|export| export.name() == device.export_name()) {
-                self.clients().serve(device);
-            }
-        }
+        self.clients.serve_new(|device| device.kind == Kind::Zvol);
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::support::{Daemon, Images, MIB, Nbd, Run, until};
+use super::support::{Daemon, Images, Nbd, Run, until};
 
 const STATE: &str = "sys/block/md0/md/array_state";
 
@@ -21,13 +21,7 @@ fn state(daemon: &Daemon) -> String {
 
 /// Images `d0` and `d1` with the array md0, and `m0` and `m1` with md1.
 fn two_arrays() -> Images {
-    let images = Images::array(2, 32 * MIB, &["--level=1", "--bitmap=internal", "--name=0"]);
-    for name in ["m0", "m1"] {
-        File::create(images.path(name)).unwrap().set_len(32 * MIB).unwrap();
-    }
-    let create = ["md", "create", "--homehost=any", "-n2", "-l1", "--name=1"];
-    images.run(&create, &["m0", "m1"]).ok();
-    images
+    Images::two_arrays(&["--level=1", "--bitmap=internal", "--name=0"], "--name=1")
 }
 
 fn serve(images: &Images, args: &[&str]) -> Daemon {

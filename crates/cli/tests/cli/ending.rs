@@ -27,13 +27,7 @@ fn assert_clean(images: &Images, members: &[&str]) {
 
 /// Images `d0` and `d1` with one array, `m0` and `m1` with another.
 fn two_arrays() -> Images {
-    let images = Images::array(2, 32 * MIB, &["--level=1", "--name=one"]);
-    let create = ["md", "create", "--homehost=any", "--raid-devices=2", "--level=1", "--name=two"];
-    for name in ["m0", "m1"] {
-        File::create(images.path(name)).unwrap().set_len(32 * MIB).unwrap();
-    }
-    images.run(&create, &["m0", "m1"]).ok();
-    images
+    Images::two_arrays(&["--level=1", "--name=one"], "--name=two")
 }
 
 /// Waits until a write to an array is in flight.

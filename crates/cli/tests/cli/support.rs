@@ -87,6 +87,17 @@ impl Images {
         images
     }
 
+    /// Images `d0` and `d1` with an array made with `first`, and `m0` and `m1` with a RAID1 of the name `second`.
+    pub(crate) fn two_arrays(first: &[&str], second: &str) -> Self {
+        let images = Self::array(2, 32 * MIB, first);
+        for name in ["m0", "m1"] {
+            File::create(images.path(name)).unwrap().set_len(32 * MIB).unwrap();
+        }
+        let create = ["md", "create", "--homehost=any", "-n2", "-l1", second];
+        images.run(&create, &["m0", "m1"]).ok();
+        images
+    }
+
     pub(crate) fn create(&self, options: &[&str]) -> Run {
         let count = format!("--raid-devices={}", self.names.len());
         self.run(&[&["md", "create", "--homehost=any", &count], options].concat(), &self.refs())
