@@ -50,7 +50,7 @@ pub(crate) fn open_disk(path: &Path, direct: bool) -> Gateway {
 pub(crate) struct Files(Vec<PathBuf>);
 
 impl Files {
-    /// Creates `count` files of `bytes` (whole MiB) whose contents no file system can compress.
+    /// Creates `count` files of `bytes` (whole MiB) with incompressible contents.
     pub(crate) fn make(count: usize, bytes: u64) -> std::io::Result<Self> {
         let name =
             |i| std::env::temp_dir().join(format!("ashlar-bench-{}-{i}.img", std::process::id()));

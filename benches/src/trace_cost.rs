@@ -49,7 +49,7 @@ struct Sums {
     lost: AtomicU64,
 }
 
-/// A running trace, whose records a thread drains until this is dropped.
+/// A running trace. A thread drains its records until this is dropped.
 struct Taker {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,

@@ -14,7 +14,7 @@ bitflags! {
         const FUA = 1 << 1;
         /// Seeks take time.
         const ROTATIONAL = 1 << 2;
-        /// A range whose discard succeeded reads as zeroes. True for punched holes of files; disks do
+        /// A discarded range reads as zeroes. True for punched holes of files; disks do
         /// not promise it.
         const DISCARD_ZEROES = 1 << 3;
     }

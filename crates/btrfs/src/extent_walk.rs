@@ -468,7 +468,7 @@ impl<'a> CsumWalk<'a> {
         }
     }
 
-    /// Goes to the item that contains `at`, or finds that there is none.
+    /// Moves to the item that contains `at`, if one does.
     async fn seek(&mut self, at: Logical) -> Result<At, Gap> {
         let Some(path) = &mut self.path else { return Ok(At::Unknown(u64::MAX)) };
         let key = Key::new(objectid::EXTENT_CSUM, item::EXTENT_CSUM, at.0);

@@ -1,8 +1,8 @@
 //! From an address in the file system's space to the files and trees that use it.
 //!
-//! The extent tree stores for each extent what refers to it: a tree and an inode, or a leaf. Since
-//! trees share blocks, that is not all: a leaf belongs to each tree from whose root it can be
-//! reached. So leaves are followed upwards, block by block, to the roots. The work is bounded by
+//! The extent tree stores for each extent what refers to it: a tree and an inode, or a leaf. These are
+//! not all references, because trees share blocks: a leaf belongs to each tree whose root leads to it.
+//! So leaves are followed upwards, block by block, to the roots. The work is bounded by
 //! [`OWNERS_MAX`] and [`BLOCKS_MAX`]; a result says whether a limit cut it off.
 
 mod names;

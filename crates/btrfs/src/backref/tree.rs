@@ -16,7 +16,7 @@ use crate::volume::FileSystem;
 pub(super) struct Upwards<'a> {
     fs: &'a Arc<FileSystem>,
     extents: Root,
-    /// For each block, the blocks above it and the trees whose root it is.
+    /// For each block, the blocks above it, and the trees that have it as their root.
     known: BTreeMap<Logical, Above>,
     first_key: Option<Key>,
     /// References that may still be followed.
