@@ -21,7 +21,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ashlar_engine::signal::{self, Signal};
 use ashlar_engine::{Panicked, sleep};
@@ -42,6 +42,8 @@ const WITHOUT_A_THREAD: Duration = Duration::from_secs(10);
 const LOG_PATIENCE: Duration = Duration::from_millis(500);
 /// How long the end may be delayed before this is logged.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a device may take to stop before callers are told: a stop that goes well prints nothing.
+const BRIEF: Duration = Duration::from_secs(1);
 
 /// What the end is waiting for.
 #[derive(Clone, Debug, Default)]
@@ -53,8 +55,8 @@ pub(super) enum Waiting {
     Mount(PathBuf),
     /// NBD clients at these addresses.
     Clients(String),
-    /// A device that is stopping.
-    Device(String),
+    /// A device that is stopping, since then.
+    Device(String, Instant),
 }
 
 /// See the module text.
@@ -242,8 +244,18 @@ impl Ending {
                 vec![format!("{} is in use by {}", path.display(), users.join(", "))]
             }
             Waiting::Clients(addresses) => vec![format!("NBD clients at {addresses}")],
-            Waiting::Device(name) => vec![format!("{name} is being stopped")],
+            Waiting::Device(name, _) => vec![format!("{name} is being stopped")],
         }
+    }
+
+    /// A description of what delays the end at `now`: as [`Self::waits_for`], without a device that has just begun to stop.
+    pub(super) fn delayed_by(&self, now: Instant) -> Vec<String> {
+        if let Waiting::Device(_, since) = &*lock(&self.0.waiting)
+            && now.duration_since(*since) < BRIEF
+        {
+            return Vec::new();
+        }
+        self.waits_for()
     }
 
     /// Stops all devices and exports all pools.
@@ -252,7 +264,7 @@ impl Ending {
     /// Some could not be marked clean, flushed or exported.
     pub(super) async fn stop(&self, stack: &Stack) -> Result<()> {
         let limit = |name: &str| {
-            self.wait_for(Waiting::Device(name.to_owned()));
+            self.wait_for(Waiting::Device(name.to_owned(), Instant::now()));
             let forced = self.forced();
             let limit = async move {
                 forced.await;
@@ -292,5 +304,23 @@ impl Ending {
             self.fail(FAILURE);
             Error::plain("not stopped cleanly", all.join(", ")).hint(hint)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A stop that takes as long as a few writes to a slow disk is no delay that a caller is told of.
+    #[test]
+    fn callers_are_told_of_a_device_only_once_its_stop_takes_long() {
+        let (ending, begun) = (Ending::default(), Instant::now());
+        ending.wait_for(Waiting::Device("md0".to_owned(), begun));
+        assert_eq!(ending.delayed_by(begun + BRIEF / 2), Vec::<String>::new());
+        assert_eq!(ending.delayed_by(begun + BRIEF), ["md0 is being stopped"]);
+        assert_eq!(ending.waits_for(), ["md0 is being stopped"]);
+
+        ending.wait_for(Waiting::Clients("[::1]:7".to_owned()));
+        assert_eq!(ending.delayed_by(begun), ["NBD clients at [::1]:7"]);
     }
 }

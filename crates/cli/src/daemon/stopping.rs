@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ashlar_engine::net::Socket;
 use ashlar_engine::{sleep, timeout};
@@ -85,7 +85,7 @@ pub(super) async fn follow(socket: &Socket, service: &Service, call: Call) -> io
     // Reply at once, so that the caller knows its request was received.
     let mut last = None;
     loop {
-        let waits_for = ending.waits_for();
+        let waits_for = ending.delayed_by(Instant::now());
         if last.as_ref() != Some(&waits_for) {
             let reply = StopReply { waits_for: waits_for.clone(), failure: None };
             send(socket, &Reply::ok(json!(reply)).continues()).await?;
