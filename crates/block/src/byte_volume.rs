@@ -7,6 +7,7 @@
 //! each other. Reads take no lock. Discards are rounded inwards to whole blocks.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -28,7 +29,18 @@ pub const BUCKETS: usize = 64;
 pub struct ByteVolume {
     gateway: Gateway,
     block_bytes: u64,
-    locks: Box<[RwLock]>,
+    locks: Arc<[RwLock]>,
+}
+
+/// The same volume for another opener: see [`Gateway`].
+impl Clone for ByteVolume {
+    fn clone(&self) -> Self {
+        Self {
+            gateway: self.gateway.clone(),
+            block_bytes: self.block_bytes,
+            locks: Arc::clone(&self.locks),
+        }
+    }
 }
 
 impl ByteVolume {

@@ -32,9 +32,9 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// in part.
     fn submit_bio(&self, bio: Bio) -> IoFuture<'_>;
 
-    /// Whether the device fires the trace points of completions itself, for its requests. For all other
-    /// devices the gateway fires them, for its bios.
-    fn traces_completions(&self) -> bool {
+    /// Whether the device is a queue: it fires the trace points of completions and notes the losses of its cache itself,
+    /// for its requests. For layers the gateway does both, for its bios.
+    fn is_queue(&self) -> bool {
         false
     }
 }

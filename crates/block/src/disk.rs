@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Re
 
 use thiserror::Error;
 
+use crate::cache::Cache;
 use crate::limits::Limits;
 use crate::stats::Stats;
 use crate::units::Sectors;
@@ -115,6 +116,7 @@ pub struct Disk {
     nr_requests: AtomicU32,
     read_only: AtomicBool,
     stats: Stats,
+    cache: Cache,
 }
 
 /// The default of `max_sectors_kb` (the kernel's `BLK_DEF_MAX_SECTORS_CAP`, in sectors).
@@ -142,6 +144,7 @@ impl Disk {
             nr_requests: AtomicU32::new(DEFAULT_NR_REQUESTS),
             read_only: AtomicBool::new(false),
             stats: Stats::default(),
+            cache: Cache::default(),
         }
     }
 
@@ -178,6 +181,21 @@ impl Disk {
     /// I/O statistics.
     pub fn stats(&self) -> &Stats {
         &self.stats
+    }
+
+    pub(crate) fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// Notes that acknowledged writes that no flush has covered may be lost: the next flush of each opener fails. For a
+    /// layer that answers for the devices below it; queues note the losses of their own devices.
+    pub fn note_loss(&self) {
+        self.cache.note_loss();
+    }
+
+    /// How often acknowledged writes may have been lost.
+    pub fn losses(&self) -> u64 {
+        self.cache.losses()
     }
 
     /// Current limit of sectors in a read or write (`max_sectors_kb`).

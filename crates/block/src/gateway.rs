@@ -16,6 +16,7 @@ use futures_util::stream::FuturesUnordered;
 
 use crate::bio::{Bio, Flags, Op, Segments};
 use crate::buffer::Buffer;
+use crate::cache::{self, Cursor};
 use crate::device::{BlockDevice, IoFuture};
 use crate::disk::Disk;
 use crate::limits::Features;
@@ -32,16 +33,27 @@ pub const ZERO_BYTES: u64 = 1 << 20;
 /// These writes in flight at a time.
 const ZERO_WINDOW: usize = 8;
 
-/// A handle to a block device through which bios are submitted.
-#[derive(Clone)]
+/// A handle to a block device through which bios are submitted: an opener of the device.
+///
+/// A flush fails if the device may have lost acknowledged writes since this opener's last flush, even if another opener
+/// was told of that before. A clone is an opener of its own, so whatever writes through a gateway should flush through the
+/// same one.
 pub struct Gateway {
     device: Arc<dyn BlockDevice>,
+    cursor: Cursor,
+}
+
+impl Clone for Gateway {
+    fn clone(&self) -> Self {
+        Self::new(Arc::clone(&self.device))
+    }
 }
 
 impl Gateway {
     /// A gateway to `device`.
     pub fn new(device: Arc<dyn BlockDevice>) -> Self {
-        Self { device }
+        let cursor = device.disk().cache().open();
+        Self { device, cursor }
     }
 
     /// The device's name, size, limits, settings and counters.
@@ -66,7 +78,7 @@ impl Gateway {
             return IoFuture::failed(status);
         }
         trace::bio(disk, Action::Queue, &bio);
-        if trace::is_active() && !self.device.traces_completions() {
+        if trace::is_active() && !self.device.is_queue() {
             return self.traced(bio);
         }
         self.pass_on(bio)
@@ -94,8 +106,12 @@ impl Gateway {
             }
         }
         match bio.op {
-            // A flush needs no second flush, and a read leaves nothing to make durable.
-            Op::Flush => bio.flags -= Flags::FUA | Flags::PREFLUSH,
+            // It needs no second flush.
+            Op::Flush => {
+                bio.flags -= Flags::FUA | Flags::PREFLUSH;
+                return self.flush_cache(bio);
+            }
+            // It leaves nothing to make durable.
             Op::Read => bio.flags -= Flags::FUA,
             Op::Write | Op::Discard | Op::WriteZeroes => {}
         }
@@ -127,6 +143,23 @@ impl Gateway {
         self.device.submit_bio(bio).accounted(account)
     }
 
+    /// Flushes a device with a cache.
+    fn flush_cache(&self, bio: Bio) -> IoFuture<'_> {
+        let (cache, known) = (self.disk().cache(), self.cursor.known());
+        let flush = self.start(bio);
+        IoFuture::boxed(async move {
+            let result = flush.await;
+            if let Err(status) = result
+                && !self.device.is_queue()
+                && cache::loses(Op::Flush, status)
+            {
+                cache.note_loss();
+            }
+            let is_news = self.cursor.is_news(cache, known).await;
+            if is_news { result.and(Err(Status::Io)) } else { result }
+        })
+    }
+
     /// Below the gateway only writes have an FUA form; a discard or write-zeroes with FUA is followed by
     /// a flush.
     fn takes_fua(&self, bio: &Bio) -> bool {
@@ -140,14 +173,14 @@ impl Gateway {
     async fn submit_with_flushes(&self, mut bio: Bio) -> BioResult {
         if bio.flags.contains(Flags::PREFLUSH) {
             bio.flags -= Flags::PREFLUSH;
-            self.start(Bio::flush()).await?;
+            self.flush_cache(Bio::flush()).await?;
         }
         if !bio.flags.contains(Flags::FUA) || self.takes_fua(&bio) {
             return self.pass_on(bio).await;
         }
         bio.flags -= Flags::FUA;
         self.pass_on(bio).await?;
-        self.start(Bio::flush()).await
+        self.flush_cache(Bio::flush()).await
     }
 
     async fn submit_split(&self, bio: Bio) -> BioResult {
@@ -239,10 +272,23 @@ impl Gateway {
         self.submit(Bio::write_from(sector, buffer).with_flags(flags)).await
     }
 
+    /// Whether the device has lost writes since this opener's last flush: its next flush will fail, and reads may return
+    /// older data.
+    #[inline]
+    pub fn has_lost_writes(&self) -> bool {
+        self.cursor.has_news(self.disk().cache())
+    }
+
+    /// Declares that the losses of the device so far do not concern this opener: it has no unflushed writes. Its next flush
+    /// fails only for later ones.
+    pub fn acknowledge_losses(&self) {
+        self.cursor.acknowledge(self.disk().cache());
+    }
+
     /// Makes acknowledged writes durable.
     ///
     /// # Errors
-    /// The flush's status.
+    /// The flush's status; [`Status::Io`] if the device has lost writes since this opener's last flush.
     pub async fn flush(&self) -> BioResult {
         self.submit(Bio::flush()).await
     }

@@ -28,6 +28,7 @@
 pub mod bio;
 pub mod buffer;
 pub mod byte_volume;
+mod cache;
 pub mod clock;
 pub mod device;
 pub mod disk;

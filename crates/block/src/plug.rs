@@ -26,8 +26,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::bio::{Bio, Flags, Op};
+use crate::cache::{self, Risk};
 use crate::device::Completion;
 use crate::disk::{Disk, Nomerges};
+use crate::limits::Features;
 use crate::merge::{Merge, merge, try_merge};
 use crate::request::{QueuedBio, Request};
 use crate::status::{BioResult, Status};
@@ -235,7 +237,11 @@ fn drain(id: usize) {
             }
             rq
         });
-        let Some(rq) = next else { break };
+        let Some(mut rq) = next else { break };
+        let forces = rq.op() == Op::Flush || rq.flags().contains(Flags::FUA);
+        if forces && queue.disk().limits().features.contains(Features::WRITE_CACHE) {
+            rq.risk = Some(Risk::new(Arc::clone(&queue)));
+        }
         trace::range(queue.disk(), Action::Issue, rq.op(), rq.flags(), rq.sector(), rq.len());
         queue.issue(rq);
         issued = true;
@@ -253,17 +259,24 @@ pub(crate) fn complete(rq: &mut Request, result: BioResult) {
     let id = rq.queue;
     let bios = mem::take(&mut rq.bios);
     let Some((op, flags)) = bios.first().map(|b| (b.bio.op, b.bio.flags)) else { return };
+    if let Some(risk) = rq.risk.take() {
+        risk.end(op, result);
+    }
+    let gone = result.is_err_and(cache::is_gone);
     let one_by_one = bios.len() > 1 && result.is_err_and(Status::is_retryable_elsewhere);
     let queue = CONTEXTS.try_with(|contexts| {
         let mut contexts = contexts.borrow_mut();
         let context = contexts.get(id);
         context.in_flight = context.in_flight.saturating_sub(1);
-        if trace::is_active() { context.queue.clone() } else { None }
+        if gone || trace::is_active() { context.queue.clone() } else { None }
     });
     // The thread is ending, and this is one of its last requests: its submitters, which live on the
     // same thread, are gone too.
     let Ok(queue) = queue else { return };
     if let Some(queue) = &queue {
+        if gone {
+            queue.disk().note_loss();
+        }
         let action = if one_by_one { Action::Requeue } else { Action::Complete };
         trace::end(queue.disk(), action, (op, flags, rq.sector, rq.len), result);
     }

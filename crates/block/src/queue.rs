@@ -69,7 +69,7 @@ impl<D: Driver> BlockDevice for Queue<D> {
         IoFuture::completion(plug::add(self.id, &self.inner, bio))
     }
 
-    fn traces_completions(&self) -> bool {
+    fn is_queue(&self) -> bool {
         true
     }
 }

@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use crate::bio::{Bio, Flags, Op};
 use crate::buffer::Segment;
+use crate::cache::Risk;
 use crate::device::Completion;
 use crate::plug;
 use crate::status::{BioResult, Status};
@@ -27,6 +28,8 @@ pub struct Request {
     pub(crate) sector: Sector,
     pub(crate) len: Sectors,
     pub(crate) nr_segments: u32,
+    /// If it may lose the device's cache, from when it is issued.
+    pub(crate) risk: Option<Risk>,
 }
 
 impl Request {
@@ -35,7 +38,7 @@ impl Request {
         let nr_segments = queued.bio.segments.len() as u32;
         let mut bios = SmallVec::new();
         bios.push(queued);
-        Self { queue, bios, sector, len, nr_segments }
+        Self { queue, bios, sector, len, nr_segments, risk: None }
     }
 
     fn first(&self) -> &Bio {

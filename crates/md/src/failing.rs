@@ -13,7 +13,7 @@ use tracing::error;
 use crate::array::Array;
 use crate::canary::{Rule, broken};
 use crate::members::{Index, Place};
-use crate::rdev::{Rdev, State};
+use crate::rdev::Rdev;
 use crate::superblocks::Superblocks;
 
 impl Array {
@@ -24,8 +24,7 @@ impl Array {
     }
 
     /// Flushes all members. A member that cannot be flushed may have lost acknowledged writes: it
-    /// fails, which is not recorded yet. If it must stay, the next flush that a client requests fails,
-    /// because no client has seen this error.
+    /// fails, which is not recorded yet.
     ///
     /// # Errors
     /// A member that must stay was not flushed.
@@ -37,12 +36,36 @@ impl Array {
         for (index, rdev, done) in join_all(flushes).await {
             let Err(status) = done else { continue };
             if !self.try_fail(rdev, |rdev| self.set_faulty(rdev, status)) {
-                rdev.set(State::UNFLUSHED);
-                self.lacks_a_write(index);
+                self.may_have_lost(index);
                 result = Err(status);
             }
         }
         result
+    }
+
+    /// Checks that data just read from a member is current. A disk that has lost writes returns older data; the member fails
+    /// now, and not only at its next flush, unless it must stay.
+    ///
+    /// # Errors
+    /// The member has failed, or that could not be recorded.
+    #[inline]
+    pub(crate) async fn is_current(&self, index: Index, rdev: &Rdev) -> BioResult {
+        if rdev.has_lost_writes() { Box::pin(self.fail_loser(index, rdev)).await } else { Ok(()) }
+    }
+
+    #[cold]
+    async fn fail_loser(&self, index: Index, rdev: &Rdev) -> BioResult {
+        if !self.may_correct() || !self.may_fail(rdev) {
+            return Ok(());
+        }
+        // Superblock writes must not be abandoned halfway.
+        let failed = self.finish(move |array| async move {
+            match array.members.get(index) {
+                Some(rdev) => array.fail_member(rdev, Status::Offline).await,
+                None => Ok(true),
+            }
+        });
+        if failed.await? { Err(Status::Offline) } else { Ok(()) }
     }
 
     /// Whether the array can continue without `rdev`.
@@ -107,6 +130,13 @@ impl Array {
             self.must_record();
         }
         self.wake_sync();
+    }
+
+    /// Records that a member that must stay may have lost acknowledged writes with its cache, as no client has seen: the
+    /// clients' next flushes fail.
+    pub(crate) fn may_have_lost(&self, index: Index) {
+        self.disk.note_loss();
+        self.lacks_a_write(index);
     }
 
     /// Records that a member that must stay lacks a write.

@@ -41,9 +41,6 @@ bitflags! {
         const WRITE_ERROR = 1 << 7;
         /// Re-added: it lacks only what the bitmap marks, and only that is rebuilt.
         const RETURNS = 1 << 8;
-        /// An internal flush of it failed, and it must stay: the next flush that a client requests
-        /// fails.
-        const UNFLUSHED = 1 << 9;
     }
 }
 
@@ -316,6 +313,12 @@ impl Rdev {
     fn on_device(&self, mut bio: Bio) -> Bio {
         bio.sector += self.data_offset;
         bio
+    }
+
+    /// Whether its disk has lost writes since the member's last flush.
+    #[inline]
+    pub fn has_lost_writes(&self) -> bool {
+        self.gateway.has_lost_writes()
     }
 
     /// Flushes the member's cache.

@@ -45,6 +45,8 @@ pub(crate) struct Faults {
     pub(crate) fail_write_in: Option<u64>,
     /// Flushes that succeed before one fails and loses the cache.
     pub(crate) fail_flush_in: Option<u64>,
+    /// Writes with FUA that succeed before one fails and loses the cache.
+    pub(crate) fail_fua_in: Option<u64>,
     /// Commands that end before one never ends.
     pub(crate) hang_in: Option<u64>,
     pub(crate) corrupt: BTreeMap<u64, Corruption>,

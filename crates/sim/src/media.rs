@@ -212,6 +212,19 @@ impl Media {
         self.lock().faults.fail_flush_in = Some(n);
     }
 
+    /// The `n`-th write with FUA from now (0 is the next) fails (`Io`): its data is not stored, and all data that was not
+    /// durable is lost, as with [`Self::fail_nth_flush`].
+    pub fn fail_nth_fua(&self, n: u64) {
+        self.lock().faults.fail_fua_in = Some(n);
+    }
+
+    /// The disk vanishes: every command fails (`Offline`) until [`Self::heal`], and its cache is lost.
+    pub fn vanish(&self) {
+        let mut state = self.lock();
+        state.lose_cache();
+        state.faults.dead = true;
+    }
+
     /// The `n`-th command from now (0 is the next) never ends.
     pub fn hang_nth_command(&self, n: u64) {
         self.lock().faults.hang_in = Some(n);

@@ -208,7 +208,7 @@ impl State {
     }
 
     /// Loses the cache, except for changes written with FUA.
-    fn lose_cache(&mut self) {
+    pub(crate) fn lose_cache(&mut self) {
         // Flushes in flight hold such numbers.
         self.first_change = self.covered();
         self.cached_bytes = 0;
@@ -294,6 +294,12 @@ impl State {
                     self.flush(covered);
                 }
                 Ok(())
+            }
+            Op::Write
+                if rq.flags().contains(Flags::FUA) && countdown(&mut self.faults.fail_fua_in) =>
+            {
+                self.lose_cache();
+                Err(Status::Io)
             }
             Op::Write | Op::Discard | Op::WriteZeroes => {
                 let (changes, result) = self.changes(rq, rng);

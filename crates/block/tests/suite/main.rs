@@ -5,5 +5,6 @@ mod byte_volume;
 mod common;
 mod gateway;
 mod limits;
+mod losses;
 mod merging;
 mod tracing;

@@ -113,14 +113,6 @@ impl<P: Primitives> Gate<P> {
         }
     }
 
-    /// Whether no I/O is inside. An I/O that is not seen here and enters meanwhile sees what the
-    /// caller did before.
-    pub(crate) fn is_empty(&self) -> bool {
-        // With an addition: all threads agree on the order of changes to a word, but a load might
-        // return an old value.
-        self.shards.iter().all(|Shard(word)| word.add(0) & !CLOSED == 0)
-    }
-
     /// Number of held I/Os.
     pub(crate) fn held(&self) -> usize {
         self.waiters.with(|waiters| waiters.seats.len())

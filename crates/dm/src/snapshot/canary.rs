@@ -20,13 +20,12 @@ pub enum Rule {
     DataComesFirst,
     /// A discard of a whole chunk makes its copy zeroes.
     DiscardsZero,
-    /// A user's flush and an internal flush are never in flight together, and data that a failed
-    /// flush may have dropped is not trusted.
-    FlushesAreApart,
     /// Only a write of a whole chunk makes the copy unnecessary.
     FullChunksOnly,
     /// The invalidity of a snapshot is on disk before the origin changes.
     InvalidIsRecorded,
+    /// Copies and merged data that a failed flush may have dropped are not trusted, even if the next flush succeeds.
+    LossesAreKnown,
     /// Merged data is durable in the origin before its exceptions are forgotten.
     MergeFlushes,
     /// Chunks that are being merged are not written, and writes in flight to them are waited for.

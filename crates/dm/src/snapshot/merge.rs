@@ -156,21 +156,15 @@ async fn merge_last(snapshot: &Snapshot, origin: &Origin, loaded: &Loaded) -> Re
     let (at, end) = (geometry.sector(run.old), geometry.sector(run.old + run.len));
     let len = (end - at).min(snapshot.origin.capacity().as_end() - at);
     if broken(Rule::MergeIsAWrite) {
-        merge_run(snapshot, loaded, origin, run, len).await?;
+        merge_run(snapshot, loaded, run, len).await?;
     } else {
-        let work = async |_: &_| merge_run(snapshot, loaded, origin, run, len).await;
+        let work = async |_: &_| merge_run(snapshot, loaded, run, len).await;
         origin.change(at, len, work).await?;
     }
     Ok(true)
 }
 
-async fn merge_run(
-    snapshot: &Snapshot,
-    loaded: &Loaded,
-    origin: &Origin,
-    run: Run,
-    len: Sectors,
-) -> BioResult {
+async fn merge_run(snapshot: &Snapshot, loaded: &Loaded, run: Run, len: Sectors) -> BioResult {
     let (geometry, chunks) = (loaded.geometry, run.old..run.old + run.len);
     let known = |chunk| {
         let copy = snapshot.exceptions.shard(chunk).complete.get(chunk);
@@ -186,18 +180,23 @@ async fn merge_run(
         snapshot.merge.until(|| chunks.clone().all(drained)).await;
     }
     let (from, to) = (geometry.sector(run.new), geometry.sector(run.old));
-    let failed = origin.flushes.failed();
+    // Earlier runs were flushed, so only losses from now on concern the merge.
+    snapshot.origin.acknowledge_losses();
     copy(&snapshot.cow, from, &snapshot.origin, to, len).await?;
     if !broken(Rule::MergeFlushes) {
-        // A flush that failed since may have dropped the run's data.
-        let may = || origin.flushes.failed() == failed;
-        origin.flushes.by_us(may, async || snapshot.origin.submit(Bio::flush()).await).await?;
+        if broken(Rule::LossesAreKnown) {
+            snapshot.origin.flush().await.ok();
+        }
+        // Fails if a user's flush failed since, and may have dropped the run's data.
+        snapshot.origin.flush().await?;
     }
     let write = loaded.store().without_last(run.len).ok_or(Status::Io)?;
     let mut data = Buffer::from_slice(write.data.as_slice());
     let flags = Flags::PREFLUSH | Flags::FUA | Flags::META | Flags::SYNC;
     let bio = Bio::write_from(write.at, &mut data).with_flags(flags);
-    let written = snapshot.flushes.by_us(|| true, async || snapshot.cow.submit(bio).await).await;
+    // The list depends on nothing else in the COW device's cache.
+    snapshot.cow.acknowledge_losses();
+    let written = snapshot.cow.submit(bio).await;
     snapshot.merge.stuck.store(written.is_err(), SeqCst);
     written?;
     loaded.store().forget_last(run.len);
@@ -286,7 +285,8 @@ impl MergeTarget {
 
     async fn flush(&self, bio: Bio) -> BioResult {
         let Member { snapshot, origin, .. } = &self.member;
-        let (one, other) = join(origin.flush(bio.clone()), snapshot.submit_to_cow(bio)).await;
+        let (one, other) =
+            join(origin.device.submit(bio.clone()), snapshot.submit_to_cow(bio)).await;
         one.and(other)
     }
 }

@@ -13,7 +13,6 @@
 //! | [`load`] | reads and checks a store, creates a new one |
 //! | `store` | allocates chunks, and orders the writes of exceptions |
 //! | `exceptions` | the state of each chunk, in memory |
-//! | `flushes` | separates users' flushes from internal ones, and reports failed ones |
 //! | `state` | a snapshot: makes exceptions, becomes invalid |
 //! | `origin`, `target`, `merge` | the three targets |
 //! | `task` | whether the task of a merge runs |
@@ -28,7 +27,6 @@
 
 pub mod canary;
 mod exceptions;
-mod flushes;
 pub mod load;
 mod merge;
 pub mod ondisk;

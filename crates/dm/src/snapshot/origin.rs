@@ -6,11 +6,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
 
-use ashlar_block::{Bio, BioResult, Flags, Gateway, IoFuture, Limits, Op, Sector, Sectors, Status};
+use ashlar_block::{Bio, Flags, Gateway, IoFuture, Limits, Op, Sector, Sectors, Status};
 
 use super::canary::{Rule, broken};
 use super::exceptions::Pending;
-use super::flushes::Flushes;
 use super::merge::Claim;
 use super::state::{Persistence, Snapshot};
 use crate::gate::Gate;
@@ -34,7 +33,6 @@ impl Origins {
                 device: device.clone(),
                 snapshots: RwLock::default(),
                 gate: Gate::default(),
-                flushes: Flushes::default(),
                 changing: futures_util::lock::Mutex::default(),
             });
             all.push(Arc::downgrade(&origin));
@@ -64,13 +62,12 @@ impl Entry {
 
 /// A device that has snapshots, or may get some.
 pub(super) struct Origin {
+    /// The opener of its users; a merge writes through the snapshot's own.
     pub(super) device: Gateway,
     snapshots: RwLock<Vec<Entry>>,
     /// All changes of the device pass it; closed while a snapshot is taken: a change sees the
     /// snapshot, or has ended before.
     gate: Gate,
-    /// The flushes of the device.
-    pub(super) flushes: Flushes,
     /// The right to close the gate.
     changing: futures_util::lock::Mutex<()>,
 }
@@ -183,16 +180,7 @@ impl Origin {
             return IoFuture::failed(Status::Again);
         }
         let (at, len) = (bio.sector, bio.len);
-        IoFuture::boxed(self.change(at, len, async move |device| {
-            // The snapshots do not depend on the rest of its cache, and a merge checks for failed
-            // flushes itself.
-            self.flushes.by_user(device, bio, || ()).await
-        }))
-    }
-
-    /// Flushes the device for a user.
-    pub(super) async fn flush(&self, bio: Bio) -> BioResult {
-        self.flushes.by_user(&self.device, bio, || ()).await
+        IoFuture::boxed(self.change(at, len, async move |device| device.submit(bio).await))
     }
 }
 
@@ -237,8 +225,7 @@ impl Target for OriginTarget {
 
     fn submit(&self, bio: Bio) -> IoFuture<'_> {
         match bio.op {
-            Op::Read => self.origin.device.submit(bio),
-            Op::Flush => IoFuture::boxed(self.origin.flush(bio)),
+            Op::Read | Op::Flush => self.origin.device.submit(bio),
             Op::Write | Op::WriteZeroes => self.origin.submit(bio),
             Op::Discard => IoFuture::failed(Status::NotSupported),
         }

@@ -21,7 +21,6 @@ use tracing::{error, warn};
 
 use super::canary::{Rule, broken};
 use super::exceptions::{Exceptions, Pending};
-use super::flushes::Flushes;
 use super::load::{self, Found, StoreError};
 use super::merge::Merge;
 use super::ondisk::Geometry;
@@ -84,9 +83,10 @@ pub(super) enum Start {
 /// See the module text.
 pub(super) struct Snapshot {
     pub(super) origin: Gateway,
+    /// The opener for copies, exceptions and the merge.
     pub(super) cow: Gateway,
-    /// The flushes of the COW device.
-    pub(super) flushes: Flushes,
+    /// The opener for users' data in the COW device.
+    users_cow: Gateway,
     pub(super) runtime: Arc<dyn Runtime>,
     persistent: bool,
     /// Whether an overflow may leave it valid.
@@ -119,8 +119,8 @@ impl Snapshot {
     ) -> Arc<Self> {
         Arc::new(Self {
             origin,
+            users_cow: cow.clone(),
             cow,
-            flushes: Flushes::default(),
             runtime,
             persistent: persistence != Persistence::Transient,
             overflow_known: AtomicBool::new(false),
@@ -310,11 +310,15 @@ impl Snapshot {
             return Start::Busy;
         }
         let total = geometry.chunks_in(self.cow.capacity());
-        let prepared = store.lock().unwrap_or_else(PoisonError::into_inner).prepare(total);
-        let Some((sequence, new)) = prepared else { return Start::Full };
+        let mut store = store.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((sequence, new)) = store.prepare(total) else { return Start::Full };
+        if self.in_flight.fetch_add(1, SeqCst) == 0 {
+            // All copies are committed, so no earlier loss can have taken one. No other copy begins under this lock.
+            self.cow.acknowledge_losses();
+        }
+        drop(store);
         let pending = Pending::new(chunk, new, sequence);
         shard.pending.insert(chunk, Arc::clone(&pending));
-        self.in_flight.fetch_add(1, SeqCst);
         drop(shard);
         let data = data.map(|bio| remap(*geometry, bio, new));
         let task = Arc::clone(self).make(Arc::clone(&pending), data);
@@ -358,7 +362,7 @@ impl Snapshot {
         while mine {
             let Some(batch) = loaded.store().next_batch() else { return };
             if self.is_valid()
-                && let Err(status) = self.commit(&batch).await
+                && let Err(status) = self.write(&batch).await
             {
                 error!(%status, "exceptions cannot be written");
                 self.invalidate("exceptions could not be written");
@@ -377,18 +381,16 @@ impl Snapshot {
 
     /// Submits a user's bio to the COW device.
     pub(super) async fn submit_to_cow(&self, bio: Bio) -> BioResult {
-        let lost = || {
+        let before = self.cow.disk().losses();
+        let result = self.users_cow.submit(bio).await;
+        // A commit would notice; a transient snapshot commits nothing.
+        if result.is_err() && self.cow.disk().losses() != before && !broken(Rule::LossesAreKnown) {
             let needed = self.loaded.get().is_some_and(|loaded| loaded.store().needs_cache());
-            if needed && !broken(Rule::FlushesAreApart) {
+            if needed {
                 self.invalidate("a flush failed, and copies may be lost that were in a cache");
             }
-        };
-        self.flushes.by_user(&self.cow, bio, lost).await
-    }
-
-    async fn commit(&self, batch: &Batch) -> BioResult {
-        // If a flush failed while this waited, the snapshot is invalid now.
-        self.flushes.by_us(|| self.is_valid(), async || self.write(batch).await).await
+        }
+        result
     }
 
     /// Writes a batch: no part of it may be trusted before all of it is durable.
@@ -408,6 +410,9 @@ impl Snapshot {
         let mut flags = durable;
         flags.set(Flags::PREFLUSH, !broken(Rule::CommitFlushes));
         flags.set(Flags::FUA, !broken(Rule::CommitIsDurable));
+        if broken(Rule::LossesAreKnown) {
+            self.cow.flush().await.ok();
+        }
         let mut data = Buffer::from_slice(write.data.as_slice());
         self.cow.submit(Bio::write_from(write.at, &mut data).with_flags(flags)).await
     }

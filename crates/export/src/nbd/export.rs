@@ -100,6 +100,18 @@ impl Export {
         &self.volume
     }
 
+    /// The export for one connection: an opener of the volume, whose flushes are told once of what the volume lost. The
+    /// caller keeps the original, which shows that the volume is in use.
+    pub(crate) fn open(&self) -> Self {
+        Self {
+            name: self.name.clone(),
+            description: self.description.clone(),
+            volume: Arc::new(ByteVolume::clone(&self.volume)),
+            read_only: self.read_only,
+            allocation: self.allocation.clone(),
+        }
+    }
+
     /// The source of allocation states, if any.
     pub(crate) fn allocation(&self) -> Option<&dyn Allocation> {
         self.allocation.as_deref()
@@ -109,8 +121,7 @@ impl Export {
     pub fn info(&self) -> ExportInfo {
         let disk = self.volume.gateway().disk();
         let limits = disk.limits();
-        // All connections use the volume's one gateway, and nothing is cached above it: a flush on one connection
-        // covers writes acknowledged on any.
+        // Nothing is cached above the volume: a flush on one connection covers writes acknowledged on any.
         let mut flags = FLAG_HAS_FLAGS
             | FLAG_SEND_FLUSH
             | FLAG_SEND_FUA

@@ -111,7 +111,7 @@ pub async fn serve<S: Stream>(
     // The other exports may be freed meanwhile.
     drop(list);
     tracing::debug!(export = export.name(), structured, allocation, "nbd transmission begins");
-    let result = transmit(stream, input, &export, terms, peer, stop).await;
+    let result = transmit(stream, input, &export.open(), terms, peer, stop).await;
     tracing::debug!(export = export.name(), ?result, "nbd connection ends");
     result
 }

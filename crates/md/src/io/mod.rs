@@ -23,7 +23,7 @@ use smallvec::SmallVec;
 use crate::array::Array;
 use crate::canary::{Rule, broken};
 use crate::members::Index;
-use crate::rdev::{Rdev, State};
+use crate::rdev::Rdev;
 
 /// Results from members.
 type Answers = SmallVec<[(Index, BioResult); 4]>;
@@ -65,15 +65,10 @@ impl Array {
         // Keeps the array from being stopped meanwhile.
         let _writing = self.is_redundant().then(|| self.hold_open());
         self.behind.all_ended().await;
-        let targets = || self.members.placed().filter(|(_, rdev)| !rdev.is_faulty());
+        let targets = self.members.placed().filter(|(_, rdev)| !rdev.is_faulty());
         let skipped = usize::from(broken(Rule::FlushReachesAll));
-        let flushes = targets().skip(skipped).map(|(index, rdev)| (index, rdev.submit_flush()));
-        let result = self.judge(gather(flushes.collect()).await).await;
-        let mut spoilt = false;
-        for (_, rdev) in targets() {
-            spoilt |= rdev.clear(State::UNFLUSHED).contains(State::UNFLUSHED);
-        }
-        if spoilt { result.and(Err(Status::Io)) } else { result }
+        let flushes = targets.skip(skipped).map(|(index, rdev)| (index, rdev.submit_flush()));
+        self.judge(gather(flushes.collect()).await).await
     }
 
     /// The members that a write to `slot` goes to.

@@ -1,7 +1,7 @@
 //! Reads: from the least busy member, and the handling of read errors.
 
 use ashlar_block::stats::thread_shard;
-use ashlar_block::{Bio, BioResult, Buffer, Flags, Sectors, Status, rate_limited};
+use ashlar_block::{Bio, BioResult, Buffer, Flags, Sector, Sectors, Status, rate_limited};
 use smallvec::SmallVec;
 
 use crate::array::Array;
@@ -43,7 +43,7 @@ impl Array {
                     }
                     let _reading = copy.rdev.reading(copy.at.sector, bio.len);
                     let part = Bio { sector: copy.at.sector, ..bio.clone() };
-                    match copy.rdev.submit_from(&self.disk, bio.sector, part).await {
+                    match self.read_from(copy.index, copy.rdev, bio.sector, part).await {
                         Ok(()) => return Ok(()),
                         Err(status) => Some((copy.index, status)),
                     }
@@ -51,6 +51,12 @@ impl Array {
             }
         };
         Box::pin(self.read_failed(bio, failed)).await
+    }
+
+    /// Reads from a member, whose data must be current.
+    async fn read_from(&self, index: Index, rdev: &Rdev, from: Sector, part: Bio) -> BioResult {
+        rdev.submit_from(&self.disk, from, part).await?;
+        self.is_current(index, rdev).await
     }
 
     /// Continues a read that no single copy could serve, or that failed on a member.
@@ -176,7 +182,7 @@ impl Array {
                 self.behind.clear_of(piece.sector, piece.end()).await;
             }
             let part = Bio { sector: at.sector + into, ..piece.clone() };
-            match rdev.submit_from(&self.disk, piece.sector, part).await {
+            match self.read_from(index, rdev, piece.sector, part).await {
                 Ok(()) => {
                     if bad.is_empty() || !self.may_correct() {
                         return Ok(());
@@ -251,7 +257,8 @@ impl Array {
             if bad.contains(&(index, at)) {
                 continue;
             }
-            if rdev.submit(Bio::read_into(at.sector + into, &mut data)).await.is_ok() {
+            let read = rdev.submit(Bio::read_into(at.sector + into, &mut data)).await;
+            if read.is_ok() && self.is_current(index, rdev).await.is_ok() {
                 return Some(data);
             }
         }

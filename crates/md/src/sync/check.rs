@@ -71,6 +71,9 @@ impl Check<'_> {
         });
         let mut copies: Vec<Read<'_>> = Vec::new();
         for (source, data, result) in join_all(reads).await {
+            if array.is_current(source.index, source.rdev).await.is_err() {
+                continue;
+            }
             let blocks = match result {
                 Ok(()) => Vec::new(),
                 Err(status) if status.is_retryable_elsewhere() => {

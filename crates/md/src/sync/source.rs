@@ -228,7 +228,7 @@ impl Array {
             let (member, sector) = (source.rdev.path(), source.at + part.into);
             rate_limited!(warn, array = self.disk.name(), member, %sector, %status, "read error of a sync");
         }
-        result
+        result.and(self.is_current(source.index, source.rdev).await)
     }
 
     /// Writes part of a run to one copy. A member that does not take it fails.

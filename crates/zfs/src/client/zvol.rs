@@ -172,7 +172,7 @@ impl BlockDevice for Zvol {
         self.queue.submit_bio(bio)
     }
 
-    fn traces_completions(&self) -> bool {
+    fn is_queue(&self) -> bool {
         true
     }
 }

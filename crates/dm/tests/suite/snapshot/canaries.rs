@@ -42,7 +42,7 @@ canaries! {
     exceptions_in_caches: CommitIsDurable, 300;
     an_exception_before_its_data: DataComesFirst, 300;
     a_discard_that_leaves_anything: DiscardsZero, 300;
-    a_flush_that_fails_beside_another: FlushesAreApart, 600;
+    a_flush_that_fails_beside_another: LossesAreKnown, 600;
     a_partial_write_taken_for_a_whole_chunk: FullChunksOnly, 300;
     an_invalid_snapshot_that_does_not_say_so: InvalidIsRecorded, 300;
     exceptions_forgotten_before_merged_data_is_durable: MergeFlushes, 600;

@@ -1,12 +1,17 @@
 //! Flushes that fail, once, and lose the cached data.
 
+use std::sync::Arc;
+
+use ashlar_block::Status;
+use ashlar_md::Array;
+use ashlar_md::manage::{FlagChange, MemberFlag};
 use ashlar_md::ondisk::Level;
 use ashlar_md::ondisk::create::{CreateSpec, NewBitmap};
 use ashlar_sim::Sim;
 
 use crate::common::{Shape, differing, disks, gateway, make_with, media, start, write};
 use crate::interleavings::world::{
-    CHUNK, DISK, RUN, begin, check, cut, flushed, mirror, plain, sleep_us, with_bitmap,
+    CHUNK, DISK, RUN, begin, begin_on, check, cut, flushed, mirror, plain, sleep_us, with_bitmap,
 };
 
 /// Before bitmap marks are cleared, all members are flushed. A member whose flush failed had lost its
@@ -99,4 +104,63 @@ fn what_a_member_that_has_to_stay_lost_as_the_array_became_clean_is_told_and_syn
             check(&array, 0, 8, 3, "after all").await;
         });
     }
+}
+
+/// A disk that fails a durable write has lost its cache, as one that fails a flush. The member must stay, so its array
+/// lost acknowledged writes: the client's next flush succeeded nevertheless.
+fn a_durable_write_loses_the_cache_of_the_only_member(
+    spec: &CreateSpec,
+    durable_write: impl AsyncFn(&Arc<Array>) -> bool,
+) {
+    let media = media(1, DISK);
+    let sim = Sim::new(1);
+    sim.block_on(async {
+        let array = begin(&sim, spec, &media).await;
+        let (client, other) = (gateway(&array), gateway(&array));
+        // So that the array is clean and has no marks.
+        sleep_us(5_000_000).await;
+        write(&client, 0, 8, 2).await.unwrap();
+        media[0].fail_nth_fua(0);
+        assert!(!durable_write(&array).await, "the member did not refuse");
+        check(&array, 0, 8, 1, "lost").await;
+        for opener in [client, other] {
+            assert_eq!(opener.flush().await, Err(Status::Io), "not told");
+            assert_eq!(opener.flush().await, Ok(()), "told twice");
+        }
+        flushed(&array, 0, 8, 3).await;
+        check(&array, 0, 8, 3, "after all").await;
+    });
+}
+
+#[test]
+fn clients_are_told_what_a_bitmap_write_lost() {
+    a_durable_write_loses_the_cache_of_the_only_member(&with_bitmap(mirror(1)), async |array| {
+        write(&gateway(array), 3 * CHUNK, 8, 2).await.is_ok()
+    });
+}
+
+#[test]
+fn clients_are_told_what_a_superblock_lost() {
+    a_durable_write_loses_the_cache_of_the_only_member(&mirror(1), async |array| {
+        let change = FlagChange { flag: MemberFlag::Failfast, on: true };
+        array.set_flag(0, change).await.is_ok()
+    });
+}
+
+/// The disk of one member is also used by something else, whose flush fails: the member lost its cache as well.
+#[test]
+fn a_member_fails_whose_disk_failed_the_flush_of_another_user() {
+    let media = media(2, DISK);
+    let sim = Sim::new(1);
+    sim.block_on(async {
+        let disks = disks(&media);
+        make_with(&mirror(2), &disks).await;
+        let array = begin_on(&sim, &disks).await;
+        write(&gateway(&array), 0, 8, 2).await.unwrap();
+        media[0].fail_nth_flush(0);
+        assert_eq!(disks[0].gateway().flush().await, Err(Status::Io));
+        gateway(&array).flush().await.unwrap();
+        assert_eq!(array.degraded(), 1);
+        check(&array, 0, 8, 2, "after the flush").await;
+    });
 }

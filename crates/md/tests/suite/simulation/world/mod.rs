@@ -276,7 +276,8 @@ impl World {
                 SimRuntime.sleep(Duration::from_micros(200)).await;
             }
             for &disk in &script.victims {
-                misbehave(&self.media[disk], self.places[disk].data, &mut faults);
+                let data = self.places[disk].data;
+                misbehave(&self.media[disk], data, !script.too_many, &mut faults);
             }
         };
         let trouble = Box::pin(trouble);

@@ -188,8 +188,9 @@ fn random_work(facts: Facts, tolerate_errors: bool, rng: &mut Rng) -> Vec<Worklo
     work
 }
 
-/// Makes a disk misbehave in a random way, now or later; its data begins at `data`.
-pub(crate) fn misbehave(medium: &Media, data: u64, rng: &mut Rng) {
+/// Makes a disk misbehave in a random way, now or later; its data begins at `data`. If the array `keeps_data`, the disk may
+/// lose its cache too: otherwise clients would see data of before their last flush, which the oracle does not expect.
+pub(crate) fn misbehave(medium: &Media, data: u64, keeps_data: bool, rng: &mut Rng) {
     let medium = medium.clone();
     let end = medium.capacity().0;
     let mut range = || {
@@ -198,7 +199,7 @@ pub(crate) fn misbehave(medium: &Media, data: u64, rng: &mut Rng) {
     };
     let (one, other) = (range(), range());
     let (n, delay) = (rng.below(20), Duration::from_micros(rng.below(3000)));
-    let kind = rng.below(9);
+    let kind = rng.below(12);
     let misbehave = move || match kind {
         0 => medium.kill(),
         1 => medium.fail_nth_write(n),
@@ -210,6 +211,9 @@ pub(crate) fn misbehave(medium: &Media, data: u64, rng: &mut Rng) {
         4 => medium.fail_writes(0..data),
         5 => medium.slow_down(2 + n * n * 10),
         6 => medium.drop_support(Op::Flush),
+        7 if keeps_data => medium.fail_nth_flush(n / 8),
+        8 if keeps_data => medium.fail_nth_fua(n / 4),
+        9 if keeps_data => medium.vanish(),
         _ => {
             medium.fail_reads(one);
             medium.fail_reads(other);

@@ -1,0 +1,254 @@
+//! The volatile cache of a device: how often it may have lost acknowledged writes, and which of its users know.
+//!
+//! A disk that fails to flush its cache drops it, and reports that once, to the submitter of that flush: the next flush
+//! succeeds with nothing left to make durable (Linux tells page-cache users apart in the same way, `lib/errseq.c`). All
+//! other users of the disk have to learn of it too. So each device counts its losses, and each [`Gateway`] is an opener
+//! with a cursor: its flush fails if the device lost something since the opener's last flush. Every opener is told of
+//! every loss once.
+//!
+//! | event | is counted by |
+//! |---|---|
+//! | a flush fails | the queue at the bottom, at completion; for a layer, the gateway to it |
+//! | a write with FUA fails, unless its status says that the write itself failed | the queue |
+//! | any I/O fails because the device is gone or did not answer | the queue |
+//! | a layer that answers for its devices has lost data on one of them | the layer: [`Disk::note_loss`] |
+//!
+//! What a layer's user has lost shows in the layer's flush, which passes the layer's gateways to the devices below; so
+//! nothing is passed on to the devices above at completion.
+//!
+//! Two threads may flush at a time. If the device drops its cache in one of the flushes, and the other succeeds because
+//! nothing is left, then the successful one may be seen first. So a flush ends only once all commands that may have lost the
+//! cache, and were issued before the flush ended, have ended too.
+//!
+//! [`Gateway`]: crate::gateway::Gateway
+//! [`Disk::note_loss`]: crate::disk::Disk::note_loss
+
+use std::future::poll_fn;
+use std::mem;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+
+use smallvec::SmallVec;
+
+use crate::bio::Op;
+use crate::plug::Dispatch;
+use crate::status::{BioResult, Status};
+
+/// The cache of one device.
+#[derive(Default)]
+pub(crate) struct Cache {
+    losses: Losses,
+    state: Mutex<State>,
+}
+
+/// Losses so far; on a cache line that seldom changes, because reads look at it.
+#[derive(Default)]
+#[repr(align(128))]
+struct Losses(AtomicU64);
+
+#[derive(Default)]
+struct State {
+    /// The losses that some opener knows of.
+    told: u64,
+    /// The number of the next command that may lose the cache.
+    next: u64,
+    /// Those in flight.
+    in_flight: SmallVec<[u64; 4]>,
+    /// Flushes that wait for the end of some of them.
+    waiting: Vec<Waker>,
+}
+
+impl Cache {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a loss.
+    pub(crate) fn note_loss(&self) {
+        self.losses.0.fetch_add(1, SeqCst);
+    }
+
+    /// The losses so far.
+    #[inline]
+    pub(crate) fn losses(&self) -> u64 {
+        self.losses.0.load(SeqCst)
+    }
+
+    /// The cursor of a new opener. A loss that no opener knows of yet is news to it, too: another opener may have
+    /// written for it before.
+    pub(crate) fn open(&self) -> Cursor {
+        Cursor(AtomicU64::new(self.state().told))
+    }
+
+    /// Issues a command that may lose the cache.
+    fn begin(&self) -> u64 {
+        let mut state = self.state();
+        let number = state.next;
+        state.next += 1;
+        state.in_flight.push(number);
+        number
+    }
+
+    fn end(&self, number: u64, loses: bool) {
+        if loses {
+            self.note_loss();
+        }
+        let mut state = self.state();
+        state.in_flight.retain(|other| *other != number);
+        let waiting = mem::take(&mut state.waiting);
+        drop(state);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    /// Waits until all commands that may lose the cache, and were issued so far, have ended.
+    async fn settled(&self) {
+        let before = self.state().next;
+        poll_fn(|cx| {
+            let mut state = self.state();
+            if state.in_flight.iter().all(|number| *number >= before) {
+                return Poll::Ready(());
+            }
+            state.waiting.push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+/// The losses of a device that one opener knows of.
+pub(crate) struct Cursor(AtomicU64);
+
+impl Cursor {
+    /// The losses that the opener knows of.
+    #[inline]
+    pub(crate) fn known(&self) -> u64 {
+        self.0.load(SeqCst)
+    }
+
+    /// Whether there were losses that the opener does not know of.
+    #[inline]
+    pub(crate) fn has_news(&self, cache: &Cache) -> bool {
+        cache.losses() != self.known()
+    }
+
+    /// The losses so far do not concern the opener.
+    pub(crate) fn acknowledge(&self, cache: &Cache) {
+        self.0.fetch_max(cache.losses(), SeqCst);
+    }
+
+    /// Ends a flush of the opener that began when it knew of `known` losses. Returns whether there were more until now; the
+    /// opener knows of them then.
+    pub(crate) async fn is_news(&self, cache: &Cache, known: u64) -> bool {
+        cache.settled().await;
+        let losses = cache.losses();
+        let mut state = cache.state();
+        state.told = state.told.max(losses);
+        drop(state);
+        self.0.fetch_max(losses, SeqCst);
+        losses != known
+    }
+}
+
+/// Whether a flush or a FUA write that failed may have lost the cache. Not if the device refused it; nor if the data of a
+/// write did not get as far as the cache. An I/O error says neither.
+pub(crate) fn loses(op: Op, status: Status) -> bool {
+    match status {
+        Status::Medium | Status::Protection | Status::NoSpace => op == Op::Flush,
+        Status::NotSupported | Status::Invalid | Status::ReadOnly | Status::Again => false,
+        Status::Timeout
+        | Status::Transport
+        | Status::Target
+        | Status::Resource
+        | Status::Io
+        | Status::Offline => true,
+    }
+}
+
+/// Whether the device may have gone, and its cache with it.
+pub(crate) fn is_gone(status: Status) -> bool {
+    matches!(status, Status::Timeout | Status::Transport | Status::Offline)
+}
+
+/// A command in flight that may lose the cache. Dropped without a result, it has.
+pub(crate) struct Risk {
+    queue: Arc<dyn Dispatch>,
+    number: u64,
+    loses: bool,
+}
+
+impl Risk {
+    /// Issues such a command to `queue`.
+    pub(crate) fn new(queue: Arc<dyn Dispatch>) -> Self {
+        let number = queue.disk().cache().begin();
+        Self { queue, number, loses: true }
+    }
+
+    /// Ends the command.
+    pub(crate) fn end(mut self, op: Op, result: BioResult) {
+        self.loses = result.is_err_and(|status| loses(op, status));
+    }
+}
+
+impl Drop for Risk {
+    fn drop(&mut self) {
+        self.queue.disk().cache().end(self.number, self.loses);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::Context;
+
+    use super::*;
+
+    fn ready<T>(future: impl Future<Output = T>) -> Option<T> {
+        match pin!(future).as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(value) => Some(value),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn each_opener_is_told_of_each_loss_once() {
+        let cache = Cache::default();
+        let (one, other) = (cache.open(), cache.open());
+        let told = |cursor: &Cursor| ready(cursor.is_news(&cache, cursor.known()));
+        assert_eq!((told(&one), told(&other)), (Some(false), Some(false)));
+        cache.note_loss();
+        let late = cache.open();
+        assert_eq!((told(&one), told(&one)), (Some(true), Some(false)));
+        assert_eq!((told(&other), told(&other)), (Some(true), Some(false)));
+        // Opened before any opener knew.
+        assert_eq!(told(&late), Some(true));
+        assert_eq!(told(&cache.open()), Some(false));
+    }
+
+    #[test]
+    fn all_flushes_of_an_opener_that_overlap_a_loss_are_told() {
+        let cache = Cache::default();
+        let opener = cache.open();
+        let (first, second) = (opener.known(), opener.known());
+        cache.note_loss();
+        assert_eq!(ready(opener.is_news(&cache, first)), Some(true));
+        assert_eq!(ready(opener.is_news(&cache, second)), Some(true));
+        assert_eq!(ready(opener.is_news(&cache, opener.known())), Some(false));
+    }
+
+    #[test]
+    fn a_flush_waits_for_the_results_of_commands_that_were_issued_before_its_end() {
+        for loses in [false, true] {
+            let cache = Cache::default();
+            let opener = cache.open();
+            let (before, known) = (cache.begin(), opener.known());
+            let mut ending = pin!(opener.is_news(&cache, known));
+            let mut cx = Context::from_waker(Waker::noop());
+            assert!(ending.as_mut().poll(&mut cx).is_pending());
+            // Issued after the flush ended: it does not matter.
+            let _after = cache.begin();
+            cache.end(before, loses);
+            assert_eq!(ending.as_mut().poll(&mut cx), Poll::Ready(loses));
+        }
+    }
+}
