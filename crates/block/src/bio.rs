@@ -62,6 +62,22 @@ bitflags! {
     }
 }
 
+/// The copy of its sectors that a read names: [`Self::ANY`] is a plain read, for which the layers
+/// choose; from 1 on, exactly this copy, and no other instead of it.
+///
+/// [`Gateway::copies`](crate::Gateway::copies) says how many there are. Each layer passes the number on to the
+/// device below, or answers it: a mirror by the member that holds the copy. It never changes what a
+/// plain read returns.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct CopyNumber(pub u16);
+
+impl CopyNumber {
+    /// Whichever copy the layers choose: a plain read.
+    pub const ANY: Self = Self(0);
+    /// Most copies that a device counts; a reader of every copy takes that many reads.
+    pub const MAX: Self = Self(64);
+}
+
 /// The data of a bio: usually one segment.
 pub type Segments = SmallVec<[Segment; 1]>;
 
@@ -81,12 +97,22 @@ pub struct Bio {
     pub segments: Segments,
     /// The submitter's I/O priority (`ioprio_set(2)`); bios of different priority never merge.
     pub ioprio: u16,
+    /// The copy that a read names; [`CopyNumber::ANY`] for all other operations.
+    pub copy: CopyNumber,
 }
 
 impl Bio {
     /// An I/O without data.
     fn bare(op: Op, sector: Sector, len: Sectors) -> Self {
-        Self { op, flags: Flags::empty(), sector, len, segments: Segments::new(), ioprio: 0 }
+        Self {
+            op,
+            flags: Flags::empty(),
+            sector,
+            len,
+            segments: Segments::new(),
+            ioprio: 0,
+            copy: CopyNumber::ANY,
+        }
     }
 
     fn with_data(op: Op, sector: Sector, segments: Segments) -> Self {
@@ -138,6 +164,13 @@ impl Bio {
         self
     }
 
+    /// Names the copy to read.
+    #[must_use]
+    pub fn with_copy(mut self, copy: CopyNumber) -> Self {
+        self.copy = copy;
+        self
+    }
+
     /// The sector after the last one.
     #[inline]
     pub fn end(&self) -> Sector {
@@ -149,7 +182,7 @@ impl Bio {
         self.segments.iter().map(|s| s.len() as u64).sum()
     }
 
-    /// A bio of the same operation and flags for the part `[at, at + len)` of this one's range
+    /// A bio of the same operation, flags, priority and copy for the part `[at, at + len)` of this one's range
     /// (absolute sectors), sent to `target` on a lower device.
     pub fn slice_to(&self, at: Sector, len: Sectors, target: Sector) -> Self {
         debug_assert!(at >= self.sector && at + len <= self.end());
@@ -158,7 +191,8 @@ impl Bio {
         } else {
             Segments::new()
         };
-        Self { op: self.op, flags: self.flags, sector: target, len, segments, ioprio: self.ioprio }
+        let Self { op, flags, ioprio, copy, .. } = *self;
+        Self { op, flags, sector: target, len, segments, ioprio, copy }
     }
 
     /// Splits off and returns the first `n` sectors.
@@ -221,6 +255,15 @@ mod tests {
         let mut first = [0];
         bio.segments[0].copy_to(&mut first);
         assert_eq!(first, [5]);
+    }
+
+    #[test]
+    fn every_part_of_a_read_names_the_same_copy() {
+        let mut data = Buffer::alloc(4096);
+        let mut bio = Bio::read_into(Sector(0), &mut data).with_copy(CopyNumber(3));
+        let front = bio.split_front(Sectors(2));
+        let part = bio.slice_to(Sector(4), Sectors(1), Sector(90));
+        assert_eq!([front.copy, bio.copy, part.copy], [CopyNumber(3); 3]);
     }
 
     #[test]

@@ -7,9 +7,12 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use crate::bio::Bio;
+#[cfg(doc)]
+use crate::bio::CopyNumber;
 use crate::disk::Disk;
 use crate::stats::Account;
 use crate::status::{BioResult, Status};
+use crate::units::{Sector, Sectors};
 
 /// A future that stays on its reactor's thread.
 pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -31,6 +34,18 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// the flush after an emulated FUA write) are not started: like a failed bio, it may have happened
     /// in part.
     fn submit_bio(&self, bio: Bio) -> IoFuture<'_>;
+
+    /// How many copies of the range a read can name, from 1 on; at least 1, at most
+    /// [`CopyNumber::MAX`]. Where parts of the range have different numbers (stripes on unlike
+    /// devices), the largest: a read of a copy that some part lacks fails with
+    /// [`Status::Invalid`], and a shorter one may succeed.
+    ///
+    /// The answer is of the moment: members fail and return. A number belongs to the same place as
+    /// long as the members do not change. Layers ask their lower devices for each part, so ask for
+    /// the range of one I/O.
+    fn copies(&self, _at: Sector, _len: Sectors) -> u16 {
+        1
+    }
 
     /// Whether the device is a queue: it fires the trace points of completions and notes the losses of its cache itself,
     /// for its requests. For layers the gateway does both, for its bios.

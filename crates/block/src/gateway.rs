@@ -14,7 +14,7 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
-use crate::bio::{Bio, Flags, Op, Segments};
+use crate::bio::{Bio, CopyNumber, Flags, Op, Segments};
 use crate::buffer::Buffer;
 use crate::cache::{self, Cursor};
 use crate::device::{BlockDevice, IoFuture};
@@ -71,10 +71,30 @@ impl Gateway {
         self.disk().capacity()
     }
 
+    /// How many copies of a range a read can name; see [`BlockDevice::copies`]. Of a range that the
+    /// device does not have, 1.
+    pub fn copies(&self, at: Sector, len: Sectors) -> u16 {
+        let end = at.checked_add(len).filter(|end| *end > at);
+        let is_here = end.is_some_and(|end| end <= self.capacity().as_end());
+        if is_here { self.device.copies(at, len) } else { 1 }
+    }
+
+    /// The copies of a range for a reader that tries or verifies each of them; none where there is
+    /// only one, which every plain read returns.
+    pub fn alternates(&self, at: Sector, len: Sectors) -> impl Iterator<Item = CopyNumber> + use<> {
+        let copies = self.copies(at, len);
+        (1..=copies).filter(move |_| copies > 1).map(CopyNumber)
+    }
+
     /// Submits `bio`; the future returns its status.
-    pub fn submit(&self, bio: Bio) -> IoFuture<'_> {
+    pub fn submit(&self, mut bio: Bio) -> IoFuture<'_> {
         let disk = self.disk();
         if let Err(status) = check(disk, &bio) {
+            return IoFuture::failed(status);
+        }
+        if bio.copy != CopyNumber::ANY
+            && let Err(status) = self.check_copy(&mut bio)
+        {
             return IoFuture::failed(status);
         }
         trace::bio(disk, Action::Queue, &bio);
@@ -82,6 +102,20 @@ impl Gateway {
             return self.traced(bio);
         }
         self.pass_on(bio)
+    }
+
+    /// Checks that the copy which a bio names exists. Where a device has one copy, that is the device
+    /// itself and the read a plain one: so no number reaches a queue.
+    #[cold]
+    fn check_copy(&self, bio: &mut Bio) -> BioResult {
+        let copies = self.copies(bio.sector, bio.len);
+        if bio.op != Op::Read || bio.copy.0 > copies {
+            return Err(Status::Invalid);
+        }
+        if copies == 1 {
+            bio.copy = CopyNumber::ANY;
+        }
+        Ok(())
     }
 
     /// Passes on a bio to a layer, and fires the trace point of its completion.
@@ -259,8 +293,21 @@ impl Gateway {
     /// # Errors
     /// The read's status.
     pub async fn read(&self, sector: Sector, len: Sectors) -> Result<Buffer, Status> {
+        self.read_copy(sector, len, CopyNumber::ANY).await
+    }
+
+    /// Reads `len` sectors at `sector` from `copy`.
+    ///
+    /// # Errors
+    /// The read's status; [`Status::Invalid`] if there is no such copy.
+    pub async fn read_copy(
+        &self,
+        sector: Sector,
+        len: Sectors,
+        copy: CopyNumber,
+    ) -> Result<Buffer, Status> {
         let mut buffer = Buffer::try_alloc(len.bytes() as usize).ok_or(Status::Resource)?;
-        self.submit(Bio::read_into(sector, &mut buffer)).await?;
+        self.submit(Bio::read_into(sector, &mut buffer).with_copy(copy)).await?;
         Ok(buffer)
     }
 

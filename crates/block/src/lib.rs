@@ -48,7 +48,7 @@ pub mod status;
 pub mod trace;
 pub mod units;
 
-pub use bio::{Bio, Flags, Op, Segments};
+pub use bio::{Bio, CopyNumber, Flags, Op, Segments};
 pub use buffer::{Buffer, Segment};
 pub use byte_volume::ByteVolume;
 pub use device::{BlockDevice, Completion, IoFuture, LocalFuture};

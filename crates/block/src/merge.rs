@@ -35,6 +35,7 @@ pub fn try_merge(
         || (flags | bio.flags).intersects(VETO)
         || (flags ^ bio.flags).intersects(ALIKE)
         || rq.ioprio() != bio.ioprio
+        || rq.copy() != bio.copy
     {
         return None;
     }
@@ -80,5 +81,28 @@ pub(crate) fn merge(rq: &mut Request, queued: QueuedBio, how: Merge) {
             rq.sector = queued.bio.sector;
             rq.bios.insert(0, queued);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use super::*;
+    use crate::bio::CopyNumber;
+    use crate::buffer::Buffer;
+    use crate::units::Sector;
+
+    #[test]
+    fn reads_of_different_copies_never_merge() {
+        let mut data = Buffer::alloc(4096);
+        let mut read = |at, copy| Bio::read_into(Sector(at), &mut data).with_copy(CopyNumber(copy));
+        let queued = QueuedBio { bio: read(0, 1), completion: Rc::default() };
+        let mut rq = Request::new(0, queued);
+        let (limits, max) = (Limits::default(), Sectors(256));
+        let how = [1, 2, 0].map(|copy| try_merge(&rq, &read(8, copy), &limits, max, max));
+        assert_eq!(how, [Some(Merge::Back), None, None]);
+        // A request that is dropped completes its bios; this one was never queued.
+        rq.bios.clear();
     }
 }

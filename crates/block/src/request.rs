@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use smallvec::SmallVec;
 
-use crate::bio::{Bio, Flags, Op};
+use crate::bio::{Bio, CopyNumber, Flags, Op};
 use crate::buffer::Segment;
 use crate::cache::Risk;
 use crate::device::Completion;
@@ -58,6 +58,11 @@ impl Request {
     /// The I/O priority.
     pub fn ioprio(&self) -> u16 {
         self.first().ioprio
+    }
+
+    /// The copy that it reads.
+    pub(crate) fn copy(&self) -> CopyNumber {
+        self.first().copy
     }
 
     /// First sector.

@@ -8,7 +8,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ashlar_block::bio::{Bio, Flags, Op, Segments};
+use ashlar_block::bio::{Bio, CopyNumber, Flags, Op, Segments};
 use ashlar_block::disk::Disk;
 use ashlar_block::gateway::Gateway;
 use ashlar_block::limits::{Features, Limits};
@@ -109,6 +109,7 @@ async fn execute(lower: &Gateway, rq: &Request) -> BioResult {
         len,
         segments,
         ioprio: rq.ioprio(),
+        copy: CopyNumber::ANY,
     };
     if rq.op() != Op::Discard {
         let segments: Segments = rq.segments().cloned().collect();

@@ -2,12 +2,13 @@
 
 use crate::common;
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{discard, end_all, end_one, held, holder, poll, read, result, write};
 use ashlar_block::{
-    Bio, BlockDevice, Buffer, Features, Flags, Gateway, Limits, Op, Runtime, Sector, Sectors,
-    Segments, Status, plug,
+    Bio, BlockDevice, Buffer, CopyNumber, Disk, Features, Flags, Gateway, IoFuture, Limits, Op,
+    Runtime, Sector, Sectors, Segments, Status, plug,
 };
 use ashlar_sim::{Media, Model, Oracle, Sim, SimDisk, SimRuntime, Stop, Value, Workload, seeds};
 
@@ -62,6 +63,59 @@ fn what_does_not_fit_the_device_is_refused() {
     queue.disk().set_max_discard_bytes(0).unwrap();
     assert_eq!(result(&mut gateway.submit(discard(0, 8))), Err(Status::NotSupported));
     end_all();
+}
+
+/// A device with three copies, which notes the copies that reads name.
+struct Copied {
+    disk: Disk,
+    seen: Mutex<Vec<(u64, u16)>>,
+}
+
+impl BlockDevice for Copied {
+    fn disk(&self) -> &Disk {
+        &self.disk
+    }
+
+    fn copies(&self, at: Sector, _: Sectors) -> u16 {
+        if at.0 < 1000 { 3 } else { 1 }
+    }
+
+    fn submit_bio(&self, bio: Bio) -> IoFuture<'_> {
+        self.seen.lock().unwrap().push((bio.sector.0, bio.copy.0));
+        IoFuture::ready(Ok(()))
+    }
+}
+
+#[test]
+fn a_read_names_a_copy_that_exists_and_every_piece_of_it_names_the_same() {
+    let limits = Limits { max_hw_sectors: Sectors(8), ..cached() };
+    let disk = Disk::new("copied", Sectors(2000), limits);
+    let device = Arc::new(Copied { disk, seen: Mutex::default() });
+    let gateway = Gateway::new(Arc::<Copied>::clone(&device));
+    let named = |at, copy| read(at, 20).with_copy(CopyNumber(copy));
+    let submit = |bio| result(&mut gateway.submit(bio));
+    assert_eq!(submit(named(0, 2)), Ok(()));
+    assert_eq!(submit(read(40, 8)), Ok(()));
+    // The only copy is the device: no number goes further down.
+    assert_eq!(submit(named(1000, 1)), Ok(()));
+    let pieces = [(0, 2), (8, 2), (16, 2), (40, 0), (1000, 0), (1008, 0), (1016, 0)];
+    assert_eq!(*device.seen.lock().unwrap(), pieces);
+    for bio in [named(0, 4), named(1000, 2), write(0, 8).with_copy(CopyNumber(1))] {
+        assert_eq!(submit(bio), Err(Status::Invalid));
+    }
+    let copies = |at, len| gateway.copies(Sector(at), Sectors(len));
+    assert_eq!([copies(0, 8), copies(1000, 8)], [3, 1]);
+    // Ranges that the device does not have.
+    assert_eq!([copies(0, 0), copies(0, 2001), copies(u64::MAX, 8)], [1; 3]);
+    assert_eq!(gateway.alternates(Sector(0), Sectors(8)).count(), 3);
+    assert_eq!(gateway.alternates(Sector(1000), Sectors(8)).count(), 0);
+    // A queue has one copy, so reads of it and plain reads still merge.
+    let (_, queue) = holder(cached());
+    let mut ios = [queue.submit(read(0, 8).with_copy(CopyNumber(1))), queue.submit(read(8, 8))];
+    plug::flush_current();
+    assert_eq!(held(), [(Op::Read, 0, 16, 2)]);
+    end_all();
+    assert!(ios.iter_mut().all(|io| result(io) == Ok(())));
 }
 
 /// Submits `bio`, lets the driver end everything, and returns what the driver got, in order.
