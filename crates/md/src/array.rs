@@ -34,8 +34,8 @@ use std::time::Duration;
 
 use ashlar_block::stats::{SHARDS, thread_shard};
 use ashlar_block::{
-    Bio, BioResult, BlockDevice, Disk, Features, IoFuture, Limits, Op, Runtime, Sectors, Status,
-    rate_limited,
+    Bio, BioResult, BlockDevice, CopyNumber, Disk, Features, IoFuture, Limits, Op, Runtime, Sector,
+    Sectors, Status, rate_limited,
 };
 use async_lock::OnceCell;
 use futures_util::future::select;
@@ -540,12 +540,17 @@ impl BlockDevice for Array {
         &self.disk
     }
 
+    fn copies(&self, at: Sector, len: Sectors) -> u16 {
+        Self::copies(self, at, len)
+    }
+
     fn submit_bio(&self, bio: Bio) -> IoFuture<'_> {
         if self.is_stopped() {
             return IoFuture::failed(Status::Offline);
         }
         match bio.op {
             Op::Read | Op::Write if !self.is_redundant() => self.submit_striped(bio),
+            Op::Read if bio.copy != CopyNumber::ANY => IoFuture::boxed(self.read_named(bio)),
             Op::Read => IoFuture::boxed(self.read_chunk(bio)),
             Op::Write | Op::Discard | Op::WriteZeroes => self.submit_write(bio),
             Op::Flush => {

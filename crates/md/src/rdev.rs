@@ -276,6 +276,11 @@ impl Rdev {
                 || broken(Rule::BadBlocksAreNotRead))
     }
 
+    /// The copies of a range of its data area that a read can name.
+    pub fn copies(&self, at: Sector, len: Sectors) -> u16 {
+        self.gateway.copies(at + self.data_offset, len)
+    }
+
     /// Its budget of read errors.
     pub fn read_errors(&self) -> &ReadErrors {
         &self.errors

@@ -10,6 +10,7 @@
 
 pub(crate) mod behind;
 mod discard;
+mod named;
 mod read;
 mod write;
 

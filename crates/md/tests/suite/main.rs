@@ -4,6 +4,7 @@ mod array;
 mod assembly;
 mod bitmap;
 mod common;
+mod copies;
 mod corrections;
 mod discards;
 mod dm_raid;
