@@ -27,7 +27,8 @@ use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
 use ashlar_block::{
-    Bio, BioResult, BlockDevice, Disk, Features, Flags, IoFuture, Op, Runtime, Sector, Status,
+    Bio, BioResult, BlockDevice, Disk, Features, Flags, IoFuture, Op, Runtime, Sector, Sectors,
+    Status,
 };
 use futures_util::lock::Mutex;
 use tracing::{info, warn};
@@ -265,6 +266,10 @@ async fn pass_on(device: impl Deref<Target = Device>, bio: Bio) -> BioResult {
 impl BlockDevice for Device {
     fn disk(&self) -> &Disk {
         &self.disk
+    }
+
+    fn copies(&self, at: Sector, len: Sectors) -> u16 {
+        self.live.load().copies(at, len)
     }
 
     fn submit_bio(&self, bio: Bio) -> IoFuture<'_> {

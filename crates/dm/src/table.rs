@@ -184,6 +184,18 @@ impl Table {
         }
     }
 
+    /// The copies of a range that a read can name: the most that a part of it has.
+    pub(crate) fn copies(&self, at: Sector, len: Sectors) -> u16 {
+        let end = (at + len).min(self.capacity().as_end());
+        let first = self.pieces.partition_point(|piece| piece.end <= at);
+        let pieces = self.pieces[first..].iter().take_while(|piece| piece.start < end);
+        let of_piece = |piece: &Piece| {
+            let (from, to) = (at.max(piece.start), end.min(piece.end));
+            piece.target.copies((from - piece.start).as_end(), to - from)
+        };
+        pieces.map(of_piece).max().unwrap_or(1)
+    }
+
     /// Maps a bio. Trace points fire for `disk`, the device of this table.
     pub(crate) async fn submit(&self, disk: &Disk, bio: Bio) -> BioResult {
         if bio.op == Op::Flush {

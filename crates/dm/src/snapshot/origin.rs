@@ -223,6 +223,10 @@ impl Target for OriginTarget {
         limits.max_write_zeroes = Sectors::ZERO;
     }
 
+    fn copies(&self, at: Sector, len: Sectors) -> u16 {
+        self.origin.device.copies(at, len)
+    }
+
     fn submit(&self, bio: Bio) -> IoFuture<'_> {
         match bio.op {
             Op::Read | Op::Flush => self.origin.device.submit(bio),

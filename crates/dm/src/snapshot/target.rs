@@ -352,6 +352,25 @@ impl Target for SnapshotTarget {
         self.0.stack_limits(limits);
     }
 
+    /// Those of the device, origin or COW, that has each chunk now.
+    fn copies(&self, at: Sector, len: Sectors) -> u16 {
+        let Ok(loaded) = self.loaded() else { return 1 };
+        let (snapshot, geometry) = (&self.0.snapshot, loaded.geometry);
+        let chunks = geometry.chunk_of(at)..=geometry.chunk_of(at + len - Sectors(1));
+        let of_chunk = |chunk| {
+            let start = at.max(geometry.sector(chunk));
+            let len = (geometry.sector(chunk) + geometry.chunk()).min(at + len) - start;
+            match snapshot.exceptions.shard(chunk).complete.get(chunk) {
+                Some(new) => {
+                    let start = geometry.sector(new) + geometry.offset(start);
+                    snapshot.cow.copies(start, len)
+                }
+                None => snapshot.origin.copies(start, len),
+            }
+        };
+        chunks.map(of_chunk).max().unwrap_or(1)
+    }
+
     fn submit(&self, bio: Bio) -> IoFuture<'_> {
         let loaded = match self.loaded() {
             Ok(loaded) => loaded,

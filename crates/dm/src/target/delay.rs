@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-use ashlar_block::{Bio, BioResult, IoFuture, Limits, LocalFuture, Op, Runtime};
+use ashlar_block::{Bio, BioResult, IoFuture, Limits, LocalFuture, Op, Runtime, Sector, Sectors};
 
 use super::{Construct, Lower, MessageError, New, Target, TargetError};
 use crate::text::parse_number;
@@ -148,6 +148,11 @@ impl Target for Delay {
 
     fn stack_limits(&self, limits: &mut Limits) {
         self.classes.iter().for_each(|class| class.lower.stack(limits));
+    }
+
+    fn copies(&self, at: Sector, len: Sectors) -> u16 {
+        let [read, ..] = &self.classes;
+        read.lower.copies(at, len)
     }
 
     fn submit(&self, bio: Bio) -> IoFuture<'_> {

@@ -16,7 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ashlar_block::{
-    Bio, BioResult, Buffer, Disk, Flags, IoFuture, Limits, Op, Runtime, Segment, Segments, Status,
+    Bio, BioResult, Buffer, Disk, Flags, IoFuture, Limits, Op, Runtime, Sector, Sectors, Segment,
+    Segments, Status,
 };
 
 use super::{Arguments, Construct, Lower, New, Target, TargetError};
@@ -293,6 +294,10 @@ impl Target for Flakey {
 
     fn remaps(&self, bio: &Bio, seen: &mut dyn FnMut(&Disk, &Bio)) {
         self.lower.remaps(bio, seen);
+    }
+
+    fn copies(&self, at: Sector, len: Sectors) -> u16 {
+        self.lower.copies(at, len)
     }
 
     fn submit(&self, bio: Bio) -> IoFuture<'_> {

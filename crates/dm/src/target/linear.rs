@@ -1,6 +1,6 @@
 //! `linear DEVICE OFFSET`: the piece is an area of another device.
 
-use ashlar_block::{Bio, Disk, IoFuture, Limits};
+use ashlar_block::{Bio, Disk, IoFuture, Limits, Sector, Sectors};
 
 use super::{Construct, Lower, New, Target, TargetError};
 
@@ -37,6 +37,10 @@ impl Target for Linear {
 
     fn stack_limits(&self, limits: &mut Limits) {
         self.lower.stack(limits);
+    }
+
+    fn copies(&self, at: Sector, len: Sectors) -> u16 {
+        self.lower.copies(at, len)
     }
 
     fn submit(&self, bio: Bio) -> IoFuture<'_> {

@@ -96,6 +96,11 @@ impl Lower {
         bio
     }
 
+    /// The copies of a range, counted from the start of the area, that a read can name.
+    pub fn copies(&self, at: Sector, len: Sectors) -> u16 {
+        self.gateway.copies(at + Sectors(self.start.0), len)
+    }
+
     /// Submits `bio`, whose sectors count from the start of the area.
     #[inline]
     pub fn submit(&self, bio: Bio) -> IoFuture<'_> {

@@ -173,6 +173,15 @@ impl Target for Striped {
         limits.io_opt_bytes = bytes(row);
     }
 
+    /// The most that a stripe of the range has. Reads are split at chunks, so each is of one stripe.
+    fn copies(&self, at: Sector, len: Sectors) -> u16 {
+        let parts = self.stripes.iter().enumerate().filter_map(|(index, stripe)| {
+            let (first, len) = self.geometry().part(index, at, at + len);
+            (!len.is_zero()).then(|| stripe.lower.copies(first, len))
+        });
+        parts.max().unwrap_or(1)
+    }
+
     fn submit(&self, mut bio: Bio) -> IoFuture<'_> {
         match bio.op {
             Op::Read | Op::Write => {

@@ -29,6 +29,10 @@ impl BlockDevice for Partition {
         &self.disk
     }
 
+    fn copies(&self, at: Sector, len: Sectors) -> u16 {
+        self.lower.copies(at + Sectors(self.start.0), len)
+    }
+
     fn submit_bio(&self, mut bio: Bio) -> IoFuture<'_> {
         match bio.op {
             Op::Flush => {}

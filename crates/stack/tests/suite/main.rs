@@ -1,6 +1,7 @@
 //! Integration tests of the contents and assembly of disks, in one program: a module for each subject.
 
 mod common;
+mod copies;
 mod nesting;
 mod partitions;
 mod signatures;

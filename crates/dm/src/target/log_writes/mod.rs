@@ -300,6 +300,10 @@ impl Target for LogWrites {
         limits.max_write_zeroes = Sectors::ZERO;
     }
 
+    fn copies(&self, at: Sector, len: Sectors) -> u16 {
+        self.device.copies(at, len)
+    }
+
     fn submit(&self, bio: Bio) -> IoFuture<'_> {
         match bio.op {
             Op::Read => self.device.submit(bio),
