@@ -9,7 +9,13 @@
 //! | 4 and up (RAID6) | another data stripe each: rebuild from P and Q |
 //!
 //! What cannot be read is also considered lost, as long as there is parity for it.
+//!
+//! A device may have several copies of each place (a RAID1 below the file system). A plain read shows
+//! one of them; [`FileSystem::legs`] names all, so that a reader with a checksum can try every
+//! combination. A rebuild from parity reads its row plainly: a wrong copy in another column is
+//! found and repaired by the scrub of that column's device.
 
+use ashlar_block::{CopyNumber, Sectors};
 use futures_util::future::join_all;
 use smallvec::{SmallVec, smallvec};
 
@@ -17,7 +23,7 @@ use crate::chunk_map::Row;
 use crate::error::ReadError;
 use crate::ondisk::chunk::{Chunk, Profile, STRIPE_LEN};
 use crate::raid56;
-use crate::units::{Logical, Mirror, Physical};
+use crate::units::{Leg, Logical, Mirror, Physical};
 use crate::volume::FileSystem;
 
 /// A part of one parity row, as wide as the row and at most [`STRIPE_LEN`] long.
@@ -31,17 +37,62 @@ struct Part<'a> {
 }
 
 impl FileSystem {
-    /// Reads a stored mirror, or rebuilds it from parity.
-    ///
-    /// # Errors
-    /// The address is in no chunk, the mirror's device is missing or failed, or a row has lost more
-    /// than its parity can restore.
-    pub async fn read_mirror(
+    /// The ways to read bytes that are in one chunk, in the order in which to try them: of each
+    /// mirror the plain read, then every copy that its device has below.
+    pub fn legs(&self, start: Logical, len: u64) -> impl Iterator<Item = Leg> {
+        let mirrors = self.chunks().get(start).map_or(1, |chunk| chunk.mirrors());
+        (1..=mirrors).flat_map(move |mirror| self.legs_of(start, len, Mirror(mirror)))
+    }
+
+    /// Those of one mirror. The device is asked for its copies only once the plain read was not enough.
+    pub(crate) fn legs_of(
         &self,
         start: Logical,
         len: u64,
         mirror: Mirror,
+    ) -> impl Iterator<Item = Leg> {
+        let copies = move || {
+            let copies = self.copies(start, len, mirror);
+            (1..=copies).filter(move |_| copies > 1)
+        };
+        let copies = std::iter::once_with(copies).flatten();
+        let named = copies.map(move |copy| Leg { mirror, copy: CopyNumber(copy) });
+        std::iter::once(mirror.into()).chain(named)
+    }
+
+    /// How many copies of a mirror its devices have: the most that a part of it has. It counts
+    /// them where the chunk has the bytes; a device's copies are the same where the RAID stripe
+    /// tree has them.
+    fn copies(&self, start: Logical, len: u64, mirror: Mirror) -> u16 {
+        let (mut done, mut most) = (0, 1);
+        while done < len {
+            let place = start
+                .checked_add(done)
+                .and_then(|at| self.chunks().get(at).and_then(|chunk| chunk.locate(at, mirror)));
+            // A mirror that is rebuilt from parity has no place.
+            let Some(place) = place else { break };
+            let part = place.len.min(len - done);
+            if let Some(device) = self.device(place.devid) {
+                let (at, part) = (place.at.sector(), Sectors::from_bytes_floor(part));
+                most = most.max(device.gateway.copies(at, part));
+            }
+            done += part;
+        }
+        most
+    }
+
+    /// Reads a stored mirror, or rebuilds it from parity.
+    ///
+    /// # Errors
+    /// The address is in no chunk, the mirror's device is missing or failed or has no such copy, or a
+    /// row has lost more than its parity can restore.
+    pub async fn read_mirror(
+        &self,
+        start: Logical,
+        len: u64,
+        leg: impl Into<Leg>,
     ) -> Result<Vec<u8>, ReadError> {
+        let Leg { mirror, copy } = leg.into();
         let mut all = Vec::new();
         while (all.len() as u64) < len {
             let done = all.len() as u64;
@@ -50,7 +101,7 @@ impl FileSystem {
             match chunk.locate(at, mirror) {
                 Some(location) => {
                     let part = location.len.min(len - done);
-                    let bytes = self.read_device(location.devid, location.at, part).await?;
+                    let bytes = self.read_device(location.devid, location.at, part, copy).await?;
                     all.extend_from_slice(bytes.as_slice());
                 }
                 None => all.extend(self.rebuild(chunk, at, len - done, mirror).await?),
@@ -116,7 +167,7 @@ impl FileSystem {
         let stripe = &part.chunk.stripes[part.columns[column]];
         // The chunk was checked: its stripes do not exceed the address space.
         let at = Physical(stripe.offset.0 + part.offset);
-        let bytes = self.read_device(stripe.devid, at, part.len).await?;
+        let bytes = self.read_device(stripe.devid, at, part.len, CopyNumber::ANY).await?;
         Ok(bytes.as_slice().to_vec())
     }
 }

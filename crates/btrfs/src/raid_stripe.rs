@@ -28,7 +28,7 @@ use crate::ondisk::key::{Key, item, objectid};
 use crate::ondisk::superblock::Incompat;
 use crate::path::Path;
 use crate::readahead::Reada;
-use crate::units::{Logical, Mirror, Physical};
+use crate::units::{Leg, Logical, Mirror, Physical};
 use crate::volume::FileSystem;
 
 impl FileSystem {
@@ -57,21 +57,22 @@ impl FileSystem {
         self: &Arc<Self>,
         start: Logical,
         len: u64,
-        mirror: Mirror,
+        leg: impl Into<Leg>,
     ) -> Result<Vec<u8>, ReadError> {
+        let leg = leg.into();
         let (mut all, mut walk) = (Vec::new(), StripeWalk::new(self));
         while (all.len() as u64) < len {
             let done = all.len() as u64;
             let at = start.checked_add(done).ok_or(ReadError::Unmapped(start))?;
             let chunk = self.chunks().get(at).ok_or(ReadError::Unmapped(at))?;
             if self.has_stripes_of(chunk) {
-                let place = walk.locate(chunk, at, mirror).await?;
+                let place = walk.locate(chunk, at, leg.mirror).await?;
                 let part = place.len.min(len - done);
-                let bytes = self.read_device(place.devid, place.at, part).await?;
+                let bytes = self.read_device(place.devid, place.at, part, leg.copy).await?;
                 all.extend_from_slice(bytes.as_slice());
             } else {
                 let part = (chunk.end().0 - at.0).min(len - done);
-                all.extend(self.read_mirror(at, part, mirror).await?);
+                all.extend(self.read_mirror(at, part, leg).await?);
             }
         }
         Ok(all)

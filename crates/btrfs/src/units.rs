@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ashlar_block::Sector;
+use ashlar_block::{CopyNumber, Sector};
 
 /// A byte address in the file system's space, as in all tree pointers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -44,6 +44,23 @@ impl Physical {
             Some(sum) => Some(Self(sum)),
             None => None,
         }
+    }
+}
+
+/// A way to read bytes of the file system's space: a mirror, and which copy of it the devices below
+/// the file system are asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Leg {
+    /// The mirror.
+    pub mirror: Mirror,
+    /// The copy of the mirror's place on its device.
+    pub copy: CopyNumber,
+}
+
+/// A mirror as its device returns it.
+impl From<Mirror> for Leg {
+    fn from(mirror: Mirror) -> Self {
+        Self { mirror, copy: CopyNumber::ANY }
     }
 }
 

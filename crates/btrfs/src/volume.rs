@@ -5,7 +5,7 @@ mod probe;
 use std::fmt;
 use std::sync::Arc;
 
-use ashlar_block::{Buffer, Gateway, Runtime, Sectors};
+use ashlar_block::{Buffer, CopyNumber, Gateway, Runtime, Sectors};
 pub use probe::{Owner, SuperState, identify};
 use tracing::{debug, warn};
 use uuid::Uuid;
@@ -279,20 +279,22 @@ impl FileSystem {
     /// Reads bytes of a device; `at` and `len` are multiples of the file system's sector size.
     ///
     /// # Errors
-    /// The device is missing, or failed.
+    /// The device is missing, failed, or has no such copy.
     pub async fn read_device(
         &self,
         devid: DevId,
         at: Physical,
         len: u64,
+        copy: CopyNumber,
     ) -> Result<Buffer, ReadError> {
         let device = self.device(devid).ok_or(ReadError::Missing(devid))?;
         let (sector, len) = (at.sector(), Sectors::from_bytes_floor(len));
-        let read = device.gateway.read(sector, len).await;
+        let read = device.gateway.read_copy(sector, len, copy).await;
         read.map_err(|status| ReadError::Device { devid, status })
     }
 
-    /// The tree block at `expected.at`, from the first mirror on which it is as expected.
+    /// The tree block at `expected.at`, from the first mirror, or copy of a mirror below the file
+    /// system, on which it is as expected.
     ///
     /// # Errors
     /// There is no such mirror.
@@ -370,10 +372,12 @@ impl FileSystem {
     async fn read_node(&self, expected: Expected) -> Result<Node, TreeError> {
         let at = expected.at;
         let unmapped = TreeError::Read { at, why: ReadError::Unmapped(at) };
-        let chunk = self.chunks.get(at).ok_or(unmapped.clone())?;
-        let mut last = unmapped;
-        for mirror in chunk.all_mirrors() {
-            let read = self.read_mirror(at, u64::from(self.nodesize()), mirror).await;
+        if self.chunks.get(at).is_none() {
+            return Err(unmapped);
+        }
+        let (mut last, size) = (unmapped, u64::from(self.nodesize()));
+        for leg in self.legs(at, size) {
+            let read = self.read_mirror(at, size, leg).await;
             let checked = match read {
                 Ok(bytes) => Node::new(bytes.into_boxed_slice(), &self.identity, &expected)
                     .map_err(|why| TreeError::damaged(at, why)),
@@ -382,8 +386,11 @@ impl FileSystem {
             match checked {
                 Ok(node) => return Ok(node),
                 Err(error) => {
-                    debug!(%at, mirror = mirror.0, %error, "tree block");
-                    last = error;
+                    debug!(%at, mirror = leg.mirror.0, copy = leg.copy.0, %error, "tree block");
+                    // A mirror's error is that of its plain read.
+                    if leg.copy == CopyNumber::ANY {
+                        last = error;
+                    }
                 }
             }
         }

@@ -1,7 +1,8 @@
-//! Verified reads of data, from whichever mirror has it right.
+//! Verified reads of data, from whichever mirror, or copy of a mirror below the file system, has it right.
 
 use std::sync::Arc;
 
+use ashlar_block::CopyNumber;
 use tracing::debug;
 
 use super::LostWhy;
@@ -55,23 +56,28 @@ impl Verified {
             }
         };
         let mut wanted: Vec<bool> = vec![true; count];
-        let mirrors = self.fs.chunks().get(start).map_or(1, |chunk| chunk.mirrors());
-        for mirror in (1..=mirrors).map(crate::units::Mirror) {
+        for leg in self.fs.legs(start, len) {
+            // Which copy below is right cannot be told without a checksum.
+            let is_tried = |wanted: &[bool], index: usize| {
+                wanted[index] && (leg.copy == CopyNumber::ANY || sums[index].is_some())
+            };
             let mut first = 0;
-            while let Some(from) = (first..count).find(|index| wanted[*index]) {
-                let run = (from..count).take_while(|index| wanted[*index]).count();
+            while let Some(from) = (first..count).find(|index| is_tried(&wanted, *index)) {
+                let run = (from..count).take_while(|index| is_tried(&wanted, *index)).count();
                 first = from + run;
                 let at = Logical(start.0.saturating_add(from as u64 * sector));
-                match self.fs.read_data(at, run as u64 * sector, mirror).await {
+                match self.fs.read_data(at, run as u64 * sector, leg).await {
                     Ok(bytes) => self.take(&mut sectors, &mut wanted, &sums, from, &bytes),
                     Err(_) => {
                         // One bad sector fails a whole read: read each sector by itself.
                         for index in from..first {
                             let at = Logical(start.0.saturating_add(index as u64 * sector));
-                            match self.fs.read_data(at, sector, mirror).await {
+                            match self.fs.read_data(at, sector, leg).await {
                                 Ok(bytes) => {
                                     self.take(&mut sectors, &mut wanted, &sums, index, &bytes);
                                 }
+                                // A mirror's error is that of its plain read.
+                                Err(_) if leg.copy != CopyNumber::ANY => {}
                                 Err(error) => sectors.lost[index] = Some(error.into()),
                             }
                         }
@@ -81,7 +87,8 @@ impl Verified {
             if !wanted.contains(&true) {
                 break;
             }
-            debug!(%start, mirror = mirror.0, "data is wrong or unreadable on this mirror");
+            let (mirror, copy) = (leg.mirror.0, leg.copy.0);
+            debug!(%start, mirror, copy, "data is wrong or unreadable there");
         }
         sectors
     }

@@ -17,8 +17,8 @@ use super::plan::{Group, Job, Mark, Planner};
 use super::problem::{Problem, ProblemKind, Repair, Sink, TreeBlock};
 use super::repair::{self, Source};
 use super::stripe::{Stripe, UnitKind};
-use super::verify::{self, Bad, Image, Verified};
-use super::{Scrub, ScrubError, supers};
+use super::verify::{self, Bad, Image, Reader, Verified};
+use super::{Scrub, ScrubError, legs, supers};
 use crate::extent_walk::Sum;
 use crate::ondisk::key::objectid;
 use crate::units::Physical;
@@ -60,7 +60,7 @@ impl Scrub {
         if from.0 == 0 {
             supers::scrub(&self.fs, device, self.options.read_only, tally, sink).await;
         }
-        let planner = Planner::new(self, devid, extents, from, sink).await?;
+        let planner = Planner::new(self, device, extents, from, sink).await?;
         let mut scanned = planner.scanned();
         tally.lock().bytes_scanned = scanned;
         let groups = unfold(planner, async |mut planner| {
@@ -82,7 +82,7 @@ impl Scrub {
     }
 
     async fn group(&self, device: &Device, group: Group, sink: &dyn Sink) -> Done {
-        let bytes_read = group.jobs.iter().map(Job::bytes).sum();
+        let bytes_read = group.jobs.iter().map(|job| job.bytes(&device.gateway)).sum();
         let (mut stripes, mut rows) = (Vec::new(), Vec::new());
         for job in group.jobs {
             match job {
@@ -105,12 +105,15 @@ impl Scrub {
         sink: &dyn Sink,
     ) -> Vec<Counters> {
         let reads = stripes.into_iter().map(async |stripe| {
-            let (gateway, places) = (&device.gateway, &stripe.places);
-            let (len, sectorsize, used) = (stripe.len, stripe.sectorsize, stripe.used());
-            let image = verify::read(gateway, places, len, sectorsize, used).await;
+            let (gateway, sectorsize) = (&device.gateway, stripe.sectorsize);
+            let copy = stripe.first_copy(stripe.copies(gateway));
+            let reader = Reader { gateway, sectorsize, copy };
+            let image = reader.read(&stripe.places, stripe.len, stripe.used()).await;
             (stripe, image)
         });
         let verified = verify::verify_all(&self.fs, join_all(reads).await).await;
+        let legs = verified.into_iter().map(|stripe| legs::verify(&self.fs, device, stripe));
+        let verified = join_all(legs).await;
         join_all(verified.into_iter().map(|stripe| self.settle(device, stripe, sink))).await
     }
 
@@ -128,10 +131,7 @@ impl Scrub {
         for bad in &bad {
             let unit = &stripe.units[bad.unit];
             match &bad.kind {
-                ProblemKind::Read(_) => {
-                    let lost = unit.sectors.clone().filter(|at| image.unreadable.has(*at));
-                    counters.read_errors += lost.count() as u64;
-                }
+                ProblemKind::Read(_) => counters.read_errors += bad.unreadable,
                 ProblemKind::Place(_) => counters.read_errors += unit.sectors.len() as u64,
                 ProblemKind::Checksum => counters.csum_errors += 1,
                 ProblemKind::Verify(_) => counters.verify_errors += unit.sectors.len() as u64,
@@ -155,6 +155,7 @@ impl Scrub {
                 len: stripe.bytes_of(&unit.sectors).len() as u32,
                 logical: Some(stripe.logical_of(unit.sectors.start)),
                 mirror: Some(stripe.mirror),
+                copy: bad.copy,
                 kind: bad.kind,
                 repair,
                 tree: tree_of(&unit.kind),
@@ -205,12 +206,15 @@ impl Scrub {
         for index in elsewhere {
             repairs[index] = Repair::Failed(Status::NotSupported);
         }
-        let ranges: Vec<_> = found.iter().map(|index| sectors(*index).clone()).collect();
+        // A unit that is bad on several copies is written once.
+        let of_unit = |a: &usize, b: &usize| bad[*a].unit == bad[*b].unit;
+        let found: Vec<&[usize]> = found.chunk_by(of_unit).collect();
+        let ranges: Vec<_> = found.iter().map(|same| sectors(same[0]).clone()).collect();
         let (physical, sectorsize) = (stripe.physical, stripe.sectorsize);
         let bytes = &mut image.bytes;
         let written = repair::write(&device.gateway, physical, sectorsize, bytes, &ranges).await;
-        for (index, written) in found.into_iter().zip(written) {
-            repairs[index] = Repair::of_write(written);
+        for (same, written) in found.into_iter().zip(written) {
+            same.iter().for_each(|index| repairs[*index] = Repair::of_write(written));
         }
         repairs
     }

@@ -10,6 +10,7 @@
 //! | `device` | the pipeline of one device: groups of stripes are planned, read, verified, repaired |
 //! | `plan` | what to scrub, from the chunk map and the extent and checksum trees |
 //! | `stripe`, `places`, `verify`, `repair` | one stripe: its contents and their locations, bad units, good copies |
+//! | `legs` | every copy of a stripe, where the device has several below the file system |
 //! | `parity` | parity stripes of RAID5 and RAID6 |
 //! | `supers` | superblocks |
 //! | `throttle` | bytes per second |
@@ -26,6 +27,7 @@
 
 mod counters;
 mod device;
+mod legs;
 mod parity;
 mod places;
 mod plan;

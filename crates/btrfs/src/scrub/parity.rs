@@ -8,6 +8,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use ashlar_block::CopyNumber;
 use futures_util::future::{join, join_all};
 
 use super::Scrub;
@@ -16,7 +17,7 @@ use super::places::Places;
 use super::problem::{Problem, ProblemKind, Repair, Sink};
 use super::repair::{self, Source};
 use super::stripe::{Sectors, Stripe, UnitKind};
-use super::verify::{self, Verified};
+use super::verify::{self, Reader, Verified};
 use crate::extent_walk::Sum;
 use crate::ondisk::chunk::{Chunk, STRIPE_LEN};
 use crate::raid56;
@@ -60,6 +61,7 @@ impl Scrub {
             len: (sectors.len() as u64 * sectorsize) as u32,
             logical: first,
             mirror: None,
+            copy: CopyNumber::ANY,
             kind,
             repair,
             tree: None,
@@ -78,7 +80,8 @@ impl Scrub {
             Sectors::default()
         };
         let read = async |device: &Device, places: &Places| {
-            verify::read(&device.gateway, places, STRIPE_LEN, sectorsize, good).await
+            let reader = Reader { gateway: &device.gateway, sectorsize, copy: CopyNumber::ANY };
+            reader.read(places, STRIPE_LEN, good).await
         };
         let reads = row.columns.iter().zip(&devices).map(|(column, on)| read(on, &column.places));
         let count = (STRIPE_LEN / sectorsize) as usize;

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use ashlar_block::{CopyNumber, Gateway};
+
 use super::counters::Counters;
 use super::parity::Row;
 use super::places::Places;
@@ -18,7 +20,7 @@ use crate::raid_stripe::StripeWalk;
 use crate::readahead::Reada;
 use crate::sweep::Sweep;
 use crate::units::{DevId, Logical, Mirror, Physical};
-use crate::volume::FileSystem;
+use crate::volume::{Device, FileSystem};
 
 /// Number of stripe-sized buffers at which a group is full.
 pub(super) const GROUP: usize = 8;
@@ -38,10 +40,15 @@ impl Job {
         }
     }
 
-    /// Bytes it reads from this device.
-    pub(super) fn bytes(&self) -> u64 {
+    /// Bytes it reads from this device, which `gateway` leads to.
+    pub(super) fn bytes(&self, gateway: &Gateway) -> u64 {
         match self {
-            Self::Stripe(stripe) => stripe.stored().count() * stripe.sectorsize,
+            Self::Stripe(stripe) => {
+                let copies = stripe.copies(gateway);
+                let is_again = copies > 1 && stripe.first_copy(copies) == CopyNumber::ANY;
+                let reads = u64::from(copies) + u64::from(is_again);
+                stripe.stored().count() * stripe.sectorsize * reads
+            }
             Self::Parity(row) => row.verticals().count() * row.sectorsize(),
         }
     }
@@ -103,6 +110,7 @@ pub(super) struct Planner<'a> {
     fs: &'a Arc<FileSystem>,
     sink: &'a dyn Sink,
     devid: DevId,
+    gateway: &'a Gateway,
     extents: VecDeque<DeviceExtent>,
     current: Option<Current>,
     walk: ExtentWalk<'a>,
@@ -119,12 +127,13 @@ impl<'a> Planner<'a> {
     /// A plan for `extents`, which have been scrubbed up to `from`.
     pub(super) async fn new(
         scrub: &'a Scrub,
-        devid: DevId,
+        device: &'a Device,
         extents: Vec<DeviceExtent>,
         from: Physical,
         sink: &'a dyn Sink,
     ) -> Result<Self, TreeError> {
         let (fs, options): (_, &Options) = (&scrub.fs, &scrub.options);
+        let devid = device.devid;
         let sweep = scrub.sweep(devid).await?.map(Arc::new);
         let walk = ExtentWalk::new(fs, options.extent_reada).await?;
         let sums = CsumWalk::new(fs, options.csum_reada).await;
@@ -135,6 +144,7 @@ impl<'a> Planner<'a> {
             fs,
             sink,
             devid,
+            gateway: &device.gateway,
             extents: extents.into(),
             current: None,
             walk: walk.with_sweep(of_extents),
@@ -213,7 +223,7 @@ impl<'a> Planner<'a> {
             }
             if let Some(job) = self.job(&mut current, &mut group.counters).await {
                 weight += job.weight();
-                bytes += job.bytes();
+                bytes += job.bytes(self.gateway);
                 group.jobs.push(job);
             }
         }
@@ -383,6 +393,7 @@ impl<'a> Planner<'a> {
             len: 0,
             logical: Some(logical),
             mirror: None,
+            copy: CopyNumber::ANY,
             kind: ProblemKind::Tree(error),
             repair: Repair::Impossible,
             tree: None,

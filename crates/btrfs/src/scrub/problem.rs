@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ashlar_block::Status;
+use ashlar_block::{CopyNumber, Status};
 use thiserror::Error;
 use uuid::Uuid;
 
@@ -132,6 +132,9 @@ pub struct Problem {
     pub logical: Option<Logical>,
     /// Mirror; `None` for superblocks, parity and trees.
     pub mirror: Option<Mirror>,
+    /// The only copy below the file system on which it is bad; [`CopyNumber::ANY`] if the device has
+    /// one, or no good one.
+    pub copy: CopyNumber,
     /// What is wrong.
     pub kind: ProblemKind,
     /// The outcome.
@@ -160,6 +163,9 @@ impl fmt::Display for Problem {
             Repair::NotTried => write!(f, "to be repaired: ")?,
             Repair::Impossible => write!(f, "not repaired: ")?,
             Repair::Failed(status) => write!(f, "repair failed ({status}): ")?,
+        }
+        if self.copy != CopyNumber::ANY {
+            write!(f, "copy {} of ", self.copy.0)?;
         }
         write!(f, "device {devid} at {physical}")?;
         if let Some(logical) = self.logical {

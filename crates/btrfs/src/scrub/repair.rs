@@ -4,18 +4,20 @@
 //! by its checksum, or, for unreadable data without a checksum, those of another copy. It only
 //! writes where the chunk has the block, whatever the RAID stripe tree says. Each write uses FUA
 //! and is read back before the block counts as repaired, so an interruption leaves each sector
-//! either old or repaired.
+//! either old or repaired. A device that has several copies below returns each of them: a block is
+//! repaired once all of them are right.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use ashlar_block::{Bio, Buffer, Flags, Gateway, Status};
+use ashlar_block::{Bio, Buffer, CopyNumber, Flags, Gateway, Sectors, Status};
 use futures_util::future::join_all;
+use smallvec::SmallVec;
 
 use super::problem::ProblemKind;
 use super::stripe::{Stripe, Unit};
 use super::verify::{Bad, Image};
-use crate::units::{Mirror, Physical};
+use crate::units::{Leg, Mirror, Physical};
 use crate::volume::FileSystem;
 
 /// Source of a good copy of a bad unit.
@@ -29,15 +31,18 @@ pub(super) enum Source {
     Again,
 }
 
-/// Looks for good copies of the bad units and puts them into the image: first on each other mirror,
-/// in reads as large as possible, then sector by sector on all mirrors, as the kernel does.
+/// Looks for good copies of the bad units and puts them into the image: first on the other copies of
+/// the mirror below the file system and on each other mirror, in reads as large as possible, then sector by
+/// sector on all mirrors, as the kernel does. A unit that is bad on one copy only has its good bytes there already.
 pub(super) async fn recover(
     fs: &Arc<FileSystem>,
     stripe: &Stripe,
     image: &mut Image,
     bad: &[Bad],
 ) -> Vec<Source> {
-    let mut sources = vec![Source::Lost; bad.len()];
+    let is_found = |bad: &Bad| bad.copy != CopyNumber::ANY;
+    let source = |bad: &Bad| if is_found(bad) { Source::Other } else { Source::Lost };
+    let mut sources: Vec<Source> = bad.iter().map(source).collect();
     let is_placed = |bad: &Bad| !matches!(bad.kind, ProblemKind::Place(_));
     let is_repairable =
         |bad: &Bad| Stripe::is_repairable(&stripe.units[bad.unit]) && is_placed(bad);
@@ -49,15 +54,23 @@ pub(super) async fn recover(
         let lost = |index: &usize| sources[*index] == Source::Lost && is_repairable(&bad[*index]);
         (0..sources.len()).filter(lost).collect()
     };
-    for step in 1..count {
-        let left = left(&sources);
+    if left(&sources).is_empty() {
+        return sources;
+    }
+    let of_mirror = |step| fs.legs_of(stripe.logical, stripe.len, mirror(step));
+    // The plain read of the own mirror, which was bad, comes first.
+    let legs: Vec<Leg> = (0..count).flat_map(of_mirror).collect();
+    let is_tried = |leg: Leg, index: usize| leg.copy == CopyNumber::ANY || unit(index).is_proven();
+    for leg in legs[1..].iter().copied() {
+        let mut left = left(&sources);
+        left.retain(|index| is_tried(leg, *index));
         // Adjacent units are read together.
         let runs: Vec<&[usize]> =
             left.chunk_by(|a, b| unit(*a).sectors.end == unit(*b).sectors.start).collect();
         let reads = runs.iter().map(|run| {
             let sectors = unit(run[0]).sectors.start..unit(run[run.len() - 1]).sectors.end;
             let len = sectors.len() as u64 * stripe.sectorsize;
-            fs.read_data(stripe.logical_of(sectors.start), len, mirror(step))
+            fs.read_data(stripe.logical_of(sectors.start), len, leg)
         });
         let reads = join_all(reads).await;
         for (run, read) in runs.into_iter().zip(reads) {
@@ -74,23 +87,22 @@ pub(super) async fn recover(
     }
     for index in left(&sources) {
         let mut seen: Vec<Vec<Option<Vec<u8>>>> = Vec::new();
-        for step in 0..count {
+        for leg in legs.iter().copied().filter(|leg| is_tried(*leg, index)) {
             let sectors = unit(index).sectors.clone();
-            let reads = sectors.map(|sector| {
-                fs.read_data(stripe.logical_of(sector), stripe.sectorsize, mirror(step))
-            });
+            let reads = sectors
+                .map(|sector| fs.read_data(stripe.logical_of(sector), stripe.sectorsize, leg));
             seen.push(join_all(reads).await.into_iter().map(Result::ok).collect());
         }
-        for (step, of_mirror) in seen.iter().enumerate() {
+        for (step, of_leg) in seen.iter().enumerate() {
             // If no copy of a tree block is fully readable, missing sectors come from other mirrors.
-            let sectors = of_mirror.iter().enumerate().map(|(sector, bytes)| {
+            let sectors = of_leg.iter().enumerate().map(|(sector, bytes)| {
                 let elsewhere = || seen.iter().find_map(|other| other[sector].as_ref());
                 bytes.as_ref().or_else(elsewhere)
             });
             let Some(sectors) = sectors.collect::<Option<Vec<_>>>() else { continue };
             let whole: Vec<u8> = sectors.into_iter().flatten().copied().collect();
             if take(fs, stripe, unit(index), image, &whole) {
-                let all_own = step == 0 && of_mirror.iter().all(Option::is_some);
+                let all_own = step == 0 && of_leg.iter().all(Option::is_some);
                 sources[index] = if all_own { Source::Again } else { Source::Other };
                 break;
             }
@@ -108,7 +120,7 @@ fn take(fs: &FileSystem, stripe: &Stripe, unit: &Unit, image: &mut Image, bytes:
     is_good
 }
 
-/// Writes ranges of sectors of `bytes`, which belongs at `physical`, and reads them back. The
+/// Writes ranges of sectors of `bytes`, which belongs at `physical`, and reads all copies back. The
 /// ranges ascend; each has its own result.
 pub(super) async fn write(
     gateway: &Gateway,
@@ -144,8 +156,20 @@ async fn write_one(
     let range = sectors.start * sectorsize as usize..sectors.end * sectorsize as usize;
     let bio = Bio::write(at, [bytes.segment(range.clone())]).with_flags(Flags::FUA);
     gateway.submit(bio).await?;
+    let mut copies: SmallVec<[CopyNumber; 4]> =
+        gateway.alternates(at, Sectors::from_bytes_floor(range.len() as u64)).collect();
+    if copies.is_empty() {
+        copies.push(CopyNumber::ANY);
+    }
     let mut back = Buffer::alloc(range.len());
-    gateway.submit(Bio::read_into(at, &mut back)).await?;
-    let same = back.as_slice() == &bytes.as_slice()[range];
-    if same { Ok(()) } else { Err(Status::Protection) }
+    for copy in copies {
+        match gateway.submit(Bio::read_into(at, &mut back).with_copy(copy)).await {
+            // The copy went away with its member.
+            Err(Status::Invalid) if copy != CopyNumber::ANY => {}
+            Err(status) => return Err(status),
+            Ok(()) if back.as_slice() == &bytes.as_slice()[range.clone()] => {}
+            Ok(()) => return Err(Status::Protection),
+        }
+    }
+    Ok(())
 }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use ashlar_block::{CopyNumber, Gateway};
 use smallvec::SmallVec;
 
 use super::places::Places;
@@ -77,6 +78,16 @@ pub(super) enum UnitKind {
     Crossing(TreeBlock),
 }
 
+impl Unit {
+    /// Whether its bytes prove by themselves that they are right.
+    pub(super) const fn is_proven(&self) -> bool {
+        match self.kind {
+            UnitKind::Data(Sum::Known(_)) | UnitKind::Tree(_) => true,
+            UnitKind::Data(Sum::None | Sum::Unknown) | UnitKind::Crossing(_) => false,
+        }
+    }
+}
+
 /// A stripe and its contents.
 pub(super) struct Stripe {
     pub(super) chunk: Arc<Chunk>,
@@ -138,6 +149,21 @@ impl Stripe {
     /// The used sectors to read: allocated sectors that were never written may have no location.
     pub(super) fn stored(&self) -> Sectors {
         self.places.placed(self.used())
+    }
+
+    /// How many copies of the stripe its device has, if some of its contents can be verified.
+    pub(super) fn copies(&self, gateway: &Gateway) -> u16 {
+        if !self.units.iter().any(Unit::is_proven) {
+            return 1;
+        }
+        gateway.copies(self.physical.sector(), ashlar_block::Sectors::from_bytes_floor(self.len))
+    }
+
+    /// The copy to read first, of `copies`; the others follow. Contents that only a plain read
+    /// may judge are read plainly, and then all copies of the rest.
+    pub(super) fn first_copy(&self, copies: u16) -> CopyNumber {
+        let is_named = copies > 1 && self.units.iter().all(Unit::is_proven);
+        if is_named { CopyNumber(1) } else { CopyNumber::ANY }
     }
 
     /// Adds the part of an extent that is in the stripe and not before `from`.

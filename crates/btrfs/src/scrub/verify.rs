@@ -3,14 +3,14 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ashlar_block::{Bio, Buffer, Flags, Gateway, Status};
+use ashlar_block::{Bio, Buffer, CopyNumber, Flags, Gateway, Status};
 use futures_util::future::join_all;
 use smallvec::SmallVec;
 use tracing::debug;
 
 use super::places::Places;
 use super::problem::ProblemKind;
-use super::stripe::{Sectors, Stripe};
+use super::stripe::{Sectors, Stripe, Unit};
 use crate::units::Physical;
 use crate::volume::FileSystem;
 
@@ -19,78 +19,101 @@ const GAP_BYTES: u64 = 16 << 10;
 
 /// The bytes of a stripe that could be read.
 pub(super) struct Image {
+    /// The copy that was read.
+    pub(super) copy: CopyNumber,
     /// As long as the stripe; unread parts are undefined.
     pub(super) bytes: Buffer,
     /// Sectors that could not be read.
     pub(super) unreadable: Sectors,
+    /// Those of them that the device has no such copy of, or has no more.
+    pub(super) absent: Sectors,
     /// The last error.
     pub(super) status: Status,
+}
+
+impl Image {
+    /// How many sectors of a unit could not be read.
+    pub(super) fn lost_of(&self, unit: &Unit) -> u64 {
+        unit.sectors.clone().filter(|sector| self.unreadable.has(*sector)).count() as u64
+    }
 }
 
 /// A bad unit.
 pub(super) struct Bad {
     /// Index in the stripe's units.
     pub(super) unit: usize,
+    /// The only copy on which it is bad; [`CopyNumber::ANY`] if the mirror has no good one.
+    pub(super) copy: CopyNumber,
     pub(super) kind: ProblemKind,
+    /// How many of its sectors could not be read.
+    pub(super) unreadable: u64,
 }
 
-/// Reads those of the `wanted` sectors of a stripe that have a location, in as few reads as
-/// possible; if a read fails, its sectors are read one by one to find out which are lost.
-///
-/// All reads are submitted before the first is awaited, so that reads of adjacent stripes merge in the plug.
-pub(super) async fn read(
-    gateway: &Gateway,
-    places: &Places,
-    len: u64,
-    sectorsize: u64,
-    wanted: Sectors,
-) -> Image {
-    let mut bytes = Buffer::alloc(len as usize);
-    let runs = places.runs(wanted, (GAP_BYTES / sectorsize) as usize);
-    let reads = submit(gateway, sectorsize, &mut bytes, &runs, Flags::empty()).await;
-    let mut image = Image { bytes, unreadable: Sectors::default(), status: Status::Io };
-    for ((run, physical), read) in runs.iter().zip(reads) {
-        let Err(status) = read else { continue };
-        debug!(%physical, first = run.start, end = run.end, %status, "read of a stripe");
-        image.status = status;
-        let mut of_run = Sectors::default();
-        of_run.insert(run.clone());
-        let lost = places.placed(Sectors(of_run.0 & wanted.0)).iter();
-        let alone: SmallVec<[(Range<usize>, Physical); 8]> =
-            lost.filter_map(|sector| Some((sector..sector + 1, places.get(sector)?))).collect();
-        let again = submit(gateway, sectorsize, &mut image.bytes, &alone, Flags::NOMERGE).await;
-        for ((sector, _), read) in alone.into_iter().zip(again) {
-            if let Err(status) = read {
-                image.status = status;
-                image.unreadable.insert(sector);
+/// Reads a device, in sectors of the file system.
+#[derive(Clone, Copy)]
+pub(super) struct Reader<'a> {
+    pub(super) gateway: &'a Gateway,
+    pub(super) sectorsize: u64,
+    /// The copy to read.
+    pub(super) copy: CopyNumber,
+}
+
+impl Reader<'_> {
+    /// Reads those of the `wanted` sectors of a stripe of `len` bytes that have a location, in as few
+    /// reads as possible; if a read fails, its sectors are read one by one to find out which are lost.
+    ///
+    /// All reads are submitted before the first is awaited, so that reads of adjacent stripes merge in the plug.
+    pub(super) async fn read(self, places: &Places, len: u64, wanted: Sectors) -> Image {
+        let mut bytes = Buffer::alloc(len as usize);
+        let runs = places.runs(wanted, (GAP_BYTES / self.sectorsize) as usize);
+        let reads = self.submit(&mut bytes, &runs, Flags::empty()).await;
+        let (unreadable, absent) = (Sectors::default(), Sectors::default());
+        let mut image = Image { copy: self.copy, bytes, unreadable, absent, status: Status::Io };
+        for ((run, physical), read) in runs.iter().zip(reads) {
+            let Err(status) = read else { continue };
+            debug!(%physical, first = run.start, end = run.end, %status, "read of a stripe");
+            let mut of_run = Sectors::default();
+            of_run.insert(run.clone());
+            let lost = places.placed(Sectors(of_run.0 & wanted.0)).iter();
+            let alone: SmallVec<[(Range<usize>, Physical); 8]> =
+                lost.filter_map(|sector| Some((sector..sector + 1, places.get(sector)?))).collect();
+            let again = self.submit(&mut image.bytes, &alone, Flags::NOMERGE).await;
+            for ((sector, _), read) in alone.into_iter().zip(again) {
+                let Err(status) = read else { continue };
+                image.unreadable.insert(sector.clone());
+                if status == Status::Invalid && self.copy != CopyNumber::ANY {
+                    image.absent.insert(sector);
+                } else {
+                    image.status = status;
+                }
             }
         }
+        image
     }
-    image
-}
 
-async fn submit(
-    gateway: &Gateway,
-    sectorsize: u64,
-    bytes: &mut Buffer,
-    runs: &[(Range<usize>, Physical)],
-    flags: Flags,
-) -> Vec<Result<(), Status>> {
-    let bios = runs.iter().map(|(run, at)| {
-        let sector = sectorsize as usize;
-        let segment = bytes.segment(run.start * sector..run.end * sector);
-        gateway.submit(Bio::read(at.sector(), [segment]).with_flags(flags))
-    });
-    let bios: SmallVec<[_; 8]> = bios.collect();
-    match bios.len() {
-        1 => {
-            let mut results = Vec::with_capacity(1);
-            for bio in bios {
-                results.push(bio.await);
+    async fn submit(
+        self,
+        bytes: &mut Buffer,
+        runs: &[(Range<usize>, Physical)],
+        flags: Flags,
+    ) -> Vec<Result<(), Status>> {
+        let bios = runs.iter().map(|(run, at)| {
+            let sector = self.sectorsize as usize;
+            let segment = bytes.segment(run.start * sector..run.end * sector);
+            let bio = Bio::read(at.sector(), [segment]).with_flags(flags).with_copy(self.copy);
+            self.gateway.submit(bio)
+        });
+        let bios: SmallVec<[_; 8]> = bios.collect();
+        match bios.len() {
+            1 => {
+                let mut results = Vec::with_capacity(1);
+                for bio in bios {
+                    results.push(bio.await);
+                }
+                results
             }
-            results
+            _ => join_all(bios).await,
         }
-        _ => join_all(bios).await,
     }
 }
 
@@ -143,7 +166,8 @@ fn verify(fs: &FileSystem, stripe: &Stripe, image: &Image) -> Vec<Bad> {
             } else {
                 stripe.check(fs, unit, &bytes[stripe.bytes_of(&unit.sectors)])?
             };
-            Some(Bad { unit: index, kind })
+            let unreadable = image.lost_of(unit);
+            Some(Bad { unit: index, copy: CopyNumber::ANY, kind, unreadable })
         })
         .collect()
 }

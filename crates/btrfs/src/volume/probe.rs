@@ -5,7 +5,7 @@
 //! counts only if it belongs to the same device of the same file system as the first good one, and
 //! lies within the size of the device recorded there; of these the newest is used.
 
-use ashlar_block::{Gateway, Sectors, Status};
+use ashlar_block::{CopyNumber, Gateway, Sectors, Status};
 use uuid::Uuid;
 
 use super::{Device, Source};
@@ -141,9 +141,21 @@ fn is_good(state: &SuperState) -> bool {
     matches!(state, SuperState::Good { .. })
 }
 
-/// The superblock at `at`, or its state.
+/// The superblock at `at`, or its state; from another copy of the device if the plain read is bad.
 async fn read(gateway: &Gateway, at: Physical) -> Result<Box<Superblock>, SuperState> {
     let (sector, len) = (at.sector(), Sectors::from_bytes_floor(SUPERBLOCK_SIZE as u64));
-    let bytes = gateway.read(sector, len).await.map_err(SuperState::Unreadable)?;
-    Superblock::parse(bytes.as_slice(), at).map_err(SuperState::Bad)
+    let read = async |copy| {
+        let bytes = gateway.read_copy(sector, len, copy).await.map_err(SuperState::Unreadable)?;
+        Superblock::parse(bytes.as_slice(), at).map_err(SuperState::Bad)
+    };
+    let plain = read(CopyNumber::ANY).await;
+    if plain.is_err() {
+        for copy in gateway.alternates(sector, len) {
+            let found = read(copy).await;
+            if found.is_ok() {
+                return found;
+            }
+        }
+    }
+    plain
 }

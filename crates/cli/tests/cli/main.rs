@@ -6,6 +6,7 @@ mod bench;
 mod bench_zvol;
 mod btrfs_files;
 mod btrfs_get;
+mod btrfs_legs;
 mod btrfs_lists;
 mod btrfs_scrub;
 mod conformance;

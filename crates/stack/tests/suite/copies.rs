@@ -1,8 +1,12 @@
 //! Reads that name their copy, through partitions and mapped devices on arrays.
 
-use std::sync::Arc;
+use std::fs;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
 
 use ashlar_block::{Buffer, CopyNumber, Flags, Gateway, Sector, Sectors, Status};
+use ashlar_btrfs::scrub::{self, Counters, Problem, ProblemKind, Scrub, Sink};
+use ashlar_btrfs::volume::{FileSystem, OpenOptions, Source};
 use ashlar_dm::{Context, Device, Devices, Table, text};
 use ashlar_md::ondisk::Version;
 use ashlar_sim::{Media, Sim};
@@ -117,6 +121,108 @@ fn a_snapshot_has_the_copies_of_the_device_with_the_chunk() {
             }
         }
         assert_eq!(named(&volume, 24, 3).await, Err(Status::Invalid));
+        drop(volume);
+        stack.stop().await.unwrap();
+    });
+}
+
+/// Writes the device of a golden image to a volume.
+async fn pour(name: &str, volume: &Gateway) {
+    let images = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/images/btrfs");
+    let map = fs::read_to_string(images.join(name).join("image.map")).unwrap();
+    let bin = fs::read(images.join(name).join("image.bin")).unwrap();
+    for line in map.lines().filter_map(|line| line.strip_prefix("copy 0 ")) {
+        let numbers: Vec<u64> = line.split(' ').map(|it| it.parse().unwrap()).collect();
+        let [at, len, source] = numbers[..] else { panic!("{line}") };
+        let (first, end) = (at / 512, (at + len).div_ceil(512));
+        let mut data = volume.read(Sector(first), Sectors(end - first)).await.unwrap();
+        let start = (at % 512) as usize;
+        data.as_mut_slice()[start..start + len as usize]
+            .copy_from_slice(&bin[source as usize..(source + len) as usize]);
+        volume.write(Sector(first), &mut data, Flags::empty()).await.unwrap();
+    }
+}
+
+/// The problems that a scrub finds.
+#[derive(Default)]
+struct Notes(Mutex<Vec<Problem>>);
+
+impl Sink for Notes {
+    fn problem(&self, problem: &Problem) {
+        self.0.lock().unwrap().push(problem.clone());
+    }
+}
+
+async fn scrub(sim: &Sim, volume: &Gateway) -> (Vec<Problem>, Counters) {
+    let source = Source { name: "md".to_owned(), gateway: volume.clone() };
+    let options = OpenOptions { writable: true, ..OpenOptions::default() };
+    let fs = FileSystem::open(vec![source], options, sim.runtime()).await.unwrap();
+    let notes = Notes::default();
+    let reports = Scrub::new(fs, scrub::Options::default()).run(&notes).await.unwrap();
+    (notes.0.into_inner().unwrap(), reports[0].counters)
+}
+
+/// The first sectors of the blocks of data that have a checksum: those that a scrub repairs once every block of
+/// the first copy is wrong.
+async fn verified_data(sim: &Sim, volume: &Gateway, first: &Media, data: u64) -> Vec<u64> {
+    for sector in (0..first.capacity().0 - data).step_by(8) {
+        let mut bytes = first.peek(Sector(data + sector));
+        if bytes.iter().any(|byte| *byte != 0) && sector > 1 << 13 {
+            bytes[1] ^= 1;
+            first.poke(Sector(data + sector), &bytes);
+        }
+    }
+    let (problems, counters) = scrub(sim, volume).await;
+    assert_eq!(counters.uncorrectable_errors, 0);
+    assert!(problems.iter().all(|it| it.copy == CopyNumber(1) && it.is_repaired()));
+    let data = problems.iter().filter(|it| it.kind == ProblemKind::Checksum);
+    let mut places: Vec<u64> = data.map(|it| it.physical.0 / 512).collect();
+    places.sort_unstable();
+    places
+}
+
+#[test]
+fn a_scrub_repairs_what_one_copy_cannot_return_and_no_member_is_failed_for_it() {
+    let sim = Sim::new(4);
+    sim.block_on(async {
+        let media = media(2, 200 + 2);
+        let stack = boot(&sim, &media, plain()).await;
+        let disks: Vec<Gateway> = (0..2).map(|n| device(&stack, &format!("d{n}.img"))).collect();
+        mirror(&disks, 0, Version::V1_2).await;
+        let stack = boot(&sim, &media, plain()).await;
+        let volume = device(&stack, "md0");
+        pour("single-16k", &volume).await;
+        let data = verified_data(&sim, &volume, &media[0], DATA).await;
+        let [lost, wrong, .., both] = data[..] else { panic!("{data:?}") };
+        media[0].fail_reads(DATA + lost..DATA + lost + 8);
+        media[1].fail_reads(DATA + both..DATA + both + 8);
+        for (medium, sector) in [(&media[1], wrong), (&media[0], both)] {
+            let mut bytes = medium.peek(Sector(DATA + sector));
+            bytes[3] ^= 1;
+            medium.poke(Sector(DATA + sector), &bytes);
+        }
+        let (mut problems, counters) = scrub(&sim, &volume).await;
+        problems.sort_by_key(|it| it.physical);
+        let found: Vec<_> = problems
+            .iter()
+            .map(|it| (it.physical.0 / 512, it.copy.0, it.kind.clone(), it.is_repaired()))
+            .collect();
+        let read = ProblemKind::Read(Status::Medium);
+        let wanted = [
+            (lost, 1, read, true),
+            (wrong, 2, ProblemKind::Checksum, true),
+            // Unreadable on one copy, wrong on the other.
+            (both, 0, ProblemKind::Checksum, false),
+        ];
+        assert_eq!(found, wanted);
+        let errors = (counters.read_errors, counters.csum_errors);
+        let outcome = (counters.corrected_errors, counters.uncorrectable_errors);
+        assert_eq!((errors, outcome), ((1, 2), (2, 1)));
+        // The next scrub meets what is left.
+        let (problems, _) = scrub(&sim, &volume).await;
+        assert_eq!(problems.len(), 1);
+        let status = stack.arrays.running()[0].view.array().status().await;
+        assert!(status.members.iter().all(|member| member.in_sync), "{status:?}");
         drop(volume);
         stack.stop().await.unwrap();
     });

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 
+use ashlar_block::CopyNumber;
 use ashlar_btrfs::scrub::{DEPTH, Problem};
 use ashlar_engine::signal;
 use clap::Args;
@@ -265,9 +266,10 @@ fn leave_terminal() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Whether a line is printed about it: repaired blocks are only counted.
+/// Whether a line is printed about it: repaired blocks are only counted, but of a copy below the file
+/// system its user learns which disk returns wrong bytes.
 fn is_told(problem: &Problem, read_only: bool) -> bool {
-    !problem.is_repaired() || read_only
+    !problem.is_repaired() || read_only || problem.copy != CopyNumber::ANY
 }
 
 fn problem_json(found: &Found) -> serde_json::Value {
@@ -278,6 +280,7 @@ fn problem_json(found: &Found) -> serde_json::Value {
         "bytes": problem.len,
         "logical": problem.logical.map(|at| at.0),
         "mirror": problem.mirror.map(|mirror| mirror.0),
+        "copy": (problem.copy != CopyNumber::ANY).then_some(problem.copy.0),
         "is_metadata": problem.is_metadata(),
         "tree": problem.tree.map(|tree| json!({
             "generation": tree.generation, "level": tree.level, "owner": tree.owner,
