@@ -49,6 +49,7 @@ pub mod sync;
 pub mod update;
 
 mod bitmap_store;
+mod copies;
 mod failing;
 mod finish;
 mod io;

@@ -16,7 +16,7 @@
 use ashlar_block::{Bio, BioResult, CopyNumber, Sector, Sectors, Status};
 
 use crate::array::Array;
-use crate::sync::source::Source;
+use crate::copies::Source;
 
 impl Array {
     /// The members that hold a range within one chunk, each with the number of its copies.

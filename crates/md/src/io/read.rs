@@ -1,29 +1,19 @@
 //! Reads: from the least busy member, and the handling of read errors.
 
-use ashlar_block::stats::thread_shard;
 use ashlar_block::{Bio, BioResult, Buffer, Flags, Sector, Sectors, Status, rate_limited};
 use smallvec::SmallVec;
 
 use crate::array::Array;
 use crate::canary::{Rule, broken};
+use crate::copies::Source;
 use crate::members::Index;
-use crate::personality::Copies;
-use crate::raid10::geometry::Location;
 use crate::rdev::{Rdev, State};
 
 /// Sectors of a correction: a page, as in md.
 const CORRECTION: Sectors = Sectors(8);
 
-/// A copy that a read could go to.
-#[derive(Clone, Copy)]
-struct Copy<'a> {
-    index: Index,
-    rdev: &'a Rdev,
-    at: Location,
-}
-
-/// Members' copies that could not be read, for a correction.
-type Bad = SmallVec<[(Index, Location); 2]>;
+/// Members' copies of a piece that could not be read, for a correction.
+type Bad = SmallVec<[(Index, Sector); 2]>;
 
 impl Array {
     /// A read within one chunk.
@@ -41,8 +31,8 @@ impl Array {
                     if copy.rdev.is_write_mostly() {
                         Box::pin(self.behind.clear_of(bio.sector, bio.end())).await;
                     }
-                    let _reading = copy.rdev.reading(copy.at.sector, bio.len);
-                    let part = Bio { sector: copy.at.sector, ..bio.clone() };
+                    let _reading = copy.rdev.reading(copy.at, bio.len);
+                    let part = Bio { sector: copy.at, ..bio.clone() };
                     match self.read_from(copy.index, copy.rdev, bio.sector, part).await {
                         Ok(()) => return Ok(()),
                         Err(status) => Some((copy.index, status)),
@@ -93,54 +83,9 @@ impl Array {
         Ok(())
     }
 
-    /// The copies, in the order of the map.
-    fn held<'a>(&'a self, copies: &Copies) -> impl Iterator<Item = Copy<'a>> {
-        copies.iter().flat_map(|at| {
-            self.members.both(at.disk).map(|(index, rdev)| Copy { index, rdev, at: *at })
-        })
-    }
-
-    /// The copies that have the `len` sectors from `into` on.
-    fn readable<'a>(
-        &'a self,
-        copies: &'a Copies,
-        into: Sectors,
-        len: Sectors,
-    ) -> impl Iterator<Item = Copy<'a>> {
-        self.held(copies).filter(move |copy| copy.rdev.can_read(copy.at.sector + into, len))
-    }
-
-    /// The copy to read: where copies may differ always the first, otherwise that of the least busy
-    /// member. `None` if it cannot return all sectors: then the caller reads pieces.
-    fn best_copy(&self, bio: &Bio) -> Option<Copy<'_>> {
-        let copies = self.personality.map(bio.sector);
-        if bio.end() > self.in_sync_to().as_end() && !broken(Rule::UnsyncedReadsFirst) {
-            let held = self.held(&copies).filter(|copy| copy.rdev.holds(copy.at.sector + bio.len));
-            // The same copy that a resync would take.
-            let first = held.min_by_key(|copy| self.members.counts_last(copy.at.disk));
-            return first.filter(|copy| copy.rdev.can_read(copy.at.sector, bio.len));
-        }
-        let shard = thread_shard();
-        let mut best: Option<(u32, Copy<'_>)> = None;
-        // A plain loop, because reads spend their time here and iterator adapters keep extra state.
-        for at in &copies {
-            for (index, rdev) in self.members.both(at.disk) {
-                if !rdev.can_read(at.sector, bio.len) {
-                    continue;
-                }
-                let cost = rdev.read_cost(shard, at.sector);
-                if best.is_none_or(|(least, _)| cost < least) {
-                    best = Some((cost, Copy { index, rdev, at: *at }));
-                }
-            }
-        }
-        best.map(|(_, copy)| copy)
-    }
-
     /// Reads piece by piece, each from a copy that can return it, and writes the piece back to the copies
     /// that could not. `failed` is the member that could not read it all.
     async fn read_again(&self, bio: &Bio, failed: Option<Index>) -> BioResult {
-        let copies = self.personality.map(bio.sector);
         let block = self.disk.limits().logical_block();
         // Where copies may differ, the copy that a block is read from must not depend on its
         // neighbours.
@@ -150,38 +95,31 @@ impl Array {
             let aligned_end = (at + Sectors(1)).round_up(unit);
             let len = Sectors::min(aligned_end - at, bio.end() - at);
             let len = len.round_up(block).min(bio.end() - at);
-            let into = at - bio.sector;
             // Copies that lack different blocks of a piece may have all of it together.
-            let one_has_it = self.readable(&copies, into, len).next().is_some();
+            let one_has_it = self.sources(at).iter().any(|copy| copy.can_read(len));
             let len = if one_has_it { len } else { len.min(block) };
-            self.read_piece(&bio.slice_to(at, len, at), into, &copies, failed).await?;
+            self.read_piece(&bio.slice_to(at, len, at), failed).await?;
             at += len;
         }
         Ok(())
     }
 
-    /// Reads one piece, first from the copy that failed, since most of it is likely good.
-    async fn read_piece(
-        &self,
-        piece: &Bio,
-        into: Sectors,
-        copies: &Copies,
-        failed: Option<Index>,
-    ) -> BioResult {
-        let mut order: SmallVec<[Copy<'_>; 4]> = self.readable(copies, into, piece.len).collect();
-        if self.is_unsynced() {
-            order.sort_by_key(|copy| self.members.counts_last(copy.at.disk));
-        } else {
-            order.sort_by_key(|copy| Some(copy.index) != failed);
-        }
+    /// Reads one piece; where copies are the same, first from the copy that failed, since most of it is
+    /// likely good.
+    async fn read_piece(&self, piece: &Bio, failed: Option<Index>) -> BioResult {
         let mut bad = Bad::new();
         let mut last = Status::Io;
         let pass = self.barrier.wait_read(piece.sector).await;
-        for Copy { index, rdev, at } in order {
+        let mut order = self.sources(piece.sector);
+        order.retain(|copy| copy.can_read(piece.len));
+        if !self.is_unsynced() {
+            order.sort_by_key(|copy| Some(copy.index) != failed);
+        }
+        for Source { index, rdev, at } in order {
             if rdev.is_write_mostly() {
                 self.behind.clear_of(piece.sector, piece.end()).await;
             }
-            let part = Bio { sector: at.sector + into, ..piece.clone() };
+            let part = Bio { sector: at, ..piece.clone() };
             match self.read_from(index, rdev, piece.sector, part).await {
                 Ok(()) => {
                     if bad.is_empty() || !self.may_correct() {
@@ -189,8 +127,8 @@ impl Array {
                     }
                     drop(pass);
                     let piece = piece.clone();
-                    let corrected = self
-                        .finish(move |array| async move { array.correct(&piece, into, bad).await });
+                    let corrected =
+                        self.finish(move |array| async move { array.correct(&piece, bad).await });
                     if let Err(status) = corrected.await {
                         // The data that was read is good anyway.
                         rate_limited!(warn, array = self.disk.name(), %status, "read error not corrected");
@@ -210,13 +148,13 @@ impl Array {
     ///
     /// The barrier keeps regular writes out meanwhile, and the piece is read again from a good copy
     /// under it: the data read before may already be old.
-    async fn correct(&self, piece: &Bio, into: Sectors, bad: Bad) -> BioResult {
+    async fn correct(&self, piece: &Bio, bad: Bad) -> BioResult {
         let _writing = self.write_start().await?;
         let _raised = match broken(Rule::CorrectionsRaise) {
             false => Some(self.barrier.raise(piece.sector, piece.len).await),
             true => None,
         };
-        let Some(mut data) = self.read_good(piece, into, &bad).await else { return Ok(()) };
+        let Some(mut data) = self.read_good(piece, &bad).await else { return Ok(()) };
         // The caller gets the data that are on disk now.
         let mut rest = data.as_slice();
         for segment in &piece.segments {
@@ -225,11 +163,10 @@ impl Array {
             rest = more;
         }
         let mut check = Buffer::alloc(data.len());
-        for (index, at) in bad {
+        for (index, sector) in bad {
             let Some(rdev) = self.members.get(index).filter(|rdev| !rdev.is_faulty()) else {
                 continue;
             };
-            let sector = at.sector + into;
             let mut rewritten = rdev.submit(Bio::write_from(sector, &mut data)).await;
             if rewritten.is_ok() {
                 rewritten = rdev.submit(Bio::read_into(sector, &mut check)).await;
@@ -250,15 +187,14 @@ impl Array {
     }
 
     /// The piece from a copy that is not among the bad ones.
-    async fn read_good(&self, piece: &Bio, into: Sectors, bad: &Bad) -> Option<Buffer> {
+    async fn read_good(&self, piece: &Bio, bad: &Bad) -> Option<Buffer> {
         let mut data = Buffer::alloc(piece.len.bytes() as usize);
-        let copies = self.personality.map(piece.sector - into);
-        for Copy { index, rdev, at } in self.readable(&copies, into, piece.len) {
-            if bad.contains(&(index, at)) {
+        for copy in self.sources(piece.sector) {
+            if bad.contains(&(copy.index, copy.at)) || !copy.can_read(piece.len) {
                 continue;
             }
-            let read = rdev.submit(Bio::read_into(at.sector + into, &mut data)).await;
-            if read.is_ok() && self.is_current(index, rdev).await.is_ok() {
+            let read = copy.rdev.submit(Bio::read_into(copy.at, &mut data)).await;
+            if read.is_ok() && self.is_current(copy.index, copy.rdev).await.is_ok() {
                 return Some(data);
             }
         }

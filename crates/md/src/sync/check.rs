@@ -7,10 +7,11 @@ use futures_util::future::join_all;
 use tracing::info;
 
 use super::drive::{Ended, Job, Step, Trouble};
-use super::source::{Part, Source};
+use super::source::Part;
 use super::window::{ALL, Piece, pieces};
 use crate::array::Array;
 use crate::bitmap::{self, Purpose};
+use crate::copies::Source;
 use crate::rdev::State;
 
 pub(super) struct Check<'a> {

@@ -9,12 +9,13 @@ use smallvec::SmallVec;
 use tracing::{info, warn};
 
 use super::drive::{Ended, Job, Step, Trouble};
-use super::source::{Fetched, Part, Source, Sources};
+use super::source::{Fetched, Part};
 use super::window::{ALL, Piece, WINDOW};
 use crate::array::Array;
 use crate::barrier;
 use crate::bitmap::{self, Purpose};
 use crate::canary::{Rule, broken};
+use crate::copies::{Source, Sources};
 use crate::members::{Index, Place};
 use crate::personality::Personality;
 use crate::rdev::{Rdev, State};

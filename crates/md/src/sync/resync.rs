@@ -13,6 +13,7 @@ use super::source::Part;
 use super::window::{Piece, pieces};
 use crate::array::Array;
 use crate::bitmap::{Bitmap, Purpose};
+use crate::copies::Source;
 use crate::superblocks::Change;
 
 pub(super) struct Resync<'a> {
@@ -124,17 +125,12 @@ impl<'a> Resync<'a> {
     }
 
     /// No source could return a part. If it is certainly lost, there is nothing to make equal.
-    fn lost(
-        &self,
-        sources: &[super::source::Source<'_>],
-        part: Part,
-        status: Option<Status>,
-    ) -> Option<Status> {
+    fn lost(&self, sources: &[Source<'_>], part: Part, status: Option<Status>) -> Option<Status> {
         match status {
             // All copies were already listed as bad.
             None => None,
             Some(Status::Medium) => {
-                let log = |source: &&super::source::Source<'_>| source.rdev.bad_blocks().has_log();
+                let log = |source: &&Source<'_>| source.rdev.bad_blocks().has_log();
                 for source in sources.iter().filter(log) {
                     self.array.note_bad(*source, part);
                 }

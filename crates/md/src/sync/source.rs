@@ -1,31 +1,14 @@
-//! The source of a sync's reads, and its handling of unreadable blocks.
-//!
-//! Where copies may differ, the choice of the copy matters: until then reads have returned *the first
-//! readable copy*, block by block, and the sync must propagate that one. So both use
-//! one rule, [`first_copy`]. Its result for a block does not depend on the length of the I/O
-//! that contains the block.
+//! A sync's reads from the copies that [`crate::copies`] chooses, and its handling of unreadable blocks.
 
-use ashlar_block::{Bio, Sector, Sectors, Segment, Status, rate_limited};
+use ashlar_block::{Bio, Sectors, Segment, Status, rate_limited};
 use smallvec::SmallVec;
 
 use crate::array::Array;
-use crate::members::Index;
-use crate::rdev::{Rdev, State};
+use crate::copies::{Source, first_copy};
+use crate::rdev::State;
 
 /// Unit of retries after a read error, where copies are the same: pages, as in md.
 const PAGE: Sectors = Sectors(8);
-
-/// A member's copy of a run of sectors.
-#[derive(Clone, Copy)]
-pub(crate) struct Source<'a> {
-    pub(crate) index: Index,
-    pub(crate) rdev: &'a Rdev,
-    /// Where the run begins in the member's data area.
-    pub(crate) at: Sector,
-}
-
-/// The copies of a run on all members that have not failed, in their order of rank.
-pub(crate) type Sources<'a> = SmallVec<[Source<'a>; 4]>;
 
 /// Part of a run: its offset and its length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,68 +49,7 @@ impl Fetched {
     }
 }
 
-/// Whether the first sector of a range can be read, and for how many sectors that holds, in whole
-/// blocks.
-fn readable(rdev: &Rdev, at: Sector, len: Sectors, block: Sectors) -> (bool, Sectors) {
-    let held = rdev.recovered().0.saturating_sub(at.0);
-    let held = Sectors(held - held % block.0).min(len);
-    if rdev.is_faulty() || held.is_zero() {
-        return (false, len);
-    }
-    match rdev.bad_blocks().check(at + rdev.data_offset(), held) {
-        None => (true, held),
-        Some(bad) => {
-            let before = bad.start - (at + rdev.data_offset());
-            let before = Sectors(before.0 - before.0 % block.0);
-            if before.is_zero() {
-                let end = bad.start + bad.len - (at + rdev.data_offset());
-                (false, end.round_up(block).min(len))
-            } else {
-                (true, before)
-            }
-        }
-    }
-}
-
-/// The index of the first source that is readable at `into`, if any; and for how many sectors of
-/// `len` that holds.
-pub(crate) fn first_copy(
-    sources: &[Source<'_>],
-    into: Sectors,
-    len: Sectors,
-    block: Sectors,
-) -> (Option<usize>, Sectors) {
-    let mut run = len;
-    for (place, source) in sources.iter().enumerate() {
-        let (can, same) = readable(source.rdev, source.at + into, len, block);
-        run = run.min(same);
-        if can {
-            return (Some(place), run);
-        }
-    }
-    (None, run)
-}
-
 impl Array {
-    /// The copies of the run that begins at `sector`, on members that have not failed, in their order
-    /// of rank: the map's order, but write-mostly members last, because with write-behind they may be
-    /// behind.
-    pub(crate) fn sources(&self, sector: Sector) -> Sources<'_> {
-        let mut sources = Sources::new();
-        let mut copies = self.personality.map(sector);
-        copies.sort_by_key(|copy| self.members.counts_last(copy.disk));
-        for copy in copies {
-            for (index, rdev) in self.members.both(copy.disk) {
-                let at = copy.sector;
-                let seen = sources.iter().any(|other| other.index == index && other.at == at);
-                if !rdev.is_faulty() && !seen {
-                    sources.push(Source { index, rdev, at });
-                }
-            }
-        }
-        sources
-    }
-
     /// The smallest read after a read error.
     pub(super) fn smallest_read(&self) -> Sectors {
         let block = self.disk.limits().logical_block();
