@@ -12,18 +12,33 @@
 //! its old contents: a reader that got fewer bytes than requested must not look at the rest.
 //! The allocator makes blocks, or a [`Source`], for memory that another process can see.
 //!
-//! The one file of this crate with `unsafe`. Concurrency: segments of one buffer may be used by
-//! several drivers at a time for reading (copies of a write), or by one for writing each byte (a
-//! read splits its segments into disjoint parts). Layers ensure this by construction: they divide a
-//! read by `split_to` and `slice`, and never give the same range to two reads.
+//! # Why safe code cannot cause undefined behaviour
+//!
+//! A block of memory is in one of two states, told apart by the count of references to it.
+//!
+//! - **No segment is alive.** Only the `Buffer` reaches the bytes, as a slice under the rules of any borrow: a new segment
+//!   needs `&mut Buffer`, so none can be made while a slice exists. The check of the count has acquire ordering and pairs
+//!   with the release in the drop of a segment: what a driver wrote has happened before.
+//! - **A segment is alive.** No slice exists. All access is by **atomic bytes** ([`shared`]): [`Segment::bytes`] is the
+//!   memory as `&[AtomicU8]`, and the copying methods move bytes by relaxed loads and stores, at the speed of memcpy. So
+//!   several threads may fill and copy out clones of one segment at once; a byte then has one of the values that were
+//!   stored in it. A system call uses the memory by its address ([`Segment::as_ptr`]), and its driver keeps the segment until
+//!   the kernel has finished. To the language the kernel accesses atomic bytes too.
+//!
+//! Whether the values make sense is up to the layers: they divide a read by `split_to` and `slice`, and never give the
+//! same range to two reads. A mistake there mixes data, but breaks no rule of the language.
+//!
+//! The one place of this crate with `unsafe`.
 #![allow(unsafe_code)]
+
+pub mod shared;
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
 use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU8, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
 /// Alignment of every buffer's first byte.
@@ -44,8 +59,12 @@ pub const BLOCK_SIZES: [usize; CLASSES] = {
 const KEEP_PER_CLASS_BYTES: usize = 8 << 20;
 
 /// A source of memory for buffers other than the allocator.
-pub trait Source: fmt::Debug + Send + Sync {
-    /// A block of one of [`BLOCK_SIZES`], initialised and aligned to [`BUFFER_ALIGN`]; `None` if none is left.
+///
+/// # Safety
+/// A block from [`Source::take`] has the length asked for, is initialised, readable, writable and aligned to
+/// [`BUFFER_ALIGN`], and belongs to the caller alone until [`Source::give`].
+pub unsafe trait Source: fmt::Debug + Send + Sync {
+    /// A block of one of [`BLOCK_SIZES`]; `None` if none is left.
     fn take(&self, len: usize) -> Option<NonNull<u8>>;
 
     /// Takes a block back.
@@ -272,12 +291,10 @@ impl Buffer {
     /// When the range is not within the buffer.
     pub fn segment(&mut self, range: Range<usize>) -> Segment {
         assert!(range.start <= range.end && range.end <= self.len, "segment out of its buffer");
-        let to_u32 = |n: usize| u32::try_from(n).expect("buffers are below 4 GiB");
-        Segment {
-            inner: Arc::clone(&self.inner),
-            offset: to_u32(range.start),
-            len: to_u32(range.end - range.start),
-        }
+        // The end, which bounds the others: no sum of an offset and a length overflows.
+        let end = u32::try_from(range.end).expect("buffers are below 4 GiB");
+        let offset = range.start as u32;
+        Segment { inner: Arc::clone(&self.inner), offset, len: end - offset }
     }
 
     /// All of it as a segment.
@@ -299,6 +316,9 @@ pub struct Segment {
     offset: u32,
     len: u32,
 }
+
+// One of them fits beside the length of a bio's list, in the place of the pointer to a longer list.
+const _: () = assert!(size_of::<Segment>() == 16);
 
 impl Segment {
     /// Length in bytes.
@@ -338,12 +358,20 @@ impl Segment {
         front
     }
 
-    /// The address of the bytes. Using the pointer is `unsafe` in the driver: it may write to it for a
-    /// read bio and read from it for a write bio, until it drops the segment.
+    /// The address of the bytes, for system calls: the kernel may write them for a read bio, and read them for a write bio,
+    /// until the driver drops the segment. Code of this process uses [`Self::bytes`].
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
-        // SAFETY: offset is within the block that `inner` keeps alive.
+        // SAFETY: offset is within the memory that `inner` keeps alive.
         unsafe { self.inner.ptr.as_ptr().add(self.offset as usize) }
+    }
+
+    /// The bytes, which others may access too; see [`shared`].
+    #[inline]
+    pub fn bytes(&self) -> &[AtomicU8] {
+        // SAFETY: the memory is initialised, within what `inner` keeps alive, and accessed only by atomic bytes while a
+        // segment is alive (the module text).
+        unsafe { std::slice::from_raw_parts(self.as_ptr().cast(), self.len()) }
     }
 
     /// Whether `other` follows this segment directly in memory, so that both can be one iovec.
@@ -363,10 +391,7 @@ impl Segment {
     /// # Panics
     /// When `to` is longer than the segment.
     pub fn copy_to(&self, to: &mut [u8]) {
-        assert!(to.len() <= self.len());
-        // SAFETY: in bounds; `to` is a distinct, exclusively borrowed slice (a segment's memory is
-        // never borrowed as a slice while the segment lives).
-        unsafe { std::ptr::copy_nonoverlapping(self.as_ptr(), to.as_mut_ptr(), to.len()) }
+        shared::load(&self.bytes()[..to.len()], to);
     }
 
     /// Fills the segment's first bytes (a driver serving a read bio).
@@ -374,15 +399,12 @@ impl Segment {
     /// # Panics
     /// When `from` is longer than the segment.
     pub fn copy_from(&self, from: &[u8]) {
-        assert!(from.len() <= self.len());
-        // SAFETY: as in copy_to(); the contract gives a read bio's driver the memory to write.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.as_ptr(), from.len()) }
+        shared::store(from, &self.bytes()[..from.len()]);
     }
 
     /// Fills the segment with zero bytes.
     pub fn fill_zero(&self) {
-        // SAFETY: as in copy_from().
-        unsafe { std::ptr::write_bytes(self.as_ptr(), 0, self.len()) }
+        shared::zero(self.bytes());
     }
 }
 
@@ -406,6 +428,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri takes memory for it, and is killed")]
     fn memory_that_there_is_not_is_refused() {
         assert!(Buffer::try_alloc(1 << 46).is_none());
         assert_eq!((footprint(1), footprint(4097)), (4096, 8192));
@@ -439,6 +462,41 @@ mod tests {
         let mut buffer = Buffer::zeroed(512);
         let _in_flight = buffer.whole();
         buffer.as_slice();
+    }
+
+    /// Miri reports a race where an access is not atomic.
+    #[test]
+    fn threads_may_fill_and_copy_out_the_same_bytes() {
+        let mut buffer = Buffer::zeroed(80);
+        let segment = buffer.whole();
+        std::thread::scope(|threads| {
+            for (byte, range) in [(1, 0..41), (2, 7..80)] {
+                let part = segment.slice(range);
+                threads.spawn(move || part.copy_from(&vec![byte; part.len()]));
+            }
+            let middle = segment.slice(30..50);
+            threads.spawn(move || middle.fill_zero());
+            let mut seen = [9; 80];
+            segment.copy_to(&mut seen);
+            assert!(seen.iter().all(|byte| *byte <= 2), "{seen:?}");
+        });
+        drop(segment);
+        assert_eq!((buffer.as_slice()[0], buffer.as_slice()[79]), (1, 2));
+    }
+
+    /// The count of the segments alone orders the accesses of the two threads.
+    #[test]
+    fn bytes_of_another_thread_are_seen_when_its_segment_is_gone() {
+        let mut buffer = Buffer::zeroed(64);
+        let segment = buffer.whole();
+        std::thread::scope(|threads| {
+            threads.spawn(move || segment.copy_from(&[7; 64]));
+            while Arc::strong_count(&buffer.inner) > 1 {
+                std::thread::yield_now();
+            }
+            assert_eq!(buffer.as_slice(), [7; 64]);
+            buffer.as_mut_slice().fill(8);
+        });
     }
 
     #[test]

@@ -5,30 +5,27 @@
 //!
 //! Several threads may copy to and from the contents at once, as on any disk: the contract orders nothing between I/Os
 //! in flight, so overlapping reads and writes of one block may get either value. To keep that defined in Rust too, the
-//! disk is an array of **atomic words**, copied word by word with relaxed loads and stores (plain moves on the
-//! machine). On x86-64 the processor's block move instruction does it, several times faster: to the compiler this is an
-//! opaque access from outside of the language's memory model, like a device's. Whatever tells the second submitter that
-//! the first I/O has ended also orders the two.
+//! disk is an array of **atomic bytes**, as segments are ([`shared`]). Whatever tells the second submitter that the first
+//! I/O has ended also orders the two.
 
 use std::io;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU8;
 
 use ashlar_block::bio::{Bio, Op};
-use ashlar_block::buffer::Segment;
+use ashlar_block::buffer::shared;
 use ashlar_block::device::{BlockDevice, IoFuture};
 use ashlar_block::disk::Disk;
 use ashlar_block::limits::{Features, Limits};
 use ashlar_block::units::{Sector, Sectors};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-const WORD: usize = 8;
 const PAGE: usize = 4096;
 
 /// The memory of a disk.
 struct Memory {
-    start: NonNull<AtomicU64>,
-    words: usize,
+    start: NonNull<AtomicU8>,
+    len: usize,
 }
 
 // SAFETY: the mapping belongs to this value alone, and all access is through atomics.
@@ -45,19 +42,19 @@ impl Memory {
             mmap_anonymous(std::ptr::null_mut(), len, protection, flags | MapFlags::NORESERVE)
         }?;
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { start, words: len / WORD })
+        Ok(Self { start, len })
     }
 
-    fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping is page aligned, has that many words, contains zero or what was stored, and lives as long
-        // as `self`; it is accessed as atomics only.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.words) }
+    fn bytes(&self) -> &[AtomicU8] {
+        // SAFETY: the mapping has that length, contains zero or what was stored, and lives as long as `self`; it is
+        // accessed as atomics only.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
     /// Releases whole pages: they read as zeroes.
     fn forget(&self, start: usize, len: usize) -> io::Result<()> {
         debug_assert!(start.is_multiple_of(PAGE) && len.is_multiple_of(PAGE));
-        debug_assert!(start + len <= self.words * WORD);
+        debug_assert!(start + len <= self.len);
         // SAFETY: the range lies in the mapping. For the atomics, replacing its pages by zero pages is a store of
         // zeroes.
         unsafe {
@@ -71,7 +68,7 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, and nothing refers to it any more.
-        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.words * WORD) };
+        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
         if let Err(error) = unmapped {
             tracing::error!(%error, "unmapping a RAM disk");
         }
@@ -119,48 +116,19 @@ impl RamDevice {
         Ok(Self { disk: Disk::new(name, capacity, limits), memory: Memory::new(bytes)? })
     }
 
-    /// The words of a range that the gateway has checked.
-    fn range(&self, sector: Sector, len: Sectors) -> &[AtomicU64] {
-        let start = sector.bytes() as usize / WORD;
-        &self.memory.words()[start..start + len.bytes() as usize / WORD]
+    /// The bytes of a range that the gateway has checked.
+    fn range(&self, sector: Sector, len: Sectors) -> &[AtomicU8] {
+        let start = sector.bytes() as usize;
+        &self.memory.bytes()[start..start + len.bytes() as usize]
     }
 
-    fn read(&self, bio: &Bio) {
-        let mut words = self.range(bio.sector, bio.len);
-        if bio.segments.iter().all(|segment| segment.len().is_multiple_of(WORD)) {
-            for segment in &bio.segments {
-                let (part, rest) = words.split_at(segment.len() / WORD);
-                load(part, segment);
-                words = rest;
-            }
-            return;
-        }
-        let mut bytes = words.iter().flat_map(|word| word.load(Relaxed).to_ne_bytes());
+    /// Copies between the disk and the segments of a read or a write.
+    fn transfer(&self, bio: &Bio, copy: impl Fn(&[AtomicU8], &[AtomicU8])) {
+        let mut bytes = self.range(bio.sector, bio.len);
         for segment in &bio.segments {
-            let part: Vec<u8> = bytes.by_ref().take(segment.len()).collect();
-            segment.copy_from(&part);
-        }
-    }
-
-    fn write(&self, bio: &Bio) {
-        let mut words = self.range(bio.sector, bio.len);
-        if bio.segments.iter().all(|segment| segment.len().is_multiple_of(WORD)) {
-            for segment in &bio.segments {
-                let (part, rest) = words.split_at(segment.len() / WORD);
-                store(part, segment);
-                words = rest;
-            }
-            return;
-        }
-        let mut bytes = vec![0; words.len() * WORD];
-        let mut rest = &mut bytes[..];
-        for segment in &bio.segments {
-            let (part, more) = rest.split_at_mut(segment.len());
-            segment.copy_to(part);
-            rest = more;
-        }
-        for (word, bytes) in words.iter().zip(bytes.as_chunks().0) {
-            word.store(u64::from_ne_bytes(*bytes), Relaxed);
+            let (part, rest) = bytes.split_at(segment.len());
+            copy(part, segment.bytes());
+            bytes = rest;
         }
     }
 
@@ -170,76 +138,12 @@ impl RamDevice {
         let (first_page, last_page) = (start.next_multiple_of(PAGE), end - end % PAGE);
         let forgotten = first_page < last_page
             && self.memory.forget(first_page, last_page - first_page).is_ok();
-        let clear = |from: usize, to: usize| {
-            let words = &self.memory.words()[from / WORD..to / WORD];
-            words.iter().for_each(|word| word.store(0, Relaxed));
-        };
+        let clear = |from: usize, to: usize| shared::zero(&self.memory.bytes()[from..to]);
         if forgotten {
             clear(start, first_page);
             clear(last_page, end);
         } else {
             clear(start, end);
-        }
-    }
-}
-
-/// Copies words to a segment of the same size.
-fn load(words: &[AtomicU64], to: &Segment) {
-    debug_assert_eq!(words.len() * WORD, to.len());
-    // SAFETY: the words are readable, and the driver of a read bio may write the segment's memory; they are different
-    // allocations of that length.
-    unsafe { copy(words.as_ptr().cast(), to.as_ptr(), to.len()) }
-}
-
-/// Copies a segment to words of the same size.
-fn store(words: &[AtomicU64], from: &Segment) {
-    debug_assert_eq!(words.len() * WORD, from.len());
-    // SAFETY: the segment's initialised memory is not written until the bio ends, and the words may
-    // be written through the shared reference; they are different allocations of that length.
-    unsafe { copy(from.as_ptr(), words.as_ptr().cast_mut().cast(), from.len()) }
-}
-
-/// Copies `len` bytes; other threads may copy to or from the same memory concurrently.
-///
-/// # Safety
-/// Both ranges are valid for that, and do not overlap. One of them consists of aligned atomic words (the one that other
-/// threads may touch), and `len` is a multiple of their size.
-#[cfg(target_arch = "x86_64")]
-unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
-    // SAFETY: `rep movsb` reads and writes just these ranges (the caller's promise); the direction
-    // flag is clear on entry to inline assembly, and no flag is changed.
-    unsafe {
-        std::arch::asm!(
-            "rep movsb",
-            inout("rcx") len => _,
-            inout("rsi") from => _,
-            inout("rdi") to => _,
-            options(nostack, preserves_flags)
-        );
-    }
-}
-
-/// As above, word by word.
-///
-/// # Safety
-/// As above.
-#[cfg(not(target_arch = "x86_64"))]
-unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
-    for at in (0..len).step_by(WORD) {
-        // SAFETY: within the ranges. Only the disk's words are shared, and they are aligned; relaxed
-        // atomics on the other side would need alignment that a segment may not have.
-        unsafe {
-            let (from, to) = (from.add(at), to.add(at));
-            if from.cast::<u64>().is_aligned() && to.cast::<u64>().is_aligned() {
-                let word = (*from.cast::<AtomicU64>()).load(Relaxed);
-                (*to.cast::<AtomicU64>()).store(word, Relaxed);
-            } else if to.cast::<u64>().is_aligned() {
-                let word = from.cast::<u64>().read_unaligned();
-                (*to.cast::<AtomicU64>()).store(word, Relaxed);
-            } else {
-                let word = (*from.cast::<AtomicU64>()).load(Relaxed);
-                to.cast::<u64>().write_unaligned(word);
-            }
         }
     }
 }
@@ -251,8 +155,8 @@ impl BlockDevice for RamDevice {
 
     fn submit_bio(&self, bio: Bio) -> IoFuture<'_> {
         match bio.op {
-            Op::Read => self.read(&bio),
-            Op::Write => self.write(&bio),
+            Op::Read => self.transfer(&bio, shared::copy),
+            Op::Write => self.transfer(&bio, |disk, data| shared::copy(data, disk)),
             Op::Discard | Op::WriteZeroes => self.zero(bio.sector, bio.len),
             Op::Flush => {}
         }

@@ -244,7 +244,9 @@ impl Slabs {
     }
 }
 
-impl buffer::Source for Slabs {
+// SAFETY: blocks are apart, at least as long as asked for, aligned to pages, and initialised: by the kernel, with zeroes, or
+// by an earlier owner. A block is in no list while it is taken.
+unsafe impl buffer::Source for Slabs {
     fn take(&self, len: usize) -> Option<NonNull<u8>> {
         self.take(len)
     }
