@@ -28,9 +28,12 @@
 //! Whether the values make sense is up to the layers: they divide a read by `split_to` and `slice`, and never give the
 //! same range to two reads. A mistake there mixes data, but breaks no rule of the language.
 //!
+//! Memory of another owner ([`Foreign`]) has only segments and never a slice: its other side may change it at any time.
+//!
 //! The one place of this crate with `unsafe`.
 #![allow(unsafe_code)]
 
+mod foreign;
 pub mod shared;
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -40,6 +43,8 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering, fence};
 use std::sync::{Arc, OnceLock};
+
+pub use foreign::Foreign;
 
 /// Alignment of every buffer's first byte.
 pub const BUFFER_ALIGN: usize = 4096;
@@ -162,20 +167,28 @@ pub fn drop_kept() {
     drop(kept);
 }
 
-/// The owner of a buffer's memory.
+/// The memory that segments refer to.
 struct Inner {
-    block: Option<Block>,
     ptr: NonNull<u8>,
+    owner: Owner,
 }
 
-// SAFETY: see Block.
+enum Owner {
+    /// A buffer's block; `None` once it is given back.
+    Buffer(Option<Block>),
+    /// It is dropped with the last reference to the memory.
+    Other(#[expect(dead_code, reason = "kept for its drop")] Arc<dyn Send + Sync>),
+}
+
+// SAFETY: the owner may be dropped by any thread; the memory is accessed under the rules in the module text.
 unsafe impl Send for Inner {}
-// SAFETY: see Block.
+// SAFETY: as above.
 unsafe impl Sync for Inner {}
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let Some(block) = self.block.take() else { return };
+        let Owner::Buffer(block) = &mut self.owner else { return };
+        let Some(block) = block.take() else { return };
         let (class, capacity) = class_of(block.capacity);
         if class >= CLASSES || !block.is_current() {
             return;
@@ -212,7 +225,7 @@ impl Buffer {
     pub fn try_alloc(len: usize) -> Option<Self> {
         let block = Block::take(len)?;
         let ptr = block.ptr;
-        Some(Self { inner: Arc::new(Inner { block: Some(block), ptr }), len })
+        Some(Self { inner: Arc::new(Inner { ptr, owner: Owner::Buffer(Some(block)) }), len })
     }
 
     /// `len` zero bytes.
@@ -309,7 +322,7 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// A counted reference to a part of a [`Buffer`].
+/// A counted reference to a part of a [`Buffer`], or of [`Foreign`] memory.
 #[derive(Clone)]
 pub struct Segment {
     inner: Arc<Inner>,

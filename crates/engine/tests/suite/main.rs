@@ -1,6 +1,7 @@
 //! Integration tests of the engine, in one program: one module per subject.
 
 mod files;
+mod foreign;
 mod modelled;
 mod reactor;
 mod slabs;
