@@ -83,11 +83,12 @@ interop: ## every suite with a real kernel, built ZFS modules included: before a
 # The suites run the release build here: what users run, and faster where a daemon is killed in the middle.
 soak: export ASHLAR ?= $(CURDIR)/target/release/ashlar
 soak: export EXAMPLES ?= $(CURDIR)/target/release/examples
-soak: ## the same for longer: every case, more rounds, random seeds, fuzzing where nightly is there
-	@scripts/setup test
+soak: ## the same for longer: every case, more rounds, random seeds, Miri, fuzzing where cargo-fuzz is there
+	@scripts/setup soak
 	@scripts/steps "make soak" \
 		"release build" "cargo build --quiet --locked --release --workspace --bins --examples" \
 		"long simulations" "ASHLAR_SEEDS=$${ASHLAR_SEEDS:-5000} cargo test --quiet --locked --release --workspace" \
+		"buffers under Miri" "timeout 1800 scripts/miri" \
 		"every md case against the kernel" "ALL=1 tests/interop/md.sh" \
 		"members between ashlar and the kernel" "ALL=1 tests/interop/md-members.sh" \
 		"arrays that crash" "ROUNDS=$${ROUNDS:-10} tests/interop/md-crash.sh" \

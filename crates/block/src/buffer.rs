@@ -30,7 +30,7 @@
 //!
 //! Memory of another owner ([`Foreign`]) has only segments and never a slice: its other side may change it at any time.
 //!
-//! The one place of this crate with `unsafe`.
+//! The one place of this crate with `unsafe`. Miri runs its tests (`make soak`).
 #![allow(unsafe_code)]
 
 mod foreign;
