@@ -13,8 +13,6 @@
 use core::fmt;
 use core::str::FromStr;
 
-use super::{far, near, offset};
-
 const OFFSET: u32 = 1 << 16;
 const FAR_SETS_SHIFT: u32 = 17;
 const UNUSED_SHIFT: u32 = 19;
@@ -66,6 +64,64 @@ pub enum LayoutError {
 }
 
 impl Layout {
+    /// The near layout (mdadm's `n2`, `n3`, ...): the copies of a chunk are neighbours.
+    ///
+    /// Each chunk is placed `copies` times before the next one. The number of members need not be a
+    /// multiple of the copies: copies then continue in the next row.
+    ///
+    /// ```
+    /// # use ashlar_md::raid10::draw;
+    /// assert_eq!(draw("n2", 4, 3)?.trim_end(), "   0   0   1   1
+    ///    2   2   3   3
+    ///    4   4   5   5");
+    ///
+    /// assert_eq!(draw("n2", 3, 4)?.trim_end(), "   0   0   1
+    ///    1   2   2
+    ///    3   3   4
+    ///    4   5   5");
+    /// # Ok::<(), ashlar_md::raid10::GeometryError>(())
+    /// ```
+    pub const fn near(copies: u8) -> Self {
+        Self { near: copies, far: 1, offset: false, far_sets: FarSets::Whole }
+    }
+
+    /// The far layout (mdadm's `f2`, `f3`, ...): the array is striped like RAID 0 over the first part
+    /// of the members, and again over the next part, shifted by one member.
+    ///
+    /// Reads are as fast as RAID 0's, since they need only the first, outer part. With a shift over
+    /// all members, the copies of any two neighbours overlap: with `f2` no two neighbours may fail.
+    /// [`FarSets`] limit the shift; only device mapper and hand-made arrays have them.
+    ///
+    /// ```
+    /// # use ashlar_md::raid10::draw;
+    /// assert_eq!(draw("f2", 4, 2)?.trim_end(), "   0   1   2   3
+    ///    4   5   6   7
+    ///    3   0   1   2
+    ///    7   4   5   6");
+    /// # Ok::<(), ashlar_md::raid10::GeometryError>(())
+    /// ```
+    pub const fn far(copies: u8) -> Self {
+        Self { near: 1, far: copies, offset: false, far_sets: FarSets::Whole }
+    }
+
+    /// The offset layout (mdadm's `o2`, `o3`, ...): every row is repeated immediately, shifted by one
+    /// member.
+    ///
+    /// The same rotation as in the far layout, but the copies are close together on the members, so
+    /// that writes need not seek.
+    ///
+    /// ```
+    /// # use ashlar_md::raid10::draw;
+    /// assert_eq!(draw("o2", 4, 2)?.trim_end(), "   0   1   2   3
+    ///    3   0   1   2
+    ///    4   5   6   7
+    ///    7   4   5   6");
+    /// # Ok::<(), ashlar_md::raid10::GeometryError>(())
+    /// ```
+    pub const fn offset(copies: u8) -> Self {
+        Self { near: 1, far: copies, offset: true, far_sets: FarSets::Whole }
+    }
+
     /// Decodes the superblock's field.
     ///
     /// # Errors
@@ -129,9 +185,9 @@ impl FromStr for Layout {
             return Err(LayoutError::Name(name.into()));
         }
         match kind {
-            Some('n') => Ok(near::layout(copies)),
-            Some('f') => Ok(far::layout(copies)),
-            Some('o') => Ok(offset::layout(copies)),
+            Some('n') => Ok(Self::near(copies)),
+            Some('f') => Ok(Self::far(copies)),
+            Some('o') => Ok(Self::offset(copies)),
             Some(_) | None => Err(LayoutError::Name(name.into())),
         }
     }

@@ -1,8 +1,8 @@
 //! RAID 10: every chunk on several members, in one of three arrangements that can be combined.
 //!
 //! [`geometry`] is the address map, [`discard`] turns a long discard into one range per member and
-//! pass, [`layout`] is the layout word of the superblock; [`near`], [`far`] and [`offset`] draw the
-//! three arrangements. All of it is pure: no I/O, no allocation after [`Geometry::new`].
+//! pass, [`layout`] is the layout word of the superblock and draws the three arrangements. All of it
+//! is pure: no I/O, no allocation after [`Geometry::new`].
 //!
 //! The one idea behind the map: number the copies of all chunks consecutively, each chunk `near`
 //! times, and distribute them over the members row by row like RAID 0. That is the *base area*. A
@@ -10,11 +10,8 @@
 //! repetition is the same rows with the members permuted. The permutations are a table.
 
 pub mod discard;
-pub mod far;
 pub mod geometry;
 pub mod layout;
-pub mod near;
-pub mod offset;
 
 pub use discard::{DiscardPlan, Striped};
 pub use geometry::{Copies, Geometry, GeometryError, Location};
