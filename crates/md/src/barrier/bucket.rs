@@ -43,8 +43,6 @@ pub struct Waiters {
     turns: u64,
     /// Waiting writes, which enter before the next raise.
     waiting: u32,
-    /// Queued I/Os, to be retried.
-    queued: u32,
     /// Ascending by number.
     seats: Vec<Seat>,
 }
@@ -96,8 +94,6 @@ pub struct Counts {
     pub raised: u64,
     /// Writes that wait to begin.
     pub waiting: u64,
-    /// I/Os that failed and wait to be retried; not counted as reads or writes meanwhile.
-    pub queued: u64,
     /// How often a lock was taken since the array started.
     pub locks: u64,
 }
@@ -214,16 +210,6 @@ impl<P: Primitives> Bucket<P> {
         self.wake(|_| true);
     }
 
-    /// Counts a queued I/O.
-    pub(super) fn queue(&self) {
-        self.with(|waiters| waiters.queued += 1);
-    }
-
-    /// Undoes [`Self::queue`].
-    pub(super) fn unqueue(&self) {
-        self.with(|waiters| waiters.queued -= 1);
-    }
-
     /// The bucket's counts. Under I/O they are from slightly different moments.
     pub(super) fn counts(&self) -> Counts {
         let (reads, writes) = (self.word(Kind::Read).load(), self.writes().load());
@@ -232,7 +218,6 @@ impl<P: Primitives> Bucket<P> {
             writes: writes & COUNT,
             raised: (writes & RAISED) / RAISE,
             waiting: waiters.waiting.into(),
-            queued: waiters.queued.into(),
             locks: waiters.turns,
         })
     }

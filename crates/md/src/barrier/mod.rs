@@ -3,13 +3,12 @@
 //! Three parties, for RAID1 and RAID10 alike.
 //!
 //! - **Regular I/O** calls [`Barrier::wait_read`] or [`Barrier::wait`] and holds a [`Pass`] until it
-//!   ends. If it failed and waits for a retry, [`Pass::queue`] sets it aside.
+//!   ends.
 //! - **Sync I/O**, that is resync, recovery, check, repair, and a correction (a sector read from
 //!   one copy and written over another), calls [`Barrier::raise`] and holds a [`Raised`]. Meanwhile
 //!   no regular write is in its buckets, so it cannot write old data over new.
 //! - **A change of the array** that excludes all I/O in flight calls [`Barrier::freeze`] and
-//!   holds a [`Frozen`]. Meanwhile there is no sync I/O, and only queued regular
-//!   I/O.
+//!   holds a [`Frozen`]. Meanwhile there is no sync I/O and no regular I/O.
 //!
 //! The array's address space is divided into units of 64 MiB that map to 1,024 buckets. A read
 //! or write lies in one unit (the array's limits guarantee that); a long discard enters every bucket
@@ -67,9 +66,8 @@
 //! then wait in their first bucket until it has opened all.
 //!
 //! The callers' obligations: a holder of a [`Pass`] or [`Raised`] does not wait for the barrier before it
-//! has released it (it calls [`Pass::queue`] first if it must freeze or wait for a retry), and a caller with
-//! several raises in flight polls them concurrently, so that each completes without the
-//! next.
+//! has released it, and a caller with several raises in flight polls them concurrently, so that
+//! each completes without the next.
 
 mod bucket;
 mod primitives;
@@ -123,14 +121,14 @@ impl<P: Primitives> Barrier<P> {
     #[inline]
     fn try_take(&self, kind: Kind, span: Span) -> Option<Pass<'_, P>> {
         let entered = self.buckets[span.single()?].try_enter(kind);
-        entered.then(|| Pass { barrier: self, span, taken: 1, kind, queued: false })
+        entered.then(|| Pass { barrier: self, span, taken: 1, kind })
     }
 
     async fn take(&self, kind: Kind, span: Span) -> Pass<'_, P> {
         if let Some(pass) = self.try_take(kind, span) {
             return pass;
         }
-        let mut pass = Pass { barrier: self, span, taken: 0, kind, queued: false };
+        let mut pass = Pass { barrier: self, span, taken: 0, kind };
         while let Some(index) = span.nth(pass.taken, P::BUCKETS) {
             let bucket = &self.buckets[index];
             if bucket.try_enter(kind) || bucket.enter(kind, pass.taken > 0).await {
@@ -188,7 +186,7 @@ impl<P: Primitives> Barrier<P> {
         raised
     }
 
-    /// Keeps all regular I/O and sync I/O from beginning, and waits until only queued I/O is left.
+    /// Keeps all regular I/O and sync I/O from beginning, and waits until none is left.
     /// One freeze at a time.
     pub async fn freeze(&self) -> Frozen<'_, P> {
         let turn = self.freezers.write().await;
@@ -207,7 +205,6 @@ impl<P: Primitives> Barrier<P> {
             writes: sum.writes + each.writes,
             raised: sum.raised + each.raised,
             waiting: sum.waiting + each.waiting,
-            queued: sum.queued + each.queued,
             locks: sum.locks + each.locks,
         })
     }
@@ -224,10 +221,9 @@ impl<P: Primitives> Barrier<P> {
 pub struct Pass<'a, P: Primitives = Std> {
     barrier: &'a Barrier<P>,
     span: Span,
-    /// Number of buckets of the span that the I/O is in: all, unless it is queued or still waits.
+    /// Number of buckets of the span that the I/O is in: all, unless it still waits.
     taken: u16,
     kind: Kind,
-    queued: bool,
 }
 
 const _: () = assert!(size_of::<Pass<'_>>() == 16);
@@ -244,32 +240,8 @@ impl<P: Primitives> Pass<'_, P> {
 
     #[cold]
     fn leave_each(&self) {
-        for bucket in self.buckets().take(self.taken.into()) {
-            bucket.leave(self.kind);
-        }
-    }
-
-    fn buckets(&self) -> impl Iterator<Item = &Bucket<P>> {
-        let indices = (0..).map_while(|n| self.span.nth(n, P::BUCKETS));
-        indices.map(|index| &self.barrier.buckets[index])
-    }
-
-    /// Sets the I/O aside: it failed, waits for a retry, and is in flight on no member. Raises and
-    /// freezes do not wait for it.
-    pub fn queue(&mut self) {
-        if !self.queued {
-            self.buckets().for_each(Bucket::queue);
-            self.queued = true;
-            self.leave();
-        }
-    }
-
-    /// Enters again to retry the queued I/O, waiting as at its beginning. If the future is dropped,
-    /// the I/O stays queued.
-    pub async fn unqueue(&mut self) {
-        if self.queued {
-            *self = self.barrier.take(self.kind, self.span).await;
-        }
+        let indices = (0..self.taken).filter_map(|n| self.span.nth(n, P::BUCKETS));
+        indices.for_each(|index| self.barrier.buckets[index].leave(self.kind));
     }
 }
 
@@ -277,9 +249,6 @@ impl<P: Primitives> Drop for Pass<'_, P> {
     #[inline]
     fn drop(&mut self) {
         self.leave();
-        if self.queued {
-            self.buckets().for_each(Bucket::unqueue);
-        }
     }
 }
 
@@ -306,7 +275,7 @@ impl<P: Primitives> Drop for Raised<'_, P> {
     }
 }
 
-/// Keeps all I/O except queued I/O out of the array, until dropped.
+/// Keeps all I/O out of the array, until dropped.
 #[must_use = "I/O is kept out while it is held"]
 pub struct Frozen<'a, P: Primitives = Std> {
     barrier: &'a Barrier<P>,

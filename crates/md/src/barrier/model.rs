@@ -195,32 +195,6 @@ fn a_freeze_excludes_reads_writes_and_raises_and_all_end() {
     explore::<One>(2, &[freeze, freeze, read]);
 }
 
-/// A failed write is queued, and sync I/O or a freeze comes in between.
-#[test]
-fn nobody_waits_for_what_is_queued_and_it_waits_to_be_retried() {
-    fn retried<P: Primitives>(array: &Array<P>) {
-        let mut pass = block_on(array.barrier.wait(START, LEN));
-        array.shares_data();
-        pass.queue();
-        block_on(pass.unqueue());
-        array.shares_data();
-    }
-    /// A write that must freeze the array to record its failure.
-    fn freezes<P: Primitives>(array: &Array<P>) {
-        let mut pass = block_on(array.barrier.wait(START, LEN));
-        pass.queue();
-        let frozen = block_on(array.barrier.freeze());
-        array.is_alone();
-        drop(frozen);
-        block_on(pass.unqueue());
-        array.shares_data();
-    }
-    explore::<One>(3, &[sync, retried]);
-    explore::<One>(3, &[freeze, retried]);
-    explore::<One>(3, &[freezes, freezes]);
-    explore::<One>(3, &[freezes, sync]);
-}
-
 #[test]
 fn who_gives_up_does_so_without_a_trace() {
     fn hasty_write<P: Primitives>(array: &Array<P>) {

@@ -122,35 +122,6 @@ fn a_freeze_waits_for_all_and_keeps_all_out() {
 }
 
 #[test]
-fn nobody_waits_for_what_is_queued() {
-    let barrier = Barrier::default();
-    let mut read = barrier.try_wait_read(unit(0)).unwrap();
-    let mut write = now(pin!(barrier.wait(unit(0), Sectors(UNIT.0 * 3)))).unwrap();
-    read.queue();
-    write.queue();
-    write.queue();
-    assert_eq!(barrier.counts().queued, 4);
-    let raised = now(pin!(barrier.raise(unit(1), LEN))).expect("waits for a queued write");
-    now(pin!(read.unqueue())).expect("a read waits for sync");
-    {
-        let mut retry = pin!(write.unqueue());
-        assert!(now(retry.as_mut()).is_none(), "retried under a raised barrier");
-        drop(raised);
-        now(retry.as_mut()).expect("lowered");
-    }
-    now(pin!(write.unqueue())).expect("it is not queued");
-    assert_eq!(barrier.counts().queued, 0);
-    assert!(now(pin!(barrier.raise(unit(2), LEN))).is_none(), "it is back in all its buckets");
-    read.queue();
-    write.queue();
-    let frozen = now(pin!(barrier.freeze())).expect("waits for what is queued");
-    assert!(now(pin!(read.unqueue())).is_none() && now(pin!(write.unqueue())).is_none());
-    // Dropped while they are queued.
-    drop((read, write, frozen));
-    assert_nothing_is_left(&barrier);
-}
-
-#[test]
 fn who_gives_up_leaves_nothing_behind() {
     let barrier = Barrier::default();
     let raised = now(pin!(barrier.raise(unit(1), LEN))).unwrap();
