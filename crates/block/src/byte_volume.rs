@@ -16,8 +16,8 @@ use crate::buffer::{Buffer, Segment, footprint};
 use crate::device::IoFuture;
 use crate::gateway::Gateway;
 use crate::limits::Features;
-use crate::rwlock::{Guard, RwLock};
 use crate::status::{BioResult, Status};
+use crate::sync::rwlock::{Guard, RwLock};
 use crate::units::{Sector, Sectors};
 
 /// Bytes that share a lock.

@@ -41,10 +41,10 @@ pub mod queue;
 pub mod rate_limit;
 pub mod request;
 pub mod runtime;
-pub mod rwlock;
 pub mod split;
 pub mod stats;
 pub mod status;
+pub mod sync;
 pub mod trace;
 pub mod units;
 

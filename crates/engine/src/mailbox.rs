@@ -36,7 +36,7 @@ impl Mailbox {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             list: Mutex::new(Some(Vec::new())),
-            bell: Doorbell::new(),
+            bell: Doorbell::default(),
             // Blocking, so that a read through the ring waits for the next wake-up.
             event: eventfd(0, EventfdFlags::CLOEXEC)?,
             ring: AtomicI32::new(-1),

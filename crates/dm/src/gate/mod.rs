@@ -15,8 +15,6 @@
 //! Every I/O that passes later sees what happened while the gate was closed, and the closer sees
 //! what earlier I/O did: all changes acquire and release. `model.rs` checks all this.
 
-mod primitives;
-
 #[cfg(test)]
 mod model;
 
@@ -25,7 +23,8 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use primitives::{Lock, Primitives, Std, Word};
+use ashlar_block::stats;
+use ashlar_block::sync::{Lock, Primitives, Std, Word};
 
 /// The gate is closed; the rest of the word counts the I/Os inside.
 const CLOSED: u64 = 1 << 63;
@@ -37,7 +36,7 @@ struct Shard<W>(W);
 
 /// The waiting futures.
 #[derive(Default)]
-pub(crate) struct Waiters {
+struct Waiters {
     /// Number of seats given so far.
     turns: u64,
     /// Held I/O, in ascending order of seats.
@@ -46,20 +45,37 @@ pub(crate) struct Waiters {
     closer: Option<Waker>,
 }
 
-/// See the module text.
-pub(crate) struct Gate<P: Primitives = Std> {
-    shards: Box<[Shard<P::Word>]>,
-    waiters: P::Lock,
+/// Primitives, and the words of a gate that has them.
+pub(crate) trait Shards: Primitives {
+    /// Number of words in which I/O is counted.
+    const SHARDS: usize;
+    /// The word of the calling thread, below [`Self::SHARDS`].
+    fn shard() -> usize;
 }
 
-impl<P: Primitives> Default for Gate<P> {
-    fn default() -> Self {
-        let shards = std::iter::repeat_with(Shard::default).take(P::SHARDS).collect();
-        Self { shards, waiters: P::Lock::default() }
+impl Shards for Std {
+    const SHARDS: usize = stats::SHARDS;
+
+    #[inline]
+    fn shard() -> usize {
+        stats::thread_shard()
     }
 }
 
-impl<P: Primitives> Gate<P> {
+/// See the module text.
+pub(crate) struct Gate<P: Shards = Std> {
+    shards: Box<[Shard<P::Word>]>,
+    waiters: P::Lock<Waiters>,
+}
+
+impl<P: Shards> Default for Gate<P> {
+    fn default() -> Self {
+        let shards = std::iter::repeat_with(Shard::default).take(P::SHARDS).collect();
+        Self { shards, waiters: Default::default() }
+    }
+}
+
+impl<P: Shards> Gate<P> {
     /// Admits an I/O, if the gate is open.
     #[inline]
     pub(crate) fn try_enter(&self) -> Option<Pass<'_, P>> {
@@ -128,12 +144,12 @@ impl<P: Primitives> Gate<P> {
 
 /// An I/O's permission to be inside, until it is dropped.
 #[must_use = "the I/O may not be in flight without it"]
-pub(crate) struct Pass<'a, P: Primitives = Std> {
+pub(crate) struct Pass<'a, P: Shards = Std> {
     gate: &'a Gate<P>,
     word: &'a P::Word,
 }
 
-impl<P: Primitives> Drop for Pass<'_, P> {
+impl<P: Shards> Drop for Pass<'_, P> {
     #[inline]
     fn drop(&mut self) {
         if self.word.sub(1) == CLOSED | 1 {
@@ -144,18 +160,18 @@ impl<P: Primitives> Drop for Pass<'_, P> {
 
 /// The gate is closed and empty; dropping this opens it.
 #[must_use = "the gate opens when it is dropped"]
-pub(crate) struct Closed<'a, P: Primitives = Std> {
+pub(crate) struct Closed<'a, P: Shards = Std> {
     gate: &'a Gate<P>,
 }
 
-impl<P: Primitives> Closed<'_, P> {
+impl<P: Shards> Closed<'_, P> {
     /// Keeps the gate closed until [`Gate::open`].
     pub(crate) fn keep(self) {
         std::mem::forget(self);
     }
 }
 
-impl<P: Primitives> Drop for Closed<'_, P> {
+impl<P: Shards> Drop for Closed<'_, P> {
     fn drop(&mut self) {
         self.gate.open();
     }
@@ -163,14 +179,14 @@ impl<P: Primitives> Drop for Closed<'_, P> {
 
 /// A held I/O's entry.
 #[must_use = "futures do nothing unless polled"]
-pub(crate) struct Enter<'a, P: Primitives = Std> {
+pub(crate) struct Enter<'a, P: Shards = Std> {
     gate: &'a Gate<P>,
     shard: usize,
     /// The number of its seat; the seat may have been removed since.
     seat: Option<u64>,
 }
 
-impl<'a, P: Primitives> Enter<'a, P> {
+impl<'a, P: Shards> Enter<'a, P> {
     /// Takes a seat, or keeps the existing one; false if the gate is open.
     fn sit(&mut self, cx: &Context<'_>) -> bool {
         let word = &self.gate.shards[self.shard].0;
@@ -206,7 +222,7 @@ impl Waiters {
     }
 }
 
-impl<'a, P: Primitives> Future for Enter<'a, P> {
+impl<'a, P: Shards> Future for Enter<'a, P> {
     type Output = Pass<'a, P>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Pass<'a, P>> {
@@ -222,7 +238,7 @@ impl<'a, P: Primitives> Future for Enter<'a, P> {
     }
 }
 
-impl<P: Primitives> Drop for Enter<'_, P> {
+impl<P: Shards> Drop for Enter<'_, P> {
     fn drop(&mut self) {
         self.stand_up();
     }

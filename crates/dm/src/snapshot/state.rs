@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use ashlar_block::rwlock::RwLock;
+use ashlar_block::sync::rwlock::RwLock;
 use ashlar_block::{Bio, BioResult, Buffer, Flags, Gateway, Runtime, Sector, Sectors, Status};
 use event_listener::Event;
 use tracing::{error, warn};

@@ -126,7 +126,7 @@ impl PvLabel {
     pub fn parse(bytes: &[u8; SECTOR_SIZE], number: u8) -> Result<Self, LabelError> {
         let layout = |what| LabelError::Layout { sector: number, what };
         let (header, _) = LabelHeader::read_from_prefix(bytes).map_err(|_| layout("its header"))?;
-        if header.sector.get() != number.into() {
+        if header.sector.get() != u64::from(number) {
             return Err(LabelError::Misplaced { sector: number, says: header.sector.get() });
         }
         let expected = crc(&bytes[CRC_FROM..]);

@@ -3,9 +3,8 @@
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
+use ashlar_block::sync::{Lock, Primitives, Std, Word};
 use smallvec::SmallVec;
-
-use super::primitives::{Lock, Primitives, Std, Word};
 
 /// Number of I/Os in the bucket: the low half of a word.
 const COUNT: u64 = RAISE - 1;
@@ -38,7 +37,7 @@ pub(super) enum Event {
 
 /// The waiters of a bucket, and the counts that change only under its lock.
 #[derive(Default)]
-pub struct Waiters {
+pub(super) struct Waiters {
     /// How often the lock was taken. Also numbers the seats.
     turns: u64,
     /// Waiting writes, which enter before the next raise.
@@ -78,7 +77,7 @@ impl Waiters {
 pub(super) struct Bucket<P: Primitives> {
     /// By kind: reads; writes and raises.
     words: [P::Word; 2],
-    waiters: P::Lock,
+    waiters: P::Lock<Waiters>,
 }
 
 const _: () = assert!(size_of::<Bucket<Std>>() == 64);

@@ -70,7 +70,6 @@
 //! each completes without the next.
 
 mod bucket;
-mod primitives;
 mod span;
 
 #[cfg(test)]
@@ -78,12 +77,12 @@ mod model;
 #[cfg(test)]
 mod tests;
 
-use ashlar_block::rwlock::{Guard, RwLock};
+use ashlar_block::sync::rwlock::{Guard, RwLock};
+use ashlar_block::sync::{Primitives, Std};
 use ashlar_block::{Sector, Sectors};
 
 use crate::canary::{Rule, broken};
 use bucket::{Bucket, Kind};
-use primitives::{Primitives, Std};
 use span::Span;
 
 pub use bucket::Counts;
@@ -93,8 +92,18 @@ const UNIT_SHIFT: u32 = 17;
 /// Sectors of a unit, which no read or write crosses.
 pub const UNIT: Sectors = Sectors(1 << UNIT_SHIFT);
 
+/// Primitives, and the size of a barrier that has them.
+pub trait Buckets: Primitives {
+    /// Number of buckets: a power of two, 65,536 at most.
+    const BUCKETS: usize;
+}
+
+impl Buckets for Std {
+    const BUCKETS: usize = 1024;
+}
+
 /// See the module text. Sectors are the array's.
-pub struct Barrier<P: Primitives = Std> {
+pub struct Barrier<P: Buckets = Std> {
     buckets: Box<[Bucket<P>]>,
     /// Held by the task that freezes: one at a time, first come, first served.
     freezers: RwLock,
@@ -106,7 +115,7 @@ impl Default for Barrier {
     }
 }
 
-impl<P: Primitives> Barrier<P> {
+impl<P: Buckets> Barrier<P> {
     fn new() -> Self {
         let buckets = std::iter::repeat_with(Bucket::default).take(P::BUCKETS).collect();
         Self { buckets, freezers: RwLock::new() }
@@ -218,7 +227,7 @@ impl<P: Primitives> Barrier<P> {
 
 /// Permission for a regular I/O to be in its buckets, until dropped.
 #[must_use = "the I/O may not be in flight without it"]
-pub struct Pass<'a, P: Primitives = Std> {
+pub struct Pass<'a, P: Buckets = Std> {
     barrier: &'a Barrier<P>,
     span: Span,
     /// Number of buckets of the span that the I/O is in: all, unless it still waits.
@@ -228,7 +237,7 @@ pub struct Pass<'a, P: Primitives = Std> {
 
 const _: () = assert!(size_of::<Pass<'_>>() == 16);
 
-impl<P: Primitives> Pass<'_, P> {
+impl<P: Buckets> Pass<'_, P> {
     #[inline]
     fn leave(&mut self) {
         match self.span.single() {
@@ -245,7 +254,7 @@ impl<P: Primitives> Pass<'_, P> {
     }
 }
 
-impl<P: Primitives> Drop for Pass<'_, P> {
+impl<P: Buckets> Drop for Pass<'_, P> {
     #[inline]
     fn drop(&mut self) {
         self.leave();
@@ -254,14 +263,14 @@ impl<P: Primitives> Drop for Pass<'_, P> {
 
 /// Keeps regular writes out of the buckets of a sync I/O, until dropped.
 #[must_use = "regular writes are kept out while it is held"]
-pub struct Raised<'a, P: Primitives = Std> {
+pub struct Raised<'a, P: Buckets = Std> {
     barrier: &'a Barrier<P>,
     span: Span,
     /// Number of buckets of the span that are raised.
     taken: u16,
 }
 
-impl<P: Primitives> Raised<'_, P> {
+impl<P: Buckets> Raised<'_, P> {
     fn lower(&mut self) {
         let indices = (0..self.taken).filter_map(|n| self.span.nth(n, P::BUCKETS));
         indices.for_each(|index| self.barrier.buckets[index].lower());
@@ -269,7 +278,7 @@ impl<P: Primitives> Raised<'_, P> {
     }
 }
 
-impl<P: Primitives> Drop for Raised<'_, P> {
+impl<P: Buckets> Drop for Raised<'_, P> {
     fn drop(&mut self) {
         self.lower();
     }
@@ -277,13 +286,13 @@ impl<P: Primitives> Drop for Raised<'_, P> {
 
 /// Keeps all I/O out of the array, until dropped.
 #[must_use = "I/O is kept out while it is held"]
-pub struct Frozen<'a, P: Primitives = Std> {
+pub struct Frozen<'a, P: Buckets = Std> {
     barrier: &'a Barrier<P>,
     /// Dropped last.
     _turn: Guard<'a>,
 }
 
-impl<P: Primitives> Drop for Frozen<'_, P> {
+impl<P: Buckets> Drop for Frozen<'_, P> {
     fn drop(&mut self) {
         // Downward, as the freeze went upward: an I/O that was sent back waits in its first bucket
         // until all are open, so it is not sent back repeatedly.

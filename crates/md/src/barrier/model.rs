@@ -8,83 +8,22 @@
 //! that also passes; without one of them the model must find reader and freezer, or write and sync
 //! I/O, inside together.
 
-use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, Wake, Waker};
 
-use loom::cell::UnsafeCell;
-use loom::sync::atomic::{AtomicBool, AtomicU64, fence};
-use loom::sync::{Arc, Mutex, Notify};
-use loom::thread;
+use ashlar_block::sync::model::loom::cell::UnsafeCell;
+use ashlar_block::sync::model::loom::sync::atomic::{AtomicBool, AtomicU64, fence};
+use ashlar_block::sync::model::loom::{sync::Mutex, thread};
+use ashlar_block::sync::model::{self, Loom, block_on, give_up, overlaps};
+use ashlar_block::sync::{Primitives, Word};
 
-use super::bucket::Waiters;
-use super::primitives::{Lock, Word};
 use super::*;
 
-/// loom's word and lock, with as many buckets as a model needs.
-struct Loom<const BUCKETS: usize>;
-
-impl<const BUCKETS: usize> Primitives for Loom<BUCKETS> {
+impl<const BUCKETS: usize> Buckets for Loom<BUCKETS> {
     const BUCKETS: usize = BUCKETS;
-    type Word = AtomicU64;
-    type Lock = Mutex<Waiters>;
-}
-
-impl Word for AtomicU64 {
-    fn load(&self) -> u64 {
-        self.load(Ordering::Acquire)
-    }
-    fn add(&self, n: u64) -> u64 {
-        self.fetch_add(n, Ordering::AcqRel)
-    }
-    fn sub(&self, n: u64) -> u64 {
-        self.fetch_sub(n, Ordering::AcqRel)
-    }
-    fn update(&self, next: impl Fn(u64) -> Option<u64>) -> Result<u64, u64> {
-        self.fetch_update(Ordering::AcqRel, Ordering::Acquire, next)
-    }
-}
-
-impl Lock for Mutex<Waiters> {
-    fn with<R>(&self, work: impl FnOnce(&mut Waiters) -> R) -> R {
-        work(&mut self.lock().unwrap())
-    }
-}
-
-struct Signal(Notify);
-
-impl Wake for Signal {
-    fn wake(self: std::sync::Arc<Self>) {
-        self.0.notify();
-    }
-}
-
-/// Runs a future to its end, sleeping while it has nothing to do.
-fn block_on<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    let signal = std::sync::Arc::new(Signal(Notify::new()));
-    let waker = Waker::from(std::sync::Arc::clone(&signal));
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => signal.0.wait(),
-        }
-    }
-}
-
-/// Polls a future once and drops it.
-fn give_up<F: Future>(future: F) -> Option<F::Output> {
-    let signal = std::sync::Arc::new(Signal(Notify::new()));
-    match pin!(future).poll(&mut Context::from_waker(&Waker::from(signal))) {
-        Poll::Ready(output) => Some(output),
-        Poll::Pending => None,
-    }
 }
 
 /// What the barrier protects: loom finds accesses that overlap or do not see each other.
-struct Array<P: Primitives> {
+struct Array<P: Buckets> {
     barrier: Barrier<P>,
     /// Shared by writes, exclusive to a sync I/O (or, the other way round, exclusive to a write).
     data: UnsafeCell<()>,
@@ -95,7 +34,7 @@ struct Array<P: Primitives> {
 const LEN: Sectors = Sectors(8);
 const START: Sector = Sector(0);
 
-impl<P: Primitives> Array<P> {
+impl<P: Buckets> Array<P> {
     fn new() -> Self {
         let (data, shape) = (UnsafeCell::new(()), UnsafeCell::new(()));
         Self { barrier: Barrier::new(), data, shape }
@@ -123,21 +62,8 @@ impl<P: Primitives> Array<P> {
 type Thread<P> = fn(&Array<P>);
 
 /// Runs the threads in all interleavings with up to `preemptions` preemptions.
-fn explore<P: Primitives + 'static>(preemptions: usize, threads: &[Thread<P>]) {
-    let threads = threads.to_vec();
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(preemptions);
-    model.check(move || {
-        let array = Arc::new(Array::<P>::new());
-        let started: Vec<_> = threads[1..]
-            .iter()
-            .map(|thread| {
-                let (array, thread) = (Arc::clone(&array), *thread);
-                thread::spawn(move || thread(&array))
-            })
-            .collect();
-        threads[0](&array);
-        started.into_iter().for_each(|thread| thread.join().unwrap());
+fn explore<P: Buckets + 'static>(preemptions: usize, threads: &[Thread<P>]) {
+    model::explore(preemptions, Array::new, threads, |array| {
         let counts = array.barrier.counts();
         assert_eq!(counts, Counts { locks: counts.locks, ..Counts::default() });
     });
@@ -145,34 +71,34 @@ fn explore<P: Primitives + 'static>(preemptions: usize, threads: &[Thread<P>]) {
 
 type One = Loom<1>;
 
-fn read<P: Primitives>(array: &Array<P>) {
+fn read<P: Buckets>(array: &Array<P>) {
     let _pass = block_on(array.barrier.wait_read(START));
     array.reads();
 }
 
-fn write<P: Primitives>(array: &Array<P>) {
+fn write<P: Buckets>(array: &Array<P>) {
     let _pass = block_on(array.barrier.wait(START, LEN));
     array.shares_data();
 }
 
-fn sync<P: Primitives>(array: &Array<P>) {
+fn sync<P: Buckets>(array: &Array<P>) {
     let _raised = block_on(array.barrier.raise(START, LEN));
     array.has_data_alone();
 }
 
 /// Sync I/O as one of several.
-fn sync_beside_sync<P: Primitives>(array: &Array<P>) {
+fn sync_beside_sync<P: Buckets>(array: &Array<P>) {
     let _raised = block_on(array.barrier.raise(START, LEN));
     array.shares_data();
 }
 
 /// The only write, which excludes several [`sync_beside_sync`].
-fn write_alone<P: Primitives>(array: &Array<P>) {
+fn write_alone<P: Buckets>(array: &Array<P>) {
     let _pass = block_on(array.barrier.wait(START, LEN));
     array.has_data_alone();
 }
 
-fn freeze<P: Primitives>(array: &Array<P>) {
+fn freeze<P: Buckets>(array: &Array<P>) {
     let _frozen = block_on(array.barrier.freeze());
     array.is_alone();
 }
@@ -197,22 +123,22 @@ fn a_freeze_excludes_reads_writes_and_raises_and_all_end() {
 
 #[test]
 fn who_gives_up_does_so_without_a_trace() {
-    fn hasty_write<P: Primitives>(array: &Array<P>) {
+    fn hasty_write<P: Buckets>(array: &Array<P>) {
         if let Some(_pass) = give_up(array.barrier.wait(START, LEN)) {
             array.shares_data();
         }
     }
-    fn hasty_sync<P: Primitives>(array: &Array<P>) {
+    fn hasty_sync<P: Buckets>(array: &Array<P>) {
         if let Some(_raised) = give_up(array.barrier.raise(START, LEN)) {
             array.has_data_alone();
         }
     }
-    fn hasty_write_alone<P: Primitives>(array: &Array<P>) {
+    fn hasty_write_alone<P: Buckets>(array: &Array<P>) {
         if let Some(_pass) = give_up(array.barrier.wait(START, LEN)) {
             array.has_data_alone();
         }
     }
-    fn hasty_freeze<P: Primitives>(array: &Array<P>) {
+    fn hasty_freeze<P: Buckets>(array: &Array<P>) {
         if let Some(_frozen) = give_up(array.barrier.freeze()) {
             array.is_alone();
         }
@@ -229,18 +155,18 @@ fn who_gives_up_does_so_without_a_trace() {
 fn nobody_waits_in_a_circle() {
     const BOTH: Sectors = Sectors(UNIT.0 * 2);
     const SECOND: Sector = Sector(UNIT.0);
-    fn discard<P: Primitives>(array: &Array<P>) {
+    fn discard<P: Buckets>(array: &Array<P>) {
         let _pass = block_on(array.barrier.wait(START, BOTH));
         array.shares_data();
     }
-    fn sync_both<P: Primitives>(array: &Array<P>) {
+    fn sync_both<P: Buckets>(array: &Array<P>) {
         let _raised = block_on(array.barrier.raise(START, BOTH));
         array.has_data_alone();
     }
-    fn sync_second<P: Primitives>(array: &Array<P>) {
+    fn sync_second<P: Buckets>(array: &Array<P>) {
         let _raised = block_on(array.barrier.raise(SECOND, LEN));
     }
-    fn write_second<P: Primitives>(array: &Array<P>) {
+    fn write_second<P: Buckets>(array: &Array<P>) {
         let _pass = block_on(array.barrier.wait(SECOND, LEN));
         array.shares_data();
     }
@@ -256,21 +182,19 @@ fn nobody_waits_in_a_circle() {
 #[test]
 fn nobody_is_starved_by_others_that_never_stop() {
     fn until_the_other_is_done(first: Thread<One>, again: Thread<One>) {
-        let mut model = loom::model::Builder::new();
-        model.preemption_bound = Some(2);
-        model.check(move || {
-            let array = Arc::new((Array::new(), AtomicBool::new(false)));
-            let other = Arc::clone(&array);
-            let other = thread::spawn(move || {
-                first(&other.0);
-                other.1.store(true, Ordering::Release);
-            });
-            while !array.1.load(Ordering::Acquire) {
-                again(&array.0);
+        type World = (Array<One>, AtomicBool, [Thread<One>; 2]);
+        fn once((array, done, [first, _]): &World) {
+            first(array);
+            done.store(true, Ordering::Release);
+        }
+        fn on_and_on((array, done, [_, again]): &World) {
+            while !done.load(Ordering::Acquire) {
+                again(array);
                 thread::yield_now();
             }
-            other.join().unwrap();
-        });
+        }
+        let world = move || (Array::new(), AtomicBool::new(false), [first, again]);
+        model::explore(2, world, &[on_and_on, once], |_| ());
     }
     until_the_other_is_done(sync, write);
     until_the_other_is_done(write, sync);
@@ -310,7 +234,7 @@ impl<const IO: bool, const SYNC: bool> Word for Apart<IO, SYNC> {
     fn sub(&self, n: u64) -> u64 {
         self.change(n, |word| word.fetch_sub(n, Ordering::AcqRel))
     }
-    fn update(&self, next: impl Fn(u64) -> Option<u64>) -> Result<u64, u64> {
+    fn update(&self, mut next: impl FnMut(u64) -> Option<u64>) -> Result<u64, u64> {
         let before = self.load();
         match next(before) {
             Some(after) => Ok(self.add(after - before)),
@@ -322,32 +246,29 @@ impl<const IO: bool, const SYNC: bool> Word for Apart<IO, SYNC> {
 struct Kernel<const IO: bool, const SYNC: bool>;
 
 impl<const IO: bool, const SYNC: bool> Primitives for Kernel<IO, SYNC> {
-    const BUCKETS: usize = 1;
     type Word = Apart<IO, SYNC>;
-    type Lock = Mutex<Waiters>;
+    type Lock<T: Default> = Mutex<T>;
 }
 
-/// What the model finds wrong with the kernel's form.
-fn fault<const IO: bool, const SYNC: bool>(threads: &[Thread<Kernel<IO, SYNC>>]) -> Option<String> {
-    let found = catch_unwind(AssertUnwindSafe(|| explore(3, threads))).err()?;
-    Some(found.downcast_ref::<String>().cloned().unwrap_or_default())
+impl<const IO: bool, const SYNC: bool> Buckets for Kernel<IO, SYNC> {
+    const BUCKETS: usize = 1;
 }
 
-fn assert_overlaps(fault: Option<String>) {
-    let fault = fault.expect("the model finds nothing");
-    assert!(fault.contains("Concurrent read and write accesses"), "{fault}");
+/// Runs threads over the kernel's form.
+fn kernel<const IO: bool, const SYNC: bool>(threads: &[Thread<Kernel<IO, SYNC>>]) {
+    explore(3, threads);
 }
 
 #[test]
 fn two_words_need_a_fence_on_both_sides_of_raise_and_write() {
-    assert_eq!(fault::<true, true>(&[sync, write]), None);
-    assert_overlaps(fault::<false, true>(&[sync, write]));
-    assert_overlaps(fault::<true, false>(&[sync, write]));
+    kernel::<true, true>(&[sync, write]);
+    assert!(overlaps(|| kernel::<false, true>(&[sync, write])));
+    assert!(overlaps(|| kernel::<true, false>(&[sync, write])));
 }
 
 #[test]
 fn two_words_need_a_fence_on_both_sides_of_freeze_and_read() {
-    assert_eq!(fault::<true, true>(&[freeze, read]), None);
-    assert_overlaps(fault::<false, true>(&[freeze, read]));
-    assert_overlaps(fault::<true, false>(&[freeze, read]));
+    kernel::<true, true>(&[freeze, read]);
+    assert!(overlaps(|| kernel::<false, true>(&[freeze, read])));
+    assert!(overlaps(|| kernel::<true, false>(&[freeze, read])));
 }

@@ -27,9 +27,9 @@
 //!
 //! The tests check this with loom.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 
-use Ordering::{AcqRel, Acquire, Relaxed, Release};
+use ashlar_block::sync::Word;
 
 const COUNT: u32 = (1 << 24) - 1;
 /// Most writes in one chunk. Far below the count's maximum, so that additions that are undone at
@@ -41,76 +41,36 @@ const RECENT: u32 = 1 << 26;
 const NEEDED: u32 = 1 << 27;
 const RESYNC: u32 = 1 << 28;
 
-/// The operations of an atomic word that a counter needs; loom's stand in for std's in tests.
-pub(super) trait AtomicWord {
-    fn new(value: u32) -> Self;
-    fn load(&self, order: Ordering) -> u32;
-    fn add(&self, value: u32, order: Ordering) -> u32;
-    fn sub(&self, value: u32, order: Ordering) -> u32;
-    fn or(&self, value: u32, order: Ordering) -> u32;
-    /// `compare_exchange` with [`AcqRel`]; on failure, the value found.
-    fn replace(&self, old: u32, new: u32) -> Result<u32, u32>;
-}
-
-impl AtomicWord for AtomicU32 {
-    fn new(value: u32) -> Self {
-        Self::new(value)
-    }
-    fn load(&self, order: Ordering) -> u32 {
-        self.load(order)
-    }
-    fn add(&self, value: u32, order: Ordering) -> u32 {
-        self.fetch_add(value, order)
-    }
-    fn sub(&self, value: u32, order: Ordering) -> u32 {
-        self.fetch_sub(value, order)
-    }
-    fn or(&self, value: u32, order: Ordering) -> u32 {
-        self.fetch_or(value, order)
-    }
-    fn replace(&self, old: u32, new: u32) -> Result<u32, u32> {
-        self.compare_exchange(old, new, AcqRel, Acquire)
-    }
-}
-
 /// See the module text. Methods that need the image's lock say so.
+#[derive(Default)]
 pub(super) struct Counter<A = AtomicU32>(A);
 
-impl<A: AtomicWord> Default for Counter<A> {
-    fn default() -> Self {
-        Self(A::new(0))
-    }
-}
-
-impl<A: AtomicWord> Counter<A> {
+impl<A: Word<u32>> Counter<A> {
     fn has(&self, flags: u32) -> bool {
-        self.0.load(Acquire) & flags != 0
+        self.0.load() & flags != 0
     }
 
     /// Changes the word by `f` unless `f` returns `None`. Returns whether the word was changed.
-    fn change(&self, mut f: impl FnMut(u32) -> Option<u32>) -> bool {
-        let mut old = self.0.load(Acquire);
-        while let Some(new) = f(old) {
-            match self.0.replace(old, new) {
-                Ok(_) => return true,
-                Err(found) => old = found,
-            }
-        }
-        false
+    fn change(&self, f: impl FnMut(u32) -> Option<u32>) -> bool {
+        self.0.update(f).is_ok()
+    }
+
+    fn set(&self, flags: u32) {
+        self.change(|old| Some(old | flags));
     }
 
     /// Begins a write if the mark is durable. If true, [`Self::leave`] must follow.
     pub(super) fn try_enter(&self) -> bool {
-        if self.0.load(Relaxed) & ONDISK == 0 {
+        if self.0.load() & ONDISK == 0 {
             return false;
         }
-        let old = self.0.add(1, Acquire);
+        let old = self.0.add(1);
         if old & ONDISK == 0 || old & COUNT >= MOST {
             self.leave();
             return false;
         }
         if old & RECENT == 0 {
-            self.0.or(RECENT, Relaxed);
+            self.set(RECENT);
         }
         true
     }
@@ -118,7 +78,7 @@ impl<A: AtomicWord> Counter<A> {
     /// Counts a write in whose caller will set the mark; false if there are too many writes. If true,
     /// [`Self::leave`] must follow.
     pub(super) fn enter(&self) -> bool {
-        let fits = self.0.add(1, Acquire) & COUNT < MOST;
+        let fits = self.0.add(1) & COUNT < MOST;
         if !fits {
             self.leave();
         }
@@ -127,7 +87,7 @@ impl<A: AtomicWord> Counter<A> {
 
     /// A write ends.
     pub(super) fn leave(&self) {
-        self.0.sub(1, Release);
+        self.0.sub(1);
     }
 
     /// Under the lock, after entering: whether the mark is durable. If so, it stays.
@@ -135,19 +95,19 @@ impl<A: AtomicWord> Counter<A> {
         self.release();
         let durable = self.has(ONDISK);
         if durable {
-            self.0.or(RECENT, Relaxed);
+            self.set(RECENT);
         }
         durable
     }
 
     /// The mark is durable. Called by a write that has entered.
     pub(super) fn settle(&self) {
-        self.0.or(ONDISK | RECENT, Release);
+        self.set(ONDISK | RECENT);
     }
 
     /// The loaded mark is durable. No write has entered yet.
     pub(super) fn found(&self) {
-        self.0.or(ONDISK, Release);
+        self.set(ONDISK);
     }
 
     /// Step 1: if the chunk is idle and its mark durable, the mark becomes HELD, and [`Self::clear`]
@@ -168,7 +128,7 @@ impl<A: AtomicWord> Counter<A> {
 
     /// Step 2, under the lock: clears HELD if the chunk is still idle. If not, the mark stays.
     pub(super) fn clear(&self) -> bool {
-        let cleared = self.0.replace(HELD, 0).is_ok();
+        let cleared = self.change(|old| (old == HELD).then_some(0));
         if !cleared {
             self.release();
         }
@@ -182,7 +142,7 @@ impl<A: AtomicWord> Counter<A> {
 
     /// Under the lock: no write is in the chunk, and no flag is set.
     pub(super) fn is_unused(&self) -> bool {
-        self.0.load(Acquire) == 0
+        self.0.load() == 0
     }
 
     /// Whether no write is in flight.
@@ -216,7 +176,7 @@ impl<A: AtomicWord> Counter<A> {
 
     /// The copies may differ.
     pub(super) fn need(&self) {
-        self.0.or(NEEDED, Relaxed);
+        self.set(NEEDED);
     }
 
     /// Whether the copies may differ: a sync is needed or under way.
@@ -239,30 +199,11 @@ impl<A: AtomicWord> Counter<A> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use loom::sync::atomic::{AtomicBool, AtomicU32 as LoomU32};
-    use loom::sync::{Arc, Mutex};
-    use loom::thread;
+    use std::sync::atomic::Ordering::Relaxed;
 
-    impl AtomicWord for LoomU32 {
-        fn new(value: u32) -> Self {
-            Self::new(value)
-        }
-        fn load(&self, order: Ordering) -> u32 {
-            self.load(order)
-        }
-        fn add(&self, value: u32, order: Ordering) -> u32 {
-            self.fetch_add(value, order)
-        }
-        fn sub(&self, value: u32, order: Ordering) -> u32 {
-            self.fetch_sub(value, order)
-        }
-        fn or(&self, value: u32, order: Ordering) -> u32 {
-            self.fetch_or(value, order)
-        }
-        fn replace(&self, old: u32, new: u32) -> Result<u32, u32> {
-            self.compare_exchange(old, new, AcqRel, Acquire)
-        }
-    }
+    use ashlar_block::sync::model::explore;
+    use ashlar_block::sync::model::loom::sync::Mutex;
+    use ashlar_block::sync::model::loom::sync::atomic::{AtomicBool, AtomicU32 as LoomU32};
 
     /// A chunk, its mark on the medium, and data in a member's cache and on its medium. The lock
     /// models the image's lock; a mark is written under it, which is stricter than the batches, but
@@ -328,49 +269,24 @@ mod tests {
         }
     }
 
-    fn check(writers: usize, cleans: usize) {
-        let mut model = loom::model::Builder::new();
-        model.preemption_bound = Some(3);
-        model.check(move || {
-            let world = Arc::new(World::new());
-            let writers: Vec<_> = (0..writers)
-                .map(|_| {
-                    let world = Arc::clone(&world);
-                    thread::spawn(move || world.write())
-                })
-                .collect();
-            for _ in 0..cleans {
-                world.clean();
-            }
-            for writer in writers {
-                writer.join().unwrap();
-            }
+    #[test]
+    fn no_interleaving_of_writes_and_the_daemon_leaves_data_without_a_mark() {
+        fn clean_twice(world: &World) {
+            world.clean();
+            world.clean();
+        }
+        fn end(world: &World) {
             world.clean();
             assert!(!*world.marked.lock().unwrap(), "an idle chunk stays marked");
-        });
-    }
-
-    #[test]
-    fn no_interleaving_of_a_write_and_the_daemon_leaves_data_without_a_mark() {
-        check(1, 2);
-    }
-
-    #[test]
-    fn no_interleaving_of_two_writes_and_the_daemon_leaves_data_without_a_mark() {
-        check(2, 1);
+        }
+        explore(3, World::new, &[clean_twice, World::write], end);
+        explore(3, World::new, &[World::clean, World::write, World::write], end);
     }
 
     /// A discard clears the mark as it ends; a write that came meanwhile keeps it.
     #[test]
     fn no_interleaving_lets_a_discard_take_a_writes_mark_away() {
-        let mut model = loom::model::Builder::new();
-        model.preemption_bound = Some(3);
-        model.check(|| {
-            let world = Arc::new(World::new());
-            let writer = {
-                let world = Arc::clone(&world);
-                thread::spawn(move || world.write())
-            };
+        fn discard(world: &World) {
             world.begin();
             world.counter.hold_alone();
             let before = world.written.load(Relaxed);
@@ -383,9 +299,8 @@ mod tests {
                 }
             }
             world.counter.leave();
-            writer.join().unwrap();
-            assert!(world.counter.is_idle());
-        });
+        }
+        explore(3, World::new, &[discard, World::write], |world| assert!(world.counter.is_idle()));
     }
 
     type Plain = Counter<AtomicU32>;

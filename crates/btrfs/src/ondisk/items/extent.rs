@@ -385,7 +385,7 @@ mod tests {
             for kind in [0, 168, other, 255] {
                 let all = refs(key, &join(&[&head(flags), &[kind], &[1; 28], &inline]));
                 let [Err(ItemError::Field { value, .. })] = all[..] else { panic!("{all:?}") };
-                assert_eq!(value, kind.into());
+                assert_eq!(value, u64::from(kind));
             }
         }
         let all = refs(DATA, &join(&[&head(1), &[180], &[1; 28]]));

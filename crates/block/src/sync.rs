@@ -1,0 +1,94 @@
+//! Synchronisation: the primitives of parts that need no lock, a lock for futures, and operations that
+//! run to their end.
+//!
+//! A part that counts I/O in atomic words and keeps its waiters in a list takes its words, and the lock
+//! around the list, from a set of [`Primitives`]: std's ([`Std`]) or, in tests, loom's. The module
+//! `model`, which only the feature `testing` builds, runs the threads of such a test in all
+//! interleavings.
+
+pub mod rwlock;
+
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// A set of primitives.
+pub trait Primitives {
+    /// A word that counts.
+    type Word: Word;
+    /// A lock around a `T`.
+    type Lock<T: Default>: Lock<T>;
+}
+
+/// An atomic integer. Changes acquire and release, the load acquires.
+pub trait Word<T: Copy = u64>: Default {
+    /// The value.
+    fn load(&self) -> T;
+    /// Adds `n`; returns the previous value.
+    fn add(&self, n: T) -> T;
+    /// Subtracts `n`; returns the previous value.
+    fn sub(&self, n: T) -> T;
+    /// Replaces the value by what `next` returns, unless that is `None`. Returns the previous value,
+    /// as an error if it was not replaced.
+    fn update(&self, next: impl FnMut(T) -> Option<T>) -> Result<T, T>;
+    /// Replaces the value; returns the previous one.
+    fn swap(&self, value: T) -> T {
+        match self.update(|_| Some(value)) {
+            Ok(previous) | Err(previous) => previous,
+        }
+    }
+}
+
+/// A lock that is held for a few instructions.
+pub trait Lock<T>: Default {
+    /// Runs `work` under the lock.
+    fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R;
+}
+
+/// The primitives of std.
+#[derive(Debug)]
+pub struct Std;
+
+impl Primitives for Std {
+    type Word = AtomicU64;
+    type Lock<T: Default> = Mutex<T>;
+}
+
+/// Makes words of atomic integers, std's or loom's.
+macro_rules! words {
+    ($($atomic:ident: $value:ty),*) => {$(
+        impl Word<$value> for $atomic {
+            #[inline]
+            fn load(&self) -> $value {
+                self.load(Ordering::Acquire)
+            }
+            #[inline]
+            fn add(&self, n: $value) -> $value {
+                self.fetch_add(n, Ordering::AcqRel)
+            }
+            #[inline]
+            fn sub(&self, n: $value) -> $value {
+                self.fetch_sub(n, Ordering::AcqRel)
+            }
+            #[inline]
+            fn update(&self, next: impl FnMut($value) -> Option<$value>) -> Result<$value, $value> {
+                self.fetch_update(Ordering::AcqRel, Ordering::Acquire, next)
+            }
+            #[inline]
+            fn swap(&self, value: $value) -> $value {
+                self.swap(value, Ordering::AcqRel)
+            }
+        }
+    )*};
+}
+
+words!(AtomicU8: u8, AtomicU32: u32, AtomicU64: u64);
+
+impl<T: Default> Lock<T> for Mutex<T> {
+    fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
+        // A poisoned lock is consistent: no panic can occur between two changes that belong together.
+        work(&mut self.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(any(test, feature = "testing"))]
+pub mod model;
