@@ -29,6 +29,7 @@ pub mod bio;
 pub mod buffer;
 pub mod byte_volume;
 mod cache;
+pub mod canary;
 pub mod clock;
 pub mod device;
 pub mod disk;

@@ -1,8 +1,9 @@
 //! Rules that a test can break on purpose, to see that the simulation notices.
 //!
-//! Each rule is one of docs/internals/crash-model.md. The code that keeps a rule asks [`broken`]: a constant `false` in
-//! release builds, a thread's own switch where debug assertions are on. crates/md/tests/suite/simulation/canaries.rs
-//! breaks one rule after the other, and the simulation has to find it.
+//! Each rule is one of docs/internals/crash-model.md. The code that keeps a rule asks [`broken`](ashlar_block::canary).
+//! crates/md/tests/suite/simulation/canaries.rs breaks one rule after the other, and the simulation has to find it.
+
+pub(crate) use ashlar_block::canary::broken;
 
 /// A rule that the code follows unless a test breaks it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,37 +52,4 @@ pub enum Rule {
     SuperblocksAreDurable,
     /// Where copies may differ, the first copy is read.
     UnsyncedReadsFirst,
-}
-
-#[cfg(debug_assertions)]
-mod choice {
-    use std::cell::Cell;
-
-    use super::Rule;
-
-    thread_local! {
-        static BROKEN: Cell<Option<Rule>> = const { Cell::new(None) };
-    }
-
-    /// Makes this thread break a rule from now on, or none.
-    pub fn break_rule(rule: Option<Rule>) {
-        BROKEN.set(rule);
-    }
-
-    /// Whether this thread breaks `rule`.
-    pub(crate) fn broken(rule: Rule) -> bool {
-        BROKEN.get() == Some(rule)
-    }
-}
-
-#[cfg(debug_assertions)]
-pub use choice::break_rule;
-#[cfg(debug_assertions)]
-pub(crate) use choice::broken;
-
-/// Whether a rule is broken on purpose: never, in this build.
-#[cfg(not(debug_assertions))]
-#[inline]
-pub(crate) const fn broken(_: Rule) -> bool {
-    false
 }

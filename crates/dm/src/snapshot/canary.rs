@@ -1,9 +1,10 @@
 //! Rules that a test can break on purpose, to check that the simulation notices.
 //!
-//! Each rule is from docs/internals/dm-snapshot.md. The code that keeps a rule calls [`broken`]:
-//! constant `false` in release builds, a thread-local switch with debug assertions.
-//! crates/dm/tests/suite/snapshot/canaries.rs breaks one rule after the other, and the simulation
-//! must detect it.
+//! Each rule is from docs/internals/dm-snapshot.md. The code that keeps a rule calls
+//! [`broken`](ashlar_block::canary). crates/dm/tests/suite/snapshot/canaries.rs breaks one rule after
+//! the other, and the simulation must detect it.
+
+pub(crate) use ashlar_block::canary::broken;
 
 /// A rule that the code keeps unless a test breaks it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,37 +37,4 @@ pub enum Rule {
     NextAreaIsEmpty,
     /// The origin does not change while a snapshot reads it.
     ReadsAreTracked,
-}
-
-#[cfg(debug_assertions)]
-mod choice {
-    use std::cell::Cell;
-
-    use super::Rule;
-
-    thread_local! {
-        static BROKEN: Cell<Option<Rule>> = const { Cell::new(None) };
-    }
-
-    /// Makes this thread break a rule, or none.
-    pub fn break_rule(rule: Option<Rule>) {
-        BROKEN.set(rule);
-    }
-
-    /// Whether this thread breaks a rule.
-    pub(crate) fn broken(rule: Rule) -> bool {
-        BROKEN.get() == Some(rule)
-    }
-}
-
-#[cfg(debug_assertions)]
-pub use choice::break_rule;
-#[cfg(debug_assertions)]
-pub(crate) use choice::broken;
-
-/// Whether a rule is broken on purpose: never, in this build.
-#[cfg(not(debug_assertions))]
-#[inline]
-pub(crate) const fn broken(_: Rule) -> bool {
-    false
 }

@@ -4,7 +4,8 @@
 //! pages; `stores` has a test for it.
 
 use super::world::World;
-use ashlar_dm::snapshot::canary::{Rule, break_rule};
+use ashlar_block::canary::break_rule;
+use ashlar_dm::snapshot::canary::Rule;
 use ashlar_sim::runs::first_failure;
 
 /// Lives per origin.
@@ -12,12 +13,12 @@ const LIVES: usize = 5;
 
 /// Runs worlds until the broken rule is detected; fails after `bound` runs.
 fn is_found(rule: Rule, bound: u64) {
-    break_rule(Some(rule));
+    let broken = break_rule(rule);
     let found = first_failure(bound, |seed| {
         let mut world = World::new(seed);
         (0..LIVES).for_each(|_| world.live());
     });
-    break_rule(None);
+    drop(broken);
     match found {
         Some((seed, text)) => println!("{rule:?}: found by run {} (seed {seed}): {text}", seed + 1),
         None => panic!("{rule:?} is broken and {bound} runs did not find it"),

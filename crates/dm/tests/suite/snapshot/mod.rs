@@ -12,7 +12,6 @@
 //! - nothing waits forever.
 
 mod bugs;
-#[cfg(debug_assertions)]
 mod canaries;
 mod documents;
 mod flushes;

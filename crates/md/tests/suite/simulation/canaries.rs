@@ -7,7 +7,8 @@
 //! replaces (`found`: this would take thousands of runs).
 
 use super::world::World;
-use ashlar_md::canary::{Rule, break_rule};
+use ashlar_block::canary::break_rule;
+use ashlar_md::canary::Rule;
 use ashlar_md::ondisk::Level;
 use ashlar_sim::runs::first_failure;
 
@@ -18,12 +19,12 @@ const LIVES: usize = 5;
 /// `bound` runs.
 fn is_found(rule: Rule, levels: &[Level], bound: u64) {
     let level = |seed: u64| levels[seed as usize % levels.len()];
-    break_rule(Some(rule));
+    let broken = break_rule(rule);
     let found = first_failure(bound, |seed| {
         let mut world = World::new(level(seed), seed);
         (0..LIVES).for_each(|_| world.live());
     });
-    break_rule(None);
+    drop(broken);
     match found {
         Some((seed, text)) => {
             println!("{rule:?}: found by run {} ({}, seed {seed}): {text}", seed + 1, level(seed));

@@ -17,7 +17,6 @@
 //! - only data areas and metadata are ever written;
 //! - no operation waits forever.
 
-#[cfg(debug_assertions)]
 mod canaries;
 mod world;
 
