@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
 use crate::bio::Bio;
 #[cfg(doc)]
@@ -12,6 +12,7 @@ use crate::bio::CopyNumber;
 use crate::disk::Disk;
 use crate::stats::Account;
 use crate::status::{BioResult, Status};
+use crate::sync::finish::Finish;
 use crate::units::{Sector, Sectors};
 
 /// A future that stays on its reactor's thread.
@@ -77,6 +78,7 @@ enum Inner<'a> {
     Ready(BioResult),
     Completion(Rc<Completion>),
     Boxed(LocalFuture<'a, BioResult>),
+    Finish(Finish<'a, ()>),
 }
 
 /// The future of an I/O.
@@ -114,6 +116,13 @@ impl<'a> IoFuture<'a> {
     }
 }
 
+/// An I/O that runs to its end even if this future is dropped.
+impl<'a> From<Finish<'a, ()>> for IoFuture<'a> {
+    fn from(finish: Finish<'a, ()>) -> Self {
+        Self { inner: Inner::Finish(finish), account: None }
+    }
+}
+
 impl Future for IoFuture<'_> {
     type Output = BioResult;
 
@@ -127,10 +136,8 @@ impl Future for IoFuture<'_> {
                     return Poll::Pending;
                 }
             },
-            Inner::Boxed(future) => match future.as_mut().poll(cx) {
-                Poll::Ready(result) => result,
-                Poll::Pending => return Poll::Pending,
-            },
+            Inner::Boxed(future) => ready!(future.as_mut().poll(cx)),
+            Inner::Finish(finish) => ready!(Pin::new(finish).poll(cx)),
         };
         self.account = None;
         Poll::Ready(result)

@@ -6,6 +6,7 @@
 //! `model`, which only the feature `testing` builds, runs the threads of such a test in all
 //! interleavings.
 
+pub mod finish;
 pub mod rwlock;
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};

@@ -26,6 +26,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
+use ashlar_block::sync::finish::Finish;
 use ashlar_block::{
     Bio, BioResult, BlockDevice, Disk, Features, Flags, IoFuture, Op, Runtime, Sector, Sectors,
     Status,
@@ -33,7 +34,6 @@ use ashlar_block::{
 use futures_util::lock::Mutex;
 use tracing::{info, warn};
 
-use crate::finish::Finish;
 use crate::gate::Gate;
 use crate::table::{LoadError, Table};
 use crate::target::MessageError;
@@ -209,18 +209,11 @@ impl Device {
         }
     }
 
-    fn finish<F>(&self, work: impl FnOnce(Arc<Self>) -> F + 'static) -> Finish<'_>
+    fn finish<F>(&self, work: impl FnOnce(Arc<Self>) -> F + 'static) -> Finish<'_, ()>
     where
         F: Future<Output = BioResult> + 'static,
     {
-        // The caller holds the device, so the upgrade succeeds.
-        let me = self.me.upgrade();
-        Finish::new(&*self.runtime, async move {
-            match me {
-                Some(device) => work(device).await,
-                None => Err(Status::Offline),
-            }
-        })
+        Finish::new(&self.runtime, &self.me, work)
     }
 
     /// Whether the live table lacks discard features that our limits promise.
@@ -276,7 +269,7 @@ impl BlockDevice for Device {
         match bio.op {
             Op::Read => IoFuture::boxed(pass_on(self, bio)),
             Op::Write | Op::Flush | Op::Discard | Op::WriteZeroes => {
-                IoFuture::boxed(self.finish(|device| pass_on(device, bio)))
+                self.finish(|device| pass_on(device, bio)).into()
             }
         }
     }

@@ -33,6 +33,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ashlar_block::stats::{SHARDS, thread_shard};
+use ashlar_block::sync::finish::Finish;
 use ashlar_block::{
     Bio, BioResult, BlockDevice, CopyNumber, Disk, Features, IoFuture, Limits, Op, Runtime, Sector,
     Sectors, Status, rate_limited,
@@ -47,7 +48,6 @@ use crate::barrier::Barrier;
 use crate::bitmap::Store;
 use crate::bitmap_store::Bitmaps;
 use crate::canary::{Rule, broken};
-use crate::finish::Finish;
 use crate::io::behind::Behind;
 use crate::members::Members;
 use crate::personality::Personalities;
@@ -229,14 +229,7 @@ impl Array {
     where
         F: Future<Output = Result<T, Status>>,
     {
-        // The caller holds the array, so the upgrade succeeds.
-        let me = self.me.upgrade();
-        Finish::new(&*self.runtime, async move {
-            match me {
-                Some(array) => work(array).await,
-                None => Err(Status::Offline),
-            }
-        })
+        Finish::new(&self.runtime, &self.me, work)
     }
 
     fn writers(&self) -> u64 {
@@ -553,9 +546,7 @@ impl BlockDevice for Array {
             Op::Read if bio.copy != CopyNumber::ANY => IoFuture::boxed(self.read_named(bio)),
             Op::Read => IoFuture::boxed(self.read_chunk(bio)),
             Op::Write | Op::Discard | Op::WriteZeroes => self.submit_write(bio),
-            Op::Flush => {
-                IoFuture::boxed(self.finish(|array| async move { array.submit_flush().await }))
-            }
+            Op::Flush => self.finish(|array| async move { array.submit_flush().await }).into(),
         }
     }
 }

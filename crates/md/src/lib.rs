@@ -19,7 +19,8 @@
 //!
 //! Ordering arguments are at the top of the modules: active and clean in `array`, the order of
 //! superblock updates in `superblocks`, corrections against writes in
-//! `barrier`, dropped futures in `finish`. docs/internals/crash-model.md has the whole.
+//! `barrier`, dropped futures in `ashlar_block::sync::finish`. docs/internals/crash-model.md has the
+//! whole.
 //!
 //! Assumed of the layer below: a sector is written atomically; an acknowledged flush or FUA write
 //! is durable; after a failed write each sector may be old, new or unreadable.
@@ -51,7 +52,6 @@ pub mod update;
 mod bitmap_store;
 mod copies;
 mod failing;
-mod finish;
 mod io;
 
 #[cfg(test)]

@@ -41,14 +41,15 @@ impl Array {
         {
             return self.write_behind(bio);
         }
-        IoFuture::boxed(self.finish(|array| async move {
+        let write = self.finish(|array| async move {
             match bio.op {
                 Op::Write => array.write_chunk(bio).await,
                 Op::Read | Op::Flush | Op::Discard | Op::WriteZeroes => {
                     Box::pin(array.submit_ranged(bio)).await
                 }
             }
-        }))
+        });
+        write.into()
     }
 
     /// A write within one chunk, to all copies.
