@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use crate::bio::Op;
 use crate::clock;
+use crate::sync::Word;
 use crate::units::Sectors;
 
 /// Shards of a counter; see [`thread_shard`].
@@ -49,10 +50,43 @@ impl From<Op> for Group {
     }
 }
 
+/// I/Os that started and ended, in words that their threads only add to.
+#[derive(Default)]
+struct Flow<W = AtomicU64> {
+    started: W,
+    ended: W,
+}
+
+impl<W: Word> Flow<W> {
+    fn start(&self) {
+        self.started.add(1);
+    }
+
+    fn end(&self) {
+        self.ended.add(1);
+    }
+
+    /// The I/Os that ended, and those in flight.
+    ///
+    /// The order matters: an I/O that is counted as ended is counted as started too, and one that is in
+    /// flight all the time is not hidden by others that start and end between the two loads.
+    fn counts(&self) -> (u64, u64) {
+        let ended = self.ended.load();
+        (ended, self.started.load() - ended)
+    }
+
+    /// See [`Stats::is_idle`].
+    fn is_idle(&self) -> bool {
+        let ended = self.ended.load();
+        // With an addition, which comes before or after the addition of any I/O; a load may return an
+        // old value.
+        self.started.add(0) == ended
+    }
+}
+
 #[derive(Default)]
 struct Counters {
-    started: AtomicU64,
-    ios: AtomicU64,
+    flow: Flow,
     merges: AtomicU64,
     sectors: AtomicU64,
     ticks_ns: AtomicU64,
@@ -153,7 +187,7 @@ impl Stats {
         let shard = &self.shards[index];
         let group = Group::from(op);
         let now = clock::now_ns();
-        shard.groups[group as usize].started.fetch_add(1, Relaxed);
+        shard.groups[group as usize].flow.start();
         if shard.in_flight.fetch_add(1, Relaxed) == 0 {
             shard.busy_since_ns.store(now, Relaxed);
         }
@@ -165,15 +199,23 @@ impl Stats {
         self.shards[thread_shard()].groups[Group::from(op) as usize].merges.fetch_add(n, Relaxed);
     }
 
+    /// Whether no I/O is in flight: what the I/Os did happened before. An I/O that starts meanwhile and is
+    /// not seen here sees what the caller did before.
+    ///
+    /// So a device that first refuses new I/O is quiet once this is true.
+    pub fn is_idle(&self) -> bool {
+        self.shards.iter().flat_map(|shard| &shard.groups).all(|group| group.flow.is_idle())
+    }
+
     /// The sums over all threads.
     pub fn totals(&self) -> Totals {
         let sum = |group: Group| {
             let mut out = GroupTotals::default();
             for shard in &self.shards {
                 let c = &shard.groups[group as usize];
-                let (started, done) = (c.started.load(Relaxed), c.ios.load(Relaxed));
-                out.ios += done;
-                out.in_flight += started.saturating_sub(done);
+                let (ended, in_flight) = c.flow.counts();
+                out.ios += ended;
+                out.in_flight += in_flight;
                 out.merges += c.merges.load(Relaxed);
                 out.sectors += c.sectors.load(Relaxed);
                 out.ticks_ns += c.ticks_ns.load(Relaxed);
@@ -200,7 +242,7 @@ impl Drop for Account<'_> {
         let counters = &shard.groups[self.group as usize];
         counters.sectors.fetch_add(self.sectors.0, Relaxed);
         counters.ticks_ns.fetch_add(now.saturating_sub(self.started_ns), Relaxed);
-        counters.ios.fetch_add(1, Relaxed);
+        counters.flow.end();
         if shard.in_flight.fetch_sub(1, Relaxed) == 1 {
             let since = shard.busy_since_ns.load(Relaxed);
             shard.busy_ns.fetch_add(now.saturating_sub(since), Relaxed);
@@ -211,6 +253,60 @@ impl Drop for Account<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sync::model::explore;
+    use crate::sync::model::loom::cell::UnsafeCell;
+    use crate::sync::model::loom::sync::atomic::{AtomicBool, AtomicU64 as LoomU64};
+
+    #[test]
+    fn an_io_in_flight_is_not_hidden_by_others_that_start_and_end() {
+        fn others(flow: &Flow<LoomU64>) {
+            for _ in 0..2 {
+                flow.start();
+                flow.end();
+            }
+        }
+        fn count(flow: &Flow<LoomU64>) {
+            let (ended, in_flight) = flow.counts();
+            assert!(ended <= 4 && (1..=5).contains(&in_flight), "{ended} {in_flight}");
+            assert!(!flow.is_idle());
+        }
+        let one_in_flight = || {
+            let flow = Flow::default();
+            flow.start();
+            flow
+        };
+        explore(3, one_in_flight, &[count, others, others], |flow| {
+            assert_eq!(flow.counts(), (4, 1));
+        });
+    }
+
+    #[test]
+    fn an_io_has_ended_before_idle_or_sees_that_the_device_stopped() {
+        struct Device {
+            flow: Flow<LoomU64>,
+            stopped: AtomicBool,
+            members: UnsafeCell<()>,
+        }
+        fn io(device: &Device) {
+            device.flow.start();
+            if !device.stopped.load(Relaxed) {
+                device.members.with(|_| ());
+            }
+            device.flow.end();
+        }
+        fn stop(device: &Device) {
+            device.stopped.store(true, Relaxed);
+            if device.flow.is_idle() {
+                device.members.with_mut(|_| ());
+            }
+        }
+        let device = || Device {
+            flow: Flow::default(),
+            stopped: AtomicBool::new(false),
+            members: UnsafeCell::new(()),
+        };
+        explore(3, device, &[stop, io, io], |device| assert!(device.flow.is_idle()));
+    }
 
     #[test]
     fn stat_counts_what_is_done_and_what_is_in_flight() {

@@ -511,7 +511,8 @@ impl Array {
 
     async fn wind_up(&self) -> BioResult {
         let _held = self.hold_sync().await;
-        while self.disk.stats().totals().in_flight() != 0 || self.writers() != 0 {
+        // The gateway counted an I/O as started before the I/O asked whether the array is stopped.
+        while !self.disk.stats().is_idle() || self.writers() != 0 {
             self.runtime.sleep(Duration::from_millis(1)).await;
         }
         if !self.writable {
