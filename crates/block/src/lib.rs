@@ -36,7 +36,6 @@ pub mod disk;
 pub mod gateway;
 pub mod limits;
 pub mod merge;
-pub mod model;
 pub mod plug;
 pub mod queue;
 pub mod rate_limit;

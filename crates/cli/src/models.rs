@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use ashlar_block::Gateway;
-use ashlar_block::model::Named;
-use ashlar_engine::{ModelledDevice, modelled};
+use ashlar_sim::model::Named;
+use ashlar_sim::{ModelledDevice, modelled};
 use ashlar_stack::assemble::Disk;
 use ashlar_stack::spec::Assignment;
 

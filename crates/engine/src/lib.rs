@@ -51,7 +51,6 @@ pub mod file;
 mod files;
 mod mailbox;
 pub mod memory;
-pub mod modelled;
 pub mod net;
 pub mod null;
 pub mod oneshot;
@@ -69,7 +68,6 @@ mod vectored;
 
 pub use async_task::Task;
 pub use file::{FileDevice, FileDriver, OpenError, OpenOptions, open};
-pub use modelled::{ModelledDevice, modelled};
 pub use null::NullDevice;
 pub use oneshot::{Cancelled, Receiver};
 pub use op::Op;

@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ashlar_block::model::{Clockwork, Model};
 use ashlar_block::{
     BlockDevice, Disk, Driver, Features, Flags, Gateway, Limits, Op, Queue, Request, Sectors,
     Status,
 };
 
 use crate::media::Media;
+use crate::model::{Clockwork, Model};
 use crate::rng::mix;
 use crate::scheduler::{self, Event};
 

@@ -18,6 +18,9 @@
 //!   survives independently, and holds its newest surviving change;
 //! - faults never change a medium's contents, only what is read from it.
 //!
+//! A [`Model`] is how long a device takes. It drives the simulator's disks and, in front of any device and in
+//! real time, a [`ModelledDevice`].
+//!
 //! Assumed: the layers above use no other clock, thread or source of randomness, and the block layer
 //! calls a driver on the submitting thread.
 //!
@@ -28,6 +31,8 @@
 pub mod disk;
 pub mod faults;
 pub mod media;
+pub mod model;
+pub mod modelled;
 pub mod oracle;
 pub mod ranges;
 pub mod rng;
@@ -37,10 +42,11 @@ mod state;
 pub mod store;
 pub mod workload;
 
-pub use ashlar_block::model::{self, Model};
 pub use disk::SimDisk;
 pub use faults::Corruption;
 pub use media::{Command, Counts, DiscardReads, Media, Snapshot};
+pub use model::Model;
+pub use modelled::{ModelledDevice, modelled};
 pub use oracle::{Oracle, Value, Violation};
 pub use rng::{Rng, seeds};
 pub use scheduler::{Join, Sim, SimRuntime, Stop};

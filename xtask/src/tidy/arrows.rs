@@ -18,7 +18,7 @@ const ARROWS: &[(&str, Option<&[&str]>)] = &[
     ("btrfs", Some(&["block"])),
     ("zfs", Some(&["block", "engine"])),
     ("export", Some(&["block", "engine"])),
-    ("stack", Some(&["block", "md", "dm", "lvm", "btrfs", "zfs", "export"])),
+    ("stack", Some(&["block", "sim", "md", "dm", "lvm", "btrfs", "zfs", "export"])),
     ("cli", None),
 ];
 

@@ -2,7 +2,6 @@
 
 mod files;
 mod foreign;
-mod modelled;
 mod reactor;
 mod slabs;
 mod sockets;

@@ -1,4 +1,5 @@
 //! Integration tests of the simulator, in one program: a module for each subject.
 
 mod crash;
+mod modelled;
 mod simulator;

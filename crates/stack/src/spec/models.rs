@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use ashlar_block::model::{ModelError, Named};
+use ashlar_sim::model::{ModelError, Named};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 

@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use ashlar_block::model::{Model, Seek};
 use ashlar_btrfs::csum::ChecksumKind;
 use ashlar_btrfs::readahead::Reada;
 use ashlar_btrfs::scrub::{Options, Scrub};
 use ashlar_btrfs::volume::{FileSystem, OpenOptions, Source};
 use ashlar_engine::now_ns;
 use ashlar_sim::Sim;
+use ashlar_sim::model::{Model, Seek};
 use clap::Args;
 use serde::Serialize;
 

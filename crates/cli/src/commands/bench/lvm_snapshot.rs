@@ -10,9 +10,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ashlar_block::model::Named;
 use ashlar_block::{Gateway, Sectors};
-use ashlar_engine::{modelled, now_ns};
+use ashlar_engine::now_ns;
+use ashlar_sim::model::Named;
+use ashlar_sim::modelled;
 use clap::Args;
 use serde::Serialize;
 

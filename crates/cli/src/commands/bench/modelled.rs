@@ -8,10 +8,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ashlar_block::model::{Clockwork, Model};
 use ashlar_block::{
     BioResult, Disk, Driver, Gateway, Op, Queue, Request, Runtime, Sectors, Status,
 };
+use ashlar_sim::model::{Clockwork, Model};
 use ashlar_sim::{Rng, Sim};
 
 /// The driver; it takes reads only.

@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ashlar_block::model::{Model, Named};
 use ashlar_block::{
     Bio, BlockDevice, Buffer, Features, Flags, Gateway, Limits, Runtime, Sector, Sectors, Status,
 };
-use ashlar_engine::{EngineRuntime, OpenOptions, RamDevice, Reactor, modelled, open};
-use ashlar_sim::{Media, Oracle, Rng, Sim, SimDisk, Stop, Value, Workload, seeds};
+use ashlar_engine::{EngineRuntime, OpenOptions, RamDevice, Reactor, open};
+use ashlar_sim::model::{Model, Named};
+use ashlar_sim::{Media, Oracle, Rng, Sim, SimDisk, Stop, Value, Workload, modelled, seeds};
 use futures_util::future::join_all;
 
 const MS: u64 = 1_000_000;

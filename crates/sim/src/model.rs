@@ -2,7 +2,7 @@
 //!
 //! A [`Model`] is a set of figures; a [`Clockwork`] is a device with these figures and its current load. Both
 //! are pure: the caller provides time and random numbers, so the same device exists in the
-//! simulator's time and in the engine's. The figures of the presets are those of common devices,
+//! simulator's time and, in front of a real device, in the engine's. The figures of the presets are those of common devices,
 //! rounded. [`text`] has their notation.
 
 mod text;
@@ -10,9 +10,7 @@ mod text;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::bio::Op;
-use crate::limits::{Features, Limits};
-use crate::units::{Sector, Sectors};
+use ashlar_block::{Features, Limits, Op, Sector, Sectors};
 
 pub use text::{EXAMPLES, ModelError, Named, PRESETS};
 

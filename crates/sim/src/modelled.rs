@@ -12,11 +12,12 @@ use ashlar_block::bio::{Bio, CopyNumber, Flags, Op, Segments};
 use ashlar_block::disk::Disk;
 use ashlar_block::gateway::Gateway;
 use ashlar_block::limits::{Features, Limits};
-use ashlar_block::model::{Clockwork, Model};
 use ashlar_block::queue::{Driver, Queue};
 use ashlar_block::request::Request;
 use ashlar_block::runtime::Runtime;
 use ashlar_block::status::BioResult;
+
+use crate::model::{Clockwork, Model};
 
 /// A device with the timing of a model.
 pub type ModelledDevice = Queue<ModelledDriver>;
