@@ -5,6 +5,7 @@
 //! | name | comparison |
 //! |---|---|
 //! | `reads` | the engine vs. fio; also run without a name |
+//! | `allocations` | allocations of the layers for each I/O |
 //! | `array-reads` | RAID1 and RAID10 vs. the bare file |
 //! | `barrier` | begin and end of I/Os at the barrier alone, lock-free vs. locked |
 //! | `overhead` | CPU time of I/Os through md that move no data |
@@ -23,8 +24,10 @@
 //! printed, but is not a failure. With `--json`, the tables are also
 //! appended to FILE, for `scripts/figures --import`.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+#[allow(unsafe_code)]
+mod allocations;
 mod arrays;
 mod barrier;
 mod beside_resync;
@@ -51,8 +54,9 @@ use common::{Outcome, Settings};
 
 type Bench = fn(Settings) -> Outcome;
 
-const BENCHES: [(&str, Bench); 13] = [
+const BENCHES: [(&str, Bench); 14] = [
     ("reads", reads::run),
+    ("allocations", allocations::run),
     ("array-reads", reads::run_arrays),
     ("barrier", barrier::run),
     ("overhead", overhead::run),
