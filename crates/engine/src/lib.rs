@@ -9,7 +9,8 @@
 //! 2. wake the tasks whose timers have expired;
 //! 3. run at most `task_budget` tasks, each once, in the order in which they became runnable; their submissions go to
 //!    the kernel every `submit_every` entries;
-//! 4. if no task is left, flush the block layer's plug (which may make tasks runnable);
+//! 4. if no task is left, or `task_budget` polls have passed since the last time, flush the block layer's plug (which may
+//!    make tasks runnable);
 //! 5. if still no task is left and there is no mail, sleep in the kernel until a completion or the first deadline;
 //!    otherwise just submit the rest, and let the kernel post completions that are ready;
 //! 6. handle the completions, each of which wakes a task or calls its owner.

@@ -68,6 +68,8 @@ pub(crate) struct Core {
     ring: RefCell<Ring>,
     harvest: RefCell<Vec<Completion>>,
     before_idle: Cell<fn()>,
+    /// Polls since the plug was flushed.
+    polls: Cell<u32>,
     /// How long the last wait was, nanoseconds.
     last_wait_ns: Cell<u64>,
     config: ReactorConfig,
@@ -123,7 +125,7 @@ pub(crate) fn wake_by_ring(target: &Arc<Mailbox>) -> bool {
     true
 }
 
-/// The block layer's scheduled flush: no runnable task is left that could add to the plug.
+/// The block layer's scheduled flush: no runnable task is left that could add to the plug, or it was held for long enough.
 fn flush_plug() {
     ashlar_block::plug::flush_current();
 }
@@ -160,6 +162,7 @@ impl Reactor {
             ring: RefCell::new(ring),
             harvest: RefCell::default(),
             before_idle: Cell::new(flush_plug),
+            polls: Cell::new(0),
             last_wait_ns: Cell::new(u64::MAX),
             config,
         });
@@ -354,8 +357,13 @@ impl Core {
         for _ in 0..self.config.task_budget {
             let Some(task) = self.next_task() else { break };
             task.run();
+            self.polls.set(self.polls.get() + 1);
         }
-        if self.is_idle() && !busy() {
+        // The caller's poll.
+        self.polls.set(self.polls.get() + 1);
+        // Tasks that wake themselves must not hold back the I/O of others.
+        if self.polls.get() >= self.config.task_budget || self.is_idle() && !busy() {
+            self.polls.set(0);
             self.before_idle.get()();
         }
         if self.is_idle() && !busy() && self.mailbox.fall_asleep() {

@@ -8,10 +8,11 @@ use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ashlar_block::{Gateway, Sector, Sectors};
 use ashlar_engine::fd::Fd;
 use ashlar_engine::{
-    Cancelled, Engine, Handle, Panicked, Reactor, ReactorConfig, now_ns, signal, sleep, spawn,
-    timeout, yield_now,
+    Cancelled, Engine, Handle, OpenOptions, Panicked, Reactor, ReactorConfig, now_ns, open, signal,
+    sleep, spawn, timeout, yield_now,
 };
 
 fn reactor() -> Reactor {
@@ -39,6 +40,40 @@ fn tasks_run_in_the_order_in_which_they_became_runnable() {
     });
     let expected: Vec<_> = (0..5).flat_map(|round| (0..10).map(move |id| (round, id))).collect();
     assert_eq!(*log.borrow(), expected);
+}
+
+/// A task that always wakes itself held the plug, and with it the I/O of all others, for as long as it ran.
+#[test]
+fn a_task_that_wakes_itself_does_not_hold_back_the_io_of_others() {
+    let image = tempfile::NamedTempFile::new().unwrap();
+    image.as_file().set_len(1 << 20).unwrap();
+    for in_a_task in [false, true] {
+        reactor().block_on(async {
+            let device = open(image.path(), &OpenOptions::default()).unwrap();
+            let disk = Gateway::new(Arc::new(device));
+            let done = Rc::new(Cell::new(false));
+            let ended = Rc::clone(&done);
+            let io = spawn(async move {
+                disk.read(Sector(8), Sectors(8)).await.unwrap();
+                ended.set(true);
+            });
+            let wait = async move {
+                for _ in 0..1_000_000 {
+                    if done.get() {
+                        return;
+                    }
+                    yield_now().await;
+                }
+                panic!("the read was held back");
+            };
+            if in_a_task {
+                spawn(wait).await
+            } else {
+                wait.await
+            }
+            io.await;
+        });
+    }
 }
 
 #[test]
