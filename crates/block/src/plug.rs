@@ -7,7 +7,8 @@
 //!
 //! The plug list is flushed
 //! - when the reactor has no runnable task left (it calls [`flush_current`]): the kernel's flush on
-//!   schedule; waiting longer gains nothing, because no task is left to submit more;
+//!   schedule; waiting longer gains nothing, because no task is left to submit more. It also does so after a bounded number
+//!   of polls, so that tasks that wake themselves do not hold back the I/O of others;
 //! - before a request is added to a list that holds [`MAX_PLUGGED`], or whose last request has
 //!   [`FLUSH_BYTES`] (the kernel's bounds);
 //! - when [`MAX_MISSES`] bios in a row found nothing to merge with: random I/O gains nothing from
@@ -263,7 +264,7 @@ pub(crate) fn complete(rq: &mut Request, result: BioResult) {
         risk.end(op, result);
     }
     let gone = result.is_err_and(cache::is_gone);
-    let one_by_one = bios.len() > 1 && result.is_err_and(Status::is_retryable_elsewhere);
+    let one_by_one = bios.len() > 1 && result.is_err_and(Status::is_of_medium);
     let queue = CONTEXTS.try_with(|contexts| {
         let mut contexts = contexts.borrow_mut();
         let context = contexts.get(id);

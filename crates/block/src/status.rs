@@ -86,6 +86,12 @@ impl Status {
         }
     }
 
+    /// Whether the error may concern only some of the blocks of an I/O: then each part is worth its own try. `Io` counts,
+    /// because files report nothing more exact.
+    pub const fn is_of_medium(self) -> bool {
+        matches!(self, Self::Io | Self::Medium | Self::Protection)
+    }
+
     /// Whether another path or copy may succeed where this one failed (all errors except those of the
     /// request itself), like the kernel's `blk_path_error`.
     pub const fn is_retryable_elsewhere(self) -> bool {

@@ -183,11 +183,9 @@ impl Array {
         for (index, result) in &mut answers {
             let Some(rdev) = self.members.get(*index) else { continue };
             let Err(status) = *result else { continue };
-            // These errors may concern only some blocks; others concern the device.
-            let of_blocks = matches!(status, Status::Io | Status::Medium | Status::Protection);
-            // Nor can the blocks of a member be listed one by one that lost others with its cache.
+            // Listing its bad blocks does not save a member that lost others with its cache.
             let able = rdev.bad_blocks().has_log() && !rdev.is_faulty() && !rdev.has_lost_writes();
-            if of_blocks && able && !rdev.state().contains(State::FAILFAST) {
+            if status.is_of_medium() && able && !rdev.state().contains(State::FAILFAST) {
                 *result = self.write_block_by_block(*index, rdev, bio, status).await;
             }
         }

@@ -85,7 +85,7 @@ impl Array {
             };
             match self.read_part(source, part, data).await {
                 Ok(()) => used.push(place),
-                Err(status) if !is_of_blocks(status) => {
+                Err(status) if !status.is_of_medium() => {
                     gone.push((place, status));
                     todo.push(part);
                 }
@@ -211,11 +211,6 @@ impl Array {
 /// Of two errors, the one after which the data may still exist.
 fn less_certain(one: Status, other: Status) -> Status {
     if one == Status::Medium { other } else { one }
-}
-
-/// Whether an error may concern only some blocks; other errors concern the device.
-fn is_of_blocks(status: Status) -> bool {
-    matches!(status, Status::Io | Status::Medium | Status::Protection)
 }
 
 /// The bytes of a part of a run.
