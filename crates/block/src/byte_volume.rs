@@ -25,22 +25,12 @@ pub const UNIT_BYTES: u64 = 1 << 20;
 /// Locks of a volume.
 pub const BUCKETS: usize = 64;
 
-/// Byte-addressed access to a block device.
+/// Byte-addressed access to a block device. A clone is the same volume for another opener: see [`Gateway`].
+#[derive(Clone)]
 pub struct ByteVolume {
     gateway: Gateway,
     block_bytes: u64,
     locks: Arc<[RwLock]>,
-}
-
-/// The same volume for another opener: see [`Gateway`].
-impl Clone for ByteVolume {
-    fn clone(&self) -> Self {
-        Self {
-            gateway: self.gateway.clone(),
-            block_bytes: self.block_bytes,
-            locks: Arc::clone(&self.locks),
-        }
-    }
 }
 
 impl ByteVolume {

@@ -260,10 +260,11 @@ pub(crate) fn complete(rq: &mut Request, result: BioResult) {
     let id = rq.queue;
     let bios = mem::take(&mut rq.bios);
     let Some((op, flags)) = bios.first().map(|b| (b.bio.op, b.bio.flags)) else { return };
+    // A command at risk counts its own loss.
+    let gone = rq.risk.is_none() && result.is_err_and(cache::is_gone);
     if let Some(risk) = rq.risk.take() {
         risk.end(op, result);
     }
-    let gone = result.is_err_and(cache::is_gone);
     let one_by_one = bios.len() > 1 && result.is_err_and(Status::is_of_medium);
     let queue = CONTEXTS.try_with(|contexts| {
         let mut contexts = contexts.borrow_mut();

@@ -11,8 +11,8 @@ const STRIDE: usize = 1 << 31;
 /// Bytes of a window: within it a segment's offset and its end fit into 32 bits.
 const WINDOW: usize = 2 * STRIDE - 1;
 
-/// Memory of another owner, such as the memory of a guest whose disk this process serves. It can be used only by its
-/// segments, whose bytes are atomic: the other side may read and change them at any time, also while an I/O is in flight. A layer
+/// Memory of another owner, such as the memory of a guest whose disk this process serves. Only its segments give access,
+/// and their bytes are atomic: the other side may read and change them at any time, also while an I/O is in flight. A layer
 /// that reads them twice may get two values; the copies of a mirrored write differ if they change meanwhile, as with a
 /// kernel's O_DIRECT.
 ///

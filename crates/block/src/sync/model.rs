@@ -2,7 +2,7 @@
 //!
 //! A model runs in all interleavings in which running threads are interrupted a few times. It finds
 //! accesses to a [`loom::cell::UnsafeCell`] that overlap or do not see each other, lost wake-ups (to loom,
-//! a deadlock), and threads that run for ever (they reach loom's limit).
+//! a deadlock), and threads that never end (they reach loom's limit).
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -100,7 +100,7 @@ impl Export {
         &self.volume
     }
 
-    /// The export for one connection: an opener of the volume, whose flushes are told once of what the volume lost. The
+    /// The export for one connection, which opens the volume for itself: its next flush fails if the volume lost writes. The
     /// caller keeps the original, which shows that the volume is in use.
     pub(crate) fn open(&self) -> Self {
         Self {

@@ -43,7 +43,7 @@ impl Array {
         Box::pin(self.read_failed(bio, failed)).await
     }
 
-    /// Reads from a member, whose data must be current.
+    /// Reads from a member, and checks that its disk has lost no writes.
     async fn read_from(&self, index: Index, rdev: &Rdev, from: Sector, part: Bio) -> BioResult {
         rdev.submit_from(&self.disk, from, part).await?;
         self.is_current(index, rdev).await

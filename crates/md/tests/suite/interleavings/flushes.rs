@@ -147,7 +147,7 @@ fn clients_are_told_what_a_superblock_lost() {
     });
 }
 
-/// The disk of one member is also used by something else, whose flush fails: the member lost its cache as well.
+/// Another opener of a member's disk gets the failed flush: the member lost its cache as well.
 #[test]
 fn a_member_fails_whose_disk_failed_the_flush_of_another_user() {
     let media = media(2, DISK);
