@@ -31,9 +31,9 @@ trait Subject: Sync {
 
 impl Subject for Barrier {
     fn read(&self, at: Sector) {
-        match self.try_wait_read(at) {
+        match self.try_wait_read(at, STEP) {
             Some(pass) => drop(pass),
-            None => drop(block_on(self.wait_read(at))),
+            None => drop(block_on(self.wait_read(at, STEP))),
         }
     }
 

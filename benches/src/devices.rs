@@ -48,9 +48,9 @@ impl Guarded {
         match &self.extra {
             Extra::Nothing => self.inner.submit(bio).await,
             Extra::LockFree(barrier) if bio.op == Op::Read => {
-                let _pass = match barrier.try_wait_read(at) {
+                let _pass = match barrier.try_wait_read(at, len) {
                     Some(pass) => pass,
-                    None => barrier.wait_read(at).await,
+                    None => barrier.wait_read(at, len).await,
                 };
                 self.inner.submit(bio).await
             }

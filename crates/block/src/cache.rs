@@ -165,11 +165,6 @@ pub(crate) fn loses(op: Op, status: Status) -> bool {
     }
 }
 
-/// Whether the device may have gone, and its cache with it.
-pub(crate) fn is_gone(status: Status) -> bool {
-    matches!(status, Status::Timeout | Status::Transport | Status::Offline)
-}
-
 /// A command in flight that may lose the cache. Dropped without a result, it has.
 pub(crate) struct Risk {
     queue: Arc<dyn Dispatch>,

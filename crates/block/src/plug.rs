@@ -27,7 +27,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::bio::{Bio, Flags, Op};
-use crate::cache::{self, Risk};
+use crate::cache::Risk;
 use crate::device::Completion;
 use crate::disk::{Disk, Nomerges};
 use crate::limits::Features;
@@ -261,7 +261,7 @@ pub(crate) fn complete(rq: &mut Request, result: BioResult) {
     let bios = mem::take(&mut rq.bios);
     let Some((op, flags)) = bios.first().map(|b| (b.bio.op, b.bio.flags)) else { return };
     // A command at risk counts its own loss.
-    let gone = rq.risk.is_none() && result.is_err_and(cache::is_gone);
+    let gone = rq.risk.is_none() && result.is_err_and(Status::is_gone);
     if let Some(risk) = rq.risk.take() {
         risk.end(op, result);
     }

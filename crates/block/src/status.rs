@@ -92,6 +92,11 @@ impl Status {
         matches!(self, Self::Io | Self::Medium | Self::Protection)
     }
 
+    /// Whether the device may have gone, and its cache with it: it did not answer, or cannot be reached.
+    pub const fn is_gone(self) -> bool {
+        matches!(self, Self::Timeout | Self::Transport | Self::Offline)
+    }
+
     /// Whether another path or copy may succeed where this one failed (all errors except those of the
     /// request itself), like the kernel's `blk_path_error`.
     pub const fn is_retryable_elsewhere(self) -> bool {

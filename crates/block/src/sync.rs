@@ -8,9 +8,12 @@
 
 pub mod finish;
 pub mod rwlock;
+pub mod seats;
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+
+use crate::stats;
 
 /// A set of primitives.
 pub trait Primitives {
@@ -43,6 +46,23 @@ pub trait Word<T: Copy = u64>: Default {
 pub trait Lock<T>: Default {
     /// Runs `work` under the lock.
     fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R;
+}
+
+/// Primitives, and the number of words in which threads count their I/O.
+pub trait Shards: Primitives {
+    /// Number of words.
+    const SHARDS: usize;
+    /// The word of the calling thread, below [`Self::SHARDS`].
+    fn shard() -> usize;
+}
+
+impl Shards for Std {
+    const SHARDS: usize = stats::SHARDS;
+
+    #[inline]
+    fn shard() -> usize {
+        stats::thread_shard()
+    }
 }
 
 /// The primitives of std.

@@ -17,12 +17,12 @@ use uuid::Uuid;
 use crate::array::Array;
 use crate::assemble::Plan;
 use crate::badblocks::BadBlocks;
-use crate::members::Place;
+use crate::membership::rdev::{NewRdev, Rdev, State};
+use crate::membership::slots::Place;
 use crate::ondisk::create::{CreateSpec, NewBitmap, NewMember, create};
 use crate::ondisk::{DeviceFlags, Level, Superblock, Version};
 use crate::personality::Personality;
 use crate::raid10::geometry::Geometry;
-use crate::rdev::{NewRdev, Rdev, State};
 
 /// Where data begins on the member in a slot: different on each, so that a missing or wrong offset
 /// is noticed.

@@ -36,26 +36,23 @@ pub mod canary;
 pub mod create;
 pub mod dm_raid;
 pub mod manage;
-pub mod members;
+pub mod membership;
 pub mod ondisk;
 pub mod personality;
 pub mod probe;
 pub mod raid0;
 pub mod raid10;
-pub mod rdev;
-pub mod read_errors;
 pub mod status;
-pub mod superblocks;
 pub mod sync;
 pub mod update;
 
-mod bitmap_store;
-mod copies;
-mod failing;
-mod io;
+mod core;
+mod level;
 
 #[cfg(test)]
 mod enumeration;
+
+pub use membership::{rdev, slots as members};
 
 pub use array::Array;
 pub use assemble::{AssembleError, Candidate, Options, Plan, group, plan};

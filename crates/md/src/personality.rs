@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use ashlar_block::{Limits, Sector, Sectors};
 use thiserror::Error;
 
-use crate::barrier;
 use crate::ondisk::{Features, Level, Superblock};
 use crate::raid0::{Zones, ZonesError};
 use crate::raid10::geometry::{Geometry, GeometryError, Location};
@@ -143,6 +142,33 @@ impl Personality {
         }
     }
 
+    /// The array sector whose copy in `slot` is at a sector of the member's data area.
+    pub(crate) fn unmap(&self, slot: usize, at: Sector) -> Option<Sector> {
+        match self {
+            Self::Raid0(_) => None,
+            Self::Raid1 { size, .. } => (at < size.as_end()).then_some(at),
+            Self::Raid10(geometry) => geometry.unmap(slot, at),
+        }
+    }
+
+    /// Sectors of a member from `at` on for which the result of [`Self::unmap`] holds.
+    pub(crate) fn member_chunk_left(&self, at: Sector) -> Sectors {
+        match self {
+            Self::Raid10(geometry) => geometry.chunk_left(at),
+            Self::Raid0(_) | Self::Raid1 { .. } => Sectors::MAX,
+        }
+    }
+
+    /// The length of the areas of a member that repeat the array (the far layout), if it has several.
+    pub(crate) fn member_area(&self) -> Option<Sectors> {
+        match self {
+            Self::Raid10(geometry) if !geometry.layout().offset => {
+                Some(geometry.stride()).filter(|stride| !stride.is_zero())
+            }
+            Self::Raid0(_) | Self::Raid1 { .. } | Self::Raid10(_) => None,
+        }
+    }
+
     /// Whether all data can be read from the members for which `present` holds.
     pub fn is_readable_with(&self, present: impl Fn(usize) -> bool) -> bool {
         match self {
@@ -172,22 +198,16 @@ impl Personality {
                 let chunk = bytes(zones.chunk());
                 limits.io_min_bytes = limits.io_min_bytes.max(chunk);
                 limits.io_opt_bytes = chunk.saturating_mul(disks as u32);
-                limits.chunk_sectors = zones.chunk();
             }
-            Self::Raid1 { .. } => limits.chunk_sectors = barrier::UNIT,
+            Self::Raid1 { .. } => {}
             Self::Raid10(geometry) => {
                 let chunk = bytes(geometry.chunk());
                 let stripes = (disks / usize::from(geometry.layout().near)).max(1) as u32;
                 limits.io_min_bytes = limits.io_min_bytes.max(chunk);
                 limits.io_opt_bytes = chunk.saturating_mul(stripes);
-                limits.chunk_sectors = if geometry.is_plain_mirror() {
-                    barrier::UNIT
-                } else {
-                    geometry.chunk().min(barrier::UNIT)
-                };
             }
         }
-        // The members' gateways respect the members' boundaries.
+        // The level splits I/O at its chunks, and the members' gateways at the members' boundaries.
     }
 
     /// The superblock's chunk size, zero where the level has none.

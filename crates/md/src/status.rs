@@ -4,10 +4,10 @@ use ashlar_block::Sectors;
 use uuid::Uuid;
 
 use crate::array::Array;
-use crate::members::{Index, Members, Place};
+use crate::membership::rdev::{Rdev, State};
+use crate::membership::slots::{Index, Members, Place};
 use crate::ondisk::{Level, Superblock, Timestamp, Version};
 use crate::personality::Personality;
-use crate::rdev::{Rdev, State};
 
 /// The kernel's `array_state`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -183,9 +183,9 @@ impl Array {
     pub fn state(&self) -> ArrayState {
         if self.is_stopped() {
             ArrayState::Inactive
-        } else if self.disk.is_read_only() {
+        } else if self.core.disk().is_read_only() {
             ArrayState::ReadOnly
-        } else if self.is_auto_read_only() {
+        } else if self.core.lifecycle.is_auto_read_only() {
             ArrayState::ReadAuto
         } else if self.is_active() {
             ArrayState::Active
@@ -196,27 +196,27 @@ impl Array {
 
     /// Slots without a working member.
     pub fn degraded(&self) -> usize {
-        self.members.degraded()
+        self.core.members.degraded()
     }
 
     /// The members.
     pub fn members(&self) -> &Members {
-        &self.members
+        &self.core.members
     }
 
     /// The level and its map.
     pub fn personality(&self) -> &Personality {
-        &self.personality
+        self.core.personality()
     }
 
     /// The whole status. Waits for a superblock update that is under way.
     pub async fn status(&self) -> ArrayStatus {
-        let superblocks = self.superblocks.lock().await;
+        let superblocks = self.core.members.superblocks().await;
         let any = superblocks.of(0);
         let mut members: Vec<MemberStatus> =
-            (0..self.members.slots()).map(MemberStatus::empty).collect();
-        for (index, rdev) in self.members.iter() {
-            let place = self.members.place(index);
+            (0..self.core.members.slots()).map(MemberStatus::empty).collect();
+        for (index, rdev) in self.core.members.iter() {
+            let place = self.core.members.place(index);
             let status = MemberStatus::of(index, rdev, place, superblocks.of(index));
             match place {
                 Place::Slot(slot) => members[slot] = status,
@@ -224,18 +224,18 @@ impl Array {
             }
         }
         ArrayStatus {
-            name: self.disk.name().to_owned(),
+            name: self.core.name().to_owned(),
             uuid: any.map_or(Uuid::nil(), |sb| sb.set_uuid),
             set_name: any.map_or_else(String::new, |sb| sb.name.clone()),
             version: any.map_or(Version::V1_2, |sb| sb.version),
             preferred_minor: any.and_then(Superblock::preferred_minor),
-            level: self.personality.level(),
+            level: self.core.personality().level(),
             layout: any.map_or(0, |sb| sb.layout),
-            chunk: self.personality.chunk(),
-            raid_disks: self.members.slots(),
+            chunk: self.core.personality().chunk(),
+            raid_disks: self.core.members.slots(),
             degraded: self.degraded(),
-            size: self.personality.size(),
-            used_dev_size: self.personality.used_dev_size(),
+            size: self.core.personality().size(),
+            used_dev_size: self.core.personality().used_dev_size(),
             state: self.state(),
             unsynced: self.is_unsynced(),
             events: superblocks.events(),

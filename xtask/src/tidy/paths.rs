@@ -11,7 +11,7 @@ const HISTORY: &[&str] = &["CHANGELOG.md"];
 
 /// Every path below one of [`FOLDERS`] in a document, or in a comment of a Rust file, exists. It is relative to the
 /// root or to a folder that contains the text. For a source file its end suffices, optionally after the name of its
-/// crate: `io/write.rs`, `md/io/write.rs`. The extension may be omitted; `crates/*/tests` stands for several paths, and
+/// crate: `level/striped.rs`, `md/level/striped.rs`. The extension may be omitted; `crates/*/tests` stands for several paths, and
 /// `tests/images/md/NAME` for a path that does not exist yet.
 pub(crate) fn exist(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
@@ -56,7 +56,7 @@ fn leads_somewhere(tree: &Tree, from: &str, path: &str) -> bool {
         || (path.ends_with(".rs") && ends_a_source(tree, path))
 }
 
-/// Whether `path` is the end of a source file's path: `io/write.rs`, or after a crate's name, `md/io/write.rs`.
+/// Whether `path` is the end of a source file's path: `level/striped.rs`, or after a crate's name, `md/level/striped.rs`.
 fn ends_a_source(tree: &Tree, path: &str) -> bool {
     let ending = format!("/{path}");
     let of_crate = path.split_once('/').map(|(name, rest)| format!("crates/{name}/src/{rest}"));

@@ -36,13 +36,20 @@ impl<'a, T: 'static> Finish<'a, T> {
     {
         // The caller holds the device, so the upgrade succeeds.
         let device = device.upgrade();
-        let left = Box::pin(async move {
+        Self::of(runtime, async move {
             match device {
                 Some(device) => work(device).await,
                 None => Err(Status::Offline),
             }
-        });
-        Self { left: Some(left), runtime }
+        })
+    }
+
+    /// Runs `work`, which holds what it needs, to its end on the current reactor.
+    pub fn of(
+        runtime: &'a Arc<dyn Runtime>,
+        work: impl Future<Output = Result<T, Status>> + 'static,
+    ) -> Self {
+        Self { left: Some(Box::pin(work)), runtime }
     }
 }
 

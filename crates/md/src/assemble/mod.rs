@@ -18,11 +18,11 @@ use ashlar_block::{Gateway, Sectors};
 use uuid::Uuid;
 
 use crate::bitmap::{self, Assembled, Bitmap};
-use crate::members::Place;
+use crate::membership::rdev::{NewRdev, Rdev, State};
+use crate::membership::slots::Place;
 use crate::ondisk::{Features, Level, MdadmUuid, Role, Superblock};
 use crate::personality::{Personality, PersonalityError};
 use crate::probe::{read_bad_blocks, read_whole_bitmap};
-use crate::rdev::{NewRdev, Rdev, State};
 
 mod error;
 mod odd;

@@ -10,9 +10,8 @@
 //! - **A change of the array** that excludes all I/O in flight calls [`Barrier::freeze`] and
 //!   holds a [`Frozen`]. Meanwhile there is no sync I/O and no regular I/O.
 //!
-//! The array's address space is divided into units of 64 MiB that map to 1,024 buckets. A read
-//! or write lies in one unit (the array's limits guarantee that); a long discard enters every bucket
-//! that it touches. A unit's bucket is its number modulo 1,024, so neighbours have neighbouring
+//! The array's address space is divided into units of 64 MiB that map to 1,024 buckets. I/O
+//! enters every bucket that it touches: nearly always one. A unit's bucket is its number modulo 1,024, so neighbours have neighbouring
 //! buckets, and the buckets of a range are a range.
 //!
 //! # Why reads and sync I/O do not wait for each other
@@ -89,7 +88,7 @@ pub use bucket::Counts;
 
 /// log2 of the sectors of a unit: 64 MiB.
 const UNIT_SHIFT: u32 = 17;
-/// Sectors of a unit, which no read or write crosses.
+/// Sectors of a unit.
 pub const UNIT: Sectors = Sectors(1 << UNIT_SHIFT);
 
 /// Primitives, and the size of a barrier that has them.
@@ -149,15 +148,16 @@ impl<P: Buckets> Barrier<P> {
         pass
     }
 
-    /// Begins a regular read at `sector`, within one unit, if the array is not frozen.
+    /// Begins a regular read of `[sector, sector + len)` if it lies in one unit and the array is not
+    /// frozen.
     #[inline]
-    pub fn try_wait_read(&self, sector: Sector) -> Option<Pass<'_, P>> {
-        self.try_take(Kind::Read, Self::span(sector, Sectors(1)))
+    pub fn try_wait_read(&self, sector: Sector, len: Sectors) -> Option<Pass<'_, P>> {
+        self.try_take(Kind::Read, Self::span(sector, len))
     }
 
-    /// Begins a regular read at `sector`, within one unit, once the array is not frozen.
-    pub async fn wait_read(&self, sector: Sector) -> Pass<'_, P> {
-        self.take(Kind::Read, Self::span(sector, Sectors(1))).await
+    /// Begins a regular read of `[sector, sector + len)` once the array is not frozen.
+    pub async fn wait_read(&self, sector: Sector, len: Sectors) -> Pass<'_, P> {
+        self.take(Kind::Read, Self::span(sector, len)).await
     }
 
     /// Begins a regular write of `[sector, sector + len)` if it lies in one unit, no sync I/O is in

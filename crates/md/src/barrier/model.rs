@@ -72,7 +72,7 @@ fn explore<P: Buckets + 'static>(preemptions: usize, threads: &[Thread<P>]) {
 type One = Loom<1>;
 
 fn read<P: Buckets>(array: &Array<P>) {
-    let _pass = block_on(array.barrier.wait_read(START));
+    let _pass = block_on(array.barrier.wait_read(START, Sectors(1)));
     array.reads();
 }
 

@@ -24,7 +24,7 @@ fn assert_nothing_is_left(barrier: &Barrier) {
     let counts = barrier.counts();
     assert_eq!(counts, Counts { locks: counts.locks, ..Counts::default() });
     drop(now(pin!(barrier.freeze())).expect("something is left"));
-    drop(barrier.try_wait_read(unit(3)).expect("still frozen"));
+    drop(barrier.try_wait_read(unit(3), LEN).expect("still frozen"));
     drop(barrier.try_wait(unit(3), LEN).expect("still frozen"));
 }
 
@@ -50,9 +50,9 @@ fn sync_waits_for_writes_of_its_bucket_only() {
 #[test]
 fn reads_and_sync_do_not_wait_for_each_other() {
     let barrier = Barrier::default();
-    let read = barrier.try_wait_read(unit(0)).unwrap();
+    let read = barrier.try_wait_read(unit(0), LEN).unwrap();
     let raised = now(pin!(barrier.raise(unit(0), LEN))).expect("waits for a read");
-    drop(barrier.try_wait_read(unit(0)).expect("waits for sync"));
+    drop(barrier.try_wait_read(unit(0), LEN).expect("waits for sync"));
     drop((read, raised));
     assert_nothing_is_left(&barrier);
 }
@@ -96,18 +96,18 @@ fn several_raises_are_in_a_bucket_together() {
 #[test]
 fn a_freeze_waits_for_all_and_keeps_all_out() {
     let barrier = Barrier::default();
-    let read = barrier.try_wait_read(unit(1)).unwrap();
+    let read = barrier.try_wait_read(unit(1), LEN).unwrap();
     let write = barrier.try_wait(unit(2), LEN).unwrap();
     let raised = now(pin!(barrier.raise(unit(3), LEN))).unwrap();
     let mut freeze = pin!(barrier.freeze());
     for holder in [Box::new(read) as Box<dyn Send + Sync>, Box::new(write), Box::new(raised)] {
         assert!(now(freeze.as_mut()).is_none());
-        assert!(barrier.try_wait_read(unit(9)).is_none(), "begins in a frozen array");
+        assert!(barrier.try_wait_read(unit(9), LEN).is_none(), "begins in a frozen array");
         assert!(barrier.try_wait(unit(9), LEN).is_none(), "begins in a frozen array");
         drop(holder);
     }
     let frozen = now(freeze.as_mut()).expect("all have ended");
-    let mut read = pin!(barrier.wait_read(unit(1)));
+    let mut read = pin!(barrier.wait_read(unit(1), LEN));
     let mut write = pin!(barrier.wait(unit(1), LEN));
     let mut raise = pin!(barrier.raise(unit(2), LEN));
     let mut other = pin!(barrier.freeze());
@@ -135,7 +135,7 @@ fn who_gives_up_leaves_nothing_behind() {
     drop(barrier.try_wait(unit(1), LEN).expect("a raise is left"));
     // A dropped freeze.
     assert!(now(pin!(barrier.freeze())).is_none());
-    drop(barrier.try_wait_read(unit(1)).expect("a freeze is left"));
+    drop(barrier.try_wait_read(unit(1), LEN).expect("a freeze is left"));
     drop(write);
     assert_nothing_is_left(&barrier);
 }
@@ -245,7 +245,7 @@ fn regular_io_takes_no_lock_while_nothing_is_in_its_way() {
     let raised = now(pin!(barrier.raise(unit(7), LEN))).unwrap();
     let before = barrier.lock_acquisitions();
     for n in 0..5000 {
-        drop(now(pin!(barrier.wait_read(unit(n)))).unwrap());
+        drop(now(pin!(barrier.wait_read(unit(n), LEN))).unwrap());
         if n % 1024 != 7 {
             drop(now(pin!(barrier.wait(unit(n), LEN))).unwrap());
         }

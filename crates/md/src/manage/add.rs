@@ -12,12 +12,12 @@ use crate::array::Array;
 use crate::assemble::Candidate;
 use crate::badblocks::BadBlocks;
 use crate::create::{erase_others, write_at};
-use crate::members::{Index, Place};
+use crate::membership::rdev::{NewRdev, Rdev, State};
+use crate::membership::slots::{Index, Place};
+use crate::membership::superblocks::{Change, Superblocks};
 use crate::ondisk::create::{CreateError, NewMember};
 use crate::ondisk::{DeviceFlags, Superblock, change};
 use crate::probe::{ProbeError, probe};
-use crate::rdev::{NewRdev, Rdev, State};
-use crate::superblocks::{Change, Superblocks};
 
 /// How to add a device.
 #[derive(Clone, Copy, Debug)]
@@ -124,12 +124,16 @@ impl Array {
             }
         }
         self.check_recordable(&superblocks)?;
-        if !self.personality.is_readable_with(|slot| self.members.in_sync(slot).is_some()) {
+        if !self
+            .core
+            .personality()
+            .is_readable_with(|slot| self.core.members.in_sync(slot).is_some())
+        {
             return Err(ManageError::ArrayFailed { array: self.name(), path });
         }
         let index = self.add_spare(&mut superblocks, gateway, path, options, wiped).await?;
         drop(superblocks);
-        self.wake_sync();
+        self.core.news.wake();
         Ok(Added::Spare(index))
     }
 
@@ -147,8 +151,9 @@ impl Array {
             device_uuid: options.device_uuid,
             flags: options.flags(DeviceFlags::default()),
         };
-        let model = self.model(superblocks).ok_or_else(|| ManageError::Version(self.name()))?;
-        let number = superblocks.free_number(self.members.slots());
+        let model =
+            self.core.model(superblocks).ok_or_else(|| ManageError::Version(self.name()))?;
+        let number = superblocks.free_number(self.core.members.slots());
         let sb = change::join(model, number, &member).map_err(|error| {
             if matches!(error, CreateError::TooSmall { .. }) {
                 ManageError::TooSmall(path.clone())
@@ -167,10 +172,10 @@ impl Array {
             Some(place) => BadBlocks::empty(place).map_err(|_| failed(Status::Invalid))?,
             None => BadBlocks::none(),
         };
-        info!(array = self.disk.name(), member = path, "added");
+        info!(array = self.core.name(), member = path, "added");
         let rdev = Rdev::new(gateway, NewRdev::of(&sb, path, State::empty(), bad));
         let index = self.join(superblocks, rdev, Place::Spare, sb);
-        if let Err(status) = self.record(superblocks, Change::Members).await {
+        if let Err(status) = self.core.record(superblocks, Change::Members).await {
             self.drop_member(index);
             return Err(self.not_recorded(status));
         }
@@ -200,13 +205,13 @@ impl Array {
         sb: Superblock,
     ) -> Index {
         superblocks.push(sb);
-        self.members.add(rdev, place)
+        self.core.members.add(rdev, place)
     }
 
     /// Removes a member that was never used from the array.
     pub(super) fn drop_member(&self, index: Index) {
-        self.members.take_out(index);
-        if let Some(rdev) = self.members.get(index) {
+        self.core.members.take_out(index);
+        if let Some(rdev) = self.core.members.get(index) {
             rdev.set(State::FAULTY | State::REMOVED);
         }
     }
@@ -214,14 +219,15 @@ impl Array {
     /// Checks that the device is no member yet and that the array's I/O fits it.
     pub(super) fn check_device(&self, gateway: &Gateway, path: &str) -> Result<(), ManageError> {
         let same = |rdev: &Rdev| std::ptr::eq(rdev.gateway().disk(), gateway.disk());
-        if self.members.iter().any(|(_, rdev)| same(rdev) || rdev.path() == path) {
+        if self.core.members.iter().any(|(_, rdev)| same(rdev) || rdev.path() == path) {
             return Err(ManageError::IsMember(path.to_owned()));
         }
         if gateway.disk().is_read_only() {
             return Err(ManageError::ReadOnlyDevice(path.to_owned()));
         }
-        let (limits, ours) = (gateway.disk().limits(), self.disk.limits());
-        let largest = self.members.iter().map(|(_, rdev)| rdev.limits().logical_block_bytes).max();
+        let (limits, ours) = (gateway.disk().limits(), self.core.disk().limits());
+        let largest =
+            self.core.members.iter().map(|(_, rdev)| rdev.limits().logical_block_bytes).max();
         let misfit = |why| Err(ManageError::Misfit { path: path.to_owned(), why });
         if limits.logical_block_bytes > largest.unwrap_or(0) {
             return misfit("its logical blocks are larger than those of the other members");
@@ -254,7 +260,7 @@ impl Array {
                     && !known.device_uuid.is_nil()
             })
         };
-        match self.members.iter().any(|(index, _)| known(index)) {
+        match self.core.members.iter().any(|(index, _)| known(index)) {
             true => Err(ManageError::IsMember(path.to_owned())),
             false => Ok(()),
         }

@@ -1,15 +1,15 @@
 //! Adding and removing a bitmap (`mdadm --grow --bitmap`).
 
-use ashlar_block::{Sector, Sectors};
+use ashlar_block::{BioResult, Sector, Sectors};
 use tracing::info;
 
 use super::ManageError;
 use crate::array::Array;
 use crate::bitmap::{Bitmap, Contents, Place};
+use crate::membership::rdev::{Rdev, State};
+use crate::membership::superblocks::{Change, Superblocks};
 use crate::ondisk::create::{CreateError, NewBitmap};
 use crate::ondisk::{Superblock, change};
-use crate::rdev::{Rdev, State};
-use crate::superblocks::{Change, Superblocks};
 
 impl Array {
     /// Adds a bitmap ([`NewBitmap::Auto`]: an internal one) or removes it ([`NewBitmap::None`]).
@@ -20,8 +20,8 @@ impl Array {
     pub async fn set_bitmap(&self, wanted: NewBitmap) -> Result<(), ManageError> {
         self.change(move |array| async move {
             array.check_manageable()?;
-            let _held = array.hold_sync().await;
-            let _frozen = array.barrier.freeze().await;
+            let _held = array.sync.hold().await;
+            let _frozen = array.core.barrier.freeze().await;
             let mut superblocks = array.superblocks_to_change().await?;
             array.check_recordable(&superblocks)?;
             match wanted {
@@ -30,6 +30,20 @@ impl Array {
                     array.add_bitmap(&mut superblocks, wanted).await
                 }
             }
+        })
+        .await
+    }
+
+    /// Marks a part of the array, which is then synced; nothing without a bitmap.
+    ///
+    /// # Errors
+    /// The members did not take the marks.
+    pub async fn mark(&self, at: Sector, len: Sectors) -> BioResult {
+        self.finish(move |array| async move {
+            if let Some(bitmap) = array.bitmap() {
+                bitmap.begin(at, len, &*array.core).await?.failed();
+            }
+            Ok(())
         })
         .await
     }
@@ -43,16 +57,17 @@ impl Array {
             return Err(ManageError::BitmapPresent(self.name()));
         }
         // Unmarked chunks must be the same on all members, also after a crash.
-        let flushed = self.flush_members(superblocks).await;
+        let flushed = self.core.flush_members(superblocks).await;
         flushed.map_err(|status| self.not_recorded(status))?;
         self.nobody_returns();
         let members: Vec<(&Rdev, &Superblock)> = self
+            .core
             .members
             .iter()
             .filter(|(_, rdev)| !rdev.is_faulty())
             .filter_map(|(index, rdev)| Some((rdev, superblocks.of(index)?)))
             .collect();
-        let size = self.personality().size();
+        let size = self.core.personality().size();
         let alike = !self.is_unsynced();
         let sbs = members.iter().map(|(_, sb)| *sb);
         let mut new = change::place_bitmap(sbs, size, wanted, alike)?;
@@ -72,16 +87,16 @@ impl Array {
         for (rdev, start) in &starts {
             rdev.set_bitmap_start(Some(*start));
         }
-        if let Err(status) = bitmap.write_super(superblocks.events(), self).await {
+        if let Err(status) = bitmap.write_super(superblocks.events(), &*self.core).await {
             starts.iter().for_each(|(rdev, _)| rdev.set_bitmap_start(None));
             return Err(self.not_recorded(status));
         }
-        info!(array = self.disk.name(), chunk = %bitmap.chunk(), "bitmap added");
-        self.bitmaps.set(Some(bitmap));
+        info!(array = self.core.name(), chunk = %bitmap.chunk(), "bitmap added");
+        self.core.set_bitmap(Some(bitmap));
         superblocks.change(|sb| sb.bitmap_offset = Some(new.offset));
-        self.must_record();
-        self.tend();
-        let recorded = self.record(superblocks, Change::Members).await;
+        self.core.lifecycle.must_record();
+        self.core.tend();
+        let recorded = self.core.record(superblocks, Change::Members).await;
         recorded.map_err(|status| self.not_recorded(status))
     }
 
@@ -92,26 +107,26 @@ impl Array {
         self.nobody_returns();
         if let Some(bitmap) = self.bitmap() {
             // Only the bitmap recorded these chunks: resync everything.
-            if bitmap.needed_chunks() > 0 && self.is_complete_array() {
-                self.set_in_sync_to(Sectors::ZERO, Sectors::ZERO);
+            if bitmap.needed_chunks() > 0 && self.core.is_complete() {
+                self.core.bound.set(Sectors::ZERO, Sectors::ZERO);
             }
             bitmap.quiet().await.retire();
         }
-        info!(array = self.disk.name(), "bitmap removed");
-        self.bitmaps.set(None);
+        info!(array = self.core.name(), "bitmap removed");
+        self.core.set_bitmap(None);
         superblocks.change(|sb| sb.bitmap_offset = None);
-        for (_, rdev) in self.members.iter() {
+        for (_, rdev) in self.core.members.iter() {
             rdev.set_bitmap_start(None);
         }
-        self.must_record();
-        let recorded = self.record(superblocks, Change::Members).await;
+        self.core.lifecycle.must_record();
+        let recorded = self.core.record(superblocks, Change::Members).await;
         recorded.map_err(|status| self.not_recorded(status))
     }
 
     /// A member being re-added by the old bitmap gets all data from its current position on: no other
     /// bitmap marks what it lacks.
     fn nobody_returns(&self) {
-        for (_, rdev) in self.members.placed() {
+        for (_, rdev) in self.core.members.placed() {
             rdev.clear(State::RETURNS);
         }
     }
@@ -119,6 +134,6 @@ impl Array {
     /// Whether the superblocks name a bitmap, in use or not.
     fn is_bitmap_named(&self, superblocks: &Superblocks) -> bool {
         self.bitmap().is_some()
-            || self.model(superblocks).is_some_and(|sb| sb.bitmap_offset.is_some())
+            || self.core.model(superblocks).is_some_and(|sb| sb.bitmap_offset.is_some())
     }
 }

@@ -6,10 +6,10 @@ use uuid::Uuid;
 use super::{AddOptions, ManageError};
 use crate::array::Array;
 use crate::assemble::Candidate;
-use crate::members::{Index, Place};
+use crate::membership::rdev::State;
+use crate::membership::slots::{Index, Place};
+use crate::membership::superblocks::Change;
 use crate::probe::probe;
-use crate::rdev::State;
-use crate::superblocks::Change;
 
 /// A flag of a member that a user may change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,7 +62,7 @@ impl Array {
         self.check_manageable()?;
         // So no write-behind is pending on a member that becomes readable, and each write sees one
         // value of the flag.
-        let frozen = (change.flag == MemberFlag::WriteMostly).then(|| self.barrier.freeze());
+        let frozen = (change.flag == MemberFlag::WriteMostly).then(|| self.core.barrier.freeze());
         let _frozen = OptionFuture::from(frozen).await;
         let mut superblocks = self.superblocks_to_change().await?;
         let rdev = self.member(index)?;
@@ -75,18 +75,18 @@ impl Array {
         if on_disk {
             self.check_recordable(&superblocks)?;
         }
-        let replaceable = matches!(self.members.place(index), Place::Slot(_));
+        let replaceable = matches!(self.core.members.place(index), Place::Slot(_));
         if change.flag == MemberFlag::WantReplacement && change.on && !replaceable {
             return Ok(());
         }
         let before = if change.on { rdev.set(state) } else { rdev.clear(state) };
         if on_disk && before.contains(state) != change.on {
-            let recorded = self.record(&mut superblocks, Change::Members).await;
+            let recorded = self.core.record(&mut superblocks, Change::Members).await;
             recorded.map_err(|status| self.not_recorded(status))?;
         }
         drop(superblocks);
         if change.flag == MemberFlag::WantReplacement {
-            self.wake_sync();
+            self.core.news.wake();
         }
         Ok(())
     }

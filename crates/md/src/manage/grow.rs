@@ -1,17 +1,15 @@
 //! Changes of size (`mdadm --grow --size`) or, for RAID1, of the number of members (`--raid-devices`).
 
-use std::sync::atomic::Ordering::SeqCst;
-
 use ashlar_block::Sectors;
 use tracing::info;
 
 use super::ManageError;
 use crate::array::Array;
 use crate::bitmap::Contents;
+use crate::membership::superblocks::{Change, Superblocks};
 use crate::ondisk::superblock_1::MAX_ROLES;
 use crate::personality::Personality;
 use crate::raid10::geometry::Geometry;
-use crate::superblocks::{Change, Superblocks};
 
 /// How to change the size of an array.
 #[derive(Clone, Copy, Default, Debug)]
@@ -37,37 +35,37 @@ impl Array {
 
     async fn grow_devices_now(&self, wanted: usize) -> Result<(), ManageError> {
         self.check_manageable()?;
-        let held = self.hold_sync().await;
-        let frozen = self.barrier.freeze().await;
+        let held = self.sync.hold().await;
+        let frozen = self.core.barrier.freeze().await;
         let mut superblocks = self.superblocks_to_change().await?;
         self.check_recordable(&superblocks)?;
-        let Personality::Raid1 { disks, size } = *self.personality() else {
-            let level = self.personality().level();
+        let Personality::Raid1 { disks, size } = *self.core.personality() else {
+            let level = self.core.personality().level();
             return Err(ManageError::Reshape { array: self.name(), level });
         };
         if !(1..=MAX_ROLES).contains(&wanted) {
             return Err(ManageError::Devices(wanted));
         }
         let going = wanted..disks;
-        let works = |slot: usize| self.members.both(slot).find(|(_, rdev)| !rdev.is_faulty());
+        let works = |slot: usize| self.core.members.both(slot).find(|(_, rdev)| !rdev.is_faulty());
         if let Some((slot, (_, rdev))) = going.clone().find_map(|slot| Some((slot, works(slot)?))) {
             let path = rdev.path().to_owned();
             return Err(ManageError::SlotInUse { path, slot, wanted });
         }
         for slot in going {
-            while let Some((failed, _)) = self.members.both(slot).next() {
-                self.vacate(failed);
+            while let Some((failed, _)) = self.core.members.both(slot).next() {
+                self.core.vacate(failed);
             }
         }
-        self.personality.set(Personality::Raid1 { disks: wanted, size });
-        self.members.set_slots(wanted);
+        self.core.set_personality(Personality::Raid1 { disks: wanted, size });
+        self.core.members.set_slots(wanted);
         superblocks.change(|sb| sb.raid_disks = wanted as u32);
-        self.must_record();
-        let recorded = self.record(&mut superblocks, Change::Members).await;
+        self.core.lifecycle.must_record();
+        let recorded = self.core.record(&mut superblocks, Change::Members).await;
         recorded.map_err(|status| self.not_recorded(status))?;
-        info!(array = self.disk.name(), from = disks, to = wanted, "number of devices changed");
+        info!(array = self.core.name(), from = disks, to = wanted, "number of devices changed");
         drop((superblocks, frozen, held));
-        self.wake_sync();
+        self.core.news.wake();
         Ok(())
     }
 
@@ -91,18 +89,18 @@ impl Array {
         options: GrowOptions,
     ) -> Result<Sectors, ManageError> {
         self.check_manageable()?;
-        let _held = self.hold_sync().await;
-        let _frozen = self.barrier.freeze().await;
+        let _held = self.sync.hold().await;
+        let _frozen = self.core.barrier.freeze().await;
         let mut superblocks = self.superblocks_to_change().await?;
         self.check_recordable(&superblocks)?;
         let new = self.with_size(&superblocks, used_of_each)?;
-        let (from, to) = (self.personality().size(), new.size());
+        let (from, to) = (self.core.personality().size(), new.size());
         if to < from && !options.force {
             return Err(ManageError::Shrinks { array: self.name(), from, to });
         }
-        let changes = new.used_dev_size() != self.personality().used_dev_size();
+        let changes = new.used_dev_size() != self.core.personality().used_dev_size();
         if to < from {
-            self.disk.set_capacity(self.whole_blocks(to));
+            self.core.disk().set_capacity(self.whole_blocks(to));
             self.resize_bitmap(&superblocks, to, Contents::InSync).await?;
             self.record_size(&mut superblocks, new, true).await?;
         } else {
@@ -114,14 +112,14 @@ impl Array {
             let assumed = options.assume_clean;
             let contents = if assumed { Contents::InSync } else { Contents::NeverWritten };
             self.resize_bitmap(&superblocks, to, contents).await?;
-            self.disk.set_capacity(self.whole_blocks(to));
+            self.core.disk().set_capacity(self.whole_blocks(to));
         }
-        info!(array = self.disk.name(), %from, %to, "size changed");
-        Ok(self.disk.capacity())
+        info!(array = self.core.name(), %from, %to, "size changed");
+        Ok(self.core.disk().capacity())
     }
 
     fn whole_blocks(&self, size: Sectors) -> Sectors {
-        size.round_down(self.disk.limits().logical_block())
+        size.round_down(self.core.disk().limits().logical_block())
     }
 
     /// The personality with another size.
@@ -130,15 +128,15 @@ impl Array {
         superblocks: &Superblocks,
         used_of_each: Option<Sectors>,
     ) -> Result<Personality, ManageError> {
-        let members = || self.members.iter().filter(|(_, rdev)| !rdev.is_faulty());
+        let members = || self.core.members.iter().filter(|(_, rdev)| !rdev.is_faulty());
         let room = members().map(|(_, rdev)| rdev.data_size()).min().unwrap_or_default();
-        let unit = self.disk.limits().logical_block().max(self.personality().chunk());
+        let unit = self.core.disk().limits().logical_block().max(self.core.personality().chunk());
         let wanted = used_of_each.unwrap_or(room).round_down(unit);
         if let Some((_, small)) = members().find(|(_, rdev)| rdev.data_size() < wanted) {
             let (path, room) = (small.path().to_owned(), small.data_size());
             return Err(ManageError::NoRoom { path, room, wanted });
         }
-        match self.personality() {
+        match self.core.personality() {
             Personality::Raid1 { disks, .. } if !wanted.is_zero() => {
                 Ok(Personality::Raid1 { disks: *disks, size: wanted })
             }
@@ -147,7 +145,7 @@ impl Array {
                 if layout.far > 1 && !layout.offset {
                     return Err(ManageError::FarLayout);
                 }
-                let layout = self.model(superblocks).map_or(0, |sb| sb.layout);
+                let layout = self.core.model(superblocks).map_or(0, |sb| sb.layout);
                 let (disks, chunk) = (geometry.disks(), geometry.chunk());
                 Ok(Personality::Raid10(Geometry::new(layout, disks, chunk, wanted)?))
             }
@@ -165,25 +163,19 @@ impl Array {
         alike: bool,
     ) -> Result<(), ManageError> {
         let used = new.used_dev_size();
-        let (old, to) = (self.personality().size(), new.size());
+        let (old, to) = (self.core.personality().size(), new.size());
         let still = |at: Sectors| match to > old {
             true if alike => at,
             true => at.min(old),
             false if at >= to => Sectors::MAX,
             false => at,
         };
-        self.set_in_sync_to(still(self.in_sync_to()), still(self.sync.durable()));
-        self.personality.set(new);
+        self.core.bound.set(still(self.in_sync_to()), still(self.core.bound.durable()));
+        self.core.set_personality(new);
         superblocks.change(|sb| sb.size = used);
-        self.must_record();
-        let recorded = self.record(superblocks, Change::Members).await;
+        self.core.lifecycle.must_record();
+        let recorded = self.core.record(superblocks, Change::Members).await;
         recorded.map_err(|status| self.not_recorded(status))
-    }
-
-    /// Notes how far copies are the same, and how far that is durable. The array is frozen.
-    pub(super) fn set_in_sync_to(&self, to: Sectors, durable: Sectors) {
-        self.in_sync_to.store(to.0, SeqCst);
-        self.sync.set_durable(durable);
     }
 
     /// Checks that the bitmap, if there is one, can cover this size in its area.
@@ -208,11 +200,11 @@ impl Array {
         let new = bitmap.resized(size, contents)?;
         quiet.retire();
         // Even if the write fails, the members no longer have the old bitmap.
-        self.bitmaps.set(Some(new));
+        self.core.set_bitmap(Some(new));
         let Some(new) = self.bitmap() else { return Ok(()) };
-        let written = new.write_super(superblocks.events(), self).await;
+        let written = new.write_super(superblocks.events(), &*self.core).await;
         written.map_err(|status| {
-            self.must_record();
+            self.core.lifecycle.must_record();
             self.not_recorded(status)
         })
     }

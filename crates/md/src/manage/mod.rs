@@ -37,14 +37,14 @@ use thiserror::Error;
 
 use crate::array::Array;
 use crate::bitmap::BitmapError;
-use crate::members::Index;
+use crate::membership::rdev::Rdev;
+use crate::membership::slots::Index;
+use crate::membership::superblocks::Superblocks;
 use crate::ondisk::create::CreateError;
 use crate::ondisk::superblock_1::MAX_ROLES;
-use crate::ondisk::{Level, Superblock, SuperblockError, Version};
+use crate::ondisk::{Level, SuperblockError, Version};
 use crate::probe::ProbeError;
 use crate::raid10::geometry::GeometryError;
-use crate::rdev::Rdev;
-use crate::superblocks::Superblocks;
 
 mod add;
 mod bitmap;
@@ -278,19 +278,19 @@ pub enum ManageError {
 
 impl Array {
     pub(super) fn name(&self) -> String {
-        self.disk.name().to_owned()
+        self.core.name().to_owned()
     }
 
     /// Checks that members and shape can be changed at all.
     fn check_manageable(&self) -> Result<(), ManageError> {
-        if !self.is_redundant() {
-            let level = self.personality.level();
+        if !self.core.is_redundant() {
+            let level = self.core.personality().level();
             return Err(ManageError::Level { array: self.name(), level });
         }
         if self.is_stopped() {
             return Err(ManageError::Stopped(self.name()));
         }
-        if !self.is_writable() || self.disk.is_read_only() {
+        if !self.core.is_writable() || self.core.disk().is_read_only() {
             return Err(ManageError::ReadOnly(self.name()));
         }
         Ok(())
@@ -300,29 +300,23 @@ impl Array {
     /// refused. As in the kernel, a change ends the auto-read-only state as a write does.
     async fn superblocks_to_change(&self) -> Result<MutexGuard<'_, Superblocks>, ManageError> {
         self.check_manageable()?;
-        let superblocks = self.superblocks.lock().await;
+        let superblocks = self.core.members.superblocks().await;
         self.check_manageable()?;
-        self.end_auto_read_only();
+        self.core.end_auto_read_only();
         Ok(superblocks)
     }
 
     /// Checks that the superblocks can record more than failures of members.
     fn check_recordable(&self, superblocks: &Superblocks) -> Result<(), ManageError> {
-        match self.model(superblocks) {
+        match self.core.model(superblocks) {
             Some(sb) if sb.version != Version::V0_90 => Ok(()),
             Some(_) | None => Err(ManageError::Version(self.name())),
         }
     }
 
     fn member(&self, index: Index) -> Result<&Rdev, ManageError> {
-        let here = self.members.get(index).filter(|rdev| !rdev.is_removed());
+        let here = self.core.members.get(index).filter(|rdev| !rdev.is_removed());
         here.ok_or_else(|| ManageError::NoMember { array: self.name(), index })
-    }
-
-    /// The template for new superblocks: the superblock of a member in sync.
-    fn model<'a>(&self, superblocks: &'a Superblocks) -> Option<&'a Superblock> {
-        let mut in_sync = self.members.placed().filter(|(_, rdev)| rdev.is_in_sync());
-        superblocks.of(in_sync.next()?.0)
     }
 
     /// Runs a change to its end, even if the caller stops waiting.

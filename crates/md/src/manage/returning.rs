@@ -1,16 +1,15 @@
 //! Re-adding members (`mdadm --re-add`).
 
-use ashlar_block::BioResult;
 use tracing::info;
 
 use super::{AddOptions, ManageError};
 use crate::array::Array;
 use crate::assemble::Candidate;
-use crate::members::{Index, Place};
+use crate::membership::rdev::{NewRdev, Rdev, State};
+use crate::membership::slots::{Index, Place};
+use crate::membership::superblocks::Superblocks;
 use crate::ondisk::{Features, Role};
 use crate::probe::read_bad_blocks;
-use crate::rdev::{NewRdev, Rdev, State};
-use crate::superblocks::{Change, Superblocks};
 
 impl Array {
     /// Re-adds a former member to its slot, if the bitmap marks all that it lacks.
@@ -32,7 +31,7 @@ impl Array {
     ) -> Result<Index, ManageError> {
         self.check_manageable()?;
         // A running recovery restarts, so that it includes this member.
-        let _held = self.hold_sync().await;
+        let _held = self.sync.hold().await;
         let mut superblocks = self.superblocks_to_change().await?;
         self.check_device(&candidate.gateway, &candidate.path)?;
         self.check_new(&superblocks, &candidate.sb, &candidate.path)?;
@@ -43,21 +42,21 @@ impl Array {
         let bad = read_bad_blocks(&candidate.gateway, &candidate.sb).await.map_err(failed)?;
         let bad = bad.map_err(|_| refused("its bad block log cannot be understood"))?;
         let Candidate { gateway, path, mut sb } = candidate;
-        if let Some(model) = self.model(&superblocks) {
+        if let Some(model) = self.core.model(&superblocks) {
             sb.size = model.size;
             sb.bitmap_offset = model.bitmap_offset;
         }
         sb.flags = options.flags(sb.flags);
         sb.recovery_offset = None;
-        info!(array = self.disk.name(), member = path, slot, "re-added");
+        info!(array = self.core.name(), member = path, slot, "re-added");
         let rdev = Rdev::new(gateway, NewRdev::of(&sb, path, State::RETURNS, bad));
-        if let Some((failed, _)) = self.members.both(slot).next() {
-            self.vacate(failed);
+        if let Some((failed, _)) = self.core.members.both(slot).next() {
+            self.core.vacate(failed);
         }
         let index = self.join(&mut superblocks, rdev, Place::Slot(slot), *sb);
         // This member's superblock first: otherwise a crash could leave superblocks that list it as a
         // member while its superblock is too old for that.
-        if let Err(status) = self.settle_in(&mut superblocks, Some(index)).await {
+        if let Err(status) = self.core.settle_in(&mut superblocks, Some(index)).await {
             self.drop_member(index);
             return Err(self.not_recorded(status));
         }
@@ -71,7 +70,7 @@ impl Array {
         candidate: &Candidate,
     ) -> Result<usize, &'static str> {
         let sb = &candidate.sb;
-        let model = self.model(superblocks).ok_or("the array has no member in sync")?;
+        let model = self.core.model(superblocks).ok_or("the array has no member in sync")?;
         let same = (sb.set_uuid, sb.version, sb.level, sb.layout, sb.chunk, sb.raid_disks);
         let ours = (
             model.set_uuid,
@@ -104,37 +103,21 @@ impl Array {
         let failed_for_it = |(_, rdev): (Index, &Rdev)| {
             rdev.is_in_sync() && sb.roles.get(rdev.number() as usize) == Some(&Role::Faulty)
         };
-        if sb.events > superblocks.events() || self.members.placed().any(failed_for_it) {
+        if sb.events > superblocks.events() || self.core.members.placed().any(failed_for_it) {
             return Err("it was used without the others");
         }
         let data_size = sb.data_size;
-        if data_size < self.personality.used_dev_size() || data_size < model.size {
+        if data_size < self.core.personality().used_dev_size() || data_size < model.size {
             return Err("it is too small");
         }
         if !sb.data_offset.is_aligned(candidate.gateway.disk().limits().logical_block()) {
             return Err("its data begins within a block");
         }
-        if self.members.iter().any(|(_, rdev)| rdev.number() == sb.dev_number) {
+        if self.core.members.iter().any(|(_, rdev)| rdev.number() == sb.dev_number) {
             return Err("another member has its number");
         }
-        let taken = slot >= self.members.slots()
-            || self.members.both(slot).any(|(_, rdev)| !rdev.is_faulty());
+        let taken = slot >= self.core.members.slots()
+            || self.core.members.both(slot).any(|(_, rdev)| !rdev.is_faulty());
         if taken { Err("its slot is taken") } else { Ok(slot) }
-    }
-
-    /// Writes the bitmap to members that just got a slot, then records their slots in all superblocks,
-    /// first in that of `first`.
-    pub(super) async fn settle_in(
-        &self,
-        superblocks: &mut Superblocks,
-        first: Option<Index>,
-    ) -> BioResult {
-        if let Some(bitmap) = self.bitmap() {
-            bitmap.write_all(self).await?;
-        }
-        if let Some(first) = first {
-            superblocks.introduce(first, self.facts()).await?;
-        }
-        self.record(superblocks, Change::Members).await
     }
 }

@@ -1,6 +1,5 @@
 //! User changes of the array's state and of bad blocks (`md/array_state`, `md/dev-*/bad_blocks`).
 
-use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use tracing::info;
@@ -8,8 +7,8 @@ use tracing::info;
 use super::ManageError;
 use crate::array::Array;
 use crate::badblocks as bad;
-use crate::members::Index;
-use crate::superblocks::Change;
+use crate::membership::slots::Index;
+use crate::membership::superblocks::Change;
 
 /// The interval for checking whether the writes in flight have ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
@@ -33,8 +32,8 @@ impl Array {
             return Err(ManageError::Stopped(self.name()));
         }
         match word {
-            "readonly" if !self.is_writable() => Ok(()),
-            "read-auto" | "active" | "clean" if !self.is_writable() => {
+            "readonly" if !self.core.is_writable() => Ok(()),
+            "read-auto" | "active" | "clean" if !self.core.is_writable() => {
                 Err(ManageError::ReadOnly(self.name()))
             }
             "readonly" => self.make_read_only().await,
@@ -45,72 +44,49 @@ impl Array {
             }
             "clean" => {
                 self.make_writable();
-                if self.is_redundant() && !self.clean_for_user().await? {
+                if self.core.is_redundant() && !self.clean_for_user().await? {
                     return Err(ManageError::Writing(self.name()));
                 }
                 Ok(())
             }
             _ => Err(ManageError::State { array: self.name(), word: word.to_owned() }),
         }?;
-        info!(array = self.disk.name(), word, "state set");
+        info!(array = self.core.name(), word, "state set");
         Ok(())
     }
 
     async fn clean_for_user(&self) -> Result<bool, ManageError> {
-        self.go_clean().await.map_err(|status| self.not_recorded(status))
+        self.core.go_clean().await.map_err(|status| self.not_recorded(status))
     }
 
     async fn make_read_only(&self) -> Result<(), ManageError> {
-        self.disk.set_read_only(true);
-        self.auto_read_only.store(false, SeqCst);
-        drop(self.hold_sync().await);
-        while self.is_redundant() && !self.clean_for_user().await? {
+        self.core.disk().set_read_only(true);
+        self.core.lifecycle.set_auto_read_only(false);
+        drop(self.sync.hold().await);
+        while self.core.is_redundant() && !self.clean_for_user().await? {
             // New writes are refused, so those in flight end.
-            self.runtime.sleep(LOOK_AGAIN).await;
+            self.core.runtime().sleep(LOOK_AGAIN).await;
         }
         Ok(())
     }
 
     async fn make_auto_read_only(&self) -> Result<(), ManageError> {
-        let _held = self.hold_sync().await;
-        while !self.go_auto_read_only().await.map_err(|status| self.not_recorded(status))? {
-            if !self.disk.is_read_only() {
+        let _held = self.sync.hold().await;
+        while !self.core.go_auto_read_only().await.map_err(|status| self.not_recorded(status))? {
+            if !self.core.disk().is_read_only() {
                 return Err(ManageError::Writing(self.name()));
             }
-            self.runtime.sleep(LOOK_AGAIN).await;
+            self.core.runtime().sleep(LOOK_AGAIN).await;
         }
         // Only now, so that the next write finds the array auto-read-only.
-        self.disk.set_read_only(false);
+        self.core.disk().set_read_only(false);
         Ok(())
     }
 
     fn make_writable(&self) {
-        self.disk.set_read_only(false);
-        self.auto_read_only.store(false, SeqCst);
-        self.wake_sync();
-    }
-
-    /// Whether the array writes nothing to its members until the first write makes it active.
-    pub(crate) fn is_auto_read_only(&self) -> bool {
-        self.auto_read_only.load(SeqCst)
-    }
-
-    /// Ends the auto-read-only state, if the array is in it.
-    pub(crate) fn end_auto_read_only(&self) {
-        if self.auto_read_only.swap(false, SeqCst) {
-            info!(array = self.disk.name(), "not auto-read-only any more");
-            self.wake_sync();
-        }
-    }
-
-    /// Whether the array's own I/O must not write: a user made the array read-only or auto-read-only.
-    pub(crate) fn is_only_read(&self) -> bool {
-        self.disk.is_read_only() || self.is_auto_read_only()
-    }
-
-    /// Whether a failed read may change the members: as in the kernel, not if the array is (auto-)read-only.
-    pub(crate) fn may_correct(&self) -> bool {
-        self.is_writable() && !self.is_only_read()
+        self.core.disk().set_read_only(false);
+        self.core.lifecycle.set_auto_read_only(false);
+        self.core.news.wake();
     }
 
     /// Marks the sectors of a line of `bad_blocks` as bad. The superblocks contain them when this returns.
@@ -141,7 +117,7 @@ impl Array {
             return Err(refused(why));
         }
         rdev.bad_blocks().set(start, len).map_err(|why| refused(why.to_string()))?;
-        let recorded = self.record(&mut superblocks, Change::Members).await;
+        let recorded = self.core.record(&mut superblocks, Change::Members).await;
         recorded.map_err(|status| self.not_recorded(status))
     }
 }

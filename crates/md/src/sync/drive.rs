@@ -9,14 +9,15 @@ use std::ops::Range;
 use std::pin::pin;
 use std::time::Duration;
 
-use ashlar_block::{BioResult, LocalFuture, Sector, Sectors, Status};
+use ashlar_block::{BioResult, LocalFuture, Sector, Sectors};
 use futures_util::StreamExt;
 use futures_util::future::{Either, select};
 use futures_util::stream::FuturesUnordered;
 use tracing::warn;
 
+use super::Engine;
 use super::pace::Pace;
-use crate::array::Array;
+use crate::level::Trouble;
 
 /// Minimum number of sectors in flight.
 const IN_FLIGHT: Sectors = Sectors(32 * 1024);
@@ -45,19 +46,6 @@ pub(super) enum Step {
     Window(Sector),
 }
 
-/// Why a window was not done.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Trouble {
-    /// The sync must end.
-    Interrupted,
-    /// Part of the window failed. The sync continues, but this window must be repeated later.
-    Incomplete(Status),
-    /// The array has changed: the sync must begin again.
-    Overtaken,
-    /// Continuing makes no sense.
-    Failed(Status),
-}
-
 /// How a sync ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ended {
@@ -81,7 +69,7 @@ impl Ended {
     }
 }
 
-/// A sync that [`Array::drive`] drives. Its sectors are the array's or a member's.
+/// A sync that [`Engine::drive`] drives. Its sectors are the array's or a member's.
 pub(super) trait Job {
     /// The range to sync.
     fn range(&self) -> Range<Sector>;
@@ -183,25 +171,25 @@ enum Event {
     Checkpoint(BioResult),
 }
 
-impl Array {
+impl Engine {
     /// Runs a job until it is done or must end.
     pub(super) async fn drive(&self, job: &impl Job) -> Ended {
         let Range { start, end } = job.range();
         let depth = (IN_FLIGHT.0 / job.window_len().0.max(1)) as usize;
         let depth = depth.max(MIN_WINDOWS);
-        let settings = &self.sync.settings;
+        let settings = &self.settings;
         let mut queue = Queue { first: 0, windows: VecDeque::new(), completed: start };
         let mut flights: FuturesUnordered<LocalFuture<'_, Event>> = FuturesUnordered::new();
         let mut pace = Pace::default();
         let (mut at, mut steps) = (start, 0);
-        let mut checkpoints = Checkpoints::new(start..end, self.runtime.now_ns());
+        let mut checkpoints = Checkpoints::new(start..end, self.core.runtime().now_ns());
         // Start of the first failed window: progress beyond it does not count.
         let mut undone = Sector(u64::MAX);
         let mut ended = Ended::Complete;
         loop {
             let listener = settings.changed.listen();
             let mut wait = None;
-            if self.is_sync_interrupted() && ended == Ended::Complete && at < end {
+            if self.is_interrupted() && ended == Ended::Complete && at < end {
                 ended = Ended::Interrupted;
             }
             let bound = settings.sync_max().as_end();
@@ -218,8 +206,8 @@ impl Array {
                     }
                     Step::Window(to) => {
                         let to = to.min(bound);
-                        let now = self.runtime.now_ns();
-                        pace.look(now, &self.disk.stats().totals());
+                        let now = self.core.runtime().now_ns();
+                        pace.look(now, &self.core.disk().stats().totals());
                         wait = pace.delay(now, settings);
                         if wait.is_some() {
                             break;
@@ -244,11 +232,11 @@ impl Array {
                 ended = Ended::Overtaken;
             }
             self.note_progress(queue.completed, end);
-            let now = self.runtime.now_ns();
+            let now = self.core.runtime().now_ns();
             let due = reached < end && checkpoints.is_due(now, reached);
             if due && ended == Ended::Complete && job.wants_checkpoints() {
                 checkpoints.begin(now, reached);
-                flights.push(Box::pin(async { Event::Checkpoint(self.checkpoint_sync().await) }));
+                flights.push(Box::pin(async { Event::Checkpoint(self.core.checkpoint().await) }));
             }
             if flights.is_empty() && (at >= end || ended != Ended::Complete) {
                 break;
@@ -256,9 +244,9 @@ impl Array {
             match self.next_event(&mut flights, listener, wait).await {
                 None => {}
                 Some(Event::Checkpoint(result)) => {
-                    checkpoints.end(self.runtime.now_ns());
+                    checkpoints.end(self.core.runtime().now_ns());
                     if let Err(status) = result {
-                        warn!(array = self.disk.name(), %status, "a sync's progress is not recorded");
+                        warn!(array = self.core.name(), %status, "a sync's progress is not recorded");
                         // A failed flush counts as a change of the array. Don't restart the sync for it:
                         // it would restart forever.
                         if matches!(ended, Ended::Complete | Ended::Overtaken) {
@@ -290,11 +278,11 @@ impl Array {
             Trouble::Interrupted => Some(Ended::Interrupted),
             Trouble::Overtaken => Some(Ended::Overtaken),
             Trouble::Incomplete(status) => {
-                warn!(array = self.disk.name(), %status, "part of the array could not be synced");
+                warn!(array = self.core.name(), %status, "part of the array could not be synced");
                 None
             }
             Trouble::Failed(status) => {
-                warn!(array = self.disk.name(), %status, "the sync cannot go on");
+                warn!(array = self.core.name(), %status, "the sync cannot go on");
                 Some(Ended::Failed)
             }
         }
@@ -316,7 +304,7 @@ impl Array {
         });
         let time = pin!(async {
             match wait {
-                Some(wait) => self.runtime.sleep(wait.min(SLICE)).await,
+                Some(wait) => self.core.runtime().sleep(wait.min(SLICE)).await,
                 None => std::future::pending().await,
             }
         });
@@ -327,14 +315,14 @@ impl Array {
     }
 
     fn note_progress(&self, done: Sector, end: Sector) {
-        let mut progress = self.sync.progress();
+        let mut progress = self.progress();
         progress.done = done - Sector::ZERO;
         progress.total = end - Sector::ZERO;
     }
 
     fn note_moved(&self, moved: Sectors) {
-        let now = self.runtime.now_ns();
-        let mut progress = self.sync.progress();
+        let now = self.core.runtime().now_ns();
+        let mut progress = self.progress();
         progress.moved += moved;
         let moved = progress.moved;
         progress.marks.note(now, moved);

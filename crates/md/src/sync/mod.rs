@@ -31,7 +31,7 @@
 //!
 //! The two bounds that reads obey move only over completed windows, in order:
 //!
-//! - beyond `in_sync_to` reads return the first copy, block by block, by the rule of [`source`]. A
+//! - beyond `in_sync_to` reads return the first copy, block by block, by the rule of [`copies`](crate::level::mirrored::copies). A
 //!   resync takes the same copy by the same rule and changes the others. So a block reads the same
 //!   before, during and after; below the bound any copy will do.
 //! - a member under rebuild is read only below `recovered`. Recovery copies the data that reads returned
@@ -52,8 +52,8 @@
 //! | marks needed by a re-added member | they stay: none are cleared while a slot is without a member in sync |
 //!
 //! Superblocks are also written for other reasons during a sync. So they never contain `in_sync_to` and
-//! `recovered`, but their values at the last flush ([`Control::durable`],
-//! [`Rdev::durably_recovered`]). A crash at any point therefore finds superblocks that claim less than
+//! `recovered`, but their values at the last flush ([`Bound::durable`](crate::core::Core),
+//! [`Rdev::durably_recovered`](crate::membership::rdev::Rdev::durably_recovered)). A crash at any point therefore finds superblocks that claim less than
 //! the disks hold; the sync continues from there, and repeats some work. The half-written part of a crashed
 //! window is beyond both bounds.
 //!
@@ -72,7 +72,7 @@
 //!
 //! A caller that ends a sync (stop, idle, frozen, a change of the array) requests it; windows that hold
 //! the barrier complete, others give up when they get it, progress is recorded, and chunks that the
-//! bitmap has as syncing need a sync again. [`Array::hold_sync`] waits for all that. It must not be
+//! bitmap has as syncing need a sync again. [`Engine::hold`] waits for all that. It must not be
 //! called while holding the barrier or the superblocks.
 
 mod check;
@@ -80,29 +80,23 @@ mod drive;
 mod pace;
 mod recovery;
 mod resync;
-pub(crate) mod source;
 mod status;
 mod window;
 
 #[cfg(test)]
 mod tests;
 
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use ashlar_block::{BioResult, Sectors};
+use ashlar_block::Sectors;
 use event_listener::Event;
 use tracing::error;
 
-use crate::array::Array;
-use crate::canary::{Rule, broken};
-use crate::members::Index;
-use crate::rdev::Rdev;
-use crate::superblocks::Change;
+use crate::core::Core;
+use crate::level::Level;
 use drive::Ended;
 use pace::Marks;
-pub(crate) use window::WINDOW;
 
 pub use status::{
     Action, DEFAULT_SPEED_MAX_KIB, DEFAULT_SPEED_MIN_KIB, Request, SyncError, SyncSettings,
@@ -122,11 +116,9 @@ struct Orders {
     holds: usize,
     /// The running action must end.
     interrupted: bool,
-    /// Counts events after which the task should check for work again.
-    news: u64,
-    /// The value of `news` when spares were last put into slots.
+    /// The count of news when spares were last put into slots.
     spares_seen: Option<u64>,
-    /// An action that did not succeed, and the value of `news` before it.
+    /// An action that did not succeed, and the count of news before it.
     gave_up: Option<(Action, u64)>,
 }
 
@@ -141,27 +133,40 @@ struct Progress {
     mismatches: Sectors,
 }
 
-/// Control of the array's own I/O.
-pub(crate) struct Control {
+/// Decides what an array syncs, and drives it.
+pub(crate) struct Engine {
+    core: Arc<Core>,
+    level: Arc<dyn Level>,
     orders: Mutex<Orders>,
     progress: Mutex<Progress>,
     settings: SyncSettings,
     /// Notified when an action, or a check for work, ends.
     ended: Event,
-    /// `in_sync_to` at the last flush, which is what the superblocks may say.
-    durable: AtomicU64,
 }
 
-impl Control {
-    /// For an array whose copies are durably the same up to a sector.
-    pub(crate) fn new(in_sync_to: Sectors) -> Self {
-        Self {
+/// Nothing is synced while this exists.
+#[must_use = "a sync may begin when it is dropped"]
+pub(crate) struct SyncHeld<'a>(&'a Engine);
+
+impl Drop for SyncHeld<'_> {
+    fn drop(&mut self) {
+        self.0.orders().holds -= 1;
+        self.0.core.news.wake();
+    }
+}
+
+impl Engine {
+    /// For an array of this core and level.
+    pub(crate) fn new(core: Arc<Core>, level: Arc<dyn Level>) -> Arc<Self> {
+        let settings = SyncSettings::notifying(Arc::clone(&core.news.changed));
+        Arc::new(Self {
+            core,
+            level,
             orders: Mutex::default(),
             progress: Mutex::default(),
-            settings: SyncSettings::default(),
+            settings,
             ended: Event::new(),
-            durable: AtomicU64::new(in_sync_to.0),
-        }
+        })
     }
 
     fn orders(&self) -> MutexGuard<'_, Orders> {
@@ -181,44 +186,13 @@ impl Control {
         self.progress().mismatches += sectors;
     }
 
-    /// The sector up to which copies are durably the same.
-    pub(crate) fn durable(&self) -> Sectors {
-        Sectors(self.durable.load(SeqCst))
-    }
-
-    /// All members have been flushed since `in_sync_to` had this value. The caller must have held the
-    /// superblocks' lock since then.
-    pub(crate) fn set_durable(&self, in_sync_to: Sectors) {
-        self.durable.store(in_sync_to.0, SeqCst);
-    }
-}
-
-impl Drop for Control {
-    fn drop(&mut self) {
-        // The task sleeps without a reference to the array: wake it, so that it ends.
-        self.settings.changed.notify(usize::MAX);
-    }
-}
-
-/// Nothing is synced while this exists.
-#[must_use = "a sync may begin when it is dropped"]
-pub(crate) struct SyncHeld<'a>(&'a Array);
-
-impl Drop for SyncHeld<'_> {
-    fn drop(&mut self) {
-        self.0.sync.orders().holds -= 1;
-        self.0.wake_sync();
-    }
-}
-
-impl Array {
     /// The running sync, and its progress.
-    pub fn sync_status(&self) -> SyncStatus {
-        let orders = self.sync.orders();
+    pub(crate) fn status(&self) -> SyncStatus {
+        let orders = self.orders();
         let frozen = if orders.frozen { Action::Frozen } else { Action::Idle };
         let (running, last) = (orders.running, orders.last);
         drop(orders);
-        let progress = self.sync.progress();
+        let progress = self.progress();
         let idle = SyncStatus {
             action: frozen,
             last,
@@ -226,7 +200,7 @@ impl Array {
             ..SyncStatus::default()
         };
         let Some(action) = running else { return idle };
-        let speed_kib = progress.marks.speed_kib(self.runtime.now_ns(), progress.moved);
+        let speed_kib = progress.marks.speed_kib(self.core.runtime().now_ns(), progress.moved);
         let left = progress.total.0.saturating_sub(progress.done.0);
         SyncStatus {
             action,
@@ -239,8 +213,8 @@ impl Array {
     }
 
     /// The limits of a sync.
-    pub fn sync_settings(&self) -> &SyncSettings {
-        &self.sync.settings
+    pub(crate) fn settings(&self) -> &SyncSettings {
+        &self.settings
     }
 
     /// Sets where a check or repair begins, and where any sync waits ([`Sectors::MAX`]: nowhere).
@@ -248,14 +222,14 @@ impl Array {
     /// # Errors
     /// [`SyncError::Bound`] if they are not in ascending order, or not multiples of the chunk;
     /// [`SyncError::Busy`] if the upper bound would be lowered while an action runs (as in the kernel).
-    pub fn set_sync_bounds(&self, min: Sectors, max: Sectors) -> Result<(), SyncError> {
-        let settings = &self.sync.settings;
-        let chunk = self.personality.chunk().0.max(8);
+    pub(crate) fn set_bounds(&self, min: Sectors, max: Sectors) -> Result<(), SyncError> {
+        let settings = &self.settings;
+        let chunk = self.core.personality().chunk().0.max(8);
         let whole = |at: Sectors| at == Sectors::MAX || at.0.is_multiple_of(chunk);
         if min > max || !whole(min) || !whole(max) {
             return Err(SyncError::Bound);
         }
-        if max < settings.sync_max() && self.sync.orders().running.is_some() {
+        if max < settings.sync_max() && self.orders().running.is_some() {
             return Err(SyncError::Busy);
         }
         settings.set_sync_min(min);
@@ -263,21 +237,21 @@ impl Array {
         Ok(())
     }
 
-    /// Starts what the user requests. Returns at once: [`Self::sync_ended`] waits.
+    /// Starts what the user requests. Returns at once: [`Self::ended`] waits.
     ///
     /// # Errors
     /// [`SyncError`].
-    pub fn request_sync(&self, request: Request) -> Result<(), SyncError> {
-        if !self.is_redundant() {
+    pub(crate) fn request(&self, request: Request) -> Result<(), SyncError> {
+        if !self.core.is_redundant() {
             return Err(SyncError::NotRedundant);
         }
-        if !self.is_writable() || self.disk.is_read_only() {
+        if !self.core.is_writable() || self.core.disk().is_read_only() {
             return Err(SyncError::ReadOnly);
         }
-        if self.is_stopped() {
+        if self.core.lifecycle.is_stopped() {
             return Err(SyncError::Stopped);
         }
-        let mut orders = self.sync.orders();
+        let mut orders = self.orders();
         let wanted = match request {
             Request::Idle | Request::Frozen => {
                 orders.frozen = request == Request::Frozen;
@@ -298,29 +272,23 @@ impl Array {
         }
         drop(orders);
         // As in the kernel.
-        self.end_auto_read_only();
-        self.wake_sync();
+        self.core.end_auto_read_only();
+        self.core.news.wake();
         Ok(())
     }
 
-    /// Makes the sync task check for work.
-    pub fn wake_sync(&self) {
-        self.sync.orders().news += 1;
-        self.sync.settings.changed.notify(usize::MAX);
-    }
-
     /// Waits until nothing is being synced and no further action can begin.
-    pub async fn sync_ended(&self) {
+    pub(crate) async fn ended(&self) {
         loop {
-            let listener = self.sync.ended.listen();
+            let listener = self.ended.listen();
             let (busy, stands, spares_seen) = {
-                let orders = self.sync.orders();
+                let orders = self.orders();
                 let stands = self.stands(&orders);
                 let busy = orders.busy || (orders.requested.is_some() && !stands);
-                (busy, stands, orders.spares_seen == Some(orders.news))
+                (busy, stands, orders.spares_seen == Some(self.core.news.count()))
             };
-            let idle = stands || self.is_stopped() || !self.is_writable();
-            let busy = busy || (!idle && !spares_seen && self.wants_spares());
+            let idle = stands || self.core.lifecycle.is_stopped() || !self.core.is_writable();
+            let busy = busy || (!idle && !spares_seen && self.core.wants_spares());
             if !busy && (idle || self.next_action().is_none()) {
                 return;
             }
@@ -329,13 +297,13 @@ impl Array {
     }
 
     /// Ends the running sync, waits for its end, and lets none begin until the guard is dropped.
-    pub(crate) async fn hold_sync(&self) -> SyncHeld<'_> {
-        self.sync.orders().holds += 1;
+    pub(crate) async fn hold(&self) -> SyncHeld<'_> {
+        self.orders().holds += 1;
         let held = SyncHeld(self);
-        self.wake_sync();
+        self.core.news.wake();
         loop {
-            let listener = self.sync.ended.listen();
-            if !self.sync.orders().busy {
+            let listener = self.ended.listen();
+            if !self.orders().busy {
                 return held;
             }
             listener.await;
@@ -344,19 +312,19 @@ impl Array {
 
     /// Whether no action may begin: the user froze it, the array is being changed, or it is read-only.
     fn stands(&self, orders: &Orders) -> bool {
-        orders.frozen || orders.holds > 0 || self.is_only_read()
+        orders.frozen || orders.holds > 0 || self.core.is_only_read()
     }
 
     /// Whether the running action must end.
-    fn is_sync_interrupted(&self) -> bool {
-        let orders = self.sync.orders();
-        orders.interrupted || self.stands(&orders) || self.is_stopped()
+    fn is_interrupted(&self) -> bool {
+        let orders = self.orders();
+        orders.interrupted || self.stands(&orders) || self.core.lifecycle.is_stopped()
     }
 
     /// Starts the task, on the current reactor.
-    pub(crate) fn start_sync(self: &Arc<Self>) {
-        if self.is_redundant() && self.is_writable() {
-            self.runtime.spawn(Box::pin(task(Arc::downgrade(self))));
+    pub(crate) fn start(self: &Arc<Self>) {
+        if self.core.is_redundant() && self.core.is_writable() {
+            self.core.runtime().spawn(Box::pin(task(Arc::downgrade(self))));
         }
     }
 
@@ -364,15 +332,15 @@ impl Array {
     async fn sync_all(&self) {
         loop {
             {
-                let mut orders = self.sync.orders();
-                if self.stands(&orders) || self.is_stopped() {
+                let mut orders = self.orders();
+                if self.stands(&orders) || self.core.lifecycle.is_stopped() {
                     return;
                 }
                 orders.busy = true;
                 orders.interrupted = false;
-                orders.spares_seen = Some(orders.news);
+                orders.spares_seen = Some(self.core.news.count());
             }
-            self.take_spares().await;
+            self.core.take_spares().await;
             let action = self.begin_sync();
             if let Some(action) = action {
                 let ended = match action {
@@ -383,8 +351,8 @@ impl Array {
                 };
                 self.end_sync(action, ended);
             }
-            self.sync.orders().busy = false;
-            self.sync.ended.notify(usize::MAX);
+            self.orders().busy = false;
+            self.ended.notify(usize::MAX);
             if action.is_none() {
                 return;
             }
@@ -400,59 +368,59 @@ impl Array {
         } else {
             None
         };
-        let orders = self.sync.orders();
-        let able = |action: &Action| orders.gave_up != Some((*action, orders.news));
+        let orders = self.orders();
+        let able = |action: &Action| orders.gave_up != Some((*action, self.core.news.count()));
         necessary.filter(able).or(orders.requested)
     }
 
     fn wants_resync(&self) -> bool {
         // While a slot is empty, chunks stay needed for its next member: a resync would not change that.
-        let marked = || self.bitmap().is_some_and(|bitmap| bitmap.needed_chunks() > 0);
-        self.is_unsynced() || (self.members.degraded() == 0 && marked())
+        let marked = || self.core.bitmap().is_some_and(|bitmap| bitmap.needed_chunks() > 0);
+        self.core.bound.is_unsynced() || (self.core.members.degraded() == 0 && marked())
     }
 
     /// Chooses the next action, and marks it as running.
     fn begin_sync(&self) -> Option<Action> {
         let action = self.next_action()?;
-        let mut orders = self.sync.orders();
+        let mut orders = self.orders();
         // A request that arrived meanwhile is handled next.
         if self.stands(&orders) || orders.interrupted {
             return None;
         }
         orders.running = Some(action);
         orders.last = action;
-        orders.gave_up = Some((action, orders.news));
+        orders.gave_up = Some((action, self.core.news.count()));
         if matches!(action, Action::Check | Action::Repair) {
             orders.requested = None;
             orders.gave_up = None;
         }
         drop(orders);
-        let mut progress = self.sync.progress();
+        let mut progress = self.progress();
         let kept = if action == Action::Recover { progress.mismatches } else { Sectors::ZERO };
         *progress = Progress { mismatches: kept, ..Progress::default() };
-        progress.marks.note(self.runtime.now_ns(), Sectors::ZERO);
+        progress.marks.note(self.core.runtime().now_ns(), Sectors::ZERO);
         Some(action)
     }
 
     fn end_sync(&self, action: Action, ended: Ended) {
-        let done = self.sync.progress().done;
-        let mut orders = self.sync.orders();
+        let done = self.progress().done;
+        let mut orders = self.orders();
         orders.running = None;
         let asked_for = matches!(action, Action::Check | Action::Repair);
-        let settings = &self.sync.settings;
+        let settings = &self.settings;
         match ended {
             Ended::Complete => {
                 // As in the kernel, bounds apply to one action.
                 if asked_for {
                     settings.set_sync_min(Sectors::ZERO);
-                } else if self.bitmap().is_some() {
+                } else if self.core.bitmap().is_some() {
                     // Marks kept for this action may now be cleared, even without writes.
-                    self.tend();
+                    self.core.tend();
                 }
                 settings.set_sync_max(Sectors::MAX);
                 orders.gave_up = None;
             }
-            Ended::Failed => error!(array = self.disk.name(), action = action.name(), "gave up"),
+            Ended::Failed => error!(array = self.core.name(), action = action.name(), "gave up"),
             Ended::Interrupted | Ended::Overtaken => {
                 if asked_for {
                     settings.set_sync_min(done.min(settings.sync_max()));
@@ -461,37 +429,16 @@ impl Array {
             }
         }
     }
-
-    /// Flushes the members and records the progress of the sync.
-    async fn checkpoint_sync(&self) -> BioResult {
-        let mut superblocks = self.superblocks.lock().await;
-        let in_sync_to = self.in_sync_to();
-        let rebuilt = self.members.placed().filter(|(_, rdev)| !rdev.is_in_sync());
-        let rebuilt: Vec<(Index, &Rdev, Sectors)> =
-            rebuilt.map(|(index, rdev)| (index, rdev, rdev.recovered())).collect();
-        if !broken(Rule::RebuiltIsFlushed) {
-            self.flush_members(&mut superblocks).await?;
-        }
-        self.sync.set_durable(in_sync_to);
-        for (_, rdev, recovered) in &rebuilt {
-            rdev.set_durably_recovered(*recovered);
-        }
-        // Dirty superblocks say that copies may differ anywhere: the bound would not be recorded.
-        if superblocks.is_clean() || !rebuilt.is_empty() {
-            self.record(&mut superblocks, Change::Members).await?;
-        }
-        Ok(())
-    }
 }
 
 /// See the module text. While it waits, it does not keep the array alive.
-async fn task(array: Weak<Array>) {
+async fn task(engine: Weak<Engine>) {
     loop {
         let changed = {
-            let Some(array) = array.upgrade() else { return };
-            let changed = array.sync.settings.changed.listen();
-            array.sync_all().await;
-            if array.is_stopped() {
+            let Some(engine) = engine.upgrade() else { return };
+            let changed = engine.settings.changed.listen();
+            engine.sync_all().await;
+            if engine.core.lifecycle.is_stopped() {
                 return;
             }
             changed

@@ -1,6 +1,7 @@
 //! Requests to a sync, and its status.
 
 use std::str::FromStr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -114,18 +115,12 @@ pub struct SyncSettings {
     speed_max_kib: AtomicU64,
     min: AtomicU64,
     max: AtomicU64,
-    pub(super) changed: Event,
+    pub(super) changed: Arc<Event>,
 }
 
 impl Default for SyncSettings {
     fn default() -> Self {
-        Self {
-            speed_min_kib: AtomicU64::new(0),
-            speed_max_kib: AtomicU64::new(0),
-            min: AtomicU64::new(0),
-            max: AtomicU64::new(u64::MAX),
-            changed: Event::new(),
-        }
+        Self::notifying(Arc::default())
     }
 }
 
@@ -134,6 +129,17 @@ fn own(value: &AtomicU64) -> Option<u64> {
 }
 
 impl SyncSettings {
+    /// The kernel's defaults; changes notify `changed`.
+    pub(super) fn notifying(changed: Arc<Event>) -> Self {
+        Self {
+            speed_min_kib: AtomicU64::new(0),
+            speed_max_kib: AtomicU64::new(0),
+            min: AtomicU64::new(0),
+            max: AtomicU64::new(u64::MAX),
+            changed,
+        }
+    }
+
     /// KiB per second that a sync may do even during regular I/O; `None` for the system's
     /// [`DEFAULT_SPEED_MIN_KIB`].
     pub fn own_speed_min_kib(&self) -> Option<u64> {

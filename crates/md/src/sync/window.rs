@@ -4,40 +4,19 @@ use std::ops::Range;
 
 use ashlar_block::{Sector, Sectors};
 
-use crate::array::Array;
+use super::Engine;
 use crate::barrier;
 use crate::bitmap;
+use crate::level::Piece;
 use crate::personality::Personality;
 
 /// The shortest window: 1 MiB.
-pub(crate) const WINDOW: Sectors = Sectors(2048);
+pub(super) const WINDOW: Sectors = Sectors(2048);
 /// The longest window.
 const MAX_WINDOW: Sectors = Sectors(8 * 2048);
 
 /// Everything must be synced.
 pub(super) const ALL: bitmap::Step = bitmap::Step { needed: true, run: Sectors::MAX };
-
-/// A run of array sectors within one chunk.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Piece {
-    pub(super) at: Sector,
-    pub(super) len: Sectors,
-}
-
-impl Piece {
-    /// The unit of comparison (the kernel's `RESYNC_BLOCK_SIZE`): 64 KiB.
-    pub(super) const BLOCK: Sectors = Sectors(128);
-
-    pub(super) fn end(self) -> Sector {
-        self.at + self.len
-    }
-
-    /// The range of its bytes in a buffer that begins at the sector `start`.
-    pub(super) fn bytes_from(self, start: Sector) -> Range<usize> {
-        let from = (self.at - start).bytes() as usize;
-        from..from + self.len.bytes() as usize
-    }
-}
 
 /// The pieces of a range of the array for whose first sector `needed` says so.
 pub(super) fn pieces(
@@ -60,11 +39,11 @@ pub(super) fn pieces(
     pieces
 }
 
-impl Array {
+impl Engine {
     /// The longest window of a sync over array sectors: long enough that each member gets long I/Os,
     /// and never longer than a barrier's unit.
-    pub(super) fn sync_window_len(&self) -> Sectors {
-        let stripes = match self.personality() {
+    pub(super) fn window_len(&self) -> Sectors {
+        let stripes = match self.core.personality() {
             Personality::Raid0(_) | Personality::Raid1 { .. } => 1,
             Personality::Raid10(geometry) if geometry.is_plain_mirror() => 1,
             Personality::Raid10(geometry) => geometry.disks().next_power_of_two() as u64,

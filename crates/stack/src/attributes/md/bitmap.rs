@@ -34,12 +34,10 @@ const SET_BITS: &[Row<ArrayView>] = &[Row::wo("bitmap_set_bits", |view, text| {
             let start = Sector(u64::from(first) * bitmap.chunk().0);
             let end = ((u64::from(last) + 1) * bitmap.chunk().0).min(bitmap.size().0);
             // A failed write leaves its chunks marked until a sync.
-            let marked = bitmap.begin(start, Sectors(end) - Sectors(start.0), &**array).await;
-            marked
-                .map_err(|status| {
-                    AttributeError::Busy(format!("the bitmap is not in use: {status}"))
-                })?
-                .failed();
+            let marked = array.mark(start, Sectors(end) - Sectors(start.0)).await;
+            marked.map_err(|status| {
+                AttributeError::Busy(format!("the bitmap is not in use: {status}"))
+            })?;
         }
         Ok(())
     })

@@ -34,9 +34,9 @@ use tracing::error;
 
 use crate::bitmap::{Bitmap, Store};
 use crate::canary::{Rule, broken};
-use crate::members::{Index, Members, Place};
+use crate::membership::rdev::{Rdev, State};
+use crate::membership::slots::{Index, Members, Place};
 use crate::ondisk::{Features, Role, Superblock, Timestamp};
-use crate::rdev::{Rdev, State};
 
 /// The superblocks of an array's members.
 pub struct Superblocks {

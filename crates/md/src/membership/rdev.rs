@@ -8,6 +8,7 @@ use bitflags::bitflags;
 
 use crate::badblocks::BadBlocks;
 use crate::canary::{Rule, broken};
+use crate::membership::read_errors::ReadErrors;
 use crate::ondisk::{DeviceFlags, Superblock};
 
 /// One thread's load on a member, for read balancing; on separate cache lines.
@@ -17,7 +18,6 @@ struct Load {
     pending: AtomicU32,
     next_sector: AtomicU64,
 }
-use crate::read_errors::ReadErrors;
 
 bitflags! {
     /// State of a member (the kernel's `rdev->flags`).

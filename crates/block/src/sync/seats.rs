@@ -1,0 +1,69 @@
+//! Handles to a shared object that threads clone without contention.
+//!
+//! Each I/O that must outlive its caller's reference to a device needs a handle of its own. A count of
+//! references that all threads change is one cache line that travels between them with each I/O. So there
+//! is one handle for each shard of threads, with a count of its own, which holds the object.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::stats::{SHARDS, thread_shard};
+
+/// The handle of one shard; on cache lines of its own, as is its count.
+#[repr(align(128))]
+pub struct Seat<T>(Arc<T>);
+
+impl<T> Deref for Seat<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+/// The handles to a `T`, which lives until the seats and all clones of handles have been dropped.
+pub struct Seats<T> {
+    shared: Arc<T>,
+    seats: [Arc<Seat<T>>; SHARDS],
+}
+
+impl<T> Seats<T> {
+    /// The handles to `shared`.
+    pub fn new(shared: Arc<T>) -> Self {
+        let seats = std::array::from_fn(|_| Arc::new(Seat(Arc::clone(&shared))));
+        Self { shared, seats }
+    }
+
+    /// A handle for the calling thread.
+    #[inline]
+    pub fn take(&self) -> Arc<Seat<T>> {
+        Arc::clone(&self.seats[thread_shard()])
+    }
+}
+
+impl<T> Deref for Seats<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.shared
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_object_lives_until_the_last_handle_is_gone() {
+        let object = Arc::new(7);
+        let seats = Seats::new(Arc::clone(&object));
+        let held = seats.take();
+        assert_eq!((*seats, **held), (7, 7));
+        drop(seats);
+        assert_eq!((**held, Arc::strong_count(&object)), (7, 2));
+        drop(held);
+        assert_eq!(Arc::strong_count(&object), 1);
+    }
+}

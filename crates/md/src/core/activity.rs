@@ -1,0 +1,144 @@
+//! From clean to active with the first write, and back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ashlar_block::{BioResult, Status, rate_limited};
+use tracing::info;
+
+use super::lifecycle::SAFE_MODE_DELAY;
+use super::{Core, Writing};
+use crate::canary::{Rule, broken};
+use crate::membership::superblocks::{Change, Superblocks};
+
+impl Core {
+    /// Begins a write, once the superblocks say that the array is active.
+    #[inline]
+    pub(crate) async fn write_start(&self) -> Result<Writing<'_>, Status> {
+        let writing = self.lifecycle.begin()?;
+        if !self.lifecycle.is_active() {
+            Box::pin(self.go_active()).await?;
+        }
+        Ok(writing)
+    }
+
+    #[cold]
+    async fn go_active(&self) -> BioResult {
+        let mut superblocks = self.members.superblocks().await;
+        // Another write may have done it while this one waited for the lock.
+        if !self.lifecycle.is_active() {
+            self.lifecycle.set_dirty(true);
+            if !broken(Rule::ActiveIsRecorded) {
+                self.record(&mut superblocks, Change::Active).await?;
+            }
+            self.lifecycle.activate();
+            // Only now, so that no sync writes before the superblocks say active.
+            self.end_auto_read_only();
+            self.watch();
+            self.tend();
+        }
+        Ok(())
+    }
+
+    /// Ends the auto-read-only state, if the array is in it.
+    pub(crate) fn end_auto_read_only(&self) {
+        if self.lifecycle.set_auto_read_only(false) {
+            info!(array = self.name(), "not auto-read-only any more");
+            self.news.wake();
+        }
+    }
+
+    /// Starts a task that marks the array clean once it is idle.
+    pub(crate) fn watch(&self) {
+        if let Some(core) = self.me() {
+            self.runtime().spawn(Box::pin(core.watch_idle()));
+        }
+    }
+
+    /// Marks the array clean once it has been idle for [`SAFE_MODE_DELAY`], then ends.
+    async fn watch_idle(self: Arc<Self>) {
+        let mut seen = self.lifecycle.writes_begun();
+        loop {
+            self.doze(SAFE_MODE_DELAY).await;
+            if self.lifecycle.is_stopped() {
+                return;
+            }
+            let now = self.lifecycle.writes_begun();
+            if now == seen && self.lifecycle.is_idle() {
+                match self.go_clean().await {
+                    Ok(true) => return,
+                    Ok(false) => {}
+                    Err(status) => {
+                        rate_limited!(error, array = self.name(), %status, "cannot mark the array clean");
+                        return;
+                    }
+                }
+            }
+            seen = now;
+        }
+    }
+
+    /// Marks the array clean if no write is under way; true if it is then clean.
+    pub(crate) async fn go_clean(&self) -> Result<bool, Status> {
+        self.go_clean_with(&mut *self.members.superblocks().await).await
+    }
+
+    /// As [`Self::go_clean`]; an array that is then clean becomes auto-read-only, without a mark in its bitmap that
+    /// could be cleared later.
+    pub(crate) async fn go_auto_read_only(&self) -> Result<bool, Status> {
+        // Locked to the end: a write that begins meanwhile waits for the lock, and finds the array auto-read-only.
+        let mut superblocks = self.members.superblocks().await;
+        if self.is_redundant() {
+            if !self.go_clean_with(&mut superblocks).await? {
+                return Ok(false);
+            }
+            self.clear_marks().await;
+            self.record_what_is_left(&mut superblocks).await?;
+        }
+        self.lifecycle.set_auto_read_only(true);
+        Ok(true)
+    }
+
+    async fn go_clean_with(&self, superblocks: &mut Superblocks) -> Result<bool, Status> {
+        if superblocks.is_clean() {
+            return Ok(true);
+        }
+        if !self.lifecycle.try_deactivate() {
+            return Ok(false);
+        }
+        // No write is under way: a new one waits for our lock. A member that cannot be flushed
+        // may hold less than the others, so it fails.
+        let in_sync_to = self.bound.get();
+        if !broken(Rule::CleanIsFlushed) {
+            self.flush_members(superblocks).await?;
+        }
+        self.bound.set_durable(in_sync_to);
+        if self.lifecycle.is_stopped() {
+            self.clear_marks().await;
+        }
+        self.record(superblocks, Change::Clean).await?;
+        self.lifecycle.set_dirty(false);
+        Ok(true)
+    }
+
+    /// Waits until no I/O is in flight on the stopped array, flushes the members and marks the superblocks clean. The
+    /// caller holds syncs.
+    pub(crate) async fn wind_up(&self) -> BioResult {
+        const LOOK_AGAIN: Duration = Duration::from_millis(1);
+        // The gateway counted an I/O as started before the I/O asked whether the array is stopped.
+        while !self.disk().stats().is_idle() || !self.lifecycle.is_idle() {
+            self.runtime().sleep(LOOK_AGAIN).await;
+        }
+        if !self.is_writable() {
+            return Ok(());
+        }
+        if !self.is_redundant() {
+            return self.flush_members(&mut *self.members.superblocks().await).await;
+        }
+        // Writes that arrive after the stop are counted for a moment before they fail.
+        while !self.go_clean().await? {
+            self.runtime().sleep(LOOK_AGAIN).await;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,151 @@
+//! Members that fail, and members that cannot be flushed.
+//!
+//! A member fails permanently: `faulty` is set first, so that it gets no more I/O, then
+//! the superblocks of the others record it, then the write that found the failure is acknowledged. The last copy
+//! of any data never fails (md's rule): its errors go up to the caller instead. If it shares
+//! other chunks with a member in sync, the two may differ from then on: the array is *unsynced*,
+//! reads use only first copies, and the array is no longer called clean.
+
+use ashlar_block::{
+    Bio, BioResult, Buffer, Flags, LocalFuture, Sector, Sectors, Status, rate_limited,
+};
+use futures_util::future::join_all;
+use tracing::error;
+
+use super::Core;
+use crate::bitmap::Store;
+use crate::canary::{Rule, broken};
+use crate::membership::rdev::Rdev;
+use crate::membership::slots::{Index, Place};
+
+impl Core {
+    /// Flushes all members. A member that cannot be flushed may have lost acknowledged writes: it
+    /// fails, which is not recorded yet.
+    ///
+    /// # Errors
+    /// A member that must stay was not flushed.
+    pub(super) async fn flush_all(&self) -> BioResult {
+        let targets = self.members.placed().filter(|(_, rdev)| !rdev.is_faulty());
+        let flushes =
+            targets.map(|(index, rdev)| async move { (index, rdev, rdev.submit_flush().await) });
+        let mut result = Ok(());
+        for (index, rdev, done) in join_all(flushes).await {
+            let Err(status) = done else { continue };
+            if !self.try_fail(rdev, status) {
+                self.may_have_lost(index);
+                result = Err(status);
+            }
+        }
+        result
+    }
+
+    /// Whether the array can continue without `rdev`.
+    pub(crate) fn may_fail(&self, rdev: &Rdev) -> bool {
+        if !rdev.is_in_sync() || broken(Rule::LastCopyStays) {
+            return true;
+        }
+        let other =
+            |slot| self.members.both(slot).any(|(_, o)| o.is_in_sync() && !std::ptr::eq(o, rdev));
+        self.is_redundant() && self.personality().is_readable_with(other)
+    }
+
+    /// Fails a member if it may fail; true if it is failed then. What acknowledgements depend on is to be recorded.
+    pub(super) fn try_fail(&self, rdev: &Rdev, why: Status) -> bool {
+        self.members.try_fail(rdev, || self.may_fail(rdev), || self.set_faulty(rdev, why))
+    }
+
+    /// As [`Self::try_fail`], for the thread that is writing the superblocks, and so records the failure.
+    pub(super) fn try_fail_recording(&self, rdev: &Rdev) -> bool {
+        let fail = || {
+            rdev.set_faulty();
+        };
+        self.members.try_fail(rdev, || self.may_fail(rdev), fail)
+    }
+
+    fn set_faulty(&self, rdev: &Rdev, why: Status) {
+        error!(array = self.name(), member = rdev.path(), status = %why, "member failed");
+        let recorded = self.is_writable() && !broken(Rule::FailuresAreRecorded);
+        // Before the member is left out, so that no write that skips it is acknowledged early; and
+        // after, so that superblocks already on their way do not count.
+        if recorded {
+            self.lifecycle.must_record();
+        }
+        rdev.set_faulty();
+        if recorded {
+            self.lifecycle.must_record();
+        }
+        self.news.wake();
+    }
+
+    /// Records that a member that must stay may have lost acknowledged writes with its cache, as no client has seen: the
+    /// clients' next flushes fail.
+    fn may_have_lost(&self, index: Index) {
+        self.disk().note_loss();
+        self.lacks_a_write(index);
+    }
+
+    /// Records that a member that must stay lacks a write.
+    pub(crate) fn lacks_a_write(&self, index: Index) {
+        self.members.count_lacking();
+        // The write that it lacks is marked.
+        if let Some(bitmap) = self.bitmap() {
+            bitmap.need_marked(Sector::ZERO);
+        }
+        let (Place::Slot(slot) | Place::Replacement(slot)) = self.members.place(index) else {
+            return;
+        };
+        // Members under rebuild were written too, and their rebuilt part is read.
+        let written = |slot| {
+            let mut others = self.members.both(slot).filter(|(other, _)| *other != index);
+            others.any(|(_, rdev)| !rdev.is_faulty())
+        };
+        let shared = written(slot) || self.personality().shares_data(slot, written);
+        // A running sync notices this itself. Don't wake a sync that failed on this flush: it would
+        // restart forever.
+        if shared && self.bound.reset() == Sectors::MAX {
+            error!(array = self.name(), slot, "copies may differ now: a resync is needed");
+            self.news.wake();
+        }
+    }
+}
+
+impl Store for Core {
+    fn write<'a>(&'a self, offset: u64, bytes: &'a [u8]) -> LocalFuture<'a, BioResult> {
+        let mut buffer = Buffer::from_slice(bytes);
+        let bytes = buffer.whole();
+        // Never abandoned halfway: a late write must not follow a newer one.
+        Box::pin(self.finish(move |core| async move {
+            let at = |start: Sector| start + Sectors::from_bytes_floor(offset);
+            let durable = !broken(Rule::MarksAreDurable);
+            let flags = if durable { Flags::FUA } else { Flags::empty() };
+            let flags = flags | Flags::META | Flags::SYNC;
+            let writes = core.members.placed().filter(|(_, rdev)| !rdev.is_faulty());
+            let writes = writes.filter_map(|(_, rdev)| {
+                let bio = Bio::write(at(rdev.bitmap_start()?), [bytes.clone()]).with_flags(flags);
+                Some(async move { (rdev, rdev.gateway().submit(bio).await) })
+            });
+            let mut result = Ok(());
+            for (rdev, done) in join_all(writes).await {
+                let Err(status) = done else { continue };
+                rate_limited!(error, member = rdev.path(), %status, "bitmap write failed");
+                // The array's write waits until this is recorded before it is acknowledged.
+                if !core.try_fail(rdev, status) {
+                    result = Err(status);
+                }
+            }
+            result
+        }))
+    }
+
+    fn flush_data(&self) -> LocalFuture<'_, BioResult> {
+        Box::pin(async move {
+            // Members under rebuild and replacements were written, too.
+            self.flush_all().await?;
+            // Checked after the flush: a member that failed meanwhile may have been left out.
+            if !self.is_complete() {
+                return Err(Status::Offline);
+            }
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,252 @@
+//! Whether an array is active, clean or stopped, and whether the superblocks have what acknowledgements depend on.
+//!
+//! # States
+//!
+//! ```text
+//!            first write              200 ms without a write, or stop
+//!   clean --------------> active --------------------------------------> clean
+//!     |                     |
+//!     +---- stop -----------+--> stopped: every I/O fails with `Offline`
+//! ```
+//!
+//! A user can make a clean array *auto-read-only* (the kernel's `read-auto`): it stays so, and syncs nothing, until its first
+//! write makes it active. That write finds the array not active, as the first write of any clean array does, so
+//! no other write looks at the state.
+//!
+//! `clean` on disk promises that all copies are the same. So the superblocks say `active` before
+//! the first write goes to a member, and `clean` only after the last write has ended and the members
+//! were flushed.
+//!
+//! # The handshake
+//!
+//! A write adds one to its thread's word and then reads `active`. The change back to clean clears `active` and then
+//! adds zero to each thread's word. All threads agree on the order of additions to one word: if the write's addition is
+//! the earlier one, the change sees it in the result of its own; if it is the later one, the write sees what the change
+//! did before, so it finds `active` cleared. Stopping works in the same way, with `stopped`. `model` checks this.
+
+#[cfg(test)]
+mod model;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::time::Duration;
+
+use ashlar_block::sync::{Shards, Std, Word};
+use ashlar_block::{BioResult, Status};
+use async_lock::OnceCell;
+
+/// How long an array stays active without a write (the kernel's `safe_mode_delay`, in seconds its
+/// "0.200").
+pub const SAFE_MODE_DELAY: Duration = Duration::from_millis(200);
+
+/// The writes of a thread, on a cache line of its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Shard<W> {
+    under_way: W,
+    /// Begun so far, to detect idle time.
+    begun: AtomicU64,
+}
+
+/// The writes under way, and whether the superblocks say active.
+struct Activity<P: Shards = Std> {
+    shards: Box<[Shard<P::Word>]>,
+    active: P::Word,
+}
+
+impl<P: Shards> Default for Activity<P> {
+    fn default() -> Self {
+        let shards = std::iter::repeat_with(Shard::default).take(P::SHARDS).collect();
+        Self { shards, active: P::Word::default() }
+    }
+}
+
+impl<P: Shards> Activity<P> {
+    #[inline]
+    fn shard(&self) -> &Shard<P::Word> {
+        &self.shards[P::shard()]
+    }
+
+    #[inline]
+    fn is_active(&self) -> bool {
+        self.active.load() != 0
+    }
+
+    fn activate(&self) {
+        self.active.swap(1);
+    }
+
+    /// No longer active, unless a write is under way.
+    fn try_deactivate(&self) -> bool {
+        let was = self.active.swap(0);
+        let idle = self.is_idle();
+        if !idle {
+            // If the array was not active, that write is about to make it active.
+            self.active.swap(was);
+        }
+        idle
+    }
+
+    /// Whether no write is under way. A write that begins later sees what the caller did before.
+    fn is_idle(&self) -> bool {
+        // With an addition, which comes before or after that of any write; a load may return an old value.
+        self.shards.iter().all(|shard| shard.under_way.add(0) == 0)
+    }
+}
+
+/// Keeps the array from being marked clean or stopped while a write is under way.
+#[must_use = "the write has ended when this is dropped"]
+pub(crate) struct Writing<'a, W: Word = AtomicU64>(&'a W);
+
+impl<W: Word> Writing<'_, W> {
+    #[inline]
+    fn begin(under_way: &W) -> Writing<'_, W> {
+        under_way.add(1);
+        Writing(under_way)
+    }
+}
+
+impl<W: Word> Drop for Writing<'_, W> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.sub(1);
+    }
+}
+
+/// See the module text. It does no I/O: [`Core`](super::Core) does what it decides.
+#[derive(Default)]
+pub(crate) struct Lifecycle {
+    activity: Activity,
+    /// The array writes nothing to its members before the first write of a client, which ends this state. Set with the
+    /// superblocks locked, while the array is clean and not active.
+    auto_read_only: AtomicBool,
+    /// Some superblock may say active.
+    dirty: AtomicBool,
+    stopped: AtomicBool,
+    /// The result of the stop.
+    end: OnceCell<BioResult>,
+    /// Counts the changes that acknowledgements depend on.
+    changes: AtomicU64,
+    /// How many of `changes` are in the superblocks. The rest are on their way or could not be
+    /// recorded.
+    recorded: AtomicU64,
+}
+
+impl Lifecycle {
+    /// Of an array whose superblocks say active if `dirty`.
+    pub(crate) fn new(dirty: bool) -> Self {
+        Self { dirty: dirty.into(), ..Self::default() }
+    }
+
+    /// Counts a write in. The array is then kept from being marked clean; whether it is active is to be asked
+    /// afterwards.
+    ///
+    /// # Errors
+    /// [`Status::Offline`]: the array was stopped.
+    #[inline]
+    pub(crate) fn begin(&self) -> Result<Writing<'_>, Status> {
+        let shard = self.activity.shard();
+        shard.begun.fetch_add(1, Relaxed);
+        let writing = Writing::begin(&shard.under_way);
+        if self.is_stopped() { Err(Status::Offline) } else { Ok(writing) }
+    }
+
+    /// Keeps the array from being marked clean or stopped until the guard is dropped.
+    pub(crate) fn hold_open(&self) -> Writing<'_> {
+        Writing::begin(&self.activity.shard().under_way)
+    }
+
+    /// Whether no write is under way. A write that begins later sees what the caller did before.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.activity.is_idle()
+    }
+
+    /// Writes begun so far.
+    pub(crate) fn writes_begun(&self) -> u64 {
+        self.activity.shards.iter().map(|shard| shard.begun.load(Relaxed)).sum()
+    }
+
+    /// Whether the superblocks say active, durably.
+    #[inline]
+    pub(crate) fn is_active(&self) -> bool {
+        self.activity.is_active()
+    }
+
+    /// The superblocks say active.
+    pub(crate) fn activate(&self) {
+        self.activity.activate();
+    }
+
+    /// Makes the next write record the active state first, unless a write is under way.
+    pub(crate) fn try_deactivate(&self) -> bool {
+        self.activity.try_deactivate()
+    }
+
+    /// Whether some superblock may say active.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.dirty.load(SeqCst)
+    }
+
+    /// Notes that a superblock may say active, or that none does.
+    pub(crate) fn set_dirty(&self, dirty: bool) {
+        self.dirty.store(dirty, SeqCst);
+    }
+
+    /// Whether the array writes nothing to its members until the first write makes it active.
+    pub(crate) fn is_auto_read_only(&self) -> bool {
+        self.auto_read_only.load(SeqCst)
+    }
+
+    /// Begins or ends the auto-read-only state; returns whether the array was in it.
+    pub(crate) fn set_auto_read_only(&self, on: bool) -> bool {
+        self.auto_read_only.swap(on, SeqCst)
+    }
+
+    /// Whether the array was stopped.
+    #[inline]
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(SeqCst)
+    }
+
+    /// Refuses I/O from now on.
+    pub(crate) fn refuse(&self) {
+        self.stopped.store(true, SeqCst);
+    }
+
+    /// The result of the stop; `wind_up` runs once.
+    pub(crate) async fn end<F>(&self, wind_up: impl FnOnce() -> F) -> BioResult
+    where
+        F: Future<Output = BioResult>,
+    {
+        *self.end.get_or_init(wind_up).await
+    }
+
+    /// Waits until the array has stopped.
+    pub(crate) async fn ended(&self) {
+        self.end.wait().await;
+    }
+
+    /// Requires that the caller's change is recorded before any write is acknowledged. Call it after
+    /// the change, so that superblocks written without it do not count.
+    pub(crate) fn must_record(&self) {
+        self.changes.fetch_add(1, SeqCst);
+    }
+
+    /// The changes that superblocks written from now on contain.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(SeqCst)
+    }
+
+    /// Notes that the superblocks have `changes`.
+    pub(crate) fn set_recorded(&self, changes: u64) {
+        self.recorded.fetch_max(changes, SeqCst);
+    }
+
+    /// Whether the superblocks record all failures of members and all other changes that
+    /// acknowledgements depend on.
+    #[inline]
+    pub(crate) fn is_recorded(&self) -> bool {
+        // In this order: `recorded` never exceeds `changes`.
+        let recorded = self.recorded.load(SeqCst);
+        recorded == self.changes.load(SeqCst)
+    }
+}

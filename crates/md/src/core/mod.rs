@@ -1,0 +1,172 @@
+//! The core of an array: what all levels share.
+//!
+//! | part | decides |
+//! |---|---|
+//! | [`lifecycle`] | active, clean, stopped; whether everything is recorded |
+//! | [`membership`](crate::membership) | slots, superblocks, and that of two copies only one may fail |
+//! | [`intent`] | which chunks may differ: the bitmap, and how it reaches the members |
+//! | [`barrier`](crate::barrier) | which I/O may pass |
+//! | [`bound`] | how far copies are the same |
+//!
+//! The parts know nothing of each other. The other modules here act on several of them, in one order:
+//!
+//! ```text
+//!   spares   activity: go active, go clean
+//!      \        |    \
+//!       \       |     tend: clear marks
+//!        \      |    /
+//!         record: superblocks, and failures in them
+//!               |
+//!         failing: a member fails; all are flushed; the bitmap's store
+//! ```
+//!
+//! Nothing here maps or moves a client's data: that is the [`Level`](crate::level::Level)'s task. The level's geometry
+//! ([`Personality`]) says whether the array can lose a slot.
+
+mod activity;
+mod bound;
+mod failing;
+mod intent;
+pub(crate) mod lifecycle;
+mod news;
+mod record;
+mod spares;
+mod tend;
+
+use std::sync::{Arc, Weak};
+
+use ashlar_block::sync::finish::Finish;
+use ashlar_block::{Disk, Runtime, Sectors, Status};
+
+use crate::barrier::Barrier;
+use crate::bitmap::Bitmap;
+use crate::membership::Membership;
+use crate::membership::slots::Members;
+use crate::membership::superblocks::Superblocks;
+use crate::personality::{Personalities, Personality};
+use bound::Bound;
+use intent::Intents;
+pub(crate) use lifecycle::{Lifecycle, Writing};
+pub(crate) use news::News;
+
+/// See the module text.
+pub(crate) struct Core {
+    me: Weak<Self>,
+    disk: Disk,
+    runtime: Arc<dyn Runtime>,
+    personality: Personalities,
+    pub(crate) lifecycle: Lifecycle,
+    pub(crate) members: Membership,
+    pub(crate) barrier: Barrier,
+    pub(crate) bound: Bound,
+    pub(crate) news: News,
+    intents: Intents,
+    /// Whether the members may be written at all. (The user's read-only flag is on the disk.)
+    writable: bool,
+}
+
+/// What a core starts with.
+pub(crate) struct Start {
+    pub(crate) disk: Disk,
+    pub(crate) personality: Personality,
+    pub(crate) members: Members,
+    pub(crate) superblocks: Superblocks,
+    pub(crate) bitmap: Option<Bitmap>,
+    pub(crate) in_sync_to: Sectors,
+    pub(crate) writable: bool,
+    /// Some superblock may say active.
+    pub(crate) dirty: bool,
+}
+
+impl Core {
+    pub(crate) fn new(start: Start, runtime: Arc<dyn Runtime>) -> Arc<Self> {
+        Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            disk: start.disk,
+            runtime,
+            personality: Personalities::new(start.personality),
+            lifecycle: Lifecycle::new(start.dirty),
+            members: Membership::new(start.members, start.superblocks),
+            barrier: Barrier::default(),
+            bound: Bound::new(start.in_sync_to),
+            news: News::default(),
+            intents: Intents::new(start.bitmap),
+            writable: start.writable,
+        })
+    }
+
+    /// Name, size, limits, statistics.
+    #[inline]
+    pub(crate) fn disk(&self) -> &Disk {
+        &self.disk
+    }
+
+    /// The array's name.
+    pub(crate) fn name(&self) -> &str {
+        self.disk.name()
+    }
+
+    pub(crate) fn runtime(&self) -> &Arc<dyn Runtime> {
+        &self.runtime
+    }
+
+    /// The level's geometry.
+    #[inline]
+    pub(crate) fn personality(&self) -> &Personality {
+        &self.personality
+    }
+
+    /// Sets the geometry. No I/O may be in flight: the array is frozen.
+    pub(crate) fn set_personality(&self, new: Personality) {
+        self.personality.set(new);
+    }
+
+    /// Whether the level has copies, and so a clean/active state.
+    pub(crate) fn is_redundant(&self) -> bool {
+        self.personality.is_redundant()
+    }
+
+    /// Whether the members may be written.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// Whether the array's own I/O must not write: a user made the array read-only or auto-read-only.
+    pub(crate) fn is_only_read(&self) -> bool {
+        self.disk.is_read_only() || self.lifecycle.is_auto_read_only()
+    }
+
+    /// Whether a failed read may change the members: as in the kernel, not if the array is (auto-)read-only.
+    pub(crate) fn may_correct(&self) -> bool {
+        self.writable && !self.is_only_read()
+    }
+
+    /// Whether every slot has a member in sync.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.members.degraded() == 0
+    }
+
+    /// The write-intent bitmap in use.
+    #[inline]
+    pub(crate) fn bitmap(&self) -> Option<&Bitmap> {
+        self.intents.current()
+    }
+
+    /// Sets the bitmap in use, or none. No write may be in flight: the array is frozen.
+    pub(crate) fn set_bitmap(&self, bitmap: Option<Bitmap>) {
+        self.intents.set(bitmap);
+    }
+
+    /// The core itself, for tasks.
+    fn me(&self) -> Option<Arc<Self>> {
+        self.me.upgrade()
+    }
+
+    /// Runs `work` to its end, even if the future is dropped.
+    pub(crate) fn finish<T, F>(&self, work: impl FnOnce(Arc<Self>) -> F + 'static) -> Finish<'_, T>
+    where
+        F: Future<Output = Result<T, Status>>,
+    {
+        Finish::new(&self.runtime, &self.me, work)
+    }
+}

@@ -1,0 +1,146 @@
+//! Superblocks of a running array: what they say, and what waits for them.
+
+use ashlar_block::{BioResult, Sectors, Status};
+
+use super::Core;
+use crate::bitmap::Store;
+use crate::canary::{Rule, broken};
+use crate::membership::rdev::Rdev;
+use crate::membership::slots::Index;
+use crate::membership::superblocks::{Change, Facts, Superblocks};
+
+impl Core {
+    /// What superblocks say about the array.
+    pub(super) fn facts(&self) -> Facts<'_> {
+        Facts {
+            members: &self.members,
+            in_sync_to: self.recordable_bound(),
+            now: self.runtime().wall_clock(),
+            bitmap: self.bitmap().map(|bitmap| (bitmap, self as &dyn Store)),
+        }
+    }
+
+    /// The sector up to which superblocks may say that copies are the same.
+    fn recordable_bound(&self) -> Sectors {
+        let bound = self.bound.recordable();
+        if self.bound.is_unsynced() && broken(Rule::BoundIsReached) {
+            const WINDOW: u64 = 2048;
+            return Sectors(bound.0.saturating_add(WINDOW));
+        }
+        bound
+    }
+
+    /// Writes a change to the superblocks. Until it succeeds, no write is acknowledged (see
+    /// [`Self::recorded`]).
+    pub(crate) async fn record(&self, superblocks: &mut Superblocks, change: Change) -> BioResult {
+        self.lifecycle.must_record();
+        // Later changes may or may not be in the superblocks that are now written.
+        let changes = self.lifecycle.changes();
+        superblocks.update(self.facts(), change, |rdev| self.try_fail_recording(rdev)).await?;
+        self.lifecycle.set_recorded(changes);
+        Ok(())
+    }
+
+    /// Waits until every failure of a member is in the superblocks. A write that left out a failed
+    /// member may be acknowledged only then: after a crash the failed member must not count as
+    /// up to date.
+    #[inline]
+    pub(crate) async fn recorded(&self) -> BioResult {
+        if self.lifecycle.is_recorded() {
+            return Ok(());
+        }
+        Box::pin(async {
+            let mut superblocks = self.members.superblocks().await;
+            self.record_what_is_left(&mut superblocks).await
+        })
+        .await
+    }
+
+    /// Retries what could not be recorded.
+    pub(crate) async fn record_what_is_left(&self, superblocks: &mut Superblocks) -> BioResult {
+        if !self.lifecycle.is_recorded() {
+            self.record(superblocks, Change::Members).await?;
+        }
+        Ok(())
+    }
+
+    /// Flushes all members, and records those that fail.
+    ///
+    /// # Errors
+    /// A member that must stay was not flushed, or a failure could not be recorded.
+    pub(crate) async fn flush_members(&self, superblocks: &mut Superblocks) -> BioResult {
+        let result = self.flush_all().await;
+        self.record_what_is_left(superblocks).await?;
+        result
+    }
+
+    /// Fails a member and records that in the superblocks; false if it holds the last copy of some
+    /// data and must stay.
+    ///
+    /// # Errors
+    /// The superblocks could not be written: then the caller's write must not be acknowledged.
+    pub(crate) async fn fail_member(&self, rdev: &Rdev, why: Status) -> Result<bool, Status> {
+        let mut superblocks = self.members.superblocks().await;
+        self.fail_with(&mut superblocks, rdev, why).await
+    }
+
+    /// As [`Self::fail_member`], for a caller that holds the superblocks' lock.
+    pub(crate) async fn fail_with(
+        &self,
+        superblocks: &mut Superblocks,
+        rdev: &Rdev,
+        why: Status,
+    ) -> Result<bool, Status> {
+        if !self.try_fail(rdev, why) {
+            return Ok(false);
+        }
+        self.record_what_is_left(superblocks).await?;
+        Ok(true)
+    }
+
+    /// Checks that data just read from a member is current. A disk that has lost writes returns older data; the member fails
+    /// now, and not only at its next flush, unless it must stay.
+    ///
+    /// # Errors
+    /// The member has failed, or that could not be recorded.
+    #[inline]
+    pub(crate) async fn is_current(&self, index: Index, rdev: &Rdev) -> BioResult {
+        if rdev.has_lost_writes() { Box::pin(self.fail_loser(index, rdev)).await } else { Ok(()) }
+    }
+
+    #[cold]
+    async fn fail_loser(&self, index: Index, rdev: &Rdev) -> BioResult {
+        if !self.may_correct() || !self.may_fail(rdev) {
+            return Ok(());
+        }
+        // Superblock writes must not be abandoned halfway.
+        let failed = self.finish(move |core| async move {
+            match core.members.get(index) {
+                Some(rdev) => core.fail_member(rdev, Status::Offline).await,
+                None => Ok(true),
+            }
+        });
+        if failed.await? { Err(Status::Offline) } else { Ok(()) }
+    }
+
+    /// Flushes the members and records how far copies are the same, and how far members are rebuilt.
+    pub(crate) async fn checkpoint(&self) -> BioResult {
+        let mut superblocks = self.members.superblocks().await;
+        let in_sync_to = self.bound.get();
+        let rebuilt = self.members.placed().filter(|(_, rdev)| !rdev.is_in_sync());
+        let rebuilt: Vec<(&Rdev, Sectors)> =
+            rebuilt.map(|(_, rdev)| (rdev, rdev.recovered())).collect();
+        if !broken(Rule::RebuiltIsFlushed) {
+            self.flush_members(&mut superblocks).await?;
+        }
+        self.bound.set_durable(in_sync_to);
+        for (rdev, recovered) in &rebuilt {
+            rdev.set_durably_recovered(*recovered);
+        }
+        // Dirty superblocks say that copies may differ anywhere: the bound would not be recorded.
+        if superblocks.is_clean() || !rebuilt.is_empty() {
+            self.record(&mut superblocks, Change::Members).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,74 @@
+//! The task that clears marks of the bitmap.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ashlar_block::{LocalFuture, rate_limited};
+use futures_util::future::select;
+use tracing::warn;
+
+use super::Core;
+use super::lifecycle::SAFE_MODE_DELAY;
+
+impl Core {
+    /// Sleeps, at most until the array has stopped: a task that holds the array also holds its members' devices.
+    pub(super) async fn doze(&self, time: Duration) {
+        select(self.runtime().sleep(time), pin!(self.lifecycle.ended())).await;
+    }
+
+    /// Starts the task that clears bitmap marks, if it is not running.
+    pub(crate) fn tend(&self) {
+        if let Some(core) = self.me()
+            && !self.intents.set_tended(true)
+        {
+            self.runtime().spawn(Box::pin(core.tend_bitmap()));
+        }
+    }
+
+    /// Clears bitmap marks until the array is clean and no mark is left that may be cleared.
+    async fn tend_bitmap(self: Arc<Self>) {
+        loop {
+            let sleep = self.bitmap().map_or(SAFE_MODE_DELAY, |bitmap| bitmap.daemon_sleep());
+            self.doze(sleep).await;
+            // So a stop either waits for this bitmap write, or this task sees the stop and ends.
+            let _open = self.lifecycle.hold_open();
+            let Some(bitmap) = self.bitmap().filter(|_| !self.lifecycle.is_stopped()) else {
+                break;
+            };
+            let may_clear = self.is_complete();
+            if let Err(status) = bitmap.clean(may_clear, &*self).await {
+                rate_limited!(warn, array = self.name(), %status, "marks stay in the bitmap");
+            }
+            // A member may have failed in this pass, and perhaps no write follows that records it.
+            if let Err(status) = self.recorded().await {
+                rate_limited!(warn, array = self.name(), %status, "cannot record what failed");
+            }
+            if !self.lifecycle.is_active() && (!may_clear || bitmap.marked_chunks() == 0) {
+                break;
+            }
+        }
+        self.intents.set_tended(false);
+        // A write that saw the task running a moment ago relies on it.
+        if self.lifecycle.is_active()
+            && !self.lifecycle.is_stopped()
+            && !self.intents.set_tended(true)
+        {
+            self.runtime().spawn(self.clone().tend_again());
+        }
+    }
+
+    fn tend_again(self: Arc<Self>) -> LocalFuture<'static, ()> {
+        Box::pin(self.tend_bitmap())
+    }
+
+    /// Clears marks of the bitmap while nothing is written. Leftover marks only cost a sync; an error here must not
+    /// prevent the clean state.
+    pub(super) async fn clear_marks(&self) {
+        let Some(bitmap) = self.bitmap() else { return };
+        let may_clear = self.is_complete() && !self.bound.is_unsynced();
+        if let Err(status) = bitmap.clean_now(may_clear, self).await {
+            warn!(array = self.name(), %status, "marks stay in the bitmap");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Writes and members' lists of bad blocks.
+
+use ashlar_block::{Bio, BioResult, Sector, Sectors, Status, rate_limited};
+
+use super::mirror::Mirror;
+use super::send::Answers;
+use crate::canary::{Rule, broken};
+use crate::membership::rdev::{Rdev, State};
+use crate::membership::slots::Index;
+
+impl Mirror {
+    /// Updates bad block lists after a write. On members that took it, known bad blocks are good again.
+    /// Failed members that have a bad block log retry block by block, list the blocks that cannot be
+    /// written, and stay members, if an in-sync member has all data: one of `answers`, or an earlier
+    /// one (`held`). The caller judges the returned results. Do not pass a result twice: after this,
+    /// that of a member that listed blocks looks as if it had all of the write.
+    pub(super) async fn keep_with_bad_blocks(
+        &self,
+        bio: &Bio,
+        mut answers: Answers,
+        mut held: bool,
+    ) -> Answers {
+        for (index, result) in &answers {
+            let Some(rdev) = self.core.members.get(*index) else { continue };
+            held |= result.is_ok() && rdev.is_in_sync();
+            if result.is_ok() && !rdev.bad_blocks().is_empty() {
+                let at = self.copy_on(*index, bio.sector);
+                at.into_iter().for_each(|at| self.blocks_are_good(rdev, at, bio.len));
+            }
+        }
+        if !held {
+            return answers;
+        }
+        for (index, result) in &mut answers {
+            let Some(rdev) = self.core.members.get(*index) else { continue };
+            let Err(status) = *result else { continue };
+            // Listing its bad blocks does not save a member that lost others with its cache.
+            let able = rdev.bad_blocks().has_log() && !rdev.is_faulty() && !rdev.has_lost_writes();
+            if status.is_of_medium() && able && !rdev.state().contains(State::FAILFAST) {
+                *result = self.write_block_by_block(*index, rdev, bio, status).await;
+            }
+        }
+        answers
+    }
+
+    /// Clears the bad blocks in a part of a member's data area that was written.
+    pub(super) fn blocks_are_good(&self, rdev: &Rdev, at: Sector, len: Sectors) {
+        let at = at + rdev.data_offset();
+        if rdev.bad_blocks().check(at, len).is_some()
+            && let Err(error) = rdev.bad_blocks().clear(at, len)
+        {
+            // They stay listed, which only keeps reads off this member.
+            rate_limited!(warn, array = self.core.name(), member = rdev.path(), %error, "bad blocks stay listed");
+        }
+    }
+
+    /// Where a member has its copy of `sector`.
+    pub(super) fn copy_on(&self, index: Index, sector: Sector) -> Option<Sector> {
+        let copies = self.core.personality().map(sector);
+        let here = |slot| self.core.members.both(slot).any(|(other, _)| other == index);
+        copies.into_iter().find(|copy| here(copy.disk)).map(|copy| copy.sector)
+    }
+
+    /// Retries a failed write block by block, and lists bad blocks; an error if the member must fail.
+    async fn write_block_by_block(
+        &self,
+        index: Index,
+        rdev: &Rdev,
+        bio: &Bio,
+        status: Status,
+    ) -> BioResult {
+        let Some(copy) = self.copy_on(index, bio.sector) else { return Err(status) };
+        rate_limited!(warn, array = self.core.name(), member = rdev.path(), sector = %copy, %status, "write error");
+        rdev.set(State::WRITE_ERROR);
+        let block = rdev.bad_blocks().unit().max(self.core.disk().limits().logical_block());
+        let mut at = bio.sector;
+        let mut listed = false;
+        while at < bio.end() {
+            let on_member = copy + (at - bio.sector);
+            let len = Sectors::min(block - Sectors(on_member.0 % block.0), bio.end() - at);
+            let part = bio.slice_to(at, len, on_member);
+            if rdev.submit_from(self.core.disk(), at, part).await.is_err() {
+                let on_device = on_member + rdev.data_offset();
+                rdev.bad_blocks().set(on_device, len).map_err(|_| status)?;
+                listed = true;
+            }
+            at += len;
+        }
+        if listed && !broken(Rule::BadBlocksAreRecorded) {
+            // The write is acknowledged only when the log and the superblock are on disk.
+            self.core.lifecycle.must_record();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,57 @@
+//! The state of a mirrored level.
+
+use std::sync::{Arc, Weak};
+
+use ashlar_block::sync::finish::Finish;
+use ashlar_block::{Bio, Sectors, Status};
+
+use super::behind::Behind;
+use crate::core::Core;
+
+/// A level with copies of every sector, in an array with this core.
+pub(crate) struct Mirror {
+    me: Weak<Self>,
+    pub(super) core: Arc<Core>,
+    pub(super) behind: Behind,
+}
+
+impl Mirror {
+    pub(super) fn new(core: Arc<Core>) -> Arc<Self> {
+        let limit = core.bitmap().map_or(0, |bitmap| bitmap.superblock().write_behind.get());
+        Arc::new_cyclic(|me| Self { me: me.clone(), core, behind: Behind::new(limit) })
+    }
+
+    /// The level itself, for a task.
+    pub(super) fn me(&self) -> Option<Arc<Self>> {
+        self.me.upgrade()
+    }
+
+    /// Runs `work` to its end, even if the future is dropped. For what is rare: it changes a count that all threads share.
+    pub(super) fn finish<T, F>(&self, work: impl FnOnce(Arc<Self>) -> F + 'static) -> Finish<'_, T>
+    where
+        F: Future<Output = Result<T, Status>>,
+    {
+        Finish::new(self.core.runtime(), &self.me, work)
+    }
+
+    /// Whether a bio lies within one chunk, so that one map holds for all of it.
+    #[inline]
+    pub(super) fn is_in_one_chunk(&self, bio: &Bio) -> bool {
+        self.core.personality().chunk_left(bio.sector) >= bio.len
+    }
+
+    /// The parts of a bio, each within one chunk.
+    pub(super) fn chunks(&self, bio: &Bio) -> impl Iterator<Item = Bio> {
+        let mut at = bio.sector;
+        std::iter::from_fn(move || {
+            let left = bio.end() - at;
+            if left.is_zero() {
+                return None;
+            }
+            let len = Sectors::min(self.core.personality().chunk_left(at), left);
+            let part = bio.slice_to(at, len, at);
+            at += len;
+            Some(part)
+        })
+    }
+}

@@ -1,0 +1,109 @@
+//! RAID 1 and RAID 10: each sector on several members.
+//!
+//! Both share this code: the geometry gives the places of a chunk's copies. Reads and writes of several chunks are one I/O to
+//! the array's state, barrier and bitmap, and one for each chunk to the members; discards and write-zeroes go to each
+//! member as one range where the level's planner allows it.
+//!
+//! A slot may have two members: the current one and its replacement. Writes go to every member
+//! that has not failed, in sync or under rebuild; reads go to members that hold the data.
+//!
+//! ```text
+//!   read   named   write   write_behind   discard   windows
+//!      \     |       |  \    /      |        |        |
+//!       \    |       |  bad_blocks  |        |        |
+//!        \   |       |       \      |        |        |
+//!        copies      +--------- send --------+     copies
+//! ```
+
+mod bad_blocks;
+mod behind;
+pub(crate) mod copies;
+mod discard;
+mod mirror;
+mod named;
+mod read;
+mod send;
+mod windows;
+mod write;
+mod write_behind;
+
+use std::sync::Arc;
+
+use ashlar_block::sync::finish::Finish;
+use ashlar_block::sync::seats::{Seat, Seats};
+use ashlar_block::{
+    Bio, BioResult, CopyNumber, Flags, IoFuture, LocalFuture, Op, Sector, Sectors, Status,
+};
+
+use super::{Level, Trouble, Work};
+use crate::core::Core;
+use crate::membership::rdev::Rdev;
+use mirror::Mirror;
+
+/// See the module text.
+pub(crate) struct Mirrored(Seats<Mirror>);
+
+impl Mirrored {
+    pub(crate) fn new(core: Arc<Core>) -> Self {
+        Self(Seats::new(Mirror::new(core)))
+    }
+
+    /// Runs `work` to its end, even if the future is dropped.
+    fn finish<F>(&self, work: impl FnOnce(Arc<Seat<Mirror>>) -> F) -> IoFuture<'_>
+    where
+        F: Future<Output = BioResult> + 'static,
+    {
+        Finish::of(self.0.core.runtime(), work(self.0.take())).into()
+    }
+
+    /// A write, discard or write-zeroes.
+    fn write(&self, mut bio: Bio) -> IoFuture<'_> {
+        let core = &self.0.core;
+        if !core.is_writable() {
+            return IoFuture::failed(Status::ReadOnly);
+        }
+        if bio.flags.contains(Flags::FAST) {
+            // All members or none: a single member that refused would lack what the others have.
+            let slow = |rdev: &Rdev| rdev.limits().max_write_zeroes.is_zero();
+            if core.members.placed().any(|(_, rdev)| !rdev.is_faulty() && slow(rdev)) {
+                return IoFuture::failed(Status::NotSupported);
+            }
+            bio.flags -= Flags::FAST;
+        }
+        // For the same reason, and as in md, writes to copies may wait.
+        bio.flags -= Flags::NOWAIT;
+        if bio.op != Op::Write {
+            return self.finish(|mirror| async move { mirror.discard(bio).await });
+        }
+        if self.0.may_write_behind(&bio) {
+            return self.0.write_behind(bio);
+        }
+        self.finish(|mirror| async move { mirror.write(bio).await })
+    }
+}
+
+impl Level for Mirrored {
+    fn submit(&self, bio: Bio) -> IoFuture<'_> {
+        match bio.op {
+            Op::Read if bio.copy != CopyNumber::ANY => IoFuture::boxed(self.0.read_named(bio)),
+            Op::Read if self.0.is_in_one_chunk(&bio) => IoFuture::boxed(self.0.read(bio)),
+            Op::Read => IoFuture::boxed(self.0.read_chunks(bio)),
+            Op::Write | Op::Discard | Op::WriteZeroes => self.write(bio),
+            Op::Flush => self.finish(|mirror| async move { mirror.flush().await }),
+        }
+    }
+
+    fn copies(&self, at: Sector, len: Sectors) -> u16 {
+        self.0.copies(at, len)
+    }
+
+    fn window<'a>(&'a self, work: Work<'a>) -> LocalFuture<'a, Result<Sectors, Trouble>> {
+        match work {
+            Work::Resync(range, pieces) => Box::pin(self.0.equalize(range, pieces)),
+            Work::Rebuild(rebuild) => Box::pin(self.0.rebuild(rebuild)),
+            Work::Check { pieces, repair, mismatch } => {
+                Box::pin(self.0.compare_all(pieces, repair, mismatch))
+            }
+        }
+    }
+}

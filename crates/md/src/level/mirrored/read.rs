@@ -1,0 +1,153 @@
+//! Reads: from the least busy member, and the handling of read errors.
+
+use ashlar_block::{Bio, BioResult, Buffer, Flags, Segment, Status, rate_limited};
+use futures_util::future::join_all;
+
+use super::copies::{Fetched, Sources};
+use super::mirror::Mirror;
+use crate::canary::{Rule, broken};
+use crate::membership::rdev::{Rdev, State};
+use crate::membership::slots::Index;
+
+impl Mirror {
+    /// A read of several chunks.
+    pub(super) async fn read_chunks(&self, bio: Bio) -> BioResult {
+        let chunks = self.chunks(&bio).map(|chunk| self.read(chunk));
+        join_all(chunks).await.into_iter().fold(Ok(()), BioResult::and)
+    }
+
+    /// A read within one chunk.
+    ///
+    /// Rare cases are in separate, boxed futures, so that this one stays small: each read creates one.
+    pub(super) async fn read(&self, bio: Bio) -> BioResult {
+        let failed = {
+            let _pass = match self.core.barrier.try_wait_read(bio.sector, bio.len) {
+                Some(pass) => pass,
+                None => Box::pin(self.core.barrier.wait_read(bio.sector, bio.len)).await,
+            };
+            match self.best_copy(&bio) {
+                None => None,
+                Some(copy) => {
+                    if copy.rdev.is_write_mostly() {
+                        Box::pin(self.behind.clear_of(bio.sector, bio.end())).await;
+                    }
+                    let _reading = copy.rdev.reading(copy.at, bio.len);
+                    let part = Bio { sector: copy.at, ..bio.clone() };
+                    let read = copy.rdev.submit_from(self.core.disk(), bio.sector, part).await;
+                    let current = match read {
+                        Ok(()) => self.core.is_current(copy.index, copy.rdev).await,
+                        Err(status) => Err(status),
+                    };
+                    match current {
+                        Ok(()) => return Ok(()),
+                        Err(status) => Some((copy.index, status)),
+                    }
+                }
+            }
+        };
+        Box::pin(self.read_failed(bio, failed)).await
+    }
+
+    /// Continues a read that no single copy could serve, or that failed on a member.
+    #[cold]
+    async fn read_failed(&self, bio: Bio, failed: Option<(Index, Status)>) -> BioResult {
+        if let Some((index, status)) = failed {
+            if !status.is_retryable_elsewhere() || bio.flags.contains(Flags::RAHEAD) {
+                return Err(status);
+            }
+            let member = self.core.members.get(index).map_or("", Rdev::path);
+            let (array, sector) = (self.core.name(), bio.sector);
+            rate_limited!(warn, array, member, %sector, %status, "read error, trying the other copies");
+            // Superblock writes must not be abandoned halfway.
+            self.finish(move |mirror| async move { mirror.note_error(index, status).await })
+                .await?;
+        }
+        let failed = failed.map(|(index, _)| index);
+        let mut buffer = Buffer::try_alloc(bio.len.bytes() as usize).ok_or(Status::Resource)?;
+        let data = buffer.whole();
+        let (_, fetched) = {
+            let _pass = self.core.barrier.wait_read(bio.sector, bio.len).await;
+            self.fetch_for(&bio, failed, &data).await
+        };
+        let failures = !fetched.bad.is_empty() || !fetched.gone.is_empty();
+        let mut lost = fetched.lost.first().map(|(_, status)| status.unwrap_or(Status::Io));
+        if failures && self.core.may_correct() {
+            let (bio, data) = (bio.clone(), data);
+            let corrected =
+                self.finish(move |mirror| async move { mirror.correct(&bio, failed, &data).await });
+            match corrected.await {
+                Ok(now) => lost = now,
+                // The data that was read is good anyway.
+                Err(status) => {
+                    rate_limited!(warn, array = self.core.name(), %status, "read error not corrected");
+                }
+            }
+        } else {
+            drop(data);
+        }
+        if let Some(status) = lost {
+            return Err(status);
+        }
+        let mut rest = buffer.as_slice();
+        for segment in &bio.segments {
+            let (part, more) = rest.split_at(segment.len());
+            segment.copy_from(part);
+            rest = more;
+        }
+        Ok(())
+    }
+
+    /// Counts a read error of a member. A member with too many recent errors fails if others have its
+    /// data; a failfast member, or one whose device has gone, fails at the first error.
+    async fn note_error(&self, index: Index, why: Status) -> BioResult {
+        let Some(rdev) = self.core.members.get(index) else { return Ok(()) };
+        rdev.count_read_error();
+        rdev.read_errors().record(self.core.runtime().now_ns());
+        let too_many = rdev.read_errors().exceeded(self.core.members.max_read_errors());
+        let at_once = rdev.state().contains(State::FAILFAST) || why.is_gone();
+        if (too_many || at_once) && self.core.may_correct() {
+            self.core.fail_member(rdev, why).await?;
+        }
+        Ok(())
+    }
+
+    /// Reads what a bio asks for, block by block, from the copies that can return it; where copies are the same, first from
+    /// the copy that failed, since most of it is likely good.
+    async fn fetch_for(
+        &self,
+        bio: &Bio,
+        failed: Option<Index>,
+        data: &Segment,
+    ) -> (Sources<'_>, Fetched) {
+        self.behind.clear_of(bio.sector, bio.end()).await;
+        let mut sources = self.sources(bio.sector);
+        if !self.core.bound.is_unsynced() {
+            sources.sort_by_key(|source| Some(source.index) != failed);
+        }
+        let fetched = self.fetch(&sources, data).await;
+        (sources, fetched)
+    }
+
+    /// Reads again what a bio asks for, and writes it over the copies that could not return it. Returns the error if no copy
+    /// has some of it.
+    ///
+    /// The barrier keeps regular writes out meanwhile: the data read before may already be old.
+    async fn correct(
+        &self,
+        bio: &Bio,
+        failed: Option<Index>,
+        data: &Segment,
+    ) -> Result<Option<Status>, Status> {
+        let _writing = self.core.write_start().await?;
+        let _raised = match broken(Rule::CorrectionsRaise) {
+            false => Some(self.core.barrier.raise(bio.sector, bio.len).await),
+            true => None,
+        };
+        let (sources, fetched) = self.fetch_for(bio, failed, data).await;
+        for (place, status) in fetched.gone.iter().filter(|(_, status)| status.is_gone()) {
+            self.core.fail_member(sources[*place].rdev, *status).await?;
+        }
+        self.repair(&sources, &fetched, data).await?;
+        Ok(fetched.lost.first().map(|(_, status)| status.unwrap_or(Status::Io)))
+    }
+}

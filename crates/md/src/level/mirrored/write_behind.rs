@@ -1,0 +1,107 @@
+//! Writes that are acknowledged before the write-mostly members have them; see [`behind`](super::behind).
+
+use std::rc::Rc;
+
+use ashlar_block::device::Completion;
+use ashlar_block::{Bio, BioResult, Buffer, Flags, IoFuture, Status, rate_limited};
+use futures_util::future::{Either, select};
+use smallvec::SmallVec;
+
+use super::mirror::Mirror;
+use super::send::gather;
+use crate::canary::{Rule, broken};
+use crate::membership::rdev::Rdev;
+use crate::membership::slots::Index;
+
+impl Mirror {
+    /// Whether a write may be acknowledged before the write-mostly members have it: the chunk has a
+    /// write-mostly member and an in-sync one that is not, and not too many writes behind are under way.
+    pub(super) fn may_write_behind(&self, bio: &Bio) -> bool {
+        if !self.behind.has_room()
+            || bio.flags.contains(Flags::FUA)
+            || self.core.bitmap().is_none()
+            || !self.is_in_one_chunk(bio)
+        {
+            return false;
+        }
+        let (mut last, mut first) = (false, false);
+        for copy in self.core.personality().map(bio.sector) {
+            for (_, rdev) in self.writable(copy.disk) {
+                last |= rdev.is_write_mostly();
+                first |= !rdev.is_write_mostly() && rdev.is_in_sync();
+            }
+        }
+        last && first
+    }
+
+    /// A write that is acknowledged when the members that are not write-mostly have it.
+    pub(super) fn write_behind(&self, bio: Bio) -> IoFuture<'_> {
+        let Some(mirror) = self.me() else { return IoFuture::failed(Status::Offline) };
+        let acknowledged = Rc::new(Completion::default());
+        let completion = Rc::clone(&acknowledged);
+        self.core.runtime().spawn(Box::pin(async move {
+            let ended = mirror.write_in_two(bio, &acknowledged).await;
+            // Only takes effect if the write was not acknowledged: it failed early.
+            acknowledged.complete(ended);
+        }));
+        IoFuture::completion(completion)
+    }
+
+    async fn write_in_two(&self, bio: Bio, acknowledged: &Completion) -> BioResult {
+        let _writing = self.core.write_start().await?;
+        let _pass = self.pass(&bio).await;
+        let _entry = self.behind.enter(bio.sector, bio.end()).await;
+        let marked = !broken(Rule::BehindIsMarked);
+        let intent = if marked { self.intend(&bio).await? } else { None };
+        let mut copy = copy_of(&bio);
+        let kept = Bio { segments: [copy.whole()].into(), ..bio.clone() };
+        let first = Box::pin(gather(self.send(&bio, |rdev| !rdev.is_write_mostly()).0));
+        let last = Box::pin(gather(self.send(&kept, Rdev::is_write_mostly).0));
+        let (mut answers, last) = match select(first, last).await {
+            Either::Left((answers, last)) => (answers, Either::Left(last)),
+            Either::Right((late, first)) => (first.await, Either::Right(late)),
+        };
+        let in_sync = |index: &Index| self.core.members.get(*index).is_some_and(Rdev::is_in_sync);
+        let took = answers.iter().filter(|(_, result)| result.is_ok()).map(|(index, _)| *index);
+        let held: SmallVec<[Index; 4]> = took.filter(in_sync).collect();
+        let early = !held.is_empty();
+        if early {
+            answers = self.keep_with_bad_blocks(&bio, answers, false).await;
+            acknowledged.complete(self.judge(answers.clone()).await);
+        }
+        let late = match last {
+            Either::Left(last) => last.await,
+            Either::Right(answers) => answers,
+        };
+        // Pass each result once: a member that lists bad blocks then looks as if it took the write.
+        if early {
+            let held = held.iter().any(in_sync);
+            answers.extend(self.keep_with_bad_blocks(&kept, late, held).await);
+        } else {
+            answers.extend(late);
+            answers = self.keep_with_bad_blocks(&kept, answers, false).await;
+        }
+        if let Some(intent) = &intent
+            && !self.is_complete(bio.sector, &answers)
+        {
+            intent.failed();
+        }
+        let ended = self.judge(answers).await;
+        if let Err(status) = ended {
+            rate_limited!(warn, array = self.core.name(), %status, "a write behind failed");
+        }
+        ended
+    }
+}
+
+/// A copy of a write's data, which outlives the owner's buffer.
+fn copy_of(bio: &Bio) -> Buffer {
+    let mut copy = Buffer::alloc(bio.len.bytes() as usize);
+    let mut rest = copy.as_mut_slice();
+    for segment in &bio.segments {
+        let (part, more) = rest.split_at_mut(segment.len());
+        segment.copy_to(part);
+        rest = more;
+    }
+    copy
+}

@@ -1,0 +1,108 @@
+//! Levels: how an array maps, sends and judges its clients' I/O.
+//!
+//! A level has two halves. Its geometry ([`Personality`](crate::personality::Personality)) is pure: places of sectors, and
+//! which slots the array can lose. The [`Level`] moves data. It asks the [`Core`](crate::core::Core) whether it may write,
+//! which members there are, and which chunks are marked, and reports members that failed to it.
+//!
+//! | level | is |
+//! |---|---|
+//! | [`striped`] | RAID 0: each sector on one member |
+//! | [`mirrored`] | RAID 1 and RAID 10: each sector on several |
+
+pub(crate) mod mirrored;
+pub(crate) mod striped;
+
+use std::ops::Range;
+
+use ashlar_block::{Bio, IoFuture, LocalFuture, Sector, Sectors, Status};
+
+use crate::membership::rdev::Rdev;
+use crate::membership::slots::Index;
+
+/// See the module text.
+pub(crate) trait Level: Send + Sync + 'static {
+    /// Performs a client's I/O of any length and kind.
+    fn submit(&self, bio: Bio) -> IoFuture<'_>;
+
+    /// How many copies of a range a read can name.
+    fn copies(&self, at: Sector, len: Sectors) -> u16;
+
+    /// Moves the data of one window of the array's own I/O. The caller has raised the barrier over it.
+    ///
+    /// # Errors
+    /// See [`Trouble`].
+    fn window<'a>(&'a self, work: Work<'a>) -> LocalFuture<'a, Result<Sectors, Trouble>>;
+}
+
+/// The work of one window. Its future returns the number of sectors moved.
+pub(crate) enum Work<'a> {
+    /// Make the copies of the pieces, which lie in the range, equal.
+    Resync(Range<Sector>, Vec<Piece>),
+    /// Copy what the targets lack.
+    Rebuild(&'a Rebuild<'a>),
+    /// Compare the copies of the pieces; if `repair`, make them equal.
+    Check {
+        /// The pieces.
+        pieces: Vec<Piece>,
+        /// Whether copies that differ are made equal.
+        repair: bool,
+        /// Is told of each difference.
+        mismatch: &'a dyn Fn(Sectors),
+    },
+}
+
+/// Why a window was not done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Trouble {
+    /// The sync must end.
+    Interrupted,
+    /// Part of the window failed. The sync continues, but this window must be repeated later.
+    Incomplete(Status),
+    /// The array has changed: the sync must begin again.
+    Overtaken,
+    /// Continuing makes no sense.
+    Failed(Status),
+}
+
+/// A run of array sectors within one chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Piece {
+    pub(crate) at: Sector,
+    pub(crate) len: Sectors,
+}
+
+impl Piece {
+    /// The unit of comparison (the kernel's `RESYNC_BLOCK_SIZE`): 64 KiB.
+    pub(crate) const BLOCK: Sectors = Sectors(128);
+
+    pub(crate) fn end(self) -> Sector {
+        self.at + self.len
+    }
+
+    /// The range of its bytes in a buffer that begins at the sector `start`.
+    pub(crate) fn bytes_from(self, start: Sector) -> Range<usize> {
+        let from = (self.at - start).bytes() as usize;
+        from..from + self.len.bytes() as usize
+    }
+}
+
+/// A piece of the array, and the place of its copy on a target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Spot {
+    pub(crate) piece: Piece,
+    pub(crate) on_member: Sector,
+}
+
+/// A member that lacks data.
+#[derive(Clone, Copy)]
+pub(crate) struct Lacking<'a> {
+    pub(crate) index: Index,
+    pub(crate) rdev: &'a Rdev,
+}
+
+/// Targets that lack the same pieces at the same places in a range of their sectors, so that one read serves all.
+pub(crate) struct Rebuild<'a> {
+    pub(crate) range: Range<Sector>,
+    pub(crate) targets: Vec<Lacking<'a>>,
+    pub(crate) spots: Vec<Spot>,
+}
