@@ -6,8 +6,7 @@ use ashlar_block::{Buffer, Flags, Gateway, Runtime, Sector, Sectors};
 use ashlar_md::create::{NewDevice, create};
 use ashlar_md::ondisk::create::{CreateSpec, DEFAULT_DAEMON_SLEEP, NewBitmap, NewMember};
 use ashlar_md::ondisk::{DeviceFlags, Level, Version};
-use ashlar_md::probe::probe;
-use ashlar_md::{Array, Candidate, Options, plan};
+use ashlar_md::{Array, Candidate, Options, plan, probe};
 use uuid::Uuid;
 
 use crate::common::Outcome;

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ashlar_block::{Sector, Sectors};
-use ashlar_md::barrier::{Barrier, UNIT};
+use ashlar_md::internals::barrier::{Barrier, UNIT};
 
 use crate::common::{Outcome, Settings, block_on, median};
 use crate::locked_barrier::LockedBarrier;

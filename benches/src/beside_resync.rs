@@ -9,10 +9,9 @@ use std::time::Duration;
 
 use ashlar_block::{Gateway, Runtime, Sector, Sectors};
 use ashlar_engine::{Engine, EngineRuntime};
-use ashlar_md::Array;
-use ashlar_md::barrier::Barrier;
+use ashlar_md::internals::barrier::Barrier;
 use ashlar_md::ondisk::Level;
-use ashlar_md::sync::{Action, Request};
+use ashlar_md::{Array, SyncAction, SyncRequest};
 use ashlar_sim::{Media, Model, Sim, SimDisk};
 
 use crate::arrays::{self, DATA_OFFSET, Recipe};
@@ -145,7 +144,7 @@ impl Subject {
         let array = arrays::make(recipe, &self.members, runtime).await?;
         array.set_sync_bounds(Sectors::ZERO, Sectors::from_bytes_floor(HALF))?;
         match self.speed_kib {
-            None => array.request_sync(Request::Frozen)?,
+            None => array.request_sync(SyncRequest::Frozen)?,
             Some(kib) => {
                 array.sync_settings().set_speed_min_kib(Some(kib));
                 array.sync_settings().set_speed_max_kib(Some(kib));
@@ -165,7 +164,7 @@ impl Started {
         if status.done >= Sectors::from_bytes_floor(HALF) {
             return Err("the resync came to its end: take shorter runs".into());
         }
-        if (status.action == Action::Resync) != self.resync
+        if (status.action == SyncAction::Resync) != self.resync
             || (self.resync && status.done.is_zero())
         {
             return Err(format!("the resync did not run as it should: {status:?}").into());

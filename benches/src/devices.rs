@@ -11,7 +11,7 @@ use ashlar_block::{
     Bio, BioResult, BlockDevice, Disk, Gateway, IoFuture, Limits, Op, Sector, Sectors,
 };
 use ashlar_engine::RamDevice;
-use ashlar_md::barrier::Barrier;
+use ashlar_md::internals::barrier::Barrier;
 
 use crate::arrays::DATA_OFFSET;
 use crate::common::Outcome;

@@ -1,4 +1,4 @@
-//! The I/O barrier as it would be with one lock: the baseline for [`ashlar_md::barrier`].
+//! The I/O barrier as it would be with one lock: the baseline for [`ashlar_md::internals::barrier`].
 //!
 //! The kernel's raid1 before 4.11 took one spin lock at each I/O's begin and end; with buckets it still had that lock,
 //! until the counts became atomic. Here the lock covers one bucket or many. An I/O that must wait releases the lock and
@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use ashlar_block::Sector;
-use ashlar_md::barrier::UNIT;
+use ashlar_md::internals::barrier::UNIT;
 
 /// Rounds of spinning before yielding the processor: the lock holder may need it.
 const SPINS: u32 = 64;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ashlar_block::{Gateway, Sectors};
 use ashlar_engine::{Engine, EngineRuntime};
-use ashlar_md::barrier::Barrier;
+use ashlar_md::internals::barrier::Barrier;
 use ashlar_md::ondisk::Level;
 
 use crate::arrays::{self, Recipe};

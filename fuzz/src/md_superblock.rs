@@ -4,7 +4,7 @@
 //! Input: 8 bytes of device size, one byte of flags, then the 4 KiB block that every position contains.
 
 use ashlar_block::units::Sectors;
-use ashlar_md::badblocks::BadBlocks;
+use ashlar_md::internals::badblocks::BadBlocks;
 use ashlar_md::ondisk::bad_block_log;
 use ashlar_md::ondisk::bitmap_super::BitmapSuper;
 use ashlar_md::ondisk::examine::{Examine1, Examine090};

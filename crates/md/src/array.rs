@@ -20,7 +20,7 @@ use crate::level::striped::Striped;
 use crate::membership::slots::Members;
 use crate::membership::superblocks::Superblocks;
 use crate::personality::Personality;
-use crate::sync::{Engine, Request, SyncError, SyncSettings, SyncStatus};
+use crate::sync::{Engine, SyncError, SyncRequest, SyncSettings, SyncStatus};
 
 pub use crate::core::lifecycle::SAFE_MODE_DELAY;
 
@@ -158,7 +158,7 @@ impl Array {
     ///
     /// # Errors
     /// [`SyncError`].
-    pub fn request_sync(&self, request: Request) -> Result<(), SyncError> {
+    pub fn request_sync(&self, request: SyncRequest) -> Result<(), SyncError> {
         self.sync.request(request)
     }
 

@@ -27,33 +27,62 @@
 
 #![forbid(unsafe_code)]
 
-pub mod array;
-pub mod assemble;
-pub mod badblocks;
-pub mod barrier;
-pub mod bitmap;
 pub mod canary;
 pub mod create;
 pub mod dm_raid;
-pub mod manage;
-pub mod membership;
 pub mod ondisk;
-pub mod personality;
-pub mod probe;
-pub mod raid0;
-pub mod raid10;
-pub mod status;
-pub mod sync;
 pub mod update;
 
+mod array;
+mod assemble;
+mod badblocks;
+mod barrier;
+mod bitmap;
 mod core;
 mod level;
+mod manage;
+mod membership;
+mod personality;
+mod probe;
+mod raid0;
+mod raid10;
+mod status;
+mod sync;
 
 #[cfg(test)]
 mod enumeration;
 
-pub use membership::{rdev, slots as members};
-
-pub use array::Array;
+pub use array::{Array, SAFE_MODE_DELAY};
 pub use assemble::{AssembleError, Candidate, Options, Plan, group, plan};
+pub use bitmap::{Bitmap, Kind as BitmapKind, State as BitmapState};
+pub use manage::{AddOptions, Added, FlagChange, GrowOptions, ManageError, MemberFlag};
+pub use membership::rdev::{Rdev, State as MemberState};
+pub use membership::slots::{Index, Members, Place};
+pub use probe::{probe, probe_all};
 pub use status::{ArrayState, ArrayStatus, MemberStatus};
+pub use sync::{SyncAction, SyncError, SyncRequest, SyncSettings, SyncStatus};
+
+/// The parts that the project's own tests and benches reach into. Other crates use what is above.
+#[doc(hidden)]
+pub mod internals {
+    /// See the module of that name.
+    pub mod badblocks {
+        pub use crate::badblocks::*;
+    }
+    /// See the module of that name.
+    pub mod barrier {
+        pub use crate::barrier::*;
+    }
+    /// See the module of that name.
+    pub mod bitmap {
+        pub use crate::bitmap::*;
+    }
+    /// See the module of that name.
+    pub mod raid0 {
+        pub use crate::raid0::*;
+    }
+    /// See the module of that name.
+    pub mod raid10 {
+        pub use crate::raid10::*;
+    }
+}

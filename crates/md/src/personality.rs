@@ -41,7 +41,7 @@ pub enum PersonalityError {
 }
 
 /// The places of the copies of a run of sectors.
-pub type Copies = smallvec::SmallVec<[Location; 4]>;
+pub(crate) type Copies = smallvec::SmallVec<[Location; 4]>;
 
 impl Personality {
     /// The map that `sb` describes, for an array of `disks` members. `sizes` returns the data size of

@@ -60,7 +60,7 @@ pub async fn probe(gateway: &Gateway) -> Result<Option<Box<Superblock>>, ProbeEr
 ///
 /// # Errors
 /// Outer: the log cannot be read. Inner: it is invalid.
-pub async fn read_bad_blocks(
+pub(crate) async fn read_bad_blocks(
     gateway: &Gateway,
     sb: &Superblock,
 ) -> Result<Result<BadBlocks, BadBlockLogError>, Status> {
@@ -76,7 +76,7 @@ pub async fn read_bad_blocks(
 
 /// Why a member's bitmap is not used.
 #[derive(Debug, Error)]
-pub enum ReadBitmapError {
+pub(crate) enum ReadBitmapError {
     /// It cannot be read.
     #[error("cannot read it: {0}")]
     Read(#[from] Status),
@@ -89,7 +89,7 @@ pub enum ReadBitmapError {
 ///
 /// # Errors
 /// It cannot be read or used.
-pub async fn read_whole_bitmap(
+pub(crate) async fn read_whole_bitmap(
     gateway: &Gateway,
     sb: &Superblock,
     place: Place,
@@ -105,7 +105,7 @@ pub async fn read_whole_bitmap(
 ///
 /// # Errors
 /// It cannot be read.
-pub async fn read_bitmap(
+pub(crate) async fn read_bitmap(
     gateway: &Gateway,
     sb: &Superblock,
 ) -> Result<Option<BitmapSuper>, Status> {

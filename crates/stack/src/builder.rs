@@ -400,7 +400,7 @@ impl Builder {
         let options = ashlar_md::Options { run: true, read_only: true };
         let Ok(plan) = ashlar_md::plan(candidates.clone(), &options).await else { return false };
         let array = Array::start(plan, &name.device(), Arc::clone(&self.runtime));
-        let found = ashlar_md::probe::probe(&Gateway::new(Arc::clone(&array) as _)).await;
+        let found = ashlar_md::probe(&Gateway::new(Arc::clone(&array) as _)).await;
         // Nothing was written, so nothing can fail.
         let (Ok(()) | Err(_)) = array.stop().await;
         matches!(found, Ok(Some(sb)) if self.members.contains_key(&sb.set_uuid))

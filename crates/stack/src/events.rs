@@ -170,8 +170,8 @@ mod tests {
     use crate::view::Snapshot;
     use ashlar_block::Sectors;
     use ashlar_md::MemberStatus;
+    use ashlar_md::SyncAction;
     use ashlar_md::ondisk::Level;
-    use ashlar_md::sync::Action;
 
     fn mirror() -> Snapshot {
         snapshot(Level::Raid1, 0, 0, 2)
@@ -179,7 +179,7 @@ mod tests {
 
     fn at(percent: u64) -> Snapshot {
         let mut array = mirror();
-        array.progress.action = Action::Recover;
+        array.progress.action = SyncAction::Recover;
         let (done, total) = (Sectors((percent << 20) + (1 << 19)), Sectors(100 << 20));
         array.progress.step = Step::Running(Run { done, total, speed_kib: 1, left: None });
         array

@@ -12,8 +12,7 @@ use ashlar_block::Runtime;
 use ashlar_lvm::Metadata;
 use ashlar_lvm::commit::Committed;
 use ashlar_lvm::metadata::Header;
-use ashlar_md::probe::probe;
-use ashlar_md::{Array, AssembleError, Candidate};
+use ashlar_md::{Array, AssembleError, Candidate, probe};
 use uuid::Uuid;
 
 use crate::arrays::{Volume, Waiting};

@@ -94,7 +94,7 @@ pub(crate) fn display_name(sb: &Superblock) -> &str {
 /// # Errors
 /// It cannot be read.
 pub async fn probe(gateway: &Gateway) -> Result<Contents, Status> {
-    let probed = ashlar_md::probe::probe_all(gateway).await?;
+    let probed = ashlar_md::probe_all(gateway).await?;
     let md = match probed.preferred {
         None => Md::None,
         Some(Ok(sb)) => Md::Member(sb),

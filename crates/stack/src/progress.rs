@@ -4,30 +4,31 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use ashlar_block::Sectors;
-use ashlar_md::Array;
-use ashlar_md::sync::Action;
+use ashlar_md::{Array, SyncAction};
 
 /// The word for an action in `proc/mdstat`: a repair is shown as a resync.
-pub const fn mdstat_name(action: Action) -> &'static str {
+pub const fn mdstat_name(action: SyncAction) -> &'static str {
     match action {
-        Action::Recover => "recovery",
-        Action::Check => "check",
-        Action::Resync | Action::Repair | Action::Idle | Action::Frozen => "resync",
+        SyncAction::Recover => "recovery",
+        SyncAction::Check => "check",
+        SyncAction::Resync | SyncAction::Repair | SyncAction::Idle | SyncAction::Frozen => "resync",
     }
 }
 
 /// mdadm's words for an action: for the state (`recovering`) and for the progress line (`Rebuild`).
-pub(crate) const fn detail_names(action: Action) -> (&'static str, &'static str) {
+pub(crate) const fn detail_names(action: SyncAction) -> (&'static str, &'static str) {
     match action {
-        Action::Recover => ("recovering", "Rebuild"),
-        Action::Check => ("checking", "Check"),
-        Action::Resync | Action::Repair | Action::Idle | Action::Frozen => ("resyncing", "Resync"),
+        SyncAction::Recover => ("recovering", "Rebuild"),
+        SyncAction::Check => ("checking", "Check"),
+        SyncAction::Resync | SyncAction::Repair | SyncAction::Idle | SyncAction::Frozen => {
+            ("resyncing", "Resync")
+        }
     }
 }
 
 /// The word in `last_sync_action`.
 pub(crate) fn last_name(progress: &Progress) -> &'static str {
-    if progress.last == Action::Idle { "none" } else { progress.last.name() }
+    if progress.last == SyncAction::Idle { "none" } else { progress.last.name() }
 }
 
 /// The progress of an operation.
@@ -71,9 +72,9 @@ impl Run {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
     /// The current operation; frozen if idle and new ones are forbidden.
-    pub action: Action,
+    pub action: SyncAction,
     /// The last or current operation; idle if there was none.
-    pub last: Action,
+    pub last: SyncAction,
     /// Its progress.
     pub step: Step,
     /// Sectors in which the last check or repair found differences.
@@ -87,9 +88,9 @@ impl Progress {
     pub(crate) fn of(array: &Array) -> Self {
         let status = array.sync_status();
         let step = match status.action {
-            Action::Idle | Action::Frozen if array.is_unsynced() => Step::Pending,
-            Action::Idle | Action::Frozen => Step::None,
-            Action::Resync | Action::Recover | Action::Check | Action::Repair => {
+            SyncAction::Idle | SyncAction::Frozen if array.is_unsynced() => Step::Pending,
+            SyncAction::Idle | SyncAction::Frozen => Step::None,
+            SyncAction::Resync | SyncAction::Recover | SyncAction::Check | SyncAction::Repair => {
                 Step::Running(Run {
                     done: status.done,
                     total: status.total,

@@ -2,16 +2,15 @@
 
 use ashlar_block::Sectors;
 use ashlar_md::ondisk::{Level, Timestamp, Version};
-use ashlar_md::sync::Action;
-use ashlar_md::{ArrayState, ArrayStatus, MemberStatus};
+use ashlar_md::{ArrayState, ArrayStatus, MemberStatus, SyncAction};
 
 use crate::progress::{Progress, Step};
 use crate::view::Snapshot;
 
 /// Nothing runs or ran.
 pub(crate) const IDLE: Progress = Progress {
-    action: Action::Idle,
-    last: Action::Idle,
+    action: SyncAction::Idle,
+    last: SyncAction::Idle,
     step: Step::None,
     mismatches: Sectors::ZERO,
     busy: false,

@@ -3,9 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use ashlar_md::bitmap::Kind;
-use ashlar_md::members::Index;
-use ashlar_md::{Array, ArrayStatus, MemberStatus};
+use ashlar_md::{Array, ArrayStatus, BitmapKind, Index, MemberStatus};
 
 use crate::devices::Devices;
 use crate::progress::Progress;
@@ -14,7 +12,7 @@ use crate::progress::Progress;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BitmapStatus {
     /// Classic or lockless.
-    pub kind: Kind,
+    pub kind: BitmapKind,
     /// Its text in `proc/mdstat`.
     pub mdstat: String,
 }
@@ -45,7 +43,7 @@ impl Snapshot {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ArrayShape {
     pub(crate) members: Vec<MemberShape>,
-    pub(crate) bitmap: Option<Kind>,
+    pub(crate) bitmap: Option<BitmapKind>,
 }
 
 /// The part of a member's state that determines names.

@@ -3,9 +3,8 @@
 //! The messages are mdadm's, and so are the exit codes of refusals: 1 for a disk that is not a member or an array that
 //! cannot start, 2 for a member that an array does not accept.
 
-use ashlar_md::Candidate;
-use ashlar_md::manage::{AddOptions, ManageError};
 use ashlar_md::ondisk::{Role, Superblock};
+use ashlar_md::{AddOptions, Candidate, ManageError};
 use ashlar_stack::arrays::Volume;
 use ashlar_stack::attributes::AttributeError;
 use ashlar_stack::incremental::{Attached, Collector};

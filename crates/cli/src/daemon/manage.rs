@@ -8,10 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ashlar_block::{Gateway, Sectors};
-use ashlar_md::manage::{AddOptions, Added, GrowOptions, ManageError};
-use ashlar_md::members::Index;
 use ashlar_md::ondisk::create::NewBitmap;
-use ashlar_md::{Candidate, MemberStatus};
+use ashlar_md::{AddOptions, Added, Candidate, GrowOptions, Index, ManageError, MemberStatus};
 use ashlar_stack::arrays::Volume;
 use ashlar_stack::assemble::Disk;
 use ashlar_stack::devices::{Device, Kind, Role};

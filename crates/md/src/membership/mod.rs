@@ -1,9 +1,9 @@
 //! Who is a member: slots, superblocks, and the decision that a member has failed.
 
-pub mod rdev;
-pub mod read_errors;
-pub mod slots;
-pub mod superblocks;
+pub(crate) mod rdev;
+pub(crate) mod read_errors;
+pub(crate) mod slots;
+pub(crate) mod superblocks;
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};

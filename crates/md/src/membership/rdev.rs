@@ -71,28 +71,28 @@ pub struct Rdev {
 
 /// Description of a member, without its device.
 #[derive(Debug)]
-pub struct NewRdev {
+pub(crate) struct NewRdev {
     /// The path of the device.
-    pub path: String,
+    pub(crate) path: String,
     /// Its number in the superblocks.
-    pub number: u32,
+    pub(crate) number: u32,
     /// Where its data area begins.
-    pub data_offset: Sectors,
+    pub(crate) data_offset: Sectors,
     /// The size of its data area.
-    pub data_size: Sectors,
+    pub(crate) data_size: Sectors,
     /// Its state.
-    pub state: State,
+    pub(crate) state: State,
     /// Sectors that it already holds, if it is not in sync.
-    pub recovered: Sectors,
+    pub(crate) recovered: Sectors,
     /// Sector of its bitmap's superblock, from the start of the device.
-    pub bitmap: Option<Sector>,
+    pub(crate) bitmap: Option<Sector>,
     /// Its bad blocks.
-    pub bad: BadBlocks,
+    pub(crate) bad: BadBlocks,
 }
 
 impl NewRdev {
     /// A member as its superblock describes it.
-    pub fn of(sb: &Superblock, path: String, state: State, bad: BadBlocks) -> Self {
+    pub(crate) fn of(sb: &Superblock, path: String, state: State, bad: BadBlocks) -> Self {
         let flags =
             [(State::WRITE_MOSTLY, sb.flags.write_mostly), (State::FAILFAST, sb.flags.failfast)];
         let set = flags.iter().filter(|(_, set)| *set).map(|(flag, _)| *flag);
@@ -110,11 +110,11 @@ impl NewRdev {
 }
 
 /// A read in flight on a member, for balancing.
-pub struct Reading<'a>(&'a Load);
+pub(crate) struct Reading<'a>(&'a Load);
 
 impl Rdev {
     /// A member reached through `gateway`.
-    pub fn new(gateway: Gateway, new: NewRdev) -> Self {
+    pub(crate) fn new(gateway: Gateway, new: NewRdev) -> Self {
         let NewRdev { path, number, data_offset, data_size, state, recovered, bitmap, bad } = new;
         Self {
             gateway,
@@ -160,7 +160,7 @@ impl Rdev {
     }
 
     /// The device's limits.
-    pub fn limits(&self) -> &Limits {
+    pub(crate) fn limits(&self) -> &Limits {
         self.gateway.disk().limits()
     }
 
@@ -187,18 +187,18 @@ impl Rdev {
     }
 
     /// Sets flags; returns the previous ones.
-    pub fn set(&self, flags: State) -> State {
+    pub(crate) fn set(&self, flags: State) -> State {
         State::from_bits_retain(self.state.fetch_or(flags.bits(), SeqCst))
     }
 
     /// Clears flags; returns the previous ones. `FAULTY` is never cleared.
-    pub fn clear(&self, flags: State) -> State {
+    pub(crate) fn clear(&self, flags: State) -> State {
         debug_assert!(!flags.contains(State::FAULTY), "a failed member does not come back");
         State::from_bits_retain(self.state.fetch_and(!flags.bits(), SeqCst))
     }
 
     /// Marks the member failed; true if it was not before.
-    pub fn set_faulty(&self) -> bool {
+    pub(crate) fn set_faulty(&self) -> bool {
         !self.set(State::FAULTY).contains(State::FAULTY)
     }
 
@@ -225,24 +225,24 @@ impl Rdev {
     }
 
     /// Notes how far it has been rebuilt.
-    pub fn set_recovered(&self, to: Sectors) {
+    pub(crate) fn set_recovered(&self, to: Sectors) {
         self.recovered.store(to.0, SeqCst);
     }
 
     /// How far the rebuilt data would survive a power cut.
-    pub fn durably_recovered(&self) -> Sectors {
+    pub(crate) fn durably_recovered(&self) -> Sectors {
         Sectors(self.durably_recovered.load(SeqCst)).min(self.recovered())
     }
 
     /// Notes that the rebuilt data up to `to` has been flushed.
-    pub fn set_durably_recovered(&self, to: Sectors) {
+    pub(crate) fn set_durably_recovered(&self, to: Sectors) {
         self.durably_recovered.store(to.0, SeqCst);
     }
 
     /// Whether it may be read up to `end`, a sector of its data area: it has not failed, and is in
     /// sync or was rebuilt that far.
     #[inline]
-    pub fn holds(&self, end: Sector) -> bool {
+    pub(crate) fn holds(&self, end: Sector) -> bool {
         let state = self.state();
         !state.contains(State::FAULTY)
             && (state.contains(State::IN_SYNC)
@@ -251,13 +251,13 @@ impl Rdev {
     }
 
     /// Sector of its bitmap's superblock, from the start of the device.
-    pub fn bitmap_start(&self) -> Option<Sector> {
+    pub(crate) fn bitmap_start(&self) -> Option<Sector> {
         let at = self.bitmap.load(SeqCst);
         (at != u64::MAX).then_some(Sector(at))
     }
 
     /// Sets where its bitmap is, if it has one.
-    pub fn set_bitmap_start(&self, at: Option<Sector>) {
+    pub(crate) fn set_bitmap_start(&self, at: Option<Sector>) {
         self.bitmap.store(at.map_or(u64::MAX, |at| at.0), SeqCst);
     }
 
@@ -277,12 +277,12 @@ impl Rdev {
     }
 
     /// The copies of a range of its data area that a read can name.
-    pub fn copies(&self, at: Sector, len: Sectors) -> u16 {
+    pub(crate) fn copies(&self, at: Sector, len: Sectors) -> u16 {
         self.gateway.copies(at + self.data_offset, len)
     }
 
     /// Its budget of read errors.
-    pub fn read_errors(&self) -> &ReadErrors {
+    pub(crate) fn read_errors(&self) -> &ReadErrors {
         &self.errors
     }
 
@@ -292,23 +292,23 @@ impl Rdev {
     }
 
     /// Counts a read error.
-    pub fn count_read_error(&self) {
+    pub(crate) fn count_read_error(&self) {
         self.read_errors.fetch_add(1, Relaxed);
     }
 
     /// Counts sectors that were rewritten.
-    pub fn count_corrected(&self, sectors: Sectors) {
+    pub(crate) fn count_corrected(&self, sectors: Sectors) {
         self.corrected.fetch_add(sectors.0, Relaxed);
     }
 
     /// Submits a bio whose sectors count from the start of the data area.
-    pub fn submit(&self, bio: Bio) -> IoFuture<'_> {
+    pub(crate) fn submit(&self, bio: Bio) -> IoFuture<'_> {
         self.gateway.submit(self.on_device(bio))
     }
 
     /// Submits like [`Self::submit`], and traces the remap (A) from sector `from` of the array
     /// `above`.
-    pub fn submit_from(&self, above: &Disk, from: Sector, bio: Bio) -> IoFuture<'_> {
+    pub(crate) fn submit_from(&self, above: &Disk, from: Sector, bio: Bio) -> IoFuture<'_> {
         let bio = self.on_device(bio);
         trace::remap(self.gateway.disk(), &bio, above, from);
         self.gateway.submit(bio)
@@ -322,12 +322,12 @@ impl Rdev {
 
     /// Whether its disk has lost writes since the member's last flush.
     #[inline]
-    pub fn has_lost_writes(&self) -> bool {
+    pub(crate) fn has_lost_writes(&self) -> bool {
         self.gateway.has_lost_writes()
     }
 
     /// Flushes the member's cache.
-    pub fn submit_flush(&self) -> IoFuture<'_> {
+    pub(crate) fn submit_flush(&self) -> IoFuture<'_> {
         self.gateway.submit(Bio::flush())
     }
 
@@ -337,7 +337,7 @@ impl Rdev {
     /// in flight than the others: its disk reads ahead and its queue merges, which is worth more than
     /// an even spread.
     #[inline]
-    pub fn read_cost(&self, shard: usize, sector: Sector) -> u32 {
+    pub(crate) fn read_cost(&self, shard: usize, sector: Sector) -> u32 {
         const SEQUENTIAL_BONUS: u32 = 64;
         let load = &self.loads[shard];
         let pending = load.pending.load(Relaxed).saturating_add(SEQUENTIAL_BONUS);
@@ -347,7 +347,7 @@ impl Rdev {
     }
 
     /// Notes that the current thread reads `[sector, sector + len)`, until the guard is dropped.
-    pub fn reading(&self, sector: Sector, len: Sectors) -> Reading<'_> {
+    pub(crate) fn reading(&self, sector: Sector, len: Sectors) -> Reading<'_> {
         let load = &self.loads[thread_shard()];
         load.pending.fetch_add(1, Relaxed);
         load.next_sector.store((sector + len).0, Relaxed);

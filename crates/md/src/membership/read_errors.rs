@@ -8,7 +8,7 @@
 use std::sync::{Mutex, PoisonError};
 
 /// The default of an array's `max_read_errors`.
-pub const DEFAULT_MAX: u32 = 20;
+pub(crate) const DEFAULT_MAX: u32 = 20;
 
 const HOUR_NS: u64 = 3600 * 1_000_000_000;
 
@@ -21,12 +21,12 @@ struct Count {
 
 /// The read errors of one member.
 #[derive(Debug, Default)]
-pub struct ReadErrors(Mutex<Count>);
+pub(crate) struct ReadErrors(Mutex<Count>);
 
 impl ReadErrors {
     /// Counts an error at `now_ns`, by the runtime's monotonic clock, and returns the new count: the old
     /// one, halved for each full hour since the last error, plus one.
-    pub fn record(&self, now_ns: u64) -> u32 {
+    pub(crate) fn record(&self, now_ns: u64) -> u32 {
         let mut count = self.lock();
         let idle = count.last_ns.map_or(0, |last| now_ns.saturating_sub(last));
         let halvings = u32::try_from(idle / HOUR_NS).unwrap_or(u32::MAX);
@@ -38,7 +38,7 @@ impl ReadErrors {
     }
 
     /// Whether the count after the last error is more than `max`: then the member fails.
-    pub fn exceeded(&self, max: u32) -> bool {
+    pub(crate) fn exceeded(&self, max: u32) -> bool {
         self.lock().errors > max
     }
 

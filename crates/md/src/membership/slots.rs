@@ -69,7 +69,7 @@ pub struct Members {
 
 impl Members {
     /// Members of an array with this many slots.
-    pub fn new(slots: usize, members: impl IntoIterator<Item = (Rdev, Place)>) -> Self {
+    pub(crate) fn new(slots: usize, members: impl IntoIterator<Item = (Rdev, Place)>) -> Self {
         let this = Self {
             table: boxcar::Vec::new(),
             slots: std::iter::repeat_with(Slot::new).take(slots.max(MAX_ROLES)).collect(),
@@ -99,14 +99,14 @@ impl Members {
     }
 
     /// Adds a member; returns its index.
-    pub fn add(&self, rdev: Rdev, place: Place) -> Index {
+    pub(crate) fn add(&self, rdev: Rdev, place: Place) -> Index {
         let index = self.table.push(rdev) as Index;
         self.put(index, place);
         index
     }
 
     /// Puts a member into a place; the slot must be free.
-    pub fn put(&self, index: Index, place: Place) {
+    pub(crate) fn put(&self, index: Index, place: Place) {
         match place {
             Place::Slot(slot) => self.slots[slot].change(|indices| indices[0] = index),
             Place::Replacement(slot) => self.slots[slot].change(|indices| indices[1] = index),
@@ -115,7 +115,7 @@ impl Members {
     }
 
     /// Takes a member out of its place.
-    pub fn take_out(&self, index: Index) {
+    pub(crate) fn take_out(&self, index: Index) {
         match self.place(index) {
             Place::Slot(slot) => self.slots[slot].change(|indices| indices[0] = NOBODY),
             Place::Replacement(slot) => self.slots[slot].change(|indices| indices[1] = NOBODY),
@@ -124,7 +124,7 @@ impl Members {
     }
 
     /// Makes the replacement in `slot` its member.
-    pub fn promote(&self, slot: usize) {
+    pub(crate) fn promote(&self, slot: usize) {
         self.slots[slot].change(|indices| *indices = [indices[1], NOBODY]);
     }
 
@@ -174,7 +174,7 @@ impl Members {
     }
 
     /// Removed members, the latest first.
-    pub fn removed(&self) -> impl Iterator<Item = &Rdev> {
+    pub(crate) fn removed(&self) -> impl Iterator<Item = &Rdev> {
         let all = (0..self.table.count()).rev().filter_map(|index| self.table.get(index));
         all.filter(|rdev| rdev.is_removed())
     }

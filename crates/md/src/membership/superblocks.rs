@@ -39,7 +39,7 @@ use crate::membership::slots::{Index, Members, Place};
 use crate::ondisk::{Features, Role, Superblock, Timestamp};
 
 /// The superblocks of an array's members.
-pub struct Superblocks {
+pub(crate) struct Superblocks {
     /// By member index; array-wide fields are updated before each write.
     blocks: Vec<Superblock>,
     /// The role of each member ever used, by its number.
@@ -57,7 +57,7 @@ pub struct Superblocks {
 
 /// What an update records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Change {
+pub(crate) enum Change {
     /// The array is about to be written.
     Active,
     /// The array has been idle for a while, or stops.
@@ -68,7 +68,7 @@ pub enum Change {
 
 /// What an update needs to know about the array.
 #[derive(Clone, Copy)]
-pub struct Facts<'a> {
+pub(crate) struct Facts<'a> {
     /// Its members.
     pub members: &'a Members,
     /// How far its copies are known to be the same without writes under way; [`Sectors::MAX`] for all.
@@ -81,7 +81,7 @@ pub struct Facts<'a> {
 
 impl Superblocks {
     /// The superblocks as read at assembly, by member index, updated in memory to the freshest's state.
-    pub fn new(blocks: Vec<Superblock>, members: &Members, freshest: &Superblock) -> Self {
+    pub(crate) fn new(blocks: Vec<Superblock>, members: &Members, freshest: &Superblock) -> Self {
         let events = freshest.events;
         let placed = |index| members.place(index) != Place::Spare;
         let mut numbered = (0..).zip(&blocks);
@@ -104,39 +104,32 @@ impl Superblocks {
     }
 
     /// The event count.
-    pub fn events(&self) -> u64 {
+    pub(crate) fn events(&self) -> u64 {
         self.events
     }
 
     /// Whether the superblocks on disk say that no writes are under way.
-    pub fn is_clean(&self) -> bool {
+    pub(crate) fn is_clean(&self) -> bool {
         self.clean
     }
 
     /// The superblock of a member.
-    pub fn of(&self, index: Index) -> Option<&Superblock> {
+    pub(crate) fn of(&self, index: Index) -> Option<&Superblock> {
         self.blocks.get(index as usize)
     }
 
     /// Appends the superblock of a member that was just appended to the members' table.
-    pub fn push(&mut self, block: Superblock) {
+    pub(crate) fn push(&mut self, block: Superblock) {
         self.blocks.push(block);
     }
 
     /// Changes every superblock: for properties of the array.
-    pub fn change(&mut self, change: impl FnMut(&mut Superblock)) {
+    pub(crate) fn change(&mut self, change: impl FnMut(&mut Superblock)) {
         self.blocks.iter_mut().for_each(change);
     }
 
-    /// Changes the superblock of one member.
-    pub fn change_one(&mut self, index: Index, change: impl FnOnce(&mut Superblock)) {
-        if let Some(block) = self.blocks.get_mut(index as usize) {
-            change(block);
-        }
-    }
-
     /// A number for a new member: if possible one that no member has or had.
-    pub fn free_number(&self, slots: usize) -> u32 {
+    pub(crate) fn free_number(&self, slots: usize) -> u32 {
         let taken = |number: usize| self.blocks.iter().any(|b| b.dev_number as usize == number);
         let unused = |number: &usize| self.roles[*number] == Role::Spare && !taken(*number);
         let found = (slots..self.roles.len()).find(unused);
@@ -149,7 +142,7 @@ impl Superblocks {
     ///
     /// # Errors
     /// The member's error.
-    pub async fn introduce(&mut self, index: Index, facts: Facts<'_>) -> Result<(), Status> {
+    pub(crate) async fn introduce(&mut self, index: Index, facts: Facts<'_>) -> Result<(), Status> {
         if self.describe(facts, self.events) {
             self.goal = self.tried.saturating_add(2);
         }
@@ -165,7 +158,7 @@ impl Superblocks {
     /// # Errors
     /// A member that must stay did not take its superblock: nothing that depends on the change may
     /// proceed.
-    pub async fn update(
+    pub(crate) async fn update(
         &mut self,
         facts: Facts<'_>,
         change: Change,

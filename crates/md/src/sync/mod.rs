@@ -98,19 +98,18 @@ use crate::level::Level;
 use drive::Ended;
 use pace::Marks;
 
-pub use status::{
-    Action, DEFAULT_SPEED_MAX_KIB, DEFAULT_SPEED_MIN_KIB, Request, SyncError, SyncSettings,
-    SyncStatus,
-};
+pub use status::{SyncAction, SyncError, SyncRequest, SyncSettings, SyncStatus};
 
 /// State of the sync task, and the requests to it.
 #[derive(Default)]
 struct Orders {
     /// The task is working, or deciding what to do.
     busy: bool,
-    running: Option<Action>,
-    last: Action,
-    requested: Option<Action>,
+    /// How often it has become busy.
+    turns: u64,
+    running: Option<SyncAction>,
+    last: SyncAction,
+    requested: Option<SyncAction>,
     frozen: bool,
     /// Number of [`SyncHeld`] guards.
     holds: usize,
@@ -119,7 +118,7 @@ struct Orders {
     /// The count of news when spares were last put into slots.
     spares_seen: Option<u64>,
     /// An action that did not succeed, and the count of news before it.
-    gave_up: Option<(Action, u64)>,
+    gave_up: Option<(SyncAction, u64)>,
 }
 
 /// Progress of the running action.
@@ -189,7 +188,7 @@ impl Engine {
     /// The running sync, and its progress.
     pub(crate) fn status(&self) -> SyncStatus {
         let orders = self.orders();
-        let frozen = if orders.frozen { Action::Frozen } else { Action::Idle };
+        let frozen = if orders.frozen { SyncAction::Frozen } else { SyncAction::Idle };
         let (running, last) = (orders.running, orders.last);
         drop(orders);
         let progress = self.progress();
@@ -241,7 +240,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`SyncError`].
-    pub(crate) fn request(&self, request: Request) -> Result<(), SyncError> {
+    pub(crate) fn request(&self, request: SyncRequest) -> Result<(), SyncError> {
         if !self.core.is_redundant() {
             return Err(SyncError::NotRedundant);
         }
@@ -253,17 +252,17 @@ impl Engine {
         }
         let mut orders = self.orders();
         let wanted = match request {
-            Request::Idle | Request::Frozen => {
-                orders.frozen = request == Request::Frozen;
+            SyncRequest::Idle | SyncRequest::Frozen => {
+                orders.frozen = request == SyncRequest::Frozen;
                 orders.interrupted |= orders.running.is_some();
                 orders.requested = None;
                 None
             }
-            Request::Resync | Request::Recover => None,
-            Request::Check => Some(Action::Check),
-            Request::Repair => Some(Action::Repair),
+            SyncRequest::Resync | SyncRequest::Recover => None,
+            SyncRequest::Check => Some(SyncAction::Check),
+            SyncRequest::Repair => Some(SyncAction::Repair),
         };
-        if !matches!(request, Request::Idle | Request::Frozen) {
+        if !matches!(request, SyncRequest::Idle | SyncRequest::Frozen) {
             if orders.running.is_some() || orders.requested.is_some() {
                 return Err(SyncError::Busy);
             }
@@ -281,18 +280,21 @@ impl Engine {
     pub(crate) async fn ended(&self) {
         loop {
             let listener = self.ended.listen();
-            let (busy, stands, spares_seen) = {
+            let (busy, stands, spares_seen, turns) = {
                 let orders = self.orders();
                 let stands = self.stands(&orders);
                 let busy = orders.busy || (orders.requested.is_some() && !stands);
-                (busy, stands, orders.spares_seen == Some(self.core.news.count()))
+                let spares_seen = orders.spares_seen == Some(self.core.news.count());
+                (busy, stands, spares_seen, orders.turns)
             };
             let idle = stands || self.core.lifecycle.is_stopped() || !self.core.is_writable();
-            let busy = busy || (!idle && !spares_seen && self.core.wants_spares());
-            if !busy && (idle || self.next_action().is_none()) {
+            let work = || !spares_seen && self.core.wants_spares() || self.next_action().is_some();
+            if busy || (!idle && work()) {
+                listener.await;
+            } else if self.orders().turns == turns {
                 return;
             }
-            listener.await;
+            // Otherwise the task, on its thread, began something meanwhile: it may have been that work.
         }
     }
 
@@ -337,6 +339,7 @@ impl Engine {
                     return;
                 }
                 orders.busy = true;
+                orders.turns += 1;
                 orders.interrupted = false;
                 orders.spares_seen = Some(self.core.news.count());
             }
@@ -344,10 +347,12 @@ impl Engine {
             let action = self.begin_sync();
             if let Some(action) = action {
                 let ended = match action {
-                    Action::Recover => self.recover().await,
-                    Action::Resync => self.resync().await,
-                    Action::Check | Action::Repair => self.check(action == Action::Repair).await,
-                    Action::Idle | Action::Frozen => Ended::Complete,
+                    SyncAction::Recover => self.recover().await,
+                    SyncAction::Resync => self.resync().await,
+                    SyncAction::Check | SyncAction::Repair => {
+                        self.check(action == SyncAction::Repair).await
+                    }
+                    SyncAction::Idle | SyncAction::Frozen => Ended::Complete,
                 };
                 self.end_sync(action, ended);
             }
@@ -360,16 +365,16 @@ impl Engine {
     }
 
     /// The next action; `None` if there is none, or it failed and nothing has changed since.
-    fn next_action(&self) -> Option<Action> {
+    fn next_action(&self) -> Option<SyncAction> {
         let necessary = if self.wants_recovery() {
-            Some(Action::Recover)
+            Some(SyncAction::Recover)
         } else if self.wants_resync() {
-            Some(Action::Resync)
+            Some(SyncAction::Resync)
         } else {
             None
         };
         let orders = self.orders();
-        let able = |action: &Action| orders.gave_up != Some((*action, self.core.news.count()));
+        let able = |action: &SyncAction| orders.gave_up != Some((*action, self.core.news.count()));
         necessary.filter(able).or(orders.requested)
     }
 
@@ -380,7 +385,7 @@ impl Engine {
     }
 
     /// Chooses the next action, and marks it as running.
-    fn begin_sync(&self) -> Option<Action> {
+    fn begin_sync(&self) -> Option<SyncAction> {
         let action = self.next_action()?;
         let mut orders = self.orders();
         // A request that arrived meanwhile is handled next.
@@ -390,23 +395,23 @@ impl Engine {
         orders.running = Some(action);
         orders.last = action;
         orders.gave_up = Some((action, self.core.news.count()));
-        if matches!(action, Action::Check | Action::Repair) {
+        if matches!(action, SyncAction::Check | SyncAction::Repair) {
             orders.requested = None;
             orders.gave_up = None;
         }
         drop(orders);
         let mut progress = self.progress();
-        let kept = if action == Action::Recover { progress.mismatches } else { Sectors::ZERO };
+        let kept = if action == SyncAction::Recover { progress.mismatches } else { Sectors::ZERO };
         *progress = Progress { mismatches: kept, ..Progress::default() };
         progress.marks.note(self.core.runtime().now_ns(), Sectors::ZERO);
         Some(action)
     }
 
-    fn end_sync(&self, action: Action, ended: Ended) {
+    fn end_sync(&self, action: SyncAction, ended: Ended) {
         let done = self.progress().done;
         let mut orders = self.orders();
         orders.running = None;
-        let asked_for = matches!(action, Action::Check | Action::Repair);
+        let asked_for = matches!(action, SyncAction::Check | SyncAction::Repair);
         let settings = &self.settings;
         match ended {
             Ended::Complete => {

@@ -10,13 +10,13 @@ use event_listener::Event;
 use thiserror::Error;
 
 /// The kernel's system-wide `speed_limit_min`, KiB per second for each member.
-pub const DEFAULT_SPEED_MIN_KIB: u64 = 1000;
+pub(crate) const DEFAULT_SPEED_MIN_KIB: u64 = 1000;
 /// The kernel's system-wide `speed_limit_max`, KiB per second for each member.
-pub const DEFAULT_SPEED_MAX_KIB: u64 = 200_000;
+pub(crate) const DEFAULT_SPEED_MAX_KIB: u64 = 200_000;
 
 /// What a sync does, in the kernel's words (`sync_action`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Action {
+pub enum SyncAction {
     /// Nothing.
     #[default]
     Idle,
@@ -32,7 +32,7 @@ pub enum Action {
     Frozen,
 }
 
-impl Action {
+impl SyncAction {
     /// The kernel's word for it.
     pub const fn name(self) -> &'static str {
         match self {
@@ -48,7 +48,7 @@ impl Action {
 
 /// A user's request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Request {
+pub enum SyncRequest {
     /// End the running action. A necessary action begins again automatically.
     Idle,
     /// End the running action, and let none begin.
@@ -63,7 +63,7 @@ pub enum Request {
     Repair,
 }
 
-impl FromStr for Request {
+impl FromStr for SyncRequest {
     type Err = SyncError;
 
     fn from_str(word: &str) -> Result<Self, SyncError> {
@@ -199,10 +199,10 @@ impl SyncSettings {
 /// Progress of a sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SyncStatus {
-    /// The running action; [`Action::Frozen`] if none runs and none may.
-    pub action: Action,
+    /// The running action; [`SyncAction::Frozen`] if none runs and none may.
+    pub action: SyncAction,
     /// The last action, which may still run.
-    pub last: Action,
+    pub last: SyncAction,
     /// Sectors done: of a member in a recovery, otherwise of the array.
     pub done: Sectors,
     /// Total sectors; zero if nothing runs.
@@ -222,19 +222,19 @@ mod tests {
     #[test]
     fn requests_are_the_kernels_words() {
         for (word, request, action) in [
-            ("idle", Request::Idle, Action::Idle),
-            ("frozen", Request::Frozen, Action::Frozen),
-            ("resync", Request::Resync, Action::Resync),
-            ("recover", Request::Recover, Action::Recover),
-            ("check", Request::Check, Action::Check),
-            ("repair", Request::Repair, Action::Repair),
+            ("idle", SyncRequest::Idle, SyncAction::Idle),
+            ("frozen", SyncRequest::Frozen, SyncAction::Frozen),
+            ("resync", SyncRequest::Resync, SyncAction::Resync),
+            ("recover", SyncRequest::Recover, SyncAction::Recover),
+            ("check", SyncRequest::Check, SyncAction::Check),
+            ("repair", SyncRequest::Repair, SyncAction::Repair),
         ] {
             assert_eq!(word.parse(), Ok(request));
             assert_eq!(action.name(), word);
         }
-        assert_eq!("reshape".parse::<Request>(), Err(SyncError::Reshape));
-        assert_eq!("".parse::<Request>(), Err(SyncError::Unknown));
-        assert_eq!("Check".parse::<Request>(), Err(SyncError::Unknown));
+        assert_eq!("reshape".parse::<SyncRequest>(), Err(SyncError::Reshape));
+        assert_eq!("".parse::<SyncRequest>(), Err(SyncError::Unknown));
+        assert_eq!("Check".parse::<SyncRequest>(), Err(SyncError::Unknown));
     }
 
     #[test]

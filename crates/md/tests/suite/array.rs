@@ -3,8 +3,7 @@
 use crate::common::{Shape, candidates, disks, gateway, make, media, stamped, start};
 use ashlar_block::{Buffer, Flags, Op, Sector, Sectors, Status};
 use ashlar_md::ondisk::{Level, Role};
-use ashlar_md::probe::probe;
-use ashlar_md::{ArrayState, AssembleError, Options};
+use ashlar_md::{ArrayState, AssembleError, Options, probe};
 use ashlar_sim::Sim;
 
 const DISK: Sectors = Sectors(8192);

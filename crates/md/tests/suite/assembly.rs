@@ -6,8 +6,7 @@ use crate::common::{
 };
 use ashlar_block::{Limits, Sector, Sectors};
 use ashlar_md::ondisk::{Features, Level, Role, Superblock};
-use ashlar_md::probe::probe;
-use ashlar_md::{AssembleError, Candidate, Options, plan};
+use ashlar_md::{AssembleError, Candidate, Options, plan, probe};
 use ashlar_sim::{Media, Model, Sim, SimDisk, Stop};
 use uuid::Uuid;
 

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use ashlar_block::{CopyNumber, Gateway, Sector, Sectors, Status};
 use ashlar_md::create::{NewDevice, create};
 use ashlar_md::ondisk::{DeviceFlags, Level};
-use ashlar_md::probe::probe;
-use ashlar_md::sync::Request;
-use ashlar_md::{Array, Candidate, Options, plan};
+use ashlar_md::{Array, Candidate, Options, SyncRequest, plan, probe};
 use ashlar_sim::{Media, Sim, SimDisk};
 
 use crate::common::{
@@ -95,7 +93,7 @@ fn a_member_under_rebuild_has_a_copy_of_what_it_holds() {
         edit(&media[0], |sb| sb.recovery_offset = Some(Sectors(64)));
         let array = start(&sim, &disks, &RUN).await.unwrap();
         // Before the recovery's first window.
-        array.request_sync(Request::Frozen).unwrap();
+        array.request_sync(SyncRequest::Frozen).unwrap();
         tell_apart(&media);
         let volume = gateway(&array);
         let copies = |at, len| volume.copies(Sector(at), Sectors(len));

@@ -7,14 +7,14 @@
 use std::mem::{offset_of, size_of};
 
 use ashlar_block::{Sector, Sectors};
+use ashlar_md::internals::raid0::Zones;
+use ashlar_md::internals::raid10::{self, FarSets, Layout};
 use ashlar_md::ondisk::bad_block_log::{self, BadRange};
 use ashlar_md::ondisk::bitmap_super::{self, BitmapSuper};
 use ashlar_md::ondisk::create::{CreateSpec, NewBitmap, NewMember, create};
 use ashlar_md::ondisk::superblock_0_90::{Block090, Descriptor, MAX_DISKS, disk, state};
 use ashlar_md::ondisk::superblock_1::{BLOCK_SIZE, Block1, HEADER_SIZE, Header1};
 use ashlar_md::ondisk::{DeviceFlags, Features, Level, MAGIC, Role, Version};
-use ashlar_md::raid0::Zones;
-use ashlar_md::raid10::{self, FarSets, Layout};
 use uuid::Uuid;
 
 const DOCUMENT: &str = include_str!("../../../../docs/formats/md.md");

@@ -6,8 +6,7 @@ use crate::common::{
 };
 use ashlar_block::{Bio, Buffer, Flags, Op, Sector, Sectors, Status};
 use ashlar_md::ondisk::{Level, Role};
-use ashlar_md::probe::probe;
-use ashlar_md::{ArrayState, Options};
+use ashlar_md::{ArrayState, Options, probe};
 use ashlar_sim::{Sim, Stop};
 use futures_util::FutureExt;
 use futures_util::future::{join, join_all, join3};

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ashlar_block::{Bio, Op, Runtime, Sector, Sectors};
-use ashlar_md::manage::{AddOptions, FlagChange, MemberFlag};
 use ashlar_md::ondisk::create::NewBitmap;
 use ashlar_md::ondisk::{Level, Role, Superblock, Version};
-use ashlar_md::sync::{Action, Request};
-use ashlar_md::{Array, ArrayState, Options};
+use ashlar_md::{
+    AddOptions, Array, ArrayState, FlagChange, MemberFlag, Options, SyncAction, SyncRequest,
+};
 use ashlar_sim::{Media, Sim, SimDisk, SimRuntime};
 use futures_util::future::join;
 use uuid::Uuid;
@@ -71,7 +71,7 @@ fn what_a_member_did_not_discard_is_synced_though_it_stays_a_member() {
         SimRuntime.sleep(Duration::from_secs(1)).await;
         assert_eq!(array.degraded(), 0);
         assert_eq!(array.bitmap().unwrap().needed_chunks(), 0);
-        assert_eq!(array.sync_status().last, Action::Resync);
+        assert_eq!(array.sync_status().last, SyncAction::Resync);
     });
 }
 
@@ -151,7 +151,7 @@ fn a_recovery_that_cannot_be_flushed_gives_up() {
         let array = rebuilding(&sim, &shape, &media).await;
         media[0].drop_support(Op::Flush);
         array.sync_ended().await;
-        assert_eq!((array.degraded(), array.sync_status().action), (1, Action::Idle));
+        assert_eq!((array.degraded(), array.sync_status().action), (1, SyncAction::Idle));
     });
 }
 
@@ -465,7 +465,7 @@ fn a_member_that_is_replaced_while_copies_may_differ_leaves_what_is_read_as_it_i
         let sim = Sim::new(2);
         sim.block_on(async {
             let array = start(&sim, &disks(&media)[..2], &RUN).await.unwrap();
-            array.request_sync(Request::Frozen).unwrap();
+            array.request_sync(SyncRequest::Frozen).unwrap();
             let spare = &disks(&media)[2];
             let options = AddOptions {
                 device_uuid: Uuid::from_u128(1),
@@ -479,7 +479,7 @@ fn a_member_that_is_replaced_while_copies_may_differ_leaves_what_is_read_as_it_i
             let read =
                 async || volume.read(Sector(0), Sectors(1)).await.unwrap().as_slice().to_vec();
             let first = read().await;
-            array.request_sync(Request::Idle).unwrap();
+            array.request_sync(SyncRequest::Idle).unwrap();
             while array.is_unsynced() {
                 assert!(read().await == first, "case {case}: it reads differently");
                 SimRuntime.sleep(Duration::from_micros(20)).await;

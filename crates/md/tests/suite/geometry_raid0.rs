@@ -2,7 +2,7 @@
 //! size up to three chunks, both layouts.
 
 use ashlar_block::units::{Sector, Sectors};
-use ashlar_md::raid0::{Span, Zones, ZonesError, discard};
+use ashlar_md::internals::raid0::{Span, Zones, ZonesError, discard};
 
 const ORIGINAL: u32 = 1;
 const ALTERNATE: u32 = 2;

@@ -19,5 +19,6 @@ mod manage;
 mod simulation;
 mod superblocks;
 mod sync;
+mod threads;
 mod upstream_bugs;
 mod write_behind;

@@ -5,13 +5,12 @@ use crate::common::{
     stamped, start, write,
 };
 use ashlar_block::{Sector, Sectors};
-use ashlar_md::Options;
 use ashlar_md::create::{CreateError, create};
 use ashlar_md::ondisk::bitmap_super::{self, BitmapSuper};
 use ashlar_md::ondisk::create::NewBitmap;
 use ashlar_md::ondisk::superblock_0_90::{Block090, disk, state};
 use ashlar_md::ondisk::{Level, MAGIC, Role, Superblock, Version};
-use ashlar_md::probe::probe;
+use ashlar_md::{Options, probe};
 use ashlar_sim::{Media, Sim, SimDisk, Snapshot};
 use std::time::Duration;
 

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use ashlar_block::Sectors;
-use ashlar_md::bitmap::Kind;
-use ashlar_md::sync::Action;
+use ashlar_md::{BitmapKind, SyncAction};
 
 use super::*;
 use crate::progress::Run;
@@ -69,14 +68,14 @@ fn a_rebuild_is_told_as_mdadm_tells_it() {
     array.status.members.push(MemberStatus { in_sync: false, replacement: true, ..member(0, 4) });
     array.status.members.push(spare(5));
     array.status.members.push(MemberStatus { faulty: true, ..spare(2) });
-    array.bitmap = Some(BitmapStatus { kind: Kind::Classic, mdstat: String::new() });
+    array.bitmap = Some(BitmapStatus { kind: BitmapKind::Classic, mdstat: String::new() });
     let run = Run {
         done: Sectors(300 << 11),
         total: Sectors(1000 << 11),
         speed_kib: 1,
         left: Some(Duration::from_secs(2)),
     };
-    array.progress = Progress { action: Action::Recover, step: Step::Running(run), ..IDLE };
+    array.progress = Progress { action: SyncAction::Recover, step: Step::Running(run), ..IDLE };
     let text = Detail::new(&array, "/dev/md0").to_string();
     let expected = "
        Persistence : Superblock is persistent
@@ -113,7 +112,7 @@ Consistency Policy : bitmap
 fn an_array_that_waits_for_its_first_write_is_clean() {
     let mut array = snapshot(Level::Raid1, 0, 0, 2);
     (array.status.state, array.status.unsynced) = (ArrayState::ReadAuto, true);
-    array.progress = Progress { action: Action::Idle, step: Step::Pending, ..IDLE };
+    array.progress = Progress { action: SyncAction::Idle, step: Step::Pending, ..IDLE };
     let text = Detail::new(&array, "x").to_string();
     assert!(text.contains("             State : clean, resyncing (PENDING) \n"), "{text}");
 }
@@ -122,11 +121,11 @@ fn an_array_that_waits_for_its_first_write_is_clean() {
 fn the_state_says_what_is_done_and_what_is_waited_for() {
     let run = Step::Running(Run { done: Sectors(0), total: Sectors(8), speed_kib: 0, left: None });
     for (action, step, state, status) in [
-        (Action::Check, run, "clean, checking", Some("      Check Status : 0% complete\n\n")),
-        (Action::Resync, run, "clean, resyncing", Some("     Resync Status : 0% complete\n\n")),
-        (Action::Repair, run, "clean, resyncing", Some("     Resync Status : 0% complete\n\n")),
-        (Action::Idle, Step::Pending, "clean, resyncing (PENDING)", None),
-        (Action::Idle, Step::None, "clean", None),
+        (SyncAction::Check, run, "clean, checking", Some("      Check Status : 0% complete\n\n")),
+        (SyncAction::Resync, run, "clean, resyncing", Some("     Resync Status : 0% complete\n\n")),
+        (SyncAction::Repair, run, "clean, resyncing", Some("     Resync Status : 0% complete\n\n")),
+        (SyncAction::Idle, Step::Pending, "clean, resyncing (PENDING)", None),
+        (SyncAction::Idle, Step::None, "clean", None),
     ] {
         let mut array = snapshot(Level::Raid1, 0, 0, 2);
         array.progress = Progress { action, step, ..IDLE };

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ashlar_block::{Gateway, Sector, Sectors, Status};
-use ashlar_md::bitmap::State;
+use ashlar_md::BitmapState;
 use ashlar_md::ondisk::bad_block_log::{self, BadRange};
 use ashlar_md::ondisk::bitmap_super::{self, BitmapSuper};
 use ashlar_md::ondisk::brief::{self, Brief};
@@ -318,7 +318,7 @@ async fn marked(
         let piece = read(gateway, start + Sectors::from_bytes_floor(at), len as usize).await?;
         for (offset, byte) in (at..).zip(piece).skip_while(|(offset, _)| *offset < header) {
             if lockless {
-                marked += u64::from(State::from_byte(byte).is_marked());
+                marked += u64::from(BitmapState::from_byte(byte).is_marked());
             } else {
                 // Bits after the last chunk do not count.
                 let left = (chunks - (offset - header) * 8).min(8);

@@ -4,7 +4,8 @@ use std::pin::pin;
 use std::task::Poll;
 
 use ashlar_block::{Sector, Sectors, Status};
-use ashlar_md::bitmap::{Bitmap, Contents, Kind};
+use ashlar_md::Bitmap;
+use ashlar_md::internals::bitmap::{Contents, Kind};
 use futures_util::future::join_all;
 
 use crate::bitmap::chunks;

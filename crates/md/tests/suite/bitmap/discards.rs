@@ -1,13 +1,15 @@
 //! The effect of discards on the states of a lockless bitmap, compared with a naive model.
 
 use ashlar_block::{Sector, Sectors};
-use ashlar_md::bitmap::{Bitmap, Contents, Kind, Purpose, State};
+use ashlar_md::Bitmap;
+use ashlar_md::internals::bitmap::{Contents, Kind, Purpose, State};
 
 use crate::bitmap::store::{Manual, now};
 
 /// A bitmap of 7 chunks of 8 sectors (the last one of 4) in these states, and its store.
 fn with_states(states: [State; 7]) -> (Bitmap, Manual) {
-    let place = ashlar_md::bitmap::Place { size: Sectors(52), area: Sectors(8), block: 512 };
+    let place =
+        ashlar_md::internals::bitmap::Place { size: Sectors(52), area: Sectors(8), block: 512 };
     let sb = crate::bitmap::superblock(Kind::Lockless, place, 8);
     let new = Bitmap::new(&sb, place, Contents::InSync).unwrap();
     let mut bytes = new.encode();

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use ashlar_block::{Sector, Sectors};
-use ashlar_md::bitmap::{
-    Assembled, Bitmap, BitmapError, Contents, Kind, Place, Purpose, State, Store,
+use ashlar_md::Bitmap;
+use ashlar_md::internals::bitmap::{
+    Assembled, BitmapError, Contents, Kind, Place, Purpose, State, Store,
 };
 use ashlar_md::ondisk::Version;
 use ashlar_md::ondisk::bitmap_super::{self, BitmapSuper, BitmapSuperError};

@@ -9,7 +9,8 @@ mod syncs;
 mod world;
 
 use ashlar_block::{Sector, Sectors};
-use ashlar_md::bitmap::{Assembled, Bitmap, Contents, Kind, Place};
+use ashlar_md::Bitmap;
+use ashlar_md::internals::bitmap::{Assembled, Contents, Kind, Place};
 use ashlar_md::ondisk::bitmap_super::BitmapSuper;
 
 const UUID: [u8; 16] = *b"ashlar's bitmaps";

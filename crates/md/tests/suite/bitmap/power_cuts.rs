@@ -7,7 +7,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use ashlar_block::{Sector, Status};
-use ashlar_md::bitmap::{Bitmap, Contents, Kind, Purpose};
+use ashlar_md::Bitmap;
+use ashlar_md::internals::bitmap::{Contents, Kind, Purpose};
 use ashlar_sim::{Rng, seeds};
 
 use crate::bitmap::store::poll;

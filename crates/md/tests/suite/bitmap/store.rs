@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use ashlar_block::{BioResult, LocalFuture, Status};
-use ashlar_md::bitmap::Store;
+use ashlar_md::internals::bitmap::Store;
 
 /// A future that the test ends with a result.
 #[derive(Clone, Default)]

@@ -1,7 +1,8 @@
 //! The work of a sync, and its result.
 
 use ashlar_block::{Sector, Sectors};
-use ashlar_md::bitmap::{Bitmap, Contents, Kind, Purpose, Step};
+use ashlar_md::Bitmap;
+use ashlar_md::internals::bitmap::{Contents, Kind, Purpose, Step};
 
 use crate::bitmap::store::{Manual, now};
 use crate::bitmap::{chunks, crashed, place};
@@ -71,7 +72,7 @@ fn only_chunks_that_were_synced_as_a_whole_count() {
 
 #[test]
 fn the_last_chunk_ends_with_the_array() {
-    let place = ashlar_md::bitmap::Place { size: Sectors(20), ..place(3, 8) };
+    let place = ashlar_md::internals::bitmap::Place { size: Sectors(20), ..place(3, 8) };
     let sb = crate::bitmap::superblock(Kind::Classic, place, 8);
     let bitmap = Bitmap::new(&sb, place, Contents::NeedsSync).unwrap();
     assert_eq!(bitmap.chunks(), 3);

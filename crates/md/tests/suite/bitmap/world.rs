@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use ashlar_block::{BioResult, LocalFuture, Sector, Sectors, Status};
-use ashlar_md::bitmap::{Kind, State, Store};
+use ashlar_md::internals::bitmap::{Kind, State, Store};
 use ashlar_sim::Rng;
 
 use crate::bitmap::store::Signal;

@@ -7,8 +7,7 @@ use ashlar_block::{BioResult, Buffer, Flags, Gateway, Sector, Sectors};
 use ashlar_md::create::{Created, NewDevice, create};
 use ashlar_md::ondisk::create::{CreateSpec, DEFAULT_DAEMON_SLEEP, NewBitmap, NewMember};
 use ashlar_md::ondisk::{DeviceFlags, Level, Version};
-use ashlar_md::probe::probe;
-use ashlar_md::{Array, AssembleError, Candidate, Options, plan};
+use ashlar_md::{Array, AssembleError, Candidate, Options, plan, probe};
 use ashlar_sim::{Media, Sim, SimDisk};
 use uuid::Uuid;
 

@@ -16,8 +16,8 @@
 use std::collections::BTreeSet;
 
 use ashlar_block::units::{Sector, Sectors};
-use ashlar_md::raid0::{self, MemberRange, Span, Zones};
-use ashlar_md::raid10::{self, DiscardPlan, Geometry, GeometryError};
+use ashlar_md::internals::raid0::{self, MemberRange, Span, Zones};
+use ashlar_md::internals::raid10::{self, DiscardPlan, Geometry, GeometryError};
 
 const TABLE: &str = include_str!("table.txt");
 

@@ -3,9 +3,9 @@
 
 use crate::geometry_raid10::oracle::{Case, Oracle};
 use ashlar_block::units::{Sector, Sectors};
-use ashlar_md::raid0::{MemberRange, Span};
-use ashlar_md::raid10::discard::{plan, stripe};
-use ashlar_md::raid10::{DiscardPlan, Geometry, Striped};
+use ashlar_md::internals::raid0::{MemberRange, Span};
+use ashlar_md::internals::raid10::discard::{plan, stripe};
+use ashlar_md::internals::raid10::{DiscardPlan, Geometry, Striped};
 
 fn span(start: u64, len: u64) -> Span {
     Span { start: Sector(start), len: Sectors(len) }

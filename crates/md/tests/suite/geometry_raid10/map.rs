@@ -2,7 +2,7 @@
 
 use crate::geometry_raid10::oracle::Case;
 use ashlar_block::units::{Sector, Sectors};
-use ashlar_md::raid10::{FarSets, Geometry, GeometryError, Layout, LayoutError};
+use ashlar_md::internals::raid10::{FarSets, Geometry, GeometryError, Layout, LayoutError};
 
 const MAX_DISKS: usize = 7;
 

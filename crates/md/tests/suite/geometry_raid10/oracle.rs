@@ -2,7 +2,7 @@
 //! repeated. Uses only lists, no formulas of the crate.
 
 use ashlar_block::units::Sectors;
-use ashlar_md::raid10::{Geometry, GeometryError};
+use ashlar_md::internals::raid10::{Geometry, GeometryError};
 
 /// One combination of layout and members.
 #[derive(Clone, Copy, Debug)]

@@ -3,8 +3,8 @@
 use std::cell::Cell;
 
 use ashlar_block::{Buffer, Features, Flags, Limits, Sector, Sectors};
-use ashlar_md::manage::{FlagChange, MemberFlag};
 use ashlar_md::ondisk::DeviceFlags;
+use ashlar_md::{FlagChange, MemberFlag};
 use ashlar_sim::{Media, Model, Sim, SimDisk};
 use futures_util::future::{Either, join_all, select};
 

@@ -3,11 +3,8 @@
 use std::time::Duration;
 
 use ashlar_block::{Limits, Sectors};
-use ashlar_md::Candidate;
-use ashlar_md::manage::{AddOptions, GrowOptions};
 use ashlar_md::ondisk::create::NewBitmap;
-use ashlar_md::probe::probe;
-use ashlar_md::sync::Request;
+use ashlar_md::{AddOptions, Candidate, GrowOptions, SyncRequest, probe};
 use ashlar_sim::{Media, Model, Sim, SimDisk};
 use uuid::Uuid;
 
@@ -56,7 +53,7 @@ fn a_member_that_returns_gets_what_it_lacks_though_the_bitmap_is_another_one_by_
             array.fail(1).await.unwrap();
             array.remove(1).await.unwrap();
             flushed(&array, 0, 256, 2).await;
-            array.request_sync(Request::Frozen).unwrap();
+            array.request_sync(SyncRequest::Frozen).unwrap();
             let gateway = disks(&media)[1].gateway();
             let sb = probe(&gateway).await.unwrap().unwrap();
             let candidate = Candidate { gateway, path: "d1".into(), sb };
@@ -69,7 +66,7 @@ fn a_member_that_returns_gets_what_it_lacks_though_the_bitmap_is_another_one_by_
             array.re_add(candidate, options).await.unwrap();
             array.set_bitmap(NewBitmap::None).await.unwrap();
             array.set_bitmap(between).await.unwrap();
-            array.request_sync(Request::Idle).unwrap();
+            array.request_sync(SyncRequest::Idle).unwrap();
             array.sync_ended().await;
             assert_eq!(array.degraded(), 0);
             // The member on the second disk is in the second slot again, as `differing` expects.

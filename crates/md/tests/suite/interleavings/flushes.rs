@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use ashlar_block::Status;
-use ashlar_md::Array;
-use ashlar_md::manage::{FlagChange, MemberFlag};
 use ashlar_md::ondisk::Level;
 use ashlar_md::ondisk::create::{CreateSpec, NewBitmap};
+use ashlar_md::{Array, FlagChange, MemberFlag};
 use ashlar_sim::Sim;
 
 use crate::common::{Shape, differing, disks, gateway, make_with, media, start, write};

@@ -1,8 +1,7 @@
 //! Reads of arrays whose copies may differ.
 
 use ashlar_block::{Sector, Sectors};
-use ashlar_md::Options;
-use ashlar_md::sync::Request;
+use ashlar_md::{Options, SyncRequest};
 use ashlar_sim::Sim;
 
 use crate::common::{DATA, disks, media, stamped, start};
@@ -70,10 +69,10 @@ fn a_replacement_that_takes_its_slot_after_a_crash_does_not_change_what_is_read(
     let sim = Sim::new(1);
     sim.block_on(async {
         let array = start(&sim, &disks(&media), &RUN).await.unwrap();
-        array.request_sync(Request::Frozen).unwrap();
+        array.request_sync(SyncRequest::Frozen).unwrap();
         assert!(array.is_unsynced());
         let before = read(&array, 0, LEN).await;
-        array.request_sync(Request::Idle).unwrap();
+        array.request_sync(SyncRequest::Idle).unwrap();
         array.sync_ended().await;
         assert!(!array.is_unsynced());
         let after = read(&array, 0, LEN).await;

@@ -2,7 +2,7 @@
 
 use ashlar_block::{Sector, Sectors};
 use ashlar_md::ondisk::DeviceFlags;
-use ashlar_md::probe::probe;
+use ashlar_md::probe;
 use ashlar_sim::{Media, Sim};
 use futures_util::future::{join, select};
 

@@ -6,10 +6,9 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::task::{Context, Poll, Waker};
 
 use ashlar_block::{Bio, BlockDevice, Buffer, IoFuture, Sector, Sectors, Status};
-use ashlar_md::Array;
-use ashlar_md::manage::{AddOptions, FlagChange, GrowOptions, ManageError, MemberFlag};
 use ashlar_md::ondisk::Level;
 use ashlar_md::ondisk::create::NewBitmap;
+use ashlar_md::{AddOptions, Array, FlagChange, GrowOptions, ManageError, MemberFlag};
 use ashlar_sim::{Media, Sim, SimDisk};
 use futures_util::future::{join, join3};
 use uuid::Uuid;

@@ -4,11 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ashlar_block::{Runtime, Sector, Sectors};
-use ashlar_md::manage::{FlagChange, MemberFlag};
-use ashlar_md::members::Index;
 use ashlar_md::ondisk::create::{CreateSpec, NewBitmap};
 use ashlar_md::ondisk::{DeviceFlags, Level};
-use ashlar_md::{Array, Options};
+use ashlar_md::{Array, FlagChange, Index, MemberFlag, Options};
 use ashlar_sim::{Media, Sim, SimDisk, SimRuntime};
 
 use crate::common::{Shape, disks, gateway, make_with, spec, stamped, start, write};

@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use ashlar_block::Sectors;
-use ashlar_md::bitmap::Kind;
-use ashlar_md::manage::ManageError;
+use ashlar_md::internals::bitmap::Kind;
 use ashlar_md::ondisk::create::{CreateError, NewBitmap};
 use ashlar_md::ondisk::{Level, Version};
-use ashlar_md::probe::probe;
+use ashlar_md::{ManageError, probe};
 use ashlar_sim::{Media, Sim};
 
 use crate::common::{Shape, disks, gateway, make_with, media, spec, start, write};

@@ -3,9 +3,9 @@
 use std::cell::Cell;
 
 use ashlar_block::{BlockDevice, Sectors};
-use ashlar_md::manage::{GrowOptions, ManageError};
 use ashlar_md::ondisk::Level;
 use ashlar_md::ondisk::create::NewBitmap;
+use ashlar_md::{GrowOptions, ManageError};
 use ashlar_sim::{Sim, Stop};
 use futures_util::future::{Either, select};
 

@@ -3,12 +3,9 @@
 use std::time::Duration;
 
 use ashlar_block::{Op, Status};
-use ashlar_md::manage::{FlagChange, ManageError, MemberFlag};
 use ashlar_md::ondisk::Level;
 use ashlar_md::ondisk::create::NewBitmap;
-use ashlar_md::probe::probe;
-use ashlar_md::sync::Request;
-use ashlar_md::{ArrayState, Options};
+use ashlar_md::{ArrayState, FlagChange, ManageError, MemberFlag, Options, SyncRequest, probe};
 use ashlar_sim::{Command, Media};
 
 use crate::common::{DATA, SUPERBLOCK, Shape, all_clean, start, write};
@@ -181,7 +178,7 @@ fn any_change_ends_the_read_auto_state_and_words_lead_in_and_out_of_it() {
             assert_eq!(array.state(), state, "{word}");
         }
         array.set_state("read-auto").await.unwrap();
-        array.request_sync(Request::Check).unwrap();
+        array.request_sync(SyncRequest::Check).unwrap();
         array.sync_ended().await;
         assert_eq!(array.state(), ArrayState::Clean);
         array.set_state("read-auto").await.unwrap();

@@ -1,10 +1,9 @@
 //! Changes of size and of the number of members.
 
 use ashlar_block::{BlockDevice, Op, Sectors};
-use ashlar_md::bitmap::Bitmap;
-use ashlar_md::manage::{GrowOptions, ManageError};
 use ashlar_md::ondisk::Level;
 use ashlar_md::ondisk::create::NewBitmap;
+use ashlar_md::{Bitmap, GrowOptions, ManageError};
 
 use crate::common::{DATA, Shape, gateway, start, write};
 use crate::manage::world::{DISK, RW, Recipe, check, check_copies};

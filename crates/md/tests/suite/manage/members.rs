@@ -1,10 +1,9 @@
 //! Adding, failing and removing members.
 
 use ashlar_block::{BlockDevice, Sectors};
-use ashlar_md::manage::{Added, ManageError};
 use ashlar_md::ondisk::create::NewBitmap;
 use ashlar_md::ondisk::{Features, Level, Role};
-use ashlar_md::probe::probe;
+use ashlar_md::{Added, ManageError, probe};
 use ashlar_sim::{Media, Sim, SimDisk};
 
 use crate::common::{Shape, start};

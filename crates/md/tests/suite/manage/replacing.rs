@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use ashlar_md::manage::ManageError;
 use ashlar_md::ondisk::{Features, Level, Role};
-use ashlar_md::probe::probe;
+use ashlar_md::{ManageError, probe};
 
 use crate::common::{Shape, start};
 use crate::manage::world::{RW, Recipe, check};

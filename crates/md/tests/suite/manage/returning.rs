@@ -1,11 +1,9 @@
 //! Re-adding members.
 
 use ashlar_block::Op;
-use ashlar_md::Candidate;
-use ashlar_md::manage::{AddOptions, Added, ManageError};
 use ashlar_md::ondisk::create::NewBitmap;
 use ashlar_md::ondisk::{Level, Role};
-use ashlar_md::probe::probe;
+use ashlar_md::{AddOptions, Added, Candidate, ManageError, probe};
 
 use crate::common::{DATA, Shape, start, write};
 use crate::manage::world::{RUN, Recipe, World, options};

@@ -3,10 +3,8 @@
 use std::sync::Arc;
 
 use ashlar_block::{Gateway, Sector, Sectors};
-use ashlar_md::manage::{AddOptions, Added, ManageError};
-use ashlar_md::members::Index;
 use ashlar_md::ondisk::create::{CreateSpec, NewBitmap};
-use ashlar_md::{Array, MemberStatus, Options};
+use ashlar_md::{AddOptions, Added, Array, Index, ManageError, MemberStatus, Options};
 use ashlar_sim::{Media, Sim, SimDisk};
 use uuid::Uuid;
 

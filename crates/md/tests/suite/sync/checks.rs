@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ashlar_block::{Bio, Buffer, Flags, Sector, Sectors, Status};
-use ashlar_md::Array;
-use ashlar_md::sync::{Action, Request};
+use ashlar_md::{Array, SyncAction, SyncRequest};
 use ashlar_sim::{Media, Rng, Sim};
 use futures_util::future::{join, join3};
 
@@ -54,7 +53,7 @@ fn damage(array: &Array, media: &[Media], count: usize, rng: &mut Rng) -> BTreeS
     hit.collect()
 }
 
-async fn run(array: &Arc<Array>, request: Request) -> u64 {
+async fn run(array: &Arc<Array>, request: SyncRequest) -> u64 {
     array.request_sync(request).unwrap();
     array.sync_ended().await;
     array.sync_status().mismatches.0
@@ -73,8 +72,8 @@ fn a_check_counts_exactly_what_differs_and_changes_nothing() {
                 let before: Vec<_> = media.iter().map(Media::snapshot).collect();
                 let expected = mismatches(&array, &media);
                 assert_eq!(expected > 0, count > 0);
-                assert_eq!(run(&array, Request::Check).await, expected, "{shape:?} {hit:?}");
-                assert_eq!(array.sync_status().last, Action::Check);
+                assert_eq!(run(&array, SyncRequest::Check).await, expected, "{shape:?} {hit:?}");
+                assert_eq!(array.sync_status().last, SyncAction::Check);
                 for (medium, before) in media.iter().zip(&before) {
                     assert!(medium.diff(before).is_empty(), "{shape:?}: a check wrote");
                 }
@@ -95,10 +94,10 @@ fn a_repair_makes_all_copies_what_the_first_one_is() {
             let size = array.personality().size().0;
             let first = first_copies(&array, &media);
             let expected = mismatches(&array, &media);
-            assert_eq!(run(&array, Request::Repair).await, expected, "{shape:?}");
+            assert_eq!(run(&array, SyncRequest::Repair).await, expected, "{shape:?}");
             assert!(differing(&array, &media, size).await.is_empty(), "{shape:?}");
             assert!(read_all(&array).await == first, "{shape:?}");
-            assert_eq!(run(&array, Request::Check).await, 0, "{shape:?}");
+            assert_eq!(run(&array, SyncRequest::Check).await, 0, "{shape:?}");
         });
     }
 }
@@ -106,7 +105,7 @@ fn a_repair_makes_all_copies_what_the_first_one_is() {
 #[test]
 fn read_errors_met_by_a_check_are_corrected() {
     for shape in shapes() {
-        for request in [Request::Check, Request::Repair] {
+        for request in [SyncRequest::Check, SyncRequest::Repair] {
             let media = media(shape.members, DISK);
             let sim = Sim::new(3);
             fill(&sim, &shape, &media);
@@ -145,7 +144,10 @@ fn a_check_does_without_a_first_copy_and_without_any() {
             media.iter().for_each(|medium| medium.fail_reads(DATA + 1024..DATA + 1032));
             // Without a first copy, the others are still compared.
             media[1].poke(Sector(DATA + 300), &[7; 512]);
-            assert_eq!(run(&array, Request::Check).await, if media.len() == 2 { 0 } else { BLOCK });
+            assert_eq!(
+                run(&array, SyncRequest::Check).await,
+                if media.len() == 2 { 0 } else { BLOCK }
+            );
             // The first member could be neither read nor written.
             let failed = array.status().await.members.iter().filter(|m| m.faulty).count();
             assert_eq!((failed, array.degraded()), (1, 1), "{shape:?}");
@@ -166,9 +168,9 @@ fn an_array_with_a_missing_member_is_checked_as_far_as_there_are_copies() {
         // Members 2 and 3 are a pair, member 1 is alone.
         media[1].poke(Sector(DATA + 5), &[9; 512]);
         media[3].poke(Sector(DATA + 5), &[9; 512]);
-        assert_eq!(run(&array, Request::Check).await, 128);
-        assert_eq!(run(&array, Request::Repair).await, 128);
-        assert_eq!(run(&array, Request::Check).await, 0);
+        assert_eq!(run(&array, SyncRequest::Check).await, 128);
+        assert_eq!(run(&array, SyncRequest::Repair).await, 128);
+        assert_eq!(run(&array, SyncRequest::Check).await, 0);
     });
 }
 
@@ -184,7 +186,7 @@ fn a_check_takes_writes_that_meet_it_for_no_difference() {
             let writer = Writer { ios: 100, max_len: 60, pause: Duration::from_micros(50) };
             let mut rng = sim.rng();
             let check = async {
-                for request in [Request::Check, Request::Repair, Request::Check] {
+                for request in [SyncRequest::Check, SyncRequest::Repair, SyncRequest::Check] {
                     assert_eq!(run(&array, request).await, 0, "{shape:?}");
                 }
             };
@@ -224,7 +226,7 @@ fn a_check_and_requests_that_must_not_wait_do_not_lock_each_other_out() {
                 }
             };
             array.sync_settings().set_speed_min_kib(Some(100_000));
-            array.request_sync(Request::Check).unwrap();
+            array.request_sync(SyncRequest::Check).unwrap();
             join3(nowait(true, 1), nowait(false, 2), array.sync_ended()).await;
             assert_eq!(array.sync_status().mismatches, Sectors::ZERO);
             assert_eq!(write(&volume, 0, 8, 9).await, Ok(()));

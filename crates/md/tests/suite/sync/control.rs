@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use ashlar_block::{Sector, Sectors};
 use ashlar_md::ondisk::Level;
-use ashlar_md::sync::{Action, Request, SyncError};
-use ashlar_md::{Array, Options};
+use ashlar_md::{Array, Options, SyncAction, SyncError, SyncRequest};
 use ashlar_sim::Sim;
 use futures_util::future::join;
 
@@ -14,7 +13,7 @@ use crate::sync::world::{crash, edit, empty_out, fill, raid1, raid10, start_on, 
 
 const DISK: Sectors = Sectors(9 * 2048);
 
-fn action(array: &Array) -> Action {
+fn action(array: &Array) -> SyncAction {
     array.sync_status().action
 }
 
@@ -26,26 +25,28 @@ fn one_thing_at_a_time_and_nothing_where_nothing_can_be_done() {
     sim.block_on(async {
         let array = start_on(&sim, &media).await;
         array.sync_settings().set_speed_max_kib(Some(1000));
-        array.request_sync(Request::Check).unwrap();
-        assert_eq!(array.request_sync(Request::Repair), Err(SyncError::Busy));
+        array.request_sync(SyncRequest::Check).unwrap();
+        assert_eq!(array.request_sync(SyncRequest::Repair), Err(SyncError::Busy));
         sim.runtime().sleep(Duration::from_secs(2)).await;
-        assert_eq!(action(&array), Action::Check);
-        for request in [Request::Check, Request::Repair, Request::Resync, Request::Recover] {
+        assert_eq!(action(&array), SyncAction::Check);
+        for request in
+            [SyncRequest::Check, SyncRequest::Repair, SyncRequest::Resync, SyncRequest::Recover]
+        {
             assert_eq!(array.request_sync(request), Err(SyncError::Busy));
         }
-        array.request_sync(Request::Idle).unwrap();
+        array.request_sync(SyncRequest::Idle).unwrap();
         array.sync_ended().await;
         let status = array.sync_status();
-        assert_eq!((status.action, status.last), (Action::Idle, Action::Check));
+        assert_eq!((status.action, status.last), (SyncAction::Idle, SyncAction::Check));
         // Nothing to do: no action runs.
-        array.request_sync(Request::Resync).unwrap();
+        array.request_sync(SyncRequest::Resync).unwrap();
         array.sync_ended().await;
-        assert_eq!(array.sync_status().last, Action::Check);
+        assert_eq!(array.sync_status().last, SyncAction::Check);
         array.stop().await.unwrap();
-        assert_eq!(array.request_sync(Request::Check), Err(SyncError::Stopped));
+        assert_eq!(array.request_sync(SyncRequest::Check), Err(SyncError::Stopped));
         let array = start(&sim, &disks(&media), &Options { run: true, read_only: true }).await;
         let array = array.unwrap();
-        assert_eq!(array.request_sync(Request::Check), Err(SyncError::ReadOnly));
+        assert_eq!(array.request_sync(SyncRequest::Check), Err(SyncError::ReadOnly));
         array.sync_ended().await;
     });
     let media = crate::common::media(2, DISK);
@@ -53,7 +54,7 @@ fn one_thing_at_a_time_and_nothing_where_nothing_can_be_done() {
         let disks = disks(&media);
         make(&Shape::new(Level::Raid0, None, 4, 2), &disks).await;
         let array = start(&sim, &disks, &Options::default()).await.unwrap();
-        assert_eq!(array.request_sync(Request::Check), Err(SyncError::NotRedundant));
+        assert_eq!(array.request_sync(SyncRequest::Check), Err(SyncError::NotRedundant));
         array.sync_ended().await;
         array.stop().await.unwrap();
     });
@@ -71,20 +72,20 @@ fn what_is_necessary_begins_again_after_idle_and_not_while_frozen() {
         sim.runtime().sleep(Duration::from_millis(700)).await;
         let before = array.in_sync_to();
         assert!(before > Sectors::ZERO && array.is_unsynced());
-        array.request_sync(Request::Idle).unwrap();
+        array.request_sync(SyncRequest::Idle).unwrap();
         sim.runtime().sleep(Duration::from_millis(100)).await;
-        assert_eq!(action(&array), Action::Resync);
-        array.request_sync(Request::Frozen).unwrap();
+        assert_eq!(action(&array), SyncAction::Resync);
+        array.request_sync(SyncRequest::Frozen).unwrap();
         sim.runtime().sleep(Duration::from_secs(60)).await;
-        assert_eq!(action(&array), Action::Frozen);
+        assert_eq!(action(&array), SyncAction::Frozen);
         let frozen = array.in_sync_to();
         assert!(before <= frozen && array.is_unsynced());
         assert_eq!(superblock(&media[0]).resync_offset, frozen);
         // No other action begins either, even if it is necessary.
         array.wake_sync();
         sim.runtime().sleep(Duration::from_secs(1)).await;
-        assert_eq!((action(&array), array.in_sync_to()), (Action::Frozen, frozen));
-        array.request_sync(Request::Resync).unwrap();
+        assert_eq!((action(&array), array.in_sync_to()), (SyncAction::Frozen, frozen));
+        array.request_sync(SyncRequest::Resync).unwrap();
         array.sync_ended().await;
         assert!(!array.is_unsynced());
         assert!(differing(&array, &media, 8 * 2048).await.is_empty());
@@ -105,21 +106,21 @@ fn a_check_keeps_to_its_bounds() {
         assert_eq!(bounds(8, 0), Err(SyncError::Bound));
         assert_eq!(bounds(3, 8), Err(SyncError::Bound));
         bounds(2 * 2048, 4 * 2048).unwrap();
-        array.request_sync(Request::Check).unwrap();
+        array.request_sync(SyncRequest::Check).unwrap();
         sim.runtime().sleep(Duration::from_secs(60)).await;
         let status = array.sync_status();
-        assert_eq!((status.action, status.done), (Action::Check, Sectors(4 * 2048)));
+        assert_eq!((status.action, status.done), (SyncAction::Check, Sectors(4 * 2048)));
         assert_eq!(status.mismatches, Sectors(128));
         assert_eq!(bounds(2 * 2048, 3 * 2048), Err(SyncError::Busy));
         bounds(2 * 2048, 6 * 2048).unwrap();
         sim.runtime().sleep(Duration::from_secs(1)).await;
         assert_eq!(array.sync_status().mismatches, Sectors(256));
         // The next check begins where this one ended.
-        array.request_sync(Request::Idle).unwrap();
+        array.request_sync(SyncRequest::Idle).unwrap();
         array.sync_ended().await;
         assert_eq!(array.sync_settings().sync_min(), Sectors(6 * 2048));
         bounds(6 * 2048, u64::MAX).unwrap();
-        array.request_sync(Request::Check).unwrap();
+        array.request_sync(SyncRequest::Check).unwrap();
         array.sync_ended().await;
         assert_eq!(array.sync_status().mismatches, Sectors(128));
         let settings = array.sync_settings();
@@ -139,10 +140,10 @@ fn nothing_is_synced_beyond_a_bound_within_a_window() {
             media[1].poke(Sector(DATA + sector), &[1; 512]);
         }
         array.set_sync_bounds(Sectors::ZERO, bound).unwrap();
-        array.request_sync(Request::Repair).unwrap();
+        array.request_sync(SyncRequest::Repair).unwrap();
         sim.runtime().sleep(Duration::from_secs(60)).await;
         let status = array.sync_status();
-        assert_eq!((status.action, status.done), (Action::Repair, bound));
+        assert_eq!((status.action, status.done), (SyncAction::Repair, bound));
         assert_eq!(status.mismatches, Sectors(128));
         array.set_sync_bounds(Sectors::ZERO, Sectors::MAX).unwrap();
         array.sync_ended().await;
@@ -157,23 +158,23 @@ fn an_automatic_sync_comes_before_a_check_that_was_asked_for() {
     fill(&sim, &raid1(3), &media);
     sim.block_on(async {
         let array = start_on(&sim, &media).await;
-        array.request_sync(Request::Frozen).unwrap();
+        array.request_sync(SyncRequest::Frozen).unwrap();
         array.stop().await.unwrap();
     });
     empty_out(&media, 1, 1);
     crash(&media, 8 * 2048, &mut sim.rng());
     sim.block_on(async {
         let array = start_on(&sim, &media).await;
-        array.request_sync(Request::Check).unwrap();
+        array.request_sync(SyncRequest::Check).unwrap();
         let mut seen = Vec::new();
-        while action(&array) != Action::Idle || seen.is_empty() {
+        while action(&array) != SyncAction::Idle || seen.is_empty() {
             if seen.last() != Some(&action(&array)) {
                 seen.push(action(&array));
             }
             sim.runtime().sleep(Duration::from_micros(10)).await;
         }
-        seen.retain(|action| *action != Action::Idle);
-        assert_eq!(seen, [Action::Recover, Action::Resync, Action::Check]);
+        seen.retain(|action| *action != SyncAction::Idle);
+        assert_eq!(seen, [SyncAction::Recover, SyncAction::Resync, SyncAction::Check]);
         assert_eq!(array.sync_status().mismatches, Sectors::ZERO);
     });
 }
@@ -189,7 +190,7 @@ fn a_stop_ends_a_sync_within_its_windows() {
             let array = start_on(&sim, &media).await;
             array.sync_settings().set_speed_max_kib(Some(100_000_000));
             sim.runtime().sleep(Duration::from_millis(millis)).await;
-            assert_eq!(action(&array), Action::Recover);
+            assert_eq!(action(&array), SyncAction::Recover);
             let begin = sim.now_ns();
             array.stop().await.unwrap();
             // 16 MiB at 3 GB/s take 6 ms, plus some flushes and superblocks.

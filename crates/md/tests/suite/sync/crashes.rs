@@ -8,9 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ashlar_block::{Sector, Sectors};
-use ashlar_md::Array;
 use ashlar_md::ondisk::create::NewBitmap;
-use ashlar_md::sync::Request;
+use ashlar_md::{Array, SyncRequest};
 use ashlar_sim::{Media, Rng, Sim, Stop};
 use futures_util::future::{Either, select};
 
@@ -397,7 +396,7 @@ fn damaged(shape: Shape) -> (Case, Vec<u64>) {
 
 /// Cuts the power at many steps of a check or repair; afterwards everything must be unchanged, except for
 /// repaired last copies; a complete repair makes all copies the same.
-fn cut_request(request: Request, repairs: bool) {
+fn cut_request(request: SyncRequest, repairs: bool) {
     for shape in shapes() {
         let (case, damage) = damaged(shape);
         let run = async |run: &Run<'_>| {
@@ -428,7 +427,7 @@ fn cut_request(request: Request, repairs: bool) {
                     }
                 }
                 array.sync_ended().await;
-                array.request_sync(Request::Repair).unwrap();
+                array.request_sync(SyncRequest::Repair).unwrap();
                 array.sync_ended().await;
                 assert!(!array.is_unsynced(), "{what}");
                 assert!(differing(&array, &media, 0..size).await.is_empty(), "{what}");
@@ -441,10 +440,10 @@ fn cut_request(request: Request, repairs: bool) {
 
 #[test]
 fn a_check_changes_nothing() {
-    cut_request(Request::Check, false);
+    cut_request(SyncRequest::Check, false);
 }
 
 #[test]
 fn a_repair_changes_what_differed_into_what_the_first_copy_is() {
-    cut_request(Request::Repair, true);
+    cut_request(SyncRequest::Repair, true);
 }

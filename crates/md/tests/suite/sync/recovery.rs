@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ashlar_block::{Sector, Sectors};
 use ashlar_md::ondisk::Role;
-use ashlar_md::sync::{Action, Request};
+use ashlar_md::{SyncAction, SyncRequest};
 use ashlar_sim::{Media, Rng, Sim};
 use futures_util::future::join;
 
@@ -49,7 +49,7 @@ fn members_that_are_rebuilt_hold_what_the_others_do() {
                 assert_eq!(array.degraded(), slots.len());
                 array.sync_ended().await;
                 let what = format!("{shape:?} {slots:?}");
-                assert_eq!((array.degraded(), array.sync_status().last), (0, Action::Recover));
+                assert_eq!((array.degraded(), array.sync_status().last), (0, SyncAction::Recover));
                 let found = read_all(&array).await;
                 check_stamps(&found, &vec![None; found.len() / 512], &what);
                 let size = found.len() as u64 / 512;
@@ -169,11 +169,11 @@ fn where_copies_may_differ_a_rebuilt_member_does_not_change_what_is_read() {
                     let unsynced = array.is_unsynced();
                     let first = read_all(&array).await;
                     let what = format!("{shape:?} {slot} {replace}");
-                    while array.sync_status().action == Action::Recover {
+                    while array.sync_status().action == SyncAction::Recover {
                         assert!(read_all(&array).await == first, "{what}: during");
                     }
                     array.sync_ended().await;
-                    let last = if unsynced { Action::Resync } else { Action::Recover };
+                    let last = if unsynced { SyncAction::Resync } else { SyncAction::Recover };
                     assert_eq!(array.sync_status().last, last, "{what}");
                     assert!(read_all(&array).await == first, "{what}: after");
                     let size = first.len() as u64 / 512;
@@ -314,9 +314,9 @@ fn a_frozen_array_does_not_move_the_offsets_of_a_recovery() {
         sim.block_on(async {
             let array = start_on(&sim, &media).await;
             sim.runtime().sleep(Duration::from_micros(delay * 40)).await;
-            array.request_sync(Request::Frozen).unwrap();
+            array.request_sync(SyncRequest::Frozen).unwrap();
             array.sync_ended().await;
-            assert_eq!(array.sync_status().action, Action::Frozen);
+            assert_eq!(array.sync_status().action, SyncAction::Frozen);
             let recovered = array.status().await.members[1].recovered;
             let same = |at: u64| {
                 let at = Sector(DATA + at);

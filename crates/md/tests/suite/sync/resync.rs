@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ashlar_block::{Sector, Sectors};
-use ashlar_md::sync::Action;
+use ashlar_md::SyncAction;
 use ashlar_sim::{Rng, Sim};
 use futures_util::future::join;
 
@@ -29,7 +29,7 @@ fn after_a_crash_copies_are_made_the_same_and_the_superblocks_say_so() {
             let before = read_all(&array).await;
             array.sync_ended().await;
             assert!(!array.is_unsynced(), "{shape:?}");
-            assert_eq!(array.sync_status().last, Action::Resync);
+            assert_eq!(array.sync_status().last, SyncAction::Resync);
             let size = before.len() as u64 / 512;
             assert!(differing(&array, &media, size).await.is_empty(), "{shape:?}");
             // Reads return the same data before and after the resync.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ashlar_block::{Bio, Buffer, Runtime, Sector, Sectors};
 use ashlar_md::Array;
-use ashlar_md::sync::{Action, Request};
+use ashlar_md::{SyncAction, SyncRequest};
 use ashlar_sim::{Media, Model, Sim, SimDisk, SimRuntime};
 use futures_util::StreamExt;
 use futures_util::future::{Either, select};
@@ -55,7 +55,7 @@ fn progress_and_speed_can_be_followed() {
         array.sync_settings().set_speed_max_kib(Some(2048));
         sim.runtime().sleep(Duration::from_secs(10)).await;
         let status = array.sync_status();
-        assert_eq!((status.action, status.total), (Action::Resync, array.personality().size()));
+        assert_eq!((status.action, status.total), (SyncAction::Resync, array.personality().size()));
         assert!((19 * 2048..22 * 2048).contains(&status.done.0), "{status:?}");
         assert!((1900..2300).contains(&status.speed_kib), "{status:?}");
         let eta = status.eta.unwrap();
@@ -64,7 +64,7 @@ fn progress_and_speed_can_be_followed() {
         array.sync_settings().set_speed_max_kib(None);
         assert!(time(&sim, array.sync_ended()).await < 1.5);
         let status = array.sync_status();
-        assert_eq!((status.action, status.total), (Action::Idle, Sectors::ZERO));
+        assert_eq!((status.action, status.total), (SyncAction::Idle, Sectors::ZERO));
     });
 }
 
@@ -77,7 +77,7 @@ fn a_sync_goes_at_its_lowest_speed_while_there_is_regular_io() {
         let array = start_on(&sim, &media).await;
         let volume = gateway(&array);
         array.sync_settings().set_speed_min_kib(Some(2048));
-        array.request_sync(Request::Check).unwrap();
+        array.request_sync(SyncRequest::Check).unwrap();
         for _ in 0..500 {
             sim.runtime().sleep(Duration::from_millis(20)).await;
             write(&volume, 77, 8, 3).await.unwrap();
@@ -104,9 +104,9 @@ fn writes_have_their_turn_while_an_array_is_synced() {
         make(&raid1(2), &disks).await;
         let array = start(&sim, &disks, &RUN).await.unwrap();
         let volume = gateway(&array);
-        array.request_sync(Request::Check).unwrap();
+        array.request_sync(SyncRequest::Check).unwrap();
         let mut slowest = 0.0_f64;
-        while array.sync_status().action == Action::Check {
+        while array.sync_status().action == SyncAction::Check {
             slowest =
                 slowest.max(time(&sim, async { write(&volume, 77, 8, 3).await.unwrap() }).await);
             sim.runtime().sleep(Duration::from_millis(200)).await;
@@ -145,7 +145,7 @@ fn sequential(model: Model, len: Sectors) -> f64 {
 }
 
 /// Speed of a sync of an idle array in bytes of one member per second.
-fn sync_speed(shape: &Shape, models: &[Model], action: Action, len: Sectors) -> f64 {
+fn sync_speed(shape: &Shape, models: &[Model], action: SyncAction, len: Sectors) -> f64 {
     let media = media(shape.members, len);
     let sim = Sim::new(8);
     let disks = |models: &[Model]| -> Vec<SimDisk> {
@@ -156,16 +156,16 @@ fn sync_speed(shape: &Shape, models: &[Model], action: Action, len: Sectors) -> 
     };
     sim.block_on(async {
         make(shape, &disks(models)).await;
-        if action == Action::Resync {
+        if action == SyncAction::Resync {
             media.iter().for_each(|medium| edit(medium, |sb| sb.resync_offset = Sectors::ZERO));
         }
-        if action == Action::Recover {
+        if action == SyncAction::Recover {
             edit(&media[1], |sb| sb.recovery_offset = Some(Sectors::ZERO));
         }
         let array = start(&sim, &disks(models), &RUN).await.unwrap();
         array.sync_settings().set_speed_max_kib(Some(100_000_000));
-        if action == Action::Check {
-            array.request_sync(Request::Check).unwrap();
+        if action == SyncAction::Check {
+            array.request_sync(SyncRequest::Check).unwrap();
         }
         let took = time(&sim, array.sync_ended()).await;
         assert_eq!((array.sync_status().last, array.degraded()), (action, 0));
@@ -195,7 +195,7 @@ fn an_idle_array_is_synced_nearly_as_fast_as_its_slowest_member_is() {
             if what == "hdd" && !["raid1", "raid10 n2"].contains(name) {
                 continue;
             }
-            for action in [Action::Resync, Action::Recover, Action::Check] {
+            for action in [SyncAction::Resync, SyncAction::Recover, SyncAction::Check] {
                 let models = vec![model; shape.members];
                 let part = sync_speed(shape, &models, action, len) / alone;
                 println!("{what:9} {name:15} {:8} {part:.2}", action.name());
@@ -205,7 +205,7 @@ fn an_idle_array_is_synced_nearly_as_fast_as_its_slowest_member_is() {
     }
     // The slower of two members determines the speed.
     let alone = sequential(hdd, long);
-    for action in [Action::Resync, Action::Recover, Action::Check] {
+    for action in [SyncAction::Resync, SyncAction::Recover, SyncAction::Check] {
         for models in [[hdd, nvme], [nvme, hdd]] {
             let part = sync_speed(&raid1(2), &models, action, long) / alone;
             println!("hdd + nvme raid1 {:8} {part:.2}", action.name());
@@ -260,7 +260,7 @@ fn a_throttled_sync_ends_at_once_when_it_is_told_to() {
         array.sync_settings().set_speed_max_kib(Some(1));
         array.sync_settings().set_speed_min_kib(Some(1));
         SimRuntime.sleep(Duration::from_secs(5)).await;
-        assert_eq!(array.sync_status().action, Action::Resync);
+        assert_eq!(array.sync_status().action, SyncAction::Resync);
         let stop = array.stop();
         match select(std::pin::pin!(stop), SimRuntime.sleep(Duration::from_millis(50))).await {
             Either::Left((stopped, _)) => assert_eq!(stopped, Ok(())),

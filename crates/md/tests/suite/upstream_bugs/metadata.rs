@@ -1,9 +1,8 @@
 //! Superblocks and md's other metadata on members.
 
 use ashlar_block::{BlockDevice, Sector, Sectors};
-use ashlar_md::manage::GrowOptions;
 use ashlar_md::ondisk::{Level, Version};
-use ashlar_md::probe::probe;
+use ashlar_md::{GrowOptions, probe};
 use ashlar_sim::Sim;
 
 use crate::common::{Shape, disks, start};

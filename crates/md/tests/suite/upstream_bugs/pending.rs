@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use ashlar_block::{Bio, BlockDevice, Buffer, Flags, Op, Sector, Sectors, Status};
-use ashlar_md::ArrayState;
 use ashlar_md::ondisk::Level;
 use ashlar_md::ondisk::create::NewBitmap;
-use ashlar_md::sync::{Action, Request};
+use ashlar_md::{ArrayState, SyncAction, SyncRequest};
 use ashlar_sim::{Media, Sim, Stop};
 use futures_util::future::{join_all, join3};
 
@@ -32,9 +31,9 @@ pub(crate) async fn nothing_is_left(sim: &Sim, world: &World) {
     world.write(0, 8, 1).await;
     sim.runtime().sleep(Duration::from_secs(2)).await;
     assert_eq!(world.array.state(), ArrayState::Clean, "a write counts as under way");
-    world.array.request_sync(Request::Check).unwrap();
+    world.array.request_sync(SyncRequest::Check).unwrap();
     world.array.sync_ended().await;
-    assert_eq!(world.array.sync_status().last, Action::Check);
+    assert_eq!(world.array.sync_status().last, SyncAction::Check);
     world.array.set_bitmap(NewBitmap::Internal { chunk: None }).await.unwrap();
     world.array.set_bitmap(NewBitmap::None).await.unwrap();
     assert_eq!(world.array.disk().stats().totals().in_flight(), 0);

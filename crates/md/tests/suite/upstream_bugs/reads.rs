@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use ashlar_block::{Bio, BlockDevice, Buffer, Flags, Gateway, Sector, Status};
-use ashlar_md::manage::{AddOptions, FlagChange, MemberFlag};
 use ashlar_md::ondisk::Level;
-use ashlar_md::sync::Action;
+use ashlar_md::{AddOptions, FlagChange, MemberFlag, SyncAction};
 use ashlar_sim::Media;
 use futures_util::future::join_all;
 
@@ -39,11 +38,11 @@ fn a_degraded_array_with_a_slow_disk_reads_nothing_that_was_not_rebuilt() {
             let how = AddOptions { write_mostly: Some(new_is_slow), ..options(7) };
             world.array.add(world.disks[2].gateway(), "d2", how).await.unwrap();
             world.media[2].clear_log();
-            while world.array.sync_status().action != Action::Recover {
+            while world.array.sync_status().action != SyncAction::Recover {
                 sim.runtime().sleep(Duration::from_micros(10)).await;
             }
             for _ in 0..8 {
-                assert_eq!(world.array.sync_status().action, Action::Recover);
+                assert_eq!(world.array.sync_status().action, SyncAction::Recover);
                 world.check(0, LEN, 1).await;
                 world.check(DISK.0 - 2 * LEN, LEN, 3).await;
             }

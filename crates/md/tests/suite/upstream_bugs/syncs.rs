@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use ashlar_block::{Sector, Sectors};
+use ashlar_md::SyncRequest;
 use ashlar_md::ondisk::Level;
 use ashlar_md::ondisk::create::NewBitmap;
-use ashlar_md::sync::Request;
 use ashlar_sim::Media;
 use futures_util::future::join4;
 
@@ -49,7 +49,7 @@ fn any_working_source_that_has_only_bad_blocks_does_not_hang_a_recovery() {
                 }
             }
             // A repair of it ends as well.
-            world.array.request_sync(Request::Repair).unwrap();
+            world.array.request_sync(SyncRequest::Repair).unwrap();
             world.array.sync_ended().await;
             // Rewritten blocks can be read.
             world.write(0, 4 * bad, 3).await;
@@ -137,7 +137,7 @@ fn the_read_error_recovery_path_does_not_deadlock() {
                 let checks = async {
                     for _ in 0..6 {
                         // Refused if a check is under way.
-                        if world.array.request_sync(Request::Check).is_ok() {
+                        if world.array.request_sync(SyncRequest::Check).is_ok() {
                             world.array.sync_ended().await;
                         }
                         pause().await;

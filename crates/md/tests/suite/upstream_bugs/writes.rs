@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ashlar_block::{Bio, BlockDevice, Buffer, Flags, Op, Sector, Sectors};
-use ashlar_md::manage::{FlagChange, MemberFlag};
 use ashlar_md::ondisk::create::NewBitmap;
 use ashlar_md::ondisk::{Level, Role, Superblock, Version};
-use ashlar_md::{Array, Options};
+use ashlar_md::{Array, FlagChange, MemberFlag, Options};
 use ashlar_sim::{Media, Sim};
 use futures_util::future::join_all;
 

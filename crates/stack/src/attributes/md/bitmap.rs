@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use ashlar_block::{BlockDevice, Sector, Sectors};
-use ashlar_md::bitmap::{Bitmap, Kind};
 use ashlar_md::ondisk::create::NewBitmap;
+use ashlar_md::{Bitmap, BitmapKind};
 
 use crate::attributes::{AttributeError, Row, Tree, number};
 use crate::view::ArrayView;
@@ -12,9 +12,12 @@ use crate::view::ArrayView;
 /// The bitmap types; brackets mark the one in use, as in the kernel.
 const TYPE: &[Row<ArrayView>] = &[Row::ro("bitmap_type", |view| {
     let kind = view.array().bitmap().map(Bitmap::kind);
-    let types =
-        [("none", None), ("bitmap", Some(Kind::Classic)), ("llbitmap", Some(Kind::Lockless))];
-    let mark = |(name, of): (&str, Option<Kind>)| {
+    let types = [
+        ("none", None),
+        ("bitmap", Some(BitmapKind::Classic)),
+        ("llbitmap", Some(BitmapKind::Lockless)),
+    ];
+    let mark = |(name, of): (&str, Option<BitmapKind>)| {
         if of == kind { format!("[{name}] ") } else { format!("{name} ") }
     };
     types.map(mark).concat()
@@ -120,13 +123,13 @@ impl Tree {
         &mut self,
         directory: &str,
         view: &Arc<ArrayView>,
-        kind: Option<Kind>,
+        kind: Option<BitmapKind>,
     ) {
         self.add_rows(directory, view, TYPE);
         self.add_rows(directory, view, SET_BITS);
         let rows = match kind {
-            Some(Kind::Lockless) => LOCKLESS,
-            Some(Kind::Classic) | None => CLASSIC,
+            Some(BitmapKind::Lockless) => LOCKLESS,
+            Some(BitmapKind::Classic) | None => CLASSIC,
         };
         self.add_rows(directory, view, rows);
     }

@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use ashlar_block::Sectors;
-use ashlar_md::MemberStatus;
-use ashlar_md::members::Index;
-use ashlar_md::rdev::Rdev;
+use ashlar_md::{Index, MemberStatus, Rdev};
 
 use crate::attributes::{Row, Tree};
 use crate::view::{ArrayView, MemberShape};

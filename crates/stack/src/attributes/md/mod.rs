@@ -13,7 +13,7 @@ mod waiting;
 use std::sync::Arc;
 
 use ashlar_block::Sectors;
-use ashlar_md::manage::{GrowOptions, ManageError};
+use ashlar_md::{GrowOptions, ManageError};
 
 use super::{AttributeError, Row, Tree, number};
 use crate::arrays::Arrays;
@@ -113,7 +113,7 @@ const ROWS: &[Row<ArrayView>] = &[
     }),
     Row::ro("safe_mode_delay", |view| {
         let redundant = view.status().level.is_redundant();
-        let delay = ashlar_md::array::SAFE_MODE_DELAY;
+        let delay = ashlar_md::SAFE_MODE_DELAY;
         let millis = if redundant { delay.as_millis() } else { 0 };
         format!("{}.{:03}", millis / 1000, millis % 1000)
     }),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ashlar_md::manage::ManageError;
+use ashlar_md::ManageError;
 
 use crate::arrays::{Arrays, End};
 use crate::attributes::{AttributeError, Row, Tree};

@@ -1,7 +1,7 @@
 //! Resync, recovery and checks: the attributes that only levels with redundancy have.
 
 use ashlar_block::Sectors;
-use ashlar_md::sync::{Request, SyncError, SyncSettings};
+use ashlar_md::{SyncError, SyncRequest, SyncSettings};
 
 use crate::attributes::{AttributeError, Row, number};
 use crate::progress::{Step, last_name};
@@ -14,7 +14,7 @@ pub(super) const ROWS: &[Row<ArrayView>] = &[
     Row::rw(
         "sync_action",
         |view| view.progress().action.name().to_owned(),
-        |view, word| Ok(view.array().request_sync(word.parse::<Request>()?)?),
+        |view, word| Ok(view.array().request_sync(word.parse::<SyncRequest>()?)?),
     ),
     Row::ro("sync_completed", |view| match view.progress().step {
         Step::None | Step::Pending => "none".to_owned(),

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use ashlar_block::Sectors;
-use ashlar_md::bitmap::Kind;
 use ashlar_md::ondisk::Version;
-use ashlar_md::sync::Action;
+use ashlar_md::{BitmapKind, SyncAction};
 
 use super::*;
 use crate::arrays::WaitingMember;
@@ -76,7 +75,7 @@ fn a_rebuild_with_spare_and_replacement_is_shown_to_its_end() {
     status.members.push(MemberStatus { replacement: true, in_sync: false, ..member(0, 3) });
     status.members.push(spare(4));
     array.progress = Progress {
-        action: Action::Recover,
+        action: SyncAction::Recover,
         step: Step::Running(Run {
             done: Sectors(2 * 286_592),
             total: Sectors(2 * 1_047_552),
@@ -86,7 +85,7 @@ fn a_rebuild_with_spare_and_replacement_is_shown_to_its_end() {
         ..IDLE
     };
     let bitmap = "bitmap: 0/1 pages [0KB], 65536KB chunk".to_owned();
-    array.bitmap = Some(BitmapStatus { kind: Kind::Classic, mdstat: bitmap });
+    array.bitmap = Some(BitmapStatus { kind: BitmapKind::Classic, mdstat: bitmap });
     assert_eq!(
         text(array),
         "md0 : active raid1 e[4](S) d[3](R) c[2] a[0]\n      \
@@ -99,10 +98,10 @@ fn a_rebuild_with_spare_and_replacement_is_shown_to_its_end() {
 #[test]
 fn each_action_has_its_word() {
     for (action, word) in [
-        (Action::Resync, "resync"),
-        (Action::Repair, "resync"),
-        (Action::Check, "check"),
-        (Action::Recover, "recovery"),
+        (SyncAction::Resync, "resync"),
+        (SyncAction::Repair, "resync"),
+        (SyncAction::Check, "check"),
+        (SyncAction::Recover, "recovery"),
     ] {
         let mut array = snapshot(Level::Raid10, 0x102, 1024, 4);
         let run = Run { done: Sectors(8), total: Sectors(8 << 20), speed_kib: 4, left: None };

@@ -4,10 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ashlar_block::{Bio, Buffer, Flags, Sector, Sectors};
-use ashlar_md::Array;
-use ashlar_md::bitmap::{Bitmap, Purpose};
-use ashlar_md::raid10::geometry::Location;
-use ashlar_md::sync::Request;
+use ashlar_md::internals::bitmap::Purpose;
+use ashlar_md::internals::raid10::geometry::Location;
+use ashlar_md::{Array, Bitmap, SyncRequest};
 use ashlar_sim::oracle::stamp;
 use ashlar_sim::{Rng, Value};
 
@@ -104,7 +103,7 @@ impl World {
         self.media[self.disk_at(rdev.path())].poke(at, &stamp(self.seed, sector, u64::MAX));
         // An interrupted check would continue at its bound: reset it.
         array.set_sync_bounds(Sectors::ZERO, Sectors::MAX).expect("nothing runs");
-        let asked = array.request_sync(Request::Repair);
+        let asked = array.request_sync(SyncRequest::Repair);
         assert_eq!(asked, Ok(()), "{:?}: repair", self.shape);
         array.sync_ended().await;
         let found = array.sync_status().mismatches;

@@ -1,11 +1,9 @@
 //! An operator that fails, removes, adds and replaces members during the workload.
 
 use ashlar_block::{Runtime, Sectors};
-use ashlar_md::manage::AddOptions;
 use ashlar_md::ondisk::Level;
 use ashlar_md::ondisk::create::NewBitmap;
-use ashlar_md::sync::Request;
-use ashlar_md::{Array, MemberStatus};
+use ashlar_md::{AddOptions, Array, MemberStatus, SyncRequest};
 use ashlar_sim::{Rng, SimDisk, SimRuntime};
 use uuid::Uuid;
 
@@ -42,7 +40,7 @@ impl World {
             array.sync_settings().set_speed_max_kib(None);
         }
         // Refused by arrays that are never synced.
-        if array.request_sync(Request::Idle).is_err() {
+        if array.request_sync(SyncRequest::Idle).is_err() {
             assert!(array.is_stopped() || array.personality().level() == Level::Raid0);
         }
     }
@@ -143,9 +141,9 @@ impl World {
             }
             Act::Check | Act::Repair | Act::Idle | Act::Frozen => {
                 let request = match act {
-                    Act::Check => Request::Check,
-                    Act::Repair => Request::Repair,
-                    Act::Frozen => Request::Frozen,
+                    Act::Check => SyncRequest::Check,
+                    Act::Repair => SyncRequest::Repair,
+                    Act::Frozen => SyncRequest::Frozen,
                     Act::Idle
                     | Act::Fail
                     | Act::Remove
@@ -157,7 +155,7 @@ impl World {
                     | Act::Failfast
                     | Act::Speed
                     | Act::Bounds
-                    | Act::Wait => Request::Idle,
+                    | Act::Wait => SyncRequest::Idle,
                 };
                 array.request_sync(request).map_err(|e| e.to_string()).map(|()| nobody())
             }
