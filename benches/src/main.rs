@@ -15,7 +15,9 @@
 //! | `bitmap` | writes with vs. without bitmaps |
 //! | `resync` | the speed of a resync vs. its members' |
 //! | `linear-cost` | reads of linear and striped devices vs. the bare file |
+//! | `linear-cpu` | CPU time of I/Os through a linear device on 1, 2 and 4 threads vs. the bare RAM disk |
 //! | `snapshot-cost` | reads of snapshots, writes to their origins, vs. plain volumes |
+//! | `snapshot-merge` | the rate of a merge, of consecutive and of scattered exceptions |
 //! | `checksums` | btrfs's checksums vs. the crates alone |
 //! | `trace-cost` | reads with and without a trace reader; compare with a build without trace points |
 //!
@@ -36,6 +38,7 @@ mod checksums;
 mod common;
 mod devices;
 mod linear_cost;
+mod linear_cpu;
 mod load;
 mod locked_barrier;
 mod mapped;
@@ -45,6 +48,7 @@ mod reads;
 mod report;
 mod resync;
 mod snapshot_cost;
+mod snapshot_merge;
 mod trace_cost;
 mod two_members;
 
@@ -54,7 +58,7 @@ use common::{Outcome, Settings};
 
 type Bench = fn(Settings) -> Outcome;
 
-const BENCHES: [(&str, Bench); 14] = [
+const BENCHES: [(&str, Bench); 16] = [
     ("reads", reads::run),
     ("allocations", allocations::run),
     ("array-reads", reads::run_arrays),
@@ -66,7 +70,9 @@ const BENCHES: [(&str, Bench); 14] = [
     ("bitmap", bitmap::run),
     ("resync", resync::run),
     ("linear-cost", linear_cost::run),
+    ("linear-cpu", linear_cpu::run),
     ("snapshot-cost", snapshot_cost::run),
+    ("snapshot-merge", snapshot_merge::run),
     ("checksums", checksums::run),
     ("trace-cost", trace_cost::run),
 ];

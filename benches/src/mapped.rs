@@ -39,6 +39,16 @@ impl Mapper {
     /// # Errors
     /// The table is invalid, or could not be started.
     pub(crate) fn map(&self, engine: &Engine, name: &str, table: &str) -> Outcome<Gateway> {
+        let gateway = Gateway::new(self.device(engine, name, table)?);
+        self.add(name, &gateway);
+        Ok(gateway)
+    }
+
+    /// The same, without a name for later tables: the device itself.
+    ///
+    /// # Errors
+    /// As [`Self::map`].
+    pub(crate) fn device(&self, engine: &Engine, name: &str, table: &str) -> Outcome<Arc<Device>> {
         let (named, origins) = (self.named.clone(), Arc::clone(&self.origins));
         let (device, lines) = (name.to_owned(), text::parse(table)?);
         let made = engine.handles()[0].spawn_on(move || async move {
@@ -47,8 +57,6 @@ impl Mapper {
             let started = Device::start(&device, table, Arc::new(EngineRuntime)).await;
             started.map_err(|status| status.to_string())
         });
-        let gateway = Gateway::new(block_on(made)??);
-        self.add(name, &gateway);
-        Ok(gateway)
+        Ok(block_on(made)??)
     }
 }
