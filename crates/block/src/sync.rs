@@ -1,4 +1,4 @@
-//! Synchronisation: the primitives of parts that need no lock, a lock for futures, and operations that
+//! Synchronisation: the primitives of parts that need no lock, a gate and a lock for futures, and operations that
 //! run to their end.
 //!
 //! A part that counts I/O in atomic words and keeps its waiters in a list takes its words, and the lock
@@ -7,6 +7,7 @@
 //! interleavings.
 
 pub mod finish;
+pub mod gate;
 pub mod rwlock;
 pub mod seats;
 

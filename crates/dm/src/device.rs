@@ -13,7 +13,8 @@
 //! While the gate is closed, new I/O is held; it then goes to the table that is live. I/O that must
 //! not wait (`NOWAIT`) fails with `Again`, read-ahead with `Io`, as in the kernel.
 //!
-//! A table is replaced only while it has no I/O in flight, and is freed when the last reader of its
+//! The gate owns the live table: I/O that has passed it uses the table without a reference of its own,
+//! because the table is replaced only while no I/O is in flight. It is freed when the last reader of its
 //! texts is done. Dropping a future does not stop a started write: the runtime completes it, and
 //! only its completion returns its pass.
 //!
@@ -22,11 +23,11 @@
 //! another logical block size is refused, and discards are not supported while the live table
 //! cannot do what the limits promise.
 
-use std::ops::Deref;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use ashlar_block::sync::finish::Finish;
+use ashlar_block::sync::gate::{Closed, Gate};
+use ashlar_block::sync::seats::{Seat, Seats};
 use ashlar_block::{
     Bio, BioResult, BlockDevice, Disk, Features, Flags, IoFuture, Op, Runtime, Sector, Sectors,
     Status,
@@ -34,7 +35,6 @@ use ashlar_block::{
 use futures_util::lock::Mutex;
 use tracing::{info, warn};
 
-use crate::gate::Gate;
 use crate::table::{LoadError, Table};
 use crate::target::MessageError;
 
@@ -47,11 +47,13 @@ struct Admin {
 }
 
 /// See the module text.
-pub struct Device {
-    me: Weak<Self>,
+pub struct Device(Seats<Core>);
+
+/// What a write holds until its end.
+struct Core {
     disk: Disk,
-    gate: Gate,
-    live: ArcSwap<Table>,
+    /// The live table, which I/O passes.
+    gate: Gate<Arc<Table>>,
     admin: Mutex<Admin>,
     runtime: Arc<dyn Runtime>,
 }
@@ -69,14 +71,8 @@ impl Device {
         begin(name, &table).await?;
         let disk = Disk::new(name, table.capacity(), *table.limits());
         info!(device = name, size = %table.capacity(), "started");
-        Ok(Arc::new_cyclic(|me| Self {
-            me: me.clone(),
-            disk,
-            gate: Gate::default(),
-            live: ArcSwap::from_pointee(table),
-            admin: Mutex::default(),
-            runtime,
-        }))
+        let (gate, admin) = (Gate::new(Arc::new(table)), Mutex::default());
+        Ok(Arc::new(Self(Seats::new(Arc::new(Core { disk, gate, admin, runtime })))))
     }
 
     /// Loads `table` for the next [`Self::resume`]; replaces an already loaded one.
@@ -84,19 +80,19 @@ impl Device {
     /// # Errors
     /// [`LoadError::BlockSize`].
     pub async fn load(&self, table: Table) -> Result<(), LoadError> {
-        let now = self.disk.limits().logical_block_bytes;
+        let now = self.0.disk.limits().logical_block_bytes;
         let wanted = table.limits().logical_block_bytes;
         if now != wanted {
-            let device = self.disk.name().to_owned();
+            let device = self.0.disk.name().to_owned();
             return Err(LoadError::BlockSize { device, now, wanted });
         }
-        self.admin.lock().await.loaded = Some(Arc::new(table));
+        self.0.admin.lock().await.loaded = Some(Arc::new(table));
         Ok(())
     }
 
     /// Discards a loaded table that is not live. Returns whether there was one.
     pub async fn clear(&self) -> bool {
-        self.admin.lock().await.loaded.take().is_some()
+        self.0.admin.lock().await.loaded.take().is_some()
     }
 
     /// Holds new I/O, and waits until none is in flight; with `flush`, acknowledged data is durable
@@ -106,19 +102,101 @@ impl Device {
     /// The flush failed (not counting targets that had already lost everything), or a target
     /// failed: the device is active, as before.
     pub async fn suspend(&self, flush: bool) -> BioResult {
-        self.finish(async move |device| {
-            let mut admin = device.admin.lock().await;
-            device.quiesce(&mut admin, flush).await
+        self.finish(async move |core| {
+            let mut admin = core.admin.lock().await;
+            core.quiesce(&mut admin, flush).await?.keep();
+            Ok(())
         })
         .await
     }
 
-    async fn quiesce(&self, admin: &mut Admin, flush: bool) -> BioResult {
-        if admin.suspended {
-            return Ok(());
+    /// Makes the loaded table live, if there is one, and releases held I/O. An active device is
+    /// suspended for this, with a flush.
+    ///
+    /// # Errors
+    /// A target could not start: the device is suspended, and its tables are unchanged.
+    pub async fn resume(&self) -> BioResult {
+        self.finish(async move |core| {
+            let mut admin = core.admin.lock().await;
+            if admin.loaded.is_none() && !admin.suspended {
+                return Ok(());
+            }
+            let mut closed = core.quiesce(&mut admin, true).await?;
+            let table = admin.loaded.as_ref().unwrap_or(&closed);
+            if let Err(status) = begin(core.disk.name(), table).await {
+                closed.keep();
+                return Err(status);
+            }
+            if let Some(table) = admin.loaded.take() {
+                core.disk.set_capacity(table.capacity());
+                closed.replace(table);
+            }
+            admin.suspended = false;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Whether new I/O is held until the device is resumed.
+    pub async fn is_suspended(&self) -> bool {
+        self.0.admin.lock().await.suspended
+    }
+
+    /// Number of held I/Os.
+    pub fn held(&self) -> usize {
+        self.0.gate.held()
+    }
+
+    /// The live table, as `dmsetup table` prints it.
+    pub fn table(&self) -> String {
+        self.0.gate.get().to_string()
+    }
+
+    /// The loaded table that is not live, as `dmsetup table --inactive` prints it.
+    pub async fn loaded_table(&self) -> Option<String> {
+        self.0.admin.lock().await.loaded.as_ref().map(ToString::to_string)
+    }
+
+    /// The status of the live table's targets, as `dmsetup status` prints it.
+    pub fn status(&self) -> String {
+        self.0.gate.get().status()
+    }
+
+    /// Sends a message to the live table's target at `sector`; returns the reply.
+    ///
+    /// # Errors
+    /// See [`MessageError`].
+    pub async fn message(&self, sector: Sector, words: &[&str]) -> Result<String, MessageError> {
+        let table = self.0.gate.get();
+        match table.target(sector) {
+            Some(target) => target.message(words).await,
+            None => {
+                let (name, size) = (self.0.disk.name(), table.capacity());
+                let text = format!("{name} has {size} sectors: none is {sector}");
+                Err(MessageError::Invalid(text))
+            }
         }
-        let closed = self.gate.close().await;
-        let table = self.live.load_full();
+    }
+
+    fn finish<F>(&self, work: impl FnOnce(Arc<Seat<Core>>) -> F) -> Finish<'_, ()>
+    where
+        F: Future<Output = BioResult> + 'static,
+    {
+        Finish::of(&self.0.runtime, work(self.0.take()))
+    }
+}
+
+impl Core {
+    /// Closes the gate and tells the targets. The caller decides whether the gate stays closed.
+    async fn quiesce(
+        &self,
+        admin: &mut Admin,
+        flush: bool,
+    ) -> Result<Closed<'_, Arc<Table>>, Status> {
+        let table = self.gate.close().await;
+        if admin.suspended {
+            return Ok(table);
+        }
         if flush {
             table.settle(&self.disk).await?;
         }
@@ -135,85 +213,21 @@ impl Device {
             }
             return Err(status);
         }
-        closed.keep();
         admin.suspended = true;
-        Ok(())
+        Ok(table)
     }
 
-    /// Makes the loaded table live, if there is one, and releases held I/O. An active device is
-    /// suspended for this, with a flush.
-    ///
-    /// # Errors
-    /// A target could not start: the device is suspended, and its tables are unchanged.
-    pub async fn resume(&self) -> BioResult {
-        self.finish(async move |device| {
-            let mut admin = device.admin.lock().await;
-            match admin.loaded.clone() {
-                Some(table) => {
-                    device.quiesce(&mut admin, true).await?;
-                    begin(device.disk.name(), &table).await?;
-                    device.disk.set_capacity(table.capacity());
-                    device.live.store(table);
-                    admin.loaded = None;
-                }
-                None if admin.suspended => {
-                    begin(device.disk.name(), &device.live.load_full()).await?;
-                }
-                None => return Ok(()),
-            }
-            admin.suspended = false;
-            device.gate.open();
-            Ok(())
-        })
-        .await
-    }
-
-    /// Whether new I/O is held until the device is resumed.
-    pub async fn is_suspended(&self) -> bool {
-        self.admin.lock().await.suspended
-    }
-
-    /// Number of held I/Os.
-    pub fn held(&self) -> usize {
-        self.gate.held()
-    }
-
-    /// The live table, as `dmsetup table` prints it.
-    pub fn table(&self) -> String {
-        self.live.load_full().to_string()
-    }
-
-    /// The loaded table that is not live, as `dmsetup table --inactive` prints it.
-    pub async fn loaded_table(&self) -> Option<String> {
-        self.admin.lock().await.loaded.as_ref().map(ToString::to_string)
-    }
-
-    /// The status of the live table's targets, as `dmsetup status` prints it.
-    pub fn status(&self) -> String {
-        self.live.load_full().status()
-    }
-
-    /// Sends a message to the live table's target at `sector`; returns the reply.
-    ///
-    /// # Errors
-    /// See [`MessageError`].
-    pub async fn message(&self, sector: Sector, words: &[&str]) -> Result<String, MessageError> {
-        let table = self.live.load_full();
-        match table.target(sector) {
-            Some(target) => target.message(words).await,
-            None => {
-                let (name, size) = (self.disk.name(), table.capacity());
-                let text = format!("{name} has {size} sectors: none is {sector}");
-                Err(MessageError::Invalid(text))
-            }
+    async fn submit(&self, bio: Bio) -> BioResult {
+        let table = match self.gate.try_enter() {
+            Some(table) => table,
+            None if bio.flags.contains(Flags::NOWAIT) => return Err(Status::Again),
+            None if bio.flags.contains(Flags::RAHEAD) => return Err(Status::Io),
+            None => self.gate.enter().await,
+        };
+        if bio.op == Op::Discard && self.lacks_discards(&table) {
+            return Err(Status::NotSupported);
         }
-    }
-
-    fn finish<F>(&self, work: impl FnOnce(Arc<Self>) -> F + 'static) -> Finish<'_, ()>
-    where
-        F: Future<Output = BioResult> + 'static,
-    {
-        Finish::new(&self.runtime, &self.me, work)
+        table.submit(&self.disk, bio).await
     }
 
     /// Whether the live table lacks discard features that our limits promise.
@@ -241,35 +255,24 @@ async fn begin(device: &str, table: &Table) -> BioResult {
     Ok(())
 }
 
-/// Passes a bio through the device: a read borrows the device, a write holds it.
-async fn pass_on(device: impl Deref<Target = Device>, bio: Bio) -> BioResult {
-    let _pass = match device.gate.try_enter() {
-        Some(pass) => pass,
-        None if bio.flags.contains(Flags::NOWAIT) => return Err(Status::Again),
-        None if bio.flags.contains(Flags::RAHEAD) => return Err(Status::Io),
-        None => device.gate.enter().await,
-    };
-    let table = device.live.load();
-    if bio.op == Op::Discard && device.lacks_discards(&table) {
-        return Err(Status::NotSupported);
-    }
-    table.submit(&device.disk, bio).await
-}
-
 impl BlockDevice for Device {
     fn disk(&self) -> &Disk {
-        &self.disk
+        &self.0.disk
     }
 
     fn copies(&self, at: Sector, len: Sectors) -> u16 {
-        self.live.load().copies(at, len)
+        match self.0.gate.try_enter() {
+            Some(table) => table.copies(at, len),
+            None => self.0.gate.get().copies(at, len),
+        }
     }
 
     fn submit_bio(&self, bio: Bio) -> IoFuture<'_> {
         match bio.op {
-            Op::Read => IoFuture::boxed(pass_on(self, bio)),
+            // A read borrows the device, a write holds it.
+            Op::Read => IoFuture::boxed(self.0.submit(bio)),
             Op::Write | Op::Flush | Op::Discard | Op::WriteZeroes => {
-                self.finish(|device| pass_on(device, bio)).into()
+                self.finish(|core| async move { core.submit(bio).await }).into()
             }
         }
     }

@@ -20,7 +20,6 @@
 #![forbid(unsafe_code)]
 
 pub mod device;
-mod gate;
 pub mod snapshot;
 pub mod table;
 pub mod target;

@@ -15,14 +15,21 @@ pub use loom;
 use loom::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 use loom::sync::{Arc, Mutex, Notify};
 
-use super::{Lock, Primitives, Word};
+use super::{Lock, Primitives, Shards, Word};
 
-/// The primitives of loom. `N` is the test's: for example a number of buckets.
+/// The primitives of loom. `N` is the test's: for example a number of buckets, or of shards.
 pub struct Loom<const N: usize = 1>;
 
 impl<const N: usize> Primitives for Loom<N> {
     type Word = AtomicU64;
     type Lock<T: Default> = Mutex<T>;
+}
+
+impl<const N: usize> Shards for Loom<N> {
+    const SHARDS: usize = N;
+    fn shard() -> usize {
+        0
+    }
 }
 
 words!(AtomicU8: u8, AtomicU32: u32, AtomicU64: u64);

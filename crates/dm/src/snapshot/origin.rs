@@ -6,13 +6,13 @@
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
 
+use ashlar_block::sync::gate::Gate;
 use ashlar_block::{Bio, Flags, Gateway, IoFuture, Limits, Op, Sector, Sectors, Status};
 
 use super::canary::{Rule, broken};
 use super::exceptions::Pending;
 use super::merge::Claim;
 use super::state::{Persistence, Snapshot};
-use crate::gate::Gate;
 use crate::target::{Construct, New, Target, TargetError};
 use crate::text::Quoted;
 
@@ -33,7 +33,6 @@ impl Origins {
                 device: device.clone(),
                 snapshots: RwLock::default(),
                 gate: Gate::default(),
-                changing: futures_util::lock::Mutex::default(),
             });
             all.push(Arc::downgrade(&origin));
             origin
@@ -68,8 +67,6 @@ pub(super) struct Origin {
     /// All changes of the device pass it; closed while a snapshot is taken: a change sees the
     /// snapshot, or has ended before.
     gate: Gate,
-    /// The right to close the gate.
-    changing: futures_util::lock::Mutex<()>,
 }
 
 impl Origin {
@@ -122,7 +119,6 @@ impl Origin {
 
     /// Makes later changes create exceptions in `snapshot`: it shows the device as it is now.
     pub(super) async fn activate(&self, snapshot: &Snapshot, len: Sectors, how: Persistence) {
-        let _one = self.changing.lock().await;
         let _closed = self.gate.close().await;
         snapshot.activate(len, how);
     }
@@ -130,11 +126,8 @@ impl Origin {
     /// Starts the merge of `snapshot`: its other devices get no I/O, their I/O in flight has ended,
     /// and changes make no exceptions in it.
     pub(super) async fn begin_merge(&self, snapshot: &Snapshot, len: Sectors, how: Persistence) {
-        let _one = self.changing.lock().await;
-        if !snapshot.merge.is_merging() {
-            snapshot.users.close().await.keep();
-            snapshot.merge.begin();
-        }
+        snapshot.users.close().await.keep();
+        snapshot.merge.begin();
         let _closed = self.gate.close().await;
         snapshot.activate(len, how);
     }

@@ -14,6 +14,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use ashlar_block::sync::gate::Gate;
 use ashlar_block::sync::rwlock::RwLock;
 use ashlar_block::{Bio, BioResult, Buffer, Flags, Gateway, Runtime, Sector, Sectors, Status};
 use event_listener::Event;
@@ -25,7 +26,6 @@ use super::load::{self, Found, StoreError};
 use super::merge::Merge;
 use super::ondisk::Geometry;
 use super::store::{Area, Batch, Store};
-use crate::gate::Gate;
 
 /// Maximum of exceptions being made at a time (the kernel's `snapshot_cow_threshold`)...
 const COPIES: usize = 2048;

@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 
+use ashlar_block::sync::gate::Pass;
 use ashlar_block::{
     Bio, BioResult, Features, Flags, IoFuture, Limits, LocalFuture, Op, Sector, Sectors, Status,
 };
@@ -19,7 +20,6 @@ use super::load::StoreError;
 use super::ondisk::ChunkSizeError;
 use super::origin::Origin;
 use super::state::{Loaded, Persistence, Snapshot, Start, remap};
-use crate::gate::Pass;
 use crate::target::{Arguments, Construct, New, Target, TargetError};
 use crate::text::Quoted;
 
