@@ -88,7 +88,7 @@ soak: ## the same for longer: every case, more rounds, random seeds, Miri, fuzzi
 	@scripts/steps "make soak" \
 		"release build" "cargo build --quiet --locked --release --workspace --bins --examples" \
 		"long simulations" "ASHLAR_SEEDS=$${ASHLAR_SEEDS:-5000} cargo test --quiet --locked --release --workspace" \
-		"buffers under Miri" "timeout 1800 scripts/miri" \
+		"buffers and the gate under Miri" "timeout 1800 scripts/miri" \
 		"every md case against the kernel" "ALL=1 tests/interop/md.sh" \
 		"members between ashlar and the kernel" "ALL=1 tests/interop/md-members.sh" \
 		"arrays that crash" "ROUNDS=$${ROUNDS:-10} tests/interop/md-crash.sh" \

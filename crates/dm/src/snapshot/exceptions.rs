@@ -135,6 +135,24 @@ impl Pending {
     }
 }
 
+/// Chunks that are being merged, as ascending ranges.
+#[derive(Clone, Default)]
+pub(super) struct Window(Arc<[Range<u64>]>);
+
+impl Window {
+    /// These ranges, which do not overlap.
+    pub(super) fn of(ranges: impl Iterator<Item = Range<u64>>) -> Self {
+        let mut ranges: Vec<_> = ranges.collect();
+        ranges.sort_unstable_by_key(|range| range.start);
+        Self(ranges.into())
+    }
+
+    pub(super) fn contains(&self, chunk: u64) -> bool {
+        let after = self.0.partition_point(|range| range.start <= chunk);
+        self.0[..after].last().is_some_and(|range| range.contains(&chunk))
+    }
+}
+
 #[derive(Default)]
 pub(super) struct Shard {
     pub(super) complete: Runs,
@@ -143,7 +161,7 @@ pub(super) struct Shard {
     /// origin, and writes to the copy while it may be merged.
     tracked: Vec<u64>,
     /// Chunks that are being merged: they must not be written.
-    pub(super) window: Range<u64>,
+    pub(super) window: Window,
 }
 
 impl Shard {
@@ -195,11 +213,21 @@ impl Exceptions {
         true
     }
 
-    /// Marks these chunks as being merged; none if the range is empty.
-    pub(super) fn set_window(&self, window: &Range<u64>) {
-        for shard in &self.shards {
-            shard.lock().unwrap_or_else(PoisonError::into_inner).window = window.clone();
-        }
+    fn shards(&self) -> impl Iterator<Item = MutexGuard<'_, Shard>> {
+        self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Marks these chunks as being merged, and no others.
+    pub(super) fn set_window(&self, window: &Window) {
+        self.shards().for_each(|mut shard| shard.window = window.clone());
+    }
+
+    /// Whether no write to the chunks that are being merged is in flight.
+    pub(super) fn window_is_idle(&self) -> bool {
+        let writes = |shard: MutexGuard<'_, Shard>| {
+            shard.tracked.iter().any(|chunk| shard.window.contains(*chunk))
+        };
+        !self.shards().any(writes)
     }
 }
 
@@ -249,6 +277,22 @@ mod tests {
             let covered = (0..8).all(|old| model.contains_key(&old));
             assert_eq!(runs.covers(0..8), covered);
         }
+    }
+
+    #[test]
+    fn a_window_is_what_its_ranges_cover() {
+        let exceptions = Exceptions::default();
+        exceptions.shard(9).track(9);
+        let window = Window::of([9..10, 100..164, 3..5, 5..6].into_iter());
+        let inside: Vec<u64> = (0..300).filter(|chunk| window.contains(*chunk)).collect();
+        assert_eq!(inside, [3, 4, 5, 9].into_iter().chain(100..164).collect::<Vec<_>>());
+        assert!(exceptions.window_is_idle());
+        exceptions.set_window(&window);
+        assert!(!exceptions.window_is_idle());
+        exceptions.shard(9).untrack(9);
+        exceptions.shard(10).track(10);
+        assert!(exceptions.window_is_idle());
+        assert!(!Window::default().contains(0));
     }
 
     #[test]

@@ -1,17 +1,23 @@
 //! `snapshot-merge ORIGIN COW P|PO CHUNK [FEATURES...]`: a snapshot that is merged into its origin.
 //!
-//! The device shows the snapshot throughout. A task removes runs of exceptions from the end of the list:
+//! The device shows the snapshot throughout. A task removes exceptions from the end of the list, in
+//! batches of runs:
 //!
 //! 1. the origin's other snapshots get their exceptions;
-//! 2. the run is closed for writes, and writes in flight complete;
-//! 3. it is copied to the origin;
+//! 2. the batch is closed for writes, and writes in flight complete;
+//! 3. its runs are copied to the origin, all at a time;
 //! 4. the origin is flushed;
-//! 5. the list is written without the run, with PREFLUSH and FUA;
+//! 5. the list is written without the batch, with PREFLUSH and FUA;
 //! 6. the chunks are shared again: held writes go to the origin.
 //!
 //! A crash before step 5 leaves the exceptions, and they are merged again; after it, the origin has
-//! the data. If step 5 fails, it is unknown which of both is on disk: the run stays closed, so that
+//! the data. A crash within step 5 leaves each sector of the list as it was before or after, and the list
+//! ends at its first empty entry: so some first part of the batch is left and is merged again, with the same data. Any
+//! exception may be missing from the list then, which is why step 4 is for all runs, and step 2 lasts until step 6.
+//! If step 5 fails, it is unknown which of these is on disk: the batch stays closed, so that
 //! no write goes to it that would be lost in one of the cases.
+//!
+//! A batch ends with its area: then one write in place removes it.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,20 +26,25 @@ use ashlar_block::{
     Bio, BioResult, Buffer, Flags, IoFuture, Limits, LocalFuture, Op, Sectors, Status,
 };
 use event_listener::Event;
-use futures_util::future::join;
+use futures_util::future::{join, join_all};
 use tracing::{error, info};
 
 use super::canary::{Rule, broken};
+use super::exceptions::Window;
 use super::ondisk::Geometry;
 use super::origin::Origin;
-use super::state::{Loaded, Snapshot, copy, remap};
-use super::store::Last;
+use super::state::{Loaded, Snapshot, copy, pieces, remap};
+use super::store::{Last, Run};
 use super::target::{Member, Tracked};
 use super::task::Task;
 use crate::target::{Construct, New, Target, TargetError};
 
-/// Maximum of sectors that are merged, and closed for writes, at a time; a chunk may be larger.
-const MOST: Sectors = Sectors(2048);
+/// Maximum of runs in a batch: with so many requests in flight a disk is busy, and the flush and the write of the list are a
+/// small part of the time.
+const MOST_RUNS: usize = 64;
+/// Maximum of sectors in a batch; a chunk may be larger. All of it is in memory at a time, and writes to it wait as long as it
+/// takes to copy it.
+const MOST: Sectors = Sectors(8192);
 
 /// The state of a snapshot's merge.
 #[derive(Default)]
@@ -43,9 +54,9 @@ pub(super) struct Merge {
     merging: AtomicBool,
     pub(super) task: Task,
     failed: AtomicBool,
-    /// The list on disk is unknown: the run stays closed.
+    /// The list on disk is unknown: the batch stays closed.
     stuck: AtomicBool,
-    /// The closed run has changed, or a write to it ended.
+    /// Which chunks are closed has changed, or a write to one of them ended.
     pub(super) changed: Event,
 }
 
@@ -96,18 +107,10 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // The current run is the last one.
+        // The current batch is the last one.
         self.0.merge.task.end();
         self.0.merge.claimed.store(false, SeqCst);
     }
-}
-
-/// Consecutive chunks.
-#[derive(Clone, Copy)]
-struct Run {
-    old: u64,
-    new: u64,
-    len: u64,
 }
 
 /// Merges until nothing is left, the task is stopped, or an error occurs.
@@ -115,7 +118,7 @@ async fn merge(snapshot: Arc<Snapshot>, origin: Arc<Origin>) {
     let state = &snapshot.merge;
     if let Some(loaded) = snapshot.loaded() {
         while state.task.goes_on() && snapshot.is_valid() {
-            match merge_last(&snapshot, &origin, loaded).await {
+            match merge_batch(&snapshot, &origin, loaded).await {
                 Ok(true) => {}
                 Ok(false) => {
                     info!(cow = snapshot.cow.disk().name(), "the snapshot is merged");
@@ -130,82 +133,97 @@ async fn merge(snapshot: Arc<Snapshot>, origin: Arc<Origin>) {
         }
     }
     if !state.stuck.load(SeqCst) {
-        snapshot.exceptions.set_window(&(0..0));
+        snapshot.exceptions.set_window(&Window::default());
     }
     state.changed.notify(usize::MAX);
     state.task.ended();
 }
 
-/// Merges the last run of the list; false if there is none.
-async fn merge_last(snapshot: &Snapshot, origin: &Origin, loaded: &Loaded) -> Result<bool, Status> {
+/// Merges the last runs of the list; false if there are none.
+async fn merge_batch(
+    snapshot: &Snapshot,
+    origin: &Origin,
+    loaded: &Loaded,
+) -> Result<bool, Status> {
     let geometry = loaded.geometry;
     let most = geometry.chunks_in(MOST).max(1);
-    let mut last = loaded.store().last(most);
+    let mut last = loaded.store().last(MOST_RUNS, most);
     if let Last::InArea(area) = last {
         let at = geometry.sector(geometry.area_chunk(area));
         let bytes = snapshot.cow.read(at, geometry.chunk()).await?;
         let mut store = loaded.store();
         store.go_back(area, bytes.as_slice());
-        last = store.last(most);
+        last = store.last(MOST_RUNS, most);
     }
-    let run = match last {
-        Last::Run { old, new, len } => Run { old, new, len },
+    let runs = match last {
+        Last::Runs(runs) => runs,
         Last::Nothing => return Ok(false),
         Last::InArea(_) => return Err(Status::Io),
     };
-    let (at, end) = (geometry.sector(run.old), geometry.sector(run.old + run.len));
-    let len = (end - at).min(snapshot.origin.capacity().as_end() - at);
-    if broken(Rule::MergeIsAWrite) {
-        merge_run(snapshot, loaded, run, len).await?;
-    } else {
-        let work = async |_: &_| merge_run(snapshot, loaded, run, len).await;
-        origin.change(at, len, work).await?;
+    let _pass = origin.enter().await;
+    if !broken(Rule::MergeIsAWrite) {
+        let range = |run: &Run| (geometry.sector(run.old), snapshot.len_of(geometry, run));
+        let ready = runs.iter().map(range).map(|(at, len)| origin.ready(at, len));
+        join_all(ready).await;
     }
+    merge_runs(snapshot, loaded, &runs).await?;
     Ok(true)
 }
 
-async fn merge_run(snapshot: &Snapshot, loaded: &Loaded, run: Run, len: Sectors) -> BioResult {
-    let (geometry, chunks) = (loaded.geometry, run.old..run.old + run.len);
-    let known = |chunk| {
-        let copy = snapshot.exceptions.shard(chunk).complete.get(chunk);
-        copy == Some(run.new + (chunk - run.old))
-    };
-    if !chunks.clone().all(known) {
-        error!(chunk = run.old, "an exception that is on disk is not known");
+/// Merges runs that end the list.
+async fn merge_runs(snapshot: &Snapshot, loaded: &Loaded, runs: &[Run]) -> BioResult {
+    let Snapshot { exceptions, merge, .. } = snapshot;
+    let known = |(old, new)| exceptions.shard(old).complete.get(old) == Some(new);
+    if !runs.iter().flat_map(Run::chunks).all(known) {
+        error!(cow = snapshot.cow.disk().name(), "an exception that is on disk is not known");
         return Err(Status::Io);
     }
     if !broken(Rule::MergeHoldsWrites) {
-        snapshot.exceptions.set_window(&chunks);
-        let drained = |chunk| !snapshot.exceptions.shard(chunk).is_tracked(chunk);
-        snapshot.merge.until(|| chunks.clone().all(drained)).await;
+        exceptions.set_window(&Window::of(runs.iter().map(|run| run.old..run.old + run.len)));
+        merge.until(|| exceptions.window_is_idle()).await;
     }
-    let (from, to) = (geometry.sector(run.new), geometry.sector(run.old));
-    // Earlier runs were flushed, so only losses from now on concern the merge.
+    // Earlier batches were flushed, so only losses from now on concern the merge.
     snapshot.origin.acknowledge_losses();
-    copy(&snapshot.cow, from, &snapshot.origin, to, len).await?;
+    let copies = runs.iter().map(|run| copy_back(snapshot, loaded.geometry, run));
+    let copied = join_all(copies).await;
+    // One that cannot be copied must not keep those behind it in the list.
+    let runs = &runs[..copied.iter().take_while(|copy| copy.is_ok()).count()];
+    if runs.is_empty() {
+        return copied.into_iter().collect();
+    }
     if !broken(Rule::MergeFlushes) {
         if broken(Rule::LossesAreKnown) {
             snapshot.origin.flush().await.ok();
         }
-        // Fails if a user's flush failed since, and may have dropped the run's data.
+        // Fails if a user's flush failed since, and may have dropped the batch's data.
         snapshot.origin.flush().await?;
     }
-    let write = loaded.store().without_last(run.len).ok_or(Status::Io)?;
+    let count = runs.iter().map(|run| run.len).sum();
+    let write = loaded.store().without_last(count).ok_or(Status::Io)?;
     let mut data = Buffer::from_slice(write.data.as_slice());
     let flags = Flags::PREFLUSH | Flags::FUA | Flags::META | Flags::SYNC;
     let bio = Bio::write_from(write.at, &mut data).with_flags(flags);
     // The list depends on nothing else in the COW device's cache.
     snapshot.cow.acknowledge_losses();
     let written = snapshot.cow.submit(bio).await;
-    snapshot.merge.stuck.store(written.is_err(), SeqCst);
+    merge.stuck.store(written.is_err(), SeqCst);
     written?;
-    loaded.store().forget_last(run.len);
-    for chunk in chunks {
-        snapshot.exceptions.shard(chunk).complete.remove(chunk);
+    loaded.store().forget_last(count);
+    for (old, _) in runs.iter().flat_map(Run::chunks) {
+        exceptions.shard(old).complete.remove(old);
     }
-    snapshot.exceptions.set_window(&(0..0));
-    snapshot.merge.changed.notify(usize::MAX);
+    exceptions.set_window(&Window::default());
+    merge.changed.notify(usize::MAX);
     Ok(())
+}
+
+/// Copies a run to the origin. All its pieces have ended at the end, after an error too: a late one would overwrite what is
+/// merged, or written, after the next resume.
+async fn copy_back(snapshot: &Snapshot, geometry: Geometry, run: &Run) -> BioResult {
+    let (from, to) = (geometry.sector(run.new), geometry.sector(run.old));
+    let pieces = pieces(snapshot.len_of(geometry, run))
+        .map(|(done, len)| copy(&snapshot.cow, from + done, &snapshot.origin, to + done, len));
+    join_all(pieces).await.into_iter().collect()
 }
 
 /// The destination of a bio of the merged device.
@@ -245,7 +263,7 @@ impl MergeTarget {
         let valid = snapshot.is_valid();
         match shard.complete.get(chunk).filter(|_| valid) {
             None => Way::Origin,
-            Some(_) if bio.op.is_write() && shard.window.contains(&chunk) => Way::Closed,
+            Some(_) if bio.op.is_write() && shard.window.contains(chunk) => Way::Closed,
             Some(new) => {
                 if bio.op.is_write() {
                     shard.track(chunk);
@@ -275,7 +293,7 @@ impl MergeTarget {
                 Way::Origin => return origin.submit(bio).await,
                 Way::Closed if snapshot.merge.stuck.load(SeqCst) => return Err(Status::Io),
                 Way::Closed => {
-                    let open = || !snapshot.exceptions.shard(chunk).window.contains(&chunk);
+                    let open = || !snapshot.exceptions.shard(chunk).window.contains(chunk);
                     let stuck = || snapshot.merge.stuck.load(SeqCst);
                     snapshot.merge.until(|| open() || stuck()).await;
                 }

@@ -6,8 +6,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
 
-use ashlar_block::sync::gate::Gate;
-use ashlar_block::{Bio, Flags, Gateway, IoFuture, Limits, Op, Sector, Sectors, Status};
+use ashlar_block::sync::gate::{Enter, Gate};
+use ashlar_block::{Bio, BioResult, Flags, Gateway, IoFuture, Limits, Op, Sector, Sectors, Status};
 
 use super::canary::{Rule, broken};
 use super::exceptions::Pending;
@@ -138,7 +138,8 @@ impl Origin {
     }
 
     /// Waits until a range may change for all snapshots.
-    async fn ready(&self, at: Sector, len: Sectors) {
+    /// It may change as long as the pass of [`Self::enter`] exists.
+    pub(super) async fn ready(&self, at: Sector, len: Sectors) {
         while !self.lets_change(at, len) {
             let snapshots: Vec<_> =
                 self.list().iter().map(|entry| Arc::clone(&entry.snapshot)).collect();
@@ -152,19 +153,15 @@ impl Origin {
         }
     }
 
-    /// Changes a range of the device with `change`, after all snapshots have made their exceptions.
-    pub(super) async fn change<T>(
-        &self,
-        at: Sector,
-        len: Sectors,
-        change: impl AsyncFnOnce(&Gateway) -> Result<T, Status>,
-    ) -> Result<T, Status> {
-        let _pass = match self.gate.try_enter() {
-            Some(pass) => pass,
-            None => self.gate.enter().await,
-        };
-        self.ready(at, len).await;
-        change(&self.device).await
+    /// Admits a change of the device: a snapshot is taken before it, or after its end.
+    pub(super) fn enter(&self) -> Enter<'_> {
+        self.gate.enter()
+    }
+
+    async fn change(&self, bio: Bio) -> BioResult {
+        let _pass = self.enter().await;
+        self.ready(bio.sector, bio.len).await;
+        self.device.submit(bio).await
     }
 
     /// Submits a bio that changes the device.
@@ -172,8 +169,7 @@ impl Origin {
         if bio.flags.contains(Flags::NOWAIT) && !self.lets_change(bio.sector, bio.len) {
             return IoFuture::failed(Status::Again);
         }
-        let (at, len) = (bio.sector, bio.len);
-        IoFuture::boxed(self.change(at, len, async move |device| device.submit(bio).await))
+        IoFuture::boxed(self.change(bio))
     }
 }
 

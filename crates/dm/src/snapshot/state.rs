@@ -25,7 +25,7 @@ use super::exceptions::{Exceptions, Pending};
 use super::load::{self, Found, StoreError};
 use super::merge::Merge;
 use super::ondisk::Geometry;
-use super::store::{Area, Batch, Store};
+use super::store::{Area, Batch, Run, Store};
 
 /// Maximum of exceptions being made at a time (the kernel's `snapshot_cow_threshold`)...
 const COPIES: usize = 2048;
@@ -440,11 +440,17 @@ impl Snapshot {
         self.ended.notify(usize::MAX);
     }
 
+    /// The length of a run in the origin, which may end within its last chunk.
+    pub(super) fn len_of(&self, geometry: Geometry, run: &Run) -> Sectors {
+        let (at, end) = (geometry.sector(run.old), geometry.sector(run.old + run.len));
+        end.min(self.origin.capacity().as_end()) - at
+    }
+
     /// Ends the tracking of I/O on a chunk.
     pub(super) fn untrack(&self, chunk: u64) {
         let mut shard = self.exceptions.shard(chunk);
         let drained = shard.untrack(chunk);
-        let merging = shard.window.contains(&chunk);
+        let merging = shard.window.contains(chunk);
         drop(shard);
         if let Some(pending) = drained {
             self.let_go(&pending, true);
@@ -522,12 +528,15 @@ pub(super) async fn copy(
     target: Sector,
     len: Sectors,
 ) -> BioResult {
-    let mut done = Sectors::ZERO;
-    while done < len {
-        let piece = PIECE.min(len - done);
+    for (done, piece) in pieces(len) {
         let mut data = from.read(at + done, piece).await?;
         to.submit(Bio::write_from(target + done, &mut data)).await?;
-        done += piece;
     }
     Ok(())
+}
+
+/// The starts and lengths of the pieces in which `len` sectors are copied.
+pub(super) fn pieces(len: Sectors) -> impl Iterator<Item = (Sectors, Sectors)> {
+    let starts = (0..len.0).step_by(PIECE.0 as usize);
+    starts.map(move |at| (Sectors(at), PIECE.min(Sectors(len.0 - at))))
 }

@@ -74,15 +74,30 @@ pub(super) struct Batch {
     pub(super) write: Option<AreaWrite>,
 }
 
-/// The end of the list, where merging starts.
+/// Consecutive chunks whose copies are consecutive too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Run {
+    pub(super) old: u64,
+    pub(super) new: u64,
+    pub(super) len: u64,
+}
+
+impl Run {
+    /// Each chunk, and its copy.
+    pub(super) fn chunks(&self) -> impl Iterator<Item = (u64, u64)> + use<> {
+        (self.old..self.old + self.len).zip(self.new..)
+    }
+}
+
+/// The end of the list, where merging starts.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Last {
     /// The list is empty.
     Nothing,
     /// The last exception is in an area that must be read first.
     InArea(u64),
-    /// `len` consecutive chunks.
-    Run { old: u64, new: u64, len: u64 },
+    /// These end the list, the last one first. They are in one area.
+    Runs(Vec<Run>),
 }
 
 impl Store {
@@ -208,19 +223,28 @@ impl Store {
         (Sectors(self.next_free * chunk), Sectors(metadata * chunk))
     }
 
-    /// The end of the list: at most `max` consecutive chunks.
-    pub(super) fn last(&self, max: u64) -> Last {
+    /// The end of the list: at most `runs` runs, with at most `chunks` chunks together.
+    pub(super) fn last(&self, runs: usize, chunks: u64) -> Last {
         let Medium::Persistent(area) = &self.medium else { return Last::Nothing };
-        let Some((last, before)) = area.entries[..area.committed].split_last() else {
+        if area.committed == 0 {
             return area.number.checked_sub(1).map_or(Last::Nothing, Last::InArea);
+        }
+        let follows = |run: &Run, old: u64, new: u64| {
+            old.checked_add(1) == Some(run.old) && new.checked_add(1) == Some(run.new)
         };
-        let (old, new) = (last.old_chunk.get(), last.new_chunk.get());
-        let follows = |(n, entry): &(u64, &Exception)| {
-            entry.old_chunk.get().checked_add(*n) == Some(old)
-                && entry.new_chunk.get().checked_add(*n) == Some(new)
-        };
-        let more = (1..max).zip(before.iter().rev()).take_while(follows).count() as u64;
-        Last::Run { old: old - more, new: new - more, len: more + 1 }
+        let mut found: Vec<Run> = Vec::new();
+        for (entry, _) in area.entries[..area.committed].iter().rev().zip(0..chunks) {
+            let (old, new) = (entry.old_chunk.get(), entry.new_chunk.get());
+            let has_room = found.len() < runs;
+            match found.last_mut() {
+                Some(run) if follows(run, old, new) => {
+                    *run = Run { old, new, len: run.len + 1 };
+                }
+                Some(_) | None if has_room => found.push(Run { old, new, len: 1 }),
+                Some(_) | None => break,
+            }
+        }
+        Last::Runs(found)
     }
 
     /// Returns to a full area, with its on-disk contents.
@@ -358,23 +382,26 @@ mod tests {
         while store.next_batch().is_some() {
             store.committed();
         }
-        assert_eq!(store.last(99), Last::Run { old: 500, new: 259, len: 1 });
+        let run = |old, new, len| Run { old, new, len };
+        assert_eq!(store.last(9, 99), Last::Runs(vec![run(500, 259, 1)]));
         assert!(store.without_last(2).is_none());
         store.forget_last(1);
-        assert_eq!(store.last(99), Last::InArea(0));
+        assert_eq!(store.last(9, 99), Last::InArea(0));
         let full: Vec<_> = (0..254)
             .map(|n| Exception::new(n, n + 2))
             .chain([Exception::new(900, 256), Exception::new(901, 257)])
             .collect();
         store.go_back(0, full.as_bytes());
-        assert_eq!(store.last(99), Last::Run { old: 900, new: 256, len: 2 });
+        assert_eq!(store.last(1, 99), Last::Runs(vec![run(900, 256, 2)]));
+        assert_eq!(store.last(9, 3), Last::Runs(vec![run(900, 256, 2), run(253, 255, 1)]));
+        assert_eq!(store.last(9, 999), Last::Runs(vec![run(900, 256, 2), run(0, 2, 254)]));
         let write = store.without_last(2).unwrap();
         assert_eq!(write.data.as_slice()[253 * 16..254 * 16], full[253].as_bytes()[..]);
         assert!(write.data.as_slice()[254 * 16..].iter().all(|byte| *byte == 0));
         store.forget_last(2);
-        assert_eq!(store.last(99), Last::Run { old: 155, new: 157, len: 99 });
+        assert_eq!(store.last(9, 99), Last::Runs(vec![run(155, 157, 99)]));
         store.forget_last(99);
         store.forget_last(155);
-        assert_eq!((store.last(99), store.usage()), (Last::Nothing, (Sectors(16), Sectors(16))));
+        assert_eq!((store.last(9, 99), store.usage()), (Last::Nothing, (Sectors(16), Sectors(16))));
     }
 }

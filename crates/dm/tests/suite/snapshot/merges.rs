@@ -4,9 +4,10 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::time::Duration;
 
-use ashlar_block::{Bio, Gateway, Runtime, Sector, Sectors, Status};
-use ashlar_dm::Device;
-use ashlar_sim::{Media, Rng, Sim, SimRuntime};
+use ashlar_block::{Bio, Gateway, Op, Runtime, Sector, Sectors, Status};
+use ashlar_dm::snapshot::examine;
+use ashlar_dm::{Device, Devices};
+use ashlar_sim::{Media, Mix, Oracle, Rng, Sim, SimRuntime, Stop, Value, Workload};
 use futures_util::future::{join, join_all};
 
 use crate::snapshot::rig::{Rig, fill, filled, read, status};
@@ -174,4 +175,109 @@ fn a_second_device_for_a_merge_is_refused_until_the_first_is_gone() {
         drop((first, gateway));
         rig.device("merge2", MERGE).await;
     });
+}
+
+/// Fills every other chunk of a snapshot, in an order without neighbours, with `1 + chunk`.
+async fn scatter(snap: &Gateway, count: u64) {
+    for n in 0..count {
+        let chunk = n * 37 % count * 2;
+        fill(snap, chunk * 8, 8, 1 + chunk as u8).await.unwrap();
+    }
+}
+
+#[test]
+fn scattered_chunks_share_a_flush_and_a_write_of_the_list() {
+    let (sim, rig, real, cow) = bench(5);
+    sim.block_on(async {
+        let (snap_device, snap) = rig.device("snap", SNAPSHOT).await;
+        scatter(&snap, 100).await;
+        snap_device.suspend(true).await.unwrap();
+        (real.clear_log(), cow.clear_log());
+        let (merge, gateway) = rig.device("merge", MERGE).await;
+        merged(&merge).await;
+        for chunk in 0..200 {
+            let shown = if chunk % 2 == 0 { 1 + chunk as u8 } else { 0 };
+            assert_eq!(filled(&gateway, chunk * 8, 8).await, Ok(shown));
+        }
+    });
+    let count = |media: &Media, op| media.log().iter().filter(|command| command.op == op).count();
+    assert_eq!(count(&real, Op::Write), 100, "each copy is a request: none has a neighbour");
+    // Batches of 64 and of 36.
+    assert_eq!((count(&real, Op::Flush), count(&cow, Op::Write)), (2, 2));
+}
+
+/// A run that cannot be read keeps those before it in the list, as if runs were merged one by one; and the merge has not
+/// failed before all copies have ended.
+#[test]
+fn a_run_that_cannot_be_copied_does_not_keep_those_behind_it() {
+    let (sim, rig, real, cow) = bench(6);
+    sim.block_on(async {
+        let (snap_device, snap) = rig.device("snap", SNAPSHOT).await;
+        scatter(&snap, 50).await;
+        snap_device.suspend(true).await.unwrap();
+        // The copies are the chunks from 2 on, in the order of the writes.
+        let (left, bad) = (30, 2 + 29);
+        cow.fail_reads(bad * 8 + 3..bad * 8 + 4);
+        let (merge, gateway) = rig.device("merge", MERGE).await;
+        for _ in 0..2 {
+            while status(&merge) != "Merge failed" {
+                SimRuntime.sleep(Duration::from_micros(1)).await;
+            }
+            let commands = (real.log().len(), cow.log().len());
+            pause().await;
+            assert_eq!((real.log().len(), cow.log().len()), commands);
+            let gateway = rig.names().find("cow").unwrap();
+            let store = examine(&gateway, Sectors(SIZE)).await.unwrap().unwrap();
+            assert_eq!(store.exceptions.len(), left);
+            merge.suspend(true).await.unwrap();
+            merge.resume().await.unwrap();
+        }
+        // Nothing is closed: a write makes the copy readable.
+        fill(&gateway, 29 * 37 % 50 * 2 * 8, 8, 99).await.unwrap();
+        merge.suspend(true).await.unwrap();
+        merge.resume().await.unwrap();
+        merged(&merge).await;
+        assert_eq!(filled(&gateway, 29 * 37 % 50 * 2 * 8, 8).await, Ok(99));
+        assert_eq!(filled(&gateway, 4 * 8, 8).await, Ok(5));
+    });
+}
+
+/// A snapshot with copies at random places, and a merge beside writes until a power cut after `steps`. Afterwards, what
+/// was durable is shown during the rest of the merge and after it. True if the merge had ended before the cut.
+fn merge_until_cut(steps: u64) -> bool {
+    let (sim, rig, real, cow) = bench(7);
+    let mut rng = sim.rng();
+    let oracle = Oracle::new(7, Value::Zeroes);
+    let mix = Mix { discard: 0, ..Mix::default() };
+    let work = Workload { max_len: 16, tasks: 4, ios: 30, mix, ..Workload::over(0..SIZE) };
+    sim.block_on(async {
+        let (_snap, snap) = rig.device("snap", SNAPSHOT).await;
+        work.run(&snap, &oracle, &mut rng).await.expect("what was written");
+    });
+    let merge = async {
+        let (device, gateway) = rig.device("merge", MERGE).await;
+        let (worked, ()) = join(work.run(&gateway, &oracle, &mut rng), merged(&device)).await;
+        worked.expect("what was written");
+    };
+    let ended = sim.block_on_until(merge, Stop::AfterSteps(steps)).is_some();
+    drop(rig);
+    sim.power_cut();
+    oracle.power_cut();
+    let (sim, rig) = (Sim::new(steps), Rig::default());
+    let origin = rig.disk("real", &real);
+    rig.disk("cow", &cow);
+    sim.block_on(async {
+        let (device, gateway) = rig.device("merge", MERGE).await;
+        work.verify(&gateway, &oracle).await.expect("what was durable");
+        merged(&device).await;
+        work.verify(&gateway, &oracle).await.expect("what was shown");
+        work.verify(&origin, &oracle).await.expect("what was merged");
+    });
+    ended
+}
+
+#[test]
+fn a_power_cut_at_any_step_of_a_merge_loses_nothing() {
+    let ended = (1..20_000).find(|steps| merge_until_cut(*steps)).expect("an end");
+    println!("the merge ended after {ended} steps");
 }
