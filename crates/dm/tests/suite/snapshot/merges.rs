@@ -218,13 +218,15 @@ fn a_run_that_cannot_be_copied_does_not_keep_those_behind_it() {
         // The copies are the chunks from 2 on, in the order of the writes.
         let (left, bad) = (30, 2 + 29);
         cow.fail_reads(bad * 8 + 3..bad * 8 + 4);
+        // The other copies are written after that one has failed.
+        real.slow_down(50);
         let (merge, gateway) = rig.device("merge", MERGE).await;
         for _ in 0..2 {
             while status(&merge) != "Merge failed" {
                 SimRuntime.sleep(Duration::from_micros(1)).await;
             }
             let commands = (real.log().len(), cow.log().len());
-            pause().await;
+            SimRuntime.sleep(Duration::from_millis(200)).await;
             assert_eq!((real.log().len(), cow.log().len()), commands);
             let gateway = rig.names().find("cow").unwrap();
             let store = examine(&gateway, Sectors(SIZE)).await.unwrap().unwrap();
