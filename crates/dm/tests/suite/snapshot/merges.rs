@@ -192,7 +192,8 @@ fn scattered_chunks_share_a_flush_and_a_write_of_the_list() {
         let (snap_device, snap) = rig.device("snap", SNAPSHOT).await;
         scatter(&snap, 100).await;
         snap_device.suspend(true).await.unwrap();
-        (real.clear_log(), cow.clear_log());
+        real.clear_log();
+        cow.clear_log();
         let (merge, gateway) = rig.device("merge", MERGE).await;
         merged(&merge).await;
         for chunk in 0..200 {
