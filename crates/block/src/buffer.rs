@@ -25,6 +25,10 @@
 //!   stored in it. A system call uses the memory by its address ([`Segment::as_ptr`]), and its driver keeps the segment until
 //!   the kernel has finished. To the language the kernel accesses atomic bytes too.
 //!
+//! **A segment may be left behind**: the driver of a write that reached its deadline keeps it ([`Segment::leave`]). Its
+//! memory must keep its contents, since the device may still read them. So the `Buffer` leaves that memory to it, and
+//! goes on with a copy, from its next use on. Otherwise a buffer would be lost to its owner with the device.
+//!
 //! Whether the values make sense is up to the layers: they divide a read by `split_to` and `slice`, and never give the
 //! same range to two reads. A mistake there mixes data, but breaks no rule of the language.
 //!
@@ -41,7 +45,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
 pub use foreign::Foreign;
@@ -171,6 +175,16 @@ pub fn drop_kept() {
 struct Inner {
     ptr: NonNull<u8>,
     owner: Owner,
+    /// A segment was left behind: its end is not waited for.
+    left: AtomicBool,
+    /// The contents, for a buffer that only looks at them while such a segment is alive.
+    copy: OnceLock<Box<Block>>,
+}
+
+impl Inner {
+    fn new(ptr: NonNull<u8>, owner: Owner) -> Self {
+        Self { ptr, owner, left: AtomicBool::new(false), copy: OnceLock::new() }
+    }
 }
 
 enum Owner {
@@ -225,7 +239,7 @@ impl Buffer {
     pub fn try_alloc(len: usize) -> Option<Self> {
         let block = Block::take(len)?;
         let ptr = block.ptr;
-        Some(Self { inner: Arc::new(Inner { ptr, owner: Owner::Buffer(Some(block)) }), len })
+        Some(Self { inner: Arc::new(Inner::new(ptr, Owner::Buffer(Some(block)))), len })
     }
 
     /// `len` zero bytes.
@@ -259,12 +273,49 @@ impl Buffer {
         self.len == 0
     }
 
-    fn assert_unique(&self) {
+    /// Whether no segment is alive.
+    ///
+    /// # Panics
+    /// When one is, and none was left behind: the I/O has not ended.
+    fn is_unique(&self) -> bool {
         // No Weak references exist, so a count of one means that this is the only handle; no other
         // code can make a new one. Acquire pairs with the release in Segment's drop, so that the
         // driver's writes are visible.
-        assert!(Arc::strong_count(&self.inner) == 1, "buffer used while its I/O is in flight");
+        let unique = Arc::strong_count(&self.inner) == 1;
         fence(Ordering::Acquire);
+        let left = || self.inner.left.load(Ordering::Relaxed);
+        assert!(unique || left(), "buffer used while its I/O is in flight");
+        unique
+    }
+
+    /// Copies the contents while segments are alive.
+    #[cold]
+    fn copy_to(&self, to: &mut [u8]) {
+        let whole = Segment { inner: Arc::clone(&self.inner), offset: 0, len: to.len() as u32 };
+        whole.copy_to(to);
+    }
+
+    /// Leaves the memory to segments that are alive, and goes on with a copy.
+    #[cold]
+    fn leave_memory(&mut self) {
+        let mut fresh = Self::alloc(self.len);
+        self.copy_to(fresh.as_mut_slice());
+        *self = fresh;
+    }
+
+    /// The copy that [`Self::as_slice`] looks at while segments are alive.
+    #[cold]
+    fn copied(&self) -> NonNull<u8> {
+        let copy = || {
+            let mut fresh = Self::alloc(self.len);
+            self.copy_to(fresh.as_mut_slice());
+            let Some(Inner { owner: Owner::Buffer(block), .. }) = Arc::get_mut(&mut fresh.inner)
+            else {
+                unreachable!("a new buffer has no segment")
+            };
+            Box::new(block.take().expect("a new buffer has its block"))
+        };
+        self.inner.copy.get_or_init(copy).ptr
     }
 
     /// The bytes.
@@ -272,10 +323,11 @@ impl Buffer {
     /// # Panics
     /// When a segment of this buffer is alive: the I/O has not ended.
     pub fn as_slice(&self) -> &[u8] {
-        self.assert_unique();
+        let ptr = if self.is_unique() { self.inner.ptr } else { self.copied() };
         // SAFETY: the memory is initialised, `len` is within the block, and no segment (the only
-        // other way to it) exists; a new one needs `&mut self`, which this borrow excludes.
-        unsafe { std::slice::from_raw_parts(self.inner.ptr.as_ptr(), self.len) }
+        // other way to it) exists; a new one needs `&mut self`, which this borrow excludes. The copy has no segments,
+        // and lives as long as `inner`, which the borrow keeps from being replaced.
+        unsafe { std::slice::from_raw_parts(ptr.as_ptr(), self.len) }
     }
 
     /// The bytes, mutable.
@@ -283,7 +335,9 @@ impl Buffer {
     /// # Panics
     /// When a segment of this buffer is alive: the I/O has not ended.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        self.assert_unique();
+        if !self.is_unique() {
+            self.leave_memory();
+        }
         // SAFETY: as in as_slice().
         unsafe { std::slice::from_raw_parts_mut(self.inner.ptr.as_ptr(), self.len) }
     }
@@ -307,7 +361,31 @@ impl Buffer {
         // The end, which bounds the others: no sum of an offset and a length overflows.
         let end = u32::try_from(range.end).expect("buffers are below 4 GiB");
         let offset = range.start as u32;
+        if self.inner.left.load(Ordering::Relaxed) {
+            self.forget_left();
+        }
         Segment { inner: Arc::clone(&self.inner), offset, len: end - offset }
+    }
+
+    /// Before the memory gets a new segment: those that were left behind must not share it.
+    #[cold]
+    fn forget_left(&mut self) {
+        match Arc::get_mut(&mut self.inner) {
+            Some(inner) => {
+                inner.left = AtomicBool::new(false);
+                inner.copy = OnceLock::new();
+            }
+            None => self.leave_memory(),
+        }
+    }
+
+    /// The buffer as a segment, which keeps the memory.
+    ///
+    /// # Panics
+    /// When the buffer has 4 GiB or more.
+    pub fn into_whole(self) -> Segment {
+        let len = u32::try_from(self.len).expect("buffers are below 4 GiB");
+        Segment { inner: self.inner, offset: 0, len }
     }
 
     /// All of it as a segment.
@@ -344,6 +422,11 @@ impl Segment {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Leaves the segment behind: its end is not waited for, and its buffer goes on with other memory.
+    pub(crate) fn leave(&self) {
+        self.inner.left.store(true, Ordering::Relaxed);
     }
 
     /// The part `range` of this segment (bytes from its start).
@@ -510,6 +593,52 @@ mod tests {
             assert_eq!(buffer.as_slice(), [7; 64]);
             buffer.as_mut_slice().fill(8);
         });
+    }
+
+    #[test]
+    fn a_buffer_goes_on_without_the_memory_that_was_left_behind() {
+        for look_first in [false, true] {
+            let mut buffer = Buffer::from_slice(b"0123456789");
+            buffer.truncate(8);
+            let driver = buffer.segment(2..6);
+            driver.leave();
+            if look_first {
+                assert_eq!(buffer.as_slice(), b"01234567");
+            }
+            buffer.as_mut_slice()[3] = b'x';
+            let mut theirs = [0; 4];
+            driver.copy_to(&mut theirs);
+            assert_eq!((buffer.as_slice(), &theirs), (&b"012x4567"[..], b"2345"));
+            // The new memory is guarded as any is.
+            let segment = buffer.whole();
+            let used = std::panic::AssertUnwindSafe(|| buffer.as_slice().len());
+            assert!(std::panic::catch_unwind(used).is_err());
+            drop(segment);
+        }
+    }
+
+    #[test]
+    fn a_new_segment_shares_no_memory_with_one_left_behind() {
+        let mut buffer = Buffer::from_slice(b"0123");
+        let driver = buffer.whole();
+        driver.leave();
+        let at = driver.as_ptr();
+        let next = buffer.whole();
+        assert_ne!(next.as_ptr(), at);
+        next.copy_from(b"abcd");
+        let mut theirs = [0; 4];
+        driver.copy_to(&mut theirs);
+        drop(next);
+        assert_eq!((buffer.as_slice(), &theirs), (&b"abcd"[..], b"0123"));
+        // Once the driver has given it up, the memory is used on, and what was seen meanwhile is forgotten.
+        let driver = buffer.whole();
+        driver.leave();
+        assert_eq!(buffer.as_slice(), b"abcd");
+        drop(driver);
+        buffer.as_mut_slice().fill(7);
+        let driver = buffer.whole();
+        driver.leave();
+        assert_eq!(buffer.as_slice(), [7; 4]);
     }
 
     #[test]

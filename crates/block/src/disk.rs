@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use crate::cache::Cache;
 use crate::limits::Limits;
+use crate::presence::{Life, Presence};
 use crate::stats::Stats;
 use crate::units::Sectors;
 
@@ -114,10 +115,16 @@ pub struct Disk {
     max_discard: AtomicU64,
     nomerges: AtomicU8,
     nr_requests: AtomicU32,
+    /// 0 without a deadline.
+    io_timeout_ms: AtomicU32,
     read_only: AtomicBool,
     stats: Stats,
     cache: Cache,
+    life: Life,
 }
+
+/// The deadline of a device's requests unless it is changed, in milliseconds (the kernel's).
+pub const DEFAULT_IO_TIMEOUT_MS: u32 = 30_000;
 
 /// The default of `max_sectors_kb` (the kernel's `BLK_DEF_MAX_SECTORS_CAP`, in sectors).
 const DEFAULT_MAX_SECTORS: u64 = 2560;
@@ -142,9 +149,11 @@ impl Disk {
             limits,
             nomerges: AtomicU8::new(0),
             nr_requests: AtomicU32::new(DEFAULT_NR_REQUESTS),
+            io_timeout_ms: AtomicU32::new(0),
             read_only: AtomicBool::new(false),
             stats: Stats::default(),
             cache: Cache::default(),
+            life: Life::default(),
         }
     }
 
@@ -185,6 +194,15 @@ impl Disk {
 
     pub(crate) fn cache(&self) -> &Cache {
         &self.cache
+    }
+
+    pub(crate) fn life(&self) -> &Life {
+        &self.life
+    }
+
+    /// Whether the device answers. Queues notice this of their devices; a layer always answers.
+    pub fn presence(&self) -> Presence {
+        self.life.presence()
     }
 
     /// Notes that acknowledged writes that no flush has covered may be lost: the next flush of each opener fails. For a
@@ -275,6 +293,34 @@ impl Disk {
         }
     }
 
+    /// The deadline of a request in milliseconds, from when the driver gets it; `None` on a device without one.
+    pub fn io_timeout_ms(&self) -> Option<u32> {
+        match self.io_timeout_ms.load(Relaxed) {
+            0 => None,
+            timeout_ms => Some(timeout_ms),
+        }
+    }
+
+    /// Gives the requests deadlines.
+    pub(crate) fn begin_timeouts(&self, timeout_ms: u32) {
+        self.io_timeout_ms.store(timeout_ms, Relaxed);
+    }
+
+    /// Sets `io_timeout`, in milliseconds, of a device that has one: 1 to the largest number of 32 bits.
+    ///
+    /// # Errors
+    /// Out of that range; the device has no deadline.
+    pub fn set_io_timeout_ms(&self, value: u64) -> Result<(), SettingError> {
+        let max = self.io_timeout_ms().map_or(0, |_| u64::from(u32::MAX));
+        match u32::try_from(value) {
+            Ok(timeout_ms @ 1..) if max > 0 => {
+                self.io_timeout_ms.store(timeout_ms, Relaxed);
+                Ok(())
+            }
+            Ok(_) | Err(_) => Err(SettingError::OutOfRange { value, min: 1.min(max), max }),
+        }
+    }
+
     /// Whether writes are refused.
     pub fn is_read_only(&self) -> bool {
         self.read_only.load(Relaxed)
@@ -327,6 +373,18 @@ mod tests {
         }
         assert_ne!(disk().number(), disk().number());
         assert_eq!(DeviceNumber::dm(3).to_string(), "252:3");
+    }
+
+    #[test]
+    fn a_deadline_can_be_changed_but_not_taken_away() {
+        let d = disk();
+        let out = |value, min, max| Err(SettingError::OutOfRange { value, min, max });
+        assert_eq!((d.io_timeout_ms(), d.set_io_timeout_ms(5)), (None, out(5, 0, 0)));
+        d.begin_timeouts(DEFAULT_IO_TIMEOUT_MS);
+        let max = u64::from(u32::MAX);
+        assert_eq!(d.set_io_timeout_ms(0), out(0, 1, max));
+        assert_eq!(d.set_io_timeout_ms(max + 1), out(max + 1, 1, max));
+        assert_eq!((d.set_io_timeout_ms(1), d.io_timeout_ms()), (Ok(()), Some(1)));
     }
 
     #[test]

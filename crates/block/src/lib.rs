@@ -26,6 +26,7 @@
 #![deny(unsafe_code)]
 
 pub mod bio;
+mod bounce;
 pub mod buffer;
 pub mod byte_volume;
 mod cache;
@@ -33,10 +34,12 @@ pub mod canary;
 pub mod clock;
 pub mod device;
 pub mod disk;
+mod flight;
 pub mod gateway;
 pub mod limits;
 pub mod merge;
 pub mod plug;
+pub mod presence;
 pub mod queue;
 pub mod rate_limit;
 pub mod request;
@@ -55,8 +58,9 @@ pub use device::{BlockDevice, Completion, IoFuture, LocalFuture};
 pub use disk::Disk;
 pub use gateway::Gateway;
 pub use limits::{Features, Limits};
+pub use presence::Presence;
 pub use queue::{Driver, Queue};
-pub use request::Request;
+pub use request::{Request, RequestId};
 pub use runtime::Runtime;
 pub use status::{BioResult, Status};
 pub use units::{Sector, Sectors};

@@ -17,6 +17,11 @@
 //! A flush bypasses the plug: it covers acknowledged I/O, and no I/O in a
 //! plug is acknowledged.
 //!
+//! On a queue with a deadline, the thread keeps a *flight* for each request with the driver, so that the request ends for its
+//! submitters even if the driver is silent (`flight.rs`). An overdue request counts as in flight until the driver gives it up:
+//! a silent device cannot be given more and more memory. When all requests that a thread may have with a driver are
+//! overdue, those that wait fail too, and later ones fail at once.
+//!
 //! Lock order: a context is borrowed only for its own bookkeeping, never while a driver or a waker
 //! is called, since both may reenter this module.
 
@@ -26,13 +31,21 @@ use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use tracing::{info, warn};
+
 use crate::bio::{Bio, Flags, Op};
-use crate::cache::Risk;
+use crate::bounce::{self, Memory};
+use crate::buffer::Segment;
+use crate::cache::{self, Risk};
+use crate::clock;
 use crate::device::Completion;
 use crate::disk::{Disk, Nomerges};
+use crate::flight::{self, Flight, Flights, Slot};
 use crate::limits::Features;
 use crate::merge::{Merge, merge, try_merge};
-use crate::request::{QueuedBio, Request};
+use crate::presence::is_absence;
+use crate::request::{QueuedBio, Request, RequestId};
+use crate::runtime::Runtime;
 use crate::status::{BioResult, Status};
 use crate::trace::{self, Action};
 
@@ -50,6 +63,11 @@ pub(crate) trait Dispatch: Send + Sync {
     fn disk(&self) -> &Disk;
     fn issue(&self, rq: Request);
     fn commit(&self);
+    fn abort(&self, id: RequestId);
+    /// How long a request may take; `None` on a queue without a deadline.
+    fn timeout_ns(&self, op: Op) -> Option<u64>;
+    /// The clock of the deadlines.
+    fn runtime(&self) -> Option<&Arc<dyn Runtime>>;
 }
 
 #[derive(Default)]
@@ -59,6 +77,7 @@ struct Context {
     plugged: VecDeque<Request>,
     waiting: VecDeque<Request>,
     in_flight: usize,
+    flights: Flights,
     misses: usize,
     /// A loop that issues waiting requests is already on the stack.
     draining: bool,
@@ -84,7 +103,28 @@ impl Contexts {
     }
 }
 
+/// What becomes of a request that waits.
+enum Next {
+    Issue(Request),
+    /// It fails because of what the driver has not given up.
+    Refuse(Request),
+}
+
 impl Context {
+    /// The next request, if one may leave the list of those that wait.
+    fn next(&mut self, disk: &Disk) -> Option<Next> {
+        if self.in_flight >= disk.nr_requests() as usize {
+            let stuck = self.flights.overdue() == self.in_flight;
+            return if stuck { self.waiting.pop_front().map(Next::Refuse) } else { None };
+        }
+        let rq = self.waiting.pop_front()?;
+        if disk.life().refuses(|| rq.footprint(disk.limits())) {
+            return Some(Next::Refuse(rq));
+        }
+        self.in_flight += 1;
+        Some(Next::Issue(rq))
+    }
+
     fn release_if_idle(&mut self) -> Option<Arc<dyn Dispatch>> {
         let idle = self.in_flight == 0 && self.plugged.is_empty() && self.waiting.is_empty();
         if idle { self.queue.take() } else { None }
@@ -230,57 +270,190 @@ fn drain(id: usize) {
     loop {
         let next = CONTEXTS.with_borrow_mut(|contexts| {
             let context = contexts.get(id);
-            let room = context.in_flight < queue.disk().nr_requests() as usize;
-            let rq = if room { context.waiting.pop_front() } else { None };
-            match rq {
-                Some(_) => context.in_flight += 1,
-                None => context.draining = false,
-            }
-            rq
+            let next = context.next(queue.disk());
+            context.draining = next.is_some();
+            next
         });
-        let Some(mut rq) = next else { break };
-        let forces = rq.op() == Op::Flush || rq.flags().contains(Flags::FUA);
-        if forces && queue.disk().limits().features.contains(Features::WRITE_CACHE) {
-            rq.risk = Some(Risk::new(Arc::clone(&queue)));
+        let rq = match next {
+            None => break,
+            Some(Next::Issue(rq)) => rq,
+            Some(Next::Refuse(mut rq)) => {
+                let (range, late) =
+                    ((rq.op(), rq.flags(), rq.sector(), rq.len()), Err(Status::Timeout));
+                trace::end(queue.disk(), Action::Complete, range, late);
+                end_bios(mem::take(&mut rq.bios), late);
+                continue;
+            }
+        };
+        if let Some(rq) = prepare(&queue, rq) {
+            trace::range(queue.disk(), Action::Issue, rq.op(), rq.flags(), rq.sector(), rq.len());
+            queue.issue(rq);
+            issued = true;
         }
-        trace::range(queue.disk(), Action::Issue, rq.op(), rq.flags(), rq.sector(), rq.len());
-        queue.issue(rq);
-        issued = true;
     }
     if issued {
         queue.commit();
     }
     // If the last request completed while we were issuing, the context releases the queue only now.
     // Dropping a queue may close files, so it happens outside of the borrow.
-    drop(CONTEXTS.with_borrow_mut(|contexts| contexts.get(id).release_if_idle()));
+    let (timer, released) = CONTEXTS.with_borrow_mut(|contexts| {
+        let context = contexts.get(id);
+        (context.flights.wanted_timer(), context.release_if_idle())
+    });
+    if let (Some(timer), Some(runtime)) = (timer, queue.runtime()) {
+        flight::set_timer(id, timer, runtime);
+    }
+    drop(released);
+}
+
+/// Prepares a request for the driver: what it may lose, and its deadline. `None`: it has ended.
+fn prepare(queue: &Arc<dyn Dispatch>, mut rq: Request) -> Option<Request> {
+    let op = rq.op();
+    let forces = op == Op::Flush || rq.flags().contains(Flags::FUA);
+    if forces && queue.disk().limits().features.contains(Features::WRITE_CACHE) {
+        rq.risk = Some(Risk::new(Arc::clone(queue)));
+    }
+    let Some(timeout_ns) = queue.timeout_ns(op) else { return Some(rq) };
+    let memory = match op {
+        Op::Read => match bounce::divert(&mut rq) {
+            Ok(memory) => memory,
+            Err(status) => {
+                rq.complete(Err(status));
+                return None;
+            }
+        },
+        Op::Write => rq.bios.iter().map(|queued| queued.bio.segments.clone()).collect(),
+        Op::Flush | Op::Discard | Op::WriteZeroes => Memory::new(),
+    };
+    let flight = Flight {
+        deadline_ns: clock::now_ns().saturating_add(timeout_ns),
+        footprint: rq.footprint(queue.disk().limits()),
+        owners: rq.bios.iter().map(|queued| Rc::clone(&queued.completion)).collect(),
+        memory,
+        risk: rq.risk.take(),
+    };
+    let tag = with_flights(rq.queue, |flights| flights.begin(flight, timeout_ns));
+    rq.tag = tag;
+    Some(rq)
+}
+
+/// The requests of the current thread with the driver of a queue; `None` while the thread ends.
+pub(crate) fn with_flights<T>(id: usize, use_them: impl FnOnce(&mut Flights) -> T) -> Option<T> {
+    CONTEXTS.try_with(|contexts| use_them(&mut contexts.borrow_mut().get(id).flights)).ok()
+}
+
+/// Whether the deadline of a request of the current thread has passed.
+pub(crate) fn is_overdue(id: RequestId) -> bool {
+    with_flights(id.queue, |flights| flights.is_overdue(id.tag)).unwrap_or(true)
+}
+
+/// Ends bios for their submitters.
+fn end_bios(bios: impl IntoIterator<Item = QueuedBio>, result: BioResult) {
+    for QueuedBio { bio, completion } in bios {
+        // Release the driver's reference to the buffer before the submitter sees the completion.
+        drop(bio);
+        completion.complete(result);
+    }
+}
+
+/// Takes the current thread's requests whose deadlines have passed at `due_ns` from their submitters.
+pub(crate) fn expire(id: usize, due_ns: u64) {
+    let mut silent = false;
+    let (queue, expired) = CONTEXTS.with_borrow_mut(|contexts| {
+        let context = contexts.get(id);
+        let Some(queue) = &context.queue else { return (None, Vec::new()) };
+        let expired = context.flights.expire(due_ns, |footprint| {
+            let (number, first) = queue.disk().life().hold(footprint);
+            silent |= first;
+            number
+        });
+        (Some(Arc::clone(queue)), expired)
+    });
+    let Some(queue) = queue else { return };
+    let disk = queue.disk();
+    if silent {
+        warn!(device = disk.name(), "no answer within the deadline");
+    }
+    for (tag, flight) in expired {
+        let Flight { footprint, owners, memory, risk, .. } = flight;
+        match risk {
+            Some(risk) => risk.end(footprint.op, Err(Status::Timeout)),
+            None => disk.note_loss(),
+        }
+        let range = (footprint.op, footprint.flags, footprint.start, footprint.len());
+        trace::end(disk, Action::Complete, range, Err(Status::Timeout));
+        if footprint.op == Op::Write {
+            memory.iter().flatten().for_each(Segment::leave);
+        }
+        drop(memory);
+        owners.iter().for_each(|owner| owner.complete(Err(Status::Timeout)));
+        queue.abort(RequestId { queue: id, tag });
+    }
+    drain(id);
 }
 
 /// Ends an issued request.
 pub(crate) fn complete(rq: &mut Request, result: BioResult) {
     let id = rq.queue;
-    let bios = mem::take(&mut rq.bios);
+    let mut bios = mem::take(&mut rq.bios);
     let Some((op, flags)) = bios.first().map(|b| (b.bio.op, b.bio.flags)) else { return };
-    // A command at risk counts its own loss.
-    let gone = rq.risk.is_none() && result.is_err_and(Status::is_gone);
-    if let Some(risk) = rq.risk.take() {
-        risk.end(op, result);
-    }
-    let one_by_one = bios.len() > 1 && result.is_err_and(Status::is_of_medium);
-    let queue = CONTEXTS.try_with(|contexts| {
+    let absent = result.is_err_and(is_absence);
+    let failed = result.is_err();
+    let landed = CONTEXTS.try_with(|contexts| {
         let mut contexts = contexts.borrow_mut();
         let context = contexts.get(id);
         context.in_flight = context.in_flight.saturating_sub(1);
-        if gone || trace::is_active() { context.queue.clone() } else { None }
+        let slot = rq.tag.take().and_then(|tag| context.flights.end(tag));
+        let is_news = |queue: &&Arc<dyn Dispatch>| {
+            let late = matches!(slot, Some(Slot::Overdue(_)));
+            failed || late || trace::is_active() || queue.disk().life().is_gone()
+        };
+        let queue = context.queue.as_ref().filter(is_news).cloned();
+        (slot, queue)
     });
     // The thread is ending, and this is one of its last requests: its submitters, which live on the
     // same thread, are gone too.
-    let Ok(queue) = queue else { return };
+    let Ok((slot, queue)) = landed else { return };
+    if let Some(queue) = &queue
+        && queue.disk().life().set_gone(absent)
+    {
+        let device = queue.disk().name();
+        if absent { warn!(device, "gone") } else { info!(device, "back") }
+    }
+    let (memory, risk) = match slot {
+        Some(Slot::Overdue(number)) => {
+            drop(bios);
+            if let Some(queue) = queue {
+                give_up(&queue, number, (op, flags), result);
+            }
+            return after(id);
+        }
+        Some(Slot::InTime(flight)) => (flight.memory, flight.risk),
+        None => (Memory::new(), rq.risk.take()),
+    };
+    // A command at risk counts its own loss.
+    let gone = risk.is_none() && result.is_err_and(Status::is_gone);
+    if let Some(risk) = risk {
+        risk.end(op, result);
+    }
+    let one_by_one = bios.len() > 1 && result.is_err_and(Status::is_of_medium);
     if let Some(queue) = &queue {
         if gone {
             queue.disk().note_loss();
         }
         let action = if one_by_one { Action::Requeue } else { Action::Complete };
         trace::end(queue.disk(), action, (op, flags, rq.sector, rq.len), result);
+    }
+    // Of a write it is the bios' memory, which its submitters expect back.
+    if op == Op::Read {
+        for (queued, memory) in bios.iter_mut().zip(memory) {
+            if result.is_ok() {
+                bounce::deliver(queued, &memory);
+            }
+            queued.bio.segments = memory;
+        }
+    } else {
+        drop(memory);
     }
     if one_by_one {
         CONTEXTS.with_borrow_mut(|contexts| {
@@ -294,16 +467,32 @@ pub(crate) fn complete(rq: &mut Request, result: BioResult) {
             }
         });
     } else {
-        for queued in bios {
-            let QueuedBio { bio, completion } = queued;
-            // Release the driver's reference to the buffer before the submitter sees the completion.
-            drop(bio);
-            completion.complete(result);
-        }
+        end_bios(bios, result);
     }
+    after(id);
+}
+
+/// The driver has ended a request that was overdue.
+fn give_up(queue: &Arc<dyn Dispatch>, number: u64, (op, flags): (Op, Flags), result: BioResult) {
+    let disk = queue.disk();
+    // Before its number is given up, because a flush is refused until then.
+    let at_risk = op == Op::Flush || flags.contains(Flags::FUA);
+    let loses = |status: Status| at_risk && cache::loses(op, status) || status.is_gone();
+    if result.is_err_and(loses) {
+        disk.note_loss();
+    }
+    if disk.life().give_up(number) {
+        info!(device = disk.name(), "all requests past their deadlines have ended");
+    }
+}
+
+/// Continues after the end of a request.
+fn after(id: usize) {
     drain(id);
-    drop(CONTEXTS.with_borrow_mut(|contexts| {
+    let released = CONTEXTS.try_with(|contexts| {
+        let mut contexts = contexts.borrow_mut();
         let context = contexts.get(id);
         if context.draining { None } else { context.release_if_idle() }
-    }));
+    });
+    drop(released);
 }

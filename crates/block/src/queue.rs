@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use crate::bio::Bio;
+use crate::bio::{Bio, Op};
 use crate::device::{BlockDevice, IoFuture};
-use crate::disk::Disk;
+use crate::disk::{DEFAULT_IO_TIMEOUT_MS, Disk};
 use crate::plug::{self, Dispatch};
-use crate::request::Request;
+use crate::request::{Request, RequestId};
+use crate::runtime::Runtime;
 
 /// A driver: the bottom of the stack.
 pub trait Driver: Send + Sync + 'static {
@@ -18,11 +19,25 @@ pub trait Driver: Send + Sync + 'static {
 
     /// No more requests follow in this batch (the kernel's `commit_rqs`).
     fn commit_rqs(&self) {}
+
+    /// A request ([`Request::id`]) of the calling thread has reached its deadline. Its submitters are told so, and ask for
+    /// nothing more; the driver keeps its memory until it completes it, sooner if it can cancel it.
+    fn abort(&self, _id: RequestId) {}
+
+    /// Whether an operation may take [`SLOW`] times the deadline: how much work it is does not show in it.
+    fn is_slow(&self, op: Op) -> bool {
+        matches!(op, Op::Discard | Op::WriteZeroes)
+    }
 }
+
+/// The factor of the deadline for slow operations.
+pub const SLOW: u64 = 10;
 
 struct Inner<D> {
     disk: Disk,
     driver: D,
+    /// Of a queue with a deadline.
+    runtime: Option<Arc<dyn Runtime>>,
 }
 
 impl<D: Driver> Dispatch for Inner<D> {
@@ -37,6 +52,19 @@ impl<D: Driver> Dispatch for Inner<D> {
     fn commit(&self) {
         self.driver.commit_rqs();
     }
+
+    fn abort(&self, id: RequestId) {
+        self.driver.abort(id);
+    }
+
+    fn timeout_ns(&self, op: Op) -> Option<u64> {
+        let timeout_ns = u64::from(self.disk.io_timeout_ms()?) * 1_000_000;
+        Some(if self.driver.is_slow(op) { timeout_ns * SLOW } else { timeout_ns })
+    }
+
+    fn runtime(&self) -> Option<&Arc<dyn Runtime>> {
+        self.runtime.as_ref()
+    }
 }
 
 /// A block device that consists of a driver with a queue in front.
@@ -46,12 +74,25 @@ pub struct Queue<D> {
 }
 
 impl<D: Driver> Queue<D> {
-    /// A queue for `driver`, with the name, size and limits of `disk`.
+    /// A queue for `driver`, with the name, size and limits of `disk`. It waits for the driver as long as that takes.
     pub fn new(disk: Disk, driver: D) -> Self {
+        Self::with(disk, driver, None)
+    }
+
+    /// As [`Self::new`], for a driver whose device may fall silent: each request has a deadline, at first
+    /// [`DEFAULT_IO_TIMEOUT_MS`] ([`Disk::set_io_timeout_ms`] changes it), by the clock of `runtime`. At the deadline the
+    /// request fails with [`Status::Timeout`](crate::status::Status::Timeout), and the driver keeps its memory; so reads go
+    /// to memory of the queue and are copied when they end.
+    pub fn with_deadline(disk: Disk, driver: D, runtime: Arc<dyn Runtime>) -> Self {
+        disk.begin_timeouts(DEFAULT_IO_TIMEOUT_MS);
+        Self::with(disk, driver, Some(runtime))
+    }
+
+    fn with(disk: Disk, driver: D, runtime: Option<Arc<dyn Runtime>>) -> Self {
         // Numbers index the threads' contexts and are never reused; an idle context is a few
         // words.
         static NEXT: AtomicUsize = AtomicUsize::new(0);
-        Self { id: NEXT.fetch_add(1, Relaxed), inner: Arc::new(Inner { disk, driver }) }
+        Self { id: NEXT.fetch_add(1, Relaxed), inner: Arc::new(Inner { disk, driver, runtime }) }
     }
 
     /// The driver.

@@ -8,7 +8,9 @@ use crate::bio::{Bio, CopyNumber, Flags, Op};
 use crate::buffer::Segment;
 use crate::cache::Risk;
 use crate::device::Completion;
+use crate::limits::Limits;
 use crate::plug;
+use crate::presence::Footprint;
 use crate::status::{BioResult, Status};
 use crate::units::{Sector, Sectors};
 
@@ -28,8 +30,17 @@ pub struct Request {
     pub(crate) sector: Sector,
     pub(crate) len: Sectors,
     pub(crate) nr_segments: u32,
-    /// If it may lose the device's cache, from when it is issued.
+    /// If it may lose the device's cache, from when it is issued; on a queue with a deadline its flight has this.
     pub(crate) risk: Option<Risk>,
+    /// On a queue with a deadline, from when it is issued: the number of its flight.
+    pub(crate) tag: Option<u32>,
+}
+
+/// Tells apart the requests with a deadline that one thread has with all drivers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RequestId {
+    pub(crate) queue: usize,
+    pub(crate) tag: u32,
 }
 
 impl Request {
@@ -38,7 +49,28 @@ impl Request {
         let nr_segments = queued.bio.segments.len() as u32;
         let mut bios = SmallVec::new();
         bios.push(queued);
-        Self { queue, bios, sector, len, nr_segments, risk: None }
+        Self { queue, bios, sector, len, nr_segments, risk: None, tag: None }
+    }
+
+    /// Its identity while the driver has it; `None` on a queue without a deadline.
+    pub fn id(&self) -> Option<RequestId> {
+        Some(RequestId { queue: self.queue, tag: self.tag? })
+    }
+
+    /// Whether its deadline has passed: a driver that would have to try again need not.
+    pub fn is_overdue(&self) -> bool {
+        self.id().is_some_and(plug::is_overdue)
+    }
+
+    pub(crate) fn footprint(&self, limits: &Limits) -> Footprint {
+        let (op, flags) = (self.op(), self.flags());
+        // The ranges of a discard may lie anywhere.
+        let scattered = op == Op::Discard && limits.max_discard_segments > 1 && self.bios.len() > 1;
+        let (start, end) = match scattered {
+            true => (Sector::ZERO, Sectors::MAX.as_end()),
+            false => (self.sector, self.end()),
+        };
+        Footprint { op, flags, start, end }
     }
 
     fn first(&self) -> &Bio {
@@ -105,7 +137,7 @@ impl Request {
         self.bios.iter().map(|b| (b.bio.sector, b.bio.len))
     }
 
-    /// Ends the request.
+    /// Ends the request. If its deadline has passed, its submitters have been told so before: this only returns the memory.
     ///
     /// When a request of several bios fails, its bios are retried one by one, so that a bad sector
     /// fails only the bio that contains it, not its neighbours.

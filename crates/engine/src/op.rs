@@ -24,6 +24,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use ashlar_block::buffer::Segment;
+use ashlar_block::request::RequestId;
 use io_uring::{cqueue, opcode, squeue};
 use slab::Slab;
 
@@ -109,6 +110,11 @@ impl<T: 'static> Payload for Box<T> {
 pub(crate) trait Complete {
     /// `result` is the kernel's: a count, or minus an errno.
     fn complete(self: Box<Self>, core: &Rc<Core>, result: i32);
+
+    /// The request that the operation is a part of.
+    fn request(&self) -> Option<RequestId> {
+        None
+    }
 }
 
 enum State {
@@ -199,6 +205,16 @@ impl OpTable {
         wanted.map(|(index, slot)| user_data(index, slot.generation)).collect()
     }
 
+    /// The key of the operation of a request.
+    fn of_request(&self, id: RequestId) -> Option<u64> {
+        let ours = |slot: &Slot| match &slot.state {
+            State::Callback(owner) => owner.request() == Some(id),
+            State::Waiting(_) | State::Done(_) | State::Orphaned => false,
+        };
+        let (index, slot) = self.slots.iter().find(|(_, slot)| ours(slot))?;
+        Some(user_data(index, slot.generation))
+    }
+
     /// Records a completion.
     pub(crate) fn complete(&mut self, completion: Completion) -> Outcome {
         let Completion { user_data: key, result, flags } = completion;
@@ -260,6 +276,14 @@ impl Core {
         // whatever happens to the future.
         unsafe { self.push(entry.user_data(key)) }
         Op { core: Rc::clone(self), key, collected: false, payload: PhantomData }
+    }
+
+    /// Asks the kernel to cancel the operation of a request that has reached its deadline.
+    pub(crate) fn cancel_request(&self, id: RequestId) {
+        let key = self.ops.borrow().of_request(id);
+        if let Some(key) = key {
+            self.cancel(key);
+        }
     }
 
     /// Asks the kernel to cancel an operation. Its completion still arrives.

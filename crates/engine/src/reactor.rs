@@ -25,6 +25,9 @@ use crate::timer::{self, Timers};
 /// How long an ending reactor waits for operations in flight before it leaks them.
 const DRAIN_LIMIT: Duration = Duration::from_secs(30);
 
+/// The least number of threads that the kernel is asked for beyond its default.
+const MIN_WORKERS: u32 = 16;
+
 /// The settings of a reactor.
 #[derive(Clone, Copy, Debug)]
 pub struct ReactorConfig {
@@ -72,6 +75,10 @@ pub(crate) struct Core {
     polls: Cell<u32>,
     /// How long the last wait was, nanoseconds.
     last_wait_ns: Cell<u64>,
+    /// Operations that may block a thread of the kernel.
+    blocking: Cell<u32>,
+    /// How many of them the kernel was asked to have threads for.
+    workers: Cell<u32>,
     config: ReactorConfig,
 }
 
@@ -164,6 +171,8 @@ impl Reactor {
             before_idle: Cell::new(flush_plug),
             polls: Cell::new(0),
             last_wait_ns: Cell::new(u64::MAX),
+            blocking: Cell::new(0),
+            workers: Cell::new(0),
             config,
         });
         CURRENT.set(Some(Rc::clone(&core)));
@@ -283,6 +292,25 @@ impl Core {
         if ring.queued() >= self.config.submit_every {
             check(ring.flush());
         }
+    }
+
+    /// Another operation begins that may block a thread of the kernel. It gets one of its own: the operations on other files
+    /// that need such threads (fdatasync, fallocate) must not wait for a silent file.
+    pub(crate) fn need_worker(&self) {
+        self.blocking.set(self.blocking.get() + 1);
+        if self.blocking.get() <= self.workers.get() {
+            return;
+        }
+        let more = self.blocking.get().next_power_of_two().max(MIN_WORKERS);
+        if let Err(error) = self.ring.borrow().add_workers(more - self.workers.get()) {
+            tracing::debug!(%error, "threads of the kernel");
+        }
+        self.workers.set(more);
+    }
+
+    /// Such an operation has ended.
+    pub(crate) fn free_worker(&self) {
+        self.blocking.set(self.blocking.get().saturating_sub(1));
     }
 
     /// Submits queued entries now, not at the end of the turn.

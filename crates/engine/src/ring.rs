@@ -211,6 +211,17 @@ impl Ring {
         }));
     }
 
+    /// Lets the kernel have `count` more threads for operations on files.
+    ///
+    /// # Errors
+    /// Those of io_uring_register(2); unsupported before Linux 5.15.
+    pub(crate) fn add_workers(&self, count: u32) -> io::Result<()> {
+        let submitter = self.uring.submitter();
+        let mut limits = [0, 0];
+        submitter.register_iowq_max_workers(&mut limits)?;
+        submitter.register_iowq_max_workers(&mut [limits[0].saturating_add(count), 0])
+    }
+
     /// Makes room for `count` registered files.
     ///
     /// # Errors

@@ -1,16 +1,17 @@
 //! A simulated disk: a [`Driver`] on virtual time behind the block layer's own [`Queue`].
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use ashlar_block::{
-    BlockDevice, Disk, Driver, Features, Flags, Gateway, Limits, Op, Queue, Request, Sectors,
-    Status,
+    BlockDevice, Disk, Driver, Features, Flags, Gateway, Limits, Op, Queue, Request, RequestId,
+    Sectors, Status,
 };
 
 use crate::media::Media;
 use crate::model::{Clockwork, Model};
 use crate::rng::mix;
-use crate::scheduler::{self, Event};
+use crate::scheduler::{self, Event, SimRuntime};
 
 /// The driver of a simulated disk.
 pub struct SimDriver {
@@ -28,18 +29,24 @@ impl Driver for SimDriver {
         }
         core.attach(&self.media);
         let issued_ns = core.now_ns();
-        let (slowness, covered) = self.media.begin();
+        let (slowness, covered, hangs) = self.media.begin();
         let end_ns = core.rng(|rng| {
             let mut clockwork = self.clockwork.lock().unwrap_or_else(PoisonError::into_inner);
             clockwork.end_ns(issued_ns, rq.op(), rq.sector(), rq.len(), |n| rng.below(n))
         });
-        let at_ns = match slowness {
-            Some(factor) => issued_ns.saturating_add((end_ns - issued_ns).saturating_mul(factor)),
-            // Never ends: past any limit of a simulation.
-            None => u64::MAX,
-        };
+        let at_ns = issued_ns.saturating_add((end_ns - issued_ns).saturating_mul(slowness));
         let media = self.media.clone();
-        core.at(at_ns, Box::new(InFlight { media, rq, issued_ns, covered }));
+        core.at(at_ns, Box::new(InFlight { media, rq, issued_ns, covered, hangs }));
+    }
+
+    fn abort(&self, id: RequestId) {
+        if !self.media.cancels() {
+            return;
+        }
+        let core = scheduler::current();
+        if let Some(event) = core.take_held(id) {
+            event.cancel();
+        }
     }
 }
 
@@ -84,12 +91,18 @@ struct InFlight {
     rq: Request,
     issued_ns: u64,
     covered: u64,
+    /// It is held even if the disk answers others.
+    hangs: bool,
 }
 
 impl Event for InFlight {
-    fn fire(self: Box<Self>) {
-        let Self { media, rq, issued_ns, covered } = *self;
+    fn fire(mut self: Box<Self>) {
         let core = scheduler::current();
+        if std::mem::take(&mut self.hangs) || self.media.is_silent() {
+            let media = self.media.clone();
+            return core.hold(&media, self);
+        }
+        let Self { media, rq, issued_ns, covered, .. } = *self;
         let result = core.rng(|rng| media.execute(&rq, issued_ns, covered, rng));
         core.note(mix(rq.sector().0 ^ rq.len().0 << 40 ^ rq.op() as u64));
         rq.complete(result);
@@ -99,6 +112,14 @@ impl Event for InFlight {
         let Self { media, rq, .. } = *self;
         scheduler::current().rng(|rng| media.strand(&rq, rng));
         rq.complete(Err(Status::Offline));
+    }
+
+    fn cancel(self: Box<Self>) {
+        self.rq.complete(Err(Status::Io));
+    }
+
+    fn request(&self) -> Option<RequestId> {
+        self.rq.id()
     }
 }
 
@@ -122,11 +143,38 @@ impl SimDisk {
     /// A disk of any kind. Without `Features::WRITE_CACHE` in its limits, its writes are durable
     /// when they are acknowledged.
     pub fn with(name: impl Into<String>, media: Media, limits: Limits, model: Model) -> Self {
+        let (disk, driver) = Self::parts(name, media, limits, model);
+        Self { queue: Arc::new(Queue::new(disk, driver)) }
+    }
+
+    /// As [`Self::with`], with a deadline for its requests, in whole milliseconds.
+    ///
+    /// # Panics
+    /// When that is none.
+    pub fn with_io_timeout(
+        name: impl Into<String>,
+        media: Media,
+        limits: Limits,
+        model: Model,
+        io_timeout: Duration,
+    ) -> Self {
+        let (disk, driver) = Self::parts(name, media, limits, model);
+        let queue = Queue::with_deadline(disk, driver, Arc::new(SimRuntime));
+        let timeout_ms = u64::try_from(io_timeout.as_millis()).unwrap_or(u64::MAX);
+        queue.disk().set_io_timeout_ms(timeout_ms).expect("a deadline of whole milliseconds");
+        Self { queue: Arc::new(queue) }
+    }
+
+    fn parts(
+        name: impl Into<String>,
+        media: Media,
+        limits: Limits,
+        model: Model,
+    ) -> (Disk, SimDriver) {
         let capacity = media.capacity();
         media.set_volatile(limits.features.contains(Features::WRITE_CACHE));
         let clockwork = Mutex::new(Clockwork::new(model, capacity));
-        let disk = Disk::new(name, capacity, limits);
-        Self { queue: Arc::new(Queue::new(disk, SimDriver { media, limits, clockwork })) }
+        (Disk::new(name, capacity, limits), SimDriver { media, limits, clockwork })
     }
 
     /// The gateway to submit bios to the disk.

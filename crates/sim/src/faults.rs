@@ -47,7 +47,9 @@ pub(crate) struct Faults {
     pub(crate) fail_flush_in: Option<u64>,
     /// Writes with FUA that succeed before one fails and loses the cache.
     pub(crate) fail_fua_in: Option<u64>,
-    /// Commands that end before one never ends.
+    /// Commands do not end.
+    pub(crate) silent: bool,
+    /// Commands that end before one hangs.
     pub(crate) hang_in: Option<u64>,
     pub(crate) corrupt: BTreeMap<u64, Corruption>,
     pub(crate) unsupported: Vec<Op>,

@@ -13,6 +13,7 @@ use ashlar_block::{BioResult, Flags, Op, Request, Sector, Sectors};
 
 use crate::faults::{Corruption, Faults, countdown};
 use crate::rng::Rng;
+use crate::scheduler;
 pub use crate::state::DiscardReads;
 use crate::state::State;
 use crate::store::{Fill, SectorData, Store};
@@ -225,7 +226,26 @@ impl Media {
         state.faults.dead = true;
     }
 
-    /// The `n`-th command from now (0 is the next) never ends.
+    /// The disk falls silent: commands, also those in flight, neither take effect nor end until [`Self::answer`].
+    pub fn fall_silent(&self) {
+        self.lock().faults.silent = true;
+    }
+
+    /// Ends [`Self::fall_silent`]: the disk executes what it held, in any order, and answers it. If the simulation ends
+    /// before, those commands may have taken effect or not, as any in flight.
+    pub fn answer(&self) {
+        self.lock().faults.silent = false;
+        if let Some(core) = scheduler::try_current() {
+            core.release(self);
+        }
+    }
+
+    /// Whether a silent disk cancels, without effect, the commands that its driver aborts at their deadline.
+    pub fn set_cancels(&self, cancels: bool) {
+        self.lock().cancels = cancels;
+    }
+
+    /// The `n`-th command from now (0 is the next) is held, also if the disk answers others, until [`Self::answer`].
     pub fn hang_nth_command(&self, n: u64) {
         self.lock().faults.hang_in = Some(n);
     }
@@ -238,6 +258,7 @@ impl Media {
     /// Removes all faults: a killed disk works again, with its contents.
     pub fn heal(&self) {
         self.lock().faults = Faults::default();
+        self.answer();
     }
 
     /// Commands take `factor` times as long.
@@ -275,13 +296,21 @@ impl Media {
         self.lock().volatile = volatile;
     }
 
-    /// A command arrives. Returns the factor by which it is slower than usual (`None`: it never ends),
-    /// and the number of the first change that a flush arriving now does not cover.
-    pub(crate) fn begin(&self) -> (Option<u64>, u64) {
+    /// A command arrives. Returns the factor by which it is slower than usual, the number of the first change that a
+    /// flush arriving now does not cover, and whether it hangs.
+    pub(crate) fn begin(&self) -> (u64, u64, bool) {
         let mut state = self.lock();
         let slowness = state.faults.slowness.max(1);
         let hangs = countdown(&mut state.faults.hang_in);
-        ((!hangs).then_some(slowness), state.covered())
+        (slowness, state.covered(), hangs)
+    }
+
+    pub(crate) fn is_silent(&self) -> bool {
+        self.lock().faults.silent
+    }
+
+    pub(crate) fn cancels(&self) -> bool {
+        self.lock().cancels
     }
 
     /// Executes a command that arrived at `issued_ns`.

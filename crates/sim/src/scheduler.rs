@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use ashlar_block::{LocalFuture, Runtime, clock, plug};
+use ashlar_block::{LocalFuture, RequestId, Runtime, clock, plug};
 use async_task::{Runnable, Task};
 
 use crate::media::Media;
@@ -28,6 +28,8 @@ use crate::rng::{Rng, mix};
 const MAX_STEPS_AT_ONE_TIME: u64 = 20_000_000;
 /// Default limit of a simulation's virtual time.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(100 * 86_400);
+/// Within this time a disk that was silent answers all that it held.
+const MAX_LATE_NS: u64 = 10_000_000;
 /// The wall clock when a simulation begins: 2025-01-01 UTC.
 const EPOCH: Duration = Duration::from_secs(1_735_689_600);
 
@@ -37,6 +39,10 @@ pub(crate) trait Event {
     fn fire(self: Box<Self>);
     /// The simulation ends before its time.
     fn cut(self: Box<Self>);
+    /// The command is cancelled, without effect.
+    fn cancel(self: Box<Self>);
+    /// The request that it ends.
+    fn request(&self) -> Option<RequestId>;
 }
 
 enum Due {
@@ -58,6 +64,8 @@ pub(crate) struct Core {
     events: Cell<usize>,
     next_id: Cell<u64>,
     media: RefCell<Vec<Media>>,
+    /// The ends of commands whose disks are silent.
+    held: RefCell<Vec<(Media, Box<dyn Event>)>>,
     stopping: Cell<bool>,
 }
 
@@ -70,7 +78,12 @@ thread_local! {
 /// # Panics
 /// When no simulation runs.
 pub(crate) fn current() -> Rc<Core> {
-    CURRENT.with_borrow(Clone::clone).expect("a simulation runs on this thread")
+    try_current().expect("a simulation runs on this thread")
+}
+
+/// The simulation that runs on this thread, if there is one.
+pub(crate) fn try_current() -> Option<Rc<Core>> {
+    CURRENT.with_borrow(Clone::clone)
 }
 
 impl Core {
@@ -105,6 +118,30 @@ impl Core {
         let key = (at_ns.max(self.now_ns()), self.next_id());
         self.events.set(self.events.get() + 1);
         self.due.borrow_mut().insert(key, Due::Event(event));
+    }
+
+    /// Holds the end of a command until its disk answers.
+    pub(crate) fn hold(&self, media: &Media, event: Box<dyn Event>) {
+        self.held.borrow_mut().push((media.clone(), event));
+    }
+
+    /// The disk answers what it was silent about, in any order.
+    pub(crate) fn release(&self, media: &Media) {
+        let all = std::mem::take(&mut *self.held.borrow_mut());
+        let (ours, others) = all.into_iter().partition(|(held, _)| held.is_same(media));
+        *self.held.borrow_mut() = others;
+        let ours: Vec<(Media, Box<dyn Event>)> = ours;
+        for (_, event) in ours {
+            let later_ns = self.rng(|rng| rng.below(MAX_LATE_NS));
+            self.at(self.now_ns() + later_ns, event);
+        }
+    }
+
+    /// Takes out the held command of a request.
+    pub(crate) fn take_held(&self, id: RequestId) -> Option<Box<dyn Event>> {
+        let mut held = self.held.borrow_mut();
+        let place = held.iter().position(|(_, event)| event.request() == Some(id))?;
+        Some(held.swap_remove(place).1)
     }
 
     /// Mixes an event into the fingerprint.
@@ -193,6 +230,9 @@ impl Core {
                 Due::Event(event) => event.cut(),
             }
         }
+        for (_, event) in std::mem::take(&mut *self.held.borrow_mut()) {
+            event.cut();
+        }
         while plug::flush_current() {}
         drop(self.with_ready(std::mem::take));
     }
@@ -244,6 +284,7 @@ impl Sim {
             events: Cell::new(0),
             next_id: Cell::new(0),
             media: RefCell::new(Vec::new()),
+            held: RefCell::new(Vec::new()),
             stopping: Cell::new(false),
         });
         CURRENT.with_borrow_mut(|current| {

@@ -107,6 +107,8 @@ pub(crate) struct State {
     pub(crate) volatile: bool,
     pub(crate) discard_reads: DiscardReads,
     pub(crate) faults: Faults,
+    /// It cancels what its driver aborts.
+    pub(crate) cancels: bool,
     pub(crate) log: Vec<Command>,
     pub(crate) counts: Counts,
     /// Changes in flight when the simulation ended.
@@ -137,6 +139,7 @@ impl State {
             volatile: true,
             discard_reads: DiscardReads::default(),
             faults: Faults::default(),
+            cancels: false,
             log: Vec::new(),
             counts: Counts::default(),
             late: Vec::new(),

@@ -39,7 +39,7 @@ impl Foreign {
         let window = |number: usize| {
             // SAFETY: within the memory, as the number is at most `len / STRIDE`.
             let ptr = unsafe { start.add(number * STRIDE) };
-            Arc::new(Inner { ptr, owner: Owner::Other(Arc::clone(&owner)) })
+            Arc::new(Inner::new(ptr, Owner::Other(Arc::clone(&owner))))
         };
         Self { windows: (0..=len / STRIDE).map(window).collect(), len }
     }

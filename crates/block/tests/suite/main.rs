@@ -3,6 +3,7 @@
 mod buffer_threads;
 mod byte_volume;
 mod common;
+mod deadlines;
 mod gateway;
 mod limits;
 mod losses;

@@ -15,8 +15,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use ashlar_block::bio::Op;
 use ashlar_block::queue::{Driver, Queue};
-use ashlar_block::request::Request;
+use ashlar_block::request::{Request, RequestId};
 use ashlar_block::status::Status;
 
 pub use holders::{Process, device_writer};
@@ -24,6 +25,7 @@ pub use ioctl::loop_backing_file;
 pub use open::{OpenError, OpenOptions, open};
 
 use crate::files::RingFile;
+use crate::reactor;
 use probe::DirectAlign;
 
 /// A file or block device.
@@ -45,6 +47,8 @@ struct Shared {
     kind: Kind,
     /// The alignment O_DIRECT requires; `None` when the page cache is used.
     direct: Option<DirectAlign>,
+    /// A system call on it may block, though it says not to: the ring uses a thread for each operation.
+    blocks: bool,
     /// The ring discards on this device; otherwise the ioctl does, in the pool.
     ring_discard: AtomicBool,
     /// A flush has failed. Earlier writes may be lost, and the kernel reports that only once: so every later flush
@@ -101,5 +105,18 @@ impl FileDriver {
 impl Driver for FileDriver {
     fn queue_rq(&self, rq: Request) {
         request::start(&self.shared, rq);
+    }
+
+    fn abort(&self, id: RequestId) {
+        reactor::current().cancel_request(id);
+    }
+
+    /// A flush of the page cache writes back as much as others have written.
+    fn is_slow(&self, op: Op) -> bool {
+        match op {
+            Op::Discard | Op::WriteZeroes => true,
+            Op::Flush => self.shared.direct.is_none(),
+            Op::Read | Op::Write => false,
+        }
     }
 }

@@ -17,6 +17,7 @@ use super::holders::{self, Process};
 use super::probe::{self, DirectAlign};
 use super::{FileDevice, FileDriver, Kind, Shared, ioctl, lock};
 use crate::files::RingFile;
+use crate::runtime::EngineRuntime;
 
 /// How to open a device.
 #[derive(Clone, Debug)]
@@ -133,6 +134,7 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<FileDevice, OpenError>
         .map_err(|source| OpenError::Io { path: path.to_owned(), source })?;
     disk.set_read_only(read_only);
     let shared = Shared {
+        blocks: kind == Kind::Image && may_block(&fd),
         file: RingFile::new(fd),
         path: path.to_owned(),
         kind,
@@ -142,7 +144,17 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<FileDevice, OpenError>
         errors: AtomicU64::new(0),
         locked,
     };
-    Ok(FileDevice::new(disk, FileDriver { shared: Arc::new(shared) }))
+    let driver = FileDriver { shared: Arc::new(shared) };
+    Ok(FileDevice::with_deadline(disk, driver, Arc::new(EngineRuntime)))
+}
+
+/// Whether the file is on FUSE. The kernel says of such files that they do not block a submission, and they do, until
+/// their server answers.
+fn may_block(fd: &OwnedFd) -> bool {
+    /// `FUSE_SUPER_MAGIC` of `include/uapi/linux/magic.h`.
+    const FUSE: u64 = 0x6573_5546;
+    // Their servers need not be able to answer this.
+    rustix::fs::fstatfs(fd).map_or(true, |stat| stat.f_type as u64 == FUSE)
 }
 
 fn kind_of(stat: &Stat, path: &Path) -> Result<Kind, OpenError> {

@@ -8,7 +8,7 @@
 //! | write zeroes | fallocate PUNCH_HOLE or, NOUNMAP, ZERO_RANGE | the same, if offloaded     |
 //!
 //! A short transfer continues with the rest; a transfer of zero bytes inside the device means that the file was
-//! truncated under us, and fails. Memory that O_DIRECT would refuse is bounced.
+//! truncated under us, and fails. Memory that O_DIRECT would refuse to write is bounced.
 
 use std::cell::RefCell;
 use std::os::fd::AsFd;
@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use ashlar_block::bio::{Flags, Op};
 use ashlar_block::buffer::{Buffer, Segment};
-use ashlar_block::request::Request;
+use ashlar_block::request::{Request, RequestId};
 use ashlar_block::status::{BioResult, Status};
 use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{opcode, squeue};
@@ -74,7 +74,7 @@ struct Job {
 struct InFlight {
     job: Option<Job>,
     iov: Vec<libc::iovec>,
-    bounce: Option<(Buffer, Segment)>,
+    bounce: Option<Segment>,
     /// Bytes transferred.
     done: u64,
     retries: u32,
@@ -92,30 +92,29 @@ fn append(iov: &mut Vec<libc::iovec>, start: *mut u8, len: usize) {
 }
 
 impl InFlight {
-    /// Lists the request's memory, or that of a bounce buffer if direct I/O would refuse it.
+    /// Lists the request's memory, or that of a bounce buffer if direct I/O would refuse to write it. (A read has memory of
+    /// the queue, which is aligned.)
     fn take_data(&mut self, rq: &Request, direct: Option<DirectAlign>) {
         self.iov.clear();
         for segment in rq.segments() {
             append(&mut self.iov, segment.as_ptr(), segment.len());
         }
-        let Some(align) = direct else { return };
+        let Some(align) = direct.filter(|_| rq.op() == Op::Write) else { return };
         let mask = align.memory as usize - 1;
         let refused = |piece: &libc::iovec| (piece.iov_base as usize | piece.iov_len) & mask != 0;
         if !self.iov.iter().any(refused) {
             return;
         }
         let mut buffer = Buffer::alloc(rq.len().bytes() as usize);
-        if rq.op() == Op::Write {
-            let mut rest = buffer.as_mut_slice();
-            for segment in rq.segments() {
-                let part = rest.split_off_mut(..segment.len()).unwrap_or_default();
-                segment.copy_to(part);
-            }
+        let mut rest = buffer.as_mut_slice();
+        for segment in rq.segments() {
+            let part = rest.split_off_mut(..segment.len()).unwrap_or_default();
+            segment.copy_to(part);
         }
-        let all = buffer.whole();
+        let all = buffer.into_whole();
         self.iov.clear();
         append(&mut self.iov, all.as_ptr(), all.len());
-        self.bounce = Some((buffer, all));
+        self.bounce = Some(all);
     }
 
     /// Drops the first `count` bytes from the list.
@@ -136,10 +135,21 @@ impl InFlight {
     fn submit(self: Box<Self>, core: &Rc<Core>) {
         let Some(job) = &self.job else { return };
         let target = job.shared.file.target(core);
-        let entry = self.entry(job, target.number).flags(target.flags);
+        let blocks = job.shared.blocks;
+        if blocks {
+            core.need_worker();
+        }
+        let how = if blocks { squeue::Flags::ASYNC } else { squeue::Flags::empty() };
+        let entry = self.entry(job, target.number).flags(target.flags | how);
         // SAFETY: the array and the memory it points to belong to `self`, on the heap; the file stays open while the
         // job holds its `Shared`.
         unsafe { core.submit_callback(entry, self) }
+    }
+
+    /// Submits what is left of a request, unless its deadline has passed.
+    fn go_on(self: Box<Self>, core: &Rc<Core>) {
+        let is_overdue = self.job.as_ref().is_some_and(|job| job.rq.is_overdue());
+        if is_overdue { self.finish(Err(Status::Timeout)) } else { self.submit(core) }
     }
 
     fn entry(&self, job: &Job, file: Fd) -> squeue::Entry {
@@ -219,7 +229,7 @@ impl InFlight {
 
     /// Ends the request, and keeps the record for reuse.
     fn finish(mut self: Box<Self>, result: BioResult) {
-        let bounce = self.bounce.take();
+        self.bounce = None;
         self.iov.clear();
         (self.done, self.retries) = (0, 0);
         let Some(Job { shared, rq }) = self.job.take() else { return };
@@ -232,15 +242,6 @@ impl InFlight {
             && !matches!(status, Status::NotSupported)
         {
             shared.log(name_of(rq.op()), rq.sector().bytes(), status);
-        }
-        if let (Some((buffer, all)), Op::Read, Ok(())) = (bounce, rq.op(), result) {
-            drop(all);
-            let mut rest = buffer.as_slice();
-            for segment in rq.segments() {
-                let (part, more) = rest.split_at(segment.len());
-                segment.copy_from(part);
-                rest = more;
-            }
         }
         rq.complete(result);
     }
@@ -266,22 +267,29 @@ fn name_of(op: Op) -> &'static str {
 }
 
 impl Complete for InFlight {
+    fn request(&self) -> Option<RequestId> {
+        self.job.as_ref()?.rq.id()
+    }
+
     fn complete(mut self: Box<Self>, core: &Rc<Core>, result: i32) {
         let Some(job) = self.job.take() else { return };
+        if job.shared.blocks {
+            core.free_worker();
+        }
         let op = job.rq.op();
         if let Ok(count) = u32::try_from(result) {
             let ended = if op.has_data() { self.progress(&job, count) } else { Some(Ok(())) };
             self.job = Some(job);
             return match ended {
                 Some(result) => self.finish(result),
-                None => self.submit(core),
+                None => self.go_on(core),
             };
         }
         let errno = -result;
         if matches!(errno, libc::EINTR | libc::EAGAIN) && self.retries < MAX_RETRIES {
             self.retries += 1;
             self.job = Some(job);
-            return self.submit(core);
+            return self.go_on(core);
         }
         let unknown = matches!(errno, libc::EOPNOTSUPP | libc::EINVAL | libc::ENOTTY);
         if op == Op::Discard && job.shared.kind == Kind::Device && unknown {

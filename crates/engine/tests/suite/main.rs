@@ -3,5 +3,6 @@
 mod files;
 mod foreign;
 mod reactor;
+mod silent;
 mod slabs;
 mod sockets;

@@ -120,7 +120,7 @@ fn a_lost_completion_is_a_deadlock_that_names_the_seed() {
 }
 
 #[test]
-fn a_disk_that_hangs_trips_the_time_limit() {
+fn a_disk_that_hangs_is_a_deadlock() {
     let text = panic_of(|| {
         let sim = Sim::new(4712);
         let disk = SimDisk::new("d", Sectors(1000));
@@ -130,7 +130,52 @@ fn a_disk_that_hangs_trips_the_time_limit() {
             disk.gateway().read(Sector(0), Sectors(8)).await.unwrap();
         });
     });
+    assert!(text.contains("deadlock") && text.contains("4712"), "{text}");
+}
+
+#[test]
+fn a_disk_that_takes_too_long_trips_the_time_limit() {
+    let text = panic_of(|| {
+        let sim = Sim::new(4712);
+        sim.set_time_limit(Duration::from_secs(60));
+        let disk = SimDisk::new("d", Sectors(1000));
+        disk.media().slow_down(100_000_000);
+        sim.block_on(disk.gateway().read(Sector(0), Sectors(8))).unwrap();
+    });
     assert!(text.contains("still running") && text.contains("4712"), "{text}");
+}
+
+/// A silent disk does nothing, and does it all when it answers; what it held when the power fails may have happened.
+#[test]
+fn a_silent_disk_holds_its_commands_until_it_answers() {
+    let mut survived = [false; 2];
+    for seed in 0..40 {
+        let sim = Sim::new(seed);
+        let disk = SimDisk::new("d", Sectors(1000));
+        let media = disk.media().clone();
+        let write = |at, byte| {
+            let gateway = disk.gateway();
+            sim.start(async move {
+                let mut data = Buffer::from_slice(&[byte; 512]);
+                gateway.write(Sector(at), &mut data, Flags::FUA).await
+            })
+        };
+        let first = write(0, 1);
+        sim.block_on_until(SimRuntime.sleep(Duration::from_nanos(1)), Stop::AtNs(0));
+        media.fall_silent();
+        sim.run_for(Duration::from_secs(60));
+        assert_eq!((media.peek(Sector(0)), media.counts().writes), ([0; 512], 0));
+        media.answer();
+        assert_eq!(sim.block_on(first), Ok(()));
+        assert_eq!(sim.block_on(write(1, 2)), Ok(()));
+        media.fall_silent();
+        let _held = write(2, 3);
+        sim.run_for(Duration::from_secs(60));
+        sim.power_cut();
+        assert_eq!(media.peek(Sector(0)), [1; 512]);
+        survived[usize::from(media.peek(Sector(2)) == [3; 512])] = true;
+    }
+    assert_eq!(survived, [true; 2]);
 }
 
 #[test]

@@ -107,10 +107,21 @@ const ROWS: &[Row<Gateway>] = &[
     Row::ro("queue/zoned", |_| "none".to_owned()),
 ];
 
+/// The rows of a device whose requests have a deadline.
+const DEADLINE: &[Row<Gateway>] = &[Row::rw(
+    "queue/io_timeout",
+    |g| g.disk().io_timeout_ms().unwrap_or(0).to_string(),
+    |g, value| Ok(g.disk().set_io_timeout_ms(number(value)?)?),
+)];
+
 impl Tree {
     /// Adds `sys/block/NAME` for a device.
     pub(crate) fn add_device(&mut self, name: &str, gateway: &Gateway) {
-        self.add_rows(&format!("sys/block/{name}"), &Arc::new(gateway.clone()), ROWS);
+        let (path, gateway) = (format!("sys/block/{name}"), Arc::new(gateway.clone()));
+        self.add_rows(&path, &gateway, ROWS);
+        if gateway.disk().io_timeout_ms().is_some() {
+            self.add_rows(&path, &gateway, DEADLINE);
+        }
     }
 }
 
@@ -119,7 +130,7 @@ mod tests {
     use super::super::outcome;
     use super::*;
     use ashlar_block::device::{BlockDevice, IoFuture};
-    use ashlar_block::{Bio, Disk, Limits, Op};
+    use ashlar_block::{Bio, Disk, Driver, Limits, Op, Queue, Request};
 
     struct Null(Disk);
 
@@ -130,6 +141,14 @@ mod tests {
 
         fn submit_bio(&self, _: Bio) -> IoFuture<'_> {
             IoFuture::ready(Ok(()))
+        }
+    }
+
+    struct Nothing;
+
+    impl Driver for Nothing {
+        fn queue_rq(&self, rq: Request) {
+            rq.complete(Ok(()));
         }
     }
 
@@ -202,6 +221,21 @@ mod tests {
         assert_eq!(set("nomerges", "2"), Ok(()));
         assert_eq!(tree.read("sys/block/t/queue/nomerges"), Ok("2".to_owned()));
         assert_eq!(set("rotational", "1").unwrap_err().errno(), 13);
+    }
+
+    #[test]
+    fn only_a_device_with_a_deadline_has_one_to_set() {
+        let path = "sys/block/t/queue/io_timeout";
+        assert!(tree(&gateway(limits())).read(path).is_err());
+        let sim = ashlar_sim::Sim::new(1);
+        let disk = Disk::new("t", Sectors(2048), limits());
+        let queue = Queue::with_deadline(disk, Nothing, sim.runtime());
+        let gateway = Gateway::new(Arc::new(queue));
+        let tree = tree(&gateway);
+        assert_eq!(tree.read(path), Ok("30000".to_owned()));
+        assert_eq!(outcome(tree.write(path, "0\n")).unwrap_err().errno(), 22);
+        assert_eq!(outcome(tree.write(path, "2500\n")), Ok(()));
+        assert_eq!(gateway.disk().io_timeout_ms(), Some(2500));
     }
 
     #[test]

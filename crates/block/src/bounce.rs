@@ -1,0 +1,44 @@
+//! Reads into the queue's own memory.
+//!
+//! A read that reached its deadline has ended for its submitter, who may use the memory for something else: md reads
+//! the same data from another member into it. The device may still write to the memory that it was given. So on a
+//! queue with a deadline that is memory of the queue, and the data are copied when the read ends in time.
+
+use std::mem;
+
+use smallvec::SmallVec;
+
+use crate::bio::Segments;
+use crate::buffer::{Buffer, shared};
+use crate::request::{QueuedBio, Request};
+use crate::status::Status;
+
+/// The submitters' memory of a request, one list for each bio.
+pub(crate) type Memory = SmallVec<[Segments; 1]>;
+
+/// Gives a read memory of the queue, in one piece; returns the memory that its bios had.
+///
+/// # Errors
+/// [`Status::Resource`]: there is none.
+pub(crate) fn divert(rq: &mut Request) -> Result<Memory, Status> {
+    let len = rq.len().bytes() as usize;
+    let mut rest = Buffer::try_alloc(len).ok_or(Status::Resource)?.into_whole();
+    rq.nr_segments = rq.bios.len() as u32;
+    let divert_one = |queued: &mut QueuedBio| {
+        let part = rest.split_to(queued.bio.len.bytes() as usize);
+        mem::replace(&mut queued.bio.segments, Segments::from_buf([part]))
+    };
+    Ok(rq.bios.iter_mut().map(divert_one).collect())
+}
+
+/// Copies what a bio has read to its submitter's memory.
+pub(crate) fn deliver(queued: &QueuedBio, memory: &Segments) {
+    for own in &queued.bio.segments {
+        let mut bytes = own.bytes();
+        for segment in memory {
+            let (part, rest) = bytes.split_at(segment.len());
+            shared::copy(part, segment.bytes());
+            bytes = rest;
+        }
+    }
+}
