@@ -24,7 +24,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use ashlar_block::buffer::Segment;
-use ashlar_block::request::RequestId;
+use ashlar_block::request::{Request, RequestId};
 use io_uring::{cqueue, opcode, squeue};
 use slab::Slab;
 
@@ -112,7 +112,7 @@ pub(crate) trait Complete {
     fn complete(self: Box<Self>, core: &Rc<Core>, result: i32);
 
     /// The request that the operation is a part of.
-    fn request(&self) -> Option<RequestId> {
+    fn request(&self) -> Option<&Request> {
         None
     }
 }
@@ -208,11 +208,19 @@ impl OpTable {
     /// The key of the operation of a request.
     fn of_request(&self, id: RequestId) -> Option<u64> {
         let ours = |slot: &Slot| match &slot.state {
-            State::Callback(owner) => owner.request() == Some(id),
+            State::Callback(owner) => owner.request().and_then(Request::id) == Some(id),
             State::Waiting(_) | State::Done(_) | State::Orphaned => false,
         };
         let (index, slot) = self.slots.iter().find(|(_, slot)| ours(slot))?;
         Some(user_data(index, slot.generation))
+    }
+
+    /// Whether all operations are of requests that were not answered within their deadlines.
+    pub(crate) fn are_overdue(&self) -> bool {
+        self.slots.iter().all(|(_, slot)| match &slot.state {
+            State::Callback(owner) => owner.request().is_some_and(Request::is_overdue),
+            State::Waiting(_) | State::Done(_) | State::Orphaned => false,
+        })
     }
 
     /// Records a completion.

@@ -462,7 +462,7 @@ fn check(entered: io::Result<()>) {
 
 impl Drop for Reactor {
     /// Drops all tasks, cancels waits, issues plugged I/O, and returns when nothing is in flight any more. Operations
-    /// that do not end in time are leaked with their memory and the ring.
+    /// that do not end in time, or should have ended before, are leaked with their memory and the ring.
     fn drop(&mut self) {
         let core = &self.core;
         core.drop_runnable(core.mailbox.close());
@@ -481,7 +481,7 @@ impl Drop for Reactor {
                 break;
             }
             let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if left.is_zero() || core.ops.borrow().are_overdue() {
                 let count = core.ops.borrow().len();
                 tracing::error!(count, "operations never ended; leaking their memory");
                 std::mem::forget(Rc::clone(core));

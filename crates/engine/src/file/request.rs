@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use ashlar_block::bio::{Flags, Op};
 use ashlar_block::buffer::{Buffer, Segment};
-use ashlar_block::request::{Request, RequestId};
+use ashlar_block::request::Request;
 use ashlar_block::status::{BioResult, Status};
 use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{opcode, squeue};
@@ -267,8 +267,8 @@ fn name_of(op: Op) -> &'static str {
 }
 
 impl Complete for InFlight {
-    fn request(&self) -> Option<RequestId> {
-        self.job.as_ref()?.rq.id()
+    fn request(&self) -> Option<&Request> {
+        Some(&self.job.as_ref()?.rq)
     }
 
     fn complete(mut self: Box<Self>, core: &Rc<Core>, result: i32) {

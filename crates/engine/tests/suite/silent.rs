@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ashlar_block::bio::{Bio, Flags};
 use ashlar_block::buffer::Buffer;
@@ -291,6 +291,20 @@ fn a_reactor_goes_on_while_a_file_is_silent() {
         answered(disk).await;
         assert_eq!(disk.submit(read(0)).await, Ok(()));
     });
+}
+
+/// It waits for operations in flight for half a minute, but not for those that are overdue.
+#[test]
+fn a_reactor_ends_though_a_file_is_silent() {
+    let Some(mounted) = mounted() else { return };
+    let start = Instant::now();
+    Reactor::new(ReactorConfig::default()).unwrap().block_on(async {
+        let disk = Gateway::new(Arc::new(open(&mounted.path, &OpenOptions::default()).unwrap()));
+        disk.disk().set_io_timeout_ms(TIMEOUT_MS).unwrap();
+        mounted.served.silent.store(true, SeqCst);
+        assert_eq!(disk.submit(read(0)).await, Err(Status::Timeout));
+    });
+    assert!(start.elapsed() < Duration::from_secs(25));
 }
 
 fn read(n: u64) -> Bio {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use ashlar_block::{Bio, Buffer, ByteVolume, Features, Flags, Gateway, Sector, Status};
+use ashlar_block::{Bio, Buffer, ByteVolume, Features, Flags, Gateway, Presence, Sector, Status};
 use tracing::info;
 use uuid::Uuid;
 
@@ -225,10 +225,14 @@ impl Array {
         if gateway.disk().is_read_only() {
             return Err(ManageError::ReadOnlyDevice(path.to_owned()));
         }
+        let misfit = |why| Err(ManageError::Misfit { path: path.to_owned(), why });
+        // It may still execute them, on top of what a rebuild writes.
+        if gateway.disk().presence() == Presence::Silent {
+            return misfit("it has not answered earlier requests yet");
+        }
         let (limits, ours) = (gateway.disk().limits(), self.core.disk().limits());
         let largest =
             self.core.members.iter().map(|(_, rdev)| rdev.limits().logical_block_bytes).max();
-        let misfit = |why| Err(ManageError::Misfit { path: path.to_owned(), why });
         if limits.logical_block_bytes > largest.unwrap_or(0) {
             return misfit("its logical blocks are larger than those of the other members");
         }

@@ -16,6 +16,7 @@ mod geometry_raid0;
 mod geometry_raid10;
 mod interleavings;
 mod manage;
+mod silent;
 mod simulation;
 mod superblocks;
 mod sync;

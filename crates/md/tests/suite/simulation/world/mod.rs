@@ -21,9 +21,11 @@ mod places;
 mod script;
 
 use places::Places;
-use script::{End, Facts, Script, misbehave};
+use script::{End, Facts, Script, Ways, misbehave};
 
 const RUN: Options = Options { run: true, read_only: false };
+/// Some disks take longer for some commands.
+const IO_TIMEOUT: Duration = Duration::from_secs(1);
 const READ_ONLY: Options = Options { run: true, read_only: true };
 
 /// See the module text.
@@ -187,9 +189,18 @@ impl World {
 
     fn disks(&self) -> Vec<SimDisk> {
         let disk = |(at, (medium, limits)): (usize, (&Media, &Limits))| {
-            SimDisk::with(format!("d{at}"), medium.clone(), *limits, Model::nvme())
+            let (name, model) = (format!("d{at}"), Model::nvme());
+            match self.has_deadlines() {
+                true => SimDisk::with_io_timeout(name, medium.clone(), *limits, model, IO_TIMEOUT),
+                false => SimDisk::with(name, medium.clone(), *limits, model),
+            }
         };
         self.media.iter().zip(&self.kinds).enumerate().map(disk).collect()
+    }
+
+    /// Whether the requests of its disks have deadlines: then disks may fall silent.
+    fn has_deadlines(&self) -> bool {
+        self.seed % 2 == 1
     }
 
     /// The number of the disk with this path.
@@ -277,7 +288,8 @@ impl World {
             }
             for &disk in &script.victims {
                 let data = self.places[disk].data;
-                misbehave(&self.media[disk], data, !script.too_many, &mut faults);
+                let ways = Ways { keeps_data: !script.too_many, silence: self.has_deadlines() };
+                misbehave(&self.media[disk], data, ways, &mut faults);
             }
         };
         let trouble = Box::pin(trouble);

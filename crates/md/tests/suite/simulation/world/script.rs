@@ -188,9 +188,19 @@ fn random_work(facts: Facts, tolerate_errors: bool, rng: &mut Rng) -> Vec<Worklo
     work
 }
 
-/// Makes a disk misbehave in a random way, now or later; its data begins at `data`. If the array `keeps_data`, the disk may
-/// lose its cache too: otherwise clients would see data of before their last flush, which the oracle does not expect.
-pub(crate) fn misbehave(medium: &Media, data: u64, keeps_data: bool, rng: &mut Rng) {
+/// Ways to misbehave that not every disk has.
+#[derive(Clone, Copy)]
+pub(crate) struct Ways {
+    /// The array keeps its data, so the disk may lose its cache: otherwise clients would see data of before their last
+    /// flush, which the oracle does not expect.
+    pub(crate) keeps_data: bool,
+    /// The disk may fall silent, for a while or for ever.
+    pub(crate) silence: bool,
+}
+
+/// Makes a disk misbehave in a random way, now or later; its data begins at `data`.
+pub(crate) fn misbehave(medium: &Media, data: u64, ways: Ways, rng: &mut Rng) {
+    let Ways { keeps_data, silence } = ways;
     let medium = medium.clone();
     let end = medium.capacity().0;
     let mut range = || {
@@ -199,7 +209,10 @@ pub(crate) fn misbehave(medium: &Media, data: u64, keeps_data: bool, rng: &mut R
     };
     let (one, other) = (range(), range());
     let (n, delay) = (rng.below(20), Duration::from_micros(rng.below(3000)));
-    let kind = rng.below(12);
+    let kind = rng.below(if silence { 18 } else { 12 });
+    if silence {
+        medium.set_cancels(rng.chance(1, 2));
+    }
     let misbehave = move || match kind {
         0 => medium.kill(),
         1 => medium.fail_nth_write(n),
@@ -214,6 +227,15 @@ pub(crate) fn misbehave(medium: &Media, data: u64, keeps_data: bool, rng: &mut R
         7 if keeps_data => medium.fail_nth_flush(n / 8),
         8 if keeps_data => medium.fail_nth_fua(n / 4),
         9 if keeps_data => medium.vanish(),
+        12..14 => medium.fall_silent(),
+        14..16 => medium.hang_nth_command(n),
+        16..18 => {
+            medium.fall_silent();
+            drop(start_task(async move {
+                SimRuntime.sleep(Duration::from_millis(n * 200)).await;
+                medium.answer();
+            }));
+        }
         _ => {
             medium.fail_reads(one);
             medium.fail_reads(other);

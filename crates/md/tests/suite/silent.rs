@@ -1,0 +1,196 @@
+//! Members that do not answer: each I/O of the array ends within their deadline.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ashlar_block::{Bio, Buffer, Flags, Gateway, Op, Presence, Runtime, Sector, Sectors, Status};
+use ashlar_md::manage::{AddOptions, Added, ManageError};
+use ashlar_md::ondisk::Level;
+use ashlar_md::{Array, Options};
+use ashlar_sim::{Media, Model, Sim, SimDisk, SimRuntime};
+use futures_util::future::{join, join_all};
+use uuid::Uuid;
+
+use crate::common::{DATA, Shape, gateway, make, media, stamped, start, write};
+
+const DISK: Sectors = Sectors(4096);
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// A deadline is noticed a 32nd late; the rest is for what the members that answer do.
+const NOTICED: Duration = Duration::from_millis(10_500);
+
+fn disks(media: &[Media]) -> Vec<SimDisk> {
+    let disk = |(at, medium): (usize, &Media)| {
+        let model = Model::nvme();
+        let name = format!("d{at}");
+        SimDisk::with_io_timeout(name, medium.clone(), model.limits(), model, TIMEOUT)
+    };
+    media.iter().enumerate().map(disk).collect()
+}
+
+fn shapes() -> Vec<Shape> {
+    let raid1 = [2, 3].map(|members| Shape::new(Level::Raid1, None, 0, members));
+    let raid10 = [(0x102, 4), (0x201, 3), (0x1_0201, 4)];
+    let raid10 =
+        raid10.map(|(layout, members)| Shape::new(Level::Raid10, Some(layout), 4, members));
+    raid1.into_iter().chain(raid10).collect()
+}
+
+struct World {
+    media: Vec<Media>,
+    disks: Vec<SimDisk>,
+    array: Arc<Array>,
+    volume: Gateway,
+}
+
+/// Runs with an active array of each shape.
+fn on_arrays(shapes: &[Shape], work: impl AsyncFn(&World)) {
+    for (seed, shape) in (1..).zip(shapes) {
+        let media = media(shape.members, DISK);
+        let sim = Sim::new(seed);
+        sim.block_on(async {
+            let disks = disks(&media);
+            make(shape, &disks).await;
+            let array = start(&sim, &disks, &Options::default()).await.unwrap();
+            let volume = gateway(&array);
+            write(&volume, 0, 64, 1).await.unwrap();
+            work(&World { media, disks, array, volume }).await;
+        });
+    }
+}
+
+async fn took(io: impl Future<Output = ()>) -> Duration {
+    let start_ns = SimRuntime.now_ns();
+    io.await;
+    Duration::from_nanos(SimRuntime.now_ns() - start_ns)
+}
+
+#[test]
+fn a_member_that_falls_silent_fails_within_its_deadline() {
+    let kinds = ["write", "fua", "read", "flush", "discard"];
+    for kind in kinds {
+        on_arrays(&shapes(), async |World { media, array, volume, .. }| {
+            media[1].fall_silent();
+            let io = async || {
+                let mut data = Buffer::from_slice(&stamped(0, 64, 2));
+                match kind {
+                    "write" => volume.write(Sector(0), &mut data, Flags::empty()).await,
+                    "fua" => volume.write(Sector(0), &mut data, Flags::FUA).await,
+                    "flush" => volume.flush().await,
+                    "discard" => volume.submit(Bio::discard(Sector(128), Sectors(64))).await,
+                    // Often enough that the member is read.
+                    _ => {
+                        for n in 0..8 {
+                            let got = volume.read(Sector(n * 8), Sectors(8)).await.unwrap();
+                            assert!(got.as_slice() == stamped(n * 8, 8, 1));
+                        }
+                        Ok(())
+                    }
+                }
+            };
+            let first = took(async { io().await.unwrap() }).await;
+            // Discards, whose length does not tell how long they take, have more time, and fail no member.
+            let most = if kind == "discard" { NOTICED * 10 } else { NOTICED };
+            assert!(first < most, "{kind}: {first:?}");
+            assert_eq!(array.degraded(), usize::from(kind != "discard"), "{kind}");
+            if kind != "discard" {
+                let second = took(async { io().await.unwrap() }).await;
+                assert!(second < Duration::from_millis(100), "{kind}: {second:?}");
+                assert_eq!(
+                    took(async { array.stop().await.unwrap() }).await / 1000,
+                    Duration::ZERO
+                );
+            }
+        });
+    }
+}
+
+#[test]
+fn stop_ends_within_the_deadline_of_a_silent_member() {
+    on_arrays(&shapes(), async |World { media, array, .. }| {
+        media[0].fall_silent();
+        let stopped = took(async { array.stop().await.unwrap() }).await;
+        assert!(stopped < NOTICED, "{stopped:?}");
+        assert_eq!(array.degraded(), 1);
+    });
+}
+
+#[test]
+fn stop_ends_when_no_member_answers() {
+    on_arrays(&shapes(), async |World { media, array, volume, .. }| {
+        media.iter().for_each(Media::fall_silent);
+        let mut data = Buffer::from_slice(&stamped(0, 64, 2));
+        let io = volume.write(Sector(0), &mut data, Flags::empty());
+        let (io, stopped) =
+            join(io, async { took(async { assert!(array.stop().await.is_err()) }).await }).await;
+        assert!(io.is_err());
+        // One deadline for the write, and one each for a flush and superblocks.
+        assert!(stopped < NOTICED * 4, "{stopped:?}");
+    });
+}
+
+/// The member answers late, with other data than what was then read from another member.
+#[test]
+fn a_late_answer_does_not_change_what_was_read_from_another_member() {
+    on_arrays(&shapes()[..1], async |World { media, array, volume, .. }| {
+        media[1].poke(Sector(DATA), &stamped(0, 64, 9));
+        media[1].fall_silent();
+        // Of two reads, each member gets one.
+        let mut data = [Buffer::alloc(64 * 512), Buffer::alloc(64 * 512)];
+        let reads = data.each_mut().map(|data| volume.submit(Bio::read_into(Sector(0), data)));
+        assert_eq!(join_all(reads).await, [Ok(()), Ok(())]);
+        assert_eq!(array.degraded(), 1);
+        media[1].clear_log();
+        media[1].answer();
+        SimRuntime.sleep(TIMEOUT).await;
+        assert!(media[1].log().iter().any(|late| (late.op, late.result) == (Op::Read, Ok(()))));
+        assert!(data.iter().all(|data| data.as_slice() == stamped(0, 64, 1)));
+    });
+}
+
+#[test]
+fn the_last_copy_stays_though_it_is_silent() {
+    on_arrays(&shapes()[..1], async |World { media, array, volume, .. }| {
+        media[1].kill();
+        write(volume, 0, 64, 2).await.unwrap();
+        media[0].fall_silent();
+        let waited = took(async {
+            assert_eq!(write(volume, 0, 64, 3).await, Err(Status::Timeout));
+            assert!(volume.read(Sector(0), Sectors(8)).await.is_err());
+        });
+        assert!(waited.await < NOTICED * 4);
+        assert_eq!(array.degraded(), 1);
+        media[0].answer();
+        SimRuntime.sleep(Duration::from_secs(1)).await;
+        write(volume, 0, 64, 4).await.unwrap();
+        let got = volume.read(Sector(0), Sectors(64)).await.unwrap();
+        assert!(got.as_slice() == stamped(0, 64, 4));
+    });
+}
+
+/// What it was sent before could still happen, on top of what a rebuild writes.
+#[test]
+fn a_member_comes_back_only_when_it_has_answered_everything() {
+    on_arrays(&shapes()[..1], async |World { media, disks, array, volume }| {
+        media[1].hang_nth_command(0);
+        write(volume, 0, 64, 2).await.unwrap();
+        assert_eq!((array.degraded(), disks[1].disk().presence()), (1, Presence::Silent));
+        array.remove(1).await.unwrap();
+        let options = || AddOptions {
+            device_uuid: Uuid::from_u128(9),
+            write_mostly: None,
+            failfast: None,
+            spare_only: false,
+        };
+        let early = array.add(disks[1].gateway(), "d1", options()).await;
+        assert!(matches!(early, Err(ManageError::Misfit { .. })), "{early:?}");
+        media[1].answer();
+        SimRuntime.sleep(Duration::from_secs(1)).await;
+        let late = array.add(disks[1].gateway(), "d1", options()).await;
+        assert!(matches!(late, Ok(Added::Spare(_) | Added::Returned(_))), "{late:?}");
+        while array.degraded() > 0 {
+            SimRuntime.sleep(Duration::from_millis(10)).await;
+        }
+        assert!(media[0].peek_range(Sector(DATA), Sectors(64)) == stamped(0, 64, 2));
+        assert!(media[1].peek_range(Sector(DATA), Sectors(64)) == stamped(0, 64, 2));
+    });
+}
