@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ashlar_block::{Bio, Buffer, Flags, Gateway, Op, Presence, Runtime, Sector, Sectors, Status};
-use ashlar_md::manage::{AddOptions, Added, ManageError};
 use ashlar_md::ondisk::Level;
-use ashlar_md::{Array, Options};
+use ashlar_md::{AddOptions, Added, Array, ManageError, Options};
 use ashlar_sim::{Media, Model, Sim, SimDisk, SimRuntime};
 use futures_util::future::{join, join_all};
 use uuid::Uuid;
