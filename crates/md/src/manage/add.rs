@@ -109,6 +109,8 @@ impl Array {
         self.check_manageable()?;
         let mut superblocks = self.superblocks_to_change().await?;
         self.check_device(&gateway, &path)?;
+        // What it lost before, it gets again.
+        gateway.acknowledge_losses();
         let old = match probe(&gateway).await {
             Ok(old) => old,
             // A damaged superblock is overwritten.

@@ -35,6 +35,8 @@ impl Array {
         let mut superblocks = self.superblocks_to_change().await?;
         self.check_device(&candidate.gateway, &candidate.path)?;
         self.check_new(&superblocks, &candidate.sb, &candidate.path)?;
+        // What it lost before, the bitmap marks: a mark is cleared only after the member was flushed.
+        candidate.gateway.acknowledge_losses();
         let refused =
             |why| ManageError::ReAdd { path: candidate.path.clone(), array: self.name(), why };
         let slot = self.slot_for(&superblocks, &candidate).map_err(refused)?;

@@ -76,11 +76,11 @@ fn a_member_that_falls_silent_fails_within_its_deadline() {
                     "fua" => volume.write(Sector(0), &mut data, Flags::FUA).await,
                     "flush" => volume.flush().await,
                     "discard" => volume.submit(Bio::discard(Sector(128), Sectors(64))).await,
-                    // Often enough that the member is read.
+                    // Together and of the same sectors, so that each member is read.
                     _ => {
-                        for n in 0..8 {
-                            let got = volume.read(Sector(n * 8), Sectors(8)).await.unwrap();
-                            assert!(got.as_slice() == stamped(n * 8, 8, 1));
+                        let reads = (0..8).map(|_| volume.read(Sector(0), Sectors(64)));
+                        for got in join_all(reads).await {
+                            assert!(got.unwrap().as_slice() == stamped(0, 64, 1));
                         }
                         Ok(())
                     }
@@ -94,10 +94,8 @@ fn a_member_that_falls_silent_fails_within_its_deadline() {
             if kind != "discard" {
                 let second = took(async { io().await.unwrap() }).await;
                 assert!(second < Duration::from_millis(100), "{kind}: {second:?}");
-                assert_eq!(
-                    took(async { array.stop().await.unwrap() }).await / 1000,
-                    Duration::ZERO
-                );
+                let stopped = took(async { array.stop().await.unwrap() }).await;
+                assert!(stopped < Duration::from_millis(100), "{kind}: {stopped:?}");
             }
         });
     }
@@ -186,9 +184,8 @@ fn a_member_comes_back_only_when_it_has_answered_everything() {
         SimRuntime.sleep(Duration::from_secs(1)).await;
         let late = array.add(disks[1].gateway(), "d1", options()).await;
         assert!(matches!(late, Ok(Added::Spare(_) | Added::Returned(_))), "{late:?}");
-        while array.degraded() > 0 {
-            SimRuntime.sleep(Duration::from_millis(10)).await;
-        }
+        SimRuntime.sleep(Duration::from_secs(5)).await;
+        assert_eq!(array.degraded(), 0);
         assert!(media[0].peek_range(Sector(DATA), Sectors(64)) == stamped(0, 64, 2));
         assert!(media[1].peek_range(Sector(DATA), Sectors(64)) == stamped(0, 64, 2));
     });
