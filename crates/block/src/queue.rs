@@ -9,6 +9,7 @@ use crate::disk::{DEFAULT_IO_TIMEOUT_MS, Disk};
 use crate::plug::{self, Dispatch};
 use crate::request::{Request, RequestId};
 use crate::runtime::Runtime;
+use crate::sync::seats::{Seat, Seats};
 
 /// A driver: the bottom of the stack.
 pub trait Driver: Send + Sync + 'static {
@@ -40,7 +41,7 @@ struct Inner<D> {
     runtime: Option<Arc<dyn Runtime>>,
 }
 
-impl<D: Driver> Dispatch for Inner<D> {
+impl<D: Driver> Dispatch for Seat<Inner<D>> {
     fn disk(&self) -> &Disk {
         &self.disk
     }
@@ -70,7 +71,7 @@ impl<D: Driver> Dispatch for Inner<D> {
 /// A block device that consists of a driver with a queue in front.
 pub struct Queue<D> {
     id: usize,
-    inner: Arc<Inner<D>>,
+    inner: Seats<Inner<D>>,
 }
 
 impl<D: Driver> Queue<D> {
@@ -92,7 +93,8 @@ impl<D: Driver> Queue<D> {
         // Numbers index the threads' contexts and are never reused; an idle context is a few
         // words.
         static NEXT: AtomicUsize = AtomicUsize::new(0);
-        Self { id: NEXT.fetch_add(1, Relaxed), inner: Arc::new(Inner { disk, driver, runtime }) }
+        let inner = Seats::new(Arc::new(Inner { disk, driver, runtime }));
+        Self { id: NEXT.fetch_add(1, Relaxed), inner }
     }
 
     /// The driver.
@@ -107,7 +109,7 @@ impl<D: Driver> BlockDevice for Queue<D> {
     }
 
     fn submit_bio(&self, bio: Bio) -> IoFuture<'_> {
-        IoFuture::completion(plug::add(self.id, &self.inner, bio))
+        IoFuture::completion(plug::add(self.id, self.inner.seat(), bio))
     }
 
     fn is_queue(&self) -> bool {

@@ -35,10 +35,16 @@ impl<T> Seats<T> {
         Self { shared, seats }
     }
 
-    /// A handle for the calling thread.
+    /// The handle of the calling thread.
+    #[inline]
+    pub fn seat(&self) -> &Arc<Seat<T>> {
+        &self.seats[thread_shard()]
+    }
+
+    /// A clone of the handle of the calling thread.
     #[inline]
     pub fn take(&self) -> Arc<Seat<T>> {
-        Arc::clone(&self.seats[thread_shard()])
+        Arc::clone(self.seat())
     }
 }
 

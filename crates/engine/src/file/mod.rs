@@ -12,13 +12,13 @@ mod request;
 mod sysfs;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ashlar_block::bio::Op;
 use ashlar_block::queue::{Driver, Queue};
 use ashlar_block::request::{Request, RequestId};
 use ashlar_block::status::Status;
+use ashlar_block::sync::seats::Seats;
 
 pub use holders::{Process, device_writer};
 pub use ioctl::loop_backing_file;
@@ -82,7 +82,7 @@ impl Drop for Shared {
 
 /// The driver of one file or block device. Requests must be submitted on a reactor's thread.
 pub struct FileDriver {
-    shared: Arc<Shared>,
+    shared: Seats<Shared>,
 }
 
 impl FileDriver {
@@ -104,7 +104,7 @@ impl FileDriver {
 
 impl Driver for FileDriver {
     fn queue_rq(&self, rq: Request) {
-        request::start(&self.shared, rq);
+        request::start(self.shared.seat(), rq);
     }
 
     fn abort(&self, id: RequestId) {

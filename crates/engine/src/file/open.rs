@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use ashlar_block::disk::Disk;
 use ashlar_block::limits::Limits;
+use ashlar_block::sync::seats::Seats;
 use ashlar_block::units::Sectors;
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -144,7 +145,7 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<FileDevice, OpenError>
         errors: AtomicU64::new(0),
         locked,
     };
-    let driver = FileDriver { shared: Arc::new(shared) };
+    let driver = FileDriver { shared: Seats::new(Arc::new(shared)) };
     Ok(FileDevice::with_deadline(disk, driver, Arc::new(EngineRuntime)))
 }
 

@@ -20,6 +20,7 @@ use ashlar_block::bio::{Flags, Op};
 use ashlar_block::buffer::{Buffer, Segment};
 use ashlar_block::request::Request;
 use ashlar_block::status::{BioResult, Status};
+use ashlar_block::sync::seats::Seat;
 use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{opcode, squeue};
 
@@ -45,7 +46,7 @@ thread_local! {
 }
 
 /// Starts a request.
-pub(super) fn start(shared: &Arc<Shared>, rq: Request) {
+pub(super) fn start(shared: &Arc<Seat<Shared>>, rq: Request) {
     let core = reactor::current();
     let op = rq.op();
     if op == Op::Flush && shared.flush_failed.load(Relaxed) {
@@ -64,7 +65,7 @@ pub(super) fn start(shared: &Arc<Shared>, rq: Request) {
 }
 
 struct Job {
-    shared: Arc<Shared>,
+    shared: Arc<Seat<Shared>>,
     rq: Request,
 }
 
@@ -307,7 +308,7 @@ impl Complete for InFlight {
 }
 
 /// Discards in the pool, on a kernel whose ring cannot.
-fn discard_by_ioctl(shared: Arc<Shared>, rq: Request) {
+fn discard_by_ioctl(shared: Arc<Seat<Shared>>, rq: Request) {
     let (offset, len) = (rq.sector().bytes(), rq.len().bytes());
     let device = Arc::clone(&shared);
     let work = blocking::run(move || ioctl::discard(device.file.fd().as_fd(), offset, len));
@@ -382,7 +383,7 @@ mod tests {
         std::fs::write(&path, [0; 4096]).unwrap();
         Reactor::new(Default::default()).unwrap().block_on(async {
             let device = open(&path, &OpenOptions::default()).unwrap();
-            let shared = Arc::clone(&device.driver().shared);
+            let shared = device.driver().shared.take();
             let disk = Gateway::new(Arc::new(device));
             disk.flush().await.unwrap();
             shared.flush_failed.store(true, Relaxed);
