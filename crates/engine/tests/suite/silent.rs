@@ -27,7 +27,6 @@ const READ: u32 = 15;
 const WRITE: u32 = 16;
 const RELEASE: u32 = 18;
 const FSYNC: u32 = 20;
-const FLUSH: u32 = 25;
 const INIT: u32 = 26;
 const INTERRUPT: u32 = 36;
 
@@ -118,7 +117,7 @@ impl Served {
                 contents[range].copy_from_slice(&body[WRITE_HEADER..WRITE_HEADER + len]);
                 self.reply(*unique, 0, &pack(&[(len as u64, 4)], 8));
             }
-            RELEASE | FLUSH | FSYNC => self.reply(*unique, 0, &[]),
+            RELEASE | FSYNC => self.reply(*unique, 0, &[]),
             _ => self.reply(*unique, -libc::ENOSYS, &[]),
         }
     }
@@ -157,7 +156,6 @@ impl Served {
 struct Mounted {
     served: Arc<Served>,
     path: PathBuf,
-    thread: Option<std::thread::JoinHandle<()>>,
     _directory: tempfile::TempDir,
 }
 
@@ -186,7 +184,8 @@ fn mounted() -> Option<Mounted> {
         held: Mutex::default(),
     });
     let serving = Arc::clone(&served);
-    let thread = Some(std::thread::spawn(move || serving.serve()));
+    // It ends with the file system, which a file that is still open keeps.
+    std::thread::spawn(move || serving.serve());
     // A thread that waits for the file cannot be killed: if the test hangs, it must not do so for ever.
     let guarded = Arc::downgrade(&served);
     std::thread::spawn(move || {
@@ -195,7 +194,7 @@ fn mounted() -> Option<Mounted> {
             served.answer();
         }
     });
-    Some(Mounted { served, path, thread, _directory: directory })
+    Some(Mounted { served, path, _directory: directory })
 }
 
 fn mount(path: &Path, options: &str) -> std::io::Result<()> {
@@ -215,9 +214,6 @@ impl Drop for Mounted {
         // SAFETY: a C string that lives during the call.
         let unmounted = unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
         assert!(unmounted == 0, "{}", std::io::Error::last_os_error());
-        if let Some(thread) = self.thread.take() {
-            thread.join().unwrap();
-        }
     }
 }
 
