@@ -59,14 +59,10 @@ impl Timers {
         std::mem::replace(&mut self.waiting, later)
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
-    }
-
     /// How long until the first deadline.
-    pub(crate) fn time_left(&self) -> Option<Duration> {
+    pub(crate) fn time_left(&self, now: u64) -> Option<Duration> {
         let (&(deadline, _), _) = self.waiting.first_key_value()?;
-        Some(Duration::from_nanos(deadline.saturating_sub(now_ns())))
+        Some(Duration::from_nanos(deadline.saturating_sub(now)))
     }
 }
 
