@@ -66,7 +66,7 @@ impl BlockDevice for Shaky {
     }
 }
 
-/// A client: the blocks `number`, `number + clients`, … belong to it.
+/// A client: the blocks `number`, `number + clients`, ... belong to it.
 struct Client {
     volume: Gateway,
     rng: Rng,
