@@ -27,19 +27,23 @@ use std::time::Duration;
 use slab::Slab;
 use smallvec::SmallVec;
 
+use crate::bio::Op;
 use crate::bounce::Memory;
 use crate::cache::Risk;
 use crate::device::Completion;
 use crate::plug;
 use crate::presence::Footprint;
-#[cfg(doc)]
 use crate::request::Request;
 use crate::runtime::Runtime;
+use crate::units::Sectors;
 
 /// How long completions that have arrived are waited for before a deadline counts as missed.
 const GRACE: Duration = Duration::from_millis(1);
 /// The part of a deadline by which it may be noticed late.
 const SLACK: u64 = 32;
+/// The most that reads of a thread may have of a queue's own memory; one read may be longer. Enough for a fast device, whose
+/// requests take less than a millisecond; without a bound, clients with long reads would make the process twice as large.
+const MAX_READS: Sectors = Sectors(8 << 11);
 /// No timer.
 const NEVER_NS: u64 = u64::MAX;
 
@@ -66,6 +70,8 @@ pub(crate) enum Slot {
 pub(crate) struct Flights {
     slots: Slab<Slot>,
     overdue: usize,
+    /// The length of the reads.
+    reads: Sectors,
     timer: Timer,
 }
 
@@ -94,13 +100,24 @@ impl Flights {
             self.timer.wanted = true;
             self.timer.slack_ns = timeout_ns / SLACK;
         }
+        if flight.footprint.op == Op::Read {
+            self.reads += flight.footprint.len();
+        }
         // As many as `nr_requests`, which is 32 bits.
         self.slots.insert(Slot::InTime(flight)) as u32
     }
 
+    /// Whether a read must wait for the end of others.
+    pub(crate) fn is_full(&self, rq: &Request) -> bool {
+        rq.op() == Op::Read && !self.reads.is_zero() && self.reads + rq.len() > MAX_READS
+    }
+
     /// The driver has ended a request.
-    pub(crate) fn end(&mut self, tag: u32) -> Option<Slot> {
+    pub(crate) fn end(&mut self, tag: u32, (op, len): (Op, Sectors)) -> Option<Slot> {
         let slot = self.slots.try_remove(tag as usize);
+        if slot.is_some() && op == Op::Read {
+            self.reads -= len;
+        }
         if matches!(slot, Some(Slot::Overdue(_))) {
             self.overdue -= 1;
         }

@@ -20,7 +20,8 @@
 //! On a queue with a deadline, the thread keeps a *flight* for each request with the driver, so that the request ends for its
 //! submitters even if the driver is silent (`flight.rs`). An overdue request counts as in flight until the driver gives it up:
 //! a silent device cannot be given more and more memory. When all requests that a thread may have with a driver are
-//! overdue, those that wait fail too, and later ones fail at once.
+//! overdue, those that wait fail too, and later ones fail at once. Reads, which have memory of the queue, also wait while
+//! others have much of it.
 //!
 //! Lock order: a context is borrowed only for its own bookkeeping, never while a driver or a waker
 //! is called, since both may reenter this module.
@@ -113,7 +114,8 @@ enum Next {
 impl Context {
     /// The next request, if one may leave the list of those that wait.
     fn next(&mut self, disk: &Disk) -> Option<Next> {
-        if self.in_flight >= disk.nr_requests() as usize {
+        let rq = self.waiting.front()?;
+        if self.in_flight >= disk.nr_requests() as usize || self.flights.is_full(rq) {
             let stuck = self.flights.overdue() == self.in_flight;
             return if stuck { self.waiting.pop_front().map(Next::Refuse) } else { None };
         }
@@ -403,7 +405,7 @@ pub(crate) fn complete(rq: &mut Request, result: BioResult) {
         let mut contexts = contexts.borrow_mut();
         let context = contexts.get(id);
         context.in_flight = context.in_flight.saturating_sub(1);
-        let slot = rq.tag.take().and_then(|tag| context.flights.end(tag));
+        let slot = rq.tag.take().and_then(|tag| context.flights.end(tag, (op, rq.len)));
         let is_news = |queue: &&Arc<dyn Dispatch>| {
             let late = matches!(slot, Some(Slot::Overdue(_)));
             failed || late || trace::is_active() || queue.disk().life().is_gone()

@@ -138,6 +138,26 @@ fn reads_in_time_return_each_bio_its_data() {
     });
 }
 
+/// The memory of the queue that reads have is bounded, and the reads that wait for it do not wait for a silent device.
+#[test]
+fn reads_wait_for_memory_but_not_for_a_silent_device() {
+    const LEN: u64 = 1024;
+    on_a_disk(async |_, media, gateway| {
+        let all = || {
+            join_all((0..64).map(|n| gateway.submit(read(n * LEN, LEN).with_flags(Flags::NOMERGE))))
+        };
+        assert!(all().await.iter().all(|result| *result == Ok(())));
+        assert_eq!(media.counts().reads, 64);
+        media.fall_silent();
+        let start = now();
+        assert!(all().await.iter().all(|result| *result == LATE));
+        assert!((TIMEOUT..NOTICED).contains(&(now() - start)), "{:?}", now() - start);
+        media.answer();
+        sleep(TIMEOUT).await;
+        assert_eq!(media.counts().reads, 64 + 16, "8 MiB");
+    });
+}
+
 #[test]
 fn a_late_write_writes_what_it_was_given() {
     on_a_disk(async |_, media, gateway| {
