@@ -70,8 +70,9 @@ pub(crate) enum Slot {
 pub(crate) struct Flights {
     slots: Slab<Slot>,
     overdue: usize,
-    /// The length of the reads.
+    /// The length of the reads, and of the overdue ones.
     reads: Sectors,
+    reads_overdue: Sectors,
     timer: Timer,
 }
 
@@ -112,6 +113,11 @@ impl Flights {
         rq.op() == Op::Read && !self.reads.is_zero() && self.reads + rq.len() > MAX_READS
     }
 
+    /// Whether all reads are overdue: their memory need not come back.
+    pub(crate) fn are_reads_overdue(&self) -> bool {
+        self.reads == self.reads_overdue
+    }
+
     /// The driver has ended a request.
     pub(crate) fn end(&mut self, tag: u32, (op, len): (Op, Sectors)) -> Option<Slot> {
         let slot = self.slots.try_remove(tag as usize);
@@ -120,6 +126,9 @@ impl Flights {
         }
         if matches!(slot, Some(Slot::Overdue(_))) {
             self.overdue -= 1;
+            if op == Op::Read {
+                self.reads_overdue -= len;
+            }
         }
         slot
     }
@@ -147,6 +156,9 @@ impl Flights {
                 Slot::InTime(flight) if flight.deadline_ns <= due_ns => flight.footprint,
                 Slot::InTime(_) | Slot::Overdue(_) => continue,
             };
+            if footprint.op == Op::Read {
+                self.reads_overdue += footprint.len();
+            }
             let number = hold(footprint);
             if let Slot::InTime(flight) = std::mem::replace(slot, Slot::Overdue(number)) {
                 expired.push((tag as u32, flight));

@@ -115,8 +115,10 @@ impl Context {
     /// The next request, if one may leave the list of those that wait.
     fn next(&mut self, disk: &Disk) -> Option<Next> {
         let rq = self.waiting.front()?;
-        if self.in_flight >= disk.nr_requests() as usize || self.flights.is_full(rq) {
-            let stuck = self.flights.overdue() == self.in_flight;
+        let full = self.flights.is_full(rq);
+        if full || self.in_flight >= disk.nr_requests() as usize {
+            let no_memory = full && self.flights.are_reads_overdue();
+            let stuck = no_memory || self.flights.overdue() == self.in_flight;
             return if stuck { self.waiting.pop_front().map(Next::Refuse) } else { None };
         }
         let rq = self.waiting.pop_front()?;

@@ -260,6 +260,29 @@ fn a_silent_device_gets_no_more_than_nr_requests() {
     });
 }
 
+/// The device answers writes: overdue reads alone are not all that is in flight.
+#[test]
+fn a_read_does_not_wait_for_memory_that_overdue_reads_have() {
+    on_a_disk(async |_, media, gateway| {
+        let mut silent = Vec::new();
+        for n in 0..16 {
+            media.hang_nth_command(0);
+            silent.push(gateway.submit(read(n * 2048, 1024)));
+            plug::flush_current();
+        }
+        assert!(join_all(silent).await.iter().all(|result| *result == LATE));
+        media.hang_nth_command(0);
+        let write = gateway.submit(write(0, 8));
+        plug::flush_current();
+        let start = now();
+        assert_eq!((gateway.submit(read(0, 8)).await, now()), (LATE, start));
+        assert_eq!(write.await, LATE);
+        media.answer();
+        sleep(TIMEOUT).await;
+        assert_eq!(gateway.submit(read(0, 8)).await, Ok(()));
+    });
+}
+
 #[test]
 fn what_waits_for_a_silent_device_is_issued_once_it_answers() {
     on_a_disk(async |disk, media, gateway| {

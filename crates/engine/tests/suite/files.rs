@@ -481,8 +481,28 @@ fn a_block_device_reads_writes_discards_and_is_claimed() {
 }
 
 /// The kernel ends a ring with a delay, and with it the files that the ring has registered.
+///
+/// In a process of its own: a process that another test starts has the file too, until it executes its program.
 #[test]
 fn a_file_is_closed_everywhere_when_its_reactor_and_its_device_have_ended() {
+    let alone = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "files::closed_everywhere", "--nocapture"])
+        .env(ALONE_ENV, "1")
+        .output()
+        .unwrap();
+    assert_eq!(alone.status.code(), Some(0), "{alone:?}");
+    assert!(String::from_utf8_lossy(&alone.stdout).contains("1 passed"), "{alone:?}");
+}
+
+/// Tells the process of the test that it is that process.
+const ALONE_ENV: &str = "ASHLAR_TEST_FILES_ALONE";
+
+/// Active only in the process that the test above starts.
+#[test]
+fn closed_everywhere() {
+    if std::env::var_os(ALONE_ENV).is_none() {
+        return;
+    }
     let dir = tempfile::tempdir().unwrap();
     let path = image(dir.path(), MIB);
     for _ in 0..10 {

@@ -109,7 +109,8 @@ impl Served {
                     .extend(pack(&[(mode, 4), (1, 4), (0, 4), (0, 4), (0, 4), (4096, 4)], 28));
                 self.reply(*unique, 0, &attributes);
             }
-            OPEN => self.reply(*unique, 0, &[0; 16]),
+            // Closing it asks for nothing (`FOPEN_NOFLUSH`): this server may have ended with its process, which would wait for it.
+            OPEN => self.reply(*unique, 0, &pack(&[(0, 8), (1 << 5, 4)], 16)),
             READ => self.reply(*unique, 0, &contents[range()]),
             WRITE => {
                 let range = range();
