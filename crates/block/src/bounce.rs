@@ -1,8 +1,8 @@
 //! Reads into the queue's own memory.
 //!
-//! A read that reached its deadline has ended for its submitter, who may use the memory for something else: md reads
-//! the same data from another member into it. The device may still write to the memory that it was given. So on a
-//! queue with a deadline that is memory of the queue, and the data are copied when the read ends in time.
+//! A read that reached its deadline has ended for its submitter, which may use the memory for something else: md reads
+//! the same data from another member into it. But the device may still write to the memory that the driver gave it. So a
+//! queue with a deadline gives the driver memory of its own, and copies the data when the read ends in time.
 
 use std::mem;
 

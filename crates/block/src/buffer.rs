@@ -506,6 +506,30 @@ impl Segment {
     }
 }
 
+/// Fills all of `segments`, in order, with the start of `from`.
+///
+/// # Panics
+/// When `from` is shorter than they are.
+pub fn scatter<'a>(mut from: &[u8], segments: impl IntoIterator<Item = &'a Segment>) {
+    for segment in segments {
+        let (part, rest) = from.split_at(segment.len());
+        segment.copy_from(part);
+        from = rest;
+    }
+}
+
+/// Copies all of `segments`, in order, to the start of `to`.
+///
+/// # Panics
+/// When `to` is shorter than they are.
+pub fn gather<'a>(segments: impl IntoIterator<Item = &'a Segment>, mut to: &mut [u8]) {
+    for segment in segments {
+        let (part, rest) = to.split_at_mut(segment.len());
+        segment.copy_to(part);
+        to = rest;
+    }
+}
+
 impl fmt::Debug for Segment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Segment({} bytes at {})", self.len, self.offset)

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::bio::{Bio, Flags, Segments, slice_segments};
-use crate::buffer::{Buffer, Segment, footprint};
+use crate::bio::{Bio, Flags, Segments};
+use crate::buffer::{Buffer, footprint, gather, scatter};
 use crate::device::IoFuture;
 use crate::gateway::Gateway;
 use crate::limits::Features;
@@ -271,22 +271,4 @@ impl ByteVolume {
 
 fn sectors(range: &Range<u64>) -> (Sector, Sectors) {
     (Sector::from_bytes_floor(range.start), Sectors::from_bytes_floor(range.end - range.start))
-}
-
-/// Copies the start of `from` into all of `segments`.
-fn scatter(mut from: &[u8], segments: &[Segment]) {
-    for segment in segments {
-        let (part, rest) = from.split_at(segment.len());
-        segment.copy_from(part);
-        from = rest;
-    }
-}
-
-/// Copies all of `segments` to the start of `to`.
-fn gather(segments: &[Segment], mut to: &mut [u8]) {
-    for segment in slice_segments(segments, 0, segments.iter().map(|s| s.len() as u64).sum()) {
-        let (part, rest) = to.split_at_mut(segment.len());
-        segment.copy_to(part);
-        to = rest;
-    }
 }

@@ -31,7 +31,7 @@ use std::task::{Poll, Waker};
 
 use smallvec::SmallVec;
 
-use crate::bio::Op;
+use crate::bio::{Flags, Op};
 use crate::plug::Dispatch;
 use crate::status::{BioResult, Status};
 
@@ -148,6 +148,11 @@ impl Cursor {
         self.0.fetch_max(losses, SeqCst);
         losses != known
     }
+}
+
+/// Whether a command may lose the cache, if it fails.
+pub(crate) fn is_at_risk(op: Op, flags: Flags) -> bool {
+    op == Op::Flush || flags.contains(Flags::FUA)
 }
 
 /// Whether a flush or a FUA write that failed may have lost the cache. Not if the device refused it; nor if the data of a

@@ -1,7 +1,7 @@
 //! The requests that a thread has with a driver, and their deadlines.
 //!
-//! A queue with a deadline ([`Disk::io_timeout_ms`]) keeps, for each request that it issues, a **flight**: whom to tell
-//! of its end, and the submitters' memory. The driver has only the [`Request`]. So both can end a request, in any order:
+//! A queue with a deadline ([`Disk::io_timeout_ms`]) keeps, for each request that it issues, a **flight**: the completions of
+//! its submitters, and their memory. The driver has only the [`Request`]. So both can end a request, in any order:
 //!
 //! | first           | submitters get    | then                                                                |
 //! |-----------------|-------------------|---------------------------------------------------------------------|
@@ -13,8 +13,8 @@
 //! As with the kernel's `blk_timeout`, requests have no timers of their own. A thread has one for each queue, while it has
 //! requests there: a task that sleeps until the earliest deadline and then looks at all of them. Later requests have
 //! later deadlines, so a new one concerns the timer only if there is none, or if the deadline was shortened: a request costs
-//! a comparison. When the timer ends, its thread may have been stopped (a debugger, a suspended machine) with
-//! completions at the door. So it lets the runtime take them in first, for [`GRACE`]. Deadlines close to each other
+//! a comparison. When the timer ends, its thread may have been stopped (by a debugger, or with the
+//! machine) while completions arrived. So the timer gives the runtime [`GRACE`] to handle them first. Deadlines close to each other
 //! share a wake-up: one is noticed up to a 32nd of its length late.
 //!
 //! [`Disk::io_timeout_ms`]: crate::disk::Disk::io_timeout_ms
@@ -41,8 +41,8 @@ use crate::units::Sectors;
 const GRACE: Duration = Duration::from_millis(1);
 /// The part of a deadline by which it may be noticed late.
 const SLACK: u64 = 32;
-/// The most that reads of a thread may have of a queue's own memory; one read may be longer. Enough for a fast device, whose
-/// requests take less than a millisecond; without a bound, clients with long reads would make the process twice as large.
+/// The maximum of a queue's own memory that the reads of a thread use; a single read may use more. A fast device, whose requests
+/// take less than a millisecond, needs no more. Without the bound, clients with long reads would double the process's memory.
 const MAX_READS: Sectors = Sectors(8 << 11);
 /// No timer.
 const NEVER_NS: u64 = u64::MAX;
@@ -51,7 +51,7 @@ const NEVER_NS: u64 = u64::MAX;
 pub(crate) struct Flight {
     pub(crate) deadline_ns: u64,
     pub(crate) footprint: Footprint,
-    /// Whom to tell.
+    /// The submitters' completions.
     pub(crate) owners: SmallVec<[Rc<Completion>; 1]>,
     /// The submitters' memory: of reads, to be filled; of writes, the same as the driver's.
     pub(crate) memory: Memory,
@@ -143,8 +143,8 @@ impl Flights {
         self.overdue
     }
 
-    /// Takes the requests whose deadlines have passed at `due_ns` from their submitters. `hold` notes one at the disk and
-    /// returns its number there.
+    /// Marks the requests whose deadlines have passed at `due_ns` as overdue, and returns their flights, for the caller to tell
+    /// the submitters. `hold` registers a request at the disk and returns its number there.
     pub(crate) fn expire(
         &mut self,
         due_ns: u64,

@@ -313,8 +313,8 @@ fn drain(id: usize) {
 /// Prepares a request for the driver: what it may lose, and its deadline. `None`: it has ended.
 fn prepare(queue: &Arc<dyn Dispatch>, mut rq: Request) -> Option<Request> {
     let op = rq.op();
-    let forces = op == Op::Flush || rq.flags().contains(Flags::FUA);
-    if forces && queue.disk().limits().features.contains(Features::WRITE_CACHE) {
+    let at_risk = cache::is_at_risk(op, rq.flags());
+    if at_risk && queue.disk().limits().features.contains(Features::WRITE_CACHE) {
         rq.risk = Some(Risk::new(Arc::clone(queue)));
     }
     let Some(timeout_ns) = queue.timeout_ns(op) else { return Some(rq) };
@@ -360,7 +360,7 @@ fn end_bios(bios: impl IntoIterator<Item = QueuedBio>, result: BioResult) {
     }
 }
 
-/// Takes the current thread's requests whose deadlines have passed at `due_ns` from their submitters.
+/// Ends the current thread's requests whose deadlines have passed at `due_ns`, for their submitters.
 pub(crate) fn expire(id: usize, due_ns: u64) {
     let mut silent = false;
     let (queue, expired) = CONTEXTS.with_borrow_mut(|contexts| {
@@ -480,7 +480,7 @@ pub(crate) fn complete(rq: &mut Request, result: BioResult) {
 fn give_up(queue: &Arc<dyn Dispatch>, number: u64, (op, flags): (Op, Flags), result: BioResult) {
     let disk = queue.disk();
     // Before its number is given up, because a flush is refused until then.
-    let at_risk = op == Op::Flush || flags.contains(Flags::FUA);
+    let at_risk = cache::is_at_risk(op, flags);
     let loses = |status: Status| at_risk && cache::loses(op, status) || status.is_gone();
     if result.is_err_and(loses) {
         disk.note_loss();

@@ -15,15 +15,16 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::Se
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::bio::{Flags, Op};
+use crate::cache;
 use crate::status::Status;
 use crate::units::{Sector, Sectors};
 
 /// Whether a device answers its requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Presence {
-    /// It does, or has none.
+    /// It does, or has no requests.
     Answering,
-    /// Its driver has requests whose deadline has passed.
+    /// It has not answered some requests within their deadlines.
     Silent,
     /// It failed its last request because it is gone ([`Status::Offline`], [`Status::Transport`]).
     Gone,
@@ -39,11 +40,6 @@ pub(crate) struct Footprint {
 }
 
 impl Footprint {
-    /// Whether it may lose the device's cache.
-    pub(crate) fn is_at_risk(&self) -> bool {
-        self.op == Op::Flush || self.flags.contains(Flags::FUA)
-    }
-
     pub(crate) fn len(&self) -> Sectors {
         self.end - self.start
     }
@@ -52,7 +48,7 @@ impl Footprint {
     fn must_not_overtake(&self, overdue: &Self) -> bool {
         let overlap = self.start < overdue.end && overdue.start < self.end;
         let changes = self.op.is_write() && overdue.op.is_write() && overlap;
-        changes || self.op == Op::Flush && overdue.is_at_risk()
+        changes || self.op == Op::Flush && cache::is_at_risk(overdue.op, overdue.flags)
     }
 }
 

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
+use ashlar_block::buffer::{gather, scatter};
 use ashlar_block::{BioResult, Flags, Op, Request, Sector, Sectors, Status};
 
 use crate::faults::{Faults, countdown};
@@ -328,12 +329,7 @@ impl State {
         for sector in range {
             bytes.extend_from_slice(&self.faults.look(&self.current, sector));
         }
-        let mut rest = &bytes[..];
-        for segment in rq.segments() {
-            let (part, more) = rest.split_at(segment.len());
-            segment.copy_from(part);
-            rest = more;
-        }
+        scatter(&bytes, rq.segments());
         Ok(())
     }
 
@@ -398,12 +394,7 @@ fn ranges_of(rq: &Request) -> Vec<Range<u64>> {
 /// The first `sectors` sectors of a write's data.
 fn payload(rq: &Request, sectors: usize) -> Arc<[SectorData]> {
     let mut bytes = vec![0; rq.len().bytes() as usize];
-    let mut rest = &mut bytes[..];
-    for segment in rq.segments() {
-        let (part, more) = rest.split_at_mut(segment.len());
-        segment.copy_to(part);
-        rest = more;
-    }
+    gather(rq.segments(), &mut bytes);
     let (whole, _) = bytes.as_chunks::<512>();
     whole[..sectors].into()
 }

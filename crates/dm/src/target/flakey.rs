@@ -15,6 +15,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use ashlar_block::buffer::gather;
 use ashlar_block::{
     Bio, BioResult, Buffer, Disk, Flags, IoFuture, Limits, Op, Runtime, Sector, Sectors, Segment,
     Segments, Status,
@@ -246,12 +247,7 @@ impl Flakey {
     /// The submitter's data must not change: a copy is corrupted.
     async fn write_corrupted(&self, mut bio: Bio) -> BioResult {
         let mut copy = Buffer::alloc(bio.data_bytes() as usize);
-        let mut rest = copy.as_mut_slice();
-        for segment in &bio.segments {
-            let (part, left) = rest.split_at_mut(segment.len());
-            segment.copy_to(part);
-            rest = left;
-        }
+        gather(&bio.segments, copy.as_mut_slice());
         let segments: Segments = [copy.whole()].into();
         self.corrupt(&bio, &segments);
         bio.segments = segments;

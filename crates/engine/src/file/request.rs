@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use ashlar_block::bio::{Flags, Op};
-use ashlar_block::buffer::{Buffer, Segment};
+use ashlar_block::buffer::{Buffer, Segment, gather};
 use ashlar_block::request::Request;
 use ashlar_block::status::{BioResult, Status};
 use ashlar_block::sync::seats::Seat;
@@ -107,11 +107,7 @@ impl InFlight {
             return;
         }
         let mut buffer = Buffer::alloc(rq.len().bytes() as usize);
-        let mut rest = buffer.as_mut_slice();
-        for segment in rq.segments() {
-            let part = rest.split_off_mut(..segment.len()).unwrap_or_default();
-            segment.copy_to(part);
-        }
+        gather(rq.segments(), buffer.as_mut_slice());
         let all = buffer.into_whole();
         self.iov.clear();
         append(&mut self.iov, all.as_ptr(), all.len());

@@ -6,16 +6,13 @@
 //! completions varies.
 
 use std::future::Future;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::mpsc;
-use std::task::{Context, Poll, Wake, Waker};
 
 use ashlar_block::{
     Bio, BlockDevice, Buffer, Disk, Flags, Gateway, IoFuture, Runtime, Sector, Sectors, Status,
 };
-use ashlar_engine::{Engine, EngineRuntime, RamDevice, yield_now};
+use ashlar_engine::{Engine, EngineRuntime, RamDevice, Reactor, ReactorConfig, yield_now};
 use ashlar_md::create::{NewDevice, create};
 use ashlar_md::ondisk::Level;
 use ashlar_md::ondisk::create::NewBitmap;
@@ -199,24 +196,9 @@ async fn operate(array: &Arc<Array>, members: &[Arc<Shaky>], rng: &mut Rng) {
     assert_eq!(array.sync_status().mismatches, Sectors::ZERO, "after {path} was rebuilt");
 }
 
-struct Unpark(std::thread::Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-/// Waits for a future that another thread completes.
+/// Waits, on a reactor of the test's thread, for a future that another thread completes.
 fn wait<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => std::thread::park(),
-        }
-    }
+    Reactor::new(ReactorConfig::default()).unwrap().block_on(future)
 }
 
 fn run(trial: Trial, seed: u64) {
@@ -257,12 +239,8 @@ fn run(trial: Trial, seed: u64) {
     let clients: Vec<_> = running.into_iter().map(wait).collect();
     ended.expect("the operator");
     clients.into_iter().for_each(|client| client.expect("a client"));
-    let (sender, stopped) = mpsc::channel();
-    wait(engine.handles()[2].spawn_on(move || async move {
-        sender.send(array.stop().await).unwrap();
-    }))
-    .unwrap();
-    assert_eq!(stopped.recv(), Ok(Ok(())));
+    let stopped = engine.handles()[2].spawn_on(move || async move { array.stop().await });
+    assert_eq!(wait(stopped), Ok(Ok(())));
 }
 
 /// Runs a shape with the seeds of the environment.

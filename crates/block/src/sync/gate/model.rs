@@ -127,7 +127,7 @@ fn whoever_gives_up_does_so_without_a_trace() {
     explore::<Two>(2, &[hasty_close, io, io_elsewhere]);
 }
 
-/// A faulty gate whose I/O first checks and then counts itself: two steps with a gap between.
+/// The word of a faulty gate: an I/O first checks it and then counts itself, in two steps.
 #[derive(Default)]
 struct Gap(AtomicU64);
 

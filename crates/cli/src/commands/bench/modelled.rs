@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use ashlar_block::buffer::scatter;
 use ashlar_block::{
     BioResult, Disk, Driver, Gateway, Op, Queue, Request, Runtime, Sectors, Status,
 };
@@ -46,12 +47,7 @@ fn execute(file: &File, rq: &Request) -> BioResult {
     }
     let mut bytes = vec![0; rq.len().bytes() as usize];
     file.read_exact_at(&mut bytes, rq.sector().bytes()).map_err(|_| Status::Io)?;
-    let mut rest = &bytes[..];
-    for segment in rq.segments() {
-        let (part, more) = rest.split_at(segment.len());
-        segment.copy_from(part);
-        rest = more;
-    }
+    scatter(&bytes, rq.segments());
     Ok(())
 }
 

@@ -18,6 +18,7 @@ pub mod format;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use ashlar_block::buffer::gather;
 use ashlar_block::{
     Bio, BioResult, Buffer, Features, Flags, IoFuture, Limits, LocalFuture, Op, Sector, Sectors,
     Segments, Status,
@@ -115,12 +116,7 @@ impl LogWrites {
 
     async fn write(&self, bio: Bio) -> BioResult {
         let mut data = Buffer::alloc(bio.data_bytes() as usize);
-        let mut rest = data.as_mut_slice();
-        for segment in &bio.segments {
-            let (part, left) = rest.split_at_mut(segment.len());
-            segment.copy_to(part);
-            rest = left;
-        }
+        gather(&bio.segments, data.as_mut_slice());
         let block = Block { sector: bio.sector, len: bio.len, flags: flags_of(&bio), data };
         self.device.submit(bio).await?;
         self.acknowledge(block).await;

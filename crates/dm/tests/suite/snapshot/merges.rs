@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ashlar_block::{Bio, Gateway, Op, Runtime, Sector, Sectors, Status};
@@ -177,21 +178,22 @@ fn a_second_device_for_a_merge_is_refused_until_the_first_is_gone() {
     });
 }
 
-/// Fills every other chunk of a snapshot, in an order without neighbours, with `1 + chunk`.
-async fn scatter(snap: &Gateway, count: u64) {
+/// A suspended snapshot of which every other chunk is filled, in an order without neighbours, with `1 + chunk`.
+async fn scattered(rig: &Rig, count: u64) -> Arc<Device> {
+    let (device, snap) = rig.device("snap", SNAPSHOT).await;
     for n in 0..count {
         let chunk = n * 37 % count * 2;
-        fill(snap, chunk * 8, 8, 1 + chunk as u8).await.unwrap();
+        fill(&snap, chunk * 8, 8, 1 + chunk as u8).await.unwrap();
     }
+    device.suspend(true).await.unwrap();
+    device
 }
 
 #[test]
 fn scattered_chunks_share_a_flush_and_a_write_of_the_list() {
     let (sim, rig, real, cow) = bench(5);
     sim.block_on(async {
-        let (snap_device, snap) = rig.device("snap", SNAPSHOT).await;
-        scatter(&snap, 100).await;
-        snap_device.suspend(true).await.unwrap();
+        let _snap = scattered(&rig, 100).await;
         real.clear_log();
         cow.clear_log();
         let (merge, gateway) = rig.device("merge", MERGE).await;
@@ -213,9 +215,7 @@ fn scattered_chunks_share_a_flush_and_a_write_of_the_list() {
 fn a_run_that_cannot_be_copied_does_not_keep_those_behind_it() {
     let (sim, rig, real, cow) = bench(6);
     sim.block_on(async {
-        let (snap_device, snap) = rig.device("snap", SNAPSHOT).await;
-        scatter(&snap, 50).await;
-        snap_device.suspend(true).await.unwrap();
+        let _snap = scattered(&rig, 50).await;
         // The copies are the chunks from 2 on, in the order of the writes.
         let (left, bad) = (30, 2 + 29);
         cow.fail_reads(bad * 8 + 3..bad * 8 + 4);

@@ -6,7 +6,7 @@
 use ashlar_block::sync::model::loom::cell::UnsafeCell;
 use ashlar_block::sync::model::loom::sync::Mutex;
 use ashlar_block::sync::model::loom::sync::atomic::AtomicU64;
-use ashlar_block::sync::model::{self, overlaps};
+use ashlar_block::sync::model::{self, Loom, overlaps};
 use ashlar_block::sync::{Lock, Primitives};
 
 use super::{Activity, Shards, Word, Writing};
@@ -31,20 +31,8 @@ impl<P: Shards> World<P> {
     }
 }
 
-/// The primitives of loom, with two words, so that each writer has its own.
-struct Two;
-
-impl Primitives for Two {
-    type Word = AtomicU64;
-    type Lock<T: Default> = Mutex<T>;
-}
-
-impl Shards for Two {
-    const SHARDS: usize = 2;
-    fn shard() -> usize {
-        0
-    }
-}
+/// Two words, so that each writer has its own.
+type Two = Loom<2>;
 
 fn write<P: Shards>(world: &World<P>, shard: usize) {
     let _writing = Writing::begin(&world.activity.shards[shard].under_way);

@@ -1,5 +1,6 @@
 //! Reads: from the least busy member, and the handling of read errors.
 
+use ashlar_block::buffer::scatter;
 use ashlar_block::{Bio, BioResult, Buffer, Flags, Segment, Status, rate_limited};
 use futures_util::future::join_all;
 
@@ -88,12 +89,7 @@ impl Mirror {
         if let Some(status) = lost {
             return Err(status);
         }
-        let mut rest = buffer.as_slice();
-        for segment in &bio.segments {
-            let (part, more) = rest.split_at(segment.len());
-            segment.copy_from(part);
-            rest = more;
-        }
+        scatter(buffer.as_slice(), &bio.segments);
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use ashlar_block::buffer;
 use ashlar_block::device::Completion;
 use ashlar_block::{Bio, BioResult, Buffer, Flags, IoFuture, Status, rate_limited};
 use futures_util::future::{Either, select};
@@ -97,11 +98,6 @@ impl Mirror {
 /// A copy of a write's data, which outlives the owner's buffer.
 fn copy_of(bio: &Bio) -> Buffer {
     let mut copy = Buffer::alloc(bio.len.bytes() as usize);
-    let mut rest = copy.as_mut_slice();
-    for segment in &bio.segments {
-        let (part, more) = rest.split_at_mut(segment.len());
-        segment.copy_to(part);
-        rest = more;
-    }
+    buffer::gather(&bio.segments, copy.as_mut_slice());
     copy
 }
