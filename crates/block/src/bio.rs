@@ -171,6 +171,18 @@ impl Bio {
         self
     }
 
+    /// The same I/O at another sector of a lower device.
+    #[inline]
+    #[must_use]
+    pub fn remapped(&self, sector: Sector) -> Self {
+        let segments = match self.segments.as_slice() {
+            [one] => Segments::from_buf([one.clone()]),
+            all => all.iter().cloned().collect(),
+        };
+        let Self { op, flags, len, ioprio, copy, .. } = *self;
+        Self { op, flags, sector, len, segments, ioprio, copy }
+    }
+
     /// The sector after the last one.
     #[inline]
     pub fn end(&self) -> Sector {

@@ -90,11 +90,13 @@ pub struct IoFuture<'a> {
 
 impl<'a> IoFuture<'a> {
     /// An I/O that has ended.
+    #[inline]
     pub fn ready(result: BioResult) -> Self {
         Self { inner: Inner::Ready(result), account: None }
     }
 
     /// An I/O that fails.
+    #[inline]
     pub fn failed(status: Status) -> Self {
         Self::ready(Err(status))
     }
@@ -105,19 +107,21 @@ impl<'a> IoFuture<'a> {
     }
 
     /// An I/O performed by a layer's future.
+    #[inline]
     pub fn boxed(future: impl Future<Output = BioResult> + 'a) -> Self {
         Self { inner: Inner::Boxed(Box::pin(future)), account: None }
     }
 
-    /// Counts `account` as done when the I/O ends.
-    pub fn accounted(mut self, account: Account<'a>) -> Self {
+    /// Counts `account` as done when the I/O ends. In place, because a future that was just made is slow to move.
+    #[inline]
+    pub fn account(&mut self, account: Account<'a>) {
         self.account = Some(account);
-        self
     }
 }
 
 /// An I/O that runs to its end even if this future is dropped.
 impl<'a> From<Finish<'a, ()>> for IoFuture<'a> {
+    #[inline]
     fn from(finish: Finish<'a, ()>) -> Self {
         Self { inner: Inner::Finish(finish), account: None }
     }

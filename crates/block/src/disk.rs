@@ -134,6 +134,7 @@ const DEFAULT_NR_REQUESTS: u32 = 128;
 impl Disk {
     /// A disk with default settings.
     pub fn new(name: impl Into<String>, capacity: Sectors, limits: Limits) -> Self {
+        debug_assert!(limits.logical_block_bytes.is_power_of_two(), "as in the kernel");
         Self {
             name: name.into(),
             number: AtomicU32::new(DeviceNumber::extended().raw()),

@@ -130,7 +130,8 @@ impl Gateway {
         })
     }
 
-    /// Converts a checked bio to a form that the device accepts, and submits it.
+    /// Converts a checked bio to a form that the device accepts, and submits it. Inlined, because a bio is slow to move.
+    #[inline(always)]
     fn pass_on(&self, mut bio: Bio) -> IoFuture<'_> {
         let disk = self.disk();
         if !disk.limits().features.contains(Features::WRITE_CACHE) {
@@ -172,9 +173,12 @@ impl Gateway {
     }
 
     /// Submits a fitting bio to the device.
+    #[inline(always)]
     fn start(&self, bio: Bio) -> IoFuture<'_> {
         let account = self.disk().stats().start(bio.op, bio.len);
-        self.device.submit_bio(bio).accounted(account)
+        let mut io = self.device.submit_bio(bio);
+        io.account(account);
+        io
     }
 
     /// Flushes a device with a cache.
@@ -351,14 +355,13 @@ fn check(disk: &Disk, bio: &Bio) -> BioResult {
     if bio.op.is_write() && disk.is_read_only() {
         return Err(Status::ReadOnly);
     }
-    let block = limits.logical_block();
     let end = bio.sector.checked_add(bio.len);
     let in_range = end.is_some_and(|end| end <= disk.capacity().as_end());
     // I/O past the end fails with EIO, as a read does in the kernel.
     if !in_range {
         return Err(Status::Io);
     }
-    let aligned = bio.sector.is_aligned(block) && bio.len.0.is_multiple_of(block.0);
+    let aligned = limits.has_whole_blocks(bio.sector, bio.len);
     let data = if bio.op.has_data() { bio.len.bytes() } else { 0 };
     if bio.len.is_zero() || !aligned || bio.data_bytes() != data {
         return Err(Status::Invalid);

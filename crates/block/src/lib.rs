@@ -44,6 +44,7 @@ pub mod queue;
 pub mod rate_limit;
 pub mod request;
 pub mod runtime;
+pub mod shard;
 pub mod split;
 pub mod stats;
 pub mod status;

@@ -119,6 +119,12 @@ impl Limits {
         Sectors(self.logical_block_bytes as u64 / SECTOR_SIZE)
     }
 
+    /// Whether a range begins and ends at logical blocks.
+    #[inline]
+    pub const fn has_whole_blocks(&self, at: Sector, len: Sectors) -> bool {
+        (at.0 | len.0) & (self.logical_block().0 - 1) == 0
+    }
+
     /// Narrows these limits by those of a lower device whose data begins at `start` there.
     ///
     /// Differences from the kernel, because of the gateway: discard and write-zeroes are missing from

@@ -1,34 +1,15 @@
 //! I/O statistics of a device: the fields of `/sys/block/*/stat`
 //! (kernel documentation, `Documentation/block/stat.rst`).
 //!
-//! Counters are kept in shards, one cache line group for each thread (threads beyond the number of
-//! shards share), so that counting an I/O writes no line that all threads share.
+//! Counters are kept in the threads' [shards](crate::shard), so that counting an I/O writes no line that all threads share.
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::bio::Op;
 use crate::clock;
-use crate::sync::Word;
+use crate::shard::{SHARDS, is_own, thread_shard};
+use crate::sync::flow::{self, Flow};
 use crate::units::Sectors;
-
-/// Shards of a counter; see [`thread_shard`].
-pub const SHARDS: usize = 16;
-
-thread_local! {
-    static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
-}
-
-/// The current thread's shard number, below [`SHARDS`].
-pub fn thread_shard() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    SHARD.with(|shard| {
-        if shard.get() == usize::MAX {
-            shard.set(NEXT.fetch_add(1, Relaxed) % SHARDS);
-        }
-        shard.get()
-    })
-}
 
 /// The kernel's groups of counters: write-zeroes count as writes, as in the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,40 +28,6 @@ impl From<Op> for Group {
             Op::Discard => Self::Discard,
             Op::Flush => Self::Flush,
         }
-    }
-}
-
-/// I/Os that started and ended, in words that their threads only add to.
-#[derive(Default)]
-struct Flow<W = AtomicU64> {
-    started: W,
-    ended: W,
-}
-
-impl<W: Word> Flow<W> {
-    fn start(&self) {
-        self.started.add(1);
-    }
-
-    fn end(&self) {
-        self.ended.add(1);
-    }
-
-    /// The I/Os that ended, and those in flight.
-    ///
-    /// The order matters: an I/O that is counted as ended is counted as started too, and one that is in
-    /// flight all the time is not hidden by others that start and end between the two loads.
-    fn counts(&self) -> (u64, u64) {
-        let ended = self.ended.load();
-        (ended, self.started.load() - ended)
-    }
-
-    /// See [`Stats::is_idle`].
-    fn is_idle(&self) -> bool {
-        let ended = self.ended.load();
-        // With an addition, which comes before or after the addition of any I/O; a load may return an
-        // old value.
-        self.started.add(0) == ended
     }
 }
 
@@ -182,13 +129,14 @@ pub struct Account<'a> {
 
 impl Stats {
     /// Counts an I/O as started.
+    #[inline]
     pub fn start(&self, op: Op, len: Sectors) -> Account<'_> {
         let index = thread_shard();
         let shard = &self.shards[index];
         let group = Group::from(op);
         let now = clock::now_ns();
-        shard.groups[group as usize].flow.start();
-        if shard.in_flight.fetch_add(1, Relaxed) == 0 {
+        shard.groups[group as usize].flow.begin();
+        if add(&shard.in_flight, 1, is_own(index)) == 0 {
             shard.busy_since_ns.store(now, Relaxed);
         }
         Account { stats: self, group, shard: index as u8, sectors: len, started_ns: now }
@@ -196,26 +144,28 @@ impl Stats {
 
     /// Counts `n` I/Os of operation `op` as merged into another.
     pub fn merged(&self, op: Op, n: u64) {
-        self.shards[thread_shard()].groups[Group::from(op) as usize].merges.fetch_add(n, Relaxed);
+        let index = thread_shard();
+        add(&self.shards[index].groups[Group::from(op) as usize].merges, n, is_own(index));
     }
 
-    /// Whether no I/O is in flight: what the I/Os did happened before. An I/O that starts meanwhile and is
-    /// not seen here sees what the caller did before.
-    ///
-    /// So a device that first refuses new I/O is quiet once this is true.
+    /// The I/Os that the current thread has in flight, with those of other threads of its shard.
+    #[inline]
+    pub fn in_flight_here(&self) -> u64 {
+        self.shards[thread_shard()].in_flight.load(Relaxed)
+    }
+
+    /// As [`flow::is_idle`]. So a device that first refuses new I/O is quiet once this is true.
     pub fn is_idle(&self) -> bool {
-        self.shards.iter().flat_map(|shard| &shard.groups).all(|group| group.flow.is_idle())
+        flow::is_idle(self.shards.iter().flat_map(|shard| &shard.groups).map(|group| &group.flow))
     }
 
     /// The sums over all threads.
     pub fn totals(&self) -> Totals {
         let sum = |group: Group| {
-            let mut out = GroupTotals::default();
-            for shard in &self.shards {
-                let c = &shard.groups[group as usize];
-                let (ended, in_flight) = c.flow.counts();
-                out.ios += ended;
-                out.in_flight += in_flight;
+            let counters = self.shards.iter().map(|shard| &shard.groups[group as usize]);
+            let (ios, in_flight) = flow::counts(counters.clone().map(|c| &c.flow));
+            let mut out = GroupTotals { ios, in_flight, ..GroupTotals::default() };
+            for c in counters {
                 out.merges += c.merges.load(Relaxed);
                 out.sectors += c.sectors.load(Relaxed);
                 out.ticks_ns += c.ticks_ns.load(Relaxed);
@@ -236,77 +186,40 @@ impl Stats {
 }
 
 impl Drop for Account<'_> {
+    #[inline]
     fn drop(&mut self) {
-        let shard = &self.stats.shards[usize::from(self.shard)];
+        let index = thread_shard();
+        let (shard, alone) = (&self.stats.shards[index], is_own(index));
         let now = clock::now_ns();
         let counters = &shard.groups[self.group as usize];
-        counters.sectors.fetch_add(self.sectors.0, Relaxed);
-        counters.ticks_ns.fetch_add(now.saturating_sub(self.started_ns), Relaxed);
-        counters.flow.end();
-        if shard.in_flight.fetch_sub(1, Relaxed) == 1 {
+        add(&counters.sectors, self.sectors.0, alone);
+        add(&counters.ticks_ns, now.saturating_sub(self.started_ns), alone);
+        counters.flow.end(alone);
+        if index != usize::from(self.shard) {
+            // The thread gave its shard back before.
+            self.stats.shards[usize::from(self.shard)].in_flight.fetch_sub(1, Relaxed);
+        } else if add(&shard.in_flight, u64::MAX, alone) == 1 {
             let since = shard.busy_since_ns.load(Relaxed);
-            shard.busy_ns.fetch_add(now.saturating_sub(since), Relaxed);
+            add(&shard.busy_ns, now.saturating_sub(since), alone);
         }
+    }
+}
+
+/// Adds to a counter, modulo 2^64; returns the previous value. `alone`: no other thread changes it.
+#[inline]
+fn add(counter: &AtomicU64, n: u64, alone: bool) -> u64 {
+    if alone {
+        let before = counter.load(Relaxed);
+        counter.store(before.wrapping_add(n), Relaxed);
+        before
+    } else {
+        counter.fetch_add(n, Relaxed)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::model::explore;
-    use crate::sync::model::loom::cell::UnsafeCell;
-    use crate::sync::model::loom::sync::atomic::{AtomicBool, AtomicU64 as LoomU64};
-
-    #[test]
-    fn an_io_in_flight_is_not_hidden_by_others_that_start_and_end() {
-        fn others(flow: &Flow<LoomU64>) {
-            for _ in 0..2 {
-                flow.start();
-                flow.end();
-            }
-        }
-        fn count(flow: &Flow<LoomU64>) {
-            let (ended, in_flight) = flow.counts();
-            assert!(ended <= 4 && (1..=5).contains(&in_flight), "{ended} {in_flight}");
-            assert!(!flow.is_idle());
-        }
-        let one_in_flight = || {
-            let flow = Flow::default();
-            flow.start();
-            flow
-        };
-        explore(3, one_in_flight, &[count, others, others], |flow| {
-            assert_eq!(flow.counts(), (4, 1));
-        });
-    }
-
-    #[test]
-    fn an_io_has_ended_before_idle_or_sees_that_the_device_stopped() {
-        struct Device {
-            flow: Flow<LoomU64>,
-            stopped: AtomicBool,
-            members: UnsafeCell<()>,
-        }
-        fn io(device: &Device) {
-            device.flow.start();
-            if !device.stopped.load(Relaxed) {
-                device.members.with(|_| ());
-            }
-            device.flow.end();
-        }
-        fn stop(device: &Device) {
-            device.stopped.store(true, Relaxed);
-            if device.flow.is_idle() {
-                device.members.with_mut(|_| ());
-            }
-        }
-        let device = || Device {
-            flow: Flow::default(),
-            stopped: AtomicBool::new(false),
-            members: UnsafeCell::new(()),
-        };
-        explore(3, device, &[stop, io, io], |device| assert!(device.flow.is_idle()));
-    }
 
     #[test]
     fn stat_counts_what_is_done_and_what_is_in_flight() {

@@ -7,6 +7,7 @@
 //! interleavings.
 
 pub mod finish;
+pub mod flow;
 pub mod gate;
 pub mod rwlock;
 pub mod seats;
@@ -14,7 +15,7 @@ pub mod seats;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::stats;
+use crate::shard;
 
 /// A set of primitives.
 pub trait Primitives {
@@ -24,10 +25,15 @@ pub trait Primitives {
     type Lock<T: Default>: Lock<T>;
 }
 
-/// An atomic integer. Changes acquire and release, the load acquires.
+/// An atomic integer. Changes acquire and release, the load acquires, [`Self::set`] releases.
 pub trait Word<T: Copy = u64>: Default {
     /// The value.
     fn load(&self) -> T;
+    /// Stores a value. Other threads that change the word at the same time lose what they did, so it is for words that one
+    /// thread changes.
+    fn set(&self, value: T) {
+        self.swap(value);
+    }
     /// Adds `n`; returns the previous value.
     fn add(&self, n: T) -> T;
     /// Subtracts `n`; returns the previous value.
@@ -55,14 +61,21 @@ pub trait Shards: Primitives {
     const SHARDS: usize;
     /// The word of the calling thread, below [`Self::SHARDS`].
     fn shard() -> usize;
+    /// Whether one thread has the word alone.
+    fn is_own(shard: usize) -> bool;
 }
 
 impl Shards for Std {
-    const SHARDS: usize = stats::SHARDS;
+    const SHARDS: usize = shard::SHARDS;
 
     #[inline]
     fn shard() -> usize {
-        stats::thread_shard()
+        shard::thread_shard()
+    }
+
+    #[inline]
+    fn is_own(shard: usize) -> bool {
+        shard::is_own(shard)
     }
 }
 
@@ -82,6 +95,10 @@ macro_rules! words {
             #[inline]
             fn load(&self) -> $value {
                 self.load(Ordering::Acquire)
+            }
+            #[inline]
+            fn set(&self, value: $value) {
+                self.store(value, Ordering::Release);
             }
             #[inline]
             fn add(&self, n: $value) -> $value {

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
+use ashlar_block::shard::OwnShard;
 use async_task::Task;
 use io_uring::{opcode, squeue, types};
 
@@ -142,6 +143,8 @@ pub struct Reactor {
     core: Rc<Core>,
     /// Reads the mailbox's eventfd forever.
     _wake_up: Task<()>,
+    /// Dropped last, when all tasks are gone.
+    _shard: Option<OwnShard>,
 }
 
 impl Reactor {
@@ -176,9 +179,10 @@ impl Reactor {
             config,
         });
         CURRENT.set(Some(Rc::clone(&core)));
+        let shard = OwnShard::take();
         tell_time();
         let wake_up = core.spawn(read_wake_ups(Rc::clone(&core)));
-        Ok(Self { core, _wake_up: wake_up })
+        Ok(Self { core, _wake_up: wake_up, _shard: shard })
     }
 
     /// Sets `hook` to be called, instead of the flush of the block layer's plug, whenever no task is runnable and

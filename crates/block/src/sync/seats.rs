@@ -7,7 +7,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::stats::{SHARDS, thread_shard};
+use crate::shard::{SHARDS, thread_shard};
 
 /// The handle of one shard; on cache lines of its own, as is its count.
 #[repr(align(128))]

@@ -19,17 +19,17 @@
 //!
 //! # The handshake
 //!
-//! A write adds one to its thread's word and then reads `active`. The change back to clean clears `active` and then
-//! adds zero to each thread's word. All threads agree on the order of additions to one word: if the write's addition is
-//! the earlier one, the change sees it in the result of its own; if it is the later one, the write sees what the change
-//! did before, so it finds `active` cleared. Stopping works in the same way, with `stopped`. `model` checks this.
+//! A write counts itself in a [`Flow`] and then reads `active`. The change back to clean clears `active` and then asks the
+//! flow whether it is idle. Either the answer is no because of the write, or the write finds `active` cleared. Stopping works in
+//! the same way, with `stopped`. `model` checks this.
 
 #[cfg(test)]
 mod model;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
+use ashlar_block::sync::flow::{self, Flow};
 use ashlar_block::sync::{Shards, Std, Word};
 use ashlar_block::{BioResult, Status};
 use async_lock::OnceCell;
@@ -38,16 +38,34 @@ use async_lock::OnceCell;
 /// "0.200").
 pub const SAFE_MODE_DELAY: Duration = Duration::from_millis(200);
 
-/// The writes of a thread, on a cache line of its own.
+/// The writes of a shard of threads, on a cache line of its own.
 #[derive(Default)]
 #[repr(align(128))]
 struct Shard<W> {
-    under_way: W,
-    /// Begun so far, to detect idle time.
-    begun: AtomicU64,
+    writes: Flow<W>,
+    holds: Flow<W>,
 }
 
-/// The writes under way, and whether the superblocks say active.
+/// Why the array stays active.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reason {
+    /// A write of a client: the array was not idle.
+    Write,
+    /// Other work on the members.
+    Hold,
+}
+
+impl<W> Shard<W> {
+    #[inline]
+    fn flow(&self, reason: Reason) -> &Flow<W> {
+        match reason {
+            Reason::Write => &self.writes,
+            Reason::Hold => &self.holds,
+        }
+    }
+}
+
+/// The writes, and whether the superblocks say active.
 struct Activity<P: Shards = Std> {
     shards: Box<[Shard<P::Word>]>,
     active: P::Word,
@@ -62,8 +80,9 @@ impl<P: Shards> Default for Activity<P> {
 
 impl<P: Shards> Activity<P> {
     #[inline]
-    fn shard(&self) -> &Shard<P::Word> {
-        &self.shards[P::shard()]
+    fn begin(&self, reason: Reason) -> Writing<'_, P> {
+        self.shards[P::shard()].flow(reason).begin();
+        Writing { activity: self, reason }
     }
 
     #[inline]
@@ -86,29 +105,23 @@ impl<P: Shards> Activity<P> {
         idle
     }
 
-    /// Whether no write is under way. A write that begins later sees what the caller did before.
     fn is_idle(&self) -> bool {
-        // With an addition, which comes before or after that of any write; a load may return an old value.
-        self.shards.iter().all(|shard| shard.under_way.add(0) == 0)
+        flow::is_idle(self.shards.iter().flat_map(|shard| [&shard.writes, &shard.holds]))
     }
 }
 
 /// Keeps the array from being marked clean or stopped while a write is under way.
 #[must_use = "the write has ended when this is dropped"]
-pub(crate) struct Writing<'a, W: Word = AtomicU64>(&'a W);
-
-impl<W: Word> Writing<'_, W> {
-    #[inline]
-    fn begin(under_way: &W) -> Writing<'_, W> {
-        under_way.add(1);
-        Writing(under_way)
-    }
+pub(crate) struct Writing<'a, P: Shards = Std> {
+    activity: &'a Activity<P>,
+    reason: Reason,
 }
 
-impl<W: Word> Drop for Writing<'_, W> {
+impl<P: Shards> Drop for Writing<'_, P> {
     #[inline]
     fn drop(&mut self) {
-        self.0.sub(1);
+        let shard = P::shard();
+        self.activity.shards[shard].flow(self.reason).end(P::is_own(shard));
     }
 }
 
@@ -144,15 +157,13 @@ impl Lifecycle {
     /// [`Status::Offline`]: the array was stopped.
     #[inline]
     pub(crate) fn begin(&self) -> Result<Writing<'_>, Status> {
-        let shard = self.activity.shard();
-        shard.begun.fetch_add(1, Relaxed);
-        let writing = Writing::begin(&shard.under_way);
+        let writing = self.activity.begin(Reason::Write);
         if self.is_stopped() { Err(Status::Offline) } else { Ok(writing) }
     }
 
     /// Keeps the array from being marked clean or stopped until the guard is dropped.
     pub(crate) fn hold_open(&self) -> Writing<'_> {
-        Writing::begin(&self.activity.shard().under_way)
+        self.activity.begin(Reason::Hold)
     }
 
     /// Whether no write is under way. A write that begins later sees what the caller did before.
@@ -162,7 +173,7 @@ impl Lifecycle {
 
     /// Writes begun so far.
     pub(crate) fn writes_begun(&self) -> u64 {
-        self.activity.shards.iter().map(|shard| shard.begun.load(Relaxed)).sum()
+        self.activity.shards.iter().map(|shard| shard.writes.begun()).sum()
     }
 
     /// Whether the superblocks say active, durably.

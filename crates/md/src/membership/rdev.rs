@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
-use ashlar_block::stats::{SHARDS, thread_shard};
+use ashlar_block::shard::{SHARDS, thread_shard};
 use ashlar_block::{Bio, Disk, Gateway, IoFuture, Limits, Sector, Sectors, trace};
 use bitflags::bitflags;
 
@@ -11,13 +11,10 @@ use crate::canary::{Rule, broken};
 use crate::membership::read_errors::ReadErrors;
 use crate::ondisk::{DeviceFlags, Superblock};
 
-/// One thread's load on a member, for read balancing; on separate cache lines.
+/// Where a thread's last read from a member ended, for read balancing; on separate cache lines.
 #[derive(Default)]
 #[repr(align(128))]
-struct Load {
-    pending: AtomicU32,
-    next_sector: AtomicU64,
-}
+struct NextSector(AtomicU64);
 
 bitflags! {
     /// State of a member (the kernel's `rdev->flags`).
@@ -66,7 +63,7 @@ pub struct Rdev {
     errors: ReadErrors,
     read_errors: AtomicU64,
     corrected: AtomicU64,
-    loads: Box<[Load]>,
+    next_sectors: Box<[NextSector]>,
 }
 
 /// Description of a member, without its device.
@@ -109,9 +106,6 @@ impl NewRdev {
     }
 }
 
-/// A read in flight on a member, for balancing.
-pub(crate) struct Reading<'a>(&'a Load);
-
 impl Rdev {
     /// A member reached through `gateway`.
     pub(crate) fn new(gateway: Gateway, new: NewRdev) -> Self {
@@ -130,7 +124,7 @@ impl Rdev {
             errors: ReadErrors::default(),
             read_errors: AtomicU64::new(0),
             corrected: AtomicU64::new(0),
-            loads: std::iter::repeat_with(Load::default).take(SHARDS).collect(),
+            next_sectors: std::iter::repeat_with(NextSector::default).take(SHARDS).collect(),
         }
     }
 
@@ -302,22 +296,24 @@ impl Rdev {
     }
 
     /// Submits a bio whose sectors count from the start of the data area.
-    pub(crate) fn submit(&self, bio: Bio) -> IoFuture<'_> {
-        self.gateway.submit(self.on_device(bio))
+    pub(crate) fn submit(&self, mut bio: Bio) -> IoFuture<'_> {
+        self.to_device(&mut bio);
+        self.gateway.submit(bio)
     }
 
     /// Submits like [`Self::submit`], and traces the remap (A) from sector `from` of the array
     /// `above`.
-    pub(crate) fn submit_from(&self, above: &Disk, from: Sector, bio: Bio) -> IoFuture<'_> {
-        let bio = self.on_device(bio);
+    #[inline]
+    pub(crate) fn submit_from(&self, above: &Disk, from: Sector, mut bio: Bio) -> IoFuture<'_> {
+        self.to_device(&mut bio);
         trace::remap(self.gateway.disk(), &bio, above, from);
         self.gateway.submit(bio)
     }
 
-    /// The bio in device sectors. The data offset is added only here.
-    fn on_device(&self, mut bio: Bio) -> Bio {
+    /// Changes a bio to device sectors. The data offset is added only here.
+    #[inline]
+    fn to_device(&self, bio: &mut Bio) {
         bio.sector += self.data_offset;
-        bio
     }
 
     /// Whether its disk has lost writes since the member's last flush.
@@ -331,32 +327,24 @@ impl Rdev {
         self.gateway.submit(Bio::flush())
     }
 
-    /// The cost of a read at `sector` from this member, by the reads that the current thread (`shard`
-    /// is its [`thread_shard`]) has in flight there: lower is better. The member whose last read by
-    /// this thread ended at `sector` is preferred while it has at most `SEQUENTIAL_BONUS` more I/Os
+    /// The cost of a read at `sector` from this member, by the I/Os that the current thread (`shard`
+    /// is its [`thread_shard`]) has in flight there (as the kernel's `nr_pending`): lower is better. The member whose last
+    /// read by this thread ended at `sector` is preferred while it has at most `SEQUENTIAL_BONUS` more I/Os
     /// in flight than the others: its disk reads ahead and its queue merges, which is worth more than
     /// an even spread.
     #[inline]
     pub(crate) fn read_cost(&self, shard: usize, sector: Sector) -> u32 {
         const SEQUENTIAL_BONUS: u32 = 64;
-        let load = &self.loads[shard];
-        let pending = load.pending.load(Relaxed).saturating_add(SEQUENTIAL_BONUS);
-        let sequential = load.next_sector.load(Relaxed) == sector.0;
+        let pending = self.gateway.disk().stats().in_flight_here().min(1 << 29) as u32;
+        let pending = pending + SEQUENTIAL_BONUS;
+        let sequential = self.next_sectors[shard].0.load(Relaxed) == sector.0;
         let cost = if sequential { pending - SEQUENTIAL_BONUS } else { pending };
         if self.is_write_mostly() { cost | 1 << 30 } else { cost }
     }
 
-    /// Notes that the current thread reads `[sector, sector + len)`, until the guard is dropped.
-    pub(crate) fn reading(&self, sector: Sector, len: Sectors) -> Reading<'_> {
-        let load = &self.loads[thread_shard()];
-        load.pending.fetch_add(1, Relaxed);
-        load.next_sector.store((sector + len).0, Relaxed);
-        Reading(load)
-    }
-}
-
-impl Drop for Reading<'_> {
-    fn drop(&mut self) {
-        self.0.pending.fetch_sub(1, Relaxed);
+    /// Notes that the current thread reads up to `end`.
+    #[inline]
+    pub(crate) fn note_read(&self, end: Sector) {
+        self.next_sectors[thread_shard()].0.store(end.0, Relaxed);
     }
 }

@@ -13,7 +13,7 @@
 //! A block that its copy cannot return is [fetched](Mirror::fetch) from the next readable copy, and written over the former
 //! ([`Mirror::repair`]), by a caller that has raised the barrier.
 
-use ashlar_block::stats::thread_shard;
+use ashlar_block::shard::thread_shard;
 use ashlar_block::{Bio, BioResult, Buffer, Sector, Sectors, Segment, Status, rate_limited};
 use smallvec::SmallVec;
 

@@ -6,7 +6,7 @@ use futures_util::future::join3;
 use futures_util::stream::iter;
 
 use super::mirror::Mirror;
-use super::send::{Answers, gather};
+use super::send::{Answers, Sent, gather};
 use crate::bitmap::{Discard, Intent};
 use crate::membership::rdev::Rdev;
 use crate::personality::Personality;
@@ -171,7 +171,9 @@ impl Mirror {
 
     /// Sends a bio that is contiguous on every copy to all copies.
     async fn send_whole(&self, bio: &Bio) -> Outcome {
-        let answers = gather(self.send(bio, |_| true).0).await;
+        let mut sent = Sent::default();
+        self.send(bio, |_| true, &mut sent);
+        let answers = gather(sent).await;
         for (index, result) in &answers {
             if let (Ok(()), Some(rdev)) = (result, self.core.members.get(*index))
                 && let Some(at) = self.copy_on(*index, bio.sector)

@@ -78,7 +78,7 @@ impl Mirrored {
         if self.0.may_write_behind(&bio) {
             return self.0.write_behind(bio);
         }
-        self.finish(|mirror| async move { mirror.write(bio).await })
+        self.finish(|mirror| async move { mirror.write(&bio).await })
     }
 }
 

@@ -60,7 +60,7 @@ impl Mirror {
             if !rdev.can_read(source.at, bio.len) {
                 return Err(Status::Medium);
             }
-            let _reading = rdev.reading(source.at, bio.len);
+            rdev.note_read(source.at + bio.len);
             let part = Bio { sector: source.at, copy: CopyNumber(number), ..bio.clone() };
             return rdev.submit_from(self.core.disk(), bio.sector, part).await;
         }

@@ -32,8 +32,8 @@ impl Mirror {
                     if copy.rdev.is_write_mostly() {
                         Box::pin(self.behind.clear_of(bio.sector, bio.end())).await;
                     }
-                    let _reading = copy.rdev.reading(copy.at, bio.len);
-                    let part = Bio { sector: copy.at, ..bio.clone() };
+                    copy.rdev.note_read(copy.at + bio.len);
+                    let part = bio.remapped(copy.at);
                     let read = copy.rdev.submit_from(self.core.disk(), bio.sector, part).await;
                     let current = match read {
                         Ok(()) => self.core.is_current(copy.index, copy.rdev).await,

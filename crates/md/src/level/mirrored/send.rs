@@ -17,24 +17,56 @@ use crate::membership::slots::Index;
 /// Results from members.
 pub(super) type Answers = SmallVec<[(Index, BioResult); 4]>;
 
-/// Bios in flight to members.
-pub(super) type Sent<'a> = SmallVec<[(Index, IoFuture<'a>); 4]>;
+/// A bio to a member, or its result.
+enum Part<'a> {
+    InFlight(IoFuture<'a>),
+    Ended(BioResult),
+}
+
+/// Bios to members. Large, so it stays where it is made.
+#[derive(Default)]
+pub(super) struct Sent<'a>(SmallVec<[(Index, Part<'a>); 4]>);
+
+impl<'a> Sent<'a> {
+    fn push(&mut self, index: Index, io: IoFuture<'a>) {
+        self.0.push((index, Part::InFlight(io)));
+    }
+
+    /// Waits until all have ended.
+    pub(super) async fn end(&mut self) {
+        poll_fn(|cx| {
+            let mut poll = Poll::Ready(());
+            for (_, part) in &mut self.0 {
+                let Part::InFlight(io) = part else { continue };
+                match Pin::new(io).poll(cx) {
+                    Poll::Ready(result) => *part = Part::Ended(result),
+                    Poll::Pending => poll = Poll::Pending,
+                }
+            }
+            poll
+        })
+        .await;
+    }
+
+    /// The results so far.
+    pub(super) fn results(&self) -> impl Iterator<Item = (Index, BioResult)> {
+        self.0.iter().filter_map(|(index, part)| match part {
+            Part::Ended(result) => Some((*index, *result)),
+            Part::InFlight(_) => None,
+        })
+    }
+}
+
+impl<'a> FromIterator<(Index, IoFuture<'a>)> for Sent<'a> {
+    fn from_iter<I: IntoIterator<Item = (Index, IoFuture<'a>)>>(all: I) -> Self {
+        Self(all.into_iter().map(|(index, io)| (index, Part::InFlight(io))).collect())
+    }
+}
 
 /// Waits for all results.
 pub(super) async fn gather(mut sent: Sent<'_>) -> Answers {
-    let mut answers = Answers::new();
-    poll_fn(|cx| {
-        sent.retain(|(index, future)| match Pin::new(future).poll(cx) {
-            Poll::Ready(result) => {
-                answers.push((*index, result));
-                false
-            }
-            Poll::Pending => true,
-        });
-        if sent.is_empty() { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
-    answers
+    sent.end().await;
+    sent.results().collect()
 }
 
 impl Mirror {
@@ -67,19 +99,24 @@ impl Mirror {
         .await
     }
 
-    /// Sends a bio that lies within one chunk to its copies on `wanted` members; also returns whether every copy has a
-    /// member to write to.
-    pub(super) fn send(&self, bio: &Bio, wanted: impl Fn(&Rdev) -> bool) -> (Sent<'_>, bool) {
-        let (mut sent, mut everywhere) = (Sent::new(), true);
+    /// Sends a bio that lies within one chunk to its copies on `wanted` members; returns whether every copy has a member to
+    /// write to.
+    pub(super) fn send<'a>(
+        &'a self,
+        bio: &Bio,
+        wanted: impl Fn(&Rdev) -> bool,
+        sent: &mut Sent<'a>,
+    ) -> bool {
+        let mut everywhere = true;
         for at in self.core.personality().map(bio.sector) {
-            let before = sent.len();
+            let before = sent.0.len();
             for (index, rdev) in self.writable(at.disk).filter(|(_, rdev)| wanted(rdev)) {
-                let part = Bio { sector: at.sector, ..bio.clone() };
-                sent.push((index, rdev.submit_from(self.core.disk(), bio.sector, part)));
+                let part = bio.remapped(at.sector);
+                sent.push(index, rdev.submit_from(self.core.disk(), bio.sector, part));
             }
-            everywhere &= sent.len() > before;
+            everywhere &= sent.0.len() > before;
         }
-        (sent, everywhere)
+        everywhere
     }
 
     /// Whether every copy of the chunk at `sector` was written: no write failed, no slot is empty.

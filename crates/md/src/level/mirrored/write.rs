@@ -9,7 +9,7 @@ use ashlar_block::{Bio, BioResult};
 use futures_util::future::join_all;
 
 use super::mirror::Mirror;
-use super::send::{Answers, gather};
+use super::send::{Answers, Sent};
 use crate::bitmap::Intent;
 use crate::membership::rdev::Rdev;
 
@@ -17,17 +17,17 @@ impl Mirror {
     /// A write of any length, to all copies.
     ///
     /// Rare cases are in separate, boxed futures, so that this one stays small: each write creates one.
-    pub(super) async fn write(&self, bio: Bio) -> BioResult {
+    pub(super) async fn write(&self, bio: &Bio) -> BioResult {
         let _writing = self.core.write_start().await?;
-        let _pass = self.pass(&bio).await;
+        let _pass = self.pass(bio).await;
         if !self.behind.is_empty() {
             Box::pin(self.behind.clear_of(bio.sector, bio.end())).await;
         }
-        let intent = self.intend(&bio).await?;
-        if self.is_in_one_chunk(&bio) {
-            self.write_chunk(&bio, intent.as_ref()).await
+        let intent = self.intend(bio).await?;
+        if self.is_in_one_chunk(bio) {
+            self.write_chunk(bio, intent.as_ref()).await
         } else {
-            Box::pin(self.write_chunks(&bio, intent.as_ref())).await
+            Box::pin(self.write_chunks(bio, intent.as_ref())).await
         }
     }
 
@@ -38,19 +38,20 @@ impl Mirror {
     }
 
     async fn write_chunk(&self, bio: &Bio, intent: Option<&Intent<'_>>) -> BioResult {
-        let (copies, everywhere) = self.send(bio, |_| true);
-        let answers = gather(copies).await;
-        if (everywhere || intent.is_none()) && self.is_plain(&answers) {
+        let mut sent = Sent::default();
+        let everywhere = self.send(bio, |_| true, &mut sent);
+        sent.end().await;
+        if (everywhere || intent.is_none()) && self.is_plain(&sent) {
             return self.core.recorded().await;
         }
-        Box::pin(self.settle(bio, intent, answers)).await
+        Box::pin(self.settle(bio, intent, sent.results().collect())).await
     }
 
     /// Whether all members took a write, none of them has bad blocks, and one is in sync.
-    fn is_plain(&self, answers: &Answers) -> bool {
+    fn is_plain(&self, sent: &Sent<'_>) -> bool {
         let mut held = false;
-        let plain = answers.iter().all(|(index, result)| {
-            self.core.members.get(*index).is_some_and(|rdev: &Rdev| {
+        let plain = sent.results().all(|(index, result)| {
+            self.core.members.get(index).is_some_and(|rdev: &Rdev| {
                 held |= rdev.is_in_sync();
                 result.is_ok() && rdev.bad_blocks().is_empty()
             })

@@ -9,7 +9,7 @@ use futures_util::future::{Either, select};
 use smallvec::SmallVec;
 
 use super::mirror::Mirror;
-use super::send::gather;
+use super::send::{Sent, gather};
 use crate::canary::{Rule, broken};
 use crate::membership::rdev::Rdev;
 use crate::membership::slots::Index;
@@ -56,8 +56,10 @@ impl Mirror {
         let intent = if marked { self.intend(&bio).await? } else { None };
         let mut copy = copy_of(&bio);
         let kept = Bio { segments: [copy.whole()].into(), ..bio.clone() };
-        let first = Box::pin(gather(self.send(&bio, |rdev| !rdev.is_write_mostly()).0));
-        let last = Box::pin(gather(self.send(&kept, Rdev::is_write_mostly).0));
+        let (mut first, mut last) = (Sent::default(), Sent::default());
+        self.send(&bio, |rdev| !rdev.is_write_mostly(), &mut first);
+        self.send(&kept, Rdev::is_write_mostly, &mut last);
+        let (first, last) = (Box::pin(gather(first)), Box::pin(gather(last)));
         let (mut answers, last) = match select(first, last).await {
             Either::Left((answers, last)) => (answers, Either::Left(last)),
             Either::Right((late, first)) => (first.await, Either::Right(late)),
