@@ -2,12 +2,16 @@
 //! (the kernel's `gendisk` and its `request_queue`'s settings).
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::OnceLock;
+use std::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed,
+    Ordering::Release,
+};
 
 use thiserror::Error;
 
 use crate::cache::Cache;
-use crate::limits::Limits;
+use crate::limits::{Features, Limits};
 use crate::presence::{Life, Presence};
 use crate::stats::Stats;
 use crate::units::Sectors;
@@ -104,14 +108,51 @@ impl fmt::Display for DeviceNumber {
     }
 }
 
+/// Why a device cannot change its limits: what layers above have stacked, and clients rely on, stays.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum LimitsError {
+    /// Another logical block size.
+    #[error("its logical blocks have {now} bytes, and would have {wanted}")]
+    BlockSize {
+        /// The size now, in bytes.
+        now: u32,
+        /// The other one.
+        wanted: u32,
+    },
+    /// A volatile write cache on a device that was said to have none, whose flushes no layer passes on.
+    #[error("it has no volatile write cache, and would have one")]
+    WriteCache,
+    /// Discards that do not read as zeroes any more.
+    #[error("what is discarded reads as zeroes, and would not")]
+    DiscardZeroes,
+}
+
+/// A version of a device's limits, and the next one, so that a reader needs no lock and a version lives as long as the device.
+/// A device has few: one that it had before is used again.
+struct Version {
+    limits: Limits,
+    next: OnceLock<Box<Self>>,
+}
+
+impl Version {
+    fn new(limits: Limits) -> Self {
+        Self { limits, next: OnceLock::new() }
+    }
+}
+
 /// A block device's identity, limits, live settings and counters. Shared by all threads; the settings
 /// are plain atomics that take effect for bios submitted later.
 pub struct Disk {
     name: String,
     number: AtomicU32,
     capacity: AtomicU64,
-    limits: Limits,
+    first: Version,
+    /// The number of the version in force; the first is 0.
+    version: AtomicUsize,
+    /// What the user set, [`UNSET`] for the default; and what is in force.
+    user_max_sectors: AtomicU64,
     max_sectors: AtomicU64,
+    user_max_discard: AtomicU64,
     max_discard: AtomicU64,
     nomerges: AtomicU8,
     nr_requests: AtomicU32,
@@ -128,6 +169,8 @@ pub const DEFAULT_IO_TIMEOUT_MS: u32 = 30_000;
 
 /// The default of `max_sectors_kb` (the kernel's `BLK_DEF_MAX_SECTORS_CAP`, in sectors).
 const DEFAULT_MAX_SECTORS: u64 = 2560;
+/// A setting that the user did not change.
+const UNSET: u64 = u64::MAX;
 /// The default of `nr_requests`, as of a kernel multi-queue device without a scheduler.
 const DEFAULT_NR_REQUESTS: u32 = 128;
 
@@ -135,19 +178,16 @@ impl Disk {
     /// A disk with default settings.
     pub fn new(name: impl Into<String>, capacity: Sectors, limits: Limits) -> Self {
         debug_assert!(limits.logical_block_bytes.is_power_of_two(), "as in the kernel");
-        Self {
+        let this = Self {
             name: name.into(),
             number: AtomicU32::new(DeviceNumber::extended().raw()),
             capacity: AtomicU64::new(capacity.0),
-            // A larger preferred size raises the default cap, as in the kernel.
-            max_sectors: AtomicU64::new(
-                limits
-                    .max_hw_sectors
-                    .0
-                    .min(DEFAULT_MAX_SECTORS.max(u64::from(limits.io_opt_bytes) / 512)),
-            ),
-            max_discard: AtomicU64::new(limits.max_hw_discard.0),
-            limits,
+            first: Version::new(limits),
+            version: AtomicUsize::new(0),
+            user_max_sectors: AtomicU64::new(UNSET),
+            max_sectors: AtomicU64::new(0),
+            user_max_discard: AtomicU64::new(UNSET),
+            max_discard: AtomicU64::new(0),
             nomerges: AtomicU8::new(0),
             nr_requests: AtomicU32::new(DEFAULT_NR_REQUESTS),
             io_timeout_ms: AtomicU32::new(0),
@@ -155,7 +195,9 @@ impl Disk {
             stats: Stats::default(),
             cache: Cache::default(),
             life: Life::default(),
-        }
+        };
+        this.apply_settings();
+        this
     }
 
     /// The name, as under `/dev` (`md0`, `vg/lv`); for members, the file's name.
@@ -183,9 +225,61 @@ impl Disk {
         self.capacity.store(capacity.0, Relaxed);
     }
 
-    /// The hard limits.
+    /// The hard limits in force.
+    #[inline]
     pub fn limits(&self) -> &Limits {
-        &self.limits
+        let mut version = &self.first;
+        for _ in 0..self.version.load(Acquire) {
+            let Some(next) = version.next.get() else { break };
+            version = next;
+        }
+        &version.limits
+    }
+
+    /// Changes the hard limits, as the kernel's `queue_limits_commit_update`. Settings of the user stay, within the new limits.
+    ///
+    /// Bios that passed the gateway before, and layers that have stacked these limits, know the former ones: a device must
+    /// split what is too long now, as the gateways of its lower devices do. A device that cannot keep the promise of zeroes
+    /// keeps the feature and has no discards ([`Limits::keep_promises`]). Callers take turns.
+    ///
+    /// # Errors
+    /// [`LimitsError`].
+    pub fn set_limits(&self, limits: Limits) -> Result<(), LimitsError> {
+        let old = self.limits();
+        let (now, wanted) = (old.logical_block_bytes, limits.logical_block_bytes);
+        if now != wanted {
+            return Err(LimitsError::BlockSize { now, wanted });
+        }
+        let gains = limits.features - old.features;
+        if gains.contains(Features::WRITE_CACHE) {
+            return Err(LimitsError::WriteCache);
+        }
+        let loses = old.features - limits.features;
+        if loses.contains(Features::DISCARD_ZEROES) {
+            return Err(LimitsError::DiscardZeroes);
+        }
+        let (mut number, mut version) = (0, &self.first);
+        while version.limits != limits {
+            version = version.next.get_or_init(|| Box::new(Version::new(limits)));
+            number += 1;
+        }
+        self.version.store(number, Release);
+        self.apply_settings();
+        Ok(())
+    }
+
+    /// Recalculates the soft limits.
+    fn apply_settings(&self) {
+        let limits = self.limits();
+        // A larger preferred size raises the default cap, as in the kernel.
+        let default = DEFAULT_MAX_SECTORS.max(u64::from(limits.io_opt_bytes) / 512);
+        let sectors = match self.user_max_sectors.load(Relaxed) {
+            UNSET => default,
+            user => user,
+        };
+        self.max_sectors.store(sectors.min(limits.max_hw_sectors.0), Relaxed);
+        let discard = self.user_max_discard.load(Relaxed);
+        self.max_discard.store(discard.min(limits.max_hw_discard.0), Relaxed);
     }
 
     /// I/O statistics.
@@ -227,11 +321,12 @@ impl Disk {
     /// # Errors
     /// Out of that range.
     pub fn set_max_sectors_kb(&self, kib: u64) -> Result<(), SettingError> {
-        let max = self.limits.max_hw_sectors.0 / 2;
+        let max = self.limits().max_hw_sectors.0 / 2;
         if !(4..=max).contains(&kib) {
             return Err(SettingError::OutOfRange { value: kib, min: 4, max });
         }
-        self.max_sectors.store(kib * 2, Relaxed);
+        self.user_max_sectors.store(kib * 2, Relaxed);
+        self.apply_settings();
         Ok(())
     }
 
@@ -246,13 +341,13 @@ impl Disk {
     /// # Errors
     /// Not a multiple of the granularity.
     pub fn set_max_discard_bytes(&self, bytes: u64) -> Result<(), SettingError> {
-        let limits = &self.limits;
+        let limits = self.limits();
         let unit = u64::from(limits.discard_granularity_bytes.max(limits.logical_block_bytes));
         if !bytes.is_multiple_of(unit) {
             return Err(SettingError::NotAMultiple { value: bytes, unit });
         }
-        let wanted = Sectors::from_bytes_floor(bytes);
-        self.max_discard.store(wanted.min(self.limits.max_hw_discard).0, Relaxed);
+        self.user_max_discard.store(Sectors::from_bytes_floor(bytes).0, Relaxed);
+        self.apply_settings();
         Ok(())
     }
 
@@ -364,6 +459,42 @@ mod tests {
             d.set_max_discard_bytes(1000),
             Err(SettingError::NotAMultiple { value: 1000, unit: 4096 })
         );
+    }
+
+    #[test]
+    fn settings_of_the_user_survive_a_change_of_limits() {
+        let d = disk();
+        let first = *d.limits();
+        let small = Limits { max_hw_sectors: Sectors(256), max_hw_discard: Sectors(512), ..first };
+        let soft = |d: &Disk| (d.max_sectors().0, d.max_discard().0);
+        assert_eq!((d.set_limits(small), soft(&d)), (Ok(()), (256, 512)));
+        assert_eq!((d.set_limits(first), soft(&d)), (Ok(()), (2560, 1 << 20)));
+        assert!(d.set_max_sectors_kb(512).is_ok() && d.set_max_discard_bytes(1 << 20).is_ok());
+        assert_eq!((d.set_limits(small), soft(&d)), (Ok(()), (256, 512)));
+        assert_eq!((d.set_limits(first), soft(&d)), (Ok(()), (1024, 2048)));
+        // The same versions again.
+        assert!(d.first.next.get().is_some_and(|second| second.next.get().is_none()));
+    }
+
+    #[test]
+    fn what_others_rely_on_does_not_change() {
+        let zeroes = Limits { features: Features::DISCARD_ZEROES, ..*disk().limits() };
+        let d = Disk::new("t", Sectors(1 << 20), zeroes);
+        let with = |features| Limits { features, ..zeroes };
+        for (limits, error) in [
+            (
+                Limits { logical_block_bytes: 4096, ..zeroes },
+                LimitsError::BlockSize { now: 512, wanted: 4096 },
+            ),
+            (with(Features::DISCARD_ZEROES | Features::WRITE_CACHE), LimitsError::WriteCache),
+            (with(Features::empty()), LimitsError::DiscardZeroes),
+        ] {
+            assert_eq!((d.set_limits(limits), *d.limits()), (Err(error), zeroes));
+        }
+        let kept = with(Features::empty()).keep_promises(&zeroes);
+        assert_eq!((d.set_limits(kept), d.max_discard()), (Ok(()), Sectors::ZERO));
+        assert_eq!(d.set_limits(with(Features::empty())), Err(LimitsError::DiscardZeroes));
+        assert_eq!((d.set_limits(zeroes), d.max_discard()), (Ok(()), zeroes.max_hw_discard));
     }
 
     #[test]

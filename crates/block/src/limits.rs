@@ -164,6 +164,17 @@ impl Limits {
         }
     }
 
+    /// These limits without discards, if discards do not read as zeroes and a device with the limits `old` promised that.
+    #[must_use]
+    pub fn keep_promises(mut self, old: &Self) -> Self {
+        let promised = old.features & Features::DISCARD_ZEROES;
+        if !self.features.contains(promised) {
+            self.features |= promised;
+            self.max_hw_discard = Sectors::ZERO;
+        }
+        self
+    }
+
     /// Ends stacking: limits that no lower device has set become "not supported".
     #[must_use]
     pub fn finish_stacking(mut self) -> Self {

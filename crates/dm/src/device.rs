@@ -18,10 +18,10 @@
 //! texts is done. Dropping a future does not stop a started write: the runtime completes it, and
 //! only its completion returns its pass.
 //!
-//! The limits of a device are those of its first table, and stay. If a later table has lower
-//! limits, the gateways of the lower devices split accordingly, with two exceptions: a table with
-//! another logical block size is refused, and discards are not supported while the live table
-//! cannot do what the limits promise.
+//! The limits of a device are those of its live table. Held I/O, and devices above that have stacked the limits of an earlier
+//! table, may exceed them: the gateways of the lower devices split it. Two things stay: a table with
+//! another logical block size is refused, and once discards read as zeroes, the device supports none while the live table
+//! cannot do that.
 
 use std::sync::Arc;
 
@@ -129,6 +129,7 @@ impl Device {
             }
             if let Some(table) = admin.loaded.take() {
                 core.disk.set_capacity(table.capacity());
+                core.take_limits(&table);
                 closed.replace(table);
             }
             admin.suspended = false;
@@ -217,6 +218,15 @@ impl Core {
         Ok(table)
     }
 
+    /// Changes the device's limits to those of a table that becomes live.
+    fn take_limits(&self, table: &Table) {
+        let limits = table.limits().keep_promises(self.disk.limits());
+        if let Err(error) = self.disk.set_limits(limits) {
+            // `load` has refused such a table.
+            warn!(device = self.disk.name(), %error, "the limits stay");
+        }
+    }
+
     async fn submit(&self, bio: Bio) -> BioResult {
         let table = match self.gate.try_enter() {
             Some(table) => table,
@@ -230,7 +240,7 @@ impl Core {
         table.submit(&self.disk, bio).await
     }
 
-    /// Whether the live table lacks discard features that our limits promise.
+    /// Whether the live table lacks discard features that held discards, or devices above, were promised.
     fn lacks_discards(&self, table: &Table) -> bool {
         let promised = self.disk.limits().features - table.limits().features;
         table.limits().max_hw_discard.is_zero() || promised.contains(Features::DISCARD_ZEROES)

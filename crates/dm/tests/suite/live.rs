@@ -265,6 +265,38 @@ fn discards_are_not_supported_while_the_table_breaks_what_was_said_of_them() {
     });
 }
 
+#[test]
+fn the_limits_are_those_of_the_live_table_and_held_io_may_exceed_them() {
+    let (sim, media) = (Sim::new(1), media(2, DISK));
+    sim.block_on(async {
+        let disks = disks_with(&media, |index, limits| match index {
+            0 => limits,
+            _ => Limits { max_hw_sectors: Sectors(16), max_hw_discard: Sectors(8), ..limits },
+        });
+        let device = device(&sim, &disks, "0 256 linear d0 0").await;
+        let volume = gateway(&device);
+        let first = *volume.disk().limits();
+        volume.disk().set_max_sectors_kb(64).unwrap();
+        device.suspend(true).await.unwrap();
+        let mut data = Buffer::from_slice(&stamped(0, 256, 1));
+        let long = Bio::write_from(Sector(0), &mut data);
+        let (held, long) = (volume.clone(), sim.start(async move { volume.submit(long).await }));
+        SimRuntime.sleep(Duration::from_millis(1)).await;
+        device.load(table(&sim, &disks, "0 256 linear d1 0").await.unwrap()).await.unwrap();
+        assert_eq!(*held.disk().limits(), first, "the table is not live yet");
+        device.resume().await.unwrap();
+        assert_eq!(long.await, Ok(()));
+        held.flush().await.unwrap();
+        assert_eq!(media[1].peek_durable(Sector(255)), stamped(255, 1, 1)[..]);
+        let disk = held.disk();
+        assert_eq!((disk.limits().max_hw_sectors, disk.max_sectors()), (Sectors(16), Sectors(16)));
+        assert_eq!(disk.max_discard(), Sectors(8));
+        device.load(table(&sim, &disks, "0 256 linear d0 0").await.unwrap()).await.unwrap();
+        device.resume().await.unwrap();
+        assert_eq!((*disk.limits(), disk.max_sectors()), (first, Sectors(128)));
+    });
+}
+
 /// A target that shows by its reference whether it still exists.
 struct Held(Arc<()>);
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ashlar_block::{Bio, Buffer, ByteVolume, Features, Flags, Gateway, Presence, Sector, Status};
-use tracing::info;
+use tracing::{info, warn};
 use uuid::Uuid;
 
 use super::ManageError;
@@ -206,8 +206,24 @@ impl Array {
         place: Place,
         sb: Superblock,
     ) -> Index {
+        self.stack_limits(&rdev);
         superblocks.push(sb);
         self.core.members.add(rdev, place)
+    }
+
+    /// Narrows the array's limits to those of a new member, as the kernel's `mddev_stack_new_rdev`. I/O in flight needs none
+    /// of them: the members' gateways split it.
+    fn stack_limits(&self, rdev: &Rdev) {
+        let mut limits = *self.core.disk().limits();
+        let zeroes = limits.features & Features::DISCARD_ZEROES;
+        limits.stack(rdev.limits(), rdev.data_offset().as_end());
+        // A member without discards fails them, so none reads as anything but zeroes.
+        limits.features |= zeroes;
+        self.core.personality().narrow(&mut limits, self.core.members.slots());
+        if let Err(error) = self.core.disk().set_limits(limits) {
+            // `check_device` has refused such a member.
+            warn!(array = self.core.name(), member = rdev.path(), %error, "the limits stay");
+        }
     }
 
     /// Removes a member that was never used from the array.

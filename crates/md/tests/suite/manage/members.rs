@@ -1,13 +1,13 @@
 //! Adding, failing and removing members.
 
-use ashlar_block::{BlockDevice, Sectors};
+use ashlar_block::{BlockDevice, Limits, Sectors};
 use ashlar_md::ondisk::create::NewBitmap;
 use ashlar_md::ondisk::{Features, Level, Role};
 use ashlar_md::{Added, ManageError, probe};
-use ashlar_sim::{Media, Sim, SimDisk};
+use ashlar_sim::{Media, Model, Sim, SimDisk};
 
 use crate::common::{Shape, start};
-use crate::manage::world::{RW, Recipe, check, options};
+use crate::manage::world::{DISK, RW, Recipe, check, options};
 
 fn shapes() -> Vec<Shape> {
     vec![
@@ -131,6 +131,23 @@ fn devices_that_cannot_join_are_refused_and_left_as_they_are() {
         let refused = array.add(locked.gateway(), "locked", options(5)).await;
         assert!(matches!(refused, Err(ManageError::ReadOnlyDevice(_))), "{refused:?}");
         assert_eq!(array.status().await.members.len(), 2);
+    });
+}
+
+#[test]
+fn the_limits_of_an_array_narrow_with_a_new_member() {
+    mirror().run(async |_, world| {
+        let disk = world.volume();
+        let (old, model) = (*disk.disk().limits(), Model::nvme());
+        let limits =
+            Limits { max_hw_discard: Sectors(64), io_opt_bytes: 3 << 16, ..model.limits() };
+        let member = SimDisk::with("d9", Media::new(DISK), limits, model);
+        world.array.fail(1).await.unwrap();
+        let added = world.array.add(member.gateway(), "d9", options(9)).await;
+        assert!(matches!(added, Ok(Added::Spare(_))), "{added:?}");
+        world.array.sync_ended().await;
+        let want = Limits { max_hw_discard: Sectors(64), io_opt_bytes: 3 << 16, ..old };
+        assert_eq!(*disk.disk().limits(), want);
     });
 }
 
