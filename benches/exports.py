@@ -52,7 +52,7 @@ def fio(args, seconds, job):
     return result['read' if 'read' in rw else 'write']['iops']
 
 
-NBD_JOBS = [('4k', 'randread', 32), ('128k', 'read', 8), ('128k', 'write', 8)]
+NBD_JOBS = [('4k', 'randread', 32), ('4k', 'randwrite', 32), ('128k', 'read', 8), ('128k', 'write', 8)]
 
 
 def fill(path, name):

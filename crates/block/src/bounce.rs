@@ -9,26 +9,30 @@ use std::mem;
 use smallvec::SmallVec;
 
 use crate::bio::Segments;
-use crate::buffer::{Buffer, shared};
+use crate::buffer::{Buffer, Segment, shared};
 use crate::request::{QueuedBio, Request};
 use crate::status::Status;
 
 /// The submitters' memory of a request, one list for each bio.
 pub(crate) type Memory = SmallVec<[Segments; 1]>;
 
-/// Gives a read memory of the queue, in one piece; returns the memory that its bios had.
+/// Gives a read memory of the queue, in one piece, the driver's if `own` has some; returns the memory that its bios had.
 ///
 /// # Errors
 /// [`Status::Resource`]: there is none.
-pub(crate) fn divert(rq: &mut Request) -> Result<Memory, Status> {
+pub(crate) fn divert(
+    rq: &mut Request,
+    own: impl FnOnce(usize) -> Option<Segment>,
+) -> Result<Memory, Status> {
     let len = rq.len().bytes() as usize;
-    let mut rest = Buffer::try_alloc(len).ok_or(Status::Resource)?.into_whole();
-    rq.nr_segments = rq.bios.len() as u32;
+    let ordinary = || Buffer::try_alloc(len).map(Buffer::into_whole);
+    let mut rest = own(len).or_else(ordinary).ok_or(Status::Resource)?;
+    rq.0.nr_segments = rq.0.bios.len() as u32;
     let divert_one = |queued: &mut QueuedBio| {
         let part = rest.split_to(queued.bio.len.bytes() as usize);
         mem::replace(&mut queued.bio.segments, Segments::from_buf([part]))
     };
-    Ok(rq.bios.iter_mut().map(divert_one).collect())
+    Ok(rq.0.bios.iter_mut().map(divert_one).collect())
 }
 
 /// Copies what a bio has read to its submitter's memory.

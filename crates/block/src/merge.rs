@@ -47,23 +47,23 @@ pub fn try_merge(
     };
     let how = if rq.end() == bio.sector {
         Merge::Back
-    } else if bio.end() == rq.sector {
+    } else if bio.end() == rq.0.sector {
         Merge::Front
     } else if op == Op::Discard && limits.max_discard_segments > 1 {
         let room = rq.nr_bios() < usize::from(limits.max_discard_segments);
-        return (room && rq.len + bio.len <= max).then_some(Merge::Discard);
+        return (room && rq.0.len + bio.len <= max).then_some(Merge::Discard);
     } else {
         return None;
     };
     // A discard of several ranges has no front or back.
     if op == Op::Discard && limits.max_discard_segments > 1 {
         let room = rq.nr_bios() < usize::from(limits.max_discard_segments);
-        return (room && rq.len + bio.len <= max).then_some(Merge::Discard);
+        return (room && rq.0.len + bio.len <= max).then_some(Merge::Discard);
     }
     let segments = rq.nr_segments() + bio.segments.len();
-    let fits = rq.len + bio.len <= max && segments <= limits.max_segments as usize;
+    let fits = rq.0.len + bio.len <= max && segments <= limits.max_segments as usize;
     let (start, end) = match how {
-        Merge::Back | Merge::Discard => (rq.sector, bio.end()),
+        Merge::Back | Merge::Discard => (rq.0.sector, bio.end()),
         Merge::Front => (bio.sector, rq.end()),
     };
     let chunk = limits.chunk_sectors.0;
@@ -73,13 +73,13 @@ pub fn try_merge(
 
 /// Merges `queued` into `rq`, as [`try_merge`] allowed.
 pub(crate) fn merge(rq: &mut Request, queued: QueuedBio, how: Merge) {
-    rq.len += queued.bio.len;
-    rq.nr_segments += queued.bio.segments.len() as u32;
+    rq.0.len += queued.bio.len;
+    rq.0.nr_segments += queued.bio.segments.len() as u32;
     match how {
-        Merge::Back | Merge::Discard => rq.bios.push(queued),
+        Merge::Back | Merge::Discard => rq.0.bios.push(queued),
         Merge::Front => {
-            rq.sector = queued.bio.sector;
-            rq.bios.insert(0, queued);
+            rq.0.sector = queued.bio.sector;
+            rq.0.bios.insert(0, queued);
         }
     }
 }
@@ -103,6 +103,6 @@ mod tests {
         let how = [1, 2, 0].map(|copy| try_merge(&rq, &read(8, copy), &limits, max, max));
         assert_eq!(how, [Some(Merge::Back), None, None]);
         // A request that is dropped completes its bios; this one was never queued.
-        rq.bios.clear();
+        rq.0.bios.clear();
     }
 }

@@ -65,6 +65,8 @@ pub(crate) trait Dispatch: Send + Sync {
     fn issue(&self, rq: Request);
     fn commit(&self);
     fn abort(&self, id: RequestId);
+    /// Memory of the driver for a read.
+    fn read_memory(&self, len: usize) -> Option<Segment>;
     /// How long a request may take; `None` on a queue without a deadline.
     fn timeout_ns(&self, op: Op) -> Option<u64>;
     /// The clock of the deadlines.
@@ -285,7 +287,7 @@ fn drain(id: usize) {
                 let (range, late) =
                     ((rq.op(), rq.flags(), rq.sector(), rq.len()), Err(Status::Timeout));
                 trace::end(queue.disk(), Action::Complete, range, late);
-                end_bios(mem::take(&mut rq.bios), late);
+                end_bios(mem::take(&mut rq.0.bios), late);
                 continue;
             }
         };
@@ -315,29 +317,29 @@ fn prepare(queue: &Arc<dyn Dispatch>, mut rq: Request) -> Option<Request> {
     let op = rq.op();
     let at_risk = cache::is_at_risk(op, rq.flags());
     if at_risk && queue.disk().limits().features.contains(Features::WRITE_CACHE) {
-        rq.risk = Some(Risk::new(Arc::clone(queue)));
+        rq.0.risk = Some(Risk::new(Arc::clone(queue)));
     }
     let Some(timeout_ns) = queue.timeout_ns(op) else { return Some(rq) };
     let memory = match op {
-        Op::Read => match bounce::divert(&mut rq) {
+        Op::Read => match bounce::divert(&mut rq, |len| queue.read_memory(len)) {
             Ok(memory) => memory,
             Err(status) => {
                 rq.complete(Err(status));
                 return None;
             }
         },
-        Op::Write => rq.bios.iter().map(|queued| queued.bio.segments.clone()).collect(),
+        Op::Write => rq.0.bios.iter().map(|queued| queued.bio.segments.clone()).collect(),
         Op::Flush | Op::Discard | Op::WriteZeroes => Memory::new(),
     };
     let flight = Flight {
         deadline_ns: clock::now_ns().saturating_add(timeout_ns),
         footprint: rq.footprint(queue.disk().limits()),
-        owners: rq.bios.iter().map(|queued| Rc::clone(&queued.completion)).collect(),
+        owners: rq.0.bios.iter().map(|queued| Rc::clone(&queued.completion)).collect(),
         memory,
-        risk: rq.risk.take(),
+        risk: rq.0.risk.take(),
     };
-    let tag = with_flights(rq.queue, |flights| flights.begin(flight, timeout_ns));
-    rq.tag = tag;
+    let tag = with_flights(rq.0.queue, |flights| flights.begin(flight, timeout_ns));
+    rq.0.tag = tag;
     Some(rq)
 }
 
@@ -398,8 +400,8 @@ pub(crate) fn expire(id: usize, due_ns: u64) {
 
 /// Ends an issued request.
 pub(crate) fn complete(rq: &mut Request, result: BioResult) {
-    let id = rq.queue;
-    let mut bios = mem::take(&mut rq.bios);
+    let id = rq.0.queue;
+    let mut bios = mem::take(&mut rq.0.bios);
     let Some((op, flags)) = bios.first().map(|b| (b.bio.op, b.bio.flags)) else { return };
     let absent = result.is_err_and(is_absence);
     let failed = result.is_err();
@@ -407,7 +409,7 @@ pub(crate) fn complete(rq: &mut Request, result: BioResult) {
         let mut contexts = contexts.borrow_mut();
         let context = contexts.get(id);
         context.in_flight = context.in_flight.saturating_sub(1);
-        let slot = rq.tag.take().and_then(|tag| context.flights.end(tag, (op, rq.len)));
+        let slot = rq.0.tag.take().and_then(|tag| context.flights.end(tag, (op, rq.0.len)));
         let is_news = |queue: &&Arc<dyn Dispatch>| {
             let late = matches!(slot, Some(Slot::Overdue(_)));
             failed || late || trace::is_active() || queue.disk().life().is_gone()
@@ -433,7 +435,7 @@ pub(crate) fn complete(rq: &mut Request, result: BioResult) {
             return after(id);
         }
         Some(Slot::InTime(flight)) => (flight.memory, flight.risk),
-        None => (Memory::new(), rq.risk.take()),
+        None => (Memory::new(), rq.0.risk.take()),
     };
     // A command at risk counts its own loss.
     let gone = risk.is_none() && result.is_err_and(Status::is_gone);
@@ -446,7 +448,7 @@ pub(crate) fn complete(rq: &mut Request, result: BioResult) {
             queue.disk().note_loss();
         }
         let action = if one_by_one { Action::Requeue } else { Action::Complete };
-        trace::end(queue.disk(), action, (op, flags, rq.sector, rq.len), result);
+        trace::end(queue.disk(), action, (op, flags, rq.0.sector, rq.0.len), result);
     }
     // Of a write it is the bios' memory, which its submitters expect back.
     if op == Op::Read {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::bio::{Bio, Op};
+use crate::buffer::Segment;
 use crate::device::{BlockDevice, IoFuture};
 use crate::disk::{DEFAULT_IO_TIMEOUT_MS, Disk};
 use crate::plug::{self, Dispatch};
@@ -24,6 +25,11 @@ pub trait Driver: Send + Sync + 'static {
     /// A request ([`Request::id`]) of the calling thread has reached its deadline. Its submitters are told so, and ask for
     /// nothing more; the driver keeps its memory until it completes it, sooner if it can cancel it.
     fn abort(&self, _id: RequestId) {}
+
+    /// Memory of the driver for a read of `len` bytes, if it reads into that faster than into other memory.
+    fn read_memory(&self, _len: usize) -> Option<Segment> {
+        None
+    }
 
     /// Whether an operation may take [`SLOW`] times the deadline: how much work it is does not show in it.
     fn is_slow(&self, op: Op) -> bool {
@@ -56,6 +62,10 @@ impl<D: Driver> Dispatch for Seat<Inner<D>> {
 
     fn abort(&self, id: RequestId) {
         self.driver.abort(id);
+    }
+
+    fn read_memory(&self, len: usize) -> Option<Segment> {
+        self.driver.read_memory(len)
     }
 
     fn timeout_ns(&self, op: Op) -> Option<u64> {

@@ -20,11 +20,8 @@ pub(crate) struct QueuedBio {
     pub(crate) completion: Rc<Completion>,
 }
 
-/// The unit of work of a driver: a contiguous range (for discards on devices that accept several
-/// ranges, a list of ranges) with the segments of all its bios, in order.
-///
-/// The driver must end it with [`Request::complete`]; a request dropped without that fails.
-pub struct Request {
+/// What a request consists of.
+pub(crate) struct Parts {
     pub(crate) queue: usize,
     pub(crate) bios: SmallVec<[QueuedBio; 1]>,
     pub(crate) sector: Sector,
@@ -35,6 +32,13 @@ pub struct Request {
     /// On a queue with a deadline, from when it is issued: the number of its flight.
     pub(crate) tag: Option<u32>,
 }
+
+/// The unit of work of a driver: a contiguous range (for discards on devices that accept several
+/// ranges, a list of ranges) with the segments of all its bios, in order.
+///
+/// The driver must end it with [`Request::complete`]; a request dropped without that fails. It is on the heap because it
+/// moves from list to list.
+pub struct Request(pub(crate) Box<Parts>);
 
 /// Tells apart the requests with a deadline that one thread has with all drivers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,12 +53,12 @@ impl Request {
         let nr_segments = queued.bio.segments.len() as u32;
         let mut bios = SmallVec::new();
         bios.push(queued);
-        Self { queue, bios, sector, len, nr_segments, risk: None, tag: None }
+        Self(Box::new(Parts { queue, bios, sector, len, nr_segments, risk: None, tag: None }))
     }
 
     /// Its identity while the driver has it; `None` on a queue without a deadline.
     pub fn id(&self) -> Option<RequestId> {
-        Some(RequestId { queue: self.queue, tag: self.tag? })
+        Some(RequestId { queue: self.0.queue, tag: self.0.tag? })
     }
 
     /// Whether its deadline has passed: a driver that would have to try again need not.
@@ -65,16 +69,17 @@ impl Request {
     pub(crate) fn footprint(&self, limits: &Limits) -> Footprint {
         let (op, flags) = (self.op(), self.flags());
         // The ranges of a discard may lie anywhere.
-        let scattered = op == Op::Discard && limits.max_discard_segments > 1 && self.bios.len() > 1;
+        let scattered =
+            op == Op::Discard && limits.max_discard_segments > 1 && self.0.bios.len() > 1;
         let (start, end) = match scattered {
             true => (Sector::ZERO, Sectors::MAX.as_end()),
-            false => (self.sector, self.end()),
+            false => (self.0.sector, self.end()),
         };
         Footprint { op, flags, start, end }
     }
 
     fn first(&self) -> &Bio {
-        &self.bios[0].bio
+        &self.0.bios[0].bio
     }
 
     /// The operation.
@@ -99,42 +104,42 @@ impl Request {
 
     /// First sector.
     pub fn sector(&self) -> Sector {
-        self.sector
+        self.0.sector
     }
 
     /// Length of the contiguous range.
     pub fn len(&self) -> Sectors {
-        self.len
+        self.0.len
     }
 
     /// Whether it covers no sectors (a flush).
     pub fn is_empty(&self) -> bool {
-        self.len.is_zero()
+        self.0.len.is_zero()
     }
 
     /// The sector after the last one.
     pub fn end(&self) -> Sector {
-        self.sector + self.len
+        self.0.sector + self.0.len
     }
 
     /// Number of bios in it.
     pub fn nr_bios(&self) -> usize {
-        self.bios.len()
+        self.0.bios.len()
     }
 
     /// All data segments, in the order of the device's sectors.
     pub fn segments(&self) -> impl Iterator<Item = &Segment> {
-        self.bios.iter().flat_map(|b| &b.bio.segments)
+        self.0.bios.iter().flat_map(|b| &b.bio.segments)
     }
 
     /// Number of data segments.
     pub fn nr_segments(&self) -> usize {
-        self.nr_segments as usize
+        self.0.nr_segments as usize
     }
 
     /// The ranges, one for each bio. Only relevant for discards; other requests are contiguous.
     pub fn ranges(&self) -> impl Iterator<Item = (Sector, Sectors)> {
-        self.bios.iter().map(|b| (b.bio.sector, b.bio.len))
+        self.0.bios.iter().map(|b| (b.bio.sector, b.bio.len))
     }
 
     /// Ends the request. If its deadline has passed, its submitters have been told so before: this only returns the memory.
@@ -148,7 +153,7 @@ impl Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        if !self.bios.is_empty() {
+        if !self.0.bios.is_empty() {
             plug::complete(self, Err(Status::Io));
         }
     }

@@ -50,6 +50,7 @@ mod executor;
 pub mod fd;
 pub mod file;
 mod files;
+mod fixed;
 mod mailbox;
 pub mod memory;
 pub mod net;

@@ -1,6 +1,6 @@
 //! The reactor: one thread's tasks, timers, ring and mailbox, and the turn that drives them.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::future::Future;
 use std::io;
 use std::mem::ManuallyDrop;
@@ -11,12 +11,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
+use ashlar_block::Segment;
 use ashlar_block::shard::OwnShard;
 use async_task::Task;
 use io_uring::{opcode, squeue, types};
 
 use crate::executor::Tasks;
 use crate::files::FileTable;
+use crate::fixed::FixedMemory;
 use crate::mailbox::{Mailbox, Message};
 use crate::op::{self, Complete, IGNORED, OpTable, Outcome};
 use crate::ring::{Completion, Ring};
@@ -70,6 +72,8 @@ pub(crate) struct Core {
     pub(crate) ops: RefCell<OpTable>,
     pub(crate) files: RefCell<FileTable>,
     ring: RefCell<Ring>,
+    /// After the ring, which uses it; `None` if the kernel refused.
+    fixed: OnceCell<Option<FixedMemory>>,
     harvest: RefCell<Vec<Completion>>,
     before_idle: Cell<fn()>,
     /// Polls since the plug was flushed.
@@ -170,6 +174,7 @@ impl Reactor {
             ops: RefCell::default(),
             files: RefCell::new(files),
             ring: RefCell::new(ring),
+            fixed: OnceCell::new(),
             harvest: RefCell::default(),
             before_idle: Cell::new(flush_plug),
             polls: Cell::new(0),
@@ -281,6 +286,24 @@ impl Complete for PostedWakeUp {
 }
 
 impl Core {
+    /// A block of registered memory, for a read of `len` bytes.
+    pub(crate) fn take_fixed(&self, len: usize) -> Option<Segment> {
+        let register = || match FixedMemory::register(&self.ring.borrow()) {
+            Ok(memory) => Some(memory),
+            Err(error) => {
+                tracing::debug!(%error, "no registered memory");
+                None
+            }
+        };
+        self.fixed.get_or_init(register).as_ref()?.take(len)
+    }
+
+    /// Whether a piece of memory is registered.
+    pub(crate) fn is_fixed(&self, start: *mut u8, len: usize) -> bool {
+        let fixed = self.fixed.get().and_then(Option::as_ref);
+        fixed.is_some_and(|memory| memory.contains(start, len))
+    }
+
     pub(crate) fn ring(&self) -> std::cell::Ref<'_, Ring> {
         self.ring.borrow()
     }

@@ -222,6 +222,22 @@ impl Ring {
         submitter.register_iowq_max_workers(&mut [limits[0].saturating_add(count), 0])
     }
 
+    /// Registers the `len` bytes at `start`, as memory number 0: the kernel pins their pages until the ring is closed.
+    ///
+    /// # Errors
+    /// Those of io_uring_register(2); `Unsupported` on a kernel that would first wait until the ring is idle.
+    ///
+    /// # Safety
+    /// The memory is writable, and neither freed nor used for anything else before the ring is closed.
+    pub(crate) unsafe fn register_memory(&self, start: *mut u8, len: usize) -> io::Result<()> {
+        if !self.uring.params().is_feature_resource_tagging() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let memory = libc::iovec { iov_base: start.cast(), iov_len: len };
+        // SAFETY: the caller's promise.
+        unsafe { self.uring.submitter().register_buffers(&[memory]) }
+    }
+
     /// Makes room for `count` registered files.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 use super::{Inner, Owner, Segment};
 
@@ -54,6 +55,14 @@ impl Foreign {
         self.len == 0
     }
 
+    /// Whether no segment of it is alive: what their users did happened before.
+    pub fn is_unused(&self) -> bool {
+        let unused = self.windows.iter().all(|window| Arc::strong_count(window) == 1);
+        // Pairs with the release in the drop of a segment.
+        fence(Ordering::Acquire);
+        unused
+    }
+
     /// The part `range` (bytes) as a segment for a bio. `None` if it is not within the memory, or longer than 2 GiB: such
     /// ranges come from the other side.
     pub fn segment(&self, range: Range<usize>) -> Option<Segment> {
@@ -74,7 +83,7 @@ mod tests {
     use super::*;
     use crate::bio::Bio;
     use crate::units::{Sector, Sectors};
-    use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU8};
 
     /// The memory of a guest, which notes its end.
     struct Guest {
@@ -117,7 +126,10 @@ mod tests {
     fn foreign_memory_is_kept_for_its_last_segment() {
         let (guest, foreign) = guest(16);
         let gone = Arc::clone(&guest.gone);
+        drop(foreign.segment(0..1));
+        assert!(foreign.is_unused());
         let mut tail = foreign.segment(4..16).unwrap();
+        assert!(!foreign.is_unused());
         let front = tail.split_to(4);
         drop((guest, foreign, tail));
         assert!(!gone.load(Ordering::Relaxed));

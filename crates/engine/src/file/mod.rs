@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ashlar_block::bio::Op;
+use ashlar_block::buffer::Segment;
 use ashlar_block::queue::{Driver, Queue};
 use ashlar_block::request::{Request, RequestId};
 use ashlar_block::status::Status;
@@ -109,6 +110,12 @@ impl Driver for FileDriver {
 
     fn abort(&self, id: RequestId) {
         reactor::current().cancel_request(id);
+    }
+
+    /// Only direct I/O moves data to the memory that a request names.
+    fn read_memory(&self, len: usize) -> Option<Segment> {
+        self.shared.direct?;
+        reactor::current().take_fixed(len)
     }
 
     /// A flush of the page cache writes back as much as others have written.

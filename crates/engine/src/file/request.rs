@@ -27,6 +27,7 @@ use io_uring::{opcode, squeue};
 use super::probe::DirectAlign;
 use super::{Kind, Shared, ioctl};
 use crate::blocking;
+use crate::fixed::FixedMemory;
 use crate::op::Complete;
 use crate::reactor::{self, Core};
 
@@ -59,6 +60,7 @@ pub(super) fn start(shared: &Arc<Seat<Shared>>, rq: Request) {
     let mut this = spare.unwrap_or_default();
     if op.has_data() {
         this.take_data(&rq, shared.direct);
+        this.fixed = op == Op::Read && this.is_in_fixed_memory(&core);
     }
     this.job = Some(Job { shared: Arc::clone(shared), rq });
     this.submit(&core);
@@ -76,6 +78,8 @@ struct InFlight {
     job: Option<Job>,
     iov: Vec<libc::iovec>,
     bounce: Option<Segment>,
+    /// The memory is registered.
+    fixed: bool,
     /// Bytes transferred.
     done: u64,
     retries: u32,
@@ -112,6 +116,14 @@ impl InFlight {
         self.iov.clear();
         append(&mut self.iov, all.as_ptr(), all.len());
         self.bounce = Some(all);
+    }
+
+    /// Whether the memory is one piece of what the ring has registered.
+    fn is_in_fixed_memory(&self, core: &Core) -> bool {
+        match self.iov[..] {
+            [one] => core.is_fixed(one.iov_base.cast(), one.iov_len),
+            _ => false,
+        }
     }
 
     /// Drops the first `count` bytes from the list.
@@ -157,6 +169,11 @@ impl InFlight {
             Op::Read => {
                 let at = offset + self.done;
                 match self.iov[..] {
+                    [one] if self.fixed => {
+                        let (len, index) = (call_len(one.iov_len), FixedMemory::INDEX);
+                        let read = opcode::ReadFixed::new(file, one.iov_base.cast(), len, index);
+                        read.offset(at).ioprio(prio).build()
+                    }
                     [one] => {
                         let len = call_len(one.iov_len);
                         let read = opcode::Read::new(file, one.iov_base.cast(), len);
@@ -228,7 +245,7 @@ impl InFlight {
     fn finish(mut self: Box<Self>, result: BioResult) {
         self.bounce = None;
         self.iov.clear();
-        (self.done, self.retries) = (0, 0);
+        (self.done, self.retries, self.fixed) = (0, 0, false);
         let Some(Job { shared, rq }) = self.job.take() else { return };
         SPARE.with_borrow_mut(|spare| {
             if spare.len() < MAX_SPARE {
@@ -325,6 +342,7 @@ fn discard_by_ioctl(shared: Arc<Seat<Shared>>, rq: Request) {
 #[cfg(test)]
 mod tests {
     use std::process::Command;
+    use std::task::{Context, Waker};
 
     use ashlar_block::bio::Bio;
     use ashlar_block::gateway::Gateway;
@@ -385,6 +403,50 @@ mod tests {
             shared.flush_failed.store(true, Relaxed);
             assert_eq!(disk.flush().await, Err(Status::Io));
             disk.read(Sector(0), Sectors(1)).await.unwrap();
+        });
+    }
+
+    #[test]
+    fn direct_reads_use_registered_memory_while_there_is_some() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk.img");
+        let all: Vec<u8> = (0..4_u32 << 20).map(|n| (n / 512 + n) as u8).collect();
+        std::fs::write(&path, &all).unwrap();
+        Reactor::new(Default::default()).unwrap().block_on(async {
+            let device = open(&path, &OpenOptions::default()).unwrap();
+            if device.driver().shared.direct.is_none() {
+                return eprintln!("no direct I/O in {}", dir.path().display());
+            }
+            let disk = Gateway::new(Arc::new(device));
+            let core = reactor::current();
+            let free = || {
+                let taken: Vec<_> = std::iter::from_fn(|| core.take_fixed(4096)).collect();
+                taken.len()
+            };
+            let before = free();
+            let mut read = std::pin::pin!(disk.read(Sector(8), Sectors(8)));
+            let mut cx = Context::from_waker(Waker::noop());
+            assert!(read.as_mut().poll(&mut cx).is_pending());
+            ashlar_block::plug::flush_current();
+            assert_eq!(free(), before - 1);
+            assert!(read.await.unwrap().as_slice() == &all[4096..8192]);
+            assert_eq!(free(), before);
+            // Far more at a time than there is memory for, in pieces that merge and in others.
+            let long = (0..4).cycle().take(64).map(|n| (n << 20, 1 << 20));
+            let short = (0..1000).rev().map(|n| (n << 12, 1 << 12));
+            let all = Arc::new(all);
+            let reads = long.chain(short).map(|(at, len): (usize, usize)| {
+                let (disk, all) = (disk.clone(), Arc::clone(&all));
+                let (sector, sectors) = (at as u64 / 512, len as u64 / 512);
+                reactor::spawn(async move {
+                    let read = disk.read(Sector(sector), Sectors(sectors)).await.unwrap();
+                    assert!(read.as_slice() == &all[at..at + len], "{len} at {at}");
+                })
+            });
+            for read in reads.collect::<Vec<_>>() {
+                read.await;
+            }
+            assert_eq!(free(), before);
         });
     }
 
