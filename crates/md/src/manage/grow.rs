@@ -7,7 +7,7 @@ use super::ManageError;
 use crate::array::Array;
 use crate::bitmap::Contents;
 use crate::membership::superblocks::{Change, Superblocks};
-use crate::ondisk::superblock_1::MAX_ROLES;
+use crate::ondisk::fields::MAX_ROLES;
 use crate::personality::Personality;
 use crate::raid10::geometry::Geometry;
 

@@ -41,7 +41,7 @@ use crate::membership::rdev::Rdev;
 use crate::membership::slots::Index;
 use crate::membership::superblocks::Superblocks;
 use crate::ondisk::create::CreateError;
-use crate::ondisk::superblock_1::MAX_ROLES;
+use crate::ondisk::fields::MAX_ROLES;
 use crate::ondisk::{Level, SuperblockError, Version};
 use crate::probe::ProbeError;
 use crate::raid10::geometry::GeometryError;

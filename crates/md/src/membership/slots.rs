@@ -13,7 +13,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 
 use crate::membership::rdev::{Rdev, State};
-use crate::ondisk::superblock_1::MAX_ROLES;
+use crate::ondisk::fields::MAX_ROLES;
 
 /// Index of a member in the table; it never changes.
 pub type Index = u32;

@@ -8,9 +8,9 @@ use super::create::{
     BAD_BLOCK_LOG, BITMAP_OFFSET, CreateError, DEFAULT_DAEMON_SLEEP, NewBitmap, NewMember,
     USUAL_BITMAP_SPACE, before_superblock, bitmap_chunk, lockless,
 };
-use super::fields::{Features, Role, Version};
+use super::fields::{Features, MAX_ROLES, Role, Version};
 use super::superblock::{Superblock, refusal};
-use super::superblock_1::{Block1, MAX_ROLES};
+use super::superblock_1::Block1;
 use super::validate;
 
 /// The superblock of a device added to an array as a spare with this `number`, based on that of the

@@ -5,8 +5,8 @@ use ashlar_block::units::Sectors;
 use zerocopy::FromZeros;
 
 use super::bitmap_super::BitmapSuper;
-use super::create::{CreateError, CreateSpec, NewMember, NewSuperblock};
 use super::fields::{DeviceFlags, Level, MAGIC, Version};
+use super::spec::{CreateError, CreateSpec, NewMember, NewSuperblock};
 use super::superblock::{Superblock, refusal};
 use super::superblock_0_90::{Block090, MAX_DISKS, disk, state};
 use super::validate;
@@ -16,16 +16,6 @@ pub(super) const BITMAP_SPACE: u64 = 120;
 
 /// The superblock counts the used size of a member in KiB, in 32 bits: less than 4 TiB.
 const USED_BELOW: Sectors = Sectors(1 << 33);
-
-/// Device numbers, which only version 0.90 records.
-#[derive(Clone, Default, Debug)]
-pub struct DeviceNumbers {
-    /// The array's preferred number: 0 for `md0`.
-    pub array: u32,
-    /// Major and minor number of each member's device, by member number; zeroes for files and for members beyond the
-    /// end of the list.
-    pub members: Vec<(u32, u32)>,
-}
 
 /// Checks that 0.90 superblocks can describe the array, which uses `size` of each member.
 pub(super) fn check(spec: &CreateSpec, size: Sectors) -> Result<(), CreateError> {

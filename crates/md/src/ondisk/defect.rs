@@ -5,8 +5,7 @@ use thiserror::Error;
 use uuid::Uuid;
 
 use super::bad_block_log::{MAX_LOG_SECTORS, MAX_SHIFT};
-use super::fields::{Level, MAGIC, Version};
-use super::superblock_1::MAX_ROLES;
+use super::fields::{Level, MAGIC, MAX_ROLES, Version};
 
 /// A superblock that was refused: which, where, and why.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]

@@ -7,6 +7,8 @@ use uuid::Uuid;
 
 /// The magic number of every md superblock, 0.90 and 1.x (`MD_SB_MAGIC`).
 pub const MAGIC: u32 = 0xa92b_4efc;
+/// Most entries of the role table of a version 1 superblock.
+pub const MAX_ROLES: usize = 1920;
 
 /// Space reserved at the end of a device for a 0.90 superblock, and its alignment (64 KiB).
 const RESERVED_0_90: u64 = 128;
@@ -56,7 +58,7 @@ impl Version {
     pub const fn max_members(self) -> u32 {
         match self {
             Self::V0_90 => 27,
-            Self::V1_0 | Self::V1_1 | Self::V1_2 => super::superblock_1::MAX_ROLES as u32,
+            Self::V1_0 | Self::V1_1 | Self::V1_2 => MAX_ROLES as u32,
         }
     }
 }

@@ -10,7 +10,7 @@
 //! |---|---|
 //! | the bytes on disk, sizes and offsets asserted at compile time | [`superblock_1`], [`superblock_0_90`], [`bitmap_super`], [`bad_block_log`] |
 //! | their meaning, and its validation | [`superblock`], [`fields`], [`validate`], [`defect`] |
-//! | mdadm's operations on them | [`probe`], [`create`], [`examine`], [`brief`] |
+//! | mdadm's operations on them | [`probe`], [`spec`], [`create`], [`examine`], [`brief`] |
 //!
 //! Invariants:
 //! - A [`Superblock`] that exists has passed [`validate`]: its geometry fits its device. The same
@@ -31,6 +31,7 @@ pub mod examine;
 pub mod fields;
 pub mod homehost;
 pub mod probe;
+pub mod spec;
 pub mod superblock;
 pub mod superblock_0_90;
 pub mod superblock_1;

@@ -7,9 +7,11 @@ use uuid::Uuid;
 use zerocopy::IntoBytes;
 
 use super::defect::{Defect, SuperblockError};
-use super::fields::{DeviceFlags, Features, Level, Role, Timestamp, Version, swap_words};
+use super::fields::{
+    DeviceFlags, Features, Level, MAX_ROLES, Role, Timestamp, Version, swap_words,
+};
 use super::superblock_0_90::{self, Block090};
-use super::superblock_1::{Block1, MAX_ROLES};
+use super::superblock_1::Block1;
 use super::{text, validate};
 
 /// The block as read.

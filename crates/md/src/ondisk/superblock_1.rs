@@ -9,15 +9,14 @@
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::fields::Role;
+use super::fields::{MAX_ROLES, Role};
 use super::ondisk_layout;
 
 /// Bytes read and kept of a superblock.
 pub const BLOCK_SIZE: usize = 4096;
 /// Bytes before the role table.
 pub const HEADER_SIZE: usize = 256;
-/// Most entries of the role table.
-pub const MAX_ROLES: usize = (BLOCK_SIZE - HEADER_SIZE) / 2;
+const _: () = assert!(MAX_ROLES == (BLOCK_SIZE - HEADER_SIZE) / 2);
 
 /// Header of a version 1 superblock.
 #[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

@@ -11,9 +11,9 @@ use zerocopy::IntoBytes;
 
 use super::bad_block_log::{MAX_LOG_SECTORS, MAX_SHIFT};
 use super::defect::{Belonging, Defect, Misplaced};
-use super::fields::{Features, Level, MAGIC, Role, Version};
+use super::fields::{Features, Level, MAGIC, MAX_ROLES, Role, Version};
 use super::superblock_0_90::{self, Block090};
-use super::superblock_1::{Block1, MAX_ROLES};
+use super::superblock_1::Block1;
 
 /// Checks a version 1 superblock found at the place of `version` on a device of this size.
 ///

@@ -5,8 +5,8 @@ use uuid::Uuid;
 use zerocopy::IntoBytes;
 
 use super::{image_text, unpack};
+use crate::ondisk::create::DeviceNumbers;
 use crate::ondisk::create::{CreateError, CreateSpec, NewBitmap, NewMember, create, full_name};
-use crate::ondisk::create_0_90::DeviceNumbers;
 use crate::ondisk::{DeviceFlags, Level, Superblock, Version};
 
 const SET_UUID: Uuid = Uuid::from_u128(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff);
