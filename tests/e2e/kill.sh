@@ -162,14 +162,17 @@ write_on() {
 	: >"$W/flushed"
 	stamps write >"$W/stamps.out" 2>&1 &
 	writers+=($!)
-	synchronous --do_verify=0 --sync=dsync --verify_state_save=1 \
+	# From there, because fio puts the output of the command here. A job that has not begun leaves no state.
+	cd "$W/fio"
+	synchronous --do_verify=0 --sync=dsync --verify_state_save=1 --exec_prerun="touch $W/fio/begun" \
 		--name=back --filename="$W/mnt/back" --size=16M --rw=randwrite --bsrange=4k-64k --sync=none \
 		--do_verify=1 --verify_backlog=64 --verify_state_save=0 --time_based --runtime=100 >"$W/fio.out" 2>&1 &
 	writers+=($!)
+	cd "$OLDPWD"
 	timeout 120 "$0" --churn "$W/mnt/churn" &
 	writers+=($!)
 	for _ in $(seq 400); do
-		[ ! -s "$W/flushed" ] || return 0
+		[ ! -s "$W/flushed" ] || [ ! -e "$W/fio/begun" ] || return 0
 		sleep 0.05
 	done
 	fail "nothing was flushed in 20 s"
