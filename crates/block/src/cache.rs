@@ -126,12 +126,6 @@ impl Cursor {
         self.0.load(SeqCst)
     }
 
-    /// Whether there were losses that the opener does not know of.
-    #[inline]
-    pub(crate) fn has_news(&self, cache: &Cache) -> bool {
-        cache.losses() != self.known()
-    }
-
     /// The losses so far do not concern the opener.
     pub(crate) fn acknowledge(&self, cache: &Cache) {
         self.0.fetch_max(cache.losses(), SeqCst);

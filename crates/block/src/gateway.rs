@@ -323,11 +323,10 @@ impl Gateway {
         self.submit(Bio::write_from(sector, buffer).with_flags(flags)).await
     }
 
-    /// Whether the device has lost writes since this opener's last flush: its next flush will fail, and reads may return
-    /// older data.
+    /// The losses of the device ([`Disk::losses`]) that this opener knows of.
     #[inline]
-    pub fn has_lost_writes(&self) -> bool {
-        self.cursor.has_news(self.disk().cache())
+    pub fn known_losses(&self) -> u64 {
+        self.cursor.known()
     }
 
     /// Declares that the losses of the device so far do not concern this opener: it has no unflushed writes. Its next flush

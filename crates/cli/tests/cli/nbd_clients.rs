@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
@@ -159,6 +159,7 @@ fn an_address_that_others_reach_is_warned_of() {
 fn clients_cannot_flood_the_log() {
     let images = Images::new(1, MIB);
     let daemon = images.serve(&["--nbd", "unix:nbd.sock"]);
+    let begun = Instant::now();
     for _ in 0..200 {
         let mut client = UnixStream::connect(images.path("nbd.sock")).unwrap();
         client.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
@@ -168,6 +169,11 @@ fn clients_cannot_flood_the_log() {
         assert_eq!(greeting.len(), 18);
     }
     let log = daemon.end();
-    assert!(log.contains("left_out=180"), "{log}");
-    assert!(log.lines().count() < 30, "{log}");
+    let told = log.matches("NBD connection dropped").count();
+    let left_out = log.split("left_out=").skip(1).filter_map(|rest| rest.split_whitespace().next());
+    let left_out: usize = left_out.map(|count| count.parse::<usize>().unwrap()).sum();
+    assert_eq!(told + left_out, 200, "{log}");
+    // A machine may be stopped meanwhile: then another window of ten seconds begins.
+    let windows = begun.elapsed().as_secs() as usize / 10 + 1;
+    assert!(told <= 20 * windows, "{told} in {windows} windows: {log}");
 }

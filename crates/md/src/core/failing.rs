@@ -51,7 +51,12 @@ impl Core {
 
     /// Fails a member if it may fail; true if it is failed then. What acknowledgements depend on is to be recorded.
     pub(super) fn try_fail(&self, rdev: &Rdev, why: Status) -> bool {
-        self.members.try_fail(rdev, || self.may_fail(rdev), || self.set_faulty(rdev, why))
+        let failed =
+            self.members.try_fail(rdev, || self.may_fail(rdev), || self.set_faulty(rdev, why));
+        if !failed {
+            rdev.accept_losses();
+        }
+        failed
     }
 
     /// As [`Self::try_fail`], for the thread that is writing the superblocks, and so records the failure.

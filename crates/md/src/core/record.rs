@@ -110,7 +110,11 @@ impl Core {
 
     #[cold]
     async fn fail_loser(&self, index: Index, rdev: &Rdev) -> BioResult {
-        if !self.may_correct() || !self.may_fail(rdev) {
+        if !self.may_correct() {
+            return Ok(());
+        }
+        if !self.may_fail(rdev) {
+            rdev.accept_losses();
             return Ok(());
         }
         // Superblock writes must not be abandoned halfway.

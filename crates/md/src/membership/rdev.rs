@@ -63,6 +63,8 @@ pub struct Rdev {
     errors: ReadErrors,
     read_errors: AtomicU64,
     corrected: AtomicU64,
+    /// The losses of its disk with which it was taken in, or must stay.
+    accepted_losses: AtomicU64,
     next_sectors: Box<[NextSector]>,
 }
 
@@ -110,6 +112,7 @@ impl Rdev {
     /// A member reached through `gateway`.
     pub(crate) fn new(gateway: Gateway, new: NewRdev) -> Self {
         let NewRdev { path, number, data_offset, data_size, state, recovered, bitmap, bad } = new;
+        let accepted_losses = gateway.known_losses();
         Self {
             gateway,
             path,
@@ -124,6 +127,7 @@ impl Rdev {
             errors: ReadErrors::default(),
             read_errors: AtomicU64::new(0),
             corrected: AtomicU64::new(0),
+            accepted_losses: AtomicU64::new(accepted_losses),
             next_sectors: std::iter::repeat_with(NextSector::default).take(SHARDS).collect(),
         }
     }
@@ -316,10 +320,16 @@ impl Rdev {
         bio.sector += self.data_offset;
     }
 
-    /// Whether its disk has lost writes since the member's last flush.
+    /// Whether its disk has lost writes, so that the member is not to be read: also if a flush has reported that, until the
+    /// member has failed, which takes a while.
     #[inline]
     pub(crate) fn has_lost_writes(&self) -> bool {
-        self.gateway.has_lost_writes()
+        self.gateway.disk().losses() != self.accepted_losses.load(SeqCst)
+    }
+
+    /// Accepts what the disk has lost: the member must stay, and what it holds now is the data.
+    pub(crate) fn accept_losses(&self) {
+        self.accepted_losses.store(self.gateway.disk().losses(), SeqCst);
     }
 
     /// Flushes the member's cache.
