@@ -47,6 +47,8 @@ pub(crate) struct Faults {
     pub(crate) fail_flush_in: Option<u64>,
     /// Writes with FUA that succeed before one fails and loses the cache.
     pub(crate) fail_fua_in: Option<u64>,
+    /// It has happened.
+    pub(crate) dropped_cache: bool,
     /// Commands do not end.
     pub(crate) silent: bool,
     /// Commands that end before one hangs.

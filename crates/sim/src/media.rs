@@ -222,7 +222,7 @@ impl Media {
     /// The disk vanishes: every command fails (`Offline`) until [`Self::heal`], and its cache is lost.
     pub fn vanish(&self) {
         let mut state = self.lock();
-        state.lose_cache();
+        state.drop_cache();
         state.faults.dead = true;
     }
 
@@ -253,6 +253,11 @@ impl Media {
     /// Every command fails from now on (`Offline`).
     pub fn kill(&self) {
         self.lock().faults.dead = true;
+    }
+
+    /// Whether it has lost its cache, while it had power, since the last [`Self::heal`].
+    pub fn dropped_cache(&self) -> bool {
+        self.lock().faults.dropped_cache
     }
 
     /// Removes all faults: a killed disk works again, with its contents.

@@ -222,6 +222,12 @@ impl State {
         self.current = self.durable.clone();
     }
 
+    /// Loses the cache while it has power.
+    pub(crate) fn drop_cache(&mut self) {
+        self.lose_cache();
+        self.faults.dropped_cache = true;
+    }
+
     fn discard(&self, range: Range<u64>, rng: &mut Rng) -> Vec<Change> {
         let fill = |range, fill| Change::Fill { range, fill };
         match self.discard_reads {
@@ -290,7 +296,7 @@ impl State {
         match rq.op() {
             Op::Read => self.read(rq),
             Op::Flush if countdown(&mut self.faults.fail_flush_in) => {
-                self.lose_cache();
+                self.drop_cache();
                 Err(Status::Io)
             }
             Op::Flush => {
@@ -302,7 +308,7 @@ impl State {
             Op::Write
                 if rq.flags().contains(Flags::FUA) && countdown(&mut self.faults.fail_fua_in) =>
             {
-                self.lose_cache();
+                self.drop_cache();
                 Err(Status::Io)
             }
             Op::Write | Op::Discard | Op::WriteZeroes => {

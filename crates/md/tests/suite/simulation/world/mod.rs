@@ -232,6 +232,10 @@ impl World {
             self.places[disk].allow_erasing(self.media[disk].capacity());
         }
         self.whole = false;
+        // The daemon is killed before it has recorded that a member lost its cache: as after a power cut, only what was
+        // flushed must be there.
+        let unrecorded = !ended.as_ref().is_some_and(|lived| lived.quiet == Quiet::Recorded);
+        let loses = unrecorded && self.media.iter().any(Media::dropped_cache);
         if let Some(Lived { array, quiet }) = ended {
             self.whole = quiet == Quiet::Recorded
                 && !array.is_unsynced()
@@ -256,7 +260,7 @@ impl World {
             self.oracle.power_cut();
         } else {
             sim.kill();
-            self.oracle.kill();
+            if loses { self.oracle.power_cut() } else { self.oracle.kill() }
         }
         self.check_outside();
     }
