@@ -119,7 +119,7 @@ pub enum LimitsError {
         /// The other one.
         wanted: u32,
     },
-    /// A volatile write cache on a device that was said to have none, whose flushes no layer passes on.
+    /// The device would get a volatile write cache. Layers that have stacked the limits without one pass no flush on.
     #[error("it has no volatile write cache, and would have one")]
     WriteCache,
     /// Discards that do not read as zeroes any more.

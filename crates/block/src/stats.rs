@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::bio::Op;
 use crate::clock;
 use crate::shard::{SHARDS, is_own, thread_shard};
+use crate::sync::count;
 use crate::sync::flow::{self, Flow};
 use crate::units::Sectors;
 
@@ -136,7 +137,7 @@ impl Stats {
         let group = Group::from(op);
         let now = clock::now_ns();
         shard.groups[group as usize].flow.begin();
-        if add(&shard.in_flight, 1, is_own(index)) == 0 {
+        if count(&shard.in_flight, 1, is_own(index)) == 0 {
             shard.busy_since_ns.store(now, Relaxed);
         }
         Account { stats: self, group, shard: index as u8, sectors: len, started_ns: now }
@@ -145,7 +146,7 @@ impl Stats {
     /// Counts `n` I/Os of operation `op` as merged into another.
     pub fn merged(&self, op: Op, n: u64) {
         let index = thread_shard();
-        add(&self.shards[index].groups[Group::from(op) as usize].merges, n, is_own(index));
+        count(&self.shards[index].groups[Group::from(op) as usize].merges, n, is_own(index));
     }
 
     /// The I/Os that the current thread has in flight, with those of other threads of its shard.
@@ -192,28 +193,16 @@ impl Drop for Account<'_> {
         let (shard, alone) = (&self.stats.shards[index], is_own(index));
         let now = clock::now_ns();
         let counters = &shard.groups[self.group as usize];
-        add(&counters.sectors, self.sectors.0, alone);
-        add(&counters.ticks_ns, now.saturating_sub(self.started_ns), alone);
+        count(&counters.sectors, self.sectors.0, alone);
+        count(&counters.ticks_ns, now.saturating_sub(self.started_ns), alone);
         counters.flow.end(alone);
         if index != usize::from(self.shard) {
             // The thread gave its shard back before.
             self.stats.shards[usize::from(self.shard)].in_flight.fetch_sub(1, Relaxed);
-        } else if add(&shard.in_flight, u64::MAX, alone) == 1 {
+        } else if count(&shard.in_flight, u64::MAX, alone) == 1 {
             let since = shard.busy_since_ns.load(Relaxed);
-            add(&shard.busy_ns, now.saturating_sub(since), alone);
+            count(&shard.busy_ns, now.saturating_sub(since), alone);
         }
-    }
-}
-
-/// Adds to a counter, modulo 2^64; returns the previous value. `alone`: no other thread changes it.
-#[inline]
-fn add(counter: &AtomicU64, n: u64, alone: bool) -> u64 {
-    if alone {
-        let before = counter.load(Relaxed);
-        counter.store(before.wrapping_add(n), Relaxed);
-        before
-    } else {
-        counter.fetch_add(n, Relaxed)
     }
 }
 

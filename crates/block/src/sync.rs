@@ -49,6 +49,18 @@ pub trait Word<T: Copy = u64>: Default {
     }
 }
 
+/// Adds `n` to a word, modulo 2^64; returns the previous value. `alone`: no other thread changes the word, so a load and a
+/// store are enough.
+#[inline]
+pub(crate) fn count<W: Word>(word: &W, n: u64, alone: bool) -> u64 {
+    if !alone {
+        return word.add(n);
+    }
+    let before = word.load();
+    word.set(before.wrapping_add(n));
+    before
+}
+
 /// A lock that is held for a few instructions.
 pub trait Lock<T>: Default {
     /// Runs `work` under the lock.

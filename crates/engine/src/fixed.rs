@@ -95,8 +95,7 @@ impl FixedMemory {
 
     /// A block of `len` bytes; `None` if no free block is as long.
     pub(crate) fn take(&self, len: usize) -> Option<Segment> {
-        let fits = |(bytes, _): &&(usize, usize)| len <= *bytes;
-        let class = CLASSES.iter().position(|class| fits(&class))?;
+        let class = CLASSES.iter().position(|(bytes, _)| len <= *bytes)?;
         self.classes[class].iter().find(|block| block.is_unused())?.segment(0..len)
     }
 

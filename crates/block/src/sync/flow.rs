@@ -9,7 +9,7 @@
 
 use std::sync::atomic::AtomicU64;
 
-use super::Word;
+use super::{Word, count};
 
 /// The I/Os of one shard of threads.
 #[derive(Debug, Default)]
@@ -28,11 +28,7 @@ impl<W: Word> Flow<W> {
     /// Counts an I/O as ended. `alone`: no other thread ends I/Os in this shard.
     #[inline]
     pub fn end(&self, alone: bool) {
-        if alone {
-            self.ended.set(self.ended.load() + 1);
-        } else {
-            self.ended.add(1);
-        }
+        count(&self.ended, 1, alone);
     }
 
     /// I/Os that began.

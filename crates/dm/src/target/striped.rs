@@ -198,7 +198,7 @@ impl Target for Striped {
         match bio.op {
             Op::Read | Op::Write => {
                 let (stripe, sector) = self.geometry().place(bio.sector);
-                self.stripes[stripe].lower.remaps(&Bio { sector, ..bio.clone() }, seen);
+                self.stripes[stripe].lower.remaps(&bio.remapped(sector), seen);
             }
             Op::Discard | Op::WriteZeroes => {
                 self.parts(bio).for_each(|(stripe, part)| stripe.lower.remaps(&part, seen));

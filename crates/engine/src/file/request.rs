@@ -60,7 +60,6 @@ pub(super) fn start(shared: &Arc<Seat<Shared>>, rq: Request) {
     let mut this = spare.unwrap_or_default();
     if op.has_data() {
         this.take_data(&rq, shared.direct);
-        this.fixed = op == Op::Read && this.is_in_fixed_memory(&core);
     }
     this.job = Some(Job { shared: Arc::clone(shared), rq });
     this.submit(&core);
@@ -78,8 +77,6 @@ struct InFlight {
     job: Option<Job>,
     iov: Vec<libc::iovec>,
     bounce: Option<Segment>,
-    /// The memory is registered.
-    fixed: bool,
     /// Bytes transferred.
     done: u64,
     retries: u32,
@@ -118,14 +115,6 @@ impl InFlight {
         self.bounce = Some(all);
     }
 
-    /// Whether the memory is one piece of what the ring has registered.
-    fn is_in_fixed_memory(&self, core: &Core) -> bool {
-        match self.iov[..] {
-            [one] => core.is_fixed(one.iov_base.cast(), one.iov_len),
-            _ => false,
-        }
-    }
-
     /// Drops the first `count` bytes from the list.
     fn advance(&mut self, mut count: usize) {
         let whole = self.iov.iter().take_while(|piece| {
@@ -149,7 +138,7 @@ impl InFlight {
             core.need_worker();
         }
         let how = if blocks { squeue::Flags::ASYNC } else { squeue::Flags::empty() };
-        let entry = self.entry(job, target.number).flags(target.flags | how);
+        let entry = self.entry(job, target.number, core).flags(target.flags | how);
         // SAFETY: the array and the memory it points to belong to `self`, on the heap; the file stays open while the
         // job holds its `Shared`.
         unsafe { core.submit_callback(entry, self) }
@@ -161,7 +150,7 @@ impl InFlight {
         if is_overdue { self.finish(Err(Status::Timeout)) } else { self.submit(core) }
     }
 
-    fn entry(&self, job: &Job, file: Fd) -> squeue::Entry {
+    fn entry(&self, job: &Job, file: Fd, core: &Core) -> squeue::Entry {
         let (rq, kind) = (&job.rq, job.shared.kind);
         let (offset, len) = (rq.sector().bytes(), rq.len().bytes());
         let prio = rq.ioprio();
@@ -169,7 +158,7 @@ impl InFlight {
             Op::Read => {
                 let at = offset + self.done;
                 match self.iov[..] {
-                    [one] if self.fixed => {
+                    [one] if core.is_fixed(one.iov_base.cast(), one.iov_len) => {
                         let (len, index) = (call_len(one.iov_len), FixedMemory::INDEX);
                         let read = opcode::ReadFixed::new(file, one.iov_base.cast(), len, index);
                         read.offset(at).ioprio(prio).build()
@@ -245,7 +234,7 @@ impl InFlight {
     fn finish(mut self: Box<Self>, result: BioResult) {
         self.bounce = None;
         self.iov.clear();
-        (self.done, self.retries, self.fixed) = (0, 0, false);
+        (self.done, self.retries) = (0, 0);
         let Some(Job { shared, rq }) = self.job.take() else { return };
         SPARE.with_borrow_mut(|spare| {
             if spare.len() < MAX_SPARE {

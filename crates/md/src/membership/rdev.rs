@@ -337,9 +337,9 @@ impl Rdev {
         self.gateway.submit(Bio::flush())
     }
 
-    /// The cost of a read at `sector` from this member, by the I/Os that the current thread (`shard`
-    /// is its [`thread_shard`]) has in flight there (as the kernel's `nr_pending`): lower is better. The member whose last
-    /// read by this thread ended at `sector` is preferred while it has at most `SEQUENTIAL_BONUS` more I/Os
+    /// The cost of a read at `sector` from this member; the member with the lowest cost is read. It is the number of I/Os that
+    /// the current thread has in flight there (the kernel counts those of all threads, `nr_pending`). `shard` is the thread's
+    /// [`thread_shard`]. The member whose last read by this thread ended at `sector` is preferred while it has at most `SEQUENTIAL_BONUS` more I/Os
     /// in flight than the others: its disk reads ahead and its queue merges, which is worth more than
     /// an even spread.
     #[inline]
