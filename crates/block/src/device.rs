@@ -48,6 +48,12 @@ pub trait BlockDevice: Send + Sync + 'static {
         1
     }
 
+    /// Whether the device may still execute a change of data that it did not answer in time. Queues notice this of their
+    /// requests; layers ask their lower devices.
+    fn holds_changes(&self) -> bool {
+        self.disk().holds_changes()
+    }
+
     /// Whether the device is a queue: it fires the trace points of completions and notes the losses of its cache itself,
     /// for its requests. For layers the gateway does both, for its bios.
     fn is_queue(&self) -> bool {

@@ -300,6 +300,11 @@ impl Disk {
         self.life.presence()
     }
 
+    /// Whether a driver still has a change of data that it did not answer in time.
+    pub(crate) fn holds_changes(&self) -> bool {
+        self.life.holds_changes()
+    }
+
     /// Notes that acknowledged writes that no flush has covered may be lost: the next flush of each opener fails. For a
     /// layer that answers for the devices below it; queues note the losses of their own devices.
     pub fn note_loss(&self) {

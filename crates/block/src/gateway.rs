@@ -79,6 +79,12 @@ impl Gateway {
         if is_here { self.device.copies(at, len) } else { 1 }
     }
 
+    /// Whether the device may still execute a change of data that it did not answer in time; see
+    /// [`BlockDevice::holds_changes`].
+    pub fn holds_changes(&self) -> bool {
+        self.device.holds_changes()
+    }
+
     /// The copies of a range for a reader that tries or verifies each of them; none where there is
     /// only one, which every plain read returns.
     pub fn alternates(&self, at: Sector, len: Sectors) -> impl Iterator<Item = CopyNumber> + use<> {

@@ -92,6 +92,12 @@ impl Life {
         (number, self.overdue.fetch_add(1, SeqCst) == 0)
     }
 
+    /// Whether an overdue request changes data.
+    pub(crate) fn holds_changes(&self) -> bool {
+        let held = || self.list().overdue.iter().any(|(_, overdue)| overdue.op.is_write());
+        self.overdue.load(SeqCst) > 0 && held()
+    }
+
     /// The driver has given an overdue request up. Returns whether there are none left.
     pub(crate) fn give_up(&self, number: u64) -> bool {
         let mut list = self.list();
@@ -140,8 +146,10 @@ mod tests {
     fn only_overlapping_changes_and_flushes_wait_for_what_is_overdue() {
         let life = Life::default();
         assert!(!life.refuses(|| footprint(Op::Write, 0, 8)));
+        let (read, first) = life.hold(footprint(Op::Read, 0, 64));
+        assert!(first && life.presence() == Presence::Silent && !life.holds_changes());
         let (write, first) = life.hold(footprint(Op::WriteZeroes, 8, 16));
-        assert!(first && life.presence() == Presence::Silent);
+        assert!(!first && life.holds_changes() && !life.give_up(read));
         for (op, start, end, refused) in [
             (Op::Write, 0, 8, false),
             (Op::Write, 0, 9, true),
@@ -157,7 +165,9 @@ mod tests {
         let (fua, first) = life.hold(fua);
         assert!(!first && life.refuses(|| footprint(Op::Flush, 0, 0)));
         assert!(!life.give_up(write) && !life.refuses(|| footprint(Op::Write, 8, 16)));
+        assert!(life.holds_changes());
         assert!(life.give_up(fua) && !life.refuses(|| footprint(Op::Flush, 0, 0)));
+        assert!(!life.holds_changes());
         assert_eq!(life.presence(), Presence::Answering);
         assert!(life.set_gone(true) && !life.set_gone(true));
         assert_eq!(life.presence(), Presence::Gone);

@@ -277,6 +277,13 @@ impl BlockDevice for Device {
         }
     }
 
+    fn holds_changes(&self) -> bool {
+        match self.0.gate.try_enter() {
+            Some(table) => table.holds_changes(),
+            None => self.0.gate.get().holds_changes(),
+        }
+    }
+
     fn submit_bio(&self, bio: Bio) -> IoFuture<'_> {
         match bio.op {
             // A read borrows the device, a write holds it.

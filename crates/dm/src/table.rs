@@ -196,6 +196,15 @@ impl Table {
         pieces.map(of_piece).max().unwrap_or(1)
     }
 
+    /// Whether a device below may still execute a change that it did not answer in time.
+    pub(crate) fn holds_changes(&self) -> bool {
+        let mut holds = false;
+        for piece in &self.pieces {
+            piece.target.iterate_devices(&mut |device| holds |= device.holds_changes());
+        }
+        holds
+    }
+
     /// Maps a bio. Trace points fire for `disk`, the device of this table.
     pub(crate) async fn submit(&self, disk: &Disk, bio: Bio) -> BioResult {
         if bio.op == Op::Flush {

@@ -89,6 +89,9 @@ pub trait Target: Send + Sync + 'static {
     /// [`Limits::max_hw_discard`] ends as zero, the device does not support discards.
     fn stack_limits(&self, limits: &mut Limits);
 
+    /// Calls `seen` with each device below.
+    fn iterate_devices(&self, seen: &mut dyn FnMut(&Gateway));
+
     /// How many copies of the range a read can name, as
     /// [`BlockDevice::copies`](ashlar_block::BlockDevice::copies) counts them. A target that says
     /// more than 1 passes a read's copy on to the device with the data.

@@ -208,6 +208,10 @@ impl BlockDevice for Array {
         self.level.copies(at, len)
     }
 
+    fn holds_changes(&self) -> bool {
+        self.core.has_late_changes()
+    }
+
     fn submit_bio(&self, bio: Bio) -> IoFuture<'_> {
         if self.is_stopped() { IoFuture::failed(Status::Offline) } else { self.level.submit(bio) }
     }

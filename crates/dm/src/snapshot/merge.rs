@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ashlar_block::{
-    Bio, BioResult, Buffer, Flags, IoFuture, Limits, LocalFuture, Op, Sectors, Status,
+    Bio, BioResult, Buffer, Flags, Gateway, IoFuture, Limits, LocalFuture, Op, Sectors, Status,
 };
 use event_listener::Event;
 use futures_util::future::{join, join_all};
@@ -337,6 +337,11 @@ impl Target for MergeTarget {
 
     fn max_io_len(&self) -> Sectors {
         self.member.chunk()
+    }
+
+    fn iterate_devices(&self, seen: &mut dyn FnMut(&Gateway)) {
+        seen(&self.member.snapshot.origin);
+        seen(&self.member.snapshot.cow);
     }
 
     fn stack_limits(&self, limits: &mut Limits) {

@@ -205,6 +205,10 @@ impl Target for OriginTarget {
         Quoted(&self.name).to_string()
     }
 
+    fn iterate_devices(&self, seen: &mut dyn FnMut(&Gateway)) {
+        seen(&self.origin.device);
+    }
+
     fn stack_limits(&self, limits: &mut Limits) {
         limits.stack(self.origin.device.disk().limits(), Sector::ZERO);
         // As in the kernel: a discard would copy unneeded data to a device with little room.

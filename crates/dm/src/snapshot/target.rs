@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use ashlar_block::sync::gate::Pass;
 use ashlar_block::{
-    Bio, BioResult, Features, Flags, IoFuture, Limits, LocalFuture, Op, Sector, Sectors, Status,
+    Bio, BioResult, Features, Flags, Gateway, IoFuture, Limits, LocalFuture, Op, Sector, Sectors,
+    Status,
 };
 use tracing::error;
 
@@ -346,6 +347,11 @@ impl Target for SnapshotTarget {
 
     fn max_io_len(&self) -> Sectors {
         self.0.chunk()
+    }
+
+    fn iterate_devices(&self, seen: &mut dyn FnMut(&Gateway)) {
+        seen(&self.0.snapshot.origin);
+        seen(&self.0.snapshot.cow);
     }
 
     fn stack_limits(&self, limits: &mut Limits) {

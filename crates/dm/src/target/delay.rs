@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-use ashlar_block::{Bio, BioResult, IoFuture, Limits, LocalFuture, Op, Runtime, Sector, Sectors};
+use ashlar_block::{
+    Bio, BioResult, Gateway, IoFuture, Limits, LocalFuture, Op, Runtime, Sector, Sectors,
+};
 
 use super::{Construct, Lower, MessageError, New, Target, TargetError};
 use crate::text::parse_number;
@@ -144,6 +146,10 @@ impl Target for Delay {
     fn status(&self) -> String {
         let [read, write, flush] = self.classes.each_ref().map(|class| class.waiting.load(Relaxed));
         format!("{read} {write} {flush}")
+    }
+
+    fn iterate_devices(&self, seen: &mut dyn FnMut(&Gateway)) {
+        self.classes.iter().for_each(|class| seen(class.lower.gateway()));
     }
 
     fn stack_limits(&self, limits: &mut Limits) {

@@ -1,6 +1,6 @@
 //! `error`: all I/O fails. For holes in a device, as in a volume group with a missing disk.
 
-use ashlar_block::{Bio, IoFuture, Limits, Op, Sector, Status};
+use ashlar_block::{Bio, Gateway, IoFuture, Limits, Op, Sector, Status};
 
 use super::zero::anything;
 use super::{Construct, New, Target, TargetError};
@@ -25,6 +25,8 @@ impl Target for Error {
     fn arguments(&self) -> String {
         String::new()
     }
+
+    fn iterate_devices(&self, _seen: &mut dyn FnMut(&Gateway)) {}
 
     fn stack_limits(&self, limits: &mut Limits) {
         limits.stack(&anything(), Sector::ZERO);

@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ashlar_block::buffer::gather;
 use ashlar_block::{
-    Bio, BioResult, Buffer, Disk, Flags, IoFuture, Limits, Op, Runtime, Sector, Sectors, Segment,
-    Segments, Status,
+    Bio, BioResult, Buffer, Disk, Flags, Gateway, IoFuture, Limits, Op, Runtime, Sector, Sectors,
+    Segment, Segments, Status,
 };
 
 use super::{Arguments, Construct, Lower, New, Target, TargetError};
@@ -282,6 +282,10 @@ impl Target for Flakey {
         let words = self.features.words();
         let (up, down) = (self.up_s, self.down_s);
         format!("{} {up} {down} {} {}", self.lower, words.len(), words.join(" "))
+    }
+
+    fn iterate_devices(&self, seen: &mut dyn FnMut(&Gateway)) {
+        seen(self.lower.gateway());
     }
 
     fn stack_limits(&self, limits: &mut Limits) {

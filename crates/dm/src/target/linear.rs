@@ -1,6 +1,6 @@
 //! `linear DEVICE OFFSET`: the piece is an area of another device.
 
-use ashlar_block::{Bio, Disk, IoFuture, Limits, Sector, Sectors};
+use ashlar_block::{Bio, Disk, Gateway, IoFuture, Limits, Sector, Sectors};
 
 use super::{Construct, Lower, New, Target, TargetError};
 
@@ -33,6 +33,10 @@ impl Target for Linear {
 
     fn arguments(&self) -> String {
         self.lower.to_string()
+    }
+
+    fn iterate_devices(&self, seen: &mut dyn FnMut(&Gateway)) {
+        seen(self.lower.gateway());
     }
 
     fn stack_limits(&self, limits: &mut Limits) {

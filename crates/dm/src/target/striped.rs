@@ -6,7 +6,9 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use ashlar_block::{Bio, BioResult, Disk, IoFuture, Limits, Op, Sector, Sectors, Status, gateway};
+use ashlar_block::{
+    Bio, BioResult, Disk, Gateway, IoFuture, Limits, Op, Sector, Sectors, Status, gateway,
+};
 
 use super::{Construct, Lower, New, Target, TargetError};
 use crate::text::Quoted;
@@ -156,6 +158,10 @@ impl Target for Striped {
 
     fn max_range_len(&self) -> Sectors {
         Sectors::ZERO
+    }
+
+    fn iterate_devices(&self, seen: &mut dyn FnMut(&Gateway)) {
+        self.stripes.iter().for_each(|stripe| seen(stripe.lower.gateway()));
     }
 
     fn stack_limits(&self, limits: &mut Limits) {

@@ -1,6 +1,6 @@
 //! `zero`: reads return zeroes, writes are discarded.
 
-use ashlar_block::{Bio, Features, IoFuture, Limits, Op, Sector, Sectors};
+use ashlar_block::{Bio, Features, Gateway, IoFuture, Limits, Op, Sector, Sectors};
 
 use super::{Construct, New, Target, TargetError};
 
@@ -39,6 +39,8 @@ impl Target for Zero {
     fn arguments(&self) -> String {
         String::new()
     }
+
+    fn iterate_devices(&self, _seen: &mut dyn FnMut(&Gateway)) {}
 
     fn stack_limits(&self, limits: &mut Limits) {
         limits.stack(&anything(), Sector::ZERO);

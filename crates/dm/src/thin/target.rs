@@ -172,6 +172,11 @@ impl Target for Thin {
         format!("{} {}{}", Quoted(&self.pool.name), self.id, origin.collect::<String>())
     }
 
+    fn iterate_devices(&self, seen: &mut dyn FnMut(&Gateway)) {
+        seen(&self.pool.data);
+        self.origin.iter().for_each(|(_, origin)| seen(origin));
+    }
+
     fn stack_limits(&self, limits: &mut Limits) {
         limits.stack(self.pool.data.disk().limits(), Sector::ZERO);
         if let Some((_, origin)) = &self.origin {

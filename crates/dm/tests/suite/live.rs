@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use crate::common::{device, disks, disks_with, gateway, give_up, media, stamped, table, write};
 use ashlar_block::{
-    Bio, Buffer, Features, Flags, IoFuture, Limits, Op, Runtime, Sector, Sectors, Segments, Status,
+    Bio, Buffer, Features, Flags, Gateway, IoFuture, Limits, Op, Runtime, Sector, Sectors,
+    Segments, Status,
 };
 use ashlar_dm::{Device, LoadError, Table, Target};
 use ashlar_sim::{Oracle, Sim, SimRuntime, Stop, Value, Workload, seeds};
@@ -308,6 +309,8 @@ impl Target for Held {
     fn arguments(&self) -> String {
         Arc::strong_count(&self.0).to_string()
     }
+
+    fn iterate_devices(&self, _seen: &mut dyn FnMut(&Gateway)) {}
 
     fn stack_limits(&self, _limits: &mut Limits) {}
 

@@ -5,6 +5,9 @@
 //! of any data never fails (md's rule): its errors go up to the caller instead. If it shares
 //! other chunks with a member in sync, the two may differ from then on: the array is *unsynced*,
 //! reads use only first copies, and the array is no longer called clean.
+//!
+//! A member that must stay although it did not answer a write in time may still execute it. Its copy may change at any moment
+//! until then, and so the array stays unsynced until the member's driver has given the write up; then a resync begins.
 
 use ashlar_block::{
     Bio, BioResult, Buffer, Flags, LocalFuture, Sector, Sectors, Status, rate_limited,
@@ -87,6 +90,12 @@ impl Core {
     fn may_have_lost(&self, index: Index) {
         self.disk().note_loss();
         self.lacks_a_write(index);
+    }
+
+    /// Whether a member that has not failed may still execute a change that it did not answer in time.
+    pub(crate) fn has_late_changes(&self) -> bool {
+        let mut members = self.members.placed().filter(|(_, rdev)| !rdev.is_faulty());
+        members.any(|(_, rdev)| rdev.gateway().holds_changes())
     }
 
     /// Records that a member that must stay lacks a write.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use ashlar_block::{Bio, Buffer, ByteVolume, Features, Flags, Gateway, Presence, Sector, Status};
+use ashlar_block::{Bio, Buffer, ByteVolume, Features, Flags, Gateway, Sector, Status};
 use tracing::{info, warn};
 use uuid::Uuid;
 
@@ -245,8 +245,8 @@ impl Array {
         }
         let misfit = |why| Err(ManageError::Misfit { path: path.to_owned(), why });
         // It may still execute them, on top of what a rebuild writes.
-        if gateway.disk().presence() == Presence::Silent {
-            return misfit("it has not answered earlier requests yet");
+        if gateway.holds_changes() {
+            return misfit("it has not answered earlier writes yet");
         }
         let (limits, ours) = (gateway.disk().limits(), self.core.disk().limits());
         let largest =

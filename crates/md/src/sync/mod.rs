@@ -91,7 +91,8 @@ use std::time::Duration;
 
 use ashlar_block::Sectors;
 use event_listener::Event;
-use tracing::error;
+use futures_util::future::select;
+use tracing::{error, warn};
 
 use crate::core::Core;
 use crate::level::Level;
@@ -119,6 +120,8 @@ struct Orders {
     spares_seen: Option<u64>,
     /// An action that did not succeed, and the count of news before it.
     gave_up: Option<(SyncAction, u64)>,
+    /// That action was postponed until the members have given up their late changes.
+    postponed: bool,
 }
 
 /// Progress of the running action.
@@ -338,6 +341,9 @@ impl Engine {
                 if self.stands(&orders) || self.core.lifecycle.is_stopped() {
                     return;
                 }
+                if orders.postponed && !self.core.has_late_changes() {
+                    orders.gave_up = None;
+                }
                 orders.busy = true;
                 orders.turns += 1;
                 orders.interrupted = false;
@@ -395,6 +401,7 @@ impl Engine {
         orders.running = Some(action);
         orders.last = action;
         orders.gave_up = Some((action, self.core.news.count()));
+        orders.postponed = false;
         if matches!(action, SyncAction::Check | SyncAction::Repair) {
             orders.requested = None;
             orders.gave_up = None;
@@ -426,6 +433,14 @@ impl Engine {
                 orders.gave_up = None;
             }
             Ended::Failed => error!(array = self.core.name(), action = action.name(), "gave up"),
+            Ended::Postponed => {
+                warn!(
+                    array = self.core.name(),
+                    action = action.name(),
+                    "waits until a member has answered its late writes"
+                );
+                orders.postponed = true;
+            }
             Ended::Interrupted | Ended::Overtaken => {
                 if asked_for {
                     settings.set_sync_min(done.min(settings.sync_max()));
@@ -436,18 +451,25 @@ impl Engine {
     }
 }
 
+/// How often it is checked whether a postponed action can begin.
+const POSTPONED_FOR: Duration = Duration::from_secs(1);
+
 /// See the module text. While it waits, it does not keep the array alive.
 async fn task(engine: Weak<Engine>) {
     loop {
-        let changed = {
+        let (changed, postponed) = {
             let Some(engine) = engine.upgrade() else { return };
             let changed = engine.settings.changed.listen();
             engine.sync_all().await;
             if engine.core.lifecycle.is_stopped() {
                 return;
             }
-            changed
+            let postponed = engine.orders().postponed;
+            (changed, postponed.then(|| engine.core.runtime().sleep(POSTPONED_FOR)))
         };
-        changed.await;
+        match postponed {
+            Some(later) => drop(select(changed, later).await),
+            None => changed.await,
+        }
     }
 }

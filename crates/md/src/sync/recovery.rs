@@ -80,7 +80,9 @@ impl Engine {
         let ended = self.drive(&job).await;
         let result = match ended {
             Ended::Complete => job.complete().await,
-            Ended::Interrupted | Ended::Failed | Ended::Overtaken => self.core.checkpoint().await,
+            Ended::Interrupted | Ended::Failed | Ended::Overtaken | Ended::Postponed => {
+                self.core.checkpoint().await
+            }
         };
         if let Some(bitmap) = self.core.bitmap() {
             bitmap.close_sync();
@@ -236,6 +238,10 @@ impl<'a> Recovery<'a> {
         let mut superblocks = core.members.superblocks().await;
         if !broken(Rule::RebuiltIsFlushed) {
             core.flush_members(&mut superblocks).await?;
+        }
+        // Redundancy first: a source may still change, after it was copied. The resync that follows mends that.
+        if core.has_late_changes() && core.bound.reset() == Sectors::MAX {
+            core.news.wake();
         }
         for target in self.left() {
             self.inherit(target);

@@ -5,12 +5,15 @@ use std::time::Duration;
 
 use ashlar_block::{Bio, Buffer, Flags, Gateway, Op, Presence, Runtime, Sector, Sectors, Status};
 use ashlar_md::ondisk::Level;
+use ashlar_md::ondisk::create::{CreateSpec, NewBitmap};
 use ashlar_md::{AddOptions, Added, Array, ManageError, Options};
 use ashlar_sim::{Media, Model, Sim, SimDisk, SimRuntime};
 use futures_util::future::{join, join_all};
 use uuid::Uuid;
 
-use crate::common::{DATA, Shape, gateway, make, media, stamped, start, write};
+use crate::common::{
+    DATA, Shape, candidates, gateway, make, make_with, media, spec, stamped, start, write,
+};
 
 const DISK: Sectors = Sectors(4096);
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -164,6 +167,71 @@ fn the_last_copy_stays_though_it_is_silent() {
     });
 }
 
+fn options() -> AddOptions {
+    let device_uuid = Uuid::from_u128(9);
+    AddOptions { device_uuid, write_mostly: None, failfast: None, spare_only: false }
+}
+
+/// A member that must stay may still execute a write that it has not answered: after its data were copied as well, and then
+/// the copies differ again.
+#[test]
+fn copies_are_the_same_only_when_a_member_that_stays_has_answered_every_write() {
+    on_arrays(&shapes()[..1], async |World { media, disks, array, volume }| {
+        media[1].kill();
+        write(volume, 0, 64, 2).await.unwrap();
+        media[0].hang_nth_command(0);
+        assert_eq!(write(volume, 0, 64, 3).await, Err(Status::Timeout));
+        array.remove(1).await.unwrap();
+        media[1].heal();
+        array.add(disks[1].gateway(), "d1", options()).await.unwrap();
+        array.sync_ended().await;
+        assert_eq!(array.degraded(), 0);
+        assert!(array.is_unsynced(), "d0 may still execute the write");
+        array.stop().await.unwrap();
+        let found = candidates(disks).await;
+        assert!(found.iter().all(|candidate| candidate.sb.resync_offset.is_zero()), "recorded");
+    });
+}
+
+/// As above; the array goes on, and the resync begins by itself.
+#[test]
+fn a_late_write_of_a_member_that_stays_is_copied_to_the_others() {
+    for bitmap in [NewBitmap::None, NewBitmap::Internal { chunk: Some(4096) }] {
+        let media = media(2, DISK);
+        let sim = Sim::new(9);
+        sim.block_on(async {
+            let disks = disks(&media);
+            let shape = &shapes()[0];
+            let spec = CreateSpec { bitmap, ..spec(shape, &[DISK; 2]) };
+            make_with(&spec, &disks).await;
+            let array = start(&sim, &disks, &Options::default()).await.unwrap();
+            let volume = gateway(&array);
+            media[1].kill();
+            write(&volume, 0, 64, 2).await.unwrap();
+            // Its bitmap is marked.
+            SimRuntime.sleep(Duration::from_millis(100)).await;
+            write(&volume, 0, 64, 2).await.unwrap();
+            media[0].hang_nth_command(0);
+            assert_eq!(write(&volume, 0, 64, 3).await, Err(Status::Timeout), "{bitmap:?}");
+            array.remove(1).await.unwrap();
+            media[1].heal();
+            array.add(disks[1].gateway(), "d1", options()).await.unwrap();
+            array.sync_ended().await;
+            assert!(media[1].peek_range(Sector(DATA), Sectors(64)) == stamped(0, 64, 2));
+            assert_eq!((array.degraded(), array.is_unsynced()), (0, true));
+            // Marks are cleared meanwhile, where they may be.
+            SimRuntime.sleep(Duration::from_secs(60)).await;
+            media[0].answer();
+            SimRuntime.sleep(Duration::from_secs(5)).await;
+            assert!(!array.is_unsynced());
+            for medium in &media {
+                let data = medium.peek_range(Sector(DATA), Sectors(64));
+                assert!(data == stamped(0, 64, 3), "{bitmap:?}");
+            }
+        });
+    }
+}
+
 /// What it was sent before could still happen, on top of what a rebuild writes.
 #[test]
 fn a_member_comes_back_only_when_it_has_answered_everything() {
@@ -172,12 +240,6 @@ fn a_member_comes_back_only_when_it_has_answered_everything() {
         write(volume, 0, 64, 2).await.unwrap();
         assert_eq!((array.degraded(), disks[1].disk().presence()), (1, Presence::Silent));
         array.remove(1).await.unwrap();
-        let options = || AddOptions {
-            device_uuid: Uuid::from_u128(9),
-            write_mostly: None,
-            failfast: None,
-            spare_only: false,
-        };
         let early = array.add(disks[1].gateway(), "d1", options()).await;
         assert!(matches!(early, Err(ManageError::Misfit { .. })), "{early:?}");
         media[1].answer();

@@ -33,6 +33,10 @@ impl BlockDevice for Partition {
         self.lower.copies(at + Sectors(self.start.0), len)
     }
 
+    fn holds_changes(&self) -> bool {
+        self.lower.holds_changes()
+    }
+
     fn submit_bio(&self, mut bio: Bio) -> IoFuture<'_> {
         match bio.op {
             Op::Flush => {}

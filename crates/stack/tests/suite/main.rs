@@ -5,5 +5,6 @@ mod copies;
 mod nesting;
 mod partitions;
 mod signatures;
+mod silent;
 mod volume_groups;
 mod zpools;

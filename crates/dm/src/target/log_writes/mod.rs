@@ -20,8 +20,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ashlar_block::buffer::gather;
 use ashlar_block::{
-    Bio, BioResult, Buffer, Features, Flags, IoFuture, Limits, LocalFuture, Op, Sector, Sectors,
-    Segments, Status,
+    Bio, BioResult, Buffer, Features, Flags, Gateway, IoFuture, Limits, LocalFuture, Op, Sector,
+    Sectors, Segments, Status,
 };
 use futures_util::lock::Mutex as AsyncMutex;
 use tracing::error;
@@ -282,6 +282,11 @@ impl Target for LogWrites {
         let state = self.state();
         let disabled = if state.disabled { " logging_disabled" } else { "" };
         format!("{} {}{disabled}", state.entries, state.next.0 - 1)
+    }
+
+    fn iterate_devices(&self, seen: &mut dyn FnMut(&Gateway)) {
+        seen(self.device.gateway());
+        seen(self.log.gateway());
     }
 
     fn stack_limits(&self, limits: &mut Limits) {
