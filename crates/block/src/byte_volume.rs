@@ -5,9 +5,13 @@
 //! locks of the [`UNIT_BYTES`] units they touch, shared if aligned, exclusively if not. The units
 //! hash into [`BUCKETS`] locks that are taken in ascending order, so that two writers cannot wait for
 //! each other. Reads take no lock. Discards are rounded inwards to whole blocks.
+//!
+//! Clients use a volume through an [`OpenVolume`], which is counted. [`ByteVolume::withdraw`] takes a volume that no client
+//! has open away from later clients in the same step: a client that looked it up before cannot open it after.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use smallvec::SmallVec;
 
@@ -25,12 +29,36 @@ pub const UNIT_BYTES: u64 = 1 << 20;
 /// Locks of a volume.
 pub const BUCKETS: usize = 64;
 
-/// Byte-addressed access to a block device. A clone is the same volume for another opener: see [`Gateway`].
-#[derive(Clone)]
+/// Byte-addressed access to a block device.
 pub struct ByteVolume {
     gateway: Gateway,
     block_bytes: u64,
     locks: Arc<[RwLock]>,
+    openers: Arc<Openers>,
+}
+
+/// The number of clients that have a volume open, or [`WITHDRAWN`].
+#[derive(Default)]
+struct Openers(AtomicUsize);
+
+/// No client has the volume open, and none can open it.
+const WITHDRAWN: usize = usize::MAX;
+
+/// A volume that a client has open, until this is dropped. It is an opener of its own for the device: see [`Gateway`].
+pub struct OpenVolume(ByteVolume);
+
+impl Deref for OpenVolume {
+    type Target = ByteVolume;
+
+    fn deref(&self) -> &ByteVolume {
+        &self.0
+    }
+}
+
+impl Drop for OpenVolume {
+    fn drop(&mut self) {
+        self.0.openers.0.fetch_sub(1, SeqCst);
+    }
 }
 
 impl ByteVolume {
@@ -38,7 +66,29 @@ impl ByteVolume {
     pub fn new(gateway: Gateway) -> Self {
         let block_bytes = u64::from(gateway.disk().limits().logical_block_bytes);
         let locks = std::iter::repeat_with(RwLock::new).take(BUCKETS).collect();
-        Self { gateway, block_bytes, locks }
+        Self { gateway, block_bytes, locks, openers: Arc::default() }
+    }
+
+    /// Opens the volume for a client; `None` if it is withdrawn.
+    pub fn open(&self) -> Option<OpenVolume> {
+        let one_more = |openers| (openers != WITHDRAWN).then(|| openers + 1);
+        self.openers.0.fetch_update(SeqCst, SeqCst, one_more).ok()?;
+        let (gateway, block_bytes) = (self.gateway.clone(), self.block_bytes);
+        let (locks, openers) = (Arc::clone(&self.locks), Arc::clone(&self.openers));
+        Some(OpenVolume(Self { gateway, block_bytes, locks, openers }))
+    }
+
+    /// Lets no client open the volume from now on, unless a client has it open: then nothing changes. Returns whether it is
+    /// withdrawn.
+    pub fn withdraw(&self) -> bool {
+        let found = self.openers.0.compare_exchange(0, WITHDRAWN, SeqCst, SeqCst);
+        found.is_ok() || found == Err(WITHDRAWN)
+    }
+
+    /// Lets clients open a withdrawn volume again.
+    pub fn offer(&self) {
+        // Otherwise it is not withdrawn.
+        let (Ok(_) | Err(_)) = self.openers.0.compare_exchange(WITHDRAWN, 0, SeqCst, SeqCst);
     }
 
     /// The device.

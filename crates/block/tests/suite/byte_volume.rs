@@ -281,3 +281,42 @@ fn fua_reaches_a_device_without_a_cache_as_nothing() {
     sim.block_on(async { volume.write_zeroes(1, 9000, Flags::FUA).await.unwrap() });
     assert_eq!(disk.media().counts().flushes, 0);
 }
+
+#[test]
+fn a_volume_is_withdrawn_only_while_no_client_has_it_open() {
+    let volume = ByteVolume::new(disk(512, Media::new(Sectors(8))).gateway());
+    let first = volume.open().unwrap();
+    let second = volume.open().unwrap();
+    drop(first);
+    assert!(!volume.withdraw(), "the second has it open");
+    assert!(volume.open().is_some(), "a refused withdrawal changes nothing");
+    drop(second);
+    assert!(volume.withdraw() && volume.withdraw());
+    assert!(volume.open().is_none());
+    volume.offer();
+    volume.offer();
+    let third = volume.open().unwrap();
+    volume.offer();
+    assert!(!volume.withdraw());
+    drop(third);
+    assert!(volume.withdraw());
+}
+
+/// A thread that opens the volume and one that withdraws it cannot both succeed.
+#[test]
+fn opening_and_withdrawing_exclude_each_other() {
+    for _ in 0..200 {
+        let volume = ByteVolume::new(disk(512, Media::new(Sectors(8))).gateway());
+        let start = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            let opener = scope.spawn(|| {
+                start.wait();
+                volume.open()
+            });
+            start.wait();
+            let withdrawn = volume.withdraw();
+            let opened = opener.join().unwrap();
+            assert_ne!(withdrawn, opened.is_some());
+        });
+    }
+}

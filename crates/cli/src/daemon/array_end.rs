@@ -72,19 +72,15 @@ impl ArrayEnd {
             }
         }
         drop(devices);
-        let Volume { name: full_name, view, bytes } =
-            arrays.take_out(name).ok_or(AttributeError::NotFound)?;
-        // A client is recognised by its reference to the volume.
-        drop(bytes);
+        let volume = arrays.take_out(name).ok_or(AttributeError::NotFound)?;
         let hidden = match self.clients.hide(is_meant, name).await {
             Ok(hidden) => hidden,
             Err(why) => {
-                if let Some(device) = all.find(name) {
-                    arrays.put_back(Volume { name: full_name, view, bytes: device.bytes });
-                }
+                arrays.put_back(volume);
                 return Err(busy(&why));
             }
         };
+        let Volume { name: full_name, view, bytes: _ } = volume;
         let stopped = view.array().stop().await;
         drop(hidden);
         if how == End::Clear || !collector.keep_stopped(&full_name, view.array()).await {

@@ -11,7 +11,7 @@ use ashlar_stack::devices::{Device, Devices, Role};
 
 use super::export;
 
-/// How often, and at what interval, it is checked whether a file that is about to be closed is closed.
+/// How often, and at what interval, a volume whose last file is about to be closed is withdrawn again.
 const RELEASES: u32 = 20;
 const RELEASE: Duration = Duration::from_millis(50);
 
@@ -49,9 +49,11 @@ impl Clients {
             self.devices.remove(&device.path);
             drop(self.exports.remove(device.export_name()));
         }
+        // The tree of attributes no longer holds them.
+        drop(self.attributes.lookup(""));
         let hidden = Hidden(devices);
         for device in &hidden.0 {
-            if self.is_used(device).await {
+            if !withdraw(device).await {
                 let open = if is_meant(device) { called } else { device.export_name() };
                 let busy = format!("'{open}' is open");
                 self.show(hidden);
@@ -65,6 +67,7 @@ impl Clients {
     pub(super) fn show(&self, Hidden(devices): Hidden) {
         for device in devices {
             let name = device.name.clone();
+            device.bytes.offer();
             self.devices.put_back(device);
             let shown = self.devices.find(&name);
             if let Some(device) = shown.filter(|device| device.role == Role::Volume) {
@@ -92,18 +95,16 @@ impl Clients {
             tracing::error!(device = device.name, %error, "not served to NBD clients");
         }
     }
+}
 
-    /// Whether a client still has a hidden device open.
-    async fn is_used(&self, device: &Device) -> bool {
-        // Refreshes the cached attribute tree, so that it no longer holds the device.
-        drop(self.attributes.lookup(""));
-        for _ in 0..RELEASES {
-            if Arc::strong_count(&device.bytes) == 1 {
-                return false;
-            }
-            // The kernel reports closing a file with a delay.
-            sleep(RELEASE).await;
+/// Lets no client open a device from now on; false if a client keeps it open.
+async fn withdraw(device: &Device) -> bool {
+    for _ in 0..RELEASES {
+        if device.bytes.withdraw() {
+            return true;
         }
-        true
+        // The kernel reports closing a file with a delay.
+        sleep(RELEASE).await;
     }
+    false
 }

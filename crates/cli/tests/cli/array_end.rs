@@ -1,6 +1,7 @@
 //! Ending one array while the daemon goes on: `clear` and `inactive` written to its `array_state`.
 
 use std::fs::{self, File};
+use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
@@ -43,6 +44,23 @@ fn data(images: &Images, name: &str) -> (bool, Vec<u8>) {
     let at = json[0]["data_offset"].as_u64().unwrap() * 512;
     File::open(images.path(name)).unwrap().read_exact_at(&mut bytes, at).unwrap();
     (json[0]["clean"].as_bool().unwrap(), bytes)
+}
+
+/// As many as the server keeps in the handshake.
+#[test]
+fn clients_in_their_handshake_keep_no_array_from_ending() {
+    let images = two_arrays();
+    let daemon = serve(&images, &["d0", "d1", "m0", "m1"]);
+    let mut silent: Vec<Nbd> = (0..256).map(|_| Nbd::greet(&images.path("nbd"))).collect();
+    set(&daemon, "clear").ok();
+    images.run(&["md", "assemble"], &["d0", "d1"]).ok();
+    // One of them wakes up.
+    let last = silent.last_mut().unwrap();
+    last.choose("md0");
+    assert_eq!(last.0.read(&mut [0]).unwrap(), 0, "the connection is closed");
+    write(&images, "md1", &[8; 4096]);
+    drop(silent);
+    daemon.end();
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use serde_json::Value;
 
 use super::support::{Daemon, Images, MIB, Nbd, READ, WRITE, program, until};
 
@@ -176,4 +177,21 @@ fn clients_cannot_flood_the_log() {
     // A machine may be stopped meanwhile: then another window of ten seconds begins.
     let windows = begun.elapsed().as_secs() as usize / 10 + 1;
     assert!(told <= 20 * windows, "{told} in {windows} windows: {log}");
+}
+
+#[test]
+fn a_client_can_list_a_thousand_exports() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut args = vec!["--nbd", "unix:nbd"];
+    args.resize(1002, "ram:64K");
+    let daemon = Daemon::start(dir.path(), &args);
+    let uri = format!("nbd+unix:///?socket={}", dir.path().join("nbd").display());
+    let listed = Command::new("nbdinfo").args(["--list", "--json", &uri]).output();
+    let listed = listed.expect("nbdinfo, of libnbd");
+    assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+    let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    let exports = listed["exports"].as_array().unwrap();
+    assert_eq!(exports.len(), 1000);
+    assert!(exports.iter().all(|export| export["export-size"] == 65536), "{exports:?}");
+    daemon.end();
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ashlar_block::LocalFuture;
 use ashlar_block::bio::Flags;
 use ashlar_block::buffer::{Buffer, Segment};
-use ashlar_block::byte_volume::ByteVolume;
+use ashlar_block::byte_volume::{ByteVolume, OpenVolume};
 use ashlar_block::status::Status;
 use rustix::io::Errno;
 
@@ -21,7 +21,7 @@ pub struct Job {
 /// What a [`Job`] does.
 pub(crate) enum Task {
     /// Work on a volume; the range was checked against the volume's size.
-    Volume(Arc<ByteVolume>, Work),
+    Volume(Arc<OpenVolume>, Work),
     /// A store of an attribute; the number is the length of the text, bytes.
     Store(u32, LocalFuture<'static, Result<(), Errno>>),
 }
@@ -63,7 +63,7 @@ pub struct Done {
 
 impl Job {
     /// A job on a volume.
-    pub(crate) fn on(volume: &Arc<ByteVolume>, unique: u64, work: Work) -> Self {
+    pub(crate) fn on(volume: &Arc<OpenVolume>, unique: u64, work: Work) -> Self {
         Self { unique, task: Task::Volume(Arc::clone(volume), work) }
     }
 

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use ashlar_block::bio::Flags;
-use ashlar_block::byte_volume::ByteVolume;
+use ashlar_block::byte_volume::OpenVolume;
 use rustix::io::Errno;
 
 use super::abi::{self, falloc, fopen, init};
@@ -54,12 +54,8 @@ pub enum Action {
 
 /// An open file or directory.
 enum Handle {
-    Volume {
-        /// This file's opener: its flushes are told once of what the volume lost.
-        volume: Arc<ByteVolume>,
-        /// The namespace's, which shows that the volume is in use.
-        _held: Arc<ByteVolume>,
-    },
+    /// With this file's opener: its flushes are told once of what the volume lost.
+    Volume(Arc<OpenVolume>),
     /// `text` is the result of the last read from offset 0; reads at other offsets continue in it.
     Attribute { path: Arc<str>, text: Mutex<Option<String>> },
     /// `names` is the result of the last listing from offset 0.
@@ -247,9 +243,8 @@ impl<N: Namespace> Session<N> {
                     return Err(Errno::ROFS);
                 }
                 let open_flags = fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
-                let opener = Arc::new(ByteVolume::clone(&volume));
-                let handle = Handle::Volume { volume: opener, _held: volume };
-                Ok(self.opened(unique, handle, open_flags))
+                let volume = volume.open().ok_or(Errno::NODEV)?;
+                Ok(self.opened(unique, Handle::Volume(Arc::new(volume)), open_flags))
             }
             Entry::Attribute(access) => {
                 if !access.allows_open(flags) {
@@ -278,9 +273,9 @@ impl<N: Namespace> Session<N> {
     }
 
     /// The volume that a handle is open on; `otherwise` for a handle on something else.
-    fn volume(&self, fh: u64, otherwise: Errno) -> Result<Arc<ByteVolume>, Errno> {
+    fn volume(&self, fh: u64, otherwise: Errno) -> Result<Arc<OpenVolume>, Errno> {
         match &*self.opened_handle(fh)? {
-            Handle::Volume { volume, .. } => Ok(Arc::clone(volume)),
+            Handle::Volume(volume) => Ok(Arc::clone(volume)),
             Handle::Attribute { .. } | Handle::Directory { .. } => Err(otherwise),
         }
     }
@@ -290,7 +285,7 @@ impl<N: Namespace> Session<N> {
             return Err(Errno::INVAL);
         }
         match &*self.opened_handle(fh)? {
-            Handle::Volume { volume, .. } => {
+            Handle::Volume(volume) => {
                 let len = u64::from(size).min(volume.size_bytes().saturating_sub(offset));
                 if len == 0 {
                     return Ok(Action::Reply(reply::ok(unique)));
@@ -323,7 +318,7 @@ impl<N: Namespace> Session<N> {
         payload: &[u8],
     ) -> Result<Action, Errno> {
         match &*self.opened_handle(fh)? {
-            Handle::Volume { volume, .. } => {
+            Handle::Volume(volume) => {
                 let room = volume.size_bytes().saturating_sub(offset);
                 let len = (payload.len() as u64).min(room);
                 if size == 0 {
@@ -359,7 +354,7 @@ impl<N: Namespace> Session<N> {
 
     fn fsync(&self, unique: u64, fh: u64) -> Result<Action, Errno> {
         Ok(match &*self.opened_handle(fh)? {
-            Handle::Volume { volume, .. } => Action::Run(Job::on(volume, unique, Work::Flush)),
+            Handle::Volume(volume) => Action::Run(Job::on(volume, unique, Work::Flush)),
             Handle::Attribute { .. } | Handle::Directory { .. } => Action::Reply(reply::ok(unique)),
         })
     }

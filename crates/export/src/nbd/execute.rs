@@ -8,7 +8,7 @@ use ashlar_block::status::{BioResult, Status};
 use super::admission::Ticket;
 use super::block_status::{CONTEXT_ID, Extent, Extents, MAX_EXTENTS};
 use super::errno::Errno;
-use super::export::Export;
+use super::export::OpenExport;
 use super::transmission::{Command, Request};
 use super::wire::{CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLAG_REQ_ONE};
 use super::{reply_simple, reply_structured};
@@ -68,7 +68,7 @@ impl Answer {
 }
 
 /// The memory that a request holds until its reply is sent, bytes.
-pub(crate) fn cost(export: &Export, request: &Request) -> usize {
+pub(crate) fn cost(export: &OpenExport, request: &Request) -> usize {
     match request.command {
         Command::Read | Command::Write => {
             let bounce = export.volume().bounce_bytes(request.offset, request.length.into());
@@ -83,7 +83,7 @@ pub(crate) fn cost(export: &Export, request: &Request) -> usize {
 
 /// Executes `request`; `payload` is the data of a `WRITE`.
 pub(crate) async fn execute<'a>(
-    export: &Export,
+    export: &OpenExport,
     request: Request,
     payload: Option<Buffer>,
     ticket: Ticket<'a>,
@@ -96,7 +96,7 @@ pub(crate) async fn execute<'a>(
 }
 
 async fn answer(
-    export: &Export,
+    export: &OpenExport,
     request: &Request,
     payload: Option<Buffer>,
 ) -> Result<Answer, Status> {
@@ -139,7 +139,7 @@ fn flags(request: &Request) -> Flags {
 
 /// TRIM is a hint: if discards were turned off after they were offered to the client, it succeeds without doing
 /// anything.
-async fn trim(export: &Export, request: &Request) -> BioResult {
+async fn trim(export: &OpenExport, request: &Request) -> BioResult {
     let length = u64::from(request.length);
     match export.volume().discard(request.offset, length, flags(request)).await {
         Err(Status::NotSupported) => Ok(()),
@@ -147,7 +147,7 @@ async fn trim(export: &Export, request: &Request) -> BioResult {
     }
 }
 
-async fn block_status(export: &Export, request: &Request) -> Result<Answer, Status> {
+async fn block_status(export: &OpenExport, request: &Request) -> Result<Answer, Status> {
     let one = request.flags & CMD_FLAG_REQ_ONE != 0;
     let mut extents = Extents::new(request.offset, request.length, one);
     if let Some(allocation) = export.allocation() {

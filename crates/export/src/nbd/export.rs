@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use ashlar_block::byte_volume::ByteVolume;
+use ashlar_block::byte_volume::{ByteVolume, OpenVolume};
 use ashlar_block::device::LocalFuture;
 use ashlar_block::limits::Features;
 use ashlar_block::status::BioResult;
@@ -100,21 +100,10 @@ impl Export {
         &self.volume
     }
 
-    /// The export for one connection, which opens the volume for itself: its next flush fails if the volume lost writes. The
-    /// caller keeps the original, which shows that the volume is in use.
-    pub(crate) fn open(&self) -> Self {
-        Self {
-            name: self.name.clone(),
-            description: self.description.clone(),
-            volume: Arc::new(ByteVolume::clone(&self.volume)),
-            read_only: self.read_only,
-            allocation: self.allocation.clone(),
-        }
-    }
-
-    /// The source of allocation states, if any.
-    pub(crate) fn allocation(&self) -> Option<&dyn Allocation> {
-        self.allocation.as_deref()
+    /// The export for one connection; `None` if its volume is withdrawn.
+    pub(crate) fn open(&self) -> Option<OpenExport> {
+        let (name, allocation) = (self.name.clone(), self.allocation.clone());
+        Some(OpenExport { name, volume: self.volume.open()?, allocation })
     }
 
     /// What the handshake reports to a client that connects now.
@@ -148,8 +137,33 @@ impl Export {
     }
 }
 
-/// The exports of a server, shared by all its connections and changed while it runs. A connection uses the list as it
-/// was when the connection began.
+/// An export that a connection uses.
+pub(crate) struct OpenExport {
+    name: String,
+    /// This connection's opener: its next flush fails if the volume lost writes.
+    volume: OpenVolume,
+    allocation: Option<Arc<dyn Allocation>>,
+}
+
+impl OpenExport {
+    /// The name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The volume.
+    pub(crate) fn volume(&self) -> &ByteVolume {
+        &self.volume
+    }
+
+    /// The source of allocation states, if any.
+    pub(crate) fn allocation(&self) -> Option<&dyn Allocation> {
+        self.allocation.as_deref()
+    }
+}
+
+/// The exports of a server, shared by all its connections and changed while it runs. A client chooses from the list as it
+/// was when the connection began, among those that are left.
 #[derive(Default)]
 pub struct Exports {
     list: RwLock<Vec<Arc<Export>>>,

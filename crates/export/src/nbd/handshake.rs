@@ -11,8 +11,10 @@ use super::wire::{FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, Fields, INIT_PASSWD, OPTS
 pub const MAX_OPTION_DATA: u32 = 64 << 10;
 /// Longest option data that is skipped to answer `ERR_TOO_BIG`; longer data closes the connection.
 pub const MAX_OPTION_SKIP: u32 = 1 << 20;
-/// Options after which a client that never starts transmission is dropped.
+/// Options after which a client that never starts transmission is dropped, besides [`OPTIONS_PER_EXPORT`].
 pub const MAX_OPTIONS: u32 = 1024;
+/// Further options for each export: a client that lists the exports may ask about each of them.
+pub const OPTIONS_PER_EXPORT: u32 = 8;
 /// Bytes of an option's header.
 pub const OPTION_HEADER_LEN: usize = 16;
 /// The longest input that [`Handshake::step`] may need in one piece.
@@ -44,7 +46,7 @@ pub enum Event {
     BadMagic,
     /// An option other than `EXPORT_NAME` from a client without fixed newstyle.
     NotFixed,
-    /// An option after [`MAX_OPTIONS`] others.
+    /// An option after [`MAX_OPTIONS`] others, and [`OPTIONS_PER_EXPORT`].
     TooMany,
     /// Option data longer than [`MAX_OPTION_DATA`].
     TooLong,
@@ -214,7 +216,7 @@ impl Handshake {
         let (Some(option), Some(len)) = (fields.u32(), fields.u32()) else {
             return (0, Step::Incomplete);
         };
-        if let Some(event) = self.veto(option, len) {
+        if let Some(event) = self.veto(option, len, exports) {
             self.skipping = (option, len);
             return (OPTION_HEADER_LEN, self.enter(event));
         }
@@ -246,11 +248,12 @@ impl Handshake {
     }
 
     /// Why an option is rejected without parsing its data, if it is.
-    fn veto(&self, option: u32, len: u32) -> Option<Event> {
+    fn veto(&self, option: u32, len: u32, exports: &[ExportInfo]) -> Option<Event> {
+        let most = exports.len() as u64 * u64::from(OPTIONS_PER_EXPORT) + u64::from(MAX_OPTIONS);
         let export_name = option == OPT_EXPORT_NAME;
         if !self.agreed.fixed_newstyle && !export_name {
             Some(Event::NotFixed)
-        } else if self.options >= MAX_OPTIONS {
+        } else if u64::from(self.options) >= most {
             Some(Event::TooMany)
         } else if len > MAX_OPTION_SKIP || len > MAX_OPTION_DATA && export_name {
             Some(Event::FarTooLong)

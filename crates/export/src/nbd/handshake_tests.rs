@@ -360,7 +360,7 @@ fn what_is_no_option_closes_as_soon_as_it_is_seen() {
 #[test]
 fn haggling_ends_some_time() {
     let mut client = Client::new();
-    for _ in 0..MAX_OPTIONS {
+    for _ in 0..MAX_OPTIONS + OPTIONS_PER_EXPORT * client.exports.len() as u32 {
         assert_eq!(client.ask_one(77, &[]), REP_ERR_UNSUP);
     }
     let mut message = OPTS_MAGIC.to_be_bytes().to_vec();

@@ -3,13 +3,13 @@
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::Poll;
 
 use ashlar_block::buffer::Buffer;
 use thiserror::Error;
 
-use super::export::Exports;
+use super::export::{Export, Exports, OpenExport};
 use super::handshake::{Event, Handshake, Session, Step};
 use super::info::ExportInfo;
 use super::input::Input;
@@ -46,6 +46,9 @@ pub enum Disconnect {
     /// The handshake was aborted.
     #[error("handshake broken off: {0:?}")]
     Handshake(Event),
+    /// The client chose an export that is not offered any more.
+    #[error("the export was withdrawn during the handshake")]
+    Withdrawn,
     /// A message that is not a request.
     #[error("not a request: wrong magic")]
     BadMagic,
@@ -86,11 +89,13 @@ pub async fn serve<S: Stream>(
     patience: impl Future<Output = ()>,
 ) -> Result<End, Disconnect> {
     let (mut stop, mut patience) = (pin!(stop), pin!(patience));
-    let list = exports.list();
-    let infos: Vec<ExportInfo> = list.iter().map(|export| export.info()).collect();
+    // A client in its handshake uses nothing: what is removed meanwhile may end.
+    let (list, infos): (Vec<Weak<Export>>, Vec<ExportInfo>) =
+        exports.list().iter().map(|export| (Arc::downgrade(export), export.info())).unzip();
+    let open = |chosen: usize| list[chosen].upgrade().and_then(|export| export.open());
     let mut input = Input::new(stream).ok_or(Disconnect::NoMemory)?;
-    let session = {
-        let mut negotiation = pin!(negotiate(stream, &mut input, &infos, peer));
+    let (session, export) = {
+        let mut negotiation = pin!(negotiate(stream, &mut input, &infos, open, peer));
         let outcome = poll_fn(|cx| match negotiation.as_mut().poll(cx) {
             Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
             Poll::Pending if patience.as_mut().poll(cx).is_ready() => {
@@ -99,30 +104,28 @@ pub async fn serve<S: Stream>(
             Poll::Pending => stop.as_mut().poll(cx).map(|()| None),
         });
         match outcome.await {
-            Some(Ok(Ok(session))) => session,
+            Some(Ok(Ok(begun))) => begun,
             Some(Ok(Err(end))) => return Ok(end),
             Some(Err(disconnect)) => return Err(disconnect),
             None => return Ok(End::Stopped),
         }
     };
-    let Session { export, structured, allocation } = session;
-    let terms = Terms::new(&infos[export], structured, allocation);
-    let export = Arc::clone(&list[export]);
-    // The other exports may be freed meanwhile.
-    drop(list);
+    let Session { export: chosen, structured, allocation } = session;
+    let terms = Terms::new(&infos[chosen], structured, allocation);
     tracing::debug!(export = export.name(), structured, allocation, "nbd transmission begins");
-    let result = transmit(stream, input, &export.open(), terms, peer, stop).await;
+    let result = transmit(stream, input, &export, terms, peer, stop).await;
     tracing::debug!(export = export.name(), ?result, "nbd connection ends");
     result
 }
 
-/// The handshake: the session, or how the connection ended normally.
+/// The handshake: the session and its export, or how the connection ended normally. `open` opens an export by its index.
 async fn negotiate<S: Stream>(
     stream: &S,
     input: &mut Input<'_, S>,
     exports: &[ExportInfo],
+    open: impl Fn(usize) -> Option<OpenExport>,
     peer: &Peer,
-) -> Result<Result<Session, End>, Disconnect> {
+) -> Result<Result<(Session, OpenExport), End>, Disconnect> {
     let mut handshake = Handshake::new();
     let mut out = Handshake::greeting().to_vec();
     loop {
@@ -142,9 +145,11 @@ async fn negotiate<S: Stream>(
             Step::Incomplete if input.is_empty() => return Ok(Err(End::Closed)),
             Step::Incomplete => return Err(Disconnect::Truncated),
             Step::Transmission(session) => {
+                // Before the client is told that it has it.
+                let Some(export) = open(session.export) else { return Err(Disconnect::Withdrawn) };
                 // Before another connection can take the room.
                 peer.begin();
-                Ok(Ok(session))
+                Ok(Ok((session, export)))
             }
             Step::Closed(Event::Ended) => Ok(Err(End::Negotiation)),
             Step::Closed(event) => Err(Disconnect::Handshake(event)),

@@ -24,6 +24,35 @@ use super::super::wire::{
 };
 use super::*;
 
+/// Neither an export nor its volume is in use until a client has chosen it, and then the client is told if it is gone.
+#[test]
+fn a_client_in_its_handshake_keeps_no_export() {
+    for (structured, withdrawn) in [(false, false), (false, true), (true, false), (true, true)] {
+        let ram = SlowRam::new(SIZE, 3);
+        let (exports, volume) = (Exports::new(), Arc::new(ram.volume()));
+        exports.add(Export::new("md0", Arc::clone(&volume)).unwrap()).unwrap();
+        let (end, ()) = session(&exports, 5000, async |pipe| {
+            let client = Client::greet(pipe, structured).await;
+            if structured {
+                client.option(8, &[]).await;
+                assert_eq!(client.option_end().await, 1);
+            }
+            // The client's own export is still listed if only its volume is withdrawn.
+            if withdrawn {
+                assert!(volume.withdraw());
+            } else {
+                drop(exports.remove("md0"));
+                assert_eq!(Arc::strong_count(&volume), 1);
+            }
+            let option = if structured { 7 } else { 1 };
+            let name = if structured { &b"\0\0\0\x03md0\0\0"[..] } else { b"md0" };
+            client.option(option, name).await;
+            assert_eq!(client.take(1).await, None, "nothing is answered");
+        });
+        assert!(matches!(end, Err(Disconnect::Withdrawn)), "{end:?}");
+    }
+}
+
 #[test]
 fn every_command_does_what_it_says_with_both_kinds_of_reply() {
     for structured in [false, true] {

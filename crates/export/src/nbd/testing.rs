@@ -402,12 +402,18 @@ impl Client {
         }
     }
 
-    /// Negotiates and begins transmission of `name`: with GO, structured replies and `base:allocation`, or with
-    /// EXPORT_NAME only.
-    pub(crate) async fn connect(pipe: Pipe, name: &str, structured: bool) -> Self {
+    /// Begins the handshake.
+    pub(crate) async fn greet(pipe: Pipe, structured: bool) -> Self {
         let client = Self { pipe, structured };
         client.take(18).await.unwrap();
         client.send(&[0, 0, 0, 3]).await;
+        client
+    }
+
+    /// Negotiates and begins transmission of `name`: with GO, structured replies and `base:allocation`, or with
+    /// EXPORT_NAME only.
+    pub(crate) async fn connect(pipe: Pipe, name: &str, structured: bool) -> Self {
+        let client = Self::greet(pipe, structured).await;
         if !structured {
             client.option(1, name.as_bytes()).await;
             client.take(10).await.unwrap();

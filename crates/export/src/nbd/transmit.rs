@@ -30,7 +30,7 @@ use futures_util::{FutureExt, StreamExt};
 use super::admission::{Admission, Ticket};
 use super::errno::Errno;
 use super::execute::{Answer, Reply, cost, execute};
-use super::export::Export;
+use super::export::OpenExport;
 use super::input::Input;
 use super::peer::{Direction, Peer};
 use super::server::{Disconnect, End};
@@ -80,7 +80,7 @@ impl<'a> Flow<'a> {
 pub(crate) async fn transmit<S: Stream>(
     stream: &S,
     input: Input<'_, S>,
-    export: &Export,
+    export: &OpenExport,
     terms: Terms,
     peer: &Peer,
     stop: impl Future<Output = ()>,
@@ -148,7 +148,7 @@ pub(crate) async fn transmit<S: Stream>(
 /// Parses and starts requests until the client or the server ends.
 async fn receive<'a, S: Stream>(
     mut input: Input<'_, S>,
-    export: &Export,
+    export: &OpenExport,
     terms: &Terms,
     flow: &Flow<'a>,
     start: impl Fn(Request, Option<Buffer>, Ticket<'a>),
