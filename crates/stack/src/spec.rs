@@ -56,8 +56,12 @@ pub struct Spec {
     pub raw: bool,
     /// Activate logical volumes that lack physical volumes.
     pub partial: bool,
+    /// Import pools that another host used last.
+    pub force: bool,
     /// Where to mount the volumes.
     pub mount: Option<PathBuf>,
+    /// Give other users access to the mount.
+    pub allow_other: bool,
     /// Where to listen for NBD clients.
     pub nbd: Vec<Listen>,
     /// Permissions of the NBD server's Unix sockets.
@@ -72,6 +76,8 @@ pub struct Spec {
     pub control: Option<PathBuf>,
     /// Reactor threads.
     pub threads: Option<u16>,
+    /// Microseconds for which a thread polls for completions before it sleeps.
+    pub spin: Option<u32>,
     /// Device models for all disks or some.
     #[serde(deserialize_with = "models::deserialize")]
     pub model: Vec<Assignment>,
@@ -234,7 +240,9 @@ mod tests {
             incremental = true
             whole = true
             partial = true
+            force = true
             mount = "/srv"
+            allow_other = true
             nbd = ["unix:nbd.sock", "tcp:[::1]:10809"]
             nbd_mode = "660"
             nbd_max_connections = 16
@@ -242,6 +250,7 @@ mod tests {
             nbd_memory = "256M"
             control = "control.sock"
             threads = 2
+            spin = 0
             [set]
             "sys/block/md0/queue/discard_max_bytes" = 524288
             "sys/block/md0/md/safe_mode_delay" = "0.2"
@@ -257,7 +266,8 @@ mod tests {
         assert_eq!(spec.nbd_memory, Some(Bytes(256 << 20)));
         assert_eq!(spec.control.as_deref(), Some(Path::new("/etc/ashlar/control.sock")));
         assert!(spec.read_only && spec.run && spec.incremental);
-        assert!(spec.whole && spec.partial);
+        assert!(spec.whole && spec.partial && spec.force && spec.allow_other);
+        assert_eq!((spec.threads, spec.spin), (Some(2), Some(0)));
         let values: Vec<&str> = spec.set.values().map(|value| value.0.as_str()).collect();
         assert_eq!(values, ["0.2", "524288", "1"]);
         assert_eq!(parse("").unwrap(), Spec::default());

@@ -17,6 +17,9 @@ use crate::daemon::{self, Config};
 use crate::error::{Error, Result};
 use crate::models::Models;
 
+/// The longest time to poll for completions, microseconds.
+const MAX_SPIN_US: u32 = 10_000;
+
 /// Assemble the volumes on disks and serve them
 ///
 /// Assembles arrays from their members, imports ZFS pools and serves their volumes, and looks into
@@ -125,7 +128,7 @@ pub(crate) struct ServeOptions {
 
     /// Microseconds that a thread with I/O in flight polls for completions before it sleeps: less
     /// latency for more processor time [default: 150, with --mount 0]
-    #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u32).range(..=10_000))]
+    #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_SPIN_US)))]
     pub(crate) spin: Option<u32>,
 
     /// Give disks the timing of another device: MODEL for all, DISK=MODEL for one (may be
@@ -184,9 +187,13 @@ impl Serve {
     /// The file's settings, overridden by those of the command line.
     fn merge(self, spec: Spec) -> Result<Config> {
         let mut options = self.options;
-        let wrong = |why| Error::plain("cannot use the configuration", why);
+        let wrong = |why: String| Error::plain("cannot use the configuration", why);
         options.nbd_options = options.nbd_options.or(&spec).map_err(wrong)?;
         options.mount = options.mount.or(spec.mount);
+        options.allow_other |= spec.allow_other;
+        if options.allow_other && options.mount.is_none() {
+            return Err(wrong("allow_other is for a mount, and there is none".into()));
+        }
         if options.nbd.is_empty() {
             options.nbd = spec.nbd;
         }
@@ -201,6 +208,10 @@ impl Serve {
         if options.threads == Some(0) {
             return Err(Error::plain("cannot use the configuration", "threads must not be 0"));
         }
+        options.spin = options.spin.or(spec.spin);
+        if options.spin > Some(MAX_SPIN_US) {
+            return Err(wrong(format!("spin must not be above {MAX_SPIN_US}")));
+        }
         options.control = options.control.or(spec.control);
         options.model.splice(0..0, spec.model);
         let disks: Vec<PathBuf> = spec.disks.into_iter().chain(self.disks).collect();
@@ -209,7 +220,7 @@ impl Serve {
             return Err(Error::usage("no disks given").hint(hint));
         }
         let mut config = options.into_config(disks);
-        config.force = self.force;
+        config.force = self.force | spec.force;
         // For the same path, the later setting wins: the command line's.
         let set = spec.set.into_iter().map(|(path, value)| (path, value.0));
         config.set.splice(0..0, set);
@@ -313,4 +324,23 @@ pub(crate) fn check_started(stack: &Stack, md: ashlar_md::Options) -> Result<()>
         | AssembleError::Personality(_)
         | AssembleError::Read { .. } => error,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// All but those that are of the process, and those whose values another key gives.
+    #[test]
+    fn every_option_is_a_key_of_the_configuration() {
+        let command = Serve::augment_args(clap::Command::new("serve"));
+        for option in command.get_arguments().filter_map(clap::Arg::get_long) {
+            let key = option.replace('-', "_");
+            let result = Spec::parse(&format!("{key} = {{ x = [] }}"), Path::new("stack.toml"));
+            let is_unknown = result.is_err_and(|error| error.to_string().contains("unknown field"));
+            assert_eq!(is_unknown, option == "config", "{option}");
+        }
+    }
 }

@@ -68,6 +68,7 @@ use ashlar_zfs::client::Parameters;
 use ashlar_zfs::ondisk::config::Health;
 use futures_util::future::{Either, select};
 use futures_util::lock::Mutex;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::client;
 use crate::commands::nbd::NbdOptions;
@@ -170,6 +171,7 @@ pub(crate) fn serve(
     // Before any other thread is started, so that all of them inherit the blocked signals.
     let ending = Ending::listen();
     let ending = ending.map_err(|error| Error::plain("cannot wait for signals", error))?;
+    raise_open_files();
     if !config.incremental {
         config.models.check(&config.disks)?;
     }
@@ -247,6 +249,17 @@ pub(crate) fn serve(
     });
     drop(reactor);
     result
+}
+
+/// Raises the limit of open files as far as the process may: each disk and each client takes one.
+fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, ..limit };
+    if limit.current != raised.current
+        && let Err(error) = setrlimit(Resource::Nofile, raised)
+    {
+        tracing::debug!(%error, ?limit, "the limit of open files stays");
+    }
 }
 
 /// Checks whether the stack is what the user requested; returns the threads that serve it, and the collector of later

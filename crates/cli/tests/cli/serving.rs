@@ -288,6 +288,21 @@ fn what_cannot_be_served_is_said_before_ready() {
 }
 
 #[test]
+fn it_raises_its_limit_of_open_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new("sh");
+    let args = ["serve", "--control", "control", "ram:64K"];
+    command.args(["-c", "ulimit -Sn 99 && exec \"$@\"", "sh"]).arg(program().get_program());
+    command.args(args).current_dir(dir.path());
+    let daemon = Daemon::of(command, dir.path());
+    let limits = fs::read_to_string(format!("/proc/{}/limits", daemon.pid())).unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let words: Vec<&str> = line.split_whitespace().collect();
+    assert!(words[3] != "99" && words[3] == words[4], "{line}");
+    daemon.end();
+}
+
+#[test]
 fn nbd_clients_see_the_volume() {
     let images = Images::array(2, 32 * MIB, &["--level=1", "--name=data"]);
     let daemon = images.serve(&["--nbd", "unix:nbd.sock", "--nbd", "tcp:localhost:0"]);
