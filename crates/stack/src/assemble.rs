@@ -16,7 +16,7 @@ use uuid::Uuid;
 use crate::arrays::Arrays;
 use crate::attributes::{Attributes, Shown};
 use crate::builder::Builder;
-use crate::devices::{Device, Devices, Kind, Role};
+use crate::devices::{Device, Devices, Role};
 use crate::names::{ArrayName, Names};
 use crate::pools::{self, Pools, RefusedPool};
 use crate::probe::{Contents, Md, probe};
@@ -234,7 +234,7 @@ impl Stack {
     /// The user's disks that cannot be used for anything. With `run`, arrays may run without these members.
     pub fn refused(&self, run: bool) -> Vec<RefusedDisk> {
         let mut refused = self.devices.all();
-        refused.retain(|device| device.kind == Kind::Disk && device.role == Role::Refused);
+        refused.retain(|device| device.kind.is_disk() && device.role == Role::Refused);
         let refused = refused.into_iter().map(|device| {
             let about = self.notes.iter().filter(|note| note.device == device.name);
             let mut why = about.map(|note| note.text.as_str()).collect::<Vec<_>>().join("; ");

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::arrays::{Arrays, Volume};
 use crate::assemble::{Failure, Looked, Note, Options};
 use crate::claim::{self, Claim};
-use crate::devices::{Device, Devices, Kind, Role};
+use crate::devices::{Device, Devices, Role};
 use crate::names::{ArrayName, Names, wanted_name};
 use crate::owners;
 use crate::partitions::{Partition, Table};
@@ -224,7 +224,7 @@ impl Builder {
         let scheme = match &contents {
             Ok(contents) => self.give_role(&device, contents, depth).await,
             // The user wants the readable part.
-            Err(status) if self.options.partial && device.kind == Kind::Logical => {
+            Err(status) if self.options.partial && device.kind.is_logical() => {
                 self.note(&name, format!("cannot be read everywhere: {status}"));
                 None
             }
@@ -436,7 +436,7 @@ impl Builder {
     /// Reserves the names of disks with an array's name. Not of volumes: their user must decide.
     fn keep_names_from_arrays(&mut self) {
         for device in self.devices.all() {
-            if device.kind == Kind::Disk && device.role != Role::Volume {
+            if device.kind.is_disk() && device.role != Role::Volume {
                 self.names.reserve(&device.name);
             }
         }
@@ -466,7 +466,7 @@ impl Builder {
         let devices = self.devices.all();
         let is_nested = candidates.iter().any(|candidate| {
             let device = devices.iter().find(|device| device.path == candidate.path);
-            device.is_some_and(|device| device.kind != Kind::Disk)
+            device.is_some_and(|device| !device.kind.is_disk())
         });
         let name = name_of(&mut self.names, uuid, &candidates);
         Failure { name, set_name, uuid, error, candidates, is_nested }

@@ -14,8 +14,8 @@ use ashlar_zfs::client::Zvol;
 use crate::names::{ArrayName, partition_suffix, unique_name};
 use crate::partitions::Entry;
 
-/// What a device is.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// What a device is, with what makes it.
+#[derive(Clone)]
 pub enum Kind {
     /// One of the user's disks.
     Disk,
@@ -23,21 +23,44 @@ pub enum Kind {
     Partition(Entry),
     /// An md array.
     Array,
-    /// A logical volume.
-    Logical,
+    /// A logical volume, or a component of one.
+    Logical(Arc<ashlar_dm::Device>),
     /// A volume of a ZFS pool, or a snapshot of one.
-    Zvol,
+    Zvol(Arc<Zvol>),
 }
 
 impl Kind {
+    /// The type of logical volumes.
+    pub(crate) const LOGICAL: &'static str = "lvm";
+
+    /// Whether it is one of the user's disks.
+    pub const fn is_disk(&self) -> bool {
+        matches!(self, Self::Disk)
+    }
+
+    /// Whether it is an md array.
+    pub const fn is_array(&self) -> bool {
+        matches!(self, Self::Array)
+    }
+
+    /// Whether it is a logical volume, or a component of one.
+    pub const fn is_logical(&self) -> bool {
+        matches!(self, Self::Logical(_))
+    }
+
+    /// Whether it is a volume of a ZFS pool.
+    pub const fn is_zvol(&self) -> bool {
+        matches!(self, Self::Zvol(_))
+    }
+
     /// The type, as `lsblk` names it; for an array, `lsblk` shows the level instead.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Disk => "disk",
             Self::Partition(_) => "part",
             Self::Array => "md",
-            Self::Logical => "lvm",
-            Self::Zvol => "zvol",
+            Self::Logical(_) => Self::LOGICAL,
+            Self::Zvol(_) => "zvol",
         }
     }
 }
@@ -78,16 +101,20 @@ pub struct Device {
     pub below: Vec<String>,
     /// Its bytes, for exports: all of them must share this.
     pub bytes: Arc<ByteVolume>,
-    /// The device mapper's part of a logical volume.
-    pub mapped: Option<Arc<ashlar_dm::Device>>,
-    /// The pool's part of a zvol.
-    pub zvol: Option<Arc<Zvol>>,
 }
 
 impl Device {
     /// The device.
     pub fn gateway(&self) -> &Gateway {
         self.bytes.gateway()
+    }
+
+    /// The volume of a pool that it is, if it is one.
+    pub const fn zvol(&self) -> Option<&Arc<Zvol>> {
+        match &self.kind {
+            Kind::Zvol(zvol) => Some(zvol),
+            Kind::Disk | Kind::Partition(_) | Kind::Array | Kind::Logical(_) => None,
+        }
     }
 
     /// Its name for NBD clients: `md/data`, `vg/lv`, or its name under `dev`.
@@ -121,8 +148,6 @@ impl Devices {
                 role,
                 below: Vec::new(),
                 bytes: Arc::new(ByteVolume::new(gateway)),
-                mapped: None,
-                zvol: None,
             }
         })
     }
@@ -147,8 +172,6 @@ impl Devices {
                 role: Role::Volume,
                 below: vec![lower.name.clone()],
                 bytes,
-                mapped: None,
-                zvol: None,
             }
         })
     }
@@ -166,8 +189,6 @@ impl Devices {
                 role: Role::Volume,
                 below,
                 bytes: Arc::clone(bytes),
-                mapped: None,
-                zvol: None,
             }
         });
     }
@@ -188,12 +209,10 @@ impl Devices {
                 path: format!("/dev/{}", links.last().map_or(name, String::as_str)),
                 name: name.to_owned(),
                 links: links.iter().filter(|link| !is_link(link)).cloned().collect(),
-                kind: Kind::Logical,
+                kind: Kind::Logical(mapped),
                 role,
                 below,
                 bytes: Arc::new(ByteVolume::new(gateway)),
-                mapped: Some(mapped),
-                zvol: None,
             }
         });
     }
@@ -207,12 +226,10 @@ impl Devices {
                 path: format!("/dev/{link}"),
                 name: zvol.disk().name().to_owned(),
                 links: vec![link],
-                kind: Kind::Zvol,
+                kind: Kind::Zvol(Arc::clone(zvol)),
                 role: Role::Volume,
                 below: below.to_vec(),
                 bytes: Arc::new(ByteVolume::new(gateway)),
-                mapped: None,
-                zvol: Some(Arc::clone(zvol)),
             }
         });
     }
@@ -240,10 +257,14 @@ impl Devices {
             match device.kind {
                 _ if is_meant(&device) => found.push(device),
                 Kind::Partition(_) if is_above => found.push(device),
-                Kind::Disk | Kind::Array | Kind::Logical | Kind::Zvol if is_above => {
+                Kind::Disk | Kind::Array | Kind::Logical(_) | Kind::Zvol(_) if is_above => {
                     return Err(device.export_name().to_owned());
                 }
-                Kind::Disk | Kind::Partition(_) | Kind::Array | Kind::Logical | Kind::Zvol => {}
+                Kind::Disk
+                | Kind::Partition(_)
+                | Kind::Array
+                | Kind::Logical(_)
+                | Kind::Zvol(_) => {}
             }
         }
         Ok(found)
@@ -253,7 +274,7 @@ impl Devices {
     /// may have changed.
     pub fn put_back(&self, mut device: Device) {
         self.change(|table| {
-            if let Some(zvol) = &device.zvol {
+            if let Some(zvol) = device.zvol() {
                 let link = zvol_link(zvol);
                 (device.path, device.links) = (format!("/dev/{link}"), vec![link]);
             }

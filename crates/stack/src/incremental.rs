@@ -18,7 +18,6 @@ use uuid::Uuid;
 use crate::arrays::{Volume, Waiting};
 use crate::assemble::{Failure, Note, Options, Stack};
 use crate::builder::Builder;
-use crate::devices::Kind;
 use crate::names::{ArrayName, wanted_name};
 use crate::volume_groups::Merged;
 
@@ -77,7 +76,7 @@ impl Collector {
         builder.groups = std::mem::take(&mut stack.groups);
         // A disk with an array's name blocks that name.
         for device in builder.devices.volumes() {
-            if device.kind == Kind::Disk {
+            if device.kind.is_disk() {
                 builder.names.reserve(&device.name);
             }
         }

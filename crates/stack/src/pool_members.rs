@@ -114,7 +114,7 @@ fn place(device: &Device, devices: &Devices) -> Result<Place, String> {
             None => return Err("is a partition of nothing".to_owned()),
         };
     }
-    if lower.kind != Kind::Disk {
+    if !lower.kind.is_disk() {
         let why = "is part of a ZFS pool, which can only be imported from disks and their partitions: this device is inside of others";
         return Err(why.to_owned());
     }

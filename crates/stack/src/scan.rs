@@ -43,7 +43,7 @@ fn draw(stack: &Stack) -> Graph {
             add_signatures(&mut graph, id, &device, contents, scheme.is_some());
             // Labels on other devices belong to the contents, for example of an array.
             if let (Role::Volume, Some(labels)) = (device.role, &contents.zfs) {
-                let path = if device.kind == Kind::Disk { &device.path } else { &device.name };
+                let path = if device.kind.is_disk() { &device.path } else { &device.name };
                 labelled.push(Labelled { node: id, path: path.clone(), labels });
             }
         }
@@ -57,7 +57,7 @@ fn draw(stack: &Stack) -> Graph {
     for refused in &stack.refused_volumes {
         let parents: Vec<NodeId> =
             refused.below.iter().filter_map(|name| nodes.get(name).copied()).collect();
-        let node = Node::new(Kind::Logical.name(), &refused.name).problem(&refused.why);
+        let node = Node::new(Kind::LOGICAL, &refused.name).problem(&refused.why);
         graph.add_below(&parents, node);
     }
     graph
@@ -73,7 +73,7 @@ fn node(stack: &Stack, device: &Device, looked: Option<&Looked>, notes: &[&str])
             Some(volume) => array(&device.name, &volume.view.status()),
             None => Node::new(device.kind.name(), &device.name).sized(size),
         },
-        Kind::Logical | Kind::Zvol => {
+        Kind::Logical(_) | Kind::Zvol(_) => {
             Node::new(device.kind.name(), device.export_name()).sized(size)
         }
     };
@@ -122,7 +122,7 @@ fn add_signatures(
     let shown = contents.remains().filter(|found| !is_used(found));
     for found in shown {
         let mut node = Node::new(found.usage.to_string(), found.name);
-        if device.kind == Kind::Disk {
+        if device.kind.is_disk() {
             node = node.fact("offset", format_args!("{:#x}", found.offset));
         }
         graph.add_below(&[id], node);

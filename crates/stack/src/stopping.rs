@@ -105,17 +105,21 @@ impl Stack {
 
     /// Ends a device's I/O.
     async fn end(&self, device: &Device) -> Result<(), Status> {
-        match (&device.kind, &device.mapped) {
-            (Kind::Array, _) => match self.arrays.find(&device.name) {
+        match &device.kind {
+            Kind::Array => match self.arrays.find(&device.name) {
                 Some(volume) => volume.view.array().stop().await,
                 None => Ok(()),
             },
             // A suspended device has nothing in flight, and its targets have written their state.
-            (_, Some(mapped)) => mapped.suspend(!device.gateway().disk().is_read_only()).await,
+            Kind::Logical(mapped) => mapped.suspend(!device.gateway().disk().is_read_only()).await,
             // The export of its pool writes it out.
-            (Kind::Zvol, None) => Ok(()),
-            (Kind::Disk | Kind::Partition(_) | Kind::Logical, None) => {
-                if device.role == Role::Volume { flush(device).await } else { Ok(()) }
+            Kind::Zvol(_) => Ok(()),
+            Kind::Disk | Kind::Partition(_) => {
+                if device.role == Role::Volume {
+                    flush(device).await
+                } else {
+                    Ok(())
+                }
             }
         }
     }
@@ -124,7 +128,7 @@ impl Stack {
 impl Device {
     /// Whether it can end cleanly or not.
     fn has_state(&self) -> bool {
-        self.kind == Kind::Array || self.mapped.is_some() || self.role == Role::Volume
+        self.kind.is_array() || self.kind.is_logical() || self.role == Role::Volume
     }
 }
 
@@ -134,12 +138,12 @@ fn with_pools(devices: &[Device]) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     // Each device comes after the devices it is made of.
     for device in devices {
-        if device.kind == Kind::Zvol || device.below.iter().any(|below| names.contains(below)) {
+        if device.kind.is_zvol() || device.below.iter().any(|below| names.contains(below)) {
             names.insert(device.name.clone());
         }
     }
     for device in devices.iter().rev() {
-        if device.kind != Kind::Zvol && names.contains(&device.name) {
+        if !device.kind.is_zvol() && names.contains(&device.name) {
             names.extend(device.below.iter().cloned());
         }
     }

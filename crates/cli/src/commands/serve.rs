@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use ashlar_md::AssembleError;
 use ashlar_stack::assemble::{Probed, Stack};
-use ashlar_stack::devices::Kind;
 use ashlar_stack::signature::Usage;
 use ashlar_stack::spec::{Assignment, Listen, Spec};
 use clap::Args;
@@ -261,7 +260,7 @@ pub(crate) fn check_started(stack: &Stack, md: ashlar_md::Options) -> Result<()>
     let arrays = stack.arrays.running();
     let mut volumes = stack.devices.volumes();
     let is_empty = volumes.is_empty();
-    volumes.retain(|device| device.kind != Kind::Array);
+    volumes.retain(|device| !device.kind.is_array());
     if let Some(disk) = volumes.iter().find(|d| arrays.iter().any(|v| v.name.device() == d.name)) {
         let why = "it is no member of an array but has the name of one: rename the file";
         return Err(Error::new("cannot serve", &disk.name, why));

@@ -10,7 +10,7 @@ use ashlar_block::LocalFuture;
 use ashlar_engine::{Cancelled, Handle, timeout};
 use ashlar_stack::arrays::{End, Volume};
 use ashlar_stack::attributes::AttributeError;
-use ashlar_stack::devices::{Device, Kind, Role};
+use ashlar_stack::devices::{Device, Role};
 use ashlar_stack::incremental::Collector;
 use futures_util::lock::Mutex;
 
@@ -63,7 +63,7 @@ impl ArrayEnd {
             }
             return Ok(());
         }
-        let is_meant = |device: &Device| device.kind == Kind::Array && device.name == name;
+        let is_meant = |device: &Device| device.kind.is_array() && device.name == name;
         let devices = all.with_partitions(is_meant);
         let devices = devices.map_err(|above| busy(&format_args!("{above} is made of it")))?;
         for device in &devices {
@@ -103,8 +103,7 @@ impl ArrayEnd {
 
     /// Releases disks that were members, with their locks. Other devices stay: they are members of no array.
     fn let_go(&self, paths: &[String]) {
-        let disks =
-            self.clients.devices.all().into_iter().filter(|device| device.kind == Kind::Disk);
+        let disks = self.clients.devices.all().into_iter().filter(|device| device.kind.is_disk());
         for disk in disks.filter(|disk| paths.contains(&disk.path)) {
             self.clients.devices.remove(&disk.path);
         }

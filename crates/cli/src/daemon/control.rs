@@ -138,13 +138,13 @@ impl Service {
             }
         });
         let mut others = self.stack.devices.volumes();
-        others.retain(|device| device.kind != Kind::Array);
+        others.retain(|device| !device.kind.is_array());
         let others = others.into_iter().map(|device| VolumeStatus {
             alias: device.links.last().cloned(),
             level: device.kind.name().to_owned(),
             size: device.bytes.size_bytes(),
             name: device.name,
-            state: match device.zvol.is_some_and(|zvol| zvol.is_dead()) {
+            state: match matches!(&device.kind, Kind::Zvol(zvol) if zvol.is_dead()) {
                 true => "failed".to_owned(),
                 false => "active".to_owned(),
             },

@@ -12,7 +12,7 @@ use ashlar_md::ondisk::create::NewBitmap;
 use ashlar_md::{AddOptions, Added, Candidate, GrowOptions, Index, ManageError, MemberStatus};
 use ashlar_stack::arrays::Volume;
 use ashlar_stack::assemble::Disk;
-use ashlar_stack::devices::{Device, Kind, Role};
+use ashlar_stack::devices::{Device, Role};
 use ashlar_stack::probe::{Contents, Md, probe};
 use ashlar_stack::wipe;
 use serde_json::Value;
@@ -223,7 +223,7 @@ impl Service {
         let identities = self.identities.borrow();
         let same = |path: &str| wanted.is_some() && identities.get(path).copied() == wanted;
         // A device made of other devices has no file to compare.
-        let made = |held: &Device| held.kind != Kind::Disk && held.path == disk;
+        let made = |held: &Device| !held.kind.is_disk() && held.path == disk;
         let held = self.stack.devices.all().into_iter().find(|held| same(&held.path) || made(held));
         drop(identities);
         let Some(held) = held else {

@@ -4,7 +4,6 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ashlar_engine::sleep;
-use ashlar_stack::devices::Kind;
 use ashlar_stack::incremental::Collector;
 use ashlar_stack::volume_groups::Merged;
 
@@ -62,7 +61,7 @@ async fn end(collector: &mut Collector, merged: &Merged) -> Result<(), String> {
 /// The command that finishes a merge without a daemon.
 fn command(service: &Service, Merged { before, snapshot, .. }: &Merged) -> String {
     let devices = service.stack.devices.all();
-    let disks = devices.iter().filter(|device| device.kind == Kind::Disk);
+    let disks = devices.iter().filter(|device| device.kind.is_disk());
     let disks: Vec<&str> = disks.map(|disk| disk.path.as_str()).collect();
     let (disks, group) = (disks.join(","), &before.group.name);
     format!("ashlar lvm lvconvert --devices {disks} --merge {group}/{snapshot}")

@@ -59,7 +59,7 @@ use ashlar_export::nbd::export::{Export, ExportError, Exports};
 use ashlar_export::nbd::listen::listen;
 use ashlar_stack::assemble::{self, NotAMember, Probed, Stack, assemble, probe_all};
 use ashlar_stack::attributes::AttributeError;
-use ashlar_stack::devices::{Device, Kind};
+use ashlar_stack::devices::Device;
 use ashlar_stack::graph::human_size;
 use ashlar_stack::incremental::Collector;
 use ashlar_stack::pools;
@@ -339,7 +339,7 @@ fn announce(stack: &Stack) -> Result<()> {
             served.below.len(),
         );
     }
-    for device in stack.devices.volumes().iter().filter(|device| device.kind != Kind::Array) {
+    for device in stack.devices.volumes().iter().filter(|device| !device.kind.is_array()) {
         let (kind, size) = (device.kind.name(), human_size(device.bytes.size_bytes()));
         text += &format!("{}: {kind} {size}\n", device.export_name());
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ashlar_stack::devices::{Device, Kind};
+use ashlar_stack::devices::Device;
 use ashlar_stack::pools::Served;
 use ashlar_zfs::client::{CallError, Zvol};
 use ashlar_zfs::protocol::{Command, Dataset, Reply as PoolReply};
@@ -258,7 +258,7 @@ impl Service {
 
     async fn hide_one(&self, zvol: &Arc<Zvol>) -> Result<Hidden, String> {
         let is_meant =
-            |device: &Device| device.zvol.as_ref().is_some_and(|other| Arc::ptr_eq(other, zvol));
+            |device: &Device| device.zvol().is_some_and(|other| Arc::ptr_eq(other, zvol));
         self.clients.hide(is_meant, &zvol.dataset()).await
     }
 
@@ -317,6 +317,6 @@ impl Service {
         for (dataset, error) in opened.failed {
             tracing::error!(dataset, %error, "not served");
         }
-        self.clients.serve_new(|device| device.kind == Kind::Zvol);
+        self.clients.serve_new(|device| device.kind.is_zvol());
     }
 }

@@ -36,7 +36,7 @@ impl Source for Shown {
         // Arrays come first, then the waiting ones. Of two devices with one name, the first to be
         // added gets it.
         let (arrays, others): (Vec<_>, Vec<_>) =
-            devices.iter().partition(|device| device.kind == Kind::Array);
+            devices.iter().partition(|device| device.kind.is_array());
         for device in &arrays {
             tree.add_block_device(device);
         }
@@ -89,7 +89,7 @@ impl Tree {
                     self.add_symlink(&format!("sys/block/{disk}/{name}"), &format!("../{name}"));
                 }
             }
-            Kind::Logical => {
+            Kind::Logical(_) => {
                 for lower in &device.below {
                     self.add_symlink(
                         &format!("{directory}/slaves/{lower}"),
@@ -99,7 +99,7 @@ impl Tree {
                     self.add_symlink(&holder, &format!("../../{name}"));
                 }
             }
-            Kind::Zvol => device.zvol.iter().for_each(|zvol| self.add_zvol(name, zvol)),
+            Kind::Zvol(zvol) => self.add_zvol(name, zvol),
             // Arrays list their members themselves, because members change. A pool's members are
             // not listed per volume.
             Kind::Array | Kind::Disk => {}

@@ -17,7 +17,7 @@ use ashlar_lvm::metadata::Header;
 use ashlar_lvm::{Metadata, PvOnDisk, Uuid};
 
 use super::VolumeGroups;
-use crate::devices::Devices;
+use crate::devices::{Devices, Kind};
 
 /// A merge that has ended, but whose snapshot is still in the group's metadata.
 #[derive(Clone, Debug)]
@@ -48,8 +48,8 @@ impl VolumeGroups {
     /// The merges that have ended since the last call.
     pub(crate) fn merged(&mut self, devices: &Devices) -> Vec<Merged> {
         let has_ended = |device: &str| {
-            let mapped = devices.find(device).and_then(|device| device.mapped);
-            mapped.is_some_and(|mapped| left_to_merge(&mapped.status()) == Some(0))
+            let kind = devices.find(device).map(|device| device.kind);
+            matches!(kind, Some(Kind::Logical(mapped)) if left_to_merge(&mapped.status()) == Some(0))
         };
         let all = std::mem::take(&mut self.merging);
         let (ended, going): (Vec<_>, Vec<_>) =
