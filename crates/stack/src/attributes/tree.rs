@@ -1,6 +1,9 @@
 //! A tree of attributes, symlinks and volumes, constant between two changes of the stack.
+//!
+//! The rows of a table are not nodes: their directory refers to the table, which costs the same for a table of any length.
+//! A tree of a thousand devices is built in a millisecond.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use ashlar_block::{ByteVolume, LocalFuture};
@@ -11,13 +14,67 @@ use super::{AttributeError, Found, Row, Set};
 pub(super) type Written = LocalFuture<'static, Result<(), AttributeError>>;
 
 type Reader = Box<dyn Fn() -> String + Send + Sync>;
-type Writer = Box<dyn Fn(&str) -> Written + Send + Sync>;
 
 enum Node {
-    Directory(Vec<String>),
+    Directory(Vec<Member>),
     Symlink(String),
-    Attribute { read: Option<Reader>, write: Option<Writer> },
+    Attribute(Reader),
     Volume(Arc<ByteVolume>),
+}
+
+/// Part of a directory.
+enum Member {
+    /// A node.
+    Name(String),
+    /// What the rows of a table are named. Of two with one name, the first counts; a node comes before both.
+    Table(Box<dyn Table>),
+}
+
+/// Rows of the attributes of a thing.
+trait Table: Send + Sync {
+    /// The paths of the rows, below the directory of the thing.
+    fn names(&self) -> Box<dyn Iterator<Item = &'static str> + '_>;
+    /// Whether a row can be read, and whether it can be written.
+    fn access(&self, row: usize) -> (bool, bool);
+    fn read(&self, row: usize) -> Option<String>;
+    fn write(&self, row: usize, value: &str) -> Option<Written>;
+}
+
+struct Rows<T: 'static> {
+    thing: Arc<T>,
+    rows: &'static [Row<T>],
+}
+
+impl<T: Send + Sync> Table for Rows<T> {
+    fn names(&self) -> Box<dyn Iterator<Item = &'static str> + '_> {
+        Box::new(self.rows.iter().map(|row| row.name))
+    }
+
+    fn access(&self, row: usize) -> (bool, bool) {
+        (self.rows[row].get.is_some(), self.rows[row].set.is_some())
+    }
+
+    fn read(&self, row: usize) -> Option<String> {
+        self.rows[row].get.map(|get| get(&self.thing))
+    }
+
+    fn write(&self, row: usize, value: &str) -> Option<Written> {
+        Some(match self.rows[row].set? {
+            Set::Now(set) => ready(set(&self.thing, value)),
+            Set::Later(set) => {
+                let (thing, value) = (Arc::clone(&self.thing), value.to_owned());
+                Box::pin(async move { set(&thing, &value).await })
+            }
+        })
+    }
+}
+
+/// What is at a path.
+enum Place<'a> {
+    Node(&'a Node),
+    Row(&'a dyn Table, usize),
+    /// A directory in the names of rows.
+    Between,
 }
 
 /// See the module text. Paths have no leading slash; the root is the empty path.
@@ -45,8 +102,8 @@ impl Tree {
         }
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
         self.add(parent, Node::Directory(Vec::new()));
-        if let Some(Node::Directory(names)) = self.nodes.get_mut(parent) {
-            names.push(name.to_owned());
+        if let Some(Node::Directory(members)) = self.nodes.get_mut(parent) {
+            members.push(Member::Name(name.to_owned()));
         }
         self.nodes.insert(path.to_owned(), node);
     }
@@ -58,13 +115,9 @@ impl Tree {
         thing: &Arc<T>,
         rows: &'static [Row<T>],
     ) {
-        for row in rows {
-            let read = row.get.map(|get| {
-                let thing = Arc::clone(thing);
-                Box::new(move || get(&thing)) as Reader
-            });
-            let write = row.set.map(|set| writer(thing, set));
-            self.add(&format!("{directory}/{}", row.name), Node::Attribute { read, write });
+        self.add(directory, Node::Directory(Vec::new()));
+        if let Some(Node::Directory(members)) = self.nodes.get_mut(directory) {
+            members.push(Member::Table(Box::new(Rows { thing: Arc::clone(thing), rows })));
         }
     }
 
@@ -74,7 +127,7 @@ impl Tree {
         path: &str,
         get: impl Fn() -> String + Send + Sync + 'static,
     ) {
-        self.add(path, Node::Attribute { read: Some(Box::new(get)), write: None });
+        self.add(path, Node::Attribute(Box::new(get)));
     }
 
     /// Adds an attribute that never changes.
@@ -95,50 +148,96 @@ impl Tree {
 
     /// See [`Attributes::lookup`](super::Attributes::lookup).
     pub(crate) fn lookup(&self, path: &str) -> Option<Found> {
-        Some(match self.nodes.get(path)? {
-            Node::Directory(_) => Found::Directory,
-            Node::Symlink(target) => Found::Symlink(target.clone()),
-            Node::Attribute { read, write } => {
-                Found::Attribute { readable: read.is_some(), writable: write.is_some() }
+        Some(match self.at(path)? {
+            Place::Between | Place::Node(Node::Directory(_)) => Found::Directory,
+            Place::Node(Node::Symlink(target)) => Found::Symlink(target.clone()),
+            Place::Node(Node::Attribute(_)) => Found::Attribute { readable: true, writable: false },
+            Place::Row(table, row) => {
+                let (readable, writable) = table.access(row);
+                Found::Attribute { readable, writable }
             }
-            Node::Volume(bytes) => Found::Volume(Arc::clone(bytes)),
+            Place::Node(Node::Volume(bytes)) => Found::Volume(Arc::clone(bytes)),
         })
     }
 
     /// See [`Attributes::list`](super::Attributes::list).
     pub(crate) fn list(&self, path: &str) -> Vec<String> {
-        match self.resolve(path).and_then(|path| self.nodes.get(&path)) {
-            Some(Node::Directory(names)) => names.clone(),
-            Some(Node::Symlink(_) | Node::Attribute { .. } | Node::Volume(_)) | None => Vec::new(),
+        let Some(path) = self.resolve(path) else { return Vec::new() };
+        let (mut names, mut known) = (Vec::new(), HashSet::new());
+        let mut add = |name| {
+            if known.insert(name) {
+                names.push(str::to_owned(name));
+            }
+        };
+        // What the directories above say of this one, and its own members.
+        for (directory, below) in above(&path).chain([(&*path, "")]) {
+            let Some(Node::Directory(members)) = self.nodes.get(directory) else { continue };
+            for member in members {
+                match member {
+                    Member::Name(name) if below.is_empty() => add(name),
+                    Member::Name(_) => {}
+                    Member::Table(table) => {
+                        let rests = table.names().filter_map(|name| within(name, below));
+                        rests.for_each(|rest| add(rest.split('/').next().unwrap_or(rest)));
+                    }
+                }
+            }
         }
+        names
     }
 
     /// See [`Attributes::read`](super::Attributes::read).
     pub(crate) fn read(&self, path: &str) -> Result<String, AttributeError> {
         match self.get(path)? {
-            Node::Attribute { read: Some(read), .. } => Ok(read()),
-            Node::Attribute { read: None, .. } => Err(AttributeError::NotReadable),
-            Node::Volume(_) => Err(AttributeError::IsVolume),
-            Node::Directory(_) | Node::Symlink(_) => Err(AttributeError::IsDirectory),
+            Place::Node(Node::Attribute(read)) => Ok(read()),
+            Place::Row(table, row) => table.read(row).ok_or(AttributeError::NotReadable),
+            Place::Node(Node::Volume(_)) => Err(AttributeError::IsVolume),
+            Place::Between | Place::Node(Node::Directory(_) | Node::Symlink(_)) => {
+                Err(AttributeError::IsDirectory)
+            }
         }
     }
 
     /// See [`Attributes::write`](super::Attributes::write).
     pub(crate) fn write(&self, path: &str, value: &str) -> Written {
         match self.get(path) {
-            Ok(Node::Attribute { write: Some(write), .. }) => {
-                write(value.strip_suffix('\n').unwrap_or(value))
+            Ok(Place::Row(table, row)) => {
+                let written = table.write(row, value.strip_suffix('\n').unwrap_or(value));
+                written.unwrap_or_else(|| ready(Err(AttributeError::NotWritable)))
             }
-            Ok(Node::Attribute { write: None, .. }) => ready(Err(AttributeError::NotWritable)),
-            Ok(Node::Volume(_)) => ready(Err(AttributeError::IsVolume)),
-            Ok(Node::Directory(_) | Node::Symlink(_)) => ready(Err(AttributeError::IsDirectory)),
+            Ok(Place::Node(Node::Attribute(_))) => ready(Err(AttributeError::NotWritable)),
+            Ok(Place::Node(Node::Volume(_))) => ready(Err(AttributeError::IsVolume)),
+            Ok(Place::Between | Place::Node(Node::Directory(_) | Node::Symlink(_))) => {
+                ready(Err(AttributeError::IsDirectory))
+            }
             Err(error) => ready(Err(error)),
         }
     }
 
-    fn get(&self, path: &str) -> Result<&Node, AttributeError> {
+    fn get(&self, path: &str) -> Result<Place<'_>, AttributeError> {
         let path = self.resolve(path).ok_or(AttributeError::NotFound)?;
-        self.nodes.get(&path).ok_or(AttributeError::NotFound)
+        self.at(&path).ok_or(AttributeError::NotFound)
+    }
+
+    /// What is at a path, symlinks not followed.
+    fn at(&self, path: &str) -> Option<Place<'_>> {
+        if let Some(node) = self.nodes.get(path) {
+            return Some(Place::Node(node));
+        }
+        let mut found = None;
+        for (directory, below) in above(path) {
+            let Some(Node::Directory(members)) = self.nodes.get(directory) else { continue };
+            for member in members {
+                let Member::Table(table) = member else { continue };
+                if let Some(row) = table.names().position(|name| name == below) {
+                    return Some(Place::Row(&**table, row));
+                }
+                if table.names().any(|name| within(name, below).is_some()) {
+                    found = Some(Place::Between);
+                }
+            }
+        }
+        found
     }
 
     /// `path` with its symlinks followed; repeated slashes count as one. No symlink of the tree
@@ -171,15 +270,17 @@ impl Tree {
     }
 }
 
-fn writer<T: Send + Sync + 'static>(thing: &Arc<T>, set: Set<T>) -> Writer {
-    let thing = Arc::clone(thing);
-    match set {
-        Set::Now(set) => Box::new(move |value| ready(set(&thing, value))),
-        Set::Later(set) => Box::new(move |value| {
-            let (thing, value) = (Arc::clone(&thing), value.to_owned());
-            Box::pin(async move { set(&thing, &value).await })
-        }),
+/// The directories above a path that may have tables, each with the rest of the path; the nearest first.
+fn above(path: &str) -> impl Iterator<Item = (&str, &str)> {
+    path.rmatch_indices('/').map(|(at, _)| (&path[..at], &path[at + 1..]))
+}
+
+/// The rest of a row's name within a directory.
+fn within<'a>(name: &'a str, directory: &str) -> Option<&'a str> {
+    if directory.is_empty() {
+        return Some(name);
     }
+    name.strip_prefix(directory)?.strip_prefix('/')
 }
 
 #[cfg(test)]
@@ -224,6 +325,32 @@ mod tests {
         assert_eq!(tree.list("sys/a"), ["fixed", "deep", "add", "nothing", "lines"]);
         assert_eq!(tree.list("sys/b"), ["knob"]);
         assert_eq!(tree.list("sys/a/fixed"), [""; 0]);
+    }
+
+    #[test]
+    fn a_directory_has_the_rows_of_all_its_tables_and_nodes_of_its_own() {
+        const OTHERS: &[Row<AtomicU64>] = &[
+            Row::ro("fixed", |_| "8".to_owned()),
+            Row::ro("deep/other", |_| "9".to_owned()),
+            Row::ro("deeper", |_| String::new()),
+        ];
+        let mut tree = tree();
+        tree.add_rows("sys/a", &Arc::new(AtomicU64::new(0)), OTHERS);
+        tree.add_fixed("sys/a/deep/node", "10");
+        tree.add_fixed("sys/a/lines", "11");
+        let names = ["fixed", "deep", "add", "nothing", "lines", "deeper"];
+        assert_eq!(tree.list("sys/a"), names);
+        assert_eq!(tree.list("sys/a/deep"), ["knob", "other", "node"]);
+        assert_eq!(tree.list("sys/b"), ["knob", "other", "node"]);
+        // Of two tables the first counts, and a node before both.
+        for (path, text) in [("fixed", "7"), ("deep/other", "9"), ("lines", "11")] {
+            assert_eq!(tree.read(&format!("sys/a/{path}")), Ok(text.to_owned()));
+        }
+        for missing in ["sys/a/dee", "sys/a/deep/kno", "sys/a/fixed/knob", "sys/deep", "a/deep"] {
+            assert!(tree.lookup(missing).is_none(), "{missing}");
+            assert_eq!(tree.list(missing), [""; 0]);
+        }
+        assert!(matches!(tree.lookup("sys/a/deep"), Some(Found::Directory)));
     }
 
     #[test]
