@@ -331,7 +331,7 @@ mod tests {
 
     use super::*;
 
-    /// All but those that are of the process, and those whose values another key gives.
+    /// But the one that names the configuration.
     #[test]
     fn every_option_is_a_key_of_the_configuration() {
         let command = Serve::augment_args(clap::Command::new("serve"));
