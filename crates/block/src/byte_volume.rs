@@ -34,12 +34,9 @@ pub struct ByteVolume {
     gateway: Gateway,
     block_bytes: u64,
     locks: Arc<[RwLock]>,
-    openers: Arc<Openers>,
+    /// The number of clients that have it open, or [`WITHDRAWN`].
+    openers: Arc<AtomicUsize>,
 }
-
-/// The number of clients that have a volume open, or [`WITHDRAWN`].
-#[derive(Default)]
-struct Openers(AtomicUsize);
 
 /// No client has the volume open, and none can open it.
 const WITHDRAWN: usize = usize::MAX;
@@ -57,7 +54,7 @@ impl Deref for OpenVolume {
 
 impl Drop for OpenVolume {
     fn drop(&mut self) {
-        self.0.openers.0.fetch_sub(1, SeqCst);
+        self.0.openers.fetch_sub(1, SeqCst);
     }
 }
 
@@ -72,7 +69,7 @@ impl ByteVolume {
     /// Opens the volume for a client; `None` if it is withdrawn.
     pub fn open(&self) -> Option<OpenVolume> {
         let one_more = |openers| (openers != WITHDRAWN).then(|| openers + 1);
-        self.openers.0.fetch_update(SeqCst, SeqCst, one_more).ok()?;
+        self.openers.fetch_update(SeqCst, SeqCst, one_more).ok()?;
         let (gateway, block_bytes) = (self.gateway.clone(), self.block_bytes);
         let (locks, openers) = (Arc::clone(&self.locks), Arc::clone(&self.openers));
         Some(OpenVolume(Self { gateway, block_bytes, locks, openers }))
@@ -81,14 +78,14 @@ impl ByteVolume {
     /// Lets no client open the volume from now on, unless a client has it open: then nothing changes. Returns whether it is
     /// withdrawn.
     pub fn withdraw(&self) -> bool {
-        let found = self.openers.0.compare_exchange(0, WITHDRAWN, SeqCst, SeqCst);
+        let found = self.openers.compare_exchange(0, WITHDRAWN, SeqCst, SeqCst);
         found.is_ok() || found == Err(WITHDRAWN)
     }
 
     /// Lets clients open a withdrawn volume again.
     pub fn offer(&self) {
         // Otherwise it is not withdrawn.
-        let (Ok(_) | Err(_)) = self.openers.0.compare_exchange(WITHDRAWN, 0, SeqCst, SeqCst);
+        let (Ok(_) | Err(_)) = self.openers.compare_exchange(WITHDRAWN, 0, SeqCst, SeqCst);
     }
 
     /// The device.

@@ -265,23 +265,27 @@ async fn begin(device: &str, table: &Table) -> BioResult {
     Ok(())
 }
 
+impl Device {
+    /// Looks at the live table.
+    fn look<T>(&self, look: impl Fn(&Table) -> T) -> T {
+        match self.0.gate.try_enter() {
+            Some(table) => look(&table),
+            None => look(&self.0.gate.get()),
+        }
+    }
+}
+
 impl BlockDevice for Device {
     fn disk(&self) -> &Disk {
         &self.0.disk
     }
 
     fn copies(&self, at: Sector, len: Sectors) -> u16 {
-        match self.0.gate.try_enter() {
-            Some(table) => table.copies(at, len),
-            None => self.0.gate.get().copies(at, len),
-        }
+        self.look(|table| table.copies(at, len))
     }
 
     fn holds_changes(&self) -> bool {
-        match self.0.gate.try_enter() {
-            Some(table) => table.holds_changes(),
-            None => self.0.gate.get().holds_changes(),
-        }
+        self.look(Table::holds_changes)
     }
 
     fn submit_bio(&self, bio: Bio) -> IoFuture<'_> {

@@ -11,7 +11,7 @@ use ashlar_stack::devices::{Device, Devices, Role};
 
 use super::export;
 
-/// How often, and at what interval, a volume whose last file is about to be closed is withdrawn again.
+/// How often the daemon tries to withdraw a volume, and how long it waits in between.
 const RELEASES: u32 = 20;
 const RELEASE: Duration = Duration::from_millis(50);
 

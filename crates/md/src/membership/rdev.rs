@@ -339,9 +339,8 @@ impl Rdev {
 
     /// The cost of a read at `sector` from this member; the member with the lowest cost is read. It is the number of I/Os that
     /// the current thread has in flight there (the kernel counts those of all threads, `nr_pending`). `shard` is the thread's
-    /// [`thread_shard`]. The member whose last read by this thread ended at `sector` is preferred while it has at most `SEQUENTIAL_BONUS` more I/Os
-    /// in flight than the others: its disk reads ahead and its queue merges, which is worth more than
-    /// an even spread.
+    /// [`thread_shard`]. A member from which this thread last read up to `sector` costs less by `SEQUENTIAL_BONUS` I/Os: its disk
+    /// reads ahead and its queue merges, which is worth more than an even spread.
     #[inline]
     pub(crate) fn read_cost(&self, shard: usize, sector: Sector) -> u32 {
         const SEQUENTIAL_BONUS: u32 = 64;

@@ -57,8 +57,6 @@ pub(super) enum Ended {
     Overtaken,
     /// Part of it failed.
     Failed,
-    /// A member may still execute a change that it did not answer in time: only then a sync can make copies equal.
-    Postponed,
 }
 
 impl Ended {

@@ -89,10 +89,10 @@ mod tests;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use ashlar_block::Sectors;
+use ashlar_block::{Sectors, rate_limited};
 use event_listener::Event;
 use futures_util::future::select;
-use tracing::{error, warn};
+use tracing::error;
 
 use crate::core::Core;
 use crate::level::Level;
@@ -120,8 +120,6 @@ struct Orders {
     spares_seen: Option<u64>,
     /// An action that did not succeed, and the count of news before it.
     gave_up: Option<(SyncAction, u64)>,
-    /// That action was postponed until the members have given up their late changes.
-    postponed: bool,
 }
 
 /// Progress of the running action.
@@ -341,9 +339,6 @@ impl Engine {
                 if self.stands(&orders) || self.core.lifecycle.is_stopped() {
                     return;
                 }
-                if orders.postponed && !self.core.has_late_changes() {
-                    orders.gave_up = None;
-                }
                 orders.busy = true;
                 orders.turns += 1;
                 orders.interrupted = false;
@@ -374,7 +369,7 @@ impl Engine {
     fn next_action(&self) -> Option<SyncAction> {
         let necessary = if self.wants_recovery() {
             Some(SyncAction::Recover)
-        } else if self.wants_resync() {
+        } else if self.wants_resync() && !self.core.has_late_changes() {
             Some(SyncAction::Resync)
         } else {
             None
@@ -401,7 +396,6 @@ impl Engine {
         orders.running = Some(action);
         orders.last = action;
         orders.gave_up = Some((action, self.core.news.count()));
-        orders.postponed = false;
         if matches!(action, SyncAction::Check | SyncAction::Repair) {
             orders.requested = None;
             orders.gave_up = None;
@@ -433,14 +427,6 @@ impl Engine {
                 orders.gave_up = None;
             }
             Ended::Failed => error!(array = self.core.name(), action = action.name(), "gave up"),
-            Ended::Postponed => {
-                warn!(
-                    array = self.core.name(),
-                    action = action.name(),
-                    "waits until a member has answered its late writes"
-                );
-                orders.postponed = true;
-            }
             Ended::Interrupted | Ended::Overtaken => {
                 if asked_for {
                     settings.set_sync_min(done.min(settings.sync_max()));
@@ -451,25 +437,34 @@ impl Engine {
     }
 }
 
-/// How often it is checked whether a postponed action can begin.
-const POSTPONED_FOR: Duration = Duration::from_secs(1);
+/// How often the task checks whether the members have answered their late writes.
+const LATE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// See the module text. While it waits, it does not keep the array alive.
 async fn task(engine: Weak<Engine>) {
     loop {
-        let (changed, postponed) = {
+        let (changed, later) = {
             let Some(engine) = engine.upgrade() else { return };
             let changed = engine.settings.changed.listen();
             engine.sync_all().await;
             if engine.core.lifecycle.is_stopped() {
                 return;
             }
-            let postponed = engine.orders().postponed;
-            (changed, postponed.then(|| engine.core.runtime().sleep(POSTPONED_FOR)))
+            let waits = engine.wants_resync() && engine.core.has_late_changes();
+            (changed, waits.then(|| engine.core.runtime().sleep(LATE_INTERVAL)))
         };
-        match postponed {
-            Some(later) => drop(select(changed, later).await),
-            None => changed.await,
+        let Some(later) = later else {
+            changed.await;
+            continue;
+        };
+        select(changed, later).await;
+        if let Some(engine) = engine.upgrade() {
+            let array = engine.core.name();
+            if engine.core.has_late_changes() {
+                rate_limited!(warn, array, "a resync waits until a member has answered its writes");
+            } else {
+                engine.core.news.wake();
+            }
         }
     }
 }

@@ -80,9 +80,7 @@ impl Engine {
         let ended = self.drive(&job).await;
         let result = match ended {
             Ended::Complete => job.complete().await,
-            Ended::Interrupted | Ended::Failed | Ended::Overtaken | Ended::Postponed => {
-                self.core.checkpoint().await
-            }
+            Ended::Interrupted | Ended::Failed | Ended::Overtaken => self.core.checkpoint().await,
         };
         if let Some(bitmap) = self.core.bitmap() {
             bitmap.close_sync();

@@ -26,9 +26,6 @@ pub(super) struct Resync<'a> {
 impl Engine {
     /// Makes all copies equal where they may differ.
     pub(super) async fn resync(&self) -> Ended {
-        if self.core.has_late_changes() {
-            return Ended::Postponed;
-        }
         // Without writes the superblocks say clean, and how far copies are the same: recorded
         // progress then survives a crash.
         match self.core.go_clean().await {
@@ -45,7 +42,7 @@ impl Engine {
         let result = match ended {
             Ended::Complete => job.complete().await,
             Ended::Interrupted | Ended::Failed => self.core.checkpoint().await,
-            Ended::Overtaken | Ended::Postponed => Ok(()),
+            Ended::Overtaken => Ok(()),
         };
         if let Some(bitmap) = job.bitmap {
             bitmap.close_sync();
